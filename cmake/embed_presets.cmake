@@ -1,0 +1,13 @@
+# Writes OUTPUT: a table of (name, text) of every DIRECTORY/*.yaml.
+file(GLOB files ${DIRECTORY}/*.yaml)
+list(SORT files)
+set(text "// Generated from models/*.yaml.\n#include \"model/embedded_presets.h\"\n\nnamespace kintsugi {\n\n")
+string(APPEND text "const std::vector<EmbeddedPreset>& embedded_presets() {\n")
+string(APPEND text "  static const std::vector<EmbeddedPreset> presets = {\n")
+foreach(file ${files})
+  get_filename_component(name ${file} NAME_WLE)
+  file(READ ${file} content)
+  string(APPEND text "      {\"${name}\", R\"yaml(${content})yaml\"},\n")
+endforeach()
+string(APPEND text "  };\n  return presets;\n}\n\n}  // namespace kintsugi\n")
+file(WRITE ${OUTPUT} "${text}")

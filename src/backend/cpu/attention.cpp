@@ -1,0 +1,267 @@
+// Tiled attention (the flash algorithm): 64 x 64 tiles of scores, an online softmax forward, and a backward that rebuilds
+// each tile from the log-sum-exp. The (queries, keys) matrix never exists.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/blas.h"
+#include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/vector_math.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kTile = 64;
+
+// One head of a (batch, tokens, heads, dim) tensor.
+template <class T>
+struct Head {
+  Head(const Tensor& x, std::int64_t batch, std::int64_t head)
+      : base(x.as<T>() + batch * x.stride(0) + head * x.stride(2)), ld(x.stride(1)) {}
+  T* row(std::int64_t token) const { return base + token * ld; }
+  T* base;
+  std::int64_t ld;
+};
+
+// A tile in accumulator precision: the tensor itself when it already is, a widened copy otherwise.
+template <class A>
+struct Tile {
+  const A* data;
+  std::int64_t ld;
+};
+
+template <class T, class A>
+Tile<A> load_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim, A* buffer) {
+  if constexpr (std::is_same_v<T, A>) {
+    return {head.row(first), head.ld};
+  } else {
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < dim; ++j) buffer[i * dim + j] = static_cast<A>(head.row(first + i)[j]);
+    return {buffer, dim};
+  }
+}
+
+template <class A>
+void product(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_t k, const Tile<A>& a, bool transpose_a,
+             const Tile<A>& b, bool transpose_b, A alpha, A beta) {
+  gemm(GemmArguments<A>{.transpose_a = transpose_a,
+                        .transpose_b = transpose_b,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .alpha = alpha,
+                        .a = a.data,
+                        .lda = a.ld,
+                        .b = b.data,
+                        .ldb = b.ld,
+                        .beta = beta,
+                        .c = c,
+                        .ldc = ldc});
+}
+
+// Which keys a query sees, and what ALiBi adds for this head.
+template <class A>
+struct Mask {
+  Mask(const AttentionOptions& options, std::int64_t batch, std::int64_t head, std::int64_t queries, std::int64_t keys)
+      : offset(keys - queries),
+        slope(options.alibi_slopes ? static_cast<A>(options.alibi_slopes.as<float>()[head]) : A(0)),
+        start(options.document_start
+                  ? options.document_start.as<std::int32_t>() + batch * options.document_start.stride(0)
+                  : nullptr) {}
+  std::int64_t first_key(std::int64_t query) const { return start == nullptr ? 0 : start[query + offset]; }
+  std::int64_t last_key(std::int64_t query) const { return query + offset; }
+  // The tile row's visible columns [begin, end) for keys key0 … key0 + columns - 1.
+  std::int64_t begin(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
+    return std::clamp<std::int64_t>(first_key(query) - key0, 0, columns);
+  }
+  std::int64_t end(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
+    return std::clamp<std::int64_t>(last_key(query) + 1 - key0, 0, columns);
+  }
+  // The first key tile that any of the queries sees: document starts never decrease along a sequence.
+  std::int64_t first_tile(std::int64_t query0) const { return first_key(query0) / kTile * kTile; }
+
+  std::int64_t offset;
+  A slope;
+  const std::int32_t* start;
+};
+
+template <class A>
+void add_alibi(A* scores, std::int64_t rows, std::int64_t columns, std::int64_t key0, A slope) {
+  if (slope == A(0)) return;
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) scores[i * kTile + j] += slope * static_cast<A>(key0 + j);
+}
+
+template <class T>
+void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, const Head<T>& k, const Head<T>& v,
+                  const Mask<Accumulator<T>>& mask, std::int64_t query0, std::int64_t rows, std::int64_t keys,
+                  std::int64_t dim, Accumulator<T> scale, Accumulator<T>* scratch) {
+  using A = Accumulator<T>;
+  A* scores = scratch;                   // (64, 64)
+  A* result = scores + kTile * kTile;    // (64, dim)
+  A* buffer_q = result + kTile * dim;    // (64, dim) each, for widened tiles
+  A* buffer_kv = buffer_q + kTile * dim;
+  A running_max[kTile], running_sum[kTile];
+  std::fill(running_max, running_max + rows, -std::numeric_limits<A>::infinity());
+  std::fill(running_sum, running_sum + rows, A(0));
+  std::fill(result, result + rows * dim, A(0));
+
+  const Tile<A> tile_q = load_tile<T, A>(q, query0, rows, dim, buffer_q);
+  const std::int64_t key_end = std::min(keys, mask.last_key(query0 + rows - 1) + 1);
+  for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
+    const std::int64_t columns = std::min(kTile, key_end - key0);
+    product(scores, kTile, rows, columns, dim, tile_q, false, load_tile<T, A>(k, key0, columns, dim, buffer_kv), true,
+            scale, A(0));
+    add_alibi(scores, rows, columns, key0, mask.slope);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      A* s = scores + i * kTile;
+      const std::int64_t begin = mask.begin(query0 + i, key0, columns), end = mask.end(query0 + i, key0, columns);
+      A largest = running_max[i];
+#pragma omp simd reduction(max : largest)
+      for (std::int64_t j = begin; j < end; ++j) largest = std::max(largest, s[j]);
+      std::fill(s, s + begin, A(0));
+      std::fill(s + std::max(begin, end), s + columns, A(0));
+      if (begin >= end) continue;
+      const A shrink = running_max[i] == largest ? A(1) : vector_exp(running_max[i] - largest);
+      A total = 0;
+#pragma omp simd reduction(+ : total)
+      for (std::int64_t j = begin; j < end; ++j) {
+        s[j] = vector_exp(s[j] - largest);
+        total += s[j];
+      }
+      running_sum[i] = running_sum[i] * shrink + total;
+      running_max[i] = largest;
+      if (shrink != A(1))
+        for (std::int64_t d = 0; d < dim; ++d) result[i * dim + d] *= shrink;
+    }
+    product(result, dim, rows, dim, columns, {scores, kTile}, false,
+            load_tile<T, A>(v, key0, columns, dim, buffer_kv), false, A(1), A(1));
+  }
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const A inverse = A(1) / running_sum[i];
+    for (std::int64_t d = 0; d < dim; ++d) out.row(query0 + i)[d] = static_cast<T>(result[i * dim + d] * inverse);
+    lse[query0 + i] = running_max[i] + std::log(running_sum[i]);
+  }
+}
+
+// Adds one query head's share to dk and dv (both (keys, dim) in accumulator precision) and writes its dq.
+template <class T>
+void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, const Head<T>& dout, const Head<T>& out,
+                   const Accumulator<T>* lse, const Head<T>& q, const Head<T>& k, const Head<T>& v,
+                   const Mask<Accumulator<T>>& mask, std::int64_t queries, std::int64_t keys, std::int64_t dim,
+                   Accumulator<T> scale, Accumulator<T>* scratch) {
+  using A = Accumulator<T>;
+  A* probabilities = scratch;                   // (64, 64)
+  A* dscores = probabilities + kTile * kTile;   // (64, 64)
+  A* dquery = dscores + kTile * kTile;          // (64, dim)
+  A* buffer_q = dquery + kTile * dim;           // (64, dim) each, for widened tiles
+  A* buffer_do = buffer_q + kTile * dim;
+  A* buffer_k = buffer_do + kTile * dim;
+  A* buffer_v = buffer_k + kTile * dim;
+  A delta[kTile];  // row sums of dout * out
+
+  for (std::int64_t query0 = 0; query0 < queries; query0 += kTile) {
+    const std::int64_t rows = std::min(kTile, queries - query0);
+    const Tile<A> tile_q = load_tile<T, A>(q, query0, rows, dim, buffer_q);
+    const Tile<A> tile_do = load_tile<T, A>(dout, query0, rows, dim, buffer_do);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const T *o = out.row(query0 + i), *g = dout.row(query0 + i);
+      A total = 0;
+#pragma omp simd reduction(+ : total)
+      for (std::int64_t d = 0; d < dim; ++d) total += static_cast<A>(o[d]) * static_cast<A>(g[d]);
+      delta[i] = total;
+    }
+    std::fill(dquery, dquery + rows * dim, A(0));
+    const std::int64_t key_end = std::min(keys, mask.last_key(query0 + rows - 1) + 1);
+    for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
+      const std::int64_t columns = std::min(kTile, key_end - key0);
+      const Tile<A> tile_k = load_tile<T, A>(k, key0, columns, dim, buffer_k);
+      const Tile<A> tile_v = load_tile<T, A>(v, key0, columns, dim, buffer_v);
+      product(probabilities, kTile, rows, columns, dim, tile_q, false, tile_k, true, scale, A(0));
+      product(dscores, kTile, rows, columns, dim, tile_do, false, tile_v, true, A(1), A(0));
+      add_alibi(probabilities, rows, columns, key0, mask.slope);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        A *p = probabilities + i * kTile, *ds = dscores + i * kTile;
+        const std::int64_t begin = mask.begin(query0 + i, key0, columns);
+        const std::int64_t end = std::max(begin, mask.end(query0 + i, key0, columns));
+        const A log_sum = lse[query0 + i], d = delta[i];
+        std::fill(p, p + begin, A(0));
+        std::fill(ds, ds + begin, A(0));
+#pragma omp simd
+        for (std::int64_t j = begin; j < end; ++j) {
+          p[j] = vector_exp(p[j] - log_sum);
+          ds[j] = p[j] * (ds[j] - d) * scale;
+        }
+        std::fill(p + end, p + columns, A(0));
+        std::fill(ds + end, ds + columns, A(0));
+      }
+      product(dv + key0 * dim, dim, columns, dim, rows, {probabilities, kTile}, true, tile_do, false, A(1), A(1));
+      product(dk + key0 * dim, dim, columns, dim, rows, {dscores, kTile}, true, tile_q, false, A(1), A(1));
+      product(dquery, dim, rows, dim, columns, {dscores, kTile}, false, tile_k, false, A(1), A(1));
+    }
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t d = 0; d < dim; ++d) dq.row(query0 + i)[d] = static_cast<T>(dquery[i * dim + d]);
+  }
+}
+
+struct Sizes {
+  Sizes(const Tensor& q, const Tensor& k)
+      : batch(q.extent(0)),
+        queries(q.extent(1)),
+        heads(q.extent(2)),
+        dim(q.extent(3)),
+        keys(k.extent(1)),
+        kv_heads(k.extent(2)) {
+    KINTSUGI_CHECK(queries <= keys && heads % kv_heads == 0 && k.extent(3) == dim && k.extent(0) == batch,
+                   "attention of queries {} over keys {}", to_string(q.shape()), to_string(k.shape()));
+  }
+  std::int64_t batch, queries, heads, dim, keys, kv_heads;
+};
+
+}  // namespace
+
+void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                   const AttentionOptions& options) {
+  const Sizes n(q, k);
+  const std::int64_t group = n.heads / n.kv_heads, tiles = (n.queries + kTile - 1) / kTile;
+  visit_float(q.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    pool_.run(n.batch * n.heads * tiles, [&](std::int64_t task, int thread) {
+      const std::int64_t b = task / tiles / n.heads, h = task / tiles % n.heads;
+      const std::int64_t query0 = (tiles - 1 - task % tiles) * kTile;  // longest rows first: better balance
+      forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + (b * n.heads + h) * n.queries, Head<T>(q, b, h),
+                      Head<T>(k, b, h / group), Head<T>(v, b, h / group),
+                      Mask<A>(options, b, h, n.queries, n.keys), query0, std::min(kTile, n.queries - query0), n.keys,
+                      n.dim, static_cast<A>(options.scale),
+                      scratch<A>(thread, kTile * kTile + 3 * kTile * n.dim));
+    });
+  });
+}
+
+void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                                    Tensor k, Tensor v, const AttentionOptions& options) {
+  const Sizes n(q, k);
+  const std::int64_t group = n.heads / n.kv_heads;
+  visit_float(q.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    pool_.run(n.batch * n.kv_heads, [&](std::int64_t task, int thread) {
+      const std::int64_t b = task / n.kv_heads, kv = task % n.kv_heads, sums = n.keys * n.dim;
+      A* const dkey = scratch<A>(thread, 2 * sums + 2 * kTile * kTile + 5 * kTile * n.dim);
+      A* const dvalue = dkey + sums;
+      std::fill(dkey, dkey + 2 * sums, A(0));
+      for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)
+        backward_head<T>(Head<T>(dq, b, h), dkey, dvalue, Head<T>(dout, b, h), Head<T>(out, b, h),
+                         lse.as<A>() + (b * n.heads + h) * n.queries, Head<T>(q, b, h), Head<T>(k, b, kv),
+                         Head<T>(v, b, kv), Mask<A>(options, b, h, n.queries, n.keys), n.queries, n.keys, n.dim,
+                         static_cast<A>(options.scale), dvalue + sums);
+      const Head<T> dk_out(dk, b, kv), dv_out(dv, b, kv);
+      for (std::int64_t token = 0; token < n.keys; ++token)
+        for (std::int64_t d = 0; d < n.dim; ++d) {
+          dk_out.row(token)[d] = static_cast<T>(dkey[token * n.dim + d]);
+          dv_out.row(token)[d] = static_cast<T>(dvalue[token * n.dim + d]);
+        }
+    });
+  });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,100 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <new>
+
+#include "backend/cpu/blas.h"
+#include "backend/cpu/cpu_backend_impl.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) {
+  return std::make_unique<CpuBackend>(threads > 0 ? threads : usable_cores());
+}
+
+CpuBackend::CpuBackend(int threads) : pool_(threads), scratch_(static_cast<std::size_t>(pool_.threads())) {
+  use_one_blas_thread();
+}
+
+void* CpuBackend::allocate(std::size_t bytes) {
+  void* address = ::operator new(bytes, std::align_val_t(kAlignment), std::nothrow);
+  if (address == nullptr)
+    failure("no memory for {} (about {} is free on this machine)", format_bytes(static_cast<double>(bytes)),
+            format_bytes(static_cast<double>(available_bytes())));
+  return address;
+}
+
+void CpuBackend::release(void* address, std::size_t) noexcept {
+  ::operator delete(address, std::align_val_t(kAlignment));
+}
+
+std::string CpuBackend::description() const {
+  return fmt::format("cpu: {} thread{}, OpenBLAS on {}", pool_.threads(), pool_.threads() == 1 ? "" : "s",
+                     blas_core_name());
+}
+
+Backend::Peak CpuBackend::peak_flops(DType dtype) {
+  // Processors change their clock and share their cores: measure the rate of a large product, best of several.
+  constexpr std::int64_t n = 512;
+  const DType type = accumulator_of(dtype);
+  Arena arena(*this);
+  const Tensor a = arena.allocate(Region::Workspace, "peak", type, {4 * n, n});
+  const Tensor b = arena.allocate(Region::Workspace, "peak", type, {n, n});
+  const Tensor c = arena.allocate(Region::Workspace, "peak", type, {4 * n, n});
+  fill(a, 1.0);
+  fill(b, 1.0);
+  double best = 0;
+  for (int i = 0; i < 8; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    matmul(c, a, b, {});
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, 8.0 * n * n * n / elapsed.count());
+  }
+  return {best, fmt::format("measured {} matmul", to_string(type))};
+}
+
+std::size_t CpuBackend::available_bytes() const {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  std::size_t kib = 0;
+  while (file >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+std::size_t CpuBackend::own_bytes() const {
+  std::size_t bytes = partials_.size();
+  for (const auto& buffer : scratch_) bytes += buffer.size();
+  return bytes;
+}
+
+void CpuBackend::upload(Tensor destination, const void* source) {
+  KINTSUGI_CHECK(destination.contiguous(), "upload into a strided tensor");
+  std::memcpy(destination.data(), source, destination.bytes());
+}
+
+void CpuBackend::download(void* destination, Tensor source) {
+  KINTSUGI_CHECK(source.contiguous(), "download of a strided tensor");
+  std::memcpy(destination, source.data(), source.bytes());
+}
+
+}  // namespace kintsugi

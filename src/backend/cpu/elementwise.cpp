@@ -1,0 +1,81 @@
+// Copies with conversion, fills and sums of whole tensors.
+#include <cstring>
+
+#include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/rows.h"
+
+namespace kintsugi {
+namespace {
+
+// Any tensor as rows of its last dimension; contiguous tensors as one dimension.
+Tensor as_rows(const Tensor& x) {
+  if (x.rank() == 2 || x.rank() == 3) return x;
+  return x.view({1, x.elements()});
+}
+
+template <class D, class S>
+D convert(S value) {
+  // 16-bit types convert through float only.
+  if constexpr (std::is_same_v<S, double> && sizeof(D) >= 4)
+    return static_cast<D>(value);
+  else
+    return static_cast<D>(static_cast<float>(value));
+}
+
+}  // namespace
+
+void CpuBackend::copy(Tensor destination, Tensor source) {
+  KINTSUGI_CHECK(destination.shape() == source.shape(), "copy of {} to {}", to_string(source.shape()),
+                 to_string(destination.shape()));
+  if (destination.contiguous() && source.contiguous()) {
+    destination = destination.view({1, destination.elements()});
+    source = source.view({1, source.elements()});
+  } else {
+    destination = as_rows(destination);
+    source = as_rows(source);
+  }
+  if (destination.dtype() == source.dtype() && destination.contiguous() && source.contiguous()) {
+    std::memcpy(destination.data(), source.data(), source.bytes());
+    return;
+  }
+  visit_float(destination.dtype(), [&]<class D>() {
+    visit_float(source.dtype(), [&]<class S>() {
+      const Rows<D> to(destination);
+      const Rows<S> from(source);
+      const std::int64_t width = to.width;
+      for (std::int64_t row = 0; row < to.count; ++row) {
+        D* out = to[row];
+        const S* in = from[row];
+        pool_.run_ranges(width, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
+          for (std::int64_t i = begin; i < end; ++i) out[i] = convert<D>(in[i]);
+        });
+      }
+    });
+  });
+}
+
+void CpuBackend::fill(Tensor x, double value) {
+  KINTSUGI_CHECK(x.contiguous(), "fill of a strided tensor");
+  visit_float(x.dtype(), [&]<class T>() {
+    const T v = static_cast<T>(static_cast<Accumulator<T>>(value));
+    T* data = x.as<T>();
+    pool_.run_ranges(x.elements(), 1 << 14,
+                     [&](std::int64_t begin, std::int64_t end, int) { std::fill(data + begin, data + end, v); });
+  });
+}
+
+void CpuBackend::add(Tensor y, Tensor x) {
+  KINTSUGI_CHECK(y.contiguous() && x.contiguous() && y.elements() == x.elements(), "add {} to {}",
+                 to_string(x.shape()), to_string(y.shape()));
+  visit_float(y.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    T* to = y.as<T>();
+    const T* from = x.as<T>();
+    pool_.run_ranges(y.elements(), 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t i = begin; i < end; ++i)
+        to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
+    });
+  });
+}
+
+}  // namespace kintsugi

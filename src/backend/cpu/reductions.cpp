@@ -1,0 +1,68 @@
+// Sums over whole tensors in a fixed order (pieces of 65536, each added up in double, then the pieces in turn), and the
+// clipping factor made from them.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/cpu_backend_impl.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kPiece = 65536;
+
+}  // namespace
+
+template <class F>
+double CpuBackend::reduce(std::int64_t n, const F& piece) {
+  const std::int64_t pieces = (n + kPiece - 1) / kPiece;
+  const std::size_t bytes = static_cast<std::size_t>(pieces) * sizeof(double);
+  if (partials_.size() < bytes) partials_.resize(bytes);
+  double* partials = reinterpret_cast<double*>(partials_.data());
+  pool_.run(pieces, [&](std::int64_t p, int) { partials[p] = piece(p * kPiece, std::min(n, (p + 1) * kPiece)); });
+  double total = 0;
+  for (std::int64_t p = 0; p < pieces; ++p) total += partials[p];
+  return total;
+}
+
+void CpuBackend::sum(Tensor out, Tensor x) {
+  KINTSUGI_CHECK(x.contiguous(), "sum of a strided tensor");
+  visit_float(x.dtype(), [&]<class T>() {
+    const T* data = x.as<T>();
+    out.as<Accumulator<T>>()[0] +=
+        static_cast<Accumulator<T>>(reduce(x.elements(), [&](std::int64_t begin, std::int64_t end) {
+          double total = 0;
+#pragma omp simd reduction(+ : total)
+          for (std::int64_t i = begin; i < end; ++i) total += static_cast<Accumulator<T>>(data[i]);
+          return total;
+        }));
+  });
+}
+
+void CpuBackend::squared_norm(Tensor out, Tensor x) {
+  KINTSUGI_CHECK(x.contiguous(), "norm of a strided tensor");
+  visit_float(x.dtype(), [&]<class T>() {
+    const T* data = x.as<T>();
+    out.as<Accumulator<T>>()[0] +=
+        static_cast<Accumulator<T>>(reduce(x.elements(), [&](std::int64_t begin, std::int64_t end) {
+          double total = 0;
+#pragma omp simd reduction(+ : total)
+          for (std::int64_t i = begin; i < end; ++i) {
+            const double value = static_cast<Accumulator<T>>(data[i]);
+            total += value * value;
+          }
+          return total;
+        }));
+  });
+}
+
+void CpuBackend::clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) {
+  visit_float(scale.dtype(), [&]<class T>() {
+    const double norm = unscale * std::sqrt(static_cast<double>(static_cast<Accumulator<T>>(squared_norm.as<T>()[0])));
+    double factor = clip > 0 && norm > clip ? unscale * clip / norm : unscale;
+    if (!std::isfinite(norm)) factor = std::numeric_limits<double>::quiet_NaN();
+    scale.as<T>()[0] = static_cast<T>(static_cast<Accumulator<T>>(factor));
+  });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,72 @@
+// RMSNorm: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
+#include <cmath>
+
+#include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/reduce_columns.h"
+#include "backend/cpu/rows.h"
+
+namespace kintsugi {
+
+void CpuBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) {
+  visit_float(x.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    const Rows<T> in(x), out(y);
+    const std::int64_t width = in.width;
+    const T* w = weight.as<T>();
+    A* scale = rstd.as<A>();
+    pool_.run_ranges(in.count, 16, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* from = in[row];
+        T* to = out[row];
+        A squares = 0;
+#pragma omp simd reduction(+ : squares)
+        for (std::int64_t i = 0; i < width; ++i) {
+          const A value = static_cast<A>(from[i]);
+          squares += value * value;
+        }
+        const A r = A(1) / std::sqrt(squares / static_cast<A>(width) + static_cast<A>(eps));
+        scale[row] = r;
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i)
+          to[i] = static_cast<T>(static_cast<A>(from[i]) * r * static_cast<A>(w[i]));
+      }
+    });
+  });
+}
+
+// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy * h.
+void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight, Tensor rstd,
+                                   Tensor residual_gradient) {
+  visit_float(x.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    const Rows<T> in(x), din(dx), dout(dy), residual(residual_gradient ? residual_gradient : dx);
+    const bool adds = static_cast<bool>(residual_gradient);
+    const std::int64_t width = in.width;
+    const T* w = weight.as<T>();
+    const A* scale = rstd.as<A>();
+    A* const target = dweight.as<A>();
+    reduce_columns<A>(in.count, width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* sums) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T *from = in[row], *gradient = dout[row], *extra = residual[row];
+        T* to = din[row];
+        const A r = scale[row];
+        A dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (std::int64_t i = 0; i < width; ++i) {
+          const A h = static_cast<A>(from[i]) * r, g = static_cast<A>(gradient[i]);
+          sums[i] += g * h;
+          dot += g * static_cast<A>(w[i]) * h;
+        }
+        const A mean = dot / static_cast<A>(width);
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) {
+          const A h = static_cast<A>(from[i]) * r;
+          const A value = r * (static_cast<A>(gradient[i]) * static_cast<A>(w[i]) - h * mean);
+          to[i] = static_cast<T>(adds ? static_cast<A>(extra[i]) + value : value);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,33 @@
+// Rotary position embedding in the rotate-half form: element i turns against element i + dim / 2.
+#include "backend/cpu/cpu_backend_impl.h"
+
+namespace kintsugi {
+
+void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
+  const std::int64_t tokens = x.extent(0), heads = x.extent(1), dim = x.extent(2), half = dim / 2;
+  KINTSUGI_CHECK(table.extent(1) == dim && positions.elements() == tokens, "rope of {} with table {}",
+                 to_string(x.shape()), to_string(table.shape()));
+  visit_float(x.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    const std::int32_t* at = positions.as<std::int32_t>();
+    const A direction = inverse ? A(-1) : A(1);
+    pool_.run_ranges(tokens, 16, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t token = begin; token < end; ++token) {
+        const A* cosine = table.as<A>() + at[token] * dim;
+        const A* sine = cosine + half;
+        for (std::int64_t head = 0; head < heads; ++head) {
+          T* low = x.as<T>() + token * x.stride(0) + head * x.stride(1);
+          T* high = low + half;
+#pragma omp simd
+          for (std::int64_t i = 0; i < half; ++i) {
+            const A a = static_cast<A>(low[i]), b = static_cast<A>(high[i]), s = direction * sine[i];
+            low[i] = static_cast<T>(a * cosine[i] - b * s);
+            high[i] = static_cast<T>(b * cosine[i] + a * s);
+          }
+        }
+      }
+    });
+  });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,105 @@
+#include "backend/cuda/attention.h"
+
+#include "backend/cuda/attention_cudnn.h"
+#include "backend/cuda/attention_flash.h"
+#include "backend/cuda/cuda_common.h"
+
+namespace kintsugi::cuda {
+namespace {
+
+bool same_shape(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype();
+}
+
+void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
+                  const Tensor& v, const AttentionOptions& options) {
+  KINTSUGI_CHECK(q.rank() == 4 && k.rank() == 4, "attention of {} and {}", to_string(q.shape()),
+                 to_string(k.shape()));
+  KINTSUGI_CHECK(same_shape(q, out) && same_shape(k, v) && q.dtype() == k.dtype(),
+                 "attention: q {}, out {}, k {}, v {}", to_string(q.shape()),
+                 to_string(out.shape()), to_string(k.shape()), to_string(v.shape()));
+  KINTSUGI_CHECK(q.extent(0) == k.extent(0) && q.extent(3) == k.extent(3) &&
+                     q.extent(2) % k.extent(2) == 0 && q.extent(1) <= k.extent(1),
+                 "attention: q {}, k {}", to_string(q.shape()), to_string(k.shape()));
+  KINTSUGI_CHECK(lse.contiguous() && lse.dtype() == accumulator_of(q.dtype()) &&
+                     lse.elements() == q.extent(0) * q.extent(1) * q.extent(2),
+                 "attention: lse is {} {}", to_string(lse.dtype()), to_string(lse.shape()));
+  KINTSUGI_CHECK(!options.alibi_slopes || (options.alibi_slopes.dtype() == DType::F32 &&
+                                           options.alibi_slopes.elements() == q.extent(2)),
+                 "attention: {} ALiBi slopes for {} heads", options.alibi_slopes.elements(),
+                 q.extent(2));
+  KINTSUGI_CHECK(!options.document_start ||
+                     (options.document_start.dtype() == DType::I32 &&
+                      options.document_start.rank() == 2 &&
+                      options.document_start.elements() == k.extent(0) * k.extent(1)),
+                 "attention: document_start is {}", to_string(options.document_start.shape()));
+}
+
+}  // namespace
+
+struct CudaAttention::Parts {
+  CudnnAttention cudnn;
+  std::unique_ptr<Workspace> workspace;
+
+  void* scratch(std::size_t bytes, cudaStream_t stream) {
+    if (bytes == 0) return nullptr;
+    if (!workspace) {
+      KINTSUGI_CHECK(!is_capturing(stream), "attention needs memory while a graph is captured");
+      workspace = std::make_unique<Workspace>(bytes);
+    }
+    return workspace->get(bytes, stream);
+  }
+};
+
+CudaAttention::CudaAttention() : parts_(std::make_unique<Parts>()) {}
+CudaAttention::~CudaAttention() = default;
+
+void CudaAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                            const AttentionOptions& options, cudaStream_t stream) {
+  check_shapes(out, lse, q, k, v, options);
+  if (q.elements() == 0) return;
+  if (choice_ != AttentionChoice::Portable) {
+    const CudnnCall call{out, lse, q, k, v, {}, {}, {}, {}, options, deterministic_};
+    if (const CudnnPlan* plan = parts_->cudnn.forward_plan(call, stream)) {
+      parts_->cudnn.run_forward(*plan, call, parts_->scratch(scratch_bytes(*plan), stream), stream);
+      last_kernel_ = description(*plan);
+      return;
+    }
+    if (choice_ == AttentionChoice::Cudnn) failure("{}", parts_->cudnn.last_reason());
+  }
+  flash_forward(out, lse, q, k, v, options, stream);
+  last_kernel_ = "portable";
+}
+
+void CudaAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                             Tensor q, Tensor k, Tensor v, const AttentionOptions& options,
+                             cudaStream_t stream) {
+  check_shapes(out, lse, q, k, v, options);
+  KINTSUGI_CHECK(same_shape(dq, q) && same_shape(dout, q) && same_shape(dk, k) && same_shape(dv, k),
+                 "attention: gradients {}, {}, {} of {}", to_string(dq.shape()),
+                 to_string(dk.shape()), to_string(dv.shape()), to_string(q.shape()));
+  if (q.elements() == 0) return;
+  if (choice_ != AttentionChoice::Portable) {
+    const CudnnCall call{out, lse, q, k, v, dq, dk, dv, dout, options, deterministic_};
+    if (const CudnnPlan* plan = parts_->cudnn.backward_plan(call, stream)) {
+      parts_->cudnn.run_backward(*plan, call, parts_->scratch(scratch_bytes(*plan), stream),
+                                 stream);
+      last_kernel_ = description(*plan);
+      return;
+    }
+    if (choice_ == AttentionChoice::Cudnn) failure("{}", parts_->cudnn.last_reason());
+  }
+  void* row_sum = parts_->scratch(flash_backward_scratch_bytes(q), stream);
+  flash_backward(dq, dk, dv, dout, out, lse, q, k, v, options, row_sum, stream);
+  last_kernel_ = "portable";
+}
+
+std::size_t CudaAttention::own_bytes() const {
+  return parts_->cudnn.own_bytes() + (parts_->workspace ? parts_->workspace->bytes() : 0);
+}
+
+const std::vector<std::string>& CudaAttention::refusals() const {
+  return parts_->cudnn.refusals();
+}
+
+}  // namespace kintsugi::cuda

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "backend/cuda/device.cuh"
+
+// Sums over many rows for each column, in two stages and a fixed order: blocks leave partial sums in the workspace, and
+// this second stage adds them up.
+namespace kintsugi::cuda {
+
+inline constexpr int kPartialThreads = 32;
+
+// target[column] += sum over i of partials[i * stride + column]; blocks of 32 columns x 32 slices of i.
+template <class A>
+__global__ void __launch_bounds__(1024)
+    add_partials_kernel(A* target, const A* partials, int count, std::int64_t stride, int width) {
+  __shared__ A slices[kPartialThreads][kPartialThreads + 1];
+  const int column = static_cast<int>(blockIdx.x) * kPartialThreads + static_cast<int>(threadIdx.x);
+  A total = 0;
+  if (column < width) {
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.y); i < count; i += kPartialThreads)
+      total += partials[i * stride + column];
+  }
+  slices[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  // Transposed: one warp adds up the slices of one column.
+  total = warp_sum(slices[threadIdx.x][threadIdx.y]);
+  const int mine = static_cast<int>(blockIdx.x) * kPartialThreads + static_cast<int>(threadIdx.y);
+  if (threadIdx.x == 0 && mine < width) target[mine] += total;
+}
+
+template <class A>
+void add_partials(const Context& context, A* target, const A* partials, int count,
+                  std::int64_t stride, int width) {
+  if (target == nullptr) return;
+  const dim3 threads(kPartialThreads, kPartialThreads);
+  add_partials_kernel<<<ceil_div(width, kPartialThreads), threads, 0, context.stream>>>(
+      target, partials, count, stride, width);
+  KINTSUGI_LAUNCHED();
+}
+
+}  // namespace kintsugi::cuda

@@ -1,0 +1,164 @@
+// Softmax, loss and gradient of one chunk of logits, in place: one block per row, one pass that reads (largest and sum
+// together), one that reads again, backwards, while the row's end is still in the cache, and writes.
+#include <algorithm>
+#include <limits>
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/kernels.h"
+
+namespace kintsugi::cuda {
+namespace {
+
+constexpr int kAhead = 4;  // vectors a thread has in flight
+
+// A row of any length at any address: a head of single elements up to the first 16-byte boundary, vectors, a tail.
+template <class T>
+struct Stretch {
+  __device__ Stretch(T* row, int length) : row(row), length(length) {
+    const int misplaced = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T));
+    head = min(length, misplaced == 0 ? 0 : kVecSize<T> - misplaced);
+    vectors = (length - head) / kVecSize<T>;
+  }
+  __device__ T* vector(int i) const { return row + head + i * kVecSize<T>; }
+  // f(element) for each of the few elements outside of vectors, one thread each: at most 7 + 7.
+  template <class F>
+  __device__ void for_single(F&& f) const {
+    const int tail = head + vectors * kVecSize<T>;
+    for (int i = static_cast<int>(threadIdx.x); i < head + length - tail; i += static_cast<int>(blockDim.x))
+      f(row + (i < head ? i : tail + i - head));
+  }
+  T* row;
+  int length, head, vectors;
+};
+
+// The largest value so far and the sum of exp(x - largest).
+template <class T>
+struct Softmax {
+  using A = Acc<T>;
+  A largest = std::numeric_limits<A>::lowest(), sum = 0;
+
+  template <int N>
+  __device__ void add(const Pack<T, N>& x) {
+    A top = up(x.v[0]);
+#pragma unroll
+    for (int k = 1; k < N; ++k) top = max(top, up(x.v[k]));
+    raise(top);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum += exp_of<T>(up(x.v[k]) - largest);
+  }
+  __device__ void raise(A top) {
+    if (!(top > largest)) return;
+    sum *= exp_of<T>(largest - top);
+    largest = top;
+  }
+  // The whole block's; `shared` has room for 32 values.
+  __device__ void combine(A* shared) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    A top = warp_max(largest);
+    if (lane == 0) shared[warp] = top;
+    __syncthreads();
+    top = warp_max(lane < static_cast<int>(blockDim.x / 32) ? shared[lane] : largest);
+    raise(top);
+    sum = block_sum(sum, shared);
+  }
+};
+
+template <class T>
+__device__ Softmax<T> reduce(const Stretch<T>& row) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  Softmax<T> softmax;
+  row.for_single([&](T* x) { softmax.add(load<1>(x)); });
+  int i = thread;
+  for (; i + (kAhead - 1) * threads < row.vectors; i += kAhead * threads) {
+    Vec<T> x[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) x[a] = load_vec(row.vector(i + a * threads));
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) softmax.add(x[a]);
+  }
+  for (; i < row.vectors; i += threads) softmax.add(load_vec(row.vector(i)));
+  return softmax;
+}
+
+// x = factor * exp(x - largest)
+template <class T>
+__device__ void write_gradient(const Stretch<T>& row, Acc<T> largest, Acc<T> factor) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const auto gradient = [&](T x) { return down<T>(factor * exp_of<T>(up(x) - largest)); };
+  const auto write = [&](T* to, Vec<T> x) {
+#pragma unroll
+    for (int k = 0; k < kVecSize<T>; ++k) x.v[k] = gradient(x.v[k]);
+    store_streaming(to, x);
+  };
+  row.for_single([&](T* x) { *x = gradient(*x); });
+  int i = row.vectors - 1 - thread;
+  for (; i - (kAhead - 1) * threads >= 0; i -= kAhead * threads) {
+    Vec<T> x[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) x[a] = load_vec(row.vector(i - a * threads));
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) write(row.vector(i - a * threads), x[a]);
+  }
+  for (; i >= 0; i -= threads) write(row.vector(i), load_vec(row.vector(i)));
+}
+
+template <class T>
+__device__ void write_zeros(const Stretch<T>& row) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  row.for_single([&](T* x) { *x = down<T>(Acc<T>(0)); });
+  Vec<T> zeros;
+#pragma unroll
+  for (int k = 0; k < kVecSize<T>; ++k) zeros.v[k] = down<T>(Acc<T>(0));
+  for (int i = thread; i < row.vectors; i += threads) store_streaming(row.vector(i), zeros);
+}
+
+template <class T>
+__global__ void __launch_bounds__(1024, 1)
+    cross_entropy_kernel(Acc<T>* losses, T* logits, std::int64_t stride, int vocabulary,
+                         const std::int32_t* targets, Acc<T> gradient_scale) {
+  using A = Acc<T>;
+  __shared__ A shared[32];
+  const Stretch<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, vocabulary);
+  const int target = targets[blockIdx.x];
+  if (target < 0) {
+    if (threadIdx.x == 0) losses[blockIdx.x] = A(0);
+    if (gradient_scale != A(0)) write_zeros(row);
+    return;
+  }
+  const A target_logit = up(row.row[target]);  // before anyone overwrites it: the block meets in combine()
+  Softmax<T> softmax = reduce(row);
+  softmax.combine(shared);
+  const A log_sum = log(softmax.sum) + softmax.largest;
+  if (threadIdx.x == 0) losses[blockIdx.x] = log_sum - target_logit;
+  if (gradient_scale == A(0)) return;
+  write_gradient(row, softmax.largest, gradient_scale / softmax.sum);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    row.row[target] = down<T>(gradient_scale * (exp_of<T>(target_logit - log_sum) - A(1)));
+}
+
+template <class T>
+void launch(const Context& context, const Tensor& losses, const Tensor& logits, const Tensor& targets,
+            double gradient_scale) {
+  const int vocabulary = static_cast<int>(logits.extent(1));
+  // Two blocks on a multiprocessor hide each other's pauses, if the rows in flight still fit in the cache together.
+  const std::size_t row_bytes = static_cast<std::size_t>(vocabulary) * sizeof(T);
+  const int most = row_bytes <= (std::size_t{160} << 10) ? 512 : 1024;
+  const int threads = std::min(most, ceil_div(ceil_div(vocabulary, kVecSize<T>), 32) * 32);
+  cross_entropy_kernel<T><<<static_cast<unsigned>(logits.extent(0)), threads, 0, context.stream>>>(
+      data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), vocabulary, data_of<std::int32_t>(targets),
+      static_cast<Acc<T>>(gradient_scale));
+  KINTSUGI_LAUNCHED();
+}
+
+}  // namespace
+
+void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor targets, double gradient_scale) {
+  KINTSUGI_CHECK(logits.rank() == 2 && losses.elements() == logits.extent(0) && losses.contiguous() &&
+                     targets.elements() == logits.extent(0) && targets.contiguous(),
+                 "losses {} of logits {}", to_string(losses.shape()), to_string(logits.shape()));
+  if (logits.elements() == 0) return;
+  visit_device_float(logits.dtype(), [&]<class T>() { launch<T>(context, losses, logits, targets, gradient_scale); });
+}
+
+}  // namespace kintsugi::cuda

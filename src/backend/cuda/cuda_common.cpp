@@ -1,0 +1,72 @@
+#include "backend/cuda/cuda_common.h"
+
+#include <algorithm>
+
+#include "core/units.h"
+
+namespace kintsugi::cuda {
+
+void cuda_failed(cudaError_t status, const char* expression, const char* file, int line) {
+  cudaGetLastError();  // errors that are not fatal shall not be found again by the next check
+  failure("CUDA: {} ({}) in {} at {}:{}", cudaGetErrorString(status), cudaGetErrorName(status),
+          expression, file, line);
+}
+
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  KINTSUGI_CUDA(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void* device_allocate(std::size_t bytes) {
+  void* address = nullptr;
+  const cudaError_t status = cudaMalloc(&address, bytes);
+  if (status == cudaSuccess) return address;
+  cudaGetLastError();
+  if (status != cudaErrorMemoryAllocation) cuda_failed(status, "cudaMalloc", __FILE__, __LINE__);
+  std::size_t free = 0, total = 0;
+  KINTSUGI_CUDA(cudaMemGetInfo(&free, &total));
+  failure(
+      "the GPU has no memory for {} more: {} of its {} are free; a smaller micro-batch, recompute or "
+      "16-bit moments take less",
+      format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
+      format_bytes(static_cast<double>(total)));
+}
+
+Workspace::Workspace(std::size_t bytes) { grow(bytes); }
+
+Workspace::~Workspace() {
+  for (const Block& block : blocks_) cudaFree(block.address);
+}
+
+void* Workspace::get(std::size_t bytes, Stream stream) {
+  const bool capturing = is_capturing(stream);
+  const std::size_t present = blocks_.empty() ? 0 : blocks_.back().bytes;
+  if (bytes > present || blocks_.empty()) {
+    KINTSUGI_CHECK(!capturing,
+                   "{} of work space are needed while a graph is captured, {} are there: run the "
+                   "same step once before capturing it",
+                   format_bytes(static_cast<double>(bytes)),
+                   format_bytes(static_cast<double>(present)));
+    if (!blocks_.empty() && !blocks_.back().captured) {
+      cudaFree(blocks_.back().address);  // waits for whoever still uses it
+      blocks_.pop_back();
+    }
+    grow(bytes);
+  }
+  blocks_.back().captured |= capturing;
+  return blocks_.back().address;
+}
+
+void Workspace::grow(std::size_t bytes) {
+  blocks_.reserve(blocks_.size() + 1);
+  blocks_.push_back({device_allocate(bytes), bytes, false});
+}
+
+std::size_t Workspace::bytes() const {
+  std::size_t sum = 0;
+  for (const Block& block : blocks_) sum += block.bytes;
+  return sum;
+}
+
+}  // namespace kintsugi::cuda

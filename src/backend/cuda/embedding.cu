@@ -1,0 +1,295 @@
+// Table look-up and its gradient. The gradient sorts the tokens by id (a stable radix sort, 9 bits a pass), so that all
+// tokens of a table row lie side by side in their order: each row is summed by one owner, without atomics.
+#include <algorithm>
+#include <bit>
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/kernels.h"
+
+namespace kintsugi::cuda {
+namespace {
+
+template <class T, int N>
+__global__ void __launch_bounds__(256)
+    forward_kernel(RowView<T> out, const std::int32_t* ids, RowView<const T> table, int width, bool accumulate) {
+  const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
+  if (i >= width) return;
+  T* to = out[blockIdx.x] + i;
+  Pack<T, N> value = load<N>(table[ids[blockIdx.x]] + i);
+  if (accumulate) {
+    const Pack<T, N> old = load<N>(to);
+#pragma unroll
+    for (int k = 0; k < N; ++k) value.v[k] = down<T>(up(old.v[k]) + up(value.v[k]));
+  }
+  store(to, value);
+}
+
+template <class T, int N>
+void launch_forward(const Context& context, const Tensor& out, const Tensor& ids, const Tensor& table,
+                    bool accumulate) {
+  const RowGrid grid(out.extent(0), out.extent(1) / N);
+  forward_kernel<T, N><<<grid.blocks, grid.threads, 0, context.stream>>>(
+      rows_of<T>(out), data_of<std::int32_t>(ids), rows_of<const T>(table), static_cast<int>(out.extent(1)),
+      accumulate);
+  KINTSUGI_LAUNCHED();
+}
+
+// ---- the sort: order[i] is the token at place i
+constexpr int kDigitBits = 9;  // two passes for vocabularies up to 262144
+constexpr int kDigits = 1 << kDigitBits;
+constexpr int kSortWarps = 8;
+constexpr int kSortThreads = 32 * kSortWarps;
+constexpr int kPerThread = 8;
+constexpr int kTile = kSortThreads * kPerThread;  // tokens a block sorts
+constexpr int kPerWarp = 32 * kPerThread;
+
+// The token at place i before this pass; nullptr: the tokens' own order.
+__device__ inline int token_at(const std::int32_t* order, int i) { return order == nullptr ? i : order[i]; }
+__device__ inline int digit_of(std::int32_t id, int shift) { return (static_cast<unsigned>(id) >> shift) % kDigits; }
+
+// counts[digit * blocks + block]
+__global__ void __launch_bounds__(kSortThreads)
+    count_kernel(int* counts, const std::int32_t* order, const std::int32_t* ids, int tokens, int shift) {
+  __shared__ int histogram[kDigits];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int digit = thread; digit < kDigits; digit += kSortThreads) histogram[digit] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    const int i = static_cast<int>(blockIdx.x) * kTile + k * kSortThreads + thread;
+    if (i < tokens) atomicAdd(&histogram[digit_of(ids[token_at(order, i)], shift)], 1);
+  }
+  __syncthreads();
+  for (int digit = thread; digit < kDigits; digit += kSortThreads)
+    counts[digit * gridDim.x + blockIdx.x] = histogram[digit];
+}
+
+// counts become the sums of all before them: one block of 1024 threads, four counts each at a time. n % 4 == 0.
+__global__ void __launch_bounds__(1024) scan_kernel(int* counts, int n) {
+  __shared__ int warps[32];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  int carry = 0;
+  for (int begin = 0; begin < n; begin += 4 * 1024) {
+    const int i = begin + 4 * thread;
+    Pack<int, 4> value = {};
+    if (i < n) value = load<4>(counts + i);
+    const int own = value.v[0] + value.v[1] + value.v[2] + value.v[3];
+    int inclusive = own;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int left = __shfl_up_sync(~0u, inclusive, offset);
+      if (lane >= offset) inclusive += left;
+    }
+    if (lane == 31) warps[warp] = inclusive;
+    __syncthreads();
+    int before = carry + inclusive - own, total = 0;
+    for (int w = 0; w < 32; ++w) {
+      before += w < warp ? warps[w] : 0;
+      total += warps[w];
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int next = before + value.v[k];
+      value.v[k] = before;
+      before = next;
+    }
+    if (i < n) store(counts + i, value);
+    carry += total;
+    __syncthreads();
+  }
+}
+
+// A warp owns kPerWarp consecutive places; within it, equal digits keep their order.
+__global__ void __launch_bounds__(kSortThreads)
+    scatter_kernel(std::int32_t* sorted, const std::int32_t* order, const std::int32_t* ids, const int* starts,
+                   int tokens, int shift) {
+  __shared__ int next[kSortWarps][kDigits];  // where a warp's next token of a digit goes
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int begin = static_cast<int>(blockIdx.x) * kTile + warp * kPerWarp;
+  for (int d = lane; d < kDigits; d += 32) next[warp][d] = 0;
+  __syncwarp();
+  int token[kPerThread], digit[kPerThread];
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    const int i = begin + k * 32 + lane;
+    token[k] = i < tokens ? token_at(order, i) : -1;
+    digit[k] = i < tokens ? digit_of(ids[token[k]], shift) : -1;
+    if (i < tokens) atomicAdd(&next[warp][digit[k]], 1);
+  }
+  __syncthreads();
+  for (int d = thread; d < kDigits; d += kSortThreads) {
+    int place = starts[d * gridDim.x + blockIdx.x];
+    for (int w = 0; w < kSortWarps; ++w) {
+      const int count = next[w][d];
+      next[w][d] = place;
+      place += count;
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    const unsigned peers = __match_any_sync(~0u, digit[k]);
+    const int rank = __popc(peers & ((1u << lane) - 1));
+    int first = 0;
+    if (digit[k] >= 0) first = next[warp][digit[k]];
+    __syncwarp();
+    if (digit[k] >= 0 && rank == 0) next[warp][digit[k]] = first + __popc(peers);
+    __syncwarp();
+    if (digit[k] >= 0) sorted[first + rank] = token[k];
+  }
+}
+
+// Places of the tokens in order of their ids. `rows` bounds the ids.
+const std::int32_t* sort_by_id(const Context& context, const std::int32_t* ids, int tokens, std::int64_t rows) {
+  const int blocks = ceil_div(tokens, kTile);
+  const std::size_t stretch = static_cast<std::size_t>(ceil_div(tokens, 4) * 4);
+  std::int32_t* memory = context.workspace.get<std::int32_t>(2 * stretch + std::size_t{kDigits} * blocks, context.stream);
+  std::int32_t* const buffers[2] = {memory, memory + stretch};
+  int* counts = memory + 2 * stretch;
+  const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows - 1))));
+  const std::int32_t* order = nullptr;
+  for (int shift = 0, pass = 0; shift < bits; shift += kDigitBits, ++pass) {
+    count_kernel<<<blocks, kSortThreads, 0, context.stream>>>(counts, order, ids, tokens, shift);
+    KINTSUGI_LAUNCHED();
+    scan_kernel<<<1, 1024, 0, context.stream>>>(counts, kDigits * blocks);
+    KINTSUGI_LAUNCHED();
+    scatter_kernel<<<blocks, kSortThreads, 0, context.stream>>>(buffers[pass % 2], order, ids, counts, tokens, shift);
+    KINTSUGI_LAUNCHED();
+    order = buffers[pass % 2];
+  }
+  return order;
+}
+
+// ---- the sums
+constexpr int kSumWarps = 8;
+constexpr int kShort = 32;  // a longer run of one id is shared by the block
+
+// Adds dout of the tokens at places begin, begin + step, … < end, in turn.
+template <class T, int N>
+__device__ inline void add_run(Acc<T> (&sums)[N], const T* dout, std::int64_t stride, const std::int32_t* order,
+                               int begin, int end, int step) {
+  constexpr int kAhead = 4;  // loads in flight
+  int place = begin;
+  for (; place + (kAhead - 1) * step < end; place += kAhead * step) {
+    Pack<T, N> packs[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) packs[a] = load<N>(dout + order[place + a * step] * stride);
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a)
+#pragma unroll
+      for (int k = 0; k < N; ++k) sums[k] += up(packs[a].v[k]);
+  }
+  for (; place < end; place += step) {
+    const Pack<T, N> pack = load<N>(dout + order[place] * stride);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sums[k] += up(pack.v[k]);
+  }
+}
+
+template <class A, int N>
+__device__ inline void add_to_row(A* to, const A (&sums)[N]) {
+  Pack<A, N> row = load<N>(to);
+#pragma unroll
+  for (int k = 0; k < N; ++k) row.v[k] += sums[k];
+  store(to, row);
+}
+
+// Blocks (8 places each, slabs of 32 packs). A warp whose place begins a run of one id adds up the run; a long run is
+// left to the whole block, and of 8 places in a row at most one can begin a run longer than that.
+template <class T, int N>
+__global__ void __launch_bounds__(32 * kSumWarps)
+    backward_kernel(RowView<Acc<T>> dtable, const std::int32_t* ids, const std::int32_t* order, const T* dout,
+                    std::int64_t stride, int tokens, int width) {
+  using A = Acc<T>;
+  static_assert(kShort >= kSumWarps);
+  __shared__ int long_run;  // its first place
+  __shared__ A shared[kSumWarps][32 * N];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int column = (static_cast<int>(blockIdx.y) * 32 + lane) * N;
+  const bool mine = column < width;
+  if (threadIdx.x == 0) long_run = -1;
+  __syncthreads();
+
+  const int place = static_cast<int>(blockIdx.x) * kSumWarps + warp;
+  const std::int32_t id = place < tokens ? ids[order[place]] : -1;
+  if (place < tokens && (place == 0 || ids[order[place - 1]] != id)) {
+    // lane l looks at place + 1 + l: the run has as many more tokens as lanes agree without a gap
+    const int ahead = place + 1 + lane;
+    const unsigned same = __ballot_sync(~0u, ahead < tokens && ids[order[ahead]] == id);
+    const int length = same == ~0u ? kShort + 1 : __ffs(static_cast<int>(~same));
+    if (length > kShort) {
+      if (lane == 0) long_run = place;
+    } else if (mine) {
+      A sums[N] = {};
+      add_run<T, N>(sums, dout + column, stride, order, place, place + length, 1);
+      add_to_row<A, N>(dtable[id] + column, sums);
+    }
+  }
+  __syncthreads();
+  if (long_run < 0) return;
+
+  const int begin = long_run;
+  const std::int32_t long_id = ids[order[begin]];
+  int end = begin + kShort, beyond = tokens;  // end is inside the run, beyond is not
+  while (beyond - end > 1) {
+    const int middle = end + (beyond - end) / 2;
+    (ids[order[middle]] == long_id ? end : beyond) = middle;
+  }
+  A sums[N] = {};
+  if (mine) add_run<T, N>(sums, dout + column, stride, order, begin + warp, beyond, kSumWarps);
+#pragma unroll
+  for (int k = 0; k < N; ++k) shared[warp][lane * N + k] = sums[k];
+  __syncthreads();
+  if (warp != 0 || !mine) return;
+#pragma unroll
+  for (int k = 0; k < N; ++k)
+    for (int w = 1; w < kSumWarps; ++w) sums[k] += shared[w][lane * N + k];
+  add_to_row<A, N>(dtable[long_id] + column, sums);
+}
+
+template <class T, int N>
+void launch_backward(const Context& context, const Tensor& dtable, const std::int32_t* ids,
+                     const std::int32_t* order, const Tensor& dout) {
+  const int tokens = static_cast<int>(dout.extent(0)), width = static_cast<int>(dout.extent(1));
+  const dim3 blocks(static_cast<unsigned>(ceil_div(tokens, kSumWarps)),
+                    static_cast<unsigned>(ceil_div(width, 32 * N)));
+  backward_kernel<T, N><<<blocks, 32 * kSumWarps, 0, context.stream>>>(
+      rows_of<Acc<T>>(dtable), ids, order, data_of<T>(dout), dout.stride(0), tokens, width);
+  KINTSUGI_LAUNCHED();
+}
+
+void check_shapes(const Tensor& out, const Tensor& ids, const Tensor& table) {
+  KINTSUGI_CHECK(out.rank() == 2 && table.rank() == 2 && ids.elements() == out.extent(0) && ids.contiguous() &&
+                     table.extent(1) == out.extent(1),
+                 "embedding {} from {}", to_string(out.shape()), to_string(table.shape()));
+}
+
+}  // namespace
+
+void embedding_forward(const Context& context, Tensor out, Tensor ids, Tensor table, bool accumulate) {
+  check_shapes(out, ids, table);
+  if (out.elements() == 0) return;
+  visit_device_float(out.dtype(), [&]<class T>() {
+    constexpr int N = kVecSize<T>;
+    if (rows_of<T>(out).aligned() && rows_of<T>(table).aligned() && out.extent(1) % N == 0)
+      launch_forward<T, N>(context, out, ids, table, accumulate);
+    else
+      launch_forward<T, 1>(context, out, ids, table, accumulate);
+  });
+}
+
+void embedding_backward(const Context& context, Tensor dtable, Tensor ids, Tensor dout) {
+  check_shapes(dout, ids, dtable);
+  if (dout.elements() == 0) return;
+  const std::int32_t* id = data_of<std::int32_t>(ids);
+  const std::int32_t* order = sort_by_id(context, id, static_cast<int>(dout.extent(0)), dtable.extent(0));
+  visit_device_float(dout.dtype(), [&]<class T>() {
+    constexpr int N = kVecSize<T>;
+    if (rows_of<T>(dout).aligned() && rows_of<Acc<T>>(dtable).aligned() && dout.extent(1) % N == 0)
+      launch_backward<T, N>(context, dtable, id, order, dout);
+    else
+      launch_backward<T, 1>(context, dtable, id, order, dout);
+  });
+}
+
+}  // namespace kintsugi::cuda

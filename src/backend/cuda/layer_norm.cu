@@ -1,0 +1,202 @@
+// LayerNorm: y = (x - mean) * rstd * w + b.
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/norm.cuh"
+
+namespace kintsugi::cuda {
+namespace {
+
+template <class T>
+struct Forward {
+  RowView<T> y;
+  Acc<T>*mean, *rstd;
+  RowView<const T> x;
+  const T *weight, *bias;
+  std::int64_t rows;
+  int width;
+  Acc<T> eps;
+};
+
+template <class T, int N, int kVecs, int kLanes>
+__global__ void __launch_bounds__(kNormThreads<kLanes>)
+    forward_kernel(Forward<T> p, int packs) {
+  using A = Acc<T>;
+  using Threads = Team<kLanes>;
+  __shared__ A shared[32];
+  const int lane = Threads::lane(), lanes = Threads::lanes();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
+  const bool there = row < p.rows;
+  const int mine = there ? packs : 0;
+  RowCache<T, N, kVecs> x;
+  x.read(p.x[there ? row : 0], mine, lane, lanes);
+  A total = 0;
+  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+    const Pack<T, N> in = x.at(j, i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) total += up(in.v[k]);
+  });
+  const A m = Threads::sum(total, shared) / A(p.width);
+  A squares = 0;
+  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+    const Pack<T, N> in = x.at(j, i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) squares += (up(in.v[k]) - m) * (up(in.v[k]) - m);
+  });
+  squares = Threads::sum(squares, shared);
+  const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
+  if (!there) return;
+  if (lane == 0) {
+    p.mean[row] = m;
+    p.rstd[row] = r;
+  }
+  T* y = p.y[row];
+  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+    const Pack<T, N> in = x.at(j, i), w = load<N>(p.weight + i * N), b = load<N>(p.bias + i * N);
+    Pack<T, N> out;
+#pragma unroll
+    for (int k = 0; k < N; ++k) out.v[k] = down<T>((up(in.v[k]) - m) * r * up(w.v[k]) + up(b.v[k]));
+    store(y + i * N, out);
+  });
+}
+
+template <class T, int N, int kVecs, int kLanes>
+void launch_forward(const Context& context, const Forward<T>& p, int packs) {
+  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
+  const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
+  forward_kernel<T, N, kVecs, kLanes><<<blocks, grid.threads, 0, context.stream>>>(p, packs);
+  KINTSUGI_LAUNCHED();
+}
+
+template <class T>
+struct Backward {
+  RowView<T> dx;
+  Acc<T>* partials;  // (blocks, 2, width): weight, bias
+  RowView<const T> dy, x;
+  const T* weight;
+  const Acc<T>*mean, *rstd;
+  RowView<const T> residual;  // base nullptr: none
+  std::int64_t rows;
+  int width;
+};
+
+// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)).
+template <class T, int N, int kVecs, int kLanes>
+__global__ void __launch_bounds__(kNormThreads<kLanes>)
+    backward_kernel(Backward<T> p, int packs) {
+  using A = Acc<T>;
+  using Threads = Team<kLanes>;
+  __shared__ A shared[64];
+  const int lane = Threads::lane(), lanes = Threads::lanes(), teams = Threads::count();
+  ColumnSums<A, N, kVecs, kLanes, 2> sums(p.partials, packs);
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * teams; first < p.rows;
+       first += static_cast<std::int64_t>(gridDim.x) * teams) {
+    const bool there = first + Threads::index() < p.rows;
+    const std::int64_t row = there ? first + Threads::index() : 0;
+    const int mine = there ? packs : 0;
+    RowCache<T, N, kVecs> dy, x;
+    dy.read(p.dy[row], mine, lane, lanes);
+    x.read(p.x[row], mine, lane, lanes);
+    const A m = p.mean[row], r = p.rstd[row];
+    A total = 0, dot = 0;
+    for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+      const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const A h = (up(in.v[k]) - m) * r, g = up(d.v[k]) * up(w.v[k]);
+        sums.add(0, j, i, k, up(d.v[k]) * h);
+        sums.add(1, j, i, k, up(d.v[k]));
+        total += g;
+        dot += g * h;
+      }
+    });
+    Threads::sum(total, dot, shared);
+    const A mean_g = total / A(p.width), mean_gh = dot / A(p.width);
+    T* dx = p.dx[row];
+    const T* residual = p.residual.base == nullptr ? nullptr : p.residual[row];
+    for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+      const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
+      Pack<T, N> extra = {};
+      if (residual != nullptr) extra = load<N>(residual + i * N);
+      Pack<T, N> out;
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const A h = (up(in.v[k]) - m) * r;
+        out.v[k] = down<T>(up(extra.v[k]) + r * (up(d.v[k]) * up(w.v[k]) - mean_g - h * mean_gh));
+      }
+      store(dx + i * N, out);
+    });
+  }
+  sums.finish();
+}
+
+template <class T, int N, int kVecs, int kLanes>
+void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, Acc<T>* dbias, int packs) {
+  const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
+  const auto kernel = backward_kernel<T, N, kVecs, kLanes>;
+  const int blocks = backward_blocks(context, kernel, p.rows, grid);
+  p.partials = context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * 2 * p.width, context.stream);
+  kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
+  KINTSUGI_LAUNCHED();
+  add_partials(context, dweight, p.partials, blocks, 2 * p.width, p.width);
+  add_partials(context, dbias, p.partials + p.width, blocks, 2 * p.width, p.width);
+}
+
+void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd) {
+  KINTSUGI_CHECK(y.shape() == x.shape() && weight.elements() == x.extent(x.rank() - 1) &&
+                     mean.elements() == row_count(x) && mean.contiguous() && rstd.elements() == row_count(x) &&
+                     rstd.contiguous(),
+                 "layer norm of {} to {} with {}, {} and {}", to_string(x.shape()), to_string(y.shape()),
+                 to_string(weight.shape()), to_string(mean.shape()), to_string(rstd.shape()));
+}
+
+}  // namespace
+
+void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                        Tensor bias, double eps) {
+  check_shapes(y, x, weight, mean, rstd);
+  KINTSUGI_CHECK(bias.elements() == weight.elements(), "layer norm with bias {}", to_string(bias.shape()));
+  if (x.elements() == 0) return;
+  visit_device_float(x.dtype(), [&]<class T>() {
+    const Forward<T> p = {.y = rows_of<T>(y),
+                          .mean = data_of<Acc<T>>(mean),
+                          .rstd = data_of<Acc<T>>(rstd),
+                          .x = rows_of<const T>(x),
+                          .weight = data_of<T>(weight),
+                          .bias = data_of<T>(bias),
+                          .rows = row_count(x),
+                          .width = static_cast<int>(x.extent(x.rank() - 1)),
+                          .eps = static_cast<Acc<T>>(eps)};
+    const bool aligned = p.y.aligned() && p.x.aligned() && aligned16(p.weight) && aligned16(p.bias);
+    for_norm_forward<T>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
+      launch_forward<T, N, kVecs, kLanes>(context, p, packs);
+    });
+  });
+}
+
+void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                         Tensor weight, Tensor mean, Tensor rstd, Tensor residual_gradient) {
+  check_shapes(dx, x, weight, mean, rstd);
+  KINTSUGI_CHECK(dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
+                 "layer norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
+  if (x.elements() == 0) return;
+  visit_device_float(x.dtype(), [&]<class T>() {
+    const Backward<T> p = {.dx = rows_of<T>(dx),
+                           .partials = nullptr,
+                           .dy = rows_of<const T>(dy),
+                           .x = rows_of<const T>(x),
+                           .weight = data_of<T>(weight),
+                           .mean = data_of<Acc<T>>(mean),
+                           .rstd = data_of<Acc<T>>(rstd),
+                           .residual = rows_of<const T>(residual_gradient),
+                           .rows = row_count(x),
+                           .width = static_cast<int>(x.extent(x.rank() - 1))};
+    const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() && p.residual.aligned() &&
+                         aligned16(p.weight);
+    Acc<T>*weight_target = data_of<Acc<T>>(dweight), *bias_target = data_of<Acc<T>>(dbias);
+    // Two sums for every column leave no room for a row of several packs per thread of a warp.
+    for_norm_backward<T, 1>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
+      launch_backward<T, N, kVecs, kLanes>(context, p, weight_target, bias_target, packs);
+    });
+  });
+}
+
+}  // namespace kintsugi::cuda

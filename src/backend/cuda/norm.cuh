@@ -1,0 +1,212 @@
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cuda/column_sums.cuh"
+
+// What the two norms share: teams of threads that own a row, rows held in registers, and the choice of their sizes.
+//
+// A kernel is built for N elements per access, kVecs accesses per thread (0: any number, re-read instead of held) and
+// kLanes threads per row (8, 16 or 32 of a warp; 0: the whole block).
+namespace kintsugi::cuda {
+
+template <int kLanes>
+struct Team {
+  __device__ static int lane() {
+    return static_cast<int>(kLanes ? threadIdx.x % (kLanes ? kLanes : 1) : threadIdx.x);
+  }
+  __device__ static int lanes() { return kLanes ? kLanes : static_cast<int>(blockDim.x); }
+  __device__ static int index() {
+    return kLanes ? static_cast<int>(threadIdx.x) / (kLanes ? kLanes : 1) : 0;
+  }
+  __device__ static int count() {
+    return kLanes ? static_cast<int>(blockDim.x) / (kLanes ? kLanes : 1) : 1;
+  }
+  // All threads of the block come here together.
+  template <class A>
+  __device__ static A sum(A x, A* shared) {
+    if constexpr (kLanes > 0) {
+      return warp_sum<kLanes>(x);
+    } else {
+      return block_sum(x, shared);
+    }
+  }
+  // Two sums for the price of one; `shared` has room for 64 values.
+  template <class A>
+  __device__ static void sum(A& x, A& y, A* shared) {
+    if constexpr (kLanes > 0) {
+      x = warp_sum<kLanes>(x);
+      y = warp_sum<kLanes>(y);
+    } else {
+      const int in_warp = threadIdx.x % 32, warp = threadIdx.x / 32;
+      x = warp_sum(x);
+      y = warp_sum(y);
+      __syncthreads();  // the last user may still be reading
+      if (in_warp == 0) {
+        shared[warp] = x;
+        shared[32 + warp] = y;
+      }
+      __syncthreads();
+      const bool there = in_warp < static_cast<int>(blockDim.x / 32);
+      x = warp_sum(there ? shared[in_warp] : A(0));
+      y = warp_sum(there ? shared[32 + in_warp] : A(0));
+    }
+  }
+};
+
+// f(j, i): this thread's access j is number i of the row's `packs`.
+template <int kVecs, class F>
+__device__ inline void for_packs(int packs, int lane, int lanes, F&& f) {
+  if constexpr (kVecs > 0) {
+#pragma unroll
+    for (int j = 0; j < kVecs; ++j) {
+      const int i = lane + j * lanes;
+      if (i < packs) f(j, i);
+    }
+  } else {
+    for (int i = lane; i < packs; i += lanes) f(0, i);
+  }
+}
+
+// A thread's share of a row, read from memory once where it fits in registers.
+template <class T, int N, int kVecs>
+struct RowCache {
+  __device__ void read(const T* from, int packs, int lane, int lanes) {
+    row = from;
+    if constexpr (kVecs > 0)
+      for_packs<kVecs>(packs, lane, lanes, [&](int j, int i) { held[j] = load<N>(from + i * N); });
+  }
+  __device__ Pack<T, N> at(int j, int i) const {
+    if constexpr (kVecs > 0) {
+      return held[j];
+    } else {
+      return load<N>(row + i * N);
+    }
+  }
+  const T* row;
+  Pack<T, N> held[kVecs > 0 ? kVecs : 1];
+};
+
+// One block's sums over its rows for each of the row's columns, for kSums kinds of sum: in registers, or in the block's
+// own part of the partials where a thread owns too many columns.
+template <class A, int N, int kVecs, int kLanes, int kSums>
+class ColumnSums {
+ public:
+  static_assert(kVecs > 0 || kLanes == 0, "only a whole block may keep its sums in memory");
+
+  // partials: (blocks, kSums, width)
+  __device__ ColumnSums(A* partials, int packs)
+      : mine_(partials + static_cast<std::int64_t>(blockIdx.x) * kSums * packs * N), packs_(packs) {
+    if constexpr (kVecs == 0)
+      for (int i = static_cast<int>(threadIdx.x); i < packs; i += static_cast<int>(blockDim.x))
+        for (int s = 0; s < kSums; ++s)
+          for (int k = 0; k < N; ++k) at(s, i, k) = A(0);
+  }
+  __device__ void add(int s, int j, int i, int k, A value) {
+    if constexpr (kVecs > 0) {
+      held_[s][j][k] += value;
+    } else {
+      at(s, i, k) += value;
+    }
+  }
+  // All threads of the block come here together, once.
+  __device__ void finish() {
+    if constexpr (kVecs > 0 && kLanes == 0) {
+      for_packs<kVecs>(packs_, Team<0>::lane(), Team<0>::lanes(), [&](int j, int i) {
+        for (int s = 0; s < kSums; ++s)
+          for (int k = 0; k < N; ++k) at(s, i, k) = held_[s][j][k];
+      });
+    } else if constexpr (kVecs > 0) {
+      finish_teams();
+    }
+  }
+
+ private:
+  __device__ A& at(int s, int i, int k) { return mine_[(s * packs_ + i) * N + k]; }
+
+  // The teams of a block add their sums one after the other.
+  __device__ void finish_teams() {
+    __shared__ A total[kSums][(kVecs > 0 ? kVecs : 1) * (kLanes > 0 ? kLanes : 1) * N];
+    for (int team = 0; team < Team<kLanes>::count(); ++team) {
+      if (team == Team<kLanes>::index())
+        for_packs<kVecs>(packs_, Team<kLanes>::lane(), kLanes, [&](int j, int i) {
+          for (int s = 0; s < kSums; ++s)
+            for (int k = 0; k < N; ++k)
+              total[s][i * N + k] = (team == 0 ? A(0) : total[s][i * N + k]) + held_[s][j][k];
+        });
+      __syncthreads();
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < packs_ * N; i += static_cast<int>(blockDim.x))
+      for (int s = 0; s < kSums; ++s) mine_[s * packs_ * N + i] = total[s][i];
+  }
+
+  A* mine_;
+  int packs_;
+  A held_[kSums][kVecs > 0 ? kVecs : 1][N] = {};
+};
+
+// How many rows at a time and how many threads for each.
+struct NormGrid {
+  int threads;  // of a block
+  int teams;    // rows a block works on at a time
+};
+inline constexpr int kTeamBlock = 256;
+inline constexpr int kRowBlock = 512;  // at most, when the block has one row
+template <int kLanes>
+inline constexpr int kNormThreads = kLanes > 0 ? kTeamBlock : kRowBlock;
+
+template <int kVecs, int kLanes>
+NormGrid norm_grid(int packs) {
+  if (kLanes > 0) return {kTeamBlock, kTeamBlock / (kLanes ? kLanes : 1)};
+  const int per_thread = kVecs > 0 ? kVecs : ceil_div(packs, kRowBlock);
+  return {ceil_div(ceil_div(packs, per_thread), 32) * 32, 1};
+}
+
+// Calls launch.template operator()<N, kVecs, kLanes>(packs) with sizes for a row of `width` elements. The forward pass
+// has room in registers for a long row per warp; the backward pass keeps its column sums there too.
+template <class T, class F>
+void for_norm_forward(int width, bool aligned, F&& launch) {
+  constexpr int N = kVecSize<T>;
+  if (!aligned || width % N != 0) {
+    if (width <= 4 * kRowBlock) return launch.template operator()<1, 4, 0>(width);
+    return launch.template operator()<1, 0, 0>(width);
+  }
+  const int packs = width / N;
+  if (packs <= 8) return launch.template operator()<N, 1, 8>(packs);
+  if (packs <= 16) return launch.template operator()<N, 1, 16>(packs);
+  if (packs <= 32) return launch.template operator()<N, 1, 32>(packs);
+  if (packs <= 128) return launch.template operator()<N, 4, 32>(packs);
+  if (packs <= 256) return launch.template operator()<N, 8, 32>(packs);
+  if (packs <= 4 * kRowBlock) return launch.template operator()<N, 4, 0>(packs);
+  return launch.template operator()<N, 0, 0>(packs);
+}
+
+template <class T, int kVecsPerWarp, class F>
+void for_norm_backward(int width, bool aligned, F&& launch) {
+  constexpr int N = kVecSize<T>;
+  if (!aligned || width % N != 0) {
+    if (width <= 4 * kRowBlock) return launch.template operator()<1, 4, 0>(width);
+    return launch.template operator()<1, 0, 0>(width);
+  }
+  const int packs = width / N;
+  if (packs <= 8) return launch.template operator()<N, 1, 8>(packs);
+  if (packs <= 16) return launch.template operator()<N, 1, 16>(packs);
+  if (packs <= 32) return launch.template operator()<N, 1, 32>(packs);
+  if constexpr (kVecsPerWarp > 1)
+    if (packs <= 32 * kVecsPerWarp) return launch.template operator()<N, kVecsPerWarp, 32>(packs);
+  if (packs <= 2 * kRowBlock) return launch.template operator()<N, 2, 0>(packs);
+  if (packs <= 4 * kRowBlock) return launch.template operator()<N, 4, 0>(packs);
+  return launch.template operator()<N, 0, 0>(packs);
+}
+
+// Blocks of a backward pass: as many as the device holds at once, so that each has the same share of the rows and the
+// partial sums stay few.
+template <class Kernel>
+int backward_blocks(const Context& context, Kernel kernel, std::int64_t rows, const NormGrid& grid) {
+  int resident = 0;
+  KINTSUGI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, grid.threads, 0));
+  return static_cast<int>(std::min<std::int64_t>(ceil_div<std::int64_t>(rows, grid.teams),
+                                                 context.multiprocessors * std::max(1, resident)));
+}
+
+}  // namespace kintsugi::cuda

@@ -1,0 +1,109 @@
+// Sums over whole tensors in a fixed order (a fixed number of blocks, each summed in double, then the blocks in one more
+// step), and the clipping factor made from them.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/kernels.h"
+
+namespace kintsugi::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kAhead = 4;  // loads a thread has in flight
+
+template <bool kSquare, class T>
+__device__ inline Acc<T> term(T x) {
+  return kSquare ? up(x) * up(x) : up(x);
+}
+
+// The few elements beyond the last pack are the first block's.
+template <class T, int N, bool kSquare>
+__global__ void __launch_bounds__(kThreads) partial_kernel(double* partials, const T* x, std::int64_t n) {
+  __shared__ double shared[32];
+  const std::int64_t packs = n / N, step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  double total = 0;
+  const auto add = [&](const Pack<T, N>& pack) {
+    Acc<T> sum = 0;
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum += term<kSquare>(pack.v[k]);
+    total += sum;
+  };
+  std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (; i + (kAhead - 1) * step < packs; i += kAhead * step) {
+    Pack<T, N> pack[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) pack[a] = load<N>(x + (i + a * step) * N);
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) add(pack[a]);
+  }
+  for (; i < packs; i += step) add(load<N>(x + i * N));
+  const std::int64_t rest = packs * N + threadIdx.x;
+  if (blockIdx.x == 0 && rest < n) total += term<kSquare>(x[rest]);
+  total = block_sum(total, shared);
+  if (threadIdx.x == 0) partials[blockIdx.x] = total;
+}
+
+template <class A>
+__global__ void __launch_bounds__(kThreads) total_kernel(A* out, const double* partials, int count) {
+  __shared__ double shared[32];
+  double total = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) total += partials[i];
+  total = block_sum(total, shared);
+  if (threadIdx.x == 0) out[0] += static_cast<A>(total);
+}
+
+template <class T, int N, bool kSquare>
+void launch(const Context& context, Acc<T>* out, const T* x, std::int64_t n) {
+  const std::int64_t wanted = ceil_div<std::int64_t>(n, N * kThreads * kAhead);
+  const int blocks = static_cast<int>(std::min<std::int64_t>(std::max<std::int64_t>(wanted, 1),
+                                                             4 * context.multiprocessors));
+  double* partials = context.workspace.get<double>(static_cast<std::size_t>(blocks), context.stream);
+  partial_kernel<T, N, kSquare><<<blocks, kThreads, 0, context.stream>>>(partials, x, n);
+  KINTSUGI_LAUNCHED();
+  total_kernel<<<1, kThreads, 0, context.stream>>>(out, partials, blocks);
+  KINTSUGI_LAUNCHED();
+}
+
+template <bool kSquare>
+void reduce(const Context& context, const Tensor& out, const Tensor& x) {
+  KINTSUGI_CHECK(x.contiguous() && out.elements() == 1, "sum of {} into {}", to_string(x.shape()),
+                 to_string(out.shape()));
+  if (x.elements() == 0) return;
+  visit_device_float(x.dtype(), [&]<class T>() {
+    Acc<T>* to = data_of<Acc<T>>(out);
+    const T* from = data_of<T>(x);
+    if (aligned16(from))
+      launch<T, kVecSize<T>, kSquare>(context, to, from, x.elements());
+    else
+      launch<T, 1, kSquare>(context, to, from, x.elements());
+  });
+}
+
+template <class A>
+__global__ void clip_kernel(A* scale, const A* squared_norm, double clip, double unscale) {
+  const double norm = unscale * sqrt(static_cast<double>(squared_norm[0]));
+  double factor = clip > 0 && norm > clip ? unscale * clip / norm : unscale;
+  if (!isfinite(norm)) factor = nan("");
+  scale[0] = static_cast<A>(factor);
+}
+
+template <class A>
+void launch_clip(const Context& context, A* scale, const A* squared_norm, double clip, double unscale) {
+  clip_kernel<<<1, 1, 0, context.stream>>>(scale, squared_norm, clip, unscale);
+  KINTSUGI_LAUNCHED();
+}
+
+}  // namespace
+
+void sum(const Context& context, Tensor out, Tensor x) { reduce<false>(context, out, x); }
+void squared_norm(const Context& context, Tensor out, Tensor x) { reduce<true>(context, out, x); }
+
+void clip_scale(const Context& context, Tensor scale, Tensor squared_norm, double clip, double unscale) {
+  if (scale.dtype() == DType::F64)
+    launch_clip(context, data_of<double>(scale), data_of<double>(squared_norm), clip, unscale);
+  else
+    launch_clip(context, data_of<float>(scale), data_of<float>(squared_norm), clip, unscale);
+}
+
+}  // namespace kintsugi::cuda

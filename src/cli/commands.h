@@ -1,0 +1,16 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace kintsugi {
+
+// Each adds one subcommand with its options, help and callback. A callback throws UserError (exit
+// code 2) or Failure (1).
+void add_model_command(CLI::App& app);
+void add_train_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+
+}  // namespace kintsugi

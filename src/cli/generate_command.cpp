@@ -1,0 +1,66 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/token_input.h"
+#include "cli/worlds.h"
+#include "serve/language_model.h"
+
+namespace kintsugi {
+
+void add_generate_command(CLI::App& app) {
+  struct Arguments {
+    std::string checkpoint, prompt, token_ids, precision = "fp32";
+    std::int64_t max_tokens = 200, threads = 0;
+    SamplingOptions sampling{.temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = 0};
+  };
+  auto a = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("generate", "Continue a text with a trained model");
+  command->add_option("--checkpoint", a->checkpoint, "A checkpoint or any Hugging Face directory of a known family")
+      ->required();
+  CLI::Option* prompt = command->add_option("--prompt", a->prompt, "The text to continue");
+  CLI::Option* ids = command->add_option("--token-ids", a->token_ids, "The prompt as token ids; prints token ids");
+  prompt->excludes(ids);
+  command->add_option("--max-tokens", a->max_tokens, "How many tokens to add")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  command->add_option("--temperature", a->sampling.temperature, "0 always takes the most likely token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k", a->sampling.top_k, "Choose among the k most likely tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-p", a->sampling.top_p, "Choose among the fewest tokens of this total probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", a->sampling.seed, "The same seed gives the same text")->capture_default_str();
+  command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
+  command->add_option("--threads", a->threads, "0: all cores")->capture_default_str();
+  command->footer("Example:\n  kintsugi generate --checkpoint runs/demo/checkpoints/latest --prompt 'And God said'");
+  command->callback([a] {
+    if (a->prompt.empty() && a->token_ids.empty()) user_error("give a --prompt or --token-ids");
+    const bool text = a->token_ids.empty();
+    if (text) require_byte_tokenizer(a->checkpoint);
+    const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
+    LanguageModel model(*backend, a->checkpoint, parse_precision(a->precision));
+    std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
+    if (text) {
+      for (const char c : a->prompt) tokens.push_back(static_cast<unsigned char>(c));
+      std::fputs(a->prompt.c_str(), stdout);
+    }
+    model.generate(tokens, a->max_tokens, a->sampling, [&](std::int32_t token) {
+      if (text)
+        std::fputc(token, stdout);
+      else
+        std::printf("%d ", token);
+      std::fflush(stdout);
+      return true;
+    });
+    std::fputc('\n', stdout);
+  });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,218 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/units.h"
+#include "model/config.h"
+#include "model/metrics.h"
+#include "model/model_fields.h"
+
+namespace kintsugi {
+namespace {
+
+// Long contexts are trained last and briefly; the usual length of pre-training stands for the rest.
+constexpr std::int64_t kUsualSequence = 8192;
+
+// Bytes per parameter while training with AdamW, in the two precisions that are usual.
+struct StateCost {
+  const char* name;
+  const char* key;
+  double bf16_mixed;
+  double fp32;
+};
+constexpr std::array<StateCost, 4> kStateCosts = {{
+    {"weights", "weights", 2, 4},
+    {"fp32 master weights", "master", 4, 0},  // in fp32 the weights are their own master
+    {"gradients", "gradients", 4, 4},
+    {"Adam moments", "moments", 8, 8},
+}};
+
+struct Description {
+  std::string name;
+  ModelConfig config;
+  std::int64_t sequence_length;
+  ModelSize size;
+  TrainingFlops flops;
+};
+
+std::string grouped(std::int64_t value) {
+  std::string digits = std::to_string(value);
+  const std::size_t first = value < 0 ? 1 : 0;
+  for (std::size_t at = digits.size(); at > first + 3; at -= 3) digits.insert(at - 3, ",");
+  return digits;
+}
+
+std::string field_text(std::int64_t value) { return value < 0 ? "none" : grouped(value); }
+std::string field_text(double value) { return fmt::format("{}", value); }
+std::string field_text(bool value) { return value ? "yes" : "no"; }
+std::string field_text(Family value) { return std::string(to_string(value)); }
+std::string field_text(const std::optional<RopeScaling>& value) {
+  return value ? fmt::format("llama3 x {}", value->factor) : "none";
+}
+
+std::string dimensions_table(const ModelConfig& config) {
+  std::string text;
+  const bool rotary = config.traits().positions == PositionKind::Rope;
+  visit_model_fields(config, [&](std::string_view name, const auto& field) {
+    if (!rotary && name.starts_with("rope_")) return;
+    text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
+  });
+  return text;
+}
+
+std::string table(const Description& d) {
+  std::string text =
+      fmt::format("{}: {} parameters\n\ndimensions\n{}\nparameters\n", d.name,
+                  format_count(static_cast<double>(d.size.total)), dimensions_table(d.config));
+  for (int i = 0; i < kParameterGroups; ++i)
+    text += fmt::format(
+        "  {:<24}{:>20}{:>8.1f} %\n", to_string(static_cast<ParameterGroup>(i)),
+        grouped(d.size.by_group[i]),
+        100.0 * static_cast<double>(d.size.by_group[i]) / static_cast<double>(d.size.total));
+  text += fmt::format("  {:<24}{:>20}\n", "total", grouped(d.size.total));
+
+  text += fmt::format("\ntraining FLOPs per token, sequences of {} tokens\n",
+                      grouped(d.sequence_length));
+  const auto flops = [&](const char* name, double value) {
+    const bool giga = value >= 1e9;
+    text += fmt::format("  {:<24}{:>14.2f} {}FLOP\n", name, value / (giga ? 1e9 : 1e6),
+                        giga ? "G" : "M");
+  };
+  flops("matrix products only", d.flops.linear);
+  flops("with causal attention", d.flops.causal());
+  flops("with full attention", d.flops.full());
+
+  text += fmt::format("\n{:<26}{:>16}{:>16}\n", "training state", "bf16 mixed", "fp32");
+  const auto total = static_cast<double>(d.size.total);
+  const auto row = [&](const char* name, double bf16, double fp32) {
+    text += fmt::format("  {:<24}{:>16}{:>16}\n", name, format_bytes(bf16 * total),
+                        fp32 > 0 ? format_bytes(fp32 * total) : "-");
+  };
+  StateCost sum = {"total", "total", 0, 0};
+  for (const StateCost& cost : kStateCosts) {
+    row(cost.name, cost.bf16_mixed, cost.fp32);
+    sum.bf16_mixed += cost.bf16_mixed;
+    sum.fp32 += cost.fp32;
+  }
+  row(sum.name, sum.bf16_mixed, sum.fp32);
+  return text +
+         fmt::format("  {:<24}{:>14} B{:>14} B\n", "per parameter", sum.bf16_mixed, sum.fp32);
+}
+
+std::string json_text(const Description& d) {
+  using nlohmann::ordered_json;
+  ordered_json config, parameters, state;
+  visit_model_fields(d.config, [&](const char* name, const auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (std::is_same_v<Field, Family>) {
+      config[name] = to_string(field);
+    } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
+      config[name] = nullptr;
+      if (field)
+        visit_rope_scaling_fields(
+            *field, [&](const char* key, const auto& value) { config[name][key] = value; });
+    } else {
+      config[name] = field;
+    }
+  });
+  for (int i = 0; i < kParameterGroups; ++i)
+    parameters[std::string(to_string(static_cast<ParameterGroup>(i)))] = d.size.by_group[i];
+  parameters["total"] = d.size.total;
+  const auto total = static_cast<double>(d.size.total);
+  for (const StateCost& cost : kStateCosts) {
+    state["bf16_mixed"][cost.key] = static_cast<std::int64_t>(cost.bf16_mixed * total);
+    state["fp32"][cost.key] = static_cast<std::int64_t>(cost.fp32 * total);
+  }
+  const ordered_json root = {
+      {"name", d.name},
+      {"config", config},
+      {"parameters", parameters},
+      {"sequence_length", d.sequence_length},
+      {"flops_per_token",
+       {{"linear", d.flops.linear}, {"causal", d.flops.causal()}, {"full", d.flops.full()}}},
+      {"state_bytes", state}};
+  return root.dump(2) + "\n";
+}
+
+std::string preset_list(bool as_json) {
+  if (as_json) return nlohmann::ordered_json(preset_names()).dump(2) + "\n";
+  std::string text = fmt::format("{:<16}{:<8}{:>12}{:>8}{:>9}{:>7}\n", "preset", "family",
+                                 "parameters", "layers", "hidden", "heads");
+  for (const std::string& name : preset_names()) {
+    const ModelConfig config = load_preset(name);
+    const auto total = static_cast<double>(ParameterSet(config).elements());
+    text += fmt::format("{:<16}{:<8}{:>12}{:>8}{:>9}{:>7}\n", name, to_string(config.family),
+                        format_count(total), config.layers, config.hidden_size, config.heads);
+  }
+  return text;
+}
+
+Description describe(const std::string& name, const std::string& sequence_length) {
+  Description d{
+      .name = name, .config = resolve_model(name), .sequence_length = 0, .size = {}, .flops = {}};
+  const std::int64_t longest = d.config.max_positions;
+  d.sequence_length = std::min(longest, kUsualSequence);
+  if (!sequence_length.empty()) d.sequence_length = parse_count(sequence_length);
+  if (d.sequence_length <= 0)
+    user_error("--sequence-length is {}: it must be positive", d.sequence_length);
+  if (d.config.traits().positions == PositionKind::Learned && d.sequence_length > longest)
+    user_error("--sequence-length is {}, but {} has a table of {} positions", d.sequence_length,
+               name, longest);
+  d.size = count_parameters(ParameterSet(d.config));
+  d.flops = training_flops_per_token(d.config, d.sequence_length);
+  return d;
+}
+
+struct Options {
+  std::string model;
+  std::string sequence_length;
+  bool list = false;
+  bool as_json = false;
+};
+
+void show(const Options& options) {
+  if (options.list && !options.model.empty())
+    user_error("kintsugi model takes a model or --list, not both");
+  if (!options.list && options.model.empty())
+    user_error(
+        "kintsugi model needs a preset's name, a YAML file or a model directory; --list shows the "
+        "presets");
+  if (options.list) {
+    fmt::print("{}", preset_list(options.as_json));
+    return;
+  }
+  const Description description = describe(options.model, options.sequence_length);
+  fmt::print("{}", options.as_json ? json_text(description) : table(description));
+}
+
+}  // namespace
+
+void add_model_command(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("model", "Dimensions, parameters, FLOPs and training memory of a model");
+  const auto options = std::make_shared<Options>();
+  command->add_option("model", options->model,
+                      "A preset's name, a YAML file, a config.json or a directory that holds one");
+  command->add_option("--sequence-length", options->sequence_length,
+                      "Tokens per sequence for the FLOPs of attention (default: the model's "
+                      "longest, at most 8192)");
+  command->add_flag("--list", options->list, "List the presets");
+  command->add_flag("--json", options->as_json, "Print JSON");
+  command->footer(
+      "Examples:\n"
+      "  kintsugi model llama-8b --sequence-length 8192\n"
+      "  kintsugi model runs/demo/checkpoints/latest --json\n"
+      "  kintsugi model --list");
+  command->callback([options] { show(*options); });
+}
+
+}  // namespace kintsugi

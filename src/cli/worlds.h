@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "train/config.h"
+
+namespace kintsugi {
+
+// Only the command line picks a world.
+std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads);
+
+}  // namespace kintsugi

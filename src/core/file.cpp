@@ -1,0 +1,113 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+std::string reason() { return std::strerror(errno); }
+
+// Closes on every path out, including exceptions.
+struct Descriptor {
+  int value;
+  ~Descriptor() {
+    if (value >= 0) ::close(value);
+  }
+};
+
+int open_to_read(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) user_error("cannot open {}: {}", path.string(), reason());
+  return descriptor;
+}
+
+}  // namespace
+
+std::string read_text_file(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  std::filesystem::path temporary = path;
+  temporary += ".tmp";
+  try {
+    FileWriter writer(temporary);
+    writer.write(content.data(), content.size());
+    writer.close();
+    if (::rename(temporary.c_str(), path.c_str()) != 0)
+      failure("cannot rename {} to {}: {}", temporary.string(), path.string(), reason());
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor descriptor{open_to_read(path)};
+  struct stat status{};
+  if (::fstat(descriptor.value, &status) != 0) user_error("cannot read {}: {}", path.string(), reason());
+  if (S_ISDIR(status.st_mode)) user_error("{} is a directory, a file is needed", path.string());
+  size_ = static_cast<std::size_t>(status.st_size);
+  if (size_ == 0) return;
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor.value, 0);
+  if (address == MAP_FAILED) user_error("cannot map {}: {}", path.string(), reason());
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+FileWriter::FileWriter(const std::filesystem::path& path) : path_(path) {
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) failure("cannot create {}: {}", path.string(), reason());
+}
+
+FileWriter::~FileWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FileWriter::write(const void* data, std::size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, next, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) failure("cannot write {}: {}", path_.string(), reason());
+    next += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+void FileWriter::close() {
+  if (::fsync(descriptor_) != 0) failure("cannot sync {}: {}", path_.string(), reason());
+  if (::close(std::exchange(descriptor_, -1)) != 0)
+    failure("cannot close {}: {}", path_.string(), reason());
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const Descriptor descriptor{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (descriptor.value < 0 || ::fsync(descriptor.value) != 0)
+    failure("cannot sync directory {}: {}", directory.string(), reason());
+}
+
+}  // namespace kintsugi

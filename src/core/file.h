@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace kintsugi {
+
+// All of these throw UserError when the named file cannot be read (it is the user's to give) and Failure when a write
+// does not succeed (disk full, read-only, quota), always with the path and the system's reason.
+
+std::string read_text_file(const std::filesystem::path& path);
+
+// Writes beside the target, syncs, renames: a reader sees the old content or the new, never a part.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+// A read-only memory map. An empty file maps to an empty span.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// A file being written front to back. Data is on disk only after close(); an abandoned writer leaves its file to the
+// caller, who works inside a temporary directory.
+class FileWriter {
+ public:
+  explicit FileWriter(const std::filesystem::path& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  void close();  // fsync and close; throws when either fails
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
+// Makes renames and new entries of a directory durable.
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace kintsugi

@@ -1,0 +1,32 @@
+#include "core/hash.h"
+
+#define XXH_INLINE_ALL
+#include <fmt/core.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+std::uint64_t hash64(const void* data, std::size_t bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
+StreamHash::StreamHash() : state_(XXH3_createState()) {
+  KINTSUGI_CHECK(state_ != nullptr, "no memory for a hash state");
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
+}
+
+StreamHash::~StreamHash() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+
+void StreamHash::update(const void* data, std::size_t bytes) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), data, bytes);
+}
+
+std::uint64_t StreamHash::digest() const {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_));
+}
+
+std::string hex64(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+}  // namespace kintsugi

@@ -1,0 +1,84 @@
+#include "core/log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+std::shared_ptr<spdlog::logger>& file_logger() {
+  static std::shared_ptr<spdlog::logger> logger;
+  return logger;
+}
+
+bool& live_line_shown() {
+  static bool shown = false;
+  return shown;
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// The first `columns` characters of a UTF-8 text.
+std::string_view clipped(std::string_view text, int columns) {
+  std::size_t end = 0;
+  for (int count = 0; end < text.size(); ++end) {
+    const bool starts_character = (static_cast<unsigned char>(text[end]) & 0xC0) != 0x80;
+    if (starts_character && count++ == columns) break;
+  }
+  return text.substr(0, end);
+}
+
+}  // namespace
+
+void open_log_file(const std::filesystem::path& path) {
+  try {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+    file_logger() = std::make_shared<spdlog::logger>("file", sink);
+    file_logger()->set_pattern("%Y-%m-%dT%H:%M:%S%z %l %v");
+    file_logger()->flush_on(spdlog::level::info);
+  } catch (const spdlog::spdlog_ex& error) {
+    failure("cannot open {}: {}", path.string(), error.what());
+  }
+}
+
+void close_log_file() { file_logger().reset(); }
+
+void log_message(LogLevel level, std::string_view message) {
+  if (live_line_shown()) {
+    std::fputs("\r\x1b[K", stdout);
+    live_line_shown() = false;
+  }
+  // Errors and warnings leave standard output to what programs read.
+  std::FILE* stream = level == LogLevel::Info ? stdout : stderr;
+  const char* prefix = level == LogLevel::Info ? "" : level == LogLevel::Warning ? "warning: " : "error: ";
+  std::fflush(stdout);
+  fmt::print(stream, "{}{}\n", prefix, message);
+  std::fflush(stream);
+  if (const auto& logger = file_logger()) {
+    const auto severity = level == LogLevel::Info      ? spdlog::level::info
+                          : level == LogLevel::Warning ? spdlog::level::warn
+                                                       : spdlog::level::err;
+    logger->log(severity, "{}", message);
+  }
+}
+
+bool terminal_is_live() { return isatty(STDOUT_FILENO) == 1; }
+
+void show_live_line(std::string_view line) {
+  if (!terminal_is_live()) return;
+  fmt::print("\r\x1b[K{}", clipped(line, terminal_columns() - 1));
+  std::fflush(stdout);
+  live_line_shown() = true;
+}
+
+}  // namespace kintsugi

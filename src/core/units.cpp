@@ -1,0 +1,167 @@
+#include "core/units.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+using Unit = std::pair<std::string_view, double>;
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  return text;
+}
+
+// Reads a leading number and leaves the rest; false when there is none.
+bool take_number(std::string_view& text, double& value) {
+  std::string digits;
+  std::size_t used = 0;
+  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  // An underscore groups digits; "1e9" is a number but "1e" is not, which from_chars decides.
+  for (; used < text.size() && (text[used] != '_' || used > 0); ++used) {
+    const char c = text[used];
+    const bool part = std::isdigit(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_' ||
+                      ((c == 'e' || c == 'E') && used + 1 < text.size() &&
+                       (std::isdigit(static_cast<unsigned char>(text[used + 1])) ||
+                        text[used + 1] == '-' || text[used + 1] == '+')) ||
+                      (c == '+' && used > 0 && (text[used - 1] == 'e' || text[used - 1] == 'E'));
+    if (!part) break;
+    if (c != '_' && c != '+') digits += c;
+  }
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || result.ec != std::errc() || result.ptr != digits.data() + digits.size()) return false;
+  text = trimmed(text.substr(used));
+  return true;
+}
+
+double with_unit(std::string_view text, std::span<const Unit> units, const char* what, const char* example) {
+  std::string_view rest = trimmed(text);
+  double value = 0;
+  if (take_number(rest, value)) {
+    if (rest.empty()) return value;
+    for (const auto& [name, factor] : units)
+      if (rest == name) return value * factor;
+  }
+  user_error("'{}' is not {} (for example {})", text, what, example);
+}
+
+std::int64_t whole(double value, std::string_view text, const char* what) {
+  if (!(std::abs(value) < 9.0e18) || value != std::floor(value))
+    user_error("'{}' is not a whole number of {}", text, what);
+  return static_cast<std::int64_t>(value);
+}
+
+constexpr std::array<Unit, 8> kCountUnits = {
+    {{"k", 1e3}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"B", 1e9}, {"T", 1e12}, {"P", 1e15}, {"E", 1e18}}};
+constexpr std::array<Unit, 11> kByteUnits = {{{"B", 1},
+                                              {"kB", 1e3},
+                                              {"KB", 1e3},
+                                              {"MB", 1e6},
+                                              {"GB", 1e9},
+                                              {"TB", 1e12},
+                                              {"KiB", 0x1p10},
+                                              {"MiB", 0x1p20},
+                                              {"GiB", 0x1p30},
+                                              {"TiB", 0x1p40},
+                                              {"PiB", 0x1p50}}};
+constexpr std::array<Unit, 9> kTimeUnits = {{{"ms", 1e-3},
+                                             {"s", 1},
+                                             {"sec", 1},
+                                             {"m", 60},
+                                             {"min", 60},
+                                             {"h", 3600},
+                                             {"d", 86400},
+                                             {"day", 86400},
+                                             {"days", 86400}}};
+
+}  // namespace
+
+double parse_real(std::string_view text) { return with_unit(text, {}, "a number", "0.1 or 3e-4"); }
+
+std::int64_t parse_count(std::string_view text) {
+  return whole(with_unit(text, kCountUnits, "a whole number", "500, 4M or 1.5T"), text, "units");
+}
+
+std::int64_t parse_bytes(std::string_view text) {
+  return whole(with_unit(text, kByteUnits, "a number of bytes", "4096, 500MB or 64GiB"), text, "bytes");
+}
+
+double parse_duration_s(std::string_view text) {
+  std::string_view rest = trimmed(text);
+  double total = 0;
+  bool any = false;
+  while (!rest.empty()) {
+    double value = 0;
+    if (!take_number(rest, value)) break;
+    std::size_t letters = 0;
+    while (letters < rest.size() && std::isalpha(static_cast<unsigned char>(rest[letters]))) ++letters;
+    const std::string_view unit = rest.substr(0, letters);
+    const auto found = std::find_if(kTimeUnits.begin(), kTimeUnits.end(),
+                                    [&](const Unit& candidate) { return candidate.first == unit; });
+    if (unit.empty() && !any && rest.empty()) return value;
+    if (found == kTimeUnits.end()) break;
+    total += value * found->second;
+    any = true;
+    rest = trimmed(rest.substr(letters));
+  }
+  if (!any || !rest.empty()) user_error("'{}' is not a duration (for example 90s, 30min or 1h30min)", text);
+  return total;
+}
+
+bool parse_bool(std::string_view text) {
+  for (const auto word : {"true", "yes", "on", "True"})
+    if (text == word) return true;
+  for (const auto word : {"false", "no", "off", "False"})
+    if (text == word) return false;
+  user_error("'{}' is neither true nor false", text);
+}
+
+std::string format_count(double value) {
+  for (const auto& [name, factor] : {Unit{"T", 1e12}, Unit{"B", 1e9}, Unit{"M", 1e6}, Unit{"k", 1e3}})
+    if (std::abs(value) >= factor) return fmt::format("{:.4g} {}", value / factor, name);
+  return fmt::format("{:.4g}", value);
+}
+
+std::string format_bytes(double bytes) {
+  for (const auto& [name, factor] :
+       {Unit{"PiB", 0x1p50}, Unit{"TiB", 0x1p40}, Unit{"GiB", 0x1p30}, Unit{"MiB", 0x1p20}, Unit{"KiB", 0x1p10}})
+    if (std::abs(bytes) >= factor) return fmt::format("{:.4g} {}", bytes / factor, name);
+  return fmt::format("{:.0f} B", bytes);
+}
+
+std::string format_duration(double seconds) {
+  if (!(seconds < 1e12)) return "?";
+  const auto total = static_cast<std::int64_t>(seconds + 0.5);
+  if (total >= 86400) return fmt::format("{} d {:02} h", total / 86400, total % 86400 / 3600);
+  if (total >= 3600) return fmt::format("{} h {:02} min", total / 3600, total % 3600 / 60);
+  if (total >= 60) return fmt::format("{} min {:02} s", total / 60, total % 60);
+  return seconds >= 10 ? fmt::format("{} s", total) : fmt::format("{:.2g} s", seconds);
+}
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = std::exchange(row[0], static_cast<int>(i));
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int substitute = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,264 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/yaml_document.h"
+
+namespace kintsugi {
+
+// Strict configuration files. A struct is described once,
+//
+//   template <class V>
+//   void describe(V& v, Batch& b) {
+//     v("global", b.global, at_least(1));
+//   }
+//
+// and YamlReader, YamlWriter and YamlKeys are the visitors that read it, write it and list its
+// keys.
+
+// ---- scalars: what a reader asks for, how it is read and how it is written
+
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false;
+  bool high_open = false;
+
+  bool holds(double value) const {
+    return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
+  }
+  std::string text() const;  // "at least 0 and below 1"
+};
+constexpr Range at_least(double low) { return {.low = low}; }
+constexpr Range above(double low) { return {.low = low, .low_open = true}; }
+constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
+constexpr Range kFraction = {.low = 0, .high = 1, .high_open = true};
+
+// parse() throws UserError about the text alone; the reader adds where it stands.
+template <class T>
+struct YamlScalar;
+
+template <>
+struct YamlScalar<bool> {
+  static std::string wanted() { return "true or false"; }
+  static bool parse(const std::string& text);
+  static std::string format(bool value) { return value ? "true" : "false"; }
+};
+template <>
+struct YamlScalar<double> {
+  static std::string wanted() { return "a number"; }
+  static double parse(const std::string& text);
+  static std::string format(double value);
+};
+template <>
+struct YamlScalar<std::int64_t> {
+  static std::string wanted() { return "a whole number"; }
+  static std::int64_t parse(const std::string& text);
+  static std::string format(std::int64_t value) { return std::to_string(value); }
+};
+template <>
+struct YamlScalar<std::uint64_t> {
+  static std::string wanted() { return "a whole number"; }
+  static std::uint64_t parse(const std::string& text);
+  static std::string format(std::uint64_t value) { return std::to_string(value); }
+};
+template <>
+struct YamlScalar<std::string> {
+  static std::string wanted() { return "a text"; }
+  static std::string parse(const std::string& text);
+  static std::string format(const std::string& value);
+};
+// A count that the program may choose itself.
+template <>
+struct YamlScalar<std::optional<std::int64_t>> {
+  static std::string wanted() { return "auto or a whole number"; }
+  static std::optional<std::int64_t> parse(const std::string& text);
+  static std::string format(const std::optional<std::int64_t>& value);
+};
+
+std::size_t parse_word(const std::string& text, std::span<const std::string_view> words);
+std::string joined(std::span<const std::string_view> words);  // "a, b or c"
+
+// The words of an enumeration in the order of its values: static constexpr std::array words.
+template <class E>
+struct EnumWords;
+
+template <class E>
+requires std::is_enum_v<E>
+struct YamlScalar<E> {
+  static std::string wanted() { return joined(EnumWords<E>::words); }
+  static E parse(const std::string& text) {
+    return static_cast<E>(parse_word(text, EnumWords<E>::words));
+  }
+  static std::string format(E value) {
+    return std::string(EnumWords<E>::words.at(static_cast<std::size_t>(value)));
+  }
+};
+
+struct AnyVisitor {};
+template <class T>
+concept Described = requires(AnyVisitor& visitor, T& value) {
+  describe(visitor, value);
+};
+
+// ---- visitors
+
+// Reads one map. Fields that the map does not name keep their values.
+class YamlReader {
+ public:
+  // `all_keys`: every dotted key of the document, for hints about keys in the wrong place.
+  YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys);
+
+  template <class T>
+  void operator()(const char* key, T& value, Range range = {}) {
+    if constexpr (Described<T>) {
+      if (std::optional<YamlReader> inner = section(key)) inner->read(value);
+    } else {
+      if (const auto text = scalar(key, YamlScalar<T>::wanted()))
+        value = parse<T>(key, *text, range);
+    }
+  }
+
+  template <Described T>
+  void operator()(const char* key, std::vector<T>& values) {
+    const auto items = sections(key);
+    if (!items) return;
+    values.clear();
+    for (YamlReader item : *items) item.read(values.emplace_back());
+  }
+
+  template <class T, std::size_t N>
+  void operator()(const char* key, std::array<T, N>& values, Range range = {}) {
+    const auto texts = scalars(key, N, YamlScalar<T>::wanted());
+    if (!texts) return;
+    for (std::size_t i = 0; i < N; ++i) values[i] = parse<T>(key, (*texts)[i], range);
+  }
+
+  // Everything of a described struct, and nothing else.
+  template <Described T>
+  void read(T& value) {
+    describe(*this, value);
+    refuse_other_keys();
+  }
+
+ protected:
+  const YamlDocument& document() const { return *document_; }
+  bool take(const char* key);  // is it there? From now on it is a known key
+  void refuse_other_keys() const;
+
+ private:
+  YamlReader(const YamlReader& parent, const YAML::Node& node, std::string prefix);
+
+  std::optional<std::string> scalar(const char* key, const std::string& wanted);
+  std::optional<std::vector<std::string>> scalars(const char* key, std::size_t count,
+                                                  const std::string& wanted);
+  std::optional<YamlReader> section(const char* key);
+  std::optional<std::vector<YamlReader>> sections(const char* key);
+  std::string where(const std::string& key) const;
+  [[noreturn]] void complain(const std::string& key, const std::string& problem) const;
+  void check(const char* key, double value, const std::string& text, Range range) const;
+
+  template <class T>
+  T parse(const char* key, const std::string& text, Range range) const {
+    T value{};
+    try {
+      value = YamlScalar<T>::parse(text);
+    } catch (const UserError& error) {
+      complain(key, error.what());
+    }
+    if constexpr (std::is_arithmetic_v<T>) check(key, static_cast<double>(value), text, range);
+    if constexpr (std::is_same_v<T, std::optional<std::int64_t>>)
+      if (value) check(key, static_cast<double>(*value), text, range);
+    return value;
+  }
+
+  const YamlDocument* document_;
+  const std::vector<std::string>* all_keys_;
+  std::shared_ptr<const YAML::Node> node_;
+  std::string prefix_;  // "", "optimizer." or "data.train[0]."
+  std::vector<std::string> known_;
+};
+
+class YamlWriter {
+ public:
+  explicit YamlWriter(int indent = 0) : indent_(indent) {}
+  const std::string& text() const { return text_; }
+
+  template <class T>
+  void operator()(const char* key, T& value, Range = {}) {
+    if constexpr (Described<T>) {
+      YamlWriter inner(indent_ + 2);
+      describe(inner, value);
+      line(key, "");
+      text_ += inner.text();
+    } else {
+      line(key, YamlScalar<T>::format(value));
+    }
+  }
+
+  template <Described T>
+  void operator()(const char* key, std::vector<T>& values) {
+    line(key, values.empty() ? "[]" : "");
+    for (T& value : values) {
+      YamlWriter item(indent_ + 4);
+      describe(item, value);
+      std::string text = item.text();
+      text[static_cast<std::size_t>(indent_) + 2] = '-';
+      text_ += text;
+    }
+  }
+
+  template <class T, std::size_t N>
+  void operator()(const char* key, std::array<T, N>& values, Range = {}) {
+    std::string list;
+    for (const T& value : values) list += (list.empty() ? "" : ", ") + YamlScalar<T>::format(value);
+    line(key, "[" + list + "]");
+  }
+
+ protected:
+  void line(const char* key, const std::string& value);
+  // Lines that are YAML already, one level below `key`; `remark` follows the key as a comment.
+  void block(const char* key, const std::string& lines, const std::string& remark);
+
+ private:
+  int indent_;
+  std::string text_;
+};
+
+// The dotted keys of a description, without those of list items.
+class YamlKeys {
+ public:
+  const std::vector<std::string>& keys() const { return keys_; }
+
+  template <class T, class... Rest>
+  void operator()(const char* key, T& value, Rest...) {
+    if constexpr (Described<T>) {
+      YamlKeys inner;
+      describe(inner, value);
+      for (const std::string& name : inner.keys()) keys_.push_back(std::string(key) + "." + name);
+    } else {
+      keys_.emplace_back(key);
+    }
+  }
+
+ protected:
+  void add(std::string key) { keys_.push_back(std::move(key)); }
+
+ private:
+  std::vector<std::string> keys_;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,226 @@
+#include "model/config.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::array kFamilies = {Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
+                                  Family::Bloom};
+
+// Beyond these a size is a slip of the finger, and products of sizes could leave 64 bits.
+constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxLayers = 16384;
+constexpr double kMaxParameters = 1e16;
+
+void check_size(const char* name, std::int64_t value, std::int64_t limit = kMaxSize) {
+  if (value == 0) user_error("{} is missing: give a positive number", name);
+  if (value < 0) user_error("{} is {}: it must be positive", name, value);
+  if (value > limit) user_error("{} is {}: at most {} is possible", name, value, limit);
+}
+
+void check_positive(const char* name, double value) {
+  if (!(std::isfinite(value) && value > 0))
+    user_error("{} is {}: it must be a positive number", name, value);
+}
+
+void check_token(const char* name, std::int64_t token, std::int64_t vocab_size) {
+  if (token < -1 || token >= vocab_size)
+    user_error(
+        "{} is {}, outside the vocabulary of {} tokens: give the tokenizer's id, or -1 for none",
+        name, token, vocab_size);
+}
+
+void check_rotation(const ModelConfig& config) {
+  if (config.traits().positions != PositionKind::Rope) {
+    if (config.rope_scaling)
+      user_error("rope_scaling is set, but family {} has no rotary positions: remove it",
+                 to_string(config.family));
+    return;
+  }
+  if (config.head_dim % 2 != 0)
+    user_error("head_dim is {}: rotary positions need an even number (hidden_size {}, heads {})",
+               config.head_dim, config.hidden_size, config.heads);
+  if (!config.rope_scaling) return;
+  const RopeScaling& scaling = *config.rope_scaling;
+  check_positive("rope_scaling.factor", scaling.factor);
+  check_positive("rope_scaling.low_freq_factor", scaling.low_freq_factor);
+  check_positive("rope_scaling.high_freq_factor", scaling.high_freq_factor);
+  check_size("rope_scaling.original_max_positions", scaling.original_max_positions);
+  if (scaling.low_freq_factor >= scaling.high_freq_factor)
+    user_error("rope_scaling.low_freq_factor {} must be below high_freq_factor {}",
+               scaling.low_freq_factor, scaling.high_freq_factor);
+}
+
+// GPT-2 and BLOOM keep q, k and v in one matrix of three equal parts, which leaves no room for
+// other head counts.
+void check_packed_attention(const ModelConfig& config) {
+  const std::string_view family = to_string(config.family);
+  if (config.kv_heads != config.heads)
+    user_error(
+        "kv_heads is {} but family {} has as many key-value heads as heads ({}): remove kv_heads",
+        config.kv_heads, family, config.heads);
+  if (config.head_dim * config.heads != config.hidden_size)
+    user_error("head_dim {} x heads {} is not hidden_size {}, as family {} needs: remove head_dim",
+               config.head_dim, config.heads, config.hidden_size, family);
+  if (config.family == Family::Bloom && config.ffn_size != 4 * config.hidden_size)
+    user_error("ffn_size is {} but family bloom always has 4 x hidden_size ({}): remove ffn_size",
+               config.ffn_size, 4 * config.hidden_size);
+}
+
+void check_total(const ModelConfig& config) {
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const double block =
+      real(config.hidden_size) * (real(config.heads + config.kv_heads) * 2 * real(config.head_dim) +
+                                  3 * real(config.ffn_size));
+  const double total =
+      real(config.layers) * block +
+      real(config.hidden_size) * (2 * real(config.vocab_size) + real(config.max_positions));
+  if (total > kMaxParameters)
+    user_error(
+        "these sizes make a model of about {} parameters: is one of hidden_size {}, layers {}, "
+        "ffn_size {}, vocab_size {} mistyped?",
+        format_count(total), config.hidden_size, config.layers, config.ffn_size, config.vocab_size);
+}
+
+}  // namespace
+
+FamilyTraits traits_of(Family family) {
+  constexpr FamilyTraits llama = {.norm = NormKind::Rms,
+                                  .positions = PositionKind::Rope,
+                                  .activation = ActivationKind::Swiglu,
+                                  .qkv_bias = false,
+                                  .linear_bias = false,
+                                  .qk_norm = false,
+                                  .embedding_norm = false,
+                                  .weights_in_out = false,
+                                  .qkv_per_head = false};
+  constexpr FamilyTraits gpt2 = {.norm = NormKind::Layer,
+                                 .positions = PositionKind::Learned,
+                                 .activation = ActivationKind::Gelu,
+                                 .qkv_bias = true,
+                                 .linear_bias = true,
+                                 .qk_norm = false,
+                                 .embedding_norm = false,
+                                 .weights_in_out = true,
+                                 .qkv_per_head = false};
+  FamilyTraits traits = llama;
+  switch (family) {
+    case Family::Llama:
+      break;
+    case Family::Qwen2:
+      traits.qkv_bias = true;
+      break;
+    case Family::Qwen3:
+      traits.qk_norm = true;
+      break;
+    case Family::Gpt2:
+      traits = gpt2;
+      break;
+    case Family::Bloom:
+      traits = gpt2;
+      traits.positions = PositionKind::Alibi;
+      traits.embedding_norm = true;
+      traits.weights_in_out = false;
+      traits.qkv_per_head = true;
+      break;
+  }
+  return traits;
+}
+
+std::string_view to_string(Family family) {
+  switch (family) {
+    case Family::Gpt2:
+      return "gpt2";
+    case Family::Llama:
+      return "llama";
+    case Family::Qwen2:
+      return "qwen2";
+    case Family::Qwen3:
+      return "qwen3";
+    case Family::Bloom:
+      return "bloom";
+  }
+  return "?";
+}
+
+Family parse_family(std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const Family family : kFamilies) {
+    if (text == to_string(family)) return family;
+    names.push_back(to_string(family));
+  }
+  const std::string near = nearest_word(text, names);
+  user_error("there is no model family '{}'{}; the families are {}", text,
+             near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near),
+             fmt::join(names, ", "));
+}
+
+void ModelConfig::complete_and_check() {
+  check_size("vocab_size", vocab_size);
+  check_size("hidden_size", hidden_size);
+  check_size("layers", layers, kMaxLayers);
+  check_size("heads", heads);
+  check_size("max_positions", max_positions);
+  if (kv_heads == 0) kv_heads = heads;
+  check_size("kv_heads", kv_heads);
+  if (heads % kv_heads != 0)
+    user_error(
+        "kv_heads {} does not divide heads {}: each key-value head serves the same number of heads",
+        kv_heads, heads);
+  if (head_dim == 0) {
+    if (hidden_size % heads != 0)
+      user_error("heads {} does not divide hidden_size {}: change one of them or give head_dim",
+                 heads, hidden_size);
+    head_dim = hidden_size / heads;
+  }
+  check_size("head_dim", head_dim);
+  if (ffn_size == 0) ffn_size = 4 * hidden_size;
+  check_size("ffn_size", ffn_size);
+  if (family == Family::Gpt2 || family == Family::Bloom) check_packed_attention(*this);
+  check_rotation(*this);
+  check_positive("norm_eps", norm_eps);
+  check_positive("rope_theta", rope_theta);
+  if (!(std::isfinite(init_std) && init_std >= 0))
+    user_error("init_std is {}: it must be zero or more", init_std);
+  check_token("bos_token", bos_token, vocab_size);
+  check_token("eos_token", eos_token, vocab_size);
+  check_total(*this);
+}
+
+ModelConfig resolve_model(const std::string& name_or_path) {
+  const auto names = preset_names();
+  if (std::find(names.begin(), names.end(), name_or_path) != names.end())
+    return load_preset(name_or_path);
+
+  const std::filesystem::path path = name_or_path;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    if (!std::filesystem::exists(path / "config.json", ignored))
+      user_error(
+          "directory {} holds no config.json: it is not a Hugging Face model or a checkpoint",
+          name_or_path);
+    return read_hf_config(path / "config.json");
+  }
+  const std::string extension = path.extension().string();
+  if (extension == ".json") return read_hf_config(path);
+  if (extension == ".yaml" || extension == ".yml")
+    return parse_model_yaml(read_text_file(path), name_or_path);
+  if (std::filesystem::exists(path, ignored))
+    user_error("{} is neither a .yaml model description nor a config.json", name_or_path);
+  if (name_or_path.find('/') != std::string::npos)
+    user_error("there is no file or directory {}", name_or_path);
+  return load_preset(name_or_path);  // throws, with the nearest name
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kintsugi {
+
+// The files of models/, compiled in by cmake/embed_presets.cmake.
+struct EmbeddedPreset {
+  std::string name;
+  std::string yaml;
+};
+const std::vector<EmbeddedPreset>& embedded_presets();
+
+}  // namespace kintsugi

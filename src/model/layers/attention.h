@@ -1,0 +1,58 @@
+#pragma once
+
+#include <optional>
+
+#include "model/layers/linear.h"
+#include "model/layers/norm.h"
+#include "model/micro_batch.h"
+#include "model/stash.h"
+
+namespace kintsugi {
+
+// Keys and values of the tokens seen so far, for generation: one sequence.
+struct KvCache {
+  Tensor keys;    // (1, capacity, kv_heads, head_dim)
+  Tensor values;  // the same
+  std::int64_t length = 0;
+};
+
+// Constant tables that attention layers share.
+struct PositionTables {
+  Tensor rope;   // (positions, head_dim), accumulator precision
+  Tensor slopes; // (heads), fp32
+};
+PositionTables allocate_position_tables(Arena& arena, const ModelConfig& config, DType dtype,
+                                        std::int64_t positions);
+void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelConfig& config);
+
+// Projections to q, k, v, per-head norms, rotation, attention; and back. The output projection with the residual belongs to
+// the block.
+class Attention {
+ public:
+  Attention(Backend& backend, const ParameterStore& store, const ModelConfig& config, const BlockNames& names,
+            const PositionTables& tables);
+
+  // From stash.normed1 to stash.attended. With a cache, the new tokens are appended to it and see all of it.
+  void forward(const BlockStash& stash, const MicroBatch& batch, KvCache* cache = nullptr) const;
+  // From the gradient of stash.attended to that of stash.normed1; workspace.dqkv holds what backward_weight needs.
+  void backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace,
+                      const MicroBatch& batch) const;
+  void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const;
+
+ private:
+  struct Heads {
+    Tensor q, k, v;  // (tokens, heads, head_dim) views
+  };
+  Heads split(Tensor qkv) const;
+  // Where q and k lie when attention reads them: in qkv, or in their normed copy.
+  Heads attention_inputs(const BlockStash& stash) const;
+  AttentionOptions options(const MicroBatch& batch) const;
+
+  Backend* backend_;
+  ModelConfig config_;
+  PositionTables tables_;
+  Linear projection_;
+  std::optional<Norm> q_norm_, k_norm_;
+};
+
+}  // namespace kintsugi

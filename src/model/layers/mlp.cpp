@@ -1,0 +1,34 @@
+#include "model/layers/mlp.h"
+
+namespace kintsugi {
+
+Mlp::Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config, const BlockNames& names)
+    : backend_(&backend),
+      activation_(config.traits().activation),
+      up_(backend, store, names.up_weight, names.up_bias, config.traits().weights_in_out) {}
+
+void Mlp::forward(const BlockStash& stash) const {
+  up_.forward(stash.up, stash.normed2);
+  activate(stash);
+}
+
+void Mlp::activate(const BlockStash& stash) const {
+  if (activation_ == ActivationKind::Swiglu)
+    backend_->swiglu_forward(stash.activated, stash.up);
+  else
+    backend_->gelu_forward(stash.activated, stash.up);
+}
+
+void Mlp::backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace) const {
+  if (activation_ == ActivationKind::Swiglu)
+    backend_->swiglu_backward(workspace.dup, workspace.dactivated, stash.up);
+  else
+    backend_->gelu_backward(workspace.dup, workspace.dactivated, stash.up);
+  up_.backward_input(dnormed, workspace.dup);
+}
+
+void Mlp::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const {
+  up_.backward_weight(workspace.dup, stash.normed2);
+}
+
+}  // namespace kintsugi

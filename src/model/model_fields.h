@@ -1,0 +1,57 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace YAML {
+class Node;
+}
+
+namespace kintsugi {
+
+// The one list of the fields of a model description: reading, writing, printing and the names of
+// known keys all walk it. visit(name, field) is called with each field, const or not as the
+// configuration is.
+template <class Config, class Visit>
+void visit_model_fields(Config& config, Visit&& visit) {
+  visit("family", config.family);
+  visit("vocab_size", config.vocab_size);
+  visit("hidden_size", config.hidden_size);
+  visit("layers", config.layers);
+  visit("heads", config.heads);
+  visit("kv_heads", config.kv_heads);
+  visit("head_dim", config.head_dim);
+  visit("ffn_size", config.ffn_size);
+  visit("max_positions", config.max_positions);
+  visit("norm_eps", config.norm_eps);
+  visit("rope_theta", config.rope_theta);
+  visit("rope_scaling", config.rope_scaling);
+  visit("tied", config.tied);
+  visit("init_std", config.init_std);
+  visit("bos_token", config.bos_token);
+  visit("eos_token", config.eos_token);
+}
+
+template <class Scaling, class Visit>
+void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
+  visit("factor", scaling.factor);
+  visit("low_freq_factor", scaling.low_freq_factor);
+  visit("high_freq_factor", scaling.high_freq_factor);
+  visit("original_max_positions", scaling.original_max_positions);
+}
+
+// The `model:` section of a run configuration: {preset: NAME} or {config: FILE or DIR}, and any
+// field on top. Sizes that a preset leaves to be derived are derived after the overrides. Complete
+// and checked. UserError names the key, the source and the line.
+ModelConfig read_model_section(const YAML::Node& section, const std::string& source);
+
+// The keys that read_model_section knows.
+std::vector<std::string> model_section_keys();
+
+// Every field, one per line; parse_model_yaml and read_model_section read it back to an equal
+// configuration.
+std::string model_to_yaml(const ModelConfig& config);
+
+}  // namespace kintsugi

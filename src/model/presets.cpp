@@ -1,0 +1,231 @@
+#include <fmt/ranges.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <set>
+#include <type_traits>
+#include <utility>
+
+#include "core/error.h"
+#include "core/units.h"
+#include "model/config.h"
+#include "model/embedded_presets.h"
+#include "model/model_fields.h"
+
+namespace kintsugi {
+namespace {
+
+// Where a key stands: the file (or other source) and the path above it, for messages.
+struct Place {
+  std::string source;
+  std::string prefix;  // "", "model." or "model.rope_scaling."
+
+  std::string at(const YAML::Node& node) const {
+    const YAML::Mark mark = node.Mark();  // null for nodes that no file holds (--set)
+    return mark.is_null() ? source : fmt::format("{} line {}", source, mark.line + 1);
+  }
+};
+
+std::string kind_of(const YAML::Node& node) {
+  switch (node.Type()) {
+    case YAML::NodeType::Scalar:
+      return fmt::format("'{}'", node.Scalar());
+    case YAML::NodeType::Sequence:
+      return "a list";
+    case YAML::NodeType::Map:
+      return "a map";
+    default:
+      return "null";
+  }
+}
+
+// `where` already names the file, the line and the key; the parsers of core/units.h say what is
+// wrong with the value.
+template <class Parse>
+auto parsed(const YAML::Node& node, const std::string& where, const char* wanted, Parse parse) {
+  if (!node.IsScalar()) user_error("{}: {} is wanted, not {}", where, wanted, kind_of(node));
+  try {
+    return parse(node.Scalar());
+  } catch (const UserError& error) {
+    user_error("{}: {}", where, error.what());
+  }
+}
+
+void read_value(std::int64_t& field, const YAML::Node& node, const std::string& where,
+                const Place&) {
+  field = parsed(node, where, "a whole number", parse_count);
+}
+void read_value(double& field, const YAML::Node& node, const std::string& where, const Place&) {
+  field = parsed(node, where, "a number", parse_real);
+}
+void read_value(bool& field, const YAML::Node& node, const std::string& where, const Place&) {
+  field = parsed(node, where, "true or false", parse_bool);
+}
+void read_value(Family& field, const YAML::Node& node, const std::string& where, const Place&) {
+  field = parsed(node, where, "a model family", parse_family);
+}
+void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
+                const Place& inside);
+
+[[noreturn]] void unknown_key(const std::string& where, const Place& place, const std::string& key,
+                              const std::vector<std::string>& known) {
+  const std::string near = nearest_word(key, known);
+  if (!near.empty())
+    user_error("{}: unknown key '{}{}'; did you mean '{}'?", where, place.prefix, key, near);
+  user_error("{}: unknown key '{}{}'; the keys are {}", where, place.prefix, key,
+             fmt::join(known, ", "));
+}
+
+// Sets the fields that the map names. `visit_fields` walks them; keys in `others` are the caller's.
+template <class VisitFields>
+void read_map(const YAML::Node& map, const Place& place, const std::vector<std::string>& others,
+              VisitFields visit_fields) {
+  std::vector<std::string> known = others;
+  visit_fields([&](const char* name, auto&) { known.emplace_back(name); });
+  std::set<std::string> seen;
+  for (const auto& item : map) {
+    const std::string line = place.at(item.first);
+    if (!item.first.IsScalar())
+      user_error("{}: a key is a word, not {}", line, kind_of(item.first));
+    const std::string key = item.first.Scalar();
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      unknown_key(line, place, key, known);
+    const std::string where = fmt::format("{}: {}{}", line, place.prefix, key);
+    if (!seen.insert(key).second) user_error("{} is given twice", where);
+    const Place inside{place.source, place.prefix + key + "."};
+    visit_fields([&](const char* name, auto& field) {
+      if (key == name) read_value(field, item.second, where, inside);
+    });
+  }
+}
+
+void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
+                const Place& inside) {
+  if (node.IsNull()) {
+    field.reset();
+    return;
+  }
+  if (!node.IsMap())
+    user_error("{}: a map like {{factor: 8}} or null is wanted, not {}", where, kind_of(node));
+  if (!field) field.emplace();
+  read_map(node, inside, {}, [&](auto visit) { visit_rope_scaling_fields(*field, visit); });
+}
+
+void read_fields(const YAML::Node& map, const Place& place, const std::vector<std::string>& others,
+                 ModelConfig& config) {
+  if (!map.IsMap())
+    user_error("{}: a model description is a map of keys like 'layers: 12', not {}", place.source,
+               kind_of(map));
+  read_map(map, place, others, [&](auto visit) { visit_model_fields(config, visit); });
+}
+
+// yaml-cpp throws its own exceptions for bad syntax; the user gets one sentence with the line.
+template <class Read>
+auto reading_yaml(const std::string& source, Read read) {
+  try {
+    return read();
+  } catch (const YAML::Exception& error) {
+    if (error.mark.is_null()) user_error("{} is not valid YAML: {}", source, error.msg);
+    user_error("{} line {} is not valid YAML: {}", source, error.mark.line + 1, error.msg);
+  }
+}
+
+void complete(ModelConfig& config, const std::string& source) {
+  try {
+    config.complete_and_check();
+  } catch (const UserError& error) {
+    user_error("{}: {}", source, error.what());
+  }
+}
+
+// The fields of a text, without what is derived from them.
+ModelConfig parse_fields(const std::string& text, const std::string& source, ModelConfig config) {
+  return reading_yaml(source, [&] {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() != 1)
+      user_error("{} holds {} YAML documents, one is wanted", source, documents.size());
+    read_fields(documents[0], {source, ""}, {}, config);
+    return config;
+  });
+}
+
+ModelConfig preset_fields(const std::string& name) {
+  for (const EmbeddedPreset& preset : embedded_presets())
+    if (preset.name == name) return parse_fields(preset.yaml, "preset " + name, {});
+  const std::string near = nearest_word(name, preset_names());
+  user_error("there is no preset '{}'{}; kintsugi model --list shows them all", name,
+             near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+}
+
+const std::vector<std::string> kSectionKeys = {"preset", "config"};
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const EmbeddedPreset& preset : embedded_presets()) names.push_back(preset.name);
+  return names;
+}
+
+ModelConfig load_preset(const std::string& name) {
+  ModelConfig config = preset_fields(name);
+  complete(config, "preset " + name);
+  return config;
+}
+
+ModelConfig parse_model_yaml(const std::string& text, const std::string& source, ModelConfig base) {
+  ModelConfig config = parse_fields(text, source, std::move(base));
+  complete(config, source);
+  return config;
+}
+
+std::vector<std::string> model_section_keys() {
+  std::vector<std::string> keys = kSectionKeys;
+  const ModelConfig any;
+  visit_model_fields(any, [&](const char* name, const auto&) { keys.emplace_back(name); });
+  return keys;
+}
+
+ModelConfig read_model_section(const YAML::Node& section, const std::string& source) {
+  return reading_yaml(source, [&] {
+    const Place place{source, "model."};
+    ModelConfig config;
+    // A first reading on a throw-away configuration finds wrong keys before a base is looked for.
+    read_fields(section, place, kSectionKeys, config);
+    const YAML::Node preset = section["preset"], file = section["config"];
+    if (preset && file)
+      user_error("{}: model.preset and model.config exclude each other: keep one", place.at(file));
+    if (const YAML::Node base = preset ? preset : file; base && !base.IsScalar())
+      user_error("{}: model.{} is a name, not {}", place.at(base), preset ? "preset" : "config",
+                 kind_of(base));
+    if (preset) config = preset_fields(preset.Scalar());
+    if (file) config = resolve_model(file.Scalar());
+    read_fields(section, place, kSectionKeys, config);
+    complete(config, fmt::format("{}: model", source));
+    return config;
+  });
+}
+
+std::string model_to_yaml(const ModelConfig& config) {
+  std::string text;
+  const auto write = [&](const char* name, const auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (std::is_same_v<Field, Family>) {
+      text += fmt::format("{}: {}\n", name, to_string(field));
+    } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
+      std::string parts;
+      if (field)
+        visit_rope_scaling_fields(*field, [&](const char* key, const auto& value) {
+          parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, value);
+        });
+      text += fmt::format("{}: {}\n", name, field ? "{" + parts + "}" : "null");
+    } else {
+      text +=
+          fmt::format("{}: {}\n", name, field);  // fmt writes the shortest digits that read back
+    }
+  };
+  visit_model_fields(config, write);
+  return text;
+}
+
+}  // namespace kintsugi

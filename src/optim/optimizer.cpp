@@ -1,0 +1,46 @@
+#include "optim/optimizer.h"
+
+namespace kintsugi {
+
+Optimizer::Optimizer(Backend& backend, Arena& arena, const ParameterStore& store, const AdamWSettings& settings)
+    : backend_(&backend), store_(&store), settings_(settings) {
+  const DType wide = accumulator_of(store.dtype());
+  const std::int64_t n = store.set().buffer_elements();
+  master_ = wide == store.dtype() ? store.weights() : arena.allocate(Region::Optimizer, "master weights", wide, {n});
+  moment1_ = arena.allocate(Region::Optimizer, "first moments", wide, {n});
+  moment2_ = arena.allocate(Region::Optimizer, "second moments", wide, {n});
+  squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
+  scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
+}
+
+void Optimizer::zero_state() {
+  backend_->fill(moment1_, 0.0);
+  backend_->fill(moment2_, 0.0);
+}
+
+void Optimizer::zero_gradients() { backend_->fill(store_->gradients(), 0.0); }
+
+void Optimizer::step(std::int64_t step, double lr, double unscale) {
+  backend_->fill(squared_norm_, 0.0);
+  backend_->squared_norm(squared_norm_, store_->gradients());
+  backend_->clip_scale(scale_, squared_norm_, settings_.clip, unscale);
+  AdamWOptions options{.lr = lr,
+                       .beta1 = settings_.beta1,
+                       .beta2 = settings_.beta2,
+                       .eps = settings_.eps,
+                       .weight_decay = 0,
+                       .step = step};
+  const auto update = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
+    if (begin == end) return;
+    options.weight_decay = weight_decay;
+    const auto part = [&](const Tensor& flat) { return flat.rows(begin, end - begin); };
+    backend_->adamw(part(store_->weights()), part(master_), part(moment1_), part(moment2_), part(store_->gradients()),
+                    scale_, options);
+  };
+  for (const Bucket& bucket : store_->set().buckets()) {
+    update(bucket.begin, bucket.decay_end, settings_.weight_decay);
+    update(bucket.decay_end, bucket.end, 0.0);
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,146 @@
+#include "serve/language_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/philox.h"
+#include "model/initialize.h"
+#include "tensor/safetensors.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kPrefill = 256;  // prompt tokens per forward pass
+
+std::vector<float> to_host(Backend& backend, const Tensor& row) {
+  std::vector<float> values(static_cast<std::size_t>(row.elements()));
+  visit_float(row.dtype(), [&]<class T>() {
+    std::vector<T> stored(values.size());
+    backend.download(stored.data(), row);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(static_cast<Accumulator<T>>(stored[i]));
+  });
+  return values;
+}
+
+// Device buffers for passes over one sequence.
+struct Inputs {
+  Inputs(Arena& arena, std::int64_t capacity)
+      : ids(arena.allocate(Region::Workspace, "batch", DType::I32, {capacity})),
+        targets(arena.allocate(Region::Workspace, "batch", DType::I32, {capacity})),
+        positions(arena.allocate(Region::Workspace, "batch", DType::I32, {capacity})) {}
+
+  MicroBatch upload(Backend& backend, std::span<const std::int32_t> tokens, std::int64_t first_position) const {
+    const auto n = static_cast<std::int64_t>(tokens.size());
+    std::vector<std::int32_t> at(tokens.size());
+    std::iota(at.begin(), at.end(), static_cast<std::int32_t>(first_position));
+    const MicroBatch batch{.sequences = 1,
+                           .length = n,
+                           .ids = ids.rows(0, n),
+                           .targets = targets.rows(0, n),
+                           .positions = positions.rows(0, n)};
+    backend.upload(batch.ids, tokens.data());
+    backend.upload(batch.positions, at.data());
+    return batch;
+  }
+
+  Tensor ids, targets, positions;
+};
+
+}  // namespace
+
+std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t position) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    const float la = logits[static_cast<std::size_t>(a)], lb = logits[static_cast<std::size_t>(b)];
+    return la != lb ? la > lb : a < b;
+  };
+  if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), likelier);
+  std::sort(order.begin(), order.end(), likelier);
+  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size()))
+    order.resize(static_cast<std::size_t>(options.top_k));
+  std::vector<double> cumulative;
+  double total = 0;
+  const double largest = logits[static_cast<std::size_t>(order.front())];
+  for (const std::int32_t token : order)
+    cumulative.push_back(total += std::exp((logits[static_cast<std::size_t>(token)] - largest) / options.temperature));
+  // Nucleus: the fewest tokens whose probability reaches top_p.
+  const double limit = std::min(1.0, options.top_p) * total;
+  const auto last = std::lower_bound(cumulative.begin(), cumulative.end() - 1, limit);
+  const Philox::Block words = Philox::draw(derive_key(options.seed, 0x5A3B1E), position);
+  const double draw = (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) * *last;
+  const auto chosen = std::upper_bound(cumulative.begin(), last, draw);
+  return order[static_cast<std::size_t>(chosen - cumulative.begin())];
+}
+
+LanguageModel::LanguageModel(Backend& backend, const std::filesystem::path& directory, DType precision)
+    : backend_(backend),
+      config_(read_hf_config(directory / "config.json")),
+      precision_(precision),
+      set_(config_),
+      arena_(backend),
+      store_(set_, arena_, precision, false) {
+  load_parameters(backend, store_, Tensor(), SafetensorsModel(directory));
+}
+
+void LanguageModel::check_tokens(std::span<const std::int32_t> tokens, std::int64_t length) const {
+  if (tokens.empty()) user_error("at least one token is needed: the prompt is empty");
+  for (const std::int32_t token : tokens)
+    if (token < 0 || token >= config_.vocab_size)
+      user_error("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
+  if (config_.traits().positions == PositionKind::Learned && length > config_.max_positions)
+    user_error("{} tokens are asked of a model with {} positions", length, config_.max_positions);
+}
+
+std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_t> tokens) {
+  const auto n = static_cast<std::int64_t>(tokens.size()) - 1;
+  check_tokens(tokens, n);
+  if (n == 0) return {};
+  Arena arena(backend_);
+  Stage stage(backend_, arena, store_, config_, {.length = n, .training = false});
+  stage.prepare();
+  const Inputs inputs(arena, n);
+  const MicroBatch batch = inputs.upload(backend_, tokens.first(static_cast<std::size_t>(n)), 0);
+  backend_.upload(batch.targets, tokens.data() + 1);
+  const Tensor total = arena.allocate(Region::Workspace, "scalars", accumulator_of(precision_), {1});
+  backend_.fill(total, 0.0);
+  stage.evaluate(batch, total);
+  std::vector<double> result;
+  for (const float loss : to_host(backend_, stage.losses(n))) result.push_back(-static_cast<double>(loss));
+  return result;
+}
+
+void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+                             const SamplingOptions& options, const std::function<bool(std::int32_t)>& on_token) {
+  const std::int64_t capacity = static_cast<std::int64_t>(prompt.size()) + max_tokens;
+  check_tokens(prompt, capacity);
+  Arena arena(backend_);
+  Stage stage(backend_, arena, store_, config_,
+              {.length = std::min<std::int64_t>(kPrefill, capacity), .max_positions = capacity, .training = false});
+  stage.prepare();
+  const Inputs inputs(arena, std::min<std::int64_t>(kPrefill, capacity));
+  std::vector<KvCache> caches;
+  const Shape shape{1, capacity, config_.kv_heads, config_.head_dim};
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer)
+    caches.push_back({arena.allocate(Region::Activations, "keys", precision_, shape),
+                      arena.allocate(Region::Activations, "values", precision_, shape)});
+
+  Tensor logits;
+  std::int64_t position = 0;
+  const auto feed = [&](std::span<const std::int32_t> tokens) {
+    logits = stage.next_logits(inputs.upload(backend_, tokens, position), caches);
+    position += static_cast<std::int64_t>(tokens.size());
+  };
+  for (std::size_t first = 0; first < prompt.size(); first += kPrefill)
+    feed(prompt.subspan(first, std::min<std::size_t>(kPrefill, prompt.size() - first)));
+  for (std::int64_t i = 0; i < max_tokens; ++i) {
+    const std::int32_t token =
+        choose_token(to_host(backend_, logits), options, static_cast<std::uint64_t>(position));
+    if (token == config_.eos_token || !on_token(token)) return;
+    if (i + 1 < max_tokens) feed({&token, 1});
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,77 @@
+#include "tensor/tensor.h"
+
+#include <fmt/format.h>
+
+namespace kintsugi {
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (int i = 0; i < shape.rank(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
+  return text + "]";
+}
+
+bool Tensor::contiguous() const {
+  std::int64_t stride = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (shape_[i] != 1 && strides_[i] != stride) return false;
+    stride *= shape_[i];
+  }
+  return true;
+}
+
+Tensor Tensor::view(Shape shape) const {
+  KINTSUGI_CHECK(contiguous() && shape.elements() == elements(), "cannot view {} as {}",
+                 to_string(shape_), to_string(shape));
+  return Tensor(data_, dtype_, shape);
+}
+
+Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const { return part(0, begin, count); }
+
+Tensor Tensor::part(int i, std::int64_t begin, std::int64_t count) const {
+  KINTSUGI_CHECK(i < rank() && begin >= 0 && count >= 0 && begin + count <= shape_[i],
+                 "part [{}, {}) of dimension {} of {}", begin, begin + count, i, to_string(shape_));
+  Tensor result = *this;
+  result.data_ = static_cast<std::byte*>(data_) + begin * strides_[i] * static_cast<std::int64_t>(size_of(dtype_));
+  result.shape_[i] = count;
+  return result;
+}
+
+Tensor Tensor::split_last(std::int64_t inner) const {
+  const int last = rank() - 1;
+  KINTSUGI_CHECK(last >= 0 && shape_[last] % inner == 0, "cannot split the last dimension of {} by {}",
+                 to_string(shape_), inner);
+  Tensor result = *this;
+  result.shape_[last] = shape_[last] / inner;
+  result.strides_[last] = inner;
+  result.shape_.append(inner);
+  result.strides_[last + 1] = 1;
+  return result;
+}
+
+Tensor Tensor::split_first(std::int64_t inner) const {
+  KINTSUGI_CHECK(rank() >= 1 && rank() < kMaxRank && shape_[0] % inner == 0, "cannot split the first dimension of {} by {}",
+                 to_string(shape_), inner);
+  Tensor result = *this;
+  result.shape_ = {shape_[0] / inner, inner};
+  result.strides_ = {strides_[0] * inner, strides_[0]};
+  for (int i = 1; i < rank(); ++i) {
+    result.shape_.append(shape_[i]);
+    result.strides_[i + 1] = strides_[i];
+  }
+  return result;
+}
+
+Tensor Tensor::flatten_first() const {
+  KINTSUGI_CHECK(rank() >= 2 && (shape_[0] == 1 || strides_[0] == shape_[1] * strides_[1]),
+                 "cannot join the first dimensions of {}", to_string(shape_));
+  Tensor result = *this;
+  result.shape_ = {shape_[0] * shape_[1]};
+  result.strides_ = {strides_[1]};
+  for (int i = 2; i < rank(); ++i) {
+    result.shape_.append(shape_[i]);
+    result.strides_[i - 1] = strides_[i];
+  }
+  return result;
+}
+
+}  // namespace kintsugi

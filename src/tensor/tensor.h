@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "core/error.h"
+#include "tensor/dtype.h"
+
+namespace kintsugi {
+
+inline constexpr int kMaxRank = 4;
+
+// Up to four extents. A scalar has rank 0 and one element.
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> extents) {
+    KINTSUGI_CHECK(extents.size() <= kMaxRank, "a shape has at most {} dimensions", kMaxRank);
+    for (const std::int64_t extent : extents) extents_[rank_++] = extent;
+  }
+  int rank() const { return rank_; }
+  std::int64_t operator[](int i) const { return extents_[i]; }
+  std::int64_t& operator[](int i) { return extents_[i]; }
+  std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (int i = 0; i < rank_; ++i) n *= extents_[i];
+    return n;
+  }
+  void append(std::int64_t extent) {
+    KINTSUGI_CHECK(rank_ < kMaxRank, "a shape has at most {} dimensions", kMaxRank);
+    extents_[rank_++] = extent;
+  }
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<std::int64_t, kMaxRank> extents_{};
+  int rank_ = 0;
+};
+
+std::string to_string(const Shape& shape);  // [2, 3]
+
+// A view: where, what type, which extents and strides (in elements). Owns nothing, copies freely. The last dimension
+// is always contiguous. A default-constructed Tensor is "none", used for optional operands.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(void* data, DType dtype, Shape shape) : data_(data), dtype_(dtype), shape_(shape) {
+    std::int64_t stride = 1;
+    for (int i = shape.rank() - 1; i >= 0; --i) {
+      strides_[i] = stride;
+      stride *= shape[i];
+    }
+  }
+
+  explicit operator bool() const { return data_ != nullptr; }
+  void* data() const { return data_; }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  std::int64_t extent(int i) const { return shape_[i]; }
+  std::int64_t stride(int i) const { return strides_[i]; }
+  int rank() const { return shape_.rank(); }
+  std::int64_t elements() const { return shape_.elements(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype_); }
+  bool contiguous() const;
+
+  template <class T>
+  T* as() const {
+    KINTSUGI_CHECK(dtype_ == DTypeOf<T>::value, "tensor holds {}, {} was asked for", to_string(dtype_),
+                   to_string(DTypeOf<T>::value));
+    return static_cast<T*>(data_);
+  }
+
+  // Same elements, other extents; contiguous tensors only.
+  Tensor view(Shape shape) const;
+  // Rows [begin, begin + count) of the first dimension.
+  Tensor rows(std::int64_t begin, std::int64_t count) const;
+  // Part [begin, begin + count) of dimension i; the strides stay.
+  Tensor part(int i, std::int64_t begin, std::int64_t count) const;
+  // Splits the last dimension into (outer, inner), keeping the strides of the others.
+  Tensor split_last(std::int64_t inner) const;
+  // Splits the first dimension into (outer, inner), keeping the strides of the others.
+  Tensor split_first(std::int64_t inner) const;
+  // Joins the first two dimensions, the inverse of split_first; the outer stride must be inner extent x inner stride
+  // (or the outer extent 1).
+  Tensor flatten_first() const;
+
+ private:
+  void* data_ = nullptr;
+  DType dtype_ = DType::F32;
+  Shape shape_;
+  std::array<std::int64_t, kMaxRank> strides_{};
+};
+
+}  // namespace kintsugi

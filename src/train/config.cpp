@@ -1,0 +1,340 @@
+#include "train/config.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/yaml_reader.h"
+#include "model/model_fields.h"
+
+namespace kintsugi {
+
+template <>
+struct EnumWords<LrSchedule> {
+  static constexpr std::array<std::string_view, 4> words = {"cosine", "linear", "wsd", "constant"};
+};
+template <>
+struct EnumWords<PipelineSchedule> {
+  static constexpr std::array<std::string_view, 1> words = {"1f1b"};
+};
+template <>
+struct EnumWords<Recompute> {
+  static constexpr std::array<std::string_view, 3> words = {"none", "selective", "full"};
+};
+template <>
+struct EnumWords<DeviceChoice> {
+  static constexpr std::array<std::string_view, 3> words = {"auto", "cpu", "cuda"};
+};
+// Only the types one can train in, so not every DType has a word here.
+template <>
+struct YamlScalar<DType> {
+  static std::string wanted() { return "fp32, bf16, fp16 or fp64"; }
+  static DType parse(const std::string& text) { return parse_precision(text); }
+  static std::string format(DType value) { return std::string(to_string(value)); }
+};
+
+namespace {
+
+template <class E>
+std::string_view word_of(E value) {
+  return EnumWords<E>::words.at(static_cast<std::size_t>(value));
+}
+
+}  // namespace
+
+std::string_view to_string(LrSchedule schedule) { return word_of(schedule); }
+std::string_view to_string(PipelineSchedule schedule) { return word_of(schedule); }
+std::string_view to_string(Recompute recompute) { return word_of(recompute); }
+std::string_view to_string(DeviceChoice device) { return word_of(device); }
+
+// ---- the keys, each described once. Upper limits keep products of sizes within 64 bits.
+
+constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
+constexpr double kMaxSteps = 1e15;
+
+template <class V>
+void describe(V& v, RunSection& c) {
+  v("dir", c.dir);
+  v("seed", c.seed);
+}
+
+template <class V>
+void describe(V& v, DataSource& c) {
+  v("path", c.path);
+  v("weight", c.weight, above(0));
+}
+
+template <class V>
+void describe(V& v, DataConfig& c) {
+  v("train", c.train);
+  v("valid_fraction", c.valid_fraction, kFraction);
+  v("tokenizer", c.tokenizer);
+  v("sequence_length", c.sequence_length, between(1, kMaxSize));
+}
+
+template <class V>
+void describe(V& v, BatchConfig& c) {
+  v("global", c.global, between(1, kMaxSize));
+  v("micro", c.micro, between(1, kMaxSize));
+}
+
+template <class V>
+void describe(V& v, OptimizerConfig& c) {
+  v("lr", c.lr, above(0));
+  v("min_lr", c.min_lr, at_least(0));
+  v("warmup_steps", c.warmup_steps, between(0, kMaxSteps));
+  v("schedule", c.schedule);
+  v("decay_steps", c.decay_steps, between(0, kMaxSteps));
+  v("weight_decay", c.weight_decay, at_least(0));
+  v("betas", c.betas, kFraction);
+  v("eps", c.eps, above(0));
+  v("clip", c.clip, at_least(0));
+}
+
+template <class V>
+void describe(V& v, LossScaleConfig& c) {
+  v("initial", c.initial, above(0));
+  v("growth_interval", c.growth_interval, at_least(1));
+  v("hysteresis", c.hysteresis, at_least(1));
+  v("minimum", c.minimum, above(0));
+}
+
+template <class V>
+void describe(V& v, TrainConfig& c) {
+  v("steps", c.steps, between(0, kMaxSteps));
+  v("tokens", c.tokens, at_least(0));
+  v("eval_every", c.eval_every, at_least(0));
+  v("eval_batches", c.eval_batches, between(1, kMaxSize));
+  v("checkpoint_every", c.checkpoint_every, at_least(0));
+  v("keep_checkpoints", c.keep_checkpoints, at_least(0));
+  v("log_every", c.log_every, at_least(1));
+  v("precision", c.precision);
+  v("dropout", c.dropout, kFraction);
+  v("loss_scale", c.loss_scale);
+}
+
+template <class V>
+void describe(V& v, LayoutConfig& c) {
+  v("tp", c.tp, between(1, kMaxSize));
+  v("cp", c.cp, between(1, kMaxSize));
+  v("pp", c.pp, between(1, kMaxSize));
+  v("dp", c.dp, between(1, kMaxSize));
+  v("chunks", c.chunks, between(1, kMaxSize));
+  v("zero", c.zero, between(0, 3));
+  v("shard_group", c.shard_group, between(0, kMaxSize));
+  v("sequence_parallel", c.sequence_parallel);
+  v("schedule", c.schedule);
+  v("recompute", c.recompute);
+}
+
+namespace {
+
+// model/ describes its own fields; here they are one section.
+struct ModelSection {
+  ModelConfig& model;
+  std::string& preset;
+  std::string& config;
+};
+
+}  // namespace
+
+template <class V>
+void describe(V& v, RunConfig& c) {
+  v("run", c.run);
+  v("model", ModelSection{c.model, c.model_preset, c.model_config});
+  v("data", c.data);
+  v("batch", c.batch);
+  v("optimizer", c.optimizer);
+  v("train", c.train);
+  v("layout", c.layout);
+  v("device", c.device);
+  v("threads", c.threads, between(0, 65536));
+}
+
+namespace {
+
+class RunReader : public YamlReader {
+ public:
+  using YamlReader::YamlReader;
+  using YamlReader::operator();
+
+  void operator()(const char* key, ModelSection section) {
+    if (!take(key))
+      user_error("{} says nothing about the model: add for example model: {{preset: llama-tiny}}",
+                 document().source());
+    const YAML::Node node = document().root()[key];
+    section.model = read_model_section(node, document().source_of(key));
+    if (const YAML::Node preset = node["preset"]) section.preset = preset.Scalar();
+    if (const YAML::Node config = node["config"]) section.config = config.Scalar();
+  }
+
+  void read_all(RunConfig& config) {
+    describe(*this, config);
+    refuse_other_keys();
+  }
+};
+
+class RunWriter : public YamlWriter {
+ public:
+  using YamlWriter::operator();
+  void operator()(const char* key, ModelSection section) {
+    std::string origin;
+    if (!section.preset.empty()) origin = "from preset " + section.preset;
+    if (!section.config.empty()) origin = "from " + section.config;
+    block(key, model_to_yaml(section.model), origin);
+  }
+};
+
+class RunKeys : public YamlKeys {
+ public:
+  using YamlKeys::operator();
+  void operator()(const char* key, ModelSection) {
+    for (const std::string& name : model_section_keys()) add(std::string(key) + "." + name);
+  }
+};
+
+// ---- what no single key can know
+
+class Checks {
+ public:
+  Checks(const YamlDocument& document, const RunConfig& config)
+      : document_(document), config_(config) {}
+
+  void run() const {
+    check_data();
+    check_batch();
+    check_length();
+    check_optimizer();
+    check_loss_scale();
+    check_single_process();
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void complain(const char* key, fmt::format_string<Args...> format,
+                             Args&&... args) const {
+    user_error("{}: {} {}", document_.where(key), key,
+               fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void check_data() const {
+    const DataConfig& data = config_.data;
+    if (data.train.empty())
+      complain("data.train", "is empty: give at least one text, as [{{path: corpus.txt}}]");
+    for (const DataSource& source : data.train)
+      if (source.path.empty()) complain("data.train", "has an item without a path: add one");
+    const ModelConfig& model = config_.model;
+    if (model.traits().positions == PositionKind::Learned &&
+        data.sequence_length > model.max_positions)
+      complain("data.sequence_length",
+               "is {}, but the learned positions of the model end at {}: shorten it or raise "
+               "model.max_positions",
+               data.sequence_length, model.max_positions);
+  }
+
+  void check_batch() const {
+    const auto [global, micro] = config_.batch;
+    if (global % micro == 0) return;
+    const std::int64_t below = global / micro * micro;
+    complain("batch.global", "is {}, which is not a multiple of batch.micro {}: use {}", global,
+             micro,
+             below == 0 ? fmt::format("{}", micro) : fmt::format("{} or {}", below, below + micro));
+  }
+
+  void check_length() const {
+    const TrainConfig& train = config_.train;
+    if (train.steps == 0 && train.tokens == 0)
+      complain("train.steps",
+               "is 0 and so is train.tokens: set one of them, or the run has no end");
+  }
+
+  void check_optimizer() const {
+    const OptimizerConfig& optimizer = config_.optimizer;
+    const std::int64_t steps = config_.total_steps();
+    if (optimizer.min_lr > optimizer.lr)
+      complain("optimizer.min_lr", "is {}, above optimizer.lr {}: lower it", optimizer.min_lr,
+               optimizer.lr);
+    if (optimizer.warmup_steps > steps)
+      complain("optimizer.warmup_steps", "is {}, but the run has only {} steps: use fewer",
+               optimizer.warmup_steps, steps);
+    if (optimizer.decay_steps == 0) return;
+    if (optimizer.schedule != LrSchedule::Wsd)
+      complain("optimizer.decay_steps",
+               "is {}, but schedule {} has no such phase: remove it or use wsd",
+               optimizer.decay_steps, to_string(optimizer.schedule));
+    if (optimizer.warmup_steps + optimizer.decay_steps > steps)
+      complain("optimizer.decay_steps",
+               "is {}, which with {} steps of warm-up passes the run's {}: use fewer",
+               optimizer.decay_steps, optimizer.warmup_steps, steps);
+  }
+
+  void check_loss_scale() const {
+    const LossScaleConfig& scale = config_.train.loss_scale;
+    if (scale.initial < scale.minimum)
+      complain("train.loss_scale.initial", "is {}, below train.loss_scale.minimum {}: raise it",
+               scale.initial, scale.minimum);
+  }
+
+  // This version has no communicator yet.
+  void check_single_process() const {
+    const LayoutConfig& layout = config_.layout;
+    const auto demand = [&](const char* key, auto value, decltype(value) only) {
+      if (value != only)
+        complain(key, "is {}, but this build runs on one process only: set it to {}", value, only);
+    };
+    demand("layout.tp", layout.tp, 1);
+    demand("layout.cp", layout.cp, 1);
+    demand("layout.pp", layout.pp, 1);
+    demand("layout.dp", layout.dp.value_or(1), 1);
+    demand("layout.chunks", layout.chunks, 1);
+    demand("layout.zero", layout.zero, 0);
+    demand("layout.shard_group", layout.shard_group, 0);
+    demand("layout.sequence_parallel", layout.sequence_parallel, false);
+  }
+
+  const YamlDocument& document_;
+  const RunConfig& config_;
+};
+
+}  // namespace
+
+std::int64_t RunConfig::total_steps() const {
+  if (train.tokens == 0) return train.steps;
+  const std::int64_t needed = (train.tokens - 1) / tokens_per_step() + 1;
+  return train.steps == 0 ? needed : std::min(train.steps, needed);
+}
+
+RunConfig parse_run_config(const std::string& text, const std::string& source,
+                           const std::vector<std::string>& overrides) {
+  const YamlDocument document(text, source, overrides);
+  RunConfig config;
+  RunReader(document, run_config_keys()).read_all(config);
+  // A run measured in tokens is not cut short by the default number of steps.
+  if (config.train.tokens > 0 && !document.has("train.steps")) config.train.steps = 0;
+  Checks(document, config).run();
+  return config;
+}
+
+RunConfig load_run_config(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides) {
+  return parse_run_config(read_text_file(path), path.string(), overrides);
+}
+
+std::string to_yaml(const RunConfig& config) {
+  RunConfig copy = config;  // a description takes fields that a reader may set
+  RunWriter writer;
+  describe(writer, copy);
+  return writer.text();
+}
+
+std::vector<std::string> run_config_keys() {
+  RunConfig config;
+  RunKeys keys;
+  describe(keys, config);
+  return keys.keys();
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "tensor/dtype.h"
+
+namespace kintsugi {
+
+// The configuration of a run: one YAML file whose sections are these structs. config.cpp describes
+// every key once.
+
+enum class LrSchedule : std::uint8_t { Cosine, Linear, Wsd, Constant };
+enum class PipelineSchedule : std::uint8_t { OneForwardOneBackward };
+enum class Recompute : std::uint8_t { None, Selective, Full };
+enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
+std::string_view to_string(LrSchedule schedule);
+std::string_view to_string(PipelineSchedule schedule);
+std::string_view to_string(Recompute recompute);
+std::string_view to_string(DeviceChoice device);
+
+struct RunSection {
+  std::string dir = "runs/run";
+  std::uint64_t seed = 1;
+  bool operator==(const RunSection&) const = default;
+};
+
+struct DataSource {
+  std::string path;
+  double weight = 1.0;
+  bool operator==(const DataSource&) const = default;
+};
+
+struct DataConfig {
+  std::vector<DataSource> train;
+  double valid_fraction = 0.05;
+  std::string tokenizer = "bytes";
+  std::int64_t sequence_length = 256;
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct BatchConfig {
+  std::int64_t global = 32;  // sequences per optimizer step
+  std::int64_t micro = 8;    // sequences per forward pass on one rank
+  bool operator==(const BatchConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  double lr = 1e-3;
+  double min_lr = 1e-4;
+  std::int64_t warmup_steps = 50;
+  LrSchedule schedule = LrSchedule::Cosine;
+  std::int64_t decay_steps = 0;  // wsd only; 0: a fifth of the run
+  double weight_decay = 0.1;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double clip = 1.0;  // of the global gradient norm; 0: none
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+// fp16 only, with Megatron's meaning.
+struct LossScaleConfig {
+  double initial = 0x1p32;
+  std::int64_t growth_interval = 1000;
+  std::int64_t hysteresis = 2;
+  double minimum = 1.0;
+  bool operator==(const LossScaleConfig&) const = default;
+};
+
+struct TrainConfig {
+  std::int64_t steps = 500;       // 0: `tokens` alone ends the run. Ask RunConfig::total_steps()
+  std::int64_t tokens = 0;        // 0: no limit
+  std::int64_t eval_every = 100;  // 0: never
+  std::int64_t eval_batches = 20;
+  std::int64_t checkpoint_every = 250;  // 0: only at the end
+  std::int64_t keep_checkpoints = 2;    // 0: all
+  std::int64_t log_every = 1;
+  DType precision = DType::F32;
+  double dropout = 0.0;
+  LossScaleConfig loss_scale;
+  bool operator==(const TrainConfig&) const = default;
+};
+
+struct LayoutConfig {
+  std::int64_t tp = 1;
+  std::int64_t cp = 1;
+  std::int64_t pp = 1;
+  std::optional<std::int64_t> dp;  // none: auto, whatever ranks are left
+  std::int64_t chunks = 1;
+  std::int64_t zero = 0;
+  std::int64_t shard_group = 0;
+  bool sequence_parallel = false;
+  PipelineSchedule schedule = PipelineSchedule::OneForwardOneBackward;
+  Recompute recompute = Recompute::None;
+  bool operator==(const LayoutConfig&) const = default;
+};
+
+struct RunConfig {
+  RunSection run;
+  ModelConfig model;         // complete: the preset or config.json with the overrides on top
+  std::string model_preset;  // where it came from; empty when every field was given
+  std::string model_config;
+  DataConfig data;
+  BatchConfig batch;
+  OptimizerConfig optimizer;
+  TrainConfig train;
+  LayoutConfig layout;
+  DeviceChoice device = DeviceChoice::Auto;
+  std::int64_t threads = 0;  // 0: all cores
+  bool operator==(const RunConfig&) const = default;
+
+  std::int64_t tokens_per_step() const { return batch.global * data.sequence_length; }
+  std::int64_t total_steps() const;  // whichever of train.steps and train.tokens ends the run first
+};
+
+// Read, checked and completed. `overrides` are "a.b=value". Everything that is wrong is a UserError
+// that names the file and line (or the override), the dotted key and the remedy.
+RunConfig parse_run_config(const std::string& text, const std::string& source,
+                           const std::vector<std::string>& overrides = {});
+RunConfig load_run_config(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides = {});
+
+// Every key, resolved: it reads back to the same configuration with no need of the preset or
+// config.json, which are only remembered in a comment.
+std::string to_yaml(const RunConfig& config);
+
+// Every dotted key: "optimizer.lr".
+std::vector<std::string> run_config_keys();
+
+}  // namespace kintsugi

@@ -1,0 +1,94 @@
+#include "train/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "model/initialize.h"
+
+namespace kintsugi {
+
+Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options)
+    : backend_(&backend),
+      options_(options),
+      arena_(memory),
+      set_(options.model),
+      store_(set_, arena_, options.precision, true),
+      stage_(backend, arena_, store_, options.model, options.stage),
+      optimizer_(backend, arena_, store_, options.adamw) {
+  const std::int64_t tokens = options.stage.sequences * options.stage.length;
+  ids_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
+  targets_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
+  positions_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
+  loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
+}
+
+void Engine::prepare() {
+  stage_.prepare();
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(positions_.elements()));
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(options_.stage.length));
+  backend_->upload(positions_, positions.data());
+}
+
+void Engine::initialize(std::uint64_t seed) {
+  prepare();
+  initialize_parameters(*backend_, store_, optimizer_.master(), seed);
+  optimizer_.zero_state();
+}
+
+MicroBatch Engine::upload(const TokenBatch& batch, std::int64_t first, std::int64_t count) {
+  const std::int64_t length = options_.stage.length;
+  const MicroBatch micro{.sequences = count,
+                         .length = length,
+                         .ids = ids_.rows(0, count * length),
+                         .targets = targets_.rows(0, count * length),
+                         .positions = positions_.rows(0, count * length),
+                         .first_token = first * length};
+  backend_->upload(micro.ids, batch.ids.data() + first * length);
+  backend_->upload(micro.targets, batch.targets.data() + first * length);
+  return micro;
+}
+
+namespace {
+
+double read_scalar(Backend& backend, const Tensor& x) {
+  double value = 0;
+  visit_float(x.dtype(), [&]<class T>() {
+    T stored;
+    backend.download(&stored, x);
+    value = static_cast<double>(static_cast<Accumulator<T>>(stored));
+  });
+  return value;
+}
+
+}  // namespace
+
+StepResult Engine::step(const TokenBatch& batch, const StepSettings& settings) {
+  const std::int64_t length = options_.stage.length, micro = options_.stage.sequences;
+  const auto sequences = static_cast<std::int64_t>(batch.ids.size()) / length;
+  const auto counted = static_cast<double>(
+      std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; }));
+  optimizer_.zero_gradients();
+  backend_->fill(loss_sum_, 0.0);
+  for (std::int64_t first = 0; first < sequences; first += micro) {
+    MicroBatch part = upload(batch, first, std::min(micro, sequences - first));
+    part.dropout = settings.dropout;
+    part.dropout_seed = derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
+    stage_.forward_backward(part, settings.loss_scale / counted, loss_sum_);
+  }
+  optimizer_.step(settings.step, settings.lr, 1.0 / settings.loss_scale);
+  return {.loss = read_scalar(*backend_, loss_sum_) / counted,
+          .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) / settings.loss_scale};
+}
+
+double Engine::evaluate(const TokenBatch& batch) {
+  const std::int64_t length = options_.stage.length, micro = options_.stage.sequences;
+  const auto sequences = static_cast<std::int64_t>(batch.ids.size()) / length;
+  backend_->fill(loss_sum_, 0.0);
+  for (std::int64_t first = 0; first < sequences; first += micro)
+    stage_.evaluate(upload(batch, first, std::min(micro, sequences - first)), loss_sum_);
+  return read_scalar(*backend_, loss_sum_);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/backend.h"
+#include "model/stage.h"
+#include "optim/optimizer.h"
+
+namespace kintsugi {
+
+struct EngineOptions {
+  ModelConfig model;
+  DType precision = DType::F32;
+  StageOptions stage;
+  AdamWSettings adamw;
+};
+
+// Token ids and what follows each of them, on the host: any number of whole sequences.
+struct TokenBatch {
+  std::span<const std::int32_t> ids;
+  std::span<const std::int32_t> targets;
+};
+
+// What one optimizer step is told beside its tokens.
+struct StepSettings {
+  std::int64_t step = 1;  // counts from 1; with fp16, skipped steps count too
+  double lr = 0;
+  double loss_scale = 1.0;
+  double dropout = 0.0;
+  std::uint64_t seed = 0;
+};
+
+struct StepResult {
+  double loss = 0;           // nats per token
+  double gradient_norm = 0;  // before clipping; not finite: the step was skipped
+};
+
+// The model, its memory and its optimizer on one device: one training step from tokens to updated weights.
+class Engine {
+ public:
+  // Takes all memory from `memory`: the backend itself, or a PlanningAllocator when only arena() is of interest.
+  Engine(Backend& backend, Allocator& memory, const EngineOptions& options);
+
+  // Before the first pass, one of: fresh weights, or weights and state written by a loader after prepare().
+  void initialize(std::uint64_t seed);
+  void prepare();
+
+  StepResult step(const TokenBatch& batch, const StepSettings& settings);
+  // The sum of the losses over all tokens.
+  double evaluate(const TokenBatch& batch);
+
+  const Arena& arena() const { return arena_; }
+  const EngineOptions& options() const { return options_; }
+  const ParameterSet& parameters() const { return set_; }
+  Backend& backend() { return *backend_; }
+  ParameterStore& store() { return store_; }
+  Optimizer& optimizer() { return optimizer_; }
+
+ private:
+  // Copies sequences [first, first + count) to the device.
+  MicroBatch upload(const TokenBatch& batch, std::int64_t first, std::int64_t count);
+
+  Backend* backend_;
+  EngineOptions options_;
+  Arena arena_;
+  ParameterSet set_;
+  ParameterStore store_;
+  Stage stage_;
+  Optimizer optimizer_;
+  Tensor ids_, targets_, positions_;  // (micro-batch tokens)
+  Tensor loss_sum_;                   // (1)
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,45 @@
+#include "train/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+
+namespace kintsugi {
+namespace {
+
+constexpr std::array<int, 3> kSignals = {SIGTERM, SIGUSR1, SIGINT};
+volatile sig_atomic_t received_signal = 0;
+std::array<struct sigaction, kSignals.size()> previous;
+
+void handle(int signal) {
+  if (signal == SIGINT && received_signal == SIGINT) _exit(130);
+  received_signal = signal;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  received_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = handle;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous[i]);
+}
+
+StopSignals::~StopSignals() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+}
+
+const char* StopSignals::received() {
+  switch (received_signal) {
+    case 0: return nullptr;
+    case SIGTERM: return "SIGTERM";
+    case SIGUSR1: return "SIGUSR1";
+    default: return "SIGINT";
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,240 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "train/signals.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+
+EngineOptions engine_options(const RunConfig& config) {
+  return {.model = config.model,
+          .precision = config.train.precision,
+          .stage = {.sequences = config.batch.micro,
+                    .length = config.data.sequence_length,
+                    .recompute = config.layout.recompute},
+          .adamw = {.beta1 = config.optimizer.betas[0],
+                    .beta2 = config.optimizer.betas[1],
+                    .eps = config.optimizer.eps,
+                    .weight_decay = config.optimizer.weight_decay,
+                    .clip = config.optimizer.clip}};
+}
+
+Trainer::Trainer(Backend& backend, RunConfig config)
+    : backend_(backend), config_(std::move(config)), directory_(config_.run.dir) {
+  const std::int64_t length = config_.data.sequence_length;
+  std::vector<Sampler::Source> sources;
+  std::vector<std::span<const std::uint8_t>> held_out;
+  for (const DataSource& source : config_.data.train) {
+    corpora_.emplace_back(source.path, config_.data.valid_fraction);
+    corpora_.back().check_vocabulary(config_.model.vocab_size);
+    sources.push_back({corpora_.back().train(), source.weight, source.path});
+    held_out.push_back(corpora_.back().valid());
+  }
+  sampler_ = std::make_unique<Sampler>(std::move(sources), length, config_.run.seed);
+  validation_ =
+      std::make_unique<ValidationSet>(std::move(held_out), length, config_.train.eval_batches * config_.batch.micro);
+  if (config_.train.eval_every > 0 && validation_->size() == 0)
+    user_error("the held-out part of the data is shorter than one sample of {} tokens: raise data.valid_fraction or set "
+               "train.eval_every to 0",
+               length);
+  schedule_ = {.kind = config_.optimizer.schedule,
+               .lr = config_.optimizer.lr,
+               .min_lr = config_.optimizer.min_lr,
+               .warmup_steps = config_.optimizer.warmup_steps,
+               .decay_steps = config_.optimizer.decay_steps,
+               .total_steps = config_.total_steps()};
+  if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
+  flops_ = training_flops_per_token(config_.model, length);
+  check_memory();
+}
+
+void Trainer::check_memory() const {
+  PlanningAllocator nothing;
+  const Engine plan(backend_, nothing, engine_options(config_));
+  const std::size_t needed = plan.arena().total_bytes(), available = backend_.available_bytes();
+  if (needed > available)
+    user_error("this run needs {} and {} is free: choose a smaller batch.micro, layout.recompute: full or a smaller model\n{}",
+               format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(available)),
+               plan.arena().table());
+}
+
+RunOutcome Trainer::run(ResumeMode resume) {
+  open_run(resume);
+  const StopSignals signals;
+  begin_ = last_report_ = Clock::now();
+  try {
+    while (!finished() && StopSignals::received() == nullptr) {
+      train_step();
+      const bool last = finished() || StopSignals::received() != nullptr;
+      if (config_.train.eval_every > 0 && (due(config_.train.eval_every) || finished())) validate();
+      log_->record(record_);
+      report(last);
+      if (due(config_.train.checkpoint_every) || last) save();
+    }
+  } catch (const std::exception& error) {
+    log_->status("failed", record_, NAN, last_checkpoint_, error.what());
+    throw;
+  }
+  const bool stopped = !finished();
+  log_->status(stopped ? "stopped" : "finished", record_, 0.0, last_checkpoint_);
+  if (stopped)
+    log_info("stopped by {} after step {}; the same command continues the run", StopSignals::received(), state_.step);
+  return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
+}
+
+void Trainer::open_run(ResumeMode resume) {
+  const fs::path checkpoints = directory_ / "checkpoints";
+  const std::optional<fs::path> latest = find_latest_checkpoint(checkpoints);
+  if (latest && resume == ResumeMode::Never)
+    user_error("{} already holds a run ({}): continue it with --resume auto, or choose another run.dir",
+               directory_.string(), latest->filename().string());
+  engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_));
+  state_.seed = config_.run.seed;
+  if (latest) {
+    engine_->prepare();
+    state_ = load_checkpoint(*latest, *engine_);
+    if (state_.seed != config_.run.seed)
+      user_error("the run in {} was started with seed {}, the configuration says {}", directory_.string(), state_.seed,
+                 config_.run.seed);
+    if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
+    last_checkpoint_ = latest->string();
+  } else {
+    engine_->initialize(config_.run.seed);
+  }
+  std::error_code error;
+  fs::create_directories(checkpoints, error);
+  if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
+  for (const auto& entry : fs::directory_iterator(checkpoints))  // left by a save that was killed
+    if (entry.path().filename().string().starts_with(".step-")) fs::remove_all(entry.path(), error);
+  write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
+  open_log_file(directory_ / "log.txt");
+  log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);
+  first_step_ = state_.step;
+  record_.step = state_.step;
+  record_.tokens = state_.tokens;
+  const std::size_t tokens = static_cast<std::size_t>(config_.tokens_per_step());
+  ids_.resize(tokens);
+  targets_.resize(tokens);
+  peak_ = backend_.peak_flops(config_.train.precision);
+  announce();
+  if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
+}
+
+void Trainer::announce() const {
+  const ModelSize size = count_parameters(engine_->parameters());
+  log_info("{}", backend_.description());
+  log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
+           config_.model_preset.empty() ? "" : config_.model_preset, format_count(static_cast<double>(size.total)),
+           to_string(config_.train.precision));
+  log_info("data: {} file{}, sequences of {} tokens, {} held-out samples", corpora_.size(),
+           corpora_.size() == 1 ? "" : "s", config_.data.sequence_length, validation_->size());
+  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all", config_.batch.global,
+           format_count(static_cast<double>(config_.tokens_per_step())), config_.batch.global / config_.batch.micro,
+           config_.batch.global == config_.batch.micro ? "" : "es", schedule_.total_steps);
+  log_info("FLOP per token: {} (attention counted causally), {} (in full); peak {}FLOP/s ({})",
+           format_count(flops_.causal()), format_count(flops_.full()), format_count(peak_.flops_per_s), peak_.source);
+  log_info("energy: no counter that this version reads; energy_j is null in metrics.jsonl");
+  log_info("{}", engine_->arena().table());
+  log_info("run directory: {}", directory_.string());
+}
+
+TokenBatch Trainer::training_batch() {
+  const std::int64_t length = config_.data.sequence_length;
+  for (std::int64_t i = 0; i < config_.batch.global; ++i)
+    sampler_->training_sample(state_.samples + i, ids_.data() + i * length, targets_.data() + i * length);
+  return {ids_, targets_};
+}
+
+void Trainer::train_step() {
+  const auto begin = Clock::now();
+  const std::int64_t step = state_.step + 1;
+  const double lr = schedule_.learning_rate(step);
+  const StepResult result = engine_->step(training_batch(), {.step = step,
+                                                             .lr = lr,
+                                                             .loss_scale = scaler_.scale(),
+                                                             .dropout = config_.train.dropout,
+                                                             .seed = config_.run.seed});
+  const bool overflow = !std::isfinite(result.gradient_norm);
+  if (overflow && !scaler_.dynamic())
+    failure("the gradient norm of step {} is not finite (loss {}): the last checkpoint is {}; lower optimizer.lr or look at "
+            "the data of this step",
+            step, result.loss, last_checkpoint_.empty() ? "none" : last_checkpoint_);
+  record_ = {.step = step,
+             .tokens = state_.tokens + config_.tokens_per_step(),
+             .loss = result.loss,
+             .gradient_norm = result.gradient_norm,
+             .lr = lr,
+             .loss_scale = scaler_.scale(),
+             .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
+  scaler_.update(overflow);
+  state_.step = step;
+  state_.tokens = record_.tokens;
+  state_.samples += config_.batch.global;
+  state_.loss_scale = scaler_.state();
+  record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
+  record_.mfu_causal = record_.tokens_per_s * flops_.causal() / peak_.flops_per_s;
+  record_.mfu_full = record_.tokens_per_s * flops_.full() / peak_.flops_per_s;
+  step_seconds_ += record_.step_time_s;
+}
+
+void Trainer::validate() {
+  const std::int64_t length = config_.data.sequence_length, micro = config_.batch.micro;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(micro * length)), targets(ids.size());
+  double total = 0;
+  for (std::int64_t first = 0; first < validation_->size(); first += micro) {
+    const std::int64_t count = std::min(micro, validation_->size() - first);
+    for (std::int64_t i = 0; i < count; ++i)
+      validation_->sample(first + i, ids.data() + i * length, targets.data() + i * length);
+    const auto tokens = static_cast<std::size_t>(count * length);
+    total += engine_->evaluate({std::span(ids).first(tokens), std::span(targets).first(tokens)});
+  }
+  record_.valid_loss = total / static_cast<double>(validation_->size() * length);
+  record_.valid_bits_per_byte = *record_.valid_loss / std::numbers::ln2;  // a token is a byte
+  last_valid_loss_ = record_.valid_loss;
+  log_info("step {:>6}  held-out loss {:.4f} nats per token, {:.4f} bits per byte", state_.step, *record_.valid_loss,
+           *record_.valid_bits_per_byte);
+}
+
+void Trainer::save() {
+  const auto begin = Clock::now();
+  show_live_line("saving a checkpoint …");
+  const fs::path saved = save_checkpoint(directory_ / "checkpoints", *engine_, state_,
+                                         {.tokenizer = config_.data.tokenizer, .keep = config_.train.keep_checkpoints});
+  last_checkpoint_ = saved.string();
+  log_info("saved {} in {}", saved.string(),
+           format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));
+}
+
+double Trainer::eta_s() const {
+  const auto done = static_cast<double>(state_.step - first_step_);
+  return static_cast<double>(schedule_.total_steps - state_.step) * step_seconds_ / std::max(done, 1.0);
+}
+
+void Trainer::report(bool last) {
+  const auto now = Clock::now();
+  const bool live_due = now - last_report_ > std::chrono::milliseconds(200);
+  if (live_due || last) log_->status("running", record_, eta_s(), last_checkpoint_);
+  if (live_due) last_report_ = now;
+  const std::string line = fmt::format(
+      "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tokens/s  MFU {:.1f} % ({:.1f} % full)  J/token –  left {}",
+      state_.step, schedule_.total_steps, record_.loss, record_.gradient_norm, record_.lr,
+      format_count(record_.tokens_per_s), 100 * record_.mfu_causal, 100 * record_.mfu_full, format_duration(eta_s()));
+  if (terminal_is_live()) {
+    if (!live_due && !last) return;
+    const int filled = static_cast<int>(20 * state_.step / schedule_.total_steps);
+    std::string bar;
+    for (int i = 0; i < 20; ++i) bar += i < filled ? "━" : "╌";
+    show_live_line(bar + " " + line);
+  } else if (due(config_.train.log_every) || last) {
+    log_info("{}", line);
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "data/text_corpus.h"
+#include "model/metrics.h"
+#include "optim/schedule.h"
+#include "train/checkpoint.h"
+#include "train/config.h"
+#include "train/engine.h"
+#include "train/run_log.h"
+
+namespace kintsugi {
+
+enum class ResumeMode { Auto, Never };  // continue the run directory's latest checkpoint, or insist on a new run
+enum class RunOutcome { Finished, Stopped };
+
+EngineOptions engine_options(const RunConfig& config);
+
+// One run from its configuration to its end. Reads batches, steps the engine, validates, writes metrics, saves, obeys signals.
+class Trainer {
+ public:
+  // Everything about the input is checked here, before memory is taken and before anything is written.
+  Trainer(Backend& backend, RunConfig config);
+
+  RunOutcome run(ResumeMode resume);
+
+  const std::filesystem::path& directory() const { return directory_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void check_memory() const;
+  void open_run(ResumeMode resume);
+  void announce() const;
+  void train_step();
+  void validate();
+  void save();
+  void report(bool last);
+  double eta_s() const;
+  bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
+  bool finished() const { return state_.step >= schedule_.total_steps; }
+  // Sequences into host buffers: sample k of the training order, or of the held-out windows.
+  TokenBatch training_batch();
+
+  Backend& backend_;
+  RunConfig config_;
+  std::filesystem::path directory_;
+  std::vector<TextCorpus> corpora_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<ValidationSet> validation_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RunLog> log_;
+  Schedule schedule_;
+  LossScaler scaler_;
+  TrainerState state_;
+  TrainingFlops flops_;
+  Backend::Peak peak_;
+  StepRecord record_;
+  std::optional<double> last_valid_loss_;
+  std::string last_checkpoint_;
+  std::int64_t first_step_ = 0;  // of this process
+  Clock::time_point begin_, last_report_;
+  double step_seconds_ = 0;      // in steps alone, for the time left
+  std::vector<std::int32_t> ids_, targets_;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,274 @@
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+namespace {
+
+// How q, k and v lie in memory.
+enum class Packing {
+  Separate,  // three buffers
+  Joined,    // one buffer, rows [q | k | v]
+  PerHead,   // one buffer, rows of heads [q k v]; as many key heads as heads
+  Cache,     // k and v are the first rows of longer buffers
+};
+
+struct Case {
+  std::int64_t batch, queries, keys, heads, kv_heads, dim;
+  Packing packing = Packing::Separate;
+  bool alibi = false;
+  bool documents = false;
+};
+
+std::string describe(const Case& c) {
+  return fmt::format(
+      "batch {} queries {} keys {} heads {}/{} dim {} packing {} alibi {} documents {}", c.batch,
+      c.queries, c.keys, c.heads, c.kv_heads, c.dim, static_cast<int>(c.packing), c.alibi,
+      c.documents);
+}
+
+struct Inputs {
+  Values q, k, v, dout;
+  Values slopes;  // empty: none
+  Ids starts;     // empty: none
+  double scale = 1;
+};
+
+struct Outputs {
+  Values out, lse, dq, dk, dv;
+};
+
+// Softmax attention row by row, straight from the definition, and its gradient.
+Outputs reference(const Case& c, const Inputs& x) {
+  const auto at = [&](std::int64_t b, std::int64_t token, std::int64_t head, std::int64_t tokens,
+                      std::int64_t heads) {
+    return static_cast<std::size_t>(((b * tokens + token) * heads + head) * c.dim);
+  };
+  Outputs r;
+  r.out = r.dq = Values(x.q.size(), 0.0);
+  r.dk = r.dv = Values(x.k.size(), 0.0);
+  const auto dim = static_cast<std::size_t>(c.dim);
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      for (std::int64_t i = 0; i < c.queries; ++i) {
+        const std::int64_t position = c.keys - c.queries + i, kv = h / (c.heads / c.kv_heads);
+        const std::int64_t first =
+            x.starts.empty() ? 0 : x.starts[static_cast<std::size_t>(b * c.keys + position)];
+        const std::size_t row = at(b, i, h, c.queries, c.heads);
+        Values p;
+        double top = -INFINITY, total = 0, delta = 0;
+        for (std::int64_t j = first; j <= position; ++j) {
+          const std::size_t key = at(b, j, kv, c.keys, c.kv_heads);
+          double score =
+              x.slopes.empty() ? 0 : x.slopes[static_cast<std::size_t>(h)] * static_cast<double>(j);
+          for (std::size_t d = 0; d < dim; ++d) score += x.scale * x.q[row + d] * x.k[key + d];
+          p.push_back(score);
+          top = std::max(top, score);
+        }
+        for (double& value : p) total += value = std::exp(value - top);
+        r.lse.push_back(top + std::log(total));
+        for (std::size_t j = 0; j < p.size(); ++j) {
+          p[j] /= total;
+          const std::size_t key =
+              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
+          for (std::size_t d = 0; d < dim; ++d) r.out[row + d] += p[j] * x.v[key + d];
+        }
+        for (std::size_t d = 0; d < dim; ++d) delta += r.out[row + d] * x.dout[row + d];
+        for (std::size_t j = 0; j < p.size(); ++j) {
+          const std::size_t key =
+              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
+          double dp = 0;
+          for (std::size_t d = 0; d < dim; ++d) dp += x.dout[row + d] * x.v[key + d];
+          const double ds = p[j] * (dp - delta) * x.scale;
+          for (std::size_t d = 0; d < dim; ++d) {
+            r.dv[key + d] += p[j] * x.dout[row + d];
+            r.dq[row + d] += ds * x.k[key + d];
+            r.dk[key + d] += ds * x.q[row + d];
+          }
+        }
+      }
+  return r;
+}
+
+class AttentionTest : public OperationTest {
+ protected:
+  struct Packed {
+    Tensor q, k, v;
+  };
+  Packed pack(const Case& c) {
+    const Shape q = {c.batch, c.queries, c.heads, c.dim}, kv = {c.batch, c.keys, c.kv_heads, c.dim};
+    if (c.packing == Packing::Separate)
+      return {buffer(type(), q), buffer(type(), kv), buffer(type(), kv)};
+    if (c.packing == Packing::Cache) {
+      const Shape longer = {c.batch, c.keys + 11, c.kv_heads, c.dim};
+      return {buffer(type(), q), buffer(type(), longer).part(1, 0, c.keys),
+              buffer(type(), longer).part(1, 0, c.keys)};
+    }
+    if (c.packing == Packing::PerHead) {
+      const Tensor all = buffer(type(), {c.batch, c.keys, c.heads, 3 * c.dim});
+      return {all.part(3, 0, c.dim), all.part(3, c.dim, c.dim), all.part(3, 2 * c.dim, c.dim)};
+    }
+    const std::int64_t q_width = c.heads * c.dim, kv_width = c.kv_heads * c.dim;
+    const Tensor all = buffer(type(), {c.batch, c.keys, q_width + 2 * kv_width});
+    return {all.part(2, 0, q_width).split_last(c.dim),
+            all.part(2, q_width, kv_width).split_last(c.dim),
+            all.part(2, q_width + kv_width, kv_width).split_last(c.dim)};
+  }
+
+  Inputs inputs(const Case& c, double deviation = 1.0) {
+    Inputs x;
+    x.q = activations(c.batch * c.queries * c.heads * c.dim, deviation);
+    x.k = activations(c.batch * c.keys * c.kv_heads * c.dim);
+    x.v = activations(c.batch * c.keys * c.kv_heads * c.dim);
+    x.dout = activations(c.batch * c.queries * c.heads * c.dim);
+    x.scale = 1.3 / std::sqrt(static_cast<double>(c.dim));
+    if (c.alibi) x.slopes = magnitudes(rounded(normal(c.heads, 0.1), DType::F32));
+    if (c.documents)
+      for (std::int64_t b = 0; b < c.batch;
+           ++b) {  // a new document every b + 7, then ever fewer tokens
+        std::int32_t start = 0, length = static_cast<std::int32_t>(b) + 7;
+        for (std::int32_t token = 0; token < c.keys; ++token) {
+          if (token == start + length) start = token, length = length * 3 + 1;
+          x.starts.push_back(start);
+        }
+      }
+    return x;
+  }
+
+  AttentionOptions options(const Case& c, const Inputs& x) {
+    AttentionOptions o{.scale = x.scale};
+    if (c.alibi) o.alibi_slopes = in(x.slopes, DType::F32, {c.heads});
+    if (c.documents) o.document_start = in(x.starts, {c.batch, c.keys});
+    return o;
+  }
+
+  void check(const Case& c, double deviation = 1.0) {
+    SCOPED_TRACE(describe(c));
+    const Inputs x = inputs(c, deviation);
+    const Outputs expected = reference(c, x);
+    const Packed from = pack(c), gradient = pack(c);
+    write(from.q, x.q);
+    write(from.k, x.k);
+    write(from.v, x.v);
+    const AttentionOptions o = options(c, x);
+    // As a layer has them: rows of all heads side by side.
+    const Tensor out_tensor =
+        allow(buffer(type(), {c.batch, c.queries, c.heads * c.dim}).split_last(c.dim));
+    const Tensor lse = out(accumulator(), {c.batch, c.heads, c.queries});
+    backend().attention_forward(out_tensor, lse, from.q, from.k, from.v, o);
+
+    // Kernels in 16 bits round the probabilities too; scores as large as `score` lose that many
+    // digits.
+    const double score = std::max(1.0, largest(expected.lse)),
+                 root = std::sqrt(static_cast<double>(c.keys));
+    const double slack = narrow() ? 4 : 16 * score;
+    expect_close("out", read(out_tensor), expected.out, type(), {slack, type(), {largest(x.v)}});
+    expect_close("lse", read(lse), expected.lse, accumulator(),
+                 {64 + root, accumulator(), {score}});
+
+    allow(gradient.q);
+    allow(gradient.k);
+    allow(gradient.v);
+    const Tensor dout = in(x.dout, type(), {c.batch, c.queries, c.heads, c.dim});
+    backend().attention_backward(gradient.q, gradient.k, gradient.v, dout, out_tensor, lse, from.q,
+                                 from.k, from.v, o);
+    // Where a query sees one key, the gradient of its score is a difference of equal numbers of
+    // about 1.
+    const auto size = [](const Values& gradients) {
+      return Values{std::max(1.0, largest(gradients))};
+    };
+    expect_close("dq", read(gradient.q), expected.dq, type(), {slack, type(), size(expected.dq)});
+    expect_close("dk", read(gradient.k), expected.dk, type(), {slack, type(), size(expected.dk)});
+    expect_close("dv", read(gradient.v), expected.dv, type(), {slack, type(), size(expected.dv)});
+    finish();
+  }
+};
+KINTSUGI_IN_EACH_WORLD(AttentionTest);
+
+TEST_P(AttentionTest, SequencesAndHeads) {
+  for (const Case& c :
+       {Case{1, 1, 1, 1, 1, 8}, Case{3, 2, 2, 2, 2, 20}, Case{2, 17, 17, 6, 2, 64},
+        Case{1, 64, 64, 6, 1, 80}, Case{2, 65, 65, 4, 4, 8}, Case{1, 130, 130, 6, 2, 20},
+        Case{1, 130, 130, 2, 1, 128}, Case{1, 67, 67, 3, 3, 64}})
+    check(c);
+}
+
+TEST_P(AttentionTest, PackedBuffers) {
+  check({2, 33, 33, 6, 2, 20, Packing::Joined});
+  check({1, 130, 130, 3, 1, 64, Packing::Joined});
+  check({2, 70, 70, 5, 5, 8, Packing::PerHead, true});
+}
+
+TEST_P(AttentionTest, Alibi) {
+  check({2, 17, 17, 6, 6, 20, Packing::Separate, true});
+  check({1, 130, 130, 6, 2, 64, Packing::Joined, true});
+}
+
+TEST_P(AttentionTest, DocumentsDoNotSeeEachOther) {
+  check({3, 17, 17, 2, 2, 8, Packing::Separate, false, true});
+  check({2, 130, 130, 6, 2, 20, Packing::Joined, false, true});
+  check({2, 200, 200, 2, 1, 8, Packing::Joined, true, true});
+}
+
+TEST_P(AttentionTest, FewerQueriesThanKeys) {
+  check({3, 1, 37, 6, 2, 64, Packing::Cache});
+  check({2, 1, 129, 4, 4, 20, Packing::Cache, true});
+  check({2, 5, 70, 6, 1, 8, Packing::Cache, true, true});
+  check({1, 66, 131, 2, 2, 80, Packing::Cache});
+}
+
+// Scores of hundreds: exponentials overflow unless the largest is taken away first.
+TEST_P(AttentionTest, LargeScores) {
+  const Case c{1, 70, 70, 2, 2, 64};
+  Inputs x = inputs(c, 60.0);
+  const Outputs expected = reference(c, x);
+  const Shape shape = {c.batch, c.queries, c.heads, c.dim};
+  const Tensor y = out(type(), shape), lse = out(accumulator(), {c.batch, c.heads, c.queries});
+  backend().attention_forward(y, lse, in(x.q, type(), shape), in(x.k, type(), shape),
+                              in(x.v, type(), shape), options(c, x));
+  ASSERT_GT(largest(expected.lse), 150);
+  expect_close("lse", read(lse), expected.lse, accumulator(), {64, accumulator()});
+  expect_close("out", read(y), expected.out, type(),
+               {narrow() ? 4 : 64 * largest(expected.lse), type(), {largest(x.v)}});
+}
+
+class AttentionGradientTest : public AttentionTest {};
+KINTSUGI_IN_EACH_WORLD(AttentionGradientTest, {DType::F64});
+
+TEST_P(AttentionGradientTest, MatchesTheForward) {
+  for (const Case& c :
+       {Case{2, 70, 70, 4, 2, 8, Packing::Joined, true, true}, Case{1, 9, 67, 3, 1, 20}}) {
+    SCOPED_TRACE(describe(c));
+    const Inputs x = inputs(c);
+    const Packed from = pack(c), gradient = pack(c);
+    write(from.q, x.q);
+    write(from.k, x.k);
+    write(from.v, x.v);
+    const AttentionOptions o = options(c, x);
+    const Tensor y = out(type(), {c.batch, c.queries, c.heads, c.dim});
+    const Tensor lse = out(type(), {c.batch, c.heads, c.queries});
+    backend().attention_forward(y, lse, from.q, from.k, from.v, o);
+    allow(gradient.q);
+    allow(gradient.k);
+    allow(gradient.v);
+    backend().attention_backward(gradient.q, gradient.k, gradient.v,
+                                 in(x.dout, type(), {c.batch, c.queries, c.heads, c.dim}), y, lse,
+                                 from.q, from.k, from.v, o);
+    const auto check_slope = [&](Tensor operand, const Values& values, Tensor found) {
+      const Values direction = normal(operand.elements());
+      const auto forward = [&](const Values& moved) {
+        write(operand, moved);
+        backend().attention_forward(y, lse, from.q, from.k, from.v, o);
+        return read(y);
+      };
+      EXPECT_NEAR(slope_along(forward, values, direction, x.dout), dot(read(found), direction),
+                  1e-7);
+      write(operand, values);
+    };
+    check_slope(from.q, x.q, gradient.q);
+    check_slope(from.k, x.k, gradient.k);
+    check_slope(from.v, x.v, gradient.v);
+    finish();
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,145 @@
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+namespace {
+
+struct Expected {
+  Values losses, gradient;
+};
+
+Expected reference(const Values& logits, std::int64_t vocabulary, const Ids& targets,
+                   double gradient_scale) {
+  const auto n = static_cast<std::size_t>(vocabulary);
+  Expected r{Values(targets.size(), 0.0), Values(logits.size(), 0.0)};
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] < 0) continue;
+    const double* z = &logits[row * n];
+    const auto target = static_cast<std::size_t>(targets[row]);
+    double top = -INFINITY, total = 0;
+    for (std::size_t i = 0; i < n; ++i) top = std::max(top, z[i]);
+    for (std::size_t i = 0; i < n; ++i) total += std::exp(z[i] - top);
+    r.losses[row] = top + std::log(total) - z[target];
+    for (std::size_t i = 0; i < n; ++i)
+      r.gradient[row * n + i] =
+          gradient_scale * (std::exp(z[i] - top) / total - (i == target ? 1 : 0));
+  }
+  return r;
+}
+
+class CrossEntropyTest : public OperationTest {
+ protected:
+  // Every fifth row has no target.
+  Ids targets(std::int64_t rows, std::int64_t vocabulary) {
+    Ids ids = integers(rows, 0, static_cast<std::int32_t>(vocabulary) - 1);
+    for (std::size_t row = 3; row < ids.size(); row += 5) ids[row] = row % 2 ? -1 : -100;
+    return ids;
+  }
+};
+KINTSUGI_IN_EACH_WORLD(CrossEntropyTest);
+
+TEST_P(CrossEntropyTest, LossAndGradient) {
+  for (const auto& [rows, vocabulary] : {std::pair<std::int64_t, std::int64_t>{1, 1},
+                                         {2, 2},
+                                         {17, 67},
+                                         {5, 1000},
+                                         {65, 33},
+                                         {9, 5003}}) {
+    SCOPED_TRACE(fmt::format("rows {} vocabulary {}", rows, vocabulary));
+    const double scale = 0.25;
+    const Values z = activations(rows * vocabulary, 3.0);
+    const Ids ids = targets(rows, vocabulary);
+    const Expected expected = reference(z, vocabulary, ids, scale);
+    const Tensor losses = out(accumulator(), {rows}), logits = inout(z, type(), {rows, vocabulary});
+    backend().cross_entropy(losses, logits, in(ids, {rows}), scale);
+    // A loss is a difference of logits; a probability carries the rounding of its exponent.
+    const double rounds = 8 + std::sqrt(static_cast<double>(vocabulary)) / 4;
+    expect_close("losses", read(losses), expected.losses, accumulator(),
+                 {rounds, accumulator(), {16.0}});
+    const Values found = read(logits);
+    expect_close("gradient", found, expected.gradient, type(),
+                 {2 * rounds, accumulator(), {4 * scale}});
+    for (std::int64_t row = 0; row < rows; ++row) {  // a softmax moves no total
+      double total = 0, size = 0;
+      for (std::int64_t i = 0; i < vocabulary; ++i) {
+        total += found[static_cast<std::size_t>(row * vocabulary + i)];
+        size += std::abs(found[static_cast<std::size_t>(row * vocabulary + i)]);
+      }
+      EXPECT_NEAR(
+          total, 0,
+          (unit_roundoff(type()) + rounds * unit_roundoff(accumulator())) * 2 * (size + scale) +
+              (type() == DType::F16 ? static_cast<double>(vocabulary) * 0x1p-25 : 0))
+          << "row " << row;
+    }
+    finish();
+  }
+}
+
+TEST_P(CrossEntropyTest, NoGradientAskedForLeavesTheLogits) {
+  const Values z = activations(11 * 67, 3.0);
+  const Ids ids = targets(11, 67);
+  const Tensor losses = out(accumulator(), {11});
+  backend().cross_entropy(losses, in(z, type(), {11, 67}), in(ids, {11}), 0);
+  expect_close("losses", read(losses), reference(z, 67, ids, 0).losses, accumulator(),
+               {16, accumulator(), {16.0}});
+}
+
+TEST_P(CrossEntropyTest, StridedRows) {
+  const Values z = activations(11 * 67, 3.0);
+  const Ids ids = targets(11, 67);
+  const Tensor losses = out(accumulator(), {11}), logits = allow(inside(type(), 11, 67, 8, 5));
+  write(logits, z);
+  backend().cross_entropy(losses, logits, in(ids, {11}), 1.0);
+  const Expected expected = reference(z, 67, ids, 1.0);
+  expect_close("losses", read(losses), expected.losses, accumulator(), {16, accumulator(), {16.0}});
+  expect_close("gradient", read(logits), expected.gradient, type(), {32, accumulator(), {4.0}});
+}
+
+TEST_P(CrossEntropyTest, LogitsWhoseExponentialsOverflow) {
+  const double big = type() == DType::F16 ? 60000 : 1e6;
+  Values z = rounded({big, big, 0, -big, -big, -big, 300, 100, 200, -90, -89, 0}, type());
+  const Ids ids = {0, 1, 2, 0};
+  for (const double scale : {1.0, 1024.0}) {
+    const Tensor losses = out(accumulator(), {4}), logits = inout(z, type(), {4, 3});
+    backend().cross_entropy(losses, logits, in(ids, {4}), scale);
+    const Expected expected = reference(z, 3, ids, scale);
+    expect_close("losses", read(losses), expected.losses, accumulator(), {4, accumulator(), {big}});
+    const Values equal = read(logits);
+    for (std::size_t i = 0; i < 9; ++i)  // halves, zeros and thirds: known exactly
+      EXPECT_NEAR(equal[i], expected.gradient[i], 4e-3 * scale) << i;
+    for (std::size_t i = 9; i < 12; ++i)
+      EXPECT_NEAR(equal[i], expected.gradient[i], 1e-6 * scale) << i;
+    finish();
+  }
+}
+
+// A fp16 run multiplies its loss: the gradients of a large vocabulary must not vanish before they
+// are scaled.
+TEST_P(CrossEntropyTest, ScaleIsAppliedBeforeRounding) {
+  const std::int64_t vocabulary = 20011;
+  const double scale = 4096;
+  const Values z(static_cast<std::size_t>(vocabulary), 0.5);
+  const Tensor losses = out(accumulator(), {1}), logits = inout(z, type(), {1, vocabulary});
+  backend().cross_entropy(losses, logits, in(Ids{7}, {1}), scale);
+  expect_close("gradient", read(logits.part(1, 8, 20000)),
+               Values(20000, scale / static_cast<double>(vocabulary)), type(), {64, accumulator()});
+}
+
+class CrossEntropyGradientTest : public CrossEntropyTest {};
+KINTSUGI_IN_EACH_WORLD(CrossEntropyGradientTest, {DType::F64});
+
+TEST_P(CrossEntropyGradientTest, MatchesTheLoss) {
+  const Values z = normal(7 * 31), direction = normal(7 * 31);
+  const Ids ids = targets(7, 31);
+  const Tensor losses = out(type(), {7}), logits = inout(z, type(), {7, 31}), target = in(ids, {7});
+  backend().cross_entropy(losses, logits, target, 0.5);
+  const double found = dot(read(logits), direction);
+  const auto forward = [&](const Values& moved) {
+    write(logits, moved);
+    backend().cross_entropy(losses, logits, target, 0);
+    return read(losses);
+  };
+  EXPECT_NEAR(slope_along(forward, z, direction, Values(7, 0.5)), found, 1e-9);
+}
+
+}  // namespace
+}  // namespace kintsugi

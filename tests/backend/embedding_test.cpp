@@ -1,0 +1,76 @@
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+namespace {
+
+struct Lookup {
+  std::int64_t tokens, width, vocabulary;
+};
+constexpr Lookup kLookups[] = {{1, 1, 1},     {2, 7, 3},    {17, 20, 5},
+                               {65, 64, 300}, {130, 33, 7}, {3, 1001, 50}};
+
+class EmbeddingTest : public OperationTest {};
+KINTSUGI_IN_EACH_WORLD(EmbeddingTest);
+
+TEST_P(EmbeddingTest, TakesRowsOfTheTable) {
+  for (const Lookup& c : kLookups)
+    for (const bool accumulate : {false, true}) {
+      SCOPED_TRACE(fmt::format("tokens {} width {} vocabulary {} accumulate {}", c.tokens, c.width,
+                               c.vocabulary, accumulate));
+      const Ids ids = integers(c.tokens, 0, static_cast<std::int32_t>(c.vocabulary) - 1);
+      const Values table = activations(c.vocabulary * c.width),
+                   before = activations(c.tokens * c.width);
+      Values expected(before.size());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto width = static_cast<std::size_t>(c.width);
+        expected[i] = table[static_cast<std::size_t>(ids[i / width]) * width + i % width];
+        if (accumulate) expected[i] += before[i];
+      }
+      const Tensor y = out(type(), {c.tokens, c.width});
+      if (accumulate) write(y, before);
+      backend().embedding_forward(y, in(ids, {c.tokens}),
+                                  in(table, type(), {c.vocabulary, c.width}), accumulate);
+      expect_close("out", read(y), expected, type(), {0, type()});
+      finish();
+    }
+}
+
+TEST_P(EmbeddingTest, AddsGradientsOfRepeatedTokens) {
+  for (const Lookup& c : kLookups) {
+    SCOPED_TRACE(fmt::format("tokens {} width {} vocabulary {}", c.tokens, c.width, c.vocabulary));
+    const Ids ids = integers(c.tokens, 0, static_cast<std::int32_t>(c.vocabulary) - 1);
+    const Values dout = activations(c.tokens * c.width);
+    const Values before = rounded(normal(c.vocabulary * c.width), accumulator());
+    const auto width = static_cast<std::size_t>(c.width);
+    Values expected = before, size = magnitudes(before);
+    for (std::size_t i = 0; i < dout.size(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(ids[i / width]) * width + i % width;
+      expected[at] += dout[i];
+      size[at] += std::abs(dout[i]);
+    }
+    const Tensor dtable = inout(before, accumulator(), {c.vocabulary, c.width});
+    backend().embedding_backward(dtable, in(ids, {c.tokens}),
+                                 in(dout, type(), {c.tokens, c.width}));
+    expect_close("dtable", read(dtable), expected, accumulator(),
+                 {4 + std::sqrt(static_cast<double>(c.tokens)), accumulator(), size});
+    finish();
+  }
+}
+
+// In token order: (big + 1) - big is 0 in fp32 where any other order gives 1, and twice the same
+// bits.
+TEST_P(EmbeddingTest, AddsInTheOrderOfTheTokens) {
+  const double big = type() == DType::F64 ? 0x1p60 : type() == DType::F16 ? 0x1p15 : 0x1p30;
+  const double small = type() == DType::F16 ? 0x1p-12 : 1.0;
+  const std::int64_t width = 9, tokens = 5;
+  Values dout;
+  for (const double value : {big, small, -big, small, small}) dout.insert(dout.end(), width, value);
+  const Tensor dtable = inout(Values(2 * width, 0.0), accumulator(), {2, width});
+  backend().embedding_backward(dtable, in(Ids(tokens, 1), {tokens}),
+                               in(dout, type(), {tokens, width}));
+  EXPECT_EQ(read(dtable.rows(1, 1)), Values(width, 2 * small));
+  EXPECT_EQ(read(dtable.rows(0, 1)), Values(width, 0.0));
+}
+
+}  // namespace
+}  // namespace kintsugi

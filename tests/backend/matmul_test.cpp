@@ -1,0 +1,197 @@
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+namespace {
+
+struct Product {
+  std::int64_t m, n, k;
+  bool transpose_a = false, transpose_b = false;
+};
+
+std::string describe(const Product& p) {
+  return fmt::format("m {} n {} k {}{}{}", p.m, p.n, p.k, p.transpose_a ? " a^T" : "",
+                     p.transpose_b ? " b^T" : "");
+}
+
+Shape shape_a(const Product& p) { return p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}; }
+Shape shape_b(const Product& p) { return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}; }
+
+// op(a) op(b), element by element.
+Values multiply(const Product& p, const Values& a, const Values& b) {
+  Values c(static_cast<std::size_t>(p.m * p.n), 0.0);
+  for (std::int64_t i = 0; i < p.m; ++i)
+    for (std::int64_t l = 0; l < p.k; ++l) {
+      const double left = a[static_cast<std::size_t>(p.transpose_a ? l * p.m + i : i * p.k + l)];
+      for (std::int64_t j = 0; j < p.n; ++j)
+        c[static_cast<std::size_t>(i * p.n + j)] +=
+            left * b[static_cast<std::size_t>(p.transpose_b ? j * p.k + l : l * p.n + j)];
+    }
+  return c;
+}
+
+const Product kProducts[] = {
+    {1, 1, 1},     {1, 7, 5},     {2, 3, 1},     {3, 1, 130},    {17, 13, 31},  {64, 64, 64},
+    {65, 130, 33}, {5, 1000, 17}, {263, 40, 97}, {20, 260, 521}, {521, 9, 513}, {1, 300, 64},
+};
+
+class MatmulTest : public OperationTest {
+ protected:
+  // Operands of a product, and what it should be together with its rounding's scale.
+  struct Case {
+    Values a, b, expected;
+    Bound bound;
+  };
+  Case make(const Product& p) {
+    Case c;
+    c.a = activations(p.m * p.k);
+    c.b = activations(p.k * p.n);
+    c.expected = multiply(p, c.a, c.b);
+    c.bound = {4 + std::sqrt(static_cast<double>(p.k)), accumulator(),
+               multiply(p, magnitudes(c.a), magnitudes(c.b))};
+    return c;
+  }
+  static void plus(Values& to, const Values& values) {  // a bias when values has one row only
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += values[i % values.size()];
+  }
+  void add(Case& c, const Values& values) {
+    plus(c.expected, values);
+    plus(c.bound.size, magnitudes(values));
+  }
+  // All options at once: which of bias and residual are there, and whether the residual is c
+  // itself.
+  void check(const Product& p, bool with_bias, bool with_residual, bool in_place) {
+    SCOPED_TRACE(fmt::format("{} bias {} residual {} in place {}", describe(p), with_bias,
+                             with_residual, in_place));
+    Case x = make(p);
+    const Tensor a = in(x.a, type(), shape_a(p)), b = in(x.b, type(), shape_b(p));
+    Tensor c = out(type(), {p.m, p.n});
+    MatmulOptions options{.transpose_a = p.transpose_a, .transpose_b = p.transpose_b};
+    if (with_bias) {
+      const Values bias = activations(p.n);
+      options.bias = in(bias, type(), {p.n});
+      add(x, bias);
+    }
+    if (with_residual) {
+      const Values residual = activations(p.m * p.n);
+      if (in_place) write(c, residual);
+      options.residual = in_place ? c : in(residual, type(), {p.m, p.n});
+      add(x, residual);
+    }
+    backend().matmul(c, a, b, options);
+    expect_close("c", read(c), x.expected, type(), x.bound);
+    finish();
+  }
+};
+KINTSUGI_IN_EACH_WORLD(MatmulTest);
+
+TEST_P(MatmulTest, EveryTranspose) {
+  for (Product p : kProducts)
+    for (const bool transpose_a : {false, true})
+      for (const bool transpose_b : {false, true}) {
+        p.transpose_a = transpose_a;
+        p.transpose_b = transpose_b;
+        check(p, false, false, false);
+      }
+}
+
+TEST_P(MatmulTest, BiasAndResidual) {
+  for (const Product& p : {Product{1, 5, 3}, Product{65, 33, 17, false, true},
+                           Product{290, 300, 20, false, true}, Product{13, 7, 41, true, false}}) {
+    check(p, true, false, false);
+    check(p, false, true, false);
+    check(p, false, true, true);
+    check(p, true, true, false);
+    check(p, true, true, true);
+  }
+}
+
+TEST_P(MatmulTest, Accumulates) {
+  for (const Product& p :
+       {Product{1, 1, 1}, Product{31, 65, 17, true, false}, Product{270, 19, 64}}) {
+    SCOPED_TRACE(describe(p));
+    Case x = make(p);
+    const Values before = activations(p.m * p.n);
+    add(x, before);
+    const Tensor c = inout(before, type(), {p.m, p.n});
+    backend().matmul(
+        c, in(x.a, type(), shape_a(p)), in(x.b, type(), shape_b(p)),
+        {.transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = true});
+    expect_close("c", read(c), x.expected, type(), x.bound);
+    finish();
+  }
+}
+
+// Weight gradients: operands in the run's precision, sums over micro-batches in the accumulator's.
+TEST_P(MatmulTest, ResultInAccumulatorPrecision) {
+  for (const Product& p :
+       {Product{1, 3, 2}, Product{33, 65, 130, true, false}, Product{70, 300, 600, false, true}}) {
+    SCOPED_TRACE(describe(p));
+    const Case x = make(p), y = make(p);
+    const Tensor c = out(accumulator(), {p.m, p.n});
+    MatmulOptions options{.transpose_a = p.transpose_a, .transpose_b = p.transpose_b};
+    backend().matmul(c, in(x.a, type(), shape_a(p)), in(x.b, type(), shape_b(p)), options);
+    expect_close("first", read(c), x.expected, accumulator(), x.bound);
+    options.accumulate = true;
+    backend().matmul(c, in(y.a, type(), shape_a(p)), in(y.b, type(), shape_b(p)), options);
+    Values both = x.expected;
+    plus(both, y.expected);
+    Bound bound = x.bound;
+    plus(bound.size, y.bound.size);
+    expect_close("both", read(c), both, accumulator(), bound);
+    finish();
+  }
+}
+
+TEST_P(MatmulTest, StridedOperands) {
+  for (Product p : {Product{1, 3, 5}, Product{65, 37, 19}, Product{130, 270, 66}})
+    for (const bool transpose_a : {false, true})
+      for (const bool transpose_b : {false, true}) {
+        p.transpose_a = transpose_a;
+        p.transpose_b = transpose_b;
+        SCOPED_TRACE(describe(p));
+        Case x = make(p);
+        const Shape rows_a = shape_a(p), rows_b = shape_b(p);
+        const Tensor a = inside(type(), rows_a[0], rows_a[1], 8, 16),
+                     b = inside(type(), rows_b[0], rows_b[1], 16, 8);
+        write(a, x.a);
+        write(b, x.b);
+        const Values residual = activations(p.m * p.n);
+        const Tensor c = allow(inside(type(), p.m, p.n, 24, 8)), r = inside(type(), p.m, p.n, 8, 8);
+        write(r, residual);
+        add(x, residual);
+        backend().matmul(c, a, b,
+                         {.transpose_a = transpose_a, .transpose_b = transpose_b, .residual = r});
+        expect_close("c", read(c), x.expected, type(), x.bound);
+        finish();
+      }
+}
+
+TEST_P(MatmulTest, BiasGradientAddsColumnSums) {
+  for (const auto& [rows, width] : {std::pair<std::int64_t, std::int64_t>{1, 1},
+                                    {2, 17},
+                                    {17, 1},
+                                    {65, 130},
+                                    {1000, 33},
+                                    {130, 1000}}) {
+    SCOPED_TRACE(fmt::format("rows {} width {}", rows, width));
+    const Values dy = activations(rows * width), before = rounded(normal(width), accumulator());
+    Values expected = before, size = magnitudes(before);
+    for (std::size_t i = 0; i < dy.size(); ++i) {
+      expected[i % static_cast<std::size_t>(width)] += dy[i];
+      size[i % static_cast<std::size_t>(width)] += std::abs(dy[i]);
+    }
+    const Tensor dbias = inout(before, accumulator(), {width}),
+                 strided = inside(type(), rows, width, 8, 3);
+    write(strided, dy);
+    const Bound bound{4 + std::sqrt(static_cast<double>(rows)), accumulator(), size};
+    backend().bias_backward(dbias, in(dy, type(), {rows, width}));
+    expect_close("dbias", read(dbias), expected, accumulator(), bound);
+    write(dbias, before);
+    backend().bias_backward(dbias, strided);
+    expect_close("dbias of strided rows", read(dbias), expected, accumulator(), bound);
+    finish();
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi

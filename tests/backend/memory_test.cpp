@@ -1,0 +1,101 @@
+// Copies, casts, fills and additions.
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+namespace {
+
+class MemoryTest : public OperationTest {};
+KINTSUGI_IN_EACH_WORLD(MemoryTest);
+
+TEST_P(MemoryTest, CopyConvertsToAndFromEveryPrecision) {
+  for (const DType other : GetParam().world.precisions)
+    for (const std::int64_t count : {1, 7, 64, 1001, 70001}) {
+      SCOPED_TRACE(fmt::format("{} elements, {}", count, to_string(other)));
+      const Values x = rounded(normal(count, 3.0), other);
+      const Tensor here = out(type(), {count}), back = out(other, {count});
+      backend().copy(here, in(x, other, {count}));
+      EXPECT_EQ(read(here), rounded(x, type()));
+      backend().copy(back, here);
+      EXPECT_EQ(read(back), rounded(rounded(x, type()), other));
+      finish();
+    }
+}
+
+class RoundingTest : public OperationTest {};
+KINTSUGI_IN_EACH_WORLD(RoundingTest, {DType::BF16, DType::F16});
+
+TEST_P(RoundingTest, CopyRoundsToNearestEvenAndKeepsSpecialNumbers) {
+  const double bit = 2 * unit_roundoff(type());  // from 1 to the next number
+  const Values x = {1 + bit / 2, 1 + 1.5 * bit, 1 + 0.51 * bit, -1 - bit / 2, 0.0,
+                    -0.0,        INFINITY,      -INFINITY,      NAN};
+  const Values expected = {1, 1 + 2 * bit, 1 + bit, -1, 0, 0, INFINITY, -INFINITY};
+  const Tensor y = out(type(), {9});
+  backend().copy(y, in(x, DType::F32, {9}));
+  Values result = read(y);
+  EXPECT_TRUE(std::isnan(result.back()));
+  result.pop_back();
+  EXPECT_EQ(result, expected);
+  EXPECT_TRUE(std::signbit(result[5]));
+}
+
+class Fp16RangeTest : public OperationTest {};
+KINTSUGI_IN_EACH_WORLD(Fp16RangeTest, {DType::F16});
+
+TEST_P(Fp16RangeTest, Copy) {
+  // 65519 rounds to the largest number, 65520 to infinity; 2^-25 is half of the smallest and goes
+  // to even.
+  const Values x = {65519, 65520, -1e9, 0x1p-24, 0x1p-25, 0x1.8p-25, 0x1.ff8p-15, 0x1.ffcp-15};
+  const Tensor y = out(type(), {8});
+  backend().copy(y, in(x, DType::F32, {8}));
+  EXPECT_EQ(read(y),
+            (Values{65504, INFINITY, -INFINITY, 0x1p-24, 0, 0x1p-24, 0x1.ff8p-15, 0x1p-14}));
+}
+
+TEST_P(MemoryTest, CopyOfStridedRows) {
+  const Values x = activations(13 * 21);
+  const Tensor from = inside(type(), 13, 21, 8, 3), to = allow(inside(accumulator(), 13, 21, 2, 6));
+  write(from, x);
+  backend().copy(to, from);
+  EXPECT_EQ(read(to), x);
+  const Tensor heads = allow(inside(type(), 13, 21, 7, 14).split_last(7));
+  backend().copy(heads, from.split_last(7));
+  EXPECT_EQ(read(heads), x);
+}
+
+TEST_P(MemoryTest, Fill) {
+  for (const std::int64_t count : {1, 33, 40001}) {
+    const Tensor x = out(type(), {count});
+    for (const double value : {0.0, 1.0, -0.3}) {
+      backend().fill(x, value);
+      EXPECT_EQ(read(x), rounded(Values(static_cast<std::size_t>(count), value), type()));
+    }
+    finish();
+  }
+  const Tensor whole = in(Values(30, 2.0), type(), {5, 6});
+  backend().fill(allow(whole.rows(1, 2)), 7.0);
+  EXPECT_EQ(read(whole.rows(1, 2)), Values(12, 7.0));
+}
+
+TEST_P(MemoryTest, Add) {
+  for (const std::int64_t count : {1, 17, 1003, 50000}) {
+    const Values x = activations(count), y = activations(count);
+    Values expected(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) expected[i] = x[i] + y[i];
+    const Tensor sum = inout(y, type(), {count});
+    backend().add(sum, in(x, type(), {count}));
+    expect_close("y", read(sum), expected, type(), {0, type()});
+    finish();
+  }
+}
+
+TEST_P(MemoryTest, UploadAndDownloadKeepEveryBit) {
+  std::vector<std::uint8_t> bytes(4099), back(4099, 0);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 37);
+  const Tensor x = out(DType::U8, {4099});
+  backend().upload(x, bytes.data());
+  backend().download(back.data(), x);
+  EXPECT_EQ(back, bytes);
+}
+
+}  // namespace
+}  // namespace kintsugi

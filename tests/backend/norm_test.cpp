@@ -1,0 +1,260 @@
+// RMSNorm and LayerNorm, which differ in the mean and the bias only.
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+namespace {
+
+enum class Kind { Rms, Layer };
+
+// What a norm makes of (rows, width): forward, and backward for the gradient dy.
+struct Reference {
+  Values y, mean, rstd, dx, dweight, dbias;
+};
+
+Reference reference(Kind kind, std::int64_t rows, std::int64_t width, const Values& x,
+                    const Values& weight, const Values& bias, const Values& dy, double eps) {
+  const auto n = static_cast<std::size_t>(width);
+  Reference r;
+  r.y = r.dx = Values(x.size());
+  r.dweight = r.dbias = Values(n, 0.0);
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+    const double* from = &x[row * n];
+    const double* gradient = &dy[row * n];
+    double mean = 0, variance = 0;
+    if (kind == Kind::Layer)
+      for (std::size_t i = 0; i < n; ++i) mean += from[i] / static_cast<double>(n);
+    for (std::size_t i = 0; i < n; ++i)
+      variance += (from[i] - mean) * (from[i] - mean) / static_cast<double>(n);
+    const double rstd = 1 / std::sqrt(variance + eps);
+    r.mean.push_back(mean);
+    r.rstd.push_back(rstd);
+    double sum_g = 0, sum_gh = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double h = (from[i] - mean) * rstd, g = gradient[i] * weight[i];
+      r.y[row * n + i] = h * weight[i] + (kind == Kind::Layer ? bias[i] : 0);
+      r.dweight[i] += gradient[i] * h;
+      r.dbias[i] += gradient[i];
+      sum_g += kind == Kind::Layer ? g : 0;
+      sum_gh += g * h;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      const double h = (from[i] - mean) * rstd, g = gradient[i] * weight[i];
+      r.dx[row * n + i] =
+          rstd * (g - sum_g / static_cast<double>(n) - h * sum_gh / static_cast<double>(n));
+    }
+  }
+  return r;
+}
+
+// How much each element's error grows when a row's values lie close together: subtracting the mean
+// leaves few digits.
+Values condition(Kind kind, const Reference& r, const Values& x, std::int64_t width) {
+  Values result(x.size(), 1.0);
+  if (kind == Kind::Rms) return result;
+  const double top = largest(x);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    result[i] += top * r.rstd[i / static_cast<std::size_t>(width)];
+  return result;
+}
+
+Values times(Values values, double factor) {
+  for (double& value : values) value *= factor;
+  return values;
+}
+
+// Where the rows of x, y and their gradients lie.
+enum class Place { Contiguous, InsideWiderRows, HeadsOfPackedRows };
+enum class Residual {
+  None,
+  Separate,
+  IsDx,
+  DyIsDx
+};  // DyIsDx: none, and the gradient is overwritten by its result
+
+class NormTest : public OperationTest {
+ protected:
+  static constexpr double kEps = 1e-5;
+
+  // rows = tokens x heads where the place has heads.
+  Tensor rows_at(Place place, std::int64_t rows, std::int64_t width) {
+    constexpr std::int64_t kHeads = 3;
+    if (place == Place::Contiguous) return buffer(type(), {rows, width});
+    if (place == Place::InsideWiderRows) return inside(type(), rows, width, 8, 5);
+    return inside(type(), rows / kHeads, kHeads * width, 2 * width, width).split_last(width);
+  }
+  Tensor rows_at(Place place, std::int64_t rows, std::int64_t width, const Values& values) {
+    const Tensor view = rows_at(place, rows, width);
+    write(view, values);
+    return view;
+  }
+  void forward(Kind kind, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+               Tensor bias) {
+    if (kind == Kind::Rms)
+      backend().rms_norm_forward(y, rstd, x, weight, kEps);
+    else
+      backend().layer_norm_forward(y, mean, rstd, x, weight, bias, kEps);
+  }
+  void backward(Kind kind, Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                Tensor weight, Tensor mean, Tensor rstd, Tensor residual_gradient = {}) {
+    if (kind == Kind::Rms)
+      backend().rms_norm_backward(dx, dweight, dy, x, weight, rstd, residual_gradient);
+    else
+      backend().layer_norm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd,
+                                    residual_gradient);
+  }
+
+  void check(Kind kind, std::int64_t rows, std::int64_t width, Place place, Residual residual) {
+    SCOPED_TRACE(fmt::format("{} rows {} width {} place {} residual {}",
+                             kind == Kind::Rms ? "rms" : "layer", rows, width,
+                             static_cast<int>(place), static_cast<int>(residual)));
+    const Values x = activations(rows * width, 1.0, 0.3), w = activations(width, 0.3, 1.0);
+    const Values b = activations(width), dy = activations(rows * width),
+                 extra = activations(rows * width);
+    const Values dweight_before = rounded(normal(width), accumulator());
+    const Values dbias_before = rounded(normal(width), accumulator());
+    const Reference expected = reference(kind, rows, width, x, w, b, dy, kEps);
+    const Tensor weight = in(w, type(), {width}), bias = in(b, type(), {width});
+    const Tensor mean = out(accumulator(), {rows}), rstd = out(accumulator(), {rows});
+    const Tensor from = rows_at(place, rows, width, x), y = allow(rows_at(place, rows, width));
+
+    forward(kind, y, mean, rstd, from, weight, bias);
+    const double rounds = 16 + std::sqrt(static_cast<double>(width));
+    const Values grows = condition(kind, expected, x, width);
+    const double largest_y = std::max(largest(w), largest(expected.y));
+    expect_close("y", read(y), expected.y, type(),
+                 {rounds, accumulator(), times(grows, largest_y)});
+    expect_close("rstd", read(rstd), expected.rstd, accumulator(),
+                 {rounds, accumulator(), {largest(expected.rstd) * largest(grows)}});
+    if (kind == Kind::Layer)
+      expect_close("mean", read(mean), expected.mean, accumulator(),
+                   {rounds, accumulator(), {largest(x)}});
+
+    const Tensor dx = allow(rows_at(place, rows, width));
+    Tensor residual_gradient;
+    if (residual == Residual::IsDx) write(dx, extra);
+    if (residual == Residual::DyIsDx) write(dx, dy);
+    if (residual == Residual::IsDx) residual_gradient = dx;
+    if (residual == Residual::Separate) residual_gradient = rows_at(place, rows, width, extra);
+    const Tensor dweight = inout(dweight_before, accumulator(), {width});
+    const Tensor dbias = inout(dbias_before, accumulator(), {width});
+    const Tensor gradient = residual == Residual::DyIsDx ? dx : rows_at(place, rows, width, dy);
+    backward(kind, dx, dweight, dbias, gradient, from, weight, mean, rstd, residual_gradient);
+
+    Values dx_expected = expected.dx, dweight_expected = expected.dweight,
+           dbias_expected = expected.dbias;
+    const bool adds = residual == Residual::Separate || residual == Residual::IsDx;
+    for (std::size_t i = 0; i < extra.size(); ++i) dx_expected[i] += adds ? extra[i] : 0;
+    for (std::size_t i = 0; i < dweight_before.size(); ++i) {
+      dweight_expected[i] += dweight_before[i];
+      dbias_expected[i] += dbias_before[i];
+    }
+    Values dx_size = times(grows, largest(dy) * largest(w));
+    for (std::size_t i = 0; i < dx_size.size(); ++i)
+      dx_size[i] *= expected.rstd[i / static_cast<std::size_t>(width)];
+    const double row_rounds = 16 + std::sqrt(static_cast<double>(rows));
+    expect_close("dx", read(dx), dx_expected, type(), {rounds, accumulator(), dx_size});
+    const Values column = {row_rounds * largest(dy) * largest(grows)};
+    expect_close("dweight", read(dweight), dweight_expected, accumulator(),
+                 {row_rounds, accumulator(), column});
+    if (kind == Kind::Layer)
+      expect_close("dbias", read(dbias), dbias_expected, accumulator(),
+                   {row_rounds, accumulator(), column});
+    else
+      EXPECT_EQ(read(dbias), dbias_before);
+    finish();
+  }
+
+  void check_shapes(Kind kind) {
+    for (const std::int64_t width : {1, 2, 7, 8, 20, 33, 64, 80, 128, 257, 1000})
+      for (const std::int64_t rows : {1, 2, 17, 131})
+        check(kind, rows, width, Place::Contiguous, rows % 2 ? Residual::IsDx : Residual::None);
+    check(kind, 1030, 24, Place::Contiguous, Residual::Separate);
+  }
+  void check_places(Kind kind) {
+    for (const Place place : {Place::Contiguous, Place::InsideWiderRows, Place::HeadsOfPackedRows})
+      for (const Residual residual :
+           {Residual::None, Residual::Separate, Residual::IsDx, Residual::DyIsDx})
+        for (const std::int64_t width : {8, 20, 128}) check(kind, 39, width, place, residual);
+  }
+};
+KINTSUGI_IN_EACH_WORLD(NormTest);
+
+TEST_P(NormTest, RmsShapes) { check_shapes(Kind::Rms); }
+TEST_P(NormTest, LayerShapes) { check_shapes(Kind::Layer); }
+TEST_P(NormTest, RmsStridesAndResiduals) { check_places(Kind::Rms); }
+TEST_P(NormTest, LayerStridesAndResiduals) { check_places(Kind::Layer); }
+
+// Squares that fp16 cannot hold must not be formed in fp16.
+TEST_P(NormTest, LargeActivations) {
+  const std::int64_t rows = 5, width = 300;
+  const Values x = activations(rows * width, 2000.0), w = activations(width),
+               b = activations(width);
+  const Values dy = activations(rows * width);
+  for (const Kind kind : {Kind::Rms, Kind::Layer}) {
+    const Tensor y = out(type(), {rows, width});
+    forward(kind, y, out(accumulator(), {rows}), out(accumulator(), {rows}),
+            in(x, type(), {rows, width}), in(w, type(), {width}), in(b, type(), {width}));
+    expect_close("y", read(y), reference(kind, rows, width, x, w, b, dy, kEps).y, type(),
+                 {40, accumulator()});
+    finish();
+  }
+}
+
+class NormOfALargeMeanTest : public NormTest {};  // the numbers themselves need the digits
+KINTSUGI_IN_EACH_WORLD(NormOfALargeMeanTest, {DType::F64, DType::F32});
+
+// A variance taken as E[x^2] - E[x]^2 would lose every digit here.
+TEST_P(NormOfALargeMeanTest, Layer) {
+  const std::int64_t rows = 3, width = 513;
+  const Values x = activations(rows * width, 1.0, 3000.0), w = activations(width),
+               b = activations(width);
+  const Tensor y = out(type(), {rows, width});
+  forward(Kind::Layer, y, out(accumulator(), {rows}), out(accumulator(), {rows}),
+          in(x, type(), {rows, width}), in(w, type(), {width}), in(b, type(), {width}));
+  expect_close("y", read(y), reference(Kind::Layer, rows, width, x, w, b, x, kEps).y, type(),
+               {64, accumulator(), {3000.0}});
+}
+
+class NormGradientTest : public NormTest {
+ protected:
+  // The backward operation against the forward operation itself, along a random direction of each
+  // input.
+  void check_slopes(Kind kind) {
+    const std::int64_t rows = 7, width = 19;
+    const Values x = activations(rows * width), w = activations(width, 0.3, 1.0),
+                 b = activations(width);
+    const Values dy = activations(rows * width);
+    const Tensor from = in(x, type(), {rows, width}), y = out(type(), {rows, width});
+    const Tensor weight = in(w, type(), {width}), bias = in(b, type(), {width});
+    const Tensor mean = out(type(), {rows}), rstd = out(type(), {rows});
+    const auto moved = [&](Tensor operand) {
+      return [&, operand](const Values& values) {
+        write(operand, values);
+        forward(kind, y, mean, rstd, from, weight, bias);
+        return read(y);
+      };
+    };
+    forward(kind, y, mean, rstd, from, weight, bias);
+    const Tensor dx = out(type(), {rows, width});
+    const Tensor dweight = inout(Values(19, 0.0), type(), {width}),
+                 dbias = inout(Values(19, 0.0), type(), {width});
+    backward(kind, dx, dweight, dbias, in(dy, type(), {rows, width}), from, weight, mean, rstd);
+    const Values dx_values = read(dx), dweight_values = read(dweight), dbias_values = read(dbias);
+
+    const auto check = [&](Tensor operand, const Values& at, const Values& gradient) {
+      const Values direction = normal(operand.elements());
+      EXPECT_NEAR(slope_along(moved(operand), at, direction, dy), dot(gradient, direction), 1e-8);
+      write(operand, at);
+    };
+    check(from, x, dx_values);
+    check(weight, w, dweight_values);
+    if (kind == Kind::Layer) check(bias, b, dbias_values);
+  }
+};
+KINTSUGI_IN_EACH_WORLD(NormGradientTest, {DType::F64});
+
+TEST_P(NormGradientTest, Rms) { check_slopes(Kind::Rms); }
+TEST_P(NormGradientTest, Layer) { check_slopes(Kind::Layer); }
+
+}  // namespace
+}  // namespace kintsugi

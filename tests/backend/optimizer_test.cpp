@@ -1,0 +1,183 @@
+// Sums, norms, clipping and AdamW.
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+namespace {
+
+class ReductionTest : public OperationTest {
+ protected:
+  Values one(double value) { return rounded({value}, accumulator()); }
+  double clip(double squared_norm, double limit, double unscale) {
+    const Tensor scale = out(accumulator(), {1});
+    backend().clip_scale(scale, in(Values{squared_norm}, accumulator(), {1}), limit, unscale);
+    return read(scale)[0];
+  }
+};
+KINTSUGI_IN_EACH_WORLD(ReductionTest);
+
+TEST_P(ReductionTest, SumAndSquaredNormAddUp) {
+  for (const std::int64_t count : {1, 2, 31, 1000, 65537, 300007}) {
+    SCOPED_TRACE(count);
+    const Values x = activations(count, 1.0, 0.1);
+    long double exact = 2.5, exact_squares = 2.5;
+    double size = 2.5;
+    for (const long double value : x) {
+      exact += value;
+      exact_squares += value * value;
+      size += static_cast<double>(std::abs(value));
+    }
+    const auto total = static_cast<double>(exact), squares = static_cast<double>(exact_squares);
+    const double rounds = 8 + std::sqrt(static_cast<double>(count)) / 4;
+    const Tensor from = in(x, type(), {count});
+    const Tensor sum = inout({2.5}, accumulator(), {1}), norm = inout({2.5}, accumulator(), {1});
+    backend().sum(sum, from);
+    backend().squared_norm(norm, from);
+    // Partial sums, not one number after the other: errors grow like a root at most.
+    expect_close("sum", read(sum), {total}, accumulator(), {rounds, accumulator(), {size}});
+    expect_close("norm", read(norm), {squares}, accumulator(), {rounds, accumulator()});
+    const Values first = read(norm);
+    backend().squared_norm(norm, from);
+    expect_close("norm twice", read(norm), {2 * squares - 2.5}, accumulator(),
+                 {rounds, accumulator()});
+    write(norm, {2.5});
+    backend().squared_norm(norm, from);
+    EXPECT_EQ(read(norm), first) << "the order is fixed";
+    finish();
+  }
+}
+
+TEST_P(ReductionTest, NotFiniteGradientsAreSeen) {
+  for (const double bad :
+       {static_cast<double>(INFINITY), static_cast<double>(-INFINITY), static_cast<double>(NAN)}) {
+    Values x = activations(70001);
+    x[65999] = bad;
+    const Tensor norm = inout({0.0}, accumulator(), {1}), scale = out(accumulator(), {1});
+    backend().squared_norm(norm, in(x, type(), {70001}));
+    backend().clip_scale(scale, norm, 1.0, 0.5);
+    EXPECT_TRUE(std::isnan(read(scale)[0])) << bad;
+    finish();
+  }
+}
+
+TEST_P(ReductionTest, ClipScale) {
+  const double tight = 4 * unit_roundoff(accumulator());
+  EXPECT_NEAR(clip(16.0, 1.0, 1.0), 0.25, tight);
+  EXPECT_EQ(clip(16.0, 5.0, 1.0), 1.0) << "below the limit";
+  EXPECT_EQ(clip(16.0, 4.0, 1.0), 1.0) << "at the limit";
+  EXPECT_EQ(clip(0.0, 1.0, 0.5), 0.5) << "no gradient";
+  EXPECT_EQ(clip(1e20, 0.0, 0.125), 0.125) << "no clipping";
+  // The true norm is unscale * 4096 = 8: clipping to 2 leaves a quarter of it.
+  EXPECT_NEAR(clip(4096.0 * 4096.0, 2.0, 1.0 / 512), 0.25 / 512, tight);
+  EXPECT_EQ(clip(4096.0 * 4096.0, 9.0, 1.0 / 512), 1.0 / 512);
+  for (const double limit : {0.0, 1.0}) {
+    EXPECT_TRUE(std::isnan(clip(INFINITY, limit, 1.0)));
+    EXPECT_TRUE(std::isnan(clip(NAN, limit, 1.0)));
+  }
+}
+
+// AdamW as its paper has it, in double.
+struct PlainAdamW {
+  Values weight, first, second;
+  void step(const Values& gradient, double scale, const AdamWOptions& o) {
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const double g = gradient[i] * scale, t = static_cast<double>(o.step);
+      first[i] = o.beta1 * first[i] + (1 - o.beta1) * g;
+      second[i] = o.beta2 * second[i] + (1 - o.beta2) * g * g;
+      const double m = first[i] / (1 - std::pow(o.beta1, t)),
+                   v = second[i] / (1 - std::pow(o.beta2, t));
+      weight[i] -= o.lr * (m / (std::sqrt(v) + o.eps) + o.weight_decay * weight[i]);
+    }
+  }
+};
+
+class AdamWTest : public OperationTest {
+ protected:
+  struct State {
+    Tensor weight, master, first, second;
+  };
+  // The weight is its own master where it has the accumulator's precision.
+  State state(const Values& values) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    const Values zeros(values.size(), 0.0);
+    State s;
+    s.master = inout(values, accumulator(), {count});
+    s.weight = narrow() ? inout(values, type(), {count}) : s.master;
+    s.first = inout(zeros, accumulator(), {count});
+    s.second = inout(zeros, accumulator(), {count});
+    return s;
+  }
+};
+KINTSUGI_IN_EACH_WORLD(AdamWTest);
+
+TEST_P(AdamWTest, SeveralSteps) {
+  for (const std::int64_t count : {1, 7, 64, 1003, 40001})
+    for (const double decay : {0.0, 0.1}) {
+      SCOPED_TRACE(fmt::format("{} weights, decay {}", count, decay));
+      PlainAdamW plain{rounded(normal(count), accumulator()),
+                       Values(static_cast<std::size_t>(count), 0.0),
+                       Values(static_cast<std::size_t>(count), 0.0)};
+      const State s = state(plain.weight);
+      AdamWOptions o{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = decay};
+      for (o.step = 1; o.step <= 5; ++o.step) {
+        o.lr *= 0.8;
+        const Values gradient = rounded(normal(count, 0.1), accumulator());
+        const double scale = 0.5 / static_cast<double>(o.step);
+        plain.step(gradient, rounded({scale}, accumulator())[0], o);
+        backend().adamw(s.weight, s.master, s.first, s.second, in(gradient, accumulator(), {count}),
+                        in(Values{scale}, accumulator(), {1}), o);
+        expect_close("first moment", read(s.first), plain.first, accumulator(),
+                     {8, accumulator(), {0.1}});
+        expect_close("second moment", read(s.second), plain.second, accumulator(),
+                     {8, accumulator()});
+        expect_close("master", read(s.master), plain.weight, accumulator(), {8, accumulator()});
+        EXPECT_EQ(read(s.weight), rounded(read(s.master), type()));
+      }
+      finish();
+    }
+}
+
+TEST_P(AdamWTest, WithoutGradientOnlyDecays) {
+  const Values w = rounded({1.0, -2.0, 0.0, 0.5, 3.0}, accumulator());
+  const State s = state(w);
+  backend().adamw(s.weight, s.master, s.first, s.second, in(Values(5, 0.0), accumulator(), {5}),
+                  in(Values{1.0}, accumulator(), {1}), {.lr = 0.1, .weight_decay = 0.5});
+  expect_close("master", read(s.master), {0.95, -1.9, 0.0, 0.475, 2.85}, accumulator(),
+               {2, accumulator()});
+  EXPECT_EQ(read(s.first), Values(5, 0.0));
+}
+
+// Steps below the resolution of a 16-bit weight must add up in the master.
+TEST_P(AdamWTest, SmallStepsAddUpInTheMaster) {
+  const State s = state({1.0});
+  const Tensor gradient = in(Values{1.0}, accumulator(), {1}),
+               scale = in(Values{1.0}, accumulator(), {1});
+  for (int step = 1; step <= 100; ++step)
+    backend().adamw(s.weight, s.master, s.first, s.second, gradient, scale,
+                    {.lr = 1e-4, .step = step});
+  EXPECT_NEAR(read(s.master)[0], 0.99, 1e-5);
+  EXPECT_NEAR(read(s.weight)[0], 0.99, 1e-5 + unit_roundoff(type()));
+}
+
+TEST_P(AdamWTest, AnOverflowChangesNothing) {
+  const Values w = rounded(normal(300), accumulator());
+  const State s = state(w);
+  const Values gradient = rounded(normal(300), accumulator());
+  backend().adamw(s.weight, s.master, s.first, s.second, in(gradient, accumulator(), {300}),
+                  in(Values{1.0}, accumulator(), {1}), {.lr = 0.1, .weight_decay = 0.1});
+  const Values weight = read(s.weight), master = read(s.master), first = read(s.first),
+               second = read(s.second);
+  for (const double scale : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+    Values overflown = gradient;
+    overflown[13] = INFINITY;
+    backend().adamw(s.weight, s.master, s.first, s.second, in(overflown, accumulator(), {300}),
+                    in(Values{scale}, accumulator(), {1}),
+                    {.lr = 0.1, .weight_decay = 0.1, .step = 2});
+    EXPECT_EQ(read(s.weight), weight);
+    EXPECT_EQ(read(s.master), master);
+    EXPECT_EQ(read(s.first), first);
+    EXPECT_EQ(read(s.second), second);
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Writes the reference models of the tests: python3 make_fixtures.py OUTPUT_DIRECTORY
+
+One directory per case with config.json and model.safetensors as `save_pretrained` writes them, and
+expected.safetensors: input_ids (2, T), logits (2, T, V), losses (2, T - 1), loss (1) and grad.<parameter>.
+Made with PyTorch 2.11 and transformers 5.17; another version gives other bytes but the same mathematics.
+"""
+
+import copy
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GPT2Config,
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+VOCABULARY, LENGTH, SEQUENCES = 67, 21, 2
+
+# A large initial deviation, so that attention is far from uniform and every gradient well above rounding.
+COMMON = dict(vocab_size=VOCABULARY, initializer_range=0.15, bos_token_id=1, eos_token_id=2)
+SMALL = dict(
+    COMMON,
+    hidden_size=32,
+    intermediate_size=56,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+)
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+# Head size 8 has the wavelengths 6.3, 20, 63 and 199: one stays, one is blended (8 to 32), two are stretched.
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+NO_DROPOUT = dict(hidden_dropout=0.0, attention_dropout=0.0)
+
+
+def cases():
+    return {
+        "gpt2": GPT2Config(
+            **COMMON,
+            n_positions=64,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        ),
+        "llama": LlamaConfig(
+            **{**SMALL, "max_position_embeddings": 256},
+            rope_parameters=LLAMA3_ROPE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        "llama2": LlamaConfig(
+            **{**SMALL, "num_key_value_heads": 4},
+            rope_parameters=PLAIN_ROPE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        "llama-tied": LlamaConfig(
+            **SMALL, rope_parameters=PLAIN_ROPE, rms_norm_eps=1e-5, tie_word_embeddings=True
+        ),
+        "qwen2": Qwen2Config(
+            **SMALL,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+        ),
+        "qwen3": Qwen3Config(
+            **SMALL,
+            head_dim=16,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+        ),
+        "bloom": BloomConfig(**COMMON, **NO_DROPOUT, hidden_size=32, n_layer=2, n_head=4),
+        # Heads that are no power of two take the second half of the ALiBi slopes' formula. One layer: it is larger.
+        "bloom-6heads": BloomConfig(**COMMON, **NO_DROPOUT, hidden_size=48, n_layer=1, n_head=6),
+    }
+
+
+def build(config, seed):
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for _, parameter in model.named_parameters():  # biases and norms too: no path may be trivial
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    return model
+
+
+def save(model, directory, **options):
+    model.save_pretrained(directory, **options)
+    for file in directory.iterdir():
+        if file.name != "config.json" and not file.name.startswith("model"):
+            file.unlink()
+
+
+def expected(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, VOCABULARY, (SEQUENCES, LENGTH), generator=generator)
+    logits = model(input_ids=ids, use_cache=False).logits
+    losses = torch.nn.functional.cross_entropy(
+        logits[:, :-1].double().flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+    ).view(SEQUENCES, LENGTH - 1)
+    loss = losses.mean()
+    loss.backward()
+    tensors = {
+        "input_ids": ids.to(torch.int32),
+        "logits": logits.detach().float(),
+        "losses": losses.detach().float(),
+        "loss": loss.detach().float().view(1),
+    }
+    for name, parameter in model.named_parameters():  # a tied head appears once, as the embedding
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+        tensors["grad." + name] = parameter.grad
+    return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+
+
+def check_llama3_rope(model):
+    plain = LLAMA3_ROPE["rope_theta"] ** (-torch.arange(0, 8, 2) / 8)
+    ratio = model.model.rotary_emb.inv_freq / plain
+    stretched = 1 / LLAMA3_ROPE["factor"]
+    assert abs(ratio[0] - 1) < 1e-5 and stretched * 1.1 < ratio[1] < 0.9, ratio
+    assert (abs(ratio[2:] - stretched) < 1e-5).all(), ratio
+
+
+def main():
+    output = pathlib.Path(sys.argv[1])
+    torch.use_deterministic_algorithms(True)
+    for seed, (name, config) in enumerate(cases().items(), start=1):
+        directory = output / name
+        directory.mkdir(parents=True, exist_ok=True)
+        model = build(config, seed)
+        save(model, directory)
+        save_file(expected(model, 100 + seed), directory / "expected.safetensors")
+        if name == "llama":
+            check_llama3_rope(model)
+            save(model, output / "llama-sharded", max_shard_size="40KB")
+            save(copy.deepcopy(model).to(torch.bfloat16), output / "llama-bf16")
+            save(copy.deepcopy(model).to(torch.float16), output / "llama-fp16")
+        print(name, sum(file.stat().st_size for file in directory.iterdir()), "bytes")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main()

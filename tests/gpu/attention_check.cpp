@@ -1,0 +1,498 @@
+// Attention of the CUDA world: cuDNN, our own kernels and a float64 reference side by side, then how fast they are.
+// Build (one command, from the root of the repository) and run on a machine with a GPU:
+//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Isrc -o attention_check
+//     tests/gpu/attention_check.cpp src/backend/cuda/{attention,attention_cudnn,attention_graph,cudnn_plan}.cpp
+//     src/backend/cuda/{attention_flash,cuda_common}.cu src/core/error.cpp src/tensor/{tensor,dtype}.cpp -lcudnn -lfmt
+// It ends with 0 if every row is within its tolerance and everything repeatable repeats bit for bit.
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/cuda_common.h"
+
+namespace kintsugi::cuda {
+namespace {
+
+using Values = std::vector<double>;
+
+struct Case {
+  DType dtype;
+  std::int64_t batch, heads, kv_heads, queries, keys, dim;
+  bool alibi = false;
+  bool documents = false;
+};
+
+std::string describe(const Case& c) {
+  return fmt::format("{} {}x{} heads {}/{} dim {}{}{}", to_string(c.dtype), c.batch,
+                     c.queries == c.keys ? fmt::format("{}", c.keys)
+                                         : fmt::format("{} of {}", c.queries, c.keys),
+                     c.heads, c.kv_heads, c.dim, c.alibi ? " alibi" : "",
+                     c.documents ? " documents" : "");
+}
+
+// ---- memory
+
+struct Buffer {
+  Buffer(DType dtype, Shape shape) {
+    const Tensor sized(nullptr, dtype, shape);
+    KINTSUGI_CUDA(cudaMalloc(&address, std::max<std::size_t>(sized.bytes(), 1)));
+    tensor = Tensor(address, dtype, shape);
+  }
+  ~Buffer() { cudaFree(address); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  void* address = nullptr;
+  Tensor tensor;
+};
+
+Values widened(DType dtype, const std::vector<char>& raw) {
+  return visit_float(dtype, [&]<class T>() {
+    Values values(raw.size() / sizeof(T));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      T x;
+      std::memcpy(&x, raw.data() + i * sizeof(T), sizeof(T));
+      values[i] = static_cast<double>(static_cast<Accumulator<T>>(x));
+    }
+    return values;
+  });
+}
+
+std::vector<char> narrowed(DType dtype, const Values& values) {
+  return visit_float(dtype, [&]<class T>() {
+    std::vector<char> raw(values.size() * sizeof(T));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const T x = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
+      std::memcpy(raw.data() + i * sizeof(T), &x, sizeof(T));
+    }
+    return raw;
+  });
+}
+
+std::vector<char> download(const Buffer& buffer) {
+  std::vector<char> raw(buffer.tensor.bytes());
+  KINTSUGI_CUDA(cudaDeviceSynchronize());
+  KINTSUGI_CUDA(cudaMemcpy(raw.data(), buffer.address, raw.size(), cudaMemcpyDeviceToHost));
+  return raw;
+}
+
+void upload(Buffer& buffer, const void* data) {
+  KINTSUGI_CUDA(cudaMemcpy(buffer.address, data, buffer.tensor.bytes(), cudaMemcpyHostToDevice));
+}
+
+// The operands of a case as a model holds them: rows [q | k | v], or q beside rows [k | v] where queries are fewer.
+struct Operands {
+  explicit Operands(const Case& c)
+      : together(c.queries == c.keys),
+        first(c.dtype, {c.batch, c.queries, together ? c.heads + 2 * c.kv_heads : c.heads, c.dim}),
+        second(c.dtype, {c.batch, together ? 0 : c.keys, 2 * c.kv_heads, c.dim}) {
+    q = first.tensor.part(2, 0, c.heads);
+    const Tensor& kv = together ? first.tensor : second.tensor;
+    k = kv.part(2, together ? c.heads : 0, c.kv_heads);
+    v = kv.part(2, (together ? c.heads : 0) + c.kv_heads, c.kv_heads);
+  }
+  bool together;
+  Buffer first, second;
+  Tensor q, k, v;
+};
+
+// The elements of a view of one of the buffers, in order.
+Values read(const Operands& x, const Tensor& view) {
+  const bool in_second = !x.together && view.data() != x.q.data();
+  const Buffer& buffer = in_second ? x.second : x.first;
+  const Values all = widened(view.dtype(), download(buffer));
+  const std::int64_t start =
+      (static_cast<char*>(view.data()) - static_cast<char*>(buffer.address)) /
+      static_cast<std::int64_t>(size_of(view.dtype()));
+  Values values;
+  for (std::int64_t b = 0; b < view.extent(0); ++b)
+    for (std::int64_t p = 0; p < view.extent(1); ++p)
+      for (std::int64_t h = 0; h < view.extent(2); ++h)
+        for (std::int64_t d = 0; d < view.extent(3); ++d)
+          values.push_back(all[static_cast<std::size_t>(start + b * view.stride(0) +
+                                                        p * view.stride(1) + h * view.stride(2) + d)]);
+  return values;
+}
+
+// ---- one case on the device
+
+struct Outputs {
+  Values out, lse, dq, dk, dv;
+};
+
+class Trial {
+ public:
+  Trial(const Case& c, unsigned seed)
+      : c_(c),
+        x_(c),
+        dx_(c),
+        out_(c.dtype, {c.batch, c.queries, c.heads, c.dim}),
+        dout_(c.dtype, {c.batch, c.queries, c.heads, c.dim}),
+        lse_(accumulator_of(c.dtype), {c.batch, c.heads, c.queries}),
+        slopes_(DType::F32, {c.heads}),
+        starts_(DType::I32, {c.batch, c.keys}),
+        random_(seed) {
+    for (Buffer* buffer : {&x_.first, &x_.second, &dout_}) fill(*buffer);
+    options_.scale = 1.0 / std::sqrt(static_cast<double>(c.dim));
+    std::vector<float> slopes;
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      slopes.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(c.heads)));
+    upload(slopes_, slopes.data());
+    std::uniform_int_distribution<std::int32_t> length(1, static_cast<std::int32_t>(c.keys / 2 + 1));
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      std::int32_t start = 0, next = length(random_);
+      for (std::int32_t p = 0; p < c.keys; ++p) {
+        if (p == next) start = p, next = p + length(random_);
+        first_key.push_back(start);
+      }
+    }
+    upload(starts_, first_key.data());
+    if (c.alibi) options_.alibi_slopes = slopes_.tensor;
+    if (c.documents) options_.document_start = starts_.tensor;
+    slope.assign(slopes.begin(), slopes.end());
+  }
+
+  void forward(CudaAttention& attention, cudaStream_t stream) {
+    attention.forward(out_.tensor, lse_.tensor, x_.q, x_.k, x_.v, options_, stream);
+  }
+  void backward(CudaAttention& attention, cudaStream_t stream) {
+    attention.backward(dx_.q, dx_.k, dx_.v, dout_.tensor, out_.tensor, lse_.tensor, x_.q, x_.k,
+                       x_.v, options_, stream);
+  }
+  // NaN everywhere: whatever is not written shows.
+  void poison() {
+    for (Buffer* buffer : {&dx_.first, &dx_.second, &out_, &lse_})
+      KINTSUGI_CUDA(cudaMemset(buffer->address, 0xFF, buffer->tensor.bytes()));
+  }
+  std::vector<char> raw_outputs() const {
+    std::vector<char> all;
+    for (const Buffer* buffer : {&out_, &lse_, &dx_.first, &dx_.second}) {
+      const std::vector<char> raw = download(*buffer);
+      all.insert(all.end(), raw.begin(), raw.end());
+    }
+    return all;
+  }
+  Outputs outputs() const {
+    return {widened(c_.dtype, download(out_)), widened(accumulator_of(c_.dtype), download(lse_)),
+            read(dx_, dx_.q), read(dx_, dx_.k), read(dx_, dx_.v)};
+  }
+  Outputs reference() const;
+
+ private:
+  void fill(Buffer& buffer) {
+    std::normal_distribution<double> normal;
+    Values values(static_cast<std::size_t>(buffer.tensor.elements()));
+    for (double& value : values) value = normal(random_);
+    upload(buffer, narrowed(c_.dtype, values).data());
+  }
+
+  Case c_;
+  Operands x_, dx_;
+  Buffer out_, dout_, lse_, slopes_, starts_;
+  AttentionOptions options_;
+  std::mt19937 random_;
+  Values slope;
+  std::vector<std::int32_t> first_key;
+};
+
+// Softmax attention row by row from the definition, and its gradient, in float64.
+Outputs Trial::reference() const {
+  const Values q = read(x_, x_.q), k = read(x_, x_.k), v = read(x_, x_.v);
+  const Values dout = widened(c_.dtype, download(dout_));
+  const auto at = [&](std::int64_t b, std::int64_t p, std::int64_t h, std::int64_t positions,
+                      std::int64_t heads) {
+    return static_cast<std::size_t>(((b * positions + p) * heads + h) * c_.dim);
+  };
+  const auto dot = [&](const double* x, const double* y) {
+    double sum = 0;
+    for (std::int64_t d = 0; d < c_.dim; ++d) sum += x[d] * y[d];
+    return sum;
+  };
+  const auto add = [&](double* y, double a, const double* x) {
+    for (std::int64_t d = 0; d < c_.dim; ++d) y[d] += a * x[d];
+  };
+  Outputs r{Values(q.size()), {}, Values(q.size()), Values(k.size()), Values(k.size())};
+  for (std::int64_t b = 0; b < c_.batch; ++b)
+    for (std::int64_t h = 0; h < c_.heads; ++h)
+      for (std::int64_t i = 0; i < c_.queries; ++i) {
+        const std::int64_t position = c_.keys - c_.queries + i, kv = h / (c_.heads / c_.kv_heads);
+        const std::int64_t first =
+            c_.documents ? first_key[static_cast<std::size_t>(b * c_.keys + position)] : 0;
+        const std::size_t row = at(b, i, h, c_.queries, c_.heads);
+        Values p;
+        for (std::int64_t j = first; j <= position; ++j)
+          p.push_back(options_.scale * dot(&q[row], &k[at(b, j, kv, c_.keys, c_.kv_heads)]) +
+                      (c_.alibi ? slope[static_cast<std::size_t>(h)] * static_cast<double>(j) : 0));
+        const double top = *std::max_element(p.begin(), p.end());
+        double total = 0;
+        for (double& x : p) total += x = std::exp(x - top);
+        r.lse.push_back(top + std::log(total));
+        for (std::size_t j = 0; j < p.size(); ++j)
+          add(&r.out[row], p[j] /= total,
+              &v[at(b, first + static_cast<std::int64_t>(j), kv, c_.keys, c_.kv_heads)]);
+        const double delta = dot(&r.out[row], &dout[row]);
+        for (std::size_t j = 0; j < p.size(); ++j) {
+          const std::size_t key =
+              at(b, first + static_cast<std::int64_t>(j), kv, c_.keys, c_.kv_heads);
+          const double ds = p[j] * (dot(&dout[row], &v[key]) - delta) * options_.scale;
+          add(&r.dv[key], p[j], &dout[row]);
+          add(&r.dq[row], ds, &k[key]);
+          add(&r.dk[key], ds, &q[row]);
+        }
+      }
+  return r;
+}
+
+double relative_error(const Values& found, const Values& expected) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += (found[i] - expected[i]) * (found[i] - expected[i]);
+    size += expected[i] * expected[i];
+  }
+  // Gradients that vanish (one key only) count absolutely.
+  return std::sqrt(difference / std::max(size, 1e-3 * static_cast<double>(expected.size())));
+}
+
+// ---- the checks
+
+struct Way {
+  const char* name;
+  AttentionChoice choice;
+  bool deterministic;
+};
+constexpr Way kWays[] = {{"portable", AttentionChoice::Portable, false},
+                         {"cuDNN", AttentionChoice::Cudnn, false},
+                         {"cuDNN determ.", AttentionChoice::Cudnn, true}};
+
+class Checks {
+ public:
+  Checks() { KINTSUGI_CUDA(cudaStreamCreate(&stream_)); }
+  ~Checks() { cudaStreamDestroy(stream_); }
+
+  void accuracy(const Case& c);
+  void captured(const Case& c);
+  void speed(const Case& c);
+  int failures() const { return failures_; }
+
+ private:
+  CudaAttention& attention(const Way& way) {
+    attention_.set_choice(way.choice);
+    attention_.set_deterministic(way.deterministic);
+    return attention_;
+  }
+  // Forward and backward; false where cuDNN does not serve, which is printed.
+  bool run(Trial& trial, const Case& c, const Way& way) {
+    try {
+      trial.poison();
+      trial.forward(attention(way), stream_);
+      trial.backward(attention(way), stream_);
+      KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
+      return true;
+    } catch (const Failure& failure) {
+      fmt::print("{:<44} {:<14} {}\n", describe(c), way.name, failure.what());
+      return false;
+    }
+  }
+  void verdict(bool good) {
+    if (!good) ++failures_;
+    fmt::print("  {}\n", good ? "ok" : "WRONG");
+    std::fflush(stdout);
+  }
+  double median_ms(const std::function<void()>& work);
+
+  cudaStream_t stream_ = nullptr;
+  CudaAttention attention_;
+  int failures_ = 0;
+  unsigned seed_ = std::random_device{}();
+};
+
+void Checks::accuracy(const Case& c) {
+  const bool is16 = size_of(c.dtype) == 2;
+  const double tolerance = c.dtype == DType::BF16  ? 1e-2
+                           : c.dtype == DType::F16 ? 2e-3
+                           : c.dtype == DType::F32 ? 1e-5
+                                                   : 1e-13;
+  const double lse_tolerance = c.dtype == DType::F64 ? 1e-14 : 1e-5;
+  Trial trial(c, seed_++);
+  const Outputs expected = trial.reference();
+  for (const Way& way : kWays) {
+    if (way.choice == AttentionChoice::Cudnn && (!is16 || c.queries != c.keys || c.dim % 8 != 0))
+      continue;
+    if (!run(trial, c, way)) continue;
+    const Outputs found = trial.outputs();
+    const std::vector<char> bits = trial.raw_outputs();
+    bool repeats = run(trial, c, way) && bits == trial.raw_outputs();
+    const double errors[] = {relative_error(found.out, expected.out),
+                             relative_error(found.dq, expected.dq),
+                             relative_error(found.dk, expected.dk),
+                             relative_error(found.dv, expected.dv)};
+    const double lse_error = relative_error(found.lse, expected.lse);
+    fmt::print("{:<44} {:<14} {:8.1e} {:8.1e} {:8.1e} {:8.1e} {:8.1e} {:>4} {:<34}", describe(c),
+               way.name, errors[0], lse_error, errors[1], errors[2], errors[3],
+               repeats ? "yes" : "no", attention_.last_kernel());
+    bool good = lse_error <= lse_tolerance;  // false for NaN
+    for (const double error : errors) good = good && error <= tolerance;
+    const bool must_repeat = way.choice == AttentionChoice::Portable || way.deterministic;
+    verdict(good && (repeats || !must_repeat));
+  }
+}
+
+// The same bits from a captured graph as from direct calls.
+void Checks::captured(const Case& c) {
+  for (const Way& way : kWays) {
+    Trial trial(c, seed_++);
+    if (!run(trial, c, {way.name, way.choice, true})) continue;
+    const std::vector<char> bits = trial.raw_outputs();
+    trial.poison();
+    KINTSUGI_CUDA(cudaDeviceSynchronize());
+    const std::size_t bytes = attention_.own_bytes();
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    KINTSUGI_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    trial.forward(attention_, stream_);
+    trial.backward(attention_, stream_);
+    KINTSUGI_CUDA(cudaStreamEndCapture(stream_, &graph));
+    KINTSUGI_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    KINTSUGI_CUDA(cudaGraphLaunch(executable, stream_));
+    KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
+    const bool same = bits == trial.raw_outputs();
+    fmt::print("{:<44} {:<14} captured graph: {}, {} bytes more", describe(c), way.name,
+               same ? "the same bits" : "OTHER RESULTS", attention_.own_bytes() - bytes);
+    verdict(same && attention_.own_bytes() == bytes);
+    KINTSUGI_CUDA(cudaGraphExecDestroy(executable));
+    KINTSUGI_CUDA(cudaGraphDestroy(graph));
+  }
+}
+
+double Checks::median_ms(const std::function<void()>& work) {
+  constexpr int kWarmUp = 3, kRepeats = 11;
+  std::vector<float> times;
+  cudaEvent_t begin, end;
+  KINTSUGI_CUDA(cudaEventCreate(&begin));
+  KINTSUGI_CUDA(cudaEventCreate(&end));
+  for (int i = 0; i < kWarmUp + kRepeats; ++i) {
+    float ms = 0;
+    KINTSUGI_CUDA(cudaEventRecord(begin, stream_));
+    work();
+    KINTSUGI_CUDA(cudaEventRecord(end, stream_));
+    KINTSUGI_CUDA(cudaEventSynchronize(end));
+    KINTSUGI_CUDA(cudaEventElapsedTime(&ms, begin, end));
+    if (i >= kWarmUp) times.push_back(ms);
+    if (ms > 300) break;  // slow enough to be known after one run
+    if (i == kWarmUp - 1) times.clear();
+  }
+  if (times.empty()) times.push_back(0);
+  std::sort(times.begin(), times.end());
+  KINTSUGI_CUDA(cudaEventDestroy(begin));
+  KINTSUGI_CUDA(cudaEventDestroy(end));
+  return times[times.size() / 2];
+}
+
+// TFLOP/s with the causal half counted, and the distance from our own kernel's results.
+void Checks::speed(const Case& c) {
+  Trial trial(c, seed_++);
+  const double flops = 2.0 * static_cast<double>(c.batch * c.heads) *
+                       static_cast<double>(c.keys) * static_cast<double>(c.keys) *
+                       static_cast<double>(c.dim);
+  std::optional<Outputs> portable;
+  for (const Way& way : kWays) {
+    if (!run(trial, c, way)) continue;
+    const Outputs found = trial.outputs();
+    if (!portable) portable = found;
+    const double forward_ms = median_ms([&] { trial.forward(attention(way), stream_); });
+    const double backward_ms = median_ms([&] { trial.backward(attention(way), stream_); });
+    const double error = std::max({relative_error(found.out, portable->out),
+                                   relative_error(found.dq, portable->dq),
+                                   relative_error(found.dk, portable->dk),
+                                   relative_error(found.dv, portable->dv)});
+    fmt::print("{:<44} {:<14} {:8.3f} {:8.3f} {:8.1f} {:8.1f} {:9.1e} {:<34}", describe(c),
+               way.name, forward_ms, backward_ms, flops / forward_ms * 1e-9,
+               2.5 * flops / backward_ms * 1e-9, error, attention_.last_kernel());
+    verdict(error <= 1e-2);
+  }
+  fmt::print("{:<44} memory of the attention: {:.1f} MiB\n", "",
+             static_cast<double>(attention_.own_bytes()) / (1 << 20));
+}
+
+int check_all() {
+  constexpr DType kBf16 = DType::BF16, kF16 = DType::F16, kF32 = DType::F32, kF64 = DType::F64;
+  cudaDeviceProp device;
+  KINTSUGI_CUDA(cudaGetDeviceProperties(&device, 0));
+  fmt::print("{}, cuDNN {}\n\nRelative errors against float64\n", device.name, cudnnGetVersion());
+  fmt::print("{:<44} {:<14} {:>8} {:>8} {:>8} {:>8} {:>8} {:>4} kernel of the backward\n", "", "",
+             "out", "lse", "dq", "dk", "dv", "rep.");
+  Checks checks;
+  for (const Case& c : {
+           Case{kF64, 2, 4, 2, 70, 70, 20, true, true},
+           Case{kF64, 1, 2, 1, 9, 67, 130, true},
+           Case{kF64, 1, 2, 2, 40, 40, 256},
+           Case{kF32, 2, 6, 2, 130, 130, 64},
+           Case{kF32, 1, 3, 3, 131, 131, 100, true, true},
+           Case{kF32, 2, 4, 4, 66, 131, 192},
+           Case{kF32, 3, 6, 2, 1, 300, 128, true},
+           Case{kF16, 2, 4, 2, 256, 256, 64},
+           Case{kF16, 1, 4, 4, 200, 200, 128, true},
+           Case{kBf16, 2, 5, 5, 65, 65, 20, true},
+           Case{kBf16, 2, 6, 2, 5, 200, 64, true, true},
+           Case{kBf16, 2, 6, 2, 256, 256, 64},
+           Case{kBf16, 2, 4, 4, 256, 256, 128},
+           Case{kBf16, 2, 4, 4, 384, 384, 64, true},
+           Case{kBf16, 1, 6, 2, 256, 256, 128, true},
+           Case{kBf16, 2, 4, 4, 384, 384, 64, false, true},
+           Case{kBf16, 2, 6, 2, 256, 256, 128, true, true},
+           Case{kBf16, 1, 4, 2, 256, 256, 80},
+           Case{kBf16, 1, 4, 4, 256, 256, 96},
+           Case{kBf16, 1, 4, 2, 256, 256, 256},
+           Case{kBf16, 2, 4, 4, 200, 200, 64},
+           Case{kBf16, 2, 6, 2, 130, 130, 64, true},
+           Case{kBf16, 2, 4, 2, 333, 333, 128, true, true},
+           Case{kBf16, 2, 2, 1, 17, 17, 64},
+           Case{kBf16, 3, 2, 2, 2, 2, 64},
+           Case{kBf16, 2, 5, 5, 65, 65, 8, true},
+           Case{kBf16, 1, 1, 1, 1, 1, 64},
+       })
+    checks.accuracy(c);
+
+  fmt::print("\nCUDA graphs (deterministic)\n");
+  checks.captured({kBf16, 2, 6, 2, 256, 256, 64});
+  checks.captured({kBf16, 2, 4, 4, 200, 200, 128, true, true});
+
+  fmt::print("\nSpeed, and the largest relative distance from our own kernel\n");
+  fmt::print("{:<44} {:<14} {:>8} {:>8} {:>8} {:>8} {:>9} kernel of the backward\n", "", "",
+             "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "distance");
+  for (const Case& c : {
+           Case{kBf16, 4, 32, 8, 4096, 4096, 64},
+           Case{kBf16, 2, 32, 8, 8192, 8192, 128},
+           Case{kBf16, 64, 12, 12, 1024, 1024, 64},
+           Case{kBf16, 8, 28, 4, 1024, 1024, 128},
+           Case{kBf16, 8, 16, 16, 2048, 2048, 128, true},
+           Case{kBf16, 8, 16, 16, 2048, 2048, 128, false, true},
+           Case{kBf16, 8, 16, 16, 2048, 2048, 128},
+           Case{kBf16, 16, 25, 25, 1000, 1000, 64},
+       })
+    checks.speed(c);
+  fmt::print("\n{} failures\n", checks.failures());
+  return checks.failures() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kintsugi::cuda
+
+int main() {
+  try {
+    return kintsugi::cuda::check_all();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,428 @@
+#include "train/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace kintsugi {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// The example of the design, word for word.
+const std::string kContract = R"(run:       {dir: runs/demo, seed: 1}
+model:     {preset: llama-tiny}          # or {config: path/config.json}; any field may be overridden here
+data:      {train: [{path: corpus.txt, weight: 1.0}], valid_fraction: 0.05, tokenizer: bytes, sequence_length: 256}
+batch:     {global: 32, micro: 8}        # sequences per optimizer step, and per forward pass on one rank
+optimizer: {lr: 1e-3, min_lr: 1e-4, warmup_steps: 50, schedule: cosine, weight_decay: 0.1, betas: [0.9, 0.95], eps: 1e-8, clip: 1.0}
+train:     {steps: 500, eval_every: 100, checkpoint_every: 250, precision: fp32, dropout: 0.0}
+layout:    {tp: 1, cp: 1, pp: 1, dp: auto, chunks: 1, zero: 0, shard_group: 0, sequence_parallel: false, schedule: 1f1b, recompute: none}
+device:    auto                          # cpu, cuda
+)";
+
+const std::string kShort = "model: {preset: llama-tiny}\ndata: {train: [{path: a.txt}]}\n";
+
+RunConfig parse(const std::string& text, const std::vector<std::string>& set = {}) {
+  return parse_run_config(text, "demo.yaml", set);
+}
+
+std::string error_of(const std::string& text, const std::vector<std::string>& set = {}) {
+  try {
+    parse(text, set);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// What the short configuration says to one override.
+std::string set_error(const std::string& assignment) { return error_of(kShort, {assignment}); }
+
+TEST(RunConfigReading, TheContract) {
+  const RunConfig config = parse(kContract);
+  EXPECT_EQ(config.run.dir, "runs/demo");
+  EXPECT_EQ(config.run.seed, 1u);
+  EXPECT_EQ(config.model_preset, "llama-tiny");
+  EXPECT_EQ(config.model, load_preset("llama-tiny"));
+  ASSERT_EQ(config.data.train.size(), 1u);
+  EXPECT_EQ(config.data.train[0].path, "corpus.txt");
+  EXPECT_EQ(config.data.train[0].weight, 1.0);
+  EXPECT_EQ(config.data.valid_fraction, 0.05);
+  EXPECT_EQ(config.data.tokenizer, "bytes");
+  EXPECT_EQ(config.data.sequence_length, 256);
+  EXPECT_EQ(config.batch.global, 32);
+  EXPECT_EQ(config.batch.micro, 8);
+  EXPECT_EQ(config.optimizer.lr, 1e-3);
+  EXPECT_EQ(config.optimizer.min_lr, 1e-4);
+  EXPECT_EQ(config.optimizer.warmup_steps, 50);
+  EXPECT_EQ(config.optimizer.schedule, LrSchedule::Cosine);
+  EXPECT_EQ(config.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(config.optimizer.betas, (std::array{0.9, 0.95}));
+  EXPECT_EQ(config.optimizer.eps, 1e-8);
+  EXPECT_EQ(config.optimizer.clip, 1.0);
+  EXPECT_EQ(config.train.steps, 500);
+  EXPECT_EQ(config.train.eval_every, 100);
+  EXPECT_EQ(config.train.checkpoint_every, 250);
+  EXPECT_EQ(config.train.precision, DType::F32);
+  EXPECT_EQ(config.train.dropout, 0.0);
+  EXPECT_EQ(config.layout, LayoutConfig{});
+  EXPECT_EQ(config.device, DeviceChoice::Auto);
+}
+
+TEST(RunConfigReading, DefaultsAreThoseOfTheContract) {
+  RunConfig expected = parse(kContract);
+  expected.run.dir = "runs/run";
+  expected.data.train[0].path = "a.txt";
+  EXPECT_EQ(parse(kShort), expected);
+  EXPECT_EQ(parse(kShort + "layout:\n").layout, LayoutConfig{});
+}
+
+TEST(RunConfigReading, EveryKindOfValue) {
+  const RunConfig config = parse(R"(
+run: {dir: "a dir", seed: 18446744073709551615}
+model: {preset: gpt2-tiny, layers: 2}
+data:
+  train:
+    - {path: a.txt, weight: 0.25}
+    - path: 'b #1.txt'
+  tokenizer: t.json
+  sequence_length: 512
+batch: {global: 4k, micro: 1e2}
+optimizer: {schedule: wsd, decay_steps: 1_000, betas: [0, 0.999], clip: 0}
+train:
+  steps: 2M
+  eval_every: 0
+  precision: fp16
+  loss_scale: {initial: 65536, hysteresis: 1}
+layout: {dp: 1, recompute: full, sequence_parallel: off}
+device: cuda
+threads: 3
+)",
+                                 {"batch.global=400"});
+  EXPECT_EQ(config.run.dir, "a dir");
+  EXPECT_EQ(config.run.seed, UINT64_MAX);
+  EXPECT_EQ(config.model.layers, 2);
+  EXPECT_EQ(config.model.family, Family::Gpt2);
+  EXPECT_EQ(config.data.train.at(0).weight, 0.25);
+  EXPECT_EQ(config.data.train.at(1).path, "b #1.txt");
+  EXPECT_EQ(config.data.train.at(1).weight, 1.0);
+  EXPECT_EQ(config.batch.global, 400);
+  EXPECT_EQ(config.batch.micro, 100);
+  EXPECT_EQ(config.optimizer.schedule, LrSchedule::Wsd);
+  EXPECT_EQ(config.optimizer.decay_steps, 1000);
+  EXPECT_EQ(config.optimizer.betas, (std::array{0.0, 0.999}));
+  EXPECT_EQ(config.train.steps, 2'000'000);
+  EXPECT_EQ(config.train.precision, DType::F16);
+  EXPECT_EQ(config.train.loss_scale.initial, 65536.0);
+  EXPECT_EQ(config.train.loss_scale.hysteresis, 1);
+  EXPECT_EQ(config.train.loss_scale.growth_interval, 1000);
+  EXPECT_EQ(config.layout.dp, 1);
+  EXPECT_EQ(config.layout.recompute, Recompute::Full);
+  EXPECT_EQ(config.device, DeviceChoice::Cuda);
+  EXPECT_EQ(config.threads, 3);
+}
+
+TEST(RunConfigReading, TheEndOfARun) {
+  EXPECT_EQ(parse(kShort).total_steps(), 500);
+  // 32 x 256 = 8192 tokens per step.
+  EXPECT_EQ(parse(kShort, {"train.tokens=8192000"}).total_steps(), 1000);
+  EXPECT_EQ(parse(kShort, {"train.tokens=8192001"}).total_steps(), 1001);
+  EXPECT_EQ(parse(kShort, {"train.tokens=8192000", "train.steps=700"}).total_steps(), 700);
+  EXPECT_EQ(parse(kShort, {"train.tokens=819200", "train.steps=700"}).total_steps(), 100);
+  EXPECT_THAT(set_error("train.steps=0"), HasSubstr("the run has no end"));
+  // A saved run may be prolonged.
+  const std::string saved = to_yaml(parse(kShort, {"train.tokens=8192000"}));
+  EXPECT_EQ(parse(saved, {"train.tokens=16384000"}).total_steps(), 2000);
+}
+
+TEST(RunConfigErrors, UnknownKeys) {
+  EXPECT_EQ(error_of(kShort + "optimizer:\n  lr: 1e-3\n  warmup_step: 5\n"),
+            "demo.yaml line 5: unknown key 'optimizer.warmup_step'; did you mean "
+            "'optimizer.warmup_steps'?");
+  EXPECT_EQ(error_of(kShort + "optimiser: {}\n"),
+            "demo.yaml line 3: unknown key 'optimiser'; did you mean 'optimizer'?");
+  EXPECT_EQ(error_of(kShort + "train: {lr: 1}\n"),
+            "demo.yaml line 3: unknown key 'train.lr'; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(error_of(kShort + "train: {loss_scale: {inital: 1}}\n"),
+            "demo.yaml line 3: unknown key 'train.loss_scale.inital'; did you mean "
+            "'train.loss_scale.initial'?");
+  EXPECT_EQ(
+      error_of("model: {preset: llama-tiny}\ndata:\n  train:\n    - {path: a}\n    - {path: b, "
+               "wieght: 2}\n"),
+      "demo.yaml line 5: unknown key 'data.train[1].wieght'; did you mean 'data.train[1].weight'?");
+  EXPECT_EQ(set_error("optimizer.lrr=1"),
+            "--set optimizer.lrr=1: unknown key 'optimizer.lrr'; did you mean 'optimizer.lr'?");
+  EXPECT_THAT(error_of(kShort + "batch: {utterly_different: 1}\n"),
+              HasSubstr("the keys are global, micro"));
+  const std::string model =
+      error_of("model: {preset: llama-tiny, hiden_size: 64}\ndata: {train: [{path: a}]}\n");
+  EXPECT_THAT(model, StartsWith("demo.yaml line 1: "));
+  EXPECT_THAT(model, HasSubstr("'model.hiden_size'"));
+  EXPECT_THAT(model, HasSubstr("hidden_size'"));
+}
+
+TEST(RunConfigErrors, WrongTypes) {
+  EXPECT_EQ(error_of(kShort + "optimizer:\n  lr: [1]\n"),
+            "demo.yaml line 4: optimizer.lr: a number is expected, found a list");
+  EXPECT_EQ(error_of(kShort + "optimizer: {lr: }\n"),
+            "demo.yaml line 3: optimizer.lr: a number is expected, found nothing");
+  EXPECT_THAT(error_of(kShort + "optimizer: {lr: fast}\n"),
+              StartsWith("demo.yaml line 3: optimizer.lr: 'fast' is not a number"));
+  EXPECT_THAT(error_of(kShort + "batch: 7\n"),
+              HasSubstr("batch: a map of keys is expected, found '7'"));
+  EXPECT_THAT(error_of(kShort + "train: {steps: 1.5}\n"),
+              HasSubstr("train.steps: '1.5' is not a whole number"));
+  EXPECT_THAT(set_error("layout.sequence_parallel=maybe"),
+              HasSubstr("'maybe' is neither true nor false"));
+  EXPECT_THAT(set_error("optimizer.schedule=cosin"),
+              HasSubstr("optimizer.schedule: 'cosin' is not cosine, linear, wsd or constant"));
+  EXPECT_THAT(set_error("train.precision=fp8"), HasSubstr("'fp8' is not a precision"));
+  EXPECT_THAT(set_error("device=gpu"), HasSubstr("'gpu' is not auto, cpu or cuda"));
+  EXPECT_THAT(set_error("optimizer.betas=0.9"), HasSubstr("a list of 2 is expected, found '0.9'"));
+  EXPECT_THAT(set_error("optimizer.betas=[0.9]"),
+              HasSubstr("a list of 2 is expected, found one of 1"));
+  EXPECT_THAT(set_error("optimizer.betas=[0.9, {}]"),
+              HasSubstr("expected in the list, found a map"));
+  EXPECT_THAT(set_error("data.train=a.txt"),
+              HasSubstr("data.train: a list of maps is expected, found 'a.txt'"));
+  EXPECT_THAT(set_error("data.train=[a.txt]"),
+              HasSubstr("data.train: item 0 must be a map of keys, found 'a.txt'"));
+  EXPECT_THAT(set_error("layout.dp=many"), HasSubstr("layout.dp: 'many' is not a whole number"));
+  EXPECT_THAT(set_error("model=llama-tiny"),
+              HasSubstr("demo.yaml (with --set model=llama-tiny): "));
+}
+
+TEST(RunConfigErrors, Ranges) {
+  EXPECT_EQ(set_error("optimizer.lr=-1"),
+            "--set optimizer.lr=-1: optimizer.lr is -1: it must be above 0");
+  EXPECT_EQ(error_of(kShort + "optimizer:\n  betas: [0.9, 1]\n"),
+            "demo.yaml line 4: optimizer.betas is 1: it must be at least 0 and below 1");
+  for (const char* assignment : {"data.valid_fraction=1",
+                                 "data.valid_fraction=-0.1",
+                                 "data.sequence_length=0",
+                                 "batch.global=0",
+                                 "batch.micro=0",
+                                 "optimizer.min_lr=-1",
+                                 "optimizer.warmup_steps=-1",
+                                 "optimizer.weight_decay=-1",
+                                 "optimizer.eps=0",
+                                 "optimizer.clip=-1",
+                                 "train.steps=-1",
+                                 "train.tokens=-1",
+                                 "train.eval_batches=0",
+                                 "train.log_every=0",
+                                 "train.dropout=1",
+                                 "train.dropout=-0.5",
+                                 "train.loss_scale.growth_interval=0",
+                                 "train.loss_scale.minimum=0",
+                                 "layout.zero=4",
+                                 "layout.tp=0",
+                                 "layout.dp=0",
+                                 "threads=-1"})
+    EXPECT_THAT(set_error(assignment), HasSubstr(": it must be ")) << assignment;
+  EXPECT_THAT(set_error("data.train=[{path: a, weight: 0}]"),
+              HasSubstr("data.train[0].weight is 0: it must be above 0"));
+  EXPECT_THAT(set_error("run.seed=-1"), HasSubstr("run.seed: '-1' is below zero"));
+  EXPECT_THAT(set_error("run.dir=''"),
+              HasSubstr("run.dir: a text is expected, found an empty one"));
+}
+
+TEST(RunConfigErrors, KeysThatDisagree) {
+  EXPECT_EQ(error_of(kShort + "batch:\n  micro: 8\n  global: 30\n"),
+            "demo.yaml line 5: batch.global is 30, which is not a multiple of batch.micro 8: use "
+            "24 or 32");
+  EXPECT_EQ(
+      set_error("batch.global=5"),
+      "--set batch.global=5: batch.global is 5, which is not a multiple of batch.micro 8: use 8");
+  EXPECT_THAT(set_error("optimizer.min_lr=0.01"),
+              HasSubstr("optimizer.min_lr is 0.01, above optimizer.lr 0.001"));
+  EXPECT_THAT(set_error("optimizer.warmup_steps=501"),
+              HasSubstr("is 501, but the run has only 500 steps"));
+  EXPECT_EQ(set_error("optimizer.warmup_steps=500"), "no error");
+  EXPECT_THAT(set_error("optimizer.decay_steps=5"), HasSubstr("schedule cosine has no such phase"));
+  EXPECT_THAT(error_of(kShort, {"optimizer.schedule=wsd", "optimizer.decay_steps=451"}),
+              HasSubstr("passes the run's 500"));
+  EXPECT_EQ(error_of(kShort, {"optimizer.schedule=wsd", "optimizer.decay_steps=450"}), "no error");
+  EXPECT_THAT(set_error("train.loss_scale.initial=0.5"),
+              HasSubstr("below train.loss_scale.minimum 1"));
+  EXPECT_THAT(set_error("data.train=[]"), HasSubstr("data.train is empty"));
+  EXPECT_THAT(set_error("data.train=[{weight: 1}]"), HasSubstr("an item without a path"));
+  EXPECT_THAT(error_of("data: {train: [{path: a}]}"),
+              HasSubstr("demo.yaml says nothing about the model"));
+  EXPECT_THAT(
+      error_of("model: {preset: gpt2-tiny}\ndata: {train: [{path: a}], sequence_length: 513}\n"),
+      HasSubstr("data.sequence_length is 513, but the learned positions of the model end at 512"));
+  EXPECT_EQ(set_error("data.sequence_length=513"), "no error");  // rotary positions have no table
+  EXPECT_THAT(error_of(kShort + "batch: {}\nbatch: {}\n"),
+              HasSubstr("line 4: batch is given twice"));
+}
+
+TEST(RunConfigErrors, OneProcessOnly) {
+  EXPECT_EQ(
+      set_error("layout.tp=2"),
+      "--set layout.tp=2: layout.tp is 2, but this build runs on one process only: set it to 1");
+  for (const char* assignment :
+       {"layout.cp=2", "layout.pp=2", "layout.dp=2", "layout.chunks=2", "layout.zero=1",
+        "layout.shard_group=1", "layout.sequence_parallel=true"})
+    EXPECT_THAT(set_error(assignment), HasSubstr("this build runs on one process only"))
+        << assignment;
+  for (const char* assignment :
+       {"layout.dp=1", "layout.dp=auto", "layout.recompute=full", "layout.recompute=selective"})
+    EXPECT_EQ(set_error(assignment), "no error") << assignment;
+}
+
+TEST(RunConfigModel, PresetsFieldsAndFiles) {
+  const RunConfig config = parse(kShort, {"model.layers=2", "model.tied=false"});
+  EXPECT_EQ(config.model.layers, 2);
+  EXPECT_FALSE(config.model.tied);
+  EXPECT_EQ(config.model.hidden_size, load_preset("llama-tiny").hidden_size);
+  EXPECT_THAT(set_error("model.preset=llama-tyny"), HasSubstr("llama-tiny"));
+  EXPECT_THAT(set_error("model.layers=many"), HasSubstr("--set model.layers=many"));
+  const std::string directory = std::string(KINTSUGI_TEST_DATA) + "/qwen3";
+  const RunConfig from_file =
+      parse("model: {config: " + directory + ", layers: 3}\ndata: {train: [{path: a}]}\n");
+  EXPECT_EQ(from_file.model_config, directory);
+  EXPECT_EQ(from_file.model.family, Family::Qwen3);
+  EXPECT_EQ(from_file.model.vocab_size, 67);
+  EXPECT_EQ(from_file.model.layers, 3);
+}
+
+// The names of preset and config.json are remembered in a comment only.
+RunConfig without_origin(RunConfig config) {
+  config.model_preset.clear();
+  config.model_config.clear();
+  return config;
+}
+
+TEST(RunConfigWriting, ReadsBackToTheSame) {
+  const std::vector<std::string> unusual = {
+      "run.dir='a: \"b\" #c'",
+      "run.seed=18446744073709551615",
+      "model.preset=llama-8b",
+      "model.norm_eps=1.2345678901234567e-6",
+      "data.train=[{path: 'x y', weight: 0.1}, {path: -z}, {path: 'null'}]",
+      "data.valid_fraction=0",
+      "optimizer={lr: 0.30000000000000004, min_lr: 1e-300, schedule: linear}",
+      "train={steps: 77, tokens: 1T, precision: bf16, dropout: 0.1}",
+      "optimizer.warmup_steps=3",
+      "train.loss_scale={initial: 7.5, minimum: 0.25}",
+      "layout={dp: 1, recompute: selective}",
+      "device=cpu",
+      "threads=12"};
+  for (const auto& overrides : {std::vector<std::string>{}, unusual}) {
+    const RunConfig config = parse(kShort, overrides);
+    const std::string text = to_yaml(config);
+    EXPECT_EQ(parse(text), without_origin(config)) << text;
+    EXPECT_EQ(
+        to_yaml(parse(text)).size() + std::string(" # from preset " + config.model_preset).size(),
+        text.size());
+  }
+}
+
+TEST(RunConfigWriting, EveryKeyOnce) {
+  const std::string text = to_yaml(parse(kShort));
+  EXPECT_THAT(
+      text,
+      StartsWith(
+          "run:\n  dir: runs/run\n  seed: 1\nmodel: # from preset llama-tiny\n  family: llama\n"));
+  EXPECT_THAT(text, HasSubstr("\ndata:\n  train:\n    - path: a.txt\n      weight: 1"));
+  EXPECT_THAT(text, HasSubstr("\n  betas: [0.9, 0.95]\n"));
+  EXPECT_THAT(text, HasSubstr("\n  loss_scale:\n    initial: 4294967296"));
+  for (const std::string& key : run_config_keys()) {
+    if (key == "model.preset" || key == "model.config") continue;
+    const std::string last = key.substr(key.rfind('.') + 1);
+    EXPECT_THAT(text, HasSubstr((key == last ? "\n" : " ") + last + ":")) << key;
+  }
+}
+
+TEST(RunConfigWriting, KnownKeys) {
+  const auto keys = run_config_keys();
+  for (const char* key :
+       {"run.dir", "model.preset", "model.layers", "data.train", "optimizer.betas",
+        "train.loss_scale.minimum", "layout.recompute", "device", "threads"})
+    EXPECT_THAT(keys, Contains(key));
+  EXPECT_THAT(keys, Not(Contains("train.loss_scale")));
+}
+
+TEST(RunConfigFiles, ExamplesAreValid) {
+  int examples = 0;
+  for (const auto& file : std::filesystem::directory_iterator(KINTSUGI_SOURCE "/examples")) {
+    if (file.path().extension() != ".yaml") continue;
+    ++examples;
+    const RunConfig config = load_run_config(file.path());
+    EXPECT_EQ(parse(to_yaml(config)), without_origin(config)) << file.path();
+  }
+  EXPECT_GE(examples, 1);
+  EXPECT_THROW(load_run_config("no/such/file.yaml"), UserError);
+}
+
+// Damaged text: a configuration that survives being written and read, or a UserError; nothing else.
+TEST(RunConfigFuzz, ParsesOrIsRefused) {
+  const std::string full = to_yaml(parse(kShort));
+  const std::string alphabet = "{}[]:,-#&*!|>'\"%@`?~ \t\n\r0aeE.=\\\0\x80\xff\xc3\xef\xbb\xbf";
+  std::mt19937_64 random(424242);
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  int accepted = 0;
+  constexpr int kIterations = 6000;
+  for (int i = 0; i < kIterations; ++i) {
+    std::string text = i % 3 == 0 ? kContract : i % 3 == 1 ? full : kShort;
+    for (std::size_t changes = 1 + below(4); changes > 0 && !text.empty(); --changes) {
+      const std::size_t at = below(text.size());
+      switch (below(6)) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+          break;
+        case 2:
+          text.erase(at, 1 + below(12));
+          break;
+        case 3:
+          text.insert(at, text.substr(below(text.size()), below(24)));
+          break;
+        case 4:
+          text.insert(at, 1 + below(4), alphabet[below(alphabet.size())]);
+          break;
+        default:
+          text[at] = alphabet[below(alphabet.size())];
+          break;
+      }
+    }
+    try {
+      const RunConfig config = parse(text);
+      ASSERT_EQ(parse(to_yaml(config)), without_origin(config)) << text;
+      ++accepted;
+    } catch (const UserError&) {
+    }
+  }
+  EXPECT_GT(accepted, kIterations / 100);
+  EXPECT_LT(accepted, kIterations);
+}
+
+TEST(RunConfigFuzz, Overrides) {
+  const std::string seed = "optimizer.betas=[0.9, 0.95]";
+  const std::string alphabet = "{}[]:,-#&*!|>'\".= \n0a";
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 1500; ++i) {
+    std::string assignment = seed;
+    for (int change = 0; change < 3; ++change)
+      assignment[random() % assignment.size()] = alphabet[random() % alphabet.size()];
+    try {
+      const RunConfig config = parse(kShort, {assignment});
+      EXPECT_EQ(parse(to_yaml(config)), without_origin(config)) << assignment;
+    } catch (const UserError&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi
