@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <fstream>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 
@@ -46,7 +47,7 @@ void TuningCache::store(const std::string& key, const std::string& value) {
     std::error_code ignored;  // the write below says what is wrong
     if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
     write_file_atomically(path_, text);
-  } catch (const Failure&) {
+  } catch (const std::runtime_error&) {
     writable_ = false;
   }
 }

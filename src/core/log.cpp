@@ -53,6 +53,10 @@ void open_log_file(const std::filesystem::path& path) {
 
 void close_log_file() { file_logger().reset(); }
 
+void log_to_file(std::string_view message) {
+  if (const auto& logger = file_logger()) logger->info("{}", message);
+}
+
 void log_message(LogLevel level, std::string_view message) {
   if (live_line_shown()) {
     std::fputs("\r\x1b[K", stdout);

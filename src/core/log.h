@@ -13,6 +13,8 @@ enum class LogLevel { Info, Warning, Error };
 
 // One message to the terminal and, after open_log_file, to log.txt with the time. May hold several lines.
 void log_message(LogLevel level, std::string_view message);
+// To log.txt alone, for what the live line shows on the terminal.
+void log_to_file(std::string_view message);
 void open_log_file(const std::filesystem::path& path);
 void close_log_file();
 

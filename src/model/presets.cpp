@@ -1,8 +1,10 @@
 #include <fmt/ranges.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -130,6 +132,27 @@ auto reading_yaml(const std::string& source, Read read) {
   }
 }
 
+// YAML::LoadAll would count them, but never ends on a text that starts with a comma (yaml-cpp 0.7).
+bool has_more_documents(const std::string& text) {
+  struct Silent final : YAML::EventHandler {
+    void OnDocumentStart(const YAML::Mark&) override {}
+    void OnDocumentEnd() override {}
+    void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+    void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+    void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  const std::string&) override {}
+    void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                         YAML::EmitterStyle::value) override {}
+    void OnSequenceEnd() override {}
+    void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                    YAML::EmitterStyle::value) override {}
+    void OnMapEnd() override {}
+  } silent;
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  return parser.HandleNextDocument(silent) && parser.HandleNextDocument(silent);
+}
+
 void complete(ModelConfig& config, const std::string& source) {
   try {
     config.complete_and_check();
@@ -141,10 +164,9 @@ void complete(ModelConfig& config, const std::string& source) {
 // The fields of a text, without what is derived from them.
 ModelConfig parse_fields(const std::string& text, const std::string& source, ModelConfig config) {
   return reading_yaml(source, [&] {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() != 1)
-      user_error("{} holds {} YAML documents, one is wanted", source, documents.size());
-    read_fields(documents[0], {source, ""}, {}, config);
+    if (has_more_documents(text))
+      user_error("{} holds more than one YAML document, one is wanted", source);
+    read_fields(YAML::Load(text), {source, ""}, {}, config);
     return config;
   });
 }
@@ -157,6 +179,7 @@ ModelConfig preset_fields(const std::string& name) {
              near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
 }
 
+// Keys of a run's model section beside the fields: what the fields stand on.
 const std::vector<std::string> kSectionKeys = {"preset", "config"};
 
 }  // namespace
@@ -220,8 +243,8 @@ std::string model_to_yaml(const ModelConfig& config) {
         });
       text += fmt::format("{}: {}\n", name, field ? "{" + parts + "}" : "null");
     } else {
-      text +=
-          fmt::format("{}: {}\n", name, field);  // fmt writes the shortest digits that read back
+      // fmt writes the shortest digits that read back to the same number.
+      text += fmt::format("{}: {}\n", name, field);
     }
   };
   visit_model_fields(config, write);

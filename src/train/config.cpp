@@ -13,28 +13,27 @@
 namespace kintsugi {
 
 template <>
-struct EnumWords<LrSchedule> {
-  static constexpr std::array<std::string_view, 4> words = {"cosine", "linear", "wsd", "constant"};
-};
-template <>
 struct EnumWords<PipelineSchedule> {
   static constexpr std::array<std::string_view, 1> words = {"1f1b"};
-};
-template <>
-struct EnumWords<Recompute> {
-  static constexpr std::array<std::string_view, 3> words = {"none", "selective", "full"};
 };
 template <>
 struct EnumWords<DeviceChoice> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "cpu", "cuda"};
 };
-// Only the types one can train in, so not every DType has a word here.
-template <>
-struct YamlScalar<DType> {
-  static std::string wanted() { return "fp32, bf16, fp16 or fp64"; }
-  static DType parse(const std::string& text) { return parse_precision(text); }
-  static std::string format(DType value) { return std::string(to_string(value)); }
+
+// Values whose words are kept beside their type.
+template <class T, T (*Parse)(std::string_view)>
+struct NamedScalar {
+  static std::string wanted() { return "a name"; }
+  static T parse(const std::string& text) { return Parse(text); }
+  static std::string format(T value) { return std::string(to_string(value)); }
 };
+template <>
+struct YamlScalar<ScheduleKind> : NamedScalar<ScheduleKind, parse_schedule> {};
+template <>
+struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
+template <>
+struct YamlScalar<DType> : NamedScalar<DType, parse_precision> {};
 
 namespace {
 
@@ -45,9 +44,7 @@ std::string_view word_of(E value) {
 
 }  // namespace
 
-std::string_view to_string(LrSchedule schedule) { return word_of(schedule); }
 std::string_view to_string(PipelineSchedule schedule) { return word_of(schedule); }
-std::string_view to_string(Recompute recompute) { return word_of(recompute); }
 std::string_view to_string(DeviceChoice device) { return word_of(device); }
 
 // ---- the keys, each described once. Upper limits keep products of sizes within 64 bits.
@@ -95,7 +92,7 @@ void describe(V& v, OptimizerConfig& c) {
 }
 
 template <class V>
-void describe(V& v, LossScaleConfig& c) {
+void describe(V& v, LossScaleOptions& c) {
   v("initial", c.initial, above(0));
   v("growth_interval", c.growth_interval, at_least(1));
   v("hysteresis", c.hysteresis, at_least(1));
@@ -107,7 +104,7 @@ void describe(V& v, TrainConfig& c) {
   v("steps", c.steps, between(0, kMaxSteps));
   v("tokens", c.tokens, at_least(0));
   v("eval_every", c.eval_every, at_least(0));
-  v("eval_batches", c.eval_batches, between(1, kMaxSize));
+  v("eval_batches", c.eval_batches, between(0, kMaxSize));
   v("checkpoint_every", c.checkpoint_every, at_least(0));
   v("keep_checkpoints", c.keep_checkpoints, at_least(0));
   v("log_every", c.log_every, at_least(1));
@@ -261,7 +258,7 @@ class Checks {
       complain("optimizer.warmup_steps", "is {}, but the run has only {} steps: use fewer",
                optimizer.warmup_steps, steps);
     if (optimizer.decay_steps == 0) return;
-    if (optimizer.schedule != LrSchedule::Wsd)
+    if (optimizer.schedule != ScheduleKind::Wsd)
       complain("optimizer.decay_steps",
                "is {}, but schedule {} has no such phase: remove it or use wsd",
                optimizer.decay_steps, to_string(optimizer.schedule));
@@ -272,7 +269,7 @@ class Checks {
   }
 
   void check_loss_scale() const {
-    const LossScaleConfig& scale = config_.train.loss_scale;
+    const LossScaleOptions& scale = config_.train.loss_scale;
     if (scale.initial < scale.minimum)
       complain("train.loss_scale.initial", "is {}, below train.loss_scale.minimum {}: raise it",
                scale.initial, scale.minimum);

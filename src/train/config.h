@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/stash.h"
+#include "optim/loss_scaler.h"
+#include "optim/schedule.h"
 #include "tensor/dtype.h"
 
 namespace kintsugi {
@@ -16,13 +19,9 @@ namespace kintsugi {
 // The configuration of a run: one YAML file whose sections are these structs. config.cpp describes
 // every key once.
 
-enum class LrSchedule : std::uint8_t { Cosine, Linear, Wsd, Constant };
 enum class PipelineSchedule : std::uint8_t { OneForwardOneBackward };
-enum class Recompute : std::uint8_t { None, Selective, Full };
 enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
-std::string_view to_string(LrSchedule schedule);
 std::string_view to_string(PipelineSchedule schedule);
-std::string_view to_string(Recompute recompute);
 std::string_view to_string(DeviceChoice device);
 
 struct RunSection {
@@ -55,7 +54,7 @@ struct OptimizerConfig {
   double lr = 1e-3;
   double min_lr = 1e-4;
   std::int64_t warmup_steps = 50;
-  LrSchedule schedule = LrSchedule::Cosine;
+  ScheduleKind schedule = ScheduleKind::Cosine;
   std::int64_t decay_steps = 0;  // wsd only; 0: a fifth of the run
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
@@ -64,26 +63,17 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// fp16 only, with Megatron's meaning.
-struct LossScaleConfig {
-  double initial = 0x1p32;
-  std::int64_t growth_interval = 1000;
-  std::int64_t hysteresis = 2;
-  double minimum = 1.0;
-  bool operator==(const LossScaleConfig&) const = default;
-};
-
 struct TrainConfig {
-  std::int64_t steps = 500;       // 0: `tokens` alone ends the run. Ask RunConfig::total_steps()
-  std::int64_t tokens = 0;        // 0: no limit
-  std::int64_t eval_every = 100;  // 0: never
-  std::int64_t eval_batches = 20;
+  std::int64_t steps = 500;        // 0: `tokens` alone ends the run. Ask RunConfig::total_steps()
+  std::int64_t tokens = 0;         // 0: no limit
+  std::int64_t eval_every = 100;   // 0: never
+  std::int64_t eval_batches = 20;  // micro-batches per evaluation; 0: everything that is held out
   std::int64_t checkpoint_every = 250;  // 0: only at the end
   std::int64_t keep_checkpoints = 2;    // 0: all
-  std::int64_t log_every = 1;
+  std::int64_t log_every = 10;          // plain lines; metrics.jsonl has every step
   DType precision = DType::F32;
   double dropout = 0.0;
-  LossScaleConfig loss_scale;
+  LossScaleOptions loss_scale;  // fp16 only
   bool operator==(const TrainConfig&) const = default;
 };
 

@@ -20,9 +20,9 @@ struct StepRecord {
   double mfu_causal = 0;
   double mfu_full = 0;
   std::uint64_t memory_bytes = 0;
-  std::optional<double> energy_j;     // empty: this machine has no counter that we can read
-  std::optional<double> valid_loss;   // nats per token
-  std::optional<double> valid_bits_per_byte;
+  std::optional<double> energy_j = {};     // empty: this machine has no counter that we can read
+  std::optional<double> valid_loss = {};   // nats per token
+  std::optional<double> valid_bits_per_byte = {};
 };
 
 // metrics.jsonl (one object per step, append-only over restarts, `seq` counts records) and status.json (replaced whole).

@@ -226,13 +226,15 @@ void Trainer::report(bool last) {
       "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tokens/s  MFU {:.1f} % ({:.1f} % full)  J/token –  left {}",
       state_.step, schedule_.total_steps, record_.loss, record_.gradient_norm, record_.lr,
       format_count(record_.tokens_per_s), 100 * record_.mfu_causal, 100 * record_.mfu_full, format_duration(eta_s()));
+  const bool line_due = due(config_.train.log_every) || last;
   if (terminal_is_live()) {
+    if (line_due) log_to_file(line);
     if (!live_due && !last) return;
     const int filled = static_cast<int>(20 * state_.step / schedule_.total_steps);
     std::string bar;
     for (int i = 0; i < 20; ++i) bar += i < filled ? "━" : "╌";
     show_live_line(bar + " " + line);
-  } else if (due(config_.train.log_every) || last) {
+  } else if (line_due) {
     log_info("{}", line);
   }
 }

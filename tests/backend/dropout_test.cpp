@@ -1,4 +1,5 @@
 #include "backend/operation_fixture.h"
+#include "core/philox.h"
 
 namespace kintsugi {
 namespace {
@@ -113,6 +114,22 @@ TEST_P(DropoutTest, KeysAreIndependentAndRepeatable) {
   EXPECT_NEAR(agreement(first, mask(100, 101, {.probability = 0.5, .key = 2})), 0.5, 0.03);
   const std::uint64_t high = std::uint64_t{1} << 32;  // differs in the upper half only
   EXPECT_NEAR(agreement(first, mask(100, 101, {.probability = 0.5, .key = 1 + high})), 0.5, 0.03);
+}
+
+// Element e takes word e % 4 of draw e / 4: runs of today continue tomorrow and elsewhere with the
+// same masks.
+TEST_P(DropoutTest, DrawsByGlobalElement) {
+  for (const std::int64_t width : {1, 3, 7, 64, 130}) {
+    SCOPED_TRACE(width);
+    const std::uint64_t key = derive_key(1, 2, 3);
+    std::vector<bool> expected;
+    for (std::int64_t i = 0; i < 21 * width; ++i) {
+      const auto element = static_cast<std::uint64_t>(9 * width + i);
+      expected.push_back(Philox::uniform(Philox::draw(key, element / 4)[element % 4]) >= 0.35f);
+    }
+    EXPECT_EQ(mask(21, width, {.probability = 0.35, .key = key, .first_row = 9}), expected);
+    finish();
+  }
 }
 
 // A run in bf16 drops what the same run in fp32 drops, and more probability drops more of the same

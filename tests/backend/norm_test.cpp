@@ -63,7 +63,7 @@ Values times(Values values, double factor) {
 }
 
 // Where the rows of x, y and their gradients lie.
-enum class Place { Contiguous, InsideWiderRows, HeadsOfPackedRows };
+enum class Place { Contiguous, InsideWiderRows, HeadsOfPackedRows, PackedPerHead };
 enum class Residual {
   None,
   Separate,
@@ -80,6 +80,8 @@ class NormTest : public OperationTest {
     constexpr std::int64_t kHeads = 3;
     if (place == Place::Contiguous) return buffer(type(), {rows, width});
     if (place == Place::InsideWiderRows) return inside(type(), rows, width, 8, 5);
+    if (place == Place::PackedPerHead)
+      return buffer(type(), {rows / kHeads, kHeads, 3 * width}).part(2, width, width);
     return inside(type(), rows / kHeads, kHeads * width, 2 * width, width).split_last(width);
   }
   Tensor rows_at(Place place, std::int64_t rows, std::int64_t width, const Values& values) {
@@ -171,7 +173,8 @@ class NormTest : public OperationTest {
     check(kind, 1030, 24, Place::Contiguous, Residual::Separate);
   }
   void check_places(Kind kind) {
-    for (const Place place : {Place::Contiguous, Place::InsideWiderRows, Place::HeadsOfPackedRows})
+    for (const Place place : {Place::Contiguous, Place::InsideWiderRows, Place::HeadsOfPackedRows,
+                              Place::PackedPerHead})
       for (const Residual residual :
            {Residual::None, Residual::Separate, Residual::IsDx, Residual::DyIsDx})
         for (const std::int64_t width : {8, 20, 128}) check(kind, 39, width, place, residual);

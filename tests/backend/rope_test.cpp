@@ -58,6 +58,17 @@ TEST_P(RopeTest, TurnsPairsByTheirPosition) {
       }
 }
 
+TEST_P(RopeTest, HeadsApart) {
+  const std::int64_t tokens = 5, heads = 3, dim = 8;
+  const Values cosines = table(10, dim), x = activations(tokens * heads * dim);
+  const Ids positions = integers(tokens, 0, 9);
+  const Tensor k = allow(buffer(type(), {tokens, heads, 3 * dim}).part(2, dim, dim));
+  write(k, x);
+  backend().rope(k, in(cosines, accumulator(), {10, dim}), in(positions, {tokens}), false);
+  expect_close("k", read(k), rotate(x, heads, dim, cosines, positions, 1), type(),
+               {4, accumulator()});
+}
+
 TEST_P(RopeTest, InverseRestores) {
   const std::int64_t tokens = 29, heads = 5, dim = 20;
   const Values x = activations(tokens * heads * dim);

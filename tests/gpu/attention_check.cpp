@@ -1,9 +1,13 @@
-// Attention of the CUDA world: cuDNN, our own kernels and a float64 reference side by side, then how fast they are.
-// Build (one command, from the root of the repository) and run on a machine with a GPU:
-//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Isrc -o attention_check
-//     tests/gpu/attention_check.cpp src/backend/cuda/{attention,attention_cudnn,attention_graph,cudnn_plan}.cpp
-//     src/backend/cuda/{attention_flash,cuda_common}.cu src/core/error.cpp src/tensor/{tensor,dtype}.cpp -lcudnn -lfmt
-// It ends with 0 if every row is within its tolerance and everything repeatable repeats bit for bit.
+// Attention of the CUDA world: cuDNN, our own kernels and a float64 reference side by side, then
+// how fast they are. Build with one command, from the root of the repository:
+//
+//   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Isrc
+//     -o attention_check tests/gpu/attention_check.cpp
+//     src/backend/cuda/{attention,attention_cudnn,attention_graph,cudnn_plan,cuda_common}.cpp
+//     src/backend/cuda/attention_flash.cu src/core/{error,units}.cpp src/tensor/{tensor,dtype}.cpp
+//     -lcudnn -lfmt
+//
+// Ends with 0 if every row is within its tolerance and what must repeat repeats bit for bit.
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <fmt/core.h>
@@ -34,11 +38,10 @@ struct Case {
 };
 
 std::string describe(const Case& c) {
-  return fmt::format("{} {}x{} heads {}/{} dim {}{}{}", to_string(c.dtype), c.batch,
-                     c.queries == c.keys ? fmt::format("{}", c.keys)
-                                         : fmt::format("{} of {}", c.queries, c.keys),
-                     c.heads, c.kv_heads, c.dim, c.alibi ? " alibi" : "",
-                     c.documents ? " documents" : "");
+  return fmt::format(
+      "{} {}x{} heads {}/{} dim {}{}{}", to_string(c.dtype), c.batch,
+      c.queries == c.keys ? fmt::format("{}", c.keys) : fmt::format("{} of {}", c.queries, c.keys),
+      c.heads, c.kv_heads, c.dim, c.alibi ? " alibi" : "", c.documents ? " documents" : "");
 }
 
 // ---- memory
@@ -56,15 +59,11 @@ struct Buffer {
   Tensor tensor;
 };
 
-Values widened(DType dtype, const std::vector<char>& raw) {
+double element(DType dtype, const std::vector<char>& raw, std::int64_t i) {
   return visit_float(dtype, [&]<class T>() {
-    Values values(raw.size() / sizeof(T));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      T x;
-      std::memcpy(&x, raw.data() + i * sizeof(T), sizeof(T));
-      values[i] = static_cast<double>(static_cast<Accumulator<T>>(x));
-    }
-    return values;
+    T x;
+    std::memcpy(&x, raw.data() + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+    return static_cast<double>(static_cast<Accumulator<T>>(x));
   });
 }
 
@@ -79,18 +78,20 @@ std::vector<char> narrowed(DType dtype, const Values& values) {
   });
 }
 
-std::vector<char> download(const Buffer& buffer) {
-  std::vector<char> raw(buffer.tensor.bytes());
+std::vector<char> download(const Buffer& buffer, std::size_t bytes) {
+  std::vector<char> raw(std::min(bytes, buffer.tensor.bytes()));
   KINTSUGI_CUDA(cudaDeviceSynchronize());
   KINTSUGI_CUDA(cudaMemcpy(raw.data(), buffer.address, raw.size(), cudaMemcpyDeviceToHost));
   return raw;
 }
+std::vector<char> download(const Buffer& buffer) { return download(buffer, buffer.tensor.bytes()); }
 
 void upload(Buffer& buffer, const void* data) {
   KINTSUGI_CUDA(cudaMemcpy(buffer.address, data, buffer.tensor.bytes(), cudaMemcpyHostToDevice));
 }
 
-// The operands of a case as a model holds them: rows [q | k | v], or q beside rows [k | v] where queries are fewer.
+// The operands of a case as a model holds them: rows [q | k | v], or q beside rows [k | v] where
+// queries are fewer.
 struct Operands {
   explicit Operands(const Case& c)
       : together(c.queries == c.keys),
@@ -101,26 +102,41 @@ struct Operands {
     k = kv.part(2, together ? c.heads : 0, c.kv_heads);
     v = kv.part(2, (together ? c.heads : 0) + c.kv_heads, c.kv_heads);
   }
+  const Buffer& keys() const { return together ? first : second; }
+
   bool together;
   Buffer first, second;
   Tensor q, k, v;
 };
 
-// The elements of a view of one of the buffers, in order.
-Values read(const Operands& x, const Tensor& view) {
-  const bool in_second = !x.together && view.data() != x.q.data();
-  const Buffer& buffer = in_second ? x.second : x.first;
-  const Values all = widened(view.dtype(), download(buffer));
+// Which part of an output is looked at: the first sequences, every step-th position.
+struct Part {
+  std::int64_t sequences;
+  std::int64_t step;
+};
+
+// The elements of a (batch, positions, heads, dim) view of a buffer, in order.
+Values read(const Buffer& buffer, const Tensor& view, const Part& part) {
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype()));
+  const std::vector<char> raw =
+      download(buffer, static_cast<std::size_t>(part.sequences * buffer.tensor.stride(0) * size));
   const std::int64_t start =
-      (static_cast<char*>(view.data()) - static_cast<char*>(buffer.address)) /
-      static_cast<std::int64_t>(size_of(view.dtype()));
+      (static_cast<char*>(view.data()) - static_cast<char*>(buffer.address)) / size;
   Values values;
-  for (std::int64_t b = 0; b < view.extent(0); ++b)
-    for (std::int64_t p = 0; p < view.extent(1); ++p)
+  for (std::int64_t b = 0; b < std::min(part.sequences, view.extent(0)); ++b)
+    for (std::int64_t p = 0; p < view.extent(1); p += part.step)
       for (std::int64_t h = 0; h < view.extent(2); ++h)
         for (std::int64_t d = 0; d < view.extent(3); ++d)
-          values.push_back(all[static_cast<std::size_t>(start + b * view.stride(0) +
-                                                        p * view.stride(1) + h * view.stride(2) + d)]);
+          values.push_back(
+              element(view.dtype(), raw,
+                      start + b * view.stride(0) + p * view.stride(1) + h * view.stride(2) + d));
+  return values;
+}
+Values read_lse(const Buffer& lse, std::int64_t sequences) {
+  const std::vector<char> raw = download(lse);
+  Values values;
+  for (std::int64_t i = 0; i < sequences * lse.tensor.stride(0); ++i)
+    values.push_back(element(lse.tensor.dtype(), raw, i));
   return values;
 }
 
@@ -148,7 +164,8 @@ class Trial {
     for (std::int64_t h = 0; h < c.heads; ++h)
       slopes.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(c.heads)));
     upload(slopes_, slopes.data());
-    std::uniform_int_distribution<std::int32_t> length(1, static_cast<std::int32_t>(c.keys / 2 + 1));
+    std::uniform_int_distribution<std::int32_t> length(1,
+                                                       static_cast<std::int32_t>(c.keys / 2 + 1));
     for (std::int64_t b = 0; b < c.batch; ++b) {
       std::int32_t start = 0, next = length(random_);
       for (std::int32_t p = 0; p < c.keys; ++p) {
@@ -182,18 +199,25 @@ class Trial {
     }
     return all;
   }
-  Outputs outputs() const {
-    return {widened(c_.dtype, download(out_)), widened(accumulator_of(c_.dtype), download(lse_)),
-            read(dx_, dx_.q), read(dx_, dx_.k), read(dx_, dx_.v)};
+  Outputs outputs(const Part& part) const {
+    return {read(out_, out_.tensor, part), read_lse(lse_, part.sequences),
+            read(dx_.first, dx_.q, part), read(dx_.keys(), dx_.k, part),
+            read(dx_.keys(), dx_.v, part)};
   }
   Outputs reference() const;
 
  private:
   void fill(Buffer& buffer) {
+    // A million numbers over and over: drawing more would take longer than all else.
     std::normal_distribution<double> normal;
-    Values values(static_cast<std::size_t>(buffer.tensor.elements()));
+    Values values(
+        std::min<std::size_t>(static_cast<std::size_t>(buffer.tensor.elements()), 1000003));
     for (double& value : values) value = normal(random_);
-    upload(buffer, narrowed(c_.dtype, values).data());
+    const std::vector<char> pool = narrowed(c_.dtype, values);
+    std::vector<char> raw;
+    raw.reserve(buffer.tensor.bytes() + pool.size());
+    while (raw.size() < buffer.tensor.bytes()) raw.insert(raw.end(), pool.begin(), pool.end());
+    upload(buffer, raw.data());
   }
 
   Case c_;
@@ -207,8 +231,9 @@ class Trial {
 
 // Softmax attention row by row from the definition, and its gradient, in float64.
 Outputs Trial::reference() const {
-  const Values q = read(x_, x_.q), k = read(x_, x_.k), v = read(x_, x_.v);
-  const Values dout = widened(c_.dtype, download(dout_));
+  const Part all{c_.batch, 1};
+  const Values q = read(x_.first, x_.q, all), k = read(x_.keys(), x_.k, all);
+  const Values v = read(x_.keys(), x_.v, all), dout = read(dout_, dout_.tensor, all);
   const auto at = [&](std::int64_t b, std::int64_t p, std::int64_t h, std::int64_t positions,
                       std::int64_t heads) {
     return static_cast<std::size_t>(((b * positions + p) * heads + h) * c_.dim);
@@ -329,13 +354,12 @@ void Checks::accuracy(const Case& c) {
     if (way.choice == AttentionChoice::Cudnn && (!is16 || c.queries != c.keys || c.dim % 8 != 0))
       continue;
     if (!run(trial, c, way)) continue;
-    const Outputs found = trial.outputs();
+    const Outputs found = trial.outputs({c.batch, 1});
     const std::vector<char> bits = trial.raw_outputs();
     bool repeats = run(trial, c, way) && bits == trial.raw_outputs();
-    const double errors[] = {relative_error(found.out, expected.out),
-                             relative_error(found.dq, expected.dq),
-                             relative_error(found.dk, expected.dk),
-                             relative_error(found.dv, expected.dv)};
+    const double errors[] = {
+        relative_error(found.out, expected.out), relative_error(found.dq, expected.dq),
+        relative_error(found.dk, expected.dk), relative_error(found.dv, expected.dv)};
     const double lse_error = relative_error(found.lse, expected.lse);
     fmt::print("{:<44} {:<14} {:8.1e} {:8.1e} {:8.1e} {:8.1e} {:8.1e} {:>4} {:<34}", describe(c),
                way.name, errors[0], lse_error, errors[1], errors[2], errors[3],
@@ -375,23 +399,21 @@ void Checks::captured(const Case& c) {
 }
 
 double Checks::median_ms(const std::function<void()>& work) {
-  constexpr int kWarmUp = 3, kRepeats = 11;
-  std::vector<float> times;
   cudaEvent_t begin, end;
   KINTSUGI_CUDA(cudaEventCreate(&begin));
   KINTSUGI_CUDA(cudaEventCreate(&end));
-  for (int i = 0; i < kWarmUp + kRepeats; ++i) {
+  const auto once = [&] {
     float ms = 0;
     KINTSUGI_CUDA(cudaEventRecord(begin, stream_));
     work();
     KINTSUGI_CUDA(cudaEventRecord(end, stream_));
     KINTSUGI_CUDA(cudaEventSynchronize(end));
     KINTSUGI_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= kWarmUp) times.push_back(ms);
-    if (ms > 300) break;  // slow enough to be known after one run
-    if (i == kWarmUp - 1) times.clear();
-  }
-  if (times.empty()) times.push_back(0);
+    return ms;
+  };
+  const int repeats = once() > 50 ? 1 : 11;  // the slow ones need no more
+  std::vector<float> times;
+  for (int i = 0; i < repeats; ++i) times.push_back(once());
   std::sort(times.begin(), times.end());
   KINTSUGI_CUDA(cudaEventDestroy(begin));
   KINTSUGI_CUDA(cudaEventDestroy(end));
@@ -401,20 +423,18 @@ double Checks::median_ms(const std::function<void()>& work) {
 // TFLOP/s with the causal half counted, and the distance from our own kernel's results.
 void Checks::speed(const Case& c) {
   Trial trial(c, seed_++);
-  const double flops = 2.0 * static_cast<double>(c.batch * c.heads) *
-                       static_cast<double>(c.keys) * static_cast<double>(c.keys) *
-                       static_cast<double>(c.dim);
+  const double flops = 2.0 * static_cast<double>(c.batch * c.heads) * static_cast<double>(c.keys) *
+                       static_cast<double>(c.keys) * static_cast<double>(c.dim);
   std::optional<Outputs> portable;
   for (const Way& way : kWays) {
     if (!run(trial, c, way)) continue;
-    const Outputs found = trial.outputs();
+    const Outputs found = trial.outputs({1, std::max<std::int64_t>(1, c.keys / 500)});
     if (!portable) portable = found;
     const double forward_ms = median_ms([&] { trial.forward(attention(way), stream_); });
     const double backward_ms = median_ms([&] { trial.backward(attention(way), stream_); });
-    const double error = std::max({relative_error(found.out, portable->out),
-                                   relative_error(found.dq, portable->dq),
-                                   relative_error(found.dk, portable->dk),
-                                   relative_error(found.dv, portable->dv)});
+    const double error =
+        std::max({relative_error(found.out, portable->out), relative_error(found.dq, portable->dq),
+                  relative_error(found.dk, portable->dk), relative_error(found.dv, portable->dv)});
     fmt::print("{:<44} {:<14} {:8.3f} {:8.3f} {:8.1f} {:8.1f} {:9.1e} {:<34}", describe(c),
                way.name, forward_ms, backward_ms, flops / forward_ms * 1e-9,
                2.5 * flops / backward_ms * 1e-9, error, attention_.last_kernel());

@@ -190,7 +190,7 @@ TEST(ModelYamlTest, NamesTheKeyTheFileAndTheLine) {
   EXPECT_THAT(complaint("init_std: small\n"), HasSubstr("init_std: 'small' is not a number"));
   EXPECT_THAT(complaint("[a, b]: 1\n"), HasSubstr("a key is a word, not a list"));
   EXPECT_THAT(complaint("eos_token: 1M\n"), HasSubstr("dir/m.yaml: eos_token is 1000000"));
-  EXPECT_THAT(complaint("---\nlayers: 3\n"), HasSubstr("2 YAML documents"));
+  EXPECT_THAT(complaint("---\nlayers: 3\n"), HasSubstr("more than one YAML document"));
   EXPECT_THAT(complaint("x: [1, 2\n"),
               AllOf(HasSubstr("dir/m.yaml line"), HasSubstr("not valid YAML")));
 
@@ -208,6 +208,7 @@ TEST(ModelYamlTest, NamesTheKeyTheFileAndTheLine) {
               HasSubstr("line 1: rope_scaling.factor: 'x' is not a number"));
   EXPECT_THAT(whole(""), HasSubstr("m.yaml"));
   EXPECT_THAT(whole("[1, 2]"), HasSubstr("not a list"));
+  EXPECT_THAT(whole(", layers: 2"), HasSubstr("m.yaml"));
   EXPECT_THAT(whole("layers: 2"), HasSubstr("m.yaml: vocab_size is missing"));
 }
 

@@ -63,7 +63,7 @@ TEST(RunConfigReading, TheContract) {
   EXPECT_EQ(config.optimizer.lr, 1e-3);
   EXPECT_EQ(config.optimizer.min_lr, 1e-4);
   EXPECT_EQ(config.optimizer.warmup_steps, 50);
-  EXPECT_EQ(config.optimizer.schedule, LrSchedule::Cosine);
+  EXPECT_EQ(config.optimizer.schedule, ScheduleKind::Cosine);
   EXPECT_EQ(config.optimizer.weight_decay, 0.1);
   EXPECT_EQ(config.optimizer.betas, (std::array{0.9, 0.95}));
   EXPECT_EQ(config.optimizer.eps, 1e-8);
@@ -116,7 +116,7 @@ threads: 3
   EXPECT_EQ(config.data.train.at(1).weight, 1.0);
   EXPECT_EQ(config.batch.global, 400);
   EXPECT_EQ(config.batch.micro, 100);
-  EXPECT_EQ(config.optimizer.schedule, LrSchedule::Wsd);
+  EXPECT_EQ(config.optimizer.schedule, ScheduleKind::Wsd);
   EXPECT_EQ(config.optimizer.decay_steps, 1000);
   EXPECT_EQ(config.optimizer.betas, (std::array{0.0, 0.999}));
   EXPECT_EQ(config.train.steps, 2'000'000);
@@ -182,8 +182,9 @@ TEST(RunConfigErrors, WrongTypes) {
               HasSubstr("train.steps: '1.5' is not a whole number"));
   EXPECT_THAT(set_error("layout.sequence_parallel=maybe"),
               HasSubstr("'maybe' is neither true nor false"));
-  EXPECT_THAT(set_error("optimizer.schedule=cosin"),
-              HasSubstr("optimizer.schedule: 'cosin' is not cosine, linear, wsd or constant"));
+  EXPECT_THAT(
+      set_error("optimizer.schedule=cosin"),
+      HasSubstr("optimizer.schedule: 'cosin' is not a schedule: cosine, linear, wsd or constant"));
   EXPECT_THAT(set_error("train.precision=fp8"), HasSubstr("'fp8' is not a precision"));
   EXPECT_THAT(set_error("device=gpu"), HasSubstr("'gpu' is not auto, cpu or cuda"));
   EXPECT_THAT(set_error("optimizer.betas=0.9"), HasSubstr("a list of 2 is expected, found '0.9'"));
@@ -217,7 +218,7 @@ TEST(RunConfigErrors, Ranges) {
                                  "optimizer.clip=-1",
                                  "train.steps=-1",
                                  "train.tokens=-1",
-                                 "train.eval_batches=0",
+                                 "train.eval_batches=-1",
                                  "train.log_every=0",
                                  "train.dropout=1",
                                  "train.dropout=-0.5",

@@ -28,30 +28,33 @@ void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const T
                                            options.alibi_slopes.elements() == q.extent(2)),
                  "attention: {} ALiBi slopes for {} heads", options.alibi_slopes.elements(),
                  q.extent(2));
-  KINTSUGI_CHECK(!options.document_start ||
-                     (options.document_start.dtype() == DType::I32 &&
-                      options.document_start.rank() == 2 &&
-                      options.document_start.elements() == k.extent(0) * k.extent(1)),
-                 "attention: document_start is {}", to_string(options.document_start.shape()));
+  KINTSUGI_CHECK(
+      !options.document_start ||
+          (options.document_start.dtype() == DType::I32 && options.document_start.rank() == 2 &&
+           options.document_start.elements() == k.extent(0) * k.extent(1)),
+      "attention: document_start is {}", to_string(options.document_start.shape()));
 }
 
 }  // namespace
 
 struct CudaAttention::Parts {
   CudnnAttention cudnn;
-  std::unique_ptr<Workspace> workspace;
+  Workspace* shared = nullptr;
+  std::unique_ptr<Workspace> own;  // where none is shared: from the first call that needs it
 
   void* scratch(std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
-    if (!workspace) {
+    if (shared) return shared->get(bytes, stream);
+    if (!own) {
       KINTSUGI_CHECK(!is_capturing(stream), "attention needs memory while a graph is captured");
-      workspace = std::make_unique<Workspace>(bytes);
+      own = std::make_unique<Workspace>(bytes);
     }
-    return workspace->get(bytes, stream);
+    return own->get(bytes, stream);
   }
 };
 
 CudaAttention::CudaAttention() : parts_(std::make_unique<Parts>()) {}
+CudaAttention::CudaAttention(Workspace& scratch) : CudaAttention() { parts_->shared = &scratch; }
 CudaAttention::~CudaAttention() = default;
 
 void CudaAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
@@ -95,11 +98,9 @@ void CudaAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
 }
 
 std::size_t CudaAttention::own_bytes() const {
-  return parts_->cudnn.own_bytes() + (parts_->workspace ? parts_->workspace->bytes() : 0);
+  return parts_->cudnn.own_bytes() + (parts_->own ? parts_->own->bytes() : 0);
 }
 
-const std::vector<std::string>& CudaAttention::refusals() const {
-  return parts_->cudnn.refusals();
-}
+const std::vector<std::string>& CudaAttention::refusals() const { return parts_->cudnn.refusals(); }
 
 }  // namespace kintsugi::cuda

@@ -33,8 +33,8 @@ namespace {
 // Up to 9.5 the sum of dq had to be cleared by the caller, and graphs were matched otherwise.
 constexpr std::size_t kOldestVersion = 90600;
 
-// A deterministic backward keeps the gradient of all probabilities of the sequences it works on: as many at a time as
-// fit here.
+// A deterministic backward keeps the gradient of all probabilities of the sequences it works on: as
+// many at a time as fit here.
 constexpr std::int64_t kDeterministicBytes = std::int64_t{2} << 30;
 constexpr std::int64_t kDeterministicLimit = std::int64_t{16} << 30;  // for a single sequence
 
@@ -66,9 +66,9 @@ const char* unsuitable(const CudnnCall& call) {
   if (call.q.extent(1) != call.k.extent(1))
     return "cuDNN attention is used with as many queries as keys";
   if (call.q.extent(1) < 2) return "cuDNN attention is used from two positions on";
-  for (const Tensor* x : {&call.out, &call.lse, &call.q, &call.k, &call.v, &call.dq, &call.dk,
-                          &call.dv, &call.dout, &call.options.alibi_slopes,
-                          &call.options.document_start}) {
+  for (const Tensor* x :
+       {&call.out, &call.lse, &call.q, &call.k, &call.v, &call.dq, &call.dk, &call.dv, &call.dout,
+        &call.options.alibi_slopes, &call.options.document_start}) {
     if (!is_aligned(*x)) return "cuDNN attention wants tensors aligned to 16 bytes";
   }
   return nullptr;
@@ -152,7 +152,8 @@ bool CudnnAttention::State::open() {
   if (!tried) {
     tried = true;
     if (cudnnGetVersion() < kOldestVersion) {
-      no_handle = fmt::format("cuDNN {} is too old for attention: 9.6 is needed", cudnnGetVersion());
+      no_handle =
+          fmt::format("cuDNN {} is too old for attention: 9.6 is needed", cudnnGetVersion());
     } else if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS) {
       handle = nullptr;
       no_handle = fmt::format("cuDNN does not start: {}", cudnnGetErrorString(status));
@@ -185,7 +186,7 @@ CudnnPlan CudnnAttention::State::build(bool backward, AttentionProblem problem) 
       const std::vector<std::int32_t> lengths(static_cast<std::size_t>(problem.batch),
                                               static_cast<std::int32_t>(problem.length));
       const std::size_t size = lengths.size() * sizeof(std::int32_t);
-      KINTSUGI_CUDA(cudaMalloc(&result.lengths, size));
+      result.lengths = device_allocate(size);
       KINTSUGI_CUDA(cudaMemcpy(result.lengths, lengths.data(), size, cudaMemcpyHostToDevice));
       bytes += size;
     }

@@ -28,7 +28,8 @@ class CudnnAttention {
   CudnnAttention();
   ~CudnnAttention();
 
-  // The plan of a call, built when its shapes are new; nullptr where cuDNN cannot serve (last_reason() says why).
+  // The plan of a call, built when its shapes are new; nullptr where cuDNN cannot serve
+  // (last_reason() says why).
   const CudnnPlan* forward_plan(const CudnnCall& call, cudaStream_t stream);
   const CudnnPlan* backward_plan(const CudnnCall& call, cudaStream_t stream);
 

@@ -1,12 +1,12 @@
-// Tiled attention with an online softmax; the (queries, keys) matrix never exists. A block of 16 x 16 threads works on
-// square tiles of scores: thread (ty, tx) owns the rows ty, ty + 16, … and the columns tx, tx + 16, … of every tile, so
-// that a row lives in half a warp. Heads are padded with zeros to kDim. Nothing is added by atomics: gradients of k and
-// v are summed by the block that owns the keys, gradients of q by the block that owns the queries.
-#include "backend/cuda/attention_flash.h"
-
+// Tiled attention with an online softmax; the (queries, keys) matrix never exists. A block of 16 x
+// 16 threads works on square tiles of scores: thread (ty, tx) owns the rows ty, ty + 16, … and the
+// columns tx, tx + 16, … of every tile, so that a row lives in half a warp. Heads are padded with
+// zeros to kDim. Nothing is added by atomics: gradients of k and v are summed by the block that
+// owns the keys, gradients of q by the block that owns the queries.
 #include <algorithm>
 #include <limits>
 
+#include "backend/cuda/attention_flash.h"
 #include "backend/cuda/cuda_common.h"
 #include "backend/cuda/device.cuh"
 
@@ -47,8 +47,8 @@ struct HeadTile {
 
 // Rows [first, first + kTile) of one head, zeros beyond `rows` and `dim`.
 template <int kTile, int kDim, class T, class A>
-__device__ void load_tile(HeadTile<A, kTile, kDim>& tile, const Heads<T>& x, int b, int h, int first,
-                          int rows, int dim) {
+__device__ void load_tile(HeadTile<A, kTile, kDim>& tile, const Heads<T>& x, int b, int h,
+                          int first, int rows, int dim) {
   for (int i = threadIdx.x; i < kTile * kDim; i += kThreads) {
     const int r = i / kDim, d = i % kDim;
     tile.value[r][d] = first + r < rows && d < dim ? up(x.row(b, first + r, h)[d]) : A(0);
@@ -119,8 +119,8 @@ __device__ void multiply(A (&c)[kTile / kSide][kDim / kSide], const ScoreTile<A,
 
 // Rows ty + 16 i of a tile to the tensor.
 template <int kTile, int kDim, class T, class A>
-__device__ void store_tile(const Heads<T>& x, const A (&c)[kTile / kSide][kDim / kSide], int b, int h,
-                           int first, int rows, int dim, int ty, int tx) {
+__device__ void store_tile(const Heads<T>& x, const A (&c)[kTile / kSide][kDim / kSide], int b,
+                           int h, int first, int rows, int dim, int ty, int tx) {
 #pragma unroll
   for (int i = 0; i < kTile / kSide; ++i) {
     const int row = first + ty + kSide * i;
@@ -231,7 +231,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < kDim / kSide; ++j) sum_of_rows[i][j] /= total[i];
     if (query < sizes.queries && tx == 0) {
-      const std::int64_t row = (static_cast<std::int64_t>(b) * sizes.heads + h) * sizes.queries + query;
+      const std::int64_t row =
+          (static_cast<std::int64_t>(b) * sizes.heads + h) * sizes.queries + query;
       lse[row] = largest[i] + natural_log(total[i]);
     }
   }
@@ -264,19 +265,21 @@ struct BackwardShared {
 };
 
 template <int kTile, class A>
-__device__ void load_rows(A (&to)[kTile], const A* rows, std::int64_t row0, int query0, int queries) {
+__device__ void load_rows(A (&to)[kTile], const A* rows, std::int64_t row0, int query0,
+                          int queries) {
   if (threadIdx.x < kTile) {
     const int query = query0 + threadIdx.x;
     to[threadIdx.x] = query < queries ? rows[row0 + query] : A(0);
   }
 }
 
-// dk and dv: one block per (key tile, key head, sequence), over the query heads of the group and the queries that see it
+// dk and dv: one block per (key tile, key head, sequence), over the query heads of the group and
+// the queries that see it
 template <class T, int kTile, int kDim>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_kernel(Heads<T> dk, Heads<T> dv, Heads<const T> dout, const Acc<T>* lse,
-                        const Acc<T>* row_sum, Heads<const T> q, Heads<const T> k,
-                        Heads<const T> v, Sizes sizes) {
+                        const Acc<T>* row_sum, Heads<const T> q, Heads<const T> k, Heads<const T> v,
+                        Sizes sizes) {
   using A = Acc<T>;
   constexpr int kOwn = kTile / kSide;
   extern __shared__ __align__(16) unsigned char memory[];
@@ -318,9 +321,9 @@ __global__ void __launch_bounds__(kThreads)
         for (int j = 0; j < kOwn; ++j) {
           const int column = tx + kSide * j, query = query0 + column;
           const bool seen = key < sizes.keys && query < sizes.queries && visible(query, key);
-          const A p = seen ? natural_exp(s[i][j] * scale + slope * static_cast<A>(key) -
-                                         shared.lse[column])
-                           : A(0);
+          const A p =
+              seen ? natural_exp(s[i][j] * scale + slope * static_cast<A>(key) - shared.lse[column])
+                   : A(0);
           shared.p.value[ty + kSide * i][column] = p;
           shared.ds.value[ty + kSide * i][column] =
               seen ? p * (dp[i][j] - shared.row_sum[column]) * scale : A(0);
@@ -377,8 +380,9 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kOwn; ++j) {
         const int key = key0 + tx + kSide * j;
         const bool seen = key < sizes.keys && query < sizes.queries && visible(query, key);
-        const A p = seen ? natural_exp(s[i][j] * scale + slope * static_cast<A>(key) - shared.lse[row])
-                         : A(0);
+        const A p =
+            seen ? natural_exp(s[i][j] * scale + slope * static_cast<A>(key) - shared.lse[row])
+                 : A(0);
         shared.ds.value[row][tx + kSide * j] =
             seen ? p * (dp[i][j] - shared.row_sum[row]) * scale : A(0);
       }
@@ -391,11 +395,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- launchers
 
-// Tiles as large as fit into the shared memory of every GPU we know (99 KiB; fp64 heads of 256 want 134 KiB backward).
+// Tiles as large as fit into the shared memory of every GPU we know (99 KiB; fp64 heads of 256 want
+// 134 KiB backward).
 template <class A, int kDim>
 constexpr int kForwardTile = sizeof(A) == 4 ? (kDim <= 128 ? 64 : 32) : (kDim <= 128 ? 32 : 16);
 template <class A, int kDim>
-constexpr int kBackwardTile = sizeof(A) == 4 ? (kDim <= 64   ? 64
+constexpr int kBackwardTile = sizeof(A) == 4 ? (kDim <= 64    ? 64
                                                 : kDim <= 128 ? 32
                                                               : 16)
                                              : (kDim <= 64 ? 32 : 16);
@@ -407,8 +412,9 @@ Heads<T> heads_of(const Tensor& x) {
 
 Sizes sizes_of(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
   const auto extent = [](const Tensor& x, int i) { return static_cast<int>(x.extent(i)); };
-  Sizes sizes{extent(q, 2), extent(k, 2), extent(q, 1), extent(k, 1), extent(q, 3),
-              options.scale, nullptr, nullptr, 0};
+  Sizes sizes{extent(q, 2), extent(k, 2), extent(q, 1),
+              extent(k, 1), extent(q, 3), options.scale,
+              nullptr,      nullptr,      0};
   KINTSUGI_CHECK(sizes.dim <= 256, "attention heads of {} elements: 256 is the most", sizes.dim);
   KINTSUGI_CHECK(q.extent(0) < 65536 && q.extent(2) < 65536, "attention of {}",
                  to_string(q.shape()));

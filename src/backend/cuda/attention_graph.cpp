@@ -2,12 +2,14 @@
 
 #include <utility>
 
-// cuDNN has no attention operation with a causal mask before 9.21: it recognises the composite graph below and runs it
-// as one fused kernel. Order, types and strides are what it recognises; change them only with a GPU at hand.
+// cuDNN has no attention operation with a causal mask before 9.21: it recognises the composite
+// graph below and runs it as one fused kernel. Order, types and strides are what it recognises;
+// change them only with a GPU at hand.
 namespace kintsugi::cudnn {
 namespace {
 
-// Masked scores become this instead of -infinity: exp() of it is 0 all the same and no NaN can arise.
+// Masked scores become this instead of -infinity: exp() of it is 0 all the same and no NaN can
+// arise.
 constexpr float kMasked = -1e9f;
 
 Extents transposed(const Extents& x) { return {x[0], x[1], x[3], x[2]}; }
@@ -18,13 +20,13 @@ class AttentionGraph {
     scale_ = g_.constant(static_cast<float>(p_.scale));
     masked_ = g_.constant(kMasked);
     if (p_.alibi) {
-      slopes_ = g_.memory("slopes", kSlopes, CUDNN_DATA_FLOAT, {1, p_.heads, 1, 1},
-                          {p_.heads, 1, 1, 1});
+      slopes_ =
+          g_.memory("slopes", kSlopes, CUDNN_DATA_FLOAT, {1, p_.heads, 1, 1}, {p_.heads, 1, 1, 1});
     }
     if (p_.documents) {
-      starts_ = g_.memory("document_start", kDocumentStart, CUDNN_DATA_INT32,
-                          {p_.batch, 1, p_.length, 1},
-                          {p_.document_stride, p_.document_stride, 1, 1});
+      starts_ =
+          g_.memory("document_start", kDocumentStart, CUDNN_DATA_INT32, {p_.batch, 1, p_.length, 1},
+                    {p_.document_stride, p_.document_stride, 1, 1});
     }
     if (padded_) {
       const Extents extents{p_.batch, 1, 1, 1}, strides{1, 1, 1, 1};
@@ -196,14 +198,14 @@ Plan AttentionGraph::backward(const Target& target) && {
   // dk = ds^T q
   key_gradient("ds^T q", transpose_scores("ds^T", ds), q, dk);
 
-  // dq = ds k: the tiles of a row are added up in fp32 in whichever order they finish, or, to be deterministic, at once
+  // dq = ds k: the tiles of a row are added up in fp32 in whichever order they finish, or, to be
+  // deterministic, at once
   const Value k = g_.reshape("k", k_t, g_.hidden(p_.dtype, keys, p_.k));
   const Graph::Lengths lengths{.m = rows_, .k = columns_};
   if (p_.deterministic) {
     g_.matmul("ds k", ds, k, dq, lengths);
   } else {
-    const Value dq_sum =
-        g_.memory("dq sum", kDqSum, CUDNN_DATA_FLOAT, queries, row_major(queries));
+    const Value dq_sum = g_.memory("dq sum", kDqSum, CUDNN_DATA_FLOAT, queries, row_major(queries));
     g_.matmul("ds k", ds, k, dq_sum, lengths);
     g_.pointwise("dq", CUDNN_POINTWISE_IDENTITY, dq, dq_sum);
   }

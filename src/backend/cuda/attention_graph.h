@@ -47,8 +47,8 @@ enum AttentionTensor : std::int64_t {
 Plan attention_forward_plan(const AttentionProblem& problem, const Target& target);
 Plan attention_backward_plan(const AttentionProblem& problem, const Target& target);
 
-// Up to 9.15.0 cuDNN's backward is wrong on keys that do not fill its tiles of 128 unless their number is also given as
-// data, as if the batch were padded.
+// Up to 9.15.0 cuDNN's backward is wrong on keys that do not fill its tiles of 128 unless their
+// number is also given as data, as if the batch were padded.
 bool needs_lengths(const AttentionProblem& problem);
 
 }  // namespace kintsugi::cudnn

@@ -18,16 +18,15 @@ std::string last_message() {
 
 void check(cudnnStatus_t status, const std::string& what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  throw Refused(
-      fmt::format("cuDNN {}: {}: {}", what, cudnnGetErrorString(status), last_message()));
+  throw Refused(fmt::format("cuDNN {}: {}: {}", what, cudnnGetErrorString(status), last_message()));
 }
 
 bool is_nondeterministic(const Descriptor& engine) {
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
   std::int64_t count = 0;
   check(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                 CUDNN_TYPE_NUMERICAL_NOTE,
-                                 static_cast<std::int64_t>(notes.size()), &count, notes.data()),
+                                 CUDNN_TYPE_NUMERICAL_NOTE, static_cast<std::int64_t>(notes.size()),
+                                 &count, notes.data()),
         "engine notes");
   return std::find(notes.begin(), notes.begin() + count, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) !=
          notes.begin() + count;
@@ -253,8 +252,8 @@ Plan Graph::build(const Target& target, bool deterministic) && {
                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw_engine),
             "engine of a configuration");
       std::int64_t number = -1;
-      check(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
-                                     CUDNN_TYPE_INT64, 1, &count, &number),
+      check(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64,
+                                     1, &count, &number),
             "engine number");
       const bool nondeterministic = is_nondeterministic(engine);
       result.engine_ =

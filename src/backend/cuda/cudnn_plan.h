@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-// A readable surface over cuDNN's backend descriptors, as far as attention needs it: a graph of operations on
-// four-dimensional tensors, turned into one execution plan.
+// A readable surface over cuDNN's backend descriptors, as far as attention needs it: a graph of
+// operations on four-dimensional tensors, turned into one execution plan.
 namespace kintsugi::cudnn {
 
 // cuDNN said no while a plan was built: the operation, the status and cuDNN's own words.
@@ -42,7 +42,8 @@ class Descriptor {
   std::string name_;
 };
 
-// Where a plan shall run: a handle, or (to ask what another GPU would accept) a description of the device.
+// Where a plan shall run: a handle, or (to ask what another GPU would accept) a description of the
+// device.
 struct Target {
   cudnnHandle_t handle = nullptr;
   cudnnBackendDescriptor_t device_properties = nullptr;
@@ -89,7 +90,8 @@ class Graph {
   }
   Value constant(float value);
 
-  // The lengths, where given, are (batch, 1, 1, 1) int32 tensors: how much of m, n and k is really there.
+  // The lengths, where given, are (batch, 1, 1, 1) int32 tensors: how much of m, n and k is really
+  // there.
   struct Lengths {
     Value m = kNone;
     Value n = kNone;

@@ -1,0 +1,59 @@
+# The CUDA world, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/cuda_missing.cpp stands in for it.
+# Included once kintsugi_engine exists. Sets KINTSUGI_CUDA_FOUND.
+option(KINTSUGI_CUDA "Build the CUDA world where a toolkit is found" ON)
+set(KINTSUGI_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
+    "GPUs to compile for: machine code for Hopper, and PTX that newer drivers compile for the others")
+set(KINTSUGI_CUDA_FOUND FALSE)
+get_filename_component(KINTSUGI_ROOT ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+
+# The sanitizers' flags are not for nvcc.
+if(KINTSUGI_CUDA AND NOT KINTSUGI_SANITIZE)
+  if(NOT CMAKE_CUDA_COMPILER)
+    find_program(KINTSUGI_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
+    if(KINTSUGI_NVCC)
+      set(CMAKE_CUDA_COMPILER ${KINTSUGI_NVCC})
+    endif()
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    get_filename_component(KINTSUGI_CUDA_ROOT ${CMAKE_CUDA_COMPILER} DIRECTORY)
+    get_filename_component(KINTSUGI_CUDA_ROOT ${KINTSUGI_CUDA_ROOT} DIRECTORY)
+    find_path(CUDNN_INCLUDE_DIR NAMES cudnn.h HINTS ${KINTSUGI_CUDA_ROOT}/include)
+    find_library(CUDNN_LIBRARY NAMES cudnn HINTS ${KINTSUGI_CUDA_ROOT}/lib64)
+    if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY)
+      set(KINTSUGI_CUDA_FOUND TRUE)
+    else()
+      message(STATUS "CUDA world: not built, cuDNN 9 was not found")
+    endif()
+  else()
+    message(STATUS "CUDA world: not built, nvcc was not found")
+  endif()
+endif()
+
+if(NOT KINTSUGI_CUDA_FOUND)
+  target_sources(kintsugi_engine PRIVATE ${KINTSUGI_ROOT}/src/backend/cuda_missing.cpp)
+  return()
+endif()
+
+set(CMAKE_CUDA_ARCHITECTURES ${KINTSUGI_CUDA_ARCHITECTURES})
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+message(STATUS "CUDA world: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${KINTSUGI_CUDA_ARCHITECTURES}, ${CUDNN_LIBRARY}")
+if(CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/cuda/*.cu
+     ${KINTSUGI_ROOT}/src/backend/cuda/*.cpp)
+add_library(kintsugi_cuda OBJECT ${KINTSUGI_CUDA_SOURCES})
+target_include_directories(kintsugi_cuda PRIVATE ${KINTSUGI_ROOT}/src)
+target_include_directories(kintsugi_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR})
+# Philox and std::array are constexpr and run on the device too; fmt believes nvcc to know no constexpr at all.
+target_compile_definitions(kintsugi_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+# (-std by hand: CMake before 3.26 does not know that nvcc speaks C++20.)
+target_compile_options(kintsugi_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
+target_link_libraries(kintsugi_cuda PRIVATE kintsugi_flags fmt::fmt)
+
+target_sources(kintsugi_engine PRIVATE $<TARGET_OBJECTS:kintsugi_cuda>)
+# libcudnn.so loads its parts when they are first needed.
+target_link_libraries(kintsugi_engine PRIVATE CUDA::cudart_static CUDA::cublasLt ${CUDNN_LIBRARY})

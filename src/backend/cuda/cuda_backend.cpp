@@ -1,0 +1,294 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backend/cuda/cuda_backend_impl.h"
+#include "backend/cuda/cuda_peaks.h"
+#include "backend/cuda/kernels.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr int kOldestMajor = 8;  // compute capability: what the kernels are compiled for at the least
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+CudaDevice describe(int index, const cudaDeviceProp& properties) {
+  return {.index = index,
+          .name = properties.name,
+          .uuid = uuid_text(properties.uuid),
+          .pci = fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID,
+                             properties.pciDeviceID),
+          .memory_bytes = properties.totalGlobalMem};
+}
+
+// The tuning of products is a measurement: where results must repeat, it may happen only if it is written down.
+bool may_tune(const CudaOptions& options) {
+  return !options.deterministic || !options.matmul_cache.empty();
+}
+
+}  // namespace
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::vector<CudaDevice> cuda_devices() {
+  std::vector<CudaDevice> devices;
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    cudaDeviceProp properties = {};
+    if (cudaGetDeviceProperties(&properties, i) == cudaSuccess)
+      devices.push_back(describe(i, properties));
+    else
+      cudaGetLastError();
+  }
+  return devices;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    int driver = 0;  // stays 0 where no driver is installed
+    cudaDriverGetVersion(&driver);
+    user_error("no CUDA device can be used: {}; install a driver for CUDA {} or set device: cpu",
+               driver == 0 ? "there is no NVIDIA driver" : cudaGetErrorString(status),
+               CUDART_VERSION / 1000);
+  }
+  if (options.device < 0 || options.device >= count)
+    user_error("there is no CUDA device {}: this machine has {}, counted from 0", options.device,
+               count);
+  cudaDeviceProp properties = {};
+  KINTSUGI_CUDA(cudaGetDeviceProperties(&properties, options.device));
+  if (properties.major < kOldestMajor)
+    user_error("{} has compute capability {}.{}, {}.0 or newer is needed; set device: cpu",
+               properties.name, properties.major, properties.minor, kOldestMajor);
+  KINTSUGI_CUDA(cudaSetDevice(options.device));
+  return std::make_unique<cuda::CudaBackend>(options, describe(options.device, properties),
+                                             properties.multiProcessorCount);
+}
+
+namespace cuda {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+}  // namespace
+
+OwnStream::OwnStream() {
+  KINTSUGI_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+OwnStream::~OwnStream() { cudaStreamDestroy(stream_); }
+
+Staging::Staging() {
+  for (Slot& slot : slots_) {
+    KINTSUGI_CUDA(cudaMallocHost(&slot.address, kSlotBytes));
+    KINTSUGI_CUDA(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming));
+  }
+}
+
+Staging::~Staging() {
+  for (const Slot& slot : slots_) {
+    cudaEventDestroy(slot.done);
+    cudaFreeHost(slot.address);
+  }
+}
+
+void Staging::upload(void* destination, const void* source, std::size_t bytes, Stream stream) {
+  for (std::size_t begin = 0; begin < bytes; begin += kSlotBytes) {
+    const std::size_t length = std::min(kSlotBytes, bytes - begin);
+    const Slot& slot = slots_[next_++ % slots_.size()];
+    KINTSUGI_CUDA(cudaEventSynchronize(slot.done));
+    std::memcpy(slot.address, static_cast<const std::byte*>(source) + begin, length);
+    KINTSUGI_CUDA(cudaMemcpyAsync(static_cast<std::byte*>(destination) + begin, slot.address,
+                                  length, cudaMemcpyHostToDevice, stream));
+    KINTSUGI_CUDA(cudaEventRecord(slot.done, stream));
+  }
+}
+
+CudaBackend::CudaBackend(const CudaOptions& options, CudaDevice device, int multiprocessors)
+    : options_(options),
+      device_(std::move(device)),
+      workspace_(kWorkspaceBytes),
+      context_{stream_.get(), multiprocessors, workspace_},
+      matmul_({.tf32 = options.tf32,
+               .tune = may_tune(options),
+               .cache_file = options.matmul_cache,
+               .gpu = device_.name}) {
+  attention_.set_deterministic(options.deterministic);
+}
+
+CudaBackend::~CudaBackend() { cudaStreamSynchronize(stream()); }
+
+void* CudaBackend::allocate(std::size_t bytes) { return device_allocate(bytes); }
+void CudaBackend::release(void* address, std::size_t) noexcept { cudaFree(address); }
+
+std::string CudaBackend::description() const {
+  return fmt::format("cuda:{}: {}, {} ({}, {}), cuBLASLt {}", device_.index, device_.name,
+                     format_bytes(static_cast<double>(device_.memory_bytes)), device_.uuid,
+                     device_.pci, cublasLtGetVersion());
+}
+
+Backend::Peak CudaBackend::peak_flops(DType dtype) {
+  const std::string unit = options_.tf32 && dtype == DType::F32 ? "TF32" : std::string(to_string(dtype));
+  if (const auto known = known_peak_flops(device_.name, dtype, options_.tf32))
+    return {*known, fmt::format("data sheet of {}, dense {}", device_.name, unit)};
+  return {measure_flops(dtype), fmt::format("measured {} matmul", unit)};
+}
+
+double CudaBackend::measure_flops(DType dtype) {
+  const std::int64_t n = size_of(dtype) == 2 ? 8192 : dtype == DType::F32 ? 4096 : 2048;
+  Arena arena(*this);
+  const Tensor a = arena.allocate(Region::Workspace, "peak", dtype, {n, n});
+  const Tensor b = arena.allocate(Region::Workspace, "peak", dtype, {n, n});
+  const Tensor c = arena.allocate(Region::Workspace, "peak", dtype, {n, n});
+  // Constant operands would run faster than real ones: they switch fewer transistors.
+  for (const Tensor& x : {a, b}) {
+    fill(x, 0.5);
+    dropout(x, x, {.probability = 0.5, .key = x.data() == a.data() ? 1u : 2u}, {});
+  }
+  constexpr int kRepetitions = 10;
+  double best_ms = 1e30;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  KINTSUGI_CUDA(cudaEventCreate(&begin));
+  KINTSUGI_CUDA(cudaEventCreate(&end));
+  for (int round = 0; round < 3; ++round) {
+    matmul(c, a, b, {});  // the first one chooses an algorithm
+    KINTSUGI_CUDA(cudaEventRecord(begin, stream()));
+    for (int i = 0; i < kRepetitions; ++i) matmul(c, a, b, {});
+    KINTSUGI_CUDA(cudaEventRecord(end, stream()));
+    KINTSUGI_CUDA(cudaEventSynchronize(end));
+    float elapsed_ms = 0;
+    KINTSUGI_CUDA(cudaEventElapsedTime(&elapsed_ms, begin, end));
+    best_ms = std::min(best_ms, static_cast<double>(elapsed_ms) / kRepetitions);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  const double side = static_cast<double>(n);
+  return 2 * side * side * side / (best_ms * 1e-3);
+}
+
+std::size_t CudaBackend::available_bytes() const {
+  std::size_t free = 0, total = 0;
+  KINTSUGI_CUDA(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+std::size_t CudaBackend::own_bytes() const {
+  return workspace_.bytes() + matmul_.own_bytes() + attention_.own_bytes();
+}
+
+void CudaBackend::upload(Tensor destination, const void* source) {
+  KINTSUGI_CHECK(destination.contiguous(), "upload into a strided tensor");
+  KINTSUGI_CHECK(!is_capturing(stream()), "upload while a graph is captured");
+  staging_.upload(destination.data(), source, destination.bytes(), stream());
+}
+
+void CudaBackend::download(void* destination, Tensor source) {
+  KINTSUGI_CHECK(source.contiguous(), "download of a strided tensor");
+  KINTSUGI_CUDA(cudaMemcpyAsync(destination, source.data(), source.bytes(), cudaMemcpyDeviceToHost,
+                                stream()));
+  synchronize();
+}
+
+void CudaBackend::synchronize() { KINTSUGI_CUDA(cudaStreamSynchronize(stream())); }
+
+// ---- everything else is one launcher each
+void CudaBackend::copy(Tensor destination, Tensor source) {
+  cuda::copy(context_, destination, source);
+}
+void CudaBackend::fill(Tensor x, double value) { cuda::fill(context_, x, value); }
+void CudaBackend::add(Tensor y, Tensor x) { cuda::add(context_, y, x); }
+
+void CudaBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
+  matmul_.run(context_, c, a, b, options);
+}
+void CudaBackend::bias_backward(Tensor dbias, Tensor dy) {
+  cuda::bias_backward(context_, dbias, dy);
+}
+
+void CudaBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) {
+  cuda::rms_norm_forward(context_, y, rstd, x, weight, eps);
+}
+void CudaBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                                    Tensor rstd, Tensor residual_gradient) {
+  cuda::rms_norm_backward(context_, dx, dweight, dy, x, weight, rstd, residual_gradient);
+}
+void CudaBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                     Tensor bias, double eps) {
+  cuda::layer_norm_forward(context_, y, mean, rstd, x, weight, bias, eps);
+}
+void CudaBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                      Tensor weight, Tensor mean, Tensor rstd,
+                                      Tensor residual_gradient) {
+  cuda::layer_norm_backward(context_, dx, dweight, dbias, dy, x, weight, mean, rstd,
+                            residual_gradient);
+}
+
+void CudaBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                    const AttentionOptions& options) {
+  attention_.forward(out, lse, q, k, v, options, stream());
+}
+void CudaBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
+                                     Tensor lse, Tensor q, Tensor k, Tensor v,
+                                     const AttentionOptions& options) {
+  attention_.backward(dq, dk, dv, dout, out, lse, q, k, v, options, stream());
+}
+void CudaBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
+  cuda::rope(context_, x, table, positions, inverse);
+}
+
+void CudaBackend::swiglu_forward(Tensor out, Tensor gate_up) {
+  cuda::swiglu_forward(context_, out, gate_up);
+}
+void CudaBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
+  cuda::swiglu_backward(context_, dgate_up, dout, gate_up);
+}
+void CudaBackend::gelu_forward(Tensor out, Tensor x) { cuda::gelu_forward(context_, out, x); }
+void CudaBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
+  cuda::gelu_backward(context_, dx, dout, x);
+}
+void CudaBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
+  cuda::dropout(context_, y, x, options, residual);
+}
+
+void CudaBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate) {
+  cuda::embedding_forward(context_, out, ids, table, accumulate);
+}
+void CudaBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout) {
+  cuda::embedding_backward(context_, dtable, ids, dout);
+}
+void CudaBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
+                                double gradient_scale) {
+  cuda::cross_entropy(context_, losses, logits, targets, gradient_scale);
+}
+
+void CudaBackend::sum(Tensor out, Tensor x) { cuda::sum(context_, out, x); }
+void CudaBackend::squared_norm(Tensor out, Tensor x) { cuda::squared_norm(context_, out, x); }
+void CudaBackend::clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) {
+  cuda::clip_scale(context_, scale, squared_norm, clip, unscale);
+}
+void CudaBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
+                        Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
+  cuda::adamw(context_, weight, master, moment1, moment2, gradient, gradient_scale, options);
+}
+
+}  // namespace cuda
+}  // namespace kintsugi

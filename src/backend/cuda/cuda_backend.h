@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace kintsugi {
+
+// The CUDA world: cuBLASLt for matrix products, cuDNN for attention, our own kernels for everything between them.
+struct CudaOptions {
+  int device = 0;
+  bool deterministic = true;  // the same bits in every run on the same GPU
+  bool tf32 = false;          // fp32 products on the matrix units, with 10 bits of mantissa
+  // Where the algorithms found for each shape are kept. Timing decides them, so a deterministic run without such a file
+  // takes the library's first proposal instead.
+  std::string matmul_cache;
+};
+
+struct CudaDevice {
+  int index = 0;
+  std::string name;  // "NVIDIA H200"
+  std::string uuid;  // "GPU-5f2c…", as nvidia-smi prints it
+  std::string pci;   // "0000:1b:00.0"
+  std::size_t memory_bytes = 0;
+};
+
+// Neither throws: a machine without GPU or driver, and a binary built without CUDA, simply have none.
+int cuda_device_count();
+std::vector<CudaDevice> cuda_devices();
+
+// UserError where there is no such device or the driver does not serve.
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
+
+}  // namespace kintsugi

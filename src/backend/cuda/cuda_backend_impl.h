@@ -1,0 +1,117 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/attention.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_common.h"
+#include "backend/cuda/matmul.h"
+
+namespace kintsugi::cuda {
+
+// A stream of our own, which waits for no other.
+class OwnStream {
+ public:
+  OwnStream();
+  ~OwnStream();
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_ = nullptr;
+};
+
+// Pinned memory on the way to the device: an upload returns as soon as its source has been read, and the device copies
+// when its turn comes.
+class Staging {
+ public:
+  Staging();
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  void upload(void* destination, const void* source, std::size_t bytes, Stream stream);
+
+ private:
+  static constexpr std::size_t kSlotBytes = std::size_t{4} << 20;
+  struct Slot {
+    void* address = nullptr;
+    cudaEvent_t done = nullptr;
+  };
+  std::array<Slot, 2> slots_;
+  std::size_t next_ = 0;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const CudaOptions& options, CudaDevice device, int multiprocessors);
+  ~CudaBackend() override;
+
+  Stream stream() const { return stream_.get(); }
+
+  void* allocate(std::size_t bytes) override;
+  void release(void* address, std::size_t bytes) noexcept override;
+  std::string description() const override;
+  Peak peak_flops(DType dtype) override;
+  std::size_t available_bytes() const override;
+  std::size_t own_bytes() const override;
+
+  void upload(Tensor destination, const void* source) override;
+  void download(void* destination, Tensor source) override;
+  void copy(Tensor destination, Tensor source) override;
+  void fill(Tensor x, double value) override;
+  void synchronize() override;
+
+  void matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) override;
+  void bias_backward(Tensor dbias, Tensor dy) override;
+
+  void rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) override;
+  void rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight, Tensor rstd,
+                         Tensor residual_gradient) override;
+  void layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
+                          double eps) override;
+  void layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                           Tensor weight, Tensor mean, Tensor rstd,
+                           Tensor residual_gradient) override;
+
+  void attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                         const AttentionOptions& options) override;
+  void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                          Tensor q, Tensor k, Tensor v, const AttentionOptions& options) override;
+  void rope(Tensor x, Tensor table, Tensor positions, bool inverse) override;
+
+  void swiglu_forward(Tensor out, Tensor gate_up) override;
+  void swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) override;
+  void gelu_forward(Tensor out, Tensor x) override;
+  void gelu_backward(Tensor dx, Tensor dout, Tensor x) override;
+  void dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) override;
+  void add(Tensor y, Tensor x) override;
+
+  void embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate) override;
+  void embedding_backward(Tensor dtable, Tensor ids, Tensor dout) override;
+  void cross_entropy(Tensor losses, Tensor logits, Tensor targets, double gradient_scale) override;
+
+  void sum(Tensor out, Tensor x) override;
+  void squared_norm(Tensor out, Tensor x) override;
+  void clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) override;
+  void adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2, Tensor gradient,
+             Tensor gradient_scale, const AdamWOptions& options) override;
+
+ private:
+  double measure_flops(DType dtype);
+
+  CudaOptions options_;
+  CudaDevice device_;
+  OwnStream stream_;
+  Workspace workspace_;
+  Staging staging_;
+  Context context_;
+  Matmul matmul_;
+  CudaAttention attention_;
+};
+
+}  // namespace kintsugi::cuda

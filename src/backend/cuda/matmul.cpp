@@ -1,0 +1,397 @@
+// Matrix products through cuBLASLt, which counts in columns: our row-major c = a b is its c^T = b^T a^T, so the operands
+// trade places and nothing is ever transposed in memory.
+#include "backend/cuda/matmul.h"
+
+#include <cublasLt.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <type_traits>
+#include <vector>
+
+#include "backend/cuda/kernels.h"
+#include "backend/tuning_cache.h"
+
+#define KINTSUGI_CUBLAS(expression)                                                          \
+  do {                                                                                       \
+    const cublasStatus_t kintsugi_status = (expression);                                     \
+    if (kintsugi_status != CUBLAS_STATUS_SUCCESS) [[unlikely]]                               \
+      failure("cuBLASLt: {} in {} at {}:{}", cublasLtGetStatusString(kintsugi_status),       \
+              #expression, __FILE__, __LINE__);                                              \
+  } while (false)
+
+namespace kintsugi::cuda {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+constexpr int kCandidates = 16;
+constexpr std::uintptr_t kAlignment = 16;  // what the fastest kernels ask of an address
+
+template <auto destroy>
+struct Destroy {
+  template <class T>
+  void operator()(T* object) const {
+    destroy(object);
+  }
+};
+template <class T, auto destroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<T>, Destroy<destroy>>;
+using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+cudaDataType_t library_type(DType dtype) {
+  switch (dtype) {
+    case DType::F64: return CUDA_R_64F;
+    case DType::F32: return CUDA_R_32F;
+    case DType::BF16: return CUDA_R_16BF;
+    case DType::F16: return CUDA_R_16F;
+    default: failure("no matrix product of {}", to_string(dtype));
+  }
+}
+
+std::int64_t alignment_of(const Tensor& x) {
+  const auto address = reinterpret_cast<std::uintptr_t>(x.data());
+  std::uintptr_t alignment = kAlignment;
+  while (address % alignment != 0) alignment /= 2;
+  return static_cast<std::int64_t>(alignment);
+}
+
+// One product, with the operands as the library will see them. `added` is what the product is added to: c itself, the
+// residual, or nothing.
+struct Problem {
+  Problem(const Tensor& c, const Tensor& a, const Tensor& b, const MatmulOptions& o)
+      : c(c), a(a), b(b), bias(o.bias), transpose_a(o.transpose_a), transpose_b(o.transpose_b),
+        m(c.extent(0)), n(c.extent(1)), k(a.extent(o.transpose_a ? 0 : 1)),
+        added(o.accumulate ? c : o.residual) {}
+
+  bool in_place() const { return added && added.data() == c.data(); }
+
+  Tensor c, a, b, bias;
+  bool transpose_a, transpose_b;
+  std::int64_t m, n, k;
+  Tensor added;
+};
+
+// Everything an algorithm may depend on.
+using Key = std::array<std::int64_t, 17>;
+Key key_of(const Problem& p) {
+  return {static_cast<std::int64_t>(p.a.dtype()),
+          static_cast<std::int64_t>(p.c.dtype()),
+          p.transpose_a,
+          p.transpose_b,
+          p.m,
+          p.n,
+          p.k,
+          p.a.stride(0),
+          p.b.stride(0),
+          p.c.stride(0),
+          !p.added ? 0 : p.in_place() ? 1 : 2,
+          p.added ? p.added.stride(0) : 0,
+          p.bias ? 1 : 0,
+          alignment_of(p.a),
+          alignment_of(p.b),
+          alignment_of(p.c),
+          p.added ? alignment_of(p.added) : 0};
+}
+
+Layout layout_of(const Tensor& x) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  // Our rows are the library's columns.
+  KINTSUGI_CUBLAS(cublasLtMatrixLayoutCreate(&layout, library_type(x.dtype()),
+                                             static_cast<std::uint64_t>(x.extent(1)),
+                                             static_cast<std::uint64_t>(x.extent(0)), x.stride(0)));
+  return Layout(layout);
+}
+
+template <class T>
+void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  KINTSUGI_CUBLAS(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)));
+}
+
+template <class T>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+  KINTSUGI_CUBLAS(
+      cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
+}
+
+struct Plan {
+  Operation operation;
+  Layout first, second, added, c;  // the library's a (our b), b (our a), c and d
+  bool supported = false;
+  cublasLtMatmulAlgo_t algorithm = {};
+};
+
+Operation operation_of(const Problem& p, bool tf32) {
+  const bool wide = p.c.dtype() == DType::F64;
+  const bool fast = tf32 && p.a.dtype() == DType::F32;
+  cublasLtMatmulDesc_t raw = nullptr;
+  KINTSUGI_CUBLAS(cublasLtMatmulDescCreate(&raw,
+                                           wide   ? CUBLAS_COMPUTE_64F
+                                           : fast ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F,
+                                           wide ? CUDA_R_64F : CUDA_R_32F));
+  Operation operation(raw);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.bias) {
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(p.bias.dtype()));
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data());
+  }
+  return operation;
+}
+
+Plan describe(const Problem& p, bool tf32) {
+  return {.operation = operation_of(p, tf32),
+          .first = layout_of(p.b),
+          .second = layout_of(p.a),
+          .added = layout_of(p.added ? p.added : p.c),
+          .c = layout_of(p.c),
+          .supported = false,
+          .algorithm = {}};
+}
+
+std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm) {
+  return fmt::format("{:016x}", fmt::join(algorithm.data, " "));
+}
+
+std::optional<cublasLtMatmulAlgo_t> parse_algorithm(const std::string& text) {
+  cublasLtMatmulAlgo_t algorithm = {};
+  std::istringstream stream(text);
+  for (std::uint64_t& word : algorithm.data)
+    if (!(stream >> std::hex >> word)) return std::nullopt;
+  return algorithm;
+}
+
+// Device memory for the length of a measurement; none where there is none.
+struct Loan {
+  explicit Loan(std::size_t bytes) {
+    if (cudaMalloc(&address, bytes) != cudaSuccess) {
+      cudaGetLastError();
+      address = nullptr;
+    }
+  }
+  ~Loan() { cudaFree(address); }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  void* address = nullptr;
+};
+
+struct Timer {
+  Timer() {
+    KINTSUGI_CUDA(cudaEventCreate(&begin));
+    KINTSUGI_CUDA(cudaEventCreate(&end));
+  }
+  ~Timer() {
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  cudaEvent_t begin = nullptr, end = nullptr;
+};
+
+}  // namespace
+
+struct Matmul::Parts {
+  explicit Parts(const MatmulSettings& settings)
+      : settings(settings),
+        cache(settings.cache_file,
+              fmt::format("{}, cuBLASLt {}{}", settings.gpu, cublasLtGetVersion(), settings.tf32 ? ", TF32" : "")) {
+    KINTSUGI_CUBLAS(cublasLtCreate(&handle));
+    workspace = device_allocate(kWorkspaceBytes);
+  }
+  ~Parts() {
+    cudaFree(workspace);
+    cublasLtDestroy(handle);
+  }
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  Plan& plan_for(const Context& context, const Problem& problem);
+  std::vector<cublasLtMatmulAlgo_t> propose(const Plan& plan, const Problem& problem) const;
+  bool usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
+  cublasStatus_t launch(const Context& context, const Plan& plan, const Problem& problem,
+                        const cublasLtMatmulAlgo_t& algorithm, void* c) const;
+  cublasLtMatmulAlgo_t fastest(const Context& context, const Plan& plan, const Problem& problem,
+                               const std::vector<cublasLtMatmulAlgo_t>& candidates) const;
+  float time_ms(const Context& context, const Plan& plan, const Problem& problem,
+                const cublasLtMatmulAlgo_t& algorithm, void* c, const Timer& timer, int repetitions) const;
+
+  MatmulSettings settings;
+  TuningCache cache;
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;
+  std::map<Key, Plan> plans;
+};
+
+std::vector<cublasLtMatmulAlgo_t> Matmul::Parts::propose(const Plan& plan, const Problem& p) const {
+  cublasLtMatmulPreference_t raw = nullptr;
+  KINTSUGI_CUBLAS(cublasLtMatmulPreferenceCreate(&raw));
+  const Preference preference(raw);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  // Parts of a long sum are never added in 16 bits.
+  const auto schemes = static_cast<std::uint32_t>(p.c.dtype() == accumulator_of(p.c.dtype())
+                                                      ? CUBLASLT_REDUCTION_SCHEME_MASK
+                                                      : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+  const auto alignment = [](const Tensor& x) { return static_cast<std::uint32_t>(alignment_of(x)); };
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.added ? p.added : p.c));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.c));
+
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results = {};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.added.get(), plan.c.get(),
+      preference.get(), kCandidates, results.data(), &found);
+  std::vector<cublasLtMatmulAlgo_t> candidates;
+  if (status != CUBLAS_STATUS_SUCCESS) return candidates;
+  for (int i = 0; i < found; ++i)
+    if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= kWorkspaceBytes)
+      candidates.push_back(results[i].algo);
+  return candidates;
+}
+
+bool Matmul::Parts::usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result = {};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle, plan.operation.get(), plan.first.get(), plan.second.get(),
+                              plan.added.get(), plan.c.get(), &algorithm, &result);
+  return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes;
+}
+
+cublasStatus_t Matmul::Parts::launch(const Context& context, const Plan& plan, const Problem& p,
+                                     const cublasLtMatmulAlgo_t& algorithm, void* c) const {
+  const float one = 1.0f, zero = 0.0f;
+  const double wide_one = 1.0, wide_zero = 0.0;
+  const bool wide = p.c.dtype() == DType::F64;
+  const void* alpha = wide ? static_cast<const void*>(&wide_one) : &one;
+  const void* beta = p.added ? alpha : wide ? static_cast<const void*>(&wide_zero) : &zero;
+  const void* added = p.added && !p.in_place() ? p.added.data() : c;
+  return cublasLtMatmul(handle, plan.operation.get(), alpha, p.b.data(), plan.first.get(), p.a.data(),
+                        plan.second.get(), beta, added, plan.added.get(), c, plan.c.get(), &algorithm,
+                        workspace, kWorkspaceBytes, context.stream);
+}
+
+float Matmul::Parts::time_ms(const Context& context, const Plan& plan, const Problem& p,
+                             const cublasLtMatmulAlgo_t& algorithm, void* c, const Timer& timer,
+                             int repetitions) const {
+  KINTSUGI_CUDA(cudaEventRecord(timer.begin, context.stream));
+  for (int i = 0; i < repetitions; ++i)
+    KINTSUGI_CUBLAS(launch(context, plan, p, algorithm, c));
+  KINTSUGI_CUDA(cudaEventRecord(timer.end, context.stream));
+  KINTSUGI_CUDA(cudaEventSynchronize(timer.end));
+  float elapsed = 0;
+  KINTSUGI_CUDA(cudaEventElapsedTime(&elapsed, timer.begin, timer.end));
+  return elapsed / static_cast<float>(repetitions);
+}
+
+// Times the candidates on the real operands. A product that reads what it writes runs on a copy of it.
+cublasLtMatmulAlgo_t Matmul::Parts::fastest(const Context& context, const Plan& plan, const Problem& p,
+                                            const std::vector<cublasLtMatmulAlgo_t>& candidates) const {
+  const std::size_t bytes =
+      static_cast<std::size_t>((p.m - 1) * p.c.stride(0) + p.n) * size_of(p.c.dtype());
+  const Loan copy(p.in_place() ? bytes : 1);
+  if (copy.address == nullptr) return candidates.front();
+  void* c = p.in_place() ? copy.address : p.c.data();
+  if (p.in_place())
+    KINTSUGI_CUDA(cudaMemcpyAsync(c, p.c.data(), bytes, cudaMemcpyDeviceToDevice, context.stream));
+
+  const Timer timer;
+  std::vector<std::pair<float, std::size_t>> times;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (launch(context, plan, p, candidates[i], c) != CUBLAS_STATUS_SUCCESS) continue;
+    const float once = time_ms(context, plan, p, candidates[i], c, timer, 1);
+    const int repetitions = std::clamp(static_cast<int>(1.0f / std::max(once, 1e-3f)), 1, 20);
+    times.emplace_back(time_ms(context, plan, p, candidates[i], c, timer, repetitions), i);
+  }
+  if (times.empty()) return candidates.front();
+  std::sort(times.begin(), times.end());
+  // The best few again, for longer: the clock and the caches have settled by now.
+  times.resize(std::min<std::size_t>(times.size(), 3));
+  for (auto& [time, i] : times) {
+    const int repetitions = std::clamp(static_cast<int>(4.0f / std::max(time, 1e-3f)), 2, 50);
+    time = time_ms(context, plan, p, candidates[i], c, timer, repetitions);
+  }
+  return candidates[std::min_element(times.begin(), times.end())->second];
+}
+
+Plan& Matmul::Parts::plan_for(const Context& context, const Problem& p) {
+  const Key key = key_of(p);
+  const auto known = plans.find(key);
+  if (known != plans.end()) return known->second;
+
+  Plan plan = describe(p, settings.tf32);
+  const std::string name = fmt::format("{}", fmt::join(key, " "));
+  if (const auto text = cache.find(name))
+    if (const auto algorithm = parse_algorithm(*text); algorithm && usable(plan, *algorithm)) {
+      plan.algorithm = *algorithm;
+      plan.supported = true;
+      return plans.emplace(key, std::move(plan)).first->second;
+    }
+
+  const std::vector<cublasLtMatmulAlgo_t> candidates = propose(plan, p);
+  if (!candidates.empty()) {
+    plan.supported = true;
+    plan.algorithm = candidates.front();
+    // Under capture nothing can be timed: the first proposal serves, for this process only.
+    if (settings.tune && !is_capturing(context.stream)) {
+      if (candidates.size() > 1) plan.algorithm = fastest(context, plan, p, candidates);
+      cache.store(name, algorithm_text(plan.algorithm));
+    }
+  }
+  return plans.emplace(key, std::move(plan)).first->second;
+}
+
+Matmul::Matmul(const MatmulSettings& settings) : parts_(std::make_unique<Parts>(settings)) {}
+Matmul::~Matmul() = default;
+std::size_t Matmul::own_bytes() const { return kWorkspaceBytes; }
+
+void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
+                 const MatmulOptions& o) {
+  KINTSUGI_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2 &&
+                     a.extent(o.transpose_a ? 1 : 0) == c.extent(0) &&
+                     b.extent(o.transpose_b ? 0 : 1) == c.extent(1) &&
+                     b.extent(o.transpose_b ? 1 : 0) == a.extent(o.transpose_a ? 0 : 1) &&
+                     (!o.bias || o.bias.elements() == c.extent(1)) &&
+                     (!o.residual || o.residual.shape() == c.shape()),
+                 "matmul {} = {}{} x {}{}", to_string(c.shape()), to_string(a.shape()),
+                 o.transpose_a ? "^T" : "", to_string(b.shape()), o.transpose_b ? "^T" : "");
+  KINTSUGI_CHECK(a.dtype() == b.dtype() &&
+                     (c.dtype() == a.dtype() || c.dtype() == accumulator_of(a.dtype())) &&
+                     (!o.residual || o.residual.dtype() == c.dtype()),
+                 "matmul of {} and {} into {}", to_string(a.dtype()), to_string(b.dtype()),
+                 to_string(c.dtype()));
+  KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)), "matmul accumulates or adds, not both");
+  if (c.elements() == 0) return;
+
+  const Problem problem(c, a, b, o);
+  // A bias at an odd address, or in double, is added by our own kernel.
+  const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() && aligned16(o.bias.data()));
+  if (fusable) {
+    Plan& plan = parts_->plan_for(context, problem);
+    if (plan.supported) {
+      if (o.bias) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias.data());
+      KINTSUGI_CUBLAS(parts_->launch(context, plan, problem, plan.algorithm, c.data()));
+      return;
+    }
+  }
+  KINTSUGI_CHECK(o.bias, "cuBLASLt has no algorithm for matmul {} = {}{} x {}{} in {}", to_string(c.shape()),
+                 to_string(a.shape()), o.transpose_a ? "^T" : "", to_string(b.shape()),
+                 o.transpose_b ? "^T" : "", to_string(a.dtype()));
+  const DType precise = accumulator_of(c.dtype());
+  const Tensor product(context.workspace.get(static_cast<std::size_t>(c.elements()) * size_of(precise), context.stream),
+                       precise, c.shape());
+  run(context, product, a, b, {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b});
+  finish_product(context, c, product, o.bias, o.residual);
+}
+
+}  // namespace kintsugi::cuda

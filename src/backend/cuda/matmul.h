@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_common.h"
+
+namespace kintsugi::cuda {
+
+struct MatmulSettings {
+  bool tf32 = false;
+  bool tune = true;        // time the candidates of each new shape; otherwise take the library's first proposal
+  std::string cache_file;  // where what was found is kept; empty: nowhere
+  std::string gpu;         // its name, part of the cache's keys
+};
+
+// Matrix products through cuBLASLt. The first product of a new shape chooses an algorithm; later ones only launch.
+class Matmul {
+ public:
+  explicit Matmul(const MatmulSettings& settings);
+  ~Matmul();
+
+  void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
+           const MatmulOptions& options);
+  std::size_t own_bytes() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace kintsugi::cuda

@@ -1,0 +1,16 @@
+// Stands in for backend/cuda/ in a binary built without CUDA.
+#include "backend/cuda/cuda_backend.h"
+#include "core/error.h"
+
+namespace kintsugi {
+
+int cuda_device_count() { return 0; }
+std::vector<CudaDevice> cuda_devices() { return {}; }
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {
+  user_error(
+      "this binary was built without CUDA: build it where a CUDA toolkit is installed, or set "
+      "device: cpu");
+}
+
+}  // namespace kintsugi
