@@ -111,9 +111,9 @@ double parse_duration_s(std::string_view text) {
     const auto found = std::find_if(kTimeUnits.begin(), kTimeUnits.end(),
                                     [&](const Unit& candidate) { return candidate.first == unit; });
     if (unit.empty() && !any && rest.empty()) return value;
-    if (found == kTimeUnits.end()) break;
+    any = found != kTimeUnits.end();
+    if (!any) break;  // also a last number without a unit: "1h30" says neither minutes nor seconds
     total += value * found->second;
-    any = true;
     rest = trimmed(rest.substr(letters));
   }
   if (!any || !rest.empty()) user_error("'{}' is not a duration (for example 90s, 30min or 1h30min)", text);

@@ -45,6 +45,7 @@ void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
 // The `model:` section of a run configuration: {preset: NAME} or {config: FILE or DIR}, and any
 // field on top. Sizes that a preset leaves to be derived are derived after the overrides. Complete
 // and checked. UserError names the key, the source and the line.
+// The section comes from load_yaml (core/yaml_document.h), which has looked at its keys.
 ModelConfig read_model_section(const YAML::Node& section, const std::string& source);
 
 // The keys that read_model_section knows.

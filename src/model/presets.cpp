@@ -1,15 +1,13 @@
 #include <fmt/ranges.h>
-#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <set>
-#include <sstream>
 #include <type_traits>
 #include <utility>
 
 #include "core/error.h"
 #include "core/units.h"
+#include "core/yaml_document.h"
 #include "model/config.h"
 #include "model/embedded_presets.h"
 #include "model/model_fields.h"
@@ -28,24 +26,11 @@ struct Place {
   }
 };
 
-std::string kind_of(const YAML::Node& node) {
-  switch (node.Type()) {
-    case YAML::NodeType::Scalar:
-      return fmt::format("'{}'", node.Scalar());
-    case YAML::NodeType::Sequence:
-      return "a list";
-    case YAML::NodeType::Map:
-      return "a map";
-    default:
-      return "null";
-  }
-}
-
 // `where` already names the file, the line and the key; the parsers of core/units.h say what is
 // wrong with the value.
 template <class Parse>
 auto parsed(const YAML::Node& node, const std::string& where, const char* wanted, Parse parse) {
-  if (!node.IsScalar()) user_error("{}: {} is wanted, not {}", where, wanted, kind_of(node));
+  if (!node.IsScalar()) user_error("{}: {} is wanted, not {}", where, wanted, in_words(node));
   try {
     return parse(node.Scalar());
   } catch (const UserError& error) {
@@ -84,16 +69,12 @@ void read_map(const YAML::Node& map, const Place& place, const std::vector<std::
               VisitFields visit_fields) {
   std::vector<std::string> known = others;
   visit_fields([&](const char* name, auto&) { known.emplace_back(name); });
-  std::set<std::string> seen;
   for (const auto& item : map) {
     const std::string line = place.at(item.first);
-    if (!item.first.IsScalar())
-      user_error("{}: a key is a word, not {}", line, kind_of(item.first));
     const std::string key = item.first.Scalar();
     if (std::find(known.begin(), known.end(), key) == known.end())
       unknown_key(line, place, key, known);
     const std::string where = fmt::format("{}: {}{}", line, place.prefix, key);
-    if (!seen.insert(key).second) user_error("{} is given twice", where);
     const Place inside{place.source, place.prefix + key + "."};
     visit_fields([&](const char* name, auto& field) {
       if (key == name) read_value(field, item.second, where, inside);
@@ -108,7 +89,7 @@ void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const
     return;
   }
   if (!node.IsMap())
-    user_error("{}: a map like {{factor: 8}} or null is wanted, not {}", where, kind_of(node));
+    user_error("{}: a map like {{factor: 8}} or null is wanted, not {}", where, in_words(node));
   if (!field) field.emplace();
   read_map(node, inside, {}, [&](auto visit) { visit_rope_scaling_fields(*field, visit); });
 }
@@ -117,40 +98,8 @@ void read_fields(const YAML::Node& map, const Place& place, const std::vector<st
                  ModelConfig& config) {
   if (!map.IsMap())
     user_error("{}: a model description is a map of keys like 'layers: 12', not {}", place.source,
-               kind_of(map));
+               in_words(map));
   read_map(map, place, others, [&](auto visit) { visit_model_fields(config, visit); });
-}
-
-// yaml-cpp throws its own exceptions for bad syntax; the user gets one sentence with the line.
-template <class Read>
-auto reading_yaml(const std::string& source, Read read) {
-  try {
-    return read();
-  } catch (const YAML::Exception& error) {
-    if (error.mark.is_null()) user_error("{} is not valid YAML: {}", source, error.msg);
-    user_error("{} line {} is not valid YAML: {}", source, error.mark.line + 1, error.msg);
-  }
-}
-
-// YAML::LoadAll would count them, but never ends on a text that starts with a comma (yaml-cpp 0.7).
-bool has_more_documents(const std::string& text) {
-  struct Silent final : YAML::EventHandler {
-    void OnDocumentStart(const YAML::Mark&) override {}
-    void OnDocumentEnd() override {}
-    void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-    void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-    void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                  const std::string&) override {}
-    void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                         YAML::EmitterStyle::value) override {}
-    void OnSequenceEnd() override {}
-    void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                    YAML::EmitterStyle::value) override {}
-    void OnMapEnd() override {}
-  } silent;
-  std::istringstream stream(text);
-  YAML::Parser parser(stream);
-  return parser.HandleNextDocument(silent) && parser.HandleNextDocument(silent);
 }
 
 void complete(ModelConfig& config, const std::string& source) {
@@ -163,12 +112,8 @@ void complete(ModelConfig& config, const std::string& source) {
 
 // The fields of a text, without what is derived from them.
 ModelConfig parse_fields(const std::string& text, const std::string& source, ModelConfig config) {
-  return reading_yaml(source, [&] {
-    if (has_more_documents(text))
-      user_error("{} holds more than one YAML document, one is wanted", source);
-    read_fields(YAML::Load(text), {source, ""}, {}, config);
-    return config;
-  });
+  read_fields(load_yaml(text, source), {source, ""}, {}, config);
+  return config;
 }
 
 ModelConfig preset_fields(const std::string& name) {
@@ -210,23 +155,21 @@ std::vector<std::string> model_section_keys() {
 }
 
 ModelConfig read_model_section(const YAML::Node& section, const std::string& source) {
-  return reading_yaml(source, [&] {
-    const Place place{source, "model."};
-    ModelConfig config;
-    // A first reading on a throw-away configuration finds wrong keys before a base is looked for.
-    read_fields(section, place, kSectionKeys, config);
-    const YAML::Node preset = section["preset"], file = section["config"];
-    if (preset && file)
-      user_error("{}: model.preset and model.config exclude each other: keep one", place.at(file));
-    if (const YAML::Node base = preset ? preset : file; base && !base.IsScalar())
-      user_error("{}: model.{} is a name, not {}", place.at(base), preset ? "preset" : "config",
-                 kind_of(base));
-    if (preset) config = preset_fields(preset.Scalar());
-    if (file) config = resolve_model(file.Scalar());
-    read_fields(section, place, kSectionKeys, config);
-    complete(config, fmt::format("{}: model", source));
-    return config;
-  });
+  const Place place{source, "model."};
+  ModelConfig config;
+  // A first reading on a throw-away configuration finds wrong keys before a base is looked for.
+  read_fields(section, place, kSectionKeys, config);
+  const YAML::Node preset = section["preset"], file = section["config"];
+  if (preset && file)
+    user_error("{}: model.preset and model.config exclude each other: keep one", place.at(file));
+  if (const YAML::Node base = preset ? preset : file; base && !base.IsScalar())
+    user_error("{}: model.{} is a name, not {}", place.at(base), preset ? "preset" : "config",
+               in_words(base));
+  if (preset) config = preset_fields(preset.Scalar());
+  if (file) config = resolve_model(file.Scalar());
+  read_fields(section, place, kSectionKeys, config);
+  complete(config, fmt::format("{}: model", source));
+  return config;
 }
 
 std::string model_to_yaml(const ModelConfig& config) {

@@ -184,13 +184,14 @@ TEST(ModelYamlTest, NamesTheKeyTheFileAndTheLine) {
               HasSubstr("line 11: head_dim: '1.5' is not a whole number"));
   EXPECT_THAT(complaint("head_dim: [1]\n"),
               HasSubstr("head_dim: a whole number is wanted, not a list"));
-  EXPECT_THAT(complaint("head_dim:\n"), HasSubstr("head_dim: a whole number is wanted, not null"));
+  EXPECT_THAT(complaint("head_dim:\n"),
+              HasSubstr("head_dim: a whole number is wanted, not nothing"));
   EXPECT_THAT(complaint("init_std: {a: b}\n"),
               HasSubstr("init_std: a number is wanted, not a map"));
   EXPECT_THAT(complaint("init_std: small\n"), HasSubstr("init_std: 'small' is not a number"));
   EXPECT_THAT(complaint("[a, b]: 1\n"), HasSubstr("a key is a word, not a list"));
   EXPECT_THAT(complaint("eos_token: 1M\n"), HasSubstr("dir/m.yaml: eos_token is 1000000"));
-  EXPECT_THAT(complaint("---\nlayers: 3\n"), HasSubstr("more than one YAML document"));
+  EXPECT_THAT(complaint("---\nlayers: 3\n"), HasSubstr("dir/m.yaml line"));
   EXPECT_THAT(complaint("x: [1, 2\n"),
               AllOf(HasSubstr("dir/m.yaml line"), HasSubstr("not valid YAML")));
 

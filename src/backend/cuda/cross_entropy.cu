@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(1024, 1)
   const A target_logit = up(row.row[target]);  // before anyone overwrites it: the block meets in combine()
   Softmax<T> softmax = reduce(row);
   softmax.combine(shared);
-  const A log_sum = log(softmax.sum) + softmax.largest;
-  if (threadIdx.x == 0) losses[blockIdx.x] = log_sum - target_logit;
+  const A below = target_logit - softmax.largest;  // differences first: logits may be large
+  if (threadIdx.x == 0) losses[blockIdx.x] = log(softmax.sum) - below;
   if (gradient_scale == A(0)) return;
   write_gradient(row, softmax.largest, gradient_scale / softmax.sum);
   __syncthreads();
   if (threadIdx.x == 0)
-    row.row[target] = down<T>(gradient_scale * (exp_of<T>(target_logit - log_sum) - A(1)));
+    row.row[target] = down<T>(gradient_scale * (exp_of<T>(below) / softmax.sum - A(1)));
 }
 
 template <class T>

@@ -71,14 +71,23 @@ __device__ inline Acc<T> exp_of(Acc<T> x) {
     return __expf(x);
   }
 }
+// sigmoid(x) and 1 - sigmoid(x), each exact where it is small.
 template <class T>
-__device__ inline Acc<T> sigmoid_of(Acc<T> x) {
-  if constexpr (sizeof(T) == 2) {
-    return __fdividef(1.0f, 1.0f + exp_of<T>(-x));
-  } else {
-    return Acc<T>(1) / (Acc<T>(1) + exp_of<T>(-x));
+struct Gate {
+  __device__ explicit Gate(Acc<T> x) {
+    using A = Acc<T>;
+    const A e = exp_of<T>(x < A(0) ? x : -x);  // never overflows
+    A large;
+    if constexpr (sizeof(T) == 2) {
+      large = __fdividef(1.0f, 1.0f + e);
+    } else {
+      large = A(1) / (A(1) + e);
+    }
+    on = x < A(0) ? e * large : large;
+    off = x < A(0) ? large : e * large;
   }
-}
+  Acc<T> on, off;
+};
 
 // ---- accesses of N elements at once; with N * sizeof(T) = 16 (a Vec) they are one instruction each
 template <class T, int N>

@@ -9,9 +9,9 @@ constexpr double kTwiceRoot = 1.5957691216057307118;  // 2 sqrt(2/pi)
 constexpr double kCubic = 0.044715;
 
 template <class T>
-__device__ inline Acc<T> gate_of(Acc<T> x) {
+__device__ inline Gate<T> gate_of(Acc<T> x) {
   using A = Acc<T>;
-  return sigmoid_of<T>(A(kTwiceRoot) * (x + A(kCubic) * x * x * x));
+  return Gate<T>(A(kTwiceRoot) * (x + A(kCubic) * x * x * x));
 }
 
 template <class T, int N>
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(256) forward_kernel(T* out, const T* x, std::i
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const Acc<T> v = up(in.v[k]);
-    result.v[k] = down<T>(v * gate_of<T>(v));
+    result.v[k] = down<T>(v * gate_of<T>(v).on);
   }
   store(out + i * N, result);
 }
@@ -37,9 +37,10 @@ __global__ void __launch_bounds__(256) backward_kernel(T* dx, const T* dout, con
   Pack<T, N> result;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const A v = up(in.v[k]), s = gate_of<T>(v);
+    const A v = up(in.v[k]);
+    const Gate<T> gate = gate_of<T>(v);
     const A slope = A(kTwiceRoot) * (A(1) + A(3 * kCubic) * v * v);
-    result.v[k] = down<T>(up(gradient.v[k]) * (s + v * s * (A(1) - s) * slope));
+    result.v[k] = down<T>(up(gradient.v[k]) * (gate.on + v * gate.on * gate.off * slope));
   }
   store(dx + i * N, result);
 }

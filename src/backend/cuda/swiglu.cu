@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const A g = up(gate.v[k]);
-    result.v[k] = down<T>(g * sigmoid_of<T>(g) * up(linear.v[k]));
+    result.v[k] = down<T>(g * Gate<T>(g).on * up(linear.v[k]));
   }
   store(out[blockIdx.x] + i, result);
 }
@@ -35,9 +35,10 @@ __global__ void __launch_bounds__(256)
   Pack<T, N> dgate, dlinear;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const A g = up(gate.v[k]), u = up(linear.v[k]), d = up(gradient.v[k]), s = sigmoid_of<T>(g);
-    dgate.v[k] = down<T>(d * u * s * (A(1) + g * (A(1) - s)));
-    dlinear.v[k] = down<T>(d * g * s);
+    const A g = up(gate.v[k]), u = up(linear.v[k]), d = up(gradient.v[k]);
+    const Gate<T> s(g);
+    dgate.v[k] = down<T>(d * u * s.on * (A(1) + g * s.off));
+    dlinear.v[k] = down<T>(d * g * s.on);
   }
   T* to = dgate_up[blockIdx.x] + i;
   store(to, dgate);

@@ -1,0 +1,147 @@
+#include "core/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "model/model_test_util.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Read without the code under test.
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::size_t entries_of(const fs::path& directory) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(directory), {}));
+}
+
+template <class F>
+std::string failure_of(F f) {
+  try {
+    f();
+  } catch (const Failure& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no Failure was thrown";
+  return "";
+}
+
+TEST(AtomicWrite, ReplacesTheContentAndLeavesNothingElse) {
+  const TemporaryDirectory directory;
+  const std::string binary("a\0b\r\n\xFF", 6);
+  for (const std::string& content : {std::string("first"), std::string(), binary, std::string(1 << 20, 'x')}) {
+    write_file_atomically(directory / "file", content);
+    EXPECT_EQ(content_of(directory / "file"), content);
+    EXPECT_EQ(read_text_file(directory / "file"), content);
+    EXPECT_EQ(entries_of(directory.path()), 1u);
+  }
+}
+
+TEST(AtomicWrite, AReaderKeepsTheOldContent) {
+  const TemporaryDirectory directory;
+  directory.write("file", "old");
+  const MappedFile reader(directory / "file");
+  write_file_atomically(directory / "file", "new content");
+  EXPECT_EQ(std::memcmp(reader.bytes().data(), "old", 3), 0);
+  EXPECT_EQ(reader.bytes().size(), 3u);
+  EXPECT_EQ(content_of(directory / "file"), "new content");
+}
+
+// The temporary file's name points to a device that is always full.
+TEST(AtomicWrite, AFullDiskKeepsTheOldContent) {
+  const TemporaryDirectory directory;
+  directory.write("file", "old");
+  fs::create_symlink("/dev/full", directory / "file.tmp");
+  const std::string message = failure_of([&] { write_file_atomically(directory / "file", "new"); });
+  EXPECT_THAT(message, AllOf(HasSubstr((directory / "file").string()), HasSubstr("No space left")));
+  EXPECT_EQ(content_of(directory / "file"), "old");
+  EXPECT_EQ(entries_of(directory.path()), 1u) << "the temporary file stays behind";
+}
+
+TEST(AtomicWrite, ATargetThatCannotBeReplaced) {
+  const TemporaryDirectory directory;
+  fs::create_directories(directory / "target" / "child");
+  EXPECT_THAT(failure_of([&] { write_file_atomically(directory / "target", "new"); }),
+              HasSubstr((directory / "target").string()));
+  EXPECT_TRUE(fs::exists(directory / "target" / "child"));
+  EXPECT_EQ(entries_of(directory.path()), 1u);
+
+  EXPECT_THAT(failure_of([&] { write_file_atomically(directory / "missing" / "file", "new"); }),
+              AllOf(HasSubstr((directory / "missing" / "file").string()), HasSubstr("No such file")));
+  EXPECT_FALSE(fs::exists(directory / "missing"));
+}
+
+TEST(MappedFiles, MapsBytes) {
+  const TemporaryDirectory directory;
+  const std::string content("one\0two", 7);
+  const MappedFile file(directory.write("file", content));
+  ASSERT_EQ(file.bytes().size(), content.size());
+  EXPECT_EQ(std::memcmp(file.bytes().data(), content.data(), content.size()), 0);
+}
+
+TEST(MappedFiles, AnEmptyFileIsAnEmptySpan) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("empty", "");
+  EXPECT_TRUE(MappedFile(path).bytes().empty());
+  EXPECT_EQ(read_text_file(path), "");
+}
+
+TEST(MappedFiles, MissingFilesAndDirectoriesAreTheUsersToMend) {
+  const TemporaryDirectory directory;
+  const fs::path missing = directory / "missing";
+  EXPECT_THAT(user_error_of([&] { MappedFile file(missing); }), AllOf(HasSubstr(missing.string()), HasSubstr("No such file")));
+  EXPECT_THAT(user_error_of([&] { read_text_file(missing); }), HasSubstr(missing.string()));
+  EXPECT_THAT(user_error_of([&] { MappedFile file(directory.path()); }),
+              AllOf(HasSubstr(directory.path().string()), HasSubstr("is a directory")));
+}
+
+TEST(MappedFiles, MovesKeepTheMap) {
+  const TemporaryDirectory directory;
+  MappedFile first(directory.write("a", "aaaa")), second(directory.write("b", "bb"));
+  const std::byte* address = first.bytes().data();
+  MappedFile moved(std::move(first));
+  EXPECT_EQ(moved.bytes().data(), address);
+  EXPECT_TRUE(first.bytes().empty());  // NOLINT: what a moved-from file holds is the question
+  second = std::move(moved);
+  EXPECT_EQ(second.bytes().data(), address);
+  EXPECT_EQ(second.bytes().size(), 4u);
+}
+
+TEST(FileWriters, WritesFrontToBackAndReplaces) {
+  const TemporaryDirectory directory;
+  directory.write("file", "something longer that was there before");
+  FileWriter writer(directory / "file");
+  writer.write("abc", 3);
+  writer.write("", 0);
+  writer.write("de", 2);
+  writer.close();
+  EXPECT_EQ(content_of(directory / "file"), "abcde");
+}
+
+TEST(FileWriters, AWriteThatDoesNotSucceedIsAFailure) {
+  FileWriter full("/dev/full");
+  EXPECT_THAT(failure_of([&] { full.write("x", 1); }), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+  const TemporaryDirectory directory;
+  EXPECT_THAT(failure_of([&] { FileWriter writer(directory / "missing" / "file"); }), HasSubstr("No such file"));
+  EXPECT_THAT(failure_of([&] { FileWriter writer(directory.path()); }), HasSubstr(directory.path().string()));
+}
+
+TEST(SyncDirectory, NamesWhatItCannotSync) {
+  const TemporaryDirectory directory;
+  EXPECT_NO_THROW(sync_directory(directory.path()));
+  EXPECT_THAT(failure_of([&] { sync_directory(directory / "missing"); }), HasSubstr((directory / "missing").string()));
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,61 @@
+#include "core/hash.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace kintsugi {
+namespace {
+
+// xxHash's own test values for XXH3_64bits.
+TEST(Hash, KnownAnswers) {
+  EXPECT_EQ(hash64(std::string_view()), 0x2d06800538d394c2ull);
+  EXPECT_EQ(hash64(nullptr, 0), 0x2d06800538d394c2ull);
+  EXPECT_EQ(hex64(hash64("")), "2d06800538d394c2");
+}
+
+std::vector<unsigned char> random_bytes(std::size_t count) {
+  std::mt19937 random(17);
+  std::vector<unsigned char> bytes(count);
+  for (unsigned char& b : bytes) b = static_cast<unsigned char>(random());
+  return bytes;
+}
+
+TEST(Hash, PiecesGiveTheHashOfTheWhole) {
+  // Both sides of XXH3's internal limits: 16, 128, 240 and its 256- and 1024-byte blocks.
+  for (const std::size_t size : {0, 1, 3, 8, 16, 17, 128, 129, 240, 241, 256, 257, 1024, 1025, 100003}) {
+    const auto bytes = random_bytes(size);
+    const std::uint64_t whole = hash64(bytes.data(), bytes.size());
+    for (const std::size_t piece : {1, 7, 64, 255, 4096}) {
+      StreamHash stream;
+      for (std::size_t at = 0; at < size; at += piece) stream.update(bytes.data() + at, std::min(piece, size - at));
+      EXPECT_EQ(stream.digest(), whole) << size << " bytes in pieces of " << piece;
+      EXPECT_EQ(stream.digest(), whole) << "asking changes nothing";
+    }
+  }
+}
+
+TEST(Hash, EveryByteAndTheSeedCount) {
+  auto bytes = random_bytes(300);
+  std::set<std::uint64_t> hashes = {hash64(bytes.data(), bytes.size())};
+  for (unsigned char& b : bytes) {
+    b ^= 1;
+    hashes.insert(hash64(bytes.data(), bytes.size()));
+    b ^= 1;
+  }
+  hashes.insert(hash64(bytes.data(), bytes.size(), 1));
+  hashes.insert(hash64(bytes.data(), bytes.size() - 1));
+  EXPECT_EQ(hashes.size(), 303u);
+}
+
+TEST(Hash, HexHasSixteenDigits) {
+  EXPECT_EQ(hex64(0), "0000000000000000");
+  EXPECT_EQ(hex64(0xABCull), "0000000000000abc");
+  EXPECT_EQ(hex64(~0ull), "ffffffffffffffff");
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,71 @@
+// The steady-state step allocates nothing. Counts every malloc of the process, those of libraries included, so it is left
+// out where a sanitizer brings its own malloc.
+#include <gtest/gtest.h>
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+#include <atomic>
+#include <cstdlib>
+
+#include "support/small_run.h"
+
+extern "C" void* __libc_malloc(std::size_t bytes);
+extern "C" void* __libc_calloc(std::size_t count, std::size_t bytes);
+extern "C" void* __libc_realloc(void* address, std::size_t bytes);
+
+namespace {
+std::atomic<long> allocations{0};
+}
+
+extern "C" void* malloc(std::size_t bytes) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_malloc(bytes);
+}
+extern "C" void* calloc(std::size_t count, std::size_t bytes) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_calloc(count, bytes);
+}
+extern "C" void* realloc(void* address, std::size_t bytes) noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_realloc(address, bytes);
+}
+
+namespace kintsugi {
+namespace {
+
+TEST(Allocation, TheCounterCounts) {
+  const long before = allocations;
+  void* volatile address = std::malloc(100);
+  std::free(address);
+  EXPECT_GT(allocations, before);
+}
+
+TEST(Allocation, ASteadyStepAllocatesNothing) {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.txt", small_corpus(100));
+  for (const char* precision : {"fp32", "bf16"})
+    for (const char* recompute : {"none", "full"}) {
+      const RunConfig config = parse_run_config(
+          small_config(corpus, directory / "run", fmt::format("steps: 5, dropout: 0.1, precision: {}", precision),
+                       fmt::format("layout: {{recompute: {}}}\n", recompute)),
+          "test.yaml");
+      const auto backend = make_cpu_backend(2);
+      Engine engine(*backend, *backend, engine_options(config));
+      engine.initialize(1);
+      const std::vector<std::int32_t> ids(static_cast<std::size_t>(config.tokens_per_step()), 65);
+      const auto step = [&](std::int64_t number) {
+        engine.step({ids, ids}, {.step = number, .lr = 1e-3, .dropout = config.train.dropout, .seed = 1});
+      };
+      step(1);
+      step(2);
+      const long before = allocations;
+      step(3);
+      step(4);
+      EXPECT_EQ(allocations - before, 0) << precision << " " << recompute;
+    }
+}
+
+}  // namespace
+}  // namespace kintsugi
+
+#endif

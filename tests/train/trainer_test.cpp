@@ -1,0 +1,222 @@
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "support/small_run.h"
+#include "tensor/safetensors.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+std::vector<Json> read_metrics(const fs::path& run) {
+  std::vector<Json> records;
+  std::ifstream file(run / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) records.push_back(Json::parse(line));
+  return records;
+}
+
+std::vector<double> losses_of(const fs::path& run) {
+  std::vector<double> losses;
+  for (const Json& record : read_metrics(run)) losses.push_back(record.at("loss"));
+  return losses;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+class TrainerTest : public testing::Test {
+ protected:
+  // Trains in run directory `name` and returns it.
+  fs::path train(const std::string& name, const std::string& train, const std::string& rest = "",
+                 const std::vector<std::string>& overrides = {}, int threads = 2) {
+    const fs::path run = directory_ / name;
+    const auto backend = make_cpu_backend(threads);
+    Trainer trainer(*backend, parse_run_config(small_config(corpus_, run, train, rest), "test.yaml", overrides));
+    testing::internal::CaptureStdout();
+    trainer.run(ResumeMode::Auto);
+    testing::internal::GetCapturedStdout();
+    return run;
+  }
+
+  TemporaryDirectory directory_;
+  std::string corpus_ = directory_.write("corpus.txt", small_corpus(400));
+};
+
+TEST_F(TrainerTest, LearnsASmallGrammar) {
+  const fs::path run = train("run", "steps: 250, eval_every: 250, checkpoint_every: 0");
+  const auto records = read_metrics(run);
+  ASSERT_EQ(records.size(), 250u);
+  // Letters alone have about 2.8 nats; the grammar makes most of them certain.
+  EXPECT_GT(records.front().at("loss").get<double>(), 5.0);
+  EXPECT_LT(records.back().at("valid_loss").get<double>(), 1.2);
+  EXPECT_NEAR(records.back().at("valid_bits_per_byte").get<double>(),
+              records.back().at("valid_loss").get<double>() / std::log(2.0), 1e-9);
+}
+
+// Gradients add up over micro-batches and dropout follows the global token, so the cut of a batch is invisible.
+TEST_F(TrainerTest, MicroBatchesDoNotChangeTheRun) {
+  const std::string settings = "steps: 12, eval_every: 4, checkpoint_every: 0, dropout: 0.15, precision: fp64";
+  const auto whole = losses_of(train("whole", settings, "", {"batch.micro=6"}));
+  for (const int micro : {1, 2, 3}) {
+    const auto cut = losses_of(train(fmt::format("micro{}", micro), settings, "", {fmt::format("batch.micro={}", micro)}));
+    EXPECT_LT(largest_difference(whole, cut), 1e-11) << micro;
+  }
+}
+
+TEST_F(TrainerTest, TheNumberOfThreadsDoesNotChangeTheRunBeyondRounding) {
+  const std::string settings = "steps: 10, eval_every: 0, checkpoint_every: 0";
+  const auto one = losses_of(train("one", settings, "", {}, 1));
+  EXPECT_LT(largest_difference(one, losses_of(train("three", settings, "", {}, 3))), 2e-5);
+}
+
+TEST_F(TrainerTest, RecomputeDoesNotChangeALoss) {
+  const std::string settings = "steps: 10, eval_every: 0, checkpoint_every: 0, dropout: 0.1";
+  const auto kept = losses_of(train("none", settings));
+  EXPECT_EQ(kept, losses_of(train("selective", settings, "layout: {recompute: selective}\n")));
+  EXPECT_EQ(kept, losses_of(train("full", settings, "layout: {recompute: full}\n")));
+}
+
+TEST_F(TrainerTest, SixteenBitRunsFollowTheFp32Run) {
+  const std::string settings = "steps: 60, eval_every: 60, checkpoint_every: 0, precision: ";
+  const double fp32 = read_metrics(train("fp32", settings + "fp32")).back().at("valid_loss");
+  const double bf16 = read_metrics(train("bf16", settings + "bf16")).back().at("valid_loss");
+  const double fp16 = read_metrics(train("fp16", settings + "fp16, loss_scale: {initial: 65536}")).back().at("valid_loss");
+  EXPECT_NEAR(bf16, fp32, 0.05);
+  EXPECT_NEAR(fp16, fp32, 0.03);
+}
+
+// 2^32 overflows fp16 gradients: steps are skipped, unchanged weights included, until the scale fits.
+TEST_F(TrainerTest, AnOverflowSkipsTheStepAndHalvesTheScale) {
+  const auto records = read_metrics(train("fp16", "steps: 30, eval_every: 0, checkpoint_every: 0, precision: fp16"));
+  EXPECT_EQ(records.front().at("loss_scale").get<double>(), 4294967296.0);
+  EXPECT_TRUE(records.front().at("grad_norm").is_null());
+  EXPECT_EQ(records[1].at("loss_scale").get<double>(), 4294967296.0);  // hysteresis
+  EXPECT_EQ(records[2].at("loss_scale").get<double>(), 2147483648.0);
+  EXPECT_FALSE(records.back().at("grad_norm").is_null());
+  EXPECT_LT(records.back().at("loss").get<double>(), records.front().at("loss").get<double>());
+}
+
+TEST_F(TrainerTest, TokensEndARun) {
+  const fs::path run = train("run", "tokens: 1000, eval_every: 0, checkpoint_every: 0");
+  EXPECT_EQ(read_metrics(run).size(), 7u);  // 144 tokens a step: the first multiple from 1000 on
+}
+
+TEST_F(TrainerTest, OldCheckpointsGoAndLatestStays) {
+  const fs::path run = train("run", "steps: 10, eval_every: 0, checkpoint_every: 2", "", {"train.keep_checkpoints=2"});
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"latest", "step-00000008", "step-00000010"}));
+  EXPECT_EQ(fs::canonical(run / "checkpoints/latest").filename(), "step-00000010");
+}
+
+TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
+  const fs::path run = train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
+  const fs::path file = fs::canonical(run / "checkpoints/latest") / "optimizer/optimizer.safetensors";
+  std::string content = read_text_file(file);
+  content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
+  write_file_atomically(file, content);
+  try {
+    train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
+    FAIL() << "the damage went unnoticed";
+  } catch (const UserError& error) {
+    testing::internal::GetCapturedStdout();
+    EXPECT_NE(std::string(error.what()).find("optimizer.safetensors does not match its checksum"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(TrainerTest, AnotherModelIsNotContinued) {
+  train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
+  EXPECT_THROW(train("run", "steps: 4, eval_every: 0, checkpoint_every: 0", "", {"model.layers=3"}), UserError);
+  testing::internal::GetCapturedStdout();
+}
+
+TEST_F(TrainerTest, ARunThatCannotFitIsRefusedBeforeAnythingIsWritten) {
+  const auto backend = make_cpu_backend(1);
+  const std::string yaml = small_config(corpus_, directory_ / "huge", "steps: 5");
+  try {
+    Trainer(*backend, parse_run_config(yaml, "test.yaml",
+                                       {"model.hidden_size=65536", "model.layers=200", "model.heads=512", "model.kv_heads=512"}));
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("this run needs"), std::string::npos);
+  }
+  EXPECT_FALSE(fs::exists(directory_ / "huge"));
+}
+
+TEST_F(TrainerTest, ShardsAreListedAndReadBack) {
+  const auto backend = make_cpu_backend(1);
+  const RunConfig config = parse_run_config(small_config(corpus_, directory_ / "run", "steps: 2"), "test.yaml");
+  Engine engine(*backend, *backend, engine_options(config));
+  engine.initialize(1);
+  fs::create_directories(directory_ / "checkpoints");
+  TrainerState state;
+  state.step = 1;
+  CheckpointOptions options;
+  options.max_shard_bytes = 20000;
+  const fs::path saved = save_checkpoint(directory_ / "checkpoints", engine, state, options);
+  EXPECT_TRUE(fs::exists(saved / "model.safetensors.index.json"));
+  EXPECT_GT(SafetensorsModel(saved).files().size(), 2u);
+  Engine again(*backend, *backend, engine_options(config));
+  again.prepare();
+  EXPECT_EQ(load_checkpoint(saved, again).step, 1);
+  std::vector<float> a(static_cast<std::size_t>(engine.store().weights().elements())), b(a.size());
+  backend->download(a.data(), engine.store().weights());
+  backend->download(b.data(), again.store().weights());
+  EXPECT_EQ(a, b);
+}
+
+// A file-size limit stands for a full disk: the write fails in the middle of a save.
+TEST_F(TrainerTest, AFailedSaveLeavesThePreviousCheckpoint) {
+  const std::string settings = "steps: 8, eval_every: 0, checkpoint_every: 0";
+  const fs::path run = train("run", settings);
+  const fs::path before = fs::canonical(run / "checkpoints/latest");
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{30000, 30000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const fs::path config = directory_.write(
+        "again.yaml", small_config(corpus_, run, "steps: 10, eval_every: 0, checkpoint_every: 0"));
+    (void)!freopen((directory_ / "out.txt").c_str(), "w", stdout);
+    (void)!freopen((directory_ / "err.txt").c_str(), "w", stderr);
+    execl(KINTSUGI_BINARY, "kintsugi", "train", config.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  const std::string message = read_text_file(directory_ / "err.txt");
+  EXPECT_NE(message.find("was not saved, the ones before it are untouched"), std::string::npos) << message;
+  EXPECT_EQ(fs::canonical(run / "checkpoints/latest"), before);
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
+  EXPECT_EQ(Json::parse(read_text_file(run / "status.json")).at("state"), "failed");
+  EXPECT_EQ(read_metrics(train("run", settings)).size(), 10u);  // still loads; nothing left to do
+}
+
+TEST_F(TrainerTest, ADirectoryThatCannotBeMadeIsAFailure) {
+  const auto backend = make_cpu_backend(1);
+  Trainer trainer(*backend, parse_run_config(small_config(corpus_, "/proc/kintsugi", "steps: 2"), "test.yaml"));
+  EXPECT_THROW(trainer.run(ResumeMode::Auto), Failure);
+}
+
+}  // namespace
+}  // namespace kintsugi
