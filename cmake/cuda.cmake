@@ -36,6 +36,10 @@ endif()
 
 set(CMAKE_CUDA_ARCHITECTURES ${KINTSUGI_CUDA_ARCHITECTURES})
 enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know that nvcc speaks C++20
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 find_package(CUDAToolkit REQUIRED)
 message(STATUS "CUDA world: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${KINTSUGI_CUDA_ARCHITECTURES}, ${CUDNN_LIBRARY}")
 if(CCACHE)
@@ -47,11 +51,11 @@ file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/c
 add_library(kintsugi_cuda OBJECT ${KINTSUGI_CUDA_SOURCES})
 target_include_directories(kintsugi_cuda PRIVATE ${KINTSUGI_ROOT}/src)
 target_include_directories(kintsugi_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR})
+set_target_properties(kintsugi_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
 # Philox and std::array are constexpr and run on the device too; fmt believes nvcc to know no constexpr at all.
 target_compile_definitions(kintsugi_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
-# (-std by hand: CMake before 3.26 does not know that nvcc speaks C++20.)
 target_compile_options(kintsugi_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
 target_link_libraries(kintsugi_cuda PRIVATE kintsugi_flags fmt::fmt)
 
 target_sources(kintsugi_engine PRIVATE $<TARGET_OBJECTS:kintsugi_cuda>)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "tensor/arena.h"
@@ -60,12 +61,21 @@ class Backend : public Allocator {
   // Memory the backend holds for itself beside the arena (conversion tiles, library work space).
   virtual std::size_t own_bytes() const = 0;
 
+  // How many logits the classifier should hold at a time: few enough to stay in a cache, or enough to fill a large chip.
+  virtual std::int64_t classifier_elements() const { return std::int64_t{1} << 24; }
+
   // ---- memory
   virtual void upload(Tensor destination, const void* source) = 0;    // contiguous, from host
   virtual void download(void* destination, Tensor source) = 0;        // contiguous, to host; waits
   virtual void copy(Tensor destination, Tensor source) = 0;           // same shape; converts dtypes
   virtual void fill(Tensor x, double value) = 0;
   virtual void synchronize() = 0;
+  // Runs `calls`, which must queue the same operations on the same tensors whenever `key` is the same. A device that can
+  // records them the second time and replays the record from then on.
+  virtual void replay(std::uint64_t key, const std::function<void()>& calls) {
+    (void)key;
+    calls();
+  }
 
   // ---- linear algebra
   // c (m, n) = op(a) (m, k) * op(b) (k, n) [+ bias] [+ residual] [+ c]

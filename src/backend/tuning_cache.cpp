@@ -13,7 +13,10 @@
 namespace kintsugi {
 
 TuningCache::TuningCache(std::filesystem::path path, std::string owner)
-    : path_(std::move(path)), owner_(std::move(owner)), entries_(read()), writable_(!path_.empty()) {}
+    : path_(std::move(path)),
+      owner_(std::move(owner)),
+      entries_(read()),
+      writable_(!path_.empty()) {}
 
 TuningCache::Entries TuningCache::read() const {
   Entries entries;

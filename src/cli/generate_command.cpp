@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -47,11 +48,11 @@ void add_generate_command(CLI::App& app) {
     const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
     LanguageModel model(*backend, a->checkpoint, parse_precision(a->precision));
     std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
-    if (text) {
-      for (const char c : a->prompt) tokens.push_back(static_cast<unsigned char>(c));
-      std::fputs(a->prompt.c_str(), stdout);
-    }
+    for (const char c : a->prompt) tokens.push_back(static_cast<unsigned char>(c));
+    // Held back until generation has begun: an error leaves standard output empty.
+    const auto print_prompt = [&] { std::fputs(std::exchange(a->prompt, {}).c_str(), stdout); };
     model.generate(tokens, a->max_tokens, a->sampling, [&](std::int32_t token) {
+      print_prompt();
       if (text)
         std::fputc(token, stdout);
       else
@@ -59,6 +60,7 @@ void add_generate_command(CLI::App& app) {
       std::fflush(stdout);
       return true;
     });
+    print_prompt();
     std::fputc('\n', stdout);
   });
 }

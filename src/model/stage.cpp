@@ -26,7 +26,7 @@ Stage::Stage(Backend& backend, Arena& arena, const ParameterStore& store, const 
     gradient_ = arena.allocate(Region::Workspace, "gradient of the residual stream", dtype, {tokens, config.hidden_size});
   losses_ = arena.allocate(Region::Activations, "losses", accumulator_of(dtype), {tokens});
   const std::int64_t chunk =
-      options.classifier_chunk > 0 ? options.classifier_chunk : Head::default_chunk(config.vocab_size, tokens);
+      options.classifier_chunk > 0 ? options.classifier_chunk : Head::default_chunk(backend.classifier_elements(), config.vocab_size, tokens);
   head_.emplace(backend, arena, store, config, tokens, chunk, options.training);
 }
 

@@ -7,8 +7,9 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, const ParameterStore& store
   const DType wide = accumulator_of(store.dtype());
   const std::int64_t n = store.set().buffer_elements();
   master_ = wide == store.dtype() ? store.weights() : arena.allocate(Region::Optimizer, "master weights", wide, {n});
-  moment1_ = arena.allocate(Region::Optimizer, "first moments", wide, {n});
-  moment2_ = arena.allocate(Region::Optimizer, "second moments", wide, {n});
+  const DType moments = wide == DType::F64 ? wide : settings.moments;
+  moment1_ = arena.allocate(Region::Optimizer, "first moments", moments, {n});
+  moment2_ = arena.allocate(Region::Optimizer, "second moments", moments, {n});
   squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
 }

@@ -11,6 +11,7 @@ struct AdamWSettings {
   double eps = 1e-8;
   double weight_decay = 0.1;  // on matrices only
   double clip = 1.0;          // global gradient norm; 0: none
+  DType moments = DType::F32;  // bf16 halves the optimizer's memory; fp64 runs keep fp64
 };
 
 // AdamW over the flat buffers: fp32 master weights and moments beside 16-bit weights, in place for fp32 and fp64.
@@ -35,7 +36,8 @@ class Optimizer {
   Backend* backend_;
   const ParameterStore* store_;
   AdamWSettings settings_;
-  Tensor master_, moment1_, moment2_;  // (buffer_elements), accumulator precision
+  Tensor master_;                      // (buffer_elements), accumulator precision
+  Tensor moment1_, moment2_;           // (buffer_elements), accumulator precision or bf16
   Tensor squared_norm_, scale_;        // (1)
 };
 

@@ -89,6 +89,7 @@ void describe(V& v, OptimizerConfig& c) {
   v("betas", c.betas, kFraction);
   v("eps", c.eps, above(0));
   v("clip", c.clip, at_least(0));
+  v("moments", c.moments);
 }
 
 template <class V>
@@ -110,6 +111,7 @@ void describe(V& v, TrainConfig& c) {
   v("log_every", c.log_every, at_least(1));
   v("precision", c.precision);
   v("dropout", c.dropout, kFraction);
+  v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
   v("loss_scale", c.loss_scale);
 }
 
@@ -223,6 +225,9 @@ class Checks {
       complain("data.train", "is empty: give at least one text, as [{{path: corpus.txt}}]");
     for (const DataSource& source : data.train)
       if (source.path.empty()) complain("data.train", "has an item without a path: add one");
+    if (data.tokenizer != "bytes")
+      complain("data.tokenizer", "is '{}': this version reads text as bytes only, set it to bytes",
+               data.tokenizer);
     const ModelConfig& model = config_.model;
     if (model.traits().positions == PositionKind::Learned &&
         data.sequence_length > model.max_positions)
@@ -257,6 +262,8 @@ class Checks {
     if (optimizer.warmup_steps > steps)
       complain("optimizer.warmup_steps", "is {}, but the run has only {} steps: use fewer",
                optimizer.warmup_steps, steps);
+    if (optimizer.moments != DType::F32 && optimizer.moments != DType::BF16)
+      complain("optimizer.moments", "is {}: moments are fp32 or bf16", to_string(optimizer.moments));
     if (optimizer.decay_steps == 0) return;
     if (optimizer.schedule != ScheduleKind::Wsd)
       complain("optimizer.decay_steps",

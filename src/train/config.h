@@ -60,6 +60,7 @@ struct OptimizerConfig {
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double clip = 1.0;  // of the global gradient norm; 0: none
+  DType moments = DType::F32;  // or bf16
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -73,6 +74,7 @@ struct TrainConfig {
   std::int64_t log_every = 10;          // plain lines; metrics.jsonl has every step
   DType precision = DType::F32;
   double dropout = 0.0;
+  std::int64_t classifier_chunk = 0;  // tokens whose logits exist at a time; 0: chosen for the device
   LossScaleOptions loss_scale;  // fp16 only
   bool operator==(const TrainConfig&) const = default;
 };

@@ -46,7 +46,14 @@ class Engine {
   void initialize(std::uint64_t seed);
   void prepare();
 
-  StepResult step(const TokenBatch& batch, const StepSettings& settings);
+  // Queues a whole step and returns at once where the device works by itself; finish_step waits for its result. The batch
+  // may be overwritten in between.
+  void begin_step(const TokenBatch& batch, const StepSettings& settings);
+  StepResult finish_step();
+  StepResult step(const TokenBatch& batch, const StepSettings& settings) {
+    begin_step(batch, settings);
+    return finish_step();
+  }
   // The sum of the losses over all tokens.
   double evaluate(const TokenBatch& batch);
 
@@ -70,6 +77,8 @@ class Engine {
   Optimizer optimizer_;
   Tensor ids_, targets_, positions_;  // (micro-batch tokens)
   Tensor loss_sum_;                   // (1)
+  double counted_ = 1;                // tokens with a loss in the step under way
+  double loss_scale_ = 1;             // of that step
 };
 
 }  // namespace kintsugi

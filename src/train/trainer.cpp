@@ -17,12 +17,14 @@ EngineOptions engine_options(const RunConfig& config) {
           .precision = config.train.precision,
           .stage = {.sequences = config.batch.micro,
                     .length = config.data.sequence_length,
-                    .recompute = config.layout.recompute},
+                    .recompute = config.layout.recompute,
+                    .classifier_chunk = config.train.classifier_chunk},
           .adamw = {.beta1 = config.optimizer.betas[0],
                     .beta2 = config.optimizer.betas[1],
                     .eps = config.optimizer.eps,
                     .weight_decay = config.optimizer.weight_decay,
-                    .clip = config.optimizer.clip}};
+                    .clip = config.optimizer.clip,
+                    .moments = config.optimizer.moments}};
 }
 
 Trainer::Trainer(Backend& backend, RunConfig config)
@@ -118,6 +120,7 @@ void Trainer::open_run(ResumeMode resume) {
   first_step_ = state_.step;
   record_.step = state_.step;
   record_.tokens = state_.tokens;
+  record_.loss = record_.tokens_per_s = NAN;  // status.json says null until this process has taken a step
   const std::size_t tokens = static_cast<std::size_t>(config_.tokens_per_step());
   ids_.resize(tokens);
   targets_.resize(tokens);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 
 namespace kintsugi {
 
@@ -18,13 +19,15 @@ struct World {
   std::function<std::unique_ptr<Backend>()> make;
 };
 
-// The worlds present. Another one adds itself from its own file, before main(), when its device is
-// there:
-//   static const bool added = (worlds().push_back({"cuda", {…}, make_cuda_backend}), true);
-inline std::vector<World>& worlds() {
-  static std::vector<World> all = {{"cpu", {DType::F64, DType::F32, DType::BF16, DType::F16}, [] {
-                                      return make_cpu_backend();
-                                    }}};
+// The worlds whose device this machine has.
+inline const std::vector<World>& worlds() {
+  static const std::vector<World> all = [] {
+    const std::vector<DType> precisions = {DType::F64, DType::F32, DType::BF16, DType::F16};
+    std::vector<World> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
+    if (cuda_device_count() > 0)
+      present.push_back({"cuda", precisions, [] { return make_cuda_backend(); }});
+    return present;
+  }();
   return all;
 }
 

@@ -40,7 +40,8 @@ std::string failure_of(F f) {
 TEST(AtomicWrite, ReplacesTheContentAndLeavesNothingElse) {
   const TemporaryDirectory directory;
   const std::string binary("a\0b\r\n\xFF", 6);
-  for (const std::string& content : {std::string("first"), std::string(), binary, std::string(1 << 20, 'x')}) {
+  for (const std::string& content :
+       {std::string("first"), std::string(), binary, std::string(1 << 20, 'x')}) {
     write_file_atomically(directory / "file", content);
     EXPECT_EQ(content_of(directory / "file"), content);
     EXPECT_EQ(read_text_file(directory / "file"), content);
@@ -77,8 +78,9 @@ TEST(AtomicWrite, ATargetThatCannotBeReplaced) {
   EXPECT_TRUE(fs::exists(directory / "target" / "child"));
   EXPECT_EQ(entries_of(directory.path()), 1u);
 
-  EXPECT_THAT(failure_of([&] { write_file_atomically(directory / "missing" / "file", "new"); }),
-              AllOf(HasSubstr((directory / "missing" / "file").string()), HasSubstr("No such file")));
+  EXPECT_THAT(
+      failure_of([&] { write_file_atomically(directory / "missing" / "file", "new"); }),
+      AllOf(HasSubstr((directory / "missing" / "file").string()), HasSubstr("No such file")));
   EXPECT_FALSE(fs::exists(directory / "missing"));
 }
 
@@ -100,7 +102,8 @@ TEST(MappedFiles, AnEmptyFileIsAnEmptySpan) {
 TEST(MappedFiles, MissingFilesAndDirectoriesAreTheUsersToMend) {
   const TemporaryDirectory directory;
   const fs::path missing = directory / "missing";
-  EXPECT_THAT(user_error_of([&] { MappedFile file(missing); }), AllOf(HasSubstr(missing.string()), HasSubstr("No such file")));
+  EXPECT_THAT(user_error_of([&] { MappedFile file(missing); }),
+              AllOf(HasSubstr(missing.string()), HasSubstr("No such file")));
   EXPECT_THAT(user_error_of([&] { read_text_file(missing); }), HasSubstr(missing.string()));
   EXPECT_THAT(user_error_of([&] { MappedFile file(directory.path()); }),
               AllOf(HasSubstr(directory.path().string()), HasSubstr("is a directory")));
@@ -131,16 +134,20 @@ TEST(FileWriters, WritesFrontToBackAndReplaces) {
 
 TEST(FileWriters, AWriteThatDoesNotSucceedIsAFailure) {
   FileWriter full("/dev/full");
-  EXPECT_THAT(failure_of([&] { full.write("x", 1); }), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+  EXPECT_THAT(failure_of([&] { full.write("x", 1); }),
+              AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
   const TemporaryDirectory directory;
-  EXPECT_THAT(failure_of([&] { FileWriter writer(directory / "missing" / "file"); }), HasSubstr("No such file"));
-  EXPECT_THAT(failure_of([&] { FileWriter writer(directory.path()); }), HasSubstr(directory.path().string()));
+  EXPECT_THAT(failure_of([&] { FileWriter writer(directory / "missing" / "file"); }),
+              HasSubstr("No such file"));
+  EXPECT_THAT(failure_of([&] { FileWriter writer(directory.path()); }),
+              HasSubstr(directory.path().string()));
 }
 
 TEST(SyncDirectory, NamesWhatItCannotSync) {
   const TemporaryDirectory directory;
   EXPECT_NO_THROW(sync_directory(directory.path()));
-  EXPECT_THAT(failure_of([&] { sync_directory(directory / "missing"); }), HasSubstr((directory / "missing").string()));
+  EXPECT_THAT(failure_of([&] { sync_directory(directory / "missing"); }),
+              HasSubstr((directory / "missing").string()));
 }
 
 }  // namespace

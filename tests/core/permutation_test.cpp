@@ -32,7 +32,8 @@ TEST(PermutationTest, IsABijection) {
 }
 
 TEST(PermutationTest, HugeRangesHaveNoCollisions) {
-  for (const std::uint64_t n : {(1ull << 33) + 1, (1ull << 40) - 1, 1'000'000'000'000'000ull, 1ull << 63, ~0ull}) {
+  for (const std::uint64_t n :
+       {(1ull << 33) + 1, (1ull << 40) - 1, 1'000'000'000'000'000ull, 1ull << 63, ~0ull}) {
     const Permutation permutation(n, 42);
     std::set<std::uint64_t> seen;
     for (std::uint64_t i = 0; i < 5000; ++i) {
@@ -52,7 +53,8 @@ TEST(PermutationTest, TheKeyChangesTheOrder) {
   EXPECT_EQ(images(50, 9), images(50, 9));
 }
 
-// Over many keys, what stands first, what stands last, and the distance between neighbours are uniform.
+// Over many keys, what stands first, what stands last, and the distance between neighbours are
+// uniform.
 TEST(PermutationTest, NoPlaceIsPreferred) {
   for (const std::uint64_t n : {20, 33, 100}) {
     std::vector<double> first(n, 0.0), last(n, 0.0), distance(n - 1, 0.0);
@@ -69,8 +71,8 @@ TEST(PermutationTest, NoPlaceIsPreferred) {
   }
 }
 
-// One key: how often the order rises from one place to the next, and how far it moves. A shuffle rises in half of all
-// places and moves by n / 3 on average.
+// One key: how often the order rises from one place to the next, and how far it moves. A shuffle
+// rises in half of all places and moves by n / 3 on average.
 TEST(PermutationTest, OneOrderLooksShuffled) {
   constexpr std::uint64_t n = 20000;
   for (const std::uint64_t key : {1ull, 77ull, 123456789ull}) {

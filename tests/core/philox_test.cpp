@@ -18,7 +18,8 @@ constexpr std::uint64_t joined(std::uint32_t low, std::uint32_t high) {
 // From Random123's kat_vectors, philox4x32 with 10 rounds.
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(Philox::draw(0, 0, 0), (Philox::Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(Philox::draw(~0ull, ~0ull, ~0ull), (Philox::Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Philox::draw(~0ull, ~0ull, ~0ull),
+            (Philox::Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(Philox::draw(joined(0xa4093822, 0x299f31d0), joined(0x243f6a88, 0x85a308d3),
                          joined(0x13198a2e, 0x03707344)),
             (Philox::Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));

@@ -66,10 +66,13 @@ TEST(UnitsParsing, Bools) {
 TEST(UnitsParsing, RefusesWhatIsNoNumber) {
   const auto refused = [](auto parse, std::vector<const char*> texts) {
     for (const char* text : texts)
-      EXPECT_THAT(user_error_of([&] { parse(text); }), HasSubstr("'" + std::string(text) + "'")) << text;
+      EXPECT_THAT(user_error_of([&] { parse(text); }), HasSubstr("'" + std::string(text) + "'"))
+          << text;
   };
-  refused(parse_real, {"", " ", "x", "1.2.3", "--1", "1e", "0x10", "nan", "inf", "1,5", "3M", "1e999", "_1", "."});
-  refused(parse_count, {"", "M", "4.5", "4MM", "4 M M", "1.0001k", "ten", "1e19", "99999999999999999999", "1e-3", "5-3"});
+  refused(parse_real, {"", " ", "x", "1.2.3", "--1", "1e", "0x10", "nan", "inf", "1,5", "3M",
+                       "1e999", "_1", "."});
+  refused(parse_count, {"", "M", "4.5", "4MM", "4 M M", "1.0001k", "ten", "1e19",
+                        "99999999999999999999", "1e-3", "5-3"});
   refused(parse_bytes, {"", "GiB", "1.5B", "64Gib", "64 gib", "0.3KiB", "1e30"});
   refused(parse_duration_s, {"", "min", "10 parsecs", "1h30", "30min 5", "1h x", "h1", "5 5s"});
   refused(parse_bool, {"", "1", "TRUE!", "maybe"});

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/worlds.h"
 #include "model/initialize.h"
 #include "model/stage.h"
 #include "tensor/safetensors.h"
@@ -53,6 +53,7 @@ struct Case {
   const char* name;
   DType dtype;
   Recompute recompute = Recompute::None;
+  std::size_t world = 0;  // the CPU, which every machine has
 };
 
 // The model of a fixture with one micro-batch of its tokens on the device.
@@ -61,7 +62,7 @@ class FixtureModel {
   explicit FixtureModel(const Case& c, std::int64_t chunk = 0)
       : expected_(kData / c.name / "expected.safetensors"),
         config_(read_hf_config(kData / c.name / "config.json")),
-        backend_(make_cpu_backend(2)),
+        backend_(worlds()[c.world].make()),
         arena_(*backend_),
         set_(config_),
         store_(set_, arena_, c.dtype, true) {
@@ -141,7 +142,7 @@ TEST_P(FixtureTest, LogitsLossAndEveryGradientMatchPyTorch) {
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  std::string name = std::string(info.param.name) + "_" + std::string(to_string(info.param.dtype)) + "_" +
+  std::string name = worlds()[info.param.world].name + "_" + info.param.name + "_" + std::string(to_string(info.param.dtype)) + "_" +
                      std::string(to_string(info.param.recompute));
   for (char& c : name)
     if (c == '-') c = '_';
@@ -150,11 +151,12 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (const char* name : {"gpt2", "llama", "llama2", "llama-tied", "qwen2", "qwen3", "bloom", "bloom-6heads"}) {
-    for (const DType dtype : {DType::F64, DType::F32, DType::BF16, DType::F16}) cases.push_back({name, dtype});
-    cases.push_back({name, DType::F32, Recompute::Selective});
-    cases.push_back({name, DType::F32, Recompute::Full});
-  }
+  for (std::size_t world = 0; world < worlds().size(); ++world)
+    for (const char* name : {"gpt2", "llama", "llama2", "llama-tied", "qwen2", "qwen3", "bloom", "bloom-6heads"}) {
+      for (const DType dtype : worlds()[world].precisions) cases.push_back({name, dtype, Recompute::None, world});
+      cases.push_back({name, DType::F32, Recompute::Selective, world});
+      cases.push_back({name, DType::F32, Recompute::Full, world});
+    }
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Families, FixtureTest, testing::ValuesIn(all_cases()), case_name);
@@ -167,12 +169,13 @@ std::vector<double> gradients_of(const Case& c, std::int64_t chunk) {
 
 // Recomputation repeats the same arithmetic: not a bit may change.
 TEST(Recompute, NeverChangesAGradient) {
-  for (const char* name : {"llama", "qwen3", "gpt2", "bloom"})
-    for (const DType dtype : {DType::F32, DType::BF16}) {
-      const auto kept = gradients_of({name, dtype, Recompute::None}, 0);
-      EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Selective}, 0)) << name;
-      EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Full}, 0)) << name;
-    }
+  for (std::size_t world = 0; world < worlds().size(); ++world)
+    for (const char* name : {"llama", "qwen3", "gpt2", "bloom"})
+      for (const DType dtype : {DType::F32, DType::BF16}) {
+        const auto kept = gradients_of({name, dtype, Recompute::None, world}, 0);
+        EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Selective, world}, 0)) << name;
+        EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Full, world}, 0)) << name;
+      }
 }
 
 TEST(Classifier, ChunksOfAnySizeGiveTheSameGradient) {
@@ -186,7 +189,7 @@ TEST(Classifier, ChunksOfAnySizeGiveTheSameGradient) {
 // The same weights, however Hugging Face stored them.
 TEST(LoadWeights, ShardedAndHalfPrecisionDirectoriesLoad) {
   const auto load = [](const char* name) {
-    auto backend = make_cpu_backend(1);
+    auto backend = worlds().front().make();
     Arena arena(*backend);
     const ParameterSet set(read_hf_config(kData / name / "config.json"));
     const ParameterStore store(set, arena, DType::F32, false);

@@ -6,9 +6,11 @@
 
 namespace kintsugi {
 
-// How many standard deviations Pearson's statistic lies above its mean, for counts that should follow `probability`.
-// Every cell should expect five or more. The draws under test come from fixed seeds: 5 is a wide limit, and never flaky.
-inline double chi_square_deviation(const std::vector<double>& counts, const std::vector<double>& probability) {
+// How many standard deviations Pearson's statistic lies above its mean, for counts that should
+// follow `probability`. Every cell should expect five or more. The draws under test come from fixed
+// seeds: 5 is a wide limit, and never flaky.
+inline double chi_square_deviation(const std::vector<double>& counts,
+                                   const std::vector<double>& probability) {
   double total = 0, statistic = 0;
   for (const double count : counts) total += count;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -20,7 +22,8 @@ inline double chi_square_deviation(const std::vector<double>& counts, const std:
 }
 
 inline double uniform_deviation(const std::vector<double>& counts) {
-  return chi_square_deviation(counts, std::vector<double>(counts.size(), 1.0 / static_cast<double>(counts.size())));
+  return chi_square_deviation(
+      counts, std::vector<double>(counts.size(), 1.0 / static_cast<double>(counts.size())));
 }
 
 }  // namespace kintsugi

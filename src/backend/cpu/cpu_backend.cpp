@@ -51,21 +51,23 @@ std::string CpuBackend::description() const {
 }
 
 Backend::Peak CpuBackend::peak_flops(DType dtype) {
-  // Processors change their clock and share their cores: measure the rate of a large product, best of several.
+  // Processors change their clock and share their cores: the best rate of many short products.
   constexpr std::int64_t n = 512;
+  constexpr double kSeconds = 0.25;
   const DType type = accumulator_of(dtype);
   Arena arena(*this);
-  const Tensor a = arena.allocate(Region::Workspace, "peak", type, {4 * n, n});
+  const Tensor a = arena.allocate(Region::Workspace, "peak", type, {n, n});
   const Tensor b = arena.allocate(Region::Workspace, "peak", type, {n, n});
-  const Tensor c = arena.allocate(Region::Workspace, "peak", type, {4 * n, n});
+  const Tensor c = arena.allocate(Region::Workspace, "peak", type, {n, n});
   fill(a, 1.0);
   fill(b, 1.0);
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto seconds = [](auto begin, auto end) { return std::chrono::duration<double>(end - begin).count(); };
   double best = 0;
-  for (int i = 0; i < 8; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+  for (const auto begin = now(); seconds(begin, now()) < kSeconds;) {
+    const auto start = now();
     matmul(c, a, b, {});
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, 8.0 * n * n * n / elapsed.count());
+    best = std::max(best, 2.0 * n * n * n / seconds(start, now()));
   }
   return {best, fmt::format("measured {} matmul", to_string(type))};
 }

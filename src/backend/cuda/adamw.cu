@@ -68,15 +68,16 @@ void launch(const Context& context, const Buffers<W>& b, M* moment1, M* moment2,
             std::int64_t packs, const Rates<Acc<W>>& rates) {
   if (packs == 0) return;
   adamw_kernel<W, M, N><<<flat_blocks(packs), 256, 0, context.stream>>>(
-      b.weight == nullptr ? nullptr : b.weight + first, b.master + first, moment1 + first, moment2 + first,
-      b.gradient + first, b.gradient_scale, rates, packs);
+      b.weight == nullptr ? nullptr : b.weight + first, b.master + first, moment1 + first,
+      moment2 + first, b.gradient + first, b.gradient_scale, rates, packs);
   KINTSUGI_LAUNCHED();
 }
 
 template <class W, class M>
 void step(const Context& context, const Buffers<W>& b, const Tensor& moment1, const Tensor& moment2,
           const AdamWOptions& options) {
-  constexpr int N = 16 / sizeof(Acc<W>);  // the gradient's vector; 16-bit operands move half as much an access
+  constexpr int N =
+      16 / sizeof(Acc<W>);  // the gradient's vector; 16-bit operands move half as much an access
   M *m = data_of<M>(moment1), *v = data_of<M>(moment2);
   const Rates<Acc<W>> rates = rates_of<Acc<W>>(options);
   const std::int64_t n = moment1.elements();
@@ -89,8 +90,8 @@ void step(const Context& context, const Buffers<W>& b, const Tensor& moment1, co
 
 }  // namespace
 
-void adamw(const Context& context, Tensor weight, Tensor master, Tensor moment1, Tensor moment2, Tensor gradient,
-           Tensor gradient_scale, const AdamWOptions& options) {
+void adamw(const Context& context, Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
+           Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
   const std::int64_t n = weight.elements();
   KINTSUGI_CHECK(master.elements() == n && moment1.elements() == n && moment2.elements() == n &&
                      gradient.elements() == n && weight.contiguous() && master.contiguous() &&
@@ -98,10 +99,11 @@ void adamw(const Context& context, Tensor weight, Tensor master, Tensor moment1,
                  "adamw over tensors of different lengths");
   if (n == 0) return;
   visit_device_float(weight.dtype(), [&]<class W>() {
-    const Buffers<W> buffers = {.weight = master.data() == weight.data() ? nullptr : data_of<W>(weight),
-                                .master = data_of<Acc<W>>(master),
-                                .gradient = data_of<Acc<W>>(gradient),
-                                .gradient_scale = data_of<Acc<W>>(gradient_scale)};
+    const Buffers<W> buffers = {
+        .weight = master.data() == weight.data() ? nullptr : data_of<W>(weight),
+        .master = data_of<Acc<W>>(master),
+        .gradient = data_of<Acc<W>>(gradient),
+        .gradient_scale = data_of<Acc<W>>(gradient_scale)};
     if (moment1.dtype() == DType::BF16)
       step<W, __nv_bfloat16>(context, buffers, moment1, moment2, options);
     else

@@ -10,14 +10,16 @@ namespace {
 constexpr int kLanes = 32;      // packs of columns side by side in a block
 constexpr int kRowsAtOnce = 8;  // rows side by side
 
-// partials[slice * width + column] = sum over this slice's rows. Blocks (packs of columns, slices of rows).
+// partials[slice * width + column] = sum over this slice's rows. Blocks (packs of columns, slices
+// of rows).
 template <class T, int N>
 __global__ void __launch_bounds__(kLanes* kRowsAtOnce)
-    column_sums_kernel(Acc<T>* partials, const T* x, std::int64_t stride, int rows, int rows_per_slice,
-                       int width) {
+    column_sums_kernel(Acc<T>* partials, const T* x, std::int64_t stride, int rows,
+                       int rows_per_slice, int width) {
   using A = Acc<T>;
   __shared__ A shared[kRowsAtOnce][kLanes * N];
-  const int lane = static_cast<int>(threadIdx.x) % kLanes, group = static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes,
+            group = static_cast<int>(threadIdx.x) / kLanes;
   const int first = (static_cast<int>(blockIdx.x) * kLanes + lane) * N;
   const int begin = static_cast<int>(blockIdx.y) * rows_per_slice;
   const int end = min(rows, begin + rows_per_slice);
@@ -44,14 +46,17 @@ __global__ void __launch_bounds__(kLanes* kRowsAtOnce)
 }
 
 template <class T, int N>
-void column_sums(const Context& context, Acc<T>* target, const T* x, std::int64_t stride, int rows, int width) {
+void column_sums(const Context& context, Acc<T>* target, const T* x, std::int64_t stride, int rows,
+                 int width) {
   const int column_blocks = ceil_div(width, kLanes * N);
   const int wanted = std::max(1, 8 * context.multiprocessors / column_blocks);
   const int slices = std::min({wanted, ceil_div(rows, 4 * kRowsAtOnce), 65535});
   const int rows_per_slice = ceil_div(rows, slices);
-  Acc<T>* partials = context.workspace.get<Acc<T>>(static_cast<std::size_t>(slices) * width, context.stream);
-  column_sums_kernel<T, N><<<dim3(column_blocks, slices), kLanes * kRowsAtOnce, 0, context.stream>>>(
-      partials, x, stride, rows, rows_per_slice, width);
+  Acc<T>* partials =
+      context.workspace.get<Acc<T>>(static_cast<std::size_t>(slices) * width, context.stream);
+  column_sums_kernel<T, N>
+      <<<dim3(column_blocks, slices), kLanes * kRowsAtOnce, 0, context.stream>>>(
+          partials, x, stride, rows, rows_per_slice, width);
   KINTSUGI_LAUNCHED();
   add_partials(context, target, partials, slices, width, width);
 }
@@ -59,7 +64,8 @@ void column_sums(const Context& context, Acc<T>* target, const T* x, std::int64_
 // c = product + bias + residual, rounded once. residual.base may be nullptr, or c's.
 template <class T>
 __global__ void __launch_bounds__(256)
-    finish_kernel(RowView<T> c, const Acc<T>* product, const T* bias, RowView<const T> residual, int width) {
+    finish_kernel(RowView<T> c, const Acc<T>* product, const T* bias, RowView<const T> residual,
+                  int width) {
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (i >= width) return;
   Acc<T> value = product[static_cast<std::int64_t>(blockIdx.x) * width + i] + up(bias[i]);
@@ -68,8 +74,8 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class T>
-void launch_finish(const Context& context, const Tensor& c, const Tensor& product, const Tensor& bias,
-                   const Tensor& residual) {
+void launch_finish(const Context& context, const Tensor& c, const Tensor& product,
+                   const Tensor& bias, const Tensor& residual) {
   const RowGrid grid(c.extent(0), c.extent(1));
   finish_kernel<T><<<grid.blocks, grid.threads, 0, context.stream>>>(
       rows_of<T>(c), data_of<Acc<T>>(product), data_of<T>(bias), rows_of<const T>(residual),
@@ -94,12 +100,14 @@ void bias_backward(const Context& context, Tensor dbias, Tensor dy) {
   });
 }
 
-void finish_product(const Context& context, Tensor c, Tensor product, Tensor bias, Tensor residual) {
+void finish_product(const Context& context, Tensor c, Tensor product, Tensor bias,
+                    Tensor residual) {
   KINTSUGI_CHECK(c.rank() == 2 && bias.elements() == c.extent(1) && product.shape() == c.shape() &&
                      product.contiguous() && (!residual || residual.shape() == c.shape()),
                  "bias {} on {}", to_string(bias.shape()), to_string(c.shape()));
   if (c.elements() == 0) return;
-  visit_device_float(c.dtype(), [&]<class T>() { launch_finish<T>(context, c, product, bias, residual); });
+  visit_device_float(c.dtype(),
+                     [&]<class T>() { launch_finish<T>(context, c, product, bias, residual); });
 }
 
 }  // namespace kintsugi::cuda

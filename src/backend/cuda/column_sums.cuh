@@ -2,13 +2,14 @@
 
 #include "backend/cuda/device.cuh"
 
-// Sums over many rows for each column, in two stages and a fixed order: blocks leave partial sums in the workspace, and
-// this second stage adds them up.
+// Sums over many rows for each column, in two stages and a fixed order: blocks leave partial sums
+// in the workspace, and this second stage adds them up.
 namespace kintsugi::cuda {
 
 inline constexpr int kPartialThreads = 32;
 
-// target[column] += sum over i of partials[i * stride + column]; blocks of 32 columns x 32 slices of i.
+// target[column] += sum over i of partials[i * stride + column]; blocks of 32 columns x 32 slices
+// of i.
 template <class A>
 __global__ void __launch_bounds__(1024)
     add_partials_kernel(A* target, const A* partials, int count, std::int64_t stride, int width) {

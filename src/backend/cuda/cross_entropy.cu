@@ -1,5 +1,6 @@
-// Softmax, loss and gradient of one chunk of logits, in place: one block per row, one pass that reads (largest and sum
-// together), one that reads again, backwards, while the row's end is still in the cache, and writes.
+// Softmax, loss and gradient of one chunk of logits, in place: one block per row, one pass that
+// reads (largest and sum together), one that reads again, backwards, while the row's end is still
+// in the cache, and writes.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +12,8 @@ namespace {
 
 constexpr int kAhead = 4;  // vectors a thread has in flight
 
-// A row of any length at any address: a head of single elements up to the first 16-byte boundary, vectors, a tail.
+// A row of any length at any address: a head of single elements up to the first 16-byte boundary,
+// vectors, a tail.
 template <class T>
 struct Stretch {
   __device__ Stretch(T* row, int length) : row(row), length(length) {
@@ -24,7 +26,8 @@ struct Stretch {
   template <class F>
   __device__ void for_single(F&& f) const {
     const int tail = head + vectors * kVecSize<T>;
-    for (int i = static_cast<int>(threadIdx.x); i < head + length - tail; i += static_cast<int>(blockDim.x))
+    for (int i = static_cast<int>(threadIdx.x); i < head + length - tail;
+         i += static_cast<int>(blockDim.x))
       f(row + (i < head ? i : tail + i - head));
   }
   T* row;
@@ -125,7 +128,8 @@ __global__ void __launch_bounds__(1024, 1)
     if (gradient_scale != A(0)) write_zeros(row);
     return;
   }
-  const A target_logit = up(row.row[target]);  // before anyone overwrites it: the block meets in combine()
+  const A target_logit =
+      up(row.row[target]);  // before anyone overwrites it: the block meets in combine()
   Softmax<T> softmax = reduce(row);
   softmax.combine(shared);
   const A below = target_logit - softmax.largest;  // differences first: logits may be large
@@ -138,27 +142,32 @@ __global__ void __launch_bounds__(1024, 1)
 }
 
 template <class T>
-void launch(const Context& context, const Tensor& losses, const Tensor& logits, const Tensor& targets,
-            double gradient_scale) {
+void launch(const Context& context, const Tensor& losses, const Tensor& logits,
+            const Tensor& targets, double gradient_scale) {
   const int vocabulary = static_cast<int>(logits.extent(1));
-  // Two blocks on a multiprocessor hide each other's pauses, if the rows in flight still fit in the cache together.
+  // Two blocks on a multiprocessor hide each other's pauses, if the rows in flight still fit in the
+  // cache together.
   const std::size_t row_bytes = static_cast<std::size_t>(vocabulary) * sizeof(T);
   const int most = row_bytes <= (std::size_t{160} << 10) ? 512 : 1024;
   const int threads = std::min(most, ceil_div(ceil_div(vocabulary, kVecSize<T>), 32) * 32);
   cross_entropy_kernel<T><<<static_cast<unsigned>(logits.extent(0)), threads, 0, context.stream>>>(
-      data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), vocabulary, data_of<std::int32_t>(targets),
-      static_cast<Acc<T>>(gradient_scale));
+      data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), vocabulary,
+      data_of<std::int32_t>(targets), static_cast<Acc<T>>(gradient_scale));
   KINTSUGI_LAUNCHED();
 }
 
 }  // namespace
 
-void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor targets, double gradient_scale) {
-  KINTSUGI_CHECK(logits.rank() == 2 && losses.elements() == logits.extent(0) && losses.contiguous() &&
-                     targets.elements() == logits.extent(0) && targets.contiguous(),
+void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor targets,
+                   double gradient_scale) {
+  KINTSUGI_CHECK(logits.rank() == 2 && losses.elements() == logits.extent(0) &&
+                     losses.contiguous() && targets.elements() == logits.extent(0) &&
+                     targets.contiguous(),
                  "losses {} of logits {}", to_string(losses.shape()), to_string(logits.shape()));
   if (logits.elements() == 0) return;
-  visit_device_float(logits.dtype(), [&]<class T>() { launch<T>(context, losses, logits, targets, gradient_scale); });
+  visit_device_float(logits.dtype(), [&]<class T>() {
+    launch<T>(context, losses, logits, targets, gradient_scale);
+  });
 }
 
 }  // namespace kintsugi::cuda

@@ -15,7 +15,8 @@
 namespace kintsugi {
 namespace {
 
-constexpr int kOldestMajor = 8;  // compute capability: what the kernels are compiled for at the least
+constexpr int kOldestMajor =
+    8;  // compute capability: what the kernels are compiled for at the least
 
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
@@ -35,7 +36,8 @@ CudaDevice describe(int index, const cudaDeviceProp& properties) {
           .memory_bytes = properties.totalGlobalMem};
 }
 
-// The tuning of products is a measurement: where results must repeat, it may happen only if it is written down.
+// The tuning of products is a measurement: where results must repeat, it may happen only if it is
+// written down.
 bool may_tune(const CudaOptions& options) {
   return !options.deterministic || !options.matmul_cache.empty();
 }
@@ -147,7 +149,8 @@ std::string CudaBackend::description() const {
 }
 
 Backend::Peak CudaBackend::peak_flops(DType dtype) {
-  const std::string unit = options_.tf32 && dtype == DType::F32 ? "TF32" : std::string(to_string(dtype));
+  const std::string unit =
+      options_.tf32 && dtype == DType::F32 ? "TF32" : std::string(to_string(dtype));
   if (const auto known = known_peak_flops(device_.name, dtype, options_.tf32))
     return {*known, fmt::format("data sheet of {}, dense {}", device_.name, unit)};
   return {measure_flops(dtype), fmt::format("measured {} matmul", unit)};
@@ -195,6 +198,9 @@ std::size_t CudaBackend::own_bytes() const {
   return workspace_.bytes() + matmul_.own_bytes() + attention_.own_bytes();
 }
 
+// Half a gigabyte in bf16: a chunk of two thousand tokens and more, whose products fill the device.
+std::int64_t CudaBackend::classifier_elements() const { return std::int64_t{1} << 28; }
+
 void CudaBackend::upload(Tensor destination, const void* source) {
   KINTSUGI_CHECK(destination.contiguous(), "upload into a strided tensor");
   KINTSUGI_CHECK(!is_capturing(stream()), "upload while a graph is captured");
@@ -209,6 +215,13 @@ void CudaBackend::download(void* destination, Tensor source) {
 }
 
 void CudaBackend::synchronize() { KINTSUGI_CUDA(cudaStreamSynchronize(stream())); }
+
+void CudaBackend::replay(std::uint64_t key, const std::function<void()>& calls) {
+  if (options_.graphs)
+    graphs_.run(key, calls, stream());
+  else
+    calls();
+}
 
 // ---- everything else is one launcher each
 void CudaBackend::copy(Tensor destination, Tensor source) {

@@ -9,14 +9,16 @@
 
 namespace kintsugi {
 
-// The CUDA world: cuBLASLt for matrix products, cuDNN for attention, our own kernels for everything between them.
+// The CUDA world: cuBLASLt for matrix products, cuDNN for attention, our own kernels for everything
+// between them.
 struct CudaOptions {
   int device = 0;
   bool deterministic = true;  // the same bits in every run on the same GPU
   bool tf32 = false;          // fp32 products on the matrix units, with 10 bits of mantissa
-  // Where the algorithms found for each shape are kept. Timing decides them, so a deterministic run without such a file
-  // takes the library's first proposal instead.
-  std::string matmul_cache;
+  bool graphs = true;         // record repeated calls as CUDA graphs
+  // Where the algorithms found for each shape are kept. Timing decides them, so a deterministic run
+  // without such a file takes the library's first proposal instead.
+  std::string matmul_cache = {};
 };
 
 struct CudaDevice {
@@ -27,7 +29,8 @@ struct CudaDevice {
   std::size_t memory_bytes = 0;
 };
 
-// Neither throws: a machine without GPU or driver, and a binary built without CUDA, simply have none.
+// Neither throws: a machine without GPU or driver, and a binary built without CUDA, simply have
+// none.
 int cuda_device_count();
 std::vector<CudaDevice> cuda_devices();
 

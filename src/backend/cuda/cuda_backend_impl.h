@@ -9,6 +9,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_common.h"
+#include "backend/cuda/graph_replay.h"
 #include "backend/cuda/matmul.h"
 
 namespace kintsugi::cuda {
@@ -26,8 +27,8 @@ class OwnStream {
   Stream stream_ = nullptr;
 };
 
-// Pinned memory on the way to the device: an upload returns as soon as its source has been read, and the device copies
-// when its turn comes.
+// Pinned memory on the way to the device: an upload returns as soon as its source has been read,
+// and the device copies when its turn comes.
 class Staging {
  public:
   Staging();
@@ -59,12 +60,14 @@ class CudaBackend final : public Backend {
   Peak peak_flops(DType dtype) override;
   std::size_t available_bytes() const override;
   std::size_t own_bytes() const override;
+  std::int64_t classifier_elements() const override;
 
   void upload(Tensor destination, const void* source) override;
   void download(void* destination, Tensor source) override;
   void copy(Tensor destination, Tensor source) override;
   void fill(Tensor x, double value) override;
   void synchronize() override;
+  void replay(std::uint64_t key, const std::function<void()>& calls) override;
 
   void matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) override;
   void bias_backward(Tensor dbias, Tensor dy) override;
@@ -112,6 +115,7 @@ class CudaBackend final : public Backend {
   Context context_;
   Matmul matmul_;
   CudaAttention attention_;
+  GraphReplay graphs_;
 };
 
 }  // namespace kintsugi::cuda

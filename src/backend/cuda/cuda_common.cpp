@@ -27,7 +27,8 @@ void* device_allocate(std::size_t bytes) {
   std::size_t free = 0, total = 0;
   KINTSUGI_CUDA(cudaMemGetInfo(&free, &total));
   failure(
-      "the GPU has no memory for {} more: {} of its {} are free; a smaller micro-batch, recompute or "
+      "the GPU has no memory for {} more: {} of its {} are free; a smaller micro-batch, recompute "
+      "or "
       "16-bit moments take less",
       format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
       format_bytes(static_cast<double>(total)));

@@ -9,8 +9,8 @@
 #include "core/error.h"
 #include "tensor/tensor.h"
 
-// What every file of the CUDA world shares on the host side; device.cuh adds what kernels share. Only files below
-// backend/cuda include this.
+// What every file of the CUDA world shares on the host side; device.cuh adds what kernels share.
+// Only files below backend/cuda include this.
 
 namespace kintsugi::cuda {
 
@@ -23,11 +23,11 @@ using Stream = cudaStream_t;
 }  // namespace kintsugi::cuda
 
 // Every CUDA runtime call goes through this.
-#define KINTSUGI_CUDA(expression)                                                              \
-  do {                                                                                         \
-    const cudaError_t kintsugi_status = (expression);                                          \
-    if (kintsugi_status != cudaSuccess) [[unlikely]]                                           \
-      ::kintsugi::cuda::cuda_failed(kintsugi_status, #expression, __FILE__, __LINE__);         \
+#define KINTSUGI_CUDA(expression)                                                      \
+  do {                                                                                 \
+    const cudaError_t kintsugi_status = (expression);                                  \
+    if (kintsugi_status != cudaSuccess) [[unlikely]]                                   \
+      ::kintsugi::cuda::cuda_failed(kintsugi_status, #expression, __FILE__, __LINE__); \
   } while (false)
 
 // Right after every kernel launch.
@@ -35,8 +35,9 @@ using Stream = cudaStream_t;
 
 namespace kintsugi::cuda {
 
-// Scratch memory of one stream: operations borrow its beginning, one after the other. It only ever grows, and never
-// while the stream is being captured; memory that a captured graph points to is kept until the end.
+// Scratch memory of one stream: operations borrow its beginning, one after the other. It only ever
+// grows, and never while the stream is being captured; memory that a captured graph points to is
+// kept until the end.
 class Workspace {
  public:
   explicit Workspace(std::size_t bytes);

@@ -10,10 +10,11 @@ namespace {
 
 struct Sheet {
   std::array<std::string_view, 2> words;  // all of them stand in the name
-  double half, tf32, single, wide;        // TFLOP/s dense: bf16 and fp16, TF32, fp32, fp64 (matrix units)
+  double half, tf32, single, wide;  // TFLOP/s dense: bf16 and fp16, TF32, fp32, fp64 (matrix units)
 };
 
-// NVIDIA's data sheets; where one gives rates with sparsity, half of them. The longer names come first.
+// NVIDIA's data sheets; where one gives rates with sparsity, half of them. The longer names come
+// first.
 constexpr Sheet kSheets[] = {
     {{"H200", "NVL"}, 835.5, 417.5, 60, 60},   {{"H200", ""}, 989.4, 494.7, 66.9, 66.9},
     {{"GH200", ""}, 989.4, 494.7, 66.9, 66.9}, {{"H100", "PCIe"}, 756, 378, 51.2, 51.2},
@@ -44,10 +45,14 @@ std::optional<double> known_peak_flops(std::string_view gpu, DType dtype, bool t
     if (!matches) continue;
     switch (dtype) {
       case DType::BF16:
-      case DType::F16: return sheet.half * 1e12;
-      case DType::F32: return (tf32 ? sheet.tf32 : sheet.single) * 1e12;
-      case DType::F64: return sheet.wide * 1e12;
-      default: return std::nullopt;
+      case DType::F16:
+        return sheet.half * 1e12;
+      case DType::F32:
+        return (tf32 ? sheet.tf32 : sheet.single) * 1e12;
+      case DType::F64:
+        return sheet.wide * 1e12;
+      default:
+        return std::nullopt;
     }
   }
   return std::nullopt;

@@ -20,11 +20,16 @@ using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class F>
 decltype(auto) visit_device_float(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::F64: return f.template operator()<double>();
-    case DType::F32: return f.template operator()<float>();
-    case DType::BF16: return f.template operator()<__nv_bfloat16>();
-    case DType::F16: return f.template operator()<__half>();
-    default: failure("{} is not a floating-point type", to_string(dtype));
+    case DType::F64:
+      return f.template operator()<double>();
+    case DType::F32:
+      return f.template operator()<float>();
+    case DType::BF16:
+      return f.template operator()<__nv_bfloat16>();
+    case DType::F16:
+      return f.template operator()<__half>();
+    default:
+      failure("{} is not a floating-point type", to_string(dtype));
   }
 }
 
@@ -60,7 +65,8 @@ __device__ inline T down(A x) {
   }
 }
 
-// ---- maths at the precision of the stored type: 16-bit results do not deserve more than the fast unit
+// ---- maths at the precision of the stored type: 16-bit results do not deserve more than the fast
+// unit
 template <class T>
 __device__ inline Acc<T> exp_of(Acc<T> x) {
   if constexpr (std::is_same_v<T, double>) {
@@ -89,7 +95,8 @@ struct Gate {
   Acc<T> on, off;
 };
 
-// ---- accesses of N elements at once; with N * sizeof(T) = 16 (a Vec) they are one instruction each
+// ---- accesses of N elements at once; with N * sizeof(T) = 16 (a Vec) they are one instruction
+// each
 template <class T, int N>
 struct alignas(N * sizeof(T) <= 16 ? N * sizeof(T) : 16) Pack {
   static constexpr int kSize = N;
@@ -103,12 +110,14 @@ using Vec = Pack<T, kVecSize<T>>;
 
 namespace detail {
 
-// Moves whole machine words, so that a pack of 16-bit floats is not taken apart into 2-byte accesses.
+// Moves whole machine words, so that a pack of 16-bit floats is not taken apart into 2-byte
+// accesses.
 template <int kBytes>
 using Word = std::conditional_t<
     kBytes % 16 == 0, int4,
     std::conditional_t<kBytes % 8 == 0, int2,
-                       std::conditional_t<kBytes % 4 == 0, int, std::conditional_t<kBytes % 2 == 0, short, char>>>>;
+                       std::conditional_t<kBytes % 4 == 0, int,
+                                          std::conditional_t<kBytes % 2 == 0, short, char>>>>;
 
 }  // namespace detail
 
@@ -192,7 +201,8 @@ struct RowView {
   }
   // Every row starts at a multiple of 16 bytes.
   bool aligned() const {
-    return aligned16(base) && outer_stride * sizeof(T) % 16 == 0 && inner_stride * sizeof(T) % 16 == 0;
+    return aligned16(base) && outer_stride * sizeof(T) % 16 == 0 &&
+           inner_stride * sizeof(T) % 16 == 0;
   }
 };
 

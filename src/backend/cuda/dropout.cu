@@ -1,5 +1,5 @@
-// Dropout whose mask is a function of the key and of the global element: never stored, the same in every layout and
-// bit for bit that of the CPU world.
+// Dropout whose mask is a function of the key and of the global element: never stored, the same in
+// every layout and bit for bit that of the CPU world.
 #include <cmath>
 
 #include "backend/cuda/device.cuh"
@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(256) packed_kernel(Dropout<T> p) {
   const Pack<T, N> in = load<N>(p.x[blockIdx.x] + i);
   Pack<T, N> extra = {};
   if (p.residual.base != nullptr) extra = load<N>(p.residual[blockIdx.x] + i);
-  const std::uint64_t element = (p.first_row + blockIdx.x) * static_cast<std::uint64_t>(p.width) + i;
+  const std::uint64_t element =
+      (p.first_row + blockIdx.x) * static_cast<std::uint64_t>(p.width) + i;
   Pack<T, N> out;
 #pragma unroll
   for (int draw = 0; draw < N / 4; ++draw) {
@@ -52,10 +53,14 @@ template <class T>
 __global__ void __launch_bounds__(256) single_kernel(Dropout<T> p) {
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (i >= p.width) return;
-  const std::uint64_t element = (p.first_row + blockIdx.x) * static_cast<std::uint64_t>(p.width) + i;
+  const std::uint64_t element =
+      (p.first_row + blockIdx.x) * static_cast<std::uint64_t>(p.width) + i;
   const Philox::Block draw = Philox::draw(p.key, element / 4);
   const unsigned word = static_cast<unsigned>(element % 4);
-  const std::uint32_t bits = word == 0 ? draw[0] : word == 1 ? draw[1] : word == 2 ? draw[2] : draw[3];
+  const std::uint32_t bits = word == 0   ? draw[0]
+                             : word == 1 ? draw[1]
+                             : word == 2 ? draw[2]
+                                         : draw[3];
   const Acc<T> extra = p.residual.base != nullptr ? up(p.residual[blockIdx.x][i]) : Acc<T>(0);
   p.y[blockIdx.x][i] = down<T>(extra + masked(p, p.x[blockIdx.x][i], bits));
 }
@@ -76,25 +81,29 @@ void launch_single(const Context& context, const Dropout<T>& p, std::int64_t row
 
 }  // namespace
 
-void dropout(const Context& context, Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
+void dropout(const Context& context, Tensor y, Tensor x, const DropoutOptions& options,
+             Tensor residual) {
   KINTSUGI_CHECK(options.probability >= 0 && options.probability < 1, "dropout probability {}",
                  options.probability);
-  KINTSUGI_CHECK(x.rank() == 2 && y.shape() == x.shape() && (!residual || residual.shape() == x.shape()),
-                 "dropout of {} to {}", to_string(x.shape()), to_string(y.shape()));
+  KINTSUGI_CHECK(
+      x.rank() == 2 && y.shape() == x.shape() && (!residual || residual.shape() == x.shape()),
+      "dropout of {} to {}", to_string(x.shape()), to_string(y.shape()));
   if (x.elements() == 0) return;
   // A uniform draw is k / 2^24, so "draw >= p" is "k >= ceil(p * 2^24)" exactly.
   const float limit = static_cast<float>(options.probability);
-  const auto threshold = static_cast<std::uint32_t>(std::ceil(static_cast<double>(limit) * 0x1.0p24));
+  const auto threshold =
+      static_cast<std::uint32_t>(std::ceil(static_cast<double>(limit) * 0x1.0p24));
   visit_device_float(x.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T> < 4 ? 4 : kVecSize<T>;
-    const Dropout<T> p = {.y = rows_of<T>(y),
-                          .x = rows_of<const T>(x),
-                          .residual = rows_of<const T>(residual),
-                          .key = options.key,
-                          .first_row = static_cast<std::uint64_t>(options.first_row),
-                          .threshold = threshold,
-                          .keep = Acc<T>(1) / (Acc<T>(1) - static_cast<Acc<T>>(options.probability)),
-                          .width = static_cast<int>(x.extent(1))};
+    const Dropout<T> p = {
+        .y = rows_of<T>(y),
+        .x = rows_of<const T>(x),
+        .residual = rows_of<const T>(residual),
+        .key = options.key,
+        .first_row = static_cast<std::uint64_t>(options.first_row),
+        .threshold = threshold,
+        .keep = Acc<T>(1) / (Acc<T>(1) - static_cast<Acc<T>>(options.probability)),
+        .width = static_cast<int>(x.extent(1))};
     if (p.y.aligned() && p.x.aligned() && p.residual.aligned() && p.width % N == 0)
       launch_packed<T, N>(context, p, x.extent(0));
     else

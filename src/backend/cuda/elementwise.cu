@@ -130,19 +130,22 @@ void launch_add(const Context& context, T* y, const T* x, std::int64_t packs) {
 }  // namespace
 
 void copy(const Context& context, Tensor destination, Tensor source) {
-  KINTSUGI_CHECK(destination.shape() == source.shape(), "copy of {} to {}", to_string(source.shape()),
-                 to_string(destination.shape()));
+  KINTSUGI_CHECK(destination.shape() == source.shape(), "copy of {} to {}",
+                 to_string(source.shape()), to_string(destination.shape()));
   if (source.elements() == 0) return;
   const bool flat = destination.contiguous() && source.contiguous();
   if (destination.dtype() == source.dtype()) {
     if (flat) {
-      KINTSUGI_CUDA(cudaMemcpyAsync(destination.data(), source.data(), source.bytes(), cudaMemcpyDeviceToDevice,
-                                    context.stream));
+      KINTSUGI_CUDA(cudaMemcpyAsync(destination.data(), source.data(), source.bytes(),
+                                    cudaMemcpyDeviceToDevice, context.stream));
       return;
     }
-    if (source.dtype() == DType::I64) return copy_rows<std::int64_t, std::int64_t>(context, destination, source);
-    if (source.dtype() == DType::I32) return copy_rows<std::int32_t, std::int32_t>(context, destination, source);
-    if (source.dtype() == DType::U8) return copy_rows<std::uint8_t, std::uint8_t>(context, destination, source);
+    if (source.dtype() == DType::I64)
+      return copy_rows<std::int64_t, std::int64_t>(context, destination, source);
+    if (source.dtype() == DType::I32)
+      return copy_rows<std::int32_t, std::int32_t>(context, destination, source);
+    if (source.dtype() == DType::U8)
+      return copy_rows<std::uint8_t, std::uint8_t>(context, destination, source);
   }
   visit_device_float(destination.dtype(), [&]<class D>() {
     visit_device_float(source.dtype(), [&]<class S>() {
@@ -164,13 +167,20 @@ void fill(const Context& context, Tensor x, double value) {
   const std::int64_t n = x.elements();
   const float narrow = static_cast<float>(value);
   switch (x.dtype()) {
-    case DType::F64: return fill_flat(context, data_of<double>(x), value, n);
-    case DType::F32: return fill_flat(context, data_of<float>(x), narrow, n);
-    case DType::BF16: return fill_flat(context, data_of<__nv_bfloat16>(x), __float2bfloat16_rn(narrow), n);
-    case DType::F16: return fill_flat(context, data_of<__half>(x), __float2half_rn(narrow), n);
-    case DType::I64: return fill_flat(context, data_of<std::int64_t>(x), static_cast<std::int64_t>(value), n);
-    case DType::I32: return fill_flat(context, data_of<std::int32_t>(x), static_cast<std::int32_t>(value), n);
-    case DType::U8: return fill_flat(context, data_of<std::uint8_t>(x), static_cast<std::uint8_t>(value), n);
+    case DType::F64:
+      return fill_flat(context, data_of<double>(x), value, n);
+    case DType::F32:
+      return fill_flat(context, data_of<float>(x), narrow, n);
+    case DType::BF16:
+      return fill_flat(context, data_of<__nv_bfloat16>(x), __float2bfloat16_rn(narrow), n);
+    case DType::F16:
+      return fill_flat(context, data_of<__half>(x), __float2half_rn(narrow), n);
+    case DType::I64:
+      return fill_flat(context, data_of<std::int64_t>(x), static_cast<std::int64_t>(value), n);
+    case DType::I32:
+      return fill_flat(context, data_of<std::int32_t>(x), static_cast<std::int32_t>(value), n);
+    case DType::U8:
+      return fill_flat(context, data_of<std::uint8_t>(x), static_cast<std::uint8_t>(value), n);
   }
 }
 

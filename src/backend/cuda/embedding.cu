@@ -1,5 +1,6 @@
-// Table look-up and its gradient. The gradient sorts the tokens by id (a stable radix sort, 9 bits a pass), so that all
-// tokens of a table row lie side by side in their order: each row is summed by one owner, without atomics.
+// Table look-up and its gradient. The gradient sorts the tokens by id (a stable radix sort, 9 bits
+// a pass), so that all tokens of a table row lie side by side in their order: each row is summed by
+// one owner, without atomics.
 #include <algorithm>
 #include <bit>
 
@@ -11,7 +12,8 @@ namespace {
 
 template <class T, int N>
 __global__ void __launch_bounds__(256)
-    forward_kernel(RowView<T> out, const std::int32_t* ids, RowView<const T> table, int width, bool accumulate) {
+    forward_kernel(RowView<T> out, const std::int32_t* ids, RowView<const T> table, int width,
+                   bool accumulate) {
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
   if (i >= width) return;
   T* to = out[blockIdx.x] + i;
@@ -25,12 +27,12 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class T, int N>
-void launch_forward(const Context& context, const Tensor& out, const Tensor& ids, const Tensor& table,
-                    bool accumulate) {
+void launch_forward(const Context& context, const Tensor& out, const Tensor& ids,
+                    const Tensor& table, bool accumulate) {
   const RowGrid grid(out.extent(0), out.extent(1) / N);
   forward_kernel<T, N><<<grid.blocks, grid.threads, 0, context.stream>>>(
-      rows_of<T>(out), data_of<std::int32_t>(ids), rows_of<const T>(table), static_cast<int>(out.extent(1)),
-      accumulate);
+      rows_of<T>(out), data_of<std::int32_t>(ids), rows_of<const T>(table),
+      static_cast<int>(out.extent(1)), accumulate);
   KINTSUGI_LAUNCHED();
 }
 
@@ -44,12 +46,17 @@ constexpr int kTile = kSortThreads * kPerThread;  // tokens a block sorts
 constexpr int kPerWarp = 32 * kPerThread;
 
 // The token at place i before this pass; nullptr: the tokens' own order.
-__device__ inline int token_at(const std::int32_t* order, int i) { return order == nullptr ? i : order[i]; }
-__device__ inline int digit_of(std::int32_t id, int shift) { return (static_cast<unsigned>(id) >> shift) % kDigits; }
+__device__ inline int token_at(const std::int32_t* order, int i) {
+  return order == nullptr ? i : order[i];
+}
+__device__ inline int digit_of(std::int32_t id, int shift) {
+  return (static_cast<unsigned>(id) >> shift) % kDigits;
+}
 
 // counts[digit * blocks + block]
 __global__ void __launch_bounds__(kSortThreads)
-    count_kernel(int* counts, const std::int32_t* order, const std::int32_t* ids, int tokens, int shift) {
+    count_kernel(int* counts, const std::int32_t* order, const std::int32_t* ids, int tokens,
+                 int shift) {
   __shared__ int histogram[kDigits];
   const int thread = static_cast<int>(threadIdx.x);
   for (int digit = thread; digit < kDigits; digit += kSortThreads) histogram[digit] = 0;
@@ -64,7 +71,8 @@ __global__ void __launch_bounds__(kSortThreads)
     counts[digit * gridDim.x + blockIdx.x] = histogram[digit];
 }
 
-// counts become the sums of all before them: one block of 1024 threads, four counts each at a time. n % 4 == 0.
+// counts become the sums of all before them: one block of 1024 threads, four counts each at a time.
+// n % 4 == 0.
 __global__ void __launch_bounds__(1024) scan_kernel(int* counts, int n) {
   __shared__ int warps[32];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -101,8 +109,8 @@ __global__ void __launch_bounds__(1024) scan_kernel(int* counts, int n) {
 
 // A warp owns kPerWarp consecutive places; within it, equal digits keep their order.
 __global__ void __launch_bounds__(kSortThreads)
-    scatter_kernel(std::int32_t* sorted, const std::int32_t* order, const std::int32_t* ids, const int* starts,
-                   int tokens, int shift) {
+    scatter_kernel(std::int32_t* sorted, const std::int32_t* order, const std::int32_t* ids,
+                   const int* starts, int tokens, int shift) {
   __shared__ int next[kSortWarps][kDigits];  // where a warp's next token of a digit goes
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int begin = static_cast<int>(blockIdx.x) * kTile + warp * kPerWarp;
@@ -140,20 +148,24 @@ __global__ void __launch_bounds__(kSortThreads)
 }
 
 // Places of the tokens in order of their ids. `rows` bounds the ids.
-const std::int32_t* sort_by_id(const Context& context, const std::int32_t* ids, int tokens, std::int64_t rows) {
+const std::int32_t* sort_by_id(const Context& context, const std::int32_t* ids, int tokens,
+                               std::int64_t rows) {
   const int blocks = ceil_div(tokens, kTile);
   const std::size_t stretch = static_cast<std::size_t>(ceil_div(tokens, 4) * 4);
-  std::int32_t* memory = context.workspace.get<std::int32_t>(2 * stretch + std::size_t{kDigits} * blocks, context.stream);
+  std::int32_t* memory = context.workspace.get<std::int32_t>(
+      2 * stretch + std::size_t{kDigits} * blocks, context.stream);
   std::int32_t* const buffers[2] = {memory, memory + stretch};
   int* counts = memory + 2 * stretch;
-  const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows - 1))));
+  const int bits =
+      std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows - 1))));
   const std::int32_t* order = nullptr;
   for (int shift = 0, pass = 0; shift < bits; shift += kDigitBits, ++pass) {
     count_kernel<<<blocks, kSortThreads, 0, context.stream>>>(counts, order, ids, tokens, shift);
     KINTSUGI_LAUNCHED();
     scan_kernel<<<1, 1024, 0, context.stream>>>(counts, kDigits * blocks);
     KINTSUGI_LAUNCHED();
-    scatter_kernel<<<blocks, kSortThreads, 0, context.stream>>>(buffers[pass % 2], order, ids, counts, tokens, shift);
+    scatter_kernel<<<blocks, kSortThreads, 0, context.stream>>>(buffers[pass % 2], order, ids,
+                                                                counts, tokens, shift);
     KINTSUGI_LAUNCHED();
     order = buffers[pass % 2];
   }
@@ -166,8 +178,8 @@ constexpr int kShort = 32;  // a longer run of one id is shared by the block
 
 // Adds dout of the tokens at places begin, begin + step, … < end, in turn.
 template <class T, int N>
-__device__ inline void add_run(Acc<T> (&sums)[N], const T* dout, std::int64_t stride, const std::int32_t* order,
-                               int begin, int end, int step) {
+__device__ inline void add_run(Acc<T> (&sums)[N], const T* dout, std::int64_t stride,
+                               const std::int32_t* order, int begin, int end, int step) {
   constexpr int kAhead = 4;  // loads in flight
   int place = begin;
   for (; place + (kAhead - 1) * step < end; place += kAhead * step) {
@@ -194,12 +206,13 @@ __device__ inline void add_to_row(A* to, const A (&sums)[N]) {
   store(to, row);
 }
 
-// Blocks (8 places each, slabs of 32 packs). A warp whose place begins a run of one id adds up the run; a long run is
-// left to the whole block, and of 8 places in a row at most one can begin a run longer than that.
+// Blocks (8 places each, slabs of 32 packs). A warp whose place begins a run of one id adds up the
+// run; a long run is left to the whole block, and of 8 places in a row at most one can begin a run
+// longer than that.
 template <class T, int N>
 __global__ void __launch_bounds__(32 * kSumWarps)
-    backward_kernel(RowView<Acc<T>> dtable, const std::int32_t* ids, const std::int32_t* order, const T* dout,
-                    std::int64_t stride, int tokens, int width) {
+    backward_kernel(RowView<Acc<T>> dtable, const std::int32_t* ids, const std::int32_t* order,
+                    const T* dout, std::int64_t stride, int tokens, int width) {
   using A = Acc<T>;
   static_assert(kShort >= kSumWarps);
   __shared__ int long_run;  // its first place
@@ -259,14 +272,15 @@ void launch_backward(const Context& context, const Tensor& dtable, const std::in
 }
 
 void check_shapes(const Tensor& out, const Tensor& ids, const Tensor& table) {
-  KINTSUGI_CHECK(out.rank() == 2 && table.rank() == 2 && ids.elements() == out.extent(0) && ids.contiguous() &&
-                     table.extent(1) == out.extent(1),
+  KINTSUGI_CHECK(out.rank() == 2 && table.rank() == 2 && ids.elements() == out.extent(0) &&
+                     ids.contiguous() && table.extent(1) == out.extent(1),
                  "embedding {} from {}", to_string(out.shape()), to_string(table.shape()));
 }
 
 }  // namespace
 
-void embedding_forward(const Context& context, Tensor out, Tensor ids, Tensor table, bool accumulate) {
+void embedding_forward(const Context& context, Tensor out, Tensor ids, Tensor table,
+                       bool accumulate) {
   check_shapes(out, ids, table);
   if (out.elements() == 0) return;
   visit_device_float(out.dtype(), [&]<class T>() {
@@ -282,7 +296,8 @@ void embedding_backward(const Context& context, Tensor dtable, Tensor ids, Tenso
   check_shapes(dout, ids, dtable);
   if (dout.elements() == 0) return;
   const std::int32_t* id = data_of<std::int32_t>(ids);
-  const std::int32_t* order = sort_by_id(context, id, static_cast<int>(dout.extent(0)), dtable.extent(0));
+  const std::int32_t* order =
+      sort_by_id(context, id, static_cast<int>(dout.extent(0)), dtable.extent(0));
   visit_device_float(dout.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
     if (rows_of<T>(dout).aligned() && rows_of<Acc<T>>(dtable).aligned() && dout.extent(1) % N == 0)

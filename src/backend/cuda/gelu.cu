@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(256) forward_kernel(T* out, const T* x, std::i
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(256) backward_kernel(T* dx, const T* dout, const T* x, std::int64_t packs) {
+__global__ void __launch_bounds__(256)
+    backward_kernel(T* dx, const T* dout, const T* x, std::int64_t packs) {
   using A = Acc<T>;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= packs) return;
@@ -60,8 +61,8 @@ void launch_backward(const Context& context, T* dx, const T* dout, const T* x, s
 }  // namespace
 
 void gelu_forward(const Context& context, Tensor out, Tensor x) {
-  KINTSUGI_CHECK(out.contiguous() && x.contiguous() && out.elements() == x.elements(), "gelu of {} to {}",
-                 to_string(x.shape()), to_string(out.shape()));
+  KINTSUGI_CHECK(out.contiguous() && x.contiguous() && out.elements() == x.elements(),
+                 "gelu of {} to {}", to_string(x.shape()), to_string(out.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
@@ -74,8 +75,8 @@ void gelu_forward(const Context& context, Tensor out, Tensor x) {
 }
 
 void gelu_backward(const Context& context, Tensor dx, Tensor dout, Tensor x) {
-  KINTSUGI_CHECK(dx.contiguous() && dout.contiguous() && x.contiguous() && dx.elements() == x.elements() &&
-                     dout.elements() == x.elements(),
+  KINTSUGI_CHECK(dx.contiguous() && dout.contiguous() && x.contiguous() &&
+                     dx.elements() == x.elements() && dout.elements() == x.elements(),
                  "gelu of {}, its gradient {}", to_string(x.shape()), to_string(dout.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {

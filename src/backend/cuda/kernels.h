@@ -3,8 +3,8 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_common.h"
 
-// The launchers of our own kernels, one file per layer kind. Arguments are those of Backend's virtuals, after the
-// context they run in.
+// The launchers of our own kernels, one file per layer kind. Arguments are those of Backend's
+// virtuals, after the context they run in.
 namespace kintsugi::cuda {
 
 // elementwise.cu
@@ -14,7 +14,8 @@ void add(const Context& context, Tensor y, Tensor x);
 
 // bias.cu
 void bias_backward(const Context& context, Tensor dbias, Tensor dy);
-// c = product (accumulator precision) + bias [+ residual]: for products whose library call cannot add a bias.
+// c = product (accumulator precision) + bias [+ residual]: for products whose library call cannot
+// add a bias.
 void finish_product(const Context& context, Tensor c, Tensor product, Tensor bias, Tensor residual);
 
 // rms_norm.cu

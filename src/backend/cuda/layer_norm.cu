@@ -17,13 +17,13 @@ struct Forward {
 };
 
 template <class T, int N, int kVecs, int kLanes>
-__global__ void __launch_bounds__(kNormThreads<kLanes>)
-    forward_kernel(Forward<T> p, int packs) {
+__global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T> p, int packs) {
   using A = Acc<T>;
   using Threads = Team<kLanes>;
   __shared__ A shared[32];
   const int lane = Threads::lane(), lanes = Threads::lanes();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
   const bool there = row < p.rows;
   const int mine = there ? packs : 0;
   RowCache<T, N, kVecs> x;
@@ -80,8 +80,7 @@ struct Backward {
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)).
 template <class T, int N, int kVecs, int kLanes>
-__global__ void __launch_bounds__(kNormThreads<kLanes>)
-    backward_kernel(Backward<T> p, int packs) {
+__global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward<T> p, int packs) {
   using A = Acc<T>;
   using Threads = Team<kLanes>;
   __shared__ A shared[64];
@@ -129,31 +128,36 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>)
 }
 
 template <class T, int N, int kVecs, int kLanes>
-void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, Acc<T>* dbias, int packs) {
+void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, Acc<T>* dbias,
+                     int packs) {
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
   const auto kernel = backward_kernel<T, N, kVecs, kLanes>;
   const int blocks = backward_blocks(context, kernel, p.rows, grid);
-  p.partials = context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * 2 * p.width, context.stream);
+  p.partials =
+      context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * 2 * p.width, context.stream);
   kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
   KINTSUGI_LAUNCHED();
   add_partials(context, dweight, p.partials, blocks, 2 * p.width, p.width);
   add_partials(context, dbias, p.partials + p.width, blocks, 2 * p.width, p.width);
 }
 
-void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd) {
+void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                  const Tensor& rstd) {
   KINTSUGI_CHECK(y.shape() == x.shape() && weight.elements() == x.extent(x.rank() - 1) &&
-                     mean.elements() == row_count(x) && mean.contiguous() && rstd.elements() == row_count(x) &&
-                     rstd.contiguous(),
-                 "layer norm of {} to {} with {}, {} and {}", to_string(x.shape()), to_string(y.shape()),
-                 to_string(weight.shape()), to_string(mean.shape()), to_string(rstd.shape()));
+                     mean.elements() == row_count(x) && mean.contiguous() &&
+                     rstd.elements() == row_count(x) && rstd.contiguous(),
+                 "layer norm of {} to {} with {}, {} and {}", to_string(x.shape()),
+                 to_string(y.shape()), to_string(weight.shape()), to_string(mean.shape()),
+                 to_string(rstd.shape()));
 }
 
 }  // namespace
 
-void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                        Tensor bias, double eps) {
+void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rstd, Tensor x,
+                        Tensor weight, Tensor bias, double eps) {
   check_shapes(y, x, weight, mean, rstd);
-  KINTSUGI_CHECK(bias.elements() == weight.elements(), "layer norm with bias {}", to_string(bias.shape()));
+  KINTSUGI_CHECK(bias.elements() == weight.elements(), "layer norm with bias {}",
+                 to_string(bias.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Forward<T> p = {.y = rows_of<T>(y),
@@ -172,11 +176,13 @@ void layer_norm_forward(const Context& context, Tensor y, Tensor mean, Tensor rs
   });
 }
 
-void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
-                         Tensor weight, Tensor mean, Tensor rstd, Tensor residual_gradient) {
+void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dbias, Tensor dy,
+                         Tensor x, Tensor weight, Tensor mean, Tensor rstd,
+                         Tensor residual_gradient) {
   check_shapes(dx, x, weight, mean, rstd);
-  KINTSUGI_CHECK(dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
-                 "layer norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
+  KINTSUGI_CHECK(
+      dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
+      "layer norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Backward<T> p = {.dx = rows_of<T>(dx),
@@ -189,8 +195,8 @@ void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tens
                            .residual = rows_of<const T>(residual_gradient),
                            .rows = row_count(x),
                            .width = static_cast<int>(x.extent(x.rank() - 1))};
-    const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() && p.residual.aligned() &&
-                         aligned16(p.weight);
+    const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() &&
+                         p.residual.aligned() && aligned16(p.weight);
     Acc<T>*weight_target = data_of<Acc<T>>(dweight), *bias_target = data_of<Acc<T>>(dbias);
     // Two sums for every column leave no room for a row of several packs per thread of a warp.
     for_norm_backward<T, 1>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {

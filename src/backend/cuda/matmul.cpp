@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt, which counts in columns: our row-major c = a b is its c^T = b^T a^T, so the operands
-// trade places and nothing is ever transposed in memory.
+// Matrix products through cuBLASLt, which counts in columns: our row-major c = a b is its c^T = b^T
+// a^T, so the operands trade places and nothing is ever transposed in memory.
 #include "backend/cuda/matmul.h"
 
 #include <cublasLt.h>
@@ -17,12 +17,12 @@
 #include "backend/cuda/kernels.h"
 #include "backend/tuning_cache.h"
 
-#define KINTSUGI_CUBLAS(expression)                                                          \
-  do {                                                                                       \
-    const cublasStatus_t kintsugi_status = (expression);                                     \
-    if (kintsugi_status != CUBLAS_STATUS_SUCCESS) [[unlikely]]                               \
-      failure("cuBLASLt: {} in {} at {}:{}", cublasLtGetStatusString(kintsugi_status),       \
-              #expression, __FILE__, __LINE__);                                              \
+#define KINTSUGI_CUBLAS(expression)                                                    \
+  do {                                                                                 \
+    const cublasStatus_t kintsugi_status = (expression);                               \
+    if (kintsugi_status != CUBLAS_STATUS_SUCCESS) [[unlikely]]                         \
+      failure("cuBLASLt: {} in {} at {}:{}", cublasLtGetStatusString(kintsugi_status), \
+              #expression, __FILE__, __LINE__);                                        \
   } while (false)
 
 namespace kintsugi::cuda {
@@ -47,11 +47,16 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 
 cudaDataType_t library_type(DType dtype) {
   switch (dtype) {
-    case DType::F64: return CUDA_R_64F;
-    case DType::F32: return CUDA_R_32F;
-    case DType::BF16: return CUDA_R_16BF;
-    case DType::F16: return CUDA_R_16F;
-    default: failure("no matrix product of {}", to_string(dtype));
+    case DType::F64:
+      return CUDA_R_64F;
+    case DType::F32:
+      return CUDA_R_32F;
+    case DType::BF16:
+      return CUDA_R_16BF;
+    case DType::F16:
+      return CUDA_R_16F;
+    default:
+      failure("no matrix product of {}", to_string(dtype));
   }
 }
 
@@ -62,12 +67,19 @@ std::int64_t alignment_of(const Tensor& x) {
   return static_cast<std::int64_t>(alignment);
 }
 
-// One product, with the operands as the library will see them. `added` is what the product is added to: c itself, the
-// residual, or nothing.
+// One product, with the operands as the library will see them. `added` is what the product is added
+// to: c itself, the residual, or nothing.
 struct Problem {
   Problem(const Tensor& c, const Tensor& a, const Tensor& b, const MatmulOptions& o)
-      : c(c), a(a), b(b), bias(o.bias), transpose_a(o.transpose_a), transpose_b(o.transpose_b),
-        m(c.extent(0)), n(c.extent(1)), k(a.extent(o.transpose_a ? 0 : 1)),
+      : c(c),
+        a(a),
+        b(b),
+        bias(o.bias),
+        transpose_a(o.transpose_a),
+        transpose_b(o.transpose_b),
+        m(c.extent(0)),
+        n(c.extent(1)),
+        k(a.extent(o.transpose_a ? 0 : 1)),
         added(o.accumulate ? c : o.residual) {}
 
   bool in_place() const { return added && added.data() == c.data(); }
@@ -91,7 +103,9 @@ Key key_of(const Problem& p) {
           p.a.stride(0),
           p.b.stride(0),
           p.c.stride(0),
-          !p.added ? 0 : p.in_place() ? 1 : 2,
+          !p.added       ? 0
+          : p.in_place() ? 1
+                         : 2,
           p.added ? p.added.stride(0) : 0,
           p.bias ? 1 : 0,
           alignment_of(p.a),
@@ -111,11 +125,13 @@ Layout layout_of(const Tensor& x) {
 
 template <class T>
 void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  KINTSUGI_CUBLAS(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)));
+  KINTSUGI_CUBLAS(
+      cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof(value)));
 }
 
 template <class T>
-void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
   KINTSUGI_CUBLAS(
       cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
 }
@@ -203,7 +219,8 @@ struct Matmul::Parts {
   explicit Parts(const MatmulSettings& settings)
       : settings(settings),
         cache(settings.cache_file,
-              fmt::format("{}, cuBLASLt {}{}", settings.gpu, cublasLtGetVersion(), settings.tf32 ? ", TF32" : "")) {
+              fmt::format("{}, cuBLASLt {}{}", settings.gpu, cublasLtGetVersion(),
+                          settings.tf32 ? ", TF32" : "")) {
     KINTSUGI_CUBLAS(cublasLtCreate(&handle));
     workspace = device_allocate(kWorkspaceBytes);
   }
@@ -222,7 +239,8 @@ struct Matmul::Parts {
   cublasLtMatmulAlgo_t fastest(const Context& context, const Plan& plan, const Problem& problem,
                                const std::vector<cublasLtMatmulAlgo_t>& candidates) const;
   float time_ms(const Context& context, const Plan& plan, const Problem& problem,
-                const cublasLtMatmulAlgo_t& algorithm, void* c, const Timer& timer, int repetitions) const;
+                const cublasLtMatmulAlgo_t& algorithm, void* c, const Timer& timer,
+                int repetitions) const;
 
   MatmulSettings settings;
   TuningCache cache;
@@ -241,7 +259,9 @@ std::vector<cublasLtMatmulAlgo_t> Matmul::Parts::propose(const Plan& plan, const
                                                       ? CUBLASLT_REDUCTION_SCHEME_MASK
                                                       : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
-  const auto alignment = [](const Tensor& x) { return static_cast<std::uint32_t>(alignment_of(x)); };
+  const auto alignment = [](const Tensor& x) {
+    return static_cast<std::uint32_t>(alignment_of(x));
+  };
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.added ? p.added : p.c));
@@ -250,8 +270,8 @@ std::vector<cublasLtMatmulAlgo_t> Matmul::Parts::propose(const Plan& plan, const
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results = {};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.added.get(), plan.c.get(),
-      preference.get(), kCandidates, results.data(), &found);
+      handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.added.get(),
+      plan.c.get(), preference.get(), kCandidates, results.data(), &found);
   std::vector<cublasLtMatmulAlgo_t> candidates;
   if (status != CUBLAS_STATUS_SUCCESS) return candidates;
   for (int i = 0; i < found; ++i)
@@ -276,17 +296,16 @@ cublasStatus_t Matmul::Parts::launch(const Context& context, const Plan& plan, c
   const void* alpha = wide ? static_cast<const void*>(&wide_one) : &one;
   const void* beta = p.added ? alpha : wide ? static_cast<const void*>(&wide_zero) : &zero;
   const void* added = p.added && !p.in_place() ? p.added.data() : c;
-  return cublasLtMatmul(handle, plan.operation.get(), alpha, p.b.data(), plan.first.get(), p.a.data(),
-                        plan.second.get(), beta, added, plan.added.get(), c, plan.c.get(), &algorithm,
-                        workspace, kWorkspaceBytes, context.stream);
+  return cublasLtMatmul(handle, plan.operation.get(), alpha, p.b.data(), plan.first.get(),
+                        p.a.data(), plan.second.get(), beta, added, plan.added.get(), c,
+                        plan.c.get(), &algorithm, workspace, kWorkspaceBytes, context.stream);
 }
 
 float Matmul::Parts::time_ms(const Context& context, const Plan& plan, const Problem& p,
                              const cublasLtMatmulAlgo_t& algorithm, void* c, const Timer& timer,
                              int repetitions) const {
   KINTSUGI_CUDA(cudaEventRecord(timer.begin, context.stream));
-  for (int i = 0; i < repetitions; ++i)
-    KINTSUGI_CUBLAS(launch(context, plan, p, algorithm, c));
+  for (int i = 0; i < repetitions; ++i) KINTSUGI_CUBLAS(launch(context, plan, p, algorithm, c));
   KINTSUGI_CUDA(cudaEventRecord(timer.end, context.stream));
   KINTSUGI_CUDA(cudaEventSynchronize(timer.end));
   float elapsed = 0;
@@ -294,9 +313,11 @@ float Matmul::Parts::time_ms(const Context& context, const Plan& plan, const Pro
   return elapsed / static_cast<float>(repetitions);
 }
 
-// Times the candidates on the real operands. A product that reads what it writes runs on a copy of it.
-cublasLtMatmulAlgo_t Matmul::Parts::fastest(const Context& context, const Plan& plan, const Problem& p,
-                                            const std::vector<cublasLtMatmulAlgo_t>& candidates) const {
+// Times the candidates on the real operands. A product that reads what it writes runs on a copy of
+// it.
+cublasLtMatmulAlgo_t Matmul::Parts::fastest(
+    const Context& context, const Plan& plan, const Problem& p,
+    const std::vector<cublasLtMatmulAlgo_t>& candidates) const {
   const std::size_t bytes =
       static_cast<std::size_t>((p.m - 1) * p.c.stride(0) + p.n) * size_of(p.c.dtype());
   const Loan copy(p.in_place() ? bytes : 1);
@@ -375,7 +396,8 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
 
   const Problem problem(c, a, b, o);
   // A bias at an odd address, or in double, is added by our own kernel.
-  const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() && aligned16(o.bias.data()));
+  const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() &&
+                                   aligned16(o.bias.data()));
   if (fusable) {
     Plan& plan = parts_->plan_for(context, problem);
     if (plan.supported) {
@@ -384,12 +406,14 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
       return;
     }
   }
-  KINTSUGI_CHECK(o.bias, "cuBLASLt has no algorithm for matmul {} = {}{} x {}{} in {}", to_string(c.shape()),
-                 to_string(a.shape()), o.transpose_a ? "^T" : "", to_string(b.shape()),
-                 o.transpose_b ? "^T" : "", to_string(a.dtype()));
+  KINTSUGI_CHECK(o.bias, "cuBLASLt has no algorithm for matmul {} = {}{} x {}{} in {}",
+                 to_string(c.shape()), to_string(a.shape()), o.transpose_a ? "^T" : "",
+                 to_string(b.shape()), o.transpose_b ? "^T" : "", to_string(a.dtype()));
   const DType precise = accumulator_of(c.dtype());
-  const Tensor product(context.workspace.get(static_cast<std::size_t>(c.elements()) * size_of(precise), context.stream),
-                       precise, c.shape());
+  const Tensor product(
+      context.workspace.get(static_cast<std::size_t>(c.elements()) * size_of(precise),
+                            context.stream),
+      precise, c.shape());
   run(context, product, a, b, {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b});
   finish_product(context, c, product, o.bias, o.residual);
 }

@@ -11,12 +11,14 @@ namespace kintsugi::cuda {
 
 struct MatmulSettings {
   bool tf32 = false;
-  bool tune = true;        // time the candidates of each new shape; otherwise take the library's first proposal
+  bool tune =
+      true;  // time the candidates of each new shape; otherwise take the library's first proposal
   std::string cache_file;  // where what was found is kept; empty: nowhere
   std::string gpu;         // its name, part of the cache's keys
 };
 
-// Matrix products through cuBLASLt. The first product of a new shape chooses an algorithm; later ones only launch.
+// Matrix products through cuBLASLt. The first product of a new shape chooses an algorithm; later
+// ones only launch.
 class Matmul {
  public:
   explicit Matmul(const MatmulSettings& settings);

@@ -4,10 +4,11 @@
 
 #include "backend/cuda/column_sums.cuh"
 
-// What the two norms share: teams of threads that own a row, rows held in registers, and the choice of their sizes.
+// What the two norms share: teams of threads that own a row, rows held in registers, and the choice
+// of their sizes.
 //
-// A kernel is built for N elements per access, kVecs accesses per thread (0: any number, re-read instead of held) and
-// kLanes threads per row (8, 16 or 32 of a warp; 0: the whole block).
+// A kernel is built for N elements per access, kVecs accesses per thread (0: any number, re-read
+// instead of held) and kLanes threads per row (8, 16 or 32 of a warp; 0: the whole block).
 namespace kintsugi::cuda {
 
 template <int kLanes>
@@ -87,8 +88,8 @@ struct RowCache {
   Pack<T, N> held[kVecs > 0 ? kVecs : 1];
 };
 
-// One block's sums over its rows for each of the row's columns, for kSums kinds of sum: in registers, or in the block's
-// own part of the partials where a thread owns too many columns.
+// One block's sums over its rows for each of the row's columns, for kSums kinds of sum: in
+// registers, or in the block's own part of the partials where a thread owns too many columns.
 template <class A, int N, int kVecs, int kLanes, int kSums>
 class ColumnSums {
  public:
@@ -162,8 +163,9 @@ NormGrid norm_grid(int packs) {
   return {ceil_div(ceil_div(packs, per_thread), 32) * 32, 1};
 }
 
-// Calls launch.template operator()<N, kVecs, kLanes>(packs) with sizes for a row of `width` elements. The forward pass
-// has room in registers for a long row per warp; the backward pass keeps its column sums there too.
+// Calls launch.template operator()<N, kVecs, kLanes>(packs) with sizes for a row of `width`
+// elements. The forward pass has room in registers for a long row per warp; the backward pass keeps
+// its column sums there too.
 template <class T, class F>
 void for_norm_forward(int width, bool aligned, F&& launch) {
   constexpr int N = kVecSize<T>;
@@ -199,10 +201,11 @@ void for_norm_backward(int width, bool aligned, F&& launch) {
   return launch.template operator()<N, 0, 0>(packs);
 }
 
-// Blocks of a backward pass: as many as the device holds at once, so that each has the same share of the rows and the
-// partial sums stay few.
+// Blocks of a backward pass: as many as the device holds at once, so that each has the same share
+// of the rows and the partial sums stay few.
 template <class Kernel>
-int backward_blocks(const Context& context, Kernel kernel, std::int64_t rows, const NormGrid& grid) {
+int backward_blocks(const Context& context, Kernel kernel, std::int64_t rows,
+                    const NormGrid& grid) {
   int resident = 0;
   KINTSUGI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, grid.threads, 0));
   return static_cast<int>(std::min<std::int64_t>(ceil_div<std::int64_t>(rows, grid.teams),

@@ -1,5 +1,5 @@
-// Sums over whole tensors in a fixed order (a fixed number of blocks, each summed in double, then the blocks in one more
-// step), and the clipping factor made from them.
+// Sums over whole tensors in a fixed order (a fixed number of blocks, each summed in double, then
+// the blocks in one more step), and the clipping factor made from them.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,8 @@ __device__ inline Acc<T> term(T x) {
 
 // The few elements beyond the last pack are the first block's.
 template <class T, int N, bool kSquare>
-__global__ void __launch_bounds__(kThreads) partial_kernel(double* partials, const T* x, std::int64_t n) {
+__global__ void __launch_bounds__(kThreads)
+    partial_kernel(double* partials, const T* x, std::int64_t n) {
   __shared__ double shared[32];
   const std::int64_t packs = n / N, step = static_cast<std::int64_t>(gridDim.x) * kThreads;
   double total = 0;
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kThreads) partial_kernel(double* partials, con
 }
 
 template <class A>
-__global__ void __launch_bounds__(kThreads) total_kernel(A* out, const double* partials, int count) {
+__global__ void __launch_bounds__(kThreads)
+    total_kernel(A* out, const double* partials, int count) {
   __shared__ double shared[32];
   double total = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) total += partials[i];
@@ -56,9 +58,10 @@ __global__ void __launch_bounds__(kThreads) total_kernel(A* out, const double* p
 template <class T, int N, bool kSquare>
 void launch(const Context& context, Acc<T>* out, const T* x, std::int64_t n) {
   const std::int64_t wanted = ceil_div<std::int64_t>(n, N * kThreads * kAhead);
-  const int blocks = static_cast<int>(std::min<std::int64_t>(std::max<std::int64_t>(wanted, 1),
-                                                             4 * context.multiprocessors));
-  double* partials = context.workspace.get<double>(static_cast<std::size_t>(blocks), context.stream);
+  const int blocks = static_cast<int>(
+      std::min<std::int64_t>(std::max<std::int64_t>(wanted, 1), 4 * context.multiprocessors));
+  double* partials =
+      context.workspace.get<double>(static_cast<std::size_t>(blocks), context.stream);
   partial_kernel<T, N, kSquare><<<blocks, kThreads, 0, context.stream>>>(partials, x, n);
   KINTSUGI_LAUNCHED();
   total_kernel<<<1, kThreads, 0, context.stream>>>(out, partials, blocks);
@@ -89,7 +92,8 @@ __global__ void clip_kernel(A* scale, const A* squared_norm, double clip, double
 }
 
 template <class A>
-void launch_clip(const Context& context, A* scale, const A* squared_norm, double clip, double unscale) {
+void launch_clip(const Context& context, A* scale, const A* squared_norm, double clip,
+                 double unscale) {
   clip_kernel<<<1, 1, 0, context.stream>>>(scale, squared_norm, clip, unscale);
   KINTSUGI_LAUNCHED();
 }
@@ -99,7 +103,8 @@ void launch_clip(const Context& context, A* scale, const A* squared_norm, double
 void sum(const Context& context, Tensor out, Tensor x) { reduce<false>(context, out, x); }
 void squared_norm(const Context& context, Tensor out, Tensor x) { reduce<true>(context, out, x); }
 
-void clip_scale(const Context& context, Tensor scale, Tensor squared_norm, double clip, double unscale) {
+void clip_scale(const Context& context, Tensor scale, Tensor squared_norm, double clip,
+                double unscale) {
   if (scale.dtype() == DType::F64)
     launch_clip(context, data_of<double>(scale), data_of<double>(squared_norm), clip, unscale);
   else

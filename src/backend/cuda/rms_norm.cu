@@ -17,13 +17,13 @@ struct Forward {
 };
 
 template <class T, int N, int kVecs, int kLanes>
-__global__ void __launch_bounds__(kNormThreads<kLanes>)
-    forward_kernel(Forward<T> p, int packs) {
+__global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T> p, int packs) {
   using A = Acc<T>;
   using Threads = Team<kLanes>;
   __shared__ A shared[32];
   const int lane = Threads::lane(), lanes = Threads::lanes();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
   const bool there = row < p.rows;
   const int mine = there ? packs : 0;
   RowCache<T, N, kVecs> x;
@@ -68,10 +68,10 @@ struct Backward {
   int width;
 };
 
-// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy * h.
+// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy *
+// h.
 template <class T, int N, int kVecs, int kLanes>
-__global__ void __launch_bounds__(kNormThreads<kLanes>)
-    backward_kernel(Backward<T> p, int packs) {
+__global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward<T> p, int packs) {
   using A = Acc<T>;
   using Threads = Team<kLanes>;
   __shared__ A shared[32];
@@ -118,7 +118,8 @@ void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, int
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
   const auto kernel = backward_kernel<T, N, kVecs, kLanes>;
   const int blocks = backward_blocks(context, kernel, p.rows, grid);
-  p.partials = context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * p.width, context.stream);
+  p.partials =
+      context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * p.width, context.stream);
   kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
   KINTSUGI_LAUNCHED();
   add_partials(context, dweight, p.partials, blocks, p.width, p.width);
@@ -133,7 +134,8 @@ void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const 
 
 }  // namespace
 
-void rms_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) {
+void rms_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
+                      double eps) {
   check_shapes(y, x, weight, rstd);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
@@ -151,11 +153,12 @@ void rms_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, T
   });
 }
 
-void rms_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                       Tensor rstd, Tensor residual_gradient) {
+void rms_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x,
+                       Tensor weight, Tensor rstd, Tensor residual_gradient) {
   check_shapes(dx, x, weight, rstd);
-  KINTSUGI_CHECK(dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
-                 "rms norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
+  KINTSUGI_CHECK(
+      dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
+      "rms norm of {}, its gradient {}", to_string(x.shape()), to_string(dy.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     const Backward<T> p = {.dx = rows_of<T>(dx),
@@ -167,8 +170,8 @@ void rms_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor
                            .residual = rows_of<const T>(residual_gradient),
                            .rows = row_count(x),
                            .width = static_cast<int>(x.extent(x.rank() - 1))};
-    const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() && p.residual.aligned() &&
-                         aligned16(p.weight);
+    const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() &&
+                         p.residual.aligned() && aligned16(p.weight);
     Acc<T>* target = data_of<Acc<T>>(dweight);
     for_norm_backward<T, 4>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       launch_backward<T, N, kVecs, kLanes>(context, p, target, packs);

@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(256)
   const A* cosine = table + static_cast<std::int64_t>(positions[token]) * (2 * half);
   const A* sine = cosine + half;
   const int packs = half / N;
-  for (int index = static_cast<int>(threadIdx.x); index < heads * packs; index += static_cast<int>(blockDim.x)) {
+  for (int index = static_cast<int>(threadIdx.x); index < heads * packs;
+       index += static_cast<int>(blockDim.x)) {
     const int head = index / packs, i = index % packs * N;
     T* low = x + token * token_stride + head * head_stride + i;
     T* high = low + half;
@@ -36,20 +37,22 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class T, int N>
-void launch(const Context& context, const Tensor& x, const Acc<T>* table, const std::int32_t* positions,
-            bool inverse) {
+void launch(const Context& context, const Tensor& x, const Acc<T>* table,
+            const std::int32_t* positions, bool inverse) {
   const int heads = static_cast<int>(x.extent(1)), half = static_cast<int>(x.extent(2) / 2);
   const int threads = std::min(256, ceil_div(heads * (half / N), 32) * 32);
   rope_kernel<T, N><<<static_cast<unsigned>(x.extent(0)), threads, 0, context.stream>>>(
-      data_of<T>(x), x.stride(0), x.stride(1), heads, half, table, positions, Acc<T>(inverse ? -1 : 1));
+      data_of<T>(x), x.stride(0), x.stride(1), heads, half, table, positions,
+      Acc<T>(inverse ? -1 : 1));
   KINTSUGI_LAUNCHED();
 }
 
 }  // namespace
 
 void rope(const Context& context, Tensor x, Tensor table, Tensor positions, bool inverse) {
-  KINTSUGI_CHECK(x.rank() == 3 && table.rank() == 2 && table.contiguous() && table.extent(1) == x.extent(2) &&
-                     x.extent(2) % 2 == 0 && positions.elements() == x.extent(0) && positions.contiguous(),
+  KINTSUGI_CHECK(x.rank() == 3 && table.rank() == 2 && table.contiguous() &&
+                     table.extent(1) == x.extent(2) && x.extent(2) % 2 == 0 &&
+                     positions.elements() == x.extent(0) && positions.contiguous(),
                  "rope of {} with table {}", to_string(x.shape()), to_string(table.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {

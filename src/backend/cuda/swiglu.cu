@@ -22,10 +22,11 @@ __global__ void __launch_bounds__(256)
   store(out[blockIdx.x] + i, result);
 }
 
-// dgate_up may be gate_up itself: a thread reads all it needs before it writes, and reads only what it writes.
+// dgate_up may be gate_up itself: a thread reads all it needs before it writes, and reads only what
+// it writes.
 template <class T, int N>
-__global__ void __launch_bounds__(256)
-    backward_kernel(RowView<T> dgate_up, RowView<const T> dout, RowView<const T> gate_up, int width) {
+__global__ void __launch_bounds__(256) backward_kernel(RowView<T> dgate_up, RowView<const T> dout,
+                                                       RowView<const T> gate_up, int width) {
   using A = Acc<T>;
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
   if (i >= width) return;
@@ -54,10 +55,12 @@ void launch_forward(const Context& context, const Tensor& out, const Tensor& gat
 }
 
 template <class T, int N>
-void launch_backward(const Context& context, const Tensor& dgate_up, const Tensor& dout, const Tensor& gate_up) {
+void launch_backward(const Context& context, const Tensor& dgate_up, const Tensor& dout,
+                     const Tensor& gate_up) {
   const RowGrid grid(dout.extent(0), dout.extent(1) / N);
   backward_kernel<T, N><<<grid.blocks, grid.threads, 0, context.stream>>>(
-      rows_of<T>(dgate_up), rows_of<const T>(dout), rows_of<const T>(gate_up), static_cast<int>(dout.extent(1)));
+      rows_of<T>(dgate_up), rows_of<const T>(dout), rows_of<const T>(gate_up),
+      static_cast<int>(dout.extent(1)));
   KINTSUGI_LAUNCHED();
 }
 
@@ -87,8 +90,8 @@ void swiglu_backward(const Context& context, Tensor dgate_up, Tensor dout, Tenso
   if (dout.elements() == 0) return;
   visit_device_float(dout.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
-    if (rows_of<T>(dgate_up).aligned() && rows_of<T>(dout).aligned() && rows_of<T>(gate_up).aligned() &&
-        dout.extent(1) % N == 0)
+    if (rows_of<T>(dgate_up).aligned() && rows_of<T>(dout).aligned() &&
+        rows_of<T>(gate_up).aligned() && dout.extent(1) % N == 0)
       launch_backward<T, N>(context, dgate_up, dout, gate_up);
     else
       launch_backward<T, 1>(context, dgate_up, dout, gate_up);

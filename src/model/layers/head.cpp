@@ -23,9 +23,10 @@ Head::Head(Backend& backend, Arena& arena, const ParameterStore& store, const Mo
   statistics_.rstd = arena.allocate(Region::Activations, "norm statistics", wide, {max_tokens});
 }
 
-std::int64_t Head::default_chunk(std::int64_t vocabulary, std::int64_t max_tokens) {
-  constexpr std::int64_t kElements = std::int64_t{1} << 24;  // 64 MiB in fp32
-  return std::min(max_tokens, std::max<std::int64_t>(128, kElements / vocabulary / 128 * 128));
+std::int64_t Head::default_chunk(std::int64_t elements, std::int64_t vocabulary, std::int64_t max_tokens) {
+  const std::int64_t most = std::max<std::int64_t>(128, elements / vocabulary);
+  const std::int64_t chunks = (max_tokens + most - 1) / most;  // of equal size, in multiples of 128
+  return std::min(max_tokens, ((max_tokens + chunks - 1) / chunks + 127) / 128 * 128);
 }
 
 void Head::forward(Tensor losses, Tensor gradient, Tensor x, Tensor targets, double gradient_scale) const {

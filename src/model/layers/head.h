@@ -18,7 +18,8 @@ class Head {
   // Logits of the given rows: (rows, vocabulary), at most one chunk.
   Tensor logits(Tensor x) const;
 
-  static std::int64_t default_chunk(std::int64_t vocabulary, std::int64_t max_tokens);
+  // Tokens per chunk that keep about `elements` logits.
+  static std::int64_t default_chunk(std::int64_t elements, std::int64_t vocabulary, std::int64_t max_tokens);
 
  private:
   Backend* backend_;

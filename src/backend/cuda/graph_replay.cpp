@@ -1,0 +1,55 @@
+#include "backend/cuda/graph_replay.h"
+
+namespace kintsugi::cuda {
+
+GraphReplay::~GraphReplay() {
+  for (const Entry& entry : entries_)
+    if (entry.graph != nullptr) cudaGraphExecDestroy(entry.graph);
+}
+
+void GraphReplay::run(std::uint64_t key, const std::function<void()>& calls, Stream stream) {
+  if (is_capturing(stream)) return calls();  // part of a larger recording
+  const auto known = by_key_.find(key);
+  if (known == by_key_.end()) {
+    calls();
+    if (entries_.size() == kMost) forget_oldest(stream);
+    entries_.push_front({key, nullptr});
+    by_key_[key] = entries_.begin();
+    return;
+  }
+  entries_.splice(entries_.begin(), entries_, known->second);
+  Entry& entry = entries_.front();
+  if (entry.graph == nullptr) entry.graph = record(calls, stream);
+  KINTSUGI_CUDA(cudaGraphLaunch(entry.graph, stream));
+}
+
+cudaGraphExec_t GraphReplay::record(const std::function<void()>& calls, Stream stream) {
+  cudaGraph_t graph = nullptr;
+  KINTSUGI_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  try {
+    calls();
+  } catch (...) {
+    cudaStreamEndCapture(stream,
+                         &graph);  // the stream must be usable again for whoever catches this
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  KINTSUGI_CUDA(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  KINTSUGI_CUDA(status);
+  return executable;
+}
+
+void GraphReplay::forget_oldest(Stream stream) {
+  const Entry& oldest = entries_.back();
+  if (oldest.graph != nullptr) {
+    KINTSUGI_CUDA(cudaStreamSynchronize(stream));  // it may still be running
+    KINTSUGI_CUDA(cudaGraphExecDestroy(oldest.graph));
+  }
+  by_key_.erase(oldest.key);
+  entries_.pop_back();
+}
+
+}  // namespace kintsugi::cuda

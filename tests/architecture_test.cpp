@@ -1,0 +1,173 @@
+// The rules of docs/architecture.md, read from the source: who may include whom.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Folders = std::set<std::string>;
+
+const fs::path kSource = fs::path(KINTSUGI_SOURCE) / "src";
+
+// core <- tensor <- {backend, comm} <- model <- parallel <- optim <- train <- cli. data, energy and
+// report are leaves; plan stands on model and parallel; eval, serve and launch beside train. Each
+// may include itself and these:
+const std::map<std::string, Folders> kBelow = {
+    {"core", {}},
+    {"tensor", {"core"}},
+    {"backend", {"core", "tensor"}},
+    {"comm", {"core", "tensor", "backend"}},
+    {"model", {"core", "tensor", "backend", "comm"}},
+    {"parallel", {"core", "tensor", "backend", "comm", "model"}},
+    {"optim", {"core", "tensor", "backend", "comm", "model", "parallel"}},
+    {"data", {"core", "tensor"}},
+    {"energy", {"core", "tensor"}},
+    {"report", {"core", "tensor"}},
+    {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim"}},
+    {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data"}},
+    {"eval", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "serve"}},
+    {"launch", {"core", "tensor", "comm", "energy"}},
+    {"train",
+     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy",
+      "report"}},
+};
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.find('/')); }
+
+// "backend/cuda" of "backend/cuda/matmul.h"; empty where the file belongs to no world.
+std::string world_of(const std::string& path) {
+  static const std::regex world("^((?:backend|comm)/[a-z]+)/.*");
+  std::smatch match;
+  return std::regex_match(path, match, world) ? match[1].str() : "";
+}
+
+// What is wrong with src/`file` including "`included`", or nothing.
+std::string complaint(const std::string& file, const std::string& included) {
+  const std::string from = folder_of(file), to = folder_of(included);
+  if (from == "cli") return "";
+  const auto rule = kBelow.find(from);
+  if (rule == kBelow.end()) return "no rule for the folder " + from;
+  if (from != to && !rule->second.contains(to))
+    return from + " stands below " + to + ", or beside it";
+  const std::string world = world_of(included);
+  // The stand-in for a world that was not built implements its header.
+  const bool stand_in = file == world + "_missing.cpp";
+  const bool simulated = from == "plan" && world.ends_with("/sim");
+  if (!world.empty() && world_of(file) != world && !stand_in && !simulated)
+    return "only cli picks a world";
+  if (from == "model" && to == "backend" && included != "backend/backend.h")
+    return "layers know the interface only";
+  return "";
+}
+
+struct SourceFile {
+  std::string name;  // from src/
+  std::vector<std::string> lines;
+};
+
+std::vector<SourceFile> source_files() {
+  std::vector<SourceFile> files;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh")
+      continue;
+    files.push_back({fs::relative(entry.path(), kSource).generic_string(), {}});
+    std::ifstream text(entry.path());
+    for (std::string line; std::getline(text, line);) files.back().lines.push_back(line);
+  }
+  return files;
+}
+
+// The names that a file includes in the given delimiters: '"' or '<'.
+std::vector<std::string> includes_of(const SourceFile& file, char delimiter) {
+  static const std::regex directive("^\\s*#\\s*include\\s*([\"<])([^\">]+)[\">].*");
+  std::vector<std::string> names;
+  std::smatch match;
+  for (const std::string& line : file.lines)
+    if (std::regex_match(line, match, directive) && match[1].str()[0] == delimiter)
+      names.push_back(match[2].str());
+  return names;
+}
+
+TEST(Architecture, NoArrowPointsUp) {
+  int seen = 0;
+  for (const SourceFile& file : source_files())
+    for (const std::string& included : includes_of(file, '"')) {
+      ++seen;
+      const std::string wrong = complaint(file.name, included);
+      EXPECT_TRUE(wrong.empty()) << "src/" << file.name << " includes " << included << ": "
+                                 << wrong;
+      EXPECT_TRUE(fs::exists(kSource / included))
+          << "src/" << file.name << ": " << included << " is not a path below src/";
+    }
+  EXPECT_GT(seen, 100) << "the source was not found in " << kSource;
+}
+
+TEST(Architecture, TheRulesFindWhatTheyShould) {
+  for (const auto& [file, included] : std::vector<std::pair<std::string, std::string>>{
+           {"core/file.cpp", "tensor/tensor.h"},
+           {"tensor/arena.cpp", "backend/backend.h"},
+           {"backend/cpu/adamw.cpp", "model/config.h"},
+           {"backend/cpu/adamw.cpp", "backend/cuda/matmul.h"},
+           {"backend/tuning_cache.cpp", "backend/cuda/matmul.h"},
+           {"model/stage.cpp", "optim/optimizer.h"},
+           {"model/stage.cpp", "backend/cpu/cpu_backend.h"},
+           {"model/stage.cpp", "backend/tuning_cache.h"},
+           {"model/stage.cpp", "comm/nccl/communicator.h"},
+           {"optim/optimizer.cpp", "train/config.h"},
+           {"data/text_corpus.cpp", "model/config.h"},
+           {"serve/language_model.cpp", "train/checkpoint.h"},
+           {"train/trainer.cpp", "backend/cpu/cpu_backend.h"},
+           {"train/trainer.cpp", "cli/worlds.h"},
+           {"somewhere/new.cpp", "core/file.h"},
+       })
+    EXPECT_FALSE(complaint(file, included).empty()) << file << " -> " << included;
+  for (const auto& [file, included] : std::vector<std::pair<std::string, std::string>>{
+           {"cli/worlds.cpp", "backend/cpu/cpu_backend.h"},
+           {"backend/cpu/adamw.cpp", "backend/cpu/rows.h"},
+           {"backend/cuda_missing.cpp", "backend/cuda/cuda_backend.h"},
+           {"model/stage.cpp", "backend/backend.h"},
+           {"train/trainer.cpp", "data/text_corpus.h"},
+       })
+    EXPECT_TRUE(complaint(file, included).empty()) << file << " -> " << included;
+}
+
+TEST(Architecture, CudaHeadersStayInTheirFolders) {
+  const std::regex cuda(
+      "^(cuda|cublas|cudnn|nccl|nvml|nvtx|nvToolsExt|curand|cub/|thrust/"
+      "|cooperative_groups|mma\\.h).*");
+  for (const SourceFile& file : source_files()) {
+    if (file.name.starts_with("backend/cuda/") || file.name.starts_with("comm/nccl/")) continue;
+    for (const char delimiter : {'<', '"'})
+      for (const std::string& included : includes_of(file, delimiter))
+        EXPECT_FALSE(std::regex_match(included, cuda))
+            << "src/" << file.name << " includes " << included;
+  }
+}
+
+TEST(Architecture, FilesHaveOneSubject) {
+  for (const SourceFile& file : source_files())
+    if (file.name.ends_with(".h") || file.name.ends_with(".cpp")) {
+      EXPECT_LE(file.lines.size(), 600u) << "src/" << file.name << " is too long: split it";
+    }
+}
+
+TEST(Architecture, HeadersAreIncludedOnce) {
+  for (const SourceFile& file : source_files())
+    if (file.name.ends_with(".h") || file.name.ends_with(".cuh")) {
+      EXPECT_EQ(std::count(file.lines.begin(), file.lines.end(), "#pragma once"), 1)
+          << "src/" << file.name;
+    }
+}
+
+}  // namespace
+}  // namespace kintsugi

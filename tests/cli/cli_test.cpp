@@ -1,0 +1,426 @@
+// The real program: exit codes, what it prints where, and the files it leaves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "backend/cpu/cpu_backend.h"
+#include "serve/language_model.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const fs::path kData = KINTSUGI_TEST_DATA;
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Outcome {
+  int code;
+  std::string out, error;
+};
+
+class CommandTest : public testing::Test {
+ protected:
+  // Runs `kintsugi arguments` inside the temporary directory.
+  Outcome run(const std::vector<std::string>& arguments) {
+    std::string command = "cd '" + directory_.path().string() + "' && '" KINTSUGI_BINARY "'";
+    for (const std::string& argument : arguments) command += " '" + argument + "'";
+    const int status = std::system((command + " >stdout.txt 2>stderr.txt </dev/null").c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(directory_ / "stdout.txt"),
+            content_of(directory_ / "stderr.txt")};
+  }
+
+  // A user's mistake: exit code 2, one sentence on standard error, nothing on standard output.
+  std::string mistake(const std::vector<std::string>& arguments) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.error;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.error, StartsWith("error: "));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+    EXPECT_THAT(outcome.error, testing::EndsWith("\n"));
+    return outcome.error;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+// ---- the program itself
+
+TEST_F(CommandTest, HelpHasAnExample) {
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, AllOf(HasSubstr("train"), HasSubstr("generate"), HasSubstr("eval"),
+                              HasSubstr("model"), HasSubstr("Exit codes"), HasSubstr("example")));
+  for (const char* command : {"train", "generate", "eval", "model"}) {
+    const Outcome outcome = run({command, "--help"});
+    EXPECT_EQ(outcome.code, 0) << command;
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr("Example"), HasSubstr("  kintsugi " + std::string(command) + " ")));
+    EXPECT_EQ(outcome.error, "");
+  }
+}
+
+TEST_F(CommandTest, Version) {
+  const Outcome outcome = run({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, testing::MatchesRegex("kintsugi [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST_F(CommandTest, WrongCommandLines) {
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::string& offender) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << offender;
+    EXPECT_EQ(outcome.out, "") << offender;
+    EXPECT_THAT(outcome.error, AllOf(HasSubstr(offender), HasSubstr("--help")));
+  };
+  refused({}, "command");
+  refused({"nosuch"}, "nosuch");
+  refused({"--nosuch"}, "--nosuch");
+  refused({"model", "--nosuch"}, "--nosuch");
+  refused({"eval", "--token-ids", "1 2"}, "--checkpoint");
+  refused({"generate", "--checkpoint", ".", "--prompt", "a", "--token-ids", "1"}, "--prompt");
+  refused({"generate", "--checkpoint", ".", "--prompt", "a", "--top-p", "1.5"}, "1.5");
+  refused({"generate", "--checkpoint", ".", "--prompt", "a", "--max-tokens", "0"}, "max-tokens");
+  refused({"train"}, "config");
+  refused({"train", "a.yaml", "--resume", "maybe"}, "maybe");
+}
+
+// ---- kintsugi model
+
+TEST_F(CommandTest, DescribesModels) {
+  const Outcome table = run({"model", "llama-8b"});
+  EXPECT_EQ(table.code, 0);
+  EXPECT_THAT(table.out, HasSubstr("8,030,261,248")) << "Llama 3.1 8B as its authors count it";
+  EXPECT_EQ(json::parse(run({"model", "llama-8b", "--json"}).out)["parameters"]["total"],
+            8'030'261'248);
+  EXPECT_THAT(run({"model", "--list"}).out, HasSubstr("llama-8b"));
+  const json list = json::parse(run({"model", "--list", "--json"}).out);
+  EXPECT_NE(std::find(list.begin(), list.end(), "gpt2-124m"), list.end());
+  EXPECT_EQ(
+      json::parse(run({"model", (kData / "qwen3").string(), "--json"}).out)["config"]["family"],
+      "qwen3");
+}
+
+TEST_F(CommandTest, SuggestsAModel) {
+  EXPECT_THAT(mistake({"model", "nosuch"}), AllOf(HasSubstr("'nosuch'"), HasSubstr("--list")));
+  EXPECT_THAT(mistake({"model", "lama-8b"}), HasSubstr("did you mean 'llama-8b'"));
+  mistake({"model"});
+}
+
+// ---- kintsugi eval and generate
+
+TEST_F(CommandTest, ScoresAsTheLibraryDoes) {
+  const std::vector<std::string> eval = {
+      "eval", "--checkpoint", (kData / "llama").string(), "--token-ids", "1 5 9", "--threads", "1"};
+  auto arguments = eval;
+  arguments.push_back("--logprobs");
+  const Outcome outcome = run(arguments);
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  const auto printed = json::parse(outcome.out).get<std::vector<double>>();
+  const auto backend = make_cpu_backend(1);
+  const auto expected = LanguageModel(*backend, kData / "llama", DType::F32)
+                            .log_probabilities(std::vector<std::int32_t>{1, 5, 9});
+  ASSERT_EQ(printed.size(), 2u);
+  for (int i = 0; i < 2; ++i) EXPECT_NEAR(printed[i], expected[i], 1e-4);
+
+  const json summary = json::parse(run(eval).out);
+  EXPECT_EQ(summary["tokens"], 2);
+  EXPECT_NEAR(summary["loss"].get<double>(), -(expected[0] + expected[1]) / 2, 1e-4);
+  EXPECT_NEAR(summary["perplexity"].get<double>(), std::exp(-(expected[0] + expected[1]) / 2), 0.1);
+  EXPECT_EQ(run({"eval", "--checkpoint", (kData / "llama-sharded").string(), "--token-ids", "1,5,9",
+                 "--threads", "1"})
+                .out,
+            run(eval).out);
+}
+
+TEST_F(CommandTest, RefusesTokensThatAreNone) {
+  const auto error = [&](const std::string& ids) {
+    return mistake(
+        {"eval", "--checkpoint", (kData / "llama").string(), "--token-ids", ids, "--logprobs"});
+  };
+  EXPECT_THAT(error("1 x 3"), HasSubstr("'1 x 3'"));
+  EXPECT_THAT(error("1 2.5"), HasSubstr("'1 2.5'"));
+  EXPECT_THAT(error("1 99999999999"), HasSubstr("99999999999"));
+  EXPECT_THAT(error("1 67"), AllOf(HasSubstr("67"), HasSubstr("vocabulary")));
+  EXPECT_THAT(error("-1 3"), HasSubstr("-1"));
+  EXPECT_THAT(error("4"), HasSubstr("at least two"));
+  EXPECT_THAT(
+      mistake({"generate", "--checkpoint", (kData / "llama").string(), "--token-ids", "5 70"}),
+      HasSubstr("70"));
+  EXPECT_THAT(mistake({"generate", "--checkpoint", (kData / "gpt2").string(), "--token-ids", "5",
+                       "--max-tokens", "70"}),
+              HasSubstr("64 positions"));
+  EXPECT_THAT(mistake({"generate", "--checkpoint", (kData / "llama").string(), "--prompt", "text"}),
+              HasSubstr("--token-ids"));
+  EXPECT_THAT(mistake({"generate", "--checkpoint", (kData / "llama").string()}),
+              HasSubstr("--prompt"));
+  EXPECT_THAT(mistake({"eval", "--checkpoint", (kData / "llama").string(), "--token-ids", "1 2",
+                       "--precision", "fp8"}),
+              HasSubstr("'fp8'"));
+}
+
+TEST_F(CommandTest, GeneratesTokens) {
+  const std::vector<std::string> command = {"generate",
+                                            "--checkpoint",
+                                            (kData / "llama").string(),
+                                            "--token-ids",
+                                            "7",
+                                            "--max-tokens",
+                                            "5",
+                                            "--temperature",
+                                            "0",
+                                            "--threads",
+                                            "1"};
+  const Outcome outcome = run(command);
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  std::istringstream words(outcome.out);
+  std::vector<std::int32_t> printed, expected;
+  for (std::int32_t token = 0; words >> token;) printed.push_back(token);
+  const auto backend = make_cpu_backend(1);
+  LanguageModel(*backend, kData / "llama", DType::F32)
+      .generate(std::vector<std::int32_t>{7}, 5, {.temperature = 0}, [&](std::int32_t token) {
+        expected.push_back(token);
+        return true;
+      });
+  EXPECT_EQ(printed, expected);
+  EXPECT_FALSE(printed.empty());
+}
+
+// ---- damaged models
+
+class DamagedModelTest : public CommandTest {
+ protected:
+  std::string score() { return mistake({"eval", "--checkpoint", "model", "--token-ids", "1 5 9"}); }
+  void copy(const char* fixture) {
+    fs::remove_all(directory_ / "model");
+    fs::copy(kData / fixture, directory_ / "model");
+  }
+  void write(const std::string& file, const std::string& content) {
+    directory_.write("model/" + file, content);
+  }
+};
+
+TEST_F(DamagedModelTest, MissingFilesAreNamed) {
+  EXPECT_THAT(mistake({"eval", "--checkpoint", "nowhere", "--token-ids", "1 2"}),
+              HasSubstr("nowhere"));
+  copy("llama-sharded");
+  fs::remove(directory_ / "model" / "model-00002-of-00003.safetensors");
+  EXPECT_THAT(score(), HasSubstr("model-00002-of-00003.safetensors"));
+  copy("llama");
+  fs::remove(directory_ / "model" / "model.safetensors");
+  EXPECT_THAT(score(), HasSubstr("model"));
+  copy("llama");
+  fs::remove(directory_ / "model" / "config.json");
+  EXPECT_THAT(score(), HasSubstr("config.json"));
+  copy("llama");
+  write("config.json", "{\"model_type\": \"llama\",");
+  EXPECT_THAT(score(), HasSubstr("config.json"));
+}
+
+TEST_F(DamagedModelTest, SafetensorsOfEveryKindOfDamage) {
+  const std::string file = content_of(kData / "llama" / "model.safetensors");
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  const json header = json::parse(file.substr(8, length));
+  const std::string data = file.substr(8 + length);
+  const auto number = [](std::uint64_t value) {
+    return std::string(reinterpret_cast<const char*>(&value), 8);
+  };
+  const auto with = [&](const json& changed) {
+    const std::string text = changed.dump();
+    return number(text.size()) + text + data;
+  };
+  const std::string tensor = "model.embed_tokens.weight",
+                    matrix = "model.layers.0.mlp.gate_proj.weight";
+  const auto change = [&](const std::string& name, const char* key, const json& value) {
+    json changed = header;
+    changed[name][key] = value;
+    return with(changed);
+  };
+  json renamed = header;
+  renamed["another.name"] = renamed[matrix];
+  renamed.erase(matrix);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "model.safetensors"},
+      {file.substr(0, 5), "model.safetensors"},
+      {number(~0ull) + file.substr(8), "model.safetensors"},
+      {number(file.size()) + file.substr(8), "model.safetensors"},
+      {number(length - 1) + file.substr(8), "model.safetensors"},
+      {file.substr(0, 8) + "not json" + file.substr(16), "model.safetensors"},
+      {number(2) + "[]" + data, "model.safetensors"},
+      {file.substr(0, file.size() - 10), "model.norm.weight"},
+      {file + "tail", "model.safetensors"},
+      {change(tensor, "data_offsets", header[matrix]["data_offsets"]), "model.safetensors"},
+      {change(tensor, "data_offsets", {0, -8}), tensor},
+      {change(tensor, "data_offsets", "none"), tensor},
+      {change(tensor, "dtype", "BOOL"), tensor},
+      {change(tensor, "dtype", "I32"), tensor},
+      {change(tensor, "dtype", "F7"), tensor},
+      {change(tensor, "dtype", 32), tensor},
+      {change(tensor, "shape", {-1, 2}), tensor},
+      {change(tensor, "shape", {1ull << 40, 1ull << 40}), tensor},
+      {change(matrix, "shape", {32, 56}), matrix},
+      {with(renamed), matrix},
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    copy("llama");
+    write("model.safetensors", cases[i].first);
+    EXPECT_THAT(score(), HasSubstr(cases[i].second));
+  }
+  copy("llama");
+  EXPECT_EQ(run({"eval", "--checkpoint", "model", "--token-ids", "1 5 9"}).code, 0)
+      << "the copy itself is whole";
+}
+
+// ---- kintsugi train
+
+class TrainCommandTest : public CommandTest {
+ protected:
+  TrainCommandTest() {
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "Line " + std::to_string(i) + " of a small text.\n";
+    directory_.write("corpus.txt", text);
+    directory_.write("empty.txt", "");
+    directory_.write(
+        "run.yaml",
+        "run: {dir: out, seed: 3}\n"
+        "model: {preset: gpt2-tiny, hidden_size: 32, layers: 1, heads: 2, max_positions: 64}\n"
+        "data: {train: [{path: corpus.txt}], valid_fraction: 0.1, sequence_length: 16}\n"
+        "batch: {global: 4, micro: 2}\n"
+        "optimizer: {warmup_steps: 1}\n"
+        "train: {steps: 3, eval_every: 2, checkpoint_every: 0}\n"
+        "device: cpu\n"
+        "threads: 1\n");
+  }
+
+  // A refused run writes nothing.
+  std::string refused(const std::string& set) {
+    const std::string error = mistake({"train", "run.yaml", "--set", set});
+    EXPECT_FALSE(fs::exists(directory_ / "out")) << set;
+    return error;
+  }
+};
+
+TEST_F(TrainCommandTest, RefusesWrongConfigurationsAndData) {
+  EXPECT_THAT(refused("optimizer.learning_rate=1"),
+              AllOf(HasSubstr("learning_rate"), HasSubstr("optimizer")));
+  EXPECT_THAT(refused("trian.steps=4"),
+              AllOf(HasSubstr("'trian'"), HasSubstr("did you mean 'train'")));
+  EXPECT_THAT(refused("train.steps=many"), AllOf(HasSubstr("train.steps"), HasSubstr("'many'")));
+  EXPECT_THAT(refused("train.steps=[1, 2]"), HasSubstr("train.steps"));
+  EXPECT_THAT(refused("model.heads=3"), AllOf(HasSubstr("heads 3"), HasSubstr("hidden_size 32")));
+  EXPECT_THAT(refused("batch.micro=3"), AllOf(HasSubstr("batch.micro"), HasSubstr("3")));
+  EXPECT_THAT(refused("model.vocab_size=100"),
+              AllOf(HasSubstr("corpus.txt"), HasSubstr("vocab_size is 100")));
+  EXPECT_THAT(refused("data.train=[{path: empty.txt}]"),
+              AllOf(HasSubstr("empty.txt"), HasSubstr("empty")));
+  EXPECT_THAT(refused("data.train=[{path: missing.txt}]"), HasSubstr("missing.txt"));
+  EXPECT_THAT(refused("data.train=[]"), HasSubstr("data.train"));
+  EXPECT_THAT(refused("data.sequence_length=65"),
+              AnyOf(HasSubstr("positions"), HasSubstr("sequence_length")));
+  EXPECT_THAT(refused("model.preset=nosuch"), HasSubstr("nosuch"));
+  EXPECT_THAT(refused("nothing"), HasSubstr("nothing"));
+  EXPECT_THAT(mistake({"train", "missing.yaml"}), HasSubstr("missing.yaml"));
+  directory_.write("broken.yaml", "run: {dir: out\n");
+  EXPECT_THAT(mistake({"train", "broken.yaml"}), HasSubstr("broken.yaml"));
+  EXPECT_FALSE(fs::exists(directory_ / "out"));
+}
+
+TEST_F(TrainCommandTest, ChecksWithoutTraining) {
+  const Outcome outcome = run({"train", "run.yaml", "--check"});
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, HasSubstr("in order"));
+  EXPECT_FALSE(fs::exists(directory_ / "out"));
+}
+
+TEST_F(TrainCommandTest, TrainsAndLeavesAWholeRun) {
+  const Outcome outcome = run({"train", "run.yaml"});
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_EQ(outcome.error, "");
+  const fs::path out = directory_ / "out";
+
+  std::istringstream metrics(content_of(out / "metrics.jsonl"));
+  std::vector<json> records;
+  for (std::string line; std::getline(metrics, line);) records.push_back(json::parse(line));
+  ASSERT_EQ(records.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(records[i]["step"], i + 1);
+    EXPECT_EQ(records[i]["tokens"], 64 * (i + 1));
+    for (const char* key :
+         {"loss", "grad_norm", "lr", "step_time_s", "tokens_per_s", "mfu", "memory_bytes"})
+      EXPECT_GT(records[i].at(key).get<double>(), 0.0) << key;
+    EXPECT_TRUE(records[i].contains("energy_j"));
+    EXPECT_EQ(records[i].contains("valid_loss"), i > 0) << "every second step, and the last";
+  }
+  EXPECT_NEAR(records[0]["loss"].get<double>(), std::log(256.0), 0.3)
+      << "it begins by knowing nothing";
+
+  const json status = json::parse(content_of(out / "status.json"));
+  EXPECT_EQ(status["state"], "finished");
+  EXPECT_EQ(status["step"], 3);
+  EXPECT_EQ(status["loss"], records[2]["loss"]);
+  EXPECT_THAT(content_of(out / "log.txt"), HasSubstr("3/3"));
+  EXPECT_EQ(json::parse(content_of(out / "checkpoints" / "latest" / "config.json"))["model_type"],
+            "gpt2");
+  EXPECT_EQ(run({"train", "out/config.yaml", "--check"}).code, 0)
+      << "the resolved configuration is one";
+  for (const auto& entry : fs::recursive_directory_iterator(out))
+    EXPECT_THAT(entry.path().filename().string(),
+                testing::Not(AnyOf(HasSubstr("tmp"), StartsWith("."))))
+        << "half-written";
+}
+
+TEST_F(TrainCommandTest, AFinishedRunIsNotRepeated) {
+  ASSERT_EQ(run({"train", "run.yaml"}).code, 0);
+  const std::string metrics = content_of(directory_ / "out" / "metrics.jsonl");
+  const Outcome again = run({"train", "run.yaml"});
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_EQ(content_of(directory_ / "out" / "metrics.jsonl"), metrics);
+  const json status = json::parse(content_of(directory_ / "out" / "status.json"));
+  EXPECT_EQ(status["state"], "finished");
+  EXPECT_EQ(status["step"], 3);
+  EXPECT_NE(status["loss"], 0.0) << "no loss was seen: none may be reported";
+  EXPECT_THAT(mistake({"train", "run.yaml", "--resume", "never"}),
+              HasSubstr("already holds a run"));
+  EXPECT_EQ(run({"train", "run.yaml", "--set", "train.steps=5"}).code, 0)
+      << "but it goes on when more is asked";
+  const std::string longer = content_of(directory_ / "out" / "metrics.jsonl");
+  EXPECT_EQ(std::count(longer.begin(), longer.end(), '\n'), 5);
+}
+
+TEST_F(TrainCommandTest, TheTrainedModelContinuesText) {
+  ASSERT_EQ(run({"train", "run.yaml"}).code, 0);
+  const auto generate = [&](const std::string& prompt, const char* count, const char* seed) {
+    return run({"generate", "--checkpoint", "out/checkpoints/latest", "--prompt", prompt,
+                "--max-tokens", count, "--seed", seed, "--temperature", "1", "--threads", "1"});
+  };
+  const Outcome text = generate("Line 7", "20", "1");
+  EXPECT_EQ(text.code, 0) << text.error;
+  EXPECT_THAT(text.out, StartsWith("Line 7"));
+  EXPECT_EQ(text.out.size(), 6u + 20u + 1u);
+  EXPECT_EQ(generate("Line 7", "20", "1").out, text.out);
+  EXPECT_NE(generate("Line 7", "20", "2").out, text.out);
+  EXPECT_THAT(mistake({"generate", "--checkpoint", "out/checkpoints/latest", "--prompt", "Line",
+                       "--max-tokens", "500"}),
+              HasSubstr("64 positions"));
+  EXPECT_EQ(json::parse(run({"model", "out/checkpoints/latest", "--json"}).out)["config"]["layers"],
+            1);
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,127 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "serve/language_model.h"
+#include "support/chi_square.h"
+
+namespace kintsugi {
+namespace {
+
+const std::vector<float> kLogits = {0.3f, 2.0f, -1.0f, 1.2f, 0.0f, 1.9f, -0.4f, 0.8f, -3.0f, 1.0f};
+
+// The distribution that the options describe, by their definition.
+std::vector<double> distribution(const std::vector<float>& logits, const SamplingOptions& options) {
+  std::vector<double> p;
+  for (const float logit : logits)
+    p.push_back(std::exp(static_cast<double>(logit) / options.temperature));
+  const auto normalise = [&] {
+    const double total = std::accumulate(p.begin(), p.end(), 0.0);
+    for (double& value : p) value /= total;
+  };
+  std::vector<std::size_t> order(p.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return p[a] > p[b]; });
+  if (options.top_k > 0)
+    for (std::size_t i = static_cast<std::size_t>(options.top_k); i < order.size(); ++i)
+      p[order[i]] = 0;
+  normalise();
+  double sum = 0;  // the fewest tokens whose probability reaches top_p
+  for (const std::size_t token : order) {
+    if (sum >= options.top_p) p[token] = 0;
+    sum += p[token];
+  }
+  normalise();
+  return p;
+}
+
+std::vector<double> draws(const std::vector<float>& logits, const SamplingOptions& options,
+                          std::uint64_t count) {
+  std::vector<double> counts(logits.size(), 0.0);
+  for (std::uint64_t position = 0; position < count; ++position)
+    counts[static_cast<std::size_t>(choose_token(logits, options, position))] += 1;
+  return counts;
+}
+
+TEST(ChooseToken, TemperatureZeroTakesTheMostLikely) {
+  for (std::uint64_t position = 0; position < 50; ++position)
+    for (const std::uint64_t seed : {0ull, 7ull})
+      EXPECT_EQ(choose_token(kLogits, {.temperature = 0, .seed = seed}, position), 1);
+  const std::vector<float> tie = {0.0f, 3.0f, 3.0f};
+  EXPECT_EQ(choose_token(tie, {.temperature = 0}, 0), 1) << "the first of equals";
+  const std::vector<float> one = {-5.0f};
+  EXPECT_EQ(choose_token(one, {.temperature = 0}, 0), 0);
+  EXPECT_EQ(choose_token(one, {.temperature = 1}, 0), 0);
+}
+
+TEST(ChooseToken, NarrowOptionsTakeTheMostLikely) {
+  for (std::uint64_t position = 0; position < 500; ++position) {
+    EXPECT_EQ(choose_token(kLogits, {.temperature = 2, .top_k = 1}, position), 1);
+    EXPECT_EQ(choose_token(kLogits, {.temperature = 2, .top_p = 0.01}, position), 1);
+    EXPECT_EQ(choose_token(kLogits, {.temperature = 2, .top_p = 0.0}, position), 1);
+    EXPECT_EQ(choose_token(kLogits, {.temperature = 1e-4}, position), 1);
+  }
+}
+
+TEST(ChooseToken, DrawsFollowTheDistribution) {
+  const SamplingOptions cases[] = {
+      {.temperature = 1.0},
+      {.temperature = 0.7, .seed = 5},
+      {.temperature = 3.0, .seed = 6},
+      {.temperature = 1.0, .top_k = 4},
+      {.temperature = 1.0, .top_k = 100},  // more than there are
+      {.temperature = 1.0, .top_p = 0.8},
+      {.temperature = 1.5, .top_k = 6, .top_p = 0.75, .seed = 9},
+  };
+  for (const SamplingOptions& options : cases) {
+    const std::vector<double> expected = distribution(kLogits, options),
+                              counts = draws(kLogits, options, 40000);
+    std::vector<double> p, seen;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      if (expected[i] == 0) {
+        EXPECT_EQ(counts[i], 0) << "token " << i << " was cut off";
+        continue;
+      }
+      p.push_back(expected[i]);
+      seen.push_back(counts[i]);
+    }
+    EXPECT_LT(chi_square_deviation(seen, p), 5)
+        << options.temperature << " " << options.top_k << " " << options.top_p;
+  }
+}
+
+// At one position, many seeds: the other axis of the same random numbers.
+TEST(ChooseToken, SeedsFollowTheDistribution) {
+  std::vector<double> counts(kLogits.size(), 0.0);
+  for (std::uint64_t seed = 0; seed < 40000; ++seed)
+    counts[static_cast<std::size_t>(choose_token(kLogits, {.seed = seed}, 17))] += 1;
+  EXPECT_LT(chi_square_deviation(counts, distribution(kLogits, {})), 5);
+}
+
+TEST(ChooseToken, IsAFunctionOfItsArguments) {
+  int by_seed = 0, by_position = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const std::int32_t token = choose_token(kLogits, {.seed = i}, i);
+    EXPECT_EQ(choose_token(kLogits, {.seed = i}, i), token);
+    by_seed += choose_token(kLogits, {.seed = i + 1}, i) != token;
+    by_position += choose_token(kLogits, {.seed = i}, i + 1) != token;
+  }
+  EXPECT_GT(by_seed, 100);
+  EXPECT_GT(by_position, 100);
+}
+
+// Adding a constant to all logits changes no probability; large ones must not overflow.
+TEST(ChooseToken, LargeLogitsAreHarmless) {
+  std::vector<float> shifted = kLogits;
+  for (float& logit : shifted) logit = logit * 1024 + 80000;  // exact in fp32
+  std::vector<float> plain = kLogits;
+  for (float& logit : plain) logit = (logit * 1024 + 80000) - 80000;
+  for (std::uint64_t position = 0; position < 300; ++position)
+    EXPECT_EQ(choose_token(shifted, {.temperature = 700}, position),
+              choose_token(plain, {.temperature = 700}, position));
+}
+
+}  // namespace
+}  // namespace kintsugi

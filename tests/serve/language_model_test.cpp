@@ -1,0 +1,326 @@
+// Scoring against PyTorch's losses, and generation against scoring.
+#include "serve/language_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/model_test_util.h"
+#include "support/temporary_directory.h"
+#include "tensor/safetensors.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using Tokens = std::vector<std::int32_t>;
+
+const fs::path kData = KINTSUGI_TEST_DATA;
+constexpr std::int32_t kVocabulary = 67, kEndOfText = 2;
+constexpr SamplingOptions kGreedy{.temperature = 0};
+
+template <class T>
+std::vector<T> read_entry(const SafetensorsFile& file, const std::string& name) {
+  const auto bytes = file.bytes(*file.find(name));
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// A model with a backend of its own.
+struct Loaded {
+  explicit Loaded(const fs::path& directory, DType precision = DType::F32)
+      : backend(make_cpu_backend(1)), model(*backend, directory, precision) {}
+
+  Tokens generate(const Tokens& prompt, std::int64_t count,
+                  const SamplingOptions& options = kGreedy) {
+    Tokens tokens;
+    model.generate(prompt, count, options, [&](std::int32_t token) {
+      tokens.push_back(token);
+      return true;
+    });
+    return tokens;
+  }
+
+  // The log-probability of every token of the vocabulary after `text`: one full forward pass for
+  // each.
+  std::vector<float> next_log_probabilities(Tokens text) {
+    std::vector<float> all;
+    text.push_back(0);
+    for (text.back() = 0; text.back() < kVocabulary; ++text.back())
+      all.push_back(static_cast<float>(model.log_probabilities(text).back()));
+    return all;
+  }
+
+  std::unique_ptr<Backend> backend;
+  LanguageModel model;
+};
+
+// ---- scoring
+
+struct ScoreCase {
+  const char* directory;
+  const char* expected;
+  DType precision;
+  double tolerance;
+};
+
+class ScoreTest : public testing::TestWithParam<ScoreCase> {};
+
+TEST_P(ScoreTest, LogProbabilitiesAreThoseOfPyTorch) {
+  const SafetensorsFile expected(kData / GetParam().expected / "expected.safetensors");
+  const auto ids = read_entry<std::int32_t>(expected, "input_ids");
+  const auto losses = read_entry<float>(expected, "losses");
+  const auto sequences = static_cast<std::size_t>(expected.find("input_ids")->shape[0]);
+  const std::size_t length = ids.size() / sequences;
+  ASSERT_EQ(losses.size(), sequences * (length - 1));
+  Loaded loaded(kData / GetParam().directory, GetParam().precision);
+  for (std::size_t s = 0; s < sequences; ++s) {
+    const Tokens text(ids.begin() + static_cast<std::ptrdiff_t>(s * length),
+                      ids.begin() + static_cast<std::ptrdiff_t>((s + 1) * length));
+    const std::vector<double> scores = loaded.model.log_probabilities(text);
+    ASSERT_EQ(scores.size(), length - 1);
+    for (std::size_t i = 0; i + 1 < length; ++i)
+      EXPECT_NEAR(scores[i], -static_cast<double>(losses[s * (length - 1) + i]),
+                  GetParam().tolerance)
+          << s << ", " << i;
+  }
+}
+
+std::vector<ScoreCase> score_cases() {
+  std::vector<ScoreCase> cases;
+  for (const char* name :
+       {"gpt2", "llama", "llama2", "llama-tied", "qwen2", "qwen3", "bloom", "bloom-6heads"})
+    for (const DType precision : {DType::F32, DType::F64})
+      cases.push_back({name, name, precision, 1e-4});
+  cases.push_back({"llama-sharded", "llama", DType::F32, 1e-4});
+  // Weights of 8 and 11 bits.
+  cases.push_back({"llama-bf16", "llama", DType::F32, 0.1});
+  cases.push_back({"llama-fp16", "llama", DType::F32, 0.01});
+  cases.push_back({"llama-bf16", "llama", DType::BF16, 0.3});
+  cases.push_back({"llama-fp16", "llama", DType::F16, 0.03});
+  return cases;
+}
+std::string score_name(const testing::TestParamInfo<ScoreCase>& info) {
+  std::string name =
+      std::string(info.param.directory) + "_" + std::string(to_string(info.param.precision));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Families, ScoreTest, testing::ValuesIn(score_cases()), score_name);
+
+TEST(Score, TheNextTokensProbabilitiesAddUpToOne) {
+  Loaded loaded(kData / "qwen3", DType::F64);
+  double total = 0;
+  for (const float value : loaded.next_log_probabilities({5, 9, 33}))
+    total += std::exp(static_cast<double>(value));
+  EXPECT_NEAR(total, 1.0, 1e-6);
+}
+
+TEST(Score, TokensDependOnlyOnThoseBefore) {
+  Loaded loaded(kData / "llama");
+  const Tokens text = {1, 5, 9, 33, 60, 7, 7, 12};
+  const auto whole = loaded.model.log_probabilities(text);
+  for (std::size_t n = 1; n <= text.size(); ++n) {
+    const auto part = loaded.model.log_probabilities(std::span(text).first(n));
+    ASSERT_EQ(part.size(), n - 1);
+    for (std::size_t i = 0; i < part.size(); ++i) EXPECT_NEAR(part[i], whole[i], 1e-5);
+  }
+}
+
+TEST(Score, RefusesTokensThatAreNone) {
+  Loaded loaded(kData / "gpt2");
+  const auto score = [&](const Tokens& text) {
+    return user_error_of([&] { loaded.model.log_probabilities(text); });
+  };
+  EXPECT_THAT(score({}), HasSubstr("at least one token"));
+  EXPECT_THAT(score({1, 67}), AllOf(HasSubstr("token id 67"), HasSubstr("67")));
+  EXPECT_THAT(score({-1, 3}), HasSubstr("token id -1"));
+  EXPECT_THAT(score(Tokens(66, 3)), AllOf(HasSubstr("65 tokens"), HasSubstr("64 positions")));
+  EXPECT_EQ(loaded.model.log_probabilities(Tokens(65, 3)).size(), 64u)
+      << "the last token needs no position";
+}
+
+TEST(Score, ADirectoryWithoutAModelIsNamed) {
+  const auto backend = make_cpu_backend(1);
+  const TemporaryDirectory empty;
+  EXPECT_THAT(user_error_of([&] { LanguageModel(*backend, empty.path(), DType::F32); }),
+              HasSubstr(empty.path().string()));
+  fs::copy_file(kData / "llama" / "config.json", empty / "config.json");
+  EXPECT_THAT(user_error_of([&] { LanguageModel(*backend, empty.path(), DType::F32); }),
+              HasSubstr(empty.path().string()));
+}
+
+// ---- generation
+
+// Every token must be the most likely one by full forward passes over the whole text; an early end
+// must be the model's.
+void expect_greedy(Loaded& loaded, Tokens text, const Tokens& generated, std::size_t asked) {
+  for (std::size_t i = 0; i <= generated.size() && i < asked; ++i) {
+    const std::int32_t chosen = i < generated.size() ? generated[i] : kEndOfText;
+    const auto scores = loaded.next_log_probabilities(text);
+    const float best = *std::max_element(scores.begin(), scores.end());
+    ASSERT_GE(scores[static_cast<std::size_t>(chosen)], best - 1e-4f)
+        << "token " << i << " is " << chosen;
+    text.push_back(chosen);
+  }
+}
+
+class GenerateTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(GenerateTest, GreedyTokensAreTheMostLikelyOnes) {
+  Loaded loaded(kData / GetParam());
+  std::size_t total = 0;
+  for (const Tokens& prompt : {Tokens{7}, Tokens{1, 5, 9, 33, 60, 7, 7, 12, 40}}) {
+    const Tokens generated = loaded.generate(prompt, 10);
+    expect_greedy(loaded, prompt, generated, 10);
+    total += generated.size();
+  }
+  EXPECT_GT(total, 8u) << "the model falls silent at once: nothing was tested";
+}
+
+// Draws are numbered by their place in the text, so stopping and going on changes nothing: what the
+// cache held is computed anew from the longer prompt.
+void expect_continuation(Loaded& loaded, const Tokens& prompt, std::size_t count) {
+  const SamplingOptions options{.temperature = 1.3, .top_k = 40, .top_p = 0.98, .seed = 21};
+  const Tokens whole = loaded.generate(prompt, static_cast<std::int64_t>(count), options);
+  ASSERT_GT(whole.size(), 5u);
+  for (std::size_t cut = 1; cut < whole.size(); ++cut) {
+    Tokens longer = prompt;
+    longer.insert(longer.end(), whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(cut));
+    const Tokens rest = loaded.generate(longer, static_cast<std::int64_t>(count - cut), options);
+    EXPECT_EQ(rest, Tokens(whole.begin() + static_cast<std::ptrdiff_t>(cut), whole.end())) << cut;
+  }
+}
+
+TEST_P(GenerateTest, AContinuedTextIsTheSameText) {
+  Loaded loaded(kData / GetParam());
+  expect_continuation(loaded, {3, 50, 11}, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GenerateTest,
+                         testing::Values("gpt2", "llama", "llama2", "llama-tied", "qwen2", "qwen3",
+                                         "bloom", "bloom-6heads"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+Tokens random_tokens(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  Tokens tokens(count);
+  for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(random() % kVocabulary);
+  return tokens;
+}
+
+// gpt2's fixture with a longer table of positions.
+void write_long_gpt2(const TemporaryDirectory& directory, std::int64_t positions) {
+  std::ifstream file(kData / "gpt2" / "config.json");
+  auto config = nlohmann::json::parse(file);
+  config["n_positions"] = positions;
+  directory.write("config.json", config.dump());
+  const SafetensorsFile source(kData / "gpt2" / "model.safetensors");
+  const std::string table = "transformer.wpe.weight";
+  std::vector<SafetensorsWriter::Announced> tensors;
+  for (const SafetensorsEntry& entry : source.entries()) {
+    Shape shape;
+    for (const std::int64_t extent : entry.shape) shape.append(extent);
+    if (entry.name == table) shape[0] = positions;
+    tensors.push_back({entry.name, DType::F32, shape});
+  }
+  SafetensorsWriter writer(directory / "model.safetensors", tensors);
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal(0.0f, 0.15f);
+  for (const auto& tensor : tensors) {
+    if (tensor.name != table) {
+      const auto bytes = source.bytes(*source.find(tensor.name));
+      writer.append(tensor.name, bytes.data(), bytes.size());
+      continue;
+    }
+    std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
+    for (float& value : values) value = normal(random);
+    writer.append(table, values.data(), values.size() * sizeof(float));
+  }
+  writer.finish();
+}
+
+// A prompt is fed in parts of 256 tokens: across the end of the first part and of the second.
+TEST(GenerateLong, PromptsLongerThanOnePassAreReadTheSame) {
+  const TemporaryDirectory directory;
+  write_long_gpt2(directory, 600);
+  for (const fs::path& path :
+       {kData / "llama", kData / "bloom", kData / "qwen3", directory.path()}) {
+    SCOPED_TRACE(path.string());
+    Loaded loaded(path);
+    for (const std::size_t length : {251, 508})
+      expect_continuation(loaded, random_tokens(length, 8), 10);
+    const Tokens prompt = random_tokens(515, 3);
+    expect_greedy(loaded, prompt, loaded.generate(prompt, 1), 1);
+  }
+}
+
+TEST(Generate, TheSameSeedGivesTheSameText) {
+  Loaded loaded(kData / "llama");
+  const auto text = [&](std::uint64_t seed) {
+    return loaded.generate({5, 6}, 30,
+                           {.temperature = 1.5, .top_k = 0, .top_p = 1.0, .seed = seed});
+  };
+  const Tokens first = text(1);
+  EXPECT_EQ(text(1), first);
+  EXPECT_EQ(Loaded(kData / "llama").generate({5, 6}, 30, {.temperature = 1.5, .seed = 1}), first)
+      << "in a new process, too";
+  int same = 0;
+  for (std::uint64_t seed = 2; seed < 12; ++seed) same += text(seed) == first;
+  EXPECT_EQ(same, 0);
+}
+
+TEST(Generate, EndsWhenAskedTo) {
+  Loaded loaded(kData / "llama");
+  const Tokens four = loaded.generate({7}, 4);
+  ASSERT_EQ(four.size(), 4u);
+  Tokens seen;
+  loaded.model.generate(Tokens{7}, 100, kGreedy, [&](std::int32_t token) {
+    seen.push_back(token);
+    return seen.size() < 3;
+  });
+  EXPECT_EQ(seen, Tokens(four.begin(), four.begin() + 3));
+}
+
+TEST(Generate, EndsAtTheEndOfText) {
+  const Tokens whole = Loaded(kData / "llama").generate({7}, 4);
+  ASSERT_EQ(whole.size(), 4u);
+  const TemporaryDirectory directory;
+  std::ifstream file(kData / "llama" / "config.json");
+  auto config = nlohmann::json::parse(file);
+  config["eos_token_id"] = whole[2];
+  directory.write("config.json", config.dump());
+  fs::copy_file(kData / "llama" / "model.safetensors", directory / "model.safetensors");
+  const auto first = std::find(whole.begin(), whole.end(), whole[2]);
+  EXPECT_EQ(Loaded(directory.path()).generate({7}, 4), Tokens(whole.begin(), first))
+      << "the end itself is no text";
+}
+
+TEST(Generate, RefusesPromptsThatAreNone) {
+  Loaded loaded(kData / "gpt2");
+  const auto error = [&](const Tokens& prompt, std::int64_t count) {
+    return user_error_of([&] { loaded.generate(prompt, count); });
+  };
+  EXPECT_THAT(error({}, 5), HasSubstr("prompt is empty"));
+  EXPECT_THAT(error({3, 67}, 5), AllOf(HasSubstr("token id 67"), HasSubstr("vocabulary of 67")));
+  EXPECT_THAT(error({-5}, 5), HasSubstr("token id -5"));
+  EXPECT_THAT(error(Tokens(60, 3), 20), AllOf(HasSubstr("80 tokens"), HasSubstr("64 positions")));
+  EXPECT_THAT(error(Tokens(70, 3), 1), HasSubstr("64 positions"));
+  EXPECT_NO_THROW(loaded.generate(Tokens(60, 3), 4));
+}
+
+}  // namespace
+}  // namespace kintsugi
