@@ -6,39 +6,62 @@ CMAKE_FLAGS ?=
 
 all: build
 
-.PHONY: all packages build demo test sanitize format bench clean
+.PHONY: all packages build demo test sanitize bench format clean gpu-build gpu-test gpu-bench
 
 packages:
 	@scripts/install_packages.sh
 
-configure = cmake -S . -B $(1) -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS) $(2)
+# $(call configure,directory,flags)
+define configure
+@mkdir -p $(1)
+@cmake -S . -B $(1) -G Ninja -DCMAKE_BUILD_TYPE=Release $(2) $(CMAKE_FLAGS) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
+endef
 
 build: packages
-	@$(call configure,$(BUILD)) > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
-	@mkdir -p $(BUILD) && mv $(BUILD)-configure.log $(BUILD)/configure.log
+	$(call configure,$(BUILD))
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi
 
+# A first look needs no CUDA world on a machine without a GPU: kernels take minutes to compile. A build directory that exists
+# keeps what it was configured for.
+demo: CMAKE_FLAGS += $(if $(wildcard $(BUILD)/CMakeCache.txt /dev/nvidiactl),,-DKINTSUGI_CUDA=OFF)
 demo: build
 	@scripts/demo.sh
 
 test: packages
-	@$(call configure,$(BUILD),-DKINTSUGI_TESTS=ON)
+	$(call configure,$(BUILD),-DKINTSUGI_TESTS=ON)
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 # The tests under the address and undefined-behaviour sanitizers, then under the thread sanitizer.
 sanitize: packages
-	@for kind in address thread; do \
-	  $(call configure,build-$$kind,-DKINTSUGI_SANITIZE=$$kind -DKINTSUGI_TESTS=ON) && cmake --build build-$$kind -j $(JOBS) && \
-	  ctest --test-dir build-$$kind --output-on-failure -j $(JOBS) || exit 1; \
-	done
+	$(call configure,build-address,-DKINTSUGI_SANITIZE=address)
+	@cmake --build build-address -j $(JOBS)
+	@ctest --test-dir build-address --output-on-failure -j $(JOBS)
+	$(call configure,build-thread,-DKINTSUGI_SANITIZE=thread)
+	@cmake --build build-thread -j $(JOBS)
+	@ctest --test-dir build-thread --output-on-failure -j $(JOBS)
 
 bench: packages
-	@$(call configure,$(BUILD),-DKINTSUGI_BENCH=ON) && cmake --build $(BUILD) -j $(JOBS)
+	$(call configure,$(BUILD),-DKINTSUGI_BENCH=ON)
+	@cmake --build $(BUILD) -j $(JOBS) --target bench_step
 	@$(BUILD)/bench_step
+
+# On a machine with a GPU and a CUDA toolkit. Packages are not installed there: headers that it lacks may lie in
+# SYSROOT (a folder of unpacked Debian packages).
+SYSROOT ?= carry/sysroot
+gpu-build:
+	$(call configure,build-gpu,-DKINTSUGI_BENCH=ON -DKINTSUGI_WERROR=OFF -DKINTSUGI_CUDA_ARCHITECTURES=90a-real \
+	  -DCMAKE_INCLUDE_PATH=$(abspath $(SYSROOT))/usr/include)
+	@cmake --build build-gpu -j $(JOBS)
+
+gpu-test: gpu-build
+	@ctest --test-dir build-gpu --output-on-failure -j 4
+
+gpu-bench: gpu-build
+	@scripts/gpu_bench.sh
 
 format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:
-	@rm -rf $(BUILD) build-address build-thread
+	@rm -rf $(BUILD) build-address build-thread build-gpu

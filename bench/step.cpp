@@ -1,4 +1,5 @@
-// A training step in the CPU world: tokens/s and the share of the step that BLAS has, for a few models.
+// A training step in the CPU world: tokens/s and the share of the step that BLAS has, for a few
+// models.
 //   build/bench_step [seconds per model]
 #include <fmt/core.h>
 
@@ -71,18 +72,20 @@ void run(const Case& c, double seconds) {
   }
   const double elapsed = seconds_since(begin);
   // BLAS seconds are summed over threads.
-  const double share = take_blas_seconds() / (elapsed * std::max(1u, std::thread::hardware_concurrency()));
+  const double share =
+      take_blas_seconds() / (elapsed * std::max(1u, std::thread::hardware_concurrency()));
   count_blas_time(false);
   const double rate = static_cast<double>(timed * tokens) / elapsed;
   const double mfu = rate * training_flops_per_token(model, c.length).causal() / peak.flops_per_s;
-  fmt::print("{:<34}{:>12}{:>12.0f}{:>10.1f} %{:>10.1f} %\n", c.name, count_parameters(ParameterSet(model)).total, rate,
-             100 * share, 100 * mfu);
+  fmt::print("{:<34}{:>12}{:>12.0f}{:>10.1f} %{:>10.1f} %\n", c.name,
+             count_parameters(ParameterSet(model)).total, rate, 100 * share, 100 * mfu);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 4.0;
-  fmt::print("{:<34}{:>12}{:>12}{:>12}{:>12}\n", "model", "parameters", "tokens/s", "in BLAS", "of matmul");
+  fmt::print("{:<34}{:>12}{:>12}{:>12}{:>12}\n", "model", "parameters", "tokens/s", "in BLAS",
+             "of matmul");
   for (const Case& c : kCases) run(c, seconds);
 }

@@ -9,12 +9,16 @@
 
 namespace kintsugi {
 
-// Memory and maths on one device, at the grain of a fused kernel. Layers are written against this and nothing else.
+// Memory and maths on one device, at the grain of a fused kernel. Layers are written against this
+// and nothing else.
 //
 // Conventions for every operation:
-// - Activations are (tokens, width), row-major; tokens = sequences x sequence length. Their dtype is the run's precision.
-// - Statistics, losses and gradients of parameters are in accumulator precision (fp32; fp64 in fp64 runs).
-// - The operand that is written comes first. Gradients of parameters are always added to; gradients of activations are
+// - Activations are (tokens, width), row-major; tokens = sequences x sequence length. Their dtype
+// is the run's precision.
+// - Statistics, losses and gradients of parameters are in accumulator precision (fp32; fp64 in fp64
+// runs).
+// - The operand that is written comes first. Gradients of parameters are always added to; gradients
+// of activations are
 //   overwritten unless the operation says otherwise. An empty Tensor means "not there".
 // - Calls are queued in order on the device; only download() and synchronize() wait.
 
@@ -32,11 +36,12 @@ struct AttentionOptions {
   Tensor document_start = {};  // (batch, keys), int32: query i sees keys document_start[i] … i only
 };
 
-// Which random numbers a dropout uses: a pure function of the seed, the place in the network and the global element.
+// Which random numbers a dropout uses: a pure function of the seed, the place in the network and
+// the global element.
 struct DropoutOptions {
   double probability = 0.0;
-  std::uint64_t key = 0;        // derive_key(seed, site, step)
-  std::int64_t first_row = 0;   // global index of row 0 of this tensor within the step
+  std::uint64_t key = 0;       // derive_key(seed, site, step)
+  std::int64_t first_row = 0;  // global index of row 0 of this tensor within the step
 };
 
 struct AdamWOptions {
@@ -51,7 +56,8 @@ struct AdamWOptions {
 class Backend : public Allocator {
  public:
   virtual std::string description() const = 0;  // "cpu: 2 threads, OpenBLAS neoversev1"
-  // The best matmul rate this device reaches in a precision, and where the figure comes from: the MFU's denominator.
+  // The best matmul rate this device reaches in a precision, and where the figure comes from: the
+  // MFU's denominator.
   struct Peak {
     double flops_per_s = 0;
     std::string source;
@@ -61,17 +67,18 @@ class Backend : public Allocator {
   // Memory the backend holds for itself beside the arena (conversion tiles, library work space).
   virtual std::size_t own_bytes() const = 0;
 
-  // How many logits the classifier should hold at a time: few enough to stay in a cache, or enough to fill a large chip.
+  // How many logits the classifier should hold at a time: few enough to stay in a cache, or enough
+  // to fill a large chip.
   virtual std::int64_t classifier_elements() const { return std::int64_t{1} << 24; }
 
   // ---- memory
-  virtual void upload(Tensor destination, const void* source) = 0;    // contiguous, from host
-  virtual void download(void* destination, Tensor source) = 0;        // contiguous, to host; waits
-  virtual void copy(Tensor destination, Tensor source) = 0;           // same shape; converts dtypes
+  virtual void upload(Tensor destination, const void* source) = 0;  // contiguous, from host
+  virtual void download(void* destination, Tensor source) = 0;      // contiguous, to host; waits
+  virtual void copy(Tensor destination, Tensor source) = 0;         // same shape; converts dtypes
   virtual void fill(Tensor x, double value) = 0;
   virtual void synchronize() = 0;
-  // Runs `calls`, which must queue the same operations on the same tensors whenever `key` is the same. A device that can
-  // records them the second time and replays the record from then on.
+  // Runs `calls`, which must queue the same operations on the same tensors whenever `key` is the
+  // same. A device that can records them the second time and replays the record from then on.
   virtual void replay(std::uint64_t key, const std::function<void()>& calls) {
     (void)key;
     calls();
@@ -83,24 +90,28 @@ class Backend : public Allocator {
   // dbias (n) += column sums of dy (m, n)
   virtual void bias_backward(Tensor dbias, Tensor dy) = 0;
 
-  // ---- normalisation over the last dimension; x is (rows, width) or (tokens, heads, width) with any outer strides
+  // ---- normalisation over the last dimension; x is (rows, width) or (tokens, heads, width) with
+  // any outer strides
   virtual void rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) = 0;
   // dx = [residual_gradient +] d norm; residual_gradient may be dx itself, and dx may be dy
-  virtual void rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight, Tensor rstd,
-                                 Tensor residual_gradient = {}) = 0;
-  virtual void layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
-                                  double eps) = 0;
-  virtual void layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x, Tensor weight,
-                                   Tensor mean, Tensor rstd, Tensor residual_gradient = {}) = 0;
+  virtual void rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                                 Tensor rstd, Tensor residual_gradient = {}) = 0;
+  virtual void layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                  Tensor bias, double eps) = 0;
+  virtual void layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                   Tensor weight, Tensor mean, Tensor rstd,
+                                   Tensor residual_gradient = {}) = 0;
 
-  // ---- attention: causal, grouped-query. q and out (batch, queries, heads, dim), k and v (batch, keys, kv_heads, dim),
-  // any strides but the last; lse (batch, heads, queries). Query i stands at key position keys - queries + i.
+  // ---- attention: causal, grouped-query. q and out (batch, queries, heads, dim), k and v (batch,
+  // keys, kv_heads, dim), any strides but the last; lse (batch, heads, queries). Query i stands at
+  // key position keys - queries + i.
   virtual void attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                                  const AttentionOptions& options) = 0;
-  virtual void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                                  Tensor k, Tensor v, const AttentionOptions& options) = 0;
-  // Rotates x (tokens, heads, dim) in place, first half against second half. table (positions, dim): cos then sin halves,
-  // in accumulator precision. The inverse rotation is the backward.
+  virtual void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
+                                  Tensor lse, Tensor q, Tensor k, Tensor v,
+                                  const AttentionOptions& options) = 0;
+  // Rotates x (tokens, heads, dim) in place, first half against second half. table (positions,
+  // dim): cos then sin halves, in accumulator precision. The inverse rotation is the backward.
   virtual void rope(Tensor x, Tensor table, Tensor positions, bool inverse) = 0;
 
   // ---- element-wise
@@ -109,7 +120,8 @@ class Backend : public Allocator {
   virtual void swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) = 0;
   virtual void gelu_forward(Tensor out, Tensor x) = 0;  // the tanh form of GPT-2 and BLOOM
   virtual void gelu_backward(Tensor dx, Tensor dout, Tensor x) = 0;
-  // y = [residual +] mask * x / (1 - p); y may be x or residual. The backward is the same call on the gradient.
+  // y = [residual +] mask * x / (1 - p); y may be x or residual. The backward is the same call on
+  // the gradient.
   virtual void dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual = {}) = 0;
   virtual void add(Tensor y, Tensor x) = 0;  // y += x
 
@@ -118,17 +130,20 @@ class Backend : public Allocator {
   virtual void embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate) = 0;
   // dtable[ids] += dout, always in the order of the tokens
   virtual void embedding_backward(Tensor dtable, Tensor ids, Tensor dout) = 0;
-  // losses (rows) = -log softmax(logits)[target], 0 where target < 0; with a gradient_scale other than 0, logits become
-  // gradient_scale * d loss / d logits.
-  virtual void cross_entropy(Tensor losses, Tensor logits, Tensor targets, double gradient_scale) = 0;
+  // losses (rows) = -log softmax(logits)[target], 0 where target < 0; with a gradient_scale other
+  // than 0, logits become gradient_scale * d loss / d logits.
+  virtual void cross_entropy(Tensor losses, Tensor logits, Tensor targets,
+                             double gradient_scale) = 0;
 
   // ---- reductions and the optimizer
   virtual void sum(Tensor out, Tensor x) = 0;           // out (1) += sum of x, fixed order
   virtual void squared_norm(Tensor out, Tensor x) = 0;  // out (1) += sum of x^2, fixed order
-  // scale (1) = unscale * min(1, clip / (unscale * sqrt(squared_norm))); NaN if the norm is not finite. clip 0 = no clipping.
+  // scale (1) = unscale * min(1, clip / (unscale * sqrt(squared_norm))); NaN if the norm is not
+  // finite. clip 0 = no clipping.
   virtual void clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) = 0;
-  // One AdamW step on gradient * gradient_scale. master may be weight itself (fp32, fp64); otherwise weight is rounded
-  // from it. A gradient_scale that is not finite leaves everything as it was (fp16 overflow).
+  // One AdamW step on gradient * gradient_scale. master may be weight itself (fp32, fp64);
+  // otherwise weight is rounded from it. A gradient_scale that is not finite leaves everything as
+  // it was (fp16 overflow).
   virtual void adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2, Tensor gradient,
                      Tensor gradient_scale, const AdamWOptions& options) = 0;
 };

@@ -20,16 +20,23 @@ void add_eval_command(CLI::App& app) {
   };
   auto a = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("eval", "Score tokens with a trained model");
-  command->add_option("--checkpoint", a->checkpoint, "A checkpoint or any Hugging Face directory of a known family")
+  command
+      ->add_option("--checkpoint", a->checkpoint,
+                   "A checkpoint or any Hugging Face directory of a known family")
       ->required();
-  command->add_option("--token-ids", a->token_ids, "The tokens, with spaces or commas between them")->required();
+  command->add_option("--token-ids", a->token_ids, "The tokens, with spaces or commas between them")
+      ->required();
   command->add_flag("--logprobs", a->log_probabilities,
                     "Print a JSON array: the log-probability of each token after the first");
-  command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
-  command->add_option("--threads", a->threads, "0: all cores")->capture_default_str();
+  command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
+      ->capture_default_str();
+  command->add_option("--threads", a->threads, "0: all cores")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->footer(
       "Without --logprobs, prints the mean loss and the perplexity.\n\nExample:\n"
-      "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --token-ids '65 110 100 32' --logprobs");
+      "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --token-ids '65 110 100 32' "
+      "--logprobs");
   command->callback([a] {
     const std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
     if (tokens.size() < 2) user_error("scoring needs at least two tokens, {} given", tokens.size());
@@ -37,14 +44,16 @@ void add_eval_command(CLI::App& app) {
     LanguageModel model(*backend, a->checkpoint, parse_precision(a->precision));
     const std::vector<double> values = model.log_probabilities(tokens);
     if (a->log_probabilities) {
-      for (std::size_t i = 0; i < values.size(); ++i) std::printf("%s%.9g", i == 0 ? "[" : ", ", values[i]);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        std::printf("%s%.9g", i == 0 ? "[" : ", ", values[i]);
       std::puts("]");
       return;
     }
     double total = 0;
     for (const double value : values) total -= value;
     const double mean = total / static_cast<double>(values.size());
-    std::printf("{\"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %.9g}\n", values.size(), mean, std::exp(mean));
+    std::printf("{\"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %.9g}\n", values.size(), mean,
+                std::exp(mean));
   });
 }
 

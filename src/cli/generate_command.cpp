@@ -20,27 +20,39 @@ void add_generate_command(CLI::App& app) {
   };
   auto a = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("generate", "Continue a text with a trained model");
-  command->add_option("--checkpoint", a->checkpoint, "A checkpoint or any Hugging Face directory of a known family")
+  command
+      ->add_option("--checkpoint", a->checkpoint,
+                   "A checkpoint or any Hugging Face directory of a known family")
       ->required();
   CLI::Option* prompt = command->add_option("--prompt", a->prompt, "The text to continue");
-  CLI::Option* ids = command->add_option("--token-ids", a->token_ids, "The prompt as token ids; prints token ids");
+  CLI::Option* ids =
+      command->add_option("--token-ids", a->token_ids, "The prompt as token ids; prints token ids");
   prompt->excludes(ids);
   command->add_option("--max-tokens", a->max_tokens, "How many tokens to add")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
-  command->add_option("--temperature", a->sampling.temperature, "0 always takes the most likely token")
+  command
+      ->add_option("--temperature", a->sampling.temperature, "0 always takes the most likely token")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--top-k", a->sampling.top_k, "Choose among the k most likely tokens; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--top-p", a->sampling.top_p, "Choose among the fewest tokens of this total probability")
+  command
+      ->add_option("--top-p", a->sampling.top_p,
+                   "Choose among the fewest tokens of this total probability")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--seed", a->sampling.seed, "The same seed gives the same text")->capture_default_str();
-  command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
-  command->add_option("--threads", a->threads, "0: all cores")->capture_default_str();
-  command->footer("Example:\n  kintsugi generate --checkpoint runs/demo/checkpoints/latest --prompt 'And God said'");
+  command->add_option("--seed", a->sampling.seed, "The same seed gives the same text")
+      ->capture_default_str();
+  command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
+      ->capture_default_str();
+  command->add_option("--threads", a->threads, "0: all cores")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->footer(
+      "Example:\n  kintsugi generate --checkpoint runs/demo/checkpoints/latest --prompt 'And God "
+      "said'");
   command->callback([a] {
     if (a->prompt.empty() && a->token_ids.empty()) user_error("give a --prompt or --token-ids");
     const bool text = a->token_ids.empty();

@@ -5,21 +5,27 @@
 #include "core/error.h"
 #include "core/log.h"
 
-// Exit codes: 0 done (also when a signal asked a run to stop and it saved), 2 the user's mistake, 1 failure.
+// Exit codes: 0 done (also when a signal asked a run to stop and it saved), 2 the user's mistake, 1
+// failure.
 int main(int argc, char** argv) {
-  CLI::App app("Kintsugi pre-trains large language models: one native binary, from the text to the model.", "kintsugi");
+  CLI::App app(
+      "Kintsugi pre-trains large language models: one native binary, from the text to the model.",
+      "kintsugi");
   app.set_version_flag("--version", std::string("kintsugi ") + KINTSUGI_VERSION);
-  app.require_subcommand(0, 1);  // none is an error too, but told after an unknown word has been named
+  app.require_subcommand(0,
+                         1);  // none is an error too, but told after an unknown word has been named
   app.footer(
       "Each command has its own --help with an example.\n"
-      "Exit codes: 0 done, 1 failure, 2 a mistake in the command, the configuration or an input file.");
+      "Exit codes: 0 done, 1 failure, 2 a mistake in the command, the configuration or an input "
+      "file.");
   kintsugi::add_train_command(app);
   kintsugi::add_generate_command(app);
   kintsugi::add_eval_command(app);
   kintsugi::add_model_command(app);
   try {
     app.parse(argc, argv);
-    if (app.get_subcommands().empty()) kintsugi::user_error("give a command; kintsugi --help lists them");
+    if (app.get_subcommands().empty())
+      kintsugi::user_error("give a command; kintsugi --help lists them");
     return 0;
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);

@@ -19,7 +19,9 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text) {
     std::int32_t id = 0;
     const auto result = std::from_chars(next, end, id);
     if (result.ec != std::errc())
-      user_error("'{}' is not a list of token ids: whole numbers with spaces or commas between them", text);
+      user_error(
+          "'{}' is not a list of token ids: whole numbers with spaces or commas between them",
+          text);
     ids.push_back(id);
     next = result.ptr;
   }
@@ -29,8 +31,9 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text) {
 void require_byte_tokenizer(const std::filesystem::path& checkpoint) {
   const std::filesystem::path file = checkpoint / "tokenizer.json";
   if (!std::filesystem::exists(file) || !is_byte_tokenizer(read_text_file(file)))
-    user_error("{} has no byte tokenizer, the only one this version runs: give the prompt as --token-ids",
-               checkpoint.string());
+    user_error(
+        "{} has no byte tokenizer, the only one this version runs: give the prompt as --token-ids",
+        checkpoint.string());
 }
 
 }  // namespace kintsugi

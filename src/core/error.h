@@ -14,7 +14,8 @@ class UserError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Something that went wrong while we were right to try: a full disk, a broken invariant. Exit code 1.
+// Something that went wrong while we were right to try: a full disk, a broken invariant. Exit
+// code 1.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -39,9 +40,9 @@ namespace detail {
 }  // namespace kintsugi
 
 // An invariant of the program itself. The message says what was expected, with the values at hand.
-#define KINTSUGI_CHECK(condition, ...)                                             \
-  do {                                                                             \
-    if (!(condition)) [[unlikely]]                                                 \
-      ::kintsugi::detail::check_failed(#condition, __FILE__, __LINE__,             \
-                                       ::fmt::format(__VA_ARGS__));                \
+#define KINTSUGI_CHECK(condition, ...)                                 \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      ::kintsugi::detail::check_failed(#condition, __FILE__, __LINE__, \
+                                       ::fmt::format(__VA_ARGS__));    \
   } while (false)

@@ -55,8 +55,9 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const Descriptor descriptor{open_to_read(path)};
-  struct stat status{};
-  if (::fstat(descriptor.value, &status) != 0) user_error("cannot read {}: {}", path.string(), reason());
+  struct stat status {};
+  if (::fstat(descriptor.value, &status) != 0)
+    user_error("cannot read {}: {}", path.string(), reason());
   if (S_ISDIR(status.st_mode)) user_error("{} is a directory, a file is needed", path.string());
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;

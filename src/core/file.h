@@ -9,8 +9,9 @@
 
 namespace kintsugi {
 
-// All of these throw UserError when the named file cannot be read (it is the user's to give) and Failure when a write
-// does not succeed (disk full, read-only, quota), always with the path and the system's reason.
+// All of these throw UserError when the named file cannot be read (it is the user's to give) and
+// Failure when a write does not succeed (disk full, read-only, quota), always with the path and the
+// system's reason.
 
 std::string read_text_file(const std::filesystem::path& path);
 
@@ -34,8 +35,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// A file being written front to back. Data is on disk only after close(); an abandoned writer leaves its file to the
-// caller, who works inside a temporary directory.
+// A file being written front to back. Data is on disk only after close(); an abandoned writer
+// leaves its file to the caller, who works inside a temporary directory.
 class FileWriter {
  public:
   explicit FileWriter(const std::filesystem::path& path);

@@ -64,7 +64,9 @@ void log_message(LogLevel level, std::string_view message) {
   }
   // Errors and warnings leave standard output to what programs read.
   std::FILE* stream = level == LogLevel::Info ? stdout : stderr;
-  const char* prefix = level == LogLevel::Info ? "" : level == LogLevel::Warning ? "warning: " : "error: ";
+  const char* prefix = level == LogLevel::Info      ? ""
+                       : level == LogLevel::Warning ? "warning: "
+                                                    : "error: ";
   std::fflush(stdout);
   fmt::print(stream, "{}{}\n", prefix, message);
   std::fflush(stream);

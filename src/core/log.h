@@ -11,7 +11,8 @@ namespace kintsugi {
 
 enum class LogLevel { Info, Warning, Error };
 
-// One message to the terminal and, after open_log_file, to log.txt with the time. May hold several lines.
+// One message to the terminal and, after open_log_file, to log.txt with the time. May hold several
+// lines.
 void log_message(LogLevel level, std::string_view message);
 // To log.txt alone, for what the live line shows on the terminal.
 void log_to_file(std::string_view message);
@@ -27,7 +28,8 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
   log_message(LogLevel::Warning, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A line that is overwritten by the next one, at the bottom of a terminal; nothing when standard output is not one.
+// A line that is overwritten by the next one, at the bottom of a terminal; nothing when standard
+// output is not one.
 void show_live_line(std::string_view line);
 bool terminal_is_live();
 

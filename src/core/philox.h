@@ -5,8 +5,9 @@
 
 namespace kintsugi {
 
-// Philox4x32-10 (Salmon et al., SC'11): 128 random bits that are a pure function of a 128-bit counter and a 64-bit
-// key. Everything random in a run is drawn this way from the seed and from global indices, so no layout changes it.
+// Philox4x32-10 (Salmon et al., SC'11): 128 random bits that are a pure function of a 128-bit
+// counter and a 64-bit key. Everything random in a run is drawn this way from the seed and from
+// global indices, so no layout changes it.
 struct Philox {
   using Block = std::array<std::uint32_t, 4>;
 
@@ -14,9 +15,9 @@ struct Philox {
                               std::uint64_t counter_high = 0) {
     std::uint32_t k0 = static_cast<std::uint32_t>(key);
     std::uint32_t k1 = static_cast<std::uint32_t>(key >> 32);
-    Block c = {static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
-               static_cast<std::uint32_t>(counter_high),
-               static_cast<std::uint32_t>(counter_high >> 32)};
+    Block c = {
+        static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
+        static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
     for (int round = 0; round < 10; ++round) {
       const std::uint64_t p0 = std::uint64_t{0xD2511F53} * c[0];
       const std::uint64_t p1 = std::uint64_t{0xCD9E8D57} * c[2];
@@ -36,8 +37,8 @@ struct Philox {
 
 // A well-mixed 64-bit key from parts (splitmix64 finaliser), e.g. derive_key(seed, site, step).
 constexpr std::uint64_t derive_key(std::uint64_t a, std::uint64_t b, std::uint64_t c = 0) {
-  std::uint64_t x = a;
-  for (const std::uint64_t part : {b, c}) {
+  std::uint64_t x = 0;
+  for (const std::uint64_t part : {a, b, c}) {
     x += 0x9E3779B97F4A7C15ull + part;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;

@@ -19,8 +19,10 @@ namespace {
 using Unit = std::pair<std::string_view, double>;
 
 std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())))
+    text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())))
+    text.remove_suffix(1);
   return text;
 }
 
@@ -32,7 +34,8 @@ bool take_number(std::string_view& text, double& value) {
   // An underscore groups digits; "1e9" is a number but "1e" is not, which from_chars decides.
   for (; used < text.size() && (text[used] != '_' || used > 0); ++used) {
     const char c = text[used];
-    const bool part = std::isdigit(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_' ||
+    const bool part = std::isdigit(static_cast<unsigned char>(c)) || c == '.' || c == '-' ||
+                      c == '_' ||
                       ((c == 'e' || c == 'E') && used + 1 < text.size() &&
                        (std::isdigit(static_cast<unsigned char>(text[used + 1])) ||
                         text[used + 1] == '-' || text[used + 1] == '+')) ||
@@ -41,12 +44,14 @@ bool take_number(std::string_view& text, double& value) {
     if (c != '_' && c != '+') digits += c;
   }
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || result.ec != std::errc() || result.ptr != digits.data() + digits.size()) return false;
+  if (digits.empty() || result.ec != std::errc() || result.ptr != digits.data() + digits.size())
+    return false;
   text = trimmed(text.substr(used));
   return true;
 }
 
-double with_unit(std::string_view text, std::span<const Unit> units, const char* what, const char* example) {
+double with_unit(std::string_view text, std::span<const Unit> units, const char* what,
+                 const char* example) {
   std::string_view rest = trimmed(text);
   double value = 0;
   if (take_number(rest, value)) {
@@ -63,8 +68,14 @@ std::int64_t whole(double value, std::string_view text, const char* what) {
   return static_cast<std::int64_t>(value);
 }
 
-constexpr std::array<Unit, 8> kCountUnits = {
-    {{"k", 1e3}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"B", 1e9}, {"T", 1e12}, {"P", 1e15}, {"E", 1e18}}};
+constexpr std::array<Unit, 8> kCountUnits = {{{"k", 1e3},
+                                              {"K", 1e3},
+                                              {"M", 1e6},
+                                              {"G", 1e9},
+                                              {"B", 1e9},
+                                              {"T", 1e12},
+                                              {"P", 1e15},
+                                              {"E", 1e18}}};
 constexpr std::array<Unit, 11> kByteUnits = {{{"B", 1},
                                               {"kB", 1e3},
                                               {"KB", 1e3},
@@ -95,7 +106,8 @@ std::int64_t parse_count(std::string_view text) {
 }
 
 std::int64_t parse_bytes(std::string_view text) {
-  return whole(with_unit(text, kByteUnits, "a number of bytes", "4096, 500MB or 64GiB"), text, "bytes");
+  return whole(with_unit(text, kByteUnits, "a number of bytes", "4096, 500MB or 64GiB"), text,
+               "bytes");
 }
 
 double parse_duration_s(std::string_view text) {
@@ -106,7 +118,8 @@ double parse_duration_s(std::string_view text) {
     double value = 0;
     if (!take_number(rest, value)) break;
     std::size_t letters = 0;
-    while (letters < rest.size() && std::isalpha(static_cast<unsigned char>(rest[letters]))) ++letters;
+    while (letters < rest.size() && std::isalpha(static_cast<unsigned char>(rest[letters])))
+      ++letters;
     const std::string_view unit = rest.substr(0, letters);
     const auto found = std::find_if(kTimeUnits.begin(), kTimeUnits.end(),
                                     [&](const Unit& candidate) { return candidate.first == unit; });
@@ -116,7 +129,8 @@ double parse_duration_s(std::string_view text) {
     total += value * found->second;
     rest = trimmed(rest.substr(letters));
   }
-  if (!any || !rest.empty()) user_error("'{}' is not a duration (for example 90s, 30min or 1h30min)", text);
+  if (!any || !rest.empty())
+    user_error("'{}' is not a duration (for example 90s, 30min or 1h30min)", text);
   return total;
 }
 
@@ -129,14 +143,22 @@ bool parse_bool(std::string_view text) {
 }
 
 std::string format_count(double value) {
-  for (const auto& [name, factor] : {Unit{"T", 1e12}, Unit{"B", 1e9}, Unit{"M", 1e6}, Unit{"k", 1e3}})
+  for (const auto& [name, factor] :
+       {Unit{"T", 1e12}, Unit{"B", 1e9}, Unit{"M", 1e6}, Unit{"k", 1e3}})
     if (std::abs(value) >= factor) return fmt::format("{:.4g} {}", value / factor, name);
   return fmt::format("{:.4g}", value);
 }
 
-std::string format_bytes(double bytes) {
+std::string format_si(double value) {
   for (const auto& [name, factor] :
-       {Unit{"PiB", 0x1p50}, Unit{"TiB", 0x1p40}, Unit{"GiB", 0x1p30}, Unit{"MiB", 0x1p20}, Unit{"KiB", 0x1p10}})
+       {Unit{"P", 1e15}, Unit{"T", 1e12}, Unit{"G", 1e9}, Unit{"M", 1e6}, Unit{"k", 1e3}})
+    if (std::abs(value) >= factor) return fmt::format("{:.4g} {}", value / factor, name);
+  return fmt::format("{:.4g} ", value);
+}
+
+std::string format_bytes(double bytes) {
+  for (const auto& [name, factor] : {Unit{"PiB", 0x1p50}, Unit{"TiB", 0x1p40}, Unit{"GiB", 0x1p30},
+                                     Unit{"MiB", 0x1p20}, Unit{"KiB", 0x1p10}})
     if (std::abs(bytes) >= factor) return fmt::format("{:.4g} {}", bytes / factor, name);
   return fmt::format("{:.0f} B", bytes);
 }

@@ -7,17 +7,20 @@
 namespace kintsugi {
 
 // Numbers as people write them. Throws UserError with the text when it is not one.
-double parse_real(std::string_view text);            // "1e-3", "0.1"
-std::int64_t parse_count(std::string_view text);     // "4M" = 4,000,000; k M G T (and B = G); "1e9"; underscores
-std::int64_t parse_bytes(std::string_view text);     // "64GiB", "500MB", "4096"
-double parse_duration_s(std::string_view text);      // "30min", "90s", "1h30min", "2d", "45"
-bool parse_bool(std::string_view text);              // true false yes no on off
+double parse_real(std::string_view text);  // "1e-3", "0.1"
+std::int64_t parse_count(
+    std::string_view text);  // "4M" = 4,000,000; k M G T (and B = G); "1e9"; underscores
+std::int64_t parse_bytes(std::string_view text);  // "64GiB", "500MB", "4096"
+double parse_duration_s(std::string_view text);   // "30min", "90s", "1h30min", "2d", "45"
+bool parse_bool(std::string_view text);           // true false yes no on off
 
-std::string format_count(double value);              // 1.24 M, 34.2 B
-std::string format_bytes(double bytes);              // 3.5 GiB
-std::string format_duration(double seconds);         // 1 h 05 min, 12.3 s
+std::string format_count(double value);       // 1.24 M, 34.2 B
+std::string format_si(double value);          // 98.2 G, for FLOP and the like
+std::string format_bytes(double bytes);       // 3.5 GiB
+std::string format_duration(double seconds);  // 1 h 05 min, 12.3 s
 
-// The candidate closest to `word` by edit distance, or "" when none is near enough to be a slip of the finger.
+// The candidate closest to `word` by edit distance, or "" when none is near enough to be a slip of
+// the finger.
 template <class Range>
 std::string nearest_word(std::string_view word, const Range& candidates);
 int edit_distance(std::string_view a, std::string_view b);

@@ -7,10 +7,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// GPT-2's printable alphabet: bytes that are visible Latin-1 characters stand for themselves, the others, in order, for
-// U+0100 and up.
+// GPT-2's printable alphabet: bytes that are visible Latin-1 characters stand for themselves, the
+// others, in order, for U+0100 and up.
 std::string alphabet_letter(int byte) {
-  const auto visible = [](int b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE; };
+  const auto visible = [](int b) {
+    return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+  };
   int code = byte;
   if (!visible(byte)) {
     code = 0x100;
@@ -20,7 +22,12 @@ std::string alphabet_letter(int byte) {
   return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-Json byte_level() { return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}}; }
+Json byte_level() {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", false}};
+}
 
 }  // namespace
 
@@ -58,6 +65,8 @@ std::string byte_tokenizer_config_json(std::int64_t max_positions) {
          "\n";
 }
 
-bool is_byte_tokenizer(const std::string& tokenizer_json) { return tokenizer_json == byte_tokenizer_json(); }
+bool is_byte_tokenizer(const std::string& tokenizer_json) {
+  return tokenizer_json == byte_tokenizer_json();
+}
 
 }  // namespace kintsugi

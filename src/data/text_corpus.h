@@ -28,11 +28,13 @@ class TextCorpus {
   std::size_t train_bytes_ = 0;
 };
 
-// Where training and validation samples come from. Sample k of a run is a pure function of the seed and k: any position is
-// reached at once, no matter how the run is laid out or how often it was interrupted.
+// Where training and validation samples come from. Sample k of a run is a pure function of the seed
+// and k: any position is reached at once, no matter how the run is laid out or how often it was
+// interrupted.
 //
-// An epoch of a corpus is its windows of length + 1 tokens (neighbours share one), in a keyed random order, and starts at
-// another offset each time. Several corpora are interleaved by weight in a fixed pattern.
+// An epoch of a corpus is its windows of length + 1 tokens (neighbours share one), in a keyed
+// random order, and starts at another offset each time. Several corpora are interleaved by weight
+// in a fixed pattern.
 class Sampler {
  public:
   struct Source {
@@ -49,20 +51,22 @@ class Sampler {
   struct Stream {
     Source source;
     std::uint64_t windows = 0;
-    std::int64_t slack = 0;               // an epoch starts at 0 … slack - 1
-    std::int64_t per_pattern = 0;         // samples of this source in one pattern
-    std::vector<std::int32_t> before;     // of those, how many come before each place of the pattern
+    std::int64_t slack = 0;            // an epoch starts at 0 … slack - 1
+    std::int64_t per_pattern = 0;      // samples of this source in one pattern
+    std::vector<std::int32_t> before;  // of those, how many come before each place of the pattern
   };
   std::int64_t length_;
   std::uint64_t seed_;
   std::vector<Stream> streams_;
-  std::vector<std::int16_t> pattern_;     // source at each place
+  std::vector<std::int16_t> pattern_;  // source at each place
 };
 
-// Samples for validation: `count` windows spread evenly over the held-out tokens (all of them when there are fewer).
+// Samples for validation: `count` windows spread evenly over the held-out tokens (all of them when
+// there are fewer).
 class ValidationSet {
  public:
-  ValidationSet(std::vector<std::span<const std::uint8_t>> parts, std::int64_t length, std::int64_t count);
+  ValidationSet(std::vector<std::span<const std::uint8_t>> parts, std::int64_t length,
+                std::int64_t count);
   std::int64_t size() const { return static_cast<std::int64_t>(starts_.size()); }
   void sample(std::int64_t i, std::int32_t* ids, std::int32_t* targets) const;
 

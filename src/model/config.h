@@ -15,7 +15,8 @@ enum class NormKind : std::uint8_t { Rms, Layer };
 enum class PositionKind : std::uint8_t { Learned, Rope, Alibi };
 enum class ActivationKind : std::uint8_t { Gelu, Swiglu };
 
-// What sets a family apart, apart from its sizes. Layers ask these questions; none asks for the family's name.
+// What sets a family apart, apart from its sizes. Layers ask these questions; none asks for the
+// family's name.
 struct FamilyTraits {
   NormKind norm;
   PositionKind positions;
@@ -28,7 +29,8 @@ struct FamilyTraits {
   bool qkv_per_head;    // rows of the packed projection are grouped per head: q, k, v (BLOOM)
 };
 FamilyTraits traits_of(Family family);
-std::string_view to_string(Family family);  // gpt2 llama qwen2 qwen3 bloom: Hugging Face's model_type
+std::string_view to_string(
+    Family family);  // gpt2 llama qwen2 qwen3 bloom: Hugging Face's model_type
 Family parse_family(std::string_view text);
 
 // Llama 3.1's stretching of low rotary frequencies.
@@ -46,23 +48,25 @@ struct ModelConfig {
   std::int64_t hidden_size = 0;
   std::int64_t layers = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;       // 0: as many as heads
-  std::int64_t head_dim = 0;       // 0: hidden_size / heads
-  std::int64_t ffn_size = 0;       // 0: 4 x hidden_size
-  std::int64_t max_positions = 0;  // learned positions: the table's length; otherwise the longest sequence meant
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;  // 0: hidden_size / heads
+  std::int64_t ffn_size = 0;  // 0: 4 x hidden_size
+  std::int64_t max_positions =
+      0;  // learned positions: the table's length; otherwise the longest sequence meant
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
-  bool tied = true;                // the head shares the embedding's matrix
+  bool tied = true;  // the head shares the embedding's matrix
   double init_std = 0.02;
-  std::int64_t bos_token = -1;     // -1: none
+  std::int64_t bos_token = -1;  // -1: none
   std::int64_t eos_token = -1;
 
   FamilyTraits traits() const { return traits_of(family); }
   std::int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
   bool operator==(const ModelConfig&) const = default;
 
-  // Fills in derived sizes and throws UserError, with the values, when they cannot be a model (heads that do not divide …).
+  // Fills in derived sizes and throws UserError, with the values, when they cannot be a model
+  // (heads that do not divide …).
   void complete_and_check();
 };
 
@@ -70,12 +74,14 @@ struct ModelConfig {
 std::vector<std::string> preset_names();
 ModelConfig load_preset(const std::string& name);  // UserError names the nearest preset
 // A YAML text with the fields of ModelConfig under their own names, on top of `base`.
-ModelConfig parse_model_yaml(const std::string& text, const std::string& source, ModelConfig base = {});
+ModelConfig parse_model_yaml(const std::string& text, const std::string& source,
+                             ModelConfig base = {});
 
 // ---- Hugging Face config.json
 ModelConfig read_hf_config(const std::filesystem::path& file);
 ModelConfig parse_hf_config(const std::string& json, const std::string& source);
-std::string write_hf_config(const ModelConfig& config, DType dtype);             // version 4 keys, readable by 4 and 5
+std::string write_hf_config(const ModelConfig& config,
+                            DType dtype);  // version 4 keys, readable by 4 and 5
 std::string write_hf_generation_config(const ModelConfig& config);
 
 // A preset's name, a YAML file, a config.json or a directory that holds one.

@@ -20,21 +20,24 @@ constexpr std::int64_t kChunk = std::int64_t{1} << 22;  // elements handled at a
 // Element i of a parameter's standard normal values: Box-Muller on two words of Philox draw i / 2.
 double standard_normal(std::uint64_t key, std::int64_t i) {
   const Philox::Block words = Philox::draw(key, static_cast<std::uint64_t>(i) / 2);
-  const double u1 = (static_cast<double>(words[0]) + 1.0) * 0x1.0p-32, u2 = static_cast<double>(words[1]) * 0x1.0p-32;
+  const double u1 = (static_cast<double>(words[0]) + 1.0) * 0x1.0p-32,
+               u2 = static_cast<double>(words[1]) * 0x1.0p-32;
   const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 2.0 * std::numbers::pi * u2;
   return radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
 template <class F>
 void on_all_cores(std::int64_t n, const F& f) {
-  const std::int64_t pieces = std::clamp<std::int64_t>(n / 65536, 1, std::max(1u, std::thread::hardware_concurrency()));
+  const std::int64_t pieces =
+      std::clamp<std::int64_t>(n / 65536, 1, std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::thread> threads;
   for (std::int64_t p = 0; p < pieces; ++p)
     threads.emplace_back([&f, n, p, pieces] { f(n * p / pieces, n * (p + 1) / pieces); });
   for (std::thread& thread : threads) thread.join();
 }
 
-// Writes host values into elements [offset, offset + n) of the flat weights and, where there is one, of the master copy.
+// Writes host values into elements [offset, offset + n) of the flat weights and, where there is
+// one, of the master copy.
 class Sink {
  public:
   Sink(Backend& backend, const ParameterStore& store, Tensor master)
@@ -51,7 +54,8 @@ class Sink {
     buffer_.resize(values.size() * size_of(flat.dtype()));
     visit_float(flat.dtype(), [&]<class T>() {
       T* out = reinterpret_cast<T*>(buffer_.data());
-      for (std::size_t i = 0; i < values.size(); ++i) out[i] = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        out[i] = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
     });
     backend_.upload(flat.rows(offset, n), buffer_.data());
   }
@@ -61,7 +65,8 @@ class Sink {
   std::vector<std::byte> buffer_;
 };
 
-// The name in the file: as it is, or with GPT-2's and BLOOM's prefix left out as files on the hub do.
+// The name in the file: as it is, or with GPT-2's and BLOOM's prefix left out as files on the hub
+// do.
 SafetensorsModel::Location locate(const SafetensorsModel& source, const std::string& name) {
   if (const auto found = source.find(name)) return found;
   constexpr std::string_view prefix = "transformer.";
@@ -69,25 +74,29 @@ SafetensorsModel::Location locate(const SafetensorsModel& source, const std::str
   return {};
 }
 
-void check_tensor(const SafetensorsModel::Location& found, const Parameter& parameter, const std::string& where) {
+void check_tensor(const SafetensorsModel::Location& found, const Parameter& parameter,
+                  const std::string& where) {
   if (!found)
-    user_error("{} has no tensor {}: it is not a model of this configuration, or a part of it is missing", where,
-               parameter.name);
+    user_error(
+        "{} has no tensor {}: it is not a model of this configuration, or a part of it is missing",
+        where, parameter.name);
   bool same = found.entry->shape.size() == static_cast<std::size_t>(parameter.shape.rank());
   for (int i = 0; same && i < parameter.shape.rank(); ++i)
     same = found.entry->shape[static_cast<std::size_t>(i)] == parameter.shape[i];
   if (!same)
-    user_error("{} in {} has shape [{}], the configuration needs {}", parameter.name, found.file->path().string(),
-               fmt::join(found.entry->shape, ", "), to_string(parameter.shape));
+    user_error("{} in {} has shape [{}], the configuration needs {}", parameter.name,
+               found.file->path().string(), fmt::join(found.entry->shape, ", "),
+               to_string(parameter.shape));
   const auto dtype = found.entry->dtype;
   if (!dtype || *dtype == DType::I64 || *dtype == DType::I32 || *dtype == DType::U8)
-    user_error("{} in {} is stored as {}: only F64, F32, BF16 and F16 weights can be read", parameter.name,
-               found.file->path().string(), found.entry->dtype_name);
+    user_error("{} in {} is stored as {}: only F64, F32, BF16 and F16 weights can be read",
+               parameter.name, found.file->path().string(), found.entry->dtype_name);
 }
 
 }  // namespace
 
-void initialize_parameters(Backend& backend, const ParameterStore& store, Tensor master, std::uint64_t seed) {
+void initialize_parameters(Backend& backend, const ParameterStore& store, Tensor master,
+                           std::uint64_t seed) {
   Sink sink(backend, store, master);
   backend.fill(store.weights(), 0.0);
   if (master && master.data() != store.weights().data()) backend.fill(master, 0.0);
@@ -96,20 +105,25 @@ void initialize_parameters(Backend& backend, const ParameterStore& store, Tensor
     const std::uint64_t key = derive_key(seed, hash64(parameter.name));
     const std::int64_t n = parameter.shape.elements();
     for (std::int64_t first = 0; first < n; first += kChunk) {
-      values.assign(static_cast<std::size_t>(std::min(kChunk, n - first)), parameter.init == InitKind::Ones ? 1.0 : 0.0);
+      values.assign(static_cast<std::size_t>(std::min(kChunk, n - first)),
+                    parameter.init == InitKind::Ones ? 1.0 : 0.0);
       if (parameter.init == InitKind::Normal)
-        on_all_cores(static_cast<std::int64_t>(values.size()), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i)
-            values[static_cast<std::size_t>(i)] = parameter.init_std * standard_normal(key, first + i);
-        });
+        on_all_cores(static_cast<std::int64_t>(values.size()),
+                     [&](std::int64_t begin, std::int64_t end) {
+                       for (std::int64_t i = begin; i < end; ++i)
+                         values[static_cast<std::size_t>(i)] =
+                             parameter.init_std * standard_normal(key, first + i);
+                     });
       sink.put(parameter.offset + first, values);
     }
   }
 }
 
-void load_parameters(Backend& backend, const ParameterStore& store, Tensor master, const SafetensorsModel& source) {
+void load_parameters(Backend& backend, const ParameterStore& store, Tensor master,
+                     const SafetensorsModel& source) {
   const std::string where = source.files().front().path().parent_path().string();
-  for (const Parameter& parameter : store.set().parameters())  // everything is checked before anything is written
+  for (const Parameter& parameter :
+       store.set().parameters())  // everything is checked before anything is written
     check_tensor(locate(source, parameter.name), parameter, where);
 
   Sink sink(backend, store, master);
@@ -123,7 +137,8 @@ void load_parameters(Backend& backend, const ParameterStore& store, Tensor maste
       visit_float(*found.entry->dtype, [&]<class T>() {
         for (std::size_t i = 0; i < values.size(); ++i) {
           T value;  // the file promises no alignment
-          std::memcpy(&value, bytes.data() + (static_cast<std::size_t>(first) + i) * sizeof(T), sizeof(T));
+          std::memcpy(&value, bytes.data() + (static_cast<std::size_t>(first) + i) * sizeof(T),
+                      sizeof(T));
           values[i] = static_cast<double>(static_cast<Accumulator<T>>(value));
         }
       });

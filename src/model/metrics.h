@@ -7,8 +7,8 @@
 
 namespace kintsugi {
 
-// Parameters by group, floating-point operations per trained token and bytes of training state: what
-// `kintsugi model` prints and what MFU is computed from.
+// Parameters by group, floating-point operations per trained token and bytes of training state:
+// what `kintsugi model` prints and what MFU is computed from.
 struct ModelSize {
   std::array<std::int64_t, kParameterGroups> by_group{};
   std::int64_t total = 0;

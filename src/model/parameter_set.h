@@ -18,28 +18,30 @@ std::string_view to_string(ParameterGroup group);
 enum class InitKind : std::uint8_t { Normal, Ones, Zeros };
 
 struct Parameter {
-  std::string name;          // the public (Hugging Face) name
-  Shape shape;               // global, as the public file has it
+  std::string name;  // the public (Hugging Face) name
+  Shape shape;       // global, as the public file has it
   ParameterGroup group;
   InitKind init = InitKind::Normal;
   double init_std = 0.0;
-  int tp_dimension = -1;     // the dimension tensor parallelism splits; -1: replicated
-  int tp_parts = 1;          // independent blocks along that dimension (GPT-2's c_attn: q, k, v)
-  int bucket = 0;            // 0 embedding, 1 … layers blocks, layers + 1 final norm and head
-  bool decay = false;        // weight decay: matrices only
-  bool packed = false;       // follows its predecessor in memory without a gap: the two are read as one matrix
-  std::int64_t offset = 0;   // first element in the flat buffers
+  int tp_dimension = -1;  // the dimension tensor parallelism splits; -1: replicated
+  int tp_parts = 1;       // independent blocks along that dimension (GPT-2's c_attn: q, k, v)
+  int bucket = 0;         // 0 embedding, 1 … layers blocks, layers + 1 final norm and head
+  bool decay = false;     // weight decay: matrices only
+  bool packed =
+      false;  // follows its predecessor in memory without a gap: the two are read as one matrix
+  std::int64_t offset = 0;  // first element in the flat buffers
 };
 
-// A contiguous range of the flat buffers that is reduced, gathered and stepped as one: decayed part first.
+// A contiguous range of the flat buffers that is reduced, gathered and stepped as one: decayed part
+// first.
 struct Bucket {
   std::int64_t begin = 0;
   std::int64_t decay_end = 0;  // [begin, decay_end) decays, [decay_end, end) does not
   std::int64_t end = 0;
 };
 
-// Every parameter of a model, in memory order. Checkpoints, sharding, export, counting and the planner read this; none
-// has a list of its own.
+// Every parameter of a model, in memory order. Checkpoints, sharding, export, counting and the
+// planner read this; none has a list of its own.
 class ParameterSet {
  public:
   explicit ParameterSet(const ModelConfig& config);
@@ -48,8 +50,10 @@ class ParameterSet {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   int index(std::string_view name) const;  // throws Failure when there is none
   const Parameter& operator[](int index) const { return parameters_[index]; }
-  std::int64_t elements() const;           // true parameters
-  std::int64_t buffer_elements() const { return buckets_.back().end; }  // with padding between tensors
+  std::int64_t elements() const;  // true parameters
+  std::int64_t buffer_elements() const {
+    return buckets_.back().end;
+  }  // with padding between tensors
 
  private:
   void add(Parameter parameter) { parameters_.push_back(std::move(parameter)); }
@@ -61,11 +65,12 @@ class ParameterSet {
   std::unordered_map<std::string, int> by_name_;
 };
 
-// Public names of the roles that layers ask for, e.g. {"q", "k", "v"} of layer 3; empty where the family has none.
+// Public names of the roles that layers ask for, e.g. {"q", "k", "v"} of layer 3; empty where the
+// family has none.
 struct BlockNames {
   std::vector<std::string> qkv_weight, qkv_bias;  // one name (packed in the file) or three
   std::string out_weight, out_bias;
-  std::vector<std::string> up_weight, up_bias;    // gate and up for SwiGLU
+  std::vector<std::string> up_weight, up_bias;  // gate and up for SwiGLU
   std::string down_weight, down_bias;
   std::string norm1_weight, norm1_bias, norm2_weight, norm2_bias;
   std::string q_norm_weight, k_norm_weight;

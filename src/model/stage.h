@@ -12,30 +12,34 @@ namespace kintsugi {
 
 // How large a stage's passes get and what they keep.
 struct StageOptions {
-  std::int64_t sequences = 1;         // per micro-batch
-  std::int64_t length = 0;            // tokens per sequence
-  std::int64_t max_positions = 0;     // rotation table's length; 0: `length`
+  std::int64_t sequences = 1;      // per micro-batch
+  std::int64_t length = 0;         // tokens per sequence
+  std::int64_t max_positions = 0;  // rotation table's length; 0: `length`
   Recompute recompute = Recompute::None;
   bool training = true;               // false: no gradients, one stash for all blocks
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen from the vocabulary
 };
 
-// The run of layers one pipeline rank owns; today the whole model. Memory is taken from the arena when it is built.
+// The run of layers one pipeline rank owns; today the whole model. Memory is taken from the arena
+// when it is built.
 class Stage {
  public:
   Stage(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
         const StageOptions& options);
 
-  // Writes constant tables to the device. Apart from construction, so that a stage can be built for its memory plan alone.
+  // Writes constant tables to the device. Apart from construction, so that a stage can be built for
+  // its memory plan alone.
   void prepare();
 
-  // Adds to the gradients those of gradient_scale * sum of losses; the sum of losses is added to loss_sum (1).
+  // Adds to the gradients those of gradient_scale * sum of losses; the sum of losses is added to
+  // loss_sum (1).
   void forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum);
   // Losses per token only.
   void evaluate(const MicroBatch& batch, Tensor loss_sum);
   Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
 
-  // Logits (1, vocabulary) of the last token of one sequence, continuing the caches (one per block).
+  // Logits (1, vocabulary) of the last token of one sequence, continuing the caches (one per
+  // block).
   Tensor next_logits(const MicroBatch& batch, std::vector<KvCache>& caches);
   // Logits of every token, at most one classifier chunk of them: for tests against other programs.
   Tensor all_logits(const MicroBatch& batch);

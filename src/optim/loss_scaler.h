@@ -12,8 +12,9 @@ struct LossScaleOptions {
   bool operator==(const LossScaleOptions&) const = default;
 };
 
-// Dynamic loss scaling for fp16, with Megatron's rules: the scale doubles after `growth_interval` good steps; an overflow
-// skips the step and uses up hysteresis, and halves the scale once that is gone. Only growth refills the hysteresis.
+// Dynamic loss scaling for fp16, with Megatron's rules: the scale doubles after `growth_interval`
+// good steps; an overflow skips the step and uses up hysteresis, and halves the scale once that is
+// gone. Only growth refills the hysteresis.
 class LossScaler {
  public:
   struct State {

@@ -2,11 +2,13 @@
 
 namespace kintsugi {
 
-Optimizer::Optimizer(Backend& backend, Arena& arena, const ParameterStore& store, const AdamWSettings& settings)
+Optimizer::Optimizer(Backend& backend, Arena& arena, const ParameterStore& store,
+                     const AdamWSettings& settings)
     : backend_(&backend), store_(&store), settings_(settings) {
   const DType wide = accumulator_of(store.dtype());
   const std::int64_t n = store.set().buffer_elements();
-  master_ = wide == store.dtype() ? store.weights() : arena.allocate(Region::Optimizer, "master weights", wide, {n});
+  master_ = wide == store.dtype() ? store.weights()
+                                  : arena.allocate(Region::Optimizer, "master weights", wide, {n});
   const DType moments = wide == DType::F64 ? wide : settings.moments;
   moment1_ = arena.allocate(Region::Optimizer, "first moments", moments, {n});
   moment2_ = arena.allocate(Region::Optimizer, "second moments", moments, {n});
@@ -35,8 +37,8 @@ void Optimizer::step(std::int64_t step, double lr, double unscale) {
     if (begin == end) return;
     options.weight_decay = weight_decay;
     const auto part = [&](const Tensor& flat) { return flat.rows(begin, end - begin); };
-    backend_->adamw(part(store_->weights()), part(master_), part(moment1_), part(moment2_), part(store_->gradients()),
-                    scale_, options);
+    backend_->adamw(part(store_->weights()), part(master_), part(moment1_), part(moment2_),
+                    part(store_->gradients()), scale_, options);
   };
   for (const Bucket& bucket : store_->set().buckets()) {
     update(bucket.begin, bucket.decay_end, settings_.weight_decay);

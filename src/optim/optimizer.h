@@ -9,20 +9,22 @@ struct AdamWSettings {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  // on matrices only
-  double clip = 1.0;          // global gradient norm; 0: none
+  double weight_decay = 0.1;   // on matrices only
+  double clip = 1.0;           // global gradient norm; 0: none
   DType moments = DType::F32;  // bf16 halves the optimizer's memory; fp64 runs keep fp64
 };
 
-// AdamW over the flat buffers: fp32 master weights and moments beside 16-bit weights, in place for fp32 and fp64.
+// AdamW over the flat buffers: fp32 master weights and moments beside 16-bit weights, in place for
+// fp32 and fp64.
 class Optimizer {
  public:
-  Optimizer(Backend& backend, Arena& arena, const ParameterStore& store, const AdamWSettings& settings);
+  Optimizer(Backend& backend, Arena& arena, const ParameterStore& store,
+            const AdamWSettings& settings);
 
   void zero_state();  // moments; the master copy is written with the weights
   void zero_gradients();
-  // Clips and applies the gradients, which were scaled by 1 / unscale. `step` counts from 1. If the gradient norm is not
-  // finite, nothing changes.
+  // Clips and applies the gradients, which were scaled by 1 / unscale. `step` counts from 1. If the
+  // gradient norm is not finite, nothing changes.
   void step(std::int64_t step, double lr, double unscale);
   // The squared norm of the gradients before `unscale`: (1), on the device.
   Tensor squared_norm() const { return squared_norm_; }
@@ -36,9 +38,9 @@ class Optimizer {
   Backend* backend_;
   const ParameterStore* store_;
   AdamWSettings settings_;
-  Tensor master_;                      // (buffer_elements), accumulator precision
-  Tensor moment1_, moment2_;           // (buffer_elements), accumulator precision or bf16
-  Tensor squared_norm_, scale_;        // (1)
+  Tensor master_;                // (buffer_elements), accumulator precision
+  Tensor moment1_, moment2_;     // (buffer_elements), accumulator precision or bf16
+  Tensor squared_norm_, scale_;  // (1)
 };
 
 }  // namespace kintsugi

@@ -10,10 +10,14 @@ namespace kintsugi {
 
 std::string_view to_string(ScheduleKind kind) {
   switch (kind) {
-    case ScheduleKind::Cosine: return "cosine";
-    case ScheduleKind::Linear: return "linear";
-    case ScheduleKind::Wsd: return "wsd";
-    case ScheduleKind::Constant: return "constant";
+    case ScheduleKind::Cosine:
+      return "cosine";
+    case ScheduleKind::Linear:
+      return "linear";
+    case ScheduleKind::Wsd:
+      return "wsd";
+    case ScheduleKind::Constant:
+      return "constant";
   }
   return "?";
 }
@@ -26,14 +30,19 @@ ScheduleKind parse_schedule(std::string_view text) {
 }
 
 double Schedule::learning_rate(std::int64_t step) const {
-  if (step < warmup_steps) return lr * static_cast<double>(step) / static_cast<double>(warmup_steps);
+  if (step < warmup_steps)
+    return lr * static_cast<double>(step) / static_cast<double>(warmup_steps);
   if (kind == ScheduleKind::Constant) return lr;
-  const std::int64_t decay = decay_steps > 0 ? decay_steps : total_steps / 5;
-  const std::int64_t begin = kind == ScheduleKind::Wsd ? std::max(warmup_steps, total_steps - decay) : warmup_steps;
+  const std::int64_t decay =
+      decay_steps > 0 ? decay_steps : std::max<std::int64_t>(1, total_steps / 5);
+  const std::int64_t begin =
+      kind == ScheduleKind::Wsd ? std::max(warmup_steps, total_steps - decay) : warmup_steps;
   if (begin >= total_steps) return lr;
-  const double progress =
-      std::clamp(static_cast<double>(step - begin) / static_cast<double>(total_steps - begin), 0.0, 1.0);
-  const double share = kind == ScheduleKind::Cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress)) : 1.0 - progress;
+  const double progress = std::clamp(
+      static_cast<double>(step - begin) / static_cast<double>(total_steps - begin), 0.0, 1.0);
+  const double share = kind == ScheduleKind::Cosine
+                           ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress))
+                           : 1.0 - progress;
   return min_lr + (lr - min_lr) * share;
 }
 

@@ -9,8 +9,8 @@ enum class ScheduleKind : std::uint8_t { Cosine, Linear, Wsd, Constant };
 std::string_view to_string(ScheduleKind kind);
 ScheduleKind parse_schedule(std::string_view text);
 
-// Warm-up from zero, then: cosine or a straight line down to min_lr at the last step; WSD stays at lr and falls in a
-// straight line over the last decay_steps; constant stays.
+// Warm-up from zero, then: cosine or a straight line down to min_lr at the last step; WSD stays at
+// lr and falls in a straight line over the last decay_steps; constant stays.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::Cosine;
   double lr = 1e-3;

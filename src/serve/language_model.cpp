@@ -31,7 +31,8 @@ struct Inputs {
         targets(arena.allocate(Region::Workspace, "batch", DType::I32, {capacity})),
         positions(arena.allocate(Region::Workspace, "batch", DType::I32, {capacity})) {}
 
-  MicroBatch upload(Backend& backend, std::span<const std::int32_t> tokens, std::int64_t first_position) const {
+  MicroBatch upload(Backend& backend, std::span<const std::int32_t> tokens,
+                    std::int64_t first_position) const {
     const auto n = static_cast<std::int64_t>(tokens.size());
     std::vector<std::int32_t> at(tokens.size());
     std::iota(at.begin(), at.end(), static_cast<std::int32_t>(first_position));
@@ -50,7 +51,8 @@ struct Inputs {
 
 }  // namespace
 
-std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t position) {
+std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
+                          std::uint64_t position) {
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](std::int32_t a, std::int32_t b) {
@@ -65,17 +67,21 @@ std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& 
   double total = 0;
   const double largest = logits[static_cast<std::size_t>(order.front())];
   for (const std::int32_t token : order)
-    cumulative.push_back(total += std::exp((logits[static_cast<std::size_t>(token)] - largest) / options.temperature));
+    cumulative.push_back(total += std::exp((logits[static_cast<std::size_t>(token)] - largest) /
+                                           options.temperature));
   // Nucleus: the fewest tokens whose probability reaches top_p.
   const double limit = std::min(1.0, options.top_p) * total;
   const auto last = std::lower_bound(cumulative.begin(), cumulative.end() - 1, limit);
   const Philox::Block words = Philox::draw(derive_key(options.seed, 0x5A3B1E), position);
-  const double draw = (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) * *last;
+  const double draw =
+      (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) *
+      *last;
   const auto chosen = std::upper_bound(cumulative.begin(), last, draw);
   return order[static_cast<std::size_t>(chosen - cumulative.begin())];
 }
 
-LanguageModel::LanguageModel(Backend& backend, const std::filesystem::path& directory, DType precision)
+LanguageModel::LanguageModel(Backend& backend, const std::filesystem::path& directory,
+                             DType precision)
     : backend_(backend),
       config_(read_hf_config(directory / "config.json")),
       precision_(precision),
@@ -104,21 +110,27 @@ std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_
   const Inputs inputs(arena, n);
   const MicroBatch batch = inputs.upload(backend_, tokens.first(static_cast<std::size_t>(n)), 0);
   backend_.upload(batch.targets, tokens.data() + 1);
-  const Tensor total = arena.allocate(Region::Workspace, "scalars", accumulator_of(precision_), {1});
+  const Tensor total =
+      arena.allocate(Region::Workspace, "scalars", accumulator_of(precision_), {1});
   backend_.fill(total, 0.0);
   stage.evaluate(batch, total);
   std::vector<double> result;
-  for (const float loss : to_host(backend_, stage.losses(n))) result.push_back(-static_cast<double>(loss));
+  for (const float loss : to_host(backend_, stage.losses(n)))
+    result.push_back(-static_cast<double>(loss));
   return result;
 }
 
 void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
-                             const SamplingOptions& options, const std::function<bool(std::int32_t)>& on_token) {
-  const std::int64_t capacity = static_cast<std::int64_t>(prompt.size()) + max_tokens;
+                             const SamplingOptions& options,
+                             const std::function<bool(std::int32_t)>& on_token) {
+  // The last token is never fed back.
+  const std::int64_t capacity = static_cast<std::int64_t>(prompt.size()) + max_tokens - 1;
   check_tokens(prompt, capacity);
   Arena arena(backend_);
   Stage stage(backend_, arena, store_, config_,
-              {.length = std::min<std::int64_t>(kPrefill, capacity), .max_positions = capacity, .training = false});
+              {.length = std::min<std::int64_t>(kPrefill, capacity),
+               .max_positions = capacity,
+               .training = false});
   stage.prepare();
   const Inputs inputs(arena, std::min<std::int64_t>(kPrefill, capacity));
   std::vector<KvCache> caches;

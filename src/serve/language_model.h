@@ -19,8 +19,10 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
-// The token that `options` choose from logits; `position` numbers the draw. Pure: the same arguments, the same token.
-std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t position);
+// The token that `options` choose from logits; `position` numbers the draw. Pure: the same
+// arguments, the same token.
+std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
+                          std::uint64_t position);
 
 // A model for scoring and generation, from any Hugging Face directory of a supported family.
 class LanguageModel {
@@ -32,9 +34,10 @@ class LanguageModel {
   // Log-probability of each token but the first, given those before it.
   std::vector<double> log_probabilities(std::span<const std::int32_t> tokens);
 
-  // Continues `prompt` by up to max_tokens, ending early at the model's end-of-text token or when on_token returns false.
-  void generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens, const SamplingOptions& options,
-                const std::function<bool(std::int32_t)>& on_token);
+  // Continues `prompt` by up to max_tokens, ending early at the model's end-of-text token or when
+  // on_token returns false.
+  void generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+                const SamplingOptions& options, const std::function<bool(std::int32_t)>& on_token);
 
  private:
   void check_tokens(std::span<const std::int32_t> tokens, std::int64_t length) const;

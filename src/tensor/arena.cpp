@@ -17,12 +17,18 @@ void* PlanningAllocator::allocate(std::size_t bytes) {
 
 std::string_view to_string(Region region) {
   switch (region) {
-    case Region::Weights: return "weights";
-    case Region::Gradients: return "gradients";
-    case Region::Optimizer: return "optimizer";
-    case Region::Activations: return "activations";
-    case Region::Workspace: return "workspace";
-    case Region::Communication: return "communication";
+    case Region::Weights:
+      return "weights";
+    case Region::Gradients:
+      return "gradients";
+    case Region::Optimizer:
+      return "optimizer";
+    case Region::Activations:
+      return "activations";
+    case Region::Workspace:
+      return "workspace";
+    case Region::Communication:
+      return "communication";
   }
   return "?";
 }
@@ -62,13 +68,15 @@ std::string Arena::table() const {
     std::vector<std::pair<std::string_view, std::size_t>> largest(by_name.begin(), by_name.end());
     std::stable_sort(largest.begin(), largest.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
-    text += fmt::format("  {:<14}{:>12}  ", to_string(region), format_bytes(static_cast<double>(bytes(region))));
+    text += fmt::format("  {:<14}{:>12}  ", to_string(region),
+                        format_bytes(static_cast<double>(bytes(region))));
     for (std::size_t k = 0; k < std::min<std::size_t>(largest.size(), 3); ++k)
       text += fmt::format("{}{} {}", k == 0 ? "" : ", ", largest[k].first,
                           format_bytes(static_cast<double>(largest[k].second)));
     text += largest.size() > 3 ? ", …\n" : "\n";
   }
-  return text + fmt::format("  {:<14}{:>12}", "total", format_bytes(static_cast<double>(total_bytes())));
+  return text +
+         fmt::format("  {:<14}{:>12}", "total", format_bytes(static_cast<double>(total_bytes())));
 }
 
 }  // namespace kintsugi

@@ -11,7 +11,8 @@
 
 namespace kintsugi {
 
-// Where bytes come from: a Backend for real memory, a PlanningAllocator for the question "how many?".
+// Where bytes come from: a Backend for real memory, a PlanningAllocator for the question "how
+// many?".
 class Allocator {
  public:
   virtual ~Allocator() = default;
@@ -19,7 +20,8 @@ class Allocator {
   virtual void release(void* address, std::size_t bytes) noexcept = 0;
 };
 
-// Hands out addresses that must never be touched. Building the engine on it yields the memory plan and costs nothing.
+// Hands out addresses that must never be touched. Building the engine on it yields the memory plan
+// and costs nothing.
 class PlanningAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override;
@@ -29,7 +31,14 @@ class PlanningAllocator final : public Allocator {
   std::uintptr_t next_ = 4096;
 };
 
-enum class Region : std::uint8_t { Weights, Gradients, Optimizer, Activations, Workspace, Communication };
+enum class Region : std::uint8_t {
+  Weights,
+  Gradients,
+  Optimizer,
+  Activations,
+  Workspace,
+  Communication
+};
 inline constexpr int kRegions = 6;
 std::string_view to_string(Region region);
 

@@ -8,13 +8,20 @@ namespace kintsugi {
 
 std::string_view to_string(DType dtype) {
   switch (dtype) {
-    case DType::F64: return "fp64";
-    case DType::F32: return "fp32";
-    case DType::BF16: return "bf16";
-    case DType::F16: return "fp16";
-    case DType::I64: return "int64";
-    case DType::I32: return "int32";
-    case DType::U8: return "uint8";
+    case DType::F64:
+      return "fp64";
+    case DType::F32:
+      return "fp32";
+    case DType::BF16:
+      return "bf16";
+    case DType::F16:
+      return "fp16";
+    case DType::I64:
+      return "int64";
+    case DType::I32:
+      return "int32";
+    case DType::U8:
+      return "uint8";
   }
   return "?";
 }
@@ -47,7 +54,8 @@ f16::operator float() const {
   const std::uint32_t exponent = (bits >> 10) & 0x1Fu;
   const std::uint32_t mantissa = bits & 0x3FFu;
   if (exponent == 0x1Fu) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
   const float magnitude = static_cast<float>(mantissa) * 0x1.0p-24f;
   return sign != 0 ? -magnitude : magnitude;
 }

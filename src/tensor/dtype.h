@@ -16,18 +16,22 @@ enum class DType : std::uint8_t { F64, F32, BF16, F16, I64, I32, U8 };
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::F64:
-    case DType::I64: return 8;
+    case DType::I64:
+      return 8;
     case DType::F32:
-    case DType::I32: return 4;
+    case DType::I32:
+      return 4;
     case DType::BF16:
-    case DType::F16: return 2;
-    case DType::U8: return 1;
+    case DType::F16:
+      return 2;
+    case DType::U8:
+      return 1;
   }
   return 0;
 }
 
-std::string_view to_string(DType dtype);             // "fp32", "bf16", … as users write them
-DType parse_precision(std::string_view text);        // fp64, fp32, bf16, fp16; UserError otherwise
+std::string_view to_string(DType dtype);       // "fp32", "bf16", … as users write them
+DType parse_precision(std::string_view text);  // fp64, fp32, bf16, fp16; UserError otherwise
 
 // 16-bit floats as storage: arithmetic happens in float after conversion.
 struct bf16 {
@@ -54,28 +58,56 @@ struct f16 {
 
 template <class T>
 struct DTypeOf;
-template <> struct DTypeOf<double> { static constexpr DType value = DType::F64; };
-template <> struct DTypeOf<float> { static constexpr DType value = DType::F32; };
-template <> struct DTypeOf<bf16> { static constexpr DType value = DType::BF16; };
-template <> struct DTypeOf<f16> { static constexpr DType value = DType::F16; };
-template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType::I64; };
-template <> struct DTypeOf<std::int32_t> { static constexpr DType value = DType::I32; };
-template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::U8; };
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::F64;
+};
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::F32;
+};
+template <>
+struct DTypeOf<bf16> {
+  static constexpr DType value = DType::BF16;
+};
+template <>
+struct DTypeOf<f16> {
+  static constexpr DType value = DType::F16;
+};
+template <>
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::I64;
+};
+template <>
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::I32;
+};
+template <>
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::U8;
+};
 
 // Arithmetic on a stored type happens here: double for double, float for everything smaller.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
-constexpr DType accumulator_of(DType dtype) { return dtype == DType::F64 ? DType::F64 : DType::F32; }
+constexpr DType accumulator_of(DType dtype) {
+  return dtype == DType::F64 ? DType::F64 : DType::F32;
+}
 
 // Calls f.template operator()<T>() with the storage type of a floating-point dtype.
 template <class F>
 decltype(auto) visit_float(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::F64: return f.template operator()<double>();
-    case DType::F32: return f.template operator()<float>();
-    case DType::BF16: return f.template operator()<bf16>();
-    case DType::F16: return f.template operator()<f16>();
-    default: failure("{} is not a floating-point type", to_string(dtype));
+    case DType::F64:
+      return f.template operator()<double>();
+    case DType::F32:
+      return f.template operator()<float>();
+    case DType::BF16:
+      return f.template operator()<bf16>();
+    case DType::F16:
+      return f.template operator()<f16>();
+    default:
+      failure("{} is not a floating-point type", to_string(dtype));
   }
 }
 

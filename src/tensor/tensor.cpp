@@ -31,15 +31,16 @@ Tensor Tensor::part(int i, std::int64_t begin, std::int64_t count) const {
   KINTSUGI_CHECK(i < rank() && begin >= 0 && count >= 0 && begin + count <= shape_[i],
                  "part [{}, {}) of dimension {} of {}", begin, begin + count, i, to_string(shape_));
   Tensor result = *this;
-  result.data_ = static_cast<std::byte*>(data_) + begin * strides_[i] * static_cast<std::int64_t>(size_of(dtype_));
+  result.data_ = static_cast<std::byte*>(data_) +
+                 begin * strides_[i] * static_cast<std::int64_t>(size_of(dtype_));
   result.shape_[i] = count;
   return result;
 }
 
 Tensor Tensor::split_last(std::int64_t inner) const {
   const int last = rank() - 1;
-  KINTSUGI_CHECK(last >= 0 && shape_[last] % inner == 0, "cannot split the last dimension of {} by {}",
-                 to_string(shape_), inner);
+  KINTSUGI_CHECK(last >= 0 && inner > 0 && shape_[last] % inner == 0,
+                 "cannot split the last dimension of {} by {}", to_string(shape_), inner);
   Tensor result = *this;
   result.shape_[last] = shape_[last] / inner;
   result.strides_[last] = inner;
@@ -49,8 +50,8 @@ Tensor Tensor::split_last(std::int64_t inner) const {
 }
 
 Tensor Tensor::split_first(std::int64_t inner) const {
-  KINTSUGI_CHECK(rank() >= 1 && rank() < kMaxRank && shape_[0] % inner == 0, "cannot split the first dimension of {} by {}",
-                 to_string(shape_), inner);
+  KINTSUGI_CHECK(rank() >= 1 && rank() < kMaxRank && inner > 0 && shape_[0] % inner == 0,
+                 "cannot split the first dimension of {} by {}", to_string(shape_), inner);
   Tensor result = *this;
   result.shape_ = {shape_[0] / inner, inner};
   result.strides_ = {strides_[0] * inner, strides_[0]};

@@ -42,8 +42,9 @@ class Shape {
 
 std::string to_string(const Shape& shape);  // [2, 3]
 
-// A view: where, what type, which extents and strides (in elements). Owns nothing, copies freely. The last dimension
-// is always contiguous. A default-constructed Tensor is "none", used for optional operands.
+// A view: where, what type, which extents and strides (in elements). Owns nothing, copies freely.
+// The last dimension is always contiguous. A default-constructed Tensor is "none", used for
+// optional operands.
 class Tensor {
  public:
   Tensor() = default;
@@ -68,8 +69,8 @@ class Tensor {
 
   template <class T>
   T* as() const {
-    KINTSUGI_CHECK(dtype_ == DTypeOf<T>::value, "tensor holds {}, {} was asked for", to_string(dtype_),
-                   to_string(DTypeOf<T>::value));
+    KINTSUGI_CHECK(dtype_ == DTypeOf<T>::value, "tensor holds {}, {} was asked for",
+                   to_string(dtype_), to_string(DTypeOf<T>::value));
     return static_cast<T*>(data_);
   }
 
@@ -83,8 +84,8 @@ class Tensor {
   Tensor split_last(std::int64_t inner) const;
   // Splits the first dimension into (outer, inner), keeping the strides of the others.
   Tensor split_first(std::int64_t inner) const;
-  // Joins the first two dimensions, the inverse of split_first; the outer stride must be inner extent x inner stride
-  // (or the outer extent 1).
+  // Joins the first two dimensions, the inverse of split_first; the outer stride must be inner
+  // extent x inner stride (or the outer extent 1).
   Tensor flatten_first() const;
 
  private:

@@ -46,9 +46,10 @@ class DirectoryWriter {
     hashes_[name] = hex64(hash64(content));
   }
 
-  // Tensors in files of at most max_bytes: stem.safetensors, or stem-0000i-of-0000n.safetensors with an index.
-  void tensors(Backend& backend, const std::string& folder, const std::string& stem, const std::vector<Item>& items,
-               std::uint64_t max_bytes) {
+  // Tensors in files of at most max_bytes: stem.safetensors, or stem-0000i-of-0000n.safetensors
+  // with an index.
+  void tensors(Backend& backend, const std::string& folder, const std::string& stem,
+               const std::vector<Item>& items, std::uint64_t max_bytes) {
     std::vector<std::vector<Item>> shards(1);
     std::uint64_t in_shard = 0, total = 0;
     for (const Item& item : items) {
@@ -62,9 +63,9 @@ class DirectoryWriter {
     }
     Json weight_map = Json::object();
     for (std::size_t i = 0; i < shards.size(); ++i) {
-      const std::string file = shards.size() == 1
-                                   ? fmt::format("{}.safetensors", stem)
-                                   : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, shards.size());
+      const std::string file = shards.size() == 1 ? fmt::format("{}.safetensors", stem)
+                                                  : fmt::format("{}-{:05}-of-{:05}.safetensors",
+                                                                stem, i + 1, shards.size());
       shard(backend, folder + file, shards[i]);
       for (const Item& item : shards[i]) weight_map[item.name] = file;
     }
@@ -89,7 +90,8 @@ class DirectoryWriter {
  private:
   void shard(Backend& backend, const std::string& name, const std::vector<Item>& items) {
     std::vector<SafetensorsWriter::Announced> announced;
-    for (const Item& item : items) announced.push_back({item.name, item.tensor.dtype(), item.tensor.shape()});
+    for (const Item& item : items)
+      announced.push_back({item.name, item.tensor.dtype(), item.tensor.shape()});
     SafetensorsWriter writer(directory_ / name, std::move(announced));
     for (const Item& item : items) {
       host_.resize(item.tensor.bytes());
@@ -105,17 +107,20 @@ class DirectoryWriter {
 };
 
 // A flat buffer's tensors, each under prefix + public name.
-void append_items(std::vector<Item>& items, const ParameterSet& set, const Tensor& flat, const std::string& prefix) {
+void append_items(std::vector<Item>& items, const ParameterSet& set, const Tensor& flat,
+                  const std::string& prefix) {
   for (const Parameter& parameter : set.parameters()) {
     const std::int64_t n = parameter.shape.elements();
-    items.push_back({prefix + parameter.name, flat.rows(parameter.offset, n).view(parameter.shape)});
+    items.push_back(
+        {prefix + parameter.name, flat.rows(parameter.offset, n).view(parameter.shape)});
   }
 }
 
 std::vector<Item> optimizer_items(Engine& engine) {
   const Optimizer& optimizer = engine.optimizer();
   std::vector<Item> items;
-  if (optimizer.has_master()) append_items(items, engine.parameters(), optimizer.master(), "master.");
+  if (optimizer.has_master())
+    append_items(items, engine.parameters(), optimizer.master(), "master.");
   append_items(items, engine.parameters(), optimizer.moment1(), "exp_avg.");
   append_items(items, engine.parameters(), optimizer.moment2(), "exp_avg_sq.");
   return items;
@@ -143,13 +148,15 @@ void write_contents(DirectoryWriter& writer, Engine& engine, const TrainerState&
   writer.text("generation_config.json", write_hf_generation_config(engine_options.model));
   if (options.tokenizer == "bytes" && engine_options.model.vocab_size >= 256) {
     writer.text("tokenizer.json", byte_tokenizer_json());
-    writer.text("tokenizer_config.json", byte_tokenizer_config_json(engine_options.model.max_positions));
+    writer.text("tokenizer_config.json",
+                byte_tokenizer_config_json(engine_options.model.max_positions));
   }
   std::vector<Item> weights;
   append_items(weights, engine.parameters(), engine.store().weights(), "");
   writer.tensors(engine.backend(), "", "model", weights, options.max_shard_bytes);
   writer.folder("optimizer");
-  writer.tensors(engine.backend(), "optimizer/", "optimizer", optimizer_items(engine), options.max_shard_bytes);
+  writer.tensors(engine.backend(), "optimizer/", "optimizer", optimizer_items(engine),
+                 options.max_shard_bytes);
   writer.text("trainer.json", state_to_json(state, engine_options.precision));
   writer.finish();
 }
@@ -159,19 +166,23 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
     failure("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
 }
 
-bool is_checkpoint_name(const fs::path& path) { return path.filename().string().starts_with("step-"); }
+bool is_checkpoint_name(const fs::path& path) {
+  return path.filename().string().starts_with("step-");
+}
 
 std::vector<fs::path> complete_checkpoints(const fs::path& checkpoints) {
   std::vector<fs::path> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(checkpoints, error))
-    if (entry.is_directory() && is_checkpoint_name(entry.path()) && fs::exists(entry.path() / "checksums.json"))
+    if (entry.is_directory() && is_checkpoint_name(entry.path()) &&
+        fs::exists(entry.path() / "checksums.json"))
       found.push_back(entry.path());
   std::sort(found.begin(), found.end());
   return found;
 }
 
-// Oldest first, never the one just written. A checkpoint that cannot be removed is left with a warning.
+// Oldest first, never the one just written. A checkpoint that cannot be removed is left with a
+// warning.
 void remove_old(const fs::path& checkpoints, const fs::path& newest, std::int64_t keep) {
   if (keep <= 0) return;
   std::vector<fs::path> all = complete_checkpoints(checkpoints);
@@ -179,7 +190,8 @@ void remove_old(const fs::path& checkpoints, const fs::path& newest, std::int64_
   while (static_cast<std::int64_t>(all.size()) >= keep) {
     std::error_code error;
     fs::remove_all(all.front(), error);
-    if (error) log_warning("cannot remove the old checkpoint {}: {}", all.front().string(), error.message());
+    if (error)
+      log_warning("cannot remove the old checkpoint {}: {}", all.front().string(), error.message());
     all.erase(all.begin());
   }
 }
@@ -189,7 +201,8 @@ void remove_old(const fs::path& checkpoints, const fs::path& newest, std::int64_
 fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const TrainerState& state,
                          const CheckpointOptions& options) {
   const std::string name = fmt::format("step-{:08}", state.step);
-  const fs::path target = checkpoints / name, temporary = checkpoints / fmt::format(".{}.tmp", name);
+  const fs::path target = checkpoints / name,
+                 temporary = checkpoints / fmt::format(".{}.tmp", name);
   const fs::path replaced = checkpoints / fmt::format(".{}.old", name);
   const fs::path link = checkpoints / ".latest.tmp";
   try {
@@ -208,8 +221,10 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
     fs::remove(link, ignored);
-    if (!fs::exists(target, ignored) && fs::exists(replaced, ignored)) fs::rename(replaced, target, ignored);
-    failure("the checkpoint of step {} was not saved, the ones before it are untouched: {}", state.step, error.what());
+    if (!fs::exists(target, ignored) && fs::exists(replaced, ignored))
+      fs::rename(replaced, target, ignored);
+    failure("the checkpoint of step {} was not saved, the ones before it are untouched: {}",
+            state.step, error.what());
   }
   remove_old(checkpoints, target, options.keep);
   return target;
@@ -230,30 +245,34 @@ Json read_json(const fs::path& path) {
   try {
     return Json::parse(read_text_file(path));
   } catch (const nlohmann::json::exception&) {
-    user_error("{} is not valid JSON: the checkpoint is damaged, continue from another one", path.string());
+    user_error("{} is not valid JSON: the checkpoint is damaged, continue from another one",
+               path.string());
   }
 }
 
 void verify_checksums(const fs::path& directory) {
   const Json checksums = read_json(directory / "checksums.json");
   if (!checksums.contains("files") || !checksums["files"].is_object())
-    user_error("{} lists no files: the checkpoint is damaged", (directory / "checksums.json").string());
+    user_error("{} lists no files: the checkpoint is damaged",
+               (directory / "checksums.json").string());
   for (const auto& [name, expected] : checksums["files"].items()) {
     const MappedFile file(directory / name);
-    if (!expected.is_string() || hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
+    if (!expected.is_string() ||
+        hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
       user_error("{} does not match its checksum: it is damaged, continue from another checkpoint",
                  (directory / name).string());
   }
 }
 
-void load_flat(Backend& backend, const ParameterSet& set, const Tensor& flat, const SafetensorsModel& source,
-               const std::string& prefix) {
+void load_flat(Backend& backend, const ParameterSet& set, const Tensor& flat,
+               const SafetensorsModel& source, const std::string& prefix) {
   for (const Parameter& parameter : set.parameters()) {
     const auto found = source.find(prefix + parameter.name);
     const std::int64_t n = parameter.shape.elements();
-    if (!found || found.entry->dtype != flat.dtype() || found.bytes().size() != static_cast<std::size_t>(n) * size_of(flat.dtype()))
-      user_error("the checkpoint's optimizer state has no {}{} of type {} and shape {}", prefix, parameter.name,
-                 to_string(flat.dtype()), to_string(parameter.shape));
+    if (!found || found.entry->dtype != flat.dtype() ||
+        found.bytes().size() != static_cast<std::size_t>(n) * size_of(flat.dtype()))
+      user_error("the checkpoint's optimizer state has no {}{} of type {} and shape {}", prefix,
+                 parameter.name, to_string(flat.dtype()), to_string(parameter.shape));
     backend.upload(flat.rows(parameter.offset, n), found.bytes().data());
   }
 }
@@ -280,10 +299,13 @@ TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
   verify_checksums(directory);
   const EngineOptions& options = engine.options();
   const ModelConfig saved = read_hf_config(directory / "config.json");
-  if (write_hf_config(saved, options.precision) != write_hf_config(options.model, options.precision))
-    user_error("the checkpoint {} holds another model than the configuration: compare its config.json with "
-               "`model:`, or choose another run.dir",
-               directory.string());
+  if (write_hf_config(saved, options.precision) !=
+      write_hf_config(options.model, options.precision))
+    user_error(
+        "the checkpoint {} holds another model than the configuration: compare its config.json "
+        "with "
+        "`model:`, or choose another run.dir",
+        directory.string());
   Backend& backend = engine.backend();
   const ParameterSet& set = engine.parameters();
   Optimizer& optimizer = engine.optimizer();
@@ -294,7 +316,8 @@ TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
   if (optimizer.has_master()) backend.fill(optimizer.master(), 0.0);
   optimizer.zero_state();
   load_parameters(backend, engine.store(), Tensor(), SafetensorsModel(directory));
-  if (optimizer.has_master()) load_flat(backend, set, optimizer.master(), optimizer_state, "master.");
+  if (optimizer.has_master())
+    load_flat(backend, set, optimizer.master(), optimizer_state, "master.");
   load_flat(backend, set, optimizer.moment1(), optimizer_state, "exp_avg.");
   load_flat(backend, set, optimizer.moment2(), optimizer_state, "exp_avg_sq.");
   return state;

@@ -11,14 +11,15 @@
 
 namespace kintsugi {
 
-// A checkpoint directory is a Hugging Face model (config.json, generation_config.json, tokenizer.json, sharded safetensors
-// under public names) with the optimizer's tensors in optimizer/, the trainer's state in trainer.json and a hash of
-// every file in checksums.json. Tensors are whole and stored once: nothing in it depends on how the run was laid out.
+// A checkpoint directory is a Hugging Face model (config.json, generation_config.json,
+// tokenizer.json, sharded safetensors under public names) with the optimizer's tensors in
+// optimizer/, the trainer's state in trainer.json and a hash of every file in checksums.json.
+// Tensors are whole and stored once: nothing in it depends on how the run was laid out.
 
 struct TrainerState {
-  std::int64_t step = 0;    // finished steps
-  std::int64_t tokens = 0;  // trained so far
-  std::int64_t samples = 0; // of the data order, consumed so far
+  std::int64_t step = 0;     // finished steps
+  std::int64_t tokens = 0;   // trained so far
+  std::int64_t samples = 0;  // of the data order, consumed so far
   std::uint64_t seed = 0;
   LossScaler::State loss_scale;
   bool operator==(const TrainerState&) const = default;
@@ -26,20 +27,22 @@ struct TrainerState {
 
 struct CheckpointOptions {
   std::string tokenizer = "bytes";
-  std::int64_t keep = 2;                               // older ones are removed; 0 keeps all
+  std::int64_t keep = 2;  // older ones are removed; 0 keeps all
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
 
-// Writes run_directory/checkpoints/step-XXXXXXXX under a temporary name, syncs, renames, and only then moves `latest`.
-// If anything fails, the temporary directory is removed, what was there before stays, and Failure is thrown.
+// Writes run_directory/checkpoints/step-XXXXXXXX under a temporary name, syncs, renames, and only
+// then moves `latest`. If anything fails, the temporary directory is removed, what was there before
+// stays, and Failure is thrown.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, Engine& engine,
                                       const TrainerState& state, const CheckpointOptions& options);
 
 // The directory that `latest` points to, or the newest complete one; none when there is none.
-std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& checkpoints);
+std::optional<std::filesystem::path> find_latest_checkpoint(
+    const std::filesystem::path& checkpoints);
 
-// Weights, optimizer and state into a prepared engine. Every file is checked against its hash first; UserError if one is
-// damaged or missing, or if the model is another one.
+// Weights, optimizer and state into a prepared engine. Every file is checked against its hash
+// first; UserError if one is damaged or missing, or if the model is another one.
 TrainerState load_checkpoint(const std::filesystem::path& directory, Engine& engine);
 
 }  // namespace kintsugi

@@ -141,6 +141,15 @@ struct ModelSection {
 }  // namespace
 
 template <class V>
+void describe(V& v, CudaConfig& c) {
+  v("device", c.device, between(0, 1023));
+  v("deterministic", c.deterministic);
+  v("graphs", c.graphs);
+  v("tf32", c.tf32);
+  v("matmul_cache", c.matmul_cache);
+}
+
+template <class V>
 void describe(V& v, RunConfig& c) {
   v("run", c.run);
   v("model", ModelSection{c.model, c.model_preset, c.model_config});
@@ -150,6 +159,7 @@ void describe(V& v, RunConfig& c) {
   v("train", c.train);
   v("layout", c.layout);
   v("device", c.device);
+  v("cuda", c.cuda);
   v("threads", c.threads, between(0, 65536));
 }
 
@@ -263,7 +273,8 @@ class Checks {
       complain("optimizer.warmup_steps", "is {}, but the run has only {} steps: use fewer",
                optimizer.warmup_steps, steps);
     if (optimizer.moments != DType::F32 && optimizer.moments != DType::BF16)
-      complain("optimizer.moments", "is {}: moments are fp32 or bf16", to_string(optimizer.moments));
+      complain("optimizer.moments", "is {}: moments are fp32 or bf16",
+               to_string(optimizer.moments));
     if (optimizer.decay_steps == 0) return;
     if (optimizer.schedule != ScheduleKind::Wsd)
       complain("optimizer.decay_steps",

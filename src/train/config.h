@@ -59,7 +59,7 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1.0;  // of the global gradient norm; 0: none
+  double clip = 1.0;           // of the global gradient norm; 0: none
   DType moments = DType::F32;  // or bf16
   bool operator==(const OptimizerConfig&) const = default;
 };
@@ -74,7 +74,8 @@ struct TrainConfig {
   std::int64_t log_every = 10;          // plain lines; metrics.jsonl has every step
   DType precision = DType::F32;
   double dropout = 0.0;
-  std::int64_t classifier_chunk = 0;  // tokens whose logits exist at a time; 0: chosen for the device
+  std::int64_t classifier_chunk =
+      0;                        // tokens whose logits exist at a time; 0: chosen for the device
   LossScaleOptions loss_scale;  // fp16 only
   bool operator==(const TrainConfig&) const = default;
 };
@@ -93,6 +94,17 @@ struct LayoutConfig {
   bool operator==(const LayoutConfig&) const = default;
 };
 
+// How the CUDA world works; without effect in the others.
+struct CudaConfig {
+  std::int64_t device = 0;
+  bool deterministic = false;  // the same bits in every run on the same GPU, at some cost in speed
+  bool graphs = true;          // record repeated passes as CUDA graphs
+  bool tf32 = false;           // fp32 products with 10 bits of mantissa
+  std::string matmul_cache =
+      "auto";  // file with the fastest algorithm per shape; auto: in the user's cache directory
+  bool operator==(const CudaConfig&) const = default;
+};
+
 struct RunConfig {
   RunSection run;
   ModelConfig model;         // complete: the preset or config.json with the overrides on top
@@ -104,6 +116,7 @@ struct RunConfig {
   TrainConfig train;
   LayoutConfig layout;
   DeviceChoice device = DeviceChoice::Auto;
+  CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores
   bool operator==(const RunConfig&) const = default;
 

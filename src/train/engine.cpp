@@ -69,8 +69,8 @@ double read_scalar(Backend& backend, const Tensor& x) {
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   const std::int64_t length = options_.stage.length, micro = options_.stage.sequences;
   const auto sequences = static_cast<std::int64_t>(batch.ids.size()) / length;
-  counted_ = static_cast<double>(
-      std::count_if(batch.targets.begin(), batch.targets.end(), [](std::int32_t target) { return target >= 0; }));
+  counted_ = static_cast<double>(std::count_if(batch.targets.begin(), batch.targets.end(),
+                                               [](std::int32_t target) { return target >= 0; }));
   loss_scale_ = settings.loss_scale;
   const double gradient_scale = loss_scale_ / counted_;
   optimizer_.zero_gradients();
@@ -78,21 +78,25 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   for (std::int64_t first = 0; first < sequences; first += micro) {
     MicroBatch part = upload(batch, first, std::min(micro, sequences - first));
     part.dropout = settings.dropout;
-    part.dropout_seed = derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
+    part.dropout_seed =
+        derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
     const auto pass = [&] { stage_.forward_backward(part, gradient_scale, loss_sum_); };
-    // Dropout's keys differ from pass to pass; without it, passes of the same size are the same calls.
+    // Dropout's keys differ from pass to pass; without it, passes of the same size are the same
+    // calls.
     if (settings.dropout > 0)
       pass();
     else
-      backend_->replay(derive_key(static_cast<std::uint64_t>(part.sequences), std::bit_cast<std::uint64_t>(gradient_scale)),
+      backend_->replay(derive_key(static_cast<std::uint64_t>(part.sequences),
+                                  std::bit_cast<std::uint64_t>(gradient_scale)),
                        std::ref(pass));
   }
   optimizer_.step(settings.step, settings.lr, 1.0 / loss_scale_);
 }
 
 StepResult Engine::finish_step() {
-  return {.loss = read_scalar(*backend_, loss_sum_) / counted_,
-          .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) / loss_scale_};
+  return {
+      .loss = read_scalar(*backend_, loss_sum_) / counted_,
+      .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) / loss_scale_};
 }
 
 double Engine::evaluate(const TokenBatch& batch) {

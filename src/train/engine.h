@@ -36,18 +36,21 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
 };
 
-// The model, its memory and its optimizer on one device: one training step from tokens to updated weights.
+// The model, its memory and its optimizer on one device: one training step from tokens to updated
+// weights.
 class Engine {
  public:
-  // Takes all memory from `memory`: the backend itself, or a PlanningAllocator when only arena() is of interest.
+  // Takes all memory from `memory`: the backend itself, or a PlanningAllocator when only arena() is
+  // of interest.
   Engine(Backend& backend, Allocator& memory, const EngineOptions& options);
 
-  // Before the first pass, one of: fresh weights, or weights and state written by a loader after prepare().
+  // Before the first pass, one of: fresh weights, or weights and state written by a loader after
+  // prepare().
   void initialize(std::uint64_t seed);
   void prepare();
 
-  // Queues a whole step and returns at once where the device works by itself; finish_step waits for its result. The batch
-  // may be overwritten in between.
+  // Queues a whole step and returns at once where the device works by itself; finish_step waits for
+  // its result. The batch may be overwritten in between.
   void begin_step(const TokenBatch& batch, const StepSettings& settings);
   StepResult finish_step();
   StepResult step(const TokenBatch& batch, const StepSettings& settings) {

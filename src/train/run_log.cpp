@@ -62,14 +62,15 @@ void RunLog::record(const StepRecord& r) {
   const std::string line = json.dump() + "\n";
   const std::filesystem::path path = directory_ / "metrics.jsonl";
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  const bool written = file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  const bool written =
+      file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
   const std::string reason = std::strerror(errno);
   if (file >= 0) ::close(file);
   if (!written) failure("cannot write {}: {}", path.string(), reason);
 }
 
-void RunLog::status(const std::string& state, const StepRecord& last, double eta_s, const std::string& checkpoint,
-                    const std::string& message) noexcept {
+void RunLog::status(const std::string& state, const StepRecord& last, double eta_s,
+                    const std::string& checkpoint, const std::string& message) noexcept {
   try {
     Json json = {{"state", state},
                  {"step", last.step},

@@ -20,20 +20,22 @@ struct StepRecord {
   double mfu_causal = 0;
   double mfu_full = 0;
   std::uint64_t memory_bytes = 0;
-  std::optional<double> energy_j = {};     // empty: this machine has no counter that we can read
-  std::optional<double> valid_loss = {};   // nats per token
+  std::optional<double> energy_j = {};    // empty: this machine has no counter that we can read
+  std::optional<double> valid_loss = {};  // nats per token
   std::optional<double> valid_bits_per_byte = {};
 };
 
-// metrics.jsonl (one object per step, append-only over restarts, `seq` counts records) and status.json (replaced whole).
+// metrics.jsonl (one object per step, append-only over restarts, `seq` counts records) and
+// status.json (replaced whole).
 class RunLog {
  public:
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps);
 
   void record(const StepRecord& record);
-  // state: running, finished, stopped or failed. Never throws: a status that cannot be written must not end a run.
-  void status(const std::string& state, const StepRecord& last, double eta_s, const std::string& checkpoint,
-              const std::string& message = "") noexcept;
+  // state: running, finished, stopped or failed. Never throws: a status that cannot be written must
+  // not end a run.
+  void status(const std::string& state, const StepRecord& last, double eta_s,
+              const std::string& checkpoint, const std::string& message = "") noexcept;
 
  private:
   std::filesystem::path directory_;

@@ -35,10 +35,14 @@ StopSignals::~StopSignals() {
 
 const char* StopSignals::received() {
   switch (received_signal) {
-    case 0: return nullptr;
-    case SIGTERM: return "SIGTERM";
-    case SIGUSR1: return "SIGUSR1";
-    default: return "SIGINT";
+    case 0:
+      return nullptr;
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGUSR1:
+      return "SIGUSR1";
+    default:
+      return "SIGINT";
   }
 }
 

@@ -2,8 +2,8 @@
 
 namespace kintsugi {
 
-// While one of these lives, SIGTERM, SIGUSR1 and SIGINT ask the run to finish its step, save and stop. A second SIGINT ends
-// the process at once. Restores what was there before.
+// While one of these lives, SIGTERM, SIGUSR1 and SIGINT ask the run to finish its step, save and
+// stop. A second SIGINT ends the process at once. Restores what was there before.
 class StopSignals {
  public:
   StopSignals();

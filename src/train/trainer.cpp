@@ -39,12 +39,14 @@ Trainer::Trainer(Backend& backend, RunConfig config)
     held_out.push_back(corpora_.back().valid());
   }
   sampler_ = std::make_unique<Sampler>(std::move(sources), length, config_.run.seed);
-  validation_ =
-      std::make_unique<ValidationSet>(std::move(held_out), length, config_.train.eval_batches * config_.batch.micro);
+  validation_ = std::make_unique<ValidationSet>(std::move(held_out), length,
+                                                config_.train.eval_batches * config_.batch.micro);
   if (config_.train.eval_every > 0 && validation_->size() == 0)
-    user_error("the held-out part of the data is shorter than one sample of {} tokens: raise data.valid_fraction or set "
-               "train.eval_every to 0",
-               length);
+    user_error(
+        "the held-out part of the data is shorter than one sample of {} tokens: raise "
+        "data.valid_fraction or set "
+        "train.eval_every to 0",
+        length);
   schedule_ = {.kind = config_.optimizer.schedule,
                .lr = config_.optimizer.lr,
                .min_lr = config_.optimizer.min_lr,
@@ -61,9 +63,11 @@ void Trainer::check_memory() const {
   const Engine plan(backend_, nothing, engine_options(config_));
   const std::size_t needed = plan.arena().total_bytes(), available = backend_.available_bytes();
   if (needed > available)
-    user_error("this run needs {} and {} is free: choose a smaller batch.micro, layout.recompute: full or a smaller model\n{}",
-               format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(available)),
-               plan.arena().table());
+    user_error(
+        "this run needs {} and {} is free: choose a smaller batch.micro, layout.recompute: full or "
+        "a smaller model\n{}",
+        format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(available)),
+        plan.arena().table());
 }
 
 RunOutcome Trainer::run(ResumeMode resume) {
@@ -86,7 +90,8 @@ RunOutcome Trainer::run(ResumeMode resume) {
   const bool stopped = !finished();
   log_->status(stopped ? "stopped" : "finished", record_, 0.0, last_checkpoint_);
   if (stopped)
-    log_info("stopped by {} after step {}; the same command continues the run", StopSignals::received(), state_.step);
+    log_info("stopped by {} after step {}; the same command continues the run",
+             StopSignals::received(), state_.step);
   return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
 }
 
@@ -94,16 +99,17 @@ void Trainer::open_run(ResumeMode resume) {
   const fs::path checkpoints = directory_ / "checkpoints";
   const std::optional<fs::path> latest = find_latest_checkpoint(checkpoints);
   if (latest && resume == ResumeMode::Never)
-    user_error("{} already holds a run ({}): continue it with --resume auto, or choose another run.dir",
-               directory_.string(), latest->filename().string());
+    user_error(
+        "{} already holds a run ({}): continue it with --resume auto, or choose another run.dir",
+        directory_.string(), latest->filename().string());
   engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_));
   state_.seed = config_.run.seed;
   if (latest) {
     engine_->prepare();
     state_ = load_checkpoint(*latest, *engine_);
     if (state_.seed != config_.run.seed)
-      user_error("the run in {} was started with seed {}, the configuration says {}", directory_.string(), state_.seed,
-                 config_.run.seed);
+      user_error("the run in {} was started with seed {}, the configuration says {}",
+                 directory_.string(), state_.seed, config_.run.seed);
     if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
     last_checkpoint_ = latest->string();
   } else {
@@ -120,7 +126,8 @@ void Trainer::open_run(ResumeMode resume) {
   first_step_ = state_.step;
   record_.step = state_.step;
   record_.tokens = state_.tokens;
-  record_.loss = record_.tokens_per_s = NAN;  // status.json says null until this process has taken a step
+  record_.loss = record_.tokens_per_s =
+      NAN;  // status.json says null until this process has taken a step
   const std::size_t tokens = static_cast<std::size_t>(config_.tokens_per_step());
   ids_.resize(tokens);
   targets_.resize(tokens);
@@ -133,15 +140,18 @@ void Trainer::announce() const {
   const ModelSize size = count_parameters(engine_->parameters());
   log_info("{}", backend_.description());
   log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
-           config_.model_preset.empty() ? "" : config_.model_preset, format_count(static_cast<double>(size.total)),
-           to_string(config_.train.precision));
+           config_.model_preset.empty() ? "" : config_.model_preset,
+           format_count(static_cast<double>(size.total)), to_string(config_.train.precision));
   log_info("data: {} file{}, sequences of {} tokens, {} held-out samples", corpora_.size(),
            corpora_.size() == 1 ? "" : "s", config_.data.sequence_length, validation_->size());
-  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all", config_.batch.global,
-           format_count(static_cast<double>(config_.tokens_per_step())), config_.batch.global / config_.batch.micro,
+  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all",
+           config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
+           config_.batch.global / config_.batch.micro,
            config_.batch.global == config_.batch.micro ? "" : "es", schedule_.total_steps);
-  log_info("FLOP per token: {} (attention counted causally), {} (in full); peak {}FLOP/s ({})",
-           format_count(flops_.causal()), format_count(flops_.full()), format_count(peak_.flops_per_s), peak_.source);
+  log_info(
+      "work per token: {}FLOP (attention counted causally), {}FLOP (in full); peak {}FLOP/s ({})",
+      format_si(flops_.causal()), format_si(flops_.full()), format_si(peak_.flops_per_s),
+      peak_.source);
   log_info("energy: no counter that this version reads; energy_j is null in metrics.jsonl");
   log_info("{}", engine_->arena().table());
   log_info("run directory: {}", directory_.string());
@@ -150,7 +160,8 @@ void Trainer::announce() const {
 TokenBatch Trainer::training_batch() {
   const std::int64_t length = config_.data.sequence_length;
   for (std::int64_t i = 0; i < config_.batch.global; ++i)
-    sampler_->training_sample(state_.samples + i, ids_.data() + i * length, targets_.data() + i * length);
+    sampler_->training_sample(state_.samples + i, ids_.data() + i * length,
+                              targets_.data() + i * length);
   return {ids_, targets_};
 }
 
@@ -165,9 +176,11 @@ void Trainer::train_step() {
                                                              .seed = config_.run.seed});
   const bool overflow = !std::isfinite(result.gradient_norm);
   if (overflow && !scaler_.dynamic())
-    failure("the gradient norm of step {} is not finite (loss {}): the last checkpoint is {}; lower optimizer.lr or look at "
-            "the data of this step",
-            step, result.loss, last_checkpoint_.empty() ? "none" : last_checkpoint_);
+    failure(
+        "the gradient norm of step {} is not finite (loss {}): the last checkpoint is {}; lower "
+        "optimizer.lr or look at "
+        "the data of this step",
+        step, result.loss, last_checkpoint_.empty() ? "none" : last_checkpoint_);
   record_ = {.step = step,
              .tokens = state_.tokens + config_.tokens_per_step(),
              .loss = result.loss,
@@ -201,15 +214,16 @@ void Trainer::validate() {
   record_.valid_loss = total / static_cast<double>(validation_->size() * length);
   record_.valid_bits_per_byte = *record_.valid_loss / std::numbers::ln2;  // a token is a byte
   last_valid_loss_ = record_.valid_loss;
-  log_info("step {:>6}  held-out loss {:.4f} nats per token, {:.4f} bits per byte", state_.step, *record_.valid_loss,
-           *record_.valid_bits_per_byte);
+  log_info("step {:>6}  held-out loss {:.4f} nats per token, {:.4f} bits per byte", state_.step,
+           *record_.valid_loss, *record_.valid_bits_per_byte);
 }
 
 void Trainer::save() {
   const auto begin = Clock::now();
   show_live_line("saving a checkpoint …");
-  const fs::path saved = save_checkpoint(directory_ / "checkpoints", *engine_, state_,
-                                         {.tokenizer = config_.data.tokenizer, .keep = config_.train.keep_checkpoints});
+  const fs::path saved = save_checkpoint(
+      directory_ / "checkpoints", *engine_, state_,
+      {.tokenizer = config_.data.tokenizer, .keep = config_.train.keep_checkpoints});
   last_checkpoint_ = saved.string();
   log_info("saved {} in {}", saved.string(),
            format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));
@@ -217,7 +231,8 @@ void Trainer::save() {
 
 double Trainer::eta_s() const {
   const auto done = static_cast<double>(state_.step - first_step_);
-  return static_cast<double>(schedule_.total_steps - state_.step) * step_seconds_ / std::max(done, 1.0);
+  return static_cast<double>(schedule_.total_steps - state_.step) * step_seconds_ /
+         std::max(done, 1.0);
 }
 
 void Trainer::report(bool last) {
@@ -226,9 +241,11 @@ void Trainer::report(bool last) {
   if (live_due || last) log_->status("running", record_, eta_s(), last_checkpoint_);
   if (live_due) last_report_ = now;
   const std::string line = fmt::format(
-      "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tokens/s  MFU {:.1f} % ({:.1f} % full)  J/token –  left {}",
+      "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tokens/s  MFU {:.1f} % ({:.1f} % "
+      "full)  J/token –  left {}",
       state_.step, schedule_.total_steps, record_.loss, record_.gradient_norm, record_.lr,
-      format_count(record_.tokens_per_s), 100 * record_.mfu_causal, 100 * record_.mfu_full, format_duration(eta_s()));
+      format_count(record_.tokens_per_s), 100 * record_.mfu_causal, 100 * record_.mfu_full,
+      format_duration(eta_s()));
   const bool line_due = due(config_.train.log_every) || last;
   if (terminal_is_live()) {
     if (line_due) log_to_file(line);

@@ -17,15 +17,20 @@
 
 namespace kintsugi {
 
-enum class ResumeMode { Auto, Never };  // continue the run directory's latest checkpoint, or insist on a new run
+enum class ResumeMode {
+  Auto,
+  Never
+};  // continue the run directory's latest checkpoint, or insist on a new run
 enum class RunOutcome { Finished, Stopped };
 
 EngineOptions engine_options(const RunConfig& config);
 
-// One run from its configuration to its end. Reads batches, steps the engine, validates, writes metrics, saves, obeys signals.
+// One run from its configuration to its end. Reads batches, steps the engine, validates, writes
+// metrics, saves, obeys signals.
 class Trainer {
  public:
-  // Everything about the input is checked here, before memory is taken and before anything is written.
+  // Everything about the input is checked here, before memory is taken and before anything is
+  // written.
   Trainer(Backend& backend, RunConfig config);
 
   RunOutcome run(ResumeMode resume);
@@ -66,7 +71,7 @@ class Trainer {
   std::string last_checkpoint_;
   std::int64_t first_step_ = 0;  // of this process
   Clock::time_point begin_, last_report_;
-  double step_seconds_ = 0;      // in steps alone, for the time left
+  double step_seconds_ = 0;  // in steps alone, for the time left
   std::vector<std::int32_t> ids_, targets_;
 };
 

@@ -1,5 +1,5 @@
-// The whole model's backward against central differences of its forward, in fp64, with everything switched on that the
-// fixtures leave out: dropout and document masks.
+// The whole model's backward against central differences of its forward, in fp64, with everything
+// switched on that the fixtures leave out: dropout and document masks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,7 +48,8 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
     const auto at = static_cast<std::size_t>(i);
     ids[at] = static_cast<std::int32_t>(i * 7 % 19);
     targets[at] = i % 5 == 3 ? -1 : static_cast<std::int32_t>(i * 11 % 19);
-    const std::int64_t in_sequence = i % length, start = in_sequence >= 4 ? 4 : 0;  // two documents per sequence
+    const std::int64_t in_sequence = i % length,
+                       start = in_sequence >= 4 ? 4 : 0;  // two documents per sequence
     starts[at] = static_cast<std::int32_t>(start);
     positions[at] = static_cast<std::int32_t>(documents ? in_sequence - start : in_sequence);
   }
@@ -57,7 +58,11 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
     backend->upload(x, values.data());
     return x;
   };
-  MicroBatch batch{.sequences = sequences, .length = length, .ids = put(ids), .targets = put(targets), .positions = put(positions)};
+  MicroBatch batch{.sequences = sequences,
+                   .length = length,
+                   .ids = put(ids),
+                   .targets = put(targets),
+                   .positions = put(positions)};
   if (documents) batch.document_start = put(starts).view({sequences, length});
   batch.dropout = 0.2;
   batch.dropout_seed = 5;
@@ -80,7 +85,8 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
   // Each parameter by itself, along a random direction.
   for (const Parameter& parameter : set.parameters()) {
     constexpr double h = 1e-5;
-    const auto begin = static_cast<std::size_t>(parameter.offset), count = static_cast<std::size_t>(parameter.shape.elements());
+    const auto begin = static_cast<std::size_t>(parameter.offset),
+               count = static_cast<std::size_t>(parameter.shape.elements());
     std::vector<double> direction(count);
     double predicted = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -99,7 +105,8 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Families, GradientTest,
-                         testing::Combine(testing::Values(Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
+                         testing::Combine(testing::Values(Family::Gpt2, Family::Llama,
+                                                          Family::Qwen2, Family::Qwen3,
                                                           Family::Bloom),
                                           testing::Bool()));
 

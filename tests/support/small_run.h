@@ -21,16 +21,19 @@ inline std::string small_corpus(int sentences) {
     state = state * 1664525u + 1013904223u;
     return words[(state >> 16) % 5];
   };
-  for (int i = 0; i < sentences; ++i) text += fmt::format("{} {} {}.\n", pick(subjects), pick(verbs), pick(objects));
+  for (int i = 0; i < sentences; ++i)
+    text += fmt::format("{} {} {}.\n", pick(subjects), pick(verbs), pick(objects));
   return text;
 }
 
-// A configuration small enough for a test; `more` is YAML with further sections or, by repetition of a section, an error.
-inline std::string small_config(const std::string& corpus, const std::string& run, const std::string& train,
-                                const std::string& rest = "") {
+// A configuration small enough for a test; `more` is YAML with further sections or, by repetition
+// of a section, an error.
+inline std::string small_config(const std::string& corpus, const std::string& run,
+                                const std::string& train, const std::string& rest = "") {
   return fmt::format(
       "run: {{dir: \"{}\", seed: 3}}\n"
-      "model: {{family: llama, vocab_size: 256, hidden_size: 32, layers: 2, heads: 4, kv_heads: 2, ffn_size: 48, "
+      "model: {{family: llama, vocab_size: 256, hidden_size: 32, layers: 2, heads: 4, kv_heads: 2, "
+      "ffn_size: 48, "
       "max_positions: 64}}\n"
       "data: {{train: [{{path: \"{}\"}}], sequence_length: 24, valid_fraction: 0.1}}\n"
       "batch: {{global: 6, micro: 2}}\n"
@@ -39,7 +42,8 @@ inline std::string small_config(const std::string& corpus, const std::string& ru
       run, corpus, train, rest);
 }
 
-inline RunOutcome run_training(const std::string& yaml, ResumeMode resume = ResumeMode::Auto, int threads = 2) {
+inline RunOutcome run_training(const std::string& yaml, ResumeMode resume = ResumeMode::Auto,
+                               int threads = 2) {
   const auto backend = make_cpu_backend(threads);
   Trainer trainer(*backend, parse_run_config(yaml, "test.yaml"));
   testing::internal::CaptureStdout();  // progress lines are not this test's subject

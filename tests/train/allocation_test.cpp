@@ -1,5 +1,5 @@
-// The steady-state step allocates nothing. Counts every malloc of the process, those of libraries included, so it is left
-// out where a sanitizer brings its own malloc.
+// The steady-state step allocates nothing. Counts every malloc of the process, those of libraries
+// included, so it is left out where a sanitizer brings its own malloc.
 #include <gtest/gtest.h>
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -46,7 +46,8 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
   for (const char* precision : {"fp32", "bf16"})
     for (const char* recompute : {"none", "full"}) {
       const RunConfig config = parse_run_config(
-          small_config(corpus, directory / "run", fmt::format("steps: 5, dropout: 0.1, precision: {}", precision),
+          small_config(corpus, directory / "run",
+                       fmt::format("steps: 5, dropout: 0.1, precision: {}", precision),
                        fmt::format("layout: {{recompute: {}}}\n", recompute)),
           "test.yaml");
       const auto backend = make_cpu_backend(2);
@@ -54,7 +55,8 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
       engine.initialize(1);
       const std::vector<std::int32_t> ids(static_cast<std::size_t>(config.tokens_per_step()), 65);
       const auto step = [&](std::int64_t number) {
-        engine.step({ids, ids}, {.step = number, .lr = 1e-3, .dropout = config.train.dropout, .seed = 1});
+        engine.step({ids, ids},
+                    {.step = number, .lr = 1e-3, .dropout = config.train.dropout, .seed = 1});
       };
       step(1);
       step(2);

@@ -1,6 +1,6 @@
 // N steps in one go equal k steps, an interruption, and N - k steps: bit for bit.
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,19 +23,25 @@ struct ResumeCase {
   const char* rest;
 };
 
-// 200 sentences hold about 200 windows; 9 steps of 6 samples end inside an epoch, 45 steps pass into the second.
+// 200 sentences hold about 200 windows; 9 steps of 6 samples end inside an epoch, 45 steps pass
+// into the second.
 const ResumeCase kCases[] = {
     {"plain", "steps: 9, checkpoint_every: 4, eval_every: 3", ""},
     {"dropout", "steps: 9, checkpoint_every: 5, eval_every: 0, dropout: 0.2", ""},
     {"second_epoch", "steps: 45, checkpoint_every: 40, eval_every: 0", ""},
-    {"bf16", "steps: 9, checkpoint_every: 4, eval_every: 0, precision: bf16", "layout: {recompute: full}\n"},
+    {"bf16", "steps: 9, checkpoint_every: 4, eval_every: 0, precision: bf16",
+     "layout: {recompute: full}\n"},
     {"fp16_after_overflows",
-     "steps: 12, checkpoint_every: 7, eval_every: 0, precision: fp16, loss_scale: {initial: 1e10, growth_interval: 3}", ""},
-    {"fp64", "steps: 6, checkpoint_every: 3, eval_every: 0, precision: fp64", "layout: {recompute: selective}\n"},
+     "steps: 12, checkpoint_every: 7, eval_every: 0, precision: fp16, loss_scale: {initial: 1e10, "
+     "growth_interval: 3}",
+     ""},
+    {"fp64", "steps: 6, checkpoint_every: 3, eval_every: 0, precision: fp64",
+     "layout: {recompute: selective}\n"},
 };
 
 void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
-  for (const char* file : {"model.safetensors", "optimizer/optimizer.safetensors", "trainer.json", "config.json"})
+  for (const char* file :
+       {"model.safetensors", "optimizer/optimizer.safetensors", "trainer.json", "config.json"})
     EXPECT_TRUE(read_text_file(a / file) == read_text_file(b / file)) << file;
 }
 
@@ -57,7 +63,8 @@ TEST_P(ResumeTest, ContinuesBitForBit) {
   std::sort(checkpoints.begin(), checkpoints.end());
   ASSERT_GE(checkpoints.size(), 2u);
   fs::create_directories(broken / "checkpoints");
-  fs::copy(checkpoints.front(), broken / "checkpoints" / checkpoints.front().filename(), fs::copy_options::recursive);
+  fs::copy(checkpoints.front(), broken / "checkpoints" / checkpoints.front().filename(),
+           fs::copy_options::recursive);
 
   run_training(small_config(corpus, broken, GetParam().train, GetParam().rest));
   ASSERT_EQ(last_checkpoint(broken).filename(), end.filename());
@@ -105,8 +112,10 @@ TEST_P(InterruptTest, AnInterruptedProcessContinuesBitForBit) {
   const char* train = "steps: 400, checkpoint_every: 7, eval_every: 50, dropout: 0.1";
   const fs::path whole = directory / "whole", broken = directory / "broken";
   const fs::path whole_config = directory.write("whole.yaml", small_config(corpus, whole, train));
-  const fs::path broken_config = directory.write("broken.yaml", small_config(corpus, broken, train));
-  ASSERT_EQ(wait_for(start_binary(whole_config, directory / "whole.txt")), 0) << read_text_file(directory / "whole.txt");
+  const fs::path broken_config =
+      directory.write("broken.yaml", small_config(corpus, broken, train));
+  ASSERT_EQ(wait_for(start_binary(whole_config, directory / "whole.txt")), 0)
+      << read_text_file(directory / "whole.txt");
 
   const pid_t child = start_binary(broken_config, directory / "broken.txt");
   wait_for_lines(broken / "metrics.jsonl", 20);
@@ -123,11 +132,13 @@ TEST_P(InterruptTest, AnInterruptedProcessContinuesBitForBit) {
     // The step that was under way is finished and saved.
     EXPECT_EQ(state.at("last_checkpoint").get<std::string>(), last_checkpoint(broken).string());
   }
-  ASSERT_EQ(wait_for(start_binary(broken_config, directory / "again.txt")), 0) << read_text_file(directory / "again.txt");
+  ASSERT_EQ(wait_for(start_binary(broken_config, directory / "again.txt")), 0)
+      << read_text_file(directory / "again.txt");
   expect_same_checkpoint(last_checkpoint(broken), last_checkpoint(whole));
   EXPECT_EQ(nlohmann::json::parse(read_text_file(broken / "status.json")).at("state"), "finished");
 }
-INSTANTIATE_TEST_SUITE_P(Signals, InterruptTest, testing::Values(SIGKILL, SIGTERM, SIGUSR1, SIGINT));
+INSTANTIATE_TEST_SUITE_P(Signals, InterruptTest,
+                         testing::Values(SIGKILL, SIGTERM, SIGUSR1, SIGINT));
 
 }  // namespace
 }  // namespace kintsugi

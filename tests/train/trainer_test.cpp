@@ -35,7 +35,8 @@ std::vector<double> losses_of(const fs::path& run) {
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    largest = std::max(largest, std::abs(a[i] - b[i]));
   return largest;
 }
 
@@ -46,7 +47,8 @@ class TrainerTest : public testing::Test {
                  const std::vector<std::string>& overrides = {}, int threads = 2) {
     const fs::path run = directory_ / name;
     const auto backend = make_cpu_backend(threads);
-    Trainer trainer(*backend, parse_run_config(small_config(corpus_, run, train, rest), "test.yaml", overrides));
+    Trainer trainer(*backend, parse_run_config(small_config(corpus_, run, train, rest), "test.yaml",
+                                               overrides));
     testing::internal::CaptureStdout();
     trainer.run(ResumeMode::Auto);
     testing::internal::GetCapturedStdout();
@@ -68,12 +70,15 @@ TEST_F(TrainerTest, LearnsASmallGrammar) {
               records.back().at("valid_loss").get<double>() / std::log(2.0), 1e-9);
 }
 
-// Gradients add up over micro-batches and dropout follows the global token, so the cut of a batch is invisible.
+// Gradients add up over micro-batches and dropout follows the global token, so the cut of a batch
+// is invisible.
 TEST_F(TrainerTest, MicroBatchesDoNotChangeTheRun) {
-  const std::string settings = "steps: 12, eval_every: 4, checkpoint_every: 0, dropout: 0.15, precision: fp64";
+  const std::string settings =
+      "steps: 12, eval_every: 4, checkpoint_every: 0, dropout: 0.15, precision: fp64";
   const auto whole = losses_of(train("whole", settings, "", {"batch.micro=6"}));
   for (const int micro : {1, 2, 3}) {
-    const auto cut = losses_of(train(fmt::format("micro{}", micro), settings, "", {fmt::format("batch.micro={}", micro)}));
+    const auto cut = losses_of(
+        train(fmt::format("micro{}", micro), settings, "", {fmt::format("batch.micro={}", micro)}));
     EXPECT_LT(largest_difference(whole, cut), 1e-11) << micro;
   }
 }
@@ -95,14 +100,18 @@ TEST_F(TrainerTest, SixteenBitRunsFollowTheFp32Run) {
   const std::string settings = "steps: 60, eval_every: 60, checkpoint_every: 0, precision: ";
   const double fp32 = read_metrics(train("fp32", settings + "fp32")).back().at("valid_loss");
   const double bf16 = read_metrics(train("bf16", settings + "bf16")).back().at("valid_loss");
-  const double fp16 = read_metrics(train("fp16", settings + "fp16, loss_scale: {initial: 65536}")).back().at("valid_loss");
+  const double fp16 = read_metrics(train("fp16", settings + "fp16, loss_scale: {initial: 65536}"))
+                          .back()
+                          .at("valid_loss");
   EXPECT_NEAR(bf16, fp32, 0.05);
   EXPECT_NEAR(fp16, fp32, 0.03);
 }
 
-// 2^32 overflows fp16 gradients: steps are skipped, unchanged weights included, until the scale fits.
+// 2^32 overflows fp16 gradients: steps are skipped, unchanged weights included, until the scale
+// fits.
 TEST_F(TrainerTest, AnOverflowSkipsTheStepAndHalvesTheScale) {
-  const auto records = read_metrics(train("fp16", "steps: 30, eval_every: 0, checkpoint_every: 0, precision: fp16"));
+  const auto records =
+      read_metrics(train("fp16", "steps: 30, eval_every: 0, checkpoint_every: 0, precision: fp16"));
   EXPECT_EQ(records.front().at("loss_scale").get<double>(), 4294967296.0);
   EXPECT_TRUE(records.front().at("grad_norm").is_null());
   EXPECT_EQ(records[1].at("loss_scale").get<double>(), 4294967296.0);  // hysteresis
@@ -117,9 +126,11 @@ TEST_F(TrainerTest, TokensEndARun) {
 }
 
 TEST_F(TrainerTest, OldCheckpointsGoAndLatestStays) {
-  const fs::path run = train("run", "steps: 10, eval_every: 0, checkpoint_every: 2", "", {"train.keep_checkpoints=2"});
+  const fs::path run = train("run", "steps: 10, eval_every: 0, checkpoint_every: 2", "",
+                             {"train.keep_checkpoints=2"});
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) names.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
+    names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   EXPECT_EQ(names, (std::vector<std::string>{"latest", "step-00000008", "step-00000010"}));
   EXPECT_EQ(fs::canonical(run / "checkpoints/latest").filename(), "step-00000010");
@@ -127,7 +138,8 @@ TEST_F(TrainerTest, OldCheckpointsGoAndLatestStays) {
 
 TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   const fs::path run = train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
-  const fs::path file = fs::canonical(run / "checkpoints/latest") / "optimizer/optimizer.safetensors";
+  const fs::path file =
+      fs::canonical(run / "checkpoints/latest") / "optimizer/optimizer.safetensors";
   std::string content = read_text_file(file);
   content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
   write_file_atomically(file, content);
@@ -136,14 +148,16 @@ TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
     FAIL() << "the damage went unnoticed";
   } catch (const UserError& error) {
     testing::internal::GetCapturedStdout();
-    EXPECT_NE(std::string(error.what()).find("optimizer.safetensors does not match its checksum"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("optimizer.safetensors does not match its checksum"),
+              std::string::npos)
         << error.what();
   }
 }
 
 TEST_F(TrainerTest, AnotherModelIsNotContinued) {
   train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
-  EXPECT_THROW(train("run", "steps: 4, eval_every: 0, checkpoint_every: 0", "", {"model.layers=3"}), UserError);
+  EXPECT_THROW(train("run", "steps: 4, eval_every: 0, checkpoint_every: 0", "", {"model.layers=3"}),
+               UserError);
   testing::internal::GetCapturedStdout();
 }
 
@@ -152,7 +166,8 @@ TEST_F(TrainerTest, ARunThatCannotFitIsRefusedBeforeAnythingIsWritten) {
   const std::string yaml = small_config(corpus_, directory_ / "huge", "steps: 5");
   try {
     Trainer(*backend, parse_run_config(yaml, "test.yaml",
-                                       {"model.hidden_size=65536", "model.layers=200", "model.heads=512", "model.kv_heads=512"}));
+                                       {"model.hidden_size=65536", "model.layers=200",
+                                        "model.heads=512", "model.kv_heads=512"}));
     FAIL() << "accepted";
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("this run needs"), std::string::npos);
@@ -162,7 +177,8 @@ TEST_F(TrainerTest, ARunThatCannotFitIsRefusedBeforeAnythingIsWritten) {
 
 TEST_F(TrainerTest, ShardsAreListedAndReadBack) {
   const auto backend = make_cpu_backend(1);
-  const RunConfig config = parse_run_config(small_config(corpus_, directory_ / "run", "steps: 2"), "test.yaml");
+  const RunConfig config =
+      parse_run_config(small_config(corpus_, directory_ / "run", "steps: 2"), "test.yaml");
   Engine engine(*backend, *backend, engine_options(config));
   engine.initialize(1);
   fs::create_directories(directory_ / "checkpoints");
@@ -204,7 +220,8 @@ TEST_F(TrainerTest, AFailedSaveLeavesThePreviousCheckpoint) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
   const std::string message = read_text_file(directory_ / "err.txt");
-  EXPECT_NE(message.find("was not saved, the ones before it are untouched"), std::string::npos) << message;
+  EXPECT_NE(message.find("was not saved, the ones before it are untouched"), std::string::npos)
+      << message;
   EXPECT_EQ(fs::canonical(run / "checkpoints/latest"), before);
   for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
     EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
@@ -214,7 +231,8 @@ TEST_F(TrainerTest, AFailedSaveLeavesThePreviousCheckpoint) {
 
 TEST_F(TrainerTest, ADirectoryThatCannotBeMadeIsAFailure) {
   const auto backend = make_cpu_backend(1);
-  Trainer trainer(*backend, parse_run_config(small_config(corpus_, "/proc/kintsugi", "steps: 2"), "test.yaml"));
+  Trainer trainer(
+      *backend, parse_run_config(small_config(corpus_, "/proc/kintsugi", "steps: 2"), "test.yaml"));
   EXPECT_THROW(trainer.run(ResumeMode::Auto), Failure);
 }
 

@@ -17,13 +17,15 @@ struct Step {
         eps(static_cast<A>(o.eps)),
         shrink(static_cast<A>(1.0 - o.lr * o.weight_decay)),
         rate(static_cast<A>(o.lr / (1.0 - std::pow(o.beta1, static_cast<double>(o.step))))),
-        correction(static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, static_cast<double>(o.step))))) {}
+        correction(
+            static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, static_cast<double>(o.step))))) {
+  }
   A beta1, beta2, rest1, rest2, eps, shrink, rate, correction;
 };
 
 template <class T, class M, class A>
-void update(T* weight, A* master, M* moment1, M* moment2, const A* gradient, A scale, const Step<A>& s,
-            std::int64_t begin, std::int64_t end) {
+void update(T* weight, A* master, M* moment1, M* moment2, const A* gradient, A scale,
+            const Step<A>& s, std::int64_t begin, std::int64_t end) {
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const A g = gradient[i] * scale;
@@ -39,8 +41,8 @@ void update(T* weight, A* master, M* moment1, M* moment2, const A* gradient, A s
 
 }  // namespace
 
-void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2, Tensor gradient,
-                       Tensor gradient_scale, const AdamWOptions& options) {
+void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
+                       Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
   const std::int64_t n = weight.elements();
   KINTSUGI_CHECK(master.elements() == n && moment1.elements() == n && moment2.elements() == n &&
                      gradient.elements() == n,
@@ -53,11 +55,11 @@ void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor mome
     pool_.run_ranges(n, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
       if constexpr (std::is_same_v<A, float>) {
         if (moment1.dtype() == DType::BF16)
-          return update(weight.as<T>(), master.as<A>(), moment1.as<bf16>(), moment2.as<bf16>(), gradient.as<A>(),
-                        scale, step, begin, end);
+          return update(weight.as<T>(), master.as<A>(), moment1.as<bf16>(), moment2.as<bf16>(),
+                        gradient.as<A>(), scale, step, begin, end);
       }
-      update(weight.as<T>(), master.as<A>(), moment1.as<A>(), moment2.as<A>(), gradient.as<A>(), scale, step, begin,
-             end);
+      update(weight.as<T>(), master.as<A>(), moment1.as<A>(), moment2.as<A>(), gradient.as<A>(),
+             scale, step, begin, end);
     });
   });
 }

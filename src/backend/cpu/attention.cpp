@@ -1,5 +1,5 @@
-// Tiled attention (the flash algorithm): 64 x 64 tiles of scores, an online softmax forward, and a backward that rebuilds
-// each tile from the log-sum-exp. The (queries, keys) matrix never exists.
+// Tiled attention (the flash algorithm): 64 x 64 tiles of scores, an online softmax forward, and a
+// backward that rebuilds each tile from the log-sum-exp. The (queries, keys) matrix never exists.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -31,19 +31,22 @@ struct Tile {
 };
 
 template <class T, class A>
-Tile<A> load_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim, A* buffer) {
+Tile<A> load_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim,
+                  A* buffer) {
   if constexpr (std::is_same_v<T, A>) {
     return {head.row(first), head.ld};
   } else {
     for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < dim; ++j) buffer[i * dim + j] = static_cast<A>(head.row(first + i)[j]);
+      for (std::int64_t j = 0; j < dim; ++j)
+        buffer[i * dim + j] = static_cast<A>(head.row(first + i)[j]);
     return {buffer, dim};
   }
 }
 
 template <class A>
-void product(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_t k, const Tile<A>& a, bool transpose_a,
-             const Tile<A>& b, bool transpose_b, A alpha, A beta) {
+void product(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_t k,
+             const Tile<A>& a, bool transpose_a, const Tile<A>& b, bool transpose_b, A alpha,
+             A beta) {
   gemm(GemmArguments<A>{.transpose_a = transpose_a,
                         .transpose_b = transpose_b,
                         .m = m,
@@ -62,13 +65,16 @@ void product(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_
 // Which keys a query sees, and what ALiBi adds for this head.
 template <class A>
 struct Mask {
-  Mask(const AttentionOptions& options, std::int64_t batch, std::int64_t head, std::int64_t queries, std::int64_t keys)
+  Mask(const AttentionOptions& options, std::int64_t batch, std::int64_t head, std::int64_t queries,
+       std::int64_t keys)
       : offset(keys - queries),
         slope(options.alibi_slopes ? static_cast<A>(options.alibi_slopes.as<float>()[head]) : A(0)),
-        start(options.document_start
-                  ? options.document_start.as<std::int32_t>() + batch * options.document_start.stride(0)
-                  : nullptr) {}
-  std::int64_t first_key(std::int64_t query) const { return start == nullptr ? 0 : start[query + offset]; }
+        start(options.document_start ? options.document_start.as<std::int32_t>() +
+                                           batch * options.document_start.stride(0)
+                                     : nullptr) {}
+  std::int64_t first_key(std::int64_t query) const {
+    return start == nullptr ? 0 : start[query + offset];
+  }
   std::int64_t last_key(std::int64_t query) const { return query + offset; }
   // The tile row's visible columns [begin, end) for keys key0 … key0 + columns - 1.
   std::int64_t begin(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
@@ -77,7 +83,8 @@ struct Mask {
   std::int64_t end(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
     return std::clamp<std::int64_t>(last_key(query) + 1 - key0, 0, columns);
   }
-  // The first key tile that any of the queries sees: document starts never decrease along a sequence.
+  // The first key tile that any of the queries sees: document starts never decrease along a
+  // sequence.
   std::int64_t first_tile(std::int64_t query0) const { return first_key(query0) / kTile * kTile; }
 
   std::int64_t offset;
@@ -89,17 +96,19 @@ template <class A>
 void add_alibi(A* scores, std::int64_t rows, std::int64_t columns, std::int64_t key0, A slope) {
   if (slope == A(0)) return;
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j) scores[i * kTile + j] += slope * static_cast<A>(key0 + j);
+    for (std::int64_t j = 0; j < columns; ++j)
+      scores[i * kTile + j] += slope * static_cast<A>(key0 + j);
 }
 
 template <class T>
-void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, const Head<T>& k, const Head<T>& v,
-                  const Mask<Accumulator<T>>& mask, std::int64_t query0, std::int64_t rows, std::int64_t keys,
-                  std::int64_t dim, Accumulator<T> scale, Accumulator<T>* scratch) {
+void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, const Head<T>& k,
+                  const Head<T>& v, const Mask<Accumulator<T>>& mask, std::int64_t query0,
+                  std::int64_t rows, std::int64_t keys, std::int64_t dim, Accumulator<T> scale,
+                  Accumulator<T>* scratch) {
   using A = Accumulator<T>;
-  A* scores = scratch;                   // (64, 64)
-  A* result = scores + kTile * kTile;    // (64, dim)
-  A* buffer_q = result + kTile * dim;    // (64, dim) each, for widened tiles
+  A* scores = scratch;                 // (64, 64)
+  A* result = scores + kTile * kTile;  // (64, dim)
+  A* buffer_q = result + kTile * dim;  // (64, dim) each, for widened tiles
   A* buffer_kv = buffer_q + kTile * dim;
   A running_max[kTile], running_sum[kTile];
   std::fill(running_max, running_max + rows, -std::numeric_limits<A>::infinity());
@@ -110,12 +119,13 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
   const std::int64_t key_end = std::min(keys, mask.last_key(query0 + rows - 1) + 1);
   for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
     const std::int64_t columns = std::min(kTile, key_end - key0);
-    product(scores, kTile, rows, columns, dim, tile_q, false, load_tile<T, A>(k, key0, columns, dim, buffer_kv), true,
-            scale, A(0));
+    product(scores, kTile, rows, columns, dim, tile_q, false,
+            load_tile<T, A>(k, key0, columns, dim, buffer_kv), true, scale, A(0));
     add_alibi(scores, rows, columns, key0, mask.slope);
     for (std::int64_t i = 0; i < rows; ++i) {
       A* s = scores + i * kTile;
-      const std::int64_t begin = mask.begin(query0 + i, key0, columns), end = mask.end(query0 + i, key0, columns);
+      const std::int64_t begin = mask.begin(query0 + i, key0, columns),
+                         end = mask.end(query0 + i, key0, columns);
       A largest = running_max[i];
 #pragma omp simd reduction(max : largest)
       for (std::int64_t j = begin; j < end; ++j) largest = std::max(largest, s[j]);
@@ -139,22 +149,25 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
   }
   for (std::int64_t i = 0; i < rows; ++i) {
     const A inverse = A(1) / running_sum[i];
-    for (std::int64_t d = 0; d < dim; ++d) out.row(query0 + i)[d] = static_cast<T>(result[i * dim + d] * inverse);
+    for (std::int64_t d = 0; d < dim; ++d)
+      out.row(query0 + i)[d] = static_cast<T>(result[i * dim + d] * inverse);
     lse[query0 + i] = running_max[i] + std::log(running_sum[i]);
   }
 }
 
-// Adds one query head's share to dk and dv (both (keys, dim) in accumulator precision) and writes its dq.
+// Adds one query head's share to dk and dv (both (keys, dim) in accumulator precision) and writes
+// its dq.
 template <class T>
-void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, const Head<T>& dout, const Head<T>& out,
-                   const Accumulator<T>* lse, const Head<T>& q, const Head<T>& k, const Head<T>& v,
-                   const Mask<Accumulator<T>>& mask, std::int64_t queries, std::int64_t keys, std::int64_t dim,
-                   Accumulator<T> scale, Accumulator<T>* scratch) {
+void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, const Head<T>& dout,
+                   const Head<T>& out, const Accumulator<T>* lse, const Head<T>& q,
+                   const Head<T>& k, const Head<T>& v, const Mask<Accumulator<T>>& mask,
+                   std::int64_t queries, std::int64_t keys, std::int64_t dim, Accumulator<T> scale,
+                   Accumulator<T>* scratch) {
   using A = Accumulator<T>;
-  A* probabilities = scratch;                   // (64, 64)
-  A* dscores = probabilities + kTile * kTile;   // (64, 64)
-  A* dquery = dscores + kTile * kTile;          // (64, dim)
-  A* buffer_q = dquery + kTile * dim;           // (64, dim) each, for widened tiles
+  A* probabilities = scratch;                  // (64, 64)
+  A* dscores = probabilities + kTile * kTile;  // (64, 64)
+  A* dquery = dscores + kTile * kTile;         // (64, dim)
+  A* buffer_q = dquery + kTile * dim;          // (64, dim) each, for widened tiles
   A* buffer_do = buffer_q + kTile * dim;
   A* buffer_k = buffer_do + kTile * dim;
   A* buffer_v = buffer_k + kTile * dim;
@@ -195,12 +208,15 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
         std::fill(p + end, p + columns, A(0));
         std::fill(ds + end, ds + columns, A(0));
       }
-      product(dv + key0 * dim, dim, columns, dim, rows, {probabilities, kTile}, true, tile_do, false, A(1), A(1));
-      product(dk + key0 * dim, dim, columns, dim, rows, {dscores, kTile}, true, tile_q, false, A(1), A(1));
+      product(dv + key0 * dim, dim, columns, dim, rows, {probabilities, kTile}, true, tile_do,
+              false, A(1), A(1));
+      product(dk + key0 * dim, dim, columns, dim, rows, {dscores, kTile}, true, tile_q, false, A(1),
+              A(1));
       product(dquery, dim, rows, dim, columns, {dscores, kTile}, false, tile_k, false, A(1), A(1));
     }
     for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t d = 0; d < dim; ++d) dq.row(query0 + i)[d] = static_cast<T>(dquery[i * dim + d]);
+      for (std::int64_t d = 0; d < dim; ++d)
+        dq.row(query0 + i)[d] = static_cast<T>(dquery[i * dim + d]);
   }
 }
 
@@ -212,8 +228,9 @@ struct Sizes {
         dim(q.extent(3)),
         keys(k.extent(1)),
         kv_heads(k.extent(2)) {
-    KINTSUGI_CHECK(queries <= keys && heads % kv_heads == 0 && k.extent(3) == dim && k.extent(0) == batch,
-                   "attention of queries {} over keys {}", to_string(q.shape()), to_string(k.shape()));
+    KINTSUGI_CHECK(
+        queries <= keys && heads % kv_heads == 0 && k.extent(3) == dim && k.extent(0) == batch,
+        "attention of queries {} over keys {}", to_string(q.shape()), to_string(k.shape()));
   }
   std::int64_t batch, queries, heads, dim, keys, kv_heads;
 };
@@ -228,18 +245,21 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
     using A = Accumulator<T>;
     pool_.run(n.batch * n.heads * tiles, [&](std::int64_t task, int thread) {
       const std::int64_t b = task / tiles / n.heads, h = task / tiles % n.heads;
-      const std::int64_t query0 = (tiles - 1 - task % tiles) * kTile;  // longest rows first: better balance
-      forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + (b * n.heads + h) * n.queries, Head<T>(q, b, h),
-                      Head<T>(k, b, h / group), Head<T>(v, b, h / group),
-                      Mask<A>(options, b, h, n.queries, n.keys), query0, std::min(kTile, n.queries - query0), n.keys,
-                      n.dim, static_cast<A>(options.scale),
+      const std::int64_t query0 =
+          (tiles - 1 - task % tiles) * kTile;  // longest rows first: better balance
+      forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + (b * n.heads + h) * n.queries,
+                      Head<T>(q, b, h), Head<T>(k, b, h / group), Head<T>(v, b, h / group),
+                      Mask<A>(options, b, h, n.queries, n.keys), query0,
+                      std::min(kTile, n.queries - query0), n.keys, n.dim,
+                      static_cast<A>(options.scale),
                       scratch<A>(thread, kTile * kTile + 3 * kTile * n.dim));
     });
   });
 }
 
-void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                                    Tensor k, Tensor v, const AttentionOptions& options) {
+void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
+                                    Tensor lse, Tensor q, Tensor k, Tensor v,
+                                    const AttentionOptions& options) {
   const Sizes n(q, k);
   const std::int64_t group = n.heads / n.kv_heads;
   visit_float(q.dtype(), [&]<class T>() {
@@ -251,8 +271,9 @@ void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
       std::fill(dkey, dkey + 2 * sums, A(0));
       for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)
         backward_head<T>(Head<T>(dq, b, h), dkey, dvalue, Head<T>(dout, b, h), Head<T>(out, b, h),
-                         lse.as<A>() + (b * n.heads + h) * n.queries, Head<T>(q, b, h), Head<T>(k, b, kv),
-                         Head<T>(v, b, kv), Mask<A>(options, b, h, n.queries, n.keys), n.queries, n.keys, n.dim,
+                         lse.as<A>() + (b * n.heads + h) * n.queries, Head<T>(q, b, h),
+                         Head<T>(k, b, kv), Head<T>(v, b, kv),
+                         Mask<A>(options, b, h, n.queries, n.keys), n.queries, n.keys, n.dim,
                          static_cast<A>(options.scale), dvalue + sums);
       const Head<T> dk_out(dk, b, kv), dv_out(dv, b, kv);
       for (std::int64_t token = 0; token < n.keys; ++token)

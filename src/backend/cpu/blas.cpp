@@ -28,15 +28,17 @@ blasint narrow(std::int64_t value) { return static_cast<blasint>(value); }
 
 void gemm(const GemmArguments<float>& g) {
   timed([&] {
-    cblas_sgemm(CblasRowMajor, flag(g.transpose_a), flag(g.transpose_b), narrow(g.m), narrow(g.n), narrow(g.k),
-                g.alpha, g.a, narrow(g.lda), g.b, narrow(g.ldb), g.beta, g.c, narrow(g.ldc));
+    cblas_sgemm(CblasRowMajor, flag(g.transpose_a), flag(g.transpose_b), narrow(g.m), narrow(g.n),
+                narrow(g.k), g.alpha, g.a, narrow(g.lda), g.b, narrow(g.ldb), g.beta, g.c,
+                narrow(g.ldc));
   });
 }
 
 void gemm(const GemmArguments<double>& g) {
   timed([&] {
-    cblas_dgemm(CblasRowMajor, flag(g.transpose_a), flag(g.transpose_b), narrow(g.m), narrow(g.n), narrow(g.k),
-                g.alpha, g.a, narrow(g.lda), g.b, narrow(g.ldb), g.beta, g.c, narrow(g.ldc));
+    cblas_dgemm(CblasRowMajor, flag(g.transpose_a), flag(g.transpose_b), narrow(g.m), narrow(g.n),
+                narrow(g.k), g.alpha, g.a, narrow(g.lda), g.b, narrow(g.ldb), g.beta, g.c,
+                narrow(g.ldc));
   });
 }
 

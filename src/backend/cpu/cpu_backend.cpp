@@ -29,14 +29,16 @@ std::unique_ptr<Backend> make_cpu_backend(int threads) {
   return std::make_unique<CpuBackend>(threads > 0 ? threads : usable_cores());
 }
 
-CpuBackend::CpuBackend(int threads) : pool_(threads), scratch_(static_cast<std::size_t>(pool_.threads())) {
+CpuBackend::CpuBackend(int threads)
+    : pool_(threads), scratch_(static_cast<std::size_t>(pool_.threads())) {
   use_one_blas_thread();
 }
 
 void* CpuBackend::allocate(std::size_t bytes) {
   void* address = ::operator new(bytes, std::align_val_t(kAlignment), std::nothrow);
   if (address == nullptr)
-    failure("no memory for {} (about {} is free on this machine)", format_bytes(static_cast<double>(bytes)),
+    failure("no memory for {} (about {} is free on this machine)",
+            format_bytes(static_cast<double>(bytes)),
             format_bytes(static_cast<double>(available_bytes())));
   return address;
 }
@@ -46,8 +48,8 @@ void CpuBackend::release(void* address, std::size_t) noexcept {
 }
 
 std::string CpuBackend::description() const {
-  return fmt::format("cpu: {} thread{}, OpenBLAS on {}", pool_.threads(), pool_.threads() == 1 ? "" : "s",
-                     blas_core_name());
+  return fmt::format("cpu: {} thread{}, OpenBLAS on {}", pool_.threads(),
+                     pool_.threads() == 1 ? "" : "s", blas_core_name());
 }
 
 Backend::Peak CpuBackend::peak_flops(DType dtype) {
@@ -62,7 +64,9 @@ Backend::Peak CpuBackend::peak_flops(DType dtype) {
   fill(a, 1.0);
   fill(b, 1.0);
   const auto now = [] { return std::chrono::steady_clock::now(); };
-  const auto seconds = [](auto begin, auto end) { return std::chrono::duration<double>(end - begin).count(); };
+  const auto seconds = [](auto begin, auto end) {
+    return std::chrono::duration<double>(end - begin).count();
+  };
   double best = 0;
   for (const auto begin = now(); seconds(begin, now()) < kSeconds;) {
     const auto start = now();

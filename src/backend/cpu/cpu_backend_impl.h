@@ -35,13 +35,14 @@ class CpuBackend final : public Backend {
                          Tensor residual_gradient) override;
   void layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
                           double eps) override;
-  void layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x, Tensor weight,
-                           Tensor mean, Tensor rstd, Tensor residual_gradient) override;
+  void layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                           Tensor weight, Tensor mean, Tensor rstd,
+                           Tensor residual_gradient) override;
 
   void attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                          const AttentionOptions& options) override;
-  void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                          Tensor k, Tensor v, const AttentionOptions& options) override;
+  void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                          Tensor q, Tensor k, Tensor v, const AttentionOptions& options) override;
   void rope(Tensor x, Tensor table, Tensor positions, bool inverse) override;
 
   void swiglu_forward(Tensor out, Tensor gate_up) override;
@@ -62,7 +63,8 @@ class CpuBackend final : public Backend {
              Tensor gradient_scale, const AdamWOptions& options) override;
 
  private:
-  // Scratch of one thread, grown to the largest request seen: nothing is allocated once every shape has been met.
+  // Scratch of one thread, grown to the largest request seen: nothing is allocated once every shape
+  // has been met.
   template <class R>
   R* scratch(int thread, std::int64_t elements) {
     std::vector<std::byte>& buffer = scratch_[static_cast<std::size_t>(thread)];
@@ -71,10 +73,12 @@ class CpuBackend final : public Backend {
     return reinterpret_cast<R*>(buffer.data());
   }
 
-  // Column sums in a fixed order: rows are cut into a fixed number of pieces whatever the thread count, each piece adds up
-  // its own `width` columns of `outputs` sums, and the pieces are added in order.
+  // Column sums in a fixed order: rows are cut into a fixed number of pieces whatever the thread
+  // count, each piece adds up its own `width` columns of `outputs` sums, and the pieces are added
+  // in order.
   template <class A, class F>
-  void reduce_columns(std::int64_t rows, std::int64_t width, int outputs, A* const* targets, const F& piece);
+  void reduce_columns(std::int64_t rows, std::int64_t width, int outputs, A* const* targets,
+                      const F& piece);
 
   // The sum of piece(begin, end) over [0, n) cut at fixed places.
   template <class F>

@@ -7,7 +7,8 @@
 
 namespace kintsugi {
 
-void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets, double gradient_scale) {
+void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
+                               double gradient_scale) {
   const std::int64_t rows = logits.extent(0), vocabulary = logits.extent(1);
   KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows, "losses {} of logits {}",
                  to_string(losses.shape()), to_string(logits.shape()));
@@ -25,10 +26,13 @@ void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets, dou
         }
         A largest = static_cast<A>(z[0]), total = 0;
 #pragma omp simd reduction(max : largest)
-        for (std::int64_t i = 0; i < vocabulary; ++i) largest = std::max(largest, static_cast<A>(z[i]));
+        for (std::int64_t i = 0; i < vocabulary; ++i)
+          largest = std::max(largest, static_cast<A>(z[i]));
 #pragma omp simd reduction(+ : total)
-        for (std::int64_t i = 0; i < vocabulary; ++i) total += vector_exp(static_cast<A>(z[i]) - largest);
-        // Relative to the largest logit throughout: the logarithm of the sum would vanish beside a large one.
+        for (std::int64_t i = 0; i < vocabulary; ++i)
+          total += vector_exp(static_cast<A>(z[i]) - largest);
+        // Relative to the largest logit throughout: the logarithm of the sum would vanish beside a
+        // large one.
         const A target_logit = static_cast<A>(z[target[row]]) - largest;
         loss[row] = std::log(total) - target_logit;
         if (gradient_scale == 0) continue;

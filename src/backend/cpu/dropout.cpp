@@ -1,4 +1,5 @@
-// Dropout whose mask is a function of the key and of the global element: never stored, the same in every layout.
+// Dropout whose mask is a function of the key and of the global element: never stored, the same in
+// every layout.
 #include "backend/cpu/cpu_backend_impl.h"
 #include "core/philox.h"
 
@@ -6,7 +7,8 @@ namespace kintsugi {
 
 void CpuBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
   const std::int64_t rows = x.extent(0), width = x.extent(1);
-  KINTSUGI_CHECK(options.probability >= 0 && options.probability < 1, "dropout probability {}", options.probability);
+  KINTSUGI_CHECK(options.probability >= 0 && options.probability < 1, "dropout probability {}",
+                 options.probability);
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const A keep = A(1) / (A(1) - static_cast<A>(options.probability));

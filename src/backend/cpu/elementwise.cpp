@@ -25,8 +25,8 @@ D convert(S value) {
 }  // namespace
 
 void CpuBackend::copy(Tensor destination, Tensor source) {
-  KINTSUGI_CHECK(destination.shape() == source.shape(), "copy of {} to {}", to_string(source.shape()),
-                 to_string(destination.shape()));
+  KINTSUGI_CHECK(destination.shape() == source.shape(), "copy of {} to {}",
+                 to_string(source.shape()), to_string(destination.shape()));
   if (destination.contiguous() && source.contiguous()) {
     destination = destination.view({1, destination.elements()});
     source = source.view({1, source.elements()});
@@ -59,8 +59,9 @@ void CpuBackend::fill(Tensor x, double value) {
   visit_float(x.dtype(), [&]<class T>() {
     const T v = static_cast<T>(static_cast<Accumulator<T>>(value));
     T* data = x.as<T>();
-    pool_.run_ranges(x.elements(), 1 << 14,
-                     [&](std::int64_t begin, std::int64_t end, int) { std::fill(data + begin, data + end, v); });
+    pool_.run_ranges(x.elements(), 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
+      std::fill(data + begin, data + end, v);
+    });
   });
 }
 

@@ -15,13 +15,15 @@ void CpuBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool ac
         const T* from = table.as<T>() + id[token] * table.stride(0);
         T* to = out.as<T>() + token * out.stride(0);
         for (std::int64_t i = 0; i < width; ++i)
-          to[i] = accumulate ? static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i])) : from[i];
+          to[i] = accumulate ? static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]))
+                             : from[i];
       }
     });
   });
 }
 
-// Each task owns the rows id % tasks of the table, so every row is summed by one thread in token order.
+// Each task owns the rows id % tasks of the table, so every row is summed by one thread in token
+// order.
 void CpuBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout) {
   const std::int64_t tokens = dout.extent(0), width = dout.extent(1);
   visit_float(dout.dtype(), [&]<class T>() {

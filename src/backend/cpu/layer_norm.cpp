@@ -7,8 +7,8 @@
 
 namespace kintsugi {
 
-void CpuBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
-                                    double eps) {
+void CpuBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                    Tensor bias, double eps) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), out(y);
@@ -33,15 +33,17 @@ void CpuBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x
         scale[row] = r;
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i)
-          to[i] = static_cast<T>((static_cast<A>(from[i]) - m) * r * static_cast<A>(w[i]) + static_cast<A>(b[i]));
+          to[i] = static_cast<T>((static_cast<A>(from[i]) - m) * r * static_cast<A>(w[i]) +
+                                 static_cast<A>(b[i]));
       }
     });
   });
 }
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - mean(g) - h * mean(g * h)).
-void CpuBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x, Tensor weight,
-                                     Tensor mean, Tensor rstd, Tensor residual_gradient) {
+void CpuBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                     Tensor weight, Tensor mean, Tensor rstd,
+                                     Tensor residual_gradient) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy), residual(residual_gradient ? residual_gradient : dx);
@@ -50,31 +52,33 @@ void CpuBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Te
     const T* w = weight.as<T>();
     const A *means = mean.as<A>(), *scale = rstd.as<A>();
     A* const targets[2] = {dweight.as<A>(), dbias.as<A>()};
-    reduce_columns<A>(in.count, width, 2, targets, [&](std::int64_t begin, std::int64_t end, A* sums) {
-      A *dw = sums, *db = sums + width;
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T *from = in[row], *gradient = dout[row], *extra = residual[row];
-        T* to = din[row];
-        const A m = means[row], r = scale[row];
-        A total = 0, dot = 0;
+    reduce_columns<A>(
+        in.count, width, 2, targets, [&](std::int64_t begin, std::int64_t end, A* sums) {
+          A *dw = sums, *db = sums + width;
+          for (std::int64_t row = begin; row < end; ++row) {
+            const T *from = in[row], *gradient = dout[row], *extra = residual[row];
+            T* to = din[row];
+            const A m = means[row], r = scale[row];
+            A total = 0, dot = 0;
 #pragma omp simd reduction(+ : total, dot)
-        for (std::int64_t i = 0; i < width; ++i) {
-          const A h = (static_cast<A>(from[i]) - m) * r, d = static_cast<A>(gradient[i]);
-          const A g = d * static_cast<A>(w[i]);
-          dw[i] += d * h;
-          db[i] += d;
-          total += g;
-          dot += g * h;
-        }
-        const A mean_g = total / static_cast<A>(width), mean_gh = dot / static_cast<A>(width);
+            for (std::int64_t i = 0; i < width; ++i) {
+              const A h = (static_cast<A>(from[i]) - m) * r, d = static_cast<A>(gradient[i]);
+              const A g = d * static_cast<A>(w[i]);
+              dw[i] += d * h;
+              db[i] += d;
+              total += g;
+              dot += g * h;
+            }
+            const A mean_g = total / static_cast<A>(width), mean_gh = dot / static_cast<A>(width);
 #pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) {
-          const A h = (static_cast<A>(from[i]) - m) * r;
-          const A value = r * (static_cast<A>(gradient[i]) * static_cast<A>(w[i]) - mean_g - h * mean_gh);
-          to[i] = static_cast<T>(adds ? static_cast<A>(extra[i]) + value : value);
-        }
-      }
-    });
+            for (std::int64_t i = 0; i < width; ++i) {
+              const A h = (static_cast<A>(from[i]) - m) * r;
+              const A value =
+                  r * (static_cast<A>(gradient[i]) * static_cast<A>(w[i]) - mean_g - h * mean_gh);
+              to[i] = static_cast<T>(adds ? static_cast<A>(extra[i]) + value : value);
+            }
+          }
+        });
   });
 }
 

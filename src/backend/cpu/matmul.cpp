@@ -1,5 +1,6 @@
-// Matrix products: rows of the result are cut into tiles, one single-threaded BLAS call per tile. 16-bit operands are
-// widened tile by tile, so only a few hundred kilobytes per thread are ever in fp32.
+// Matrix products: rows of the result are cut into tiles, one single-threaded BLAS call per tile.
+// 16-bit operands are widened tile by tile, so only a few hundred kilobytes per thread are ever in
+// fp32.
 #include <algorithm>
 
 #include "backend/cpu/blas.h"
@@ -16,13 +17,16 @@ struct Tiling {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// About 256 rows a tile: the tile of c stays in cache between its first write and the product, and packing the shared
-// operand once per tile costs under one percent. Few rows (decoding) are cut along the columns instead.
+// About 256 rows a tile: the tile of c stays in cache between its first write and the product, and
+// packing the shared operand once per tile costs under one percent. Few rows (decoding) are cut
+// along the columns instead.
 Tiling tile(std::int64_t m, std::int64_t n, int threads) {
   Tiling t{};
   t.rows = std::clamp<std::int64_t>(ceil_div(ceil_div(m, threads), 8) * 8, 8, 256);
   t.row_tiles = ceil_div(m, t.rows);
-  t.column_tiles = t.row_tiles >= threads ? 1 : std::min<std::int64_t>(ceil_div(threads, t.row_tiles), ceil_div(n, 16));
+  t.column_tiles = t.row_tiles >= threads
+                       ? 1
+                       : std::min<std::int64_t>(ceil_div(threads, t.row_tiles), ceil_div(n, 16));
   t.columns = ceil_div(ceil_div(n, t.column_tiles), 8) * 8;
   t.column_tiles = ceil_div(n, t.columns);
   return t;
@@ -39,28 +43,33 @@ struct Operand {
 };
 
 template <class T, class R>
-void widen(R* out, std::int64_t ld_out, const T* in, std::int64_t ld_in, std::int64_t rows, std::int64_t columns) {
+void widen(R* out, std::int64_t ld_out, const T* in, std::int64_t ld_in, std::int64_t rows,
+           std::int64_t columns) {
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j) out[i * ld_out + j] = static_cast<R>(in[i * ld_in + j]);
+    for (std::int64_t j = 0; j < columns; ++j)
+      out[i * ld_out + j] = static_cast<R>(in[i * ld_in + j]);
 }
 
 // What a tile of c holds before the product is added.
 template <class T, class R>
-void start_tile(R* out, std::int64_t ld_out, std::int64_t row, std::int64_t rows, std::int64_t column,
-                std::int64_t columns, const MatmulOptions& o) {
+void start_tile(R* out, std::int64_t ld_out, std::int64_t row, std::int64_t rows,
+                std::int64_t column, std::int64_t columns, const MatmulOptions& o) {
   const T* bias = o.bias ? o.bias.as<T>() + column : nullptr;
   for (std::int64_t i = 0; i < rows; ++i) {
     R* to = out + i * ld_out;
-    const T* residual = o.residual ? o.residual.as<T>() + (row + i) * o.residual.stride(0) + column : nullptr;
+    const T* residual =
+        o.residual ? o.residual.as<T>() + (row + i) * o.residual.stride(0) + column : nullptr;
     for (std::int64_t j = 0; j < columns; ++j)
-      to[j] = (bias ? static_cast<R>(bias[j]) : R(0)) + (residual ? static_cast<R>(residual[j]) : R(0));
+      to[j] =
+          (bias ? static_cast<R>(bias[j]) : R(0)) + (residual ? static_cast<R>(residual[j]) : R(0));
   }
 }
 
 // fp32 and fp64: straight from the operands.
 template <class R>
-void matmul_tile(const Tensor& c, const Operand& a, const Operand& b, const MatmulOptions& o, std::int64_t k,
-                 std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+void matmul_tile(const Tensor& c, const Operand& a, const Operand& b, const MatmulOptions& o,
+                 std::int64_t k, std::int64_t row, std::int64_t rows, std::int64_t column,
+                 std::int64_t columns) {
   R* out = c.as<R>() + row * c.stride(0) + column;
   const bool in_place = o.residual && o.residual.data() == c.data();
   const bool started = (o.bias || o.residual) && !(in_place && !o.bias);
@@ -81,13 +90,14 @@ void matmul_tile(const Tensor& c, const Operand& a, const Operand& b, const Matm
 
 constexpr std::int64_t kWideColumns = 256;
 constexpr std::int64_t kWideDepth = 512;
-constexpr std::int64_t kWideScratch = 256 * kWideDepth + kWideDepth * kWideColumns + 256 * kWideColumns;
+constexpr std::int64_t kWideScratch =
+    256 * kWideDepth + kWideDepth * kWideColumns + 256 * kWideColumns;
 
 // 16-bit operands: widen a block of each, multiply, and round once into c.
 template <class T, class C>
-void matmul_tile_wide(const Tensor& c, const Operand& a, const Operand& b, const MatmulOptions& o, std::int64_t k,
-                      std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t columns,
-                      float* scratch) {
+void matmul_tile_wide(const Tensor& c, const Operand& a, const Operand& b, const MatmulOptions& o,
+                      std::int64_t k, std::int64_t row, std::int64_t rows, std::int64_t first,
+                      std::int64_t columns, float* scratch) {
   float* wide_a = scratch;
   float* wide_b = wide_a + 256 * kWideDepth;
   float* wide_c = wide_b + kWideDepth * kWideColumns;
@@ -127,16 +137,19 @@ void matmul_tile_wide(const Tensor& c, const Operand& a, const Operand& b, const
 void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
   const Operand left{a, o.transpose_a}, right{b, o.transpose_b};
   const std::int64_t m = c.extent(0), n = c.extent(1), k = a.extent(o.transpose_a ? 0 : 1);
-  KINTSUGI_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2 && a.extent(o.transpose_a ? 1 : 0) == m &&
-                     b.extent(o.transpose_b ? 0 : 1) == n && b.extent(o.transpose_b ? 1 : 0) == k,
-                 "matmul {} = {}{} x {}{}", to_string(c.shape()), to_string(a.shape()), o.transpose_a ? "^T" : "",
-                 to_string(b.shape()), o.transpose_b ? "^T" : "");
+  KINTSUGI_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2 &&
+                     a.extent(o.transpose_a ? 1 : 0) == m && b.extent(o.transpose_b ? 0 : 1) == n &&
+                     b.extent(o.transpose_b ? 1 : 0) == k,
+                 "matmul {} = {}{} x {}{}", to_string(c.shape()), to_string(a.shape()),
+                 o.transpose_a ? "^T" : "", to_string(b.shape()), o.transpose_b ? "^T" : "");
   KINTSUGI_CHECK(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == DType::F32),
-                 "matmul of {} and {} into {}", to_string(a.dtype()), to_string(b.dtype()), to_string(c.dtype()));
+                 "matmul of {} and {} into {}", to_string(a.dtype()), to_string(b.dtype()),
+                 to_string(c.dtype()));
   KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)), "matmul accumulates or adds, not both");
   const Tiling t = tile(m, n, pool_.threads());
   pool_.run(t.row_tiles * t.column_tiles, [&](std::int64_t task, int thread) {
-    const std::int64_t row = task / t.column_tiles * t.rows, column = task % t.column_tiles * t.columns;
+    const std::int64_t row = task / t.column_tiles * t.rows,
+                       column = task % t.column_tiles * t.columns;
     const std::int64_t rows = std::min(t.rows, m - row), columns = std::min(t.columns, n - column);
     visit_float(a.dtype(), [&]<class T>() {
       if constexpr (std::is_same_v<T, Accumulator<T>>) {
@@ -154,17 +167,20 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
 
 void CpuBackend::bias_backward(Tensor dbias, Tensor dy) {
   const std::int64_t width = dy.extent(1);
-  KINTSUGI_CHECK(dbias.elements() == width, "bias gradient {} of {}", to_string(dbias.shape()), to_string(dy.shape()));
+  KINTSUGI_CHECK(dbias.elements() == width, "bias gradient {} of {}", to_string(dbias.shape()),
+                 to_string(dy.shape()));
   visit_float(dy.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     A* const target = dbias.as<A>();
     const T* in = dy.as<T>();
-    reduce_columns<A>(dy.extent(0), width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* sums) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* values = in + row * dy.stride(0);
-        for (std::int64_t i = 0; i < width; ++i) sums[i] += static_cast<A>(values[i]);
-      }
-    });
+    reduce_columns<A>(dy.extent(0), width, 1, &target,
+                      [&](std::int64_t begin, std::int64_t end, A* sums) {
+                        for (std::int64_t row = begin; row < end; ++row) {
+                          const T* values = in + row * dy.stride(0);
+                          for (std::int64_t i = 0; i < width; ++i)
+                            sums[i] += static_cast<A>(values[i]);
+                        }
+                      });
   });
 }
 

@@ -9,8 +9,8 @@ namespace kintsugi {
 inline constexpr std::int64_t kReductionPieces = 16;
 
 template <class A, class F>
-void CpuBackend::reduce_columns(std::int64_t rows, std::int64_t width, int outputs, A* const* targets,
-                                const F& piece) {
+void CpuBackend::reduce_columns(std::int64_t rows, std::int64_t width, int outputs,
+                                A* const* targets, const F& piece) {
   const std::int64_t pieces = std::clamp<std::int64_t>(rows / 8, 1, kReductionPieces);
   const std::int64_t sums = outputs * width;
   const std::size_t bytes = static_cast<std::size_t>(pieces * sums) * sizeof(A);

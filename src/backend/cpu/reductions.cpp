@@ -1,5 +1,5 @@
-// Sums over whole tensors in a fixed order (pieces of 65536, each added up in double, then the pieces in turn), and the
-// clipping factor made from them.
+// Sums over whole tensors in a fixed order (pieces of 65536, each added up in double, then the
+// pieces in turn), and the clipping factor made from them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,7 +19,9 @@ double CpuBackend::reduce(std::int64_t n, const F& piece) {
   const std::size_t bytes = static_cast<std::size_t>(pieces) * sizeof(double);
   if (partials_.size() < bytes) partials_.resize(bytes);
   double* partials = reinterpret_cast<double*>(partials_.data());
-  pool_.run(pieces, [&](std::int64_t p, int) { partials[p] = piece(p * kPiece, std::min(n, (p + 1) * kPiece)); });
+  pool_.run(pieces, [&](std::int64_t p, int) {
+    partials[p] = piece(p * kPiece, std::min(n, (p + 1) * kPiece));
+  });
   double total = 0;
   for (std::int64_t p = 0; p < pieces; ++p) total += partials[p];
   return total;
@@ -58,7 +60,9 @@ void CpuBackend::squared_norm(Tensor out, Tensor x) {
 
 void CpuBackend::clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) {
   visit_float(scale.dtype(), [&]<class T>() {
-    const double norm = unscale * std::sqrt(static_cast<double>(static_cast<Accumulator<T>>(squared_norm.as<T>()[0])));
+    const double norm =
+        unscale *
+        std::sqrt(static_cast<double>(static_cast<Accumulator<T>>(squared_norm.as<T>()[0])));
     double factor = clip > 0 && norm > clip ? unscale * clip / norm : unscale;
     if (!std::isfinite(norm)) factor = std::numeric_limits<double>::quiet_NaN();
     scale.as<T>()[0] = static_cast<T>(static_cast<Accumulator<T>>(factor));

@@ -34,9 +34,10 @@ void CpuBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight
   });
 }
 
-// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy * h.
-void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight, Tensor rstd,
-                                   Tensor residual_gradient) {
+// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy *
+// h.
+void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                                   Tensor rstd, Tensor residual_gradient) {
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy), residual(residual_gradient ? residual_gradient : dx);
@@ -45,27 +46,28 @@ void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
     const T* w = weight.as<T>();
     const A* scale = rstd.as<A>();
     A* const target = dweight.as<A>();
-    reduce_columns<A>(in.count, width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* sums) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T *from = in[row], *gradient = dout[row], *extra = residual[row];
-        T* to = din[row];
-        const A r = scale[row];
-        A dot = 0;
+    reduce_columns<A>(
+        in.count, width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* sums) {
+          for (std::int64_t row = begin; row < end; ++row) {
+            const T *from = in[row], *gradient = dout[row], *extra = residual[row];
+            T* to = din[row];
+            const A r = scale[row];
+            A dot = 0;
 #pragma omp simd reduction(+ : dot)
-        for (std::int64_t i = 0; i < width; ++i) {
-          const A h = static_cast<A>(from[i]) * r, g = static_cast<A>(gradient[i]);
-          sums[i] += g * h;
-          dot += g * static_cast<A>(w[i]) * h;
-        }
-        const A mean = dot / static_cast<A>(width);
+            for (std::int64_t i = 0; i < width; ++i) {
+              const A h = static_cast<A>(from[i]) * r, g = static_cast<A>(gradient[i]);
+              sums[i] += g * h;
+              dot += g * static_cast<A>(w[i]) * h;
+            }
+            const A mean = dot / static_cast<A>(width);
 #pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) {
-          const A h = static_cast<A>(from[i]) * r;
-          const A value = r * (static_cast<A>(gradient[i]) * static_cast<A>(w[i]) - h * mean);
-          to[i] = static_cast<T>(adds ? static_cast<A>(extra[i]) + value : value);
-        }
-      }
-    });
+            for (std::int64_t i = 0; i < width; ++i) {
+              const A h = static_cast<A>(from[i]) * r;
+              const A value = r * (static_cast<A>(gradient[i]) * static_cast<A>(w[i]) - h * mean);
+              to[i] = static_cast<T>(adds ? static_cast<A>(extra[i]) + value : value);
+            }
+          }
+        });
   });
 }
 

@@ -5,8 +5,8 @@ namespace kintsugi {
 
 void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
   const std::int64_t tokens = x.extent(0), heads = x.extent(1), dim = x.extent(2), half = dim / 2;
-  KINTSUGI_CHECK(table.extent(1) == dim && positions.elements() == tokens, "rope of {} with table {}",
-                 to_string(x.shape()), to_string(table.shape()));
+  KINTSUGI_CHECK(table.extent(1) == dim && positions.elements() == tokens,
+                 "rope of {} with table {}", to_string(x.shape()), to_string(table.shape()));
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* at = positions.as<std::int32_t>();
@@ -20,7 +20,8 @@ void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
           T* high = low + half;
 #pragma omp simd
           for (std::int64_t i = 0; i < half; ++i) {
-            const A a = static_cast<A>(low[i]), b = static_cast<A>(high[i]), s = direction * sine[i];
+            const A a = static_cast<A>(low[i]), b = static_cast<A>(high[i]),
+                    s = direction * sine[i];
             low[i] = static_cast<T>(a * cosine[i] - b * s);
             high[i] = static_cast<T>(b * cosine[i] + a * s);
           }

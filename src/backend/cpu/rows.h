@@ -17,7 +17,8 @@ struct Rows {
     KINTSUGI_CHECK(x.rank() == 2 || x.rank() == 3, "rows of {}", to_string(x.shape()));
   }
   T* operator[](std::int64_t row) const {
-    return inner == 1 ? base + row * outer_stride : base + row / inner * outer_stride + row % inner * inner_stride;
+    return inner == 1 ? base + row * outer_stride
+                      : base + row / inner * outer_stride + row % inner * inner_stride;
   }
   T* base;
   std::int64_t inner, outer_stride, inner_stride, count, width;

@@ -6,7 +6,8 @@ namespace kintsugi {
 
 void CpuBackend::swiglu_forward(Tensor out, Tensor gate_up) {
   const std::int64_t rows = out.extent(0), width = out.extent(1);
-  KINTSUGI_CHECK(gate_up.extent(1) == 2 * width, "swiglu {} of {}", to_string(out.shape()), to_string(gate_up.shape()));
+  KINTSUGI_CHECK(gate_up.extent(1) == 2 * width, "swiglu {} of {}", to_string(out.shape()),
+                 to_string(gate_up.shape()));
   visit_float(out.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run_ranges(rows, 8, [&](std::int64_t begin, std::int64_t end, int) {

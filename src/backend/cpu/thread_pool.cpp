@@ -28,7 +28,8 @@ void wait_until_not(const std::atomic<T>& value, T old) {
 
 ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)) {
   workers_.reserve(static_cast<std::size_t>(threads_ - 1));
-  for (int thread = 1; thread < threads_; ++thread) workers_.emplace_back([this, thread] { worker(thread); });
+  for (int thread = 1; thread < threads_; ++thread)
+    workers_.emplace_back([this, thread] { worker(thread); });
 }
 
 ThreadPool::~ThreadPool() {

@@ -8,9 +8,10 @@
 
 namespace kintsugi {
 
-// Threads that run the tasks 0 … n-1 of one loop at a time, the caller being thread 0. Tasks are handed out in order, so
-// a result may depend on the task but never on the thread that ran it. A worker spins for some microseconds before it
-// sleeps, because the next loop of a training step is usually that close. Never allocates after construction.
+// Threads that run the tasks 0 … n-1 of one loop at a time, the caller being thread 0. Tasks are
+// handed out in order, so a result may depend on the task but never on the thread that ran it. A
+// worker spins for some microseconds before it sleeps, because the next loop of a training step is
+// usually that close. Never allocates after construction.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
@@ -32,10 +33,12 @@ class ThreadPool {
     });
   }
 
-  // Calls f(begin, end, thread) over pieces of [0, n), at least `grain` long and about one per thread.
+  // Calls f(begin, end, thread) over pieces of [0, n), at least `grain` long and about one per
+  // thread.
   template <class F>
   void run_ranges(std::int64_t n, std::int64_t grain, const F& f) {
-    const std::int64_t pieces = std::max<std::int64_t>(1, std::min<std::int64_t>(threads_, n / grain));
+    const std::int64_t pieces =
+        std::max<std::int64_t>(1, std::min<std::int64_t>(threads_, n / grain));
     run(pieces, [&](std::int64_t piece, int thread) {
       f(n * piece / pieces, n * (piece + 1) / pieces, thread);
     });

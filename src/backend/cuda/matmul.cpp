@@ -395,9 +395,11 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
   if (c.elements() == 0) return;
 
   const Problem problem(c, a, b, o);
-  // A bias at an odd address, or in double, is added by our own kernel.
+  // A bias at an odd address, or in double, is added by our own kernel; so is one of unaligned
+  // rows, where the library rounds the product before it adds.
+  const bool aligned_rows = c.stride(0) * static_cast<std::int64_t>(size_of(c.dtype())) % 16 == 0;
   const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() &&
-                                   aligned16(o.bias.data()));
+                                   aligned_rows && aligned16(o.bias.data()));
   if (fusable) {
     Plan& plan = parts_->plan_for(context, problem);
     if (plan.supported) {

@@ -9,23 +9,23 @@ namespace kintsugi {
 namespace {
 
 // (tokens, heads, dim) as (sequences, length, heads, dim), strides kept.
-Tensor by_sequence(const Tensor& x, const MicroBatch& batch) {
-  return x.split_first(batch.length);
-}
+Tensor by_sequence(const Tensor& x, const MicroBatch& batch) { return x.split_first(batch.length); }
 
 }  // namespace
 
 PositionTables allocate_position_tables(Arena& arena, const ModelConfig& config, DType dtype,
-                                    std::int64_t positions) {
+                                        std::int64_t positions) {
   PositionTables tables;
   if (config.traits().positions == PositionKind::Rope)
-    tables.rope = arena.allocate(Region::Workspace, "rope table", accumulator_of(dtype), {positions, config.head_dim});
+    tables.rope = arena.allocate(Region::Workspace, "rope table", accumulator_of(dtype),
+                                 {positions, config.head_dim});
   if (config.traits().positions == PositionKind::Alibi)
     tables.slopes = arena.allocate(Region::Workspace, "alibi slopes", DType::F32, {config.heads});
   return tables;
 }
 
-void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelConfig& config) {
+void fill_position_tables(Backend& backend, const PositionTables& tables,
+                          const ModelConfig& config) {
   if (tables.slopes) backend.upload(tables.slopes, alibi_slopes(config.heads).data());
   if (!tables.rope) return;
   const std::vector<double> table = rope_table(config, tables.rope.extent(0));
@@ -37,12 +37,13 @@ void fill_position_tables(Backend& backend, const PositionTables& tables, const 
   }
 }
 
-Attention::Attention(Backend& backend, const ParameterStore& store, const ModelConfig& config, const BlockNames& names,
-                     const PositionTables& tables)
+Attention::Attention(Backend& backend, const ParameterStore& store, const ModelConfig& config,
+                     const BlockNames& names, const PositionTables& tables)
     : backend_(&backend),
       config_(config),
       tables_(tables),
-      projection_(backend, store, names.qkv_weight, names.qkv_bias, config.traits().weights_in_out) {
+      projection_(backend, store, names.qkv_weight, names.qkv_bias,
+                  config.traits().weights_in_out) {
   if (!config.traits().qk_norm) return;
   q_norm_.emplace(backend, store, NormKind::Rms, config.norm_eps, names.q_norm_weight, "");
   k_norm_.emplace(backend, store, NormKind::Rms, config.norm_eps, names.k_norm_weight, "");
@@ -52,7 +53,8 @@ Attention::Heads Attention::split(Tensor qkv) const {
   const Tensor heads = qkv.split_last(config_.head_dim);  // (tokens, heads + 2 kv_heads, dim)
   if (config_.traits().qkv_per_head) {                    // q0 k0 v0 q1 k1 v1 …
     const Tensor triples = qkv.split_last(3 * config_.head_dim);
-    return {triples.part(2, 0, config_.head_dim), triples.part(2, config_.head_dim, config_.head_dim),
+    return {triples.part(2, 0, config_.head_dim),
+            triples.part(2, config_.head_dim, config_.head_dim),
             triples.part(2, 2 * config_.head_dim, config_.head_dim)};
   }
   return {heads.part(1, 0, config_.heads), heads.part(1, config_.heads, config_.kv_heads),
@@ -63,7 +65,8 @@ Attention::Heads Attention::attention_inputs(const BlockStash& stash) const {
   Heads heads = split(stash.qkv);
   if (!q_norm_) return heads;
   const Tensor normed = stash.qk_normed.split_last(config_.head_dim);
-  return {normed.part(1, 0, config_.heads), normed.part(1, config_.heads, config_.kv_heads), heads.v};
+  return {normed.part(1, 0, config_.heads), normed.part(1, config_.heads, config_.kv_heads),
+          heads.v};
 }
 
 AttentionOptions Attention::options(const MicroBatch& batch) const {
@@ -98,14 +101,16 @@ void Attention::forward(const BlockStash& stash, const MicroBatch& batch, KvCach
   backend_->attention_forward(out, stash.log_sum_exp, q, k, v, options(batch));
 }
 
-void Attention::backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace,
-                               const MicroBatch& batch) const {
+void Attention::backward_input(Tensor dnormed, const BlockStash& stash,
+                               const BlockWorkspace& workspace, const MicroBatch& batch) const {
   const Heads heads = attention_inputs(stash), gradient = split(workspace.dqkv);
-  backend_->attention_backward(
-      by_sequence(gradient.q, batch), by_sequence(gradient.k, batch), by_sequence(gradient.v, batch),
-      by_sequence(workspace.dattended.split_last(config_.head_dim), batch),
-      by_sequence(stash.attended.split_last(config_.head_dim), batch), stash.log_sum_exp,
-      by_sequence(heads.q, batch), by_sequence(heads.k, batch), by_sequence(heads.v, batch), options(batch));
+  backend_->attention_backward(by_sequence(gradient.q, batch), by_sequence(gradient.k, batch),
+                               by_sequence(gradient.v, batch),
+                               by_sequence(workspace.dattended.split_last(config_.head_dim), batch),
+                               by_sequence(stash.attended.split_last(config_.head_dim), batch),
+                               stash.log_sum_exp, by_sequence(heads.q, batch),
+                               by_sequence(heads.k, batch), by_sequence(heads.v, batch),
+                               options(batch));
   if (tables_.rope) {
     backend_->rope(gradient.q, tables_.rope, batch.positions, true);
     backend_->rope(gradient.k, tables_.rope, batch.positions, true);

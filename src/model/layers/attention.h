@@ -18,23 +18,26 @@ struct KvCache {
 
 // Constant tables that attention layers share.
 struct PositionTables {
-  Tensor rope;   // (positions, head_dim), accumulator precision
-  Tensor slopes; // (heads), fp32
+  Tensor rope;    // (positions, head_dim), accumulator precision
+  Tensor slopes;  // (heads), fp32
 };
 PositionTables allocate_position_tables(Arena& arena, const ModelConfig& config, DType dtype,
                                         std::int64_t positions);
-void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelConfig& config);
+void fill_position_tables(Backend& backend, const PositionTables& tables,
+                          const ModelConfig& config);
 
-// Projections to q, k, v, per-head norms, rotation, attention; and back. The output projection with the residual belongs to
-// the block.
+// Projections to q, k, v, per-head norms, rotation, attention; and back. The output projection with
+// the residual belongs to the block.
 class Attention {
  public:
-  Attention(Backend& backend, const ParameterStore& store, const ModelConfig& config, const BlockNames& names,
-            const PositionTables& tables);
+  Attention(Backend& backend, const ParameterStore& store, const ModelConfig& config,
+            const BlockNames& names, const PositionTables& tables);
 
-  // From stash.normed1 to stash.attended. With a cache, the new tokens are appended to it and see all of it.
+  // From stash.normed1 to stash.attended. With a cache, the new tokens are appended to it and see
+  // all of it.
   void forward(const BlockStash& stash, const MicroBatch& batch, KvCache* cache = nullptr) const;
-  // From the gradient of stash.attended to that of stash.normed1; workspace.dqkv holds what backward_weight needs.
+  // From the gradient of stash.attended to that of stash.normed1; workspace.dqkv holds what
+  // backward_weight needs.
   void backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace,
                       const MicroBatch& batch) const;
   void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const;

@@ -2,15 +2,17 @@
 
 namespace kintsugi {
 
-Linear::Linear(Backend& backend, const ParameterStore& store, const std::vector<std::string>& weights,
-               const std::vector<std::string>& biases, bool in_out)
+Linear::Linear(Backend& backend, const ParameterStore& store,
+               const std::vector<std::string>& weights, const std::vector<std::string>& biases,
+               bool in_out)
     : backend_(&backend), store_(&store), in_out_(in_out) {
   const ParameterSet& set = store.set();
   weight_ = set.index(weights.front());
   shape_ = set[weight_].shape;
   for (std::size_t i = 1; i < weights.size(); ++i) {
     const Parameter& next = set[weight_ + static_cast<int>(i)];
-    KINTSUGI_CHECK(next.name == weights[i] && next.packed, "{} does not follow {} in memory", weights[i], weights[0]);
+    KINTSUGI_CHECK(next.name == weights[i] && next.packed, "{} does not follow {} in memory",
+                   weights[i], weights[0]);
     shape_[0] += next.shape[0];
   }
   if (!biases.empty()) bias_ = set.index(biases.front());
@@ -29,7 +31,8 @@ void Linear::backward_input(Tensor dx, Tensor dy) const {
 
 void Linear::backward_weight(Tensor dy, Tensor x) const {
   const Tensor gradient = store_->gradient(weight_, shape_);
-  backend_->matmul(gradient, in_out_ ? x : dy, in_out_ ? dy : x, {.transpose_a = true, .accumulate = true});
+  backend_->matmul(gradient, in_out_ ? x : dy, in_out_ ? dy : x,
+                   {.transpose_a = true, .accumulate = true});
   if (bias_ >= 0) backend_->bias_backward(store_->gradient(bias_, {outputs()}), dy);
 }
 

@@ -8,8 +8,8 @@
 
 namespace kintsugi {
 
-// y = x W^T + b, with W as its public file stores it: [out, in], or [in, out] for GPT-2. Several parameters that lie side
-// by side (q, k, v; gate, up) act as one matrix.
+// y = x W^T + b, with W as its public file stores it: [out, in], or [in, out] for GPT-2. Several
+// parameters that lie side by side (q, k, v; gate, up) act as one matrix.
 class Linear {
  public:
   Linear(Backend& backend, const ParameterStore& store, const std::vector<std::string>& weights,
@@ -19,7 +19,8 @@ class Linear {
   std::int64_t outputs() const { return in_out_ ? shape_[1] : shape_[0]; }
 
   void forward(Tensor y, Tensor x, Tensor residual = {}) const;
-  // The two halves of the backward are independent of each other: schedules may run the second one later.
+  // The two halves of the backward are independent of each other: schedules may run the second one
+  // later.
   void backward_input(Tensor dx, Tensor dy) const;
   void backward_weight(Tensor dy, Tensor x) const;
 

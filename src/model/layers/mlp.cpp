@@ -2,7 +2,8 @@
 
 namespace kintsugi {
 
-Mlp::Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config, const BlockNames& names)
+Mlp::Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config,
+         const BlockNames& names)
     : backend_(&backend),
       activation_(config.traits().activation),
       up_(backend, store, names.up_weight, names.up_bias, config.traits().weights_in_out) {}
@@ -19,7 +20,8 @@ void Mlp::activate(const BlockStash& stash) const {
     backend_->gelu_forward(stash.activated, stash.up);
 }
 
-void Mlp::backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace) const {
+void Mlp::backward_input(Tensor dnormed, const BlockStash& stash,
+                         const BlockWorkspace& workspace) const {
   if (activation_ == ActivationKind::Swiglu)
     backend_->swiglu_backward(workspace.dup, workspace.dactivated, stash.up);
   else

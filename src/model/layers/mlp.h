@@ -5,16 +5,19 @@
 
 namespace kintsugi {
 
-// The first half of the feed-forward network: up projection and activation (GELU, or SwiGLU on gate and up side by side).
-// The down projection with the residual belongs to the block.
+// The first half of the feed-forward network: up projection and activation (GELU, or SwiGLU on gate
+// and up side by side). The down projection with the residual belongs to the block.
 class Mlp {
  public:
-  Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config, const BlockNames& names);
+  Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config,
+      const BlockNames& names);
 
   void forward(const BlockStash& stash) const;   // stash.normed2 -> stash.up -> stash.activated
   void activate(const BlockStash& stash) const;  // stash.up -> stash.activated, also for recompute
-  // From workspace.dactivated to the gradient of stash.normed2; workspace.dup holds what backward_weight needs.
-  void backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace) const;
+  // From workspace.dactivated to the gradient of stash.normed2; workspace.dup holds what
+  // backward_weight needs.
+  void backward_input(Tensor dnormed, const BlockStash& stash,
+                      const BlockWorkspace& workspace) const;
   void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const;
 
  private:

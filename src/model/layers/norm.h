@@ -16,12 +16,13 @@ struct NormStatistics {
 // RMSNorm or LayerNorm over the last dimension.
 class Norm {
  public:
-  Norm(Backend& backend, const ParameterStore& store, NormKind kind, double eps, const std::string& weight,
-       const std::string& bias);
+  Norm(Backend& backend, const ParameterStore& store, NormKind kind, double eps,
+       const std::string& weight, const std::string& bias);
 
   void forward(Tensor y, const NormStatistics& statistics, Tensor x) const;
   // dx = [residual_gradient +] d norm; also adds to the parameters' gradients.
-  void backward(Tensor dx, Tensor dy, Tensor x, const NormStatistics& statistics, Tensor residual_gradient = {}) const;
+  void backward(Tensor dx, Tensor dy, Tensor x, const NormStatistics& statistics,
+                Tensor residual_gradient = {}) const;
 
  private:
   Backend* backend_;

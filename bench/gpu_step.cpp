@@ -1,0 +1,106 @@
+// Training steps on one GPU: tokens/s, MFU in both conventions, memory and energy per token, one
+// JSON line per call.
+//   build/bench_gpu_step llama-1b --micro 4 --length 4096 [--layers 8] [--accumulate 4] [--moments
+//   bf16] …
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "energy/nvml_meter.h"
+#include "model/metrics.h"
+#include "train/engine.h"
+
+using namespace kintsugi;
+
+int main(int argc, char** argv) {
+  CLI::App app("Times training steps on one GPU");
+  std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache;
+  std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
+               vocabulary = 0, chunk = 0;
+  bool deterministic = false, no_graphs = false;
+  app.add_option("model", model_name)->required();
+  app.add_option("--micro", micro);
+  app.add_option("--length", length);
+  app.add_option("--layers", layers, "instead of the preset's");
+  app.add_option("--vocabulary", vocabulary, "instead of the preset's");
+  app.add_option("--accumulate", accumulate, "micro-batches per step");
+  app.add_option("--steps", steps);
+  app.add_option("--warmup", warmup);
+  app.add_option("--recompute", recompute);
+  app.add_option("--moments", moments);
+  app.add_option("--precision", precision);
+  app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
+  app.add_option("--matmul-cache", cache);
+  app.add_flag("--deterministic", deterministic);
+  app.add_flag("--no-graphs", no_graphs);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    ModelConfig model = load_preset(model_name);
+    if (layers > 0) model.layers = layers;
+    if (vocabulary > 0) model.vocab_size = vocabulary;
+    model.max_positions = std::max(model.max_positions, length);
+    CudaOptions cuda;
+    cuda.deterministic = deterministic;
+    cuda.graphs = !no_graphs;
+    cuda.matmul_cache = cache;
+    const auto backend = make_cuda_backend(cuda);
+    const EngineOptions options{.model = model,
+                                .precision = parse_precision(precision),
+                                .stage = {.sequences = micro,
+                                          .length = length,
+                                          .recompute = parse_recompute(recompute),
+                                          .classifier_chunk = chunk},
+                                .adamw = {.moments = parse_precision(moments)}};
+    const std::size_t before = backend->available_bytes();
+    Engine engine(*backend, *backend, options);
+    const std::size_t allocated = before - backend->available_bytes();
+    engine.initialize(1);
+    std::mt19937 random(1);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(micro * length * accumulate)),
+        targets(ids.size());
+    for (auto& id : ids)
+      id = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(model.vocab_size));
+    std::rotate_copy(ids.begin(), ids.begin() + 1, ids.end(), targets.begin());
+    std::int64_t step = 0;
+    double loss = 0;
+    const auto run = [&] { loss = engine.step({ids, targets}, {.step = ++step, .lr = 1e-4}).loss; };
+    for (std::int64_t i = 0; i < warmup; ++i) run();
+    const NvmlMeter meter(cuda_devices().at(0).pci);
+    const auto energy = meter.joules();
+    std::vector<double> times;
+    for (std::int64_t i = 0; i < steps; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      run();
+      times.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    const double tokens = static_cast<double>(ids.size() * static_cast<std::size_t>(steps));
+    std::sort(times.begin(), times.end());
+    const double rate = static_cast<double>(ids.size()) / times[times.size() / 2];
+    const TrainingFlops flops = training_flops_per_token(model, length);
+    const double peak = backend->peak_flops(options.precision).flops_per_s;
+    const auto after = meter.joules();
+    fmt::print(
+        "{{\"model\": \"{}\", \"layers\": {}, \"micro\": {}, \"length\": {}, \"accumulate\": {}, "
+        "\"moments\": \"{}\", "
+        "\"recompute\": \"{}\", \"step_ms\": {:.3f}, \"tokens_per_s\": {:.0f}, \"mfu\": {:.4f}, "
+        "\"mfu_full\": {:.4f}, "
+        "\"planned_gib\": {:.2f}, \"allocated_gib\": {:.2f}, \"backend_gib\": {:.2f}, "
+        "\"j_per_token\": {}, \"loss\": {:.4f}}}\n",
+        model_name, model.layers, micro, length, accumulate, moments, recompute,
+        1e3 * times[times.size() / 2], rate, rate * flops.causal() / peak,
+        rate * flops.full() / peak, static_cast<double>(engine.arena().total_bytes()) / 0x1p30,
+        static_cast<double>(allocated) / 0x1p30, static_cast<double>(backend->own_bytes()) / 0x1p30,
+        energy && after ? fmt::format("{:.6f}", (*after - *energy) / tokens) : "null", loss);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}
