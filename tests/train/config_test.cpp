@@ -85,6 +85,11 @@ TEST(RunConfigReading, DefaultsAreThoseOfTheContract) {
   EXPECT_EQ(parse(kShort + "layout:\n").layout, LayoutConfig{});
 }
 
+TEST(RunConfigReading, RefusesWhatThisVersionCannotDo) {
+  EXPECT_THROW(parse(kShort, {"data.tokenizer=gpt2"}), UserError);
+  EXPECT_THROW(parse(kShort, {"optimizer.moments=fp16"}), UserError);
+}
+
 TEST(RunConfigReading, EveryKindOfValue) {
   const RunConfig config = parse(R"(
 run: {dir: "a dir", seed: 18446744073709551615}
@@ -93,7 +98,7 @@ data:
   train:
     - {path: a.txt, weight: 0.25}
     - path: 'b #1.txt'
-  tokenizer: t.json
+  tokenizer: bytes
   sequence_length: 512
 batch: {global: 4k, micro: 1e2}
 optimizer: {schedule: wsd, decay_steps: 1_000, betas: [0, 0.999], clip: 0}

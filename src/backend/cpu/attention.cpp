@@ -243,6 +243,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
   const std::int64_t group = n.heads / n.kv_heads, tiles = (n.queries + kTile - 1) / kTile;
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
+    reserve_scratch<A>(kTile * kTile + 3 * kTile * n.dim);
     pool_.run(n.batch * n.heads * tiles, [&](std::int64_t task, int thread) {
       const std::int64_t b = task / tiles / n.heads, h = task / tiles % n.heads;
       const std::int64_t query0 =
@@ -252,7 +253,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
                       Mask<A>(options, b, h, n.queries, n.keys), query0,
                       std::min(kTile, n.queries - query0), n.keys, n.dim,
                       static_cast<A>(options.scale),
-                      scratch<A>(thread, kTile * kTile + 3 * kTile * n.dim));
+                      scratch<A>(thread));
     });
   });
 }
@@ -264,9 +265,11 @@ void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
   const std::int64_t group = n.heads / n.kv_heads;
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
+    const std::int64_t sums = n.keys * n.dim;
+    reserve_scratch<A>(2 * sums + 2 * kTile * kTile + 5 * kTile * n.dim);
     pool_.run(n.batch * n.kv_heads, [&](std::int64_t task, int thread) {
-      const std::int64_t b = task / n.kv_heads, kv = task % n.kv_heads, sums = n.keys * n.dim;
-      A* const dkey = scratch<A>(thread, 2 * sums + 2 * kTile * kTile + 5 * kTile * n.dim);
+      const std::int64_t b = task / n.kv_heads, kv = task % n.kv_heads;
+      A* const dkey = scratch<A>(thread);
       A* const dvalue = dkey + sums;
       std::fill(dkey, dkey + 2 * sums, A(0));
       for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)

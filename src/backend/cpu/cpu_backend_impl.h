@@ -63,14 +63,17 @@ class CpuBackend final : public Backend {
              Tensor gradient_scale, const AdamWOptions& options) override;
 
  private:
-  // Scratch of one thread, grown to the largest request seen: nothing is allocated once every shape
-  // has been met.
+  // Scratch of every thread, grown to the largest request seen: nothing is allocated once every
+  // shape has been met. All threads grow at once, since any of them may run any task.
   template <class R>
-  R* scratch(int thread, std::int64_t elements) {
-    std::vector<std::byte>& buffer = scratch_[static_cast<std::size_t>(thread)];
+  void reserve_scratch(std::int64_t elements) {
     const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(R);
-    if (buffer.size() < bytes) buffer.resize(bytes);
-    return reinterpret_cast<R*>(buffer.data());
+    for (std::vector<std::byte>& buffer : scratch_)
+      if (buffer.size() < bytes) buffer.resize(bytes);
+  }
+  template <class R>
+  R* scratch(int thread) {
+    return reinterpret_cast<R*>(scratch_[static_cast<std::size_t>(thread)].data());
   }
 
   // Column sums in a fixed order: rows are cut into a fixed number of pieces whatever the thread

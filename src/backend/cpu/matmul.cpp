@@ -146,6 +146,7 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
                  "matmul of {} and {} into {}", to_string(a.dtype()), to_string(b.dtype()),
                  to_string(c.dtype()));
   KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)), "matmul accumulates or adds, not both");
+  if (size_of(a.dtype()) == 2) reserve_scratch<float>(kWideScratch);
   const Tiling t = tile(m, n, pool_.threads());
   pool_.run(t.row_tiles * t.column_tiles, [&](std::int64_t task, int thread) {
     const std::int64_t row = task / t.column_tiles * t.rows,
@@ -155,7 +156,7 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
       if constexpr (std::is_same_v<T, Accumulator<T>>) {
         matmul_tile<T>(c, left, right, o, k, row, rows, column, columns);
       } else {
-        float* wide = scratch<float>(thread, kWideScratch);
+        float* wide = scratch<float>(thread);
         if (c.dtype() == DType::F32)
           matmul_tile_wide<T, float>(c, left, right, o, k, row, rows, column, columns, wide);
         else
