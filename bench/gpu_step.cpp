@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache;
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0;
-  bool deterministic = false, no_graphs = false;
+  bool deterministic = false, no_graphs = false, breakdown = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   app.add_option("--matmul-cache", cache);
   app.add_flag("--deterministic", deterministic);
   app.add_flag("--no-graphs", no_graphs);
+  app.add_flag("--breakdown", breakdown, "device time by operation, without graphs");
   CLI11_PARSE(app, argc, argv);
   try {
     ModelConfig model = load_preset(model_name);
@@ -47,7 +48,8 @@ int main(int argc, char** argv) {
     model.max_positions = std::max(model.max_positions, length);
     CudaOptions cuda;
     cuda.deterministic = deterministic;
-    cuda.graphs = !no_graphs;
+    cuda.graphs = !no_graphs && !breakdown;
+    cuda.time_operations = breakdown;
     cuda.matmul_cache = cache;
     const auto backend = make_cuda_backend(cuda);
     const EngineOptions options{.model = model,
@@ -71,6 +73,7 @@ int main(int argc, char** argv) {
     double loss = 0;
     const auto run = [&] { loss = engine.step({ids, targets}, {.step = ++step, .lr = 1e-4}).loss; };
     for (std::int64_t i = 0; i < warmup; ++i) run();
+    take_operation_times(*backend);
     const NvmlMeter meter(cuda_devices().at(0).pci);
     const auto energy = meter.joules();
     std::vector<double> times;
@@ -98,6 +101,13 @@ int main(int argc, char** argv) {
         rate * flops.full() / peak, static_cast<double>(engine.arena().total_bytes()) / 0x1p30,
         static_cast<double>(allocated) / 0x1p30, static_cast<double>(backend->own_bytes()) / 0x1p30,
         energy && after ? fmt::format("{:.6f}", (*after - *energy) / tokens) : "null", loss);
+    double total = 0;
+    for (const OperationTime& time : take_operation_times(*backend)) {
+      const double per_step = time.milliseconds / static_cast<double>(steps);
+      total += per_step;
+      fmt::print("{:>10.3f} ms {:>6} calls  {}\n", per_step, time.calls / steps, time.name);
+    }
+    if (total > 0) fmt::print("{:>10.3f} ms in operations\n", total);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());

@@ -7,6 +7,8 @@ namespace kintsugi {
 int cuda_device_count() { return 0; }
 std::vector<CudaDevice> cuda_devices() { return {}; }
 
+std::vector<OperationTime> take_operation_times(Backend&) { return {}; }
+
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {
   user_error(
       "this binary was built without CUDA: build it where a CUDA toolkit is installed, or set "

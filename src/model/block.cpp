@@ -55,18 +55,18 @@ void Block::backward(Tensor gradient, const BlockStash& stash, const BlockWorksp
   }
   const Tensor dmlp = branch_gradient(gradient, workspace, batch, mlp_site_);
   mlp_down_.backward_input(workspace.dactivated, dmlp);
-  mlp_down_.backward_weight(dmlp, stash.activated);
+  mlp_down_.backward_weight(dmlp, stash.activated, !batch.first);
   mlp_.backward_input(workspace.dnormed, stash, workspace);
-  mlp_.backward_weight(stash, workspace);
+  mlp_.backward_weight(stash, workspace, !batch.first);
   norm2_.backward(gradient, workspace.dnormed, stash.middle, stash.norm2, gradient);
 
   // normed1 and normed2 share memory when they are recomputed, so this one waits for its turn.
   if (recompute != Recompute::None) norm1_.forward(stash.normed1, stash.norm1, stash.input);
   const Tensor dattention = branch_gradient(gradient, workspace, batch, attention_site_);
   attention_out_.backward_input(workspace.dattended, dattention);
-  attention_out_.backward_weight(dattention, stash.attended);
+  attention_out_.backward_weight(dattention, stash.attended, !batch.first);
   attention_.backward_input(workspace.dnormed, stash, workspace, batch);
-  attention_.backward_weight(stash, workspace);
+  attention_.backward_weight(stash, workspace, !batch.first);
   norm1_.backward(gradient, workspace.dnormed, stash.input, stash.norm1, gradient);
 }
 

@@ -18,6 +18,10 @@ struct MicroBatch {
       {};  // (sequences, length), int32; empty: attention is not confined to documents
   std::int64_t tokens() const { return sequences * length; }
 
+  // The first of its step: products overwrite the gradients of their matrices instead of adding to
+  // them, which saves clearing and reading those.
+  bool first = false;
+
   // Dropout draws from the seed, the step and the global token, so it is the same however the batch
   // is cut.
   double dropout = 0.0;

@@ -165,6 +165,7 @@ ParameterSet::ParameterSet(const ModelConfig& config) {
 
   add(table(names.embedding, config.vocab_size, hidden, ParameterGroup::Embedding, config.init_std,
             0, 0));
+  parameters_.back().overwritten = config.tied;  // by the head, before the embedding adds to it
   if (!names.positions.empty())
     add(table(names.positions, config.max_positions, hidden, ParameterGroup::Embedding,
               config.init_std, -1, 0));
@@ -174,9 +175,11 @@ ParameterSet::ParameterSet(const ModelConfig& config) {
   for (int layer = 0; layer < layers; ++layer) add_block(config, layer);
 
   norm(names.final_norm_weight, names.final_norm_bias, layers + 1);
-  if (!names.head.empty())
+  if (!names.head.empty()) {
     add(table(names.head, config.vocab_size, hidden, ParameterGroup::Head, config.init_std, 0,
               layers + 1));
+    parameters_.back().overwritten = true;
+  }
   place();
 }
 
@@ -204,6 +207,7 @@ void ParameterSet::add_block(const ModelConfig& config, int layer) {
                  config.init_std, bucket));
       parameters_.back().tp_parts = parts;
       parameters_.back().packed = i > 0;
+      parameters_.back().overwritten = true;
     }
     for (std::size_t i = 0; i < biases.size(); ++i) {
       add(vector(biases[i], rows[i], group, InitKind::Zeros, bucket));
@@ -216,6 +220,7 @@ void ParameterSet::add_block(const ModelConfig& config, int layer) {
                             ParameterGroup group) {
     add(matrix(weight, in, hidden, traits.weights_in_out, Split::Inputs, group, residual_std,
                bucket));
+    parameters_.back().overwritten = true;
     if (!bias.empty()) add(vector(bias, hidden, group, InitKind::Zeros, bucket));
   };
 

@@ -23,10 +23,11 @@ struct Parameter {
   ParameterGroup group;
   InitKind init = InitKind::Normal;
   double init_std = 0.0;
-  int tp_dimension = -1;  // the dimension tensor parallelism splits; -1: replicated
-  int tp_parts = 1;       // independent blocks along that dimension (GPT-2's c_attn: q, k, v)
-  int bucket = 0;         // 0 embedding, 1 … layers blocks, layers + 1 final norm and head
-  bool decay = false;     // weight decay: matrices only
+  int tp_dimension = -1;     // the dimension tensor parallelism splits; -1: replicated
+  int tp_parts = 1;          // independent blocks along that dimension (GPT-2's c_attn: q, k, v)
+  int bucket = 0;            // 0 embedding, 1 … layers blocks, layers + 1 final norm and head
+  bool decay = false;        // weight decay: matrices only
+  bool overwritten = false;  // its gradient is one product: a step's first micro-batch writes it
   bool packed =
       false;  // follows its predecessor in memory without a gap: the two are read as one matrix
   std::int64_t offset = 0;  // first element in the flat buffers

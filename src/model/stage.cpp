@@ -60,7 +60,7 @@ Tensor Stage::forward_blocks(const MicroBatch& batch, std::vector<KvCache>* cach
 void Stage::forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum) {
   const Tensor gradient = gradient_.rows(0, batch.tokens()),
                losses = losses_.rows(0, batch.tokens());
-  head_->forward(losses, gradient, forward_blocks(batch, nullptr), batch.targets, gradient_scale);
+  head_->forward(losses, gradient, forward_blocks(batch, nullptr), batch, gradient_scale);
   backend_->sum(loss_sum, losses);
   const BlockWorkspace workspace = resize_workspace(workspace_, batch.tokens());
   for (std::size_t layer = blocks_.size(); layer-- > 0;)
@@ -70,7 +70,7 @@ void Stage::forward_backward(const MicroBatch& batch, double gradient_scale, Ten
 
 void Stage::evaluate(const MicroBatch& batch, Tensor loss_sum) {
   const Tensor losses = losses_.rows(0, batch.tokens());
-  head_->forward(losses, {}, forward_blocks(batch, nullptr), batch.targets, 0.0);
+  head_->forward(losses, {}, forward_blocks(batch, nullptr), batch, 0.0);
   backend_->sum(loss_sum, losses);
 }
 

@@ -12,6 +12,14 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, const ParameterStore& store
   const DType moments = wide == DType::F64 ? wide : settings.moments;
   moment1_ = arena.allocate(Region::Optimizer, "first moments", moments, {n});
   moment2_ = arena.allocate(Region::Optimizer, "second moments", moments, {n});
+  for (const Parameter& parameter : store.set().parameters()) {
+    if (parameter.overwritten) continue;
+    const std::int64_t begin = parameter.offset, end = begin + parameter.shape.elements();
+    if (!added_.empty() && begin - added_.back().second < 64)
+      added_.back().second = end;  // only padding between the two
+    else
+      added_.emplace_back(begin, end);
+  }
   squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
 }
@@ -21,7 +29,12 @@ void Optimizer::zero_state() {
   backend_->fill(moment2_, 0.0);
 }
 
-void Optimizer::zero_gradients() { backend_->fill(store_->gradients(), 0.0); }
+void Optimizer::zero_all_gradients() { backend_->fill(store_->gradients(), 0.0); }
+
+void Optimizer::zero_added_gradients() {
+  for (const auto& [begin, end] : added_)
+    backend_->fill(store_->gradients().rows(begin, end - begin), 0.0);
+}
 
 void Optimizer::step(std::int64_t step, double lr, double unscale) {
   backend_->fill(squared_norm_, 0.0);

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "backend/backend.h"
 #include "model/parameter_set.h"
 
@@ -22,7 +26,9 @@ class Optimizer {
             const AdamWSettings& settings);
 
   void zero_state();  // moments; the master copy is written with the weights
-  void zero_gradients();
+  // All of them, once; and at the start of a step those that its first micro-batch adds to.
+  void zero_all_gradients();
+  void zero_added_gradients();
   // Clips and applies the gradients, which were scaled by 1 / unscale. `step` counts from 1. If the
   // gradient norm is not finite, nothing changes.
   void step(std::int64_t step, double lr, double unscale);
@@ -38,9 +44,10 @@ class Optimizer {
   Backend* backend_;
   const ParameterStore* store_;
   AdamWSettings settings_;
-  Tensor master_;                // (buffer_elements), accumulator precision
-  Tensor moment1_, moment2_;     // (buffer_elements), accumulator precision or bf16
-  Tensor squared_norm_, scale_;  // (1)
+  Tensor master_;             // (buffer_elements), accumulator precision
+  Tensor moment1_, moment2_;  // (buffer_elements), accumulator precision or bf16
+  std::vector<std::pair<std::int64_t, std::int64_t>> added_;  // what zero_added_gradients clears
+  Tensor squared_norm_, scale_;                               // (1)
 };
 
 }  // namespace kintsugi

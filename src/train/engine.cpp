@@ -27,6 +27,7 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
 
 void Engine::prepare() {
   stage_.prepare();
+  optimizer_.zero_all_gradients();
   std::vector<std::int32_t> positions(static_cast<std::size_t>(positions_.elements()));
   for (std::size_t i = 0; i < positions.size(); ++i)
     positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(options_.stage.length));
@@ -73,10 +74,11 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
                                                [](std::int32_t target) { return target >= 0; }));
   loss_scale_ = settings.loss_scale;
   const double gradient_scale = loss_scale_ / counted_;
-  optimizer_.zero_gradients();
+  optimizer_.zero_added_gradients();
   backend_->fill(loss_sum_, 0.0);
   for (std::int64_t first = 0; first < sequences; first += micro) {
     MicroBatch part = upload(batch, first, std::min(micro, sequences - first));
+    part.first = first == 0;
     part.dropout = settings.dropout;
     part.dropout_seed =
         derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
@@ -86,7 +88,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     if (settings.dropout > 0)
       pass();
     else
-      backend_->replay(derive_key(static_cast<std::uint64_t>(part.sequences),
+      backend_->replay(derive_key(static_cast<std::uint64_t>(part.sequences), part.first,
                                   std::bit_cast<std::uint64_t>(gradient_scale)),
                        std::ref(pass));
   }

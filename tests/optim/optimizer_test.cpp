@@ -40,7 +40,7 @@ class Bench {
     backend_->fill(store_.weights(), 0.0);
     if (optimizer_.has_master()) backend_->fill(optimizer_.master(), 0.0);
     optimizer_.zero_state();
-    optimizer_.zero_gradients();
+    optimizer_.zero_all_gradients();
   }
 
   int parameters() const { return static_cast<int>(set_.parameters().size()); }
@@ -167,7 +167,7 @@ class OptimizerTest : public testing::TestWithParam<Case> {
   // loss itself.
   std::vector<Values> write_gradients() {
     std::vector<Values> gradients;
-    bench_.optimizer_.zero_gradients();
+    bench_.optimizer_.zero_all_gradients();
     for (int i = 0; i < bench_.parameters(); ++i) {
       gradients.push_back(normal(bench_.parameter(i).shape.elements(), 0.1));
       Values scaled = gradients.back();

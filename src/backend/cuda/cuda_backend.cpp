@@ -87,6 +87,11 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
                                              properties.multiProcessorCount);
 }
 
+std::vector<OperationTime> take_operation_times(Backend& backend) {
+  auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
+  return cuda == nullptr ? std::vector<OperationTime>() : cuda->timer().take(cuda->stream());
+}
+
 namespace cuda {
 namespace {
 
@@ -135,6 +140,7 @@ CudaBackend::CudaBackend(const CudaOptions& options, CudaDevice device, int mult
                .cache_file = options.matmul_cache,
                .gpu = device_.name}) {
   attention_.set_deterministic(options.deterministic);
+  if (options.time_operations) timer_.switch_on();
 }
 
 CudaBackend::~CudaBackend() { cudaStreamSynchronize(stream()); }
@@ -223,83 +229,127 @@ void CudaBackend::replay(std::uint64_t key, const std::function<void()>& calls) 
     calls();
 }
 
+// "matmul 16384x2048x8192 + residual": what the product is, for the timer.
+std::string matmul_name(const Tensor& c, const Tensor& a, const MatmulOptions& o) {
+  return fmt::format("matmul {}x{}x{}{}{}{}{}", c.extent(0), c.extent(1),
+                     a.extent(o.transpose_a ? 0 : 1), o.transpose_a ? " a^T" : "",
+                     o.transpose_b ? " b^T" : "", o.bias ? " + bias" : "",
+                     o.accumulate ? " accumulate"
+                     : o.residual ? " + residual"
+                                  : "");
+}
+
 // ---- everything else is one launcher each
 void CudaBackend::copy(Tensor destination, Tensor source) {
+  const auto span = timer_.span("copy", stream());
   cuda::copy(context_, destination, source);
 }
-void CudaBackend::fill(Tensor x, double value) { cuda::fill(context_, x, value); }
-void CudaBackend::add(Tensor y, Tensor x) { cuda::add(context_, y, x); }
+void CudaBackend::fill(Tensor x, double value) {
+  const auto span = timer_.span("fill", stream());
+  cuda::fill(context_, x, value);
+}
+void CudaBackend::add(Tensor y, Tensor x) {
+  const auto span = timer_.span("add", stream());
+  cuda::add(context_, y, x);
+}
 
 void CudaBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
+  const auto span = timer_.span(timer_.on() ? matmul_name(c, a, options) : std::string(), stream());
   matmul_.run(context_, c, a, b, options);
 }
 void CudaBackend::bias_backward(Tensor dbias, Tensor dy) {
+  const auto span = timer_.span("bias_backward", stream());
   cuda::bias_backward(context_, dbias, dy);
 }
 
 void CudaBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) {
+  const auto span = timer_.span("rms_norm_forward", stream());
   cuda::rms_norm_forward(context_, y, rstd, x, weight, eps);
 }
 void CudaBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
                                     Tensor rstd, Tensor residual_gradient) {
+  const auto span = timer_.span("rms_norm_backward", stream());
   cuda::rms_norm_backward(context_, dx, dweight, dy, x, weight, rstd, residual_gradient);
 }
 void CudaBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
                                      Tensor bias, double eps) {
+  const auto span = timer_.span("layer_norm_forward", stream());
   cuda::layer_norm_forward(context_, y, mean, rstd, x, weight, bias, eps);
 }
 void CudaBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
                                       Tensor weight, Tensor mean, Tensor rstd,
                                       Tensor residual_gradient) {
+  const auto span = timer_.span("layer_norm_backward", stream());
   cuda::layer_norm_backward(context_, dx, dweight, dbias, dy, x, weight, mean, rstd,
                             residual_gradient);
 }
 
 void CudaBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                                     const AttentionOptions& options) {
+  const auto span = timer_.span("attention_forward", stream());
   attention_.forward(out, lse, q, k, v, options, stream());
 }
 void CudaBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                      Tensor lse, Tensor q, Tensor k, Tensor v,
                                      const AttentionOptions& options) {
+  const auto span = timer_.span("attention_backward", stream());
   attention_.backward(dq, dk, dv, dout, out, lse, q, k, v, options, stream());
 }
 void CudaBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
+  const auto span = timer_.span("rope", stream());
   cuda::rope(context_, x, table, positions, inverse);
 }
 
 void CudaBackend::swiglu_forward(Tensor out, Tensor gate_up) {
+  const auto span = timer_.span("swiglu_forward", stream());
   cuda::swiglu_forward(context_, out, gate_up);
 }
 void CudaBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
+  const auto span = timer_.span("swiglu_backward", stream());
   cuda::swiglu_backward(context_, dgate_up, dout, gate_up);
 }
-void CudaBackend::gelu_forward(Tensor out, Tensor x) { cuda::gelu_forward(context_, out, x); }
+void CudaBackend::gelu_forward(Tensor out, Tensor x) {
+  const auto span = timer_.span("gelu_forward", stream());
+  cuda::gelu_forward(context_, out, x);
+}
 void CudaBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
+  const auto span = timer_.span("gelu_backward", stream());
   cuda::gelu_backward(context_, dx, dout, x);
 }
 void CudaBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
+  const auto span = timer_.span("dropout", stream());
   cuda::dropout(context_, y, x, options, residual);
 }
 
 void CudaBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate) {
+  const auto span = timer_.span("embedding_forward", stream());
   cuda::embedding_forward(context_, out, ids, table, accumulate);
 }
 void CudaBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout) {
+  const auto span = timer_.span("embedding_backward", stream());
   cuda::embedding_backward(context_, dtable, ids, dout);
 }
 void CudaBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
                                 double gradient_scale) {
+  const auto span = timer_.span("cross_entropy", stream());
   cuda::cross_entropy(context_, losses, logits, targets, gradient_scale);
 }
 
-void CudaBackend::sum(Tensor out, Tensor x) { cuda::sum(context_, out, x); }
-void CudaBackend::squared_norm(Tensor out, Tensor x) { cuda::squared_norm(context_, out, x); }
+void CudaBackend::sum(Tensor out, Tensor x) {
+  const auto span = timer_.span("sum", stream());
+  cuda::sum(context_, out, x);
+}
+void CudaBackend::squared_norm(Tensor out, Tensor x) {
+  const auto span = timer_.span("squared_norm", stream());
+  cuda::squared_norm(context_, out, x);
+}
 void CudaBackend::clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) {
+  const auto span = timer_.span("clip_scale", stream());
   cuda::clip_scale(context_, scale, squared_norm, clip, unscale);
 }
 void CudaBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
                         Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
+  const auto span = timer_.span("adamw", stream());
   cuda::adamw(context_, weight, master, moment1, moment2, gradient, gradient_scale, options);
 }
 

@@ -19,6 +19,14 @@ struct CudaOptions {
   // Where the algorithms found for each shape are kept. Timing decides them, so a deterministic run
   // without such a file takes the library's first proposal instead.
   std::string matmul_cache = {};
+  bool time_operations = false;  // for take_operation_times
+};
+
+// Device time that one kind of operation took.
+struct OperationTime {
+  std::string name;
+  long calls = 0;
+  double milliseconds = 0;
 };
 
 struct CudaDevice {
@@ -36,5 +44,8 @@ std::vector<CudaDevice> cuda_devices();
 
 // UserError where there is no such device or the driver does not serve.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
+
+// What the operations of a CUDA backend made with time_operations took since the last call.
+std::vector<OperationTime> take_operation_times(Backend& backend);
 
 }  // namespace kintsugi

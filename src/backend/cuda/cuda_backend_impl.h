@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda_common.h"
 #include "backend/cuda/graph_replay.h"
 #include "backend/cuda/matmul.h"
+#include "backend/cuda/operation_timer.h"
 
 namespace kintsugi::cuda {
 
@@ -53,6 +54,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   Stream stream() const { return stream_.get(); }
+  OperationTimer& timer() { return timer_; }
 
   void* allocate(std::size_t bytes) override;
   void release(void* address, std::size_t bytes) noexcept override;
@@ -116,6 +118,7 @@ class CudaBackend final : public Backend {
   Matmul matmul_;
   CudaAttention attention_;
   GraphReplay graphs_;
+  OperationTimer timer_;
 };
 
 }  // namespace kintsugi::cuda

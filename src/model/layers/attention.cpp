@@ -123,8 +123,9 @@ void Attention::backward_input(Tensor dnormed, const BlockStash& stash,
   projection_.backward_input(dnormed, workspace.dqkv);
 }
 
-void Attention::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const {
-  projection_.backward_weight(workspace.dqkv, stash.normed1);
+void Attention::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
+                                bool accumulate) const {
+  projection_.backward_weight(workspace.dqkv, stash.normed1, accumulate);
 }
 
 }  // namespace kintsugi

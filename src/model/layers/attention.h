@@ -40,7 +40,8 @@ class Attention {
   // backward_weight needs.
   void backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace,
                       const MicroBatch& batch) const;
-  void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const;
+  void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
+                       bool accumulate) const;
 
  private:
   struct Heads {

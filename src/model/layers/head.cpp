@@ -37,7 +37,7 @@ std::int64_t Head::default_chunk(std::int64_t elements, std::int64_t vocabulary,
   return std::min(max_tokens, ((max_tokens + chunks - 1) / chunks + 127) / 128 * 128);
 }
 
-void Head::forward(Tensor losses, Tensor gradient, Tensor x, Tensor targets,
+void Head::forward(Tensor losses, Tensor gradient, Tensor x, const MicroBatch& batch,
                    double gradient_scale) const {
   const std::int64_t tokens = x.extent(0), chunk = logits_.extent(0);
   const Tensor weight = store_->weight(weight_), normed = normed_.rows(0, tokens);
@@ -46,12 +46,12 @@ void Head::forward(Tensor losses, Tensor gradient, Tensor x, Tensor targets,
     const std::int64_t count = std::min(chunk, tokens - first);
     const Tensor logits = logits_.rows(0, count), rows = normed.rows(first, count);
     backend_->matmul(logits, rows, weight, {.transpose_b = true});
-    backend_->cross_entropy(losses.rows(first, count), logits, targets.rows(first, count),
+    backend_->cross_entropy(losses.rows(first, count), logits, batch.targets.rows(first, count),
                             gradient_scale);
     if (gradient_scale == 0) continue;
     backend_->matmul(dnormed_.rows(first, count), logits, weight);
     backend_->matmul(store_->gradient(weight_), logits, rows,
-                     {.transpose_a = true, .accumulate = true});
+                     {.transpose_a = true, .accumulate = !batch.first || first > 0});
   }
   if (gradient_scale != 0) norm_.backward(gradient, dnormed_.rows(0, tokens), x, statistics_);
 }

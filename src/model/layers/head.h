@@ -16,7 +16,7 @@ class Head {
   // losses (tokens) of x (tokens, hidden). With a gradient_scale other than 0, `gradient` becomes
   // gradient_scale times the gradient of the summed losses, and the head's and norm's parameters
   // get theirs.
-  void forward(Tensor losses, Tensor gradient, Tensor x, Tensor targets,
+  void forward(Tensor losses, Tensor gradient, Tensor x, const MicroBatch& batch,
                double gradient_scale) const;
   // Logits of the given rows: (rows, vocabulary), at most one chunk.
   Tensor logits(Tensor x) const;

@@ -29,10 +29,10 @@ void Linear::backward_input(Tensor dx, Tensor dy) const {
   backend_->matmul(dx, dy, store_->weight(weight_, shape_), {.transpose_b = in_out_});
 }
 
-void Linear::backward_weight(Tensor dy, Tensor x) const {
+void Linear::backward_weight(Tensor dy, Tensor x, bool accumulate) const {
   const Tensor gradient = store_->gradient(weight_, shape_);
   backend_->matmul(gradient, in_out_ ? x : dy, in_out_ ? dy : x,
-                   {.transpose_a = true, .accumulate = true});
+                   {.transpose_a = true, .accumulate = accumulate});
   if (bias_ >= 0) backend_->bias_backward(store_->gradient(bias_, {outputs()}), dy);
 }
 

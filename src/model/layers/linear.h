@@ -22,7 +22,7 @@ class Linear {
   // The two halves of the backward are independent of each other: schedules may run the second one
   // later.
   void backward_input(Tensor dx, Tensor dy) const;
-  void backward_weight(Tensor dy, Tensor x) const;
+  void backward_weight(Tensor dy, Tensor x, bool accumulate) const;
 
  private:
   Backend* backend_;

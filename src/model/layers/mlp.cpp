@@ -29,8 +29,9 @@ void Mlp::backward_input(Tensor dnormed, const BlockStash& stash,
   up_.backward_input(dnormed, workspace.dup);
 }
 
-void Mlp::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const {
-  up_.backward_weight(workspace.dup, stash.normed2);
+void Mlp::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
+                          bool accumulate) const {
+  up_.backward_weight(workspace.dup, stash.normed2, accumulate);
 }
 
 }  // namespace kintsugi

@@ -18,7 +18,8 @@ class Mlp {
   // backward_weight needs.
   void backward_input(Tensor dnormed, const BlockStash& stash,
                       const BlockWorkspace& workspace) const;
-  void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace) const;
+  void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
+                       bool accumulate) const;
 
  private:
   Backend* backend_;

@@ -1,0 +1,119 @@
+// Training in the CUDA world beside the CPU world. Needs a GPU; skipped, and said so, without one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "backend/cuda/cuda_backend.h"
+#include "core/file.h"
+#include "support/small_run.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CudaTrainingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+
+  fs::path train(Backend& backend, const std::string& name, const std::string& settings,
+                 const std::string& rest = "") {
+    const fs::path run = directory_ / name;
+    // Heads of 16: small, and served by the fused attention.
+    Trainer trainer(backend,
+                    parse_run_config(small_config(corpus_, run, settings, rest), "test.yaml",
+                                     {"model.hidden_size=64", "data.sequence_length=64"}));
+    testing::internal::CaptureStdout();
+    trainer.run(ResumeMode::Auto);
+    testing::internal::GetCapturedStdout();
+    return run;
+  }
+
+  static std::vector<double> losses_of(const fs::path& run) {
+    std::vector<double> losses;
+    std::ifstream file(run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      losses.push_back(nlohmann::json::parse(line).at("loss"));
+    return losses;
+  }
+
+  TemporaryDirectory directory_;
+  std::string corpus_ = directory_.write("corpus.txt", small_corpus(400));
+};
+
+TEST_F(CudaTrainingTest, AHundredStepsFollowTheCpuWorld) {
+  const auto cpu = make_cpu_backend();
+  for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-3}, std::pair{"bf16", 5e-2}}) {
+    const auto cuda = make_cuda_backend();
+    const std::string settings =
+        fmt::format("steps: 100, eval_every: 0, checkpoint_every: 0, precision: {}", precision);
+    const auto expected = losses_of(train(*cpu, fmt::format("cpu-{}", precision), settings));
+    const auto losses = losses_of(train(*cuda, fmt::format("cuda-{}", precision), settings));
+    ASSERT_EQ(losses.size(), 100u);
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(losses[i], expected[i], tolerance) << precision << " step " << i + 1;
+    EXPECT_LT(losses.back(), 2.5);
+  }
+}
+
+TEST_F(CudaTrainingTest, DropoutAndMicroBatchesFollowTheCpuWorld) {
+  const auto cpu = make_cpu_backend();
+  const auto cuda = make_cuda_backend();
+  const std::string settings =
+      "steps: 20, eval_every: 0, checkpoint_every: 0, dropout: 0.2, precision: fp64";
+  const auto expected = losses_of(train(*cpu, "cpu", settings));
+  const auto losses = losses_of(train(*cuda, "cuda", settings));
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-9);
+}
+
+TEST_F(CudaTrainingTest, ADeterministicRunRepeatsBitForBit) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const bool graphs : {false, true}) {
+      std::string first;
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        const auto cuda = make_cuda_backend({.deterministic = true, .graphs = graphs});
+        const fs::path run = train(
+            *cuda, fmt::format("{}-{}-{}", precision, graphs, repeat),
+            fmt::format("steps: 30, eval_every: 0, checkpoint_every: 0, precision: {}", precision));
+        const std::string weights =
+            read_text_file(run / "checkpoints/latest/optimizer/optimizer.safetensors");
+        if (repeat == 0) first = weights;
+        EXPECT_TRUE(weights == first) << precision << " graphs " << graphs;
+      }
+    }
+}
+
+TEST_F(CudaTrainingTest, GraphsAndRecomputeChangeNoBit) {
+  std::string first;
+  for (const char* recompute : {"none", "selective", "full"})
+    for (const bool graphs : {false, true}) {
+      const auto cuda = make_cuda_backend({.deterministic = true, .graphs = graphs});
+      const fs::path run = train(*cuda, fmt::format("{}-{}", recompute, graphs),
+                                 "steps: 10, eval_every: 0, checkpoint_every: 0, precision: bf16",
+                                 fmt::format("layout: {{recompute: {}}}\n", recompute));
+      const std::string weights = read_text_file(run / "checkpoints/latest/model.safetensors");
+      if (first.empty()) first = weights;
+      EXPECT_TRUE(weights == first) << recompute << " graphs " << graphs;
+    }
+}
+
+TEST_F(CudaTrainingTest, ThePlanIsWhatTheDeviceGives) {
+  const auto cuda = make_cuda_backend();
+  const RunConfig config =
+      parse_run_config(small_config(corpus_, directory_ / "plan", "steps: 5"), "test.yaml",
+                       {"model.hidden_size=2048", "model.heads=16", "model.ffn_size=8192"});
+  PlanningAllocator nothing;
+  const Engine plan(*cuda, nothing, engine_options(config));
+  const std::size_t before = cuda->available_bytes();
+  const Engine engine(*cuda, *cuda, engine_options(config));
+  const std::size_t taken = before - cuda->available_bytes();
+  EXPECT_EQ(engine.arena().total_bytes(), plan.arena().total_bytes());
+  // The driver hands out whole pages of 2 MiB.
+  EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(plan.arena().total_bytes()), 64e6);
+}
+
+}  // namespace
+}  // namespace kintsugi
