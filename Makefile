@@ -3,6 +3,8 @@
 BUILD := build
 JOBS := $(shell nproc)
 CMAKE_FLAGS ?=
+# Where a toolkit is found; elsewhere it changes nothing.
+CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 all: build
 
@@ -18,17 +20,17 @@ define configure
 endef
 
 build: packages
-	$(call configure,$(BUILD))
+	$(call configure,$(BUILD),$(CUDA_FLAG))
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi
 
 # A first look needs no CUDA world on a machine without a GPU: kernels take minutes to compile. A build directory that exists
 # keeps what it was configured for.
-demo: CMAKE_FLAGS += $(if $(wildcard $(BUILD)/CMakeCache.txt /dev/nvidiactl),,-DKINTSUGI_CUDA=OFF)
+demo: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt /dev/nvidiactl),,-DKINTSUGI_CUDA=OFF)
 demo: build
 	@scripts/demo.sh
 
 test: packages
-	$(call configure,$(BUILD),-DKINTSUGI_TESTS=ON)
+	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 

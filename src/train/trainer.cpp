@@ -58,16 +58,38 @@ Trainer::Trainer(Backend& backend, RunConfig config)
   check_memory();
 }
 
-void Trainer::check_memory() const {
+std::size_t Trainer::planned_bytes(const RunConfig& config) const {
   PlanningAllocator nothing;
-  const Engine plan(backend_, nothing, engine_options(config_));
-  const std::size_t needed = plan.arena().total_bytes(), available = backend_.available_bytes();
-  if (needed > available)
-    user_error(
-        "this run needs {} and {} is free: choose a smaller batch.micro, layout.recompute: full or "
-        "a smaller model\n{}",
-        format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(available)),
-        plan.arena().table());
+  return Engine(backend_, nothing, engine_options(config)).arena().total_bytes();
+}
+
+void Trainer::check_memory() const {
+  const std::size_t needed = planned_bytes(config_), available = backend_.available_bytes();
+  if (needed <= available) return;
+  const auto in_words = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  // The least change that fits: recompute more, then smaller micro-batches.
+  RunConfig smaller = config_;
+  for (smaller.batch.micro = config_.batch.micro; smaller.batch.micro >= 1; --smaller.batch.micro) {
+    if (config_.batch.global % smaller.batch.micro != 0) continue;
+    for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
+      if (recompute < config_.layout.recompute) continue;
+      smaller.layout.recompute = recompute;
+      if (const std::size_t bytes = planned_bytes(smaller); bytes <= available)
+        user_error(
+            "this run needs {} and {} is free: batch.micro: {} with layout.recompute: {} would "
+            "take {}",
+            in_words(needed), in_words(available), smaller.batch.micro, to_string(recompute),
+            in_words(bytes));
+    }
+  }
+  smaller.batch.micro = 1;
+  user_error(
+      "this run needs {} and {} is free: even batch.micro: 1 with layout.recompute: full would "
+      "take "
+      "{}, so take a smaller model{}",
+      in_words(needed), in_words(available), in_words(planned_bytes(smaller)),
+      config_.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
+                                              : " or a shorter sequence");
 }
 
 RunOutcome Trainer::run(ResumeMode resume) {
@@ -157,23 +179,27 @@ void Trainer::announce() const {
   log_info("run directory: {}", directory_.string());
 }
 
-TokenBatch Trainer::training_batch() {
+void Trainer::prepare_batch(std::int64_t first_sample) {
+  if (prepared_sample_ == first_sample) return;
   const std::int64_t length = config_.data.sequence_length;
   for (std::int64_t i = 0; i < config_.batch.global; ++i)
-    sampler_->training_sample(state_.samples + i, ids_.data() + i * length,
+    sampler_->training_sample(first_sample + i, ids_.data() + i * length,
                               targets_.data() + i * length);
-  return {ids_, targets_};
+  prepared_sample_ = first_sample;
 }
 
 void Trainer::train_step() {
   const auto begin = Clock::now();
   const std::int64_t step = state_.step + 1;
   const double lr = schedule_.learning_rate(step);
-  const StepResult result = engine_->step(training_batch(), {.step = step,
-                                                             .lr = lr,
-                                                             .loss_scale = scaler_.scale(),
-                                                             .dropout = config_.train.dropout,
-                                                             .seed = config_.run.seed});
+  prepare_batch(state_.samples);
+  engine_->begin_step({ids_, targets_}, {.step = step,
+                                         .lr = lr,
+                                         .loss_scale = scaler_.scale(),
+                                         .dropout = config_.train.dropout,
+                                         .seed = config_.run.seed});
+  prepare_batch(state_.samples + config_.batch.global);  // while the device computes
+  const StepResult result = engine_->finish_step();
   const bool overflow = !std::isfinite(result.gradient_norm);
   if (overflow && !scaler_.dynamic())
     failure(

@@ -41,6 +41,7 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
 
   void check_memory() const;
+  std::size_t planned_bytes(const RunConfig& config) const;
   void open_run(ResumeMode resume);
   void announce() const;
   void train_step();
@@ -50,8 +51,8 @@ class Trainer {
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   bool finished() const { return state_.step >= schedule_.total_steps; }
-  // Sequences into host buffers: sample k of the training order, or of the held-out windows.
-  TokenBatch training_batch();
+  // Training samples first_sample … into the host buffers, unless they are there already.
+  void prepare_batch(std::int64_t first_sample);
 
   Backend& backend_;
   RunConfig config_;
@@ -73,6 +74,7 @@ class Trainer {
   Clock::time_point begin_, last_report_;
   double step_seconds_ = 0;  // in steps alone, for the time left
   std::vector<std::int32_t> ids_, targets_;
+  std::int64_t prepared_sample_ = -1;  // the first one in them
 };
 
 }  // namespace kintsugi

@@ -175,6 +175,27 @@ TEST_F(TrainerTest, ARunThatCannotFitIsRefusedBeforeAnythingIsWritten) {
   EXPECT_FALSE(fs::exists(directory_ / "huge"));
 }
 
+// Four million sequences at once fit nowhere; the message names what does.
+TEST_F(TrainerTest, ARefusalSaysWhatWouldFit) {
+  const auto backend = make_cpu_backend(1);
+  const std::string yaml = small_config(corpus_, directory_ / "huge", "steps: 5");
+  try {
+    Trainer(*backend,
+            parse_run_config(yaml, "test.yaml", {"batch.global=4194304", "batch.micro=4194304"}));
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    const std::string message = error.what();
+    const auto at = message.find("batch.micro: ");
+    ASSERT_NE(at, std::string::npos) << message;
+    EXPECT_NE(message.find("would take"), std::string::npos) << message;
+    const std::int64_t micro = std::stoll(message.substr(at + 13));
+    Trainer(*backend,  // its own advice is accepted
+            parse_run_config(yaml, "test.yaml",
+                             {"batch.global=4194304", fmt::format("batch.micro={}", micro),
+                              "layout.recompute=full"}));
+  }
+}
+
 TEST_F(TrainerTest, ShardsAreListedAndReadBack) {
   const auto backend = make_cpu_backend(1);
   const RunConfig config =

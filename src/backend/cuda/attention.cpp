@@ -3,6 +3,7 @@
 #include "backend/cuda/attention_cudnn.h"
 #include "backend/cuda/attention_flash.h"
 #include "backend/cuda/cuda_common.h"
+#include "core/log.h"
 
 namespace kintsugi::cuda {
 namespace {
@@ -57,6 +58,18 @@ CudaAttention::CudaAttention() : parts_(std::make_unique<Parts>()) {}
 CudaAttention::CudaAttention(Workspace& scratch) : CudaAttention() { parts_->shared = &scratch; }
 CudaAttention::~CudaAttention() = default;
 
+// Training with a 16-bit type is what the fused kernels are for: without them it is several times
+// slower, and somebody should know why.
+void CudaAttention::warn_if_slow(const Tensor& q) {
+  constexpr std::int64_t kNoticeable = 1024;  // tokens
+  if (warned_ || choice_ == AttentionChoice::Portable || size_of(q.dtype()) != 2 ||
+      q.extent(0) * q.extent(1) < kNoticeable)
+    return;
+  warned_ = true;
+  log_warning("attention runs on the portable kernel, which is slow: {}",
+              parts_->cudnn.last_reason());
+}
+
 void CudaAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                             const AttentionOptions& options, cudaStream_t stream) {
   check_shapes(out, lse, q, k, v, options);
@@ -70,6 +83,7 @@ void CudaAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
     }
     if (choice_ == AttentionChoice::Cudnn) failure("{}", parts_->cudnn.last_reason());
   }
+  warn_if_slow(q);
   flash_forward(out, lse, q, k, v, options, stream);
   last_kernel_ = "portable";
 }
@@ -92,6 +106,7 @@ void CudaAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
     }
     if (choice_ == AttentionChoice::Cudnn) failure("{}", parts_->cudnn.last_reason());
   }
+  warn_if_slow(q);
   void* row_sum = parts_->scratch(flash_backward_scratch_bytes(q), stream);
   flash_backward(dq, dk, dv, dout, out, lse, q, k, v, options, row_sum, stream);
   last_kernel_ = "portable";

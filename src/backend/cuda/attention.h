@@ -43,6 +43,8 @@ class CudaAttention {
   const std::vector<std::string>& refusals() const;
 
  private:
+  void warn_if_slow(const Tensor& q);
+  bool warned_ = false;
   struct Parts;
   std::unique_ptr<Parts> parts_;
   AttentionChoice choice_ = AttentionChoice::Auto;
