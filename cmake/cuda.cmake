@@ -64,3 +64,10 @@ target_link_libraries(kintsugi_cuda PRIVATE kintsugi_flags fmt::fmt)
 target_sources(kintsugi_engine PRIVATE $<TARGET_OBJECTS:kintsugi_cuda>)
 # libcudnn.so loads its parts when they are first needed.
 target_link_libraries(kintsugi_engine PRIVATE CUDA::cudart_static CUDA::cublasLt ${CUDNN_LIBRARY})
+
+if(KINTSUGI_BENCH)
+  # cuDNN against the portable kernel and float64: errors and TFLOP/s by shape.
+  add_executable(attention_check ${KINTSUGI_ROOT}/tests/gpu/attention_check.cpp)
+  target_include_directories(attention_check SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR})
+  target_link_libraries(attention_check PRIVATE kintsugi_engine CUDA::cudart_static)
+endif()
