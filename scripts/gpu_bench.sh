@@ -9,3 +9,10 @@ cache=$(mktemp -d)/matmul.txt
 "$bench" llama-1b --micro 4 --length 4096 --matmul-cache "$cache"
 "$bench" llama-8b --layers 8 --micro 2 --length 4096 --matmul-cache "$cache"
 "$bench" qwen2.5-7b --micro 8 --length 1024 --accumulate 4 --moments bf16 --steps 5 --matmul-cache "$cache"
+"$bench" llama-3b --micro 2 --length 4096 --steps 4 --matmul-cache "$cache"
+"$bench" llama-8b --micro 1 --length 4096 --moments bf16 --recompute full --steps 3 --matmul-cache "$cache"
+# PEER=path of a PyTorch trainer with the same options: times it in the same run
+if [ -n "${PEER:-}" ]; then
+  python3 "$PEER" --model gpt2-124m --mb 64 --seq 1024 --steps 10
+  python3 "$PEER" --model llama-1b --mb 4 --seq 4096 --fp32-master --steps 10
+fi

@@ -17,7 +17,8 @@ namespace kintsugi {
 // is the run's precision.
 // - Statistics, losses and gradients of parameters are in accumulator precision (fp32; fp64 in fp64
 // runs).
-// - The operand that is written comes first. Gradients of parameters are always added to; gradients
+// - The operand that is written comes first. Gradients of parameters are added to
+//   (matmul: where it is told to); gradients
 // of activations are
 //   overwritten unless the operation says otherwise. An empty Tensor means "not there".
 // - Calls are queued in order on the device; only download() and synchronize() wait.

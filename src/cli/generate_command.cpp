@@ -33,7 +33,7 @@ void add_generate_command(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--temperature", a->sampling.temperature, "0 always takes the most likely token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", a->sampling.top_k, "Choose among the k most likely tokens; 0: all")
       ->check(CLI::NonNegativeNumber)

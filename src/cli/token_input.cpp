@@ -29,6 +29,8 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text) {
 }
 
 void require_byte_tokenizer(const std::filesystem::path& checkpoint) {
+  if (!std::filesystem::exists(checkpoint / "config.json"))
+    user_error("{} is not a model directory: it has no config.json", checkpoint.string());
   const std::filesystem::path file = checkpoint / "tokenizer.json";
   if (!std::filesystem::exists(file) || !is_byte_tokenizer(read_text_file(file)))
     user_error(

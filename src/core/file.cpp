@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace kintsugi {
 namespace {
@@ -104,6 +106,21 @@ void FileWriter::close() {
   if (::close(std::exchange(descriptor_, -1)) != 0)
     failure("cannot close {}: {}", path_.string(), reason());
 }
+
+DirectoryLock::DirectoryLock(const std::filesystem::path& path) {
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor_ < 0) failure("cannot open {}: {}", path.string(), reason());
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+  if (errno == EWOULDBLOCK) {
+    ::close(descriptor_);
+    user_error("another process is working in {}: wait for it or choose another directory",
+               path.string());
+  }
+  log_warning("cannot lock {} ({}): a second process in it would go unnoticed", path.string(),
+              reason());
+}
+
+DirectoryLock::~DirectoryLock() { ::close(descriptor_); }
 
 void sync_directory(const std::filesystem::path& directory) {
   const Descriptor descriptor{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};

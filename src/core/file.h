@@ -52,6 +52,19 @@ class FileWriter {
   int descriptor_ = -1;
 };
 
+// Holds a directory for this process; the system lets go of it when the process dies. File systems
+// that know no locks are used without, with a warning.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::filesystem::path& path);  // UserError if another process has it
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
 // Makes renames and new entries of a directory durable.
 void sync_directory(const std::filesystem::path& directory);
 

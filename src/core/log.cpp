@@ -28,14 +28,16 @@ int terminal_columns() {
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// The first `columns` characters of a UTF-8 text.
+// The first `columns` characters of a UTF-8 text, cut between fields (two spaces) if it is longer.
 std::string_view clipped(std::string_view text, int columns) {
   std::size_t end = 0;
   for (int count = 0; end < text.size(); ++end) {
     const bool starts_character = (static_cast<unsigned char>(text[end]) & 0xC0) != 0x80;
     if (starts_character && count++ == columns) break;
   }
-  return text.substr(0, end);
+  if (end == text.size()) return text;
+  const std::size_t gap = text.substr(0, end).rfind("  ");
+  return text.substr(0, gap == std::string_view::npos ? end : gap);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/permutation.h"
 
 namespace kintsugi {
@@ -82,6 +83,21 @@ Sampler::Sampler(std::vector<Source> sources, std::int64_t length, std::uint64_t
     streams_[chosen].per_pattern += 1;
     pattern_.push_back(static_cast<std::int16_t>(chosen));
   }
+}
+
+std::string Sampler::fingerprint() const {
+  constexpr std::size_t kEnds = 1 << 20;  // bytes read from each end: enough to tell texts apart
+  StreamHash hash;
+  hash.update(&length_, sizeof(length_));
+  for (const Stream& stream : streams_) {
+    const auto tokens = stream.source.tokens;
+    const std::size_t size = tokens.size(), ends = std::min(size, kEnds);
+    hash.update(&size, sizeof(size));
+    hash.update(&stream.source.weight, sizeof(stream.source.weight));
+    hash.update(tokens.data(), ends);
+    hash.update(tokens.data() + size - ends, ends);
+  }
+  return hex64(hash.digest());
 }
 
 void Sampler::training_sample(std::int64_t k, std::int32_t* ids, std::int32_t* targets) const {

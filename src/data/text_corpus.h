@@ -44,6 +44,9 @@ class Sampler {
   };
   Sampler(std::vector<Source> sources, std::int64_t length, std::uint64_t seed);
 
+  // What the order depends on beside the seed: lengths, weights, and the ends of each text.
+  std::string fingerprint() const;
+
   // Writes `length` ids and the ids that follow each of them.
   void training_sample(std::int64_t k, std::int32_t* ids, std::int32_t* targets) const;
 

@@ -28,8 +28,8 @@ struct Parameter {
   int bucket = 0;            // 0 embedding, 1 … layers blocks, layers + 1 final norm and head
   bool decay = false;        // weight decay: matrices only
   bool overwritten = false;  // its gradient is one product: a step's first micro-batch writes it
-  bool packed =
-      false;  // follows its predecessor in memory without a gap: the two are read as one matrix
+  // Follows its predecessor in memory without a gap: the two are read as one matrix.
+  bool packed = false;
   std::int64_t offset = 0;  // first element in the flat buffers
 };
 
@@ -86,7 +86,7 @@ OuterNames outer_names(const ModelConfig& config);
 // Weights and gradients in memory: two flat buffers with the same offsets.
 class ParameterStore {
  public:
-  // without_gradients: for generation and scoring.
+  // Generation and scoring need no gradients.
   ParameterStore(const ParameterSet& set, Arena& arena, DType dtype, bool with_gradients);
 
   const ParameterSet& set() const { return *set_; }

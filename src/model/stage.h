@@ -31,7 +31,8 @@ class Stage {
   // its memory plan alone.
   void prepare();
 
-  // Adds to the gradients those of gradient_scale * sum of losses; the sum of losses is added to
+  // Adds to the gradients (batch.first: writes, where they are products) those of gradient_scale *
+  // sum of losses; the sum of losses is added to
   // loss_sum (1).
   void forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum);
   // Losses per token only.

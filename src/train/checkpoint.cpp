@@ -132,6 +132,7 @@ std::string state_to_json(const TrainerState& state, DType precision) {
               {"tokens", state.tokens},
               {"samples", state.samples},
               {"seed", state.seed},
+              {"data", state.data},
               {"precision", to_string(precision)},
               {"loss_scale",
                {{"scale", state.loss_scale.scale},
@@ -230,6 +231,21 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
   return target;
 }
 
+void clean_up_checkpoints(const fs::path& checkpoints) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(checkpoints))
+    if (entry.path().filename().string().starts_with(".step-")) found.push_back(entry.path());
+  for (const fs::path& path : found) {
+    const fs::path target = checkpoints / path.stem().string().substr(1);
+    std::error_code error;
+    if (path.extension() == ".old" && !fs::exists(target, error))
+      fs::rename(path, target, error);
+    else
+      fs::remove_all(path, error);
+    if (error) log_warning("cannot clean up {}: {}", path.string(), error.message());
+  }
+}
+
 std::optional<fs::path> find_latest_checkpoint(const fs::path& checkpoints) {
   const fs::path latest = checkpoints / "latest";
   std::error_code error;
@@ -245,8 +261,10 @@ Json read_json(const fs::path& path) {
   try {
     return Json::parse(read_text_file(path));
   } catch (const nlohmann::json::exception&) {
-    user_error("{} is not valid JSON: the checkpoint is damaged, continue from another one",
-               path.string());
+    user_error(
+        "{} is not valid JSON: the checkpoint is damaged; delete its directory and run again to "
+        "continue from the one before",
+        path.string());
   }
 }
 
@@ -259,8 +277,10 @@ void verify_checksums(const fs::path& directory) {
     const MappedFile file(directory / name);
     if (!expected.is_string() ||
         hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
-      user_error("{} does not match its checksum: it is damaged, continue from another checkpoint",
-                 (directory / name).string());
+      user_error(
+          "{} does not match its checksum: it is damaged; delete this checkpoint's directory and "
+          "run again to continue from the one before",
+          (directory / name).string());
   }
 }
 
@@ -285,6 +305,7 @@ TrainerState state_from_json(const fs::path& path) {
     state.tokens = json.at("tokens");
     state.samples = json.at("samples");
     state.seed = json.at("seed");
+    state.data = json.at("data");
     const Json& scale = json.at("loss_scale");
     state.loss_scale = {scale.at("scale"), scale.at("good_steps"), scale.at("hysteresis")};
     return state;

@@ -21,6 +21,7 @@ struct TrainerState {
   std::int64_t tokens = 0;   // trained so far
   std::int64_t samples = 0;  // of the data order, consumed so far
   std::uint64_t seed = 0;
+  std::string data;  // fingerprint of what the samples are drawn from
   LossScaler::State loss_scale;
   bool operator==(const TrainerState&) const = default;
 };
@@ -31,11 +32,14 @@ struct CheckpointOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
 
-// Writes run_directory/checkpoints/step-XXXXXXXX under a temporary name, syncs, renames, and only
+// Writes checkpoints/step-XXXXXXXX under a temporary name, syncs, renames, and only
 // then moves `latest`. If anything fails, the temporary directory is removed, what was there before
 // stays, and Failure is thrown.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, Engine& engine,
                                       const TrainerState& state, const CheckpointOptions& options);
+
+// Removes what killed saves left behind, and puts back a checkpoint that one was about to replace.
+void clean_up_checkpoints(const std::filesystem::path& checkpoints);
 
 // The directory that `latest` points to, or the newest complete one; none when there is none.
 std::optional<std::filesystem::path> find_latest_checkpoint(

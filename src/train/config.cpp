@@ -160,7 +160,7 @@ void describe(V& v, RunConfig& c) {
   v("layout", c.layout);
   v("device", c.device);
   v("cuda", c.cuda);
-  v("threads", c.threads, between(0, 65536));
+  v("threads", c.threads, between(0, 1024));
 }
 
 namespace {

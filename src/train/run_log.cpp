@@ -69,15 +69,16 @@ void RunLog::record(const StepRecord& r) {
   if (!written) failure("cannot write {}: {}", path.string(), reason);
 }
 
-void RunLog::status(const std::string& state, const StepRecord& last, double eta_s,
-                    const std::string& checkpoint, const std::string& message) noexcept {
+void RunLog::status(const std::string& state, const StepRecord& last,
+                    std::optional<double> valid_loss, double eta_s, const std::string& checkpoint,
+                    const std::string& message) noexcept {
   try {
     Json json = {{"state", state},
                  {"step", last.step},
                  {"total_steps", total_steps_},
                  {"tokens", last.tokens},
                  {"loss", number(last.loss)},
-                 {"valid_loss", number(last.valid_loss)},
+                 {"valid_loss", number(valid_loss)},
                  {"tokens_per_s", number(last.tokens_per_s)},
                  {"eta_s", number(eta_s)},
                  {"last_checkpoint", checkpoint.empty() ? Json(nullptr) : Json(checkpoint)},

@@ -20,7 +20,7 @@ struct StepRecord {
   double mfu_causal = 0;
   double mfu_full = 0;
   std::uint64_t memory_bytes = 0;
-  std::optional<double> energy_j = {};    // empty: this machine has no counter that we can read
+  std::optional<double> energy_j = {};    // empty: no counter is read
   std::optional<double> valid_loss = {};  // nats per token
   std::optional<double> valid_bits_per_byte = {};
 };
@@ -34,8 +34,9 @@ class RunLog {
   void record(const StepRecord& record);
   // state: running, finished, stopped or failed. Never throws: a status that cannot be written must
   // not end a run.
-  void status(const std::string& state, const StepRecord& last, double eta_s,
-              const std::string& checkpoint, const std::string& message = "") noexcept;
+  void status(const std::string& state, const StepRecord& last, std::optional<double> valid_loss,
+              double eta_s, const std::string& checkpoint,
+              const std::string& message = "") noexcept;
 
  private:
   std::filesystem::path directory_;

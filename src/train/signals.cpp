@@ -9,9 +9,10 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::array<int, 3> kSignals = {SIGTERM, SIGUSR1, SIGINT};
+constexpr std::array<int, 4> kSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
 volatile sig_atomic_t received_signal = 0;
 std::array<struct sigaction, kSignals.size()> previous;
+struct sigaction previous_pipe;
 
 void handle(int signal) {
   if (signal == SIGINT && received_signal == SIGINT) _exit(130);
@@ -27,10 +28,13 @@ StopSignals::StopSignals() {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous[i]);
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, &previous_pipe);
 }
 
 StopSignals::~StopSignals() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+  sigaction(SIGPIPE, &previous_pipe, nullptr);
 }
 
 const char* StopSignals::received() {
@@ -41,6 +45,8 @@ const char* StopSignals::received() {
       return "SIGTERM";
     case SIGUSR1:
       return "SIGUSR1";
+    case SIGHUP:
+      return "SIGHUP";
     default:
       return "SIGINT";
   }

@@ -93,24 +93,29 @@ void Trainer::check_memory() const {
 }
 
 RunOutcome Trainer::run(ResumeMode resume) {
-  open_run(resume);
   const StopSignals signals;
-  begin_ = last_report_ = Clock::now();
+  open_run(resume);
+  last_report_ = Clock::now();
+  bool stop = false;
   try {
-    while (!finished() && StopSignals::received() == nullptr) {
+    while (!finished() && !stop) {
       train_step();
-      const bool last = finished() || StopSignals::received() != nullptr;
-      if (config_.train.eval_every > 0 && (due(config_.train.eval_every) || finished())) validate();
+      const bool asked = StopSignals::received() != nullptr;  // then saving comes first
+      const std::int64_t every = config_.train.eval_every;
+      if (every > 0 && !asked && (due(every) || finished())) validate();
+      // Read once more, and only here: whatever ends the loop below is saved.
+      stop = StopSignals::received() != nullptr;
       log_->record(record_);
-      report(last);
-      if (due(config_.train.checkpoint_every) || last) save();
+      report(stop || finished());
+      if (due(config_.train.checkpoint_every) || stop || finished()) save();
     }
   } catch (const std::exception& error) {
-    log_->status("failed", record_, NAN, last_checkpoint_, error.what());
+    log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
     throw;
   }
   const bool stopped = !finished();
-  log_->status(stopped ? "stopped" : "finished", record_, 0.0, last_checkpoint_);
+  log_->status(stopped ? "stopped" : "finished", record_, last_valid_loss_, eta_s(),
+               last_checkpoint_);
   if (stopped)
     log_info("stopped by {} after step {}; the same command continues the run",
              StopSignals::received(), state_.step);
@@ -119,43 +124,53 @@ RunOutcome Trainer::run(ResumeMode resume) {
 
 void Trainer::open_run(ResumeMode resume) {
   const fs::path checkpoints = directory_ / "checkpoints";
+  if (resume == ResumeMode::Never && fs::exists(directory_ / "metrics.jsonl"))
+    user_error("{} already holds a run: continue it with --resume auto, or choose another run.dir",
+               directory_.string());
+  std::error_code error;
+  fs::create_directories(checkpoints, error);
+  if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
+  lock_ = std::make_unique<DirectoryLock>(directory_);
+  clean_up_checkpoints(checkpoints);
   const std::optional<fs::path> latest = find_latest_checkpoint(checkpoints);
-  if (latest && resume == ResumeMode::Never)
-    user_error(
-        "{} already holds a run ({}): continue it with --resume auto, or choose another run.dir",
-        directory_.string(), latest->filename().string());
   engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_));
-  state_.seed = config_.run.seed;
   if (latest) {
     engine_->prepare();
     state_ = load_checkpoint(*latest, *engine_);
-    if (state_.seed != config_.run.seed)
-      user_error("the run in {} was started with seed {}, the configuration says {}",
-                 directory_.string(), state_.seed, config_.run.seed);
+    check_same_run();
     if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
     last_checkpoint_ = latest->string();
   } else {
     engine_->initialize(config_.run.seed);
+    state_.seed = config_.run.seed;
+    state_.data = sampler_->fingerprint();
   }
-  std::error_code error;
-  fs::create_directories(checkpoints, error);
-  if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
-  for (const auto& entry : fs::directory_iterator(checkpoints))  // left by a save that was killed
-    if (entry.path().filename().string().starts_with(".step-")) fs::remove_all(entry.path(), error);
   write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
   open_log_file(directory_ / "log.txt");
   log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);
   first_step_ = state_.step;
   record_.step = state_.step;
   record_.tokens = state_.tokens;
-  record_.loss = record_.tokens_per_s =
-      NAN;  // status.json says null until this process has taken a step
+  // Nothing is known of these before this process has taken a step.
+  record_.loss = NAN;
+  record_.tokens_per_s = NAN;
   const std::size_t tokens = static_cast<std::size_t>(config_.tokens_per_step());
   ids_.resize(tokens);
   targets_.resize(tokens);
   peak_ = backend_.peak_flops(config_.train.precision);
   announce();
   if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
+}
+
+void Trainer::check_same_run() const {
+  if (state_.seed != config_.run.seed)
+    user_error("the run in {} was started with seed {}, the configuration says {}",
+               directory_.string(), state_.seed, config_.run.seed);
+  if (state_.data != sampler_->fingerprint())
+    user_error(
+        "the run in {} was started on other data, weights, data.valid_fraction or "
+        "data.sequence_length: its place in the order would mean nothing; choose another run.dir",
+        directory_.string());
 }
 
 void Trainer::announce() const {
@@ -264,21 +279,22 @@ double Trainer::eta_s() const {
 void Trainer::report(bool last) {
   const auto now = Clock::now();
   const bool live_due = now - last_report_ > std::chrono::milliseconds(200);
-  if (live_due || last) log_->status("running", record_, eta_s(), last_checkpoint_);
+  if (live_due || last)
+    log_->status("running", record_, last_valid_loss_, eta_s(), last_checkpoint_);
   if (live_due) last_report_ = now;
   const std::string line = fmt::format(
-      "step {:>6}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tokens/s  MFU {:.1f} % ({:.1f} % "
-      "full)  J/token –  left {}",
-      state_.step, schedule_.total_steps, record_.loss, record_.gradient_norm, record_.lr,
-      format_count(record_.tokens_per_s), 100 * record_.mfu_causal, 100 * record_.mfu_full,
-      format_duration(eta_s()));
+      "step {:>6}/{}  loss {:.4f}  {} tokens/s  left {}  MFU {:.1f} % ({:.1f} % full)  "
+      "norm {:.3f}  lr {:.2e}  J/token –",
+      state_.step, schedule_.total_steps, record_.loss, format_count(record_.tokens_per_s),
+      format_duration(eta_s()), 100 * record_.mfu_causal, 100 * record_.mfu_full,
+      record_.gradient_norm, record_.lr);
   const bool line_due = due(config_.train.log_every) || last;
   if (terminal_is_live()) {
     if (line_due) log_to_file(line);
     if (!live_due && !last) return;
-    const int filled = static_cast<int>(20 * state_.step / schedule_.total_steps);
+    const int filled = static_cast<int>(10 * state_.step / schedule_.total_steps);
     std::string bar;
-    for (int i = 0; i < 20; ++i) bar += i < filled ? "━" : "╌";
+    for (int i = 0; i < 10; ++i) bar += i < filled ? "━" : "╌";
     show_live_line(bar + " " + line);
   } else if (line_due) {
     log_info("{}", line);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/file.h"
 #include "data/text_corpus.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
@@ -43,6 +44,7 @@ class Trainer {
   void check_memory() const;
   std::size_t planned_bytes(const RunConfig& config) const;
   void open_run(ResumeMode resume);
+  void check_same_run() const;
   void announce() const;
   void train_step();
   void validate();
@@ -62,6 +64,7 @@ class Trainer {
   std::unique_ptr<ValidationSet> validation_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunLog> log_;
+  std::unique_ptr<DirectoryLock> lock_;  // one process per run directory
   Schedule schedule_;
   LossScaler scaler_;
   TrainerState state_;
@@ -71,7 +74,7 @@ class Trainer {
   std::optional<double> last_valid_loss_;
   std::string last_checkpoint_;
   std::int64_t first_step_ = 0;  // of this process
-  Clock::time_point begin_, last_report_;
+  Clock::time_point last_report_;
   double step_seconds_ = 0;  // in steps alone, for the time left
   std::vector<std::int32_t> ids_, targets_;
   std::int64_t prepared_sample_ = -1;  // the first one in them

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/file.h"
 #include "support/small_run.h"
@@ -153,6 +155,67 @@ TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
         << error.what();
   }
 }
+
+TEST_F(TrainerTest, OtherDataIsNotContinued) {
+  const std::string settings = "steps: 4, eval_every: 0, checkpoint_every: 0";
+  train("run", settings);
+  for (const char* change : {"data.valid_fraction=0.2", "data.sequence_length=12"}) {
+    EXPECT_THROW(train("run", settings, "", {change}), UserError) << change;
+    testing::internal::GetCapturedStdout();
+  }
+  EXPECT_NO_THROW(train("run", settings, "", {"batch.micro=3"}));
+}
+
+TEST_F(TrainerTest, OneProcessPerRunDirectory) {
+  fs::create_directories(directory_ / "run");
+  const DirectoryLock other(directory_ / "run");
+  EXPECT_THROW(train("run", "steps: 2, eval_every: 0"), UserError);
+  testing::internal::GetCapturedStdout();
+}
+
+TEST_F(TrainerTest, ANewRunDoesNotEnterAnOldDirectory) {
+  const fs::path run = train("run", "steps: 2, eval_every: 0, checkpoint_every: 0");
+  const auto backend = make_cpu_backend(1);
+  Trainer trainer(*backend, parse_run_config(small_config(corpus_, run, "steps: 2"), "test.yaml"));
+  EXPECT_THROW(trainer.run(ResumeMode::Never), UserError);
+}
+
+// A save was killed between moving the old checkpoint of this step away and moving the new one in.
+TEST_F(TrainerTest, AHalfReplacedCheckpointComesBack) {
+  const fs::path run = train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
+  const fs::path checkpoints = run / "checkpoints";
+  fs::rename(checkpoints / "step-00000004", checkpoints / ".step-00000004.old");
+  fs::create_directories(checkpoints / ".step-00000004.tmp");
+  clean_up_checkpoints(checkpoints);
+  EXPECT_TRUE(fs::exists(checkpoints / "step-00000004/checksums.json"));
+  EXPECT_FALSE(fs::exists(checkpoints / ".step-00000004.tmp"));
+}
+
+// The signal arrives while the run validates: what was trained is saved all the same.
+TEST_F(TrainerTest, ASignalDuringValidationSaves) {
+  const fs::path run = directory_ / "run";
+  const auto backend = make_cpu_backend(1);
+  Trainer trainer(*backend, parse_run_config(small_config(corpus_, run,
+                                                          "steps: 1000, eval_every: 1, "
+                                                          "checkpoint_every: 0"),
+                                             "test.yaml", {"train.eval_batches=0"}));
+  std::thread sender([&] {
+    while (!fs::exists(run / "metrics.jsonl")) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    kill(getpid(), SIGTERM);
+  });
+  testing::internal::CaptureStdout();
+  const RunOutcome outcome = trainer.run(ResumeMode::Auto);
+  testing::internal::GetCapturedStdout();
+  sender.join();
+  EXPECT_EQ(outcome, RunOutcome::Stopped);
+  const Json status = Json::parse(read_text_file(run / "status.json"));
+  ASSERT_TRUE(status.at("last_checkpoint").is_string());
+  const auto state = Json::parse(read_text_file(run / "checkpoints/latest/trainer.json"));
+  EXPECT_EQ(state.at("step"), status.at("step"));
+}
+
+TEST(CpuThreads, TooManyAreRefused) { EXPECT_THROW(make_cpu_backend(10'000'000), UserError); }
 
 TEST_F(TrainerTest, AnotherModelIsNotContinued) {
   train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");

@@ -252,8 +252,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
                       Head<T>(q, b, h), Head<T>(k, b, h / group), Head<T>(v, b, h / group),
                       Mask<A>(options, b, h, n.queries, n.keys), query0,
                       std::min(kTile, n.queries - query0), n.keys, n.dim,
-                      static_cast<A>(options.scale),
-                      scratch<A>(thread));
+                      static_cast<A>(options.scale), scratch<A>(thread));
     });
   });
 }

@@ -26,6 +26,8 @@ int usable_cores() {
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend(int threads) {
+  constexpr int kMost = 1024;
+  if (threads > kMost) user_error("{} threads are asked for, {} is the most", threads, kMost);
   return std::make_unique<CpuBackend>(threads > 0 ? threads : usable_cores());
 }
 

@@ -1,6 +1,9 @@
 #include "backend/cpu/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
+
+#include "core/error.h"
 
 namespace kintsugi {
 namespace {
@@ -28,11 +31,18 @@ void wait_until_not(const std::atomic<T>& value, T old) {
 
 ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)) {
   workers_.reserve(static_cast<std::size_t>(threads_ - 1));
-  for (int thread = 1; thread < threads_; ++thread)
-    workers_.emplace_back([this, thread] { worker(thread); });
+  try {
+    for (int thread = 1; thread < threads_; ++thread)
+      workers_.emplace_back([this, thread] { worker(thread); });
+  } catch (const std::system_error& error) {
+    join();
+    user_error("cannot start {} threads: {}; use fewer", threads_, error.what());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { join(); }
+
+void ThreadPool::join() {
   stop_.store(true);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

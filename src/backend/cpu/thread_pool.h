@@ -49,6 +49,7 @@ class ThreadPool {
   void run_tasks(std::int64_t tasks, const void* callable, Trampoline call);
   void work(int thread);
   void worker(int thread);
+  void join();
 
   int threads_;
   std::vector<std::thread> workers_;
