@@ -34,11 +34,12 @@ void add_train_command(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--check", arguments->check, "Check configuration, data and memory, then stop");
   command->footer(
-      "Example:\n  kintsugi train examples/demo.yaml --set train.steps=200 --set "
-      "run.dir=runs/short\n\n"
-      "SIGTERM and SIGUSR1 (and Ctrl-C) finish the step, save a checkpoint and end with exit code "
-      "0;\n"
-      "the same command then continues the run.");
+      "Example:\n"
+      "  kintsugi train examples/demo.yaml --set 'data.train=[{path: my.txt}]' --set "
+      "run.dir=runs/mine\n"
+      "\n"
+      "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C finish the step, save a checkpoint and end with exit\n"
+      "code 0; the same command then continues the run.");
   command->callback([arguments] {
     const RunConfig config = load_run_config(arguments->config, arguments->overrides);
     const std::unique_ptr<Backend> backend =

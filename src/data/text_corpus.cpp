@@ -52,8 +52,7 @@ Sampler::Sampler(std::vector<Source> sources, std::int64_t length, std::uint64_t
     if (tokens < length + 1)
       user_error(
           "the training part of {} has {} tokens, one sample needs {}: take a larger corpus, a "
-          "shorter "
-          "data.sequence_length or a smaller data.valid_fraction",
+          "shorter data.sequence_length or a smaller data.valid_fraction",
           source.name, tokens, length + 1);
     total_weight += source.weight;
     Stream stream;

@@ -324,8 +324,7 @@ TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
       write_hf_config(options.model, options.precision))
     user_error(
         "the checkpoint {} holds another model than the configuration: compare its config.json "
-        "with "
-        "`model:`, or choose another run.dir",
+        "with `model:`, or choose another run.dir",
         directory.string());
   Backend& backend = engine.backend();
   const ParameterSet& set = engine.parameters();

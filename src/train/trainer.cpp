@@ -85,8 +85,7 @@ void Trainer::check_memory() const {
   smaller.batch.micro = 1;
   user_error(
       "this run needs {} and {} is free: even batch.micro: 1 with layout.recompute: full would "
-      "take "
-      "{}, so take a smaller model{}",
+      "take {}, so take a smaller model{}",
       in_words(needed), in_words(available), in_words(planned_bytes(smaller)),
       config_.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
                                               : " or a shorter sequence");
@@ -219,8 +218,7 @@ void Trainer::train_step() {
   if (overflow && !scaler_.dynamic())
     failure(
         "the gradient norm of step {} is not finite (loss {}): the last checkpoint is {}; lower "
-        "optimizer.lr or look at "
-        "the data of this step",
+        "optimizer.lr or look at the data of this step",
         step, result.loss, last_checkpoint_.empty() ? "none" : last_checkpoint_);
   record_ = {.step = step,
              .tokens = state_.tokens + config_.tokens_per_step(),

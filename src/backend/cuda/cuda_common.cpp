@@ -28,8 +28,7 @@ void* device_allocate(std::size_t bytes) {
   KINTSUGI_CUDA(cudaMemGetInfo(&free, &total));
   failure(
       "the GPU has no memory for {} more: {} of its {} are free; a smaller micro-batch, recompute "
-      "or "
-      "16-bit moments take less",
+      "or 16-bit moments take less",
       format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
       format_bytes(static_cast<double>(total)));
 }
