@@ -34,14 +34,15 @@ test: packages
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
-# The tests under the address and undefined-behaviour sanitizers, then under the thread sanitizer.
+# The tests under the address and undefined-behaviour sanitizers, then under the thread sanitizer; in one process each, since
+# an instrumented one takes a second to start.
 sanitize: packages
 	$(call configure,build-address,-DKINTSUGI_SANITIZE=address)
 	@cmake --build build-address -j $(JOBS)
-	@ctest --test-dir build-address --output-on-failure -j $(JOBS)
+	@build-address/kintsugi_tests --gtest_brief=1
 	$(call configure,build-thread,-DKINTSUGI_SANITIZE=thread)
 	@cmake --build build-thread -j $(JOBS)
-	@ctest --test-dir build-thread --output-on-failure -j $(JOBS)
+	@build-thread/kintsugi_tests --gtest_brief=1
 
 bench: packages
 	$(call configure,$(BUILD),-DKINTSUGI_BENCH=ON)
