@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
       "Each command has its own --help with an example.\n"
       "Exit codes: 0 done, 1 failure, 2 a mistake in the command, the configuration or an input "
       "file.");
+  kintsugi::add_data_command(app);
   kintsugi::add_train_command(app);
   kintsugi::add_generate_command(app);
   kintsugi::add_eval_command(app);

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+
+namespace kintsugi {
+
+// How ids lie in a file. The values are the codes of Megatron's .idx files.
+enum class TokenType : std::uint8_t { U8 = 1, I32 = 4, U16 = 8 };
+std::size_t size_of(TokenType type);
+TokenType token_type_for(std::int64_t vocab_size);  // u16 below 65,500, as Megatron chooses
+
+// A run of documents with their tokens, mapped into memory: a Megatron .bin/.idx pair, or a text
+// file whose bytes are its tokens (one document). Opening costs the same for any size.
+//
+// A *sequence* is Megatron's unit (one .idx length), a *document* one or more of them; files of
+// ours have one sequence per document.
+class TokenShard {
+ public:
+  // PREFIX of PREFIX.bin and PREFIX.idx.
+  static TokenShard open(const std::filesystem::path& prefix);
+  static TokenShard open_text(const std::filesystem::path& file);
+
+  const std::string& name() const { return name_; }
+  TokenType type() const { return type_; }
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t documents() const { return documents_; }
+  std::int64_t sequences() const { return sequences_; }
+
+  // Places are counted in tokens from the start of the shard; [documents()] is the end.
+  std::int64_t document_begin(std::int64_t document) const;
+  std::int64_t sequence_begin(std::int64_t sequence) const;
+  std::int64_t sequence_length(std::int64_t sequence) const;
+  // The document that holds a token, by bisection.
+  std::int64_t document_of(std::int64_t token) const;
+
+  void read(std::int64_t first, std::span<std::int32_t> ids) const;
+  // PREFIX.mask, one byte per token: whether the token counts in the loss. Empty: all do.
+  std::span<const std::uint8_t> loss_mask() const;
+
+  // Differs for different content with near certainty; reads the ends of the files only.
+  std::uint64_t fingerprint() const;
+
+ private:
+  TokenShard() = default;
+  std::string name_;
+  TokenType type_ = TokenType::U8;
+  std::int64_t tokens_ = 0, documents_ = 0, sequences_ = 0;
+  std::optional<MappedFile> bin_, idx_, mask_;
+};
+
+// All shards behind one name, in the order of their names: a prefix, a directory of pairs, a
+// pattern ('corpus/fi-*'), or a text file (bytes as tokens).
+std::vector<TokenShard> open_token_store(const std::string& name);
+
+// The JSON beside a store that `data tokenize` writes (PREFIX.json): what made it.
+struct StoreInfo {
+  std::string tokenizer;  // its fingerprint
+  std::int64_t vocab_size = 0;
+  std::int64_t bytes = 0;  // of text
+  std::int64_t tokens = 0, documents = 0;
+};
+std::optional<StoreInfo> read_store_info(const std::filesystem::path& prefix);
+
+}  // namespace kintsugi
