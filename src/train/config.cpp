@@ -90,6 +90,7 @@ void describe(V& v, OptimizerConfig& c) {
   v("eps", c.eps, above(0));
   v("clip", c.clip, at_least(0));
   v("moments", c.moments);
+  v("stochastic_rounding", c.stochastic_rounding);
 }
 
 template <class V>
@@ -142,7 +143,7 @@ struct ModelSection {
 
 template <class V>
 void describe(V& v, CudaConfig& c) {
-  v("device", c.device, between(0, 1023));
+  v("device", c.device);
   v("deterministic", c.deterministic);
   v("graphs", c.graphs);
   v("tf32", c.tf32);
@@ -274,6 +275,10 @@ class Checks {
                optimizer.warmup_steps, steps);
     if (optimizer.moments != DType::F32 && optimizer.moments != DType::BF16)
       complain("optimizer.moments", "is {}: moments are fp32 or bf16",
+               to_string(optimizer.moments));
+    if (optimizer.stochastic_rounding && optimizer.moments != DType::BF16)
+      complain("optimizer.stochastic_rounding",
+               "rounds bf16 moments, and these are {}: set optimizer.moments to bf16 or remove it",
                to_string(optimizer.moments));
     if (optimizer.decay_steps == 0) return;
     if (optimizer.schedule != ScheduleKind::Wsd)
