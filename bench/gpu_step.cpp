@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache;
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0;
-  bool deterministic = false, no_graphs = false, breakdown = false;
+  bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   app.add_option("--recompute", recompute);
   app.add_option("--moments", moments);
   app.add_option("--precision", precision);
+  app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
   app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
   app.add_option("--matmul-cache", cache);
   app.add_flag("--deterministic", deterministic);
@@ -58,7 +59,8 @@ int main(int argc, char** argv) {
                                           .length = length,
                                           .recompute = parse_recompute(recompute),
                                           .classifier_chunk = chunk},
-                                .adamw = {.moments = parse_precision(moments)}};
+                                .adamw = {.moments = parse_precision(moments),
+                                          .stochastic_rounding = stochastic}};
     const std::size_t before = backend->available_bytes();
     Engine engine(*backend, *backend, options);
     const std::size_t allocated = before - backend->available_bytes();
