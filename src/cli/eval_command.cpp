@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace kintsugi {
 
 void add_eval_command(CLI::App& app) {
   struct Arguments {
-    std::string checkpoint, token_ids, precision = "fp32";
+    std::string checkpoint, text, token_ids, precision = "fp32";
     bool log_probabilities = false;
     std::int64_t threads = 0;
   };
@@ -24,8 +25,10 @@ void add_eval_command(CLI::App& app) {
       ->add_option("--checkpoint", a->checkpoint,
                    "A checkpoint or any Hugging Face directory of a known family")
       ->required();
-  command->add_option("--token-ids", a->token_ids, "The tokens, with spaces or commas between them")
-      ->required();
+  CLI::Option* text = command->add_option("--text", a->text, "The text to score");
+  CLI::Option* ids = command->add_option("--token-ids", a->token_ids,
+                                         "The tokens, with spaces or commas between them");
+  text->excludes(ids);
   command->add_flag("--logprobs", a->log_probabilities,
                     "Print a JSON array: the log-probability of each token after the first");
   command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
@@ -34,11 +37,19 @@ void add_eval_command(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->footer(
-      "Without --logprobs, prints the mean loss and the perplexity.\n\nExample:\n"
+      "Without --logprobs, prints the mean loss, the perplexity and, for a text, the bits per "
+      "byte.\nNothing is put before the first token, which is not scored itself.\n\nExamples:\n"
+      "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --text 'And God said'\n"
       "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --token-ids '65 110 100 32' "
       "--logprobs");
   command->callback([a] {
-    const std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
+    if (a->text.empty() && a->token_ids.empty()) user_error("give a --text or --token-ids");
+    std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
+    std::unique_ptr<Tokenizer> tokenizer;
+    if (!a->text.empty()) {
+      tokenizer = load_model_tokenizer(a->checkpoint);
+      tokenizer->encode(a->text, tokens, SpecialTokens::Honoured);
+    }
     if (tokens.size() < 2) user_error("scoring needs at least two tokens, {} given", tokens.size());
     const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
     LanguageModel model(*backend, a->checkpoint, parse_precision(a->precision));
@@ -52,8 +63,16 @@ void add_eval_command(CLI::App& app) {
     double total = 0;
     for (const double value : values) total -= value;
     const double mean = total / static_cast<double>(values.size());
-    std::printf("{\"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %.9g}\n", values.size(), mean,
+    std::printf("{\"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %.9g", values.size(), mean,
                 std::exp(mean));
+    if (tokenizer) {
+      std::int64_t bytes = 0;  // of the tokens that were scored
+      for (std::size_t i = 1; i < tokens.size(); ++i) bytes += tokenizer->bytes_of(tokens[i]);
+      if (bytes > 0)
+        std::printf(", \"bits_per_byte\": %.9g",
+                    total / std::numbers::ln2 / static_cast<double>(bytes));
+    }
+    std::puts("}");
   });
 }
 

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,19 +57,24 @@ void add_generate_command(CLI::App& app) {
   command->callback([a] {
     if (a->prompt.empty() && a->token_ids.empty()) user_error("give a --prompt or --token-ids");
     const bool text = a->token_ids.empty();
-    if (text) require_byte_tokenizer(a->checkpoint);
+    const std::unique_ptr<Tokenizer> tokenizer =
+        text ? load_model_tokenizer(a->checkpoint) : nullptr;
     const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
     LanguageModel model(*backend, a->checkpoint, parse_precision(a->precision));
     std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
-    for (const char c : a->prompt) tokens.push_back(static_cast<unsigned char>(c));
+    if (text) tokenizer->encode(a->prompt, tokens, SpecialTokens::Honoured);
+    std::optional<TextOutput> output;
+    if (text) output.emplace(*tokenizer, tokens);
     // Held back until generation has begun: an error leaves standard output empty.
     const auto print_prompt = [&] { std::fputs(std::exchange(a->prompt, {}).c_str(), stdout); };
     model.generate(tokens, a->max_tokens, a->sampling, [&](std::int32_t token) {
       print_prompt();
-      if (text)
-        std::fputc(token, stdout);
-      else
+      if (text) {
+        const std::string added = output->add(token);
+        std::fwrite(added.data(), 1, added.size(), stdout);
+      } else {
         std::printf("%d ", token);
+      }
       std::fflush(stdout);
       return true;
     });

@@ -1,10 +1,9 @@
 #include "cli/token_input.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "data/byte_tokenizer.h"
 
 namespace kintsugi {
 
@@ -28,14 +27,37 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text) {
   return ids;
 }
 
-void require_byte_tokenizer(const std::filesystem::path& checkpoint) {
-  if (!std::filesystem::exists(checkpoint / "config.json"))
-    user_error("{} is not a model directory: it has no config.json", checkpoint.string());
-  const std::filesystem::path file = checkpoint / "tokenizer.json";
-  if (!std::filesystem::exists(file) || !is_byte_tokenizer(read_text_file(file)))
-    user_error(
-        "{} has no byte tokenizer, the only one this version runs: give the prompt as --token-ids",
-        checkpoint.string());
+std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory / "config.json"))
+    user_error("{} is not a model directory: it has no config.json", directory.string());
+  if (!std::filesystem::exists(directory / "tokenizer.json") &&
+      !std::filesystem::exists(directory / "tokenizer.model"))
+    user_error("{} has no tokenizer (tokenizer.json or tokenizer.model): give --token-ids",
+               directory.string());
+  return load_tokenizer(directory.string());
+}
+
+namespace {
+
+constexpr std::size_t kContext = 8;  // tokens
+
+}  // namespace
+
+TextOutput::TextOutput(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt)
+    : tokenizer_(tokenizer) {
+  for (const std::int32_t token : prompt.last(std::min(prompt.size(), kContext)))
+    recent_.push_back(token);
+}
+
+std::string TextOutput::add(std::int32_t token) {
+  if (token < 0 || token >= tokenizer_.vocab_size()) return "";  // padding of the vocabulary
+  std::string before, after;
+  tokenizer_.decode(recent_, before);
+  recent_.push_back(token);
+  tokenizer_.decode(recent_, after);
+  if (recent_.size() > 2 * kContext)
+    recent_.erase(recent_.begin(), recent_.end() - static_cast<std::ptrdiff_t>(kContext));
+  return after.starts_with(before) ? after.substr(before.size()) : "";
 }
 
 }  // namespace kintsugi

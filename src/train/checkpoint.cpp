@@ -13,7 +13,6 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/log.h"
-#include "data/byte_tokenizer.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 
@@ -147,11 +146,7 @@ void write_contents(DirectoryWriter& writer, Engine& engine, const TrainerState&
   const EngineOptions& engine_options = engine.options();
   writer.text("config.json", write_hf_config(engine_options.model, engine_options.precision));
   writer.text("generation_config.json", write_hf_generation_config(engine_options.model));
-  if (options.tokenizer == "bytes" && engine_options.model.vocab_size >= 256) {
-    writer.text("tokenizer.json", byte_tokenizer_json());
-    writer.text("tokenizer_config.json",
-                byte_tokenizer_config_json(engine_options.model.max_positions));
-  }
+  for (const Tokenizer::File& file : options.tokenizer) writer.text(file.name, file.content);
   std::vector<Item> weights;
   append_items(weights, engine.parameters(), engine.store().weights(), "");
   writer.tensors(engine.backend(), "", "model", weights, options.max_shard_bytes);

@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "data/tokenizer.h"
 #include "model/config.h"
 #include "optim/loss_scaler.h"
 #include "train/engine.h"
@@ -27,8 +29,8 @@ struct TrainerState {
 };
 
 struct CheckpointOptions {
-  std::string tokenizer = "bytes";
-  std::int64_t keep = 2;  // older ones are removed; 0 keeps all
+  std::vector<Tokenizer::File> tokenizer = {};  // stored beside the weights
+  std::int64_t keep = 2;                        // older ones are removed; 0 keeps all
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/yaml_reader.h"
+#include "data/megatron_order.h"
 #include "model/model_fields.h"
 
 namespace kintsugi {
@@ -19,6 +21,10 @@ struct EnumWords<PipelineSchedule> {
 template <>
 struct EnumWords<DeviceChoice> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "cpu", "cuda"};
+};
+template <>
+struct EnumWords<DataOrder> {
+  static constexpr std::array<std::string_view, 2> words = {"kintsugi", "megatron"};
 };
 
 // Values whose words are kept beside their type.
@@ -61,15 +67,32 @@ void describe(V& v, RunSection& c) {
 template <class V>
 void describe(V& v, DataSource& c) {
   v("path", c.path);
+  v("name", c.name);
   v("weight", c.weight, above(0));
+  v("tokens", c.tokens, at_least(0));
+  v("max_epochs", c.max_epochs, at_least(0));
+}
+
+template <class V>
+void describe(V& v, ValidSource& c) {
+  v("path", c.path);
+  v("name", c.name);
 }
 
 template <class V>
 void describe(V& v, DataConfig& c) {
   v("train", c.train);
+  v("valid", c.valid);
   v("valid_fraction", c.valid_fraction, kFraction);
   v("tokenizer", c.tokenizer);
   v("sequence_length", c.sequence_length, between(1, kMaxSize));
+  v("temperature", c.temperature, at_least(0));
+  v("max_epochs", c.max_epochs, at_least(0));
+  v("document_mask", c.document_mask);
+  v("boundary_loss", c.boundary_loss);
+  v("order", c.order);
+  v("split", c.split);
+  v("prefetch", c.prefetch, between(1, 1024));
 }
 
 template <class V>
@@ -215,6 +238,10 @@ class Checks {
 
   void run() const {
     check_data();
+    check_sources(config_.data.train, "data.train");
+    check_sources(config_.data.valid, "data.valid");
+    check_shares();
+    check_order();
     check_batch();
     check_length();
     check_optimizer();
@@ -234,11 +261,6 @@ class Checks {
     const DataConfig& data = config_.data;
     if (data.train.empty())
       complain("data.train", "is empty: give at least one text, as [{{path: corpus.txt}}]");
-    for (const DataSource& source : data.train)
-      if (source.path.empty()) complain("data.train", "has an item without a path: add one");
-    if (data.tokenizer != "bytes")
-      complain("data.tokenizer", "is '{}': this version reads text as bytes only, set it to bytes",
-               data.tokenizer);
     const ModelConfig& model = config_.model;
     if (model.traits().positions == PositionKind::Learned &&
         data.sequence_length > model.max_positions)
@@ -246,6 +268,51 @@ class Checks {
                "is {}, but the learned positions of the model end at {}: shorten it or raise "
                "model.max_positions",
                data.sequence_length, model.max_positions);
+  }
+
+  template <class Source>
+  void check_sources(const std::vector<Source>& sources, const char* key) const {
+    std::set<std::string> names;
+    for (const Source& source : sources) {
+      if (source.path.empty()) complain(key, "has an item without a path: add one");
+      if (!names.insert(source.name).second)
+        complain(key, "has two items of the name {}: give each its own, as {{path: {}, name: …}}",
+                 source.name, source.path);
+    }
+  }
+
+  // Weights, token targets or the sources' own sizes decide their shares: one of the three.
+  void check_shares() const {
+    const DataConfig& data = config_.data;
+    const bool targets = data.train.front().tokens > 0;
+    for (const DataSource& source : data.train) {
+      if (data.temperature > 0 && (source.weight != 1.0 || source.tokens > 0))
+        complain("data.temperature",
+                 "sets the shares by the sizes of the sources, but {} has {} of its own: remove "
+                 "one of them",
+                 source.name, source.tokens > 0 ? "tokens" : "a weight");
+      if (targets != (source.tokens > 0) || (targets && source.weight != 1.0))
+        complain("data.train",
+                 "mixes weights and tokens (see {}): give every source a weight, or every source "
+                 "tokens",
+                 source.name);
+    }
+  }
+
+  void check_order() const {
+    const DataConfig& data = config_.data;
+    try {
+      parse_megatron_split(data.split);
+    } catch (const UserError& error) {
+      user_error("{}: data.split: {}", document_.where("data.split"), error.what());
+    }
+    if (data.order == DataOrder::Kintsugi) return;
+    for (const DataSource& source : data.train)
+      if (source.max_epochs > 0 || data.max_epochs > 0)
+        complain("data.order", "is megatron, which knows no max_epochs: remove it");
+    if (config_.run.seed > std::numeric_limits<std::uint32_t>::max())
+      complain("run.seed", "is {}, but Megatron's generator takes 32 bits: use a smaller one",
+               config_.run.seed);
   }
 
   void check_batch() const {
@@ -321,6 +388,18 @@ class Checks {
 
 }  // namespace
 
+namespace {
+
+// "fi" of store/fi, store/fi.txt and store/fi/.
+std::string name_of(const std::string& path) {
+  std::filesystem::path whole = path;
+  if (!whole.has_filename()) whole = whole.parent_path();
+  const std::string stem = whole.stem().string();
+  return stem.empty() ? path : stem;
+}
+
+}  // namespace
+
 std::int64_t RunConfig::total_steps() const {
   if (train.tokens == 0) return train.steps;
   const std::int64_t needed = (train.tokens - 1) / tokens_per_step() + 1;
@@ -332,6 +411,11 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
   const YamlDocument document(text, source, overrides);
   RunConfig config;
   RunReader(document, run_config_keys()).read_all(config);
+  config.vocab_size_given = document.has("model.vocab_size");
+  for (DataSource& source : config.data.train)
+    if (source.name.empty()) source.name = name_of(source.path);
+  for (ValidSource& source : config.data.valid)
+    if (source.name.empty()) source.name = name_of(source.path);
   // A run measured in tokens is not cut short by the default number of steps.
   if (config.train.tokens > 0 && !document.has("train.steps")) config.train.steps = 0;
   Checks(document, config).run();

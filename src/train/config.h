@@ -21,6 +21,7 @@ namespace kintsugi {
 
 enum class PipelineSchedule : std::uint8_t { OneForwardOneBackward };
 enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
+enum class DataOrder : std::uint8_t { Kintsugi, Megatron };
 std::string_view to_string(PipelineSchedule schedule);
 std::string_view to_string(DeviceChoice device);
 
@@ -31,16 +32,32 @@ struct RunSection {
 };
 
 struct DataSource {
-  std::string path;
+  std::string path;  // of a token store or a text file
+  std::string name;  // filled in from the path where none is given
   double weight = 1.0;
+  std::int64_t tokens = 0;  // instead of a weight, for all sources or none
+  double max_epochs = 0;    // 0: data.max_epochs
   bool operator==(const DataSource&) const = default;
+};
+
+struct ValidSource {
+  std::string path, name;
+  bool operator==(const ValidSource&) const = default;
 };
 
 struct DataConfig {
   std::vector<DataSource> train;
+  std::vector<ValidSource> valid;  // empty: what valid_fraction holds out of each source
   double valid_fraction = 0.05;
   std::string tokenizer = "bytes";
   std::int64_t sequence_length = 256;
+  double temperature = 0;  // 0: weights rule; otherwise shares are tokens^(1 / temperature)
+  double max_epochs = 0;   // of any source, in the whole run; 0: no limit
+  bool document_mask = false;
+  bool boundary_loss = true;
+  DataOrder order = DataOrder::Kintsugi;
+  std::string split = "949,50,1";  // order megatron only
+  std::int64_t prefetch = 4;       // batches read ahead
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -111,6 +128,8 @@ struct RunConfig {
   ModelConfig model;         // complete: the preset or config.json with the overrides on top
   std::string model_preset;  // where it came from; empty when every field was given
   std::string model_config;
+  // A vocabulary that only a preset or config.json chose grows to that of the tokenizer.
+  bool vocab_size_given = false;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;
@@ -123,6 +142,7 @@ struct RunConfig {
 
   std::int64_t tokens_per_step() const { return batch.global * data.sequence_length; }
   std::int64_t total_steps() const;  // whichever of train.steps and train.tokens ends the run first
+  std::int64_t total_samples() const { return total_steps() * batch.global; }
 };
 
 // Read, checked and completed. `overrides` are "a.b=value". Everything that is wrong is a UserError

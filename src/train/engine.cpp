@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/error.h"
 #include "model/initialize.h"
 
 namespace kintsugi {
@@ -22,6 +23,9 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
   ids_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
   targets_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
   positions_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
+  if (options.documents)
+    document_start_ = arena_.allocate(Region::Workspace, "batch", DType::I32,
+                                      {options.stage.sequences, options.stage.length});
   loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
 }
 
@@ -42,14 +46,22 @@ void Engine::initialize(std::uint64_t seed) {
 
 MicroBatch Engine::upload(const TokenBatch& batch, std::int64_t first, std::int64_t count) {
   const std::int64_t length = options_.stage.length;
-  const MicroBatch micro{.sequences = count,
-                         .length = length,
-                         .ids = ids_.rows(0, count * length),
-                         .targets = targets_.rows(0, count * length),
-                         .positions = positions_.rows(0, count * length),
-                         .first_token = first * length};
+  MicroBatch micro{.sequences = count,
+                   .length = length,
+                   .ids = ids_.rows(0, count * length),
+                   .targets = targets_.rows(0, count * length),
+                   .positions = positions_.rows(0, count * length),
+                   .first_token = first * length};
   backend_->upload(micro.ids, batch.ids.data() + first * length);
   backend_->upload(micro.targets, batch.targets.data() + first * length);
+  if (!options_.documents) return micro;
+  KINTSUGI_CHECK(
+      batch.positions.size() == batch.ids.size() && batch.document_start.size() == batch.ids.size(),
+      "{} tokens with {} positions and {} document starts", batch.ids.size(),
+      batch.positions.size(), batch.document_start.size());
+  micro.document_start = document_start_.rows(0, count);
+  backend_->upload(micro.positions, batch.positions.data() + first * length);
+  backend_->upload(micro.document_start, batch.document_start.data() + first * length);
   return micro;
 }
 
@@ -70,10 +82,13 @@ double read_scalar(Backend& backend, const Tensor& x) {
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   const std::int64_t length = options_.stage.length, micro = options_.stage.sequences;
   const auto sequences = static_cast<std::int64_t>(batch.ids.size()) / length;
-  counted_ = static_cast<double>(std::count_if(batch.targets.begin(), batch.targets.end(),
-                                               [](std::int32_t target) { return target >= 0; }));
-  loss_scale_ = settings.loss_scale;
-  const double gradient_scale = loss_scale_ / counted_;
+  const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(),
+                                     [](std::int32_t target) { return target >= 0; });
+  counted_ = static_cast<double>(std::max<std::ptrdiff_t>(counted, 1));
+  // Scaled by all tokens first, counted or not, so that passes of every step are the same calls.
+  const auto tokens = static_cast<double>(batch.targets.size());
+  const double gradient_scale = settings.loss_scale / tokens;
+  unscale_ = tokens / counted_ / settings.loss_scale;
   optimizer_.zero_added_gradients();
   backend_->fill(loss_sum_, 0.0);
   for (std::int64_t first = 0; first < sequences; first += micro) {
@@ -92,13 +107,12 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
                                   std::bit_cast<std::uint64_t>(gradient_scale)),
                        std::ref(pass));
   }
-  optimizer_.step(settings.step, settings.lr, 1.0 / loss_scale_);
+  optimizer_.step(settings.step, settings.lr, unscale_);
 }
 
 StepResult Engine::finish_step() {
-  return {
-      .loss = read_scalar(*backend_, loss_sum_) / counted_,
-      .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) / loss_scale_};
+  return {.loss = read_scalar(*backend_, loss_sum_) / counted_,
+          .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) * unscale_};
 }
 
 double Engine::evaluate(const TokenBatch& batch) {

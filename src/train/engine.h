@@ -14,12 +14,15 @@ struct EngineOptions {
   DType precision = DType::F32;
   StageOptions stage;
   AdamWSettings adamw;
+  bool documents = false;  // batches come with positions and document starts
 };
 
 // Token ids and what follows each of them, on the host: any number of whole sequences.
 struct TokenBatch {
   std::span<const std::int32_t> ids;
-  std::span<const std::int32_t> targets;
+  std::span<const std::int32_t> targets;              // negative: no loss there
+  std::span<const std::int32_t> positions = {};       // only with EngineOptions::documents
+  std::span<const std::int32_t> document_start = {};  // likewise
 };
 
 // What one optimizer step is told beside its tokens.
@@ -32,7 +35,7 @@ struct StepSettings {
 };
 
 struct StepResult {
-  double loss = 0;           // nats per token
+  double loss = 0;           // nats per token that counts; 0 when none does
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
 };
 
@@ -79,9 +82,10 @@ class Engine {
   Stage stage_;
   Optimizer optimizer_;
   Tensor ids_, targets_, positions_;  // (micro-batch tokens)
+  Tensor document_start_;             // (micro-batch sequences, length), if any
   Tensor loss_sum_;                   // (1)
   double counted_ = 1;                // tokens with a loss in the step under way
-  double loss_scale_ = 1;             // of that step
+  double unscale_ = 1;                // from its gradients to those of the mean loss
 };
 
 }  // namespace kintsugi

@@ -49,6 +49,7 @@ void RunLog::record(const StepRecord& r) {
                {"lr", r.lr},
                {"loss_scale", r.loss_scale},
                {"step_time_s", r.step_time_s},
+               {"data_wait_s", r.data_wait_s},
                {"tokens_per_s", r.tokens_per_s},
                {"mfu", r.mfu_causal},
                {"mfu_full_attention", r.mfu_full},
@@ -58,6 +59,10 @@ void RunLog::record(const StepRecord& r) {
     json["valid_loss"] = number(r.valid_loss);
     if (r.valid_bits_per_byte) json["valid_bits_per_byte"] = number(r.valid_bits_per_byte);
   }
+  if (r.valid.size() > 1)
+    for (const StepRecord::Valid& set : r.valid)
+      json["valid"][set.name] = {{"loss", number(set.loss)},
+                                 {"bits_per_byte", number(set.bits_per_byte)}};
   // One write per line: a killed run leaves whole lines behind.
   const std::string line = json.dump() + "\n";
   const std::filesystem::path path = directory_ / "metrics.jsonl";

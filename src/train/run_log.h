@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace kintsugi {
 
@@ -16,6 +17,7 @@ struct StepRecord {
   double lr = 0;
   double loss_scale = 1;
   double step_time_s = 0;
+  double data_wait_s = 0;  // of step_time_s: how long the step waited for its tokens
   double tokens_per_s = 0;
   double mfu_causal = 0;
   double mfu_full = 0;
@@ -23,6 +25,12 @@ struct StepRecord {
   std::optional<double> energy_j = {};    // empty: no counter is read
   std::optional<double> valid_loss = {};  // nats per token
   std::optional<double> valid_bits_per_byte = {};
+  struct Valid {
+    std::string name;
+    double loss = 0;
+    std::optional<double> bits_per_byte;
+  };
+  std::vector<Valid> valid = {};  // each set by itself
 };
 
 // metrics.jsonl (one object per step, append-only over restarts, `seq` counts records) and

@@ -26,29 +26,13 @@ EngineOptions engine_options(const RunConfig& config) {
                     .clip = config.optimizer.clip,
                     .moments = config.optimizer.moments,
                     .stochastic_rounding = config.optimizer.stochastic_rounding,
-                    .seed = config.run.seed}};
+                    .seed = config.run.seed},
+          .documents = config.data.document_mask};
 }
 
 Trainer::Trainer(Backend& backend, RunConfig config)
     : backend_(backend), config_(std::move(config)), directory_(config_.run.dir) {
-  const std::int64_t length = config_.data.sequence_length;
-  std::vector<Sampler::Source> sources;
-  std::vector<std::span<const std::uint8_t>> held_out;
-  for (const DataSource& source : config_.data.train) {
-    corpora_.emplace_back(source.path, config_.data.valid_fraction);
-    corpora_.back().check_vocabulary(config_.model.vocab_size);
-    sources.push_back({corpora_.back().train(), source.weight, source.path});
-    held_out.push_back(corpora_.back().valid());
-  }
-  sampler_ = std::make_unique<Sampler>(std::move(sources), length, config_.run.seed);
-  validation_ = std::make_unique<ValidationSet>(std::move(held_out), length,
-                                                config_.train.eval_batches * config_.batch.micro);
-  if (config_.train.eval_every > 0 && validation_->size() == 0)
-    user_error(
-        "the held-out part of the data is shorter than one sample of {} tokens: raise "
-        "data.valid_fraction or set "
-        "train.eval_every to 0",
-        length);
+  data_ = std::make_unique<RunData>(config_);
   schedule_ = {.kind = config_.optimizer.schedule,
                .lr = config_.optimizer.lr,
                .min_lr = config_.optimizer.min_lr,
@@ -56,7 +40,7 @@ Trainer::Trainer(Backend& backend, RunConfig config)
                .decay_steps = config_.optimizer.decay_steps,
                .total_steps = config_.total_steps()};
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
-  flops_ = training_flops_per_token(config_.model, length);
+  flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   check_memory();
 }
 
@@ -144,7 +128,7 @@ void Trainer::open_run(ResumeMode resume) {
   } else {
     engine_->initialize(config_.run.seed);
     state_.seed = config_.run.seed;
-    state_.data = sampler_->fingerprint();
+    state_.data = data_->fingerprint();
   }
   write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
   open_log_file(directory_ / "log.txt");
@@ -155,9 +139,13 @@ void Trainer::open_run(ResumeMode resume) {
   // Nothing is known of these before this process has taken a step.
   record_.loss = NAN;
   record_.tokens_per_s = NAN;
-  const std::size_t tokens = static_cast<std::size_t>(config_.tokens_per_step());
-  ids_.resize(tokens);
-  targets_.resize(tokens);
+  const std::int64_t steps_left = std::max<std::int64_t>(schedule_.total_steps - state_.step, 0);
+  loader_ = std::make_unique<BatchLoader>(
+      data_->order(), data_->sample_options(),
+      BatchLoader::Plan{.first = state_.samples,
+                        .end = state_.samples + steps_left * config_.batch.global,
+                        .batch = config_.batch.global,
+                        .depth = config_.data.prefetch});
   peak_ = backend_.peak_flops(config_.train.precision);
   announce();
   if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
@@ -167,10 +155,11 @@ void Trainer::check_same_run() const {
   if (state_.seed != config_.run.seed)
     user_error("the run in {} was started with seed {}, the configuration says {}",
                directory_.string(), state_.seed, config_.run.seed);
-  if (state_.data != sampler_->fingerprint())
+  if (state_.data != data_->fingerprint())
     user_error(
-        "the run in {} was started on other data, weights, data.valid_fraction or "
-        "data.sequence_length: its place in the order would mean nothing; choose another run.dir",
+        "the run in {} was started on other data, shares, data.valid_fraction, "
+        "data.sequence_length or (with max_epochs or order megatron) for another number of steps: "
+        "its place in the order would mean nothing; choose another run.dir",
         directory_.string());
 }
 
@@ -180,8 +169,14 @@ void Trainer::announce() const {
   log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
            config_.model_preset.empty() ? "" : config_.model_preset,
            format_count(static_cast<double>(size.total)), to_string(config_.train.precision));
-  log_info("data: {} file{}, sequences of {} tokens, {} held-out samples", corpora_.size(),
-           corpora_.size() == 1 ? "" : "s", config_.data.sequence_length, validation_->size());
+  std::int64_t held_out = 0;
+  for (const ValidationSet& set : data_->validation()) held_out += set.size();
+  log_info("data: {}, sequences of {} tokens, {} held-out samples",
+           data_->tokenizer().description(), config_.data.sequence_length, held_out);
+  for (const RunData::Source& source : data_->sources())
+    log_info("  {}: {} tokens in {} shard{}, {:.2f} % of the run, {:.2f} epochs", source.name,
+             format_count(static_cast<double>(source.train.tokens())), source.shards.size(),
+             source.shards.size() == 1 ? "" : "s", 100 * source.share, source.epochs);
   log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all",
            config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
            config_.batch.global / config_.batch.micro,
@@ -195,26 +190,19 @@ void Trainer::announce() const {
   log_info("run directory: {}", directory_.string());
 }
 
-void Trainer::prepare_batch(std::int64_t first_sample) {
-  if (prepared_sample_ == first_sample) return;
-  const std::int64_t length = config_.data.sequence_length;
-  for (std::int64_t i = 0; i < config_.batch.global; ++i)
-    sampler_->training_sample(first_sample + i, ids_.data() + i * length,
-                              targets_.data() + i * length);
-  prepared_sample_ = first_sample;
-}
-
 void Trainer::train_step() {
   const auto begin = Clock::now();
   const std::int64_t step = state_.step + 1;
   const double lr = schedule_.learning_rate(step);
-  prepare_batch(state_.samples);
-  engine_->begin_step({ids_, targets_}, {.step = step,
-                                         .lr = lr,
-                                         .loss_scale = scaler_.scale(),
-                                         .dropout = config_.train.dropout,
-                                         .seed = config_.run.seed});
-  prepare_batch(state_.samples + config_.batch.global);  // while the device computes
+  const SampleBatch& batch = loader_->next();
+  const double data_wait_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  engine_->begin_step({batch.ids, batch.targets, batch.positions, batch.document_start},
+                      {.step = step,
+                       .lr = lr,
+                       .loss_scale = scaler_.scale(),
+                       .dropout = config_.train.dropout,
+                       .seed = config_.run.seed});
+  loader_->release();  // read on while the device computes
   const StepResult result = engine_->finish_step();
   const bool overflow = !std::isfinite(result.gradient_norm);
   if (overflow && !scaler_.dynamic())
@@ -228,6 +216,7 @@ void Trainer::train_step() {
              .gradient_norm = result.gradient_norm,
              .lr = lr,
              .loss_scale = scaler_.scale(),
+             .data_wait_s = data_wait_s,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
   scaler_.update(overflow);
   state_.step = step;
@@ -241,30 +230,70 @@ void Trainer::train_step() {
   step_seconds_ += record_.step_time_s;
 }
 
-void Trainer::validate() {
+double Trainer::Score::loss() const {
+  return nats / static_cast<double>(std::max<std::int64_t>(tokens, 1));
+}
+
+std::optional<double> Trainer::Score::bits_per_byte() const {
+  if (bytes == 0) return {};
+  return nats / std::numbers::ln2 / static_cast<double>(bytes);
+}
+
+Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.batch.micro;
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(micro * length)), targets(ids.size());
-  double total = 0;
-  for (std::int64_t first = 0; first < validation_->size(); first += micro) {
-    const std::int64_t count = std::min(micro, validation_->size() - first);
-    for (std::int64_t i = 0; i < count; ++i)
-      validation_->sample(first + i, ids.data() + i * length, targets.data() + i * length);
-    const auto tokens = static_cast<std::size_t>(count * length);
-    total += engine_->evaluate({std::span(ids).first(tokens), std::span(targets).first(tokens)});
+  SampleReader reader(data_->sample_options());
+  std::vector<TokenPiece> pieces;
+  Score score;
+  for (std::int64_t first = 0; first < set.size(); first += micro) {
+    const std::int64_t count = std::min(micro, set.size() - first);
+    for (std::int64_t i = 0; i < count; ++i) {
+      pieces.clear();
+      set.locate(first + i, pieces);
+      reader.read(pieces, batch.row(i));
+    }
+    const auto part = [&](const std::vector<std::int32_t>& all) {
+      return std::span(all).first(all.empty() ? 0 : static_cast<std::size_t>(count * length));
+    };
+    const auto targets = part(batch.targets);
+    score.nats += engine_->evaluate(
+        {part(batch.ids), targets, part(batch.positions), part(batch.document_start)});
+    score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
+    score.bytes += data_->bytes_of(targets);
   }
-  record_.valid_loss = total / static_cast<double>(validation_->size() * length);
-  record_.valid_bits_per_byte = *record_.valid_loss / std::numbers::ln2;  // a token is a byte
+  return score;
+}
+
+void Trainer::validate() {
+  SampleBatch batch(config_.batch.micro, data_->sample_options());
+  Score all;
+  record_.valid.clear();
+  for (const ValidationSet& set : data_->validation()) {
+    const Score one = score(set, batch);
+    record_.valid.push_back({set.name(), one.loss(), one.bits_per_byte()});
+    all.nats += one.nats;
+    all.tokens += one.tokens;
+    all.bytes += one.bytes;
+  }
+  record_.valid_loss = all.loss();
+  record_.valid_bits_per_byte = all.bits_per_byte();
   last_valid_loss_ = record_.valid_loss;
-  log_info("step {:>6}  held-out loss {:.4f} nats per token, {:.4f} bits per byte", state_.step,
-           *record_.valid_loss, *record_.valid_bits_per_byte);
+  const auto show = [&](const std::string& name, double loss, std::optional<double> bits) {
+    log_info("step {:>6}  held-out{} loss {:.4f} nats per token, {} bits per byte", state_.step,
+             name, loss, bits ? fmt::format("{:.4f}", *bits) : "unknown");
+  };
+  show("", *record_.valid_loss, record_.valid_bits_per_byte);
+  if (record_.valid.size() > 1)
+    for (const StepRecord::Valid& set : record_.valid)
+      show(" " + set.name, set.loss, set.bits_per_byte);
 }
 
 void Trainer::save() {
   const auto begin = Clock::now();
   show_live_line("saving a checkpoint …");
-  const fs::path saved = save_checkpoint(
-      directory_ / "checkpoints", *engine_, state_,
-      {.tokenizer = config_.data.tokenizer, .keep = config_.train.keep_checkpoints});
+  const fs::path saved =
+      save_checkpoint(directory_ / "checkpoints", *engine_, state_,
+                      {.tokenizer = data_->tokenizer().files(config_.model.max_positions),
+                       .keep = config_.train.keep_checkpoints});
   last_checkpoint_ = saved.string();
   log_info("saved {} in {}", saved.string(),
            format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));

@@ -8,12 +8,13 @@
 
 #include "backend/backend.h"
 #include "core/file.h"
-#include "data/text_corpus.h"
+#include "data/batch_loader.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
 #include "train/engine.h"
+#include "train/run_data.h"
 #include "train/run_log.h"
 
 namespace kintsugi {
@@ -48,20 +49,23 @@ class Trainer {
   void announce() const;
   void train_step();
   void validate();
+  struct Score {
+    double nats = 0;
+    std::int64_t tokens = 0, bytes = 0;  // of the targets that count
+    double loss() const;
+    std::optional<double> bits_per_byte() const;
+  };
+  Score score(const ValidationSet& set, SampleBatch& batch);
   void save();
   void report(bool last);
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   bool finished() const { return state_.step >= schedule_.total_steps; }
-  // Training samples first_sample … into the host buffers, unless they are there already.
-  void prepare_batch(std::int64_t first_sample);
 
   Backend& backend_;
   RunConfig config_;
   std::filesystem::path directory_;
-  std::vector<TextCorpus> corpora_;
-  std::unique_ptr<Sampler> sampler_;
-  std::unique_ptr<ValidationSet> validation_;
+  std::unique_ptr<RunData> data_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<DirectoryLock> lock_;  // one process per run directory
@@ -76,8 +80,7 @@ class Trainer {
   std::int64_t first_step_ = 0;  // of this process
   Clock::time_point last_report_;
   double step_seconds_ = 0;  // in steps alone, for the time left
-  std::vector<std::int32_t> ids_, targets_;
-  std::int64_t prepared_sample_ = -1;  // the first one in them
+  std::unique_ptr<BatchLoader> loader_;
 };
 
 }  // namespace kintsugi

@@ -67,6 +67,37 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
     }
 }
 
+// The thread that reads ahead included.
+TEST(Allocation, ReadingBatchesAllocatesNothing) {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.txt", small_corpus(100));
+  for (const char* more : {"document_mask: false", "document_mask: true, boundary_loss: false",
+                           "order: megatron, split: '1'"}) {
+    RunConfig config = parse_run_config(
+        small_config(corpus, directory / "run", "steps: 5, eval_every: 0"), "test.yaml",
+        {fmt::format("data={{train: [{{path: {}}}], sequence_length: 24, {}}}", corpus, more)});
+    const RunData data(config);
+    BatchLoader loader(data.order(), data.sample_options(),
+                       {.first = 0, .end = 30, .batch = 6, .depth = 1});
+    const auto backend = make_cpu_backend(2);
+    Engine engine(*backend, *backend, engine_options(config));
+    engine.initialize(1);
+    const auto step = [&](std::int64_t number) {
+      const SampleBatch& batch = loader.next();
+      engine.begin_step({batch.ids, batch.targets, batch.positions, batch.document_start},
+                        {.step = number, .lr = 1e-3, .seed = 1});
+      loader.release();
+      engine.finish_step();
+    };
+    step(1);
+    step(2);
+    const long before = allocations;
+    step(3);
+    step(4);
+    EXPECT_EQ(allocations - before, 0) << more;
+  }
+}
+
 }  // namespace
 }  // namespace kintsugi
 

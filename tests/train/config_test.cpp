@@ -46,6 +46,14 @@ std::string error_of(const std::string& text, const std::vector<std::string>& se
 // What the short configuration says to one override.
 std::string set_error(const std::string& assignment) { return error_of(kShort, {assignment}); }
 
+// The names of preset and config.json are remembered in a comment only.
+RunConfig without_origin(RunConfig config) {
+  config.model_preset.clear();
+  config.model_config.clear();
+  config.vocab_size_given = true;  // every key is written
+  return config;
+}
+
 TEST(RunConfigReading, TheContract) {
   const RunConfig config = parse(kContract);
   EXPECT_EQ(config.run.dir, "runs/demo");
@@ -81,12 +89,12 @@ TEST(RunConfigReading, DefaultsAreThoseOfTheContract) {
   RunConfig expected = parse(kContract);
   expected.run.dir = "runs/run";
   expected.data.train[0].path = "a.txt";
+  expected.data.train[0].name = "a";
   EXPECT_EQ(parse(kShort), expected);
   EXPECT_EQ(parse(kShort + "layout:\n").layout, LayoutConfig{});
 }
 
 TEST(RunConfigReading, RefusesWhatThisVersionCannotDo) {
-  EXPECT_THROW(parse(kShort, {"data.tokenizer=gpt2"}), UserError);
   EXPECT_THROW(parse(kShort, {"optimizer.moments=fp16"}), UserError);
 }
 
@@ -271,6 +279,55 @@ TEST(RunConfigErrors, KeysThatDisagree) {
               HasSubstr("line 4: batch is given twice"));
 }
 
+TEST(RunConfigReading, DataSources) {
+  const RunConfig config = parse(kShort, {R"(data={
+    train: [{path: store/en, tokens: 100B, max_epochs: 2}, {path: fi.txt, name: suomi, tokens: 5e9},
+            {path: store/sv/, tokens: 1M}],
+    valid: [{path: held-out/en}, {path: held-out/fi, name: suomi}],
+    tokenizer: tokenizer.json, max_epochs: 4, document_mask: true, boundary_loss: false,
+    order: kintsugi, prefetch: 7})"});
+  const DataConfig& data = config.data;
+  EXPECT_EQ(data.train[0].name, "en");
+  EXPECT_EQ(data.train[0].tokens, 100'000'000'000);
+  EXPECT_EQ(data.train[0].max_epochs, 2);
+  EXPECT_EQ(data.train[1].name, "suomi");
+  EXPECT_EQ(data.train[2].name, "sv");
+  EXPECT_EQ(data.valid[0].name, "en");
+  EXPECT_EQ(data.valid[1].path, "held-out/fi");
+  EXPECT_EQ(data.tokenizer, "tokenizer.json");
+  EXPECT_EQ(data.max_epochs, 4);
+  EXPECT_TRUE(data.document_mask);
+  EXPECT_FALSE(data.boundary_loss);
+  EXPECT_EQ(data.prefetch, 7);
+  EXPECT_EQ(parse(to_yaml(config)), without_origin(config));
+  EXPECT_EQ(parse(kShort, {"data.order=megatron", "data.split='9,1'"}).data.split, "9,1");
+}
+
+TEST(RunConfigErrors, DataSourcesThatDisagree) {
+  EXPECT_THAT(set_error("data.train=[{path: a/x}, {path: b/x.txt}]"),
+              HasSubstr("data.train has two items of the name x: give each its own"));
+  EXPECT_THAT(set_error("data.valid=[{path: a/x}, {path: b/x.txt}]"),
+              HasSubstr("data.valid has two items of the name x"));
+  EXPECT_THAT(set_error("data.valid=[{name: x}]"), HasSubstr("data.valid has an item without"));
+  for (const char* list : {"[{path: a, tokens: 5}, {path: b}]", "[{path: a}, {path: b, tokens: 5}]",
+                           "[{path: a, tokens: 5}, {path: b, tokens: 5, weight: 2}]"})
+    EXPECT_THAT(set_error(std::string("data.train=") + list),
+                HasSubstr("data.train mixes weights and tokens"))
+        << list;
+  EXPECT_THAT(error_of(kShort, {"data.temperature=3", "data.train=[{path: a, weight: 2}]"}),
+              HasSubstr("data.temperature sets the shares by the sizes of the sources, but a has a "
+                        "weight of its own"));
+  EXPECT_THAT(error_of(kShort, {"data.temperature=3", "data.train=[{path: a, tokens: 2}]"}),
+              HasSubstr("but a has tokens of its own"));
+  EXPECT_THAT(error_of(kShort, {"data.order=megatron", "data.max_epochs=2"}),
+              HasSubstr("data.order is megatron, which knows no max_epochs"));
+  EXPECT_THAT(error_of(kShort, {"data.order=megatron", "run.seed=4294967296"}),
+              HasSubstr("--set run.seed=4294967296: run.seed is 4294967296, but Megatron's"));
+  EXPECT_THAT(set_error("data.split=half"), HasSubstr("data.split: 'half' is not a split"));
+  EXPECT_THAT(set_error("data.order=random"), HasSubstr("'random' is not kintsugi or megatron"));
+  EXPECT_THAT(set_error("data.prefetch=0"), HasSubstr("data.prefetch is 0: it must be"));
+}
+
 TEST(RunConfigErrors, OneProcessOnly) {
   EXPECT_EQ(
       set_error("layout.tp=2"),
@@ -301,20 +358,13 @@ TEST(RunConfigModel, PresetsFieldsAndFiles) {
   EXPECT_EQ(from_file.model.layers, 3);
 }
 
-// The names of preset and config.json are remembered in a comment only.
-RunConfig without_origin(RunConfig config) {
-  config.model_preset.clear();
-  config.model_config.clear();
-  return config;
-}
-
 TEST(RunConfigWriting, ReadsBackToTheSame) {
   const std::vector<std::string> unusual = {
       "run.dir='a: \"b\" #c'",
       "run.seed=18446744073709551615",
       "model.preset=llama-8b",
       "model.norm_eps=1.2345678901234567e-6",
-      "data.train=[{path: 'x y', weight: 0.1}, {path: -z}, {path: 'null'}]",
+      "data.train=[{path: 'x y', weight: 0.1}, {path: -z}, {path: 'null', name: '#'}]",
       "data.valid_fraction=0",
       "optimizer={lr: 0.30000000000000004, min_lr: 1e-300, schedule: linear}",
       "train={steps: 77, tokens: 1T, precision: bf16, dropout: 0.1}",
@@ -339,7 +389,8 @@ TEST(RunConfigWriting, EveryKeyOnce) {
       text,
       StartsWith(
           "run:\n  dir: runs/run\n  seed: 1\nmodel: # from preset llama-tiny\n  family: llama\n"));
-  EXPECT_THAT(text, HasSubstr("\ndata:\n  train:\n    - path: a.txt\n      weight: 1"));
+  EXPECT_THAT(text,
+              HasSubstr("\ndata:\n  train:\n    - path: a.txt\n      name: a\n      weight: 1"));
   EXPECT_THAT(text, HasSubstr("\n  betas: [0.9, 0.95]\n"));
   EXPECT_THAT(text, HasSubstr("\n  loss_scale:\n    initial: 4294967296"));
   for (const std::string& key : run_config_keys()) {

@@ -1,0 +1,235 @@
+#include "train/run_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/log.h"
+#include "data/megatron_order.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kVocabularyStep = 128;  // sizes that matrix products like
+
+void fit_vocabulary(RunConfig& config, const Tokenizer& tokenizer) {
+  const std::int64_t wanted = tokenizer.vocab_size();
+  std::int64_t& size = config.model.vocab_size;
+  if (size >= wanted) return;
+  const std::int64_t rounded = (wanted + kVocabularyStep - 1) / kVocabularyStep * kVocabularyStep;
+  if (config.vocab_size_given)
+    user_error(
+        "model.vocab_size is {}, but the tokenizer {} ({}) has {} tokens: raise it to {}, or leave "
+        "it out",
+        size, config.data.tokenizer, tokenizer.description(), wanted, rounded);
+  size = rounded;
+  config.model.complete_and_check();
+}
+
+// The checkpoint's config.json names the tokens that its tokenizer.json has.
+void adopt_end_of_document(ModelConfig& model, const Tokenizer& tokenizer) {
+  const auto end = tokenizer.end_of_document();
+  if (!end || model.eos_token == *end) return;
+  model.eos_token = *end;
+  if (model.bos_token >= 0) model.bos_token = *end;
+}
+
+// The sequences of one part of a Megatron split as a row of tokens.
+TokenStream sequences_of(const TokenShard& shard, std::int64_t first, std::int64_t end) {
+  if (first >= end) return {};
+  const std::int64_t begin = shard.sequence_begin(first);
+  const std::int64_t last = shard.sequence_begin(end - 1) + shard.sequence_length(end - 1);
+  return TokenStream({{&shard, begin, std::max<std::int64_t>(last - begin, 0)}});
+}
+
+void check_tokenizer(const TokenShard& shard, const std::optional<StoreInfo>& info,
+                     const Tokenizer& tokenizer, const RunConfig& config) {
+  if (shard.is_text()) {
+    if (config.data.tokenizer != "bytes")
+      user_error(
+          "{} is text, but data.tokenizer is {}: make a token store of it with `kintsugi data "
+          "tokenize --input {} --tokenizer {} --output …` and name that store",
+          shard.name(), config.data.tokenizer, shard.name(), config.data.tokenizer);
+    return;
+  }
+  if (!info) return;
+  if (!info->tokenizer.empty() && info->tokenizer != tokenizer.fingerprint())
+    user_error(
+        "{} was made with another tokenizer (fingerprint {}, {} tokens) than data.tokenizer {} "
+        "(fingerprint {}, {} tokens): name the one it was made with",
+        shard.name(), info->tokenizer, info->vocab_size, config.data.tokenizer,
+        tokenizer.fingerprint(), tokenizer.vocab_size());
+  if (info->vocab_size > config.model.vocab_size)
+    user_error("{} has a vocabulary of {} tokens, but model.vocab_size is {}: raise it",
+               shard.name(), info->vocab_size, config.model.vocab_size);
+}
+
+}  // namespace
+
+RunData::RunData(RunConfig& config) : tokenizer_(load_tokenizer(config.data.tokenizer)) {
+  fit_vocabulary(config, *tokenizer_);
+  adopt_end_of_document(config.model, *tokenizer_);
+  for (std::int64_t id = 0; id < tokenizer_->vocab_size(); ++id)
+    bytes_.push_back(
+        static_cast<std::int32_t>(tokenizer_->bytes_of(static_cast<std::int32_t>(id))));
+  options_ = {.length = config.data.sequence_length,
+              .vocab_size = config.model.vocab_size,
+              .document_mask = config.data.document_mask,
+              .boundary_loss = config.data.boundary_loss};
+  sources_.reserve(config.data.train.size());  // pieces point to the shards inside
+  for (const DataSource& source : config.data.train) open_source(source, config);
+  put_in_order(config);
+  open_validation(config);
+}
+
+std::vector<TokenShard> RunData::open_checked(const std::string& path,
+                                              const RunConfig& config) const {
+  std::vector<TokenShard> shards = open_token_store(path);
+  std::map<std::filesystem::path, std::optional<StoreInfo>> known;  // shards of a store share one
+  for (const TokenShard& shard : shards) {
+    std::optional<StoreInfo>* info = nullptr;
+    if (!shard.is_text()) {
+      const std::filesystem::path store = store_of_shard(shard.name());
+      const auto [entry, fresh] = known.try_emplace(store);
+      if (fresh) entry->second = read_store_info(shard.name());
+      info = &entry->second;
+    }
+    check_tokenizer(shard, info == nullptr ? std::nullopt : *info, *tokenizer_, config);
+  }
+  return shards;
+}
+
+void RunData::open_source(const DataSource& source, const RunConfig& config) {
+  Source& opened = sources_.emplace_back();
+  opened.name = source.name;
+  opened.shards = open_checked(source.path, config);
+  TokenStream valid;
+  if (config.data.order == DataOrder::Megatron) {
+    if (opened.shards.size() != 1)
+      user_error(
+          "{} has {} shards, but data.order megatron takes one .bin/.idx pair per source: list "
+          "them one by one, or merge them with `kintsugi data merge`",
+          source.path, opened.shards.size());
+    const TokenShard& shard = opened.shards.front();
+    const auto ends = megatron_split(parse_megatron_split(config.data.split), shard.sequences());
+    opened.train = sequences_of(shard, ends[0], ends[1]);
+    valid = sequences_of(shard, ends[1], ends[2]);
+  } else {
+    const double fraction = config.data.valid.empty() ? config.data.valid_fraction : 0.0;
+    HeldOut parts = hold_out(opened.shards, fraction);
+    opened.train = std::move(parts.train);
+    valid = std::move(parts.valid);
+  }
+  const std::int64_t length = config.data.sequence_length;
+  if (opened.train.tokens() <= length)
+    user_error(
+        "the training part of {} has {} tokens, one sample needs {}: take a larger corpus, a "
+        "shorter data.sequence_length or {}",
+        source.path, opened.train.tokens(), length + 1,
+        config.data.order == DataOrder::Megatron ? "another data.split"
+                                                 : "a smaller data.valid_fraction");
+  if (config.data.valid.empty()) held_out_.push_back({source.name, {}, std::move(valid)});
+}
+
+std::vector<double> RunData::weights_of(const DataConfig& data) const {
+  std::vector<double> weights;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const DataSource& source = data.train[i];
+    const auto size = static_cast<double>(sources_[i].train.tokens());
+    if (data.temperature > 0)
+      weights.push_back(std::pow(size, 1.0 / data.temperature));
+    else
+      weights.push_back(source.tokens > 0 ? static_cast<double>(source.tokens) : source.weight);
+  }
+  return weights;
+}
+
+void RunData::put_in_order(const RunConfig& config) {
+  const DataConfig& data = config.data;
+  const std::int64_t samples = config.total_samples(), length = data.sequence_length;
+  std::vector<double> weights = weights_of(data);
+  if (data.order == DataOrder::Megatron) {
+    put_in_megatron_order(config, weights);
+  } else {
+    std::vector<BlendSource> blend;
+    std::vector<const TokenStream*> streams;
+    for (std::size_t i = 0; i < sources_.size(); ++i) {
+      const double own = data.train[i].max_epochs;
+      blend.push_back({.name = sources_[i].name,
+                       .weight = weights[i],
+                       .epoch = Windows(sources_[i].train.tokens(), length).count,
+                       .max_epochs = own > 0 ? own : data.max_epochs});
+      streams.push_back(&sources_[i].train);
+    }
+    const std::vector<std::uint64_t> whole = blend_weights(blend, samples, length);
+    weights.assign(whole.begin(), whole.end());
+    order_ = std::make_unique<ShuffledOrder>(streams, whole, length, config.run.seed);
+  }
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    sources_[i].share = weights[i] / total;
+    sources_[i].epochs = sources_[i].share * static_cast<double>(samples * length) /
+                         static_cast<double>(sources_[i].train.tokens());
+  }
+}
+
+void RunData::put_in_megatron_order(const RunConfig& config, const std::vector<double>& weights) {
+  std::vector<MegatronOrder::Source> sources;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const TokenShard& shard = sources_[i].shards.front();
+    const auto ends = megatron_split(parse_megatron_split(config.data.split), shard.sequences());
+    sources.push_back({.shard = &shard,
+                       .first = ends[0],
+                       .count = ends[1] - ends[0],
+                       .weight = weights[i],
+                       .name = sources_[i].name});
+  }
+  order_ = std::make_unique<MegatronOrder>(sources, config.total_samples(),
+                                           config.data.sequence_length, config.run.seed);
+}
+
+// One set per source. Those of Megatron's order are our own windows over its validation split: a
+// fixed set, so that its losses can be compared with each other.
+void RunData::open_validation(const RunConfig& config) {
+  if (config.train.eval_every == 0) return;
+  held_out_.reserve(held_out_.size() + config.data.valid.size());
+  for (const ValidSource& source : config.data.valid) {
+    HeldOutPart& part = held_out_.emplace_back();
+    part.name = source.name;
+    part.shards = open_checked(source.path, config);
+    part.stream = hold_out(part.shards, 0.0).train;
+  }
+  const std::int64_t length = config.data.sequence_length;
+  for (const HeldOutPart& part : held_out_) {
+    ValidationSet set(part.name, part.stream, length,
+                      config.train.eval_batches * config.batch.micro);
+    if (set.size() > 0)
+      validation_.push_back(std::move(set));
+    else if (!config.data.valid.empty())
+      user_error("the validation set {} has {} tokens, one sample needs {}: take a larger one",
+                 part.name, part.stream.tokens(), length + 1);
+  }
+  if (validation_.empty())
+    user_error(
+        "the held-out part of the data is shorter than one sample of {} tokens: raise {} or set "
+        "train.eval_every to 0",
+        length,
+        config.data.order == DataOrder::Megatron ? "the second part of data.split"
+                                                 : "data.valid_fraction");
+}
+
+std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); }
+
+std::int64_t RunData::bytes_of(std::span<const std::int32_t> targets) const {
+  std::int64_t bytes = 0;
+  for (const std::int32_t target : targets)
+    if (target >= 0 && static_cast<std::size_t>(target) < bytes_.size())
+      bytes += bytes_[static_cast<std::size_t>(target)];
+  return bytes;
+}
+
+}  // namespace kintsugi

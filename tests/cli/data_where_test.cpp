@@ -1,0 +1,92 @@
+// kintsugi data where: what it names is what the run reads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/counting_store.h"
+#include "support/small_run.h"
+
+namespace kintsugi {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class DataWhereTest : public testing::Test {
+ protected:
+  // What `kintsugi data where run.yaml …` prints, errors included.
+  std::string where(const std::string& arguments, int expected_code = 0) {
+    const std::string command = "cd '" + directory_.path().string() +
+                                "' && '" KINTSUGI_BINARY "' data where run.yaml " + arguments +
+                                " >out.txt 2>&1 </dev/null";
+    const int status = std::system(command.c_str());
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, expected_code);
+    std::ifstream file(directory_ / "out.txt");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  TemporaryDirectory directory_;
+  const std::vector<std::int32_t> lengths_ = {30, 7, 55, 18, 90, 3, 3, 44};
+  std::vector<std::vector<std::int32_t>> documents_ = counting_documents(lengths_);
+  std::string store_ = write_store(directory_, "numbers", documents_);
+  // 6 samples of 24 tokens a step
+  std::string config_ = directory_.write(
+      "run.yaml", small_config(store_, directory_ / "run", "steps: 40, eval_every: 0"));
+};
+
+TEST_F(DataWhereTest, NamesTheTokensOfAStep) {
+  for (const char* more : {"", " --set data.order=megatron --set data.split=1"}) {
+    RunConfig config = parse_run_config(
+        small_config(store_, directory_ / "run", "steps: 40, eval_every: 0"), "test.yaml",
+        *more == 0 ? std::vector<std::string>{}
+                   : std::vector<std::string>{"data.order=megatron", "data.split=1"});
+    const RunData data(config);
+    for (const std::int64_t step : {1, 17, 40}) {
+      const json samples =
+          json::parse(where("--json --step " + std::to_string(step) + std::string(more)));
+      ASSERT_EQ(samples.size(), 6u);
+      BatchLoader loader(data.order(), data.sample_options(),
+                         {.first = 6 * (step - 1), .end = 6 * step, .batch = 6, .depth = 1});
+      const SampleBatch& batch = loader.next();
+      for (std::size_t i = 0; i < 6; ++i) {
+        const json& sample = samples[i];
+        EXPECT_EQ(sample.at("sample"), 6 * (step - 1) + static_cast<std::int64_t>(i));
+        EXPECT_EQ(sample.at("source"), "numbers");
+        // Token n of the store is the number n.
+        std::vector<std::int32_t> ids;
+        for (const json& part : sample.at("documents")) {
+          EXPECT_EQ(part.at("shard"), store_);
+          const auto& document = documents_.at(part.at("document").get<std::size_t>());
+          for (std::size_t j = 0; j < part.at("tokens").get<std::size_t>(); ++j) {
+            ids.push_back(document.at(part.at("offset").get<std::size_t>() + j));
+            EXPECT_EQ(ids.back(),
+                      part.at("first_token").get<std::int32_t>() + static_cast<std::int32_t>(j));
+          }
+        }
+        ASSERT_EQ(ids.size(), 25u);
+        for (std::size_t j = 0; j < 24; ++j) {
+          EXPECT_EQ(batch.ids[24 * i + j], ids[j]);
+          EXPECT_EQ(batch.targets[24 * i + j], ids[j + 1]);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(DataWhereTest, PrintsForPeople) {
+  EXPECT_THAT(where("--step 2"), AllOf(HasSubstr("sample 6: numbers, epoch "),
+                                       HasSubstr(store_ + " token "), HasSubstr(": document ")));
+}
+
+TEST_F(DataWhereTest, AStepThatTheRunDoesNotHave) {
+  EXPECT_THAT(where("--step 41", 2), HasSubstr("--step is 41, but the run has steps 1 to 40"));
+  EXPECT_THAT(where("--step 0", 2), HasSubstr("steps 1 to 40"));
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,84 @@
+#include "data/batch_loader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "support/counting_store.h"
+
+namespace kintsugi {
+namespace {
+
+class BatchLoaderTest : public testing::Test {
+ protected:
+  TemporaryDirectory directory_;
+  std::vector<TokenShard> shards_ =
+      one_shard(counting_shard(directory_, "a", {50, 70, 3, 200, 40, 137}));
+  TokenStream stream_ = hold_out(shards_, 0.0).train;
+  SampleOptions options_ = {
+      .length = 8, .vocab_size = 1000, .document_mask = true, .boundary_loss = false};
+  ShuffledOrder order_{{&stream_}, {1}, 8, 11};
+};
+
+// Samples first … end - 1, however they are cut into batches and read ahead, are those of the
+// order.
+TEST_F(BatchLoaderTest, BatchesAreTheSamplesOfTheOrder) {
+  SampleReader reader(options_);
+  SampleBatch one(1, options_);
+  for (const std::int64_t batch : {1, 3, 6})
+    for (const std::int64_t depth : {1, 2, 5}) {
+      const std::int64_t first = 24, end = 24 + 120;
+      BatchLoader loader(order_, options_, {first, end, batch, depth});
+      for (std::int64_t k = first; k < end; k += batch) {
+        const SampleBatch& read = loader.next();
+        for (std::int64_t i = 0; i < batch; ++i) {
+          std::vector<TokenPiece> pieces;
+          order_.locate(k + i, pieces);
+          reader.read(pieces, one.row(0));
+          const auto part = [&](const std::vector<std::int32_t>& all) {
+            return std::vector(all.begin() + i * 8, all.begin() + (i + 1) * 8);
+          };
+          ASSERT_EQ(part(read.ids), one.ids);
+          ASSERT_EQ(part(read.targets), one.targets);
+          ASSERT_EQ(part(read.positions), one.positions);
+          ASSERT_EQ(part(read.document_start), one.document_start);
+        }
+        loader.release();
+      }
+    }
+}
+
+TEST_F(BatchLoaderTest, StopsAtAnyTime) {
+  for (int taken = 0; taken < 4; ++taken) {
+    BatchLoader loader(order_, options_, {0, 1'000'000, 2, 3});
+    for (int i = 0; i < taken; ++i) {
+      loader.next();
+      if (i + 1 < taken) loader.release();
+    }
+  }
+  BatchLoader none(order_, options_, {5, 5, 2, 3});
+}
+
+// Batches before the damage still come; the error then comes every time it is asked for.
+TEST_F(BatchLoaderTest, AnErrorReachesTheCallerWithItsBatch) {
+  SampleOptions small = options_;
+  std::int64_t bad = 0;
+  for (const std::int64_t limit : {499, 450}) {
+    small.vocab_size = limit;
+    for (bad = 0;; ++bad) {
+      std::vector<TokenPiece> pieces;
+      order_.locate(bad, pieces);
+      if (tokens_of(pieces).back() >= limit) break;
+    }
+    BatchLoader loader(order_, small, {0, 1000, 1, 2});
+    for (std::int64_t i = 0; i < bad; ++i) {
+      EXPECT_NO_THROW(loader.next());
+      loader.release();
+    }
+    EXPECT_THROW(loader.next(), UserError);
+    EXPECT_THROW(loader.next(), UserError);
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,161 @@
+// Against values that Megatron's own rules give with numpy's generator.
+#include "data/megatron_order.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "model/model_test_util.h"
+#include "support/counting_store.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::HasSubstr;
+using Numbers = std::vector<std::int64_t>;
+using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+const std::vector<std::int32_t> kLengths = {5, 3, 7, 2, 6};
+
+Numbers documents_of(const MegatronIndex& index) {
+  return {index.documents.begin(), index.documents.end()};
+}
+
+Pairs pairs_of(const MegatronIndex& index) {
+  Pairs pairs;
+  for (std::size_t i = 0; i < index.position.size(); ++i)
+    pairs.emplace_back(index.position[i], index.offset[i]);
+  return pairs;
+}
+
+TEST(MegatronPermutation, GoldenValues) {
+  EXPECT_EQ(megatron_permutation(10, 0), (Numbers{2, 8, 4, 9, 1, 6, 7, 3, 0, 5}));
+  EXPECT_EQ(megatron_permutation(10, 42), (Numbers{8, 1, 5, 0, 7, 2, 9, 4, 3, 6}));
+  EXPECT_EQ(megatron_permutation(10, 1234), (Numbers{7, 2, 9, 1, 0, 8, 4, 5, 6, 3}));
+}
+
+TEST(MegatronIndexTest, OneEpoch) {
+  const MegatronIndex index = build_megatron_index(kLengths, 5, 4, 1234);
+  EXPECT_EQ(index.epochs, 1);
+  EXPECT_FALSE(index.last_epoch_apart);
+  EXPECT_EQ(documents_of(index), (Numbers{4, 0, 1, 2, 3}));
+  EXPECT_EQ(pairs_of(index), (Pairs{{0, 0}, {0, 4}, {1, 2}, {2, 1}, {3, 2}, {3, 6}}));
+  EXPECT_EQ(index.shuffle, (Numbers{3, 2, 1, 0, 4}));
+}
+
+TEST(MegatronIndexTest, TwoEpochsTheLastApart) {
+  const MegatronIndex index = build_megatron_index(kLengths, 7, 4, 1234);
+  EXPECT_EQ(index.epochs, 2);
+  EXPECT_TRUE(index.last_epoch_apart);
+  EXPECT_EQ(documents_of(index), (Numbers{4, 0, 1, 2, 3, 3, 2, 1, 0, 4}));
+  EXPECT_EQ(pairs_of(index), (Pairs{{0, 0},
+                                    {0, 4},
+                                    {1, 2},
+                                    {2, 1},
+                                    {3, 2},
+                                    {3, 6},
+                                    {5, 1},
+                                    {6, 3},
+                                    {7, 0},
+                                    {8, 1},
+                                    {9, 0},
+                                    {9, 4}}));
+  EXPECT_EQ(index.shuffle, (Numbers{2, 0, 4, 3, 1, 6, 10, 7, 5, 9, 8}));
+}
+
+TEST(MegatronIndexTest, ThreeEpochsTheLastApart) {
+  const MegatronIndex index = build_megatron_index(kLengths, 12, 4, 1234);
+  EXPECT_EQ(index.epochs, 3);
+  EXPECT_TRUE(index.last_epoch_apart);
+  EXPECT_EQ(documents_of(index), (Numbers{2, 2, 4, 1, 0, 3, 4, 0, 1, 3, 0, 4, 3, 2, 1}));
+  EXPECT_EQ(index.shuffle, (Numbers{3, 9, 2, 1, 7, 5, 4, 0, 8, 6, 10, 16, 12, 15, 14, 11, 13}));
+}
+
+TEST(MegatronBlendTest, GoldenValues) {
+  const MegatronBlend blend = build_megatron_blend({0.5, 0.3, 0.2}, 10);
+  Pairs pairs;
+  for (std::size_t k = 0; k < 10; ++k) pairs.emplace_back(blend.source[k], blend.number[k]);
+  EXPECT_EQ(
+      pairs,
+      (Pairs{{0, 0}, {1, 0}, {2, 0}, {0, 1}, {1, 1}, {0, 2}, {2, 1}, {0, 3}, {1, 2}, {0, 4}}));
+}
+
+TEST(MegatronSplitTest, RoundsHalvesToEven) {
+  using Ends = std::array<std::int64_t, 4>;
+  EXPECT_EQ(megatron_split(parse_megatron_split("949,50,1"), 1000), (Ends{0, 949, 999, 1000}));
+  EXPECT_EQ(megatron_split(parse_megatron_split("1,1"), 5), (Ends{0, 2, 5, 5})) << "2.5 to 2";
+  EXPECT_EQ(megatron_split(parse_megatron_split("0.5,0.5,0"), 7), (Ends{0, 4, 7, 7})) << "3.5";
+  EXPECT_EQ(megatron_split(parse_megatron_split("100"), 7), (Ends{0, 7, 7, 7}));
+  for (const char* wrong : {"", "a", "1,2,3,4", "1,,2", "-1,2", "0,1", "1,", "nan"})
+    EXPECT_THAT(user_error_of([&] { parse_megatron_split(wrong); }), HasSubstr("not a split"))
+        << wrong;
+}
+
+// The tokens of a sample, laid out by hand: the documents in their shuffled order as one row, of
+// which sample s is tokens s * S … s * S + S.
+TEST(MegatronOrderTest, SamplesAreWindowsOfTheShuffledDocuments) {
+  const TemporaryDirectory directory;
+  const auto documents = counting_documents(kLengths);
+  const TokenShard shard = TokenShard::open(write_store(directory, "a", documents));
+  for (const std::int64_t samples : {5, 7, 12}) {
+    const MegatronIndex index = build_megatron_index(kLengths, samples, 4, 1234);
+    std::vector<std::int32_t> row;
+    for (const std::int32_t document : index.documents)
+      row.insert(row.end(), documents[static_cast<std::size_t>(document)].begin(),
+                 documents[static_cast<std::size_t>(document)].end());
+    const MegatronOrder order({{&shard, 0, 5, 1, "a"}}, samples, 4, 1234);
+    for (std::int64_t k = 0; k < samples; ++k) {
+      std::vector<TokenPiece> pieces;
+      order.locate(k, pieces);
+      const std::int64_t first = 4 * index.shuffle[static_cast<std::size_t>(k)];
+      EXPECT_EQ(tokens_of(pieces), std::vector(row.begin() + first, row.begin() + first + 5)) << k;
+    }
+  }
+}
+
+// A part of a split, and a blend: each source is read as if it stood alone.
+TEST(MegatronOrderTest, ABlendTakesTheSamplesOfItsSourcesInOrder) {
+  const TemporaryDirectory directory;
+  const std::vector<std::int32_t> lengths = {9, 4, 11, 3, 30, 6, 14};
+  const TokenShard a = counting_shard(directory, "a", lengths, 0);
+  const TokenShard b = counting_shard(directory, "b", lengths, 1000);
+  const std::vector<MegatronOrder::Source> sources = {{&a, 0, 5, 3, "a"}, {&b, 2, 5, 1, "b"}};
+  const std::int64_t samples = 200;
+  const MegatronOrder blend(sources, samples, 6, 7);
+  const MegatronBlend turns = build_megatron_blend({0.75, 0.25}, samples);
+  // ceil(ceil(200 * 0.75) * 1.005) and ceil(ceil(200 * 0.25) * 1.005)
+  const MegatronOrder first({sources[0]}, 151, 6, 7), second({sources[1]}, 51, 6, 7);
+  std::map<std::size_t, std::int64_t> counts;
+  for (std::int64_t k = 0; k < samples; ++k) {
+    std::vector<TokenPiece> pieces, expected;
+    const std::size_t source = blend.locate(k, pieces).source;
+    ASSERT_EQ(source, static_cast<std::size_t>(turns.source[static_cast<std::size_t>(k)]));
+    (source == 0 ? first : second).locate(counts[source]++, expected);
+    EXPECT_EQ(pieces, expected) << k;
+    for (const std::int32_t id : tokens_of(pieces))
+      EXPECT_TRUE(source == 0 ? id < 57 : id >= 1013) << "outside of its part: " << id;
+  }
+  EXPECT_EQ(counts[0], 150);
+}
+
+TEST(MegatronOrderTest, TheFingerprintTellsRunsApart) {
+  const TemporaryDirectory directory;
+  const TokenShard a = counting_shard(directory, "a", kLengths),
+                   b = counting_shard(directory, "b", {5, 18});
+  std::set<std::uint64_t> prints;
+  prints.insert(MegatronOrder({{&a, 0, 5, 1, "a"}}, 10, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&a, 0, 4, 1, "a"}}, 10, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&b, 0, 2, 1, "b"}}, 10, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&a, 0, 5, 1, "a"}}, 11, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&a, 0, 5, 1, "a"}}, 10, 5, 1).fingerprint());
+  EXPECT_EQ(prints.size(), 5u);
+  EXPECT_THAT(user_error_of([&] {
+                MegatronOrder({{&a, 0, 5, 1, "a"}}, 10, 4, 1ull << 32);
+              }),
+              HasSubstr("32 bits"));
+}
+
+}  // namespace
+}  // namespace kintsugi

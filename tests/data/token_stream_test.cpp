@@ -1,0 +1,80 @@
+#include "data/token_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "support/counting_store.h"
+
+namespace kintsugi {
+namespace {
+
+std::vector<std::int32_t> all_of(const TokenStream& stream) {
+  std::vector<TokenPiece> pieces;
+  stream.locate(0, stream.tokens(), pieces);
+  return tokens_of(pieces);
+}
+
+std::vector<std::int32_t> range(std::int32_t first, std::int32_t end) {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(end - first));
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+TEST(TokenStreamTest, EveryStretchOfSeveralShards) {
+  const TemporaryDirectory directory;
+  std::vector<TokenShard> shards;
+  shards.push_back(counting_shard(directory, "a", {3, 2}));
+  shards.push_back(counting_shard(directory, "b", {0}, 5));
+  shards.push_back(counting_shard(directory, "c", {1}, 5));
+  shards.push_back(counting_shard(directory, "d", {10}, 6));
+  // The last shard from its third token on.
+  const TokenStream stream(
+      {{&shards[0], 0, 5}, {&shards[1], 0, 0}, {&shards[2], 0, 1}, {&shards[3], 2, 7}});
+  ASSERT_EQ(stream.tokens(), 13);
+  std::vector<std::int32_t> expected = range(0, 6);
+  for (const std::int32_t id : range(8, 15)) expected.push_back(id);
+  for (std::int64_t first = 0; first <= 13; ++first)
+    for (std::int64_t count = 0; first + count <= 13; ++count) {
+      std::vector<TokenPiece> pieces;
+      stream.locate(first, count, pieces);
+      EXPECT_EQ(tokens_of(pieces),
+                std::vector(expected.begin() + first, expected.begin() + first + count));
+      for (const TokenPiece& piece : pieces) EXPECT_GT(piece.count, 0);
+    }
+}
+
+TEST(HoldOutTest, TheLastDocumentsOfEachShard) {
+  const TemporaryDirectory directory;
+  std::vector<TokenShard> shards;
+  shards.push_back(counting_shard(directory, "a", {10, 1, 1, 1, 7}));
+  shards.push_back(counting_shard(directory, "b", {2, 2, 2, 2, 2, 2, 2, 2, 2, 82}, 100));
+  const HeldOut parts = hold_out(shards, 0.2);
+  std::vector<std::int32_t> train = range(0, 13), valid = range(13, 20);
+  for (const std::int32_t id : range(100, 116)) train.push_back(id);
+  for (const std::int32_t id : range(116, 200)) valid.push_back(id);
+  EXPECT_EQ(all_of(parts.train), train);
+  EXPECT_EQ(all_of(parts.valid), valid);
+  EXPECT_EQ(hold_out(shards, 0.0).train.tokens(), 120);
+  EXPECT_EQ(hold_out(shards, 0.0).valid.tokens(), 0);
+}
+
+// A text is one document: its end is held out.
+TEST(HoldOutTest, TheLastTokensWhereDocumentsAreTooFew) {
+  const TemporaryDirectory directory;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += static_cast<char>(i);
+  std::vector<TokenShard> shards = one_shard(TokenShard::open_text(directory.write("a.txt", text)));
+  shards.push_back(counting_shard(directory, "b", {30, 30, 40}, 100));
+  for (const double fraction : {0.05, 0.1, 0.25}) {
+    const auto held = static_cast<std::int32_t>(100 * fraction);
+    const HeldOut parts = hold_out(shards, fraction);
+    std::vector<std::int32_t> valid = range(100 - held, 100);
+    for (const std::int32_t id : range(200 - held, 200)) valid.push_back(id);
+    EXPECT_EQ(all_of(parts.valid), valid) << fraction;
+    EXPECT_EQ(parts.train.tokens(), 200 - 2 * held);
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi

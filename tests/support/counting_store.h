@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/token_stream.h"
+#include "support/temporary_directory.h"
+#include "support/token_files.h"
+
+namespace kintsugi {
+
+// A store of these documents (u16), and what its .mask says if it has one. Returns its prefix.
+inline std::string write_store(const TemporaryDirectory& directory, const std::string& name,
+                               const std::vector<std::vector<std::int32_t>>& documents,
+                               const std::string& mask = "") {
+  const std::string prefix = (directory / name).string();
+  write_megatron(prefix, TokenType::U16, documents);
+  if (!mask.empty()) directory.write(name + ".mask", mask);
+  return prefix;
+}
+
+// Documents of these lengths in which token i is first + i: what is read says where it was read.
+inline std::vector<std::vector<std::int32_t>> counting_documents(
+    const std::vector<std::int32_t>& lengths, std::int32_t first = 0) {
+  std::vector<std::vector<std::int32_t>> documents;
+  for (const std::int32_t length : lengths) {
+    auto& document = documents.emplace_back();
+    for (std::int32_t i = 0; i < length; ++i) document.push_back(first++);
+  }
+  return documents;
+}
+
+inline TokenShard counting_shard(const TemporaryDirectory& directory, const std::string& name,
+                                 const std::vector<std::int32_t>& lengths, std::int32_t first = 0) {
+  return TokenShard::open(write_store(directory, name, counting_documents(lengths, first)));
+}
+
+inline std::vector<TokenShard> one_shard(TokenShard shard) {
+  std::vector<TokenShard> shards;
+  shards.push_back(std::move(shard));
+  return shards;
+}
+
+inline std::vector<std::int32_t> tokens_of(const std::vector<TokenPiece>& pieces) {
+  std::vector<std::int32_t> tokens;
+  for (const TokenPiece& piece : pieces) {
+    std::vector<std::int32_t> part(static_cast<std::size_t>(piece.count));
+    piece.shard->read(piece.first, part);
+    tokens.insert(tokens.end(), part.begin(), part.end());
+  }
+  return tokens;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,134 @@
+// What counts in a loss, and how far attention sees.
+#include "train/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "backend/cpu/cpu_backend.h"
+#include "data/sample_reader.h"
+#include "support/counting_store.h"
+
+namespace kintsugi {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+const char* const kFamilies[] = {"llama", "gpt2", "bloom"};  // rotary, learned and ALiBi positions
+
+EngineOptions options_of(const std::string& family, std::int64_t sequences, std::int64_t length,
+                         bool documents = false, DType precision = DType::F64) {
+  const ModelConfig model = parse_model_yaml(
+      "family: " + family +
+          "\nvocab_size: 64\nhidden_size: 16\nlayers: 2\nheads: 4\nmax_positions: 64\n",
+      "test");
+  return {.model = model,
+          .precision = precision,
+          .stage = {.sequences = sequences, .length = length},
+          .adamw = {},
+          .documents = documents};
+}
+
+class EngineTest : public testing::TestWithParam<const char*> {
+ protected:
+  Engine& engine_of(const EngineOptions& options) {
+    engines_.push_back(std::make_unique<Engine>(*backend_, *backend_, options));
+    engines_.back()->initialize(5);
+    return *engines_.back();
+  }
+  std::unique_ptr<Backend> backend_ = make_cpu_backend(2);
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, EngineTest, testing::ValuesIn(kFamilies),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Three documents in one window, or one by one: the same losses, and the same gradient.
+TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
+  const TemporaryDirectory directory;
+  const std::vector<Tokens> documents = {
+      {5, 9, 2, 44, 17}, {3, 3, 60, 8, 1, 0, 29, 31, 7}, {50, 2, 12}};
+  const TokenShard shard = TokenShard::open(write_store(directory, "docs", documents));
+  const SampleOptions samples = {
+      .length = 16, .vocab_size = 64, .document_mask = true, .boundary_loss = false};
+  SampleBatch packed(1, samples);
+  SampleReader(samples).read({{&shard, 0, 17}}, packed.row(0));
+  const TokenBatch together = {packed.ids, packed.targets, packed.positions, packed.document_start};
+
+  double apart = 0;
+  for (const Tokens& document : documents) {
+    const auto length = static_cast<std::int64_t>(document.size()) - 1;
+    Engine& engine = engine_of(options_of(GetParam(), 1, length));
+    apart += engine.evaluate(
+        {std::span(document).first(document.size() - 1), std::span(document).subspan(1)});
+  }
+  Engine& engine = engine_of(options_of(GetParam(), 1, 16, true));
+  EXPECT_NEAR(engine.evaluate(together), apart, 1e-10);
+
+  // One document per row, filled up with tokens that carry no loss.
+  Tokens ids(24, 11), targets(24, -1);
+  for (std::size_t row = 0; row < 3; ++row)
+    for (std::size_t i = 0; i + 1 < documents[row].size(); ++i) {
+      ids[8 * row + i] = documents[row][i];
+      targets[8 * row + i] = documents[row][i + 1];
+    }
+  const StepSettings settings{.step = 1, .lr = 1e-3};
+  const StepResult one_row = engine.step(together, settings);
+  for (const std::int64_t micro : {3, 1}) {
+    Engine& padded = engine_of(options_of(GetParam(), micro, 8));
+    const StepResult rows = padded.step({ids, targets}, settings);
+    EXPECT_NEAR(one_row.loss, apart / 14, 1e-10);
+    EXPECT_NEAR(rows.loss, apart / 14, 1e-10);
+    EXPECT_NEAR(rows.gradient_norm, one_row.gradient_norm, 1e-9);
+    EXPECT_NEAR(padded.evaluate({ids, targets}), engine.evaluate(together), 1e-8) << "one step on";
+  }
+}
+
+// Without the mask a document does see what stands before it.
+TEST_P(EngineTest, TheMaskMakesADifference) {
+  const Tokens ids = {5, 9, 2, 44, 17, 3, 3, 60}, targets = {9, 2, 44, -1, 3, 3, 60, 8};
+  const Tokens positions = {0, 1, 2, 3, 0, 1, 2, 3}, starts = {0, 0, 0, 0, 4, 4, 4, 4};
+  Engine& open = engine_of(options_of(GetParam(), 1, 8));
+  Engine& masked = engine_of(options_of(GetParam(), 1, 8, true));
+  EXPECT_GT(
+      std::abs(open.evaluate({ids, targets}) - masked.evaluate({ids, targets, positions, starts})),
+      1e-6);
+}
+
+TEST_P(EngineTest, AMicroBatchWithoutLossAddsNothing) {
+  Tokens ids, targets;
+  for (std::int32_t i = 0; i < 24; ++i) {
+    ids.push_back(i * 7 % 64);
+    targets.push_back(i < 8 || i % 5 == 0 ? -1 : i * 11 % 64);
+  }
+  const StepSettings settings{.step = 1, .lr = 1e-3};
+  Engine& whole = engine_of(options_of(GetParam(), 3, 8));
+  Engine& cut = engine_of(options_of(GetParam(), 1, 8));
+  const StepResult a = whole.step({ids, targets}, settings), b = cut.step({ids, targets}, settings);
+  EXPECT_NEAR(a.loss, b.loss, 1e-11);
+  EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 1e-10);
+  // The same without the empty row.
+  Engine& rest = engine_of(options_of(GetParam(), 2, 8));
+  const StepResult c =
+      rest.step({std::span(ids).subspan(8), std::span(targets).subspan(8)}, settings);
+  EXPECT_NEAR(a.loss, c.loss, 1e-11);
+  EXPECT_NEAR(a.gradient_norm, c.gradient_norm, 1e-10);
+}
+
+TEST_P(EngineTest, AStepWithoutLossIsHarmless) {
+  for (const DType precision : {DType::F32, DType::BF16}) {
+    Engine& engine = engine_of(options_of(GetParam(), 1, 8, false, precision));
+    const Tokens ids = {5, 9, 2, 44, 17, 3, 3, 60}, none(8, -1);
+    const StepResult empty = engine.step({ids, none}, {.step = 1, .lr = 1e-3});
+    EXPECT_EQ(empty.loss, 0.0);
+    EXPECT_EQ(empty.gradient_norm, 0.0);
+    EXPECT_EQ(engine.evaluate({ids, none}), 0.0);
+    const StepResult next = engine.step({ids, ids}, {.step = 2, .lr = 1e-3});
+    EXPECT_TRUE(std::isfinite(next.loss) && next.loss > 1) << next.loss;
+    EXPECT_TRUE(std::isfinite(next.gradient_norm) && next.gradient_norm > 0);
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi

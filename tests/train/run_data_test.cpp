@@ -1,0 +1,335 @@
+#include "train/run_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/file.h"
+#include "data/byte_tokenizer.h"
+#include "data/store_info.h"
+#include "model/model_test_util.h"
+#include "support/counting_store.h"
+#include "support/small_run.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Json = nlohmann::json;
+
+class RunDataTest : public testing::Test {
+ protected:
+  RunConfig config(const std::string& train, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> overrides = {"data.train=" + train};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return parse_run_config(small_config("x", directory_ / "run", "steps: 100"), "test.yaml",
+                            overrides);
+  }
+  std::string error(const std::string& train, const std::vector<std::string>& more = {}) {
+    return user_error_of([&] {
+      RunConfig read = config(train, more);
+      const RunData data(read);
+    });
+  }
+  // A store of bytes in documents of 20 tokens each.
+  std::string store(const std::string& name, int documents) {
+    std::vector<std::vector<std::int32_t>> all;
+    for (int i = 0; i < documents; ++i) {
+      auto& document = all.emplace_back();
+      for (int j = 0; j < 20; ++j) document.push_back((i * 37 + j * 11) % 256);
+    }
+    return write_store(directory_, name, all);
+  }
+  std::vector<double> shares(const std::string& train, const std::vector<std::string>& more = {}) {
+    RunConfig read = config(train, more);
+    const RunData data(read);
+    std::vector<double> shares;
+    for (const RunData::Source& source : data.sources()) shares.push_back(source.share);
+    return shares;
+  }
+  void expect_shares(const std::vector<double>& found, const std::vector<double>& wanted) {
+    ASSERT_EQ(found.size(), wanted.size());
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-9) << i;
+  }
+  std::string lists(const std::string& extra_en = "", const std::string& extra_fi = "") {
+    return fmt::format("[{{path: '{}'{}}}, {{path: '{}'{}}}]", store("en", 800), extra_en,
+                       store("fi", 100), extra_fi);
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(RunDataTest, SharesFollowWeightsTokensOrSizes) {
+  expect_shares(shares(lists()), {0.5, 0.5});
+  expect_shares(shares(lists(", weight: 3", ", weight: 1")), {0.75, 0.25});
+  expect_shares(shares(lists(", tokens: 9k", ", tokens: 1k")), {0.9, 0.1});
+  // 720 and 90 documents train: 8 to 1, and by its cube root 2 to 1.
+  expect_shares(shares(lists(), {"data.temperature=1"}), {8.0 / 9, 1.0 / 9});
+  expect_shares(shares(lists(), {"data.temperature=3"}), {2.0 / 3, 1.0 / 3});
+}
+
+// 600 samples of 24 tokens; fi has 90 x 20 tokens, of which an epoch has 73 windows.
+TEST_F(RunDataTest, EpochsAreLimited) {
+  expect_shares(shares(lists("", ", max_epochs: 1")), {527.0 / 600, 73.0 / 600});
+  expect_shares(shares(lists(), {"data.max_epochs=2"}), {454.0 / 600, 146.0 / 600});
+  EXPECT_THAT(error(lists("", ", max_epochs: 5"), {"data.max_epochs=0.1"}),
+              AllOf(HasSubstr("14.4 k tokens"), HasSubstr("max_epochs")));
+}
+
+TEST_F(RunDataTest, HeldOutDocumentsAreNeverTrained) {
+  RunConfig read = config(lists(), {"data.valid_fraction=0.25"});
+  const RunData data(read);
+  std::set<std::pair<std::string, std::int64_t>> trained;
+  for (std::int64_t k = 0; k < 3000; ++k) {
+    std::vector<TokenPiece> pieces;
+    data.order().locate(k, pieces);
+    for (const TokenPiece& piece : pieces)
+      for (std::int64_t i = 0; i < piece.count; ++i)
+        trained.emplace(piece.shard->name(), piece.shard->document_of(piece.first + i));
+  }
+  EXPECT_GT(trained.size(), 660u) << "of 600 and 75";
+  ASSERT_EQ(data.validation().size(), 2u);
+  for (const ValidationSet& set : data.validation())
+    for (std::int64_t i = 0; i < set.size(); ++i) {
+      std::vector<TokenPiece> pieces;
+      set.locate(i, pieces);
+      for (const TokenPiece& piece : pieces)
+        EXPECT_FALSE(
+            trained.contains({piece.shard->name(), piece.shard->document_of(piece.first)}));
+    }
+}
+
+TEST_F(RunDataTest, ValidationSetsOfTheirOwn) {
+  RunConfig read =
+      config(lists(), {fmt::format("data.valid=[{{path: '{}', name: news}}]", store("held", 50))});
+  const RunData data(read);
+  ASSERT_EQ(data.validation().size(), 1u);
+  EXPECT_EQ(data.validation()[0].name(), "news");
+  EXPECT_EQ(data.sources()[0].train.tokens(), 800 * 20) << "all of it trains";
+  EXPECT_THAT(error(lists(), {fmt::format("data.valid=[{{path: '{}'}}]", store("tiny", 1))}),
+              HasSubstr("the validation set tiny has 20 tokens, one sample needs 25"));
+}
+
+TEST_F(RunDataTest, MegatronsOrderAndSplit) {
+  const std::vector<std::string> megatron = {"data.order=megatron", "data.split='90,10,0'"};
+  RunConfig read = config(lists(", weight: 3"), megatron);
+  const RunData data(read);
+  EXPECT_EQ(data.sources()[0].train.tokens(), 720 * 20);
+  EXPECT_EQ(data.validation().size(), 2u);
+  std::set<std::int64_t> documents;
+  for (std::int64_t k = 0; k < 600; ++k) {
+    std::vector<TokenPiece> pieces;
+    if (data.order().locate(k, pieces).source == 0)
+      for (const TokenPiece& piece : pieces)
+        documents.insert(piece.shard->document_of(piece.first));
+  }
+  EXPECT_EQ(*documents.rbegin(), 719);
+  store("parts-00000", 30);
+  store("parts-00001", 30);
+  EXPECT_THAT(error(fmt::format("[{{path: '{}'}}]", (directory_ / "parts").string()), megatron),
+              AllOf(HasSubstr("has 2 shards"), HasSubstr("data merge")));
+}
+
+TEST_F(RunDataTest, TheVocabularyHoldsTheTokenizer) {
+  const std::string text = directory_.write("a.txt", small_corpus(50));
+  const std::string train = fmt::format("[{{path: '{}'}}]", text);
+  EXPECT_THAT(error(train, {"model.vocab_size=200"}),
+              AllOf(HasSubstr("model.vocab_size is 200"), HasSubstr("has 256 tokens"),
+                    HasSubstr("raise it to 256, or leave it out")));
+  // A size that only a config.json chose grows; a large one stays.
+  RunConfig grown =
+      config(train, {fmt::format("model={{config: '{}/qwen3'}}", KINTSUGI_TEST_DATA)});
+  ASSERT_EQ(grown.model.vocab_size, 67);
+  const RunData first(grown);
+  EXPECT_EQ(grown.model.vocab_size, 256);
+  EXPECT_EQ(parse_run_config(to_yaml(grown), "saved.yaml").model.vocab_size, 256);
+  RunConfig large = config(train, {"model={preset: gpt2-124m}"});
+  const RunData second(large);
+  EXPECT_EQ(large.model.vocab_size, 50257);
+}
+
+TEST_F(RunDataTest, AStoreOfAnotherTokenizerIsRefused) {
+  const std::string prefix = store("en", 100);
+  const std::string train = fmt::format("[{{path: '{}'}}]", prefix);
+  StoreInfo info;
+  info.vocab_size = 256;
+  info.tokens = 2000;
+  info.documents = 100;
+  info.bytes = 2000;
+  info.shards = {{"en", std::string(16, '0'), std::string(16, '0'), ""}};
+  info.tokenizer = load_tokenizer("bytes")->fingerprint();
+  write_store_info(prefix, info);
+  RunConfig same = config(train);
+  EXPECT_NO_THROW(const RunData data(same));
+  info.tokenizer = "0123456789abcdef";
+  info.vocab_size = 50000;
+  write_store_info(prefix, info);
+  EXPECT_THAT(error(train),
+              AllOf(HasSubstr(prefix), HasSubstr("0123456789abcdef"), HasSubstr("50000 tokens"),
+                    HasSubstr(load_tokenizer("bytes")->fingerprint())));
+}
+
+TEST_F(RunDataTest, DataThatIsTooShortIsNamed) {
+  const std::string text = directory_.write("short.txt", std::string(26, 'x'));
+  const std::string train = fmt::format("[{{path: '{}'}}]", text);
+  EXPECT_THAT(error(train), AllOf(HasSubstr("short.txt has 24 tokens, one sample needs 25"),
+                                  HasSubstr("data.valid_fraction")));
+  EXPECT_THAT(error(train, {"data.valid_fraction=0"}),
+              AllOf(HasSubstr("held-out"), HasSubstr("train.eval_every")));
+  EXPECT_THAT(error("[{path: nowhere}]"), HasSubstr("nowhere"));
+}
+
+// ---- whole runs
+
+class DataRunTest : public RunDataTest {
+ protected:
+  std::vector<Json> train(const std::string& name, const std::string& sources,
+                          std::vector<std::string> overrides = {}) {
+    overrides.push_back("data.train=" + sources);
+    const auto backend = make_cpu_backend(2);
+    Trainer trainer(*backend,
+                    parse_run_config(small_config("x", directory_ / name,
+                                                  "steps: 6, eval_every: 3, checkpoint_every: 0"),
+                                     "test.yaml", overrides));
+    testing::internal::CaptureStdout();
+    try {
+      trainer.run(ResumeMode::Auto);
+    } catch (...) {
+      testing::internal::GetCapturedStdout();
+      throw;
+    }
+    log_ = testing::internal::GetCapturedStdout();
+    std::vector<Json> records;
+    std::ifstream file(directory_ / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) records.push_back(Json::parse(line));
+    return records;
+  }
+  std::string log_;
+};
+
+TEST_F(DataRunTest, EachSourceIsValidatedByItself) {
+  const auto records = train("run", lists(), {"train.eval_batches=0", "data.document_mask=true"});
+  ASSERT_EQ(records.size(), 6u);
+  EXPECT_FALSE(records[0].contains("valid"));
+  EXPECT_GE(records[0].at("data_wait_s").get<double>(), 0);
+  EXPECT_LE(records[0].at("data_wait_s").get<double>(), records[0].at("step_time_s").get<double>());
+  const Json& last = records.back();
+  // A tenth of the documents is held out, and all windows in it are read: weighted by tokens.
+  const double en = last.at("valid").at("en").at("loss"), fi = last.at("valid").at("fi").at("loss");
+  const std::int64_t en_windows = (80 * 20 - 1) / 24, fi_windows = (10 * 20 - 1) / 24;
+  EXPECT_NEAR(last.at("valid_loss").get<double>(),
+              (en * static_cast<double>(en_windows) + fi * static_cast<double>(fi_windows)) /
+                  static_cast<double>(en_windows + fi_windows),
+              1e-9);
+  EXPECT_NEAR(last.at("valid").at("fi").at("bits_per_byte").get<double>(), fi / std::log(2.0),
+              1e-9);
+  EXPECT_THAT(log_, AllOf(HasSubstr("held-out loss"), HasSubstr("held-out en loss"),
+                          HasSubstr("held-out fi loss")));
+}
+
+// Bytes, the token "th" for two of them, and an end of document that is no text.
+TEST_F(DataRunTest, BitsPerByteCountTheBytesOfTheText) {
+  Json json = Json::parse(byte_tokenizer_json());
+  json["model"]["vocab"]["th"] = 256;
+  json["model"]["merges"].push_back("t h");
+  json["added_tokens"].push_back({{"id", 257},
+                                  {"content", "<|endoftext|>"},
+                                  {"special", true},
+                                  {"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false}});
+  const std::string tokenizer = directory_.write("tokenizer.json", json.dump());
+  const std::string text = small_corpus(200);
+  std::vector<std::vector<std::int32_t>> documents;
+  for (std::size_t at = 0; at < text.size(); at += 100) {
+    auto& document = documents.emplace_back();
+    for (std::size_t i = at; i < std::min(at + 100, text.size()); ++i)
+      if (text.compare(i, 2, "th") == 0 && i + 1 < at + 100) {
+        document.push_back(256);
+        ++i;
+      } else {
+        document.push_back(static_cast<unsigned char>(text[i]));
+      }
+    document.push_back(257);
+  }
+  const std::string path = write_store(directory_, "th", documents);
+  const std::string source = fmt::format("[{{path: '{}'}}]", path);
+  const Json last =
+      train("run", source,
+            {"data.tokenizer=" + tokenizer, "train.eval_batches=0", "model.vocab_size=384"})
+          .back();
+  // A tenth of the documents is held out. All windows of it are read: every token but the first.
+  std::vector<std::int32_t> held_out;
+  for (std::size_t d = documents.size() - documents.size() / 10; d < documents.size(); ++d)
+    held_out.insert(held_out.end(), documents[d].begin(), documents[d].end());
+  const std::size_t tokens = (held_out.size() - 1) / 24 * 24;
+  double bytes = 0;
+  for (std::size_t i = 1; i <= tokens; ++i)
+    bytes += held_out[i] == 257 ? 0 : held_out[i] == 256 ? 2 : 1;
+  EXPECT_NEAR(
+      last.at("valid_bits_per_byte").get<double>(),
+      last.at("valid_loss").get<double>() * static_cast<double>(tokens) / std::log(2.0) / bytes,
+      1e-9);
+  // The text itself is not what this tokenizer's run reads.
+  const std::string plain = directory_.write("plain.txt", text);
+  EXPECT_THAT(error(fmt::format("[{{path: '{}'}}]", plain),
+                    {"data.tokenizer=" + tokenizer, "model.vocab_size=384"}),
+              AllOf(HasSubstr("plain.txt is text"), HasSubstr("kintsugi data tokenize --input")));
+  // A vocabulary that nobody chose grows to 258, in steps of 128.
+  RunConfig grown = config(source, {"data.tokenizer=" + tokenizer, "model={preset: llama-tiny}"});
+  const RunData data(grown);
+  EXPECT_EQ(grown.model.vocab_size, 384);
+}
+
+TEST_F(DataRunTest, OneSourceNeedsNoTable) {
+  const auto records = train("run", fmt::format("[{{path: '{}'}}]", store("en", 300)));
+  EXPECT_TRUE(records.back().contains("valid_loss"));
+  EXPECT_FALSE(records.back().contains("valid"));
+  EXPECT_THAT(log_, Not(HasSubstr("held-out en loss")));
+}
+
+TEST_F(DataRunTest, WhatIsReadAheadChangesNothing) {
+  const std::string sources = lists(", weight: 2");
+  const auto a = train("a", sources, {"data.prefetch=1"});
+  const auto b = train("b", sources, {"data.prefetch=9"});
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].at("loss"), b[i].at("loss"));
+}
+
+TEST_F(DataRunTest, AWrongIdEndsTheRunWithItsPlace) {
+  std::vector<std::vector<std::int32_t>> documents = {std::vector<std::int32_t>(400, 7)};
+  documents[0][100] = 300;
+  const std::string bad = write_store(directory_, "bad", documents);
+  try {
+    train("run", fmt::format("[{{path: '{}'}}]", bad), {"train.steps=100"});
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("bad holds token id 300 at token 100"),
+                                    HasSubstr("model.vocab_size is 256")));
+  }
+  EXPECT_EQ(Json::parse(read_text_file(directory_ / "run/status.json")).at("state"), "failed");
+}
+
+TEST_F(DataRunTest, OtherSharesAreNotContinued) {
+  train("run", lists());
+  EXPECT_THROW(train("run", lists(", weight: 2")), UserError);
+  EXPECT_THROW(train("run", lists(), {"data.order=megatron", "data.split='8,2'"}), UserError);
+  EXPECT_NO_THROW(train("run", lists(), {"train.steps=8"})) << "a run may be prolonged";
+}
+
+TEST_F(DataRunTest, MegatronsOrderTrains) {
+  const auto records = train(
+      "run", lists(), {"data.order=megatron", "data.split='8,2'", "data.boundary_loss=false"});
+  EXPECT_EQ(records.size(), 6u);
+  EXPECT_THROW(train("run", lists(), {"data.order=megatron", "data.split='8,2'", "train.steps=8"}),
+               UserError)
+      << "its order depends on the length of the run";
+}
+
+}  // namespace
+}  // namespace kintsugi
