@@ -1,0 +1,14 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace kintsugi {
+
+// Whether a name holds * ? [ or {. One that exists as it stands is no pattern.
+bool is_pattern(const std::string& name);
+// What a shell would make of it, sorted; nothing where nothing matches.
+std::vector<std::filesystem::path> expand_pattern(const std::string& pattern);
+
+}  // namespace kintsugi
