@@ -97,7 +97,7 @@ class Clock:
         return self.end - time.monotonic()
 
 
-def run(command, clock, environment=None):
+def run(command, clock, environment=None, text=None):
     """Standard output and seconds; None and the reason when it fails or the time is up."""
     if clock.left() < 1:
         return None, "no time left"
@@ -105,6 +105,7 @@ def run(command, clock, environment=None):
     try:
         done = subprocess.run(
             command,
+            input=text,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             timeout=clock.left(),
@@ -225,11 +226,17 @@ def our_speed(bench, tokenizer, plain, clock):
     return (float(found[-1]), text.strip()) if found else (None, "no MB/s in: " + text.strip()[:200])
 
 
-def our_ids(options, tokenizer, plain, clock):
-    output, info = run([options.kintsugi, "data", "encode", "--tokenizer", tokenizer, "--input", plain], clock)
+def our_ids(options, tokenizer, lines, clock):
+    """Through `kintsugi data encode`: a JSON string per line in, a JSON array per line out."""
+    with open(lines, encoding="utf-8") as file:
+        text = "".join(json.dumps(json.loads(line)["text"]) + "\n" for line in file).encode()
+    output, info = run([options.kintsugi, "data", "encode", "--tokenizer", tokenizer], clock, None, text)
     if output is None:
         return None, info
-    return array.array("i", map(int, output.replace(b",", b" ").split())), None
+    ids = array.array("i")
+    for line in output.splitlines():
+        ids.extend(json.loads(line))
+    return ids, None
 
 
 def compare_ids(ours, file):
@@ -265,7 +272,7 @@ def encoding(options, training_lines, folder, clock):
             print("   {}: {}".format(style, reason if theirs is None else line))
             good = False
             continue
-        ids, reason = our_ids(options, tokenizer, plain, clock)
+        ids, reason = our_ids(options, tokenizer, lines, clock)
         verdict = "kintsugi data encode: {}".format(reason) if ids is None else compare_ids(ids, file)
         their_speed = theirs["bytes"] / theirs["seconds"] / 1e6
         print(

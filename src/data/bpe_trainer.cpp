@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "data/byte_alphabet.h"
 #include "data/merge_learner.h"
+#include "data/utf8.h"
 
 namespace kintsugi {
 namespace {
@@ -31,6 +32,7 @@ void check_bpe_options(const BpeTrainerOptions& options) {
   std::unordered_set<std::string> seen;
   for (const std::string& token : options.special_tokens) {
     if (token.empty()) user_error("a special token is empty");
+    if (valid_utf8_prefix(token) != token.size()) user_error("a special token is not UTF-8");
     const auto bytes = from_byte_alphabet(token);
     if (bytes && bytes->size() == 1)
       user_error("the special token '{}' is a letter of the byte alphabet; give it a longer name",
