@@ -14,7 +14,7 @@ train_from_iterator over the documents, already in memory as Python strings; onl
 Kintsugi's time is that of the whole process, which reads the same documents as JSONL and writes the result.
 Encoding: Hugging Face gets batches of 64 documents in encode_batch_fast (encode_batch where that is
 missing), the ids are not fetched, and the better of two passes counts; Kintsugi's figure is the one that its
-bench_tokenize prints for the same text. Each measurement of Hugging Face's library is a process of its own,
+bench_tokenize prints for the same text (cut at line ends, the mean over as many passes as fit in its time). Each measurement of Hugging Face's library is a process of its own,
 as its thread pool cannot change size.
 """
 import argparse

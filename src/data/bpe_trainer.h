@@ -47,7 +47,7 @@ struct TrainedBpe {
 // a pair that spells a special token is never merged, so that text cannot turn into one.
 //
 // The order of the pieces changes nothing. Time is in proportion to the places merged, whatever the
-// length of a piece; memory to the bytes of the distinct pieces (about 16 each).
+// length of a piece; memory to the bytes of the distinct pieces (some 40 each).
 TrainedBpe train_bpe(std::span<const PieceCount> pieces, const BpeTrainerOptions& options);
 
 // What a vocabulary must at least have; UserError for what train_bpe would refuse, so that it can

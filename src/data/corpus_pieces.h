@@ -16,7 +16,7 @@ struct CountingOptions {
   std::string pre_tokenizer = "gpt2";  // a family of data/pre_tokenizer.h
   DocumentFormat format;
   int threads = 0;                // 0: one per processor
-  std::int64_t sample_bytes = 0;  // of text, from all files in proportion; 0: everything
+  std::int64_t sample_bytes = 0;  // decompressed, from files in proportion to their sizes; 0: all
   // From the calling thread, a few times a second.
   std::function<void(std::int64_t bytes_read, std::int64_t bytes_total)> progress;
 };
@@ -29,7 +29,7 @@ struct CorpusPieces {
   std::vector<PieceCount> pieces() const;  // views into the shards
 };
 
-// Pre-tokenizes and counts on all cores. Memory: the distinct pieces once, plus some 20 MB for each
+// Pre-tokenizes and counts on all cores. Memory: the distinct pieces once, plus some 30 MB for each
 // thread. The counts do not depend on the number of threads.
 CorpusPieces count_corpus_pieces(const std::vector<std::filesystem::path>& files,
                                  const CountingOptions& options);
