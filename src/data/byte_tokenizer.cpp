@@ -2,25 +2,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
+#include "data/byte_alphabet.h"
+
 namespace kintsugi {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// GPT-2's printable alphabet: bytes that are visible Latin-1 characters stand for themselves, the
-// others, in order, for U+0100 and up.
-std::string alphabet_letter(int byte) {
-  const auto visible = [](int b) {
-    return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
-  };
-  int code = byte;
-  if (!visible(byte)) {
-    code = 0x100;
-    for (int b = 0; b < byte; ++b) code += visible(b) ? 0 : 1;
-  }
-  if (code < 0x80) return std::string(1, static_cast<char>(code));
-  return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
-}
 
 Json byte_level() {
   return {{"type", "ByteLevel"},
@@ -29,11 +17,53 @@ Json byte_level() {
           {"use_regex", false}};
 }
 
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<ByteTokenizer>(); }
+  std::string description() const override { return "bytes, 256 tokens"; }
+  std::int64_t vocab_size() const override { return 256; }
+  std::optional<std::int32_t> end_of_document() const override { return std::nullopt; }
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
+    const std::optional<std::string> bytes = from_byte_alphabet(token);
+    if (!bytes || bytes->size() != 1) return std::nullopt;
+    return static_cast<unsigned char>((*bytes)[0]);
+  }
+  void encode(std::string_view text, std::vector<std::int32_t>& ids, SpecialTokens) override {
+    const std::size_t before = ids.size();
+    ids.resize(before + text.size());
+    for (std::size_t i = 0; i < text.size(); ++i)
+      ids[before + i] = static_cast<unsigned char>(text[i]);
+  }
+  void decode(std::span<const std::int32_t> ids, std::string& text, SpecialTokens) const override {
+    for (const std::int32_t id : ids) {
+      check(id);
+      text += static_cast<char>(id);
+    }
+  }
+  std::int64_t bytes_of(std::int32_t id) const override {
+    check(id);
+    return 1;
+  }
+  std::vector<File> files(std::int64_t max_positions) const override {
+    return {{"tokenizer.json", byte_tokenizer_json()},
+            {"tokenizer_config.json", byte_tokenizer_config_json(max_positions)}};
+  }
+  std::string fingerprint() const override { return "bytes"; }
+
+ private:
+  static void check(std::int32_t id) {
+    if (id < 0 || id > 255) user_error("there is no token {}: the vocabulary has 256", id);
+  }
+};
+
 }  // namespace
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::string byte_tokenizer_json() {
   Json vocabulary = Json::object();
-  for (int byte = 0; byte < 256; ++byte) vocabulary[alphabet_letter(byte)] = byte;
+  for (int byte = 0; byte < 256; ++byte)
+    vocabulary[to_byte_alphabet(std::string(1, static_cast<char>(byte)))] = byte;
   const Json model = {{"type", "BPE"},
                       {"dropout", nullptr},
                       {"unk_token", nullptr},

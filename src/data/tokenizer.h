@@ -47,9 +47,16 @@ class Tokenizer {
   virtual std::string fingerprint() const = 0;
 };
 
-// "bytes", a tokenizer.json or a directory that holds one, a SentencePiece .model, a .tiktoken rank
-// file ("cl100k.tiktoken:llama3" names the pre-tokenizer). Everything wrong with a file is a
-// UserError that names it and the place.
+// What `name` may be:
+//   bytes                           raw bytes, id = value
+//   tokenizer.json                  or a directory that holds one: byte-pair encodings
+//   tokenizer.model                 or a directory that holds one: SentencePiece
+//   ranks.tiktoken:FAMILY           a rank file and the family whose pre-tokenizer and special
+//                                   tokens go with it: gpt2, llama3, cl100k, olmo2, qwen, o200k, …
+//                                   (pre_tokenizer.h). Names that say it all need no family:
+//                                   cl100k_base.tiktoken, o200k_base.tiktoken, qwen.tiktoken, and
+//                                   a tokenizer.model that holds ranks, which is Llama 3's.
+// Everything wrong with a file is a UserError that names it and the place.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name);
 
 }  // namespace kintsugi

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kintsugi {
+
+// How many bytes at the front are well-formed UTF-8 (no surrogates, no overlong forms).
+std::size_t valid_utf8_prefix(std::string_view text);
+
+// The length of the well-formed character at the front; 0 if there is none.
+std::size_t utf8_character_length(std::string_view text);
+
+// The character at `position` of well-formed text.
+inline char32_t utf8_decode(std::string_view text, std::size_t position, std::size_t& length) {
+  const auto at = [&](std::size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[position + i]));
+  };
+  const char32_t first = at(0);
+  if (first < 0x80) return length = 1, first;
+  if (first < 0xE0) return length = 2, (first & 0x1F) << 6 | (at(1) & 0x3F);
+  if (first < 0xF0) return length = 3, (first & 0x0F) << 12 | (at(1) & 0x3F) << 6 | (at(2) & 0x3F);
+  length = 4;
+  return (first & 0x07) << 18 | (at(1) & 0x3F) << 12 | (at(2) & 0x3F) << 6 | (at(3) & 0x3F);
+}
+
+void utf8_append(std::string& text, char32_t character);
+
+// Bytes that are no UTF-8 become U+FFFD, one for each maximal part of a character (what Unicode
+// recommends and most languages do).
+std::string replace_invalid_utf8(std::string_view bytes);
+
+}  // namespace kintsugi
