@@ -154,6 +154,32 @@ TEST_F(TokenizeJobTest, StoppedJobsGoOn) {
   }
 }
 
+// Killed while the shards got their final names: some have them, some not.
+TEST_F(TokenizeJobTest, FinishesTheRenaming) {
+  options_.shard_bytes = 5000;
+  run();
+  const auto expected = store("out");
+  const auto info = read_store_info(path("out"));
+  for (int renamed = 0; renamed < 12; ++renamed) {
+    TokenizeJournal journal;
+    journal.made_from = info->made_from;
+    journal.shards = info->shards;
+    journal.counts.documents = info->documents;
+    journal.counts.tokens = info->tokens;
+    journal.counts.text_bytes = info->bytes;
+    journal.all_written = true;
+    write_journal(path("out"), journal);
+    fs::remove(path("out.json"));
+    int place = 0;
+    for (const auto& shard : info->shards)
+      for (const char* ending : {".bin", ".idx"})
+        if (place++ >= renamed)
+          fs::rename(path(shard.name + ending), path(shard.name + ".partial" + ending));
+    EXPECT_EQ(run().state, TokenizeResult::State::Finished);
+    EXPECT_TRUE(store("out") == expected) << renamed;
+  }
+}
+
 TEST_F(TokenizeJobTest, ShardsHaveTheSizeAskedFor) {
   options_.shard_bytes = 5000;
   run();
