@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "core/error.h"
@@ -13,6 +12,7 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kShort = 40;  // symbols; measured on English and on runs of letters
+constexpr std::size_t kMedium = 1 << 13;
 constexpr std::size_t kCacheEntries = 1 << 15;  // 2 MiB for each thread
 
 // The first or the last character; a byte that is none counts as itself above all characters.
@@ -33,22 +33,6 @@ char32_t last_character(std::string_view text) {
 }
 
 }  // namespace
-
-void MergeTable::reserve(std::size_t merges) {
-  const std::size_t size = std::bit_ceil(std::max<std::size_t>(2 * merges, 16));
-  slots_.assign(size, {});
-  shift_ = 64 - std::countr_zero(size);
-  used_ = 0;
-}
-
-void MergeTable::set(std::int32_t left, std::int32_t right, Merge merge) {
-  KINTSUGI_CHECK(used_ + 1 < slots_.size(), "the merge table is full at {}", used_);
-  const std::uint64_t key = key_of(left, right);
-  std::size_t i = start_of(key);
-  while (slots_[i].key != kFree && slots_[i].key != key) i = (i + 1) & (slots_.size() - 1);
-  used_ += slots_[i].key == kFree ? 1 : 0;
-  slots_[i] = {key, merge};
-}
 
 BpeModel::BpeModel(Vocabulary vocabulary, const std::vector<MergeRule>& merges,
                    const Options& options)
@@ -148,81 +132,6 @@ void BpeModel::symbols_of(std::string_view piece, std::vector<std::int32_t>& sym
   if (unknown) symbols.push_back(options_.unknown);
 }
 
-void merge_short(const MergeTable& merges, std::vector<std::int32_t>& symbols) {
-  using Merge = MergeTable::Merge;
-  std::size_t count = symbols.size();
-  if (count < 2) return;
-  KINTSUGI_CHECK(count <= 64, "{} symbols are not few", count);
-  std::array<Merge, 64> next;  // what each symbol and the one behind it merge to
-  for (std::size_t i = 0; i + 1 < count; ++i) next[i] = merges.find(symbols[i], symbols[i + 1]);
-  while (count > 1) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i + 1 < count; ++i)
-      if (next[i].rank < next[best].rank) best = i;
-    if (next[best].rank == MergeTable::kNever) break;
-    symbols[best] = next[best].id;
-    for (std::size_t i = best + 1; i + 1 < count; ++i) {
-      symbols[i] = symbols[i + 1];
-      next[i] = next[i + 1];
-    }
-    --count;
-    if (best + 1 < count) next[best] = merges.find(symbols[best], symbols[best + 1]);
-    if (best > 0) next[best - 1] = merges.find(symbols[best - 1], symbols[best]);
-  }
-  symbols.resize(count);
-}
-
-void merge_long(const MergeTable& merges, std::vector<std::int32_t>& symbols) {
-  using Merge = MergeTable::Merge;
-  const std::size_t count = symbols.size();
-  if (count < 2) return;
-  KINTSUGI_CHECK(count < 0x7FFFFFFF, "a piece of {} symbols is too long", count);
-  struct Node {
-    std::int32_t previous, next;
-    Merge merge;  // with the one behind it
-  };
-  std::vector<Node> nodes(count);
-  std::vector<std::uint64_t> heap;  // rank, position; entries go stale and are skipped
-  const auto refresh = [&](std::int32_t at) {
-    Node& node = nodes[static_cast<std::size_t>(at)];
-    node.merge = node.next < 0 ? Merge{MergeTable::kNever, -1}
-                               : merges.find(symbols[static_cast<std::size_t>(at)],
-                                             symbols[static_cast<std::size_t>(node.next)]);
-    if (node.merge.rank == MergeTable::kNever) return false;
-    heap.push_back(static_cast<std::uint64_t>(node.merge.rank) << 32 |
-                   static_cast<std::uint64_t>(at));
-    return true;
-  };
-  for (std::size_t i = 0; i < count; ++i)
-    nodes[i] = {static_cast<std::int32_t>(i) - 1,
-                i + 1 < count ? static_cast<std::int32_t>(i) + 1 : -1,
-                {}};
-  for (std::size_t i = 0; i < count; ++i) refresh(static_cast<std::int32_t>(i));
-  std::make_heap(heap.begin(), heap.end(), std::greater<>());
-  const auto push = [&](std::int32_t at) {
-    if (refresh(at)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
-  };
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-    const auto rank = static_cast<std::int32_t>(heap.back() >> 32);
-    const auto at = static_cast<std::int32_t>(heap.back() & 0xFFFFFFFF);
-    heap.pop_back();
-    Node& node = nodes[static_cast<std::size_t>(at)];
-    if (node.merge.rank != rank) continue;
-    symbols[static_cast<std::size_t>(at)] = node.merge.id;
-    Node& gone = nodes[static_cast<std::size_t>(node.next)];
-    gone.merge.rank = -1;  // no rank of any entry
-    node.next = gone.next;
-    if (node.next >= 0) nodes[static_cast<std::size_t>(node.next)].previous = at;
-    push(at);
-    if (node.previous >= 0) push(node.previous);
-  }
-  std::size_t kept = 0;
-  for (std::int32_t at = 0; at >= 0; at = nodes[static_cast<std::size_t>(at)].next)
-    symbols[kept++] = symbols[static_cast<std::size_t>(at)];
-  symbols.resize(kept);
-}
-
 BpeEncoder::BpeEncoder(std::shared_ptr<const BpeModel> model)
     : model_(std::move(model)), cache_(kCacheEntries) {}
 
@@ -285,8 +194,10 @@ void BpeEncoder::encode_uncached(std::string_view piece, std::vector<std::int32_
   model_->symbols_of(piece, symbols_);
   if (symbols_.size() <= kShort)
     merge_short(model_->merges(), symbols_);
+  else if (symbols_.size() <= kMedium)
+    merge_with_heap(model_->merges(), symbols_);
   else
-    merge_long(model_->merges(), symbols_);
+    merge_by_rank(model_->merges(), symbols_);
   ids.insert(ids.end(), symbols_.begin(), symbols_.end());
 }
 

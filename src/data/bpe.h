@@ -6,48 +6,11 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
+#include "data/bpe_merge.h"
+
 namespace kintsugi {
-
-// (left id, right id) -> what they merge to, in one probe most of the time.
-class MergeTable {
- public:
-  struct Merge {
-    std::int32_t rank, id;  // the lowest rank goes first
-  };
-  static constexpr std::int32_t kNever = 0x7FFFFFFF;
-
-  void reserve(std::size_t merges);
-  void set(std::int32_t left, std::int32_t right, Merge merge);  // the last one wins
-  Merge find(std::int32_t left, std::int32_t right) const {
-    if (slots_.empty()) return {kNever, -1};
-    const std::uint64_t key = key_of(left, right);
-    for (std::size_t i = start_of(key);; i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].key == key) return slots_[i].merge;
-      if (slots_[i].key == kFree) return {kNever, -1};
-    }
-  }
-
- private:
-  static constexpr std::uint64_t kFree = ~std::uint64_t{0};
-  struct Slot {
-    std::uint64_t key = kFree;
-    Merge merge{};
-  };
-  static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
-    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
-           static_cast<std::uint32_t>(right);
-  }
-  std::size_t start_of(std::uint64_t key) const {
-    return static_cast<std::size_t>(key * 0x9E3779B97F4A7C15ull >> shift_);
-  }
-
-  std::vector<Slot> slots_;
-  std::size_t used_ = 0;
-  int shift_ = 63;
-};
 
 // Byte-pair encoding as a tokenizer.json describes it. Does not change once it is made.
 class BpeModel {
@@ -122,10 +85,5 @@ class BpeEncoder {
   std::vector<Entry> cache_;
   std::vector<std::int32_t> symbols_;
 };
-
-// Merges symbols in place, lowest rank first, leftmost first. The first is quadratic and quick for
-// words; the second is n log n for whatever else comes along.
-void merge_short(const MergeTable& merges, std::vector<std::int32_t>& symbols);
-void merge_long(const MergeTable& merges, std::vector<std::int32_t>& symbols);
 
 }  // namespace kintsugi

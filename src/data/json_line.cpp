@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "data/utf8.h"
+
 namespace kintsugi {
 namespace {
 
@@ -21,42 +23,6 @@ bool any_special(std::uint64_t word) {
   const std::uint64_t backslash = has_zero(word ^ (kOnes * '\\'));
   const std::uint64_t control = (word - kOnes * 0x20) & ~word & kHigh;
   return ((word & kHigh) | quote | backslash | control) != 0;
-}
-
-// Length of the UTF-8 character at `at`, 0 if there is none: no overlong forms, no surrogates.
-std::size_t character_length(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) -> unsigned {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-  };
-  const auto follows = [&](std::size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned first = byte(0), second = byte(1);
-  if (first < 0x80) return 1;
-  if (first < 0xC2 || first > 0xF4 || !follows(1)) return 0;
-  if (first < 0xE0) return 2;
-  if (first < 0xF0) {
-    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || !follows(2))
-      return 0;
-    return 3;
-  }
-  if ((first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) return 0;
-  return follows(2) && follows(3) ? 4 : 0;
-}
-
-void append_character(std::string& text, std::uint32_t code) {
-  const auto put = [&](std::uint32_t byte) { text.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xC0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      put(0xE0 | code >> 12);
-    } else {
-      put(0xF0 | code >> 18);
-      put(0x80 | (code >> 12 & 0x3F));
-    }
-    put(0x80 | (code >> 6 & 0x3F));
-  }
-  put(0x80 | (code & 0x3F));
 }
 
 class Scanner {
@@ -131,7 +97,7 @@ void Scanner::string(std::string* value) {
       fail(fmt::format("an unescaped control character ({:#04x}) in a string",
                        static_cast<unsigned>(c)));
     } else {
-      const std::size_t length = character_length(line_, at_);
+      const std::size_t length = utf8_character_length(line_.substr(at_));
       if (length == 0) fail("text that is not UTF-8");
       at_ += length;
     }
@@ -173,7 +139,7 @@ void Scanner::escape(std::string* value) {
       fail("the first half of a surrogate pair without the second");
     code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
   }
-  if (value != nullptr) append_character(*value, code);
+  if (value != nullptr) utf8_append(*value, code);
 }
 
 void Scanner::number() {

@@ -88,7 +88,8 @@ void write_store_info(const std::filesystem::path& prefix, const StoreInfo& info
     json["shards"].push_back(entry);
   }
   if (!info.made_from.empty()) json["made_from"] = Json::parse(info.made_from);
-  write_file_atomically(with_ending(prefix, ".json"), json.dump(1, ' ') + "\n");
+  write_file_atomically(with_ending(prefix, ".json"),
+                        json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace kintsugi

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int32_t kHighestRank = 1 << 21;
+constexpr std::int32_t kHighestRank = (1 << 20) - 1024;
 constexpr std::size_t kLongestToken = 4096;
 
 int base64_value(char c) {

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;  // the ordered kind takes quadratic time for a vocabulary
 
-constexpr std::int64_t kMostTokens = 1 << 22;
+constexpr std::int64_t kMostTokens = 1 << 20;
 constexpr int kDeepest = 64;  // levels of JSON
 
 std::int32_t checked_id(const Json& value, const std::string& token) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizers: small tokenizers and what Hugging Face's library says about hard texts.
 
-Needs the packages tokenizers (required) and sentencepiece (for one of them). Usage:
+Needs the package tokenizers, and sentencepiece or its tools spm_train, spm_encode and spm_decode for the last two;
+what is missing is left out. Usage:
 
     python make_tokenizer_fixtures.py [--output tests/data/tokenizers] text-file ...
 
@@ -16,10 +17,16 @@ import gzip
 import io
 import json
 import pathlib
+import shutil
+import subprocess
 import sys
+import tempfile
 
-import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+try:
+    import tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+except ImportError:
+    tokenizers = None
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -231,20 +238,51 @@ def write_hugging_face(directory, make, corpus):
     write_cases(directory, TEXTS, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
 
 
+def sentencepiece_options(kind):
+    return dict(model_type=kind, vocab_size=700, byte_fallback=True, character_coverage=0.995, split_digits=True,
+                normalization_rule_name="identity", remove_extra_whitespaces=kind != "bpe",
+                user_defined_symbols="<norm>", minloglevel=2, num_threads=2)
+
+
 def write_sentencepiece(directory, corpus, kind):
-    import sentencepiece
-    directory.mkdir(parents=True, exist_ok=True)
     sentences = [line.strip()[:2000] for text in corpus for line in text.split("\n") if line.strip()]
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences[:6000]), model_writer=model, model_type=kind, vocab_size=700, byte_fallback=True,
-        character_coverage=0.995, normalization_rule_name="identity" if kind == "bpe" else "nmt_nfkc",
-        remove_extra_whitespaces=kind != "bpe", split_digits=True, user_defined_symbols=["<norm>"], minloglevel=2, num_threads=2)
-    (directory / "tokenizer.model").write_bytes(model.getvalue())
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     # The library has no way to honour control symbols in a text: only cases without them.
     texts = [text for text in TEXTS if not any(token in text for token in ("<s>", "</s>", "<unk>"))]
+    try:
+        import sentencepiece
+    except ImportError:
+        return write_sentencepiece_with_tools(directory, sentences[:6000], texts, kind)
+    directory.mkdir(parents=True, exist_ok=True)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences[:6000]), model_writer=model, **sentencepiece_options(kind))
+    (directory / "tokenizer.model").write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     write_cases(directory, texts, lambda text, _: processor.encode(text), processor.decode)
+
+
+def write_sentencepiece_with_tools(directory, sentences, texts, kind):
+    if not all(shutil.which(tool) for tool in ("spm_train", "spm_encode", "spm_decode")):
+        raise ImportError("sentencepiece")
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = [text for text in texts if not set(text) & set("\n\r\0")]  # a line each
+
+    def lines(*command, text):
+        done = subprocess.run(command, input="".join(line + "\n" for line in text).encode(), stdout=subprocess.PIPE, check=True)
+        return done.stdout.decode("utf-8", "replace").split("\n")[:len(text)]
+
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = pathlib.Path(scratch) / "corpus.txt"
+        corpus.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+        options = [f"--{key}={str(value).lower() if isinstance(value, bool) else value}"
+                   for key, value in sentencepiece_options(kind).items()]
+        subprocess.run(["spm_train", f"--input={corpus}", f"--model_prefix={scratch}/m", *options], check=True)
+        shutil.copy(f"{scratch}/m.model", directory / "tokenizer.model")
+    model = f"--model={directory}/tokenizer.model"
+    encoded = [[int(i) for i in line.split()] for line in lines("spm_encode", model, "--output_format=id", text=texts)]
+    decoded = lines("spm_decode", model, "--input_format=id", text=[" ".join(map(str, ids)) for ids in encoded])
+    ids_of, text_of = dict(zip(texts, encoded)), {tuple(ids): text for ids, text in zip(encoded, decoded)}
+    write_cases(directory, texts, lambda text, _: ids_of[text], lambda ids: text_of[tuple(ids)])
 
 
 def main():
@@ -256,9 +294,14 @@ def main():
     corpus = [read(path) for path in arguments.texts] + SCRIPTS * 20
     # Line by line: whole files are slow to pre-tokenize in one piece.
     lines = [line + "\n" for text in corpus for line in text.split("\n")]
-    print(f"tokenizers {tokenizers.__version__}, {len(lines)} lines")
     made, failed = 0, []
-    for make in (gpt2, gpt2_prefix, neox, llama3, qwen, bloom, starcoder, dolma2, llama2, metaspace):
+    if tokenizers is None:
+        print("tokenizers is not installed: no tokenizer.json", file=sys.stderr)
+        makers = ()
+    else:
+        print(f"tokenizers {tokenizers.__version__}, {len(lines)} lines")
+        makers = (gpt2, gpt2_prefix, neox, llama3, qwen, bloom, starcoder, dolma2, llama2, metaspace)
+    for make in makers:
         try:
             write_hugging_face(output / make.__name__, make, lines)
             made += 1
@@ -270,7 +313,7 @@ def main():
             write_sentencepiece(output / f"sentencepiece_{kind}", corpus, kind)
             made += 1
         except ImportError:
-            print("sentencepiece is not installed: no tokenizer.model", file=sys.stderr)
+            print("sentencepiece and its tools are not installed: no tokenizer.model", file=sys.stderr)
         except Exception as error:
             failed.append(f"sentencepiece_{kind}")
             print(f"sentencepiece_{kind}: {type(error).__name__}: {error}", file=sys.stderr)

@@ -35,7 +35,7 @@ std::string error_of(const std::function<void()>& action) {
   return "";
 }
 
-// shared/notes/formats.md, section 1: documents [1 2 3 0] and [4 0] in uint16, as numpy reads them.
+// Worked by hand from the description of the format: documents [1 2 3 0] and [4 0] in uint16.
 const std::string kGoldenIndex = from_hex(
     "4d4d49444944580000 0100000000000000 08 0200000000000000 0300000000000000"
     "04000000 02000000  0000000000000000 0800000000000000"

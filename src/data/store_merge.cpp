@@ -1,0 +1,146 @@
+#include "data/store_merge.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "data/output_lock.h"
+#include "data/token_store.h"
+#include "data/token_writer.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Source {
+  std::vector<TokenShard> shards;
+  std::optional<StoreInfo> info;
+};
+
+fs::path prefix_of(const std::string& name) {
+  const fs::path path = name;
+  return path.extension() == ".bin" || path.extension() == ".idx"
+             ? fs::path(path).replace_extension()
+             : path;
+}
+
+std::vector<Source> open_sources(const std::vector<std::string>& names) {
+  std::vector<Source> sources;
+  for (const std::string& name : names) {
+    sources.push_back({open_token_store(name), read_store_info(prefix_of(name))});
+    const TokenShard& first = sources.front().shards.front();
+    const TokenShard& shard = sources.back().shards.front();
+    if (shard.type() != first.type())
+      user_error("{} has {} tokens, {} {}: only stores of one type can be merged", first.name(),
+                 to_string(first.type()), shard.name(), to_string(shard.type()));
+  }
+  return sources;
+}
+
+// What all sources say about their tokenizer, and the sums of what they count.
+std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
+  std::optional<StoreInfo> common;
+  for (const Source& source : sources) {
+    if (!source.info) return std::nullopt;
+    if (!common) {
+      common = source.info;
+      continue;
+    }
+    if (common->tokenizer != source.info->tokenizer)
+      user_error(
+          "{} was made with another tokenizer ({}) than {} ({}): their ids mean different text",
+          source.shards.front().name(), source.info->tokenizer_description,
+          sources.front().shards.front().name(), common->tokenizer_description);
+    if (common->end_of_document != source.info->end_of_document) common->end_of_document.reset();
+    common->bytes += source.info->bytes;
+    common->tokens += source.info->tokens;
+    common->documents += source.info->documents;
+  }
+  common->made_from.clear();
+  return common;
+}
+
+void copy_sequence(const TokenShard& shard, std::int64_t sequence, TokenWriter& writer,
+                   std::vector<std::int32_t>& ids) {
+  std::int64_t first = shard.sequence_begin(sequence), rest = shard.sequence_length(sequence);
+  if (rest > shard.tokens() - first)
+    user_error("{}.idx: sequence {} does not fit into {}.bin; see kintsugi data verify",
+               shard.name(), sequence, shard.name());
+  while (rest > 0) {
+    const auto count = std::min<std::int64_t>(rest, 1 << 16);
+    ids.resize(static_cast<std::size_t>(count));
+    shard.read(first, ids);
+    if (std::any_of(ids.begin(), ids.end(), [](std::int32_t id) { return id < 0; }))
+      user_error("{}: sequence {} holds a negative id; see kintsugi data verify", shard.name(),
+                 sequence);
+    const auto mask = shard.loss_mask();
+    writer.append(ids, mask.empty() ? mask
+                                    : mask.subspan(static_cast<std::size_t>(first),
+                                                   static_cast<std::size_t>(count)));
+    first += count;
+    rest -= count;
+  }
+}
+
+void copy_shard(const TokenShard& shard, TokenWriter& writer) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t d = 0; d < shard.documents(); ++d) {
+    const std::int64_t begin = shard.document_sequence(d), end = shard.document_sequence(d + 1);
+    if (end < begin)
+      user_error("{}.idx: document {} ends before it starts; see kintsugi data verify",
+                 shard.name(), d);
+    for (std::int64_t s = begin; s < end; ++s) {
+      copy_sequence(shard, s, writer, ids);
+      if (s + 1 < end) writer.end_sequence();
+    }
+    if (end > begin) writer.end_document();  // a document without sequences has nothing to keep
+  }
+}
+
+void refuse_output(const fs::path& output, const std::vector<Source>& sources, bool overwrite) {
+  for (const Source& source : sources)
+    for (const TokenShard& shard : source.shards)
+      if (fs::absolute(shard.name()).lexically_normal() == fs::absolute(output).lexically_normal())
+        user_error("{} is one of the stores to merge: choose another --output", output.string());
+  for (const char* ending : {".idx", ".bin", ".mask", ".json", ".progress.json"})
+    if (!overwrite && fs::exists(with_ending(output, ending)))
+      user_error("{} exists: replace it with --overwrite, or choose another --output",
+                 with_ending(output, ending).string());
+}
+
+}  // namespace
+
+StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& output,
+                       bool overwrite) {
+  const auto sources = open_sources(names);
+  refuse_output(output, sources, overwrite);
+  auto info = common_info(sources);
+  if (output.has_parent_path()) fs::create_directories(output.parent_path());
+  const OutputLock lock(output);
+  TokenWriter::discard(output);
+  TokenWriter::Options options;
+  for (const Source& source : sources)
+    for (const TokenShard& shard : source.shards) options.mask |= !shard.loss_mask().empty();
+  StoreInfo result = info.value_or(StoreInfo{});
+  try {
+    TokenWriter writer(output, sources.front().shards.front().type(), options);
+    for (const Source& source : sources)
+      for (const TokenShard& shard : source.shards) copy_shard(shard, writer);
+    result.shards = {writer.finish()};
+    result.tokens = writer.state().tokens;
+    result.documents = writer.state().documents;
+  } catch (...) {
+    TokenWriter::discard(output);
+    throw;
+  }
+  // What belongs to a store that is being replaced must not describe the new one.
+  for (const char* ending : {".json", ".progress.json", ".idx", ".mask"})
+    fs::remove(with_ending(output, ending));
+  TokenWriter::publish(output);
+  if (info) write_store_info(output, result);
+  sync_directory(output.has_parent_path() ? output.parent_path() : fs::path("."));
+  return result;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,194 @@
+#include "data/document_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "data/record_reader.h"
+#include "support/compress.h"
+#include "support/errors.h"
+#include "support/small_run.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> documents_of(const std::filesystem::path& path,
+                                      DocumentFormat format = {}) {
+  DocumentReader reader(path, std::move(format));
+  std::vector<std::string> documents;
+  bool open = false;
+  for (DocumentReader::Part part; reader.next(part);) {
+    if (!open) documents.emplace_back();
+    documents.back() += part.prompt.empty() ? part.text : part.prompt + "|" + part.text;
+    open = !part.ends_document;
+  }
+  EXPECT_FALSE(open) << "the last document does not end";
+  EXPECT_EQ(reader.bytes_read(), reader.bytes_total());
+  return documents;
+}
+
+TEST(DocumentReader, JsonLines) {
+  const TemporaryDirectory directory;
+  const std::string lines =
+      "{\"text\":\"one\"}\n\n  \r\n{\"text\":\"\"}\r\n{\"id\":3,\"text\":\"three\\n\"}";
+  for (const char* name : {"a.jsonl", "a.ndjson", "a.json"})
+    EXPECT_THAT(documents_of(directory.write(name, lines)), ElementsAre("one", "", "three\n"));
+  EXPECT_THAT(documents_of(directory.write("a.jsonl.gz", gzip(lines))),
+              ElementsAre("one", "", "three\n"));
+  EXPECT_THAT(documents_of(directory.write("a.jsonl.zst", zstd(lines))),
+              ElementsAre("one", "", "three\n"));
+  EXPECT_THAT(documents_of(directory.write("bom.jsonl", "\xEF\xBB\xBF{\"text\":\"x\"}\n")),
+              ElementsAre("x"));
+  EXPECT_THAT(documents_of(directory.write("empty.jsonl", "")), ElementsAre());
+  EXPECT_THAT(documents_of(directory.write("p.jsonl", R"({"q":"Q","a":"A"})"), {"a", "q"}),
+              ElementsAre("Q|A"));
+}
+
+TEST(DocumentReader, PlainTextIsOneDocument) {
+  const TemporaryDirectory directory;
+  EXPECT_THAT(documents_of(directory.write("a.txt", "{\"text\":1}\n")),
+              ElementsAre("{\"text\":1}\n"));
+  EXPECT_THAT(documents_of(directory.write("b", gzip("hello"))), ElementsAre("hello"));
+  EXPECT_THAT(documents_of(directory.write("empty.txt", "")), ElementsAre());
+  const std::string large = small_corpus(200'000);
+  ASSERT_GT(large.size(), 4u << 20);
+  EXPECT_THAT(documents_of(directory.write("large.txt.zst", zstd(large))), ElementsAre(large));
+}
+
+TEST(DocumentReader, NamesFileAndLine) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("bad.jsonl", "{\"text\":\"a\"}\n\n{\"text\":}\n");
+  EXPECT_THAT(user_error_of([&] { documents_of(file); }),
+              AllOf(HasSubstr("bad.jsonl, line 3, byte 9"), HasSubstr("not a string")));
+}
+
+// Parts put together are the text; each starts with a letter behind one line break behind something
+// printable, where such a place exists; and none is longer than it may be.
+TEST(RecordReader, CutsPlainTextWhereNothingJoins) {
+  const TemporaryDirectory directory;
+  std::mt19937 random(9);
+  const std::string alphabet = "ab .\n\n\r\tZ";
+  for (int round = 0; round < 300; ++round) {
+    std::string text(random() % 600, ' ');
+    for (char& c : text) c = alphabet[random() % (round % 3 == 0 ? 3 : alphabet.size())];
+    if (round % 5 == 0)
+      for (std::size_t i = 0; i + 2 <= text.size(); i += 2) text.replace(i, 2, "é");
+    std::filesystem::remove(directory / "t.txt");
+    const std::string file = directory.write("t.txt", text);
+    RecordReader::Sizes sizes;
+    sizes.part = 50;
+    sizes.longest_part = 200;
+    RecordReader reader(file, {}, sizes);
+    std::string all;
+    std::vector<std::size_t> places;
+    bool ended = text.empty();
+    for (Record record; reader.next(record);) {
+      ASSERT_FALSE(ended && !text.empty());
+      places.push_back(all.size());
+      EXPECT_EQ(record.line,
+                1u + static_cast<std::size_t>(std::count(all.begin(), all.end(), '\n')));
+      all += record.bytes;
+      EXPECT_LE(record.bytes.size(), sizes.longest_part);
+      ended = record.ends_document;
+      EXPECT_EQ(reader.place().text_bytes, all.size());
+      // From here on another reader finds the same parts.
+      RecordReader resumed(file, reader.place(), sizes);
+      Record next;
+      EXPECT_EQ(resumed.next(next), !ended);
+    }
+    EXPECT_TRUE(ended);
+    ASSERT_EQ(all, text);
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      const std::size_t at = places[i];
+      const bool good = text[at - 1] == '\n' &&
+                        !std::isspace(static_cast<unsigned char>(text[at - 2])) &&
+                        std::isalpha(static_cast<unsigned char>(text[at]));
+      EXPECT_TRUE(good || at - places[i - 1] >= 197) << "cut at " << at;
+      EXPECT_NE(static_cast<unsigned char>(text[at]) & 0xC0, 0x80) << "inside a character";
+    }
+  }
+}
+
+TEST(RecordReader, RefusesEndlessLines) {
+  const TemporaryDirectory directory;
+  RecordReader::Sizes sizes;
+  sizes.longest_line = 1000;
+  RecordReader reader(directory.write("l.jsonl", "{}\n" + std::string(400'000, ' ')), {}, sizes);
+  Record record;
+  EXPECT_TRUE(reader.next(record));
+  EXPECT_THAT(user_error_of([&] { reader.next(record); }), HasSubstr("line 2"));
+}
+
+TEST(RecordReader, GoesOnInTheMiddleOfLines) {
+  const TemporaryDirectory directory;
+  std::string lines;
+  for (int i = 0; i < 5000; ++i) lines += fmt::format("{{\"text\":\"{}\"}}\n", i * 7919);
+  for (const std::string& file :
+       {directory.write("a.jsonl", lines), directory.write("b.jsonl.gz", gzip(lines))}) {
+    RecordReader reader(file);
+    Record record;
+    for (int i = 0; i < 1234; ++i) ASSERT_TRUE(reader.next(record));
+    RecordReader resumed(file, reader.place());
+    ASSERT_TRUE(resumed.next(record));
+    EXPECT_EQ(record.bytes, fmt::format("{{\"text\":\"{}\"}}", 1234 * 7919));
+    EXPECT_EQ(record.line, 1235u);
+  }
+}
+
+TEST(ExpandInputs, PatternsAndNames) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"b.txt", "a.txt", "c.jsonl", "odd[1].txt"}) directory.write(name, "x");
+  std::filesystem::create_directory(directory / "sub.txt");
+  const auto names = [&](const std::vector<std::string>& patterns) {
+    std::vector<std::string> inputs;
+    for (const std::string& pattern : patterns) inputs.push_back((directory / pattern).string());
+    std::vector<std::string> found;
+    for (const auto& path : expand_inputs(inputs)) found.push_back(path.filename().string());
+    return found;
+  };
+  EXPECT_THAT(names({"*.txt"}), ElementsAre("a.txt", "b.txt", "odd[1].txt"));
+  EXPECT_THAT(names({"c.jsonl", "b.txt", "*.txt", "./b.txt"}),
+              ElementsAre("c.jsonl", "b.txt", "a.txt", "odd[1].txt"));
+  EXPECT_THAT(names({"odd[1].txt"}), ElementsAre("odd[1].txt"));
+  EXPECT_THAT(user_error_of([&] { names({"*.gz"}); }), HasSubstr("*.gz"));
+  EXPECT_THAT(user_error_of([&] { names({"nosuch"}); }), HasSubstr("nosuch"));
+  EXPECT_THAT(user_error_of([&] { names({"sub.txt"}); }), HasSubstr("directory"));
+  EXPECT_THAT(user_error_of([&] { expand_inputs({}); }), HasSubstr("no input"));
+}
+
+// Lines and streams with damage are documents or a UserError.
+TEST(DocumentReader, DamageNeverCrashes) {
+  const TemporaryDirectory directory;
+  std::string lines;
+  for (int i = 0; i < 30; ++i)
+    lines += fmt::format("{{\"text\":\"line {} \\u00e9\",\"n\":[{}]}}\n", i, i);
+  std::mt19937 random(21);
+  int read = 0, refused = 0;
+  for (int round = 0; round < 900; ++round) {
+    std::string bytes = lines;
+    if (round % 3 == 1) bytes = gzip(bytes);
+    if (round % 3 == 2) bytes = zstd(bytes);
+    for (unsigned change = random() % 3; change > 0; --change)
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    std::filesystem::remove(directory / "f.jsonl");
+    const std::string file = directory.write("f.jsonl", bytes);
+    try {
+      documents_of(file);
+      ++read;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("f.jsonl"));
+      ++refused;
+    }
+  }
+  EXPECT_GT(read, 200);
+  EXPECT_GT(refused, 200);
+}
+
+}  // namespace
+}  // namespace kintsugi
