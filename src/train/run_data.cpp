@@ -220,6 +220,10 @@ void RunData::open_validation(const RunConfig& config) {
         length,
         config.data.order == DataOrder::Megatron ? "the second part of data.split"
                                                  : "data.valid_fraction");
+  for (const HeldOutPart& part : held_out_)
+    if (part.stream.tokens() <= length)
+      log_warning("{} tokens are held out of {}, one sample needs {}: it is not validated",
+                  part.stream.tokens(), part.name, length + 1);
 }
 
 std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); }

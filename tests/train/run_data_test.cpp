@@ -294,6 +294,34 @@ TEST_F(DataRunTest, OneSourceNeedsNoTable) {
   EXPECT_THAT(log_, Not(HasSubstr("held-out en loss")));
 }
 
+// Nothing to learn from, but nothing that breaks either.
+TEST_F(DataRunTest, AStoreWithoutAnyLoss) {
+  store("silent", 300);
+  directory_.write("silent.mask", std::string(300 * 20, '\0'));
+  const auto records =
+      train("run", fmt::format("[{{path: '{}'}}]", (directory_ / "silent").string()));
+  ASSERT_EQ(records.size(), 6u);
+  for (const Json& record : records) {
+    EXPECT_EQ(record.at("loss"), 0.0);
+    EXPECT_EQ(record.at("grad_norm"), 0.0);
+  }
+  EXPECT_EQ(records.back().at("valid_loss"), 0.0);
+  EXPECT_FALSE(records.back().contains("valid_bits_per_byte"));
+}
+
+// Half of the tokens count: their losses are averaged, not half of them.
+TEST_F(DataRunTest, LossesAreMeansOverTheTokensThatCount) {
+  const std::string path = store("half", 300);
+  const std::string source = fmt::format("[{{path: '{}'}}]", path);
+  const double all = train("all", source)[0].at("loss");
+  std::string mask;
+  for (int i = 0; i < 300 * 20; ++i) mask += static_cast<char>(i % 2);
+  directory_.write("half.mask", mask);
+  const double half = train("half", source)[0].at("loss");
+  EXPECT_NEAR(half, all, 0.2) << "about log 256 before anything is learnt";
+  EXPECT_NE(half, all);
+}
+
 TEST_F(DataRunTest, WhatIsReadAheadChangesNothing) {
   const std::string sources = lists(", weight: 2");
   const auto a = train("a", sources, {"data.prefetch=1"});

@@ -1,0 +1,173 @@
+#include "train/config_checks.h"
+
+#include <limits>
+#include <set>
+
+#include "core/error.h"
+#include "data/megatron_order.h"
+
+namespace kintsugi {
+namespace {
+
+class Checks {
+ public:
+  Checks(const YamlDocument& document, const RunConfig& config)
+      : document_(document), config_(config) {}
+
+  void run() const {
+    check_data();
+    check_sources(config_.data.train, "data.train");
+    check_sources(config_.data.valid, "data.valid");
+    check_shares();
+    check_order();
+    check_batch();
+    check_length();
+    check_optimizer();
+    check_loss_scale();
+    check_single_process();
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void complain(const char* key, fmt::format_string<Args...> format,
+                             Args&&... args) const {
+    user_error("{}: {} {}", document_.where(key), key,
+               fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void check_data() const {
+    const DataConfig& data = config_.data;
+    if (data.train.empty())
+      complain("data.train", "is empty: give at least one text, as [{{path: corpus.txt}}]");
+    const ModelConfig& model = config_.model;
+    if (model.traits().positions == PositionKind::Learned &&
+        data.sequence_length > model.max_positions)
+      complain("data.sequence_length",
+               "is {}, but the learned positions of the model end at {}: shorten it or raise "
+               "model.max_positions",
+               data.sequence_length, model.max_positions);
+  }
+
+  template <class Source>
+  void check_sources(const std::vector<Source>& sources, const char* key) const {
+    std::set<std::string> names;
+    for (const Source& source : sources) {
+      if (source.path.empty()) complain(key, "has an item without a path: add one");
+      if (!names.insert(source.name).second)
+        complain(key, "has two items of the name {}: give each its own, as {{path: {}, name: …}}",
+                 source.name, source.path);
+    }
+  }
+
+  // Weights, token targets or the sources' own sizes decide their shares: one of the three.
+  void check_shares() const {
+    const DataConfig& data = config_.data;
+    const bool targets = data.train.front().tokens > 0;
+    for (const DataSource& source : data.train) {
+      if (data.temperature > 0 && (source.weight != 1.0 || source.tokens > 0))
+        complain("data.temperature",
+                 "sets the shares by the sizes of the sources, but {} has {} of its own: remove "
+                 "one of them",
+                 source.name, source.tokens > 0 ? "tokens" : "a weight");
+      if (targets != (source.tokens > 0) || (targets && source.weight != 1.0))
+        complain("data.train",
+                 "mixes weights and tokens (see {}): give every source a weight, or every source "
+                 "tokens",
+                 source.name);
+    }
+  }
+
+  void check_order() const {
+    const DataConfig& data = config_.data;
+    try {
+      parse_megatron_split(data.split);
+    } catch (const UserError& error) {
+      user_error("{}: data.split: {}", document_.where("data.split"), error.what());
+    }
+    if (data.order == DataOrder::Kintsugi) return;
+    for (const DataSource& source : data.train)
+      if (source.max_epochs > 0 || data.max_epochs > 0)
+        complain("data.order", "is megatron, which knows no max_epochs: remove it");
+    if (config_.run.seed > std::numeric_limits<std::uint32_t>::max())
+      complain("run.seed", "is {}, but Megatron's generator takes 32 bits: use a smaller one",
+               config_.run.seed);
+  }
+
+  void check_batch() const {
+    const auto [global, micro] = config_.batch;
+    if (global % micro == 0) return;
+    const std::int64_t below = global / micro * micro;
+    complain("batch.global", "is {}, which is not a multiple of batch.micro {}: use {}", global,
+             micro,
+             below == 0 ? fmt::format("{}", micro) : fmt::format("{} or {}", below, below + micro));
+  }
+
+  void check_length() const {
+    const TrainConfig& train = config_.train;
+    if (train.steps == 0 && train.tokens == 0)
+      complain("train.steps",
+               "is 0 and so is train.tokens: set one of them, or the run has no end");
+  }
+
+  void check_optimizer() const {
+    const OptimizerConfig& optimizer = config_.optimizer;
+    const std::int64_t steps = config_.total_steps();
+    if (optimizer.min_lr > optimizer.lr)
+      complain("optimizer.min_lr", "is {}, above optimizer.lr {}: lower it", optimizer.min_lr,
+               optimizer.lr);
+    if (optimizer.warmup_steps > steps)
+      complain("optimizer.warmup_steps", "is {}, but the run has only {} steps: use fewer",
+               optimizer.warmup_steps, steps);
+    if (optimizer.moments != DType::F32 && optimizer.moments != DType::BF16)
+      complain("optimizer.moments", "is {}: moments are fp32 or bf16",
+               to_string(optimizer.moments));
+    if (optimizer.stochastic_rounding && optimizer.moments != DType::BF16)
+      complain("optimizer.stochastic_rounding",
+               "rounds bf16 moments, and these are {}: set optimizer.moments to bf16 or remove it",
+               to_string(optimizer.moments));
+    if (optimizer.decay_steps == 0) return;
+    if (optimizer.schedule != ScheduleKind::Wsd)
+      complain("optimizer.decay_steps",
+               "is {}, but schedule {} has no such phase: remove it or use wsd",
+               optimizer.decay_steps, to_string(optimizer.schedule));
+    if (optimizer.warmup_steps + optimizer.decay_steps > steps)
+      complain("optimizer.decay_steps",
+               "is {}, which with {} steps of warm-up passes the run's {}: use fewer",
+               optimizer.decay_steps, optimizer.warmup_steps, steps);
+  }
+
+  void check_loss_scale() const {
+    const LossScaleOptions& scale = config_.train.loss_scale;
+    if (scale.initial < scale.minimum)
+      complain("train.loss_scale.initial", "is {}, below train.loss_scale.minimum {}: raise it",
+               scale.initial, scale.minimum);
+  }
+
+  // This version has no communicator yet.
+  void check_single_process() const {
+    const LayoutConfig& layout = config_.layout;
+    const auto demand = [&](const char* key, auto value, decltype(value) only) {
+      if (value != only)
+        complain(key, "is {}, but this build runs on one process only: set it to {}", value, only);
+    };
+    demand("layout.tp", layout.tp, 1);
+    demand("layout.cp", layout.cp, 1);
+    demand("layout.pp", layout.pp, 1);
+    demand("layout.dp", layout.dp.value_or(1), 1);
+    demand("layout.chunks", layout.chunks, 1);
+    demand("layout.zero", layout.zero, 0);
+    demand("layout.shard_group", layout.shard_group, 0);
+    demand("layout.sequence_parallel", layout.sequence_parallel, false);
+  }
+
+  const YamlDocument& document_;
+  const RunConfig& config_;
+};
+
+}  // namespace
+
+void check_run_config(const YamlDocument& document, const RunConfig& config) {
+  Checks(document, config).run();
+}
+
+}  // namespace kintsugi
