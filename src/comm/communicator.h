@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace kintsugi {
+
+enum class ReduceOp : std::uint8_t { Sum, Max };
+
+// Collectives inside one group of ranks. All ranks of a group call the same ones in the same order.
+//
+// A call returns at once. It starts when the operations queued on the backend so far are done, and
+// wait() lets operations queued afterwards see its result; in between, nobody touches its tensors.
+// Tensors are contiguous. A group of one rank copies where source and destination differ, and does
+// nothing else.
+class Communicator {
+ public:
+  struct Work {
+    std::int64_t ticket = 0;  // 0: nothing to wait for
+  };
+
+  virtual ~Communicator() = default;
+  virtual const std::string& name() const = 0;  // "dp", "shard", …
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual Work all_reduce(Tensor x, ReduceOp op = ReduceOp::Sum) = 0;
+  // shard (n) = this rank's n elements of the sum of full (n * size). shard may be that part of
+  // full.
+  virtual Work reduce_scatter(Tensor shard, Tensor full) = 0;
+  // full (n * size) = the shards (n) of all ranks. shard may be this rank's part of full.
+  virtual Work all_gather(Tensor full, Tensor shard) = 0;
+  virtual Work broadcast(Tensor x, int root) = 0;
+  virtual Work send(Tensor x, int to) = 0;
+  virtual Work receive(Tensor x, int from) = 0;
+
+  virtual void wait(Work work) = 0;
+  virtual void barrier() = 0;  // waits
+};
+
+// All ranks of a job.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int local_rank() const = 0;  // among the ranks of this node
+  virtual int local_size() const = 0;
+
+  // A group of the ranks that give the same color, ordered by key. Every rank of the world calls
+  // it.
+  virtual std::unique_ptr<Communicator> split(const std::string& name, int color, int key) = 0;
+};
+
+}  // namespace kintsugi
