@@ -49,12 +49,13 @@ bench: packages
 	@cmake --build $(BUILD) -j $(JOBS) --target bench_step
 	@$(BUILD)/bench_step
 
-# On a machine with a GPU and a CUDA toolkit. Packages are not installed there: headers that it lacks may lie in
+# On a machine with a GPU and a CUDA toolkit. Packages are not installed there: headers and libraries that it lacks may lie in
 # SYSROOT (a folder of unpacked Debian packages).
 SYSROOT ?= carry/sysroot
 gpu-build:
 	$(call configure,build-gpu,-DKINTSUGI_BENCH=ON -DKINTSUGI_WERROR=OFF -DKINTSUGI_CUDA_ARCHITECTURES=90a-real \
-	  -DCMAKE_INCLUDE_PATH=$(abspath $(SYSROOT))/usr/include)
+	  -DCMAKE_INCLUDE_PATH=$(abspath $(SYSROOT))/usr/include \
+	  -DCMAKE_LIBRARY_PATH=$(abspath $(SYSROOT))/usr/lib/x86_64-linux-gnu)
 	@cmake --build build-gpu -j $(JOBS)
 
 gpu-test: gpu-build

@@ -23,7 +23,8 @@ int main(int argc, char** argv) {
   std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache;
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0;
-  bool deterministic = false, no_graphs = false, breakdown = false;
+  bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
+       ahead = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -35,10 +36,12 @@ int main(int argc, char** argv) {
   app.add_option("--recompute", recompute);
   app.add_option("--moments", moments);
   app.add_option("--precision", precision);
+  app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
   app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
   app.add_option("--matmul-cache", cache);
   app.add_flag("--deterministic", deterministic);
   app.add_flag("--no-graphs", no_graphs);
+  app.add_flag("--ahead", ahead, "queue all steps, wait for the last: what waiting for each costs");
   app.add_flag("--breakdown", breakdown, "device time by operation, without graphs");
   CLI11_PARSE(app, argc, argv);
   try {
@@ -52,13 +55,14 @@ int main(int argc, char** argv) {
     cuda.time_operations = breakdown;
     cuda.matmul_cache = cache;
     const auto backend = make_cuda_backend(cuda);
-    const EngineOptions options{.model = model,
-                                .precision = parse_precision(precision),
-                                .stage = {.sequences = micro,
-                                          .length = length,
-                                          .recompute = parse_recompute(recompute),
-                                          .classifier_chunk = chunk},
-                                .adamw = {.moments = parse_precision(moments)}};
+    const EngineOptions options{
+        .model = model,
+        .precision = parse_precision(precision),
+        .stage = {.sequences = micro,
+                  .length = length,
+                  .recompute = parse_recompute(recompute),
+                  .classifier_chunk = chunk},
+        .adamw = {.moments = parse_precision(moments), .stochastic_rounding = stochastic}};
     const std::size_t before = backend->available_bytes();
     Engine engine(*backend, *backend, options);
     const std::size_t allocated = before - backend->available_bytes();
@@ -82,6 +86,15 @@ int main(int argc, char** argv) {
       run();
       times.push_back(
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    if (ahead) {
+      const auto start = std::chrono::steady_clock::now();
+      for (std::int64_t i = 0; i < steps; ++i)
+        engine.begin_step({ids, targets}, {.step = ++step, .lr = 1e-4});
+      loss = engine.finish_step().loss;
+      times.assign(1,
+                   std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+                       static_cast<double>(steps));
     }
     const double tokens = static_cast<double>(ids.size() * static_cast<std::size_t>(steps));
     std::sort(times.begin(), times.end());

@@ -29,6 +29,10 @@ struct MatmulOptions {
   bool accumulate = false;  // c += instead of c =
   Tensor bias = {};         // (n), added to every row
   Tensor residual = {};     // (m, n), added; may be c itself
+  // A GELU on either side, fused where the device gains by it:
+  Tensor gelu = {};  // (m, n), written beside c: gelu(c)
+  Tensor gelu_input =
+      {};  // (m, n): the product is a gradient, c takes it through gelu at this place
 };
 
 struct AttentionOptions {
@@ -52,6 +56,10 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0;  // decoupled: w -= lr * weight_decay * w
   std::int64_t step = 1;    // counts from 1, for bias correction
+  // bf16 moments rounded up or down by chance, so that their errors average out: random bits for
+  // element i are a pure function of this key and first_element + i. 0: to the nearest.
+  std::uint64_t rounding_key = 0;
+  std::int64_t first_element = 0;
 };
 
 class Backend : public Allocator {
@@ -120,7 +128,7 @@ class Backend : public Allocator {
   virtual void swiglu_forward(Tensor out, Tensor gate_up) = 0;
   virtual void swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) = 0;
   virtual void gelu_forward(Tensor out, Tensor x) = 0;  // the tanh form of GPT-2 and BLOOM
-  virtual void gelu_backward(Tensor dx, Tensor dout, Tensor x) = 0;
+  virtual void gelu_backward(Tensor dx, Tensor dout, Tensor x) = 0;  // dx may be dout
   // y = [residual +] mask * x / (1 - p); y may be x or residual. The backward is the same call on
   // the gradient.
   virtual void dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual = {}) = 0;

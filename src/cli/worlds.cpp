@@ -1,10 +1,13 @@
 #include "cli/worlds.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "core/error.h"
 
 namespace kintsugi {
 namespace {
@@ -23,13 +26,40 @@ std::string default_matmul_cache() {
   return (directory / "matmul.txt").string();
 }
 
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char letter) { return std::tolower(letter); });
+  return text;
+}
+
 }  // namespace
+
+int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices) {
+  int number = 0;
+  const auto parsed = std::from_chars(choice.data(), choice.data() + choice.size(), number);
+  // A plain number is left to the driver's own count, which says more when it fails.
+  if (parsed.ec == std::errc() && parsed.ptr == choice.data() + choice.size()) return number;
+  const std::string wanted = lower(choice);
+  std::vector<int> found;
+  std::string known;
+  for (const CudaDevice& device : devices) {
+    const bool uuid = wanted.size() > 4 && lower(device.uuid).starts_with(wanted);
+    // With or without the domain: "1b:00.0" is "0000:1b:00.0".
+    const bool pci = wanted.size() >= 7 && lower(device.pci).ends_with(wanted);
+    if (uuid || pci) found.push_back(device.index);
+    known += fmt::format("{}{}: {} {} {}", known.empty() ? "" : "; ", device.index, device.name,
+                         device.uuid, device.pci);
+  }
+  if (found.size() == 1) return found.front();
+  user_error("cuda.device '{}' is {} of this machine's GPUs ({})", choice,
+             found.empty() ? "none" : "more than one", known.empty() ? "it has none" : known);
+}
 
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
                                       const CudaConfig& cuda) {
   if (device == DeviceChoice::Cuda || (device == DeviceChoice::Auto && cuda_device_count() > 0))
     return make_cuda_backend(
-        {.device = static_cast<int>(cuda.device),
+        {.device = choose_cuda_device(cuda.device, cuda_devices()),
          .deterministic = cuda.deterministic,
          .tf32 = cuda.tf32,
          .graphs = cuda.graphs,

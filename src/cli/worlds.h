@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "train/config.h"
 
 namespace kintsugi {
@@ -10,5 +11,9 @@ namespace kintsugi {
 // Only the command line picks a world: the GPU when there is one and the device is auto.
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
                                       const CudaConfig& cuda = {});
+
+// The index of the GPU that cuda.device names: its number, its UUID (or the beginning of it), or
+// its PCI id. UserError, with those there are, if none fits.
+int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices);
 
 }  // namespace kintsugi

@@ -54,9 +54,8 @@ void Block::backward(Tensor gradient, const BlockStash& stash, const BlockWorksp
     mlp_.activate(stash);
   }
   const Tensor dmlp = branch_gradient(gradient, workspace, batch, mlp_site_);
-  mlp_down_.backward_input(workspace.dactivated, dmlp);
   mlp_down_.backward_weight(dmlp, stash.activated, !batch.first);
-  mlp_.backward_input(workspace.dnormed, stash, workspace);
+  mlp_.backward_input(workspace.dnormed, mlp_down_, dmlp, stash, workspace);
   mlp_.backward_weight(stash, workspace, !batch.first);
   norm2_.backward(gradient, workspace.dnormed, stash.middle, stash.norm2, gradient);
 

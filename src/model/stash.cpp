@@ -79,6 +79,7 @@ BlockStash allocate_stash(Arena& arena, const ModelConfig& config, DType dtype,
                           std::int64_t sequences, std::int64_t length, Recompute recompute,
                           const BlockStash& shared) {
   BlockStash stash = shared;
+  stash.activation_rebuilt = recompute == Recompute::Selective;
   for_each_field(
       stash, config, dtype, sequences, length,
       [&](Tensor& field, std::string_view name, DType type, const Shape& shape, Kept kept) {
@@ -113,7 +114,8 @@ BlockWorkspace allocate_workspace(Arena& arena, const ModelConfig& c, DType dtyp
   w.dqkv = take("gradient of q, k, v", c.qkv_rows());
   w.dattended = take("gradient of attention", c.heads * c.head_dim);
   w.dup = take("gradient of mlp", up);
-  w.dactivated = take("gradient of mlp activations", c.ffn_size);
+  if (c.traits().activation == ActivationKind::Swiglu)
+    w.dactivated = take("gradient of mlp activations", c.ffn_size);
   return w;
 }
 

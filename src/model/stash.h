@@ -33,6 +33,9 @@ struct BlockStash {
   Tensor normed2;    // (tokens, hidden)
   Tensor up;         // (tokens, ffn or 2 ffn): before the activation
   Tensor activated;  // (tokens, ffn)
+  // The backward makes `activated` from `up` again; then the forward makes it from `up` as well,
+  // not from the product before it was rounded, so that recomputing changes no bit.
+  bool activation_rebuilt = false;
 };
 
 // Memory for the fields that `recompute` drops, of up to sequences x length tokens: one for all
@@ -54,7 +57,7 @@ struct BlockWorkspace {
   Tensor dqkv;        // (tokens, qkv_rows)
   Tensor dattended;   // (tokens, heads * head_dim)
   Tensor dup;         // (tokens, ffn or 2 ffn)
-  Tensor dactivated;  // (tokens, ffn)
+  Tensor dactivated;  // (tokens, ffn), with SwiGLU only
 };
 BlockWorkspace allocate_workspace(Arena& arena, const ModelConfig& config, DType dtype,
                                   std::int64_t tokens, bool training);

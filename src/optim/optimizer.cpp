@@ -1,5 +1,7 @@
 #include "optim/optimizer.h"
 
+#include "core/philox.h"
+
 namespace kintsugi {
 
 Optimizer::Optimizer(Backend& backend, Arena& arena, const ParameterStore& store,
@@ -46,9 +48,12 @@ void Optimizer::step(std::int64_t step, double lr, double unscale) {
                        .eps = settings_.eps,
                        .weight_decay = 0,
                        .step = step};
+  if (settings_.stochastic_rounding)
+    options.rounding_key = derive_key(settings_.seed, 0x50FF, static_cast<std::uint64_t>(step)) | 1;
   const auto update = [&](std::int64_t begin, std::int64_t end, double weight_decay) {
     if (begin == end) return;
     options.weight_decay = weight_decay;
+    options.first_element = begin;
     const auto part = [&](const Tensor& flat) { return flat.rows(begin, end - begin); };
     backend_->adamw(part(store_->weights()), part(master_), part(moment1_), part(moment2_),
                     part(store_->gradients()), scale_, options);

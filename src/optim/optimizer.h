@@ -13,9 +13,11 @@ struct AdamWSettings {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;   // on matrices only
-  double clip = 1.0;           // global gradient norm; 0: none
-  DType moments = DType::F32;  // bf16 halves the optimizer's memory; fp64 runs keep fp64
+  double weight_decay = 0.1;         // on matrices only
+  double clip = 1.0;                 // global gradient norm; 0: none
+  DType moments = DType::F32;        // bf16 halves the optimizer's memory; fp64 runs keep fp64
+  bool stochastic_rounding = false;  // of bf16 moments
+  std::uint64_t seed = 0;            // of that rounding
 };
 
 // AdamW over the flat buffers: fp32 master weights and moments beside 16-bit weights, in place for

@@ -112,6 +112,7 @@ void describe(V& v, OptimizerConfig& c) {
   v("eps", c.eps, above(0));
   v("clip", c.clip, at_least(0));
   v("moments", c.moments);
+  v("stochastic_rounding", c.stochastic_rounding);
 }
 
 template <class V>
@@ -164,7 +165,7 @@ struct ModelSection {
 
 template <class V>
 void describe(V& v, CudaConfig& c) {
-  v("device", c.device, between(0, 1023));
+  v("device", c.device);
   v("deterministic", c.deterministic);
   v("graphs", c.graphs);
   v("tf32", c.tf32);

@@ -76,8 +76,9 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1.0;           // of the global gradient norm; 0: none
-  DType moments = DType::F32;  // or bf16
+  double clip = 1.0;                 // of the global gradient norm; 0: none
+  DType moments = DType::F32;        // or bf16
+  bool stochastic_rounding = false;  // of bf16 moments
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -113,7 +114,7 @@ struct LayoutConfig {
 
 // How the CUDA world works; without effect in the others.
 struct CudaConfig {
-  std::int64_t device = 0;
+  std::string device = "0";    // number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0")
   bool deterministic = false;  // the same bits in every run on the same GPU, at some cost in speed
   bool graphs = true;          // record repeated passes as CUDA graphs
   bool tf32 = false;           // fp32 products with 10 bits of mantissa

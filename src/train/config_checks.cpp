@@ -121,6 +121,10 @@ class Checks {
     if (optimizer.moments != DType::F32 && optimizer.moments != DType::BF16)
       complain("optimizer.moments", "is {}: moments are fp32 or bf16",
                to_string(optimizer.moments));
+    if (optimizer.stochastic_rounding && optimizer.moments != DType::BF16)
+      complain("optimizer.stochastic_rounding",
+               "rounds bf16 moments, and these are {}: set optimizer.moments to bf16 or remove it",
+               to_string(optimizer.moments));
     if (optimizer.decay_steps == 0) return;
     if (optimizer.schedule != ScheduleKind::Wsd)
       complain("optimizer.decay_steps",

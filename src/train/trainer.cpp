@@ -24,7 +24,9 @@ EngineOptions engine_options(const RunConfig& config) {
                     .eps = config.optimizer.eps,
                     .weight_decay = config.optimizer.weight_decay,
                     .clip = config.optimizer.clip,
-                    .moments = config.optimizer.moments},
+                    .moments = config.optimizer.moments,
+                    .stochastic_rounding = config.optimizer.stochastic_rounding,
+                    .seed = config.run.seed},
           .documents = config.data.document_mask};
 }
 

@@ -1,3 +1,5 @@
+#include <numbers>
+
 #include "backend/operation_fixture.h"
 
 namespace kintsugi {
@@ -102,6 +104,70 @@ TEST_P(MatmulTest, BiasAndResidual) {
     check(p, false, true, true);
     check(p, true, true, false);
     check(p, true, true, true);
+  }
+}
+
+// gelu and its slope, in double.
+double gelu(double x) {
+  const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  return 0.5 * x * (1 + std::tanh(u));
+}
+double gelu_slope(double x) {
+  const double root = std::sqrt(2.0 / std::numbers::pi), u = root * (x + 0.044715 * x * x * x),
+               t = std::tanh(u);
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+
+TEST_P(MatmulTest, GeluOfTheProduct) {
+  for (const Product& p : {Product{1, 5, 3}, Product{65, 33, 17, false, true}, Product{64, 64, 40},
+                           Product{130, 256, 72, false, true}})
+    for (const bool with_bias : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} bias {}", describe(p), with_bias));
+      Case x = make(p);
+      MatmulOptions options{.transpose_a = p.transpose_a, .transpose_b = p.transpose_b};
+      if (with_bias) {
+        const Values bias = activations(p.n);
+        options.bias = in(bias, type(), {p.n});
+        add(x, bias);
+      }
+      const Tensor c = out(type(), {p.m, p.n});
+      options.gelu = out(type(), {p.m, p.n});
+      backend().matmul(c, in(x.a, type(), shape_a(p)), in(x.b, type(), shape_b(p)), options);
+      expect_close("before", read(c), x.expected, type(), x.bound);
+      // From the product, or from its rounded form: one more rounding of c, where gelu's slope is
+      // below 1.13.
+      Values expected = x.expected;
+      Bound bound = x.bound;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        bound.size[i] = 1.13 * bound.size[i] + 1.13 * std::abs(expected[i]) *
+                                                   unit_roundoff(type()) /
+                                                   unit_roundoff(accumulator());
+        expected[i] = gelu(expected[i]);
+      }
+      expect_close("gelu", read(options.gelu), expected, type(), bound);
+      finish();
+    }
+}
+
+TEST_P(MatmulTest, ProductThroughTheSlopeOfGelu) {
+  for (const Product& p : {Product{1, 5, 3}, Product{65, 33, 17, false, true}, Product{64, 64, 40},
+                           Product{130, 256, 72, false, true}}) {
+    SCOPED_TRACE(describe(p));
+    Case x = make(p);
+    const Values before = activations(p.m * p.n);
+    const Tensor c = out(type(), {p.m, p.n});
+    backend().matmul(c, in(x.a, type(), shape_a(p)), in(x.b, type(), shape_b(p)),
+                     {.transpose_a = p.transpose_a,
+                      .transpose_b = p.transpose_b,
+                      .gelu_input = in(before, type(), {p.m, p.n})});
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      x.bound.size[i] = 1.13 * x.bound.size[i] + 1.13 * std::abs(x.expected[i]) *
+                                                     unit_roundoff(type()) /
+                                                     unit_roundoff(accumulator());
+      x.expected[i] *= gelu_slope(before[i]);
+    }
+    expect_close("gradient", read(c), x.expected, type(), x.bound);
+    finish();
   }
 }
 

@@ -1,5 +1,6 @@
 // Sums, norms, clipping and AdamW.
 #include "backend/operation_fixture.h"
+#include "core/philox.h"
 
 namespace kintsugi {
 namespace {
@@ -176,6 +177,78 @@ TEST_P(AdamWTest, AnOverflowChangesNothing) {
     EXPECT_EQ(read(s.master), master);
     EXPECT_EQ(read(s.first), first);
     EXPECT_EQ(read(s.second), second);
+  }
+}
+
+// One element's share of the random bits, as core/stochastic_rounding.h promises it: 16 for the
+// first moment, 16 for the second. Here the rounding itself, in double.
+double chosen(double value, std::uint32_t random16) {
+  if (value == 0.0) return 0.0;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  const double unit = std::ldexp(1.0, exponent - 8);  // bf16 keeps 8 bits
+  const double below = std::floor(std::abs(value) / unit) * unit;
+  const double rest = (std::abs(value) - below) / unit;  // in [0, 1)
+  const double rounded = rest + random16 / 65536.0 >= 1.0 ? below + unit : below;
+  return std::copysign(rounded, value);
+}
+
+TEST_P(AdamWTest, StochasticRoundingFollowsItsBits) {
+  if (accumulator() == DType::F64) GTEST_SKIP() << "moments of fp64 runs are fp64";
+  const std::int64_t count = 4099;
+  const std::uint64_t key = 0x1234567;
+  const auto first_element = std::int64_t{4} * 77;
+  const Values w = rounded(normal(count), accumulator());
+  const State s = state(w);
+  const Values zeros(static_cast<std::size_t>(count), 0.0);
+  const Tensor first = inout(zeros, DType::BF16, {count}),
+               second = inout(zeros, DType::BF16, {count});
+  const Values gradient = rounded(normal(count), accumulator());
+  backend().adamw(s.weight, s.master, first, second, in(gradient, accumulator(), {count}),
+                  in(Values{1.0}, accumulator(), {1}),
+                  {.lr = 0.1,
+                   .beta1 = 0.5,
+                   .beta2 = 0.75,  // exact in binary: so are the moments before they are rounded
+                   .rounding_key = key,
+                   .first_element = first_element});
+  const Values got1 = read(first), got2 = read(second);
+  int up = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const auto element = static_cast<std::uint64_t>(first_element + i);
+    const std::uint32_t bits = Philox::draw(key, element / 4)[element % 4];
+    EXPECT_EQ(got1[at], chosen(0.5 * gradient[at], bits & 0xFFFF)) << i;
+    up += std::abs(got1[at]) > std::abs(0.5 * gradient[at]);
+    // The square is rounded to fp32 before; its last bits may decide either way.
+    EXPECT_NEAR(got2[at], 0.25 * gradient[at] * gradient[at],
+                0.25 * gradient[at] * gradient[at] * 0x1p-7);
+  }
+  EXPECT_NEAR(static_cast<double>(up) / static_cast<double>(count), 0.5, 0.05);
+  finish();
+}
+
+// A change of a thousandth of the value is below half a unit of bf16: to the nearest, a moment
+// never moves; by chance it gets there on average.
+TEST_P(AdamWTest, StochasticRoundingLetsSmallChangesAddUp) {
+  if (accumulator() == DType::F64) GTEST_SKIP() << "moments of fp64 runs are fp64";
+  const std::int64_t count = 2048;
+  for (const bool by_chance : {false, true}) {
+    const State s = state(Values(static_cast<std::size_t>(count), 1.0));
+    const Tensor first = inout(Values(static_cast<std::size_t>(count), 0.0), DType::BF16, {count}),
+                 second = inout(Values(static_cast<std::size_t>(count), 1.0), DType::BF16, {count});
+    const Tensor none = in(Values(static_cast<std::size_t>(count), 0.0), accumulator(), {count}),
+                 scale = in(Values{1.0}, accumulator(), {1});
+    for (std::int64_t step = 1; step <= 200; ++step)
+      backend().adamw(
+          s.weight, s.master, first, second, none, scale,
+          {.lr = 0.0,
+           .beta2 = 0.999,
+           .step = step,
+           .rounding_key = by_chance ? derive_key(9, static_cast<std::uint64_t>(step)) : 0});
+    double mean = 0;
+    for (const double value : read(second)) mean += value / static_cast<double>(count);
+    EXPECT_NEAR(mean, by_chance ? std::pow(0.999, 200) : 1.0, by_chance ? 0.002 : 0.0);
+    finish();
   }
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_backend_impl.h"
+#include "core/stochastic_rounding.h"
 
 namespace kintsugi {
 namespace {
@@ -18,9 +19,11 @@ struct Step {
         shrink(static_cast<A>(1.0 - o.lr * o.weight_decay)),
         rate(static_cast<A>(o.lr / (1.0 - std::pow(o.beta1, static_cast<double>(o.step))))),
         correction(
-            static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, static_cast<double>(o.step))))) {
-  }
+            static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, static_cast<double>(o.step))))),
+        rounding_key(o.rounding_key),
+        first_element(static_cast<std::uint64_t>(o.first_element)) {}
   A beta1, beta2, rest1, rest2, eps, shrink, rate, correction;
+  std::uint64_t rounding_key, first_element;
 };
 
 template <class T, class M, class A>
@@ -39,6 +42,25 @@ void update(T* weight, A* master, M* moment1, M* moment2, const A* gradient, A s
   }
 }
 
+// The same with bf16 moments that are rounded by chance.
+template <class T>
+void update_by_chance(T* weight, float* master, bf16* moment1, bf16* moment2, const float* gradient,
+                      float scale, const Step<float>& s, std::int64_t begin, std::int64_t end) {
+  const auto rounded = [](float value, std::uint32_t bits) {
+    bf16 result;
+    result.bits = round_by_chance(std::bit_cast<std::uint32_t>(value), bits);
+    return result;
+  };
+  for (std::int64_t i = begin; i < end; ++i) {
+    float m1 = static_cast<float>(moment1[i]), m2 = static_cast<float>(moment2[i]);
+    update(weight + i, master + i, &m1, &m2, gradient + i, scale, s, 0, 1);
+    const std::uint32_t bits =
+        rounding_bits(s.rounding_key, s.first_element + static_cast<std::uint64_t>(i));
+    moment1[i] = rounded(m1, bits);
+    moment2[i] = rounded(m2, bits >> 16);
+  }
+}
+
 }  // namespace
 
 void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
@@ -54,6 +76,9 @@ void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor mome
     const Step<A> step(options);
     pool_.run_ranges(n, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
       if constexpr (std::is_same_v<A, float>) {
+        if (moment1.dtype() == DType::BF16 && options.rounding_key != 0)
+          return update_by_chance(weight.as<T>(), master.as<A>(), moment1.as<bf16>(),
+                                  moment2.as<bf16>(), gradient.as<A>(), scale, step, begin, end);
         if (moment1.dtype() == DType::BF16)
           return update(weight.as<T>(), master.as<A>(), moment1.as<bf16>(), moment2.as<bf16>(),
                         gradient.as<A>(), scale, step, begin, end);

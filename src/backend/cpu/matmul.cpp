@@ -164,6 +164,8 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
       }
     });
   });
+  if (o.gelu) gelu_forward(o.gelu, c);
+  if (o.gelu_input) gelu_backward(c, c, o.gelu_input);
 }
 
 void CpuBackend::bias_backward(Tensor dbias, Tensor dy) {

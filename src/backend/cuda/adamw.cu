@@ -3,6 +3,7 @@
 
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
+#include "core/stochastic_rounding.h"
 
 namespace kintsugi::cuda {
 namespace {
@@ -13,6 +14,7 @@ struct Rates {
   A shrink;      // 1 - lr * weight_decay
   A rate;        // lr / (1 - beta1^step)
   A correction;  // 1 / sqrt(1 - beta2^step)
+  std::uint64_t rounding_key, first_element;
 };
 
 template <class A>
@@ -23,11 +25,18 @@ Rates<A> rates_of(const AdamWOptions& o) {
           .eps = static_cast<A>(o.eps),
           .shrink = static_cast<A>(1.0 - o.lr * o.weight_decay),
           .rate = static_cast<A>(o.lr / (1.0 - std::pow(o.beta1, step))),
-          .correction = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, step)))};
+          .correction = static_cast<A>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, step))),
+          .rounding_key = o.rounding_key,
+          .first_element = static_cast<std::uint64_t>(o.first_element)};
 }
 
-// W: weights, M: moments. weight is nullptr where master is the weight.
-template <class W, class M, int N>
+__device__ inline __nv_bfloat16 rounded_by_chance(float value, std::uint32_t bits) {
+  return __ushort_as_bfloat16(round_by_chance(__float_as_uint(value), bits));
+}
+
+// W: weights, M: moments, ByChance: how they are rounded. weight is nullptr where master is the
+// weight.
+template <class W, class M, int N, bool ByChance>
 __global__ void __launch_bounds__(256)
     adamw_kernel(W* weight, Acc<W>* master, M* moment1, M* moment2, const Acc<W>* gradient,
                  const Acc<W>* gradient_scale, Rates<Acc<W>> r, std::int64_t packs) {
@@ -46,8 +55,15 @@ __global__ void __launch_bounds__(256)
     const A m1 = r.beta1 * up(m.v[k]) + (A(1) - r.beta1) * grad;
     const A m2 = r.beta2 * up(v.v[k]) + (A(1) - r.beta2) * grad * grad;
     const A updated = precise.v[k] * r.shrink - r.rate * m1 / (sqrt(m2) * r.correction + r.eps);
-    m.v[k] = down<M>(m1);
-    v.v[k] = down<M>(m2);
+    if constexpr (ByChance) {
+      const std::uint32_t bits =
+          rounding_bits(r.rounding_key, r.first_element + static_cast<std::uint64_t>(at + k));
+      m.v[k] = rounded_by_chance(m1, bits);
+      v.v[k] = rounded_by_chance(m2, bits >> 16);
+    } else {
+      m.v[k] = down<M>(m1);
+      v.v[k] = down<M>(m2);
+    }
     precise.v[k] = updated;
     rounded.v[k] = down<W>(updated);
   }
@@ -67,9 +83,14 @@ template <class W, class M, int N>
 void launch(const Context& context, const Buffers<W>& b, M* moment1, M* moment2, std::int64_t first,
             std::int64_t packs, const Rates<Acc<W>>& rates) {
   if (packs == 0) return;
-  adamw_kernel<W, M, N><<<flat_blocks(packs), 256, 0, context.stream>>>(
+  Rates<Acc<W>> from_here = rates;
+  from_here.first_element += static_cast<std::uint64_t>(first);
+  constexpr bool kCanRound = std::is_same_v<M, __nv_bfloat16> && std::is_same_v<Acc<W>, float>;
+  const auto kernel = kCanRound && rates.rounding_key != 0 ? adamw_kernel<W, M, N, kCanRound>
+                                                           : adamw_kernel<W, M, N, false>;
+  kernel<<<flat_blocks(packs), 256, 0, context.stream>>>(
       b.weight == nullptr ? nullptr : b.weight + first, b.master + first, moment1 + first,
-      moment2 + first, b.gradient + first, b.gradient_scale, rates, packs);
+      moment2 + first, b.gradient + first, b.gradient_scale, from_here, packs);
   KINTSUGI_LAUNCHED();
 }
 

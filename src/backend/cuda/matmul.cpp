@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -30,6 +31,7 @@ namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 constexpr int kCandidates = 16;
+constexpr const char* kApart = "apart";    // in the cache: fusing does not pay
 constexpr std::uintptr_t kAlignment = 16;  // what the fastest kernels ask of an address
 
 template <auto destroy>
@@ -68,10 +70,13 @@ std::int64_t alignment_of(const Tensor& x) {
 }
 
 // One product, with the operands as the library will see them. `added` is what the product is added
-// to: c itself, the residual, or nothing.
+// to: c itself, the residual, or nothing. `beside` is what a GELU reads or writes beside its
+// result: the values before it.
 struct Problem {
+  enum class Epilogue : std::uint8_t { None, Gelu, GeluGradient };
+
   Problem(const Tensor& c, const Tensor& a, const Tensor& b, const MatmulOptions& o)
-      : c(c),
+      : c(o.gelu ? o.gelu : c),
         a(a),
         b(b),
         bias(o.bias),
@@ -80,18 +85,23 @@ struct Problem {
         m(c.extent(0)),
         n(c.extent(1)),
         k(a.extent(o.transpose_a ? 0 : 1)),
-        added(o.accumulate ? c : o.residual) {}
+        added(o.accumulate ? c : o.residual),
+        beside(o.gelu ? c : o.gelu_input),
+        epilogue(o.gelu         ? Epilogue::Gelu
+                 : o.gelu_input ? Epilogue::GeluGradient
+                                : Epilogue::None) {}
 
   bool in_place() const { return added && added.data() == c.data(); }
 
   Tensor c, a, b, bias;
   bool transpose_a, transpose_b;
   std::int64_t m, n, k;
-  Tensor added;
+  Tensor added, beside;
+  Epilogue epilogue;
 };
 
 // Everything an algorithm may depend on.
-using Key = std::array<std::int64_t, 17>;
+using Key = std::array<std::int64_t, 18>;
 Key key_of(const Problem& p) {
   return {static_cast<std::int64_t>(p.a.dtype()),
           static_cast<std::int64_t>(p.c.dtype()),
@@ -108,6 +118,7 @@ Key key_of(const Problem& p) {
                          : 2,
           p.added ? p.added.stride(0) : 0,
           p.bias ? 1 : 0,
+          static_cast<std::int64_t>(p.epilogue),
           alignment_of(p.a),
           alignment_of(p.b),
           alignment_of(p.c),
@@ -143,6 +154,24 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm = {};
 };
 
+cublasLtEpilogue_t epilogue_of(const Problem& p) {
+  switch (p.epilogue) {
+    case Problem::Epilogue::Gelu:
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Problem::Epilogue::GeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Problem::Epilogue::None:
+      break;
+  }
+  return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// The operands that a description holds itself, and that change from call to call.
+void set_pointers(const Operation& operation, const Problem& p) {
+  if (p.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data());
+  if (p.beside) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.beside.data());
+}
+
 Operation operation_of(const Problem& p, bool tf32) {
   const bool wide = p.c.dtype() == DType::F64;
   const bool fast = tf32 && p.a.dtype() == DType::F32;
@@ -155,11 +184,10 @@ Operation operation_of(const Problem& p, bool tf32) {
   Operation operation(raw);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (p.bias) {
-    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(p.bias.dtype()));
-    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data());
-  }
+  if (p.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(p.bias.dtype()));
+  if (p.beside) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.beside.stride(0));
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+  set_pointers(operation, p);
   return operation;
 }
 
@@ -210,6 +238,18 @@ struct Timer {
   }
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
+
+  template <class F>
+  float ms(cudaStream_t stream, int repetitions, const F& call) const {
+    KINTSUGI_CUDA(cudaEventRecord(begin, stream));
+    for (int i = 0; i < repetitions; ++i) call();
+    KINTSUGI_CUDA(cudaEventRecord(end, stream));
+    KINTSUGI_CUDA(cudaEventSynchronize(end));
+    float elapsed = 0;
+    KINTSUGI_CUDA(cudaEventElapsedTime(&elapsed, begin, end));
+    return elapsed / static_cast<float>(repetitions);
+  }
+
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
@@ -231,16 +271,17 @@ struct Matmul::Parts {
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
-  Plan& plan_for(const Context& context, const Problem& problem);
+  // With `apart`, the same result by other calls, a plan is supported only where it is faster.
+  Plan& plan_for(const Context& context, const Problem& problem,
+                 const std::function<void()>& apart = {});
   std::vector<cublasLtMatmulAlgo_t> propose(const Plan& plan, const Problem& problem) const;
   bool usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
   cublasStatus_t launch(const Context& context, const Plan& plan, const Problem& problem,
                         const cublasLtMatmulAlgo_t& algorithm, void* c) const;
   cublasLtMatmulAlgo_t fastest(const Context& context, const Plan& plan, const Problem& problem,
                                const std::vector<cublasLtMatmulAlgo_t>& candidates) const;
-  float time_ms(const Context& context, const Plan& plan, const Problem& problem,
-                const cublasLtMatmulAlgo_t& algorithm, void* c, const Timer& timer,
-                int repetitions) const;
+  bool worth_fusing(const Context& context, const Plan& plan, const Problem& problem,
+                    const std::function<void()>& apart) const;
 
   MatmulSettings settings;
   TuningCache cache;
@@ -301,18 +342,6 @@ cublasStatus_t Matmul::Parts::launch(const Context& context, const Plan& plan, c
                         plan.c.get(), &algorithm, workspace, kWorkspaceBytes, context.stream);
 }
 
-float Matmul::Parts::time_ms(const Context& context, const Plan& plan, const Problem& p,
-                             const cublasLtMatmulAlgo_t& algorithm, void* c, const Timer& timer,
-                             int repetitions) const {
-  KINTSUGI_CUDA(cudaEventRecord(timer.begin, context.stream));
-  for (int i = 0; i < repetitions; ++i) KINTSUGI_CUBLAS(launch(context, plan, p, algorithm, c));
-  KINTSUGI_CUDA(cudaEventRecord(timer.end, context.stream));
-  KINTSUGI_CUDA(cudaEventSynchronize(timer.end));
-  float elapsed = 0;
-  KINTSUGI_CUDA(cudaEventElapsedTime(&elapsed, timer.begin, timer.end));
-  return elapsed / static_cast<float>(repetitions);
-}
-
 // Times the candidates on the real operands. A product that reads what it writes runs on a copy of
 // it.
 cublasLtMatmulAlgo_t Matmul::Parts::fastest(
@@ -327,12 +356,16 @@ cublasLtMatmulAlgo_t Matmul::Parts::fastest(
     KINTSUGI_CUDA(cudaMemcpyAsync(c, p.c.data(), bytes, cudaMemcpyDeviceToDevice, context.stream));
 
   const Timer timer;
+  const auto time_ms = [&](std::size_t i, int repetitions) {
+    return timer.ms(context.stream, repetitions,
+                    [&] { KINTSUGI_CUBLAS(launch(context, plan, p, candidates[i], c)); });
+  };
   std::vector<std::pair<float, std::size_t>> times;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (launch(context, plan, p, candidates[i], c) != CUBLAS_STATUS_SUCCESS) continue;
-    const float once = time_ms(context, plan, p, candidates[i], c, timer, 1);
+    const float once = time_ms(i, 1);
     const int repetitions = std::clamp(static_cast<int>(1.0f / std::max(once, 1e-3f)), 1, 20);
-    times.emplace_back(time_ms(context, plan, p, candidates[i], c, timer, repetitions), i);
+    times.emplace_back(time_ms(i, repetitions), i);
   }
   if (times.empty()) return candidates.front();
   std::sort(times.begin(), times.end());
@@ -340,33 +373,50 @@ cublasLtMatmulAlgo_t Matmul::Parts::fastest(
   times.resize(std::min<std::size_t>(times.size(), 3));
   for (auto& [time, i] : times) {
     const int repetitions = std::clamp(static_cast<int>(4.0f / std::max(time, 1e-3f)), 2, 50);
-    time = time_ms(context, plan, p, candidates[i], c, timer, repetitions);
+    time = time_ms(i, repetitions);
   }
   return candidates[std::min_element(times.begin(), times.end())->second];
 }
 
-Plan& Matmul::Parts::plan_for(const Context& context, const Problem& p) {
+bool Matmul::Parts::worth_fusing(const Context& context, const Plan& plan, const Problem& p,
+                                 const std::function<void()>& apart) const {
+  const auto fused = [&] { KINTSUGI_CUBLAS(launch(context, plan, p, plan.algorithm, p.c.data())); };
+  apart();  // tunes its own product first
+  const Timer timer;
+  const int repetitions = std::clamp(
+      static_cast<int>(4.0f / std::max(timer.ms(context.stream, 1, fused), 1e-3f)), 2, 50);
+  float fused_ms = 0, apart_ms = 0;
+  for (int round = 0; round < 2; ++round) {  // in turn: the clock drifts
+    fused_ms += timer.ms(context.stream, repetitions, fused);
+    apart_ms += timer.ms(context.stream, repetitions, apart);
+  }
+  return fused_ms < apart_ms;
+}
+
+Plan& Matmul::Parts::plan_for(const Context& context, const Problem& p,
+                              const std::function<void()>& apart) {
   const Key key = key_of(p);
   const auto known = plans.find(key);
   if (known != plans.end()) return known->second;
 
   Plan plan = describe(p, settings.tf32);
   const std::string name = fmt::format("{}", fmt::join(key, " "));
-  if (const auto text = cache.find(name))
-    if (const auto algorithm = parse_algorithm(*text); algorithm && usable(plan, *algorithm)) {
-      plan.algorithm = *algorithm;
-      plan.supported = true;
-      return plans.emplace(key, std::move(plan)).first->second;
-    }
+  if (const auto text = cache.find(name)) {
+    const auto algorithm = parse_algorithm(*text);
+    plan.supported = algorithm && usable(plan, *algorithm);
+    if (plan.supported) plan.algorithm = *algorithm;
+    if (plan.supported || *text == kApart) return plans.emplace(key, std::move(plan)).first->second;
+  }
 
   const std::vector<cublasLtMatmulAlgo_t> candidates = propose(plan, p);
   if (!candidates.empty()) {
-    plan.supported = true;
+    plan.supported = !apart;
     plan.algorithm = candidates.front();
     // Under capture nothing can be timed: the first proposal serves, for this process only.
     if (settings.tune && !is_capturing(context.stream)) {
       if (candidates.size() > 1) plan.algorithm = fastest(context, plan, p, candidates);
-      cache.store(name, algorithm_text(plan.algorithm));
+      plan.supported = !apart || worth_fusing(context, plan, p, apart);
+      cache.store(name, plan.supported ? algorithm_text(plan.algorithm) : kApart);
     }
   }
   return plans.emplace(key, std::move(plan)).first->second;
@@ -393,6 +443,7 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
                  to_string(c.dtype()));
   KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)), "matmul accumulates or adds, not both");
   if (c.elements() == 0) return;
+  if (o.gelu || o.gelu_input) return run_gelu(context, c, a, b, o);
 
   const Problem problem(c, a, b, o);
   // A bias at an odd address, or in double, is added by our own kernel; so is one of unaligned
@@ -403,7 +454,7 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
   if (fusable) {
     Plan& plan = parts_->plan_for(context, problem);
     if (plan.supported) {
-      if (o.bias) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias.data());
+      set_pointers(plan.operation, problem);
       KINTSUGI_CUBLAS(parts_->launch(context, plan, problem, plan.algorithm, c.data()));
       return;
     }
@@ -418,6 +469,31 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
       precise, c.shape());
   run(context, product, a, b, {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b});
   finish_product(context, c, product, o.bias, o.residual);
+}
+
+void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
+                      const MatmulOptions& o) {
+  const Tensor& other = o.gelu ? o.gelu : o.gelu_input;
+  KINTSUGI_CHECK(!(o.gelu && o.gelu_input) && !o.accumulate && !o.residual &&
+                     other.shape() == c.shape() && other.dtype() == c.dtype(),
+                 "matmul {} with a gelu of {}", to_string(c.shape()), to_string(other.shape()));
+  const auto apart = [&] {
+    run(context, c, a, b,
+        {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b, .bias = o.bias});
+    if (o.gelu)
+      gelu_forward(context, o.gelu, c);
+    else
+      gelu_backward(context, c, c, o.gelu_input);
+  };
+  const bool fusable = size_of(c.dtype()) == 2 && c.contiguous() && other.contiguous() &&
+                       c.extent(1) % 8 == 0 && aligned16(c.data()) && aligned16(other.data()) &&
+                       (!o.bias || (o.bias.dtype() == c.dtype() && aligned16(o.bias.data())));
+  if (!fusable) return apart();
+  const Problem problem(c, a, b, o);
+  Plan& plan = parts_->plan_for(context, problem, apart);
+  if (!plan.supported) return apart();
+  set_pointers(plan.operation, problem);
+  KINTSUGI_CUBLAS(parts_->launch(context, plan, problem, plan.algorithm, problem.c.data()));
 }
 
 }  // namespace kintsugi::cuda

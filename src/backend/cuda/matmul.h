@@ -29,6 +29,9 @@ class Matmul {
   std::size_t own_bytes() const;
 
  private:
+  void run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
+                const MatmulOptions& options);
+
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

@@ -19,14 +19,19 @@ Linear::Linear(Backend& backend, const ParameterStore& store,
 }
 
 void Linear::forward(Tensor y, Tensor x, Tensor residual) const {
-  backend_->matmul(y, x, store_->weight(weight_, shape_),
-                   {.transpose_b = !in_out_,
-                    .bias = bias_ >= 0 ? store_->weight(bias_, {outputs()}) : Tensor(),
-                    .residual = residual});
+  backend_->matmul(y, x, weight(), {.transpose_b = !in_out_, .bias = bias(), .residual = residual});
+}
+
+void Linear::forward_gelu(Tensor activated, Tensor y, Tensor x) const {
+  backend_->matmul(y, x, weight(), {.transpose_b = !in_out_, .bias = bias(), .gelu = activated});
 }
 
 void Linear::backward_input(Tensor dx, Tensor dy) const {
-  backend_->matmul(dx, dy, store_->weight(weight_, shape_), {.transpose_b = in_out_});
+  backend_->matmul(dx, dy, weight(), {.transpose_b = in_out_});
+}
+
+void Linear::backward_input_gelu(Tensor dbefore, Tensor dy, Tensor before) const {
+  backend_->matmul(dbefore, dy, weight(), {.transpose_b = in_out_, .gelu_input = before});
 }
 
 void Linear::backward_weight(Tensor dy, Tensor x, bool accumulate) const {

@@ -19,12 +19,18 @@ class Linear {
   std::int64_t outputs() const { return in_out_ ? shape_[1] : shape_[0]; }
 
   void forward(Tensor y, Tensor x, Tensor residual = {}) const;
+  void forward_gelu(Tensor activated, Tensor y, Tensor x) const;  // activated = gelu(y)
   // The two halves of the backward are independent of each other: schedules may run the second one
   // later.
   void backward_input(Tensor dx, Tensor dy) const;
+  // Where x = gelu(before): straight to the gradient of `before`.
+  void backward_input_gelu(Tensor dbefore, Tensor dy, Tensor before) const;
   void backward_weight(Tensor dy, Tensor x, bool accumulate) const;
 
  private:
+  Tensor weight() const { return store_->weight(weight_, shape_); }
+  Tensor bias() const { return bias_ >= 0 ? store_->weight(bias_, {outputs()}) : Tensor(); }
+
   Backend* backend_;
   const ParameterStore* store_;
   int weight_ = -1;

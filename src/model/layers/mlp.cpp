@@ -9,6 +9,8 @@ Mlp::Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& confi
       up_(backend, store, names.up_weight, names.up_bias, config.traits().weights_in_out) {}
 
 void Mlp::forward(const BlockStash& stash) const {
+  if (activation_ == ActivationKind::Gelu && !stash.activation_rebuilt)
+    return up_.forward_gelu(stash.activated, stash.up, stash.normed2);
   up_.forward(stash.up, stash.normed2);
   activate(stash);
 }
@@ -20,12 +22,14 @@ void Mlp::activate(const BlockStash& stash) const {
     backend_->gelu_forward(stash.activated, stash.up);
 }
 
-void Mlp::backward_input(Tensor dnormed, const BlockStash& stash,
+void Mlp::backward_input(Tensor dnormed, const Linear& down, Tensor dy, const BlockStash& stash,
                          const BlockWorkspace& workspace) const {
-  if (activation_ == ActivationKind::Swiglu)
+  if (activation_ == ActivationKind::Swiglu) {
+    down.backward_input(workspace.dactivated, dy);
     backend_->swiglu_backward(workspace.dup, workspace.dactivated, stash.up);
-  else
-    backend_->gelu_backward(workspace.dup, workspace.dactivated, stash.up);
+  } else {
+    down.backward_input_gelu(workspace.dup, dy, stash.up);
+  }
   up_.backward_input(dnormed, workspace.dup);
 }
 

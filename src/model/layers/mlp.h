@@ -14,9 +14,9 @@ class Mlp {
 
   void forward(const BlockStash& stash) const;   // stash.normed2 -> stash.up -> stash.activated
   void activate(const BlockStash& stash) const;  // stash.up -> stash.activated, also for recompute
-  // From workspace.dactivated to the gradient of stash.normed2; workspace.dup holds what
-  // backward_weight needs.
-  void backward_input(Tensor dnormed, const BlockStash& stash,
+  // From the gradient of what `down` makes of the activation to the gradient of stash.normed2;
+  // workspace.dup holds what backward_weight needs.
+  void backward_input(Tensor dnormed, const Linear& down, Tensor dy, const BlockStash& stash,
                       const BlockWorkspace& workspace) const;
   void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
                        bool accumulate) const;

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Writes small corpora from Debian packages, one JSON object {"text": …} per document:
+#   en.jsonl  the King James Bible, a chapter a document (bible-kjv)
+#   fi.jsonl, nl.jsonl, pl.jsonl  translated manual pages (manpages-fi, -nl, -pl)
+# Usage: scripts/corpora.sh DIRECTORY [language …]     default: all four
+set -euo pipefail
+directory=${1:?usage: $0 DIRECTORY [en|fi|nl|pl ...]}
+shift
+languages=("${@:-en}")
+[ $# -gt 0 ] || languages=(en fi nl pl)
+mkdir -p "$directory"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Lines of text to one line of JSON; a form feed ends a document.
+to_jsonl() {
+  awk 'BEGIN { text = "" }
+    /^\f/ { if (text ~ /[^\\n ]/) printf "{\"text\": \"%s\"}\n", text; text = ""; next }
+    { gsub(/\\/, "&&"); gsub(/"/, "\\\\&"); gsub(/\t/, " "); gsub(/[\001-\037]/, ""); text = text $0 "\\n" }
+    END { if (text ~ /[^\\n ]/) printf "{\"text\": \"%s\"}\n", text }'
+}
+
+# "Ge1:2 And the earth" -> a document per chapter, the verses as lines
+bible_text() {
+  bible -f gen1:1-rev22:21 | awk '{ chapter = $1; sub(/:.*/, "", chapter)
+    if (chapter != last && NR > 1) print "\f"
+    last = chapter; sub(/^[^ ]+ /, ""); print }'
+}
+
+# The words of manual pages: no requests, no font changes.
+manual_text() {
+  local language=$1 root=/
+  if ! ls /usr/share/man/"$language"/man*/*.gz > /dev/null 2>&1; then
+    # Slim images install packages without their manual pages: unpack the package itself.
+    (cd "$work" && apt-get download -q "manpages-$language" > /dev/null && dpkg-deb -x manpages-"$language"_*.deb "$language")
+    root=$work/$language/
+  fi
+  find "$root"usr/share/man/"$language" -name '*.gz' | LC_ALL=C sort | while read -r page; do
+    zcat "$page" | sed -E -e '/^\.SH /{s/^\.SH +//;b}' -e '/^\.SS /{s/^\.SS +//;b}' -e '/^\.(B|I|BR|BI|IR|RB|RI|IB|SM) /{s/^\.[A-Z]+ +//;b}' \
+      -e "/^[.']/d" | sed -E -e 's/\\f([BIRP]|\(..|\[[^]]*\])//g' -e 's/\\s[-+]?[0-9]//g' -e 's/\\-/-/g' -e 's/\\(,|\/|&|\||\^|:|%)//g' \
+      -e 's/\\(e|\\)/\\/g' -e 's/\\\(aq/'"'"'/g' -e 's/\\\((lq|rq|dq)/"/g' -e 's/\\\(bu/-/g' -e 's/\\~|\\ / /g' -e 's/"([^"]*)"/\1/g'
+    printf '\f\n'
+  done
+}
+
+for language in "${languages[@]}"; do
+  case $language in
+    en) bible_text ;;
+    fi | nl | pl) manual_text "$language" ;;
+    *) echo "no corpus for '$language': en, fi, nl or pl" >&2; exit 2 ;;
+  esac | to_jsonl > "$work/$language.jsonl"
+  mv "$work/$language.jsonl" "$directory/$language.jsonl"
+  echo "$directory/$language.jsonl: $(wc -l < "$directory/$language.jsonl") documents, $(wc -c < "$directory/$language.jsonl") bytes"
+done
