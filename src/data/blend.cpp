@@ -1,6 +1,7 @@
 #include "data/blend.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -20,9 +21,13 @@ std::int64_t portion(std::int64_t j, std::uint64_t part, std::uint64_t whole) {
                                    (2 * static_cast<Wide>(whole)));
 }
 
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
 // `samples` in proportion to the weights, by largest remainder.
 std::vector<std::uint64_t> apportion(const std::vector<double>& weights, std::int64_t samples) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const double total = sum(weights);
   std::vector<std::uint64_t> counts;
   std::vector<double> remainders;
   std::int64_t left = samples;
@@ -68,6 +73,50 @@ void check_enough(const std::vector<BlendSource>& sources, const std::vector<std
       in_words(static_cast<double>(samples)), samples, length, in_words(once), in_words(most));
 }
 
+// Whether no source comes near its limit, even if a Blend strays from its share.
+bool far_from(const std::vector<std::int64_t>& limits, const std::vector<double>& weights,
+              std::int64_t samples) {
+  const double total = sum(weights);
+  const double stray = 0.5 * static_cast<double>(std::bit_width(weights.size()));
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const double wanted = static_cast<double>(samples) * weights[i] / total;
+    if (wanted + stray > static_cast<double>(limits[i])) return false;
+  }
+  return true;
+}
+
+std::vector<std::uint64_t> whole_shares(const std::vector<double>& weights) {
+  const double total = sum(weights);
+  std::vector<std::uint64_t> shares;
+  for (const double weight : weights)
+    shares.push_back(std::max<std::uint64_t>(
+        1, static_cast<std::uint64_t>(std::llround(weight / total * kWhole))));
+  return shares;
+}
+
+// How many of `samples` each source gives. Those that would pass their limit give that; what they
+// leave raises the others, so look again.
+std::vector<std::uint64_t> limited_counts(const std::vector<std::int64_t>& limits,
+                                          std::vector<double> weights, std::int64_t samples) {
+  std::vector<std::uint64_t> given(weights.size(), 0);
+  for (bool changed = true; changed;) {
+    changed = false;
+    const double total = sum(weights);
+    const auto to_share = static_cast<double>(samples);
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      if (weights[i] > 0 && to_share * weights[i] / total > static_cast<double>(limits[i])) {
+        weights[i] = 0;
+        given[i] = static_cast<std::uint64_t>(limits[i]);
+        samples -= limits[i];
+        changed = true;
+      }
+  }
+  if (samples == 0) return given;
+  const std::vector<std::uint64_t> rest = apportion(weights, samples);
+  for (std::size_t i = 0; i < given.size(); ++i) given[i] += rest[i];
+  return given;
+}
+
 }  // namespace
 
 Blend::Blend(const std::vector<std::uint64_t>& weights) : sums_{0} {
@@ -99,33 +148,8 @@ std::vector<std::uint64_t> blend_weights(const std::vector<BlendSource>& sources
   for (const BlendSource& source : sources) weights.push_back(source.weight);
   const std::vector<std::int64_t> limits = limits_of(sources);
   check_enough(sources, limits, samples, length);
-  // Those that would pass their limit get it; what they leave raises the others, so look again.
-  std::vector<double> open = weights;  // 0: at its limit
-  std::int64_t left = samples;
-  for (bool changed = true; changed;) {
-    changed = false;
-    const double total = std::accumulate(open.begin(), open.end(), 0.0);
-    const auto to_share = static_cast<double>(left);
-    for (std::size_t i = 0; i < open.size(); ++i)
-      if (open[i] > 0 && to_share * open[i] / total > static_cast<double>(limits[i])) {
-        open[i] = 0;
-        left -= limits[i];
-        changed = true;
-      }
-  }
-  if (left == samples) {  // no limit is reached: the order does not depend on the run's length
-    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-    std::vector<std::uint64_t> shares;
-    for (const double weight : weights)
-      shares.push_back(std::max<std::uint64_t>(
-          1, static_cast<std::uint64_t>(std::llround(weight / total * kWhole))));
-    return shares;
-  }
-  std::vector<std::uint64_t> counts(sources.size(), 0);
-  if (left > 0) counts = apportion(open, left);
-  for (std::size_t i = 0; i < counts.size(); ++i)
-    if (open[i] == 0) counts[i] = static_cast<std::uint64_t>(limits[i]);
-  return counts;
+  return far_from(limits, weights, samples) ? whole_shares(weights)
+                                            : limited_counts(limits, weights, samples);
 }
 
 }  // namespace kintsugi

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace kintsugi {
@@ -29,15 +28,15 @@ class Blend {
 };
 
 struct BlendSource {
-  std::string name;
   double weight = 1;       // any scale
   std::int64_t epoch = 0;  // its samples in one epoch
   double max_epochs = 0;   // 0: no limit
 };
 
 // Whole weights for a run of `samples` samples of `length` tokens. Where a source would be repeated
-// beyond its max_epochs, it gets exactly those and the others share the rest in proportion; the
-// weights are then the counts of this very run. UserError when all of them together do not suffice.
+// beyond its max_epochs, it gets exactly those and the others share the rest in proportion; then,
+// or when it comes close, the weights are the counts of this very run. UserError when all of them
+// together do not suffice.
 std::vector<std::uint64_t> blend_weights(const std::vector<BlendSource>& sources,
                                          std::int64_t samples, std::int64_t length);
 

@@ -159,8 +159,7 @@ void RunData::put_in_order(const RunConfig& config) {
     std::vector<const TokenStream*> streams;
     for (std::size_t i = 0; i < sources_.size(); ++i) {
       const double own = data.train[i].max_epochs;
-      blend.push_back({.name = sources_[i].name,
-                       .weight = weights[i],
+      blend.push_back({.weight = weights[i],
                        .epoch = Windows(sources_[i].train.tokens(), length).count,
                        .max_epochs = own > 0 ? own : data.max_epochs});
       streams.push_back(&sources_[i].train);

@@ -326,7 +326,7 @@ TEST_F(TrainCommandTest, RefusesWrongConfigurationsAndData) {
   EXPECT_THAT(refused("model.heads=3"), AllOf(HasSubstr("heads 3"), HasSubstr("hidden_size 32")));
   EXPECT_THAT(refused("batch.micro=3"), AllOf(HasSubstr("batch.micro"), HasSubstr("3")));
   EXPECT_THAT(refused("model.vocab_size=100"),
-              AllOf(HasSubstr("corpus.txt"), HasSubstr("vocab_size is 100")));
+              AllOf(HasSubstr("vocab_size is 100"), HasSubstr("256 tokens")));
   EXPECT_THAT(refused("data.train=[{path: empty.txt}]"),
               AllOf(HasSubstr("empty.txt"), HasSubstr("empty")));
   EXPECT_THAT(refused("data.train=[{path: missing.txt}]"), HasSubstr("missing.txt"));

@@ -18,7 +18,7 @@ using Weights = std::vector<std::uint64_t>;
 std::vector<BlendSource> sources_of(const std::vector<double>& weights, std::int64_t epoch = 1000,
                                     double max_epochs = 0) {
   std::vector<BlendSource> sources;
-  for (const double weight : weights) sources.push_back({"", weight, epoch, max_epochs});
+  for (const double weight : weights) sources.push_back({weight, epoch, max_epochs});
   return sources;
 }
 
@@ -92,39 +92,44 @@ TEST(BlendTest, OnlyProportionsCount) {
 
 TEST(BlendWeights, DoNotDependOnTheRunWhileNoLimitIsReached) {
   const auto sources = sources_of({3, 1}, 100, 4);
-  EXPECT_EQ(blend_weights(sources, 10, 8), blend_weights(sources, 533, 8));
-  EXPECT_NE(blend_weights(sources, 10, 8), blend_weights(sources, 534, 8));
+  EXPECT_EQ(blend_weights(sources, 10, 8), blend_weights(sources, 530, 8));
+  EXPECT_NE(blend_weights(sources, 10, 8), blend_weights(sources, 533, 8));
 }
 
 // 1000 samples; the first wants 600 and may give 100, the second then wants 562 and may give 400.
 TEST(BlendWeights, TheExcessIsSpreadInProportion) {
   auto sources = sources_of({0.6, 0.25, 0.1, 0.05});
-  sources[0] = {"a", 0.6, 50, 2};
-  sources[1] = {"b", 0.25, 160, 2.5};
+  sources[0] = {0.6, 50, 2};
+  sources[1] = {0.25, 160, 2.5};
   const Weights weights = blend_weights(sources, 1000, 8);
   EXPECT_EQ(weights, (Weights{100, 400, 333, 167}));
   EXPECT_EQ(counts_of(Blend(weights), 4, 1000), (std::vector<std::int64_t>{100, 400, 333, 167}));
 }
 
+TEST(BlendWeights, ALimitBelowOneSampleLeavesASourceOut) {
+  auto sources = sources_of({1, 1, 2});
+  sources[0].max_epochs = 0.0005;  // of 1000 samples
+  EXPECT_EQ(blend_weights(sources, 300, 8), (Weights{0, 100, 200}));
+}
+
 TEST(BlendWeights, NoLimitIsEverPassed) {
   std::mt19937 random(3);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 1000; ++round) {
     std::vector<BlendSource> sources;
     std::int64_t most = 0;
     for (std::size_t i = 0; i < 1 + static_cast<std::size_t>(round % 6); ++i) {
       const double epochs = 1 + random() % 3;
       sources.push_back(
-          {"", 0.1 + random() % 100, static_cast<std::int64_t>(1 + random() % 200), epochs});
+          {0.1 + random() % 100, static_cast<std::int64_t>(1 + random() % 200), epochs});
       most += sources.back().epoch * static_cast<std::int64_t>(epochs);
     }
-    const std::int64_t samples = 1 + static_cast<std::int64_t>(random() % most);
+    const std::int64_t samples = most - static_cast<std::int64_t>(random() % (most / 2 + 1));
     const auto counts =
         counts_of(Blend(blend_weights(sources, samples, 4)), sources.size(), samples);
     const auto at_limit = [&](std::size_t i) {
       return counts[i] >= sources[i].epoch * static_cast<std::int64_t>(sources[i].max_epochs) - 1;
     };
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      // Half a sample per halving is possible where no limit binds the blend.
       EXPECT_LE(counts[i], sources[i].epoch * static_cast<std::int64_t>(sources[i].max_epochs));
       for (std::size_t j = 0; j < i; ++j) {
         if (at_limit(i) || at_limit(j)) continue;
