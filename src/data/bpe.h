@@ -36,7 +36,7 @@ class BpeModel {
 
   // The symbols that merging starts from.
   void symbols_of(std::string_view piece, std::vector<std::int32_t>& symbols) const;
-  // Whether a long piece may be cut where no merge can cross, see cut_before().
+  // Whether a piece may be encoded in parts, cut where no merge can cross.
   bool cuttable() const { return cuttable_; }
   // How long the front part of a piece is whose end no merge crosses.
   std::size_t front_part(std::string_view piece) const;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "data/piece_scanner.h"
 #include "data/unicode_regex.h"
 #include "data/utf8.h"
 
@@ -88,6 +89,7 @@ struct PreTokenizer::Step {
   enum class Kind { Split, PrefixSpace, Metaspace } kind = Kind::Split;
 
   // Split: at the matches of an expression or of a literal text
+  std::optional<PieceScanner> scanner;  // of an expression that is known
   std::optional<UnicodeRegex> regex;
   std::string literal;
   Behaviour behaviour = Behaviour::Isolated;
@@ -99,6 +101,15 @@ struct PreTokenizer::Step {
   std::string buffer;  // the text with something put before it
   std::vector<Span> spans;
 
+  void set_regex(const std::string& pattern) {
+    if (pattern == kGpt2)
+      scanner.emplace(PieceScanner::Kind::Gpt2);
+    else if (pattern == kLlama3 || pattern == kQwen)
+      scanner.emplace(PieceScanner::Kind::Llama3, pattern == kQwen ? 1 : 3);
+    else
+      regex.emplace(pattern);
+  }
+
   template <class Visit>  // visit(begin, end, match), everything in order
   void visit_spans(std::string_view text, Visit&& visit) {
     std::size_t done = 0;
@@ -107,7 +118,9 @@ struct PreTokenizer::Step {
       visit(begin, end, !invert);
       done = end;
     };
-    if (regex) {
+    if (scanner) {
+      while (done < text.size()) found(done, scanner->piece_end(text, done));
+    } else if (regex) {
       UnicodeRegex::Match match;
       std::size_t last = std::string_view::npos;  // an empty match right behind one does not count
       while (regex->find(text, done, match, last)) {
@@ -201,7 +214,7 @@ class PreTokenizerReader {
 
   Step& add_regex(const std::string& pattern, Behaviour behaviour) {
     Step& step = result_.steps_.emplace_back();
-    step.regex.emplace(pattern);
+    step.set_regex(pattern);
     step.behaviour = behaviour;
     return step;
   }
@@ -217,7 +230,7 @@ class PreTokenizerReader {
     const Json& pattern = json.at("pattern");
     Step& step = result_.steps_.emplace_back();
     if (pattern.contains("Regex"))
-      step.regex.emplace(pattern.at("Regex").get<std::string>());
+      step.set_regex(pattern.at("Regex").get<std::string>());
     else
       step.literal = pattern.at("String").get<std::string>();
     step.behaviour = behaviour(json.at("behavior").get<std::string>());

@@ -48,7 +48,7 @@ class Reader {
                 .normalizer = Normalizer::of_json(member(json_, "normalizer").dump()),
                 .pre_tokenizer = PreTokenizer::of_json(member(json_, "pre_tokenizer").dump()),
                 .model = nullptr,
-                .decoder = TokenDecoder::of_json(member(json_, "decoder").dump()),
+                .decoder = {},
                 .raw_tokens = {},
                 .normalized_tokens = {},
                 .tokens = {},
@@ -57,6 +57,9 @@ class Reader {
                 .begin_of_document = {}} {}
 
   BpeDefinition run() {
+    const Json decoder = member(json_, "decoder");
+    const bool bytes = decoder.is_null() && result_.pre_tokenizer.byte_level();
+    result_.decoder = TokenDecoder::of_json(bytes ? R"({"type":"ByteLevel"})" : decoder.dump());
     check_model();
     read_vocabulary();
     read_merges();

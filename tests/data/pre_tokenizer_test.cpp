@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -142,6 +144,94 @@ TEST(PreTokenizer, SaysWhatItIs) {
     PreTokenizer again = PreTokenizer::of_json(PreTokenizer::of_family(name).json());
     EXPECT_TRUE(again.byte_level());
     EXPECT_EQ(pieces_of(again, "I'm 12 (x)\n y."), family(name.c_str(), "I'm 12 (x)\n y."));
+  }
+}
+
+// What is scanned by hand against the regular expression itself, which a group hides from it.
+TEST(PreTokenizer, ScannersAgreeWithTheirExpressions) {
+  const std::vector<std::string> parts = {"a",
+                                          "B",
+                                          "s",
+                                          "S",
+                                          "t",
+                                          "LL",
+                                          "ll",
+                                          "re",
+                                          "Ve",
+                                          "m",
+                                          "D",
+                                          "'",
+                                          "'",
+                                          "'s",
+                                          "'S",
+                                          "'ſ",
+                                          "ſ",
+                                          "é",
+                                          "ß",
+                                          "Ж",
+                                          "漢",
+                                          "ก",
+                                          "ʼ",
+                                          "ª",
+                                          "0",
+                                          "7",
+                                          "١",
+                                          "½",
+                                          "Ⅷ",
+                                          "²",
+                                          " ",
+                                          " ",
+                                          "  ",
+                                          "\t",
+                                          "\n",
+                                          "\r",
+                                          "\r\n",
+                                          "\v",
+                                          "\f",
+                                          "\u0085",
+                                          "\u00A0",
+                                          "\u1680",
+                                          "\u180E",
+                                          "\u2003",
+                                          "\u2028",
+                                          "\u3000",
+                                          "\u200B",
+                                          "\uFEFF",
+                                          ".",
+                                          "-",
+                                          "(",
+                                          "\"",
+                                          "_",
+                                          "€",
+                                          "…",
+                                          "🙂",
+                                          "\u200D",
+                                          "\u0301",
+                                          "\u0903",
+                                          "\u20DD",
+                                          std::string(1, '\0'),
+                                          "\x1C",
+                                          "\x7F",
+                                          "\u00AD",
+                                          "\uE000",
+                                          "\U0010FFFF",
+                                          "𝟘",
+                                          "𐐀"};
+  std::mt19937 random(1);
+  for (const char* name : {"gpt2", "llama3", "qwen"}) {
+    // GPT-2's stands inside ByteLevel, the others in a Split.
+    std::string pattern =
+        R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+    const auto json = nlohmann::json::parse(PreTokenizer::of_family(name).json());
+    if (json.contains("pretokenizers"))
+      pattern = json["pretokenizers"][0]["pattern"]["Regex"].get<std::string>();
+    const PreTokenizer expression = PreTokenizer::of_regex("(?:" + pattern + ")");
+    const PreTokenizer scanner = PreTokenizer::of_family(name);
+    for (int i = 0; i < 6000; ++i) {
+      std::string text;
+      for (std::size_t k = 1 + random() % 10; k > 0; --k) text += parts[random() % parts.size()];
+      ASSERT_EQ(pieces_of(scanner, text), pieces_of(expression, text)) << name << ": " << text;
+    }
   }
 }
 

@@ -208,6 +208,8 @@ TEST_F(TokenizerTest, BothNotationsOfMerges) {
   const std::string text = " the and we'll 1234 é";
   EXPECT_EQ(encode(*strings, text), encode(*pairs, text));
   EXPECT_EQ(encode(*pairs, " the"), (Ids{258}));
+  json.erase("decoder");  // the pre-tokenizer says enough
+  EXPECT_EQ(decode(*load(json), {258}), " the");
 }
 
 TEST_F(TokenizerTest, NormalizesBeforeItCuts) {
