@@ -59,12 +59,17 @@ TokenShard open_pair(const fs::path& prefix) {
   return TokenShard::open(prefix);
 }
 
-// Prefixes of the .bin and .idx files among these, in order.
+// Prefixes of the .bin and .idx files among these, in order; not of what a job is still writing.
 std::vector<fs::path> prefixes_of(const std::vector<fs::path>& files) {
   std::vector<fs::path> prefixes;
-  for (const fs::path& file : files)
-    if (file.extension() == ".idx" || file.extension() == ".bin")
-      prefixes.push_back(fs::path(file).replace_extension());
+  for (const fs::path& file : files) {
+    if (file.extension() != ".idx" && file.extension() != ".bin") continue;
+    const fs::path prefix = fs::path(file).replace_extension();
+    if (prefix.extension() == ".partial")
+      refuse_unfinished(fs::path(prefix).replace_extension());
+    else
+      prefixes.push_back(prefix);
+  }
   std::sort(prefixes.begin(), prefixes.end());
   prefixes.erase(std::unique(prefixes.begin(), prefixes.end()), prefixes.end());
   return prefixes;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <thread>
 
 #include "core/error.h"
@@ -51,6 +50,7 @@ class Job {
   TokenizeResult run(const std::function<bool(const TokenizeProgress&)>& progress);
 
  private:
+  std::string identity() const;
   bool prepare();  // false: there is nothing to do
   void write(const std::function<bool(const TokenizeProgress&)>& progress);
   void take(const EncodedBatch& batch);
@@ -97,11 +97,14 @@ TokenizeResult Job::run(const std::function<bool(const TokenizeProgress&)>& prog
   return result_;
 }
 
+std::string Job::identity() const {
+  return identity_json({options_.inputs, tokenizer_.fingerprint(), options_.end_of_document,
+                        options_.format, type_, options_.shard_bytes});
+}
+
 bool Job::prepare() {
   type_ = store_type_for(tokenizer_.vocab_size());
-  const std::string identity =
-      identity_json({options_.inputs, tokenizer_.fingerprint(), options_.end_of_document,
-                     options_.format, type_, options_.shard_bytes});
+  const std::string identity = this->identity();
   for (const fs::path& input : options_.inputs)
     result_.progress.input_bytes_total += fs::file_size(input);
   if (options_.overwrite) {
@@ -169,6 +172,9 @@ void Job::write(const std::function<bool(const TokenizeProgress&)>& progress) {
     }
     if (!go_on) return;
   }
+  if (const std::string difference = identity_difference(journal_.made_from, identity());
+      !difference.empty())
+    user_error("while it was being read, {}: start over with --overwrite", difference);
   if (journal_.counts.documents == 0)
     user_error("the inputs hold no document: {} files, {} empty documents, {} malformed lines",
                options_.inputs.size(), journal_.counts.empty_documents,

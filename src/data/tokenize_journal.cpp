@@ -69,7 +69,7 @@ std::string inputs_difference(const Json& before, const Json& now) {
     if (before[i][0] != now[i][0])
       return fmt::format("input {} was {} and is {}", i + 1, before[i][0].dump(), now[i][0].dump());
     if (before[i] != now[i])
-      return fmt::format("the input {} has changed since (size or time)", now[i][0].dump());
+      return fmt::format("the input {} has changed (its size or time)", now[i][0].dump());
   }
   return fmt::format("there were {} inputs and are {}", before.size(), now.size());
 }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "data/record_reader.h"
+#include "data/tokenizer.h"
 #include "support/compress.h"
 #include "support/errors.h"
 #include "support/small_run.h"
@@ -112,6 +113,30 @@ TEST(RecordReader, CutsPlainTextWhereNothingJoins) {
       EXPECT_TRUE(good || at - places[i - 1] >= 197) << "cut at " << at;
       EXPECT_NE(static_cast<unsigned char>(text[at]) & 0xC0, 0x80) << "inside a character";
     }
+  }
+}
+
+// The ids of a long text do not depend on where it was cut.
+TEST(RecordReader, PartsEncodeLikeTheWhole) {
+  const TemporaryDirectory directory;
+  std::mt19937 random(13);
+  const std::vector<std::string> words = {"The", "river's", "seven", "\n",    "\n\n",  " ",
+                                          "  ",  "42",      "1984,", "don't", "\n  x", ".\n",
+                                          ")\n", "\r\n",    "é",     "\t"};
+  std::string text;
+  for (int i = 0; i < 8000; ++i) text += words[random() % words.size()] + (random() % 2 ? " " : "");
+  const std::string file = directory.write("t.txt", text);
+  for (const char* name : {"gpt2", "llama3", "qwen", "dolma2", "neox", "starcoder", "bloom"}) {
+    const auto tokenizer = load_tokenizer(std::string(KINTSUGI_TEST_DATA "/tokenizers/") + name);
+    std::vector<std::int32_t> whole, parts;
+    tokenizer->encode(text, whole);
+    RecordReader::Sizes sizes;
+    sizes.part = 300;
+    RecordReader reader(file, {}, sizes);
+    int count = 0;
+    for (Record record; reader.next(record); ++count) tokenizer->encode(record.bytes, parts);
+    EXPECT_GT(count, 50);
+    EXPECT_TRUE(parts == whole) << name;
   }
 }
 

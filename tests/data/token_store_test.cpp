@@ -7,7 +7,7 @@
 #include <functional>
 #include <random>
 
-#include "core/error.h"
+#include "support/errors.h"
 #include "support/temporary_directory.h"
 #include "support/token_files.h"
 
@@ -23,16 +23,6 @@ std::vector<std::int32_t> tokens_of(const TokenShard& shard) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(shard.tokens()));
   shard.read(0, ids);
   return ids;
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no UserError";
-  return "";
 }
 
 // Worked by hand from the description of the format: documents [1 2 3 0] and [4 0] in uint16.
@@ -56,7 +46,7 @@ class TokenStoreTest : public testing::Test {
     change(index, tokens);
     directory_.write("a.idx", index);
     directory_.write("a.bin", tokens);
-    return error_of([&] { TokenShard::open(directory_ / "a"); });
+    return user_error_of([&] { TokenShard::open(directory_ / "a"); });
   }
   TemporaryDirectory directory_;
 };
@@ -195,7 +185,7 @@ TEST_F(TokenStoreTest, MaskHasAByteForEachToken) {
   directory_.write("a.mask", std::string("\0\1\1\1\0\1", 6));
   EXPECT_THAT(TokenShard::open(directory_ / "a").loss_mask(), ElementsAre(0, 1, 1, 1, 0, 1));
   directory_.write("a.mask", "12345");
-  EXPECT_THAT(error_of([&] { TokenShard::open(directory_ / "a"); }),
+  EXPECT_THAT(user_error_of([&] { TokenShard::open(directory_ / "a"); }),
               AllOf(HasSubstr("a.mask"), HasSubstr("5 bytes"), HasSubstr("6 tokens")));
 }
 
@@ -238,6 +228,16 @@ TEST_F(TokenStoreTest, FindsShardsBehindAName) {
   EXPECT_THAT(names_of(open_token_store(path("*.txt"))), ElementsAre("plain.txt"));
 }
 
+TEST_F(TokenStoreTest, UnfinishedStoresInADirectory) {
+  write_golden("a");
+  write_golden("b.partial");
+  EXPECT_THAT(names_of(open_token_store(directory_.path().string())), ElementsAre("a"));
+  EXPECT_THAT(names_of(open_token_store(path("*"))), ElementsAre("a"));
+  directory_.write("b.progress.json", "{}");
+  EXPECT_THAT(user_error_of([&] { open_token_store(directory_.path().string()); }),
+              HasSubstr("interrupted"));
+}
+
 TEST_F(TokenStoreTest, NumberedShards) {
   write_golden("c-00000");
   write_golden("c-00001");
@@ -245,16 +245,16 @@ TEST_F(TokenStoreTest, NumberedShards) {
   StoreInfo info;
   info.shards = {{"c-00000", "", "", ""}};
   write_store_info(path("c"), info);
-  EXPECT_THAT(error_of([&] { open_token_store(path("c")); }), HasSubstr("names 1 shards, 2"));
+  EXPECT_THAT(user_error_of([&] { open_token_store(path("c")); }), HasSubstr("names 1 shards, 2"));
   std::filesystem::remove(path("c.json"));
   write_golden("c");
-  EXPECT_THAT(error_of([&] { open_token_store(path("c")); }), HasSubstr("c-00000"));
+  EXPECT_THAT(user_error_of([&] { open_token_store(path("c")); }), HasSubstr("c-00000"));
 }
 
 TEST_F(TokenStoreTest, NamesWithoutAStore) {
   write_golden("a");
   const auto complaint_about = [&](const std::string& name) {
-    return error_of([&] { open_token_store(path(name)); });
+    return user_error_of([&] { open_token_store(path(name)); });
   };
   EXPECT_THAT(complaint_about("nosuch"), HasSubstr("nosuch.idx"));
   EXPECT_THAT(complaint_about("nosuch*"), HasSubstr("nothing matches"));
@@ -308,7 +308,7 @@ TEST_F(TokenStoreTest, StoreInfoRoundTrip) {
   EXPECT_FALSE(read_store_info(directory_ / "b").has_value());
   for (const char* bad : {"", "[]", "{\"kintsugi_store\": 1}", "{\"kintsugi_store\": 2}", "\xff"}) {
     directory_.write("a.json", bad);
-    EXPECT_THAT(error_of([&] { read_store_info(directory_ / "a"); }), HasSubstr("a.json"));
+    EXPECT_THAT(user_error_of([&] { read_store_info(directory_ / "a"); }), HasSubstr("a.json"));
   }
 }
 

@@ -222,6 +222,16 @@ TEST_F(TokenizeJobTest, FinishedJobsAreLeftAlone) {
   EXPECT_THAT(user_error_of([&] { run(); }), HasSubstr("unknown"));
 }
 
+TEST_F(TokenizeJobTest, InputsMayNotChangeMeanwhile) {
+  const auto change = [&](const TokenizeProgress&) {
+    directory_.write("d.txt", "no longer empty");
+    return true;
+  };
+  EXPECT_THAT(user_error_of([&] { run(change); }), AllOf(HasSubstr("d.txt"), HasSubstr("changed")));
+  EXPECT_FALSE(fs::exists(path("out.idx")));
+  EXPECT_THAT(user_error_of([&] { run(); }), AllOf(HasSubstr("d.txt"), HasSubstr("--overwrite")));
+}
+
 TEST_F(TokenizeJobTest, UnfinishedJobsOfAnotherKind) {
   run([](const TokenizeProgress&) { return false; });
   options_.format.text_key = "content";
