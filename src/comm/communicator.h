@@ -10,12 +10,22 @@ namespace kintsugi {
 
 enum class ReduceOp : std::uint8_t { Sum, Max };
 
+// What the calls of one communicator amounted to so far. Communication that ran behind other work
+// is busy_s - waited_s.
+struct CommunicationTimes {
+  std::int64_t started = 0;
+  std::int64_t finished = 0;
+  std::int64_t bytes = 0;  // sent by this rank
+  double busy_s = 0;       // at least one call was under way
+  double waited_s = 0;     // spent in wait() and barrier()
+};
+
 // Collectives inside one group of ranks. All ranks of a group call the same ones in the same order.
 //
 // A call returns at once. It starts when the operations queued on the backend so far are done, and
 // wait() lets operations queued afterwards see its result; in between, nobody touches its tensors.
-// Tensors are contiguous. A group of one rank copies where source and destination differ, and does
-// nothing else.
+// Every call is waited for once, in any order. Tensors are contiguous. A group of one rank copies
+// where source and destination differ, and does nothing else.
 class Communicator {
  public:
   struct Work {
@@ -39,6 +49,9 @@ class Communicator {
 
   virtual void wait(Work work) = 0;
   virtual void barrier() = 0;  // waits
+
+  // Zero where a world does not measure.
+  virtual CommunicationTimes times() const { return {}; }
 };
 
 // All ranks of a job.

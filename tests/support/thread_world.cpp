@@ -1,0 +1,381 @@
+#include "support/thread_world.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "comm/collective_checks.h"
+#include "comm/reduce.h"
+
+namespace kintsugi {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes copy_of(Tensor x) {
+  const auto* begin = static_cast<const std::byte*>(x.data());
+  return !x || x.elements() == 0 ? Bytes{} : Bytes(begin, begin + x.bytes());
+}
+
+void store(Tensor x, const std::byte* bytes) {
+  if (x.elements() > 0) std::memcpy(x.data(), bytes, x.bytes());
+}
+
+void poison(Tensor x) {
+  if (x.elements() > 0) std::memset(x.data(), 0xFF, x.bytes());
+}
+
+// Where the ranks of one job meet: one lock for everything, and a count of those who sleep.
+class Hub {
+ public:
+  explicit Hub(int ranks) : ranks_(ranks) {}
+
+  // Runs `change` under the lock and wakes everybody.
+  template <class F>
+  void post(F&& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    news();
+  }
+
+  // Sleeps until ready() under the lock; Failure if the job ends first or can never go on.
+  template <class F>
+  void await(const std::string& what, F&& ready) {
+    std::unique_lock lock(mutex_);
+    std::int64_t counted = -1;
+    while (!ready()) {
+      if (ended_) failure("{}: another rank failed", what);
+      if (counted != generation_) {
+        counted = generation_;
+        if (++asleep_ + finished_ == ranks_) {
+          end();
+          const Failure deadlock(fmt::format("{}: all ranks wait, nobody is left to call", what));
+          if (!first_) first_ = std::make_exception_ptr(deadlock);
+          throw deadlock;
+        }
+      }
+      changed_.wait(lock);
+    }
+  }
+
+  void finish() {
+    const std::lock_guard lock(mutex_);
+    ++finished_;
+    news();
+  }
+
+  void fail(std::exception_ptr exception) {
+    const std::lock_guard lock(mutex_);
+    if (!first_) first_ = exception;
+    end();
+  }
+
+  std::exception_ptr first() const { return first_; }
+
+ private:
+  // Whoever sleeps looks again; until then, nobody counts as asleep.
+  void news() {
+    ++generation_;
+    asleep_ = 0;
+    changed_.notify_all();
+  }
+  void end() {
+    ended_ = true;
+    news();
+  }
+
+  const int ranks_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t generation_ = 0;
+  int asleep_ = 0;
+  int finished_ = 0;
+  bool ended_ = false;
+  std::exception_ptr first_;
+};
+
+enum class Kind { AllReduce, ReduceScatter, AllGather, Broadcast, Send, Receive, Barrier };
+const char* const kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                              "send",       "receive",        "barrier"};
+
+// The n-th collective of a group.
+struct Meeting {
+  Kind kind;
+  std::int64_t elements;
+  DType dtype;
+  std::vector<Bytes> sources;
+  int arrived = 0;
+  int left = 0;
+  std::once_flag once;
+  Bytes result;
+};
+
+struct ThreadGroup {
+  Hub& hub;
+  int size;
+  std::map<std::int64_t, Meeting> meetings = {};
+  std::map<std::tuple<int, int, std::int64_t>, Bytes> mail = {};  // from, to, n-th message
+};
+
+class ThreadCommunicator : public Communicator {
+ public:
+  ThreadCommunicator(std::string name, std::shared_ptr<ThreadGroup> group, int rank)
+      : name_(std::move(name)),
+        group_(std::move(group)),
+        rank_(rank),
+        sent_(group_->size),
+        received_(group_->size),
+        exceptions_(std::uncaught_exceptions()) {}
+
+  ~ThreadCommunicator() override {
+    if (!pending_.empty() && std::uncaught_exceptions() == exceptions_)
+      group_->hub.fail(std::make_exception_ptr(
+          Failure(fmt::format("{}: {} of {} calls were never waited for", place(), pending_.size(),
+                              kNames[static_cast<int>(pending_.begin()->second.kind)]))));
+  }
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return group_->size; }
+
+  Work all_reduce(Tensor x, ReduceOp op) override {
+    check_contiguous(*this, "all_reduce", x);
+    return start({.kind = Kind::AllReduce, .destination = x, .source = x, .op = op});
+  }
+  Work reduce_scatter(Tensor shard, Tensor full) override {
+    check_parts(*this, "reduce_scatter", full, shard);
+    return start({.kind = Kind::ReduceScatter, .destination = shard, .source = full});
+  }
+  Work all_gather(Tensor full, Tensor shard) override {
+    check_parts(*this, "all_gather", full, shard);
+    return start({.kind = Kind::AllGather, .destination = full, .source = shard});
+  }
+  Work broadcast(Tensor x, int root) override {
+    check_contiguous(*this, "broadcast", x);
+    check_rank(*this, "broadcast", root);
+    Call call{.kind = Kind::Broadcast, .source = x, .peer = root};
+    if (rank_ != root) call.destination = x;
+    return start(call);
+  }
+  Work send(Tensor x, int to) override {
+    check_contiguous(*this, "send", x);
+    check_peer(*this, "send", to);
+    const std::tuple key{rank_, to, sent_[to]++};
+    group_->hub.post([&] { group_->mail[key] = copy_of(x); });
+    return remember({.kind = Kind::Send, .source = x, .peer = to});
+  }
+  Work receive(Tensor x, int from) override {
+    check_contiguous(*this, "receive", x);
+    check_peer(*this, "receive", from);
+    return remember({.kind = Kind::Receive,
+                     .destination = x,
+                     .source = x,
+                     .peer = from,
+                     .sequence = received_[from]++});
+  }
+
+  void wait(Work work) override {
+    if (work.ticket == 0) return;
+    const auto found = pending_.find(work.ticket);
+    if (found == pending_.end())
+      failure("{}: wait for call {}, which is not under way", place(), work.ticket);
+    Call call = std::move(found->second);
+    pending_.erase(found);
+    if (copy_of(call.source) != call.source_image ||
+        (call.destination && copy_of(call.destination) != call.destination_image))
+      failure("{}: a tensor of {} was written to before wait()", place(), call.what());
+    if (call.kind == Kind::Send) return;
+    call.kind == Kind::Receive ? finish_receive(call) : finish(call);
+  }
+
+  void barrier() override { wait(start({.kind = Kind::Barrier})); }
+
+ private:
+  struct Call {
+    Kind kind;
+    Tensor destination = {};
+    Tensor source = {};
+    ReduceOp op = ReduceOp::Sum;
+    int peer = 0;
+    std::int64_t sequence = 0;
+    Bytes source_image = {};  // what the tensors must still hold in wait()
+    Bytes destination_image = {};
+    const char* what() const { return kNames[static_cast<int>(kind)]; }
+  };
+
+  std::string place() const { return fmt::format("group {}, rank {}", name_, rank_); }
+
+  Work remember(Call call) {
+    if (call.destination) poison(call.destination);
+    call.source_image = copy_of(call.source);
+    if (call.destination) call.destination_image = copy_of(call.destination);
+    pending_.emplace(++tickets_, std::move(call));
+    return {tickets_};
+  }
+
+  // Leaves a copy of what this rank brings; the work itself is done in wait().
+  Work start(Call call) {
+    call.sequence = meetings_++;
+    group_->hub.post([&] {
+      Meeting& meeting = group_->meetings[call.sequence];
+      if (meeting.arrived == 0) {
+        meeting.kind = call.kind;
+        meeting.elements = call.source.elements();
+        meeting.dtype = call.source.dtype();
+        meeting.sources.resize(size());
+      }
+      if (meeting.kind != call.kind || meeting.elements != call.source.elements() ||
+          meeting.dtype != call.source.dtype())
+        failure("{} calls {} of {} {}, others {} of {} {}", place(), call.what(),
+                call.source.elements(), to_string(call.source.dtype()),
+                kNames[static_cast<int>(meeting.kind)], meeting.elements, to_string(meeting.dtype));
+      meeting.sources[rank_] = copy_of(call.source);
+      ++meeting.arrived;
+    });
+    return remember(call);
+  }
+
+  void finish(Call& call) {
+    Meeting* meeting = nullptr;
+    group_->hub.await(place() + ", " + call.what(), [&] {
+      meeting = &group_->meetings.at(call.sequence);
+      return meeting->arrived == size();
+    });
+    deliver(call, *meeting);
+    group_->hub.post([&] {
+      if (++meeting->left == size()) group_->meetings.erase(call.sequence);
+    });
+  }
+
+  void deliver(const Call& call, Meeting& meeting) {
+    const std::int64_t elements = call.destination.elements();
+    if (call.kind == Kind::AllReduce) {
+      std::call_once(meeting.once, [&] {
+        meeting.result.resize(call.destination.bytes());
+        reduce_parts(meeting.result.data(), parts(meeting, 0), elements, meeting.dtype, call.op);
+      });
+      store(call.destination, meeting.result.data());
+    } else if (call.kind == Kind::ReduceScatter) {
+      reduce_parts(call.destination.data(), parts(meeting, rank_ * call.destination.bytes()),
+                   elements, meeting.dtype, call.op);
+    } else if (call.kind == Kind::AllGather) {
+      const Tensor rows = call.destination.view({size(), call.source.elements()});
+      for (int r = 0; r < size(); ++r) store(rows.rows(r, 1), meeting.sources[r].data());
+    } else if (call.kind == Kind::Broadcast && call.destination) {
+      store(call.destination, meeting.sources[call.peer].data());
+    }
+  }
+
+  std::vector<const void*> parts(const Meeting& meeting, std::size_t offset) const {
+    std::vector<const void*> pointers;
+    for (const Bytes& source : meeting.sources) pointers.push_back(source.data() + offset);
+    return pointers;
+  }
+
+  void finish_receive(const Call& call) {
+    const std::tuple key{call.peer, rank_, call.sequence};
+    group_->hub.await(fmt::format("{}, receive from {}", place(), call.peer),
+                      [&] { return group_->mail.contains(key); });
+    group_->hub.post([&] {
+      const Bytes& message = group_->mail.at(key);
+      if (message.size() != call.destination.bytes())
+        failure("{} receives {} bytes from rank {}, which sent {}", place(),
+                call.destination.bytes(), call.peer, message.size());
+      store(call.destination, message.data());
+      group_->mail.erase(key);
+    });
+  }
+
+  std::string name_;
+  std::shared_ptr<ThreadGroup> group_;
+  int rank_;
+  std::int64_t tickets_ = 0;
+  std::int64_t meetings_ = 0;
+  std::vector<std::int64_t> sent_, received_;  // messages per peer
+  std::map<std::int64_t, Call> pending_;
+  int exceptions_;
+};
+
+// The n-th split of the world.
+struct Split {
+  struct Wish {
+    int color, key, rank;
+    auto operator<=>(const Wish&) const = default;
+  };
+  std::vector<Wish> wishes;
+  std::map<int, std::shared_ptr<ThreadGroup>> groups;
+};
+
+struct Job {
+  explicit Job(int ranks) : hub(ranks) {}
+  Hub hub;
+  std::map<int, Split> splits;
+};
+
+class ThreadWorld : public World {
+ public:
+  ThreadWorld(Job& job, int rank, int size) : job_(job), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int local_rank() const override { return rank_; }
+  int local_size() const override { return size_; }
+
+  std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
+    Split* split = nullptr;
+    job_.hub.post([&] {
+      split = &job_.splits[splits_++];
+      split->wishes.push_back({color, key, rank_});
+    });
+    job_.hub.await(fmt::format("rank {}, split {}", rank_, name),
+                   [&] { return static_cast<int>(split->wishes.size()) == size_; });
+    std::unique_ptr<Communicator> result;
+    job_.hub.post([&] {
+      std::sort(split->wishes.begin(), split->wishes.end());
+      int members = 0, place = 0;
+      for (const Split::Wish& wish : split->wishes) {
+        if (wish.color != color) continue;
+        if (wish.rank == rank_) place = members;
+        ++members;
+      }
+      auto& group = split->groups[color];
+      if (!group) group = std::make_shared<ThreadGroup>(job_.hub, members);
+      result = std::make_unique<ThreadCommunicator>(name, group, place);
+    });
+    return result;
+  }
+
+ private:
+  Job& job_;
+  int rank_;
+  int size_;
+  int splits_ = 0;
+};
+
+}  // namespace
+
+void run_ranks(int ranks, const std::function<void(World&)>& function) {
+  Job job(ranks);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          ThreadWorld world(job, rank, ranks);
+          function(world);
+          job.hub.finish();
+        } catch (...) {
+          job.hub.fail(std::current_exception());
+        }
+      });
+  }
+  if (job.hub.first()) std::rethrow_exception(job.hub.first());
+}
+
+}  // namespace kintsugi
