@@ -1,0 +1,12 @@
+#pragma once
+
+#include <functional>
+
+namespace kintsugi {
+
+// How many ranks the launcher (mpirun, srun) that started this process says there are: 1 without a
+// launcher, 0 where there is one that does not tell. `variable` looks up the environment.
+int launched_ranks(const std::function<const char*(const char*)>& variable);
+int launched_ranks();
+
+}  // namespace kintsugi

@@ -1,0 +1,150 @@
+#include "comm/mpi/mpi_world.h"
+
+#include <exception>
+#include <map>
+
+#include "comm/collective_checks.h"
+#include "comm/launch_environment.h"
+#include "comm/local_communicator.h"
+#include "comm/mpi/collectives.h"
+
+namespace kintsugi {
+namespace {
+
+class MpiCommunicator : public Communicator {
+ public:
+  MpiCommunicator(std::string name, ProgressThread& thread, MpiGroup group)
+      : name_(std::move(name)), thread_(thread), group_(std::move(group)) {}
+
+  ~MpiCommunicator() override {
+    // Their tensors may go next, and peers still write there.
+    if (!pending_.empty()) thread_.freeze();
+  }
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return group_.rank; }
+  int size() const override { return group_.size; }
+
+  Work all_reduce(Tensor x, ReduceOp op) override {
+    check_contiguous(*this, "all_reduce", x);
+    return start(make_all_reduce(group_, x, op), this);
+  }
+  Work reduce_scatter(Tensor shard, Tensor full) override {
+    check_parts(*this, "reduce_scatter", full, shard);
+    return start(make_reduce_scatter(group_, shard, full), this);
+  }
+  Work all_gather(Tensor full, Tensor shard) override {
+    check_parts(*this, "all_gather", full, shard);
+    return start(make_all_gather(group_, full, shard), this);
+  }
+  Work broadcast(Tensor x, int root) override {
+    check_contiguous(*this, "broadcast", x);
+    check_rank(*this, "broadcast", root);
+    return start(make_broadcast(group_, x, root), this);
+  }
+  Work send(Tensor x, int to) override {
+    check_contiguous(*this, "send", x);
+    check_peer(*this, "send", to);
+    return start(make_send(group_, x, to), nullptr);
+  }
+  Work receive(Tensor x, int from) override {
+    check_contiguous(*this, "receive", x);
+    check_peer(*this, "receive", from);
+    return start(make_receive(group_, x, from), nullptr);
+  }
+
+  void wait(Work work) override {
+    if (work.ticket == 0) return;
+    const auto found = pending_.find(work.ticket);
+    KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not under way",
+                   name_, work.ticket);
+    thread_.wait(*found->second);
+    pending_.erase(found);
+  }
+  void barrier() override { wait(start(make_barrier(group_), this)); }
+
+  CommunicationTimes times() const override { return thread_.read(times_); }
+
+ private:
+  Work start(std::shared_ptr<Operation> operation, const void* lane) {
+    pending_.emplace(++tickets_, operation);
+    thread_.submit(std::move(operation), lane, times_);
+    return {tickets_};
+  }
+
+  std::string name_;
+  ProgressThread& thread_;
+  MpiGroup group_;
+  CommunicationTimes times_;
+  std::int64_t tickets_ = 0;
+  std::map<std::int64_t, std::shared_ptr<Operation>> pending_;
+};
+
+class MpiWorld : public World {
+ public:
+  MpiWorld() : exceptions_(std::uncaught_exceptions()) {
+    thread_.run([this] { initialize(); });
+    const int launched = launched_ranks();
+    if (launched > 1 && size_ == 1)
+      user_error(
+          "the launcher started {} processes, but each of them finds itself alone in MPI: use the "
+          "mpirun of the MPI this binary was built with, or srun --mpi=pmix",
+          launched);
+  }
+
+  ~MpiWorld() override {
+    // Peers of a rank that failed may never come to MPI_Finalize, which waits for all.
+    if (std::uncaught_exceptions() > exceptions_) return;
+    try {
+      thread_.run([] { MPI_Finalize(); });
+    } catch (const Failure&) {  // frozen: as above
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int local_rank() const override { return local_rank_; }
+  int local_size() const override { return local_size_; }
+
+  std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
+    MpiGroup group;
+    thread_.run([&] {
+      check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, key, &group.comm), "MPI_Comm_split");
+      MPI_Comm_rank(group.comm, &group.rank);
+      MPI_Comm_size(group.comm, &group.size);
+    });
+    if (group.size == 1) return std::make_unique<LocalCommunicator>(name);
+    return std::make_unique<MpiCommunicator>(name, thread_, std::move(group));
+  }
+
+ private:
+  void initialize() {
+    int running = 0, provided = 0;
+    MPI_Initialized(&running);
+    KINTSUGI_CHECK(!running, "a process has one MPI world");
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+    if (provided < MPI_THREAD_FUNNELED) failure("this MPI cannot be used from a thread");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    MPI_Comm node = MPI_COMM_NULL;
+    check_mpi(
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
+        "MPI_Comm_split_type");
+    MPI_Comm_rank(node, &local_rank_);
+    MPI_Comm_size(node, &local_size_);
+    MPI_Comm_free(&node);
+  }
+
+  int exceptions_;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  ProgressThread thread_;
+};
+
+}  // namespace
+
+bool started_by_mpi() { return launched_ranks() != 1; }
+
+std::unique_ptr<World> make_mpi_world() { return std::make_unique<MpiWorld>(); }
+
+}  // namespace kintsugi
