@@ -107,6 +107,33 @@ void FileWriter::close() {
     failure("cannot close {}: {}", path_.string(), reason());
 }
 
+PlacedWriter::PlacedWriter(const std::filesystem::path& path) : path_(path) {
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor_ < 0) failure("cannot open {}: {}", path.string(), reason());
+}
+
+PlacedWriter::~PlacedWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void PlacedWriter::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(descriptor_, next, bytes, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) failure("cannot write {}: {}", path_.string(), reason());
+    next += written;
+    offset += static_cast<std::uint64_t>(written);
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+void PlacedWriter::close() {
+  if (::fsync(descriptor_) != 0) failure("cannot sync {}: {}", path_.string(), reason());
+  if (::close(std::exchange(descriptor_, -1)) != 0)
+    failure("cannot close {}: {}", path_.string(), reason());
+}
+
 DirectoryLock::DirectoryLock(const std::filesystem::path& path) {
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor_ < 0) failure("cannot open {}: {}", path.string(), reason());

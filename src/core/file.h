@@ -52,6 +52,22 @@ class FileWriter {
   int descriptor_ = -1;
 };
 
+// A file of known size that several processes fill, each its own places.
+class PlacedWriter {
+ public:
+  explicit PlacedWriter(const std::filesystem::path& path);  // which exists
+  ~PlacedWriter();
+  PlacedWriter(const PlacedWriter&) = delete;
+  PlacedWriter& operator=(const PlacedWriter&) = delete;
+
+  void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
+  void close();  // fsync and close; throws when either fails
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
 // Holds a directory for this process; the system lets go of it when the process dies. File systems
 // that know no locks are used without, with a warning.
 class DirectoryLock {

@@ -36,34 +36,16 @@ void on_all_cores(std::int64_t n, const F& f) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Writes host values into elements [offset, offset + n) of the flat weights and, where there is
-// one, of the master copy.
-class Sink {
- public:
-  Sink(Backend& backend, const ParameterStore& store, Tensor master)
-      : backend_(backend), weights_(store.weights()), master_(master) {}
-
-  void put(std::int64_t offset, const std::vector<double>& values) {
-    put_into(weights_, offset, values);
-    if (master_ && master_.data() != weights_.data()) put_into(master_, offset, values);
-  }
-
- private:
-  void put_into(const Tensor& flat, std::int64_t offset, const std::vector<double>& values) {
-    const auto n = static_cast<std::int64_t>(values.size());
-    buffer_.resize(values.size() * size_of(flat.dtype()));
-    visit_float(flat.dtype(), [&]<class T>() {
-      T* out = reinterpret_cast<T*>(buffer_.data());
-      for (std::size_t i = 0; i < values.size(); ++i)
-        out[i] = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
-    });
-    backend_.upload(flat.rows(offset, n), buffer_.data());
-  }
-
-  Backend& backend_;
-  Tensor weights_, master_;
-  std::vector<std::byte> buffer_;
-};
+void upload_rounded(Backend& backend, const Tensor& to, std::span<const double> values,
+                    std::vector<std::byte>& buffer) {
+  buffer.resize(to.bytes());
+  visit_float(to.dtype(), [&]<class T>() {
+    T* out = reinterpret_cast<T*>(buffer.data());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      out[i] = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
+  });
+  backend.upload(to, buffer.data());
+}
 
 // The name in the file: as it is, or with GPT-2's and BLOOM's prefix left out as files on the hub
 // do.
@@ -75,11 +57,12 @@ SafetensorsModel::Location locate(const SafetensorsModel& source, const std::str
 }
 
 void check_tensor(const SafetensorsModel::Location& found, const Parameter& parameter,
-                  const std::string& where) {
+                  const std::string& prefix, const std::string& where) {
   if (!found)
     user_error(
-        "{} has no tensor {}: it is not a model of this configuration, or a part of it is missing",
-        where, parameter.name);
+        "{} has no tensor {}{}: it is not a model of this configuration, or a part of it is "
+        "missing",
+        where, prefix, parameter.name);
   bool same = found.entry->shape.size() == static_cast<std::size_t>(parameter.shape.rank());
   for (int i = 0; same && i < parameter.shape.rank(); ++i)
     same = found.entry->shape[static_cast<std::size_t>(i)] == parameter.shape[i];
@@ -95,56 +78,67 @@ void check_tensor(const SafetensorsModel::Location& found, const Parameter& para
 
 }  // namespace
 
-void initialize_parameters(Backend& backend, const ParameterStore& store, Tensor master,
-                           std::uint64_t seed) {
-  Sink sink(backend, store, master);
-  backend.fill(store.weights(), 0.0);
-  if (master && master.data() != store.weights().data()) backend.fill(master, 0.0);
+void FreshParameters::read(const Parameter& parameter, std::int64_t first,
+                           std::span<double> values) const {
+  std::fill(values.begin(), values.end(), parameter.init == InitKind::Ones ? 1.0 : 0.0);
+  if (parameter.init != InitKind::Normal) return;
+  const std::uint64_t key = derive_key(seed_, hash64(parameter.name));
+  on_all_cores(static_cast<std::int64_t>(values.size()), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      values[static_cast<std::size_t>(i)] = parameter.init_std * standard_normal(key, first + i);
+  });
+}
+
+StoredParameters::StoredParameters(const SafetensorsModel& files, const ParameterSet& set,
+                                   std::string prefix)
+    : files_(&files), prefix_(std::move(prefix)) {
+  const std::string where = files.files().front().path().parent_path().string();
+  for (const Parameter& parameter : set.parameters())  // before anything is written
+    check_tensor(locate(files, prefix_ + parameter.name), parameter, prefix_, where);
+}
+
+void StoredParameters::read(const Parameter& parameter, std::int64_t first,
+                            std::span<double> values) const {
+  const auto found = locate(*files_, prefix_ + parameter.name);
+  const std::span<const std::byte> bytes = found.bytes();
+  visit_float(*found.entry->dtype, [&]<class T>() {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      T value;  // the file promises no alignment
+      std::memcpy(&value, bytes.data() + (static_cast<std::size_t>(first) + i) * sizeof(T),
+                  sizeof(T));
+      values[i] = static_cast<double>(static_cast<Accumulator<T>>(value));
+    }
+  });
+}
+
+void fill_from(const ParameterSource& source, Backend& backend, Tensor destination,
+               const ParameterSet& set, std::int64_t begin, std::int64_t end) {
+  KINTSUGI_CHECK(destination.elements() == end - begin, "{} elements for [{}, {})",
+                 destination.elements(), begin, end);
+  backend.fill(destination, 0.0);
   std::vector<double> values;
-  for (const Parameter& parameter : store.set().parameters()) {
-    const std::uint64_t key = derive_key(seed, hash64(parameter.name));
-    const std::int64_t n = parameter.shape.elements();
-    for (std::int64_t first = 0; first < n; first += kChunk) {
-      values.assign(static_cast<std::size_t>(std::min(kChunk, n - first)),
-                    parameter.init == InitKind::Ones ? 1.0 : 0.0);
-      if (parameter.init == InitKind::Normal)
-        on_all_cores(static_cast<std::int64_t>(values.size()),
-                     [&](std::int64_t begin, std::int64_t end) {
-                       for (std::int64_t i = begin; i < end; ++i)
-                         values[static_cast<std::size_t>(i)] =
-                             parameter.init_std * standard_normal(key, first + i);
-                     });
-      sink.put(parameter.offset + first, values);
+  std::vector<std::byte> buffer;
+  for (const Parameter& parameter : set.parameters()) {
+    const std::int64_t stop = std::min(end, parameter.offset + parameter.shape.elements());
+    for (std::int64_t at = std::max(begin, parameter.offset); at < stop; at += kChunk) {
+      values.resize(static_cast<std::size_t>(std::min(kChunk, stop - at)));
+      source.read(parameter, at - parameter.offset, values);
+      upload_rounded(backend,
+                     destination.rows(at - begin, static_cast<std::int64_t>(values.size())), values,
+                     buffer);
     }
   }
 }
 
-void load_parameters(Backend& backend, const ParameterStore& store, Tensor master,
-                     const SafetensorsModel& source) {
-  const std::string where = source.files().front().path().parent_path().string();
-  for (const Parameter& parameter :
-       store.set().parameters())  // everything is checked before anything is written
-    check_tensor(locate(source, parameter.name), parameter, where);
+void initialize_parameters(Backend& backend, const ParameterStore& store, std::uint64_t seed) {
+  fill_from(FreshParameters(seed), backend, store.weights(), store.set(), 0,
+            store.set().buffer_elements());
+}
 
-  Sink sink(backend, store, master);
-  std::vector<double> values;
-  for (const Parameter& parameter : store.set().parameters()) {
-    const auto found = locate(source, parameter.name);
-    const std::span<const std::byte> bytes = found.bytes();
-    const std::int64_t n = parameter.shape.elements();
-    for (std::int64_t first = 0; first < n; first += kChunk) {
-      values.resize(static_cast<std::size_t>(std::min(kChunk, n - first)));
-      visit_float(*found.entry->dtype, [&]<class T>() {
-        for (std::size_t i = 0; i < values.size(); ++i) {
-          T value;  // the file promises no alignment
-          std::memcpy(&value, bytes.data() + (static_cast<std::size_t>(first) + i) * sizeof(T),
-                      sizeof(T));
-          values[i] = static_cast<double>(static_cast<Accumulator<T>>(value));
-        }
-      });
-      sink.put(parameter.offset + first, values);
-    }
-  }
+void load_parameters(Backend& backend, const ParameterStore& store,
+                     const SafetensorsModel& source) {
+  fill_from(StoredParameters(source, store.set()), backend, store.weights(), store.set(), 0,
+            store.set().buffer_elements());
 }
 
 }  // namespace kintsugi

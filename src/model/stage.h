@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/block.h"
+#include "model/bucket_hooks.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
 
@@ -24,8 +25,9 @@ struct StageOptions {
 // when it is built.
 class Stage {
  public:
+  // `hooks`, if any, are told which buckets are in use; without, all are always there.
   Stage(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
-        const StageOptions& options);
+        const StageOptions& options, BucketHooks* hooks = nullptr);
 
   // Writes constant tables to the device. Apart from construction, so that a stage can be built for
   // its memory plan alone.
@@ -46,11 +48,21 @@ class Stage {
   Tensor all_logits(const MicroBatch& batch);
 
  private:
-  // From token ids to the last block's output.
+  // From token ids to the last block's output. The embedding's bucket stays if it is tied to the
+  // head.
   Tensor forward_blocks(const MicroBatch& batch, std::vector<KvCache>* caches);
+  int head_bucket() const { return static_cast<int>(config_.layers) + 1; }
+  // The head's weights while something runs.
+  template <class F>
+  void with_head(const F& run);
+  template <class F>
+  void told(const F& tell) const {
+    if (hooks_ != nullptr) tell(*hooks_);
+  }
   BlockStash stash(std::size_t layer, const MicroBatch& batch) const;
 
   Backend* backend_;
+  BucketHooks* hooks_;
   ModelConfig config_;
   StageOptions options_;
   PositionTables tables_;

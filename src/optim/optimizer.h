@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/parameter_set.h"
+#include "parallel/sharding.h"
 
 namespace kintsugi {
 
@@ -20,36 +20,38 @@ struct AdamWSettings {
   std::uint64_t seed = 0;            // of that rounding
 };
 
-// AdamW over the flat buffers: fp32 master weights and moments beside 16-bit weights, in place for
-// fp32 and fp64.
+// AdamW over what this rank owns of each bucket: fp32 master weights and moments beside 16-bit
+// weights, in place for fp32 and fp64.
 class Optimizer {
  public:
-  Optimizer(Backend& backend, Arena& arena, const ParameterStore& store,
-            const AdamWSettings& settings);
+  Optimizer(Backend& backend, Arena& arena, Sharding& sharding, const AdamWSettings& settings);
 
-  void zero_state();  // moments; the master copy is written with the weights
-  // All of them, once; and at the start of a step those that its first micro-batch adds to.
-  void zero_all_gradients();
-  void zero_added_gradients();
-  // Clips and applies the gradients, which were scaled by 1 / unscale. `step` counts from 1. If the
-  // gradient norm is not finite, nothing changes.
+  void zero_state();  // master copy and moments
+  // Clips and applies the gradients, which were scaled by 1 / unscale, and lets the others know.
+  // `step` counts from 1. If the gradient norm is not finite, nothing changes.
   void step(std::int64_t step, double lr, double unscale);
   // The squared norm of the gradients before `unscale`: (1), on the device.
   Tensor squared_norm() const { return squared_norm_; }
 
-  Tensor master() const { return master_; }  // the weights themselves when they need no copy
-  bool has_master() const { return master_.data() != store_->weights().data(); }
-  Tensor moment1() const { return moment1_; }
-  Tensor moment2() const { return moment2_; }
+  // Of a bucket, what this rank owns.
+  Tensor master(int bucket) const;  // the weights themselves when they need no copy
+  Tensor moment1(int bucket) const { return owned(moment1_, bucket); }
+  Tensor moment2(int bucket) const { return owned(moment2_, bucket); }
+  bool has_master() const { return static_cast<bool>(master_); }
 
  private:
+  Tensor owned(const Tensor& flat, int bucket) const;
+  // The part of a bucket between two places of the set's numbering.
+  void update(int bucket, std::int64_t begin, std::int64_t end, const AdamWOptions& options);
+
   Backend* backend_;
-  const ParameterStore* store_;
+  Sharding* sharding_;
   AdamWSettings settings_;
-  Tensor master_;             // (buffer_elements), accumulator precision
-  Tensor moment1_, moment2_;  // (buffer_elements), accumulator precision or bf16
-  std::vector<std::pair<std::int64_t, std::int64_t>> added_;  // what zero_added_gradients clears
-  Tensor squared_norm_, scale_;                               // (1)
+  std::vector<std::int64_t> offsets_;  // of each bucket in the buffers
+  Tensor master_;                      // what is owned, accumulator precision; empty: the weights
+  Tensor moment1_, moment2_;           // accumulator precision or bf16
+  std::vector<Tensor> gradient_pieces_;
+  Tensor squared_norm_, scale_;  // (1)
 };
 
 }  // namespace kintsugi

@@ -88,7 +88,7 @@ LanguageModel::LanguageModel(Backend& backend, const std::filesystem::path& dire
       set_(config_),
       arena_(backend),
       store_(set_, arena_, precision, false) {
-  load_parameters(backend, store_, Tensor(), SafetensorsModel(directory));
+  load_parameters(backend, store_, SafetensorsModel(directory));
 }
 
 void LanguageModel::check_tokens(std::span<const std::int32_t> tokens, std::int64_t length) const {

@@ -366,14 +366,28 @@ std::string header_text(const std::vector<SafetensorsWriter::Announced>& tensors
 
 }  // namespace
 
+SafetensorsWriter::Plan SafetensorsWriter::plan(const std::vector<Announced>& tensors,
+                                                const std::string& path,
+                                                const SafetensorsMetadata& metadata) {
+  const std::string text = header_text(tensors, metadata, path);
+  const std::uint64_t length = text.size();
+  Plan plan;
+  plan.header.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  plan.header += text;
+  plan.bytes = plan.header.size();
+  for (const Announced& tensor : tensors) {
+    plan.offsets.push_back(plan.bytes);
+    plan.bytes += bytes_of(tensor);
+  }
+  return plan;
+}
+
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      std::vector<Announced> tensors,
                                      const SafetensorsMetadata& metadata)
     : path_(path), tensors_(std::move(tensors)), file_(path) {
-  const std::string text = header_text(tensors_, metadata, path.string());
-  const std::uint64_t length = text.size();
-  write(&length, sizeof length);
-  write(text.data(), text.size());
+  const std::string header = plan(tensors_, path.string(), metadata).header;
+  write(header.data(), header.size());
 }
 
 void SafetensorsWriter::write(const void* data, std::size_t bytes) {

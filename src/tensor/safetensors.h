@@ -103,6 +103,16 @@ class SafetensorsWriter {
     std::uint64_t hash;   // hash64 of the whole file
   };
 
+  // What such a file begins with, length included, and where each tensor's bytes lie behind it: for
+  // those who fill a file in another order.
+  struct Plan {
+    std::string header;
+    std::vector<std::uint64_t> offsets;  // of each tensor, from the start of the file
+    std::uint64_t bytes = 0;             // of the whole file
+  };
+  static Plan plan(const std::vector<Announced>& tensors, const std::string& path,
+                   const SafetensorsMetadata& metadata = {{"format", "pt"}});
+
   SafetensorsWriter(const std::filesystem::path& path, std::vector<Announced> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 

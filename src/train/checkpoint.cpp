@@ -6,15 +6,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "comm/exchange.h"
 #include "core/file.h"
-#include "core/hash.h"
 #include "core/log.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
+#include "train/checkpoint_files.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -22,107 +23,56 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One tensor to store: its public name and where its elements lie on the device.
-struct Item {
-  std::string name;
-  Tensor tensor;
+const char* const kOptimizerFolder = "optimizer/";
+
+// One kind of tensor per parameter: its prefix, and what this rank holds of it.
+struct Kind {
+  std::string folder, prefix;
+  DType dtype;
+  std::function<Tensor(int bucket)> owned;
 };
 
-// Collects files of a checkpoint under construction and their hashes.
-class DirectoryWriter {
- public:
-  explicit DirectoryWriter(fs::path directory) : directory_(std::move(directory)) {
-    std::error_code error;
-    fs::remove_all(directory_, error);
-    fs::create_directories(directory_, error);
-    if (error) failure("cannot create {}: {}", directory_.string(), error.message());
-  }
-
-  void text(const std::string& name, const std::string& content) {
-    FileWriter writer(directory_ / name);
-    writer.write(content.data(), content.size());
-    writer.close();
-    hashes_[name] = hex64(hash64(content));
-  }
-
-  // Tensors in files of at most max_bytes: stem.safetensors, or stem-0000i-of-0000n.safetensors
-  // with an index.
-  void tensors(Backend& backend, const std::string& folder, const std::string& stem,
-               const std::vector<Item>& items, std::uint64_t max_bytes) {
-    std::vector<std::vector<Item>> shards(1);
-    std::uint64_t in_shard = 0, total = 0;
-    for (const Item& item : items) {
-      if (!shards.back().empty() && in_shard + item.tensor.bytes() > max_bytes) {
-        shards.emplace_back();
-        in_shard = 0;
-      }
-      shards.back().push_back(item);
-      in_shard += item.tensor.bytes();
-      total += item.tensor.bytes();
-    }
-    Json weight_map = Json::object();
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-      const std::string file = shards.size() == 1 ? fmt::format("{}.safetensors", stem)
-                                                  : fmt::format("{}-{:05}-of-{:05}.safetensors",
-                                                                stem, i + 1, shards.size());
-      shard(backend, folder + file, shards[i]);
-      for (const Item& item : shards[i]) weight_map[item.name] = file;
-    }
-    if (shards.size() > 1)
-      text(folder + stem + ".safetensors.index.json",
-           Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n");
-  }
-
-  void folder(const std::string& name) {
-    std::error_code error;
-    fs::create_directories(directory_ / name, error);
-    if (error) failure("cannot create {}: {}", (directory_ / name).string(), error.message());
-  }
-
-  void finish() {
-    text("checksums.json", Json{{"algorithm", "xxh3-64"}, {"files", hashes_}}.dump(2) + "\n");
-    for (const auto& entry : fs::directory_iterator(directory_))
-      if (entry.is_directory()) sync_directory(entry.path());
-    sync_directory(directory_);
-  }
-
- private:
-  void shard(Backend& backend, const std::string& name, const std::vector<Item>& items) {
-    std::vector<SafetensorsWriter::Announced> announced;
-    for (const Item& item : items)
-      announced.push_back({item.name, item.tensor.dtype(), item.tensor.shape()});
-    SafetensorsWriter writer(directory_ / name, std::move(announced));
-    for (const Item& item : items) {
-      host_.resize(item.tensor.bytes());
-      backend.download(host_.data(), item.tensor);
-      writer.append(item.name, host_.data(), host_.size());
-    }
-    hashes_[name] = hex64(writer.finish().hash);
-  }
-
-  fs::path directory_;
-  std::map<std::string, std::string> hashes_;
-  std::vector<std::byte> host_;
-};
-
-// A flat buffer's tensors, each under prefix + public name.
-void append_items(std::vector<Item>& items, const ParameterSet& set, const Tensor& flat,
-                  const std::string& prefix) {
-  for (const Parameter& parameter : set.parameters()) {
-    const std::int64_t n = parameter.shape.elements();
-    items.push_back(
-        {prefix + parameter.name, flat.rows(parameter.offset, n).view(parameter.shape)});
-  }
+std::vector<Kind> kinds_of(Engine& engine) {
+  const Sharding& sharding = engine.sharding();
+  const Optimizer& optimizer = engine.optimizer();
+  std::vector<Kind> kinds;
+  const auto add = [&](const std::string& folder, const std::string& prefix, auto owned) {
+    kinds.push_back({folder, prefix, owned(0).dtype(), owned});
+  };
+  add("", "", [&](int bucket) { return sharding.owned_weights(bucket); });
+  if (optimizer.has_master())
+    add(kOptimizerFolder, "master.", [&](int bucket) { return optimizer.master(bucket); });
+  add(kOptimizerFolder, "exp_avg.", [&](int bucket) { return optimizer.moment1(bucket); });
+  add(kOptimizerFolder, "exp_avg_sq.", [&](int bucket) { return optimizer.moment2(bucket); });
+  return kinds;
 }
 
-std::vector<Item> optimizer_items(Engine& engine) {
-  const Optimizer& optimizer = engine.optimizer();
-  std::vector<Item> items;
-  if (optimizer.has_master())
-    append_items(items, engine.parameters(), optimizer.master(), "master.");
-  append_items(items, engine.parameters(), optimizer.moment1(), "exp_avg.");
-  append_items(items, engine.parameters(), optimizer.moment2(), "exp_avg_sq.");
-  return items;
+void announce(CheckpointWriter& writer, const std::vector<Kind>& kinds, const std::string& folder,
+              const std::string& stem, const ParameterSet& set, std::uint64_t max_bytes) {
+  std::vector<SafetensorsWriter::Announced> tensors;
+  for (const Kind& kind : kinds)
+    if (kind.folder == folder)
+      for (const Parameter& parameter : set.parameters())
+        tensors.push_back({kind.prefix + parameter.name, kind.dtype, parameter.shape});
+  writer.tensors(folder, stem, tensors, max_bytes);
+}
+
+// Each element is written by one rank: its owner, or of several owners each a share.
+void put_share(CheckpointWriter& writer, Engine& engine, const Kind& kind) {
+  const Sharding& sharding = engine.sharding();
+  const Communicator& replica = *sharding.groups().replica;
+  for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket) {
+    const Sharding::Range owned = sharding.owned(bucket);
+    const std::int64_t begin = owned.begin + owned.size() * replica.rank() / replica.size(),
+                       end = owned.begin + owned.size() * (replica.rank() + 1) / replica.size();
+    for (const Parameter& parameter : sharding.set().parameters()) {
+      const std::int64_t from = std::max(begin, parameter.offset),
+                         to = std::min(end, parameter.offset + parameter.shape.elements());
+      if (from < to)
+        writer.put(engine.backend(), kind.folder, kind.prefix + parameter.name,
+                   from - parameter.offset, kind.owned(bucket).rows(from - owned.begin, to - from));
+    }
+  }
 }
 
 std::string state_to_json(const TrainerState& state, DType precision) {
@@ -141,20 +91,27 @@ std::string state_to_json(const TrainerState& state, DType precision) {
          "\n";
 }
 
-void write_contents(DirectoryWriter& writer, Engine& engine, const TrainerState& state,
+void write_contents(const fs::path& directory, Engine& engine, const TrainerState& state,
                     const CheckpointOptions& options) {
+  Communicator& host = *engine.sharding().groups().host;
   const EngineOptions& engine_options = engine.options();
-  writer.text("config.json", write_hf_config(engine_options.model, engine_options.precision));
-  writer.text("generation_config.json", write_hf_generation_config(engine_options.model));
-  for (const Tokenizer::File& file : options.tokenizer) writer.text(file.name, file.content);
-  std::vector<Item> weights;
-  append_items(weights, engine.parameters(), engine.store().weights(), "");
-  writer.tensors(engine.backend(), "", "model", weights, options.max_shard_bytes);
-  writer.folder("optimizer");
-  writer.tensors(engine.backend(), "optimizer/", "optimizer", optimizer_items(engine),
-                 options.max_shard_bytes);
-  writer.text("trainer.json", state_to_json(state, engine_options.precision));
-  writer.finish();
+  const std::vector<Kind> kinds = kinds_of(engine);
+  std::optional<CheckpointWriter> writer;
+  together(host, [&] {
+    writer.emplace(host, directory);
+    writer->text("config.json", write_hf_config(engine_options.model, engine_options.precision));
+    writer->text("generation_config.json", write_hf_generation_config(engine_options.model));
+    for (const Tokenizer::File& file : options.tokenizer) writer->text(file.name, file.content);
+    writer->text("trainer.json", state_to_json(state, engine_options.precision));
+    writer->folder(kOptimizerFolder);
+    announce(*writer, kinds, "", "model", engine.parameters(), options.max_shard_bytes);
+    announce(*writer, kinds, kOptimizerFolder, "optimizer", engine.parameters(),
+             options.max_shard_bytes);
+  });
+  together(host, [&] {
+    for (const Kind& kind : kinds) put_share(*writer, engine, kind);
+  });
+  writer->finish();
 }
 
 void rename_or_fail(const fs::path& from, const fs::path& to) {
@@ -192,6 +149,31 @@ void remove_old(const fs::path& checkpoints, const fs::path& newest, std::int64_
   }
 }
 
+// The finished temporary directory becomes the checkpoint, and `latest` points to it.
+void publish(const fs::path& checkpoints, const std::string& name) {
+  const fs::path target = checkpoints / name, link = checkpoints / ".latest.tmp";
+  const fs::path replaced = checkpoints / fmt::format(".{}.old", name);
+  if (fs::exists(target)) rename_or_fail(target, replaced);  // the same step, saved again
+  rename_or_fail(checkpoints / fmt::format(".{}.tmp", name), target);
+  sync_directory(checkpoints);
+  std::error_code ignored;
+  fs::remove(link, ignored);
+  fs::create_directory_symlink(name, link);
+  rename_or_fail(link, checkpoints / "latest");
+  sync_directory(checkpoints);
+  fs::remove_all(replaced, ignored);
+}
+
+void withdraw(const fs::path& checkpoints, const std::string& name) {
+  const fs::path target = checkpoints / name;
+  const fs::path replaced = checkpoints / fmt::format(".{}.old", name);
+  std::error_code ignored;
+  fs::remove_all(checkpoints / fmt::format(".{}.tmp", name), ignored);
+  fs::remove(checkpoints / ".latest.tmp", ignored);
+  if (!fs::exists(target, ignored) && fs::exists(replaced, ignored))
+    fs::rename(replaced, target, ignored);
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const TrainerState& state,
@@ -199,30 +181,21 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
   const std::string name = fmt::format("step-{:08}", state.step);
   const fs::path target = checkpoints / name,
                  temporary = checkpoints / fmt::format(".{}.tmp", name);
-  const fs::path replaced = checkpoints / fmt::format(".{}.old", name);
-  const fs::path link = checkpoints / ".latest.tmp";
+  engine.sharding().finish_weights();
+  Communicator& host = *engine.sharding().groups().host;
+  const bool first = host.rank() == 0;
   try {
-    DirectoryWriter writer(temporary);
-    write_contents(writer, engine, state, options);
-    if (fs::exists(target)) rename_or_fail(target, replaced);  // the same step, saved again
-    rename_or_fail(temporary, target);
-    sync_directory(checkpoints);
-    std::error_code ignored;
-    fs::remove(link, ignored);
-    fs::create_directory_symlink(name, link);
-    rename_or_fail(link, checkpoints / "latest");
-    sync_directory(checkpoints);
-    fs::remove_all(replaced, ignored);
+    write_contents(temporary, engine, state, options);
+    together(host, [&] {
+      if (first) publish(checkpoints, name);
+    });
   } catch (const std::exception& error) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    fs::remove(link, ignored);
-    if (!fs::exists(target, ignored) && fs::exists(replaced, ignored))
-      fs::rename(replaced, target, ignored);
+    if (first) withdraw(checkpoints, name);
+    host.barrier();
     failure("the checkpoint of step {} was not saved, the ones before it are untouched: {}",
             state.step, error.what());
   }
-  remove_old(checkpoints, target, options.keep);
+  if (first) remove_old(checkpoints, target, options.keep);
   return target;
 }
 
@@ -263,35 +236,6 @@ Json read_json(const fs::path& path) {
   }
 }
 
-void verify_checksums(const fs::path& directory) {
-  const Json checksums = read_json(directory / "checksums.json");
-  if (!checksums.contains("files") || !checksums["files"].is_object())
-    user_error("{} lists no files: the checkpoint is damaged",
-               (directory / "checksums.json").string());
-  for (const auto& [name, expected] : checksums["files"].items()) {
-    const MappedFile file(directory / name);
-    if (!expected.is_string() ||
-        hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
-      user_error(
-          "{} does not match its checksum: it is damaged; delete this checkpoint's directory and "
-          "run again to continue from the one before",
-          (directory / name).string());
-  }
-}
-
-void load_flat(Backend& backend, const ParameterSet& set, const Tensor& flat,
-               const SafetensorsModel& source, const std::string& prefix) {
-  for (const Parameter& parameter : set.parameters()) {
-    const auto found = source.find(prefix + parameter.name);
-    const std::int64_t n = parameter.shape.elements();
-    if (!found || found.entry->dtype != flat.dtype() ||
-        found.bytes().size() != static_cast<std::size_t>(n) * size_of(flat.dtype()))
-      user_error("the checkpoint's optimizer state has no {}{} of type {} and shape {}", prefix,
-                 parameter.name, to_string(flat.dtype()), to_string(parameter.shape));
-    backend.upload(flat.rows(parameter.offset, n), found.bytes().data());
-  }
-}
-
 TrainerState state_from_json(const fs::path& path) {
   const Json json = read_json(path);
   try {
@@ -312,7 +256,8 @@ TrainerState state_from_json(const fs::path& path) {
 }  // namespace
 
 TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
-  verify_checksums(directory);
+  const Sharding& sharding = engine.sharding();
+  verify_checkpoint(*sharding.groups().host, directory);
   const EngineOptions& options = engine.options();
   const ModelConfig saved = read_hf_config(directory / "config.json");
   if (write_hf_config(saved, options.precision) !=
@@ -321,20 +266,21 @@ TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
         "the checkpoint {} holds another model than the configuration: compare its config.json "
         "with `model:`, or choose another run.dir",
         directory.string());
-  Backend& backend = engine.backend();
   const ParameterSet& set = engine.parameters();
   Optimizer& optimizer = engine.optimizer();
   const TrainerState state = state_from_json(directory / "trainer.json");
-  const SafetensorsModel optimizer_state(directory / "optimizer", "optimizer");
-  // Padding between tensors is zero in a fresh run; keep it so.
-  backend.fill(engine.store().weights(), 0.0);
-  if (optimizer.has_master()) backend.fill(optimizer.master(), 0.0);
-  optimizer.zero_state();
-  load_parameters(backend, engine.store(), Tensor(), SafetensorsModel(directory));
+  const SafetensorsModel model(directory), rest(directory / "optimizer", "optimizer");
+  const StoredParameters weights(model, set), first(rest, set, "exp_avg."),
+      second(rest, set, "exp_avg_sq.");
   if (optimizer.has_master())
-    load_flat(backend, set, optimizer.master(), optimizer_state, "master.");
-  load_flat(backend, set, optimizer.moment1(), optimizer_state, "exp_avg.");
-  load_flat(backend, set, optimizer.moment2(), optimizer_state, "exp_avg_sq.");
+    engine.write_weights(weights, StoredParameters(rest, set, "master."));
+  else
+    engine.write_weights(weights, weights);
+  for (int bucket = 0; bucket < static_cast<int>(set.buckets().size()); ++bucket) {
+    const auto [begin, end] = sharding.owned(bucket);
+    fill_from(first, engine.backend(), optimizer.moment1(bucket), set, begin, end);
+    fill_from(second, engine.backend(), optimizer.moment2(bucket), set, begin, end);
+  }
   return state;
 }
 

@@ -7,18 +7,27 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/initialize.h"
 
 namespace kintsugi {
 
 Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options)
+    : Engine(backend, memory, options, DataGroups{}) {}
+
+Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
+               const DataGroups& groups)
     : backend_(&backend),
       options_(options),
       arena_(memory),
       set_(options.model),
-      store_(set_, arena_, options.precision, true),
-      stage_(backend, arena_, store_, options.model, options.stage),
-      optimizer_(backend, arena_, store_, options.adamw) {
+      alone_("alone", &backend),
+      groups_(groups.host != nullptr ? groups : DataGroups{&alone_, &alone_, &alone_}),
+      sharding_(backend, arena_, set_, groups_,
+                {.zero = options.zero,
+                 .precision = options.precision,
+                 .reduce_in_bf16 = options.reduce_in_bf16,
+                 .tied = options.model.tied}),
+      stage_(backend, arena_, sharding_.store(), options.model, options.stage, &sharding_),
+      optimizer_(backend, arena_, sharding_, options.adamw) {
   const std::int64_t tokens = options.stage.sequences * options.stage.length;
   ids_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
   targets_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
@@ -31,7 +40,8 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
 
 void Engine::prepare() {
   stage_.prepare();
-  optimizer_.zero_all_gradients();
+  sharding_.zero_state();
+  optimizer_.zero_state();
   std::vector<std::int32_t> positions(static_cast<std::size_t>(positions_.elements()));
   for (std::size_t i = 0; i < positions.size(); ++i)
     positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(options_.stage.length));
@@ -40,8 +50,19 @@ void Engine::prepare() {
 
 void Engine::initialize(std::uint64_t seed) {
   prepare();
-  initialize_parameters(*backend_, store_, optimizer_.master(), seed);
-  optimizer_.zero_state();
+  const FreshParameters fresh(seed);
+  write_weights(fresh, fresh);
+}
+
+void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master) {
+  for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
+    const Sharding::Range stored = sharding_.stored_weights(bucket),
+                          owned = sharding_.owned(bucket);
+    fill_from(weights, *backend_, sharding_.weights_at(bucket, stored), set_, stored.begin,
+              stored.end);
+    if (optimizer_.has_master())
+      fill_from(master, *backend_, optimizer_.master(bucket), set_, owned.begin, owned.end);
+  }
 }
 
 MicroBatch Engine::upload(const TokenBatch& batch, std::int64_t first, std::int64_t count) {
@@ -79,28 +100,36 @@ double read_scalar(Backend& backend, const Tensor& x) {
 
 }  // namespace
 
+double Engine::summed_over_ranks(double value) {
+  shared_[0] = value;
+  const Tensor host(shared_.data(), DType::F64, {1});
+  groups_.host->wait(groups_.host->all_reduce(host));
+  return shared_[0];
+}
+
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   const std::int64_t length = options_.stage.length, micro = options_.stage.sequences;
   const auto sequences = static_cast<std::int64_t>(batch.ids.size()) / length;
   const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(),
                                      [](std::int32_t target) { return target >= 0; });
-  counted_ = static_cast<double>(std::max<std::ptrdiff_t>(counted, 1));
+  counted_ = std::max(summed_over_ranks(static_cast<double>(counted)), 1.0);
   // Scaled by all tokens first, counted or not, so that passes of every step are the same calls.
-  const auto tokens = static_cast<double>(batch.targets.size());
+  const double tokens = static_cast<double>(batch.targets.size()) * groups_.ranks();
   const double gradient_scale = settings.loss_scale / tokens;
   unscale_ = tokens / counted_ / settings.loss_scale;
-  optimizer_.zero_added_gradients();
   backend_->fill(loss_sum_, 0.0);
   for (std::int64_t first = 0; first < sequences; first += micro) {
     MicroBatch part = upload(batch, first, std::min(micro, sequences - first));
-    part.first = first == 0;
+    const bool last = first + micro >= sequences;
+    part.first = sharding_.begin_micro_batch(first == 0, last);
+    part.first_token += settings.first_sequence * length;
     part.dropout = settings.dropout;
     part.dropout_seed =
         derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
     const auto pass = [&] { stage_.forward_backward(part, gradient_scale, loss_sum_); };
     // Dropout's keys differ from pass to pass; without it, passes of the same size are the same
-    // calls.
-    if (settings.dropout > 0)
+    // calls, as long as no other rank takes part.
+    if (settings.dropout > 0 || groups_.ranks() > 1)
       pass();
     else
       backend_->replay(derive_key(static_cast<std::uint64_t>(part.sequences), part.first,
@@ -111,7 +140,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
 }
 
 StepResult Engine::finish_step() {
-  return {.loss = read_scalar(*backend_, loss_sum_) / counted_,
+  return {.loss = summed_over_ranks(read_scalar(*backend_, loss_sum_)) / counted_,
           .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) * unscale_};
 }
 

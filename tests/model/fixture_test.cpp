@@ -84,7 +84,7 @@ class FixtureModel {
                                 .recompute = c.recompute,
                                 .classifier_chunk = chunk});
     stage_->prepare();
-    load_parameters(*backend_, store_, Tensor(), SafetensorsModel(kData / c.name));
+    load_parameters(*backend_, store_, SafetensorsModel(kData / c.name));
     backend_->fill(store_.gradients(), 0.0);
     loss_sum_ = arena_.allocate(Region::Workspace, "loss", accumulator_of(c.dtype), {1});
     backend_->fill(loss_sum_, 0.0);
@@ -220,7 +220,7 @@ TEST(LoadWeights, ShardedAndHalfPrecisionDirectoriesLoad) {
     const ParameterSet set(read_hf_config(kData / name / "config.json"));
     const ParameterStore store(set, arena, DType::F32, false);
     backend->fill(store.weights(), 0.0);
-    load_parameters(*backend, store, Tensor(), SafetensorsModel(kData / name));
+    load_parameters(*backend, store, SafetensorsModel(kData / name));
     return to_host(*backend, store.weights());
   };
   const auto whole = load("llama");

@@ -40,7 +40,7 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
   constexpr std::int64_t sequences = 2, length = 9, tokens = sequences * length;
   Stage stage(*backend, arena, store, config, {.sequences = sequences, .length = length});
   stage.prepare();
-  initialize_parameters(*backend, store, Tensor(), 7);
+  initialize_parameters(*backend, store, 7);
   backend->fill(store.gradients(), 0.0);
 
   std::vector<std::int32_t> ids(tokens), targets(tokens), positions(tokens), starts(tokens);

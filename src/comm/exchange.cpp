@@ -1,0 +1,50 @@
+#include "comm/exchange.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+std::vector<std::string> gather_texts(Communicator& group, const std::string& mine) {
+  if (group.size() == 1) return {mine};
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::int64_t> lengths(ranks);
+  std::int64_t length = static_cast<std::int64_t>(mine.size());
+  group.wait(group.all_gather(Tensor(lengths.data(), DType::I64, {group.size()}),
+                              Tensor(&length, DType::I64, {1})));
+  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<std::string> texts(ranks);
+  if (longest == 0) return texts;
+  std::string padded = mine, all(static_cast<std::size_t>(longest) * ranks, '\0');
+  padded.resize(static_cast<std::size_t>(longest));
+  group.wait(group.all_gather(Tensor(all.data(), DType::U8, {longest * group.size()}),
+                              Tensor(padded.data(), DType::U8, {longest})));
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    texts[rank] = all.substr(rank * static_cast<std::size_t>(longest),
+                             static_cast<std::size_t>(lengths[rank]));
+  return texts;
+}
+
+void together(Communicator& group, const std::function<void()>& work) {
+  std::string verdict;  // 'U' or 'F' and the message; empty: all is well
+  try {
+    work();
+  } catch (const UserError& error) {
+    verdict = std::string("U") + error.what();
+  } catch (const std::exception& error) {
+    verdict = std::string("F") + error.what();
+  }
+  const std::vector<std::string> verdicts = gather_texts(group, verdict);
+  const auto first = std::find_if(verdicts.begin(), verdicts.end(),
+                                  [](const std::string& text) { return !text.empty(); });
+  if (first == verdicts.end()) return;
+  const std::string message = first->substr(1);
+  const std::string who =
+      group.size() == 1 ? "" : fmt::format("rank {}: ", first - verdicts.begin());
+  if ((*first)[0] == 'U') user_error("{}{}", who, message);
+  failure("{}{}", who, message);
+}
+
+}  // namespace kintsugi

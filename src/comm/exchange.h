@@ -1,0 +1,19 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace kintsugi {
+
+// Every rank's text, by rank. On host memory.
+std::vector<std::string> gather_texts(Communicator& group, const std::string& mine);
+
+// Runs `work` here and waits for the others. If it threw on any rank, every rank throws what the
+// first of them threw, with its rank in front where there is more than one; so that no rank goes on
+// alone.
+void together(Communicator& group, const std::function<void()>& work);
+
+}  // namespace kintsugi

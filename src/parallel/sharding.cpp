@@ -1,0 +1,303 @@
+#include "parallel/sharding.h"
+
+#include <algorithm>
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kLine = 16;  // elements: parts start on whole cache lines
+constexpr std::size_t kInFlight = 2;
+
+std::int64_t part_of(std::int64_t elements, int parts) {
+  if (parts == 1) return elements;
+  const std::int64_t even = (elements + parts - 1) / parts;
+  return (even + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set,
+                   const DataGroups& groups, const ShardingOptions& options)
+    : backend_(&backend),
+      set_(&set),
+      groups_(groups),
+      options_(options),
+      zero_(groups.shard->size() == 1 ? 0 : options.zero),
+      store_(set, options.precision),
+      buckets_(static_cast<int>(set.buckets().size())),
+      gathering_(set.buckets().size()) {
+  KINTSUGI_CHECK(zero_ > 0 || groups.shard->size() == 1, "a shard group of {} without sharding",
+                 groups.shard->size());
+  std::int64_t at = 0, whole = 0;
+  for (const Bucket& bucket : set.buckets()) {
+    parts_.push_back(part_of(bucket.end - bucket.begin, groups.shard->size()));
+    offsets_.push_back(at);
+    whole_offsets_.push_back(whole);
+    at += parts_.back();
+    whole += parts_.back() * groups.shard->size();
+  }
+  offsets_.push_back(at);
+  whole_offsets_.push_back(whole);
+  for (int bucket = 0; bucket < buckets_; ++bucket) {
+    Slot& slot = slot_of(bucket);
+    slot.elements = std::max(slot.elements, parts_[static_cast<std::size_t>(bucket)] *
+                                                static_cast<std::int64_t>(groups.shard->size()));
+  }
+  reductions_.reserve(2 * kInFlight + 1);
+  find_added();
+  place(arena);
+}
+
+void Sharding::place(Arena& arena) {
+  const DType wide = accumulator_of(options_.precision);
+  const std::int64_t whole = whole_offsets_.back(), cut = offsets_.back();
+  const std::int64_t largest = *std::max_element(parts_.begin(), parts_.end());
+  weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, a part",
+                            options_.precision, {zero_ < 3 ? whole : cut});
+  gradients_ = arena.allocate(Region::Gradients, zero_ < 2 ? "gradients" : "gradients, a part",
+                              wide, {zero_ < 2 ? whole : cut});
+  for (Slot& slot : slots_) {
+    if (slot.elements == 0) continue;
+    if (zero_ == 3)
+      slot.weights = arena.allocate(Region::Communication, "gathered weights", options_.precision,
+                                    {slot.elements});
+    if (zero_ >= 2)
+      slot.gradients =
+          arena.allocate(Region::Communication, "gradients of a layer", wide, {slot.elements});
+  }
+  const bool travels = groups_.shard->size() * groups_.replica->size() > 1;
+  if (options_.reduce_in_bf16 && travels && wide == DType::F32) {
+    for (Tensor& wire : wire_)
+      wire = arena.allocate(Region::Communication, "bf16 gradients", DType::BF16,
+                            {largest * groups_.shard->size()});
+    incoming_ = arena.allocate(Region::Communication, "arriving gradients", wide, {largest});
+  }
+  for (int bucket = 0; bucket < buckets_; ++bucket) {
+    const auto b = static_cast<std::size_t>(bucket);
+    const std::int64_t elements = whole_offsets_[b + 1] - whole_offsets_[b];
+    if (zero_ < 3) store_.place_weights(bucket, weights_.rows(whole_offsets_[b], elements));
+    if (zero_ < 2) store_.place_gradients(bucket, gradients_.rows(whole_offsets_[b], elements));
+  }
+}
+
+void Sharding::find_added() {
+  added_.resize(static_cast<std::size_t>(buckets_));
+  for (std::size_t b = 0; b < added_.size(); ++b) {
+    std::int64_t covered = 0;  // by what one product writes
+    const auto add = [&](std::int64_t end) {
+      if (end > covered) added_[b].emplace_back(covered, end);
+    };
+    for (const Parameter& parameter : set_->parameters()) {
+      if (parameter.bucket != static_cast<int>(b) || !parameter.overwritten) continue;
+      const std::int64_t begin = parameter.offset - set_->buckets()[b].begin;
+      add(begin);
+      covered = begin + parameter.shape.elements();
+    }
+    add(whole_offsets_[b + 1] - whole_offsets_[b]);
+  }
+}
+
+void Sharding::zero_state() {
+  backend_->fill(weights_, 0.0);
+  backend_->fill(gradients_, 0.0);
+}
+
+// Neighbouring layers alternate between two slots. Embedding and head take turns in a third, unless
+// they are tied and live together.
+Sharding::Slot& Sharding::slot_of(int bucket) {
+  const bool inner = bucket > 0 && bucket < buckets_ - 1;
+  if (inner) return slots_[static_cast<std::size_t>(bucket % 2)];
+  return slots_[options_.tied && bucket > 0 ? 3 : 2];
+}
+
+// ---- what this rank owns
+
+Sharding::Range Sharding::owned(int bucket) const {
+  const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
+  const std::int64_t part = part_elements(bucket);
+  const std::int64_t begin = std::min(all.end, all.begin + part * groups_.shard->rank());
+  return {begin, std::min(all.end, begin + part)};
+}
+
+Tensor Sharding::part(int bucket, const Tensor& all_parts) const {
+  const std::int64_t part = part_elements(bucket);
+  return all_parts.rows(part * groups_.shard->rank(), part);
+}
+
+Tensor Sharding::owned_weights(int bucket) const { return weights_at(bucket, owned(bucket)); }
+
+Tensor Sharding::owned_gradients(int bucket) const {
+  const auto b = static_cast<std::size_t>(bucket);
+  const Tensor mine = zero_ < 2
+                          ? part(bucket, gradients_.rows(whole_offsets_[b],
+                                                         whole_offsets_[b + 1] - whole_offsets_[b]))
+                          : gradients_.rows(offsets_[b], part_elements(bucket));
+  return mine.rows(0, owned(bucket).size());
+}
+
+std::vector<Tensor> Sharding::owned_gradient_pieces() const {
+  // Whole, or parts side by side: one piece, whose padding is zero.
+  if (groups_.shard->size() == 1 || zero_ >= 2) return {gradients_};
+  std::vector<Tensor> pieces;
+  for (int bucket = 0; bucket < buckets_; ++bucket)
+    if (owned(bucket).size() > 0) pieces.push_back(owned_gradients(bucket));
+  return pieces;
+}
+
+Sharding::Range Sharding::stored_weights(int bucket) const {
+  const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
+  return zero_ < 3 ? Range{all.begin, all.end} : owned(bucket);
+}
+
+Tensor Sharding::weights_at(int bucket, Range range) const {
+  const auto b = static_cast<std::size_t>(bucket);
+  const std::int64_t begin = zero_ < 3 ? whole_offsets_[b] + range.begin - set_->buckets()[b].begin
+                                       : offsets_[b] + range.begin - owned(bucket).begin;
+  return weights_.rows(begin, range.size());
+}
+
+// ---- weights
+
+void Sharding::gather(int bucket) {
+  Slot& slot = slot_of(bucket);
+  if (slot.bucket == bucket || slot.busy) return;
+  const auto b = static_cast<std::size_t>(bucket);
+  slot.bucket = bucket;
+  slot.gathering =
+      groups_.shard->all_gather(slot.weights.rows(0, part_elements(bucket) * groups_.shard->size()),
+                                weights_.rows(offsets_[b], part_elements(bucket)));
+}
+
+void Sharding::need_weights(int bucket, Pass pass) {
+  if (zero_ == 3) {
+    gather(bucket);
+    Slot& slot = slot_of(bucket);
+    KINTSUGI_CHECK(slot.bucket == bucket, "the slot of bucket {} still holds {}", bucket,
+                   slot.bucket);
+    groups_.shard->wait(std::exchange(slot.gathering, {}));
+    slot.busy = true;
+    store_.place_weights(bucket,
+                         slot.weights.rows(0, part_elements(bucket) * groups_.shard->size()));
+    // One layer ahead. The embedding is not needed on the way back, or asks for itself.
+    const int next = pass == Pass::Forward ? bucket + 1 : bucket - 1;
+    if (next > 0 && next < buckets_) gather(next);
+  } else {
+    groups_.shard->wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
+  }
+}
+
+void Sharding::done_with_weights(int bucket) {
+  if (zero_ < 3) return;
+  slot_of(bucket).busy = false;
+  store_.place_weights(bucket, {});
+}
+
+void Sharding::weights_changed() {
+  if (groups_.shard->size() == 1) return;
+  if (zero_ == 3) {
+    for (Slot& slot : slots_) {
+      KINTSUGI_CHECK(!slot.busy, "bucket {} is in use while it changes", slot.bucket);
+      groups_.shard->wait(std::exchange(slot.gathering, {}));
+      slot.bucket = -1;
+    }
+    return;
+  }
+  for (int bucket = 0; bucket < buckets_; ++bucket) {
+    const Tensor whole = store_.bucket_weights(bucket);
+    gathering_[static_cast<std::size_t>(bucket)] =
+        groups_.shard->all_gather(whole, part(bucket, whole));
+  }
+}
+
+void Sharding::finish_weights() {
+  for (Communicator::Work& work : gathering_) groups_.shard->wait(std::exchange(work, {}));
+}
+
+// ---- gradients
+
+bool Sharding::begin_micro_batch(bool first, bool last) {
+  first_ = first;
+  last_ = last;
+  return first || zero_ >= 2;
+}
+
+// What is added to, instead of being written by one product, starts at zero.
+void Sharding::zero_added(int bucket) {
+  const Tensor flat = store_.bucket_gradients(bucket);
+  for (const auto& [begin, end] : added_[static_cast<std::size_t>(bucket)])
+    backend_->fill(flat.rows(begin, end - begin), 0.0);
+}
+
+void Sharding::need_gradients(int bucket) {
+  if (zero_ >= 2) {
+    Slot& slot = slot_of(bucket);
+    finish_reductions_of(slot);
+    store_.place_gradients(bucket,
+                           slot.gradients.rows(0, part_elements(bucket) * groups_.shard->size()));
+  }
+  if (first_ || zero_ >= 2) zero_added(bucket);
+}
+
+void Sharding::done_with_gradients(int bucket) {
+  const bool summed_now = zero_ >= 2 || last_;
+  if (groups_.shard->size() > 1 && summed_now)
+    start_scatter(bucket);
+  else if (groups_.replica->size() > 1 && last_)
+    start_replicate(bucket);
+}
+
+Tensor Sharding::to_wire(const Tensor& x) {
+  if (!wire_[0]) return x;
+  const Tensor wire = wire_[next_wire_].rows(0, x.elements());
+  next_wire_ ^= 1;
+  backend_->copy(wire, x);
+  return wire;
+}
+
+void Sharding::start_scatter(int bucket) {
+  while (reductions_.size() >= kInFlight) finish_oldest();
+  const Tensor sum = to_wire(store_.bucket_gradients(bucket));
+  reductions_.push_back(
+      {bucket, true, first_, last_, sum, groups_.shard->reduce_scatter(part(bucket, sum), sum)});
+}
+
+void Sharding::start_replicate(int bucket) {
+  if (owned(bucket).size() == 0) return;
+  while (reductions_.size() >= kInFlight) finish_oldest();
+  const Tensor sum = to_wire(owned_gradients(bucket));
+  reductions_.push_back({bucket, false, first_, true, sum, groups_.replica->all_reduce(sum)});
+}
+
+void Sharding::finish_oldest() {
+  const Reduction done = reductions_.front();
+  reductions_.erase(reductions_.begin());
+  (done.scattering ? groups_.shard : groups_.replica)->wait(done.work);
+  const Tensor mine = owned_gradients(done.bucket);
+  const std::int64_t n = mine.elements();
+  if (n > 0) {
+    const Tensor sum = done.scattering ? part(done.bucket, done.sum).rows(0, n) : done.sum;
+    const bool add = done.scattering && zero_ >= 2 && !done.first;
+    if (add && sum.dtype() != mine.dtype()) {
+      backend_->copy(incoming_.rows(0, n), sum);
+      backend_->add(mine, incoming_.rows(0, n));
+    } else if (add) {
+      backend_->add(mine, sum);
+    } else if (sum.data() != mine.data()) {
+      backend_->copy(mine, sum);
+    }
+  }
+  if (done.scattering && done.last && groups_.replica->size() > 1) start_replicate(done.bucket);
+}
+
+void Sharding::finish_reductions_of(const Slot& slot) {
+  while (std::any_of(reductions_.begin(), reductions_.end(), [&](const Reduction& reduction) {
+    return reduction.scattering && &slot_of(reduction.bucket) == &slot;
+  }))
+    finish_oldest();
+}
+
+void Sharding::finish_gradients() {
+  while (!reductions_.empty()) finish_oldest();
+}
+
+}  // namespace kintsugi

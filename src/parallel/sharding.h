@@ -1,0 +1,139 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "comm/communicator.h"
+#include "model/bucket_hooks.h"
+#include "model/parameter_set.h"
+
+namespace kintsugi {
+
+// The ranks that train the same parameters on different data. Each block of `shard` ranks holds one
+// copy of what is sharded, cut into shard.size() parts; `replica` joins the owners of the same
+// part.
+struct DataGroups {
+  Communicator* shard = nullptr;
+  Communicator* replica = nullptr;
+  Communicator* host = nullptr;  // all of them, for numbers in host memory
+
+  int ranks() const { return host->size(); }
+};
+
+struct ShardingOptions {
+  // What is cut among the ranks of a shard group. 0: nothing; 1: the optimizer's state; 2: and the
+  // gradients; 3: and the weights.
+  int zero = 0;
+  DType precision = DType::F32;
+  bool reduce_in_bf16 = false;  // gradients travel in half the bytes; sums round to bf16
+  bool tied = false;            // the head reads the embedding's bucket, too
+};
+
+// Weights and gradients of a rank, one mechanism for ZeRO 0 to 3 and hybrids: the stages differ in
+// what is cut and for how long a bucket is whole.
+//
+// A bucket is cut into equal parts of whole cache lines, the last one padded. Sums of gradients
+// travel while earlier layers compute; weights are gathered one layer ahead and dropped behind.
+class Sharding final : public BucketHooks {
+ public:
+  Sharding(Backend& backend, Arena& arena, const ParameterSet& set, const DataGroups& groups,
+           const ShardingOptions& options);
+
+  const ParameterStore& store() const { return store_; }
+  const ParameterSet& set() const { return *set_; }
+  const DataGroups& groups() const { return groups_; }
+  int zero() const { return zero_; }
+
+  // The elements [begin, end) of the set's numbering that this rank updates; may be empty.
+  struct Range {
+    std::int64_t begin = 0, end = 0;
+    std::int64_t size() const { return end - begin; }
+  };
+  Range owned(int bucket) const;
+  std::int64_t part_elements(int bucket) const { return parts_[static_cast<std::size_t>(bucket)]; }
+  Tensor owned_weights(int bucket) const;    // (owned size), in the run's precision
+  Tensor owned_gradients(int bucket) const;  // (owned size), in accumulator precision
+  // All owned gradients, in as few pieces as they lie in.
+  std::vector<Tensor> owned_gradient_pieces() const;
+
+  // All memory of this kind, whole buckets or parts of them, one after the other.
+  Tensor weights() const { return weights_; }
+  Tensor gradients() const { return gradients_; }
+  // Where the elements `range` of a bucket lie that are stored here: the owned ones, or all.
+  Range stored_weights(int bucket) const;
+  Tensor weights_at(int bucket, Range range) const;
+
+  // Everything at zero, padding too, which nobody writes later.
+  void zero_state();
+
+  // Returns whether this micro-batch's gradients replace what is there instead of adding to it.
+  bool begin_micro_batch(bool first, bool last);
+  // After the last one: owned gradients are the sums over all data ranks.
+  void finish_gradients();
+  // After owned weights changed: everybody's copies follow, bucket by bucket when they are needed.
+  void weights_changed();
+  // Waits for weights that are still on their way.
+  void finish_weights();
+
+  void need_weights(int bucket, Pass pass) override;
+  void done_with_weights(int bucket) override;
+  void need_gradients(int bucket) override;
+  void done_with_gradients(int bucket) override;
+
+ private:
+  // Memory in which one bucket at a time is whole.
+  struct Slot {
+    std::int64_t elements = 0;
+    Tensor weights, gradients;
+    int bucket = -1;  // whose weights are in it, or on their way
+    bool busy = false;
+    Communicator::Work gathering;
+  };
+  // A bucket's gradients on their way: summed into the owner's part, then over the replicas.
+  struct Reduction {
+    int bucket = 0;
+    bool scattering = false;           // within the shard group; else over the replicas
+    bool first = false, last = false;  // of the micro-batch it belongs to
+    Tensor sum;                        // what travels
+    Communicator::Work work;
+  };
+
+  void place(Arena& arena);
+  void find_added();
+  Slot& slot_of(int bucket);
+  Tensor part(int bucket, const Tensor& all_parts) const;  // this rank's piece of a row of parts
+  void gather(int bucket);
+  void zero_added(int bucket);
+  Tensor to_wire(const Tensor& x);
+  void start_scatter(int bucket);
+  void start_replicate(int bucket);
+  void finish_oldest();
+  void finish_reductions_of(const Slot& slot);
+
+  Backend* backend_;
+  const ParameterSet* set_;
+  DataGroups groups_;
+  ShardingOptions options_;
+  int zero_;
+  ParameterStore store_;
+  int buckets_;
+  std::vector<std::int64_t> parts_;    // elements of a part, by bucket
+  std::vector<std::int64_t> offsets_;  // of a bucket's part in a row of all parts
+  Tensor weights_;                     // whole buckets (zero < 3) or parts
+  Tensor gradients_;                   // whole buckets (zero < 2) or parts
+  std::vector<std::int64_t> whole_offsets_;
+  std::array<Slot, 4> slots_;
+  Tensor incoming_;             // (largest part): a sum that is widened before it is added
+  std::array<Tensor, 2> wire_;  // (largest bucket), bf16
+  std::size_t next_wire_ = 0;
+  std::vector<Reduction> reductions_;  // oldest first; a few at most
+  // By bucket, elements [begin, end) whose gradients are added to, and the padding between.
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> added_;
+  std::vector<Communicator::Work> gathering_;  // weights on their way after a step (zero 1, 2)
+  bool first_ = true, last_ = true;
+};
+
+}  // namespace kintsugi

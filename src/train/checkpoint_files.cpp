@@ -1,0 +1,185 @@
+#include "train/checkpoint_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "comm/exchange.h"
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::uint64_t bytes_of(const SafetensorsWriter::Announced& tensor) {
+  return static_cast<std::uint64_t>(tensor.shape.elements()) * size_of(tensor.dtype);
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(Communicator& group, fs::path directory)
+    : group_(group), directory_(std::move(directory)) {
+  if (!is_first()) return;
+  std::error_code error;
+  fs::remove_all(directory_, error);
+  fs::create_directories(directory_, error);
+  if (error) failure("cannot create {}: {}", directory_.string(), error.message());
+}
+
+void CheckpointWriter::text(const std::string& name, const std::string& content) {
+  if (!is_first()) return;
+  FileWriter writer(directory_ / name);
+  writer.write(content.data(), content.size());
+  writer.close();
+  hashes_[name] = hex64(hash64(content));
+}
+
+void CheckpointWriter::folder(const std::string& name) {
+  if (!is_first()) return;
+  std::error_code error;
+  fs::create_directories(directory_ / name, error);
+  if (error) failure("cannot create {}: {}", (directory_ / name).string(), error.message());
+}
+
+void CheckpointWriter::tensors(const std::string& folder, const std::string& stem,
+                               const std::vector<SafetensorsWriter::Announced>& tensors,
+                               std::uint64_t max_bytes) {
+  std::vector<std::vector<SafetensorsWriter::Announced>> files(1);
+  std::uint64_t in_file = 0, total = 0;
+  for (const auto& tensor : tensors) {
+    if (!files.back().empty() && in_file + bytes_of(tensor) > max_bytes) {
+      files.emplace_back();
+      in_file = 0;
+    }
+    files.back().push_back(tensor);
+    in_file += bytes_of(tensor);
+    total += bytes_of(tensor);
+  }
+  Json weight_map = Json::object();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string file =
+        files.size() == 1 ? fmt::format("{}.safetensors", stem)
+                          : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, files.size());
+    const auto plan = SafetensorsWriter::plan(files[i], file);
+    for (std::size_t t = 0; t < files[i].size(); ++t) {
+      places_[folder + files[i][t].name] = {folder + file, plan.offsets[t], files[i][t].dtype};
+      weight_map[files[i][t].name] = file;
+    }
+    if (is_first()) {
+      FileWriter(directory_ / (folder + file)).close();
+      fs::resize_file(directory_ / (folder + file), plan.bytes);
+      write(folder + file, 0, plan.header.data(), plan.header.size());
+    }
+  }
+  if (files.size() > 1)
+    text(folder + stem + ".safetensors.index.json",
+         Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n");
+}
+
+void CheckpointWriter::write(const std::string& file, std::uint64_t offset, const void* data,
+                             std::size_t bytes) {
+  auto& writer = open_[file];
+  if (!writer) writer = std::make_unique<PlacedWriter>(directory_ / file);
+  writer->write_at(offset, data, bytes);
+  if (runs_.empty() || runs_.back().file != file ||
+      runs_.back().offset + runs_.back().bytes != offset)
+    runs_.push_back({file, offset, 0, std::make_unique<StreamHash>()});
+  runs_.back().hash->update(data, bytes);
+  runs_.back().bytes += bytes;
+}
+
+void CheckpointWriter::put(Backend& backend, const std::string& folder, const std::string& name,
+                           std::int64_t first, Tensor elements) {
+  const Place& place = places_.at(folder + name);
+  KINTSUGI_CHECK(elements.dtype() == place.dtype, "{} was announced as {}, not {}", name,
+                 to_string(place.dtype), to_string(elements.dtype()));
+  host_.resize(elements.bytes());
+  backend.download(host_.data(), elements);
+  write(place.file, place.offset + static_cast<std::uint64_t>(first) * size_of(place.dtype),
+        host_.data(), host_.size());
+}
+
+void CheckpointWriter::finish() {
+  std::string mine;  // "offset bytes hash file" a line
+  together(group_, [&] {
+    for (auto& [file, writer] : open_) writer->close();
+    for (const Run& run : runs_)
+      mine +=
+          fmt::format("{} {} {} {}\n", run.offset, run.bytes, hex64(run.hash->digest()), run.file);
+  });
+  std::map<std::string, std::map<std::uint64_t, Json>> pieces;
+  for (const std::string& lines : gather_texts(group_, mine)) {
+    std::istringstream stream(lines);
+    std::uint64_t offset = 0, bytes = 0;
+    std::string hash, file;
+    while (stream >> offset >> bytes >> hash && std::getline(stream >> std::ws, file))
+      pieces[file][offset] = Json{offset, bytes, hash};
+  }
+  together(group_, [&] {
+    if (!is_first()) return;
+    Json listed = Json::object();
+    for (const auto& [file, parts] : pieces) {
+      listed[file] = Json::array();
+      for (const auto& [offset, part] : parts) listed[file].push_back(part);
+    }
+    const Json checksums{{"algorithm", "xxh3-64"}, {"files", hashes_}, {"pieces", listed}};
+    text("checksums.json", checksums.dump(2) + "\n");
+    for (const auto& entry : fs::directory_iterator(directory_))
+      if (entry.is_directory()) sync_directory(entry.path());
+    sync_directory(directory_);
+  });
+}
+
+namespace {
+
+[[noreturn]] void damaged(const fs::path& file, const std::string& what) {
+  user_error(
+      "{} {}: it is damaged; delete this checkpoint's directory and run again to continue from the "
+      "one before",
+      file.string(), what);
+}
+
+void check_pieces(Communicator& group, const fs::path& path, const Json& pieces,
+                  std::size_t& turn) {
+  const MappedFile file(path);
+  std::uint64_t end = 0;
+  for (const Json& piece : pieces) {
+    const std::uint64_t offset = piece.at(0), bytes = piece.at(1);
+    if (offset != end || bytes > file.bytes().size() - offset)
+      damaged(path, "is not as long as its checksums say");
+    end = offset + bytes;
+    const bool ours =
+        turn++ % static_cast<std::size_t>(group.size()) == static_cast<std::size_t>(group.rank());
+    if (ours && hex64(hash64(file.bytes().data() + offset, bytes)) != piece.at(2))
+      damaged(path, "does not match its checksum");
+  }
+  if (end != file.bytes().size()) damaged(path, "is not as long as its checksums say");
+}
+
+}  // namespace
+
+void verify_checkpoint(Communicator& group, const fs::path& directory) {
+  together(group, [&] {
+    const fs::path list = directory / "checksums.json";
+    try {
+      const Json checksums = Json::parse(read_text_file(list));
+      std::size_t turn = 0;
+      for (const auto& [name, expected] : checksums.at("files").items()) {
+        const MappedFile file(directory / name);
+        if (hex64(hash64(file.bytes().data(), file.bytes().size())) != expected)
+          damaged(directory / name, "does not match its checksum");
+      }
+      for (const auto& [name, pieces] : checksums.at("pieces").items())
+        check_pieces(group, directory / name, pieces, turn);
+    } catch (const nlohmann::json::exception&) {
+      damaged(list, "is no list of checksums");
+    }
+  });
+}
+
+}  // namespace kintsugi
