@@ -29,6 +29,7 @@ Lifeline::Callbacks callbacks() {
 
 Job::Job() : world_(make_world()), control_(world_->split("control", 0, world_->rank())) {
   if (world_->size() == 1) return;
+  disable_live_line();
   lifeline_ = std::make_unique<Lifeline>(*world_, callbacks());
   if (world_->rank() == 0) return;
   redirect_log([this](LogLevel level, std::string_view message) {

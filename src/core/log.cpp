@@ -28,6 +28,11 @@ std::function<void(LogLevel, std::string_view)>& listener() {
   return function;
 }
 
+bool& live_lines_allowed() {
+  static bool allowed = true;
+  return allowed;
+}
+
 int terminal_columns() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -90,7 +95,11 @@ void log_message(LogLevel level, std::string_view message) {
   }
 }
 
-bool terminal_is_live() { return !listener() && isatty(STDOUT_FILENO) == 1; }
+bool terminal_is_live() {
+  return live_lines_allowed() && !listener() && isatty(STDOUT_FILENO) == 1;
+}
+
+void disable_live_line() { live_lines_allowed() = false; }
 
 void show_live_line(std::string_view line) {
   if (!terminal_is_live()) return;

@@ -35,5 +35,7 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 // output is not one.
 void show_live_line(std::string_view line);
 bool terminal_is_live();
+// Plain lines from now on: launchers give a rank a terminal that nobody looks at.
+void disable_live_line();
 
 }  // namespace kintsugi

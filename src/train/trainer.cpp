@@ -157,19 +157,19 @@ std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
 
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<fs::path> latest = open_directory(resume);
-  engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_), groups_);
-  if (latest) {
-    engine_->prepare();
-    state_ = load_checkpoint(*latest, *engine_);
-    check_same_run();
-    if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
-    last_checkpoint_ = latest->string();
-  } else {
-    engine_->initialize(config_.run.seed);
-    state_.seed = config_.run.seed;
-    state_.data = data_->fingerprint();
-  }
   together(*groups_.host, [&] {
+    engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_), groups_);
+    if (latest) {
+      engine_->prepare();
+      state_ = load_checkpoint(*latest, *engine_);
+      check_same_run();
+      if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
+      last_checkpoint_ = latest->string();
+    } else {
+      engine_->initialize(config_.run.seed);
+      state_.seed = config_.run.seed;
+      state_.data = data_->fingerprint();
+    }
     if (!is_first()) return;
     write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
     open_log_file(directory_ / "log.txt");
