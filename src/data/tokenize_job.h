@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/document_reader.h"
+#include "data/document.h"
 #include "data/tokenize_journal.h"
 #include "data/tokenizer.h"
 
