@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <map>
 
 #include "core/error.h"
 #include "data/path_pattern.h"
@@ -160,6 +161,27 @@ std::vector<TokenShard> open_token_store(const std::string& name) {
   std::vector<TokenShard> text;
   text.push_back(open_text_file(path));
   return text;
+}
+
+std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(
+    const std::vector<TokenShard>& shards) {
+  std::vector<std::shared_ptr<const StoreInfo>> infos;
+  std::map<fs::path, std::shared_ptr<const StoreInfo>> known;  // by the file it stands in
+  for (const TokenShard& shard : shards) {
+    if (shard.is_text()) {
+      infos.emplace_back();
+      continue;
+    }
+    // A store may have a name like a shard's.
+    const bool own = is_there(with_ending(shard.name(), ".json"));
+    const auto [entry, fresh] =
+        known.try_emplace(own ? fs::path(shard.name()) : store_of_shard(shard.name()));
+    if (fresh)
+      if (auto info = read_store_info(shard.name()))
+        entry->second = std::make_shared<const StoreInfo>(std::move(*info));
+    infos.push_back(entry->second);
+  }
+  return infos;
 }
 
 }  // namespace kintsugi

@@ -48,7 +48,4 @@ struct TokenizeResult {
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options,
                         const std::function<bool(const TokenizeProgress&)>& progress);
 
-// u8 up to 256 ids, then as Megatron chooses.
-TokenType store_type_for(std::int64_t vocab_size);
-
 }  // namespace kintsugi

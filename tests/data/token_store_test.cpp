@@ -275,7 +275,9 @@ TEST_F(TokenStoreTest, NamesWithoutAStore) {
   EXPECT_THAT(complaint_about("[ab]"), AllOf(HasSubstr("uint16"), HasSubstr("int32")));
 }
 
-TEST(TokenType, ChosenAsMegatronDoes) {
+TEST(TokenType, ChosenAsMegatronDoesAboveBytes) {
+  EXPECT_EQ(token_type_for(256), TokenType::U8);
+  EXPECT_EQ(token_type_for(257), TokenType::U16);
   EXPECT_EQ(token_type_for(50'257), TokenType::U16);
   EXPECT_EQ(token_type_for(65'499), TokenType::U16);
   EXPECT_EQ(token_type_for(65'500), TokenType::I32);
