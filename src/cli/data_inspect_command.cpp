@@ -60,7 +60,8 @@ Inspection inspect(const std::string& name, const std::string& tokenizer) {
   Inspection store;
   store.name = name;
   store.shards = open_token_store(name);
-  store.info = read_store_infos(store.shards).front();
+  const auto infos = read_store_infos(store.shards);
+  store.info = infos.front();
   for (const TokenShard& shard : store.shards) {
     store.documents += shard.documents();
     store.tokens += shard.tokens();
@@ -69,9 +70,10 @@ Inspection inspect(const std::string& name, const std::string& tokenizer) {
   store.lengths = summarize_lengths(store.shards);
   if (tokenizer.empty()) return store;
   const auto decoder = load_tokenizer(tokenizer);
-  if (store.info && store.info->tokenizer != decoder->fingerprint())
-    user_error("{} was made with another tokenizer ({}) than {} ({})", name,
-               store.info->tokenizer_description, tokenizer, decoder->description());
+  for (std::size_t i = 0; i < infos.size(); ++i)
+    if (infos[i] && infos[i]->tokenizer != decoder->fingerprint())
+      user_error("{} was made with another tokenizer ({}) than {} ({})", store.shards[i].name(),
+                 infos[i]->tokenizer_description, tokenizer, decoder->description());
   store.samples = decode_samples(store, *decoder);
   return store;
 }

@@ -75,7 +75,7 @@ void add_data_verify(CLI::App& data) {
   CLI::Option* tokenizer = app->add_option(
       "--tokenizer", command->tokenizer, "ids must be in its vocabulary, and the store made by it");
   app->add_option("--vocab", command->vocab_size, "ids must be below this")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{INT32_MAX}))
       ->excludes(tokenizer);
   app->footer("Example:\n  kintsugi data verify tokens/fi --vocab 50304");
   app->callback([command] { run_verify(*command); });

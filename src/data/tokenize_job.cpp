@@ -251,14 +251,16 @@ void Job::save() {
 // What was done is kept for the next run; a job that has done nothing leaves nothing.
 void Job::give_up() noexcept {
   try {
-    if (journal_.counts.tokens > 0) {
-      if (writer_ && between_batches_) save();
-      return;
-    }
-    writer_.reset();
-    fs::remove(journal_path(prefix_));
-    for (const fs::path& file : files_of(prefix_, true)) fs::remove(file);
+    if (journal_.counts.tokens > 0 && writer_ && between_batches_) save();
   } catch (...) {  // the error that brought us here says more
+  }
+  try {
+    writer_.reset();
+    if (journal_.counts.tokens == 0) fs::remove(journal_path(prefix_));
+    if (fs::exists(journal_path(prefix_))) return;
+    // Without a journal nobody can go on from these.
+    for (const fs::path& file : files_of(prefix_, true)) fs::remove(file);
+  } catch (...) {
   }
 }
 
