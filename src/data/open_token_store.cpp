@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "data/path_pattern.h"
+#include "data/text_stream.h"
 #include "data/token_store.h"
 
 namespace kintsugi {
@@ -36,18 +37,20 @@ void refuse_other_formats(const fs::path& path) {
                                                      ".zst",   ".csv",    ".tsv",  ".parquet"};
   constexpr std::array<std::string_view, 4> kTokens = {".npy", ".ds", ".pbin", ".arrow"};
   const std::string ending = path.extension().string();
-  std::array<char, 4> start{};
+  std::array<char, 10> start{};
   std::ifstream(path, std::ios::binary).read(start.data(), start.size());
   const std::string_view bytes(start.data(), start.size());
-  if (bytes.starts_with("\x1f\x8b") || bytes == "\x28\xb5\x2f\xfd" ||
+  if (bytes.starts_with("\x1f\x8b") || bytes.starts_with("\x28\xb5\x2f\xfd") ||
       std::find(kText.begin(), kText.end(), ending) != kText.end())
     user_error(
         "{} is not plain text whose bytes could be tokens: make a token store of it with "
         "`kintsugi data tokenize --input {} --tokenizer … --output …`",
         path.string(), path.string());
-  if (bytes == "\x93NUM" || std::find(kTokens.begin(), kTokens.end(), ending) != kTokens.end())
+  if (std::find(kTokens.begin(), kTokens.end(), ending) != kTokens.end())
     user_error("{} holds tokens of another program; Megatron .bin/.idx pairs and text are read",
                path.string());
+  if (const char* what = other_format(bytes))
+    user_error("{} is {}; Megatron .bin/.idx pairs and text are read", path.string(), what);
 }
 
 TokenShard open_pair(const fs::path& prefix) {

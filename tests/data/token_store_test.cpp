@@ -268,6 +268,8 @@ TEST_F(TokenStoreTest, NamesWithoutAStore) {
   EXPECT_THAT(complaint_about("packed"), HasSubstr("data tokenize"));
   directory_.write("olmo.npy", "1234");
   EXPECT_THAT(complaint_about("olmo.npy"), HasSubstr("another program"));
+  directory_.write("old.txt.bz2", "BZh91AY&SY");
+  EXPECT_THAT(complaint_about("old.txt.bz2"), HasSubstr("bzip2"));
   directory_.write("a.progress.json", "{}");
   EXPECT_THAT(complaint_about("a"), HasSubstr("interrupted"));
   std::filesystem::remove(path("a.progress.json"));
