@@ -4,7 +4,7 @@ set -euo pipefail
 metrics=${1:?usage: plot_run.sh RUN_DIRECTORY > curve.svg}/metrics.jsonl
 grep -o '"step":[0-9]*\|"loss":[0-9.]*\|"valid_loss":[0-9.]*' "$metrics" | awk -F: '
   /"step"/ { n++; step[n] = $2 }
-  /"loss"/ { loss[n] = $2; if ($2 > top) top = $2 }
+  /"loss"/ && !(n in loss) { loss[n] = $2; if ($2 > top) top = $2 }  # those of single sources follow
   /"valid_loss"/ { valid[n] = $2 }
   END {
     w = 720; h = 360; l = 60; r = 20; t = 30; b = 50; bottom = 1; top = int(top + 1); last = step[n]
@@ -19,7 +19,7 @@ grep -o '"step":[0-9]*\|"loss":[0-9.]*\|"valid_loss":[0-9.]*' "$metrics" | awk -
       printf "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"#555\">%d</text>\n", px, h - b + 20, last * i / 5
     }
     printf "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\" fill=\"#555\">step</text>\n", (l + w - r) / 2, h - 10
-    printf "<text x=\"%d\" y=\"18\" fill=\"#333\">loss (nats per byte): training, and held-out text as dots</text>\n", l
+    printf "<text x=\"%d\" y=\"18\" fill=\"#333\">loss (nats per token): training, and held-out text as dots</text>\n", l
     printf "<polyline fill=\"none\" stroke=\"#b8860b\" stroke-width=\"1.5\" points=\""
     for (i = 1; i <= n; i++) printf "%.1f,%.1f ", l + step[i] / last * (w - l - r), t + (top - loss[i]) / (top - bottom) * (h - t - b)
     print "\"/>"

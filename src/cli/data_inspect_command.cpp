@@ -29,7 +29,7 @@ struct Sample {
 struct Inspection {
   std::string name;
   std::vector<TokenShard> shards;
-  std::optional<StoreInfo> info;
+  std::shared_ptr<const StoreInfo> info;  // of the first shard
   LengthSummary lengths;
   std::int64_t documents = 0, tokens = 0, masked = 0;
   std::vector<Sample> samples;
@@ -60,14 +60,21 @@ Inspection inspect(const std::string& name, const std::string& tokenizer) {
   Inspection store;
   store.name = name;
   store.shards = open_token_store(name);
-  store.info = read_store_info(store.shards.front().name());
+  const auto infos = read_store_infos(store.shards);
+  store.info = infos.front();
   for (const TokenShard& shard : store.shards) {
     store.documents += shard.documents();
     store.tokens += shard.tokens();
     for (const std::uint8_t counts : shard.loss_mask()) store.masked += counts == 0;
   }
   store.lengths = summarize_lengths(store.shards);
-  if (!tokenizer.empty()) store.samples = decode_samples(store, *load_tokenizer(tokenizer));
+  if (tokenizer.empty()) return store;
+  const auto decoder = load_tokenizer(tokenizer);
+  for (std::size_t i = 0; i < infos.size(); ++i)
+    if (infos[i] && infos[i]->tokenizer != decoder->fingerprint())
+      user_error("{} was made with another tokenizer ({}) than {} ({})", store.shards[i].name(),
+                 infos[i]->tokenizer_description, tokenizer, decoder->description());
+  store.samples = decode_samples(store, *decoder);
   return store;
 }
 
@@ -122,9 +129,10 @@ void print_table(const Inspection& store) {
   row("type", std::string(to_string(store.shards.front().type())));
   if (store.info) {
     row("tokenizer", store.info->tokenizer_description);
-    row("bytes per token", fmt::format("{:.4f}", static_cast<double>(store.info->bytes) /
-                                                     static_cast<double>(std::max<std::int64_t>(
-                                                         store.info->tokens, 1))));
+    if (store.info->bytes > 0)
+      row("bytes per token", fmt::format("{:.4f}", static_cast<double>(store.info->bytes) /
+                                                       static_cast<double>(std::max<std::int64_t>(
+                                                           store.info->tokens, 1))));
   }
   if (store.masked > 0) row("without loss", fmt::format("{} tokens", store.masked));
   if (store.documents > 0) {

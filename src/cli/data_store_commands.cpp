@@ -24,19 +24,21 @@ void run_verify(const VerifyCommand& command) {
   std::vector<std::string> problems;
   std::int64_t documents = 0, tokens = 0;
   bool ids_checked = true, sums_checked = true;
-  for (const TokenShard& shard : shards) {
-    const auto info = shard.is_text() ? std::nullopt : read_store_info(shard.name());
+  const auto infos = read_store_infos(shards);
+  const auto tokenizer = command.tokenizer.empty() ? nullptr : load_tokenizer(command.tokenizer);
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const TokenShard& shard = shards[i];
+    const StoreInfo* info = infos[i].get();
     std::optional<std::int64_t> vocab_size;
     if (command.vocab_size > 0) {
       vocab_size = command.vocab_size;
-    } else if (!command.tokenizer.empty()) {
-      const auto tokenizer = load_tokenizer(command.tokenizer);
+    } else if (tokenizer) {
       vocab_size = tokenizer->vocab_size();
-      if (info && info->tokenizer != tokenizer->fingerprint())
+      if (info != nullptr && info->tokenizer != tokenizer->fingerprint())
         problems.push_back(fmt::format("{} was made with another tokenizer ({}) than {} ({})",
                                        shard.name(), info->tokenizer_description, command.tokenizer,
                                        tokenizer->description()));
-    } else if (info) {
+    } else if (info != nullptr) {
       vocab_size = info->vocab_size;
     }
     for (std::string& problem : check_shard(shard, vocab_size, info))
@@ -44,7 +46,7 @@ void run_verify(const VerifyCommand& command) {
     documents += shard.documents();
     tokens += shard.tokens();
     ids_checked &= vocab_size.has_value();
-    sums_checked &= info.has_value();
+    sums_checked &= info != nullptr;
   }
   if (!problems.empty()) user_error("{}", fmt::join(problems, "\nerror: "));
   log_info(
@@ -73,7 +75,7 @@ void add_data_verify(CLI::App& data) {
   CLI::Option* tokenizer = app->add_option(
       "--tokenizer", command->tokenizer, "ids must be in its vocabulary, and the store made by it");
   app->add_option("--vocab", command->vocab_size, "ids must be below this")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{INT32_MAX}))
       ->excludes(tokenizer);
   app->footer("Example:\n  kintsugi data verify tokens/fi --vocab 50304");
   app->callback([command] { run_verify(*command); });

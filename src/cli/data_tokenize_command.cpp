@@ -2,13 +2,14 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <chrono>
 #include <memory>
 
 #include "cli/data_commands.h"
+#include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "data/path_pattern.h"
 #include "data/tokenize_job.h"
 #include "train/signals.h"
 
@@ -46,43 +47,24 @@ std::optional<std::int32_t> end_of_document(const TokenizeCommand& command,
       command.tokenizer);
 }
 
-// A line that moves on a terminal, one every half minute elsewhere.
-class ProgressReport {
- public:
-  void show(const TokenizeProgress& progress) {
-    const double now = elapsed_s();
-    const double pause = terminal_is_live() ? 0.2 : 30;
-    if (now - shown_s_ < pause) return;
-    shown_s_ = now;
-    const double done = static_cast<double>(progress.input_bytes) /
-                        static_cast<double>(std::max<std::uint64_t>(progress.input_bytes_total, 1));
-    const std::string line = fmt::format("{:5.1f} %  {}", 100 * done, figures(progress));
-    if (terminal_is_live())
-      show_live_line(line);
-    else
-      log_info("{}", line);
-  }
-  std::string figures(const TokenizeProgress& progress) const {
-    const TokenizeCounts& counts = progress.counts;
-    const auto new_bytes = static_cast<double>(counts.text_bytes - progress.text_bytes_before);
-    return fmt::format("{} documents  {} tokens  {:.3f} bytes/token  {:.1f} MB/s",
-                       format_count(static_cast<double>(counts.documents)),
-                       format_count(static_cast<double>(counts.tokens)),
-                       static_cast<double>(counts.text_bytes) /
-                           static_cast<double>(std::max<std::int64_t>(counts.tokens, 1)),
-                       new_bytes / 1e6 / std::max(elapsed_s(), 1e-3));
-  }
+std::string figures(const TokenizeProgress& progress, double elapsed_s) {
+  const TokenizeCounts& counts = progress.counts;
+  const auto new_bytes = static_cast<double>(counts.text_bytes - progress.text_bytes_before);
+  return fmt::format("{} documents  {} tokens  {:.3f} bytes/token  {:.1f} MB/s",
+                     format_count(static_cast<double>(counts.documents)),
+                     format_count(static_cast<double>(counts.tokens)),
+                     static_cast<double>(counts.text_bytes) /
+                         static_cast<double>(std::max<std::int64_t>(counts.tokens, 1)),
+                     new_bytes / 1e6 / std::max(elapsed_s, 1e-3));
+}
 
- private:
-  double elapsed_s() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  double shown_s_ = 0;
-};
+std::string progress_line(const TokenizeProgress& progress, double elapsed_s) {
+  const double done = static_cast<double>(progress.input_bytes) /
+                      static_cast<double>(std::max<std::uint64_t>(progress.input_bytes_total, 1));
+  return fmt::format("{:5.1f} %  {}", 100 * done, figures(progress, elapsed_s));
+}
 
-void report(const TokenizeCommand& command, const TokenizeResult& result,
-            const ProgressReport& progress) {
+void report(const TokenizeCommand& command, const TokenizeResult& result, double elapsed_s) {
   const TokenizeCounts& counts = result.progress.counts;
   if (result.state == TokenizeResult::State::WasComplete) {
     log_info("{} is complete: {} documents, {} tokens; nothing to do (--overwrite starts over)",
@@ -90,7 +72,7 @@ void report(const TokenizeCommand& command, const TokenizeResult& result,
     return;
   }
   const bool stopped = result.state == TokenizeResult::State::Stopped;
-  log_info("{}  {}", stopped ? "stopped" : "done", progress.figures(result.progress));
+  log_info("{}  {}", stopped ? "stopped" : "done", figures(result.progress, elapsed_s));
   if (counts.empty_documents > 0) log_info("{} empty documents left out", counts.empty_documents);
   if (counts.invalid_lines > 0)
     log_warning("{} malformed lines left out, the first: {}", counts.invalid_lines,
@@ -115,12 +97,12 @@ void run_tokenize(TokenizeCommand& command) {
   }
   options.save_every_s = parse_duration_s(command.save_every);
   const StopSignals signals;
-  ProgressReport progress;
+  ProgressLine line;
   const TokenizeResult result = tokenize(*tokenizer, options, [&](const TokenizeProgress& now) {
-    progress.show(now);
+    line.show([&] { return progress_line(now, line.elapsed_s()); });
     return StopSignals::received() == nullptr;
   });
-  report(command, result, progress);
+  report(command, result, line.elapsed_s());
 }
 
 }  // namespace

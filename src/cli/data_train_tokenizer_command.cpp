@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "cli/data_commands.h"
+#include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -18,12 +18,10 @@
 #include "data/bpe_files.h"
 #include "data/bpe_trainer.h"
 #include "data/corpus_pieces.h"
-#include "data/document_reader.h"
+#include "data/path_pattern.h"
 
 namespace kintsugi {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Arguments {
   std::vector<std::string> inputs, special = {"<|endoftext|>"};
@@ -31,26 +29,6 @@ struct Arguments {
   std::int64_t min_frequency = 2;
   int threads = 0;
   bool overwrite = false;
-};
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// A live line on a terminal; elsewhere a line every half minute.
-class Progress {
- public:
-  void operator()(const std::string& line) {
-    if (terminal_is_live()) {
-      show_live_line(line);
-    } else if (seconds_since(last_) >= 30) {
-      last_ = Clock::now();
-      log_info("{}", line);
-    }
-  }
-
- private:
-  Clock::time_point last_ = Clock::now();
 };
 
 // Made before hours of counting, as far as can be seen then; a directory that stays empty goes
@@ -86,12 +64,13 @@ class OutputDirectory {
 };
 
 CorpusPieces count(const Arguments& arguments, const std::vector<std::filesystem::path>& files,
-                   Progress& progress) {
-  const auto begin = Clock::now();
+                   ProgressLine& line) {
   const auto report = [&](std::int64_t read, std::int64_t total) {
-    progress(fmt::format("counting  {} of {}  {}", format_bytes(static_cast<double>(read)),
+    line.show([&] {
+      return fmt::format("counting  {} of {}  {}", format_bytes(static_cast<double>(read)),
                          format_bytes(static_cast<double>(total)),
-                         format_duration(seconds_since(begin))));
+                         format_duration(line.elapsed_s()));
+    });
   };
   return count_corpus_pieces(files, {.pre_tokenizer = arguments.pre_tokenizer,
                                      .format = {.text_key = arguments.text_key, .prompt_key = ""},
@@ -118,22 +97,23 @@ void train_tokenizer(const Arguments& arguments) {
   BpeTrainerOptions options = trainer_options(arguments);
   const std::vector<std::filesystem::path> files = expand_inputs(arguments.inputs);
   const OutputDirectory output(arguments.output, arguments.overwrite);
-  Progress progress;
-  auto begin = Clock::now();
-  const CorpusPieces corpus = count(arguments, files, progress);
+  ProgressLine counting;
+  const CorpusPieces corpus = count(arguments, files, counting);
   const std::vector<PieceCount> pieces = corpus.pieces();
   if (pieces.empty())
     user_error("there is no text in {}{}", files.at(0).string(),
                files.size() > 1 ? fmt::format(" and {} other files", files.size() - 1) : "");
-  const double counting_s = seconds_since(begin);
+  const double counting_s = counting.elapsed_s();
 
-  begin = Clock::now();
+  ProgressLine merging;
   options.progress = [&](std::int64_t tokens) {
-    progress(fmt::format("merging  {} of {} tokens  {}", tokens, options.vocab_size,
-                         format_duration(seconds_since(begin))));
+    merging.show([&] {
+      return fmt::format("merging  {} of {} tokens  {}", tokens, options.vocab_size,
+                         format_duration(merging.elapsed_s()));
+    });
   };
   const TrainedBpe bpe = train_bpe(pieces, options);
-  const double merging_s = seconds_since(begin);
+  const double merging_s = merging.elapsed_s();
 
   const std::string eos = arguments.eos.empty() ? options.special_tokens.at(0) : arguments.eos;
   for (const auto& file : trained_tokenizer_files(bpe, arguments.pre_tokenizer, eos))
@@ -167,7 +147,7 @@ void add_data_train_tokenizer(CLI::App& data) {
   command->add_option("--output", arguments->output, "Directory for tokenizer.json")->required();
   command
       ->add_option("--pre-tokenizer", arguments->pre_tokenizer,
-                   "How text is cut before merging: gpt2, llama3, qwen, bloom")
+                   "How text is cut before merging: gpt2, llama3, qwen, bloom, o200k")
       ->capture_default_str();
   command->add_option("--special", arguments->special, "Special tokens; they get the first ids")
       ->capture_default_str();
@@ -189,7 +169,8 @@ void add_data_train_tokenizer(CLI::App& data) {
       ->capture_default_str();
   command->add_flag("--overwrite", arguments->overwrite, "Replace a tokenizer that is there");
   command->footer(
-      "Example: kintsugi data train-tokenizer --input 'corpus/*.jsonl.zst' --vocab 32000 --output "
+      "Example:\n  kintsugi data train-tokenizer --input 'corpus/*.jsonl.zst' --vocab 32000 "
+      "--output "
       "tok/\nThe result is the same for any number of threads, and opens in Hugging Face's "
       "libraries.");
   command->callback([arguments] { train_tokenizer(*arguments); });

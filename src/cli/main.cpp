@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     return app.exit(version);
   } catch (const CLI::ParseError& error) {
-    app.exit(error);
+    kintsugi::log_message(kintsugi::LogLevel::Error,
+                          std::string(error.what()) + "; --help lists what there is");
     return 2;
   } catch (const kintsugi::UserError& error) {
     kintsugi::log_message(kintsugi::LogLevel::Error, error.what());

@@ -1,23 +1,79 @@
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/job.h"
 #include "cli/worlds.h"
 #include "core/log.h"
+#include "parallel/layout.h"
 #include "train/trainer.h"
 
 namespace kintsugi {
 
+namespace {
+
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string resume = "auto";
+  bool check = false;
+};
+
+// Ranks of one node share its cores.
+std::int64_t threads_for(const RunConfig& config, const World& world) {
+  if (config.threads > 0 || world.local_size() == 1) return config.threads;
+  return std::max<std::int64_t>(
+      1, std::thread::hardware_concurrency() / static_cast<unsigned>(world.local_size()));
+}
+
+LayoutRequest layout_request(const RunConfig& config) {
+  return {.tp = config.layout.tp,
+          .cp = config.layout.cp,
+          .pp = config.layout.pp,
+          .dp = config.layout.dp,
+          .zero = config.layout.zero,
+          .shard_group = config.layout.shard_group,
+          .batch = config.batch.global,
+          .micro = config.batch.micro};
+}
+
+void train(const TrainArguments& arguments, Job& job) {
+  std::optional<RunConfig> config;
+  std::unique_ptr<Backend> backend;
+  std::optional<Trainer> trainer;
+  std::optional<JobGroups> groups;
+  job.together([&] {
+    config = load_run_config(arguments.config, arguments.overrides);
+    const Grid grid = fit_layout(layout_request(*config), job.world().size());
+    backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda);
+    if (job.world().size() > 1 && backend->description().starts_with("cuda"))
+      user_error("several ranks on GPUs are not supported yet: set device: cpu, or start one rank");
+    groups.emplace(job.world(), grid, config->comm.check);
+  });
+  job.together([&] { trainer.emplace(*backend, *config, groups->data()); });
+  if (arguments.check) {
+    log_info("the configuration, the data and the memory are in order");
+    return;
+  }
+  const RunOutcome outcome =
+      trainer->run(arguments.resume == "auto" ? ResumeMode::Auto : ResumeMode::Never);
+  if (outcome == RunOutcome::Finished)
+    log_info("finished; the run is in {}", trainer->directory().string());
+}
+
+void run_train(const TrainArguments& arguments) {
+  Job job;
+  job.run([&] { train(arguments, job); });
+}
+
+}  // namespace
+
 void add_train_command(CLI::App& app) {
-  struct Arguments {
-    std::string config;
-    std::vector<std::string> overrides;
-    std::string resume = "auto";
-    bool check = false;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model as a YAML file describes");
   command->add_option("config", arguments->config, "The run's configuration")->required();
   command
@@ -38,22 +94,12 @@ void add_train_command(CLI::App& app) {
       "  kintsugi train examples/demo.yaml --set 'data.train=[{path: my.txt}]' --set "
       "run.dir=runs/mine\n"
       "\n"
+      "On several ranks:\n"
+      "  mpirun -np 8 kintsugi train run.yaml --set layout.zero=2\n"
+      "\n"
       "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C finish the step, save a checkpoint and end with exit\n"
       "code 0; the same command then continues the run.");
-  command->callback([arguments] {
-    const RunConfig config = load_run_config(arguments->config, arguments->overrides);
-    const std::unique_ptr<Backend> backend =
-        make_backend(config.device, config.threads, config.cuda);
-    Trainer trainer(*backend, config);
-    if (arguments->check) {
-      log_info("the configuration, the data and the memory are in order");
-      return;
-    }
-    const RunOutcome outcome =
-        trainer.run(arguments->resume == "auto" ? ResumeMode::Auto : ResumeMode::Never);
-    if (outcome == RunOutcome::Finished)
-      log_info("finished; the run is in {}", trainer.directory().string());
-  });
+  command->callback([arguments] { run_train(*arguments); });
 }
 
 }  // namespace kintsugi

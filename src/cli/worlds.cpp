@@ -7,6 +7,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "comm/local_communicator.h"
+#include "comm/mpi/mpi_world.h"
 #include "core/error.h"
 
 namespace kintsugi {
@@ -53,6 +55,11 @@ int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>&
   if (found.size() == 1) return found.front();
   user_error("cuda.device '{}' is {} of this machine's GPUs ({})", choice,
              found.empty() ? "none" : "more than one", known.empty() ? "it has none" : known);
+}
+
+std::unique_ptr<World> make_world() {
+  if (started_by_mpi()) return make_mpi_world();
+  return std::make_unique<LocalWorld>();
 }
 
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/error.h"
-
 namespace kintsugi {
 
 std::vector<std::string> gather_texts(Communicator& group, const std::string& mine) {
@@ -41,10 +39,11 @@ void together(Communicator& group, const std::function<void()>& work) {
                                   [](const std::string& text) { return !text.empty(); });
   if (first == verdicts.end()) return;
   const std::string message = first->substr(1);
-  const std::string who =
-      group.size() == 1 ? "" : fmt::format("rank {}: ", first - verdicts.begin());
-  if ((*first)[0] == 'U') user_error("{}{}", who, message);
-  failure("{}{}", who, message);
+  const bool everybody = std::all_of(verdicts.begin(), verdicts.end(),
+                                     [&](const std::string& text) { return text == *first; });
+  const std::string who = everybody ? "" : fmt::format("rank {}: ", first - verdicts.begin());
+  if ((*first)[0] == 'U') throw SharedUserError(who + message);
+  throw SharedFailure(who + message);
 }
 
 }  // namespace kintsugi

@@ -23,6 +23,16 @@ bool& live_line_shown() {
   return shown;
 }
 
+std::function<void(LogLevel, std::string_view)>& listener() {
+  static std::function<void(LogLevel, std::string_view)> function;
+  return function;
+}
+
+bool& live_lines_allowed() {
+  static bool allowed = true;
+  return allowed;
+}
+
 int terminal_columns() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -42,6 +52,10 @@ std::string_view clipped(std::string_view text, int columns) {
 
 }  // namespace
 
+void redirect_log(std::function<void(LogLevel, std::string_view)> function) {
+  listener() = std::move(function);
+}
+
 void open_log_file(const std::filesystem::path& path) {
   try {
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
@@ -60,6 +74,7 @@ void log_to_file(std::string_view message) {
 }
 
 void log_message(LogLevel level, std::string_view message) {
+  if (listener()) return listener()(level, message);
   if (live_line_shown()) {
     std::fputs("\r\x1b[K", stdout);
     live_line_shown() = false;
@@ -80,7 +95,11 @@ void log_message(LogLevel level, std::string_view message) {
   }
 }
 
-bool terminal_is_live() { return isatty(STDOUT_FILENO) == 1; }
+bool terminal_is_live() {
+  return live_lines_allowed() && !listener() && isatty(STDOUT_FILENO) == 1;
+}
+
+void disable_live_line() { live_lines_allowed() = false; }
 
 void show_live_line(std::string_view line) {
   if (!terminal_is_live()) return;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,8 @@ enum class LogLevel { Info, Warning, Error };
 void log_message(LogLevel level, std::string_view message);
 // To log.txt alone, for what the live line shows on the terminal.
 void log_to_file(std::string_view message);
+// Messages of this process go there instead of the terminal and log.txt: a rank that owns neither.
+void redirect_log(std::function<void(LogLevel, std::string_view)> listener);
 void open_log_file(const std::filesystem::path& path);
 void close_log_file();
 
@@ -32,5 +35,7 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 // output is not one.
 void show_live_line(std::string_view line);
 bool terminal_is_live();
+// Plain lines from now on: launchers give a rank a terminal that nobody looks at.
+void disable_live_line();
 
 }  // namespace kintsugi

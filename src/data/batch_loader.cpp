@@ -5,7 +5,7 @@
 namespace kintsugi {
 
 BatchLoader::BatchLoader(const SampleOrder& order, const SampleOptions& options, const Plan& plan)
-    : order_(order), plan_(plan), batches_((plan.end - plan.first) / plan.batch), reader_(options) {
+    : order_(order), plan_(plan), batches_(plan.batches), reader_(options) {
   KINTSUGI_CHECK(plan.depth > 0 && plan.batch > 0, "{} batches of {} samples ahead", plan.depth,
                  plan.batch);
   pieces_.reserve(static_cast<std::size_t>(options.length) + 1);  // one token each, at worst
@@ -23,7 +23,7 @@ BatchLoader::~BatchLoader() {
 }
 
 void BatchLoader::fill(std::int64_t number, SampleBatch& batch) {
-  const std::int64_t first = plan_.first + number * plan_.batch;
+  const std::int64_t first = plan_.first + number * plan_.stride;
   for (std::int64_t i = 0; i < plan_.batch; ++i) {
     pieces_.clear();
     order_.locate(first + i, pieces_);

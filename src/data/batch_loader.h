@@ -12,13 +12,16 @@
 
 namespace kintsugi {
 
-// Reads the batches of a run ahead of it, in a thread of its own: samples first … end - 1, `batch`
-// at a time, at most `depth` batches at once. All memory is taken at the start.
+// Reads the batches of a run ahead of it, in a thread of its own: `batch` samples from `first` on,
+// then as many `stride` samples later, at most `depth` batches at once. All memory is taken at the
+// start.
 class BatchLoader {
  public:
   struct Plan {
-    std::int64_t first = 0, end = 0;
+    std::int64_t first = 0;
+    std::int64_t batches = 0;
     std::int64_t batch = 1;
+    std::int64_t stride = 1;  // the batch of all ranks together
     std::int64_t depth = 4;
   };
   // The order must outlive the loader.

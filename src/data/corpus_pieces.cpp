@@ -67,14 +67,14 @@ class Counter {
     Normalizer normalizer = normalizer_;
     PieceCounts local;
     CorpusSource::Batch batch;
-    DocumentReader::Part part;
+    Document document;
     std::int64_t bytes = 0;
     while (!stop_ && source_.next(thread, batch)) {
       for (const auto& [begin, length, line] : batch.records) {
         std::string_view text = std::string_view(batch.bytes).substr(begin, length);
         if (batch.jsonl) {
-          parse_document(text, options_.format, batch.file, line, part);
-          text = part.text;
+          parse_document(text, options_.format, batch.file, line, document);
+          text = document.text;
         }
         bytes += static_cast<std::int64_t>(text.size());
         pre_tokenizer.for_each_piece(normalizer.apply(text),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/bpe_trainer.h"
-#include "data/document_reader.h"
+#include "data/document.h"
 #include "data/piece_counts.h"
 
 namespace kintsugi {

@@ -224,6 +224,7 @@ void parse_json_line(std::string_view line, std::string_view text_key, std::stri
   if (scanner.peek() != '{') scanner.fail("an object expected: each line of JSONL is one");
   scanner.expect('{', "");
   scanner.space();
+  if (scanner.at_end()) scanner.fail("the line ends inside the object: each line of JSONL is one");
   if (!scanner.take('}')) {
     do {
       scanner.space();

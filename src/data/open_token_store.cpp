@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <map>
 
 #include "core/error.h"
 #include "data/path_pattern.h"
+#include "data/text_stream.h"
 #include "data/token_store.h"
 
 namespace kintsugi {
@@ -35,18 +37,20 @@ void refuse_other_formats(const fs::path& path) {
                                                      ".zst",   ".csv",    ".tsv",  ".parquet"};
   constexpr std::array<std::string_view, 4> kTokens = {".npy", ".ds", ".pbin", ".arrow"};
   const std::string ending = path.extension().string();
-  std::array<char, 4> start{};
+  std::array<char, 10> start{};
   std::ifstream(path, std::ios::binary).read(start.data(), start.size());
   const std::string_view bytes(start.data(), start.size());
-  if (bytes.starts_with("\x1f\x8b") || bytes == "\x28\xb5\x2f\xfd" ||
+  if (bytes.starts_with("\x1f\x8b") || bytes.starts_with("\x28\xb5\x2f\xfd") ||
       std::find(kText.begin(), kText.end(), ending) != kText.end())
     user_error(
         "{} is not plain text whose bytes could be tokens: make a token store of it with "
         "`kintsugi data tokenize --input {} --tokenizer … --output …`",
         path.string(), path.string());
-  if (bytes == "\x93NUM" || std::find(kTokens.begin(), kTokens.end(), ending) != kTokens.end())
+  if (std::find(kTokens.begin(), kTokens.end(), ending) != kTokens.end())
     user_error("{} holds tokens of another program; Megatron .bin/.idx pairs and text are read",
                path.string());
+  if (const char* what = other_format(bytes))
+    user_error("{} is {}; Megatron .bin/.idx pairs and text are read", path.string(), what);
 }
 
 TokenShard open_pair(const fs::path& prefix) {
@@ -160,6 +164,27 @@ std::vector<TokenShard> open_token_store(const std::string& name) {
   std::vector<TokenShard> text;
   text.push_back(open_text_file(path));
   return text;
+}
+
+std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(
+    const std::vector<TokenShard>& shards) {
+  std::vector<std::shared_ptr<const StoreInfo>> infos;
+  std::map<fs::path, std::shared_ptr<const StoreInfo>> known;  // by the file it stands in
+  for (const TokenShard& shard : shards) {
+    if (shard.is_text()) {
+      infos.emplace_back();
+      continue;
+    }
+    // A store may have a name like a shard's.
+    const bool own = is_there(with_ending(shard.name(), ".json"));
+    const auto [entry, fresh] =
+        known.try_emplace(own ? fs::path(shard.name()) : store_of_shard(shard.name()));
+    if (fresh)
+      if (auto info = read_store_info(shard.name()))
+        entry->second = std::make_shared<const StoreInfo>(std::move(*info));
+    infos.push_back(entry->second);
+  }
+  return infos;
 }
 
 }  // namespace kintsugi

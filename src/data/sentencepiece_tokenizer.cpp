@@ -128,8 +128,7 @@ class SentencePieceTokenizer : public Tokenizer {
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model) {
   auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
   const auto status = processor->LoadFromSerializedProto({model.data(), model.size()});
-  if (!status.ok() || processor->GetPieceSize() <= 0)
-    user_error("it is not a SentencePiece model ({})", status.ToString());
+  if (!status.ok() || processor->GetPieceSize() <= 0) user_error("it is not a SentencePiece model");
   return std::make_unique<SentencePieceTokenizer>(std::move(processor), model);
 }
 

@@ -83,12 +83,17 @@ void check_sum(const std::filesystem::path& file, const std::string& expected, P
 
 void check_sums(const TokenShard& shard, const StoreInfo& info, Problems& problems) {
   const std::filesystem::path prefix = shard.name();
-  const auto entry =
-      std::find_if(info.shards.begin(), info.shards.end(),
-                   [&](const StoreInfo::Shard& s) { return s.name == prefix.filename().string(); });
+  auto entry = std::find_if(info.shards.begin(), info.shards.end(), [&](const StoreInfo::Shard& s) {
+    return s.name == prefix.filename().string();
+  });
+  if (entry == info.shards.end() && info.shards.size() == 1)
+    entry = info.shards.begin();  // renamed
   if (entry == info.shards.end()) {
-    problems.push_back(
-        fmt::format("{}: the .json beside it names no checksums for it", shard.name()));
+    problems.push_back(fmt::format(
+        "{}: {}.json beside it names {} to {}, but not this shard: give the files their names back",
+        shard.name(), store_of_shard(prefix).string(),
+        info.shards.empty() ? "nothing" : info.shards.front().name,
+        info.shards.empty() ? "nothing" : info.shards.back().name));
     return;
   }
   check_sum(with_ending(prefix, ".bin"), entry->bin, problems);
@@ -103,7 +108,7 @@ void check_sums(const TokenShard& shard, const StoreInfo& info, Problems& proble
 
 std::vector<std::string> check_shard(const TokenShard& shard,
                                      std::optional<std::int64_t> vocab_size,
-                                     const std::optional<StoreInfo>& info) {
+                                     const StoreInfo* info) {
   Problems problems;
   // An entry that points outside the files is told by the shard itself.
   const auto guarded = [&](auto check) {
@@ -120,7 +125,7 @@ std::vector<std::string> check_shard(const TokenShard& shard,
     guarded([&] { check_ids(shard, *vocab_size, sound, problems); });
   }
   check_mask(shard, problems);
-  if (info && !shard.is_text()) guarded([&] { check_sums(shard, *info, problems); });
+  if (info != nullptr) guarded([&] { check_sums(shard, *info, problems); });
   return problems;
 }
 

@@ -13,7 +13,6 @@ namespace kintsugi {
 // pointers that do not follow one another, lengths, document boundaries, ids outside the
 // vocabulary, checksums of PREFIX.json.
 std::vector<std::string> check_shard(const TokenShard& shard,
-                                     std::optional<std::int64_t> vocab_size,
-                                     const std::optional<StoreInfo>& info);
+                                     std::optional<std::int64_t> vocab_size, const StoreInfo* info);
 
 }  // namespace kintsugi

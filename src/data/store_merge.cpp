@@ -1,6 +1,7 @@
 #include "data/store_merge.h"
 
 #include <algorithm>
+#include <map>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -15,22 +16,17 @@ namespace fs = std::filesystem;
 
 struct Source {
   std::vector<TokenShard> shards;
-  std::optional<StoreInfo> info;
+  std::vector<std::shared_ptr<const StoreInfo>> infos;  // of each shard
 };
-
-fs::path prefix_of(const std::string& name) {
-  const fs::path path = name;
-  return path.extension() == ".bin" || path.extension() == ".idx"
-             ? fs::path(path).replace_extension()
-             : path;
-}
 
 std::vector<Source> open_sources(const std::vector<std::string>& names) {
   std::vector<Source> sources;
   for (const std::string& name : names) {
-    sources.push_back({open_token_store(name), read_store_info(prefix_of(name))});
+    Source& source = sources.emplace_back();
+    source.shards = open_token_store(name);
+    source.infos = read_store_infos(source.shards);
     const TokenShard& first = sources.front().shards.front();
-    const TokenShard& shard = sources.back().shards.front();
+    const TokenShard& shard = source.shards.front();
     if (shard.type() != first.type())
       user_error("{} has {} tokens, {} {}: only stores of one type can be merged", first.name(),
                  to_string(first.type()), shard.name(), to_string(shard.type()));
@@ -38,25 +34,46 @@ std::vector<Source> open_sources(const std::vector<std::string>& names) {
   return sources;
 }
 
-// What all sources say about their tokenizer, and the sums of what they count.
+// The bytes of text in these shards; 0 where only a part of a store is there, so nobody knows.
+std::int64_t text_bytes(const std::vector<std::shared_ptr<const StoreInfo>>& infos) {
+  std::map<const StoreInfo*, std::size_t> shards;
+  for (const auto& info : infos) ++shards[info.get()];
+  std::int64_t bytes = 0;
+  for (const auto& [info, count] : shards) {
+    if (count != info->shards.size()) return 0;
+    bytes += info->bytes;
+  }
+  return bytes;
+}
+
+// What all sources say about their tokenizer; nothing where one says nothing.
 std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
   std::optional<StoreInfo> common;
+  std::int64_t bytes = 0;
+  bool bytes_known = true, all_known = true;
   for (const Source& source : sources) {
-    if (!source.info) return std::nullopt;
-    if (!common) {
-      common = source.info;
-      continue;
+    for (std::size_t i = 0; i < source.infos.size(); ++i) {
+      const StoreInfo* info = source.infos[i].get();
+      if (info == nullptr) {
+        all_known = false;
+        continue;
+      }
+      if (!common) common = *info;
+      if (common->tokenizer != info->tokenizer)
+        user_error(
+            "{} was made with another tokenizer ({}) than {} ({}): their ids mean different "
+            "text",
+            source.shards[i].name(), info->tokenizer_description,
+            sources.front().shards.front().name(), common->tokenizer_description);
+      if (common->end_of_document != info->end_of_document) common->end_of_document.reset();
     }
-    if (common->tokenizer != source.info->tokenizer)
-      user_error(
-          "{} was made with another tokenizer ({}) than {} ({}): their ids mean different text",
-          source.shards.front().name(), source.info->tokenizer_description,
-          sources.front().shards.front().name(), common->tokenizer_description);
-    if (common->end_of_document != source.info->end_of_document) common->end_of_document.reset();
-    common->bytes += source.info->bytes;
-    common->tokens += source.info->tokens;
-    common->documents += source.info->documents;
+    if (!all_known) continue;
+    const std::int64_t own = text_bytes(source.infos);
+    bytes_known &= own > 0;
+    bytes += own;
   }
+  if (!all_known) return std::nullopt;
+  common->bytes = bytes_known ? bytes : 0;
   common->made_from.clear();
   return common;
 }

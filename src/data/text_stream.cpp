@@ -7,6 +7,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -154,8 +155,8 @@ struct Zstd : TextStream::Decoder {
 };
 
 std::unique_ptr<TextStream::Decoder> decoder_for(Source& source) {
-  // A short first read is possible; four bytes decide.
-  while (source.rest.size() < 4) {
+  // A short first read is possible; ten bytes decide.
+  while (source.rest.size() < 10) {
     const std::size_t have = source.rest.size();
     const std::size_t got = source.read(source.buffer.data() + have, source.buffer.size() - have);
     source.rest = {source.buffer.data(), have + got};
@@ -166,10 +167,33 @@ std::unique_ptr<TextStream::Decoder> decoder_for(Source& source) {
       start.size() >= 4 && (start[0] & 0xF0) == 0x50 && start.substr(1, 3) == "\x2a\x4d\x18";
   if (start.starts_with("\x28\xb5\x2f\xfd") || skippable) return std::make_unique<Zstd>();
   if (start.starts_with("\x1f\x8b")) return std::make_unique<Gzip>();
+  if (const char* what = other_format(start))
+    user_error("{} is {}: plain text, JSONL, gzip and zstd are read, convert it first", source.name,
+               what);
   return std::make_unique<Plain>();
 }
 
 }  // namespace
+
+const char* other_format(std::string_view start) {
+  using namespace std::string_view_literals;
+  constexpr std::array<std::pair<std::string_view, const char*>, 7> kFormats = {{
+      {"\xFD\x37zXZ\0"sv, "compressed with xz"},
+      {"BZh"sv, "compressed with bzip2"},
+      {"\x04\x22\x4D\x18"sv, "compressed with lz4"},
+      {"PK\x03\x04"sv, "a zip archive"},
+      {"PAR1"sv, "a Parquet file"},
+      {"ARROW1"sv, "an Arrow file"},
+      {"\x93NUMPY"sv, "a NumPy array"},
+  }};
+  for (const auto& [magic, what] : kFormats) {
+    if (!start.starts_with(magic)) continue;
+    // Three letters could begin a text; bzip2's blocks begin with the digits of pi.
+    if (magic == "BZh" && (start.size() < 10 || start.substr(4, 6) != "1AY&SY")) continue;
+    return what;
+  }
+  return nullptr;
+}
 
 TextStream::TextStream(const std::filesystem::path& path)
     : source_(std::make_unique<Source>(path)), decoder_(decoder_for(*source_)) {}

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string_view>
 
 namespace kintsugi {
 
@@ -31,5 +32,9 @@ class TextStream {
   std::unique_ptr<Source> source_;
   std::unique_ptr<Decoder> decoder_;
 };
+
+// What a file with these first bytes (ten will do) is that would make no sense as text: "a Parquet
+// file"; null: nothing that is known.
+const char* other_format(std::string_view start);
 
 }  // namespace kintsugi

@@ -85,6 +85,7 @@ std::string_view to_string(TokenType type) {
 }
 
 TokenType token_type_for(std::int64_t vocab_size) {
+  if (vocab_size <= 256) return TokenType::U8;
   return vocab_size < 65'500 ? TokenType::U16 : TokenType::I32;
 }
 

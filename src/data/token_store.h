@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,8 +18,9 @@ namespace kintsugi {
 // How ids lie in a file. The values are the codes of Megatron's .idx files.
 enum class TokenType : std::uint8_t { U8 = 1, I32 = 4, U16 = 8 };
 std::size_t size_of(TokenType type);
-std::string_view to_string(TokenType type);         // "uint16"
-TokenType token_type_for(std::int64_t vocab_size);  // u16 below 65,500, as Megatron chooses
+std::string_view to_string(TokenType type);  // "uint16"
+// u8 up to 256 ids, then u16 below 65,500 as Megatron chooses.
+TokenType token_type_for(std::int64_t vocab_size);
 
 // A run of documents with their tokens, mapped into memory: a Megatron .bin/.idx pair, or a text
 // file whose bytes are its tokens (one document; none when it is empty). Opening costs the same for
@@ -75,5 +77,10 @@ class TokenShard {
 // PREFIX-00000.idx and so on), a directory of pairs, a pattern ('corpus/fi-*'), or a text file
 // (bytes as tokens). Shards of one store have one type.
 std::vector<TokenShard> open_token_store(const std::string& name);
+
+// What PREFIX.json says about each of these shards (null: there is none). Shards of one store share
+// one object.
+std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(
+    const std::vector<TokenShard>& shards);
 
 }  // namespace kintsugi

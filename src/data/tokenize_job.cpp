@@ -30,6 +30,25 @@ std::vector<fs::path> files_of(const fs::path& prefix, bool partial) {
   return files;
 }
 
+// Whether a file has a name that the store takes for itself.
+bool belongs_to(const fs::path& file, const fs::path& prefix) {
+  const fs::path ending = file.extension(), name = file.stem();
+  if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".json") return false;
+  return fs::weakly_canonical(fs::absolute(file).parent_path()) ==
+             fs::weakly_canonical(fs::absolute(prefix).parent_path()) &&
+         (name == prefix.filename() || store_of_shard(name) == prefix.filename());
+}
+
+// PREFIX.json is a likely name for a corpus, too.
+void refuse_foreign_description(const fs::path& prefix) {
+  try {
+    read_store_info(prefix);
+  } catch (const UserError&) {
+    user_error("{} exists and is not what this command writes: choose another --output",
+               with_ending(prefix, ".json").string());
+  }
+}
+
 void check_inputs(const TokenizeOptions& options) {
   if (options.inputs.empty()) user_error("there are no input files");
   for (const fs::path& input : options.inputs) {
@@ -37,6 +56,11 @@ void check_inputs(const TokenizeOptions& options) {
       user_error(
           "{} is no regular file: a job that may be interrupted must be able to read it again",
           input.string());
+    if (belongs_to(input, options.output) || belongs_to(fs::canonical(input), options.output))
+      user_error(
+          "the input {} has a name that the store {} needs for itself: choose another "
+          "--output",
+          input.string(), options.output.string());
     if (!options.format.prompt_key.empty() && !RecordReader::is_jsonl(input))
       user_error("{} is plain text and has no prompts: --prompt-key needs JSONL", input.string());
   }
@@ -103,7 +127,7 @@ std::string Job::identity() const {
 }
 
 bool Job::prepare() {
-  type_ = store_type_for(tokenizer_.vocab_size());
+  type_ = token_type_for(tokenizer_.vocab_size());
   const std::string identity = this->identity();
   for (const fs::path& input : options_.inputs)
     result_.progress.input_bytes_total += fs::file_size(input);
@@ -134,6 +158,8 @@ bool Job::prepare() {
     result_.progress.counts = journal_.counts;
     result_.shards = static_cast<std::int64_t>(info->shards.size());
     return false;
+  } else {
+    refuse_foreign_description(prefix_);
   }
   for (const fs::path& leftover : files_of(prefix_, true)) fs::remove(leftover);
   journal_.made_from = identity;
@@ -225,14 +251,16 @@ void Job::save() {
 // What was done is kept for the next run; a job that has done nothing leaves nothing.
 void Job::give_up() noexcept {
   try {
-    if (journal_.counts.tokens > 0) {
-      if (writer_ && between_batches_) save();
-      return;
-    }
-    writer_.reset();
-    fs::remove(journal_path(prefix_));
-    for (const fs::path& file : files_of(prefix_, true)) fs::remove(file);
+    if (journal_.counts.tokens > 0 && writer_ && between_batches_) save();
   } catch (...) {  // the error that brought us here says more
+  }
+  try {
+    writer_.reset();
+    if (journal_.counts.tokens == 0) fs::remove(journal_path(prefix_));
+    if (fs::exists(journal_path(prefix_))) return;
+    // Without a journal nobody can go on from these.
+    for (const fs::path& file : files_of(prefix_, true)) fs::remove(file);
+  } catch (...) {
   }
 }
 
@@ -266,10 +294,6 @@ void Job::publish() {
 }
 
 }  // namespace
-
-TokenType store_type_for(std::int64_t vocab_size) {
-  return vocab_size <= 256 ? TokenType::U8 : token_type_for(vocab_size);
-}
 
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options,
                         const std::function<bool(const TokenizeProgress&)>& progress) {

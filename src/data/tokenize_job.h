@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/document_reader.h"
+#include "data/document.h"
 #include "data/tokenize_journal.h"
 #include "data/tokenizer.h"
 
@@ -47,8 +47,5 @@ struct TokenizeResult {
 // `progress` is called after each batch; returning false asks the job to save and stop.
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options,
                         const std::function<bool(const TokenizeProgress&)>& progress);
-
-// u8 up to 256 ids, then as Megatron chooses.
-TokenType store_type_for(std::int64_t vocab_size);
 
 }  // namespace kintsugi

@@ -125,28 +125,28 @@ EncodedBatch TokenizePipeline::encode(const TextBatch& batch, Tokenizer& tokeniz
   result.end = batch.end;
   result.input_bytes = batch.input_bytes;
   result.ids.reserve(batch.bytes.size() / 3);
-  DocumentReader::Part part;
+  Document document;
   for (std::size_t i = 0; i < batch.entries.size(); ++i)
-    encode_record(batch, i, tokenizer, part, result);
+    encode_record(batch, i, tokenizer, document, result);
   return result;
 }
 
 void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
-                                     Tokenizer& tokenizer, DocumentReader::Part& part,
+                                     Tokenizer& tokenizer, Document& document,
                                      EncodedBatch& result) const {
   const TextBatch::Entry& entry = batch.entries[record];
   const std::size_t begin = record == 0 ? 0 : batch.entries[record - 1].end;
   std::string_view text = std::string_view(batch.bytes).substr(begin, entry.end - begin), prompt;
   if (batch.jsonl) {
     try {
-      parse_document(text, options_.format, batch.file, entry.line, part);
+      parse_document(text, options_.format, batch.file, entry.line, document);
     } catch (const UserError& error) {
       if (!options_.skip_invalid) throw;
       if (result.invalid_lines++ == 0) result.first_invalid = error.what();
       return;
     }
-    text = part.text;
-    prompt = part.prompt;
+    text = document.text;
+    prompt = document.prompt;
   }
   const std::size_t before = result.ids.size();
   tokenizer.encode(prompt, result.ids);

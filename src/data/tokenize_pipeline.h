@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "data/document_reader.h"
+#include "data/document.h"
 #include "data/record_reader.h"
 #include "data/tokenizer.h"
 
@@ -72,7 +72,7 @@ class TokenizePipeline {
   void encode_batches(Tokenizer& tokenizer);
   EncodedBatch encode(const TextBatch& batch, Tokenizer& tokenizer) const;
   void encode_record(const TextBatch& batch, std::size_t record, Tokenizer& tokenizer,
-                     DocumentReader::Part& part, EncodedBatch& result) const;
+                     Document& document, EncodedBatch& result) const;
 
   std::vector<std::filesystem::path> inputs_;
   Options options_;

@@ -57,8 +57,14 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
     user_error("{}: there is no tokenizer.json or tokenizer.model in this directory", name);
   }
   const std::size_t colon = name.rfind(':');
-  if (fs::exists(name, ignored) || colon == std::string::npos) return load_file(name, "");
-  return load_file(name.substr(0, colon), name.substr(colon + 1));
+  const bool family = !fs::exists(name, ignored) && colon != std::string::npos;
+  const std::string file = family ? name.substr(0, colon) : name;
+  if (!fs::exists(file, ignored))
+    user_error(
+        "there is no tokenizer {}: name bytes, a tokenizer.json or its directory, a "
+        "SentencePiece .model or ranks.tiktoken:FAMILY",
+        file);
+  return load_file(file, family ? name.substr(colon + 1) : "");
 }
 
 }  // namespace kintsugi

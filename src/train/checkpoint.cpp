@@ -192,8 +192,10 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
   } catch (const std::exception& error) {
     if (first) withdraw(checkpoints, name);
     host.barrier();
-    failure("the checkpoint of step {} was not saved, the ones before it are untouched: {}",
-            state.step, error.what());
+    // Every rank is here: what failed, failed together.
+    throw SharedFailure(fmt::format(
+        "the checkpoint of step {} was not saved, the ones before it are untouched: {}", state.step,
+        error.what()));
   }
   if (first) remove_old(checkpoints, target, options.keep);
   return target;

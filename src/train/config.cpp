@@ -164,6 +164,12 @@ struct ModelSection {
 }  // namespace
 
 template <class V>
+void describe(V& v, CommConfig& c) {
+  v("reduce", c.reduce);
+  v("check", c.check);
+}
+
+template <class V>
 void describe(V& v, CudaConfig& c) {
   v("device", c.device);
   v("deterministic", c.deterministic);
@@ -181,6 +187,7 @@ void describe(V& v, RunConfig& c) {
   v("optimizer", c.optimizer);
   v("train", c.train);
   v("layout", c.layout);
+  v("comm", c.comm);
   v("device", c.device);
   v("cuda", c.cuda);
   v("threads", c.threads, between(0, 1024));

@@ -112,6 +112,13 @@ struct LayoutConfig {
   bool operator==(const LayoutConfig&) const = default;
 };
 
+// What goes between ranks.
+struct CommConfig {
+  DType reduce = DType::F32;  // what gradients are summed in; fp64 runs use fp64
+  bool check = false;         // that all ranks call the same collectives; slower
+  bool operator==(const CommConfig&) const = default;
+};
+
 // How the CUDA world works; without effect in the others.
 struct CudaConfig {
   std::string device = "0";    // number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0")
@@ -135,6 +142,7 @@ struct RunConfig {
   OptimizerConfig optimizer;
   TrainConfig train;
   LayoutConfig layout;
+  CommConfig comm;
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores

@@ -24,7 +24,7 @@ class Checks {
     check_length();
     check_optimizer();
     check_loss_scale();
-    check_single_process();
+    check_layout();
   }
 
  private:
@@ -143,21 +143,26 @@ class Checks {
                scale.initial, scale.minimum);
   }
 
-  // This version has no communicator yet.
-  void check_single_process() const {
+  // Models are not cut yet, only the data.
+  void check_layout() const {
     const LayoutConfig& layout = config_.layout;
     const auto demand = [&](const char* key, auto value, decltype(value) only) {
       if (value != only)
-        complain(key, "is {}, but this build runs on one process only: set it to {}", value, only);
+        complain(key, "is {}, but this version spreads a run over data ranks only: set it to {}",
+                 value, only);
     };
     demand("layout.tp", layout.tp, 1);
     demand("layout.cp", layout.cp, 1);
     demand("layout.pp", layout.pp, 1);
-    demand("layout.dp", layout.dp.value_or(1), 1);
     demand("layout.chunks", layout.chunks, 1);
-    demand("layout.zero", layout.zero, 0);
-    demand("layout.shard_group", layout.shard_group, 0);
     demand("layout.sequence_parallel", layout.sequence_parallel, false);
+    if (layout.shard_group > 0 && layout.zero == 0)
+      complain("layout.shard_group",
+               "is {}, but layout.zero 0 shards nothing: set zero to 1, 2 or 3, or remove it",
+               layout.shard_group);
+    const DType reduce = config_.comm.reduce;
+    if (reduce != DType::F32 && reduce != DType::BF16)
+      complain("comm.reduce", "is {}: gradients travel as fp32 or bf16", to_string(reduce));
   }
 
   const YamlDocument& document_;

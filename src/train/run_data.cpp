@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <map>
 #include <numeric>
 
 #include "core/error.h"
@@ -46,8 +44,8 @@ TokenStream sequences_of(const TokenShard& shard, std::int64_t first, std::int64
   return TokenStream({{&shard, begin, std::max<std::int64_t>(last - begin, 0)}});
 }
 
-void check_tokenizer(const TokenShard& shard, const std::optional<StoreInfo>& info,
-                     const Tokenizer& tokenizer, const RunConfig& config) {
+void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Tokenizer& tokenizer,
+                     const RunConfig& config) {
   if (shard.is_text()) {
     if (config.data.tokenizer != "bytes")
       user_error(
@@ -56,7 +54,7 @@ void check_tokenizer(const TokenShard& shard, const std::optional<StoreInfo>& in
           shard.name(), config.data.tokenizer, shard.name(), config.data.tokenizer);
     return;
   }
-  if (!info) return;
+  if (info == nullptr) return;
   if (!info->tokenizer.empty() && info->tokenizer != tokenizer.fingerprint())
     user_error(
         "{} was made with another tokenizer (fingerprint {}, {} tokens) than data.tokenizer {} "
@@ -89,17 +87,9 @@ RunData::RunData(RunConfig& config) : tokenizer_(load_tokenizer(config.data.toke
 std::vector<TokenShard> RunData::open_checked(const std::string& path,
                                               const RunConfig& config) const {
   std::vector<TokenShard> shards = open_token_store(path);
-  std::map<std::filesystem::path, std::optional<StoreInfo>> known;  // shards of a store share one
-  for (const TokenShard& shard : shards) {
-    std::optional<StoreInfo>* info = nullptr;
-    if (!shard.is_text()) {
-      const std::filesystem::path store = store_of_shard(shard.name());
-      const auto [entry, fresh] = known.try_emplace(store);
-      if (fresh) entry->second = read_store_info(shard.name());
-      info = &entry->second;
-    }
-    check_tokenizer(shard, info == nullptr ? std::nullopt : *info, *tokenizer_, config);
-  }
+  const auto infos = read_store_infos(shards);
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    check_tokenizer(shards[i], infos[i].get(), *tokenizer_, config);
   return shards;
 }
 

@@ -1,9 +1,11 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
+#include "comm/exchange.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -27,11 +29,19 @@ EngineOptions engine_options(const RunConfig& config) {
                     .moments = config.optimizer.moments,
                     .stochastic_rounding = config.optimizer.stochastic_rounding,
                     .seed = config.run.seed},
-          .documents = config.data.document_mask};
+          .documents = config.data.document_mask,
+          .zero = static_cast<int>(config.layout.zero),
+          .reduce_in_bf16 = config.comm.reduce == DType::BF16};
 }
 
 Trainer::Trainer(Backend& backend, RunConfig config)
-    : backend_(backend), config_(std::move(config)), directory_(config_.run.dir) {
+    : Trainer(backend, std::move(config), DataGroups{}) {}
+
+Trainer::Trainer(Backend& backend, RunConfig config, const DataGroups& groups)
+    : backend_(backend),
+      groups_(groups.host != nullptr ? groups : DataGroups{&alone_, &alone_, &alone_}),
+      config_(std::move(config)),
+      directory_(config_.run.dir) {
   data_ = std::make_unique<RunData>(config_);
   schedule_ = {.kind = config_.optimizer.schedule,
                .lr = config_.optimizer.lr,
@@ -46,7 +56,7 @@ Trainer::Trainer(Backend& backend, RunConfig config)
 
 std::size_t Trainer::planned_bytes(const RunConfig& config) const {
   PlanningAllocator nothing;
-  return Engine(backend_, nothing, engine_options(config)).arena().total_bytes();
+  return Engine(backend_, nothing, engine_options(config), groups_).arena().total_bytes();
 }
 
 void Trainer::check_memory() const {
@@ -56,7 +66,7 @@ void Trainer::check_memory() const {
   // The least change that fits: recompute more, then smaller micro-batches.
   RunConfig smaller = config_;
   for (smaller.batch.micro = config_.batch.micro; smaller.batch.micro >= 1; --smaller.batch.micro) {
-    if (config_.batch.global % smaller.batch.micro != 0) continue;
+    if (sequences_per_rank() % smaller.batch.micro != 0) continue;
     for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
       if (recompute < config_.layout.recompute) continue;
       smaller.layout.recompute = recompute;
@@ -77,6 +87,17 @@ void Trainer::check_memory() const {
                                               : " or a shorter sequence");
 }
 
+bool Trainer::stop_asked() {
+  double asked = StopSignals::received() != nullptr ? 1 : 0;
+  groups_.host->wait(groups_.host->all_reduce(Tensor(&asked, DType::F64, {1}), ReduceOp::Max));
+  return asked > 0;
+}
+
+void Trainer::sum_over_ranks(std::span<double> values) {
+  const Tensor host(values.data(), DType::F64, {static_cast<std::int64_t>(values.size())});
+  groups_.host->wait(groups_.host->all_reduce(host));
+}
+
 RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
@@ -85,54 +106,75 @@ RunOutcome Trainer::run(ResumeMode resume) {
   try {
     while (!finished() && !stop) {
       train_step();
-      const bool asked = StopSignals::received() != nullptr;  // then saving comes first
+      const bool asked = stop_asked();  // then saving comes first
       const std::int64_t every = config_.train.eval_every;
       if (every > 0 && !asked && (due(every) || finished())) validate();
       // Read once more, and only here: whatever ends the loop below is saved.
-      stop = StopSignals::received() != nullptr;
-      log_->record(record_);
-      report(stop || finished());
+      stop = stop_asked();
+      if (is_first()) {
+        log_->record(record_);
+        report(stop || finished());
+      }
       if (due(config_.train.checkpoint_every) || stop || finished()) save();
     }
   } catch (const std::exception& error) {
-    log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
+    if (is_first())
+      log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
     throw;
   }
   const bool stopped = !finished();
-  log_->status(stopped ? "stopped" : "finished", record_, last_valid_loss_, eta_s(),
-               last_checkpoint_);
-  if (stopped)
+  if (is_first())
+    log_->status(stopped ? "stopped" : "finished", record_, last_valid_loss_, eta_s(),
+                 last_checkpoint_);
+  if (stopped) {
+    const char* signal = StopSignals::received();
     log_info("stopped by {} after step {}; the same command continues the run",
-             StopSignals::received(), state_.step);
+             signal != nullptr ? signal : "a signal to another rank", state_.step);
+  }
   return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
 }
 
-void Trainer::open_run(ResumeMode resume) {
+std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
   const fs::path checkpoints = directory_ / "checkpoints";
-  if (resume == ResumeMode::Never && fs::exists(directory_ / "metrics.jsonl"))
-    user_error("{} already holds a run: continue it with --resume auto, or choose another run.dir",
-               directory_.string());
-  std::error_code error;
-  fs::create_directories(checkpoints, error);
-  if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
-  lock_ = std::make_unique<DirectoryLock>(directory_);
-  clean_up_checkpoints(checkpoints);
-  const std::optional<fs::path> latest = find_latest_checkpoint(checkpoints);
-  engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_));
-  if (latest) {
-    engine_->prepare();
-    state_ = load_checkpoint(*latest, *engine_);
-    check_same_run();
-    if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
-    last_checkpoint_ = latest->string();
-  } else {
-    engine_->initialize(config_.run.seed);
-    state_.seed = config_.run.seed;
-    state_.data = data_->fingerprint();
-  }
-  write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
-  open_log_file(directory_ / "log.txt");
-  log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);
+  std::string latest;
+  together(*groups_.host, [&] {
+    if (!is_first()) return;
+    if (resume == ResumeMode::Never && fs::exists(directory_ / "metrics.jsonl"))
+      user_error(
+          "{} already holds a run: continue it with --resume auto, or choose another run.dir",
+          directory_.string());
+    std::error_code error;
+    fs::create_directories(checkpoints, error);
+    if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
+    lock_ = std::make_unique<DirectoryLock>(directory_);
+    clean_up_checkpoints(checkpoints);
+    if (const auto found = find_latest_checkpoint(checkpoints)) latest = found->string();
+  });
+  latest = gather_texts(*groups_.host, latest).front();
+  if (latest.empty()) return std::nullopt;
+  return latest;
+}
+
+void Trainer::open_run(ResumeMode resume) {
+  const std::optional<fs::path> latest = open_directory(resume);
+  together(*groups_.host, [&] {
+    engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_), groups_);
+    if (latest) {
+      engine_->prepare();
+      state_ = load_checkpoint(*latest, *engine_);
+      check_same_run();
+      if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
+      last_checkpoint_ = latest->string();
+    } else {
+      engine_->initialize(config_.run.seed);
+      state_.seed = config_.run.seed;
+      state_.data = data_->fingerprint();
+    }
+    if (!is_first()) return;
+    write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
+    open_log_file(directory_ / "log.txt");
+    log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);
+  });
   first_step_ = state_.step;
   record_.step = state_.step;
   record_.tokens = state_.tokens;
@@ -142,9 +184,10 @@ void Trainer::open_run(ResumeMode resume) {
   const std::int64_t steps_left = std::max<std::int64_t>(schedule_.total_steps - state_.step, 0);
   loader_ = std::make_unique<BatchLoader>(
       data_->order(), data_->sample_options(),
-      BatchLoader::Plan{.first = state_.samples,
-                        .end = state_.samples + steps_left * config_.batch.global,
-                        .batch = config_.batch.global,
+      BatchLoader::Plan{.first = state_.samples + groups_.host->rank() * sequences_per_rank(),
+                        .batches = steps_left,
+                        .batch = sequences_per_rank(),
+                        .stride = config_.batch.global,
                         .depth = config_.data.prefetch});
   peak_ = backend_.peak_flops(config_.train.precision);
   announce();
@@ -181,6 +224,14 @@ void Trainer::announce() const {
            config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
            config_.batch.global / config_.batch.micro,
            config_.batch.global == config_.batch.micro ? "" : "es", schedule_.total_steps);
+  if (groups_.ranks() > 1)
+    log_info("layout: {} data ranks, ZeRO {}{}; {} micro-batch{} each per step", groups_.ranks(),
+             config_.layout.zero,
+             config_.layout.shard_group > 0
+                 ? fmt::format(" in groups of {}", config_.layout.shard_group)
+                 : "",
+             sequences_per_rank() / config_.batch.micro,
+             sequences_per_rank() == config_.batch.micro ? "" : "es");
   log_info(
       "work per token: {}FLOP (attention counted causally), {}FLOP (in full); peak {}FLOP/s ({})",
       format_si(flops_.causal()), format_si(flops_.full()), format_si(peak_.flops_per_s),
@@ -201,7 +252,8 @@ void Trainer::train_step() {
                        .lr = lr,
                        .loss_scale = scaler_.scale(),
                        .dropout = config_.train.dropout,
-                       .seed = config_.run.seed});
+                       .seed = config_.run.seed,
+                       .first_sequence = groups_.host->rank() * sequences_per_rank()});
   loader_->release();  // read on while the device computes
   const StepResult result = engine_->finish_step();
   const bool overflow = !std::isfinite(result.gradient_norm);
@@ -225,8 +277,9 @@ void Trainer::train_step() {
   state_.loss_scale = scaler_.state();
   record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
   record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
-  record_.mfu_causal = record_.tokens_per_s * flops_.causal() / peak_.flops_per_s;
-  record_.mfu_full = record_.tokens_per_s * flops_.full() / peak_.flops_per_s;
+  const double peak = peak_.flops_per_s * groups_.ranks();
+  record_.mfu_causal = record_.tokens_per_s * flops_.causal() / peak;
+  record_.mfu_full = record_.tokens_per_s * flops_.full() / peak;
   step_seconds_ += record_.step_time_s;
 }
 
@@ -239,18 +292,23 @@ std::optional<double> Trainer::Score::bits_per_byte() const {
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
+// The ranks take turns by micro-batches, and all take as many: a pass may need everybody's weights.
+// Whose turn finds no samples left computes on what is there, without a loss.
 Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.batch.micro;
   SampleReader reader(data_->sample_options());
   std::vector<TokenPiece> pieces;
   Score score;
-  for (std::int64_t first = 0; first < set.size(); first += micro) {
-    const std::int64_t count = std::min(micro, set.size() - first);
-    for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t round = 0; round < set.size(); round += micro * groups_.ranks()) {
+    const std::int64_t first = round + micro * groups_.host->rank();
+    const std::int64_t left = std::min(micro, set.size() - first);
+    const std::int64_t count = std::max<std::int64_t>(left, 1);
+    for (std::int64_t i = 0; i < left; ++i) {
       pieces.clear();
       set.locate(first + i, pieces);
       reader.read(pieces, batch.row(i));
     }
+    if (left <= 0) std::fill_n(batch.targets.begin(), length, -1);
     const auto part = [&](const std::vector<std::int32_t>& all) {
       return std::span(all).first(all.empty() ? 0 : static_cast<std::size_t>(count * length));
     };
@@ -260,7 +318,10 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
     score.bytes += data_->bytes_of(targets);
   }
-  return score;
+  std::array<double, 3> sums = {score.nats, static_cast<double>(score.tokens),
+                                static_cast<double>(score.bytes)};
+  sum_over_ranks(sums);
+  return {sums[0], static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2])};
 }
 
 void Trainer::validate() {

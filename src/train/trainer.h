@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ EngineOptions engine_options(const RunConfig& config);
 class Trainer {
  public:
   // Everything about the input is checked here, before memory is taken and before anything is
-  // written.
-  Trainer(Backend& backend, RunConfig config);
+  // written. Every rank of the job makes one; rank 0 owns the terminal and the files.
+  Trainer(Backend& backend, RunConfig config, const DataGroups& groups);
+  Trainer(Backend& backend, RunConfig config);  // alone
 
   RunOutcome run(ResumeMode resume);
 
@@ -42,9 +44,16 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  bool is_first() const { return groups_.host->rank() == 0; }
+  std::int64_t sequences_per_rank() const { return config_.batch.global / groups_.ranks(); }
+  // Whether any rank was asked to stop; all ranks ask together.
+  bool stop_asked();
+  void sum_over_ranks(std::span<double> values);
   void check_memory() const;
   std::size_t planned_bytes(const RunConfig& config) const;
   void open_run(ResumeMode resume);
+  // The checkpoint to go on from, if there is one; what rank 0 sees decides.
+  std::optional<std::filesystem::path> open_directory(ResumeMode resume);
   void check_same_run() const;
   void announce() const;
   void train_step();
@@ -63,11 +72,13 @@ class Trainer {
   bool finished() const { return state_.step >= schedule_.total_steps; }
 
   Backend& backend_;
+  LocalCommunicator alone_{"alone"};
+  DataGroups groups_;
   RunConfig config_;
   std::filesystem::path directory_;
   std::unique_ptr<RunData> data_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<RunLog> log_;          // on rank 0
   std::unique_ptr<DirectoryLock> lock_;  // one process per run directory
   Schedule schedule_;
   LossScaler scaler_;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,6 +41,11 @@ class DataCommandTest : public testing::Test {
     if (chdir(directory_.path().c_str()) != 0) _exit(99);
     dup2(open("stdout.txt", O_WRONLY | O_CREAT | O_TRUNC, 0644), 1);
     dup2(open("stderr.txt", O_WRONLY | O_CREAT | O_TRUNC, 0644), 2);
+    if (largest_file_ > 0) {
+      signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{largest_file_, largest_file_};
+      setrlimit(RLIMIT_FSIZE, &limit);
+    }
     std::string binary = KINTSUGI_BINARY, command = "data";
     std::vector<std::string> copies = arguments;
     std::vector<char*> words = {binary.data(), command.data()};
@@ -84,6 +90,7 @@ class DataCommandTest : public testing::Test {
   }
 
   TemporaryDirectory directory_;
+  rlim_t largest_file_ = 0;  // in bytes; stands for a full disk
 };
 
 // Killed at any moment, again and again, and started again with another number of threads: the same
@@ -209,6 +216,25 @@ TEST_F(DataCommandTest, Mistakes) {
   for (const char* command : {"tokenize", "inspect", "verify", "merge"})
     EXPECT_THAT(run({command, "--help"}).out,
                 HasSubstr("Example:\n  kintsugi data " + std::string(command)));
+}
+
+TEST_F(DataCommandTest, AFullDiskLeavesNothing) {
+  directory_.write("long.txt", small_corpus(200'000));
+  largest_file_ = 100'000;
+  const Outcome outcome =
+      run({"tokenize", "--input", "long.txt", "--tokenizer", "bytes", "--output", "full"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.error, HasSubstr("cannot write"));
+  for (const auto& entry : fs::directory_iterator(directory_.path()))
+    EXPECT_THAT(entry.path().filename().string(), Not(testing::StartsWith("full")));
+  largest_file_ = 0;
+  EXPECT_EQ(
+      run({"tokenize", "--input", "long.txt", "--tokenizer", "bytes", "--output", "full"}).code, 0);
+}
+
+TEST_F(DataCommandTest, UnknownWordsAreNamed) {
+  EXPECT_THAT(mistake({"tokenise"}), HasSubstr("tokenise"));
+  EXPECT_THAT(mistake({}), HasSubstr("--help"));
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ TEST(JsonLine, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(complaint_about(R"({"content":"a","id":1})").message,
               testing::AllOf(HasSubstr("no key 'text'"), HasSubstr("'content', 'id'")));
   EXPECT_THAT(complaint_about("{}").message, HasSubstr("no key at all"));
+  EXPECT_THAT(complaint_about("{ ").message, HasSubstr("ends inside the object"));
   EXPECT_THAT(complaint_about(R"({"text":null})").message, HasSubstr("not a string"));
   EXPECT_EQ(complaint_about(R"({"text":null})").byte, 9u);
   EXPECT_THAT(complaint_about(R"({"text":["a"]})").message, HasSubstr("not a string"));

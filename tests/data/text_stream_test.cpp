@@ -126,5 +126,21 @@ TEST_F(TextStreamTest, DamageNeverCrashes) {
   EXPECT_GT(refused, 300);
 }
 
+// Read as text they would make a store without a word; the first bytes are those of the formats.
+TEST_F(TextStreamTest, OtherFormatsAreNamed) {
+  const auto complaint = [&](const std::string& bytes) {
+    return user_error_of([&] { content(bytes + noise(100)); });
+  };
+  EXPECT_THAT(complaint(std::string("\xFD"
+                                    "7zXZ\0\0\x04",
+                                    8)),
+              HasSubstr("xz"));
+  EXPECT_THAT(complaint("BZh91AY&SY"), AllOf(HasSubstr("file"), HasSubstr("bzip2")));
+  EXPECT_THAT(complaint("PAR1"), HasSubstr("Parquet"));
+  EXPECT_THAT(complaint("PK\x03\x04"), HasSubstr("zip"));
+  EXPECT_EQ(content("BZh9 is how it begins"), "BZh9 is how it begins");
+  EXPECT_EQ(content("PAR"), "PAR");
+}
+
 }  // namespace
 }  // namespace kintsugi

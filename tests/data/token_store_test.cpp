@@ -268,6 +268,8 @@ TEST_F(TokenStoreTest, NamesWithoutAStore) {
   EXPECT_THAT(complaint_about("packed"), HasSubstr("data tokenize"));
   directory_.write("olmo.npy", "1234");
   EXPECT_THAT(complaint_about("olmo.npy"), HasSubstr("another program"));
+  directory_.write("old.txt.bz2", "BZh91AY&SY");
+  EXPECT_THAT(complaint_about("old.txt.bz2"), HasSubstr("bzip2"));
   directory_.write("a.progress.json", "{}");
   EXPECT_THAT(complaint_about("a"), HasSubstr("interrupted"));
   std::filesystem::remove(path("a.progress.json"));
@@ -275,7 +277,9 @@ TEST_F(TokenStoreTest, NamesWithoutAStore) {
   EXPECT_THAT(complaint_about("[ab]"), AllOf(HasSubstr("uint16"), HasSubstr("int32")));
 }
 
-TEST(TokenType, ChosenAsMegatronDoes) {
+TEST(TokenType, ChosenAsMegatronDoesAboveBytes) {
+  EXPECT_EQ(token_type_for(256), TokenType::U8);
+  EXPECT_EQ(token_type_for(257), TokenType::U16);
   EXPECT_EQ(token_type_for(50'257), TokenType::U16);
   EXPECT_EQ(token_type_for(65'499), TokenType::U16);
   EXPECT_EQ(token_type_for(65'500), TokenType::I32);

@@ -182,6 +182,7 @@ TEST_F(TokenWriterTest, MergesMasksAndDescriptions) {
   info.tokenizer = "t";
   info.vocab_size = 10;
   info.bytes = 100;
+  info.shards = {{.name = "a", .bin = "", .idx = "", .mask = ""}};
   write_store_info(path("a"), info);
   write_store_info(path("b"), info);
   merge_stores({path("a"), path("b")}, path("m"), false);
@@ -190,20 +191,57 @@ TEST_F(TokenWriterTest, MergesMasksAndDescriptions) {
   ASSERT_TRUE(merged);
   EXPECT_EQ(merged->bytes, 200);
   EXPECT_EQ(merged->tokens, 3);
-  EXPECT_THAT(check_shard(TokenShard::open(path("m")), 4, merged), IsEmpty());
+  EXPECT_THAT(check_shard(TokenShard::open(path("m")), 4, &*merged), IsEmpty());
   info.tokenizer = "other";
   write_store_info(path("b"), info);
   EXPECT_THAT(user_error_of([&] {
                 merge_stores({path("a"), path("b")}, path("n"), false);
               }),
               HasSubstr("another tokenizer"));
+  std::filesystem::create_directory(path("both"));
+  for (const char* name : {"a.bin", "a.idx", "a.json", "b.bin", "b.idx", "b.json"})
+    std::filesystem::copy(path(name), path("both"));
+  EXPECT_THAT(user_error_of([&] { merge_stores({path("both")}, path("n"), false); }),
+              HasSubstr("another tokenizer"))
+      << "a directory may hold several stores";
+}
+
+TEST_F(TokenWriterTest, MergesAPartOfAStore) {
+  StoreInfo info;
+  info.tokenizer = "t";
+  info.bytes = 100;
+  for (const char* name : {"s-00000", "s-00001"}) {
+    write_megatron(path(name), TokenType::U16, {{1, 2}});
+    info.shards.push_back({.name = name, .bin = "", .idx = "", .mask = ""});
+  }
+  write_store_info(path("s"), info);
+  merge_stores({path("s")}, path("all"), false);
+  EXPECT_EQ(read_store_info(path("all"))->bytes, 100);
+  merge_stores({path("s-00001")}, path("part"), false);
+  EXPECT_EQ(read_store_info(path("part"))->tokenizer, "t");
+  EXPECT_EQ(read_store_info(path("part"))->bytes, 0) << "nobody counted them";
+}
+
+// Stores that are named like shards keep their own descriptions.
+TEST_F(TokenWriterTest, NamesLikeThoseOfShards) {
+  for (const char* name : {"s-00000", "s-00001"}) {
+    write_megatron(path(name), TokenType::U16, {{1, 2}});
+    StoreInfo info;
+    info.tokenizer = name;
+    write_store_info(path(name), info);
+  }
+  const auto infos = read_store_infos(open_token_store(path("s-*")));
+  ASSERT_EQ(infos.size(), 2u);
+  EXPECT_EQ(infos[0]->tokenizer, "s-00000");
+  EXPECT_EQ(infos[1]->tokenizer, "s-00001");
 }
 
 // ---- verify
 
 TEST_F(TokenWriterTest, FindsWhatIsWrong) {
   const auto check = [&](std::optional<std::int64_t> vocab_size) {
-    return check_shard(TokenShard::open(path("a")), vocab_size, read_store_info(path("a")));
+    const auto info = read_store_info(path("a"));
+    return check_shard(TokenShard::open(path("a")), vocab_size, info ? &*info : nullptr);
   };
   write_megatron(path("a"), TokenType::U16, {{1, 2}, {3, 9, 4}, {5}});
   EXPECT_THAT(check(10), IsEmpty());
@@ -243,7 +281,7 @@ TEST_F(TokenWriterTest, FindsWhatIsWrong) {
 
 TEST_F(TokenWriterTest, FindsNegativeIds) {
   write_megatron(path("a"), TokenType::I32, {{1, -1}});
-  EXPECT_THAT(check_shard(TokenShard::open(path("a")), 10, std::nullopt),
+  EXPECT_THAT(check_shard(TokenShard::open(path("a")), 10, nullptr),
               ElementsAre(HasSubstr("id -1")));
   EXPECT_THAT(user_error_of([&] { merge_stores({path("a")}, path("m"), false); }),
               HasSubstr("negative"));

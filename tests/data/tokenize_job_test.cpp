@@ -331,5 +331,28 @@ TEST_F(TokenizeJobTest, PipelineCanBeAbandoned) {
   }
 }
 
+// PREFIX.json could be the corpus itself, or anything else of the user's.
+TEST_F(TokenizeJobTest, LeavesFilesOfTheUserAlone) {
+  const std::string line = "{\"text\":\"kissa istuu\"}\n";
+  const std::string corpus = directory_.write("fi.json", line);
+  fs::create_symlink(corpus, path("link.jsonl"));
+  WordTokenizer tokenizer;
+  options_.output = directory_ / "fi";
+  const auto complaint = [&](const std::string& input) {
+    options_.inputs = {input};
+    return user_error_of(
+        [&] { tokenize(tokenizer, options_, [](const TokenizeProgress&) { return true; }); });
+  };
+  for (const bool overwrite : {false, true}) {
+    options_.overwrite = overwrite;
+    EXPECT_THAT(complaint(corpus), AllOf(HasSubstr("fi.json"), HasSubstr("--output")));
+    EXPECT_THAT(complaint(path("link.jsonl")), HasSubstr("link.jsonl"));
+  }
+  options_.overwrite = false;
+  EXPECT_THAT(complaint(path("a.jsonl")), AllOf(HasSubstr("fi.json"), HasSubstr("--output")));
+  EXPECT_EQ(content("fi.json"), line);
+  EXPECT_FALSE(fs::exists(path("fi.partial.bin")));
+}
+
 }  // namespace
 }  // namespace kintsugi

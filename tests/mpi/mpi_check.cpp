@@ -1,9 +1,17 @@
-// Run under mpirun by ctest: mpi_check <what>.
+// Run under mpirun by ctest (cmake/mpi_tests.cmake): mpi_check <what>.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "comm/checked_communicator.h"
+#include "comm/grid.h"
+#include "comm/lifeline.h"
 #include "comm/mpi/mpi_world.h"
 #include "support/collective_cases.h"
 
@@ -13,6 +21,53 @@ namespace {
 void collectives(World& world) {
   check_collectives(*world.split("world", 0, world.rank()));
   check_collectives(*world.split("pairs", world.rank() / 2, -world.rank()));
+}
+
+// The last rank does something else than the others, who wait for it in an all_reduce.
+void mismatch(World& plain) {
+  CheckedWorld world(plain);
+  const auto group = world.split("dp", 0, world.rank());
+  check_collectives(*group);
+  std::vector<float> x(12);
+  const Tensor all(x.data(), DType::F32, {12});
+  const bool odd = world.rank() == world.size() - 1;
+  group->wait(odd ? group->broadcast(all, 0) : group->all_reduce(all));
+}
+
+// Every group of a grid at work at once; each element of the sum is its group's size.
+void grid(World& world) {
+  const Grid grid{.tp = 2, .cp = 1, .dp = 2, .pp = world.size() / 4, .shard_group = 1};
+  const Groups groups = make_groups(world, grid);
+  std::vector<Communicator*> all = {groups.world.get(), groups.tp.get(),      groups.cp.get(),
+                                    groups.dp.get(),    groups.pp.get(),      groups.shard.get(),
+                                    groups.data.get(),  groups.replica.get(), groups.model.get()};
+  // A call may meet its peers' calls to other groups first: nobody waits for that.
+  if (world.rank() % 2 == 1) std::reverse(all.begin(), all.end());
+  std::vector<std::vector<float>> ones(all.size(), std::vector<float>(30000, 1.0f));
+  std::vector<Communicator::Work> works;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    works.push_back(all[i]->all_reduce(Tensor(ones[i].data(), DType::F32, {30000})));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i]->wait(works[i]);
+    for (const float value : ones[i])
+      if (value != static_cast<float>(all[i]->size()))
+        failure("the sum of ones in group {} is {}", all[i]->name(), value);
+  }
+}
+
+// The culprit ends while the others wait for it in a collective that it never calls.
+void die(World& world, const std::string& how, int culprit) {
+  const auto group = world.split("dp", 0, world.rank());
+  group->barrier();
+  if (world.rank() == culprit) {
+    if (how == "throw") failure("the disk is full");
+    if (how == "user") user_error("batch.micro is odd");
+    if (how == "abort") std::abort();
+    if (how == "kill") kill(getpid(), SIGKILL);
+    if (how == "exit") _exit(0);
+  }
+  group->barrier();
+  std::printf("rank %d got through a barrier that rank %d never reached\n", world.rank(), culprit);
 }
 
 using Clock = std::chrono::steady_clock;
@@ -48,19 +103,50 @@ void bench(World& world) {
                 static_cast<long>(times.finished), static_cast<long>(times.started));
 }
 
+void run(World& world, const std::string& what) {
+  if (what == "collectives") return collectives(world);
+  if (what == "grid") return grid(world);
+  if (what == "mismatch") return mismatch(world);
+  if (what == "bench") return bench(world);
+  const int culprit = what.ends_with("-first") ? 0 : world.size() - 1;
+  die(world, what.substr(0, what.find('-')), culprit);
+}
+
+// As the command line does it: rank 0 reports, every rank ends.
 int check(const std::string& what) {
   try {
     const auto world = make_mpi_world();
-    if (what == "collectives")
-      collectives(*world);
-    else if (what == "bench")
-      bench(*world);
-    else
-      failure("nothing is called {}", what);
+    Lifeline lifeline(*world, {.on_message =
+                                   [](int rank, const std::string& text) {
+                                     std::printf("rank %d says: %s\n", rank, text.c_str());
+                                   },
+                               .on_failure =
+                                   [](const RankFailure& failure) {
+                                     std::printf("REPORT: %s\n", failure.text.c_str());
+                                     std::fflush(stdout);
+                                   },
+                               .end =
+                                   [](const RankFailure& failure) {
+                                     if (failure.rank == 0)
+                                       std::fprintf(stderr, "END: %s\n", failure.text.c_str());
+                                     _exit(failure.exit_code);
+                                   }});
+    try {
+      run(*world, what);
+      lifeline.say("done");
+      lifeline.goodbye();
+    } catch (const UserError& error) {
+      lifeline.fail(error.what(), 2);
+      throw;
+    } catch (const std::exception& error) {
+      lifeline.fail(error.what(), 1);
+      throw;
+    }
     if (world->rank() == 0) std::printf("%s: passed on %d ranks\n", what.c_str(), world->size());
     return 0;
+  } catch (const UserError&) {
+    return 2;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
 }

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "comm/collective.h"
 #include "comm/collective_checks.h"
 #include "comm/reduce.h"
 
@@ -101,13 +102,9 @@ class Hub {
   std::exception_ptr first_;
 };
 
-enum class Kind { AllReduce, ReduceScatter, AllGather, Broadcast, Send, Receive, Barrier };
-const char* const kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                              "send",       "receive",        "barrier"};
-
 // The n-th collective of a group.
 struct Meeting {
-  Kind kind;
+  Collective kind;
   std::int64_t elements;
   DType dtype;
   std::vector<Bytes> sources;
@@ -138,7 +135,7 @@ class ThreadCommunicator : public Communicator {
     if (!pending_.empty() && std::uncaught_exceptions() == exceptions_)
       group_->hub.fail(std::make_exception_ptr(
           Failure(fmt::format("{}: {} of {} calls were never waited for", place(), pending_.size(),
-                              kNames[static_cast<int>(pending_.begin()->second.kind)]))));
+                              to_string(pending_.begin()->second.kind)))));
   }
 
   const std::string& name() const override { return name_; }
@@ -147,20 +144,20 @@ class ThreadCommunicator : public Communicator {
 
   Work all_reduce(Tensor x, ReduceOp op) override {
     check_contiguous(*this, "all_reduce", x);
-    return start({.kind = Kind::AllReduce, .destination = x, .source = x, .op = op});
+    return start({.kind = Collective::AllReduce, .destination = x, .source = x, .op = op});
   }
   Work reduce_scatter(Tensor shard, Tensor full) override {
     check_parts(*this, "reduce_scatter", full, shard);
-    return start({.kind = Kind::ReduceScatter, .destination = shard, .source = full});
+    return start({.kind = Collective::ReduceScatter, .destination = shard, .source = full});
   }
   Work all_gather(Tensor full, Tensor shard) override {
     check_parts(*this, "all_gather", full, shard);
-    return start({.kind = Kind::AllGather, .destination = full, .source = shard});
+    return start({.kind = Collective::AllGather, .destination = full, .source = shard});
   }
   Work broadcast(Tensor x, int root) override {
     check_contiguous(*this, "broadcast", x);
     check_rank(*this, "broadcast", root);
-    Call call{.kind = Kind::Broadcast, .source = x, .peer = root};
+    Call call{.kind = Collective::Broadcast, .source = x, .peer = root};
     if (rank_ != root) call.destination = x;
     return start(call);
   }
@@ -169,12 +166,12 @@ class ThreadCommunicator : public Communicator {
     check_peer(*this, "send", to);
     const std::tuple key{rank_, to, sent_[to]++};
     group_->hub.post([&] { group_->mail[key] = copy_of(x); });
-    return remember({.kind = Kind::Send, .source = x, .peer = to});
+    return remember({.kind = Collective::Send, .source = x, .peer = to});
   }
   Work receive(Tensor x, int from) override {
     check_contiguous(*this, "receive", x);
     check_peer(*this, "receive", from);
-    return remember({.kind = Kind::Receive,
+    return remember({.kind = Collective::Receive,
                      .destination = x,
                      .source = x,
                      .peer = from,
@@ -191,15 +188,15 @@ class ThreadCommunicator : public Communicator {
     if (copy_of(call.source) != call.source_image ||
         (call.destination && copy_of(call.destination) != call.destination_image))
       failure("{}: a tensor of {} was written to before wait()", place(), call.what());
-    if (call.kind == Kind::Send) return;
-    call.kind == Kind::Receive ? finish_receive(call) : finish(call);
+    if (call.kind == Collective::Send) return;
+    call.kind == Collective::Receive ? finish_receive(call) : finish(call);
   }
 
-  void barrier() override { wait(start({.kind = Kind::Barrier})); }
+  void barrier() override { wait(start({.kind = Collective::Barrier})); }
 
  private:
   struct Call {
-    Kind kind;
+    Collective kind;
     Tensor destination = {};
     Tensor source = {};
     ReduceOp op = ReduceOp::Sum;
@@ -207,7 +204,7 @@ class ThreadCommunicator : public Communicator {
     std::int64_t sequence = 0;
     Bytes source_image = {};  // what the tensors must still hold in wait()
     Bytes destination_image = {};
-    const char* what() const { return kNames[static_cast<int>(kind)]; }
+    const char* what() const { return to_string(kind); }
   };
 
   std::string place() const { return fmt::format("group {}, rank {}", name_, rank_); }
@@ -234,8 +231,8 @@ class ThreadCommunicator : public Communicator {
       if (meeting.kind != call.kind || meeting.elements != call.source.elements() ||
           meeting.dtype != call.source.dtype())
         failure("{} calls {} of {} {}, others {} of {} {}", place(), call.what(),
-                call.source.elements(), to_string(call.source.dtype()),
-                kNames[static_cast<int>(meeting.kind)], meeting.elements, to_string(meeting.dtype));
+                call.source.elements(), to_string(call.source.dtype()), to_string(meeting.kind),
+                meeting.elements, to_string(meeting.dtype));
       meeting.sources[rank_] = copy_of(call.source);
       ++meeting.arrived;
     });
@@ -256,19 +253,19 @@ class ThreadCommunicator : public Communicator {
 
   void deliver(const Call& call, Meeting& meeting) {
     const std::int64_t elements = call.destination.elements();
-    if (call.kind == Kind::AllReduce) {
+    if (call.kind == Collective::AllReduce) {
       std::call_once(meeting.once, [&] {
         meeting.result.resize(call.destination.bytes());
         reduce_parts(meeting.result.data(), parts(meeting, 0), elements, meeting.dtype, call.op);
       });
       store(call.destination, meeting.result.data());
-    } else if (call.kind == Kind::ReduceScatter) {
+    } else if (call.kind == Collective::ReduceScatter) {
       reduce_parts(call.destination.data(), parts(meeting, rank_ * call.destination.bytes()),
                    elements, meeting.dtype, call.op);
-    } else if (call.kind == Kind::AllGather) {
+    } else if (call.kind == Collective::AllGather) {
       const Tensor rows = call.destination.view({size(), call.source.elements()});
       for (int r = 0; r < size(); ++r) store(rows.rows(r, 1), meeting.sources[r].data());
-    } else if (call.kind == Kind::Broadcast && call.destination) {
+    } else if (call.kind == Collective::Broadcast && call.destination) {
       store(call.destination, meeting.sources[call.peer].data());
     }
   }

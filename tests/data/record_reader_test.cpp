@@ -1,11 +1,11 @@
-#include "data/document_reader.h"
+#include "data/record_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "data/record_reader.h"
+#include "data/document.h"
 #include "data/tokenizer.h"
 #include "support/compress.h"
 #include "support/errors.h"
@@ -20,21 +20,28 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::vector<std::string> documents_of(const std::filesystem::path& path,
-                                      DocumentFormat format = {}) {
-  DocumentReader reader(path, std::move(format));
+                                      const DocumentFormat& format = {}) {
+  RecordReader reader(path);
   std::vector<std::string> documents;
   bool open = false;
-  for (DocumentReader::Part part; reader.next(part);) {
+  Document document;
+  for (Record record; reader.next(record);) {
     if (!open) documents.emplace_back();
-    documents.back() += part.prompt.empty() ? part.text : part.prompt + "|" + part.text;
-    open = !part.ends_document;
+    if (reader.jsonl()) {
+      parse_document(record.bytes, format, reader.name(), record.line, document);
+      if (!format.prompt_key.empty()) documents.back() += document.prompt + "|";
+      documents.back() += document.text;
+    } else {
+      documents.back() += record.bytes;
+    }
+    open = !record.ends_document;
   }
   EXPECT_FALSE(open) << "the last document does not end";
   EXPECT_EQ(reader.bytes_read(), reader.bytes_total());
   return documents;
 }
 
-TEST(DocumentReader, JsonLines) {
+TEST(RecordReader, JsonLines) {
   const TemporaryDirectory directory;
   const std::string lines =
       "{\"text\":\"one\"}\n\n  \r\n{\"text\":\"\"}\r\n{\"id\":3,\"text\":\"three\\n\"}";
@@ -51,7 +58,7 @@ TEST(DocumentReader, JsonLines) {
               ElementsAre("Q|A"));
 }
 
-TEST(DocumentReader, PlainTextIsOneDocument) {
+TEST(RecordReader, PlainTextIsOneDocument) {
   const TemporaryDirectory directory;
   EXPECT_THAT(documents_of(directory.write("a.txt", "{\"text\":1}\n")),
               ElementsAre("{\"text\":1}\n"));
@@ -62,7 +69,7 @@ TEST(DocumentReader, PlainTextIsOneDocument) {
   EXPECT_THAT(documents_of(directory.write("large.txt.zst", zstd(large))), ElementsAre(large));
 }
 
-TEST(DocumentReader, NamesFileAndLine) {
+TEST(RecordReader, NamesFileAndLine) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("bad.jsonl", "{\"text\":\"a\"}\n\n{\"text\":}\n");
   EXPECT_THAT(user_error_of([&] { documents_of(file); }),
@@ -166,29 +173,8 @@ TEST(RecordReader, GoesOnInTheMiddleOfLines) {
   }
 }
 
-TEST(ExpandInputs, PatternsAndNames) {
-  const TemporaryDirectory directory;
-  for (const char* name : {"b.txt", "a.txt", "c.jsonl", "odd[1].txt"}) directory.write(name, "x");
-  std::filesystem::create_directory(directory / "sub.txt");
-  const auto names = [&](const std::vector<std::string>& patterns) {
-    std::vector<std::string> inputs;
-    for (const std::string& pattern : patterns) inputs.push_back((directory / pattern).string());
-    std::vector<std::string> found;
-    for (const auto& path : expand_inputs(inputs)) found.push_back(path.filename().string());
-    return found;
-  };
-  EXPECT_THAT(names({"*.txt"}), ElementsAre("a.txt", "b.txt", "odd[1].txt"));
-  EXPECT_THAT(names({"c.jsonl", "b.txt", "*.txt", "./b.txt"}),
-              ElementsAre("c.jsonl", "b.txt", "a.txt", "odd[1].txt"));
-  EXPECT_THAT(names({"odd[1].txt"}), ElementsAre("odd[1].txt"));
-  EXPECT_THAT(user_error_of([&] { names({"*.gz"}); }), HasSubstr("*.gz"));
-  EXPECT_THAT(user_error_of([&] { names({"nosuch"}); }), HasSubstr("nosuch"));
-  EXPECT_THAT(user_error_of([&] { names({"sub.txt"}); }), HasSubstr("directory"));
-  EXPECT_THAT(user_error_of([&] { expand_inputs({}); }), HasSubstr("no input"));
-}
-
 // Lines and streams with damage are documents or a UserError.
-TEST(DocumentReader, DamageNeverCrashes) {
+TEST(RecordReader, DamageNeverCrashes) {
   const TemporaryDirectory directory;
   std::string lines;
   for (int i = 0; i < 30; ++i)

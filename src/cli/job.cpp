@@ -1,0 +1,78 @@
+#include "cli/job.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "cli/worlds.h"
+#include "comm/checked_communicator.h"
+#include "comm/exchange.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace kintsugi {
+namespace {
+
+Lifeline::Callbacks callbacks() {
+  return {
+      .on_message = [](int rank,
+                       const std::string& text) { log_warning("rank {}: {}", rank, text); },
+      .on_failure = [](const RankFailure& failure) { log_message(LogLevel::Error, failure.text); },
+      .end =
+          [](const RankFailure& failure) {
+            std::fflush(nullptr);
+            ::_exit(failure.exit_code);  // what this rank waits for will never come
+          }};
+}
+
+}  // namespace
+
+Job::Job() : world_(make_world()), control_(world_->split("control", 0, world_->rank())) {
+  if (world_->size() == 1) return;
+  disable_live_line();
+  lifeline_ = std::make_unique<Lifeline>(*world_, callbacks());
+  if (world_->rank() == 0) return;
+  redirect_log([this](LogLevel level, std::string_view message) {
+    if (level == LogLevel::Warning && lifeline_) lifeline_->say(std::string(message));
+  });
+}
+
+Job::~Job() {
+  // Nothing of this rank is worth hearing any more; rank 0 keeps its terminal.
+  if (world_->size() > 1 && world_->rank() > 0) redirect_log([](LogLevel, std::string_view) {});
+}
+
+void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }
+
+void Job::give_up(const std::string& text, int exit_code) {
+  if (!lifeline_) return;
+  lifeline_->fail(text, exit_code);
+  redirect_log([](LogLevel, std::string_view) {});  // rank 0 has reported it
+}
+
+void Job::run(const std::function<void()>& work) {
+  try {
+    work();
+    if (lifeline_) lifeline_->goodbye();
+  } catch (const SharedUserError&) {
+    if (lifeline_) lifeline_->goodbye();
+    throw;
+  } catch (const SharedFailure&) {
+    if (lifeline_) lifeline_->goodbye();
+    throw;
+  } catch (const UserError& error) {
+    give_up(error.what(), 2);
+    throw;
+  } catch (const std::exception& error) {
+    give_up(error.what(), 1);
+    throw;
+  }
+}
+
+JobGroups::JobGroups(World& world, const Grid& grid, bool check)
+    : checked_(check ? std::make_unique<CheckedWorld>(world) : nullptr),
+      groups_(make_groups(check ? *checked_ : world, grid)) {}
+
+JobGroups::~JobGroups() = default;
+
+}  // namespace kintsugi

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/communicator.h"
+#include "comm/grid.h"
+#include "comm/lifeline.h"
+#include "parallel/sharding.h"
+
+namespace kintsugi {
+
+// The ranks that were started together with this process, or this process alone. Rank 0 has the
+// terminal; what the others have to say goes through it.
+class Job {
+ public:
+  Job();
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  World& world() { return *world_; }
+  // Errors that all ranks find are reported once, errors of one rank with its number, and none is
+  // left waiting for the others.
+  void run(const std::function<void()>& work);
+  // One part of it that ends on all ranks or fails on all of them.
+  void together(const std::function<void()>& work);
+
+ private:
+  void give_up(const std::string& text, int exit_code);
+
+  std::unique_ptr<World> world_;
+  std::unique_ptr<Communicator> control_;
+  std::unique_ptr<Lifeline> lifeline_;  // with several ranks
+};
+
+// The groups of a grid, with every collective checked if asked for.
+class JobGroups {
+ public:
+  JobGroups(World& world, const Grid& grid, bool check);
+  ~JobGroups();
+  DataGroups data() const { return {groups_.shard.get(), groups_.replica.get(), groups_.dp.get()}; }
+
+ private:
+  std::unique_ptr<World> checked_;
+  Groups groups_;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "comm/collective.h"
+#include "comm/communicator.h"
+
+namespace kintsugi {
+
+// Before each collective the ranks tell each other what they are about to call. If they disagree,
+// every one of them ends in the same Failure, which names the first rank that differs from the most
+// and what it called. A receiver learns the same of its message, in wait(). For bugs: calls wait
+// for all ranks of the group. The tensors of the exchange are in host memory.
+class CheckedCommunicator : public Communicator {
+ public:
+  CheckedCommunicator(std::unique_ptr<Communicator> inner, int world_rank)
+      : inner_(std::move(inner)), world_rank_(world_rank) {}
+  const std::string& name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  Work all_reduce(Tensor x, ReduceOp op) override;
+  Work reduce_scatter(Tensor shard, Tensor full) override;
+  Work all_gather(Tensor full, Tensor shard) override;
+  Work broadcast(Tensor x, int root) override;
+  Work send(Tensor x, int to) override;
+  Work receive(Tensor x, int from) override;
+  void wait(Work work) override;
+  void barrier() override;
+  CommunicationTimes times() const override { return inner_->times(); }
+
+ private:
+  struct Call {
+    std::int64_t kind = 0, elements = 0, dtype = 0, detail = 0;  // detail: the operation or root
+    std::int64_t number = 0;      // calls of this kind of exchange before this one
+    std::int64_t world_rank = 0;  // who calls, not compared
+    bool same_as(const Call& other) const;
+    std::string text() const;
+  };
+  // A message travels behind the call that sent it.
+  struct Message {
+    Call call;      // as sent, or as received
+    Call expected;  // by the receiver
+    Work call_work;
+    bool received = false;
+  };
+
+  Call make_call(Collective kind, Tensor x, int detail, std::int64_t number) const;
+  void agree(Collective kind, Tensor x, int detail);
+  void check_message(const Message& message) const;
+  Work remember(std::unique_ptr<Message> message, Work payload);
+
+  std::unique_ptr<Communicator> inner_;
+  int world_rank_;
+  std::int64_t calls_ = 0;
+  std::map<std::int64_t, std::unique_ptr<Message>> messages_;  // by the payload's ticket
+  std::map<int, std::int64_t> sent_, received_;                // by peer
+};
+
+// A world whose groups check.
+class CheckedWorld : public World {
+ public:
+  explicit CheckedWorld(World& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
+    return std::make_unique<CheckedCommunicator>(inner_.split(name, color, key), rank());
+  }
+
+ private:
+  World& inner_;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <map>
+
+#include "comm/collective.h"
+#include "comm/communicator.h"
+
+namespace kintsugi {
+
+// What one rank called in the groups of one name, and what that amounts to by ring_bytes().
+struct Traffic {
+  struct Entry {
+    std::int64_t calls = 0;
+    double bytes = 0;
+  };
+  std::array<Entry, kCollectives> entries;
+
+  Entry& operator[](Collective kind) { return entries[static_cast<int>(kind)]; }
+  const Entry& operator[](Collective kind) const { return entries[static_cast<int>(kind)]; }
+  double bytes() const;
+};
+
+// Passes everything on and counts it in `traffic`, which outlives it.
+class CountingCommunicator : public Communicator {
+ public:
+  CountingCommunicator(std::unique_ptr<Communicator> inner, Traffic& traffic)
+      : inner_(std::move(inner)), traffic_(traffic) {}
+  const std::string& name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  Work all_reduce(Tensor x, ReduceOp op) override;
+  Work reduce_scatter(Tensor shard, Tensor full) override;
+  Work all_gather(Tensor full, Tensor shard) override;
+  Work broadcast(Tensor x, int root) override;
+  Work send(Tensor x, int to) override;
+  Work receive(Tensor x, int from) override;
+  void wait(Work work) override { inner_->wait(work); }
+  void barrier() override;
+  CommunicationTimes times() const override { return inner_->times(); }
+
+ private:
+  void count(Collective kind, std::size_t bytes);
+
+  std::unique_ptr<Communicator> inner_;
+  Traffic& traffic_;
+};
+
+// A world whose groups count, by the name of the group.
+class CountingWorld : public World {
+ public:
+  explicit CountingWorld(World& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override;
+
+  const Traffic& traffic(const std::string& group) { return traffic_[group]; }
+  void reset();
+
+ private:
+  World& inner_;
+  std::map<std::string, Traffic> traffic_;
+};
+
+}  // namespace kintsugi

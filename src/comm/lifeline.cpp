@@ -1,0 +1,293 @@
+#include "comm/lifeline.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr char kHello = 'H', kSay = 'S', kFail = 'F', kGoodbye = 'G', kEnd = 'E';
+constexpr int kMeetSeconds = 30;
+constexpr int kReportSeconds = 5;
+constexpr std::int64_t kAddressBytes = 4096;
+
+// Strangers may knock at an open port; only ranks of this job know the word.
+std::string make_password() {
+  std::random_device random;
+  std::string word;
+  for (int i = 0; i < 4; ++i) word += fmt::format("{:08x}", random());
+  return word;
+}
+
+std::string lost(int rank) {
+  return fmt::format("rank {} was lost: its process ended without a word (killed?)", rank);
+}
+
+// "exit code, rank, text" as one string.
+std::string pack(const RankFailure& failure) {
+  return fmt::format("{} {} {}", failure.exit_code, failure.rank, failure.text);
+}
+
+RankFailure unpack(const std::string& packed) {
+  RankFailure failure;
+  std::istringstream stream(packed);
+  stream >> failure.exit_code >> failure.rank;
+  stream.get();
+  failure.text.assign(std::istreambuf_iterator<char>(stream), {});
+  return failure;
+}
+
+// The same text on all ranks: rank 0's.
+std::string broadcast_text(World& world, std::string text) {
+  KINTSUGI_CHECK(text.size() < kAddressBytes, "an address of {} bytes", text.size());
+  text.resize(kAddressBytes, '\0');
+  const auto group = world.split("lifeline", 0, world.rank());
+  group->wait(group->broadcast(Tensor(text.data(), DType::U8, {kAddressBytes}), 0));
+  return text.substr(0, text.find('\0'));
+}
+
+}  // namespace
+
+Lifeline::Lifeline(World& world, Callbacks callbacks)
+    : rank_(world.rank()), size_(world.size()), callbacks_(std::move(callbacks)) {
+  if (size_ == 1) return;
+  int pipe[2] = {-1, -1};
+  if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) failure("no pipe: {}", std::strerror(errno));
+  wake_read_ = pipe[0];
+  wake_write_ = pipe[1];
+  const bool one_node = world.local_size() == size_;
+  if (rank_ == 0) {
+    Listener listener(one_node);
+    const std::string password = make_password();
+    std::string address = fmt::format("{} {} {}", password, host_name(), listener.port());
+    for (const std::string& interface : one_node ? std::vector<std::string>{} : host_addresses())
+      if (address.size() + interface.size() + 1 < kAddressBytes) address += " " + interface;
+    broadcast_text(world, address);
+    meet_all(password, listener);
+  } else {
+    meet_first(broadcast_text(world, ""), one_node);
+  }
+  watcher_ = std::thread([this] { watch(); });
+}
+
+Lifeline::~Lifeline() {
+  if (watcher_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    (void)!write(wake_write_, "", 1);
+    watcher_.join();
+  }
+  if (wake_read_ >= 0) ::close(wake_read_);
+  if (wake_write_ >= 0) ::close(wake_write_);
+}
+
+// Rank 0: lets in whoever knows the password, and answers.
+void Lifeline::meet_all(const std::string& password, Listener& listener) {
+  peers_.resize(size_);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kMeetSeconds);
+  for (int missing = size_ - 1; missing > 0;) {
+    pollfd entry{listener.descriptor(), POLLIN, 0};
+    const auto left = deadline - std::chrono::steady_clock::now();
+    const auto left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+    if (left_ms <= 0 || poll(&entry, 1, static_cast<int>(left_ms)) == 0) {
+      const auto absent = std::find_if(peers_.begin() + 1, peers_.end(),
+                                       [](const Peer& peer) { return !peer.socket; });
+      failure("rank {} did not reach rank 0 ({}) within {} s", absent - peers_.begin(), host_name(),
+              kMeetSeconds);
+    }
+    Socket guest = listener.accept();
+    if (!guest) continue;
+    const auto hello = guest.receive(1000);
+    if (!hello || hello->type != kHello || !hello->text.starts_with(password + " ")) continue;
+    const int rank = std::atoi(hello->text.c_str() + password.size() + 1);
+    if (rank < 1 || rank >= size_ || !guest.send(kHello, password)) continue;
+    if (!peers_[rank].socket) --missing;
+    peers_[rank].socket = std::move(guest);
+  }
+}
+
+// The others: tries rank 0's addresses until one answers as it should.
+void Lifeline::meet_first(const std::string& address, bool one_node) {
+  std::istringstream stream(address);
+  std::string password, host;
+  int port = 0;
+  stream >> password >> host >> port;
+  std::vector<std::string> interfaces;
+  if (one_node || host == host_name()) interfaces.emplace_back("127.0.0.1");
+  for (std::string interface; stream >> interface;) interfaces.push_back(interface);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kMeetSeconds);
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (const std::string& interface : interfaces) {
+      Socket socket = connect_to(interface, port, 3000);
+      if (!socket || !socket.send(kHello, fmt::format("{} {}", password, rank_))) continue;
+      const auto answer = socket.receive(10'000);
+      if (!answer || answer->type != kHello || answer->text != password) continue;
+      peers_.resize(1);
+      peers_[0].socket = std::move(socket);
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  failure("rank {} on {} cannot reach rank 0 on {} (tried {})", rank_, host_name(), host,
+          address.substr(address.find(' ') + 1));
+}
+
+void Lifeline::say(const std::string& text) {
+  if (rank_ == 0)
+    callbacks_.on_message(0, text);
+  else
+    tell_first(kSay, text);
+}
+
+void Lifeline::tell_first(char type, const std::string& text) {
+  const std::lock_guard lock(send_mutex_);
+  peers_[0].socket.send(type, text);
+}
+
+void Lifeline::fail(const std::string& text, int exit_code) {
+  RankFailure failure{rank_, exit_code, fmt::format("rank {}: {}", rank_, text)};
+  if (size_ == 1) return callbacks_.on_failure(failure);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::Over) return;
+    own_failure_ = failure;
+  }
+  if (rank_ != 0) tell_first(kFail, pack(failure));
+  change(State::Failing);
+  wait_until_over(kReportSeconds);
+}
+
+void Lifeline::goodbye() {
+  if (size_ == 1) return;
+  if (rank_ != 0) tell_first(kGoodbye, "");
+  change(State::Leaving);
+  wait_until_over(0);
+}
+
+void Lifeline::change(State state) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::Over) state_ = state;
+    changed_.notify_all();
+  }
+  (void)!write(wake_write_, "", 1);
+}
+
+void Lifeline::wait_until_over(int seconds) {
+  std::unique_lock lock(mutex_);
+  const auto over = [this] { return state_ == State::Over; };
+  if (seconds == 0)
+    changed_.wait(lock, over);
+  else
+    changed_.wait_for(lock, std::chrono::seconds(seconds), over);
+}
+
+void Lifeline::watch() {
+  if (rank_ == 0)
+    watch_peers();
+  else
+    watch_first();
+  // fail() and goodbye() do not wait for a thread that is gone.
+  change(State::Over);
+}
+
+// Indices of the peers that something came from. Returns at once when the state changed.
+std::vector<int> Lifeline::wait_for_news() {
+  std::vector<pollfd> entries{{wake_read_, POLLIN, 0}};
+  std::vector<int> ranks{-1}, news;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (!peers_[i].socket) continue;
+    entries.push_back({peers_[i].socket.descriptor(), POLLIN, 0});
+    ranks.push_back(static_cast<int>(i));
+  }
+  while (poll(entries.data(), entries.size(), -1) < 0 && errno == EINTR) {
+  }
+  char bytes[64];
+  while (::read(wake_read_, bytes, sizeof bytes) > 0) {
+  }
+  for (std::size_t i = 1; i < entries.size(); ++i)
+    if (entries[i].revents != 0) news.push_back(ranks[i]);
+  return news;
+}
+
+void Lifeline::watch_peers() {
+  for (;;) {
+    const std::vector<int> news = wait_for_news();
+    State state;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+      state = state_;
+    }
+    if (state == State::Failing) return settle(*own_failure_);
+    for (const int rank : news) {
+      Peer& peer = peers_[rank];
+      const bool alive = peer.socket.read();
+      while (const auto frame = peer.socket.next()) {
+        if (frame->type == kFail) return settle(unpack(frame->text));
+        if (frame->type == kSay) callbacks_.on_message(rank, frame->text);
+        if (frame->type == kGoodbye) peer.done = true;
+      }
+      if (!alive && !peer.done) return settle({rank, 1, lost(rank)});
+      if (!alive) peer.socket.close();
+    }
+    const bool all_done =
+        std::all_of(peers_.begin() + 1, peers_.end(), [](const Peer& peer) { return peer.done; });
+    if (state != State::Leaving || !all_done) continue;
+    for (Peer& peer : peers_)
+      if (peer.socket) peer.socket.send(kEnd, "");
+    return;
+  }
+}
+
+// Rank 0: reports a failure, then tells everyone.
+void Lifeline::settle(RankFailure failure) {
+  callbacks_.on_failure(failure);
+  for (Peer& peer : peers_)
+    if (peer.socket) peer.socket.send(kFail, pack(failure));
+  change(State::Over);
+  if (failure.rank != 0) callbacks_.end(failure);
+}
+
+void Lifeline::watch_first() {
+  Socket& first = peers_[0].socket;
+  for (;;) {
+    const bool news = !wait_for_news().empty();
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    if (!news) continue;
+    const bool alive = first.read();
+    std::optional<RankFailure> failure;
+    for (auto frame = first.next(); frame && !failure; frame = first.next()) {
+      if (frame->type == kEnd) return;
+      if (frame->type == kFail) failure = unpack(frame->text);
+    }
+    if (!failure && !alive) failure = {0, 1, lost(0)};
+    if (!failure) continue;
+    change(State::Over);
+    // A rank that failed itself ends by its own exit code.
+    bool own = false;
+    {
+      const std::lock_guard lock(mutex_);
+      own = own_failure_.has_value();
+    }
+    if (!own) callbacks_.end(*failure);
+    return;
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,146 @@
+#include "comm/lifeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "comm/local_communicator.h"
+#include "support/thread_world.h"
+
+namespace kintsugi {
+namespace {
+
+// What the callbacks of all ranks were told, in one place.
+struct Record {
+  std::mutex mutex;
+  std::vector<std::string> messages, failures, ends;
+
+  Lifeline::Callbacks callbacks(int own) {
+    return {.on_message =
+                [this](int rank, const std::string& text) {
+                  const std::lock_guard lock(mutex);
+                  messages.push_back(fmt::format("{}: {}", rank, text));
+                },
+            .on_failure =
+                [this](const RankFailure& failure) {
+                  const std::lock_guard lock(mutex);
+                  failures.push_back(fmt::format("{} {}", failure.exit_code, failure.text));
+                },
+            .end =
+                [this, own](const RankFailure& failure) {
+                  const std::lock_guard lock(mutex);
+                  ends.push_back(fmt::format("{} {} {}", own, failure.exit_code, failure.text));
+                }};
+  }
+  std::vector<std::string> sorted_ends() {
+    std::sort(ends.begin(), ends.end());
+    return ends;
+  }
+};
+
+using Texts = std::vector<std::string>;
+
+TEST(Lifeline, MessagesAndACleanEnd) {
+  Record record;
+  run_ranks(5, [&](World& world) {
+    Lifeline lifeline(world, record.callbacks(world.rank()));
+    if (world.rank() == 3) {
+      lifeline.say("one");
+      lifeline.say(std::string(3000, 'x'));
+    }
+    if (world.rank() == 0) lifeline.say("mine");
+    lifeline.goodbye();
+  });
+  std::sort(record.messages.begin(), record.messages.end());
+  EXPECT_EQ(record.messages, (Texts{"0: mine", "3: one", "3: " + std::string(3000, 'x')}));
+  EXPECT_TRUE(record.failures.empty());
+  EXPECT_TRUE(record.ends.empty());
+}
+
+TEST(Lifeline, AFailureIsReportedOnceAndEndsTheOthers) {
+  Record record;
+  run_ranks(4, [&](World& world) {
+    Lifeline lifeline(world, record.callbacks(world.rank()));
+    if (world.rank() == 2)
+      lifeline.fail("no memory", 2);
+    else
+      lifeline.goodbye();  // returns: the tests' end() does not end the process
+  });
+  EXPECT_EQ(record.failures, Texts{"2 rank 2: no memory"});
+  EXPECT_EQ(record.sorted_ends(),
+            (Texts{"0 2 rank 2: no memory", "1 2 rank 2: no memory", "3 2 rank 2: no memory"}));
+}
+
+TEST(Lifeline, RankZeroFails) {
+  Record record;
+  run_ranks(3, [&](World& world) {
+    Lifeline lifeline(world, record.callbacks(world.rank()));
+    if (world.rank() == 0)
+      lifeline.fail("the disk is full");
+    else
+      lifeline.goodbye();
+  });
+  EXPECT_EQ(record.failures, Texts{"1 rank 0: the disk is full"});
+  EXPECT_EQ(record.sorted_ends(),
+            (Texts{"1 1 rank 0: the disk is full", "2 1 rank 0: the disk is full"}));
+}
+
+// A socket that closes without a word is all that a killed process leaves.
+TEST(Lifeline, ALostRankIsNamed) {
+  for (const int culprit : {0, 2}) {
+    Record record;
+    run_ranks(3, [&](World& world) {
+      Lifeline lifeline(world, record.callbacks(world.rank()));
+      if (world.rank() != culprit) lifeline.goodbye();
+    });
+    const std::string text =
+        fmt::format("1 rank {} was lost: its process ended without a word (killed?)", culprit);
+    EXPECT_EQ(record.failures, culprit == 0 ? Texts{} : Texts{text});
+    EXPECT_EQ(record.sorted_ends(),
+              culprit == 0 ? (Texts{"1 " + text, "2 " + text}) : (Texts{"0 " + text, "1 " + text}));
+  }
+}
+
+TEST(Lifeline, ManyFailuresAtOnceAreOneReport) {
+  Record record;
+  run_ranks(6, [&](World& world) {
+    Lifeline lifeline(world, record.callbacks(world.rank()));
+    lifeline.fail("all see the same");
+  });
+  EXPECT_EQ(record.failures.size(), 1u);
+}
+
+TEST(Lifeline, OneRankNeedsNoSockets) {
+  Record record;
+  LocalWorld world;
+  Lifeline lifeline(world, record.callbacks(0));
+  lifeline.say("hello");
+  lifeline.fail("odd");
+  lifeline.goodbye();
+  EXPECT_EQ(record.messages, Texts{"0: hello"});
+  EXPECT_EQ(record.failures, Texts{"1 rank 0: odd"});
+}
+
+TEST(Socket, FramesArriveWholeAndInOrder) {
+  Listener listener(true);
+  Socket client = connect_to("127.0.0.1", listener.port(), 1000);
+  ASSERT_TRUE(client);
+  Socket server = listener.accept();
+  ASSERT_TRUE(server);
+  ASSERT_TRUE(client.send('A', ""));
+  ASSERT_TRUE(client.send('B', std::string(10000, 'b')));
+  ASSERT_TRUE(client.send('C', std::string(100000, 'c')));
+  EXPECT_EQ(server.receive(1000)->type, 'A');
+  EXPECT_EQ(server.receive(1000)->text, std::string(10000, 'b'));
+  EXPECT_EQ(server.receive(1000)->text, std::string(65536, 'c'));  // cut
+  EXPECT_FALSE(server.receive(1));
+  client.close();
+  EXPECT_FALSE(server.read());
+  const int left_port = Listener(true).port();
+  EXPECT_FALSE(connect_to("127.0.0.1", left_port, 1000));
+}
+
+}  // namespace
+}  // namespace kintsugi
