@@ -9,6 +9,7 @@
 #include <random>
 
 #include "backend/cpu/cpu_backend.h"
+#include "comm/local_communicator.h"
 
 namespace kintsugi {
 namespace {
@@ -35,20 +36,28 @@ class Bench {
       : backend_(make_cpu_backend(1)),
         set_(tiny_model(family)),
         arena_(*backend_),
-        store_(set_, arena_, dtype, true),
-        optimizer_(*backend_, arena_, store_, settings) {
-    backend_->fill(store_.weights(), 0.0);
-    if (optimizer_.has_master()) backend_->fill(optimizer_.master(), 0.0);
+        alone_("alone", backend_.get()),
+        sharding_(*backend_, arena_, set_, {&alone_, &alone_, &alone_}, {.precision = dtype}),
+        optimizer_(*backend_, arena_, sharding_, settings) {
+    sharding_.zero_state();
     optimizer_.zero_state();
-    optimizer_.zero_all_gradients();
   }
 
   int parameters() const { return static_cast<int>(set_.parameters().size()); }
   const Parameter& parameter(int i) const { return set_[i]; }
-  // A parameter's place in any of the flat buffers.
+  // A parameter's place in the flat buffers, or in its bucket's part of them.
   Tensor in(const Tensor& flat, int i) const {
     return flat.rows(set_[i].offset, set_[i].shape.elements());
   }
+  Tensor in_bucket(const Tensor& flat, int i) const {
+    return flat.rows(set_[i].offset - set_.buckets()[bucket_of(i)].begin, set_[i].shape.elements());
+  }
+  std::size_t bucket_of(int i) const { return static_cast<std::size_t>(set_[i].bucket); }
+  Tensor weights(int i) const { return in(sharding_.weights(), i); }
+  Tensor gradients(int i) const { return in(sharding_.gradients(), i); }
+  Tensor master(int i) const { return in_bucket(optimizer_.master(set_[i].bucket), i); }
+  Tensor moment1(int i) const { return in_bucket(optimizer_.moment1(set_[i].bucket), i); }
+  Tensor moment2(int i) const { return in_bucket(optimizer_.moment2(set_[i].bucket), i); }
 
   void write(const Tensor& x, const Values& values) {
     visit_float(x.dtype(), [&]<class T>() {
@@ -70,19 +79,24 @@ class Bench {
   // Every byte of weights, master and moments.
   std::vector<std::byte> state() {
     std::vector<std::byte> all;
-    for (const Tensor& x :
-         {store_.weights(), optimizer_.master(), optimizer_.moment1(), optimizer_.moment2()}) {
+    const auto append = [&](const Tensor& x) {
       const std::size_t old = all.size();
       all.resize(old + x.bytes());
       backend_->download(all.data() + old, x);
-    }
+    };
+    append(sharding_.weights());
+    for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket)
+      for (const Tensor& x :
+           {optimizer_.master(bucket), optimizer_.moment1(bucket), optimizer_.moment2(bucket)})
+        append(x);
     return all;
   }
 
   std::unique_ptr<Backend> backend_;
   ParameterSet set_;
   Arena arena_;
-  ParameterStore store_;
+  LocalCommunicator alone_;
+  Sharding sharding_;
   Optimizer optimizer_;
 };
 
@@ -150,8 +164,8 @@ class OptimizerTest : public testing::TestWithParam<Case> {
       const auto zeros = Values(static_cast<std::size_t>(n), 0.0);
       reference_.states.push_back({normal(n, 0.5), zeros, zeros});
       is_matrix_.push_back(bench_.parameter(i).shape.rank() == 2);
-      bench_.write(bench_.in(bench_.store_.weights(), i), reference_.states.back().weight);
-      bench_.write(bench_.in(bench_.optimizer_.master(), i), reference_.states.back().weight);
+      bench_.write(bench_.weights(i), reference_.states.back().weight);
+      bench_.write(bench_.master(i), reference_.states.back().weight);
     }
   }
 
@@ -167,12 +181,12 @@ class OptimizerTest : public testing::TestWithParam<Case> {
   // loss itself.
   std::vector<Values> write_gradients() {
     std::vector<Values> gradients;
-    bench_.optimizer_.zero_all_gradients();
+    bench_.backend_->fill(bench_.sharding_.gradients(), 0.0);
     for (int i = 0; i < bench_.parameters(); ++i) {
       gradients.push_back(normal(bench_.parameter(i).shape.elements(), 0.1));
       Values scaled = gradients.back();
       for (double& g : scaled) g *= GetParam().loss_scale;  // a power of two: exact
-      bench_.write(bench_.in(bench_.store_.gradients(), i), scaled);
+      bench_.write(bench_.gradients(i), scaled);
     }
     return gradients;
   }
@@ -182,8 +196,8 @@ class OptimizerTest : public testing::TestWithParam<Case> {
   void take_moments() {
     for (int i = 0; i < bench_.parameters(); ++i) {
       Reference::State& state = reference_.states[static_cast<std::size_t>(i)];
-      state.first = bench_.read(bench_.in(bench_.optimizer_.moment1(), i));
-      state.second = bench_.read(bench_.in(bench_.optimizer_.moment2(), i));
+      state.first = bench_.read(bench_.moment1(i));
+      state.second = bench_.read(bench_.moment2(i));
     }
   }
 
@@ -214,16 +228,14 @@ TEST_P(OptimizerTest, SeveralStepsFollowTheReference) {
     for (int i = 0; i < bench_.parameters(); ++i) {
       const Reference::State& expected = reference_.states[static_cast<std::size_t>(i)];
       const std::string& name = bench_.parameter(i).name;
-      const Values master = bench_.read(bench_.in(bench_.optimizer_.master(), i));
+      const Values master = bench_.read(bench_.master(i));
       expect_near(master, expected.weight, tolerance, 1.0, name + " weight");
-      expect_near(bench_.read(bench_.in(bench_.optimizer_.moment1(), i)), expected.first, rounding,
-                  0.01, name + " first");
-      expect_near(bench_.read(bench_.in(bench_.optimizer_.moment2(), i)), expected.second, rounding,
-                  1e-6, name + " second");
+      expect_near(bench_.read(bench_.moment1(i)), expected.first, rounding, 0.01, name + " first");
+      expect_near(bench_.read(bench_.moment2(i)), expected.second, rounding, 1e-6,
+                  name + " second");
       Values stored = master;
       for (double& value : stored) value = rounded(value, GetParam().dtype);
-      ASSERT_EQ(bench_.read(bench_.in(bench_.store_.weights(), i)), stored)
-          << name << ": the rounded master";
+      ASSERT_EQ(bench_.read(bench_.weights(i)), stored) << name << ": the rounded master";
     }
     if (GetParam().moments == DType::BF16) take_moments();
   }
@@ -246,7 +258,7 @@ TEST_P(OptimizerTest, AGradientThatIsNotFiniteChangesNothing) {
        {static_cast<double>(NAN), static_cast<double>(INFINITY), -static_cast<double>(INFINITY)})
     for (const int parameter : {0, bench_.parameters() / 2, bench_.parameters() - 1}) {
       write_gradients();
-      bench_.write(bench_.in(bench_.store_.gradients(), parameter).rows(1, 1), {bad});
+      bench_.write(bench_.gradients(parameter).rows(1, 1), {bad});
       bench_.optimizer_.step(2, 0.01, 1.0 / GetParam().loss_scale);
       EXPECT_EQ(bench_.state(), before) << bad << " in " << bench_.parameter(parameter).name;
       EXPECT_FALSE(std::isfinite(bench_.read(bench_.optimizer_.squared_norm())[0]));
@@ -284,7 +296,7 @@ TEST(OptimizerMemory, SixteenBitWeightsHaveAMasterAndWideOnesAreTheirOwn) {
   EXPECT_FALSE(Bench(Family::Llama, DType::F64, {}).optimizer_.has_master());
   Bench narrow(Family::Llama, DType::BF16, {});
   EXPECT_TRUE(narrow.optimizer_.has_master());
-  EXPECT_EQ(narrow.optimizer_.master().dtype(), DType::F32);
+  EXPECT_EQ(narrow.optimizer_.master(0).dtype(), DType::F32);
   const auto n = static_cast<std::size_t>(narrow.set_.buffer_elements());
   EXPECT_EQ(narrow.arena_.bytes(Region::Optimizer), 12 * n + 8)
       << "master, two moments and two scalars";
@@ -296,13 +308,13 @@ TEST(OptimizerMemory, SixteenBitWeightsHaveAMasterAndWideOnesAreTheirOwn) {
 // Without a gradient, matrices shrink and vectors stay.
 TEST(OptimizerDecay, OnlyMatricesDecay) {
   Bench bench(Family::Gpt2, DType::F64, {.weight_decay = 0.5});
-  bench.backend_->fill(bench.store_.weights(), 2.0);
+  bench.backend_->fill(bench.sharding_.weights(), 2.0);
   bench.optimizer_.step(1, 0.1, 1.0);
   bool matrix = false, vector = false;
   for (int i = 0; i < bench.parameters(); ++i) {
     const bool decays = bench.parameter(i).shape.rank() == 2;
     (decays ? matrix : vector) = true;
-    for (const double value : bench.read(bench.in(bench.store_.weights(), i)))
+    for (const double value : bench.read(bench.weights(i)))
       ASSERT_DOUBLE_EQ(value, decays ? 1.9 : 2.0) << bench.parameter(i).name;
   }
   EXPECT_TRUE(matrix && vector);

@@ -276,9 +276,10 @@ TEST_F(TrainerTest, ShardsAreListedAndReadBack) {
   Engine again(*backend, *backend, engine_options(config));
   again.prepare();
   EXPECT_EQ(load_checkpoint(saved, again).step, 1);
-  std::vector<float> a(static_cast<std::size_t>(engine.store().weights().elements())), b(a.size());
-  backend->download(a.data(), engine.store().weights());
-  backend->download(b.data(), again.store().weights());
+  std::vector<float> a(static_cast<std::size_t>(engine.sharding().weights().elements())),
+      b(a.size());
+  backend->download(a.data(), engine.sharding().weights());
+  backend->download(b.data(), again.sharding().weights());
   EXPECT_EQ(a, b);
 }
 
