@@ -22,6 +22,7 @@ endfunction()
 foreach(ranks 2 3 8)
   kintsugi_mpi_test(collectives ${ranks} "passed on ${ranks} ranks" 0)
 endforeach()
+kintsugi_mpi_test(behind 3 "passed on 3 ranks" 0)
 kintsugi_mpi_test(grid 8 "passed on 8 ranks" 0)
 kintsugi_mpi_test(mismatch 3
   "REPORT: rank [0-9]: group dp, call [0-9]+: rank 2 .2 in the group. calls broadcast of 12 fp32 from 0, but rank 0 and 1 more call all_reduce .sum. of 12 fp32" 1)

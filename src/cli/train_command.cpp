@@ -41,7 +41,7 @@ LayoutRequest layout_request(const RunConfig& config) {
           .micro = config.batch.micro};
 }
 
-void train(const TrainArguments& arguments, Job& job) {
+void train(const TrainArguments& arguments, Job& job, Startup& startup) {
   std::optional<RunConfig> config;
   std::unique_ptr<Backend> backend;
   std::optional<Trainer> trainer;
@@ -54,7 +54,8 @@ void train(const TrainArguments& arguments, Job& job) {
       user_error("several ranks on GPUs are not supported yet: set device: cpu, or start one rank");
     groups.emplace(job.world(), grid, config->comm.check);
   });
-  job.together([&] { trainer.emplace(*backend, *config, groups->data()); });
+  startup.mark("configuration and groups");
+  job.together([&] { trainer.emplace(*backend, *config, groups->data(), startup); });
   if (arguments.check) {
     log_info("the configuration, the data and the memory are in order");
     return;
@@ -66,8 +67,10 @@ void train(const TrainArguments& arguments, Job& job) {
 }
 
 void run_train(const TrainArguments& arguments) {
+  Startup startup;
   Job job;
-  job.run([&] { train(arguments, job); });
+  startup.mark("joining the ranks");
+  job.run([&] { train(arguments, job, startup); });
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ class World {
   virtual int local_size() const = 0;
 
   // A group of the ranks that give the same color, ordered by key. Every rank of the world calls
-  // it.
+  // it, with no collective under way. A group goes before its world.
   virtual std::unique_ptr<Communicator> split(const std::string& name, int color, int key) = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,16 @@ std::string make_password() {
 
 std::string lost(int rank) {
   return fmt::format("rank {} was lost: its process ended without a word (killed?)", rank);
+}
+
+// A socket per rank may be more than a process is given to begin with.
+void allow_sockets(int count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 512 + static_cast<rlim_t>(count));
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // "exit code, rank, text" as one string.
@@ -67,6 +78,7 @@ Lifeline::Lifeline(World& world, Callbacks callbacks)
   wake_write_ = pipe[1];
   const bool one_node = world.local_size() == size_;
   if (rank_ == 0) {
+    allow_sockets(size_);
     Listener listener(one_node);
     const std::string password = make_password();
     std::string address = fmt::format("{} {} {}", password, host_name(), listener.port());

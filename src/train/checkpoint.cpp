@@ -193,9 +193,9 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
     if (first) withdraw(checkpoints, name);
     host.barrier();
     // Every rank is here: what failed, failed together.
-    throw SharedFailure(fmt::format(
-        "the checkpoint of step {} was not saved, the ones before it are untouched: {}", state.step,
-        error.what()));
+    throw SharedFailure(
+        fmt::format("the checkpoint of step {} was not saved, the ones before it are untouched: {}",
+                    state.step, error.what()));
   }
   if (first) remove_old(checkpoints, target, options.keep);
   return target;

@@ -55,6 +55,11 @@ void RunLog::record(const StepRecord& r) {
                {"mfu_full_attention", r.mfu_full},
                {"memory_bytes", r.memory_bytes},
                {"energy_j", number(r.energy_j)}};
+  if (r.comm_busy_s) {
+    json["comm_busy_s"] = *r.comm_busy_s;
+    json["comm_wait_s"] = *r.comm_wait_s;
+    json["comm_bytes"] = *r.comm_bytes;
+  }
   if (r.valid_loss) {
     json["valid_loss"] = number(r.valid_loss);
     if (r.valid_bits_per_byte) json["valid_bits_per_byte"] = number(r.valid_bits_per_byte);

@@ -37,11 +37,12 @@ EngineOptions engine_options(const RunConfig& config) {
 Trainer::Trainer(Backend& backend, RunConfig config)
     : Trainer(backend, std::move(config), DataGroups{}) {}
 
-Trainer::Trainer(Backend& backend, RunConfig config, const DataGroups& groups)
+Trainer::Trainer(Backend& backend, RunConfig config, const DataGroups& groups, Startup startup)
     : backend_(backend),
       groups_(groups.host != nullptr ? groups : DataGroups{&alone_, &alone_, &alone_}),
       config_(std::move(config)),
-      directory_(config_.run.dir) {
+      directory_(config_.run.dir),
+      startup_(std::move(startup)) {
   data_ = std::make_unique<RunData>(config_);
   schedule_ = {.kind = config_.optimizer.schedule,
                .lr = config_.optimizer.lr,
@@ -52,6 +53,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const DataGroups& groups)
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   check_memory();
+  startup_.mark("data and memory plan");
 }
 
 std::size_t Trainer::planned_bytes(const RunConfig& config) const {
@@ -106,6 +108,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
   try {
     while (!finished() && !stop) {
       train_step();
+      if (state_.step == first_step_ + 1) {
+        startup_.mark("first step");
+        log_info("from the launch to the end of the first step {}", startup_.summary());
+      }
       const bool asked = stop_asked();  // then saving comes first
       const std::int64_t every = config_.train.eval_every;
       if (every > 0 && !asked && (due(every) || finished())) validate();
@@ -189,7 +195,9 @@ void Trainer::open_run(ResumeMode resume) {
                         .batch = sequences_per_rank(),
                         .stride = config_.batch.global,
                         .depth = config_.data.prefetch});
+  startup_.mark(latest ? "checkpoint" : "fresh weights");
   peak_ = backend_.peak_flops(config_.train.precision);
+  startup_.mark("measuring the peak");
   announce();
   if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
 }
@@ -281,6 +289,21 @@ void Trainer::train_step() {
   record_.mfu_causal = record_.tokens_per_s * flops_.causal() / peak;
   record_.mfu_full = record_.tokens_per_s * flops_.full() / peak;
   step_seconds_ += record_.step_time_s;
+  if (groups_.ranks() > 1) record_communication();
+}
+
+void Trainer::record_communication() {
+  CommunicationTimes now;
+  for (const Communicator* group : {groups_.shard, groups_.replica, groups_.host}) {
+    const CommunicationTimes one = group->times();
+    now.busy_s += one.busy_s;
+    now.waited_s += one.waited_s;
+    now.bytes += one.bytes;
+  }
+  record_.comm_busy_s = now.busy_s - communication_.busy_s;
+  record_.comm_wait_s = now.waited_s - communication_.waited_s;
+  record_.comm_bytes = now.bytes - communication_.bytes;
+  communication_ = now;
 }
 
 double Trainer::Score::loss() const {

@@ -17,6 +17,7 @@
 #include "train/engine.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 
@@ -34,7 +35,7 @@ class Trainer {
  public:
   // Everything about the input is checked here, before memory is taken and before anything is
   // written. Every rank of the job makes one; rank 0 owns the terminal and the files.
-  Trainer(Backend& backend, RunConfig config, const DataGroups& groups);
+  Trainer(Backend& backend, RunConfig config, const DataGroups& groups, Startup startup = {});
   Trainer(Backend& backend, RunConfig config);  // alone
 
   RunOutcome run(ResumeMode resume);
@@ -57,6 +58,7 @@ class Trainer {
   void check_same_run() const;
   void announce() const;
   void train_step();
+  void record_communication();
   void validate();
   struct Score {
     double nats = 0;
@@ -89,6 +91,8 @@ class Trainer {
   std::optional<double> last_valid_loss_;
   std::string last_checkpoint_;
   std::int64_t first_step_ = 0;  // of this process
+  Startup startup_;
+  CommunicationTimes communication_;  // until the last step
   Clock::time_point last_report_;
   double step_seconds_ = 0;  // in steps alone, for the time left
   std::unique_ptr<BatchLoader> loader_;

@@ -112,6 +112,34 @@ TEST(Lifeline, ManyFailuresAtOnceAreOneReport) {
   EXPECT_EQ(record.failures.size(), 1u);
 }
 
+// Every rank on a node of its own, as far as it knows.
+class SpreadWorld : public World {
+ public:
+  explicit SpreadWorld(World& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return 1; }
+  std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
+    return inner_.split(name, color, key);
+  }
+
+ private:
+  World& inner_;
+};
+
+TEST(Lifeline, FindsRankZeroAmongItsAddresses) {
+  Record record;
+  run_ranks(3, [&](World& threads) {
+    SpreadWorld world(threads);
+    Lifeline lifeline(world, record.callbacks(world.rank()));
+    if (world.rank() == 1) lifeline.say("here");
+    lifeline.goodbye();
+  });
+  EXPECT_EQ(record.messages, Texts{"1: here"});
+  EXPECT_TRUE(record.ends.empty());
+}
+
 TEST(Lifeline, OneRankNeedsNoSockets) {
   Record record;
   LocalWorld world;

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/checked_communicator.h"
@@ -55,6 +57,28 @@ void grid(World& world) {
   }
 }
 
+// Calls finish behind the caller's back, before it waits; a hang if they do not. The bytes are
+// those of the formulas.
+void behind(World& world) {
+  const auto group = world.split("dp", 0, world.rank());
+  const std::int64_t size = group->size(), n = 10000 * size;
+  std::vector<float> a(n, 1.0f), b(n * size, 1.0f), c(n);
+  const auto first = group->all_reduce(Tensor(a.data(), DType::F32, {n}));
+  const auto second = group->reduce_scatter(Tensor(c.data(), DType::F32, {n}),
+                                            Tensor(b.data(), DType::F32, {n * size}));
+  while (group->times().finished < 2) std::this_thread::yield();
+  if (a[0] != static_cast<float>(size) || c[n - 1] != static_cast<float>(size))
+    failure("finished, but the sums are {} and {}", a[0], c[n - 1]);
+  group->wait(first);
+  group->wait(second);
+  const CommunicationTimes times = group->times();
+  const std::int64_t bytes = 2 * 4 * n * (size - 1) / size + 4 * n * (size - 1);
+  if (times.bytes != bytes || times.started != 2)
+    failure("{} calls of {} bytes, not 2 of {}", times.started, times.bytes, bytes);
+  if (times.waited_s > 0 || times.busy_s <= 0)
+    failure("waited {} s of {} for what was done", times.waited_s, times.busy_s);
+}
+
 // The culprit ends while the others wait for it in a collective that it never calls.
 void die(World& world, const std::string& how, int culprit) {
   const auto group = world.split("dp", 0, world.rank());
@@ -75,6 +99,27 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// By hand only, 2 GiB per rank: counts beyond an int.
+void large(World& world) {
+  const auto group = world.split("world", 0, world.rank());
+  const std::int64_t n = (std::int64_t{1} << 31) + 5;
+  std::vector<std::uint8_t> x(n, static_cast<std::uint8_t>(world.rank() + 1));
+  const Tensor all(x.data(), DType::U8, {n});
+  const auto expect = [&](int value, const char* what) {
+    for (const std::int64_t i : {std::int64_t{0}, n / 2, n - 6, n - 1})
+      if (x[i] != value) failure("{}: element {} is {}, not {}", what, i, x[i], value);
+  };
+  group->wait(group->all_reduce(all));
+  expect(group->size() * (group->size() + 1) / 2, "all_reduce");
+  if (world.rank() == 0) x.back() = x.front() = 77;
+  if (world.rank() == 0) group->wait(group->send(all, 1));
+  if (world.rank() == 1) group->wait(group->receive(all, 0));
+  if (world.rank() < 2 && (x.back() != 77 || x.front() != 77)) failure("a message was cut");
+  std::fill(x.begin(), x.end(), static_cast<std::uint8_t>(9 + world.rank()));
+  group->wait(group->broadcast(all, 1));
+  expect(10, "broadcast");
+}
+
 // Not a test: what a call costs here.
 void bench(World& world) {
   const auto group = world.split("world", 0, world.rank());
@@ -84,11 +129,11 @@ void bench(World& world) {
     const int repeats = n > 100000 ? 3 : 30;
     group->barrier();
     const auto time = [&](const char* what, const auto& call) {
-      const auto begin = Clock::now();
+      const auto started = Clock::now();
       for (int i = 0; i < repeats; ++i) call();
       if (world.rank() == 0)
         std::printf("%-14s %8ld x %d fp32: %.1f us\n", what, static_cast<long>(n), group->size(),
-                    seconds_since(begin) / repeats * 1e6);
+                    seconds_since(started) / repeats * 1e6);
       group->barrier();
     };
     time("all_reduce", [&] { group->wait(group->all_reduce(y)); });
@@ -96,7 +141,13 @@ void bench(World& world) {
     time("all_gather", [&] { group->wait(group->all_gather(x, y)); });
     time("broadcast", [&] { group->wait(group->broadcast(y, 0)); });
   }
+  const std::clock_t begin = std::clock();
+  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  group->barrier();
   const CommunicationTimes times = group->times();
+  if (world.rank() == world.size() - 1)
+    std::printf("waiting a second for rank 0 took %.1f ms of processor time\n",
+                1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
   if (world.rank() == 0)
     std::printf("busy %.3f s, waited %.3f s, %ld bytes sent, %ld of %ld calls finished\n",
                 times.busy_s, times.waited_s, static_cast<long>(times.bytes),
@@ -106,7 +157,9 @@ void bench(World& world) {
 void run(World& world, const std::string& what) {
   if (what == "collectives") return collectives(world);
   if (what == "grid") return grid(world);
+  if (what == "behind") return behind(world);
   if (what == "mismatch") return mismatch(world);
+  if (what == "large") return large(world);
   if (what == "bench") return bench(world);
   const int culprit = what.ends_with("-first") ? 0 : world.size() - 1;
   die(world, what.substr(0, what.find('-')), culprit);

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "comm/mpi/progress_thread.h"
+#include "comm/progress_thread.h"
 
 namespace kintsugi {
 

@@ -107,6 +107,8 @@ class MpiWorld : public World {
   int local_size() const override { return local_size_; }
 
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
+    // MPI_Comm_split blocks the thread that would carry them on.
+    KINTSUGI_CHECK(thread_.idle(), "group {} is made while collectives are under way", name);
     MpiGroup group;
     thread_.run([&] {
       check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, key, &group.comm), "MPI_Comm_split");

@@ -33,8 +33,8 @@ class Operation {
   std::exception_ptr exception_;
 };
 
-// MPI makes progress only inside its calls. So one thread of the process makes them all, from
-// MPI_Init to MPI_Finalize, while the others compute. It sleeps when nothing is under way.
+// For libraries such as MPI that make progress only inside their calls: one thread of the process
+// makes all of these, while the others compute. It sleeps when nothing is under way.
 class ProgressThread {
  public:
   ProgressThread();
@@ -49,6 +49,8 @@ class ProgressThread {
   void submit(std::shared_ptr<Operation> operation, const void* lane, CommunicationTimes& times);
   void wait(Operation& operation);
   CommunicationTimes read(const CommunicationTimes& times);
+
+  bool idle();  // nothing is under way
 
   // From now on nothing moves and every wait is a Failure: memory of operations under way is going
   // away.

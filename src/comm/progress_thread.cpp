@@ -1,4 +1,4 @@
-#include "comm/mpi/progress_thread.h"
+#include "comm/progress_thread.h"
 
 #include <sched.h>
 
@@ -63,6 +63,11 @@ void ProgressThread::wait(Operation& operation) {
 CommunicationTimes ProgressThread::read(const CommunicationTimes& times) {
   const std::lock_guard lock(mutex_);
   return times;
+}
+
+bool ProgressThread::idle() {
+  const std::lock_guard lock(mutex_);
+  return busy_.empty();
 }
 
 void ProgressThread::freeze() {
