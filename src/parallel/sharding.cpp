@@ -1,6 +1,10 @@
 #include "parallel/sharding.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "core/log.h"
 
 namespace kintsugi {
 namespace {
@@ -46,6 +50,15 @@ Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set,
   reductions_.reserve(2 * kInFlight + 1);
   find_added();
   place(arena);
+}
+
+Sharding::~Sharding() {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    finish_weights();
+  } catch (const std::exception& error) {
+    log_warning("weights of the last step did not arrive: {}", error.what());
+  }
 }
 
 void Sharding::place(Arena& arena) {

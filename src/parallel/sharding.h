@@ -41,6 +41,11 @@ class Sharding final : public BucketHooks {
  public:
   Sharding(Backend& backend, Arena& arena, const ParameterSet& set, const DataGroups& groups,
            const ShardingOptions& options);
+  // Waits for weights on their way into memory that goes next; not when an exception flies, because
+  // then the others may be gone.
+  ~Sharding() override;
+  Sharding(const Sharding&) = delete;
+  Sharding& operator=(const Sharding&) = delete;
 
   const ParameterStore& store() const { return store_; }
   const ParameterSet& set() const { return *set_; }
