@@ -28,8 +28,9 @@ Batch make_batch(const Training& training, std::int64_t step, std::int64_t first
   Batch batch;
   for (std::int64_t sequence = first; sequence < first + count; ++sequence) {
     std::mt19937 random(static_cast<std::uint32_t>(step * 1000 + sequence));
-    // The first sequences lose most targets: ranks count very different numbers of tokens.
-    const std::uint32_t kept = training.masked ? (2 * sequence < training.sequences ? 2 : 7) : 8;
+    // The first sequence has no target, the next ones few: ranks count very different numbers.
+    const std::uint32_t few = sequence == 0 ? 0 : 2 * sequence < training.sequences ? 2 : 7;
+    const std::uint32_t kept = training.masked ? few : 8;
     std::int32_t start = 0;
     for (std::int32_t at = 0; at < kLength; ++at) {
       if (training.documents && random() % 3 == 0) start = at;
@@ -102,18 +103,34 @@ EngineOptions Training::engine(int zero) const {
           .reduce_in_bf16 = reduce_in_bf16};
 }
 
-StepResult Member::step(std::int64_t step) const {
+std::int64_t Member::share() const {
   const std::int64_t each = training.sequences / layout.ranks;
   KINTSUGI_CHECK(each * layout.ranks == training.sequences, "{} sequences on {} ranks",
                  training.sequences, layout.ranks);
-  const Batch batch = make_batch(training, step, each * world.rank(), each);
-  TokenBatch tokens{batch.ids, batch.targets};
-  if (training.documents) tokens = {batch.ids, batch.targets, batch.positions, batch.starts};
-  return engine.step(tokens, {.step = step,
-                              .lr = training.lr,
-                              .dropout = training.dropout,
-                              .seed = 3,
-                              .first_sequence = each * world.rank()});
+  return each;
+}
+
+template <class F>
+auto Member::on_batch(std::int64_t step, const F& use) const {
+  const Batch batch = make_batch(training, step, share() * world.rank(), share());
+  return training.documents
+             ? use(TokenBatch{batch.ids, batch.targets, batch.positions, batch.starts})
+             : use(TokenBatch{batch.ids, batch.targets});
+}
+
+StepResult Member::step(std::int64_t step, double loss_scale) const {
+  return on_batch(step, [&](const TokenBatch& tokens) {
+    return engine.step(tokens, {.step = step,
+                                .lr = training.lr,
+                                .loss_scale = loss_scale,
+                                .dropout = training.dropout,
+                                .seed = 3,
+                                .first_sequence = share() * world.rank()});
+  });
+}
+
+double Member::evaluate(std::int64_t step) const {
+  return on_batch(step, [&](const TokenBatch& tokens) { return engine.evaluate(tokens); });
 }
 
 void on_ranks(const DataLayout& layout, const Training& training, const MemberFunction& function,

@@ -49,7 +49,15 @@ struct Member {
   Engine& engine;
   const DataLayout& layout;
   const Training& training;
-  StepResult step(std::int64_t step) const;  // on this rank's share of the step's batch
+
+  // On this rank's share of the step's batch.
+  StepResult step(std::int64_t step, double loss_scale = 1.0) const;
+  double evaluate(std::int64_t step) const;
+
+ private:
+  std::int64_t share() const;  // sequences
+  template <class F>
+  auto on_batch(std::int64_t step, const F& use) const;
 };
 using MemberFunction = std::function<void(const Member&)>;
 // `wrap`, if any, is what the groups are split from.
