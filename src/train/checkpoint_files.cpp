@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+const char* const kAlgorithm = "xxh3-64";
+
 std::uint64_t bytes_of(const SafetensorsWriter::Announced& tensor) {
   return static_cast<std::uint64_t>(tensor.shape.elements()) * size_of(tensor.dtype);
 }
@@ -127,7 +129,7 @@ void CheckpointWriter::finish() {
       listed[file] = Json::array();
       for (const auto& [offset, part] : parts) listed[file].push_back(part);
     }
-    const Json checksums{{"algorithm", "xxh3-64"}, {"files", hashes_}, {"pieces", listed}};
+    const Json checksums{{"algorithm", kAlgorithm}, {"files", hashes_}, {"pieces", listed}};
     text("checksums.json", checksums.dump(2) + "\n");
     for (const auto& entry : fs::directory_iterator(directory_))
       if (entry.is_directory()) sync_directory(entry.path());
@@ -168,6 +170,7 @@ void verify_checkpoint(Communicator& group, const fs::path& directory) {
     const fs::path list = directory / "checksums.json";
     try {
       const Json checksums = Json::parse(read_text_file(list));
+      if (checksums.at("algorithm") != kAlgorithm) damaged(list, "names another algorithm");
       std::size_t turn = 0;
       for (const auto& [name, expected] : checksums.at("files").items()) {
         const MappedFile file(directory / name);

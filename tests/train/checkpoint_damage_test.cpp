@@ -1,0 +1,212 @@
+// Saves that fail on one of many ranks, and checkpoints that were damaged since.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+
+#include "support/directory_contents.h"
+#include "support/parallel_run.h"
+#include "support/temporary_directory.h"
+#include "train/checkpoint.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+Training small_training() {
+  return {.model = tiny_model("gpt2", 2), .precision = DType::BF16, .sequences = 6};
+}
+
+TrainerState state_at(std::int64_t step) {
+  TrainerState state;
+  state.step = step;
+  return state;
+}
+
+CheckpointOptions small_files() {
+  CheckpointOptions options;
+  options.keep = 0;
+  options.max_shard_bytes = 4000;
+  return options;
+}
+
+// A world in which something happens on one rank when a call of the data ranks has been waited for.
+class MeddlingWorld : public World {
+ public:
+  MeddlingWorld(World& inner, int meddler, std::function<void()> after)
+      : inner_(inner), meddler_(meddler), after_(std::move(after)) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
+    auto group = inner_.split(name, color, key);
+    if (name != "data" || rank() != meddler_) return group;
+    return std::make_unique<Meddler>(std::move(group), after_);
+  }
+
+ private:
+  class Meddler : public Communicator {
+   public:
+    Meddler(std::unique_ptr<Communicator> inner, const std::function<void()>& after)
+        : inner_(std::move(inner)), after_(after) {}
+    const std::string& name() const override { return inner_->name(); }
+    int rank() const override { return inner_->rank(); }
+    int size() const override { return inner_->size(); }
+    Work all_reduce(Tensor x, ReduceOp op) override { return inner_->all_reduce(x, op); }
+    Work reduce_scatter(Tensor shard, Tensor full) override {
+      return inner_->reduce_scatter(shard, full);
+    }
+    Work all_gather(Tensor full, Tensor shard) override { return inner_->all_gather(full, shard); }
+    Work broadcast(Tensor x, int root) override { return inner_->broadcast(x, root); }
+    Work send(Tensor x, int to) override { return inner_->send(x, to); }
+    Work receive(Tensor x, int from) override { return inner_->receive(x, from); }
+    void wait(Work work) override {
+      inner_->wait(work);
+      after_();
+    }
+    void barrier() override { inner_->barrier(); }
+
+   private:
+    std::unique_ptr<Communicator> inner_;
+    const std::function<void()>& after_;
+  };
+
+  World& inner_;
+  int meddler_;
+  std::function<void()> after_;
+};
+
+class CheckpointDamage : public testing::Test {
+ protected:
+  static constexpr int kRanks = 3;
+  using Messages = std::array<std::string, kRanks>;
+
+  // What each rank's call ends with.
+  template <class Error, class F>
+  Messages errors_of(const F& call, int meddler = -1, std::function<void()> after = {}) {
+    Messages messages;
+    std::array<std::unique_ptr<MeddlingWorld>, kRanks> worlds;
+    on_ranks(
+        layout_, small_training(),
+        [&](const Member& member) {
+          try {
+            call(member.engine);
+          } catch (const Error& error) {
+            messages[static_cast<std::size_t>(member.world.rank())] = error.what();
+          }
+        },
+        true,
+        [&](World& world) -> World& {
+          auto& meddling = worlds[static_cast<std::size_t>(world.rank())];
+          meddling = std::make_unique<MeddlingWorld>(world, meddler, after);
+          return *meddling;
+        });
+    return messages;
+  }
+  Messages save(std::int64_t step, int meddler = -1, std::function<void()> after = {}) {
+    return errors_of<Failure>(
+        [&](Engine& engine) {
+          save_checkpoint(checkpoints_, engine, state_at(step), small_files());
+        },
+        meddler, std::move(after));
+  }
+  Messages load(const fs::path& directory) {
+    return errors_of<UserError>([&](Engine& engine) { load_checkpoint(directory, engine); });
+  }
+  static void expect_none(const Messages& messages, const char* what) {
+    for (const std::string& message : messages) EXPECT_EQ(message, "") << what;
+  }
+  // Every rank says the same, and it says this.
+  static void expect_all(const Messages& messages, const std::string& part,
+                         const std::string& what) {
+    for (const std::string& message : messages) {
+      EXPECT_NE(message.find(part), std::string::npos) << what << ": '" << message << "'";
+      EXPECT_EQ(message, messages[0]) << what;
+    }
+  }
+
+  TemporaryDirectory directory_;
+  fs::path checkpoints_ = directory_ / "checkpoints";
+  DataLayout layout_{kRanks, 3};
+};
+
+// The files of a save disappear under one rank, before it opens the first of them.
+TEST_F(CheckpointDamage, ASaveThatFailsOnOneRankFailsOnAll) {
+  expect_none(save(4), "a good save");
+  const auto before = directory_contents(checkpoints_);
+  ASSERT_TRUE(before.contains("latest"));
+  for (const std::int64_t step : {4, 5})  // in place of the one before, and after it
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const fs::path temporary = checkpoints_ / fmt::format(".step-{:08}.tmp", step);
+      bool done = false;
+      const Messages messages = save(step, rank, [&] {
+        if (!std::exchange(done, true)) fs::remove_all(temporary);
+      });
+      expect_all(messages, fmt::format("the checkpoint of step {} was not saved", step),
+                 fmt::format("rank {}", rank));
+      EXPECT_EQ(directory_contents(checkpoints_), before) << "step " << step << ", rank " << rank;
+    }
+  expect_none(save(5), "the next good save");
+  EXPECT_EQ(fs::canonical(checkpoints_ / "latest"), fs::canonical(checkpoints_ / "step-00000005"));
+}
+
+TEST_F(CheckpointDamage, ASaveWithoutAPlaceFailsOnAllRanks) {
+  directory_.write("checkpoints", "a file");
+  expect_all(save(4), "rank 0: cannot create", "a file in the way");
+  EXPECT_EQ(directory_contents(directory_.path()).size(), 1u);
+}
+
+// `latest` cannot be moved: what was renamed for it goes back.
+TEST_F(CheckpointDamage, ASaveThatCannotBePublishedIsTakenBack) {
+  save(4);
+  fs::remove(checkpoints_ / "latest");
+  fs::create_directories(checkpoints_ / "latest/something");
+  const auto before = directory_contents(checkpoints_);
+  // The same step again, of other weights.
+  const Messages messages = errors_of<Failure>([&](Engine& engine) {
+    engine.initialize(99);
+    save_checkpoint(checkpoints_, engine, state_at(4), small_files());
+  });
+  expect_all(messages, "was not saved", "latest is in the way");
+  EXPECT_EQ(directory_contents(checkpoints_), before);
+}
+
+// Any bit of any file.
+TEST_F(CheckpointDamage, AFlippedBitIsFoundAndNamedOnAllRanks) {
+  save(4);
+  const fs::path step = checkpoints_ / "step-00000004";
+  expect_none(load(step), "undamaged");
+  std::mt19937 random(5);
+  std::size_t files = 0;
+  for (const auto& [name, content] : directory_contents(step)) {
+    if (content == "a directory") continue;
+    ++files;
+    const bool list = name == "checksums.json";
+    std::vector<std::size_t> places = {0, content.size() - 2};
+    for (int i = 0; i < (list ? 60 : 3); ++i) places.push_back(random() % (content.size() - 1));
+    if (list) places.push_back(content.find("xxh3") + 3);
+    for (const std::size_t at : places) {
+      std::string damaged = content;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
+      std::ofstream(step / name, std::ios::binary) << damaged;
+      // A damaged list may blame a file that is whole.
+      expect_all(load(step), list ? "step-00000004" : name, fmt::format("{} at {}", name, at));
+    }
+    for (const std::string& cut : {content.substr(0, content.size() - 1), content + "x"}) {
+      if (list && cut.size() > content.size()) continue;  // JSON may end in white space only
+      std::ofstream(step / name, std::ios::binary) << cut;
+      if (!list) expect_all(load(step), name, name + ", another length");
+    }
+    fs::remove(step / name);
+    expect_all(load(step), name, name + ", missing");
+    std::ofstream(step / name, std::ios::binary) << content;
+  }
+  EXPECT_GT(files, 8u);
+  expect_none(load(step), "whole again");
+}
+
+}  // namespace
+}  // namespace kintsugi
