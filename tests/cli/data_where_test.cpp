@@ -50,8 +50,9 @@ TEST_F(DataWhereTest, NamesTheTokensOfAStep) {
       const json samples =
           json::parse(where("--json --step " + std::to_string(step) + std::string(more)));
       ASSERT_EQ(samples.size(), 6u);
-      BatchLoader loader(data.order(), data.sample_options(),
-                         {.first = 6 * (step - 1), .end = 6 * step, .batch = 6, .depth = 1});
+      BatchLoader loader(
+          data.order(), data.sample_options(),
+          {.first = 6 * (step - 1), .batches = 1, .batch = 6, .stride = 6, .depth = 1});
       const SampleBatch& batch = loader.next();
       for (std::size_t i = 0; i < 6; ++i) {
         const json& sample = samples[i];
