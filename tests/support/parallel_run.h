@@ -1,0 +1,76 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "train/engine.h"
+
+namespace kintsugi {
+
+// How the data ranks of a test share a model.
+struct DataLayout {
+  int ranks = 1;
+  int zero = 0;
+  int shard_group = 0;  // 0: all ranks
+
+  int shard() const { return zero == 0 ? 1 : shard_group == 0 ? ranks : shard_group; }
+  int replicas() const { return ranks / shard(); }
+};
+std::string to_string(const DataLayout& layout);
+
+// A small model of every kind that is laid out differently: gpt2, llama-tied, llama-untied,
+// llama-gqa, qwen3, bloom, bloom-untied.
+ModelConfig tiny_model(const std::string& kind, std::int64_t layers);
+const std::vector<std::string>& tiny_models();
+
+// What is trained; the same in every layout.
+struct Training {
+  ModelConfig model;
+  DType precision = DType::F64;
+  std::int64_t sequences = 1;  // of a step, over all ranks
+  std::int64_t micro = 1;      // of a pass on one rank
+  Recompute recompute = Recompute::None;
+  double dropout = 0;
+  bool documents = false;
+  bool masked = false;  // targets without a loss, unevenly spread
+  bool reduce_in_bf16 = false;
+  AdamWSettings adamw = {};
+  double lr = 3e-3;
+
+  EngineOptions engine(int zero) const;
+};
+
+// Everybody's engine, on threads of this process; initialized unless asked otherwise.
+struct Member {
+  World& world;
+  const DataGroups& groups;
+  Engine& engine;
+  const DataLayout& layout;
+  const Training& training;
+  StepResult step(std::int64_t step) const;  // on this rank's share of the step's batch
+};
+using MemberFunction = std::function<void(const Member&)>;
+// `wrap`, if any, is what the groups are split from.
+using WrapWorld = std::function<World&(World&)>;
+void on_ranks(const DataLayout& layout, const Training& training, const MemberFunction& function,
+              bool initialize = true, const WrapWorld& wrap = {});
+
+struct Outcome {
+  std::vector<double> losses, norms;  // by step
+  std::vector<double> weights;        // in the set's numbering
+};
+// Steps [first, last]; adds their losses and leaves the weights. Fails the test unless all ranks
+// see the same losses and hold the same weights.
+void train(const Member& member, std::int64_t first, std::int64_t last, Outcome& outcome);
+Outcome trained(const DataLayout& layout, const Training& training, std::int64_t steps);
+
+// The largest difference, relative to max(1, |expected|).
+double difference(const std::vector<double>& actual, const std::vector<double>& expected);
+// Fails the test, with `what`, unless fp64 runs agree to 1e-10 (losses, norms) and 1e-8 (weights),
+// fp32 losses to 2e-5.
+void expect_same(const Outcome& actual, const Outcome& expected, DType precision,
+                 const std::string& what);
+
+}  // namespace kintsugi
