@@ -23,6 +23,9 @@ struct RankFailure {
 // notices when a process is gone, whatever the reason, and ends the job instead of letting it hang:
 // rank 0 reports the first failure, tells all others, and then every rank is ended.
 //
+// mpirun, too, ends a job when a process dies: SIGTERM at once, SIGKILL a second later. Handle the
+// first, or rank 0 may not come to its report.
+//
 // One thread per rank watches; the callbacks run there.
 class Lifeline {
  public:

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include <algorithm>
 
 #include "support/errors.h"
 #include "support/thread_world.h"
@@ -73,7 +73,6 @@ TEST(Grid, EveryKindIsAPartition) {
             if (shard != 0 && dp % shard != 0) continue;
             const Grid grid{tp, cp, dp, pp, shard};
             for (const GroupKind kind : kKinds) {
-              std::set<int> seen;
               for (int rank = 0; rank < grid.world(); ++rank) {
                 ASSERT_EQ(rank_of(grid, place_of(grid, rank)), rank);
                 const Members members = group_members(grid, kind, rank);
@@ -81,7 +80,6 @@ TEST(Grid, EveryKindIsAPartition) {
                 ASSERT_TRUE(std::count(members.begin(), members.end(), rank));
                 for (const int member : members)
                   ASSERT_EQ(group_members(grid, kind, member), members);
-                seen.insert(rank);
               }
             }
           }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "core/error.h"
 #include "support/counting_store.h"
 
@@ -20,22 +22,16 @@ class BatchLoaderTest : public testing::Test {
   ShuffledOrder order_{{&stream_}, {1}, 8, 11};
 };
 
-// Samples, however they are cut into batches, shared among ranks and read ahead, are those of the
+// Samples first … end - 1, however they are cut into batches and read ahead, are those of the
 // order.
 TEST_F(BatchLoaderTest, BatchesAreTheSamplesOfTheOrder) {
   SampleReader reader(options_);
   SampleBatch one(1, options_);
   for (const std::int64_t batch : {1, 3, 6})
     for (const std::int64_t depth : {1, 2, 5}) {
-      const std::int64_t ranks = depth, batches = 20, first = 24 + batch * (ranks - 1);
-      BatchLoader loader(order_, options_,
-                         {.first = first,
-                          .batches = batches,
-                          .batch = batch,
-                          .stride = ranks * batch,
-                          .depth = depth});
-      for (std::int64_t taken = 0; taken < batches; ++taken) {
-        const std::int64_t k = 24 + (taken * ranks + ranks - 1) * batch;  // of the last rank
+      const std::int64_t first = 24, end = 24 + 120;
+      BatchLoader loader(order_, options_, {first, 120 / batch, batch, batch, depth});
+      for (std::int64_t k = first; k < end; k += batch) {
         const SampleBatch& read = loader.next();
         for (std::int64_t i = 0; i < batch; ++i) {
           std::vector<TokenPiece> pieces;
@@ -54,17 +50,38 @@ TEST_F(BatchLoaderTest, BatchesAreTheSamplesOfTheOrder) {
     }
 }
 
+// Ranks that each read their part of every batch see together what one would.
+TEST_F(BatchLoaderTest, RanksShareEveryBatch) {
+  const std::int64_t global = 12, steps = 5;
+  for (const std::int64_t ranks : {2, 3, 12}) {
+    BatchLoader alone(order_, options_, {24, steps, global, global, 2});
+    std::vector<std::unique_ptr<BatchLoader>> loaders;
+    const std::int64_t each = global / ranks;
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+      loaders.push_back(std::make_unique<BatchLoader>(
+          order_, options_, BatchLoader::Plan{24 + rank * each, steps, each, global, 3}));
+    for (std::int64_t step = 0; step < steps; ++step) {
+      std::vector<std::int32_t> together;
+      for (const auto& loader : loaders) {
+        const std::vector<std::int32_t>& part = loader->next().ids;
+        together.insert(together.end(), part.begin(), part.end());
+        loader->release();
+      }
+      EXPECT_EQ(together, alone.next().ids) << ranks << " ranks, step " << step;
+      alone.release();
+    }
+  }
+}
+
 TEST_F(BatchLoaderTest, StopsAtAnyTime) {
   for (int taken = 0; taken < 4; ++taken) {
-    BatchLoader loader(order_, options_,
-                       {.batches = 1'000'000, .batch = 2, .stride = 2, .depth = 3});
+    BatchLoader loader(order_, options_, {0, 500'000, 2, 2, 3});
     for (int i = 0; i < taken; ++i) {
       loader.next();
       if (i + 1 < taken) loader.release();
     }
   }
-  BatchLoader none(order_, options_,
-                   {.first = 5, .batches = 0, .batch = 2, .stride = 2, .depth = 3});
+  BatchLoader none(order_, options_, {5, 0, 2, 2, 3});
 }
 
 // Batches before the damage still come; the error then comes every time it is asked for.
@@ -78,7 +95,7 @@ TEST_F(BatchLoaderTest, AnErrorReachesTheCallerWithItsBatch) {
       order_.locate(bad, pieces);
       if (tokens_of(pieces).back() >= limit) break;
     }
-    BatchLoader loader(order_, small, {.batches = 1000, .batch = 1, .stride = 1, .depth = 2});
+    BatchLoader loader(order_, small, {0, 1000, 1, 1, 2});
     for (std::int64_t i = 0; i < bad; ++i) {
       EXPECT_NO_THROW(loader.next());
       loader.release();

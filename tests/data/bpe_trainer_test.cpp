@@ -178,7 +178,8 @@ TEST(BpeTrainer, TextNeverBecomesASpecialToken) {
       train_bpe(counted(words), {.vocab_size = 400, .special_tokens = {"<s>"}, .progress = {}});
   EXPECT_EQ(std::count(bpe.tokens.begin(), bpe.tokens.end(), "<s>"), 1);
   EXPECT_EQ(std::count(bpe.tokens.begin(), bpe.tokens.end(), "s>"), 1);
-  // "<" and "s>" stay apart, "s>" is one; "<s>x", which is no special token, becomes one over "s>x".
+  // "<" and "s>" stay apart, "s>" is one; "<s>x", which is no special token, becomes one over
+  // "s>x".
   EXPECT_EQ(bpe.corpus_tokens, 50 * 2 + 20 + 3);
 }
 
@@ -192,7 +193,8 @@ TEST(BpeTrainer, ALongPieceIsNoTrouble) {
       train_bpe(pieces, {.vocab_size = 5000, .special_tokens = {}, .progress = {}});
   EXPECT_EQ(bpe.vocab_size(), 5000);
   EXPECT_EQ(bpe.corpus_bytes, 1000000);
-  EXPECT_LT(bpe.corpus_tokens, 450000);  // 4 bits per letter in tokens of 12.3 bits: 326,000 at best
+  EXPECT_LT(bpe.corpus_tokens,
+            450000);  // 4 bits per letter in tokens of 12.3 bits: 326,000 at best
 }
 
 TEST(BpeTrainer, CountsBeyond32Bits) {

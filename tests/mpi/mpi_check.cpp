@@ -207,4 +207,9 @@ int check(const std::string& what) {
 }  // namespace
 }  // namespace kintsugi
 
-int main(int argc, char** argv) { return kintsugi::check(argc > 1 ? argv[1] : ""); }
+int main(int argc, char** argv) {
+  // mpirun sends SIGTERM when a rank dies, and SIGKILL a second later. A training run handles the
+  // first, which leaves it that second to report.
+  signal(SIGTERM, SIG_IGN);
+  return kintsugi::check(argc > 1 ? argv[1] : "");
+}

@@ -78,7 +78,7 @@ TEST(Allocation, ReadingBatchesAllocatesNothing) {
         {fmt::format("data={{train: [{{path: {}}}], sequence_length: 24, {}}}", corpus, more)});
     const RunData data(config);
     BatchLoader loader(data.order(), data.sample_options(),
-                       {.batches = 5, .batch = 6, .stride = 6, .depth = 1});
+                       {.first = 0, .batches = 5, .batch = 6, .stride = 6, .depth = 1});
     const auto backend = make_cpu_backend(2);
     Engine engine(*backend, *backend, engine_options(config));
     engine.initialize(1);
