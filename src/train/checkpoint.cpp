@@ -149,29 +149,36 @@ void remove_old(const fs::path& checkpoints, const fs::path& newest, std::int64_
   }
 }
 
-// The finished temporary directory becomes the checkpoint, and `latest` points to it.
+// The finished temporary directory becomes the checkpoint, and `latest` points to it; or all is as
+// before.
 void publish(const fs::path& checkpoints, const std::string& name) {
   const fs::path target = checkpoints / name, link = checkpoints / ".latest.tmp";
   const fs::path replaced = checkpoints / fmt::format(".{}.old", name);
-  if (fs::exists(target)) rename_or_fail(target, replaced);  // the same step, saved again
-  rename_or_fail(checkpoints / fmt::format(".{}.tmp", name), target);
-  sync_directory(checkpoints);
   std::error_code ignored;
-  fs::remove(link, ignored);
-  fs::create_directory_symlink(name, link);
-  rename_or_fail(link, checkpoints / "latest");
-  sync_directory(checkpoints);
+  const bool replaces = fs::exists(target);  // the same step, saved again
+  if (replaces) {
+    fs::remove_all(replaced, ignored);
+    rename_or_fail(target, replaced);
+  }
+  try {
+    rename_or_fail(checkpoints / fmt::format(".{}.tmp", name), target);
+    sync_directory(checkpoints);
+    fs::remove(link, ignored);
+    fs::create_directory_symlink(name, link);
+    rename_or_fail(link, checkpoints / "latest");
+    sync_directory(checkpoints);
+  } catch (...) {
+    fs::remove_all(target, ignored);
+    if (replaces) fs::rename(replaced, target, ignored);
+    throw;
+  }
   fs::remove_all(replaced, ignored);
 }
 
 void withdraw(const fs::path& checkpoints, const std::string& name) {
-  const fs::path target = checkpoints / name;
-  const fs::path replaced = checkpoints / fmt::format(".{}.old", name);
   std::error_code ignored;
   fs::remove_all(checkpoints / fmt::format(".{}.tmp", name), ignored);
   fs::remove(checkpoints / ".latest.tmp", ignored);
-  if (!fs::exists(target, ignored) && fs::exists(replaced, ignored))
-    fs::rename(replaced, target, ignored);
 }
 
 }  // namespace
