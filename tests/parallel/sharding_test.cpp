@@ -38,6 +38,24 @@ TEST(ShardingTest, TokensCountAlikeOnAllRanks) {
   }
 }
 
+// Ranks add in the same order whatever they share, and random rounding knows the element, not its
+// place. Only ZeRO 2 and 3 add pass by pass, and only clipping asks for a norm, whose terms are
+// grouped differently.
+TEST(ShardingTest, StagesAgreeToTheBit) {
+  for (const bool accumulates : {false, true}) {
+    Training training = training_of("llama-gqa", DType::BF16);
+    training.sequences = 15;
+    training.micro = accumulates ? 2 : 5;
+    training.adamw = {.clip = 0, .moments = DType::BF16, .stochastic_rounding = true, .seed = 21};
+    const Outcome zero0 = trained({3, 0}, training, 6), zero3 = trained({3, 3}, training, 6);
+    EXPECT_EQ(trained({3, 1}, training, 6).weights, zero0.weights);
+    EXPECT_EQ(trained({3, 2}, training, 6).weights, zero3.weights);
+    if (!accumulates) {
+      EXPECT_EQ(zero3.weights, zero0.weights);
+    }
+  }
+}
+
 // Sums that travel in bf16 are a little off, everywhere alike.
 TEST(ShardingTest, SumsInBf16AreCloseAndNotTheSame) {
   for (const DataLayout& layout : layouts()) {
