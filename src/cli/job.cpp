@@ -50,15 +50,23 @@ void Job::give_up(const std::string& text, int exit_code) {
   redirect_log([](LogLevel, std::string_view) {});  // rank 0 has reported it
 }
 
+void Job::leave(const std::string& text) {
+  if (!lifeline_) return;
+  // Said before anybody ends: a launcher stops the job at the first exit code that is not 0.
+  if (world_->rank() == 0) log_message(LogLevel::Error, text);
+  lifeline_->goodbye();
+  redirect_log([](LogLevel, std::string_view) {});
+}
+
 void Job::run(const std::function<void()>& work) {
   try {
     work();
     if (lifeline_) lifeline_->goodbye();
-  } catch (const SharedUserError&) {
-    if (lifeline_) lifeline_->goodbye();
+  } catch (const SharedUserError& error) {
+    leave(error.what());
     throw;
-  } catch (const SharedFailure&) {
-    if (lifeline_) lifeline_->goodbye();
+  } catch (const SharedFailure& error) {
+    leave(error.what());
     throw;
   } catch (const UserError& error) {
     give_up(error.what(), 2);

@@ -28,6 +28,9 @@ class Job {
   void together(const std::function<void()>& work);
 
  private:
+  // After an error that all ranks know of.
+  void leave(const std::string& text);
+  // After one that only this rank knows of.
   void give_up(const std::string& text, int exit_code);
 
   std::unique_ptr<World> world_;

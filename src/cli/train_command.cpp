@@ -44,8 +44,8 @@ LayoutRequest layout_request(const RunConfig& config) {
 void train(const TrainArguments& arguments, Job& job, Startup& startup) {
   std::optional<RunConfig> config;
   std::unique_ptr<Backend> backend;
-  std::optional<Trainer> trainer;
   std::optional<JobGroups> groups;
+  std::optional<Trainer> trainer;  // goes first: it may still wait for its groups
   job.together([&] {
     config = load_run_config(arguments.config, arguments.overrides);
     const Grid grid = fit_layout(layout_request(*config), job.world().size());

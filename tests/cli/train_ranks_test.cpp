@@ -1,0 +1,151 @@
+// `mpirun -np N kintsugi train`: the run of one process, on many.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "support/small_run.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class TrainOnRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
+    std::ofstream(directory_ / "corpus.txt") << small_corpus(600);
+    std::ofstream(directory_ / "run.yaml")
+        << small_config((directory_ / "corpus.txt").string(), (directory_ / "run").string(),
+                        "steps: 6, eval_every: 3, checkpoint_every: 3, precision: fp64, "
+                        "dropout: 0.1, log_every: 1");
+  }
+
+  // `ranks` 0: without mpirun.
+  std::string command(int ranks, const std::string& run, const std::string& sets) const {
+    const std::string launch =
+        ranks == 0 ? ""
+                   : fmt::format(
+                         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+                         "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
+                         "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun -np {} ",
+                         ranks);
+    return fmt::format(
+        "cd '{}' && {}'{}' train run.yaml --set run.dir={} --set batch.global=12 --set "
+        "batch.micro=1 {} > {}.out 2> {}.err < /dev/null",
+        directory_.path().string(), launch, KINTSUGI_BINARY, run, sets, run, run);
+  }
+  int train(int ranks, const std::string& run, const std::string& sets = "") const {
+    const int status = std::system(command(ranks, run, sets).c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string errors(const std::string& run) const {
+    return content_of(directory_ / (run + ".err"));
+  }
+  std::vector<json> metrics(const std::string& run) const {
+    std::ifstream file(directory_ / run / "metrics.jsonl");
+    std::vector<json> records;
+    for (std::string line; std::getline(file, line);) records.push_back(json::parse(line));
+    return records;
+  }
+  // Loss, norm and held-out loss of every step from `first` on.
+  void expect_same(const std::string& run, const std::string& reference, std::size_t first = 0) {
+    const std::vector<json> ours = metrics(run), theirs = metrics(reference);
+    ASSERT_EQ(ours.size(), theirs.size()) << run << errors(run);
+    for (std::size_t i = first; i < ours.size(); ++i)
+      for (const char* key : {"loss", "grad_norm", "valid_loss"}) {
+        ASSERT_EQ(ours[i].contains(key), theirs[i].contains(key)) << run << " " << key;
+        if (!ours[i].contains(key)) continue;
+        const double a = ours[i].at(key), b = theirs[i].at(key);
+        EXPECT_NEAR(a, b, 1e-10 * b) << run << " step " << i + 1 << " " << key;
+      }
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(TrainOnRanks, EveryStageIsTheRunOfOneProcess) {
+  ASSERT_EQ(train(0, "alone"), 0) << errors("alone");
+  ASSERT_EQ(metrics("alone").size(), 6u);
+  EXPECT_EQ(train(2, "two", "--set layout.zero=1"), 0) << errors("two");
+  EXPECT_EQ(train(3, "three", "--set layout.zero=3 --set comm.check=true"), 0) << errors("three");
+  EXPECT_EQ(train(4, "four", "--set layout.zero=2 --set layout.shard_group=2"), 0)
+      << errors("four");
+  EXPECT_EQ(train(6, "six", "--set layout.dp=6"), 0) << errors("six");
+  for (const char* run : {"two", "three", "four", "six"}) expect_same(run, "alone");
+  EXPECT_THAT(content_of(directory_ / "three.out"), HasSubstr("layout: 3 data ranks, ZeRO 3"));
+  EXPECT_THAT(content_of(directory_ / "three.out"), HasSubstr("first step"));
+  const json step = metrics("four")[1];
+  EXPECT_GT(step.at("comm_bytes").get<std::int64_t>(), 0);
+  EXPECT_GE(step.at("comm_busy_s").get<double>(), 0);
+}
+
+TEST_F(TrainOnRanks, ContinuesOnAnyNumberOfRanks) {
+  ASSERT_EQ(train(0, "alone"), 0) << errors("alone");
+  ASSERT_EQ(train(4, "moved", "--set train.steps=6 --set layout.zero=3"), 0) << errors("moved");
+  // Back to the checkpoint of step 3: the last one never was.
+  fs::remove_all(directory_ / "moved" / "checkpoints" / "step-00000006");
+  fs::remove(directory_ / "moved" / "checkpoints" / "latest");
+  ASSERT_EQ(train(3, "moved", "--set layout.zero=1"), 0) << errors("moved");
+  EXPECT_THAT(content_of(directory_ / "moved.out"), HasSubstr("(step 3)"));
+  const std::vector<json> all = metrics("moved"), alone = metrics("alone");
+  ASSERT_EQ(all.size(), 9u);  // 1 … 6 on four ranks, 4 … 6 again on three
+  for (std::size_t i = 6; i < 9; ++i)
+    EXPECT_NEAR(all[i].at("loss").get<double>(), alone[i - 3].at("loss").get<double>(), 1e-10);
+}
+
+TEST_F(TrainOnRanks, MistakesAreSaidOnce) {
+  EXPECT_EQ(train(5, "bad"), 2);
+  const std::string text = errors("bad");
+  const std::string sentence = "error: batch.global is 12, which 5 data ranks cannot share evenly";
+  EXPECT_THAT(text, HasSubstr(sentence));
+  EXPECT_EQ(text.find(sentence), text.rfind(sentence)) << text;
+  EXPECT_FALSE(fs::exists(directory_ / "bad"));
+  EXPECT_EQ(train(3, "bad", "--set data.train=[{path: no.txt}]"), 2);
+  EXPECT_THAT(errors("bad"), HasSubstr("no.txt"));
+}
+
+// A rank that is killed ends the job, and the log of rank 0 names it.
+TEST_F(TrainOnRanks, AKilledRankIsNamed) {
+  std::thread job([&] { train(3, "killed", "--set train.steps=100000 --set train.eval_every=0"); });
+  const auto wait_for = [&](const auto& happened) {
+    for (int i = 0; i < 600 && !happened(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return happened();
+  };
+  const bool began = wait_for([&] { return metrics("killed").size() >= 3; });
+  // The process whose environment says that it is rank 2 of the run in this directory.
+  int victim = 0;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::error_code ignored;
+    if (fs::read_symlink(entry.path() / "cwd", ignored) != fs::canonical(directory_.path()))
+      continue;
+    if (content_of(entry.path() / "environ").find("OMPI_COMM_WORLD_RANK=2") != std::string::npos)
+      victim = std::stoi(name);
+  }
+  if (victim > 0) kill(victim, SIGKILL);
+  job.join();  // which is the end of mpirun: nobody hangs
+  ASSERT_TRUE(began) << errors("killed");
+  ASSERT_GT(victim, 0);
+  EXPECT_THAT(content_of(directory_ / "killed" / "log.txt"), HasSubstr("rank 2 was lost"));
+}
+
+}  // namespace
+}  // namespace kintsugi
