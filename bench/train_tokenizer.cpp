@@ -7,6 +7,7 @@
 
 #include "data/bpe_trainer.h"
 #include "data/corpus_pieces.h"
+#include "data/path_pattern.h"
 
 using namespace kintsugi;
 

@@ -151,13 +151,14 @@ void check_pieces(Communicator& group, const fs::path& path, const Json& pieces,
   const MappedFile file(path);
   std::uint64_t end = 0;
   for (const Json& piece : pieces) {
-    const std::uint64_t offset = piece.at(0), bytes = piece.at(1);
+    const auto offset = piece.at(0).get<std::uint64_t>(), bytes = piece.at(1).get<std::uint64_t>();
     if (offset != end || bytes > file.bytes().size() - offset)
       damaged(path, "is not as long as its checksums say");
     end = offset + bytes;
     const bool ours =
         turn++ % static_cast<std::size_t>(group.size()) == static_cast<std::size_t>(group.rank());
-    if (ours && hex64(hash64(file.bytes().data() + offset, bytes)) != piece.at(2))
+    if (ours &&
+        hex64(hash64(file.bytes().data() + offset, bytes)) != piece.at(2).get<std::string>())
       damaged(path, "does not match its checksum");
   }
   if (end != file.bytes().size()) damaged(path, "is not as long as its checksums say");
@@ -174,7 +175,7 @@ void verify_checkpoint(Communicator& group, const fs::path& directory) {
       std::size_t turn = 0;
       for (const auto& [name, expected] : checksums.at("files").items()) {
         const MappedFile file(directory / name);
-        if (hex64(hash64(file.bytes().data(), file.bytes().size())) != expected)
+        if (hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
           damaged(directory / name, "does not match its checksum");
       }
       for (const auto& [name, pieces] : checksums.at("pieces").items())
