@@ -171,7 +171,8 @@ void verify_checkpoint(Communicator& group, const fs::path& directory) {
     const fs::path list = directory / "checksums.json";
     try {
       const Json checksums = Json::parse(read_text_file(list));
-      if (checksums.at("algorithm") != kAlgorithm) damaged(list, "names another algorithm");
+      if (checksums.at("algorithm").get<std::string>() != kAlgorithm)
+        damaged(list, "names another algorithm");
       std::size_t turn = 0;
       for (const auto& [name, expected] : checksums.at("files").items()) {
         const MappedFile file(directory / name);
