@@ -163,6 +163,8 @@ class Checks {
     const DType reduce = config_.comm.reduce;
     if (reduce != DType::F32 && reduce != DType::BF16)
       complain("comm.reduce", "is {}: gradients travel as fp32 or bf16", to_string(reduce));
+    if (reduce == DType::BF16 && config_.train.precision == DType::F64)
+      complain("comm.reduce", "is bf16, but an fp64 run sums in fp64: remove it");
   }
 
   const YamlDocument& document_;

@@ -339,6 +339,8 @@ TEST(RunConfigErrors, DataRanksOnly) {
   EXPECT_THAT(set_error("layout.shard_group=2"), HasSubstr("layout.zero 0 shards nothing"));
   EXPECT_THAT(set_error("layout.zero=4"), HasSubstr("layout.zero is 4"));
   EXPECT_THAT(set_error("comm.reduce=fp16"), HasSubstr("gradients travel as fp32 or bf16"));
+  EXPECT_THAT(error_of(kShort, {"comm.reduce=bf16", "train.precision=fp64"}),
+              HasSubstr("an fp64 run sums in fp64"));
   for (const char* assignment :
        {"layout.dp=8", "layout.dp=auto", "layout.zero=3", "comm.reduce=bf16", "comm.check=true",
         "layout.recompute=full", "layout.recompute=selective"})
