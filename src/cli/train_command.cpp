@@ -41,11 +41,16 @@ LayoutRequest layout_request(const RunConfig& config) {
           .micro = config.batch.micro};
 }
 
-void train(const TrainArguments& arguments, Job& job, Startup& startup) {
+// Outlives an error until the job has dealt with it: collectives may be under way in its memory.
+struct TrainParts {
   std::optional<RunConfig> config;
   std::unique_ptr<Backend> backend;
   std::optional<JobGroups> groups;
   std::optional<Trainer> trainer;  // goes first: it may still wait for its groups
+};
+
+void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts) {
+  auto& [config, backend, groups, trainer] = parts;
   job.together([&] {
     config = load_run_config(arguments.config, arguments.overrides);
     const Grid grid = fit_layout(layout_request(*config), job.world().size());
@@ -70,7 +75,8 @@ void run_train(const TrainArguments& arguments) {
   Startup startup;
   Job job;
   startup.mark("joining the ranks");
-  job.run([&] { train(arguments, job, startup); });
+  TrainParts parts;
+  job.run([&] { train(arguments, job, startup, parts); });
 }
 
 }  // namespace

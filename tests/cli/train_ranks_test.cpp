@@ -12,6 +12,7 @@
 
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
+#include "support/token_files.h"
 
 namespace kintsugi {
 namespace {
@@ -118,6 +119,22 @@ TEST_F(TrainOnRanks, MistakesAreSaidOnce) {
   EXPECT_FALSE(fs::exists(directory_ / "bad"));
   EXPECT_EQ(train(3, "bad", "--set data.train=[{path: no.txt}]"), 2);
   EXPECT_THAT(errors("bad"), HasSubstr("no.txt"));
+}
+
+// What one rank alone runs into ends the job with that rank's number and its exit code: here the
+// one that reads a sample with an id beyond the vocabulary.
+TEST_F(TrainOnRanks, AnErrorOfOneRankIsNamed) {
+  std::vector<std::int32_t> ids(6000);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i % 256);
+  ids[3000] = 300;
+  write_megatron((directory_ / "store").string(), TokenType::U16, {ids});
+  EXPECT_EQ(train(3, "odd",
+                  "--set 'data.train=[{path: store}]' --set train.steps=200 --set layout.zero=3 "
+                  "--set train.eval_every=0"),
+            2)
+      << errors("odd");
+  const std::string log = content_of(directory_ / "odd" / "log.txt");
+  EXPECT_THAT(log, testing::ContainsRegex("error rank [0-2]: .*300"));
 }
 
 // A rank that is killed ends the job, and the log of rank 0 names it.
