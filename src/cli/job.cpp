@@ -13,16 +13,19 @@
 namespace kintsugi {
 namespace {
 
-Lifeline::Callbacks callbacks() {
-  return {
-      .on_message = [](int rank,
-                       const std::string& text) { log_warning("rank {}: {}", rank, text); },
-      .on_failure = [](const RankFailure& failure) { log_message(LogLevel::Error, failure.text); },
-      .end =
-          [](const RankFailure& failure) {
-            std::fflush(nullptr);
-            ::_exit(failure.exit_code);  // what this rank waits for will never come
-          }};
+Lifeline::Callbacks callbacks(std::function<void(const std::string&)> on_failure) {
+  return {.on_message = [](int rank,
+                           const std::string& text) { log_warning("rank {}: {}", rank, text); },
+          .on_failure =
+              [on_failure](const RankFailure& failure) {
+                log_message(LogLevel::Error, failure.text);
+                on_failure(failure.text);
+              },
+          .end =
+              [](const RankFailure& failure) {
+                std::fflush(nullptr);
+                ::_exit(failure.exit_code);  // what this rank waits for will never come
+              }};
 }
 
 }  // namespace
@@ -30,7 +33,10 @@ Lifeline::Callbacks callbacks() {
 Job::Job() : world_(make_world()), control_(world_->split("control", 0, world_->rank())) {
   if (world_->size() == 1) return;
   disable_live_line();
-  lifeline_ = std::make_unique<Lifeline>(*world_, callbacks());
+  lifeline_ = std::make_unique<Lifeline>(*world_, callbacks([this](const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (on_failure_) on_failure_(text);
+  }));
   if (world_->rank() == 0) return;
   redirect_log([this](LogLevel level, std::string_view message) {
     if (level == LogLevel::Warning && lifeline_) lifeline_->say(std::string(message));
@@ -40,6 +46,11 @@ Job::Job() : world_(make_world()), control_(world_->split("control", 0, world_->
 Job::~Job() {
   // Nothing of this rank is worth hearing any more; rank 0 keeps its terminal.
   if (world_->size() > 1 && world_->rank() > 0) redirect_log([](LogLevel, std::string_view) {});
+}
+
+void Job::on_failure(std::function<void(const std::string&)> listener) {
+  const std::lock_guard lock(mutex_);
+  on_failure_ = std::move(listener);
 }
 
 void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }

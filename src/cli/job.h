@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "comm/communicator.h"
@@ -24,6 +25,8 @@ class Job {
   // Errors that all ranks find are reported once, errors of one rank with its number, and none is
   // left waiting for the others.
   void run(const std::function<void()>& work);
+  // On rank 0, what else to do when a rank fails; called from another thread.
+  void on_failure(std::function<void(const std::string&)> listener);
   // One part of it that ends on all ranks or fails on all of them.
   void together(const std::function<void()>& work);
 
@@ -33,6 +36,8 @@ class Job {
   // After one that only this rank knows of.
   void give_up(const std::string& text, int exit_code);
 
+  std::mutex mutex_;
+  std::function<void(const std::string&)> on_failure_;
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<Lifeline> lifeline_;  // with several ranks

@@ -65,10 +65,12 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
     log_info("the configuration, the data and the memory are in order");
     return;
   }
+  job.on_failure([&running = *trainer](const std::string& text) { running.note_failure(text); });
   const RunOutcome outcome =
       trainer->run(arguments.resume == "auto" ? ResumeMode::Auto : ResumeMode::Never);
   if (outcome == RunOutcome::Finished)
     log_info("finished; the run is in {}", trainer->directory().string());
+  job.on_failure({});
 }
 
 void run_train(const TrainArguments& arguments) {

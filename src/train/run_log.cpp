@@ -95,6 +95,23 @@ void RunLog::status(const std::string& state, const StepRecord& last,
                  {"pid", ::getpid()},
                  {"updated", utc_now()}};
     if (!message.empty()) json["message"] = message;
+    const std::lock_guard lock(mutex_);
+    if (failed_) return;
+    status_ = json.dump();
+    write_file_atomically(directory_ / "status.json", json.dump(2) + "\n");
+  } catch (...) {
+  }
+}
+
+void RunLog::fail(const std::string& message) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    failed_ = true;
+    if (status_.empty()) return;
+    Json json = Json::parse(status_);
+    json["state"] = "failed";
+    json["updated"] = utc_now();
+    json["message"] = message;
     write_file_atomically(directory_ / "status.json", json.dump(2) + "\n");
   } catch (...) {
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,8 +49,13 @@ class RunLog {
   void status(const std::string& state, const StepRecord& last, std::optional<double> valid_loss,
               double eta_s, const std::string& checkpoint,
               const std::string& message = "") noexcept;
+  // The last status again, as failed, and none after it. From any thread.
+  void fail(const std::string& message) noexcept;
 
  private:
+  std::mutex mutex_;    // of these two
+  std::string status_;  // the last one, JSON
+  bool failed_ = false;
   std::filesystem::path directory_;
   std::int64_t total_steps_;
   std::int64_t sequence_ = 0;

@@ -89,6 +89,10 @@ void Trainer::check_memory() const {
                                               : " or a shorter sequence");
 }
 
+void Trainer::note_failure(const std::string& message) {
+  if (RunLog* log = open_log_) log->fail(message);
+}
+
 bool Trainer::stop_asked() {
   double asked = StopSignals::received() != nullptr ? 1 : 0;
   groups_.host->wait(groups_.host->all_reduce(Tensor(&asked, DType::F64, {1}), ReduceOp::Max));
@@ -103,6 +107,7 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
+  if (is_first()) log_->status("running", record_, last_valid_loss_, NAN, last_checkpoint_);
   last_report_ = Clock::now();
   bool stop = false;
   try {
@@ -180,6 +185,7 @@ void Trainer::open_run(ResumeMode resume) {
     write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
     open_log_file(directory_ / "log.txt");
     log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);
+    open_log_ = log_.get();
   });
   first_step_ = state_.step;
   record_.step = state_.step;

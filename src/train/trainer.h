@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -41,6 +42,8 @@ class Trainer {
   RunOutcome run(ResumeMode resume);
 
   const std::filesystem::path& directory() const { return directory_; }
+  // Another rank ended the job: the status says so. From any thread, while run() runs.
+  void note_failure(const std::string& message);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -80,8 +83,9 @@ class Trainer {
   std::filesystem::path directory_;
   std::unique_ptr<RunData> data_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<RunLog> log_;          // on rank 0
-  std::unique_ptr<DirectoryLock> lock_;  // one process per run directory
+  std::unique_ptr<RunLog> log_;              // on rank 0
+  std::atomic<RunLog*> open_log_ = nullptr;  // the same, once it is there
+  std::unique_ptr<DirectoryLock> lock_;      // one process per run directory
   Schedule schedule_;
   LossScaler scaler_;
   TrainerState state_;

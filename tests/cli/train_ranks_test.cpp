@@ -135,6 +135,9 @@ TEST_F(TrainOnRanks, AnErrorOfOneRankIsNamed) {
       << errors("odd");
   const std::string log = content_of(directory_ / "odd" / "log.txt");
   EXPECT_THAT(log, testing::ContainsRegex("error rank [0-2]: .*300"));
+  const json status = json::parse(content_of(directory_ / "odd" / "status.json"));
+  EXPECT_EQ(status.at("state"), "failed");
+  EXPECT_THAT(status.at("message").get<std::string>(), HasSubstr("300"));
 }
 
 // A rank that is killed ends the job, and the log of rank 0 names it.
@@ -162,6 +165,7 @@ TEST_F(TrainOnRanks, AKilledRankIsNamed) {
   ASSERT_TRUE(began) << errors("killed");
   ASSERT_GT(victim, 0);
   EXPECT_THAT(content_of(directory_ / "killed" / "log.txt"), HasSubstr("rank 2 was lost"));
+  EXPECT_EQ(json::parse(content_of(directory_ / "killed" / "status.json")).at("state"), "failed");
 }
 
 }  // namespace
