@@ -1,0 +1,230 @@
+#include "parallel/schedule_timing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+using Key = std::tuple<ActionKind, int, int>;
+Key key_of(const Action& action) { return {action.kind, action.micro_batch, action.chunk}; }
+
+struct Sent {
+  Action action;
+  double arrival;
+};
+
+// From one rank to another, in the order of the sender's list.
+struct Channel {
+  std::vector<Sent> sent;
+  std::size_t received = 0;
+};
+
+struct Receipt {
+  int from;
+  std::size_t index;  // in the channel
+};
+
+double duration(ActionKind kind, const ActionTimes& times) {
+  switch (kind) {
+    case ActionKind::Forward:
+      return times.forward;
+    case ActionKind::Backward:
+      return times.backward_input + times.backward_weight;
+    case ActionKind::BackwardInput:
+      return times.backward_input;
+    case ActionKind::BackwardWeight:
+      return times.backward_weight;
+    default:
+      return 0;
+  }
+}
+
+class Simulation {
+ public:
+  Simulation(const PipelineSchedule& schedule, const ActionTimes& times, Transport transport)
+      : schedule_(schedule),
+        shape_(schedule.shape),
+        times_(times),
+        transport_(transport),
+        clock_(schedule.ranks.size(), 0),
+        done_(schedule.ranks.size()),
+        receipts_(schedule.ranks.size()) {
+    timing_.spans.resize(schedule.ranks.size());
+  }
+
+  PipelineTiming run() {
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (int rank = 0; rank < shape_.stages; ++rank)
+        while (current(rank) && step(rank)) progress = true;
+    }
+    for (int rank = 0; rank < shape_.stages && timing_.deadlock.empty(); ++rank)
+      if (const Action* action = current(rank))
+        timing_.deadlock =
+            fmt::format("rank {} waits for ever with {} of micro-batch {}, chunk {}", rank,
+                        to_string(action->kind), action->micro_batch, action->chunk);
+    return std::move(timing_);
+  }
+
+ private:
+  // Null when the rank has done all.
+  const Action* current(int rank) const {
+    const std::size_t position = timing_.spans[rank].size();
+    const std::vector<Action>& actions = schedule_.ranks[rank];
+    return position < actions.size() ? &actions[position] : nullptr;
+  }
+
+  void record(int rank, double start, double end) {
+    done_[rank].insert(key_of(*current(rank)));
+    timing_.spans[rank].push_back({start, end});
+    clock_[rank] = end;
+  }
+
+  bool step(int rank) {
+    const Action& action = *current(rank);
+    if (is_compute(action.kind)) return compute(rank, action);
+    if (is_send(action.kind)) return send(rank, action);
+    if (is_receive(action.kind)) return receive(rank, action);
+    record(rank, clock_[rank], clock_[rank]);
+    return true;
+  }
+
+  // The other end of a message.
+  Place peer(int rank, const Action& action) const {
+    const bool forth =
+        action.kind == ActionKind::SendActivation || action.kind == ActionKind::ReceiveGradient;
+    const Place here{rank, action.chunk};
+    const std::optional<Place> there =
+        forth ? next_place(shape_, here) : previous_place(shape_, here);
+    KINTSUGI_CHECK(there.has_value(), "rank {} has a {} that leads out of the pipeline", rank,
+                   to_string(action.kind));
+    return *there;
+  }
+
+  Action receive_of(int rank, const Action& send) const {
+    return {send.kind == ActionKind::SendActivation ? ActionKind::ReceiveActivation
+                                                    : ActionKind::ReceiveGradient,
+            send.micro_batch, peer(rank, send).chunk};
+  }
+
+  bool send(int rank, const Action& action) {
+    const Place to = peer(rank, action);
+    if (transport_ == Transport::Overlapped) {
+      channels_[{rank, to.rank}].sent.push_back(
+          {receive_of(rank, action), clock_[rank] + times_.message});
+      record(rank, clock_[rank], clock_[rank]);
+      return true;
+    }
+    const Action* other = current(to.rank);
+    if (!other || *other != receive_of(rank, action)) return false;
+    const double start = std::max(clock_[rank], clock_[to.rank]);
+    record(rank, start, start + times_.message);
+    record(to.rank, start, start + times_.message);
+    return true;
+  }
+
+  bool receive(int rank, const Action& action) {
+    if (transport_ == Transport::Blocking) return false;  // the sender moves both
+    const int from = peer(rank, action).rank;
+    receipts_[rank][key_of(action)] = {from, channels_[{from, rank}].received++};
+    record(rank, clock_[rank], clock_[rank]);
+    return true;
+  }
+
+  bool compute(int rank, const Action& action) {
+    const std::optional<double> ready = ready_time(rank, action);
+    if (!ready) return false;
+    const double start = std::max(clock_[rank], *ready);
+    record(rank, start, start + duration(action.kind, times_));
+    return true;
+  }
+
+  // None while what the pass needs is not there.
+  std::optional<double> ready_time(int rank, const Action& action) const {
+    const Place here{rank, action.chunk};
+    const int micro_batch = action.micro_batch;
+    if (action.kind == ActionKind::BackwardWeight)
+      return own(rank, {ActionKind::BackwardInput, micro_batch, action.chunk});
+    if (action.kind == ActionKind::Forward)
+      return input(here, previous_place(shape_, here),
+                   {ActionKind::ReceiveActivation, micro_batch, action.chunk}, action);
+    if (!own(rank, {ActionKind::Forward, micro_batch, action.chunk})) return std::nullopt;
+    return input(here, next_place(shape_, here),
+                 {ActionKind::ReceiveGradient, micro_batch, action.chunk}, action);
+  }
+
+  std::optional<double> own(int rank, const Action& earlier) const {
+    if (!done_[rank].contains(key_of(earlier))) return std::nullopt;
+    return 0;  // the rank's own clock is past it
+  }
+
+  std::optional<double> input(Place here, std::optional<Place> from, const Action& receive,
+                              const Action& action) const {
+    if (!from) return 0;
+    if (from->rank == here.rank)
+      return own(here.rank, {action.kind, action.micro_batch, from->chunk});
+    if (transport_ == Transport::Blocking) return own(here.rank, receive);
+    const auto receipt = receipts_[here.rank].find(key_of(receive));
+    if (receipt == receipts_[here.rank].end()) return std::nullopt;
+    const std::vector<Sent>& sent = channels_.at({receipt->second.from, here.rank}).sent;
+    const std::size_t index = receipt->second.index;
+    if (index >= sent.size() || sent[index].action != receive) return std::nullopt;
+    return sent[index].arrival;
+  }
+
+  const PipelineSchedule& schedule_;
+  const PipelineShape& shape_;
+  const ActionTimes times_;
+  const Transport transport_;
+  std::vector<double> clock_;
+  std::vector<std::set<Key>> done_;
+  std::vector<std::map<Key, Receipt>> receipts_;
+  std::map<std::pair<int, int>, Channel> channels_;
+  PipelineTiming timing_;
+};
+
+// A pass is kept from its forward to the end of its backward; with a split backward to the end of
+// the weight half, which still needs the inputs of the layers.
+int peak_live(const std::vector<Action>& actions) {
+  int live = 0, peak = 0;
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::Forward) peak = std::max(peak, ++live);
+    if (action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardWeight) --live;
+  }
+  return peak;
+}
+
+}  // namespace
+
+PipelineTiming simulate_pipeline(const PipelineSchedule& schedule, const ActionTimes& times,
+                                 Transport transport) {
+  PipelineTiming timing = Simulation(schedule, times, transport).run();
+  double busy_sum = 0;
+  std::vector<double> busy(schedule.ranks.size(), 0);
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    for (std::size_t i = 0; i < timing.spans[rank].size(); ++i) {
+      const Span& span = timing.spans[rank][i];
+      if (!is_compute(schedule.ranks[rank][i].kind)) continue;
+      busy[rank] += span.end - span.start;
+      timing.makespan = std::max(timing.makespan, span.end);
+    }
+    busy_sum += busy[rank];
+    timing.peak_live.push_back(peak_live(schedule.ranks[rank]));
+  }
+  for (const double time : busy) timing.idle.push_back(timing.makespan - time);
+  const double area = timing.makespan * static_cast<double>(schedule.ranks.size());
+  timing.bubble = area > 0 ? 1 - busy_sum / area : 0;
+  return timing;
+}
+
+}  // namespace kintsugi

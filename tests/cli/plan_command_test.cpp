@@ -1,0 +1,110 @@
+// kintsugi plan as a user runs it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class PlanCommand : public testing::Test {
+ protected:
+  struct Outcome {
+    int code;
+    std::string out, error;
+  };
+
+  Outcome run(const std::string& arguments) {
+    const std::string command = "cd '" + directory_.path().string() +
+                                "' && '" KINTSUGI_BINARY "' plan " + arguments +
+                                " </dev/null >out.txt 2>error.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
+            content_of("error.txt")};
+  }
+  std::string content_of(const std::string& name) {
+    std::ifstream file(directory_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string mistake(const std::string& arguments) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_THAT(outcome.error, StartsWith("error: "));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+    return outcome.error;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(PlanCommand, DrawsAndSums) {
+  const Outcome outcome = run("--schedule 1f1b --stages 4 --micro-batches 8 --svg out.svg");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  // 3 (8 + 3) long, of which 3 / (8 + 3) is bubble.
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("rank 3 |......F0B0--F1B1--"), HasSubstr("33 forwards"),
+                                 HasSubstr("bubble 27.3 %"), HasSubstr("per rank 4 3 2 1 ")));
+  EXPECT_THAT(content_of("out.svg"), AllOf(StartsWith("<svg "), testing::EndsWith("</svg>\n")));
+}
+
+// Two chunks halve the bubble of 9 forwards, and keep (warm-up + 1) / 2 micro-batches.
+TEST_F(PlanCommand, InterleavedInUnitsOfAStage) {
+  const Outcome outcome =
+      run("--schedule interleaved --stages 4 --micro-batches 8 --chunks 2 --json");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const json plan = json::parse(outcome.out);
+  EXPECT_DOUBLE_EQ(plan["makespan"].get<double>(), 24 + 4.5);
+  EXPECT_NEAR(plan["bubble"].get<double>(), 3.0 / (2 * 8 + 3), 1e-12);
+  EXPECT_DOUBLE_EQ(plan["ranks"][0]["peak_activations"].get<double>(), (2 * 3 + 4 + 1) / 2.0);
+  EXPECT_DOUBLE_EQ(plan["ranks"][3]["idle"].get<double>(), 4.5);
+  const json& first = plan["ranks"][1]["actions"][0];
+  EXPECT_EQ(first["kind"], "receive_activation");
+  EXPECT_EQ(first["chunk"], 0);
+}
+
+// With a backward as long as a forward: 2 (4 + 1) long.
+TEST_F(PlanCommand, BackwardRatio) {
+  const Outcome outcome = run("--stages 2 --micro-batches 4 --backward-ratio 1 --json");
+  EXPECT_DOUBLE_EQ(json::parse(outcome.out)["makespan"].get<double>(), 10);
+}
+
+TEST_F(PlanCommand, Help) {
+  const Outcome outcome = run("--help");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("Examples:\n  kintsugi plan "), HasSubstr("zb-h1")));
+}
+
+TEST_F(PlanCommand, MistakesAreNamed) {
+  EXPECT_THAT(mistake("--schedule fastest --stages 4 --micro-batches 8"), HasSubstr("zb-h1"));
+  EXPECT_THAT(mistake("--schedule interleaved --chunks 2 --stages 4 --micro-batches 9"),
+              HasSubstr("8 and 12"));
+  EXPECT_THAT(mistake("--schedule 1f1b --chunks 2 --stages 4 --micro-batches 8"),
+              HasSubstr("interleaved"));
+  EXPECT_THAT(mistake("--stages 0 --micro-batches 8"), HasSubstr("stages"));
+  EXPECT_THAT(mistake("--stages 4"), HasSubstr("--micro-batches"));
+  EXPECT_THAT(mistake("--stages four --micro-batches 8"), HasSubstr("--stages"));
+  EXPECT_THAT(mistake("--stages 4 --micro-batches 99999999999"), HasSubstr("--micro-batches"));
+  EXPECT_THAT(mistake("--stages 4 --micro-batches 1000000000"), HasSubstr("too many"));
+  EXPECT_THAT(mistake("--chunks 0 --stages 4 --micro-batches 8"), HasSubstr("chunks is 0"));
+  for (const char* ratio : {"0", "-1", "nan", "inf", "1e300"})
+    EXPECT_THAT(mistake("--stages 4 --micro-batches 8 --backward-ratio " + std::string(ratio)),
+                HasSubstr("--backward-ratio"));
+  EXPECT_THAT(mistake("--stages 4 --micro-batches 8 --svg nowhere/out.svg"), HasSubstr("nowhere"));
+  EXPECT_THAT(mistake("--stages 4 --micro-batches 8 --svg ."), HasSubstr("directory"));
+}
+
+}  // namespace
+}  // namespace kintsugi
