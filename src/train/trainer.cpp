@@ -119,9 +119,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
       }
       const bool asked = stop_asked();  // then saving comes first
       const std::int64_t every = config_.train.eval_every;
-      if (every > 0 && !asked && (due(every) || finished())) validate();
-      // Read once more, and only here: whatever ends the loop below is saved.
-      stop = stop_asked();
+      const bool validated = every > 0 && !asked && (due(every) || finished());
+      if (validated) validate();
+      // Once more after what takes long, and only here: whatever ends the loop below is saved.
+      stop = validated ? stop_asked() : asked;
       if (is_first()) {
         log_->record(record_);
         report(stop || finished());
