@@ -81,12 +81,6 @@ int main(int argc, char** argv) {
     const NvmlMeter meter(cuda_devices().at(0).pci);
     const auto energy = meter.joules();
     std::vector<double> times;
-    for (std::int64_t i = 0; i < steps; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      run();
-      times.push_back(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
     if (ahead) {
       const auto start = std::chrono::steady_clock::now();
       for (std::int64_t i = 0; i < steps; ++i)
@@ -95,6 +89,13 @@ int main(int argc, char** argv) {
       times.assign(1,
                    std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                        static_cast<double>(steps));
+    } else {
+      for (std::int64_t i = 0; i < steps; ++i) {
+        const auto start = std::chrono::steady_clock::now();
+        run();
+        times.push_back(
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      }
     }
     const double tokens = static_cast<double>(ids.size() * static_cast<std::size_t>(steps));
     std::sort(times.begin(), times.end());
