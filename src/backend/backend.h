@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "tensor/arena.h"
@@ -38,7 +39,11 @@ struct MatmulOptions {
 struct AttentionOptions {
   double scale = 1.0;
   Tensor alibi_slopes = {};    // (heads), fp32: adds slope * key position to the scores
-  Tensor document_start = {};  // (batch, keys), int32: query i sees keys document_start[i] … i only
+  Tensor key_positions = {};   // (keys), int32, rising: for ALiBi; none: 0, 1, 2, …
+  Tensor document_start = {};  // (batch, queries), int32: the first key that query i sees
+  // Query i sees keys up to this + i, as far as there are any; none: keys - queries, so that the
+  // last query sees the last key.
+  std::optional<std::int64_t> first_query_at = {};
 };
 
 // Which random numbers a dropout uses: a pure function of the seed, the place in the network and
@@ -47,6 +52,7 @@ struct DropoutOptions {
   double probability = 0.0;
   std::uint64_t key = 0;       // derive_key(seed, site, step)
   std::int64_t first_row = 0;  // global index of row 0 of this tensor within the step
+  Tensor rows = {};            // (rows), int32: row i is global row first_row + rows[i]; none: + i
 };
 
 struct AdamWOptions {
@@ -112,13 +118,17 @@ class Backend : public Allocator {
                                    Tensor residual_gradient = {}) = 0;
 
   // ---- attention: causal, grouped-query. q and out (batch, queries, heads, dim), k and v (batch,
-  // keys, kv_heads, dim), any strides but the last; lse (batch, heads, queries). Query i stands at
-  // key position keys - queries + i.
+  // keys, kv_heads, dim), lse (batch, heads, queries), any strides but the last. A query that sees
+  // no key gets 0 and a log-sum-exp of -infinity.
   virtual void attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                                  const AttentionOptions& options) = 0;
+  // out and lse may be those over more keys than are here: the gradients are then these keys' part.
   virtual void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                   Tensor lse, Tensor q, Tensor k, Tensor v,
                                   const AttentionOptions& options) = 0;
+  // Takes attention over other keys into `out`, in accumulator precision, and `lse`. Nothing seen
+  // yet: out 0, lse -infinity.
+  virtual void attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) = 0;
   // Rotates x (tokens, heads, dim) in place, first half against second half. table (positions,
   // dim): cos then sin halves, in accumulator precision. The inverse rotation is the backward.
   virtual void rope(Tensor x, Tensor table, Tensor positions, bool inverse) = 0;
@@ -135,14 +145,24 @@ class Backend : public Allocator {
   virtual void add(Tensor y, Tensor x) = 0;  // y += x
 
   // ---- tokens
-  // out (tokens, width) = [out +] table[ids]
-  virtual void embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate) = 0;
-  // dtable[ids] += dout, always in the order of the tokens
-  virtual void embedding_backward(Tensor dtable, Tensor ids, Tensor dout) = 0;
+  // out (tokens, width) = [out +] table[ids - first_row]; ids beyond the table's rows: zeros
+  virtual void embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
+                                 std::int64_t first_row = 0) = 0;
+  // dtable[ids - first_row] += dout, always in the order of the tokens; ids beyond: left out
+  virtual void embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
+                                  std::int64_t first_row = 0) = 0;
   // losses (rows) = -log softmax(logits)[target], 0 where target < 0; with a gradient_scale other
   // than 0, logits become gradient_scale * d loss / d logits.
   virtual void cross_entropy(Tensor losses, Tensor logits, Tensor targets,
                              double gradient_scale) = 0;
+  // The same where these logits are only columns first_column … of a row. partial (rows, 3), in
+  // accumulator precision: their largest, the sum of exp(logit - largest), and the target's logit,
+  // 0 where it is not among them.
+  virtual void cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
+                                     std::int64_t first_column) = 0;
+  // partials (parts, rows, 3): those of all columns, part by part.
+  virtual void cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
+                                    std::int64_t first_column, double gradient_scale) = 0;
 
   // ---- reductions and the optimizer
   virtual void sum(Tensor out, Tensor x) = 0;           // out (1) += sum of x, fixed order
