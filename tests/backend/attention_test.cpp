@@ -1,4 +1,4 @@
-#include "backend/operation_fixture.h"
+#include "backend/attention_reference.h"
 
 namespace kintsugi {
 namespace {
@@ -11,8 +11,7 @@ enum class Packing {
   Cache,     // k and v are the first rows of longer buffers
 };
 
-struct Case {
-  std::int64_t batch, queries, keys, heads, kv_heads, dim;
+struct Case : AttentionSizes {
   Packing packing = Packing::Separate;
   bool alibi = false;
   bool documents = false;
@@ -23,69 +22,6 @@ std::string describe(const Case& c) {
       "batch {} queries {} keys {} heads {}/{} dim {} packing {} alibi {} documents {}", c.batch,
       c.queries, c.keys, c.heads, c.kv_heads, c.dim, static_cast<int>(c.packing), c.alibi,
       c.documents);
-}
-
-struct Inputs {
-  Values q, k, v, dout;
-  Values slopes;  // empty: none
-  Ids starts;     // empty: none
-  double scale = 1;
-};
-
-struct Outputs {
-  Values out, lse, dq, dk, dv;
-};
-
-// Softmax attention row by row, straight from the definition, and its gradient.
-Outputs reference(const Case& c, const Inputs& x) {
-  const auto at = [&](std::int64_t b, std::int64_t token, std::int64_t head, std::int64_t tokens,
-                      std::int64_t heads) {
-    return static_cast<std::size_t>(((b * tokens + token) * heads + head) * c.dim);
-  };
-  Outputs r;
-  r.out = r.dq = Values(x.q.size(), 0.0);
-  r.dk = r.dv = Values(x.k.size(), 0.0);
-  const auto dim = static_cast<std::size_t>(c.dim);
-  for (std::int64_t b = 0; b < c.batch; ++b)
-    for (std::int64_t h = 0; h < c.heads; ++h)
-      for (std::int64_t i = 0; i < c.queries; ++i) {
-        const std::int64_t position = c.keys - c.queries + i, kv = h / (c.heads / c.kv_heads);
-        const std::int64_t first =
-            x.starts.empty() ? 0 : x.starts[static_cast<std::size_t>(b * c.keys + position)];
-        const std::size_t row = at(b, i, h, c.queries, c.heads);
-        Values p;
-        double top = -INFINITY, total = 0, delta = 0;
-        for (std::int64_t j = first; j <= position; ++j) {
-          const std::size_t key = at(b, j, kv, c.keys, c.kv_heads);
-          double score =
-              x.slopes.empty() ? 0 : x.slopes[static_cast<std::size_t>(h)] * static_cast<double>(j);
-          for (std::size_t d = 0; d < dim; ++d) score += x.scale * x.q[row + d] * x.k[key + d];
-          p.push_back(score);
-          top = std::max(top, score);
-        }
-        for (double& value : p) total += value = std::exp(value - top);
-        r.lse.push_back(top + std::log(total));
-        for (std::size_t j = 0; j < p.size(); ++j) {
-          p[j] /= total;
-          const std::size_t key =
-              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
-          for (std::size_t d = 0; d < dim; ++d) r.out[row + d] += p[j] * x.v[key + d];
-        }
-        for (std::size_t d = 0; d < dim; ++d) delta += r.out[row + d] * x.dout[row + d];
-        for (std::size_t j = 0; j < p.size(); ++j) {
-          const std::size_t key =
-              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
-          double dp = 0;
-          for (std::size_t d = 0; d < dim; ++d) dp += x.dout[row + d] * x.v[key + d];
-          const double ds = p[j] * (dp - delta) * x.scale;
-          for (std::size_t d = 0; d < dim; ++d) {
-            r.dv[key + d] += p[j] * x.dout[row + d];
-            r.dq[row + d] += ds * x.k[key + d];
-            r.dk[key + d] += ds * x.q[row + d];
-          }
-        }
-      }
-  return r;
 }
 
 class AttentionTest : public OperationTest {
@@ -113,8 +49,8 @@ class AttentionTest : public OperationTest {
             all.part(2, q_width + kv_width, kv_width).split_last(c.dim)};
   }
 
-  Inputs inputs(const Case& c, double deviation = 1.0) {
-    Inputs x;
+  AttentionInputs inputs(const Case& c, double deviation = 1.0) {
+    AttentionInputs x;
     x.q = activations(c.batch * c.queries * c.heads * c.dim, deviation);
     x.k = activations(c.batch * c.keys * c.kv_heads * c.dim);
     x.v = activations(c.batch * c.keys * c.kv_heads * c.dim);
@@ -127,23 +63,23 @@ class AttentionTest : public OperationTest {
         std::int32_t start = 0, length = static_cast<std::int32_t>(b) + 7;
         for (std::int32_t token = 0; token < c.keys; ++token) {
           if (token == start + length) start = token, length = length * 3 + 1;
-          x.starts.push_back(start);
+          if (token >= c.keys - c.queries) x.starts.push_back(start);
         }
       }
     return x;
   }
 
-  AttentionOptions options(const Case& c, const Inputs& x) {
+  AttentionOptions options(const Case& c, const AttentionInputs& x) {
     AttentionOptions o{.scale = x.scale};
     if (c.alibi) o.alibi_slopes = in(x.slopes, DType::F32, {c.heads});
-    if (c.documents) o.document_start = in(x.starts, {c.batch, c.keys});
+    if (c.documents) o.document_start = in(x.starts, {c.batch, c.queries});
     return o;
   }
 
   void check(const Case& c, double deviation = 1.0) {
     SCOPED_TRACE(describe(c));
-    const Inputs x = inputs(c, deviation);
-    const Outputs expected = reference(c, x);
+    const AttentionInputs x = inputs(c, deviation);
+    const AttentionOutputs expected = attention_reference(c, x);
     const Packed from = pack(c), gradient = pack(c);
     write(from.q, x.q);
     write(from.k, x.k);
@@ -218,8 +154,8 @@ TEST_P(AttentionTest, FewerQueriesThanKeys) {
 // Scores of hundreds: exponentials overflow unless the largest is taken away first.
 TEST_P(AttentionTest, LargeScores) {
   const Case c{1, 70, 70, 2, 2, 64};
-  Inputs x = inputs(c, 60.0);
-  const Outputs expected = reference(c, x);
+  AttentionInputs x = inputs(c, 60.0);
+  const AttentionOutputs expected = attention_reference(c, x);
   const Shape shape = {c.batch, c.queries, c.heads, c.dim};
   const Tensor y = out(type(), shape), lse = out(accumulator(), {c.batch, c.heads, c.queries});
   backend().attention_forward(y, lse, in(x.q, type(), shape), in(x.k, type(), shape),
@@ -237,7 +173,7 @@ TEST_P(AttentionGradientTest, MatchesTheForward) {
   for (const Case& c :
        {Case{2, 70, 70, 4, 2, 8, Packing::Joined, true, true}, Case{1, 9, 67, 3, 1, 20}}) {
     SCOPED_TRACE(describe(c));
-    const Inputs x = inputs(c);
+    const AttentionInputs x = inputs(c);
     const Packed from = pack(c), gradient = pack(c);
     write(from.q, x.q);
     write(from.k, x.k);

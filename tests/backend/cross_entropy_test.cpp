@@ -124,6 +124,56 @@ TEST_P(CrossEntropyTest, ScaleIsAppliedBeforeRounding) {
                Values(20000, scale / static_cast<double>(vocabulary)), type(), {64, accumulator()});
 }
 
+// 23 columns on three ranks, of 8, 8 and 7; the second row's largest logits differ by more than an
+// exponential can tell.
+TEST_P(CrossEntropyTest, PartsOfTheVocabulary) {
+  const std::int64_t rows = 17, vocabulary = 23;
+  Values z = activations(rows * vocabulary, 3.0);
+  for (std::size_t i = 0; i < 8; ++i) z[23 + i] = rounded({500.0 + z[i]}, type())[0];
+  const Ids ids = targets(rows, vocabulary);
+  const Values firsts = {0, 8, 16, 23};
+  for (const double scale : {0.0, 0.25}) {
+    SCOPED_TRACE(scale);
+    const Expected expected = reference(z, vocabulary, ids, scale);
+    const Tensor whole = inout(z, type(), {rows, vocabulary}),
+                 partials = out(accumulator(), {3, rows, 3}), targets = in(ids, {rows});
+    const auto columns = [&](int part) {
+      const auto first = static_cast<std::int64_t>(firsts[static_cast<std::size_t>(part)]);
+      const auto end = static_cast<std::int64_t>(firsts[static_cast<std::size_t>(part) + 1]);
+      return std::pair(whole.part(1, first, end - first), first);
+    };
+    for (int part = 0; part < 3; ++part) {
+      const auto [logits, first] = columns(part);
+      backend().cross_entropy_partial(partials.rows(part, 1).view({rows, 3}), logits, targets,
+                                      first);
+    }
+    EXPECT_EQ(read(whole), z);
+    for (int part = 0; part < 3; ++part) {
+      const auto [logits, first] = columns(part);
+      const Tensor losses = out(accumulator(), {rows});
+      backend().cross_entropy_merged(losses, logits, targets, partials, first, scale);
+      expect_close("losses", read(losses), expected.losses, accumulator(),
+                   {16, accumulator(), {512.0}});
+    }
+    if (scale == 0)
+      EXPECT_EQ(read(whole), z);
+    else
+      expect_close("gradient", read(whole), expected.gradient, type(),
+                   {32, accumulator(), {4 * scale}});
+    finish();
+  }
+}
+
+TEST_P(CrossEntropyTest, PartialSums) {
+  const Values z = rounded({1, 3, 2, 5, 5, 5, -1, -2, -4}, type());
+  const Tensor partial = out(accumulator(), {3, 3});
+  backend().cross_entropy_partial(partial, in(z, type(), {3, 3}), in(Ids{11, 13, -1}, {3}), 10);
+  const double e = std::exp(1.0);
+  expect_close("partial", read(partial),
+               {3, 1 + 1 / e + 1 / (e * e), 3, 5, 3, 0, -1, 1 + 1 / e + 1 / (e * e * e), 0},
+               accumulator(), {4, accumulator()});
+}
+
 class CrossEntropyGradientTest : public CrossEntropyTest {};
 KINTSUGI_IN_EACH_WORLD(CrossEntropyGradientTest, {DType::F64});
 

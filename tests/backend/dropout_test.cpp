@@ -140,5 +140,33 @@ TEST_P(DropoutTest, MaskIsTheSameInEveryPrecision) {
   EXPECT_EQ(kept, mask(50, 77, options, DType::F32));
 }
 
+// A rank with tokens from several places of a sequence draws for each what the whole would have
+// drawn there.
+TEST_P(DropoutTest, RowsByNumber) {
+  for (const std::int64_t width : {7, 64}) {
+    SCOPED_TRACE(width);
+    const DropoutOptions whole{.probability = 0.4, .key = 3, .first_row = 100};
+    const std::vector<bool> kept = mask(40, width, whole);
+    Ids rows;
+    for (std::int32_t i = 0; i < 13; ++i) rows.push_back(i * 17 % 40);
+    DropoutOptions some = whole;
+    some.rows = in(rows, {13});
+    std::vector<bool> expected;
+    for (const std::int32_t row : rows)
+      expected.insert(expected.end(), kept.begin() + row * width, kept.begin() + (row + 1) * width);
+    EXPECT_EQ(mask(13, width, some), expected);
+    finish();
+  }
+}
+
+// Probability 0 keeps everything to the bit.
+TEST_P(DropoutTest, NothingToDrop) {
+  const Shape shape = {9, 33};
+  const Values x = activations(9 * 33);
+  const Tensor y = out(type(), shape), from = in(x, type(), shape);
+  backend().dropout(y, from, {.probability = 0, .key = 3, .rows = in(Ids(9, 4), {9})});
+  EXPECT_EQ(read(y), x);
+}
+
 }  // namespace
 }  // namespace kintsugi

@@ -72,5 +72,45 @@ TEST_P(EmbeddingTest, AddsInTheOrderOfTheTokens) {
   EXPECT_EQ(read(dtable.rows(0, 1)), Values(width, 0.0));
 }
 
+// A table of 23 rows cut in three of 8, 8 and 7: each part knows its own ids only, and together
+// they are the whole.
+TEST_P(EmbeddingTest, PartsOfTheTable) {
+  const std::int64_t tokens = 67, width = 20, vocabulary = 23;
+  const auto columns = static_cast<std::size_t>(width);
+  const Ids ids = integers(tokens, 0, static_cast<std::int32_t>(vocabulary) - 1);
+  const Values table = activations(vocabulary * width), dout = activations(tokens * width);
+  const Values before = activations(tokens * width);
+  const Tensor gathered = inout(before, type(), {tokens, width});
+  Values dtable_found, accumulated(dout.size());
+  for (std::size_t i = 0; i < dout.size(); ++i)
+    accumulated[i] =
+        before[i] + table[static_cast<std::size_t>(ids[i / columns]) * columns + i % columns];
+  for (const std::int64_t first : {0, 8, 16}) {
+    const std::int64_t rows = std::min<std::int64_t>(8, vocabulary - first);
+    const Values part(table.begin() + first * width, table.begin() + (first + rows) * width);
+    const Tensor y = out(type(), {tokens, width}), some = in(part, type(), {rows, width});
+    backend().embedding_forward(y, in(ids, {tokens}), some, false, first);
+    const Values found = read(y);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const std::int64_t row = ids[i / columns] - first;
+      const bool here = row >= 0 && row < rows;
+      ASSERT_EQ(found[i], here ? part[static_cast<std::size_t>(row) * columns + i % columns] : 0.0);
+    }
+    backend().embedding_forward(gathered, in(ids, {tokens}), some, true, first);
+
+    const Tensor dtable =
+        inout(Values(static_cast<std::size_t>(rows * width), 0.0), accumulator(), {rows, width});
+    backend().embedding_backward(dtable, in(ids, {tokens}), in(dout, type(), {tokens, width}),
+                                 first);
+    const Values gradient = read(dtable);
+    dtable_found.insert(dtable_found.end(), gradient.begin(), gradient.end());
+  }
+  expect_close("accumulated", read(gathered), accumulated, type(), {0, type()});
+  Values expected(table.size(), 0.0);
+  for (std::size_t i = 0; i < dout.size(); ++i)
+    expected[static_cast<std::size_t>(ids[i / columns]) * columns + i % columns] += dout[i];
+  expect_close("dtable", dtable_found, expected, accumulator(), {16, accumulator()});
+}
+
 }  // namespace
 }  // namespace kintsugi

@@ -67,15 +67,15 @@ template <class A>
 struct Mask {
   Mask(const AttentionOptions& options, std::int64_t batch, std::int64_t head, std::int64_t queries,
        std::int64_t keys)
-      : offset(keys - queries),
+      : offset(options.first_query_at.value_or(keys - queries)),
+        last(keys - 1),
         slope(options.alibi_slopes ? static_cast<A>(options.alibi_slopes.as<float>()[head]) : A(0)),
+        positions(options.key_positions ? options.key_positions.as<std::int32_t>() : nullptr),
         start(options.document_start ? options.document_start.as<std::int32_t>() +
                                            batch * options.document_start.stride(0)
                                      : nullptr) {}
-  std::int64_t first_key(std::int64_t query) const {
-    return start == nullptr ? 0 : start[query + offset];
-  }
-  std::int64_t last_key(std::int64_t query) const { return query + offset; }
+  std::int64_t first_key(std::int64_t query) const { return start == nullptr ? 0 : start[query]; }
+  std::int64_t last_key(std::int64_t query) const { return std::min(query + offset, last); }
   // The tile row's visible columns [begin, end) for keys key0 … key0 + columns - 1.
   std::int64_t begin(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
     return std::clamp<std::int64_t>(first_key(query) - key0, 0, columns);
@@ -87,23 +87,24 @@ struct Mask {
   // sequence.
   std::int64_t first_tile(std::int64_t query0) const { return first_key(query0) / kTile * kTile; }
 
-  std::int64_t offset;
+  void add_alibi(A* scores, std::int64_t rows, std::int64_t columns, std::int64_t key0) const {
+    if (slope == A(0)) return;
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j)
+        scores[i * kTile + j] +=
+            slope * static_cast<A>(positions == nullptr ? key0 + j : positions[key0 + j]);
+  }
+
+  std::int64_t offset, last;
   A slope;
+  const std::int32_t* positions;
   const std::int32_t* start;
 };
-
-template <class A>
-void add_alibi(A* scores, std::int64_t rows, std::int64_t columns, std::int64_t key0, A slope) {
-  if (slope == A(0)) return;
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j)
-      scores[i * kTile + j] += slope * static_cast<A>(key0 + j);
-}
 
 template <class T>
 void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, const Head<T>& k,
                   const Head<T>& v, const Mask<Accumulator<T>>& mask, std::int64_t query0,
-                  std::int64_t rows, std::int64_t keys, std::int64_t dim, Accumulator<T> scale,
+                  std::int64_t rows, std::int64_t dim, Accumulator<T> scale,
                   Accumulator<T>* scratch) {
   using A = Accumulator<T>;
   A* scores = scratch;                 // (64, 64)
@@ -116,12 +117,12 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
   std::fill(result, result + rows * dim, A(0));
 
   const Tile<A> tile_q = load_tile<T, A>(q, query0, rows, dim, buffer_q);
-  const std::int64_t key_end = std::min(keys, mask.last_key(query0 + rows - 1) + 1);
+  const std::int64_t key_end = mask.last_key(query0 + rows - 1) + 1;
   for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
     const std::int64_t columns = std::min(kTile, key_end - key0);
     product(scores, kTile, rows, columns, dim, tile_q, false,
             load_tile<T, A>(k, key0, columns, dim, buffer_kv), true, scale, A(0));
-    add_alibi(scores, rows, columns, key0, mask.slope);
+    mask.add_alibi(scores, rows, columns, key0);
     for (std::int64_t i = 0; i < rows; ++i) {
       A* s = scores + i * kTile;
       const std::int64_t begin = mask.begin(query0 + i, key0, columns),
@@ -148,7 +149,7 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
             load_tile<T, A>(v, key0, columns, dim, buffer_kv), false, A(1), A(1));
   }
   for (std::int64_t i = 0; i < rows; ++i) {
-    const A inverse = A(1) / running_sum[i];
+    const A inverse = running_sum[i] > A(0) ? A(1) / running_sum[i] : A(0);  // 0: saw nothing
     for (std::int64_t d = 0; d < dim; ++d)
       out.row(query0 + i)[d] = static_cast<T>(result[i * dim + d] * inverse);
     lse[query0 + i] = running_max[i] + std::log(running_sum[i]);
@@ -161,7 +162,7 @@ template <class T>
 void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, const Head<T>& dout,
                    const Head<T>& out, const Accumulator<T>* lse, const Head<T>& q,
                    const Head<T>& k, const Head<T>& v, const Mask<Accumulator<T>>& mask,
-                   std::int64_t queries, std::int64_t keys, std::int64_t dim, Accumulator<T> scale,
+                   std::int64_t queries, std::int64_t dim, Accumulator<T> scale,
                    Accumulator<T>* scratch) {
   using A = Accumulator<T>;
   A* probabilities = scratch;                  // (64, 64)
@@ -185,14 +186,14 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
       delta[i] = total;
     }
     std::fill(dquery, dquery + rows * dim, A(0));
-    const std::int64_t key_end = std::min(keys, mask.last_key(query0 + rows - 1) + 1);
+    const std::int64_t key_end = mask.last_key(query0 + rows - 1) + 1;
     for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
       const std::int64_t columns = std::min(kTile, key_end - key0);
       const Tile<A> tile_k = load_tile<T, A>(k, key0, columns, dim, buffer_k);
       const Tile<A> tile_v = load_tile<T, A>(v, key0, columns, dim, buffer_v);
       product(probabilities, kTile, rows, columns, dim, tile_q, false, tile_k, true, scale, A(0));
       product(dscores, kTile, rows, columns, dim, tile_do, false, tile_v, true, A(1), A(0));
-      add_alibi(probabilities, rows, columns, key0, mask.slope);
+      mask.add_alibi(probabilities, rows, columns, key0);
       for (std::int64_t i = 0; i < rows; ++i) {
         A *p = probabilities + i * kTile, *ds = dscores + i * kTile;
         const std::int64_t begin = mask.begin(query0 + i, key0, columns);
@@ -221,16 +222,23 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
 }
 
 struct Sizes {
-  Sizes(const Tensor& q, const Tensor& k)
+  Sizes(const Tensor& q, const Tensor& k, const AttentionOptions& options)
       : batch(q.extent(0)),
         queries(q.extent(1)),
         heads(q.extent(2)),
         dim(q.extent(3)),
         keys(k.extent(1)),
         kv_heads(k.extent(2)) {
-    KINTSUGI_CHECK(
-        queries <= keys && heads % kv_heads == 0 && k.extent(3) == dim && k.extent(0) == batch,
-        "attention of queries {} over keys {}", to_string(q.shape()), to_string(k.shape()));
+    KINTSUGI_CHECK((queries <= keys || options.first_query_at) && heads % kv_heads == 0 &&
+                       k.extent(3) == dim && k.extent(0) == batch,
+                   "attention of queries {} over keys {}", to_string(q.shape()),
+                   to_string(k.shape()));
+    const Tensor &starts = options.document_start, &positions = options.key_positions;
+    KINTSUGI_CHECK(!starts || (starts.extent(0) == batch && starts.extent(1) == queries),
+                   "document starts {} of queries {}", to_string(starts.shape()),
+                   to_string(q.shape()));
+    KINTSUGI_CHECK(!positions || positions.elements() == keys, "positions {} of keys {}",
+                   to_string(positions.shape()), to_string(k.shape()));
   }
   std::int64_t batch, queries, heads, dim, keys, kv_heads;
 };
@@ -239,7 +247,7 @@ struct Sizes {
 
 void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                                    const AttentionOptions& options) {
-  const Sizes n(q, k);
+  const Sizes n(q, k, options);
   const std::int64_t group = n.heads / n.kv_heads, tiles = (n.queries + kTile - 1) / kTile;
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -248,11 +256,11 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
       const std::int64_t b = task / tiles / n.heads, h = task / tiles % n.heads;
       const std::int64_t query0 =
           (tiles - 1 - task % tiles) * kTile;  // longest rows first: better balance
-      forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + (b * n.heads + h) * n.queries,
+      forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + b * lse.stride(0) + h * lse.stride(1),
                       Head<T>(q, b, h), Head<T>(k, b, h / group), Head<T>(v, b, h / group),
                       Mask<A>(options, b, h, n.queries, n.keys), query0,
-                      std::min(kTile, n.queries - query0), n.keys, n.dim,
-                      static_cast<A>(options.scale), scratch<A>(thread));
+                      std::min(kTile, n.queries - query0), n.dim, static_cast<A>(options.scale),
+                      scratch<A>(thread));
     });
   });
 }
@@ -260,7 +268,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
 void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                     Tensor lse, Tensor q, Tensor k, Tensor v,
                                     const AttentionOptions& options) {
-  const Sizes n(q, k);
+  const Sizes n(q, k, options);
   const std::int64_t group = n.heads / n.kv_heads;
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -273,9 +281,9 @@ void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
       std::fill(dkey, dkey + 2 * sums, A(0));
       for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)
         backward_head<T>(Head<T>(dq, b, h), dkey, dvalue, Head<T>(dout, b, h), Head<T>(out, b, h),
-                         lse.as<A>() + (b * n.heads + h) * n.queries, Head<T>(q, b, h),
+                         lse.as<A>() + b * lse.stride(0) + h * lse.stride(1), Head<T>(q, b, h),
                          Head<T>(k, b, kv), Head<T>(v, b, kv),
-                         Mask<A>(options, b, h, n.queries, n.keys), n.queries, n.keys, n.dim,
+                         Mask<A>(options, b, h, n.queries, n.keys), n.queries, n.dim,
                          static_cast<A>(options.scale), dvalue + sums);
       const Head<T> dk_out(dk, b, kv), dv_out(dv, b, kv);
       for (std::int64_t token = 0; token < n.keys; ++token)

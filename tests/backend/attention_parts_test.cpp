@@ -1,0 +1,222 @@
+// Attention of a sequence whose tokens lie in several places: part by part, merged, is the whole.
+#include "backend/attention_reference.h"
+
+namespace kintsugi {
+namespace {
+
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
+
+struct Case {
+  std::int64_t batch, length, heads, kv_heads, dim;
+  std::vector<std::int64_t> query_cuts, key_cuts;  // inner boundaries
+  bool alibi = false, documents = false;
+};
+
+std::vector<Range> ranges(const std::vector<std::int64_t>& cuts, std::int64_t length) {
+  std::vector<Range> result;
+  std::int64_t begin = 0;
+  for (const std::int64_t cut : cuts) result.push_back({begin, cut}), begin = cut;
+  result.push_back({begin, length});
+  return result;
+}
+
+class AttentionPartsTest : public OperationTest {
+ protected:
+  AttentionInputs inputs(const Case& c) {
+    AttentionInputs x;
+    x.q = activations(c.batch * c.length * c.heads * c.dim);
+    x.dout = activations(c.batch * c.length * c.heads * c.dim);
+    x.k = activations(c.batch * c.length * c.kv_heads * c.dim);
+    x.v = activations(c.batch * c.length * c.kv_heads * c.dim);
+    x.scale = 1.3 / std::sqrt(static_cast<double>(c.dim));
+    if (c.alibi) x.slopes = magnitudes(rounded(normal(c.heads, 0.1), DType::F32));
+    for (std::int64_t b = 0; c.documents && b < c.batch; ++b)
+      for (std::int64_t start = 0, token = 0; token < c.length; ++token) {
+        if ((token + b) % 11 == 0 || (token + b) % 29 == 28) start = token;
+        x.starts.push_back(static_cast<std::int32_t>(start));
+      }
+    return x;
+  }
+
+  // What these queries see of these keys, said from where the parts begin.
+  AttentionOptions options(const Case& c, const AttentionInputs& x, Range queries, Range keys) {
+    AttentionOptions o{.scale = x.scale, .first_query_at = queries.begin - keys.begin};
+    if (c.alibi) {
+      Ids positions;
+      for (std::int64_t i = keys.begin; i < keys.end; ++i)
+        positions.push_back(static_cast<std::int32_t>(i));
+      o.alibi_slopes = in(x.slopes, DType::F32, {c.heads});
+      o.key_positions = in(positions, {keys.size()});
+    }
+    if (!c.documents) return o;
+    Ids starts;  // of all queries, of which the options take a part: strided
+    for (const std::int32_t start : x.starts)
+      starts.push_back(
+          static_cast<std::int32_t>(std::clamp<std::int64_t>(start - keys.begin, 0, keys.size())));
+    o.document_start = in(starts, {c.batch, c.length}).part(1, queries.begin, queries.size());
+    return o;
+  }
+
+  static void add(Values& sums, const Values& part) {
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += part[i];
+  }
+
+  void check(const Case& c) {
+    const AttentionInputs x = inputs(c);
+    const AttentionOutputs expected =
+        attention_reference({c.batch, c.length, c.length, c.heads, c.kv_heads, c.dim}, x);
+    const Shape wide = {c.batch, c.length, c.heads, c.dim},
+                narrow_shape = {c.batch, c.length, c.kv_heads, c.dim};
+    const Tensor q = in(x.q, type(), wide), k = in(x.k, type(), narrow_shape),
+                 v = in(x.v, type(), narrow_shape);
+    const Tensor merged = inout(Values(x.q.size(), 0.0), accumulator(), wide);
+    const Tensor lse =
+        inout(Values(expected.lse.size(), -INFINITY), accumulator(), {c.batch, c.heads, c.length});
+    const Tensor part_out = out(type(), wide), part_lse = out(accumulator(), lse.shape());
+    const auto key_ranges = ranges(c.key_cuts, c.length);
+    const auto query_ranges = ranges(c.query_cuts, c.length);
+    for (const Range& queries : query_ranges)
+      for (const Range& keys : key_ranges) {
+        const auto of = [&](const Tensor& t) { return t.part(1, queries.begin, queries.size()); };
+        const Tensor some_lse = part_lse.part(2, queries.begin, queries.size());
+        backend().attention_forward(
+            of(part_out), some_lse, of(q), k.part(1, keys.begin, keys.size()),
+            v.part(1, keys.begin, keys.size()), options(c, x, queries, keys));
+        expect_nothing_where_nothing_is_seen(c, x, queries, keys, part_out, part_lse);
+        backend().attention_merge(of(merged), lse.part(2, queries.begin, queries.size()),
+                                  of(part_out), some_lse);
+      }
+    // Each part rounds its result once; the shares add up to 1.
+    const double slack = narrow() ? 4 : 64;
+    expect_close("out", read(merged), expected.out, accumulator(), {slack, type(), {largest(x.v)}});
+    expect_close("lse", read(lse), expected.lse, accumulator(),
+                 {128, accumulator(), {std::max(1.0, largest(expected.lse))}});
+
+    const Tensor rounded_out = out(type(), wide), dout = in(x.dout, type(), wide);
+    backend().copy(rounded_out, merged);
+    Values dq(x.q.size(), 0.0), dk(x.k.size(), 0.0), dv(x.k.size(), 0.0);
+    for (const Range& queries : query_ranges)
+      for (const Range& keys : key_ranges) {
+        const auto of = [&](const Tensor& t) { return t.part(1, queries.begin, queries.size()); };
+        const auto with = [&](const Tensor& t) { return t.part(1, keys.begin, keys.size()); };
+        // Zeros around, so that the parts can be added up as wholes.
+        const Tensor gq = inout(Values(x.q.size(), 0.0), type(), wide),
+                     gk = inout(Values(x.k.size(), 0.0), type(), narrow_shape),
+                     gv = inout(Values(x.k.size(), 0.0), type(), narrow_shape);
+        backend().attention_backward(of(gq), with(gk), with(gv), of(dout), of(rounded_out),
+                                     lse.part(2, queries.begin, queries.size()), of(q), with(k),
+                                     with(v), options(c, x, queries, keys));
+        add(dq, read(gq));
+        add(dk, read(gk));
+        add(dv, read(gv));
+      }
+    const auto size = [](const Values& gradients) {
+      return Values{std::max(1.0, largest(gradients))};
+    };
+    expect_close("dq", dq, expected.dq, type(), {slack, type(), size(expected.dq)});
+    expect_close("dk", dk, expected.dk, type(), {slack, type(), size(expected.dk)});
+    expect_close("dv", dv, expected.dv, type(), {slack, type(), size(expected.dv)});
+    finish();
+  }
+
+  void expect_nothing_where_nothing_is_seen(const Case& c, const AttentionInputs& x, Range queries,
+                                            Range keys, Tensor part_out, Tensor part_lse) {
+    const Values found_lse = read(part_lse), found = read(part_out);
+    for (std::int64_t b = 0; b < c.batch; ++b)
+      for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+        const std::int64_t start =
+            c.documents ? x.starts[static_cast<std::size_t>(b * c.length + i)] : 0;
+        const bool seen = std::max(start, keys.begin) < std::min(i + 1, keys.end);
+        for (std::int64_t h = 0; h < c.heads; ++h) {
+          const auto row = static_cast<std::size_t>((b * c.heads + h) * c.length + i);
+          ASSERT_EQ(found_lse[row] == -INFINITY, !seen) << "query " << i << ": " << found_lse[row];
+          const auto first = static_cast<std::size_t>(((b * c.length + i) * c.heads + h) * c.dim);
+          for (std::size_t d = 0; !seen && d < static_cast<std::size_t>(c.dim); ++d)
+            ASSERT_EQ(found[first + d], 0.0);
+        }
+      }
+  }
+};
+KINTSUGI_IN_EACH_WORLD(AttentionPartsTest);
+
+TEST_P(AttentionPartsTest, KeysInParts) {
+  check({2, 33, 4, 4, 8, {}, {10}});
+  check({1, 130, 6, 2, 64, {}, {64, 100}});
+  check({2, 70, 4, 1, 20, {}, {1, 2, 69}});
+}
+
+TEST_P(AttentionPartsTest, QueriesAndKeysInParts) {
+  check({2, 32, 2, 2, 8, {16}, {8, 16, 24}});
+  check({1, 130, 6, 2, 64, {3, 65}, {64, 100}});
+}
+
+TEST_P(AttentionPartsTest, Alibi) { check({2, 70, 4, 2, 20, {35}, {20, 50}, true}); }
+
+TEST_P(AttentionPartsTest, Documents) {
+  check({3, 48, 2, 2, 8, {24}, {12, 24, 36}, false, true});
+  check({2, 150, 6, 2, 64, {75}, {70, 110}, true, true});
+}
+
+// All of the keys lie before the queries, and there are fewer of them.
+TEST_P(AttentionPartsTest, MoreQueriesThanKeys) {
+  const AttentionSizes c{2, 70, 9, 4, 2, 20};
+  AttentionInputs x;
+  x.q = activations(c.batch * c.queries * c.heads * c.dim);
+  x.k = activations(c.batch * c.keys * c.kv_heads * c.dim);
+  x.v = activations(c.batch * c.keys * c.kv_heads * c.dim);
+  // Each of them alone, as the last query of a sequence, sees the same.
+  const Shape wide = {c.batch, c.queries, c.heads, c.dim};
+  const Tensor y = out(type(), wide), lse = out(accumulator(), {c.batch, c.heads, c.queries});
+  backend().attention_forward(y, lse, in(x.q, type(), wide),
+                              in(x.k, type(), {c.batch, c.keys, c.kv_heads, c.dim}),
+                              in(x.v, type(), {c.batch, c.keys, c.kv_heads, c.dim}),
+                              {.scale = 1.0, .first_query_at = c.keys});
+  const Values found = read(y);
+  const auto row = static_cast<std::size_t>(c.heads * c.dim);
+  for (std::int64_t i = 0; i < c.queries; ++i) {
+    AttentionInputs one = x;
+    one.q.clear();
+    Values actual;
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      const auto at =
+          static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b * c.queries + i) * row);
+      one.q.insert(one.q.end(), x.q.begin() + at,
+                   x.q.begin() + at + static_cast<std::ptrdiff_t>(row));
+      actual.insert(actual.end(), found.begin() + at,
+                    found.begin() + at + static_cast<std::ptrdiff_t>(row));
+    }
+    one.dout = Values(one.q.size(), 0.0);
+    const AttentionOutputs expected =
+        attention_reference({c.batch, 1, c.keys, c.heads, c.kv_heads, c.dim}, one);
+    expect_close("out", actual, expected.out, type(),
+                 {narrow() ? 4.0 : 256.0, type(), {largest(x.v)}});
+  }
+}
+
+TEST_P(AttentionPartsTest, MergingNothing) {
+  const Values some = rounded(normal(2 * 3 * 2 * 8), accumulator());
+  const Shape shape = {2, 3, 2, 8}, rows = {2, 2, 3};
+  const Values zero(some.size(), 0.0), none(12, -INFINITY),
+      sums = rounded(normal(12), accumulator());
+  const Tensor merged = inout(some, accumulator(), shape), lse = inout(sums, accumulator(), rows);
+  const Tensor empty = in(zero, type(), shape), empty_lse = in(none, accumulator(), rows);
+  backend().attention_merge(merged, lse, empty, empty_lse);
+  EXPECT_EQ(read(merged), some);
+  EXPECT_EQ(read(lse), sums);
+  const Tensor first = inout(zero, accumulator(), shape),
+               first_lse = inout(none, accumulator(), rows);
+  backend().attention_merge(first, first_lse, empty, empty_lse);
+  EXPECT_EQ(read(first), zero);
+  EXPECT_EQ(read(first_lse), none);
+  const Values part = activations(2 * 3 * 2 * 8);
+  backend().attention_merge(first, first_lse, in(part, type(), shape),
+                            in(sums, accumulator(), rows));
+  EXPECT_EQ(read(first), part);
+  EXPECT_EQ(read(first_lse), sums);
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "backend/operation_fixture.h"
+
+namespace kintsugi {
+
+struct AttentionSizes {
+  std::int64_t batch, queries, keys, heads, kv_heads, dim;
+};
+
+struct AttentionInputs {
+  Values q, k, v, dout;
+  Values slopes;  // empty: none
+  Ids starts;     // (batch, queries); empty: none
+  double scale = 1;
+};
+
+struct AttentionOutputs {
+  Values out, lse, dq, dk, dv;
+};
+
+// Softmax attention row by row, straight from the definition, and its gradient.
+inline AttentionOutputs attention_reference(const AttentionSizes& c, const AttentionInputs& x) {
+  const auto at = [&](std::int64_t b, std::int64_t token, std::int64_t head, std::int64_t tokens,
+                      std::int64_t heads) {
+    return static_cast<std::size_t>(((b * tokens + token) * heads + head) * c.dim);
+  };
+  AttentionOutputs r;
+  r.out = r.dq = Values(x.q.size(), 0.0);
+  r.dk = r.dv = Values(x.k.size(), 0.0);
+  const auto dim = static_cast<std::size_t>(c.dim);
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      for (std::int64_t i = 0; i < c.queries; ++i) {
+        const std::int64_t position = c.keys - c.queries + i, kv = h / (c.heads / c.kv_heads);
+        const std::int64_t first =
+            x.starts.empty() ? 0 : x.starts[static_cast<std::size_t>(b * c.queries + i)];
+        const std::size_t row = at(b, i, h, c.queries, c.heads);
+        Values p;
+        double top = -INFINITY, total = 0, delta = 0;
+        for (std::int64_t j = first; j <= position; ++j) {
+          const std::size_t key = at(b, j, kv, c.keys, c.kv_heads);
+          double score =
+              x.slopes.empty() ? 0 : x.slopes[static_cast<std::size_t>(h)] * static_cast<double>(j);
+          for (std::size_t d = 0; d < dim; ++d) score += x.scale * x.q[row + d] * x.k[key + d];
+          p.push_back(score);
+          top = std::max(top, score);
+        }
+        for (double& value : p) total += value = std::exp(value - top);
+        r.lse.push_back(top + std::log(total));
+        for (std::size_t j = 0; j < p.size(); ++j) {
+          p[j] /= total;
+          const std::size_t key =
+              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
+          for (std::size_t d = 0; d < dim; ++d) r.out[row + d] += p[j] * x.v[key + d];
+        }
+        for (std::size_t d = 0; d < dim; ++d) delta += r.out[row + d] * x.dout[row + d];
+        for (std::size_t j = 0; j < p.size(); ++j) {
+          const std::size_t key =
+              at(b, first + static_cast<std::int64_t>(j), kv, c.keys, c.kv_heads);
+          double dp = 0;
+          for (std::size_t d = 0; d < dim; ++d) dp += x.dout[row + d] * x.v[key + d];
+          const double ds = p[j] * (dp - delta) * x.scale;
+          for (std::size_t d = 0; d < dim; ++d) {
+            r.dv[key + d] += p[j] * x.dout[row + d];
+            r.dq[row + d] += ds * x.k[key + d];
+            r.dk[key + d] += ds * x.q[row + d];
+          }
+        }
+      }
+  return r;
+}
+
+}  // namespace kintsugi
