@@ -4,8 +4,8 @@
 //   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Isrc
 //     -o attention_check tests/gpu/attention_check.cpp
 //     src/backend/cuda/{attention,attention_cudnn,attention_graph,cudnn_plan,cuda_common}.cpp
-//     src/backend/cuda/attention_flash.cu src/core/{error,units}.cpp src/tensor/{tensor,dtype}.cpp
-//     -lcudnn -lfmt
+//     src/backend/cuda/attention_{flash,rows}.cu src/core/{error,units}.cpp
+//     src/tensor/{tensor,dtype}.cpp -lcudnn -lfmt
 //
 // Ends with 0 if every row is within its tolerance and what must repeat repeats bit for bit.
 #include <cuda_runtime_api.h>

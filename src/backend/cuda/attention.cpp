@@ -2,6 +2,7 @@
 
 #include "backend/cuda/attention_cudnn.h"
 #include "backend/cuda/attention_flash.h"
+#include "backend/cuda/attention_rows.h"
 #include "backend/cuda/cuda_common.h"
 #include "core/log.h"
 
@@ -20,20 +21,24 @@ void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const T
                  "attention: q {}, out {}, k {}, v {}", to_string(q.shape()),
                  to_string(out.shape()), to_string(k.shape()), to_string(v.shape()));
   KINTSUGI_CHECK(q.extent(0) == k.extent(0) && q.extent(3) == k.extent(3) &&
-                     q.extent(2) % k.extent(2) == 0 && q.extent(1) <= k.extent(1),
+                     q.extent(2) % k.extent(2) == 0 &&
+                     (options.first_query_at || q.extent(1) <= k.extent(1)),
                  "attention: q {}, k {}", to_string(q.shape()), to_string(k.shape()));
-  KINTSUGI_CHECK(lse.contiguous() && lse.dtype() == accumulator_of(q.dtype()) &&
-                     lse.elements() == q.extent(0) * q.extent(1) * q.extent(2),
+  KINTSUGI_CHECK(lse.dtype() == accumulator_of(q.dtype()) &&
+                     lse.shape() == Shape({q.extent(0), q.extent(2), q.extent(1)}),
                  "attention: lse is {} {}", to_string(lse.dtype()), to_string(lse.shape()));
   KINTSUGI_CHECK(!options.alibi_slopes || (options.alibi_slopes.dtype() == DType::F32 &&
                                            options.alibi_slopes.elements() == q.extent(2)),
                  "attention: {} ALiBi slopes for {} heads", options.alibi_slopes.elements(),
                  q.extent(2));
-  KINTSUGI_CHECK(
-      !options.document_start ||
-          (options.document_start.dtype() == DType::I32 && options.document_start.rank() == 2 &&
-           options.document_start.elements() == k.extent(0) * k.extent(1)),
-      "attention: document_start is {}", to_string(options.document_start.shape()));
+  KINTSUGI_CHECK(!options.document_start ||
+                     (options.document_start.dtype() == DType::I32 &&
+                      options.document_start.shape() == Shape({q.extent(0), q.extent(1)})),
+                 "attention: document_start is {}", to_string(options.document_start.shape()));
+  KINTSUGI_CHECK(!options.key_positions || (options.key_positions.dtype() == DType::I32 &&
+                                            options.key_positions.contiguous() &&
+                                            options.key_positions.elements() == k.extent(1)),
+                 "attention: key_positions is {}", to_string(options.key_positions.shape()));
 }
 
 }  // namespace
@@ -78,6 +83,8 @@ void CudaAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
     const CudnnCall call{out, lse, q, k, v, {}, {}, {}, {}, options, deterministic_};
     if (const CudnnPlan* plan = parts_->cudnn.forward_plan(call, stream)) {
       parts_->cudnn.run_forward(*plan, call, parts_->scratch(scratch_bytes(*plan), stream), stream);
+      // cuDNN takes the mean of everything where a query sees nothing.
+      if (options.document_start) clear_blind_rows(out, lse, options.document_start, stream);
       last_kernel_ = description(*plan);
       return;
     }
@@ -95,7 +102,7 @@ void CudaAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
   KINTSUGI_CHECK(same_shape(dq, q) && same_shape(dout, q) && same_shape(dk, k) && same_shape(dv, k),
                  "attention: gradients {}, {}, {} of {}", to_string(dq.shape()),
                  to_string(dk.shape()), to_string(dv.shape()), to_string(q.shape()));
-  if (q.elements() == 0) return;
+  if (q.elements() == 0 && k.elements() == 0) return;
   if (choice_ != AttentionChoice::Portable) {
     const CudnnCall call{out, lse, q, k, v, dq, dk, dv, dout, options, deterministic_};
     if (const CudnnPlan* plan = parts_->cudnn.backward_plan(call, stream)) {

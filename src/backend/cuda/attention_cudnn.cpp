@@ -66,6 +66,11 @@ const char* unsuitable(const CudnnCall& call) {
   if (call.q.extent(1) != call.k.extent(1))
     return "cuDNN attention is used with as many queries as keys";
   if (call.q.extent(1) < 2) return "cuDNN attention is used from two positions on";
+  if (call.options.first_query_at.value_or(0) != 0)
+    return "cuDNN attention is used where the first query stands at the first key";
+  if (call.options.alibi_slopes && call.options.key_positions)
+    return "cuDNN attention is used with keys in their places";
+  if (!call.lse.contiguous()) return "cuDNN attention wants a contiguous log-sum-exp";
   for (const Tensor* x :
        {&call.out, &call.lse, &call.q, &call.k, &call.v, &call.dq, &call.dk, &call.dv, &call.dout,
         &call.options.alibi_slopes, &call.options.document_start}) {

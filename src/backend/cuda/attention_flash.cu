@@ -29,10 +29,21 @@ struct Heads {
 
 struct Sizes {
   int heads, kv_heads, queries, keys, dim;
+  int offset;  // query i stands at key i + offset
   double scale;
-  const float* slopes;         // (heads) or nullptr
-  const std::int32_t* starts;  // (batch, keys) or nullptr
+  const float* slopes;            // (heads) or nullptr
+  const std::int32_t* positions;  // (keys), for the slopes, or nullptr
+  const std::int32_t* starts;     // (batch, queries) or nullptr
   std::int64_t start_stride;
+};
+
+// A (batch, heads, queries) tensor.
+template <class A>
+struct Rows {
+  A* data;
+  std::int64_t batch, head;  // strides
+
+  __device__ A* of(int b, int h) const { return data + b * batch + h * head; }
 };
 
 // Rows of tile + 1 or kDim + 1 elements: threads that walk down a column meet different banks.
@@ -58,11 +69,12 @@ __device__ void load_tile(HeadTile<A, kTile, kDim>& tile, const Heads<T>& x, int
 // Which keys the queries of a tile see.
 struct Visible {
   __device__ Visible(const Sizes& sizes, int b)
-      : offset(sizes.keys - sizes.queries),
+      : offset(sizes.offset),
+        keys(sizes.keys),
         starts(sizes.starts ? sizes.starts + b * sizes.start_stride : nullptr) {}
 
-  __device__ int last(int query) const { return query + offset; }
-  __device__ int first(int query) const { return starts ? starts[query + offset] : 0; }
+  __device__ int last(int query) const { return min(keys - 1, query + offset); }
+  __device__ int first(int query) const { return starts ? max(0, starts[query]) : 0; }
   __device__ bool operator()(int query, int key) const {
     return key <= last(query) && key >= first(query);
   }
@@ -74,9 +86,15 @@ struct Visible {
     return least;
   }
 
-  int offset;
+  int offset, keys;
   const std::int32_t* starts;
 };
+
+// What ALiBi adds to the score of a key.
+template <class A>
+__device__ A alibi(const Sizes& sizes, A slope, int key) {
+  return slope * static_cast<A>(sizes.positions ? sizes.positions[key] : key);
+}
 
 // c[i][j] += a[ty + 16 i] . b[tx + 16 j]: one thread's share of A B^T
 template <int kTile, int kDim, class A>
@@ -159,8 +177,8 @@ struct ForwardShared {
 
 template <class T, int kTile, int kDim>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(Heads<T> out, Acc<T>* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
-                   Sizes sizes) {
+    forward_kernel(Heads<T> out, Rows<Acc<T>> lse, Heads<const T> q, Heads<const T> k,
+                   Heads<const T> v, Sizes sizes) {
   using A = Acc<T>;
   constexpr int kOwn = kTile / kSide;
   constexpr A kInfinity = std::numeric_limits<A>::infinity();
@@ -183,7 +201,7 @@ __global__ void __launch_bounds__(kThreads)
     total[i] = A(0);
   }
 
-  const int key_end = min(sizes.keys, visible.last(query_end - 1) + 1);
+  const int key_end = visible.last(query_end - 1) + 1;
   for (int key0 = visible.first(query0, query_end) / kTile * kTile; key0 < key_end; key0 += kTile) {
     __syncthreads();  // the last tile has been used
     load_tile<kTile, kDim>(shared.kv, k, b, kv_h, key0, sizes.keys, sizes.dim);
@@ -199,7 +217,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kOwn; ++j) {
         const int key = key0 + tx + kSide * j;
         const bool seen = query < sizes.queries && visible(query, key);
-        s[i][j] = seen ? s[i][j] * scale + slope * static_cast<A>(key) : -kInfinity;
+        s[i][j] = seen ? s[i][j] * scale + alibi(sizes, slope, key) : -kInfinity;
         row_max = s[i][j] > row_max ? s[i][j] : row_max;
       }
       row_max = half_warp_max(row_max);
@@ -228,13 +246,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int query = query0 + ty + kSide * i;
+    // A row that saw nothing: the sums are 0, and so is the output; its log-sum-exp is -infinity.
+    const A divisor = total[i] == A(0) ? A(1) : total[i];
 #pragma unroll
-    for (int j = 0; j < kDim / kSide; ++j) sum_of_rows[i][j] /= total[i];
-    if (query < sizes.queries && tx == 0) {
-      const std::int64_t row =
-          (static_cast<std::int64_t>(b) * sizes.heads + h) * sizes.queries + query;
-      lse[row] = largest[i] + natural_log(total[i]);
-    }
+    for (int j = 0; j < kDim / kSide; ++j) sum_of_rows[i][j] /= divisor;
+    if (query < sizes.queries && tx == 0) lse.of(b, h)[query] = largest[i] + natural_log(total[i]);
   }
   store_tile<kTile, kDim>(out, sum_of_rows, b, h, query0, sizes.queries, sizes.dim, ty, tx);
 }
@@ -244,7 +260,7 @@ __global__ void __launch_bounds__(kThreads)
 // row_sum (batch, heads, queries) = sum over the head of dout * out; one warp per row
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    row_sum_kernel(Acc<T>* row_sum, Heads<const T> dout, Heads<const T> out, Sizes sizes) {
+    row_sum_kernel(Rows<Acc<T>> row_sum, Heads<const T> dout, Heads<const T> out, Sizes sizes) {
   const int query = blockIdx.x * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   const int b = blockIdx.z, h = blockIdx.y;
   if (query >= sizes.queries) return;
@@ -253,8 +269,7 @@ __global__ void __launch_bounds__(kThreads)
   Acc<T> sum = 0;
   for (int d = lane; d < sizes.dim; d += 32) sum += up(x[d]) * up(y[d]);
   sum = warp_sum(sum);
-  if (lane == 0)
-    row_sum[(static_cast<std::int64_t>(b) * sizes.heads + h) * sizes.queries + query] = sum;
+  if (lane == 0) row_sum.of(b, h)[query] = sum;
 }
 
 template <class A, int kTile, int kDim>
@@ -265,11 +280,10 @@ struct BackwardShared {
 };
 
 template <int kTile, class A>
-__device__ void load_rows(A (&to)[kTile], const A* rows, std::int64_t row0, int query0,
-                          int queries) {
+__device__ void load_rows(A (&to)[kTile], const A* rows, int query0, int queries) {
   if (threadIdx.x < kTile) {
     const int query = query0 + threadIdx.x;
-    to[threadIdx.x] = query < queries ? rows[row0 + query] : A(0);
+    to[threadIdx.x] = query < queries ? rows[query] : A(0);
   }
 }
 
@@ -277,9 +291,9 @@ __device__ void load_rows(A (&to)[kTile], const A* rows, std::int64_t row0, int 
 // the queries that see it
 template <class T, int kTile, int kDim>
 __global__ void __launch_bounds__(kThreads)
-    key_gradient_kernel(Heads<T> dk, Heads<T> dv, Heads<const T> dout, const Acc<T>* lse,
-                        const Acc<T>* row_sum, Heads<const T> q, Heads<const T> k, Heads<const T> v,
-                        Sizes sizes) {
+    key_gradient_kernel(Heads<T> dk, Heads<T> dv, Heads<const T> dout, Rows<const Acc<T>> lse,
+                        Rows<const Acc<T>> row_sum, Heads<const T> q, Heads<const T> k,
+                        Heads<const T> v, Sizes sizes) {
   using A = Acc<T>;
   constexpr int kOwn = kTile / kSide;
   extern __shared__ __align__(16) unsigned char memory[];
@@ -298,15 +312,14 @@ __global__ void __launch_bounds__(kThreads)
   const int first_query = max(0, key0 - visible.offset) / kTile * kTile;
   for (int h = kv_h * group; h < (kv_h + 1) * group; ++h) {
     const A slope = sizes.slopes ? static_cast<A>(sizes.slopes[h]) : A(0);
-    const std::int64_t row0 = (static_cast<std::int64_t>(b) * sizes.heads + h) * sizes.queries;
     for (int query0 = first_query; query0 < sizes.queries; query0 += kTile) {
       // Other documents altogether
       if (visible.first(query0, min(sizes.queries, query0 + kTile)) >= key0 + kTile) continue;
       __syncthreads();  // the last tile has been used
       load_tile<kTile, kDim>(shared.q, q, b, h, query0, sizes.queries, sizes.dim);
       load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.dim);
-      load_rows<kTile>(shared.lse, lse, row0, query0, sizes.queries);
-      load_rows<kTile>(shared.row_sum, row_sum, row0, query0, sizes.queries);
+      load_rows<kTile>(shared.lse, lse.of(b, h), query0, sizes.queries);
+      load_rows<kTile>(shared.row_sum, row_sum.of(b, h), query0, sizes.queries);
       __syncthreads();
 
       // Transposed: rows are keys, columns are queries.
@@ -320,9 +333,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int j = 0; j < kOwn; ++j) {
           const int column = tx + kSide * j, query = query0 + column;
-          const bool seen = key < sizes.keys && query < sizes.queries && visible(query, key);
+          const bool seen = query < sizes.queries && visible(query, key);
           const A p =
-              seen ? natural_exp(s[i][j] * scale + slope * static_cast<A>(key) - shared.lse[column])
+              seen ? natural_exp(s[i][j] * scale + alibi(sizes, slope, key) - shared.lse[column])
                    : A(0);
           shared.p.value[ty + kSide * i][column] = p;
           shared.ds.value[ty + kSide * i][column] =
@@ -341,8 +354,8 @@ __global__ void __launch_bounds__(kThreads)
 // dq: one block per (query tile, head, sequence), over the keys they see
 template <class T, int kTile, int kDim>
 __global__ void __launch_bounds__(kThreads)
-    query_gradient_kernel(Heads<T> dq, Heads<const T> dout, const Acc<T>* lse,
-                          const Acc<T>* row_sum, Heads<const T> q, Heads<const T> k,
+    query_gradient_kernel(Heads<T> dq, Heads<const T> dout, Rows<const Acc<T>> lse,
+                          Rows<const Acc<T>> row_sum, Heads<const T> q, Heads<const T> k,
                           Heads<const T> v, Sizes sizes) {
   using A = Acc<T>;
   constexpr int kOwn = kTile / kSide;
@@ -352,18 +365,17 @@ __global__ void __launch_bounds__(kThreads)
   const int b = blockIdx.z, h = blockIdx.y, kv_h = h / (sizes.heads / sizes.kv_heads);
   const int query0 = (gridDim.x - 1 - blockIdx.x) * kTile;
   const int query_end = min(sizes.queries, query0 + kTile);
-  const std::int64_t row0 = (static_cast<std::int64_t>(b) * sizes.heads + h) * sizes.queries;
   const Visible visible(sizes, b);
   const A scale = static_cast<A>(sizes.scale);
   const A slope = sizes.slopes ? static_cast<A>(sizes.slopes[h]) : A(0);
 
   load_tile<kTile, kDim>(shared.q, q, b, h, query0, sizes.queries, sizes.dim);
   load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.dim);
-  load_rows<kTile>(shared.lse, lse, row0, query0, sizes.queries);
-  load_rows<kTile>(shared.row_sum, row_sum, row0, query0, sizes.queries);
+  load_rows<kTile>(shared.lse, lse.of(b, h), query0, sizes.queries);
+  load_rows<kTile>(shared.row_sum, row_sum.of(b, h), query0, sizes.queries);
   A dq_sum[kOwn][kDim / kSide] = {};
 
-  const int key_end = min(sizes.keys, visible.last(query_end - 1) + 1);
+  const int key_end = visible.last(query_end - 1) + 1;
   for (int key0 = visible.first(query0, query_end) / kTile * kTile; key0 < key_end; key0 += kTile) {
     __syncthreads();
     load_tile<kTile, kDim>(shared.k, k, b, kv_h, key0, sizes.keys, sizes.dim);
@@ -379,10 +391,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) {
         const int key = key0 + tx + kSide * j;
-        const bool seen = key < sizes.keys && query < sizes.queries && visible(query, key);
+        const bool seen = query < sizes.queries && visible(query, key);
         const A p =
-            seen ? natural_exp(s[i][j] * scale + slope * static_cast<A>(key) - shared.lse[row])
-                 : A(0);
+            seen ? natural_exp(s[i][j] * scale + alibi(sizes, slope, key) - shared.lse[row]) : A(0);
         shared.ds.value[row][tx + kSide * j] =
             seen ? p * (dp[i][j] - shared.row_sum[row]) * scale : A(0);
       }
@@ -410,15 +421,34 @@ Heads<T> heads_of(const Tensor& x) {
   return {data_of<std::remove_const_t<T>>(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
+template <class A>
+Rows<A> rows_of_heads(const Tensor& x) {
+  return {data_of<std::remove_const_t<A>>(x), x.stride(0), x.stride(1)};
+}
+
 Sizes sizes_of(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
   const auto extent = [](const Tensor& x, int i) { return static_cast<int>(x.extent(i)); };
-  Sizes sizes{extent(q, 2), extent(k, 2), extent(q, 1),
-              extent(k, 1), extent(q, 3), options.scale,
-              nullptr,      nullptr,      0};
-  KINTSUGI_CHECK(sizes.dim <= 256, "attention heads of {} elements: 256 is the most", sizes.dim);
+  KINTSUGI_CHECK(q.extent(3) <= 256, "attention heads of {} elements: 256 is the most",
+                 q.extent(3));
   KINTSUGI_CHECK(q.extent(0) < 65536 && q.extent(2) < 65536, "attention of {}",
                  to_string(q.shape()));
+  // Beyond these bounds every query sees all keys, or none.
+  const std::int64_t offset = std::clamp(options.first_query_at.value_or(k.extent(1) - q.extent(1)),
+                                         -q.extent(1), k.extent(1));
+  Sizes sizes{.heads = extent(q, 2),
+              .kv_heads = extent(k, 2),
+              .queries = extent(q, 1),
+              .keys = extent(k, 1),
+              .dim = extent(q, 3),
+              .offset = static_cast<int>(offset),
+              .scale = options.scale,
+              .slopes = nullptr,
+              .positions = nullptr,
+              .starts = nullptr,
+              .start_stride = 0};
   if (options.alibi_slopes) sizes.slopes = options.alibi_slopes.as<float>();
+  if (options.alibi_slopes && options.key_positions)
+    sizes.positions = options.key_positions.as<std::int32_t>();
   if (options.document_start) {
     sizes.starts = options.document_start.as<std::int32_t>();
     sizes.start_stride = options.document_start.stride(0);
@@ -442,6 +472,7 @@ void visit_kernel(const Tensor& q, F&& f) {
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 blocks, std::size_t shared_bytes,
             cudaStream_t stream, Arguments... arguments) {
+  if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
   KINTSUGI_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(shared_bytes)));
@@ -463,8 +494,8 @@ void flash_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
     constexpr int kTile = kForwardTile<Acc<T>, kDim>;
     launch(forward_kernel<T, kTile, kDim>, blocks_of(q.extent(1), kTile, q.extent(2), q.extent(0)),
            sizeof(ForwardShared<Acc<T>, kTile, kDim>), stream, heads_of<T>(out),
-           data_of<Acc<T>>(lse), heads_of<const T>(q), heads_of<const T>(k), heads_of<const T>(v),
-           sizes);
+           rows_of_heads<Acc<T>>(lse), heads_of<const T>(q), heads_of<const T>(k),
+           heads_of<const T>(v), sizes);
   });
 }
 
@@ -481,17 +512,18 @@ void flash_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Te
     using A = Acc<T>;
     constexpr int kTile = kBackwardTile<A, kDim>;
     constexpr std::size_t kSharedBytes = sizeof(BackwardShared<A, kTile, kDim>);
-    A* row_sum = static_cast<A*>(scratch);
-    const A* lse_data = data_of<A>(lse);
+    const Rows<A> row_sum{static_cast<A*>(scratch), q.extent(2) * q.extent(1), q.extent(1)};
+    const Rows<const A> row_sum_in{row_sum.data, row_sum.batch, row_sum.head};
+    const Rows<const A> lse_in = rows_of_heads<const A>(lse);
     launch(row_sum_kernel<T>, blocks_of(q.extent(1), kThreads / 32, q.extent(2), q.extent(0)), 0,
            stream, row_sum, heads_of<const T>(dout), heads_of<const T>(out), sizes);
     launch(key_gradient_kernel<T, kTile, kDim>,
            blocks_of(k.extent(1), kTile, k.extent(2), q.extent(0)), kSharedBytes, stream,
-           heads_of<T>(dk), heads_of<T>(dv), heads_of<const T>(dout), lse_data, row_sum,
+           heads_of<T>(dk), heads_of<T>(dv), heads_of<const T>(dout), lse_in, row_sum_in,
            heads_of<const T>(q), heads_of<const T>(k), heads_of<const T>(v), sizes);
     launch(query_gradient_kernel<T, kTile, kDim>,
            blocks_of(q.extent(1), kTile, q.extent(2), q.extent(0)), kSharedBytes, stream,
-           heads_of<T>(dq), heads_of<const T>(dout), lse_data, row_sum, heads_of<const T>(q),
+           heads_of<T>(dq), heads_of<const T>(dout), lse_in, row_sum_in, heads_of<const T>(q),
            heads_of<const T>(k), heads_of<const T>(v), sizes);
   });
 }

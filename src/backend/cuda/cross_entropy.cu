@@ -141,32 +141,128 @@ __global__ void __launch_bounds__(1024, 1)
     row.row[target] = down<T>(gradient_scale * (exp_of<T>(below) / softmax.sum - A(1)));
 }
 
+// ---- where a row's columns are spread over several logits
+
 template <class T>
-void launch(const Context& context, const Tensor& losses, const Tensor& logits,
-            const Tensor& targets, double gradient_scale) {
-  const int vocabulary = static_cast<int>(logits.extent(1));
-  // Two blocks on a multiprocessor hide each other's pauses, if the rows in flight still fit in the
-  // cache together.
-  const std::size_t row_bytes = static_cast<std::size_t>(vocabulary) * sizeof(T);
+__global__ void __launch_bounds__(1024, 1)
+    partial_kernel(Acc<T>* partial, T* logits, std::int64_t stride, int columns,
+                   const std::int32_t* targets, std::int64_t first_column) {
+  using A = Acc<T>;
+  __shared__ A shared[32];
+  const Stretch<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, columns);
+  Softmax<T> softmax = reduce(row);
+  softmax.combine(shared);
+  if (threadIdx.x != 0) return;
+  const std::int64_t target = targets[blockIdx.x] - first_column;
+  A* const to = partial + static_cast<std::int64_t>(blockIdx.x) * 3;
+  to[0] = softmax.largest;
+  to[1] = softmax.sum;
+  to[2] = target >= 0 && target < columns ? up(row.row[target]) : A(0);
+}
+
+template <class T>
+__global__ void __launch_bounds__(1024, 1)
+    merged_kernel(Acc<T>* losses, T* logits, std::int64_t stride, int columns,
+                  const std::int32_t* targets, const Acc<T>* partials, int parts,
+                  std::int64_t first_column, Acc<T> gradient_scale) {
+  using A = Acc<T>;
+  const Stretch<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, columns);
+  if (targets[blockIdx.x] < 0) {
+    if (threadIdx.x == 0) losses[blockIdx.x] = A(0);
+    if (gradient_scale != A(0)) write_zeros(row);
+    return;
+  }
+  const A* const first = partials + static_cast<std::int64_t>(blockIdx.x) * 3;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * 3;
+  A largest = std::numeric_limits<A>::lowest(), sum = 0, target_logit = 0;
+  for (int i = 0; i < parts; ++i) largest = max(largest, first[i * step]);
+  for (int i = 0; i < parts; ++i) {
+    sum += first[i * step + 1] * exp_of<A>(first[i * step] - largest);
+    target_logit += first[i * step + 2];
+  }
+  const A below = target_logit - largest;
+  if (threadIdx.x == 0) losses[blockIdx.x] = log(sum) - below;
+  if (gradient_scale == A(0)) return;
+  write_gradient(row, largest, gradient_scale / sum);
+  __syncthreads();
+  const std::int64_t target = targets[blockIdx.x] - first_column;
+  if (threadIdx.x == 0 && target >= 0 && target < columns)
+    row.row[target] = down<T>(gradient_scale * (exp_of<T>(below) / sum - A(1)));
+}
+
+// ---- launchers
+
+// Two blocks on a multiprocessor hide each other's pauses, if the rows in flight still fit in the
+// cache together.
+template <class T>
+int threads_for(int columns) {
+  const std::size_t row_bytes = static_cast<std::size_t>(columns) * sizeof(T);
   const int most = row_bytes <= (std::size_t{160} << 10) ? 512 : 1024;
-  const int threads = std::min(most, ceil_div(ceil_div(vocabulary, kVecSize<T>), 32) * 32);
-  cross_entropy_kernel<T><<<static_cast<unsigned>(logits.extent(0)), threads, 0, context.stream>>>(
-      data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), vocabulary,
-      data_of<std::int32_t>(targets), static_cast<Acc<T>>(gradient_scale));
-  KINTSUGI_LAUNCHED();
+  return std::clamp(ceil_div(ceil_div(columns, kVecSize<T>), 32) * 32, 32, most);
+}
+
+void check_shapes(const Tensor& logits, const Tensor& targets) {
+  KINTSUGI_CHECK(
+      logits.rank() == 2 && targets.elements() == logits.extent(0) && targets.contiguous(),
+      "targets {} of logits {}", to_string(targets.shape()), to_string(logits.shape()));
+}
+
+void check_losses(const Tensor& losses, const Tensor& logits) {
+  KINTSUGI_CHECK(losses.elements() == logits.extent(0) && losses.contiguous(),
+                 "losses {} of logits {}", to_string(losses.shape()), to_string(logits.shape()));
 }
 
 }  // namespace
 
 void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor targets,
                    double gradient_scale) {
-  KINTSUGI_CHECK(logits.rank() == 2 && losses.elements() == logits.extent(0) &&
-                     losses.contiguous() && targets.elements() == logits.extent(0) &&
-                     targets.contiguous(),
-                 "losses {} of logits {}", to_string(losses.shape()), to_string(logits.shape()));
+  check_shapes(logits, targets);
+  check_losses(losses, logits);
   if (logits.elements() == 0) return;
+  const auto rows = static_cast<unsigned>(logits.extent(0));
+  const int vocabulary = static_cast<int>(logits.extent(1));
   visit_device_float(logits.dtype(), [&]<class T>() {
-    launch<T>(context, losses, logits, targets, gradient_scale);
+    cross_entropy_kernel<T><<<rows, threads_for<T>(vocabulary), 0, context.stream>>>(
+        data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), vocabulary,
+        data_of<std::int32_t>(targets), static_cast<Acc<T>>(gradient_scale));
+    KINTSUGI_LAUNCHED();
+  });
+}
+
+void cross_entropy_partial(const Context& context, Tensor partial, Tensor logits, Tensor targets,
+                           std::int64_t first_column) {
+  check_shapes(logits, targets);
+  KINTSUGI_CHECK(partial.shape() == Shape({logits.extent(0), 3}) && partial.contiguous(),
+                 "partial {} of logits {}", to_string(partial.shape()), to_string(logits.shape()));
+  if (logits.extent(0) == 0) return;
+  const auto rows = static_cast<unsigned>(logits.extent(0));
+  const int columns = static_cast<int>(logits.extent(1));
+  visit_device_float(logits.dtype(), [&]<class T>() {
+    partial_kernel<T><<<rows, threads_for<T>(columns), 0, context.stream>>>(
+        data_of<Acc<T>>(partial), data_of<T>(logits), logits.stride(0), columns,
+        data_of<std::int32_t>(targets), first_column);
+    KINTSUGI_LAUNCHED();
+  });
+}
+
+void cross_entropy_merged(const Context& context, Tensor losses, Tensor logits, Tensor targets,
+                          Tensor partials, std::int64_t first_column, double gradient_scale) {
+  check_shapes(logits, targets);
+  check_losses(losses, logits);
+  KINTSUGI_CHECK(partials.rank() == 3 && partials.contiguous() &&
+                     partials.extent(1) == logits.extent(0) && partials.extent(2) == 3,
+                 "partials {} of logits {}", to_string(partials.shape()),
+                 to_string(logits.shape()));
+  if (logits.extent(0) == 0) return;
+  const auto rows = static_cast<unsigned>(logits.extent(0));
+  const int columns = static_cast<int>(logits.extent(1));
+  visit_device_float(logits.dtype(), [&]<class T>() {
+    const int threads = gradient_scale == 0 ? 32 : threads_for<T>(columns);
+    merged_kernel<T><<<rows, threads, 0, context.stream>>>(
+        data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), columns,
+        data_of<std::int32_t>(targets), data_of<Acc<T>>(partials),
+        static_cast<int>(partials.extent(0)), first_column, static_cast<Acc<T>>(gradient_scale));
+    KINTSUGI_LAUNCHED();
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backend/cuda/attention_rows.h"
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/cuda_peaks.h"
 #include "backend/cuda/kernels.h"
@@ -297,6 +298,10 @@ void CudaBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dou
   const auto span = timer_.span("attention_backward", stream());
   attention_.backward(dq, dk, dv, dout, out, lse, q, k, v, options, stream());
 }
+void CudaBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
+  const auto span = timer_.span("attention_merge", stream());
+  cuda::attention_merge(out, lse, part_out, part_lse, stream());
+}
 void CudaBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
   const auto span = timer_.span("rope", stream());
   cuda::rope(context_, x, table, positions, inverse);
@@ -323,18 +328,32 @@ void CudaBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Ten
   cuda::dropout(context_, y, x, options, residual);
 }
 
-void CudaBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate) {
+void CudaBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
+                                    std::int64_t first_row) {
   const auto span = timer_.span("embedding_forward", stream());
-  cuda::embedding_forward(context_, out, ids, table, accumulate);
+  cuda::embedding_forward(context_, out, ids, table, accumulate, first_row);
 }
-void CudaBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout) {
+void CudaBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
+                                     std::int64_t first_row) {
   const auto span = timer_.span("embedding_backward", stream());
-  cuda::embedding_backward(context_, dtable, ids, dout);
+  cuda::embedding_backward(context_, dtable, ids, dout, first_row);
 }
 void CudaBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
                                 double gradient_scale) {
   const auto span = timer_.span("cross_entropy", stream());
   cuda::cross_entropy(context_, losses, logits, targets, gradient_scale);
+}
+void CudaBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
+                                        std::int64_t first_column) {
+  const auto span = timer_.span("cross_entropy_partial", stream());
+  cuda::cross_entropy_partial(context_, partial, logits, targets, first_column);
+}
+void CudaBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets,
+                                       Tensor partials, std::int64_t first_column,
+                                       double gradient_scale) {
+  const auto span = timer_.span("cross_entropy_merged", stream());
+  cuda::cross_entropy_merged(context_, losses, logits, targets, partials, first_column,
+                             gradient_scale);
 }
 
 void CudaBackend::sum(Tensor out, Tensor x) {

@@ -87,6 +87,7 @@ class CudaBackend final : public Backend {
                          const AttentionOptions& options) override;
   void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
                           Tensor q, Tensor k, Tensor v, const AttentionOptions& options) override;
+  void attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) override;
   void rope(Tensor x, Tensor table, Tensor positions, bool inverse) override;
 
   void swiglu_forward(Tensor out, Tensor gate_up) override;
@@ -96,9 +97,14 @@ class CudaBackend final : public Backend {
   void dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) override;
   void add(Tensor y, Tensor x) override;
 
-  void embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate) override;
-  void embedding_backward(Tensor dtable, Tensor ids, Tensor dout) override;
+  void embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
+                         std::int64_t first_row) override;
+  void embedding_backward(Tensor dtable, Tensor ids, Tensor dout, std::int64_t first_row) override;
   void cross_entropy(Tensor losses, Tensor logits, Tensor targets, double gradient_scale) override;
+  void cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
+                             std::int64_t first_column) override;
+  void cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
+                            std::int64_t first_column, double gradient_scale) override;
 
   void sum(Tensor out, Tensor x) override;
   void squared_norm(Tensor out, Tensor x) override;

@@ -15,9 +15,16 @@ struct Dropout {
   RowView<const T> x, residual;  // residual.base nullptr: none
   std::uint64_t key;
   std::uint64_t first_row;
-  std::uint32_t threshold;  // kept when the draw's upper 24 bits reach it
-  Acc<T> keep;              // 1 / (1 - p)
+  const std::int32_t* rows;  // (rows) or nullptr
+  std::uint32_t threshold;   // kept when the draw's upper 24 bits reach it
+  Acc<T> keep;               // 1 / (1 - p)
   int width;
+
+  // The global number of an element.
+  __device__ std::uint64_t element(unsigned row, int i) const {
+    const std::int64_t place = rows == nullptr ? std::int64_t{row} : rows[row];
+    return (first_row + place) * static_cast<std::uint64_t>(width) + i;
+  }
 };
 
 template <class T>
@@ -34,12 +41,12 @@ __global__ void __launch_bounds__(256) packed_kernel(Dropout<T> p) {
   const Pack<T, N> in = load<N>(p.x[blockIdx.x] + i);
   Pack<T, N> extra = {};
   if (p.residual.base != nullptr) extra = load<N>(p.residual[blockIdx.x] + i);
-  const std::uint64_t element =
-      (p.first_row + blockIdx.x) * static_cast<std::uint64_t>(p.width) + i;
+  const std::uint64_t element = p.element(blockIdx.x, i);
   Pack<T, N> out;
 #pragma unroll
   for (int draw = 0; draw < N / 4; ++draw) {
-    const Philox::Block bits = Philox::draw(p.key, element / 4 + draw);
+    Philox::Block bits = {};
+    if (p.threshold != 0) bits = Philox::draw(p.key, element / 4 + draw);
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
       const int k = draw * 4 + word;
@@ -53,9 +60,9 @@ template <class T>
 __global__ void __launch_bounds__(256) single_kernel(Dropout<T> p) {
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (i >= p.width) return;
-  const std::uint64_t element =
-      (p.first_row + blockIdx.x) * static_cast<std::uint64_t>(p.width) + i;
-  const Philox::Block draw = Philox::draw(p.key, element / 4);
+  const std::uint64_t element = p.element(blockIdx.x, i);
+  Philox::Block draw = {};
+  if (p.threshold != 0) draw = Philox::draw(p.key, element / 4);
   const unsigned word = static_cast<unsigned>(element % 4);
   const std::uint32_t bits = word == 0   ? draw[0]
                              : word == 1 ? draw[1]
@@ -88,7 +95,15 @@ void dropout(const Context& context, Tensor y, Tensor x, const DropoutOptions& o
   KINTSUGI_CHECK(
       x.rank() == 2 && y.shape() == x.shape() && (!residual || residual.shape() == x.shape()),
       "dropout of {} to {}", to_string(x.shape()), to_string(y.shape()));
+  KINTSUGI_CHECK(
+      !options.rows || (options.rows.dtype() == DType::I32 && options.rows.contiguous() &&
+                        options.rows.elements() == x.extent(0)),
+      "dropout: rows {} of {}", to_string(options.rows.shape()), to_string(x.shape()));
   if (x.elements() == 0) return;
+  if (options.probability == 0 && !residual) {
+    if (y.data() != x.data()) copy(context, y, x);
+    return;
+  }
   // A uniform draw is k / 2^24, so "draw >= p" is "k >= ceil(p * 2^24)" exactly.
   const float limit = static_cast<float>(options.probability);
   const auto threshold =
@@ -101,6 +116,7 @@ void dropout(const Context& context, Tensor y, Tensor x, const DropoutOptions& o
         .residual = rows_of<const T>(residual),
         .key = options.key,
         .first_row = static_cast<std::uint64_t>(options.first_row),
+        .rows = options.rows ? data_of<std::int32_t>(options.rows) : nullptr,
         .threshold = threshold,
         .keep = Acc<T>(1) / (Acc<T>(1) - static_cast<Acc<T>>(options.probability)),
         .width = static_cast<int>(x.extent(1))};

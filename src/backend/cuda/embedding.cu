@@ -1,4 +1,4 @@
-// Table look-up and its gradient. The gradient sorts the tokens by id (a stable radix sort, 9 bits
+// Table look-up and its gradient. The gradient sorts the tokens by row (a stable radix sort, 9 bits
 // a pass), so that all tokens of a table row lie side by side in their order: each row is summed by
 // one owner, without atomics.
 #include <algorithm>
@@ -10,14 +10,37 @@
 namespace kintsugi::cuda {
 namespace {
 
+// The table's row of each token; `rows` where the table does not have it.
+struct TableRows {
+  const std::int32_t* ids;
+  unsigned first, rows;
+
+  __device__ int operator[](int token) const {
+    const unsigned row = static_cast<unsigned>(ids[token]) - first;  // below: a large number
+    return static_cast<int>(row < rows ? row : rows);
+  }
+};
+
+TableRows table_rows(const Tensor& ids, const Tensor& table, std::int64_t first_row) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+  KINTSUGI_CHECK(first_row >= 0 && first_row + table.extent(0) < kLimit, "embedding rows {} to {}",
+                 first_row, first_row + table.extent(0));
+  return {data_of<std::int32_t>(ids), static_cast<unsigned>(first_row),
+          static_cast<unsigned>(table.extent(0))};
+}
+
 template <class T, int N>
 __global__ void __launch_bounds__(256)
-    forward_kernel(RowView<T> out, const std::int32_t* ids, RowView<const T> table, int width,
+    forward_kernel(RowView<T> out, TableRows ids, RowView<const T> table, int width,
                    bool accumulate) {
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
   if (i >= width) return;
   T* to = out[blockIdx.x] + i;
-  Pack<T, N> value = load<N>(table[ids[blockIdx.x]] + i);
+  const int row = ids[static_cast<int>(blockIdx.x)];
+  const bool here = row < static_cast<int>(ids.rows);
+  if (accumulate && !here) return;
+  Pack<T, N> value = {};
+  if (here) value = load<N>(table[row] + i);
   if (accumulate) {
     const Pack<T, N> old = load<N>(to);
 #pragma unroll
@@ -27,12 +50,11 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class T, int N>
-void launch_forward(const Context& context, const Tensor& out, const Tensor& ids,
+void launch_forward(const Context& context, const Tensor& out, const TableRows& ids,
                     const Tensor& table, bool accumulate) {
   const RowGrid grid(out.extent(0), out.extent(1) / N);
   forward_kernel<T, N><<<grid.blocks, grid.threads, 0, context.stream>>>(
-      rows_of<T>(out), data_of<std::int32_t>(ids), rows_of<const T>(table),
-      static_cast<int>(out.extent(1)), accumulate);
+      rows_of<T>(out), ids, rows_of<const T>(table), static_cast<int>(out.extent(1)), accumulate);
   KINTSUGI_LAUNCHED();
 }
 
@@ -49,14 +71,13 @@ constexpr int kPerWarp = 32 * kPerThread;
 __device__ inline int token_at(const std::int32_t* order, int i) {
   return order == nullptr ? i : order[i];
 }
-__device__ inline int digit_of(std::int32_t id, int shift) {
-  return (static_cast<unsigned>(id) >> shift) % kDigits;
+__device__ inline int digit_of(int row, int shift) {
+  return (static_cast<unsigned>(row) >> shift) % kDigits;
 }
 
 // counts[digit * blocks + block]
 __global__ void __launch_bounds__(kSortThreads)
-    count_kernel(int* counts, const std::int32_t* order, const std::int32_t* ids, int tokens,
-                 int shift) {
+    count_kernel(int* counts, const std::int32_t* order, TableRows ids, int tokens, int shift) {
   __shared__ int histogram[kDigits];
   const int thread = static_cast<int>(threadIdx.x);
   for (int digit = thread; digit < kDigits; digit += kSortThreads) histogram[digit] = 0;
@@ -109,7 +130,7 @@ __global__ void __launch_bounds__(1024) scan_kernel(int* counts, int n) {
 
 // A warp owns kPerWarp consecutive places; within it, equal digits keep their order.
 __global__ void __launch_bounds__(kSortThreads)
-    scatter_kernel(std::int32_t* sorted, const std::int32_t* order, const std::int32_t* ids,
+    scatter_kernel(std::int32_t* sorted, const std::int32_t* order, TableRows ids,
                    const int* starts, int tokens, int shift) {
   __shared__ int next[kSortWarps][kDigits];  // where a warp's next token of a digit goes
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -147,17 +168,15 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-// Places of the tokens in order of their ids. `rows` bounds the ids.
-const std::int32_t* sort_by_id(const Context& context, const std::int32_t* ids, int tokens,
-                               std::int64_t rows) {
+// Places of the tokens in order of their rows; those that are not in the table come last.
+const std::int32_t* sort_by_row(const Context& context, const TableRows& ids, int tokens) {
   const int blocks = ceil_div(tokens, kTile);
   const std::size_t stretch = static_cast<std::size_t>(ceil_div(tokens, 4) * 4);
   std::int32_t* memory = context.workspace.get<std::int32_t>(
       2 * stretch + std::size_t{kDigits} * blocks, context.stream);
   std::int32_t* const buffers[2] = {memory, memory + stretch};
   int* counts = memory + 2 * stretch;
-  const int bits =
-      std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows - 1))));
+  const int bits = std::max(1, static_cast<int>(std::bit_width(ids.rows)));
   const std::int32_t* order = nullptr;
   for (int shift = 0, pass = 0; shift < bits; shift += kDigitBits, ++pass) {
     count_kernel<<<blocks, kSortThreads, 0, context.stream>>>(counts, order, ids, tokens, shift);
@@ -211,8 +230,8 @@ __device__ inline void add_to_row(A* to, const A (&sums)[N]) {
 // longer than that.
 template <class T, int N>
 __global__ void __launch_bounds__(32 * kSumWarps)
-    backward_kernel(RowView<Acc<T>> dtable, const std::int32_t* ids, const std::int32_t* order,
-                    const T* dout, std::int64_t stride, int tokens, int width) {
+    backward_kernel(RowView<Acc<T>> dtable, TableRows ids, const std::int32_t* order, const T* dout,
+                    std::int64_t stride, int tokens, int width) {
   using A = Acc<T>;
   static_assert(kShort >= kSumWarps);
   __shared__ int long_run;  // its first place
@@ -224,8 +243,9 @@ __global__ void __launch_bounds__(32 * kSumWarps)
   __syncthreads();
 
   const int place = static_cast<int>(blockIdx.x) * kSumWarps + warp;
-  const std::int32_t id = place < tokens ? ids[order[place]] : -1;
-  if (place < tokens && (place == 0 || ids[order[place - 1]] != id)) {
+  const int beyond_table = static_cast<int>(ids.rows);
+  const int id = place < tokens ? ids[order[place]] : beyond_table;
+  if (id != beyond_table && (place == 0 || ids[order[place - 1]] != id)) {
     // lane l looks at place + 1 + l: the run has as many more tokens as lanes agree without a gap
     const int ahead = place + 1 + lane;
     const unsigned same = __ballot_sync(~0u, ahead < tokens && ids[order[ahead]] == id);
@@ -242,7 +262,7 @@ __global__ void __launch_bounds__(32 * kSumWarps)
   if (long_run < 0) return;
 
   const int begin = long_run;
-  const std::int32_t long_id = ids[order[begin]];
+  const int long_id = ids[order[begin]];
   int end = begin + kShort, beyond = tokens;  // end is inside the run, beyond is not
   while (beyond - end > 1) {
     const int middle = end + (beyond - end) / 2;
@@ -261,7 +281,7 @@ __global__ void __launch_bounds__(32 * kSumWarps)
 }
 
 template <class T, int N>
-void launch_backward(const Context& context, const Tensor& dtable, const std::int32_t* ids,
+void launch_backward(const Context& context, const Tensor& dtable, const TableRows& ids,
                      const std::int32_t* order, const Tensor& dout) {
   const int tokens = static_cast<int>(dout.extent(0)), width = static_cast<int>(dout.extent(1));
   const dim3 blocks(static_cast<unsigned>(ceil_div(tokens, kSumWarps)),
@@ -280,30 +300,31 @@ void check_shapes(const Tensor& out, const Tensor& ids, const Tensor& table) {
 }  // namespace
 
 void embedding_forward(const Context& context, Tensor out, Tensor ids, Tensor table,
-                       bool accumulate) {
+                       bool accumulate, std::int64_t first_row) {
   check_shapes(out, ids, table);
   if (out.elements() == 0) return;
+  const TableRows rows = table_rows(ids, table, first_row);
   visit_device_float(out.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
     if (rows_of<T>(out).aligned() && rows_of<T>(table).aligned() && out.extent(1) % N == 0)
-      launch_forward<T, N>(context, out, ids, table, accumulate);
+      launch_forward<T, N>(context, out, rows, table, accumulate);
     else
-      launch_forward<T, 1>(context, out, ids, table, accumulate);
+      launch_forward<T, 1>(context, out, rows, table, accumulate);
   });
 }
 
-void embedding_backward(const Context& context, Tensor dtable, Tensor ids, Tensor dout) {
+void embedding_backward(const Context& context, Tensor dtable, Tensor ids, Tensor dout,
+                        std::int64_t first_row) {
   check_shapes(dout, ids, dtable);
   if (dout.elements() == 0) return;
-  const std::int32_t* id = data_of<std::int32_t>(ids);
-  const std::int32_t* order =
-      sort_by_id(context, id, static_cast<int>(dout.extent(0)), dtable.extent(0));
+  const TableRows rows = table_rows(ids, dtable, first_row);
+  const std::int32_t* order = sort_by_row(context, rows, static_cast<int>(dout.extent(0)));
   visit_device_float(dout.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
     if (rows_of<T>(dout).aligned() && rows_of<Acc<T>>(dtable).aligned() && dout.extent(1) % N == 0)
-      launch_backward<T, N>(context, dtable, id, order, dout);
+      launch_backward<T, N>(context, dtable, rows, order, dout);
     else
-      launch_backward<T, 1>(context, dtable, id, order, dout);
+      launch_backward<T, 1>(context, dtable, rows, order, dout);
   });
 }
 

@@ -48,12 +48,17 @@ void dropout(const Context& context, Tensor y, Tensor x, const DropoutOptions& o
 
 // embedding.cu
 void embedding_forward(const Context& context, Tensor out, Tensor ids, Tensor table,
-                       bool accumulate);
-void embedding_backward(const Context& context, Tensor dtable, Tensor ids, Tensor dout);
+                       bool accumulate, std::int64_t first_row);
+void embedding_backward(const Context& context, Tensor dtable, Tensor ids, Tensor dout,
+                        std::int64_t first_row);
 
 // cross_entropy.cu
 void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor targets,
                    double gradient_scale);
+void cross_entropy_partial(const Context& context, Tensor partial, Tensor logits, Tensor targets,
+                           std::int64_t first_column);
+void cross_entropy_merged(const Context& context, Tensor losses, Tensor logits, Tensor targets,
+                          Tensor partials, std::int64_t first_column, double gradient_scale);
 
 // reductions.cu
 void sum(const Context& context, Tensor out, Tensor x);
