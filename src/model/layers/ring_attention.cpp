@@ -1,0 +1,209 @@
+#include "model/layers/ring_attention.h"
+
+#include <utility>
+#include <vector>
+
+#include "model/context_cut.h"
+
+namespace kintsugi {
+
+RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group,
+                             const RingAttentionSizes& sizes, DType dtype, bool training,
+                             Tensor alibi_slopes)
+    : backend_(&backend), group_(&group), sizes_(sizes), dtype_(dtype), slopes_(alibi_slopes) {
+  KINTSUGI_CHECK(group.size() > 1, "a ring of one rank");
+  KINTSUGI_CHECK(sizes.length % 2 == 0 && sizes.heads % sizes.kv_heads == 0,
+                 "ring attention of {} tokens, {} heads over {}", sizes.length, sizes.heads,
+                 sizes.kv_heads);
+  const std::int64_t tokens = sizes.sequences * sizes.length;
+  const std::int64_t wide = tokens * sizes.heads * sizes.head_dim,
+                     pair = 2 * tokens * sizes.kv_heads * sizes.head_dim;
+  const DType accumulator = accumulator_of(dtype);
+  const bool narrow = dtype != accumulator;
+  const auto workspace = [&](const char* name, DType type, std::int64_t elements) {
+    return arena.allocate(Region::Workspace, name, type, {elements});
+  };
+  const auto buffers = [&](const char* name, DType type) -> std::array<Tensor, 2> {
+    return {arena.allocate(Region::Communication, name, type, {pair}),
+            arena.allocate(Region::Communication, name, type, {pair})};
+  };
+  if (slopes_)
+    positions_ = arena.allocate(Region::Workspace, "ring key positions", DType::I32,
+                                {group.size(), sizes.length});
+  kv_ = buffers("ring keys and values", dtype);
+  part_ = workspace("ring part", dtype, wide);
+  part_lse_ = workspace("ring part log-sum-exp", accumulator, tokens * sizes.heads);
+  if (narrow || training) sum_ = workspace("ring sum", accumulator, wide);
+  if (!training) return;
+  if (narrow) wide_ = workspace("ring widened part", accumulator, wide);
+  dkv_part_ = workspace("ring key and value gradients", dtype, pair);
+  dkv_sum_ = buffers("ring key and value gradients", accumulator);
+}
+
+void RingAttention::prepare() const {
+  if (!positions_) return;
+  const int ranks = group_->size();
+  std::vector<std::int32_t> positions;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ContextCut cut{ranks, rank, ranks * sizes_.length};
+    for (std::int64_t i = 0; i < sizes_.length; ++i)
+      positions.push_back(static_cast<std::int32_t>(cut.position(i)));
+  }
+  backend_->upload(positions_, positions.data());
+}
+
+Tensor RingAttention::rows(const Tensor& buffer, std::int64_t sequences, std::int64_t tokens,
+                           std::int64_t heads) const {
+  return buffer.rows(0, sequences * tokens * heads * sizes_.head_dim)
+      .view({sequences, tokens, heads, sizes_.head_dim});
+}
+
+RingAttention::Pair RingAttention::pair(const Tensor& buffer, std::int64_t sequences) const {
+  const std::int64_t elements = sequences * sizes_.length * sizes_.kv_heads * sizes_.head_dim;
+  return {buffer.rows(0, 2 * elements), rows(buffer, sequences, sizes_.length, sizes_.kv_heads),
+          rows(buffer.rows(elements, elements), sequences, sizes_.length, sizes_.kv_heads)};
+}
+
+RingAttention::Pair RingAttention::pack(const Tensor& k, const Tensor& v) const {
+  const Pair packed = pair(kv_[0], k.extent(0));
+  backend_->copy(packed.k.flatten_first(), k.flatten_first());
+  backend_->copy(packed.v.flatten_first(), v.flatten_first());
+  return packed;
+}
+
+// Rank r holds chunks r and 2n - 1 - r of the sequence. Those of a lower rank lie before and behind
+// all of ours; of a higher rank, both lie between ours.
+RingAttention::Visible RingAttention::visible(int source, std::int64_t sequences, double scale,
+                                              const Tensor& first_keys) const {
+  const int own = group_->rank();
+  const std::int64_t length = sizes_.length, half = length / 2;
+  Visible result{.first_query = source > own ? half : 0,
+                 .queries = source > own ? half : length,
+                 .keys = source < own ? half : length,
+                 .options = {.scale = scale, .alibi_slopes = slopes_}};
+  if (source != own) result.options.first_query_at = result.keys - 1;  // all see all of them
+  if (positions_)
+    result.options.key_positions =
+        positions_.rows(source, 1).view({length}).part(0, 0, result.keys);
+  if (first_keys)
+    result.options.document_start = result.of(first_keys.rows(source * sequences, sequences));
+  return result;
+}
+
+void RingAttention::check(const Tensor& q, const Tensor& k, const Tensor& lse,
+                          const Tensor& first_keys) const {
+  const std::int64_t sequences = q.extent(0);
+  KINTSUGI_CHECK(
+      sequences <= sizes_.sequences && q.dtype() == dtype_ &&
+          q.shape() == (Shape{sequences, sizes_.length, sizes_.heads, sizes_.head_dim}) &&
+          k.shape() == (Shape{sequences, sizes_.length, sizes_.kv_heads, sizes_.head_dim}) &&
+          lse.shape() == (Shape{sequences, sizes_.heads, sizes_.length}),
+      "ring attention of queries {} over keys {}, log-sum-exp {}", to_string(q.shape()),
+      to_string(k.shape()), to_string(lse.shape()));
+  KINTSUGI_CHECK(
+      !first_keys || first_keys.shape() == (Shape{group_->size() * sequences, sizes_.length}),
+      "first keys {} of queries {} on {} ranks", to_string(first_keys.shape()),
+      to_string(q.shape()), group_->size());
+}
+
+RingAttention::Transfer RingAttention::pass_on(const Pair& mine, const Pair& next) const {
+  const int ranks = group_->size(), rank = group_->rank();
+  return {group_->send(mine.both, (rank + 1) % ranks),
+          group_->receive(next.both, (rank + ranks - 1) % ranks)};
+}
+
+void RingAttention::wait(const Transfer& transfer) const {
+  group_->wait(transfer.received);
+  group_->wait(transfer.sent);
+}
+
+void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, double scale,
+                            Tensor first_keys) const {
+  check(q, k, lse, first_keys);
+  const std::int64_t sequences = q.extent(0);
+  const bool narrow = dtype_ != accumulator_of(dtype_);
+  const Tensor sum = narrow ? rows(sum_, sequences, sizes_.length, sizes_.heads) : out;
+  Pair here = pack(k, v), next = pair(kv_[1], sequences);
+  for (int step = 0; step < group_->size(); ++step) {
+    Transfer transfer;
+    if (step + 1 < group_->size()) transfer = pass_on(here, next);
+    const Visible seen = visible(source(step), sequences, scale, first_keys);
+    const Tensor part = rows(part_, sequences, seen.queries, sizes_.heads);
+    if (step == 0) {
+      backend_->attention_forward(narrow ? part : out, lse, q, k, v, seen.options);
+      if (narrow) backend_->copy(sum, part);
+    } else {
+      const Tensor part_lse = part_lse_.rows(0, sequences * sizes_.heads * seen.queries)
+                                  .view({sequences, sizes_.heads, seen.queries});
+      backend_->attention_forward(part, part_lse, seen.of(q), seen.with(here.k), seen.with(here.v),
+                                  seen.options);
+      backend_->attention_merge(seen.of(sum), seen.of_lse(lse), part, part_lse);
+    }
+    wait(transfer);
+    std::swap(here, next);
+  }
+  if (narrow) backend_->copy(out.flatten_first(), sum.flatten_first());
+}
+
+void RingAttention::add_to(const Tensor& sum, const Tensor& part) const {
+  Tensor addend = part;
+  if (part.dtype() != sum.dtype()) {
+    addend = wide_.rows(0, part.elements()).view(part.shape());
+    backend_->copy(addend, part);
+  }
+  if (sum.contiguous()) return backend_->add(sum, addend);
+  for (std::int64_t sequence = 0; sequence < sum.extent(0); ++sequence)
+    backend_->add(sum.rows(sequence, 1), addend.rows(sequence, 1));
+}
+
+void RingAttention::bring_home(const Tensor& gradient, const Tensor& others,
+                               const Tensor& part) const {
+  backend_->copy(part.flatten_first(), gradient.flatten_first());
+  add_to(others, part);
+  backend_->copy(gradient.flatten_first(), others.flatten_first());
+}
+
+void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                             Tensor q, Tensor k, Tensor v, double scale, Tensor first_keys) const {
+  check(q, k, lse, first_keys);
+  KINTSUGI_CHECK(dkv_part_, "ring attention was not built for training");
+  const std::int64_t sequences = q.extent(0);
+  const Tensor sum = rows(sum_, sequences, sizes_.length, sizes_.heads);
+  Pair here = pack(k, v), next = pair(kv_[1], sequences);
+  Pair dhere = pair(dkv_sum_[0], sequences), dnext = pair(dkv_sum_[1], sequences);
+  const Pair dpart = pair(dkv_part_, sequences);
+  Transfer gradients;  // of the keys of this step and of the one before, while we compute
+  for (int step = 0; step < group_->size(); ++step) {
+    Transfer transfer;
+    if (step + 1 < group_->size()) transfer = pass_on(here, next);
+    const Visible seen = visible(source(step), sequences, scale, first_keys);
+    const Tensor part = rows(part_, sequences, seen.queries, sizes_.heads);
+    if (step == 0) {
+      backend_->attention_backward(part, dk, dv, dout, out, lse, q, k, v, seen.options);
+      backend_->copy(sum, part);
+    } else {
+      const Tensor part_k = rows(dpart.k.view({dpart.k.elements()}), sequences, seen.keys,
+                                 sizes_.kv_heads),
+                   part_v = rows(dpart.v.view({dpart.v.elements()}), sequences, seen.keys,
+                                 sizes_.kv_heads);
+      backend_->attention_backward(part, part_k, part_v, seen.of(dout), seen.of(out),
+                                   seen.of_lse(lse), seen.of(q), seen.with(here.k),
+                                   seen.with(here.v), seen.options);
+      add_to(seen.of(sum), part);
+      wait(gradients);
+      if (step == 1) backend_->fill(dhere.both, 0);  // we are the first to visit these
+      add_to(seen.with(dhere.k), part_k);
+      add_to(seen.with(dhere.v), part_v);
+      gradients = pass_on(dhere, dnext);
+      std::swap(dhere, dnext);
+    }
+    wait(transfer);
+    std::swap(here, next);
+  }
+  backend_->copy(dq.flatten_first(), sum.flatten_first());
+  wait(gradients);
+  bring_home(dk, dhere.k, dpart.k);
+  bring_home(dv, dhere.v, dpart.v);
+}
+
+}  // namespace kintsugi

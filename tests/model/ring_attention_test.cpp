@@ -1,0 +1,383 @@
+// Attention of cut sequences on a ring of ranks against attention of the whole on one.
+#include "model/layers/ring_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "comm/counting_communicator.h"
+#include "model/context_cut.h"
+#include "support/thread_world.h"
+
+namespace kintsugi {
+namespace {
+
+using Values = std::vector<double>;
+using Ids = std::vector<std::int32_t>;
+
+struct Case {
+  int ranks = 2;
+  std::int64_t sequences = 1, length = 0, heads = 2, kv_heads = 2, dim = 8;
+  bool alibi = false, documents = false;
+  std::int64_t most_sequences = 0;  // 0: as many as there are
+
+  std::int64_t tokens() const { return sequences * length; }
+  std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }
+};
+
+std::string describe(const Case& c) {
+  return fmt::format("{} ranks, {} x {} tokens, heads {}/{} of {}, alibi {}, documents {}", c.ranks,
+                     c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.alibi, c.documents);
+}
+
+// A tensor in host memory that starts as NaN.
+struct Host {
+  Host(DType dtype, Shape shape)
+      : bytes(static_cast<std::size_t>(shape.elements()) * size_of(dtype), std::byte{0xFF}),
+        tensor(bytes.data(), dtype, shape) {}
+  Host(Host&&) = default;  // the bytes stay where they are
+  double get(std::int64_t i) const {
+    return visit_float(tensor.dtype(), [&]<class T>() -> double {
+      return static_cast<double>(static_cast<Accumulator<T>>(tensor.as<T>()[i]));
+    });
+  }
+  void set(std::int64_t i, double value) const {
+    visit_float(tensor.dtype(), [&]<class T>() {
+      tensor.as<T>()[i] = static_cast<T>(static_cast<Accumulator<T>>(value));
+    });
+  }
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+};
+
+struct Inputs {
+  Values qkv, dout;  // (sequences, length, …), as the precision of the run holds them
+  Ids starts;
+  std::vector<float> slopes;
+};
+
+struct Outputs {
+  Values out, lse, dqkv;
+};
+
+Inputs make_inputs(const Case& c, DType dtype) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal;
+  const auto draw = [&](std::int64_t count) {
+    const Host rounded(dtype, {count});
+    Values values;
+    for (std::int64_t i = 0; i < count; ++i) {
+      rounded.set(i, normal(random));
+      values.push_back(rounded.get(i));
+    }
+    return values;
+  };
+  Inputs x{draw(c.tokens() * c.width()), draw(c.tokens() * c.heads * c.dim), {}, {}};
+  for (std::int64_t h = 0; c.alibi && h < c.heads; ++h)
+    x.slopes.push_back(0.3f / static_cast<float>(h + 1));
+  // Documents that end inside chunks, short and long ones.
+  for (std::int64_t s = 0; c.documents && s < c.sequences; ++s)
+    for (std::int64_t start = 0, token = 0; token < c.length; ++token) {
+      if (token - start == 3 + 7 * ((token + s) % 3)) start = token;
+      x.starts.push_back(static_cast<std::int32_t>(start));
+    }
+  return x;
+}
+
+struct Heads {
+  Tensor q, k, v;
+};
+// As the attention layer has them: rows of [q | k | v].
+Heads split(const Tensor& rows, const Case& c, std::int64_t length) {
+  const Tensor heads = rows.split_last(c.dim);
+  return {heads.part(1, 0, c.heads).split_first(length),
+          heads.part(1, c.heads, c.kv_heads).split_first(length),
+          heads.part(1, c.heads + c.kv_heads, c.kv_heads).split_first(length)};
+}
+
+Values values_of(const Host& host) {
+  Values values;
+  for (std::int64_t i = 0; i < host.tensor.elements(); ++i) values.push_back(host.get(i));
+  return values;
+}
+
+Host host_of(const Values& values, Shape shape) {
+  Host host(DType::F64, shape);
+  for (std::size_t i = 0; i < values.size(); ++i) host.set(static_cast<std::int64_t>(i), values[i]);
+  return host;
+}
+
+// The whole on one rank in fp64, by the operation that tests/backend holds against the definition.
+Outputs whole_attention(const Case& c, const Inputs& x, double scale) {
+  const auto backend = make_cpu_backend(1);
+  const Host qkv = host_of(x.qkv, {c.tokens(), c.width()}), dqkv(DType::F64, qkv.tensor.shape());
+  const Host dout = host_of(x.dout, {c.sequences, c.length, c.heads, c.dim});
+  const Host out(DType::F64, dout.tensor.shape());
+  const Host lse(DType::F64, {c.sequences, c.heads, c.length});
+  AttentionOptions options{.scale = scale};
+  Inputs mine = x;
+  if (c.alibi) options.alibi_slopes = {mine.slopes.data(), DType::F32, {c.heads}};
+  if (c.documents)
+    options.document_start = {mine.starts.data(), DType::I32, {c.sequences, c.length}};
+  const Heads from = split(qkv.tensor, c, c.length), gradient = split(dqkv.tensor, c, c.length);
+  backend->attention_forward(out.tensor, lse.tensor, from.q, from.k, from.v, options);
+  backend->attention_backward(gradient.q, gradient.k, gradient.v, dout.tensor, out.tensor,
+                              lse.tensor, from.q, from.k, from.v, options);
+  return {values_of(out), values_of(lse), values_of(dqkv)};
+}
+
+// One rank's share of the problem, and where its results belong in the whole.
+class Share {
+ public:
+  Share(const Case& c, const Inputs& x, DType dtype, Communicator& group)
+      : c_(c),
+        cut_{c.ranks, group.rank(), c.length},
+        qkv_(dtype, {c.sequences * local(), c.width()}),
+        dqkv_(dtype, qkv_.tensor.shape()),
+        out_(dtype, {c.sequences * local(), c.heads * c.dim}),
+        dout_(dtype, out_.tensor.shape()),
+        lse_(accumulator_of(dtype), {c.sequences, c.heads, local()}),
+        slopes_(x.slopes) {
+    each_element(c.width(), [&](std::int64_t here, std::int64_t there) {
+      qkv_.set(here, x.qkv[static_cast<std::size_t>(there)]);
+    });
+    each_element(c.heads * c.dim, [&](std::int64_t here, std::int64_t there) {
+      dout_.set(here, x.dout[static_cast<std::size_t>(there)]);
+    });
+    if (!c.documents) return;
+    Ids starts(static_cast<std::size_t>(c.sequences * local()));
+    each_element(1, [&](std::int64_t here, std::int64_t there) {
+      starts[static_cast<std::size_t>(here)] = x.starts[static_cast<std::size_t>(there)];
+    });
+    first_keys_.resize(starts.size() * static_cast<std::size_t>(c.ranks));
+    first_visible_keys(first_keys_, cut_, starts);
+  }
+
+  Tensor slopes() { return c_.alibi ? Tensor(slopes_.data(), DType::F32, {c_.heads}) : Tensor(); }
+  RingAttentionSizes sizes() const {
+    return {std::max(c_.sequences, c_.most_sequences), local(), c_.heads, c_.kv_heads, c_.dim};
+  }
+  void forward(const RingAttention& ring, double scale) {
+    const Heads from = split(qkv_.tensor, c_, local());
+    ring.forward(by_sequence(out_), lse_.tensor, from.q, from.k, from.v, scale, first_keys());
+  }
+  void backward(const RingAttention& ring, double scale) {
+    const Heads from = split(qkv_.tensor, c_, local()), gradient = split(dqkv_.tensor, c_, local());
+    ring.backward(gradient.q, gradient.k, gradient.v, by_sequence(dout_), by_sequence(out_),
+                  lse_.tensor, from.q, from.k, from.v, scale, first_keys());
+  }
+  // Each rank writes elements of its own.
+  void collect(Outputs& whole) const {
+    each_element(c_.heads * c_.dim, [&](std::int64_t here, std::int64_t there) {
+      whole.out[static_cast<std::size_t>(there)] = out_.get(here);
+    });
+    each_element(c_.width(), [&](std::int64_t here, std::int64_t there) {
+      whole.dqkv[static_cast<std::size_t>(there)] = dqkv_.get(here);
+    });
+    for (std::int64_t row = 0; row < c_.sequences * c_.heads; ++row)
+      for (std::int64_t i = 0; i < local(); ++i)
+        whole.lse[static_cast<std::size_t>(row * c_.length + cut_.position(i))] =
+            lse_.get(row * local() + i);
+  }
+  // How many queries see nothing of another rank's keys that lie before them.
+  std::int64_t blind() const {
+    std::int64_t count = 0;
+    for (std::size_t i = 0; i < first_keys_.size(); ++i) {
+      const auto source = static_cast<int>(static_cast<std::int64_t>(i) / (c_.sequences * local()));
+      const std::int64_t query = static_cast<std::int64_t>(i) % local();
+      if (source < cut_.rank) count += first_keys_[i] == local() / 2;
+      if (source > cut_.rank && query >= local() / 2) count += first_keys_[i] == local();
+    }
+    return count;
+  }
+
+ private:
+  std::int64_t local() const { return cut_.local_length(); }
+  Tensor by_sequence(const Host& x) const {
+    return x.tensor.split_last(c_.dim).split_first(local());
+  }
+  Tensor first_keys() {
+    return c_.documents ? Tensor(first_keys_.data(), DType::I32, {c_.ranks * c_.sequences, local()})
+                        : Tensor();
+  }
+  template <class F>
+  void each_element(std::int64_t width, const F& f) const {
+    for (std::int64_t s = 0; s < c_.sequences; ++s)
+      for (std::int64_t i = 0; i < local(); ++i)
+        for (std::int64_t j = 0; j < width; ++j)
+          f((s * local() + i) * width + j, (s * c_.length + cut_.position(i)) * width + j);
+  }
+
+  Case c_;
+  ContextCut cut_;
+  Host qkv_, dqkv_, out_, dout_, lse_;
+  std::vector<float> slopes_;
+  Ids first_keys_;
+};
+
+Outputs ring_attention(const Case& c, const Inputs& x, DType dtype, double scale) {
+  Outputs found;
+  found.out.resize(x.dout.size());
+  found.dqkv.resize(x.qkv.size());
+  found.lse.resize(static_cast<std::size_t>(c.tokens() * c.heads));
+  run_ranks(c.ranks, [&](World& world) {
+    const auto backend = make_cpu_backend(1);
+    const auto group = world.split("cp", 0, world.rank());
+    Arena arena(*backend);
+    Share share(c, x, dtype, *group);
+    const RingAttention ring(*backend, arena, *group, share.sizes(), dtype, true, share.slopes());
+    ring.prepare();
+    for (int pass = 0; pass < 2; ++pass) {  // what the first one leaves behind does no harm
+      share.forward(ring, scale);
+      share.backward(ring, scale);
+    }
+    if (c.documents && c.ranks > 1) {
+      EXPECT_GT(share.blind(), 0);
+    }
+    share.collect(found);
+  });
+  return found;
+}
+
+void expect_near(const char* what, const Values& actual, const Values& expected, double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double largest = 1, worst = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double error = std::abs(actual[i] - expected[i]);
+    largest = std::max(largest, std::abs(expected[i]));
+    worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : std::max(worst, error);
+  }
+  EXPECT_LE(worst / largest, tolerance) << what;
+}
+
+// Tolerances relative to the largest number. fp32: scores of about ten lose four bits, sums of a
+// hundred terms as many again: 64 roundings. bf16: a part's result is rounded once, and again when
+// it is part of the sum; gradients start from a rounded `out`: 4 roundings.
+void check(const Case& c, DType dtype) {
+  SCOPED_TRACE(describe(c) + ", " + std::string(to_string(dtype)));
+  const double scale = 1.3 / std::sqrt(static_cast<double>(c.dim));
+  const Inputs x = make_inputs(c, dtype);
+  const Outputs expected = whole_attention(c, x, scale);
+  const Outputs found = ring_attention(c, x, dtype, scale);
+  const double tolerance = dtype == DType::F64 ? 1e-12 : 64 * 0x1p-24;
+  const double rounded = dtype == DType::BF16 ? 4 * 0x1p-8 : tolerance;
+  expect_near("lse", found.lse, expected.lse, tolerance);
+  expect_near("out", found.out, expected.out, rounded);
+  expect_near("dqkv", found.dqkv, expected.dqkv, rounded);
+}
+
+TEST(RingAttention, IsAttentionOfTheWhole) {
+  for (const int ranks : {2, 3, 4, 8}) {
+    check({.ranks = ranks, .length = 2 * ranks * 3}, DType::F64);
+    check({.ranks = ranks, .length = 48 * ranks, .heads = 6, .kv_heads = 2, .dim = 20}, DType::F64);
+  }
+  check({.ranks = 8, .length = 16, .kv_heads = 1}, DType::F64);  // chunks of one token
+}
+
+TEST(RingAttention, SeveralSequences) {
+  check({.ranks = 2, .sequences = 3, .length = 40, .heads = 4}, DType::F64);
+  check({.ranks = 4, .sequences = 2, .length = 64, .kv_heads = 1, .most_sequences = 5}, DType::F64);
+}
+
+TEST(RingAttention, Alibi) {
+  check({.ranks = 3, .sequences = 2, .length = 60, .heads = 4, .alibi = true}, DType::F64);
+  check({.ranks = 4, .length = 64, .heads = 4, .kv_heads = 2, .alibi = true}, DType::F64);
+}
+
+TEST(RingAttention, Documents) {
+  for (const int ranks : {2, 3, 8})
+    check({.ranks = ranks, .sequences = 3, .length = 2 * ranks * 10, .documents = true},
+          DType::F64);
+  check({.ranks = 4,
+         .sequences = 2,
+         .length = 320,
+         .heads = 4,
+         .kv_heads = 2,
+         .alibi = true,
+         .documents = true,
+         .most_sequences = 3},
+        DType::F64);
+}
+
+TEST(RingAttention, OtherPrecisions) {
+  for (const DType dtype : {DType::F32, DType::BF16})
+    for (const int ranks : {2, 3, 8}) {
+      check({.ranks = ranks, .length = 32 * ranks, .heads = 4, .kv_heads = 2, .dim = 16}, dtype);
+      check({.ranks = ranks,
+             .sequences = 2,
+             .length = 2 * ranks * 10,
+             .alibi = true,
+             .documents = true,
+             .most_sequences = 3},
+            dtype);
+    }
+}
+
+// Keys and values once around but for the last step; going back, their gradients as well, in
+// accumulator precision.
+TEST(RingAttention, SendsNoMoreThanItMust) {
+  for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    const Case c{.ranks = 4,
+                 .sequences = 2,
+                 .length = 48,
+                 .heads = 6,
+                 .kv_heads = 3,
+                 .dim = 8,
+                 .most_sequences = 3};
+    const Inputs x = make_inputs(c, dtype);
+    run_ranks(c.ranks, [&](World& threads) {
+      CountingWorld world(threads);
+      const auto backend = make_cpu_backend(1);
+      const auto group = world.split("cp", 0, world.rank());
+      Arena arena(*backend);
+      Share share(c, x, dtype, *group);
+      const RingAttention ring(*backend, arena, *group, share.sizes(), dtype, true);
+      const Traffic& traffic = world.traffic("cp");
+      const double elements = 2.0 * 2 * 12 * 3 * 8;  // keys and values of 2 x 12 tokens
+      share.forward(ring, 1);
+      EXPECT_EQ(traffic.bytes(), 3 * elements * static_cast<double>(size_of(dtype)));
+      EXPECT_EQ(traffic[Collective::Send].calls, 3);
+      world.reset();
+      share.backward(ring, 1);
+      EXPECT_EQ(
+          traffic.bytes(),
+          3 * elements * static_cast<double>(size_of(dtype) + size_of(accumulator_of(dtype))));
+      EXPECT_EQ(traffic[Collective::Send].calls, 6);
+    });
+  }
+}
+
+// Building it touches no memory, and a pass takes none.
+TEST(RingAttention, MemoryIsKnownBeforehand) {
+  run_ranks(2, [](World& world) {
+    const auto backend = make_cpu_backend(1);
+    const auto group = world.split("cp", 0, world.rank());
+    const Case c{.length = 16, .alibi = true};
+    const Inputs x = make_inputs(c, DType::BF16);
+    Share share(c, x, DType::BF16, *group);
+    PlanningAllocator nothing;
+    Arena plan(nothing), arena(*backend);
+    const auto build = [&](Arena& from, bool training) {
+      return RingAttention(*backend, from, *group, share.sizes(), DType::BF16, training,
+                           share.slopes());
+    };
+    build(plan, false);
+    const RingAttention inference = build(arena, false);
+    EXPECT_EQ(plan.total_bytes(), arena.total_bytes());
+    // Two pairs of keys and values in flight: 2 x 2 x 8 tokens x 2 heads x 8 x 2 bytes.
+    EXPECT_EQ(arena.bytes(Region::Communication), 1024u);
+    inference.prepare();
+    share.forward(inference, 1);
+    EXPECT_THROW(share.backward(inference, 1), Failure);
+    build(plan, true);
+    EXPECT_EQ(plan.bytes(Region::Communication), 1024u + 1024u + 2048u);
+  });
+}
+
+}  // namespace
+}  // namespace kintsugi
