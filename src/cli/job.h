@@ -8,7 +8,6 @@
 #include "comm/communicator.h"
 #include "comm/grid.h"
 #include "comm/lifeline.h"
-#include "parallel/sharding.h"
 
 namespace kintsugi {
 
@@ -48,7 +47,7 @@ class JobGroups {
  public:
   JobGroups(World& world, const Grid& grid, bool check);
   ~JobGroups();
-  DataGroups data() const { return {groups_.shard.get(), groups_.replica.get(), groups_.dp.get()}; }
+  const Groups& get() const { return groups_; }
 
  private:
   std::unique_ptr<World> checked_;

@@ -30,17 +30,6 @@ std::int64_t threads_for(const RunConfig& config, const World& world) {
       1, std::thread::hardware_concurrency() / static_cast<unsigned>(world.local_size()));
 }
 
-LayoutRequest layout_request(const RunConfig& config) {
-  return {.tp = config.layout.tp,
-          .cp = config.layout.cp,
-          .pp = config.layout.pp,
-          .dp = config.layout.dp,
-          .zero = config.layout.zero,
-          .shard_group = config.layout.shard_group,
-          .batch = config.batch.global,
-          .micro = config.batch.micro};
-}
-
 // Outlives an error until the job has dealt with it: collectives may be under way in its memory.
 struct TrainParts {
   std::optional<RunConfig> config;
@@ -53,14 +42,16 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   auto& [config, backend, groups, trainer] = parts;
   job.together([&] {
     config = load_run_config(arguments.config, arguments.overrides);
-    const Grid grid = fit_layout(layout_request(*config), job.world().size());
+    if (!config->layout.automatic) fit_layout(layout_request(*config), job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda);
     if (job.world().size() > 1 && backend->description().starts_with("cuda"))
       user_error("several ranks on GPUs are not supported yet: set device: cpu, or start one rank");
-    groups.emplace(job.world(), grid, config->comm.check);
+    resolve_layout(*config, *backend, job.world().size(), job.world().local_size());
+    groups.emplace(job.world(), fit_layout(layout_request(*config), job.world().size()),
+                   config->comm.check);
   });
   startup.mark("configuration and groups");
-  job.together([&] { trainer.emplace(*backend, *config, groups->data(), startup); });
+  job.together([&] { trainer.emplace(*backend, *config, groups->get(), startup); });
   if (arguments.check) {
     log_info("the configuration, the data and the memory are in order");
     return;
@@ -107,6 +98,8 @@ void add_train_command(CLI::App& app) {
       "\n"
       "On several ranks:\n"
       "  mpirun -np 8 kintsugi train run.yaml --set layout.zero=2\n"
+      "  mpirun -np 8 kintsugi train run.yaml --set layout.tp=2 --set layout.pp=2\n"
+      "  mpirun -np 8 kintsugi train run.yaml --set layout=auto\n"
       "\n"
       "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C finish the step, save a checkpoint and end with exit\n"
       "code 0; the same command then continues the run.");

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/backend.h"
 #include "comm/communicator.h"
 
 namespace kintsugi {
@@ -14,10 +15,12 @@ struct Grid {
   int cp = 1;
   int dp = 1;
   int pp = 1;
-  int shard_group = 0;  // dp ranks that share one sharded copy; 0: all of them
+  int shard_group = 0;  // data ranks (cp x dp) that share one sharded copy; 0: all of them
+  int kv_copies = 1;    // neighbouring tp ranks that hold the same key and value heads
 
   int world() const { return tp * cp * dp * pp; }
-  int shard() const { return shard_group == 0 ? dp : shard_group; }
+  int data() const { return cp * dp; }  // ranks that hold the same part of the model
+  int shard() const { return shard_group == 0 ? data() : shard_group; }
   bool operator==(const Grid&) const = default;
 };
 
@@ -33,12 +36,12 @@ enum class GroupKind {
   World,
   Tp,
   Cp,
-  Dp,
   Pp,
-  Shard,    // a block of shard() neighbours of a dp group, which share one copy
-  Replica,  // the same place in every block of a dp group
-  Data,     // dp x cp: the ranks that hold the same part of the model
-  Model,    // tp x pp: the ranks that hold one whole model
+  Kv,       // tp neighbours that hold the same key and value heads
+  Tied,     // of a pp group, the first and the last rank; the others are alone
+  Shard,    // a block of shard() data neighbours, which share one copy
+  Replica,  // the same place in every block
+  Copy,     // tp x pp x shard: the ranks that hold one copy of the whole model together
 };
 const char* to_string(GroupKind kind);  // "tp", …: the names of the communicators
 
@@ -53,10 +56,23 @@ int group_leader(const Grid& grid, GroupKind kind, int rank);
 // The world's ranks of that group, rising.
 std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank);
 
+// The groups that one rank belongs to.
 struct Groups {
-  std::unique_ptr<Communicator> world, tp, cp, dp, pp, shard, replica, data, model;
+  Grid grid;
+  Place place;
+  // For host memory: numbers, texts, checkpoints.
+  std::unique_ptr<Communicator> world, host_tp;
+  // For device memory.
+  std::unique_ptr<Communicator> tp, cp, pp, kv, tied, shard, replica, copy;
+
+  int ranks() const { return grid.world(); }
+  bool is_first() const { return world->rank() == 0; }
 };
 // Every rank of the world calls it. UserError if the grid does not fit the world.
 Groups make_groups(World& world, const Grid& grid);
+// Of the rank at `place` in a job that only exists on paper: for a plan. Nothing can be sent.
+Groups planned_groups(const Grid& grid, const Place& place);
+// Of one rank, whose tensors are the backend's.
+Groups groups_of_one(Backend& backend);
 
 }  // namespace kintsugi

@@ -30,6 +30,7 @@ template <class F>
 void on_all_cores(std::int64_t n, const F& f) {
   const std::int64_t pieces =
       std::clamp<std::int64_t>(n / 65536, 1, std::max(1u, std::thread::hardware_concurrency()));
+  if (pieces == 1) return f(0, n);
   std::vector<std::thread> threads;
   for (std::int64_t p = 0; p < pieces; ++p)
     threads.emplace_back([&f, n, p, pieces] { f(n * p / pieces, n * (p + 1) / pieces); });
@@ -63,13 +64,13 @@ void check_tensor(const SafetensorsModel::Location& found, const Parameter& para
         "{} has no tensor {}{}: it is not a model of this configuration, or a part of it is "
         "missing",
         where, prefix, parameter.name);
-  bool same = found.entry->shape.size() == static_cast<std::size_t>(parameter.shape.rank());
-  for (int i = 0; same && i < parameter.shape.rank(); ++i)
-    same = found.entry->shape[static_cast<std::size_t>(i)] == parameter.shape[i];
+  bool same = found.entry->shape.size() == static_cast<std::size_t>(parameter.global.rank());
+  for (int i = 0; same && i < parameter.global.rank(); ++i)
+    same = found.entry->shape[static_cast<std::size_t>(i)] == parameter.global[i];
   if (!same)
     user_error("{} in {} has shape [{}], the configuration needs {}", parameter.name,
                found.file->path().string(), fmt::join(found.entry->shape, ", "),
-               to_string(parameter.shape));
+               to_string(parameter.global));
   const auto dtype = found.entry->dtype;
   if (!dtype || *dtype == DType::I64 || *dtype == DType::I32 || *dtype == DType::U8)
     user_error("{} in {} is stored as {}: only F64, F32, BF16 and F16 weights can be read",
@@ -121,11 +122,16 @@ void fill_from(const ParameterSource& source, Backend& backend, Tensor destinati
   for (const Parameter& parameter : set.parameters()) {
     const std::int64_t stop = std::min(end, parameter.offset + parameter.shape.elements());
     for (std::int64_t at = std::max(begin, parameter.offset); at < stop; at += kChunk) {
-      values.resize(static_cast<std::size_t>(std::min(kChunk, stop - at)));
-      source.read(parameter, at - parameter.offset, values);
-      upload_rounded(backend,
-                     destination.rows(at - begin, static_cast<std::int64_t>(values.size())), values,
-                     buffer);
+      const std::int64_t first = at - parameter.offset, count = std::min(kChunk, stop - at);
+      values.assign(static_cast<std::size_t>(count), 0.0);
+      for_each_run(parameter.cut, parameter.global, set.tp_rank(), first, first + count,
+                   [&](const CutRun& run) {
+                     source.read(parameter, run.there,
+                                 std::span(values).subspan(
+                                     static_cast<std::size_t>(run.here - first),
+                                     static_cast<std::size_t>(run.count)));
+                   });
+      upload_rounded(backend, destination.rows(at - begin, count), values, buffer);
     }
   }
 }

@@ -15,7 +15,7 @@ namespace kintsugi {
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
-  // Elements [first, first + values.size()) of a parameter.
+  // Elements [first, first + values.size()) of a whole parameter.
   virtual void read(const Parameter& parameter, std::int64_t first,
                     std::span<double> values) const = 0;
 };

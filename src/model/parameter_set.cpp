@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <unordered_set>
 
 #include "core/error.h"
 
@@ -28,7 +29,7 @@ Parameter table(std::string name, std::int64_t rows, std::int64_t columns, Param
           .shape = {rows, columns},
           .group = group,
           .init_std = init_std,
-          .tp_dimension = tp_dimension,
+          .cut = {.dimension = tp_dimension},
           .bucket = bucket,
           .decay = true};
 }
@@ -152,41 +153,59 @@ OuterNames outer_names(const ModelConfig& config) {
   return names;
 }
 
-ParameterSet::ParameterSet(const ModelConfig& config) {
+// Buckets in the order of their use; those that a slice does not have leave no gap.
+namespace {
+constexpr int kTableBucket = 0, kEmbeddingBucket = 1, kFirstBlockBucket = 2;
+}  // namespace
+
+ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, whole_model(config)) {}
+
+ParameterSet::ParameterSet(const ModelConfig& config, const ModelSlice& slice)
+    : tp_rank_(slice.tp_rank) {
   KINTSUGI_CHECK(
       config.layers > 0 && config.head_dim > 0 && config.kv_heads > 0 && config.ffn_size > 0,
       "a model configuration is completed before it is used");
+  add_outer(config, slice);
+  for (const int layer : slice.layers) add_block(config, layer);
+  cut(config, slice);
+  place(static_cast<int>(config.layers));
+}
+
+void ParameterSet::add_outer(const ModelConfig& config, const ModelSlice& slice) {
   const OuterNames names = outer_names(config);
   const std::int64_t hidden = config.hidden_size;
+  const int head_bucket = kFirstBlockBucket + static_cast<int>(config.layers);
   const auto norm = [&](const std::string& weight, const std::string& bias, int bucket) {
     if (!weight.empty()) add(vector(weight, hidden, ParameterGroup::Norm, InitKind::Ones, bucket));
     if (!bias.empty()) add(vector(bias, hidden, ParameterGroup::Norm, InitKind::Zeros, bucket));
   };
-
-  add(table(names.embedding, config.vocab_size, hidden, ParameterGroup::Embedding, config.init_std,
-            0, 0));
-  parameters_.back().overwritten = config.tied;  // by the head, before the embedding adds to it
-  if (!names.positions.empty())
-    add(table(names.positions, config.max_positions, hidden, ParameterGroup::Embedding,
-              config.init_std, -1, 0));
-  norm(names.embedding_norm_weight, names.embedding_norm_bias, 0);
-
-  const int layers = static_cast<int>(config.layers);
-  for (int layer = 0; layer < layers; ++layer) add_block(config, layer);
-
-  norm(names.final_norm_weight, names.final_norm_bias, layers + 1);
-  if (!names.head.empty()) {
-    add(table(names.head, config.vocab_size, hidden, ParameterGroup::Head, config.init_std, 0,
-              layers + 1));
-    parameters_.back().overwritten = true;
+  const bool shared = slice.shares_table(config);
+  if (slice.embedding || shared) {
+    add(table(names.embedding, config.vocab_size, hidden, ParameterGroup::Embedding,
+              config.init_std, 0, shared ? kTableBucket : kEmbeddingBucket));
+    Parameter& tokens = parameters_.back();
+    tokens.overwritten = config.tied && slice.head;  // by the head, before the embedding adds to it
+    if (shared) tokens.sum = GradientSum::Tied;
+    tokens.counted = slice.embedding;
   }
-  place();
+  if (slice.embedding) {
+    if (!names.positions.empty())
+      add(table(names.positions, config.max_positions, hidden, ParameterGroup::Embedding,
+                config.init_std, -1, kEmbeddingBucket));
+    norm(names.embedding_norm_weight, names.embedding_norm_bias, kEmbeddingBucket);
+  }
+  if (!slice.head) return;
+  norm(names.final_norm_weight, names.final_norm_bias, head_bucket);
+  if (names.head.empty()) return;
+  add(table(names.head, config.vocab_size, hidden, ParameterGroup::Head, config.init_std, 0,
+            head_bucket));
+  parameters_.back().overwritten = true;
 }
 
 void ParameterSet::add_block(const ModelConfig& config, int layer) {
   const FamilyTraits traits = config.traits();
   const BlockNames names = block_names(config, layer);
-  const int bucket = layer + 1;
+  const int bucket = kFirstBlockBucket + layer;
   // Every block adds two outputs to the residual stream: its variance stays the same for any depth
   // (GPT-2).
   const double residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.layers));
@@ -205,14 +224,13 @@ void ParameterSet::add_block(const ModelConfig& config, int layer) {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       add(matrix(weights[i], hidden, rows[i], traits.weights_in_out, Split::Outputs, group,
                  config.init_std, bucket));
-      parameters_.back().tp_parts = parts;
+      parameters_.back().cut.parts = parts;
       parameters_.back().packed = i > 0;
       parameters_.back().overwritten = true;
     }
     for (std::size_t i = 0; i < biases.size(); ++i) {
       add(vector(biases[i], rows[i], group, InitKind::Zeros, bucket));
-      parameters_.back().tp_dimension = 0;
-      parameters_.back().tp_parts = parts;
+      parameters_.back().cut = {.dimension = 0, .parts = parts};
       parameters_.back().packed = i > 0;
     }
   };
@@ -238,16 +256,50 @@ void ParameterSet::add_block(const ModelConfig& config, int layer) {
   residual(names.down_weight, names.down_bias, config.ffn_size, ParameterGroup::Mlp);
 }
 
-void ParameterSet::place() {
+// From the whole parameters to this rank's shares of them.
+void ParameterSet::cut(const ModelConfig& config, const ModelSlice& slice) {
+  const int copies = kv_copies(config, slice.tp);
+  std::unordered_set<std::string> of_kv, of_heads;  // k and v by themselves; norms of each head
+  for (const int layer : slice.layers) {
+    const BlockNames names = block_names(config, layer);
+    for (const auto* list : {&names.qkv_weight, &names.qkv_bias})
+      for (std::size_t i = 1; i < list->size(); ++i) of_kv.insert((*list)[i]);
+    of_heads.insert({names.q_norm_weight, names.k_norm_weight});
+  }
+  for (Parameter& parameter : parameters_) {
+    parameter.global = parameter.shape;
+    if (slice.tp == 1) continue;
+    parameter.cut.ranks = slice.tp;
+    if (copies > 1 && of_kv.contains(parameter.name)) {
+      parameter.cut.copies = copies;
+      parameter.sum = GradientSum::Kv;
+      parameter.counted = slice.tp_rank % copies == 0;
+    }
+    if (parameter.cut.dimension < 0) {
+      if (slice.sequence_parallel || of_heads.contains(parameter.name))
+        parameter.sum = GradientSum::Tp;
+      parameter.counted = parameter.counted && slice.tp_rank == 0;
+    }
+    parameter.shape = parameter.cut.local(parameter.global);
+  }
+}
+
+void ParameterSet::place(int layers) {
   const auto order = [](const Parameter& p) { return std::tuple(p.bucket, !p.decay); };
   std::stable_sort(parameters_.begin(), parameters_.end(),
                    [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });
+  const auto role = [&](int bucket) {
+    if (bucket == kTableBucket) return Bucket::Role::Table;
+    if (bucket == kEmbeddingBucket) return Bucket::Role::Embedding;
+    return bucket < kFirstBlockBucket + layers ? Bucket::Role::Block : Bucket::Role::Head;
+  };
   std::int64_t end = 0;
   for (std::size_t i = 0; i < parameters_.size();) {
-    Bucket bucket{.begin = end, .decay_end = end};
-    for (; i < parameters_.size() && parameters_[i].bucket == static_cast<int>(buckets_.size());
-         ++i) {
+    const int key = parameters_[i].bucket;
+    Bucket bucket{.role = role(key), .begin = end, .decay_end = end};
+    for (; i < parameters_.size() && parameters_[i].bucket == key; ++i) {
       Parameter& parameter = parameters_[i];
+      parameter.bucket = static_cast<int>(buckets_.size());
       parameter.offset = parameter.packed ? end : aligned(end);
       end = parameter.offset + parameter.shape.elements();
       if (parameter.decay) bucket.decay_end = aligned(end);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/slice.h"
 #include "tensor/arena.h"
 
 namespace kintsugi {
@@ -17,53 +18,74 @@ std::string_view to_string(ParameterGroup group);
 
 enum class InitKind : std::uint8_t { Normal, Ones, Zeros };
 
+// Which ranks have a share of the same gradient, beside those that train on other data.
+enum class GradientSum : std::uint8_t {
+  None,
+  Tp,    // each tp rank saw other rows, or other heads
+  Kv,    // the tp ranks that hold the same key and value heads
+  Tied,  // the first stage has it as embedding, the last as head
+};
+
 struct Parameter {
   std::string name;  // the public (Hugging Face) name
-  Shape shape;       // global, as the public file has it
+  Shape shape;       // what is held here
+  Shape global = {};  // as the public file has it
   ParameterGroup group;
   InitKind init = InitKind::Normal;
   double init_std = 0.0;
-  int tp_dimension = -1;     // the dimension tensor parallelism splits; -1: replicated
-  int tp_parts = 1;          // independent blocks along that dimension (GPT-2's c_attn: q, k, v)
-  int bucket = 0;            // 0 embedding, 1 … layers blocks, layers + 1 final norm and head
+  TensorCut cut = {};
+  int bucket = 0;
   bool decay = false;        // weight decay: matrices only
   bool overwritten = false;  // its gradient is one product: a step's first micro-batch writes it
   // Follows its predecessor in memory without a gap: the two are read as one matrix.
   bool packed = false;
+  GradientSum sum = GradientSum::None;
+  bool counted = true;      // stands for its copies on other ranks: in norms, in files
   std::int64_t offset = 0;  // first element in the flat buffers
 };
 
 // A contiguous range of the flat buffers that is reduced, gathered and stepped as one: decayed part
 // first.
 struct Bucket {
+  enum class Role : std::uint8_t { Table, Embedding, Block, Head };
+  Role role = Role::Block;  // Table: an embedding that another rank has as its head, or the reverse
   std::int64_t begin = 0;
   std::int64_t decay_end = 0;  // [begin, decay_end) decays, [decay_end, end) does not
   std::int64_t end = 0;
 };
 
-// Every parameter of a model, in memory order. Checkpoints, sharding, export, counting and the
-// planner read this; none has a list of its own.
+// Every parameter of a model, or of one rank's slice of it, in memory order. Checkpoints, sharding,
+// export, counting and the planner read this; none has a list of its own.
 class ParameterSet {
  public:
   explicit ParameterSet(const ModelConfig& config);
+  ParameterSet(const ModelConfig& config, const ModelSlice& slice);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   int index(std::string_view name) const;  // throws Failure when there is none
   const Parameter& operator[](int index) const { return parameters_[index]; }
-  std::int64_t elements() const;  // true parameters
+  // Of dimension 0, where it is cut as one part.
+  RowRange rows(int index) const {
+    return rows_of(parameters_[index].cut, parameters_[index].global, tp_rank_);
+  }
+  int tp_rank() const { return tp_rank_; }
+  std::int64_t elements() const;  // true parameters of the slice
   std::int64_t buffer_elements() const {
     return buckets_.back().end;
   }  // with padding between tensors
 
  private:
   void add(Parameter parameter) { parameters_.push_back(std::move(parameter)); }
+  void add_outer(const ModelConfig& config, const ModelSlice& slice);
   void add_block(const ModelConfig& config, int layer);
-  void place();
+  void cut(const ModelConfig& config, const ModelSlice& slice);
+  void place(int layers);
 
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   std::unordered_map<std::string, int> by_name_;
+  int tp_rank_ = 0;
 };
 
 // Public names of the roles that layers ask for, e.g. {"q", "k", "v"} of layer 3; empty where the

@@ -2,126 +2,264 @@
 
 #include <algorithm>
 
+#include "model/context_cut.h"
+
 namespace kintsugi {
+namespace {
 
-Stage::Stage(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
-             const StageOptions& options, BucketHooks* hooks)
-    : backend_(&backend), hooks_(hooks), config_(config), options_(options) {
+PassSize largest_pass(const StageOptions& options, const ModelGroups& groups) {
+  const ContextCut cut{groups.context->size(), groups.context->rank(), options.length};
+  return {options.sequences, cut.local_length(),
+          groups.sequence_parallel ? groups.tensor->size() : 1};
+}
+
+}  // namespace
+
+// ---- what the stages of a rank share
+
+StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore& store,
+                           const ModelConfig& config, const ModelGroups& groups,
+                           const StageOptions& options)
+    : config_(config),
+      options_(options),
+      size_(largest_pass(options, groups)),
+      context_{.backend = &backend,
+               .store = &store,
+               .local = local_config(config, groups.tensor->size()),
+               .tensor = TensorGroup(*groups.tensor, groups.sequence_parallel),
+               .tables = {}} {
   const DType dtype = store.dtype();
-  const std::int64_t tokens = options.sequences * options.length;
-  tables_ = allocate_position_tables(arena, config, dtype,
-                                     std::max(options.max_positions, options.length));
-  embedding_.emplace(backend, arena, store, config, tokens);
-
-  const BlockStash shared = allocate_shared_stash(arena, config, dtype, options.sequences,
-                                                  options.length, options.recompute);
-  for (int layer = 0; layer < config.layers; ++layer) {
-    blocks_.emplace_back(backend, store, config, layer, tables_);
-    if (options.training || layer == 0)
-      stashes_.push_back(allocate_stash(arena, config, dtype, options.sequences, options.length,
-                                        options.recompute, shared));
+  const ModelConfig& local = context_.local;
+  context_.tables = allocate_position_tables(arena, local, dtype,
+                                             std::max(options.max_positions, options.length));
+  if (groups.context->size() > 1) {
+    ring_.emplace(backend, arena, *groups.context,
+                  RingAttentionSizes{.sequences = size_.sequences,
+                                      .length = size_.length,
+                                      .heads = local.heads,
+                                      .kv_heads = local.kv_heads,
+                                      .head_dim = local.head_dim},
+                  dtype, options.training, context_.tables.slopes);
+    context_.ring = &*ring_;
   }
-  workspace_ = allocate_workspace(arena, config, dtype, tokens, options.training);
-  output_ = arena.allocate(Region::Activations, "last block's output", dtype,
-                           {tokens, config.hidden_size});
-  if (options.training)
-    gradient_ = arena.allocate(Region::Workspace, "gradient of the residual stream", dtype,
-                               {tokens, config.hidden_size});
-  losses_ = arena.allocate(Region::Activations, "losses", accumulator_of(dtype), {tokens});
-  const std::int64_t chunk =
-      options.classifier_chunk > 0
-          ? options.classifier_chunk
-          : Head::default_chunk(backend.classifier_elements(), config.vocab_size, tokens);
-  head_.emplace(backend, arena, store, config, tokens, chunk, options.training);
+  shared_ = allocate_shared_stash(arena, local, dtype, size_, options.recompute);
+  workspace_ = allocate_workspace(arena, local, dtype, size_, options.training);
+  losses_ = arena.allocate(Region::Activations, "losses", accumulator_of(dtype), {size_.tokens()});
 }
 
-void Stage::prepare() { fill_position_tables(*backend_, tables_, config_); }
-
-BlockStash Stage::stash(std::size_t layer, const MicroBatch& batch) const {
-  return resize_stash(stashes_[options_.training ? layer : 0], config_, batch.sequences,
-                      batch.length);
+void StageScratch::prepare() {
+  fill_position_tables(*context_.backend, context_.tables, config_,
+                       context_.tensor.rank() * context_.local.heads);
+  if (ring_) ring_->prepare();
 }
 
-Tensor Stage::forward_blocks(const MicroBatch& batch, std::vector<KvCache>* caches) {
-  const BlockWorkspace workspace = resize_workspace(workspace_, batch.tokens());
-  const Tensor output = output_.rows(0, batch.tokens());
-  told([](BucketHooks& hooks) { hooks.need_weights(0, Pass::Forward); });
-  embedding_->forward(stash(0, batch).input, batch);
-  if (!config_.tied) told([](BucketHooks& hooks) { hooks.done_with_weights(0); });
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
-    const BlockStash current = stash(layer, batch);
-    const bool last = layer + 1 == blocks_.size();
-    const int bucket = static_cast<int>(layer) + 1;
-    told([&](BucketHooks& hooks) { hooks.need_weights(bucket, Pass::Forward); });
+// ---- a stage
+
+Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
+             const StageSlots& slots, BucketHooks* hooks)
+    : scratch_(&scratch), part_(part), hooks_(hooks) {
+  const BlockContext& context = scratch.context();
+  Backend& backend = *context.backend;
+  const ParameterStore& store = *context.store;
+  const StageOptions& options = scratch.options();
+  const DType dtype = store.dtype();
+  if (part.embedding) embedding_.emplace(backend, store, scratch.config(), context.tensor);
+  for (int layer = part.first_layer; layer < part.last_layer; ++layer)
+    blocks_.emplace_back(context, layer);
+  for (int i = 0; i < slots.inputs; ++i)
+    inputs_.push_back(arena.allocate(Region::Activations, "block inputs", dtype,
+                                     {scratch.size().rows(), context.local.hidden_size}));
+  slots_.resize(static_cast<std::size_t>(slots.stashes));
+  for (Slot& slot : slots_) {
+    if (embedding_) slot.embedding = embedding_->allocate_stash(arena, scratch.size());
+    // Without a backward one stash does for all blocks.
+    for (int block = 0; block < (options.training ? layers() : 1); ++block)
+      slot.blocks.push_back(allocate_stash(
+          arena, context.local, dtype, scratch.size(),
+          options.training ? scratch.recompute_of(part.first_layer + block) : Recompute::None,
+          scratch.shared(), block > 0));
+  }
+  kept_.resize(static_cast<std::size_t>(slots.weights));
+  for (auto& blocks : kept_)
+    for (int block = 0; block < layers(); ++block)
+      blocks.push_back(
+          allocate_kept(arena, context.local, dtype, scratch.size(), scratch.workspace()));
+  if (part.head) {
+    const std::int64_t tokens = scratch.size().tokens();
+    const std::int64_t columns = (scratch.config().vocab_size + context.tensor.size() - 1) /
+                                 context.tensor.size();
+    const std::int64_t chunk =
+        options.classifier_chunk > 0
+            ? options.classifier_chunk
+            : Head::default_chunk(backend.classifier_elements(), columns, tokens);
+    head_.emplace(backend, arena, store, scratch.config(), context.tensor, scratch.size(), chunk);
+  }
+  find_buckets(store.set());
+}
+
+void Stage::find_buckets(const ParameterSet& set) {
+  const auto add = [&](std::vector<int>& buckets, const std::string& name) {
+    if (name.empty()) return;
+    const int bucket = set[set.index(name)].bucket;
+    if (std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())
+      buckets.push_back(bucket);
+  };
+  const OuterNames names = outer_names(scratch_->config());
+  if (part_.embedding)
+    for (const auto& name : {names.embedding, names.positions, names.embedding_norm_weight})
+      add(embedding_buckets_, name);
+  if (part_.head) {
+    add(head_buckets_, names.final_norm_weight);
+    if (!tied_here()) add(head_buckets_, names.head.empty() ? names.embedding : names.head);
+  }
+  for (int layer = part_.first_layer; layer < part_.last_layer; ++layer)
+    block_buckets_.push_back(
+        set[set.index(block_names(scratch_->config(), layer).norm1_weight)].bucket);
+}
+
+Tensor Stage::input(const MicroBatch& batch, int number) const {
+  return inputs_[static_cast<std::size_t>(number) % inputs_.size()].rows(
+      0, scratch_->size(batch).rows());
+}
+
+BlockStash Stage::stash(const MicroBatch& batch, int number, int block) {
+  const auto& blocks = slot(number).blocks;
+  const bool one = blocks.size() == 1;
+  BlockStash stash = resize_stash(blocks[static_cast<std::size_t>(one ? 0 : block)],
+                                  scratch_->context().local, scratch_->size(batch));
+  if (one || block == 0) stash.input = input(batch, number);
+  return stash;
+}
+
+BlockWorkspace Stage::kept(const MicroBatch& batch, int number, int block) const {
+  const auto& blocks = kept_[static_cast<std::size_t>(number) % kept_.size()];
+  return resize_workspace(blocks[static_cast<std::size_t>(block)], scratch_->size(batch));
+}
+
+void Stage::forward(const MicroBatch& batch, int number, Tensor output,
+                    std::vector<KvCache>* caches) {
+  const BlockWorkspace workspace = resize_workspace(scratch_->workspace(), scratch_->size(batch));
+  if (embedding_) {
+    told([&](BucketHooks& hooks) {
+      for (const int bucket : embedding_buckets_)
+        hooks.need_weights(bucket, block_buckets_.front());
+    });
+    embedding_->forward(input(batch, number), batch, slot(number).embedding, workspace);
+    // Where the head is the same matrix, it stays.
+    if (!tied_here())
+      told([&](BucketHooks& hooks) {
+        for (const int bucket : embedding_buckets_) hooks.done_with_weights(bucket);
+      });
+  }
+  for (int block = 0; block < layers(); ++block) {
+    const auto b = static_cast<std::size_t>(block);
+    const bool last = block + 1 == layers();
+    told([&](BucketHooks& hooks) {
+      const int next = !last ? block_buckets_[b + 1] : head_ ? head_buckets_.front() : -1;
+      hooks.need_weights(block_buckets_[b], next);
+    });
     // A block writes straight into the next one's input. With one stash for all, that is its own
     // input, which it has finished reading by then.
-    blocks_[layer].forward(last ? output : stash(layer + 1, batch).input, current, workspace, batch,
-                           caches == nullptr ? nullptr : &(*caches)[layer]);
-    told([&](BucketHooks& hooks) { hooks.done_with_weights(bucket); });
+    blocks_[b].forward(last ? output : stash(batch, number, block + 1).input,
+                       stash(batch, number, block), workspace, batch,
+                       caches == nullptr ? nullptr : &(*caches)[b]);
+    told([&](BucketHooks& hooks) { hooks.done_with_weights(block_buckets_[b]); });
   }
-  return output;
 }
 
-template <class F>
-void Stage::with_head(const F& run) {
-  told([&](BucketHooks& hooks) { hooks.need_weights(head_bucket(), Pass::Forward); });
-  run();
-  told([&](BucketHooks& hooks) { hooks.done_with_weights(head_bucket()); });
-}
-
-void Stage::forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum) {
-  const Tensor gradient = gradient_.rows(0, batch.tokens()),
-               losses = losses_.rows(0, batch.tokens());
-  const Tensor output = forward_blocks(batch, nullptr);
-  with_head([&] {
-    told([&](BucketHooks& hooks) {
-      if (config_.tied) hooks.need_gradients(0);
-      hooks.need_gradients(head_bucket());
-    });
-    head_->forward(losses, gradient, output, batch, gradient_scale);
-    told([&](BucketHooks& hooks) { hooks.done_with_gradients(head_bucket()); });
+void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
+                 Tensor loss_sum) {
+  const Tensor losses = scratch_->losses(batch.tokens());
+  const bool training = gradient_scale != 0;
+  told([&](BucketHooks& hooks) {
+    for (const int bucket : head_buckets_) hooks.need_weights(bucket, -1);
+    if (training && tied_here())
+      for (const int bucket : embedding_buckets_) hooks.need_gradients(bucket, batch.first);
+    if (training)
+      for (const int bucket : head_buckets_) hooks.need_gradients(bucket, batch.first);
   });
-  backend_->sum(loss_sum, losses);
-  const BlockWorkspace workspace = resize_workspace(workspace_, batch.tokens());
-  for (std::size_t layer = blocks_.size(); layer-- > 0;) {
-    const int bucket = static_cast<int>(layer) + 1;
+  head_->forward(losses, gradient, output, batch, gradient_scale,
+                 resize_workspace(scratch_->workspace(), scratch_->size(batch)));
+  told([&](BucketHooks& hooks) {
+    for (const int bucket : head_buckets_) {
+      if (training) hooks.done_with_gradients(bucket, batch.first, batch.last);
+      hooks.done_with_weights(bucket);
+    }
+    if (!training && tied_here())
+      for (const int bucket : embedding_buckets_) hooks.done_with_weights(bucket);
+  });
+  scratch_->context().backend->sum(loss_sum, losses);
+}
+
+void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {
+  const BlockWorkspace workspace = resize_workspace(scratch_->workspace(), scratch_->size(batch));
+  for (int block = layers() - 1; block >= 0; --block) {
+    const auto b = static_cast<std::size_t>(block);
+    const int bucket = block_buckets_[b];
     told([&](BucketHooks& hooks) {
-      hooks.need_weights(bucket, Pass::Backward);
-      hooks.need_gradients(bucket);
+      hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
+      hooks.need_gradients(bucket, batch.first);
     });
-    blocks_[layer].backward(gradient, stash(layer, batch), workspace, batch, options_.recompute);
+    blocks_[b].backward(gradient, stash(batch, number, block), workspace, batch,
+                        scratch_->recompute_of(part_.first_layer + block));
     told([&](BucketHooks& hooks) {
-      hooks.done_with_gradients(bucket);
+      hooks.done_with_gradients(bucket, batch.first, batch.last);
       hooks.done_with_weights(bucket);
     });
   }
-  // On the way back an embedding reads no weights but those of its norm.
-  const bool gone = !config_.tied, needed = config_.traits().embedding_norm;
+  backward_embedding(batch, number, gradient);
+}
+
+void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient) {
+  for (int block = layers() - 1; block >= 0; --block) {
+    const auto b = static_cast<std::size_t>(block);
+    const int bucket = block_buckets_[b];
+    told([&](BucketHooks& hooks) {
+      hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
+      hooks.need_gradients(bucket, batch.first);
+    });
+    blocks_[b].backward_input(gradient, stash(batch, number, block), kept(batch, number, block),
+                              batch, scratch_->recompute_of(part_.first_layer + block));
+    told([&](BucketHooks& hooks) { hooks.done_with_weights(bucket); });
+  }
+  backward_embedding(batch, number, gradient);
+}
+
+void Stage::backward_weight(const MicroBatch& batch, int number) {
+  for (int block = layers() - 1; block >= 0; --block) {
+    const auto b = static_cast<std::size_t>(block);
+    const int bucket = block_buckets_[b];
+    const Recompute recompute = scratch_->recompute_of(part_.first_layer + block);
+    const bool rebuilds = recompute != Recompute::None;  // with the weights, once more
+    if (rebuilds) told([&](BucketHooks& hooks) { hooks.need_weights(bucket, -1); });
+    blocks_[b].backward_weight(stash(batch, number, block), kept(batch, number, block), batch,
+                               recompute);
+    told([&](BucketHooks& hooks) {
+      hooks.done_with_gradients(bucket, batch.first, batch.last);
+      if (rebuilds) hooks.done_with_weights(bucket);
+    });
+  }
+}
+
+// On the way back an embedding reads no weights but those of its norm.
+void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradient) {
+  if (!embedding_) return;
+  const bool needed = scratch_->config().traits().embedding_norm;
   told([&](BucketHooks& hooks) {
-    if (gone && needed) hooks.need_weights(0, Pass::Backward);
-    if (gone) hooks.need_gradients(0);
+    if (tied_here()) return;  // they are all here since the head
+    for (const int bucket : embedding_buckets_) {
+      if (needed) hooks.need_weights(bucket, -1);
+      hooks.need_gradients(bucket, batch.first);
+    }
   });
-  embedding_->backward(gradient, batch);
+  embedding_->backward(gradient, batch, slot(number).embedding,
+                       resize_workspace(scratch_->workspace(), scratch_->size(batch)));
   told([&](BucketHooks& hooks) {
-    hooks.done_with_gradients(0);
-    if (!gone || needed) hooks.done_with_weights(0);
+    for (const int bucket : embedding_buckets_) {
+      hooks.done_with_gradients(bucket, batch.first, batch.last);
+      if (tied_here() || needed) hooks.done_with_weights(bucket);
+    }
   });
-}
-
-void Stage::evaluate(const MicroBatch& batch, Tensor loss_sum) {
-  const Tensor losses = losses_.rows(0, batch.tokens());
-  const Tensor output = forward_blocks(batch, nullptr);
-  with_head([&] { head_->forward(losses, {}, output, batch, 0.0); });
-  if (config_.tied) told([](BucketHooks& hooks) { hooks.done_with_weights(0); });
-  backend_->sum(loss_sum, losses);
-}
-
-Tensor Stage::next_logits(const MicroBatch& batch, std::vector<KvCache>& caches) {
-  return head_->logits(forward_blocks(batch, &caches).rows(batch.tokens() - 1, 1));
-}
-
-Tensor Stage::all_logits(const MicroBatch& batch) {
-  return head_->logits(forward_blocks(batch, nullptr));
 }
 
 }  // namespace kintsugi

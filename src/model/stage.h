@@ -11,69 +11,131 @@
 
 namespace kintsugi {
 
-// How large a stage's passes get and what they keep.
+// The ranks that compute one micro-batch together.
+struct ModelGroups {
+  Communicator* tensor = nullptr;
+  Communicator* context = nullptr;  // each has a part of every sequence
+  bool sequence_parallel = false;
+};
+
+// How large a rank's passes get and what they keep.
 struct StageOptions {
   std::int64_t sequences = 1;      // per micro-batch
-  std::int64_t length = 0;         // tokens per sequence
+  std::int64_t length = 0;         // tokens of a whole sequence
   std::int64_t max_positions = 0;  // rotation table's length; 0: `length`
   Recompute recompute = Recompute::None;
+  int recompute_every = 1;            // of layers 0, n, 2 n, …; the others keep everything
   bool training = true;               // false: no gradients, one stash for all blocks
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen from the vocabulary
 };
 
-// The run of layers one pipeline rank owns; today the whole model. Memory is taken from the arena
-// when it is built.
+// What all stages of a rank share: tables, groups, and the memory of whichever runs.
+class StageScratch {
+ public:
+  StageScratch(Backend& backend, Arena& arena, const ParameterStore& store,
+               const ModelConfig& config, const ModelGroups& groups, const StageOptions& options);
+  StageScratch(const StageScratch&) = delete;
+  StageScratch& operator=(const StageScratch&) = delete;
+
+  // Writes constant tables to the device. Apart from construction, so that a scratch can be built
+  // for its memory plan alone.
+  void prepare();
+
+  const ModelConfig& config() const { return config_; }  // of the whole model
+  const StageOptions& options() const { return options_; }
+  const PassSize& size() const { return size_; }  // of the largest pass
+  PassSize size(const MicroBatch& batch) const {
+    return {batch.sequences, batch.length, size_.row_parts};
+  }
+  const BlockContext& context() const { return context_; }
+  const BlockStash& shared() const { return shared_; }
+  const BlockWorkspace& workspace() const { return workspace_; }
+  Recompute recompute_of(int layer) const {
+    return layer % options_.recompute_every == 0 ? options_.recompute : Recompute::None;
+  }
+  Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
+
+ private:
+  ModelConfig config_;
+  StageOptions options_;
+  PassSize size_;
+  std::optional<RingAttention> ring_;
+  BlockContext context_;
+  BlockStash shared_;
+  BlockWorkspace workspace_;
+  Tensor losses_;  // (tokens)
+};
+
+// Which layers a stage has.
+struct StagePart {
+  int first_layer = 0, last_layer = 0;  // [first, last)
+  bool embedding = true, head = true;
+  bool operator==(const StagePart&) const = default;
+};
+
+// How many micro-batches a stage has in its memory at a time.
+struct StageSlots {
+  int inputs = 1;    // received or made, until their backward is over
+  int stashes = 1;   // between forward and backward
+  int weights = 0;   // between the halves of a backward; 0: it is never halved
+};
+
+// A run of layers. Micro-batches are numbered within a step; the n-th takes the place of the one
+// `slots` before it. Memory is taken from the arena when it is built.
 class Stage {
  public:
   // `hooks`, if any, are told which buckets are in use; without, all are always there.
-  Stage(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
-        const StageOptions& options, BucketHooks* hooks = nullptr);
+  Stage(const StageScratch& scratch, Arena& arena, const StagePart& part, const StageSlots& slots,
+        BucketHooks* hooks);
 
-  // Writes constant tables to the device. Apart from construction, so that a stage can be built for
-  // its memory plan alone.
-  void prepare();
+  const StagePart& part() const { return part_; }
+  // Where a micro-batch's residual stream comes in, (rows, hidden), unless it is made from tokens.
+  Tensor input(const MicroBatch& batch, int number) const;
 
-  // Adds to the gradients (batch.first: writes, where they are products) those of gradient_scale *
-  // sum of losses; the sum of losses is added to
-  // loss_sum (1).
-  void forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum);
-  // Losses per token only.
-  void evaluate(const MicroBatch& batch, Tensor loss_sum);
-  Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
+  // From tokens, or input(), to the last block's output.
+  void forward(const MicroBatch& batch, int number, Tensor output,
+               std::vector<KvCache>* caches = nullptr);
+  // From that to the losses, whose sum is added to loss_sum (1). With a gradient_scale other than
+  // 0: `gradient` (rows, hidden) becomes that of gradient_scale * loss, and the head's parameters
+  // get theirs.
+  void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
+            Tensor loss_sum);
+  // `gradient` is of the output on entry and of the input on return.
+  void backward(const MicroBatch& batch, int number, Tensor gradient);
+  // The same in two halves.
+  void backward_input(const MicroBatch& batch, int number, Tensor gradient);
+  void backward_weight(const MicroBatch& batch, int number);
 
-  // Logits (1, vocabulary) of the last token of one sequence, continuing the caches (one per
-  // block).
-  Tensor next_logits(const MicroBatch& batch, std::vector<KvCache>& caches);
-  // Logits of every token, at most one classifier chunk of them: for tests against other programs.
-  Tensor all_logits(const MicroBatch& batch);
+  const Head& head() const { return *head_; }
 
  private:
-  // From token ids to the last block's output. The embedding's bucket stays if it is tied to the
-  // head.
-  Tensor forward_blocks(const MicroBatch& batch, std::vector<KvCache>* caches);
-  int head_bucket() const { return static_cast<int>(config_.layers) + 1; }
-  // The head's weights while something runs.
-  template <class F>
-  void with_head(const F& run);
+  struct Slot {
+    std::vector<BlockStash> blocks;
+    EmbeddingStash embedding;
+  };
+  void find_buckets(const ParameterSet& set);
+  int layers() const { return part_.last_layer - part_.first_layer; }
+  bool tied_here() const { return scratch_->config().tied && part_.embedding && part_.head; }
+  Slot& slot(int number) { return slots_[static_cast<std::size_t>(number) % slots_.size()]; }
+  BlockStash stash(const MicroBatch& batch, int number, int block);
+  BlockWorkspace kept(const MicroBatch& batch, int number, int block) const;
+  void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>
   void told(const F& tell) const {
     if (hooks_ != nullptr) tell(*hooks_);
   }
-  BlockStash stash(std::size_t layer, const MicroBatch& batch) const;
 
-  Backend* backend_;
+  const StageScratch* scratch_;
+  StagePart part_;
   BucketHooks* hooks_;
-  ModelConfig config_;
-  StageOptions options_;
-  PositionTables tables_;
   std::optional<Embedding> embedding_;
   std::vector<Block> blocks_;
   std::optional<Head> head_;
-  std::vector<BlockStash> stashes_;  // one per block; one in all without training
-  BlockWorkspace workspace_;
-  Tensor output_;    // (tokens, hidden): what the last block returns
-  Tensor gradient_;  // (tokens, hidden): of the residual stream, on its way down
-  Tensor losses_;    // (tokens)
+  std::vector<Tensor> inputs_;  // (rows, hidden)
+  std::vector<Slot> slots_;
+  std::vector<std::vector<BlockWorkspace>> kept_;       // by micro-batch, by block
+  std::vector<int> embedding_buckets_, head_buckets_;   // whose weights these read
+  std::vector<int> block_buckets_;
 };
 
 }  // namespace kintsugi

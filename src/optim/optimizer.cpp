@@ -21,7 +21,7 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
   moment2_ = arena.allocate(Region::Optimizer, "second moments", moments, {n});
   squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
-  gradient_pieces_ = sharding.owned_gradient_pieces();
+  gradient_pieces_ = sharding.counted_gradient_pieces();
 }
 
 Tensor Optimizer::owned(const Tensor& flat, int bucket) const {
@@ -53,11 +53,10 @@ void Optimizer::update(int bucket, std::int64_t begin, std::int64_t end,
 }
 
 void Optimizer::step(std::int64_t step, double lr, double unscale) {
-  sharding_->finish_gradients();
   backend_->fill(squared_norm_, 0.0);
   for (const Tensor& piece : gradient_pieces_) backend_->squared_norm(squared_norm_, piece);
-  Communicator& shard = *sharding_->groups().shard;
-  if (shard.size() > 1) shard.wait(shard.all_reduce(squared_norm_));
+  Communicator& copy = *sharding_->groups().copy;
+  if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));
   backend_->clip_scale(scale_, squared_norm_, settings_.clip, unscale);
   AdamWOptions options{.lr = lr,
                        .beta1 = settings_.beta1,

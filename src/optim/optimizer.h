@@ -27,7 +27,8 @@ class Optimizer {
   Optimizer(Backend& backend, Arena& arena, Sharding& sharding, const AdamWSettings& settings);
 
   void zero_state();  // master copy and moments
-  // Clips and applies the gradients, which were scaled by 1 / unscale, and lets the others know.
+  // Clips and applies the finished gradients, which were scaled by 1 / unscale, and lets the others
+  // know.
   // `step` counts from 1. If the gradient norm is not finite, nothing changes.
   void step(std::int64_t step, double lr, double unscale);
   // The squared norm of the gradients before `unscale`: (1), on the device.
@@ -50,7 +51,7 @@ class Optimizer {
   std::vector<std::int64_t> offsets_;  // of each bucket in the buffers
   Tensor master_;                      // what is owned, accumulator precision; empty: the weights
   Tensor moment1_, moment2_;           // accumulator precision or bf16
-  std::vector<Tensor> gradient_pieces_;
+  std::vector<Tensor> gradient_pieces_;  // that count in the norm
   Tensor squared_norm_, scale_;  // (1)
 };
 

@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/error.h"
+#include "model/slice.h"
+#include "parallel/layer_split.h"
 
 namespace kintsugi {
 namespace {
@@ -47,6 +52,62 @@ void check_batch(const LayoutRequest& r, std::int64_t dp) {
         r.micro, r.batch, dp, each, nearest_divisors(each, std::min(r.micro, each)));
 }
 
+// Of what tp ranks share: heads, MLP columns and vocabulary.
+void check_tensor(const LayoutRequest& r) {
+  const ModelConfig& m = r.model;
+  if (r.tp == 1) {
+    if (r.sequence_parallel)
+      user_error(
+          "layout.sequence_parallel shares rows among tp ranks, and layout.tp is 1: raise tp or "
+          "remove it");
+    return;
+  }
+  if (m.heads % r.tp != 0 || m.ffn_size % r.tp != 0)
+    user_error("layout.tp is {}, which must divide the model's {} heads and {} MLP columns: use {}",
+               r.tp, m.heads, m.ffn_size,
+               nearest_divisors(std::gcd(m.heads, m.ffn_size), std::min(r.tp, m.heads)));
+  if (m.kv_heads % r.tp != 0 && r.tp % m.kv_heads != 0)
+    user_error("layout.tp is {}, and the model has {} key-value heads: one must divide the other",
+               r.tp, m.kv_heads);
+  const std::int64_t share = (m.vocab_size + r.tp - 1) / r.tp;
+  if ((r.tp - 1) * share >= m.vocab_size)
+    user_error("layout.tp is {}, too many for a vocabulary of {}: the last rank would have none",
+               r.tp, m.vocab_size);
+  if (r.sequence_parallel && r.length / r.cp % r.tp != 0)
+    user_error(
+        "data.sequence_length {}{} is not a multiple of layout.tp {}, which sequence_parallel "
+        "needs: change one of them",
+        r.length, r.cp > 1 ? fmt::format(" / cp {}", r.cp) : "", r.tp);
+}
+
+void check_context(const LayoutRequest& r) {
+  if (r.cp > 1 && r.length % (2 * r.cp) != 0)
+    user_error(
+        "data.sequence_length is {}, but layout.cp {} cuts it into {} equal chunks: use {} or {}",
+        r.length, r.cp, 2 * r.cp, r.length / (2 * r.cp) * 2 * r.cp,
+        (r.length / (2 * r.cp) + 1) * 2 * r.cp);
+}
+
+void check_pipeline(const LayoutRequest& r, std::int64_t dp) {
+  if (r.pp == 1) {
+    if (r.chunks > 1)
+      user_error("layout.chunks is {}, but layout.pp is 1: there is no pipeline to interleave",
+                 r.chunks);
+    return;
+  }
+  const std::int64_t passes = r.batch / dp / r.micro;
+  // The rules of the schedule itself, in its own words.
+  try {
+    make_pipeline_schedule({.kind = r.schedule,
+                            .stages = static_cast<int>(r.pp),
+                            .micro_batches = static_cast<int>(passes),
+                            .chunks = static_cast<int>(r.chunks)});
+  } catch (const UserError& error) {
+    user_error("layout.schedule {}: {}", to_string(r.schedule), error.what());
+  }
+  checked_split(r.model, static_cast<int>(r.pp * r.chunks), r.split);
+}
+
 }  // namespace
 
 Grid fit_layout(const LayoutRequest& r, int ranks) {
@@ -54,28 +115,70 @@ Grid fit_layout(const LayoutRequest& r, int ranks) {
   if (ranks % model != 0)
     user_error("layout.tp × cp × pp is {} × {} × {} = {}, which does not divide {} ranks: use {}",
                r.tp, r.cp, r.pp, model, ranks, nearest_divisors(ranks, model));
-  const std::int64_t dp = ranks / model;
+  const std::int64_t dp = ranks / model, data = dp * r.cp;
   if (r.dp && *r.dp != dp)
     user_error(
         "layout.dp is {}, but {} ranks were started, which makes {}: set it to {} or auto, "
         "or start {} ranks",
         *r.dp, ranks, dp, dp, *r.dp * model);
   check_batch(r, dp);
+  check_context(r);
+  check_tensor(r);
+  check_pipeline(r, dp);
   std::int64_t shard = r.shard_group;
   if (shard > 0 && r.zero == 0)
     user_error(
         "layout.shard_group is {}, but layout.zero 0 shards nothing: set zero to 1, 2 or 3, "
         "or remove it",
         shard);
-  if (shard > 0 && dp % shard != 0)
-    user_error("layout.shard_group is {}, which does not divide {} data ranks: use {}", shard, dp,
-               nearest_divisors(dp, std::min(shard, dp)));
+  if (shard > 0 && data % shard != 0)
+    user_error("layout.shard_group is {}, which does not divide {} data ranks{}: use {}", shard,
+               data, r.cp > 1 ? " (cp × dp)" : "",
+               nearest_divisors(data, std::min(shard, data)));
   if (r.zero == 0) shard = 1;  // every rank holds everything
   return {.tp = static_cast<int>(r.tp),
           .cp = static_cast<int>(r.cp),
           .dp = static_cast<int>(dp),
           .pp = static_cast<int>(r.pp),
-          .shard_group = static_cast<int>(shard)};
+          .shard_group = static_cast<int>(shard),
+          .kv_copies = kv_copies(r.model, static_cast<int>(r.tp))};
+}
+
+LayoutRequest choose_layout(LayoutRequest request, int ranks, int node,
+                            const std::function<bool(const LayoutRequest&, const Grid&)>& fits) {
+  std::string why;  // the first thing that was wrong with a layout that is none
+  std::vector<LayoutRequest> tries;
+  for (const std::int64_t tp : divisors(node))
+    for (const std::int64_t pp : divisors(ranks))
+      for (const int zero : {0, 1}) {
+        LayoutRequest one = request;
+        one.tp = tp;
+        one.pp = pp;
+        one.zero = zero;
+        one.sequence_parallel = tp > 1 && request.length / request.cp % tp == 0;
+        tries.push_back(one);
+      }
+  // Little cutting first; the same amount of it rather inside the node.
+  std::stable_sort(tries.begin(), tries.end(), [](const auto& a, const auto& b) {
+    return std::tuple(a.tp * a.pp, a.pp, a.zero) < std::tuple(b.tp * b.pp, b.pp, b.zero);
+  });
+  bool valid = false;
+  for (const LayoutRequest& one : tries) {
+    try {
+      const Grid grid = fit_layout(one, ranks);
+      if (one.zero == 1 && grid.data() == 1) continue;  // nothing to share
+      valid = true;
+      if (fits(one, grid)) return one;
+    } catch (const UserError& error) {
+      if (why.empty()) why = error.what();
+    }
+  }
+  if (valid)
+    user_error(
+        "layout auto: no way to spread this model over {} ranks fits their memory: start more "
+        "ranks, or use a smaller batch.micro or layout.recompute",
+        ranks);
+  user_error("layout auto: no layout of {} ranks works: {}", ranks, why);
 }
 
 }  // namespace kintsugi

@@ -155,16 +155,16 @@ class IdealClock {
  private:
   static constexpr std::int64_t kNotYet = -1;
 
-  std::int64_t& end_of(std::vector<std::int64_t>& ends, Place place, int micro_batch) {
+  std::int64_t& end_of(std::vector<std::int64_t>& ends, PartPlace place, int micro_batch) {
     const auto part = static_cast<std::size_t>(place.chunk) * shape_.stages + place.rank;
     return ends[part * shape_.micro_batches + micro_batch];
   }
 
   // When what the action needs from another part of the model is there.
-  std::int64_t ready(Place here, const Action& action) {
+  std::int64_t ready(PartPlace here, const Action& action) {
     if (action.kind == ActionKind::BackwardWeight) return 0;
     const bool forward = action.kind == ActionKind::Forward;
-    const std::optional<Place> from =
+    const std::optional<PartPlace> from =
         forward ? previous_place(shape_, here) : next_place(shape_, here);
     if (!from) return 0;
     return end_of(forward ? forward_end_ : backward_end_, *from, action.micro_batch);
@@ -172,7 +172,7 @@ class IdealClock {
 
   bool step(int rank) {
     const Action& action = orders_[rank][next_[rank]];
-    const Place here{rank, action.chunk};
+    const PartPlace here{rank, action.chunk};
     const std::int64_t from = ready(here, action);
     if (from == kNotYet) return false;
     const std::int64_t start = std::max(now_[rank], from);
@@ -183,7 +183,7 @@ class IdealClock {
     return true;
   }
 
-  void finish(Place here, const Action& action) {
+  void finish(PartPlace here, const Action& action) {
     const std::int64_t now = now_[here.rank];
     if (action.kind == ActionKind::Forward) {
       end_of(forward_end_, here, action.micro_batch) = now;
@@ -200,7 +200,7 @@ class IdealClock {
           {now, kReduce, here.rank, {ActionKind::Reduce, action.micro_batch, here.chunk}});
   }
 
-  void send(ActionKind kind, Place here, std::optional<Place> to, const Action& action) {
+  void send(ActionKind kind, PartPlace here, std::optional<PartPlace> to, const Action& action) {
     if (!to || to->rank == here.rank) return;  // a single rank hands over in its own memory
     events_.push_back(
         {now_[here.rank], kMessage, here.rank, {kind, action.micro_batch, here.chunk}});
@@ -219,8 +219,8 @@ void append(PipelineSchedule& schedule, const Event& event) {
   schedule.ranks[event.rank].push_back(event.action);
   if (event.phase != kMessage) return;
   const bool activation = event.action.kind == ActionKind::SendActivation;
-  const Place here{event.rank, event.action.chunk};
-  const Place to =
+  const PartPlace here{event.rank, event.action.chunk};
+  const PartPlace to =
       activation ? *next_place(schedule.shape, here) : *previous_place(schedule.shape, here);
   schedule.ranks[to.rank].push_back(
       {activation ? ActionKind::ReceiveActivation : ActionKind::ReceiveGradient,
@@ -252,15 +252,15 @@ PipelineKind parse_pipeline_kind(std::string_view name) {
   return static_cast<PipelineKind>(found - kScheduleNames.begin());
 }
 
-std::optional<Place> next_place(const PipelineShape& shape, Place place) {
-  if (place.rank + 1 < shape.stages) return Place{place.rank + 1, place.chunk};
-  if (place.chunk + 1 < shape.chunks) return Place{0, place.chunk + 1};
+std::optional<PartPlace> next_place(const PipelineShape& shape, PartPlace place) {
+  if (place.rank + 1 < shape.stages) return PartPlace{place.rank + 1, place.chunk};
+  if (place.chunk + 1 < shape.chunks) return PartPlace{0, place.chunk + 1};
   return std::nullopt;
 }
 
-std::optional<Place> previous_place(const PipelineShape& shape, Place place) {
-  if (place.rank > 0) return Place{place.rank - 1, place.chunk};
-  if (place.chunk > 0) return Place{shape.stages - 1, place.chunk - 1};
+std::optional<PartPlace> previous_place(const PipelineShape& shape, PartPlace place) {
+  if (place.rank > 0) return PartPlace{place.rank - 1, place.chunk};
+  if (place.chunk > 0) return PartPlace{shape.stages - 1, place.chunk - 1};
   return std::nullopt;
 }
 

@@ -46,16 +46,16 @@ struct PipelineShape {
 };
 
 // Chunk c of rank r holds part c * stages + r of the model.
-struct Place {
+struct PartPlace {
   int rank;
   int chunk;
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const PartPlace&) const = default;
 };
 
 // Where the next or the previous part of the model is; none behind the last and before the first.
-std::optional<Place> next_place(const PipelineShape& shape, Place place);
-std::optional<Place> previous_place(const PipelineShape& shape, Place place);
+std::optional<PartPlace> next_place(const PipelineShape& shape, PartPlace place);
+std::optional<PartPlace> previous_place(const PipelineShape& shape, PartPlace place);
 
 struct PipelineSchedule {
   PipelineShape shape;

@@ -100,11 +100,11 @@ class Simulation {
   }
 
   // The other end of a message.
-  Place peer(int rank, const Action& action) const {
+  PartPlace peer(int rank, const Action& action) const {
     const bool forth =
         action.kind == ActionKind::SendActivation || action.kind == ActionKind::ReceiveGradient;
-    const Place here{rank, action.chunk};
-    const std::optional<Place> there =
+    const PartPlace here{rank, action.chunk};
+    const std::optional<PartPlace> there =
         forth ? next_place(shape_, here) : previous_place(shape_, here);
     KINTSUGI_CHECK(there.has_value(), "rank {} has a {} that leads out of the pipeline", rank,
                    to_string(action.kind));
@@ -118,7 +118,7 @@ class Simulation {
   }
 
   bool send(int rank, const Action& action) {
-    const Place to = peer(rank, action);
+    const PartPlace to = peer(rank, action);
     if (transport_ == Transport::Overlapped) {
       channels_[{rank, to.rank}].sent.push_back(
           {receive_of(rank, action), clock_[rank] + times_.message});
@@ -151,7 +151,7 @@ class Simulation {
 
   // None while what the pass needs is not there.
   std::optional<double> ready_time(int rank, const Action& action) const {
-    const Place here{rank, action.chunk};
+    const PartPlace here{rank, action.chunk};
     const int micro_batch = action.micro_batch;
     if (action.kind == ActionKind::BackwardWeight)
       return own(rank, {ActionKind::BackwardInput, micro_batch, action.chunk});
@@ -168,7 +168,7 @@ class Simulation {
     return 0;  // the rank's own clock is past it
   }
 
-  std::optional<double> input(Place here, std::optional<Place> from, const Action& receive,
+  std::optional<double> input(PartPlace here, std::optional<PartPlace> from, const Action& receive,
                               const Action& action) const {
     if (!from) return 0;
     if (from->rank == here.rank)

@@ -21,12 +21,13 @@ std::int64_t part_of(std::int64_t elements, int parts) {
 }  // namespace
 
 Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set,
-                   const DataGroups& groups, const ShardingOptions& options)
+                   const Groups& groups, const ShardingOptions& options)
     : backend_(&backend),
       set_(&set),
-      groups_(groups),
+      groups_(&groups),
       options_(options),
       zero_(groups.shard->size() == 1 ? 0 : options.zero),
+      whole_gradients_(zero_ < 2 || options.halved_backward),
       store_(set, options.precision),
       buckets_(static_cast<int>(set.buckets().size())),
       gathering_(set.buckets().size()) {
@@ -67,29 +68,31 @@ void Sharding::place(Arena& arena) {
   const std::int64_t largest = *std::max_element(parts_.begin(), parts_.end());
   weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, a part",
                             options_.precision, {zero_ < 3 ? whole : cut});
-  gradients_ = arena.allocate(Region::Gradients, zero_ < 2 ? "gradients" : "gradients, a part",
-                              wide, {zero_ < 2 ? whole : cut});
+  gradients_ =
+      arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, a part", wide,
+                     {whole_gradients_ ? whole : cut});
   for (Slot& slot : slots_) {
     if (slot.elements == 0) continue;
     if (zero_ == 3)
       slot.weights = arena.allocate(Region::Communication, "gathered weights", options_.precision,
                                     {slot.elements});
-    if (zero_ >= 2)
+    if (!whole_gradients_)
       slot.gradients =
           arena.allocate(Region::Communication, "gradients of a layer", wide, {slot.elements});
   }
-  const bool travels = groups_.shard->size() * groups_.replica->size() > 1;
+  const bool travels = groups_->shard->size() * groups_->replica->size() > 1;
   if (options_.reduce_in_bf16 && travels && wide == DType::F32) {
     for (Tensor& wire : wire_)
       wire = arena.allocate(Region::Communication, "bf16 gradients", DType::BF16,
-                            {largest * groups_.shard->size()});
+                            {largest * groups_->shard->size()});
     incoming_ = arena.allocate(Region::Communication, "arriving gradients", wide, {largest});
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) {
     const auto b = static_cast<std::size_t>(bucket);
     const std::int64_t elements = whole_offsets_[b + 1] - whole_offsets_[b];
     if (zero_ < 3) store_.place_weights(bucket, weights_.rows(whole_offsets_[b], elements));
-    if (zero_ < 2) store_.place_gradients(bucket, gradients_.rows(whole_offsets_[b], elements));
+    if (whole_gradients_)
+      store_.place_gradients(bucket, gradients_.rows(whole_offsets_[b], elements));
   }
 }
 
@@ -100,11 +103,17 @@ void Sharding::find_added() {
     const auto add = [&](std::int64_t end) {
       if (end > covered) added_[b].emplace_back(covered, end);
     };
-    for (const Parameter& parameter : set_->parameters()) {
+    for (int index = 0; index < static_cast<int>(set_->parameters().size()); ++index) {
+      const Parameter& parameter = (*set_)[index];
       if (parameter.bucket != static_cast<int>(b) || !parameter.overwritten) continue;
       const std::int64_t begin = parameter.offset - set_->buckets()[b].begin;
       add(begin);
-      covered = begin + parameter.shape.elements();
+      // Of what is cut among ranks, the last one's share may end in padding.
+      covered = begin + (parameter.cut.dimension == 0 && parameter.cut.parts == 1
+                             ? set_->rows(index).size() * (parameter.shape.elements() /
+                                                           std::max<std::int64_t>(
+                                                               1, parameter.shape[0]))
+                             : parameter.shape.elements());
     }
     add(whole_offsets_[b + 1] - whole_offsets_[b]);
   }
@@ -116,11 +125,20 @@ void Sharding::zero_state() {
 }
 
 // Neighbouring layers alternate between two slots. Embedding and head take turns in a third, unless
-// they are tied and live together.
+// they are tied and live together; a table of its own lives beside either.
 Sharding::Slot& Sharding::slot_of(int bucket) {
-  const bool inner = bucket > 0 && bucket < buckets_ - 1;
-  if (inner) return slots_[static_cast<std::size_t>(bucket % 2)];
-  return slots_[options_.tied && bucket > 0 ? 3 : 2];
+  switch (set_->buckets()[static_cast<std::size_t>(bucket)].role) {
+    case Bucket::Role::Block:
+      return slots_[static_cast<std::size_t>(bucket % 2)];
+    case Bucket::Role::Embedding:
+      return slots_[2];
+    case Bucket::Role::Head:
+      return slots_[options_.tied && set_->buckets().front().role == Bucket::Role::Embedding ? 3
+                                                                                             : 2];
+    case Bucket::Role::Table:
+      return slots_[3];
+  }
+  failure("bucket {} has no role", bucket);
 }
 
 // ---- what this rank owns
@@ -128,32 +146,47 @@ Sharding::Slot& Sharding::slot_of(int bucket) {
 Sharding::Range Sharding::owned(int bucket) const {
   const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
   const std::int64_t part = part_elements(bucket);
-  const std::int64_t begin = std::min(all.end, all.begin + part * groups_.shard->rank());
+  const std::int64_t begin = std::min(all.end, all.begin + part * groups_->shard->rank());
   return {begin, std::min(all.end, begin + part)};
 }
 
 Tensor Sharding::part(int bucket, const Tensor& all_parts) const {
   const std::int64_t part = part_elements(bucket);
-  return all_parts.rows(part * groups_.shard->rank(), part);
+  return all_parts.rows(part * groups_->shard->rank(), part);
 }
 
 Tensor Sharding::owned_weights(int bucket) const { return weights_at(bucket, owned(bucket)); }
 
 Tensor Sharding::owned_gradients(int bucket) const {
   const auto b = static_cast<std::size_t>(bucket);
-  const Tensor mine = zero_ < 2
+  const Tensor mine = whole_gradients_
                           ? part(bucket, gradients_.rows(whole_offsets_[b],
                                                          whole_offsets_[b + 1] - whole_offsets_[b]))
                           : gradients_.rows(offsets_[b], part_elements(bucket));
   return mine.rows(0, owned(bucket).size());
 }
 
-std::vector<Tensor> Sharding::owned_gradient_pieces() const {
+std::vector<Tensor> Sharding::counted_gradient_pieces() const {
+  const auto& parameters = set_->parameters();
+  const bool all = std::all_of(parameters.begin(), parameters.end(),
+                               [](const Parameter& parameter) { return parameter.counted; });
   // Whole, or parts side by side: one piece, whose padding is zero.
-  if (groups_.shard->size() == 1 || zero_ >= 2) return {gradients_};
+  if (all && (groups_->shard->size() == 1 || !whole_gradients_)) return {gradients_};
   std::vector<Tensor> pieces;
-  for (int bucket = 0; bucket < buckets_; ++bucket)
-    if (owned(bucket).size() > 0) pieces.push_back(owned_gradients(bucket));
+  for (int bucket = 0; bucket < buckets_; ++bucket) {
+    const Range mine = owned(bucket);
+    std::int64_t at = mine.begin;
+    const auto piece_until = [&](std::int64_t end) {
+      end = std::min(end, mine.end);
+      if (at < end) pieces.push_back(owned_gradients(bucket).rows(at - mine.begin, end - at));
+    };
+    for (const Parameter& parameter : parameters) {
+      if (parameter.bucket != bucket || parameter.counted) continue;
+      piece_until(parameter.offset);
+      at = std::max(at, parameter.offset + parameter.shape.elements());
+    }
+    piece_until(mine.end);
+  }
   return pieces;
 }
 
@@ -174,28 +207,27 @@ Tensor Sharding::weights_at(int bucket, Range range) const {
 void Sharding::gather(int bucket) {
   Slot& slot = slot_of(bucket);
   if (slot.bucket == bucket || slot.busy) return;
+  groups_->shard->wait(std::exchange(slot.gathering, {}));  // of weights that nobody came for
   const auto b = static_cast<std::size_t>(bucket);
   slot.bucket = bucket;
   slot.gathering =
-      groups_.shard->all_gather(slot.weights.rows(0, part_elements(bucket) * groups_.shard->size()),
+      groups_->shard->all_gather(slot.weights.rows(0, part_elements(bucket) * groups_->shard->size()),
                                 weights_.rows(offsets_[b], part_elements(bucket)));
 }
 
-void Sharding::need_weights(int bucket, Pass pass) {
+void Sharding::need_weights(int bucket, int next) {
   if (zero_ == 3) {
     gather(bucket);
     Slot& slot = slot_of(bucket);
     KINTSUGI_CHECK(slot.bucket == bucket, "the slot of bucket {} still holds {}", bucket,
                    slot.bucket);
-    groups_.shard->wait(std::exchange(slot.gathering, {}));
+    groups_->shard->wait(std::exchange(slot.gathering, {}));
     slot.busy = true;
     store_.place_weights(bucket,
-                         slot.weights.rows(0, part_elements(bucket) * groups_.shard->size()));
-    // One layer ahead. The embedding is not needed on the way back, or asks for itself.
-    const int next = pass == Pass::Forward ? bucket + 1 : bucket - 1;
-    if (next > 0 && next < buckets_) gather(next);
+                         slot.weights.rows(0, part_elements(bucket) * groups_->shard->size()));
+    if (next >= 0) gather(next);
   } else {
-    groups_.shard->wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
+    groups_->shard->wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
   }
 }
 
@@ -206,11 +238,11 @@ void Sharding::done_with_weights(int bucket) {
 }
 
 void Sharding::weights_changed() {
-  if (groups_.shard->size() == 1) return;
+  if (groups_->shard->size() == 1) return;
   if (zero_ == 3) {
     for (Slot& slot : slots_) {
       KINTSUGI_CHECK(!slot.busy, "bucket {} is in use while it changes", slot.bucket);
-      groups_.shard->wait(std::exchange(slot.gathering, {}));
+      groups_->shard->wait(std::exchange(slot.gathering, {}));
       slot.bucket = -1;
     }
     return;
@@ -218,21 +250,15 @@ void Sharding::weights_changed() {
   for (int bucket = 0; bucket < buckets_; ++bucket) {
     const Tensor whole = store_.bucket_weights(bucket);
     gathering_[static_cast<std::size_t>(bucket)] =
-        groups_.shard->all_gather(whole, part(bucket, whole));
+        groups_->shard->all_gather(whole, part(bucket, whole));
   }
 }
 
 void Sharding::finish_weights() {
-  for (Communicator::Work& work : gathering_) groups_.shard->wait(std::exchange(work, {}));
+  for (Communicator::Work& work : gathering_) groups_->shard->wait(std::exchange(work, {}));
 }
 
 // ---- gradients
-
-bool Sharding::begin_micro_batch(bool first, bool last) {
-  first_ = first;
-  last_ = last;
-  return first || zero_ >= 2;
-}
 
 // What is added to, instead of being written by one product, starts at zero.
 void Sharding::zero_added(int bucket) {
@@ -241,21 +267,21 @@ void Sharding::zero_added(int bucket) {
     backend_->fill(flat.rows(begin, end - begin), 0.0);
 }
 
-void Sharding::need_gradients(int bucket) {
-  if (zero_ >= 2) {
+void Sharding::need_gradients(int bucket, bool first) {
+  if (!whole_gradients_) {
     Slot& slot = slot_of(bucket);
     finish_reductions_of(slot);
     store_.place_gradients(bucket,
-                           slot.gradients.rows(0, part_elements(bucket) * groups_.shard->size()));
+                           slot.gradients.rows(0, part_elements(bucket) * groups_->shard->size()));
   }
-  if (first_ || zero_ >= 2) zero_added(bucket);
+  if (overwrites(first)) zero_added(bucket);
 }
 
-void Sharding::done_with_gradients(int bucket) {
-  const bool summed_now = zero_ >= 2 || last_;
-  if (groups_.shard->size() > 1 && summed_now)
-    start_scatter(bucket);
-  else if (groups_.replica->size() > 1 && last_)
+void Sharding::done_with_gradients(int bucket, bool first, bool last) {
+  const bool summed_now = !whole_gradients_ || last;
+  if (groups_->shard->size() > 1 && summed_now)
+    start_scatter(bucket, first, last);
+  else if (groups_->replica->size() > 1 && last)
     start_replicate(bucket);
 }
 
@@ -267,29 +293,29 @@ Tensor Sharding::to_wire(const Tensor& x) {
   return wire;
 }
 
-void Sharding::start_scatter(int bucket) {
+void Sharding::start_scatter(int bucket, bool first, bool last) {
   while (reductions_.size() >= kInFlight) finish_oldest();
   const Tensor sum = to_wire(store_.bucket_gradients(bucket));
   reductions_.push_back(
-      {bucket, true, first_, last_, sum, groups_.shard->reduce_scatter(part(bucket, sum), sum)});
+      {bucket, true, first, last, sum, groups_->shard->reduce_scatter(part(bucket, sum), sum)});
 }
 
 void Sharding::start_replicate(int bucket) {
   if (owned(bucket).size() == 0) return;
   while (reductions_.size() >= kInFlight) finish_oldest();
   const Tensor sum = to_wire(owned_gradients(bucket));
-  reductions_.push_back({bucket, false, first_, true, sum, groups_.replica->all_reduce(sum)});
+  reductions_.push_back({bucket, false, false, true, sum, groups_->replica->all_reduce(sum)});
 }
 
 void Sharding::finish_oldest() {
   const Reduction done = reductions_.front();
   reductions_.erase(reductions_.begin());
-  (done.scattering ? groups_.shard : groups_.replica)->wait(done.work);
+  (done.scattering ? groups_->shard : groups_->replica)->wait(done.work);
   const Tensor mine = owned_gradients(done.bucket);
   const std::int64_t n = mine.elements();
   if (n > 0) {
     const Tensor sum = done.scattering ? part(done.bucket, done.sum).rows(0, n) : done.sum;
-    const bool add = done.scattering && zero_ >= 2 && !done.first;
+    const bool add = done.scattering && !whole_gradients_ && !done.first;
     if (add && sum.dtype() != mine.dtype()) {
       backend_->copy(incoming_.rows(0, n), sum);
       backend_->add(mine, incoming_.rows(0, n));
@@ -299,7 +325,7 @@ void Sharding::finish_oldest() {
       backend_->copy(mine, sum);
     }
   }
-  if (done.scattering && done.last && groups_.replica->size() > 1) start_replicate(done.bucket);
+  if (done.scattering && done.last && groups_->replica->size() > 1) start_replicate(done.bucket);
 }
 
 void Sharding::finish_reductions_of(const Slot& slot) {

@@ -6,22 +6,11 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "comm/communicator.h"
+#include "comm/grid.h"
 #include "model/bucket_hooks.h"
 #include "model/parameter_set.h"
 
 namespace kintsugi {
-
-// The ranks that train the same parameters on different data. Each block of `shard` ranks holds one
-// copy of what is sharded, cut into shard.size() parts; `replica` joins the owners of the same
-// part.
-struct DataGroups {
-  Communicator* shard = nullptr;
-  Communicator* replica = nullptr;
-  Communicator* host = nullptr;  // all of them, for numbers in host memory
-
-  int ranks() const { return host->size(); }
-};
 
 struct ShardingOptions {
   // What is cut among the ranks of a shard group. 0: nothing; 1: the optimizer's state; 2: and the
@@ -30,16 +19,22 @@ struct ShardingOptions {
   DType precision = DType::F32;
   bool reduce_in_bf16 = false;  // gradients travel in half the bytes; sums round to bf16
   bool tied = false;            // the head reads the embedding's bucket, too
+  // Backwards come in halves: gradients stay whole until the step's end even with ZeRO 2 and 3,
+  // because a layer's are never complete at one moment before.
+  bool halved_backward = false;
 };
 
 // Weights and gradients of a rank, one mechanism for ZeRO 0 to 3 and hybrids: the stages differ in
 // what is cut and for how long a bucket is whole.
 //
-// A bucket is cut into equal parts of whole cache lines, the last one padded. Sums of gradients
+// Each block of `shard` ranks holds one copy of what is sharded, cut into shard.size() parts;
+// `replica` joins the owners of the same part. A bucket is cut into equal parts of whole cache
+// lines, the last one padded. Sums of gradients
 // travel while earlier layers compute; weights are gathered one layer ahead and dropped behind.
 class Sharding final : public BucketHooks {
  public:
-  Sharding(Backend& backend, Arena& arena, const ParameterSet& set, const DataGroups& groups,
+  // The groups must outlive it.
+  Sharding(Backend& backend, Arena& arena, const ParameterSet& set, const Groups& groups,
            const ShardingOptions& options);
   // Waits for weights on their way into memory that goes next; not when an exception flies, because
   // then the others may be gone.
@@ -49,7 +44,7 @@ class Sharding final : public BucketHooks {
 
   const ParameterStore& store() const { return store_; }
   const ParameterSet& set() const { return *set_; }
-  const DataGroups& groups() const { return groups_; }
+  const Groups& groups() const { return *groups_; }
   int zero() const { return zero_; }
 
   // The elements [begin, end) of the set's numbering that this rank updates; may be empty.
@@ -61,8 +56,9 @@ class Sharding final : public BucketHooks {
   std::int64_t part_elements(int bucket) const { return parts_[static_cast<std::size_t>(bucket)]; }
   Tensor owned_weights(int bucket) const;    // (owned size), in the run's precision
   Tensor owned_gradients(int bucket) const;  // (owned size), in accumulator precision
-  // All owned gradients, in as few pieces as they lie in.
-  std::vector<Tensor> owned_gradient_pieces() const;
+  // Owned gradients, in as few pieces as they lie in, without those of copies that another rank
+  // counts.
+  std::vector<Tensor> counted_gradient_pieces() const;
 
   // All memory of this kind, whole buckets or parts of them, one after the other.
   Tensor weights() const { return weights_; }
@@ -74,19 +70,19 @@ class Sharding final : public BucketHooks {
   // Everything at zero, padding too, which nobody writes later.
   void zero_state();
 
-  // Returns whether this micro-batch's gradients replace what is there instead of adding to it.
-  bool begin_micro_batch(bool first, bool last);
-  // After the last one: owned gradients are the sums over all data ranks.
+  // Whether a micro-batch's gradients replace what is there instead of adding to it.
+  bool overwrites(bool first) const { return first || !whole_gradients_; }
+  // After the last micro-batch: owned gradients are the sums over all data ranks.
   void finish_gradients();
   // After owned weights changed: everybody's copies follow, bucket by bucket when they are needed.
   void weights_changed();
   // Waits for weights that are still on their way.
   void finish_weights();
 
-  void need_weights(int bucket, Pass pass) override;
+  void need_weights(int bucket, int next) override;
   void done_with_weights(int bucket) override;
-  void need_gradients(int bucket) override;
-  void done_with_gradients(int bucket) override;
+  void need_gradients(int bucket, bool first) override;
+  void done_with_gradients(int bucket, bool first, bool last) override;
 
  private:
   // Memory in which one bucket at a time is whole.
@@ -113,22 +109,23 @@ class Sharding final : public BucketHooks {
   void gather(int bucket);
   void zero_added(int bucket);
   Tensor to_wire(const Tensor& x);
-  void start_scatter(int bucket);
+  void start_scatter(int bucket, bool first, bool last);
   void start_replicate(int bucket);
   void finish_oldest();
   void finish_reductions_of(const Slot& slot);
 
   Backend* backend_;
   const ParameterSet* set_;
-  DataGroups groups_;
+  const Groups* groups_;
   ShardingOptions options_;
   int zero_;
+  bool whole_gradients_;  // all the time
   ParameterStore store_;
   int buckets_;
   std::vector<std::int64_t> parts_;    // elements of a part, by bucket
   std::vector<std::int64_t> offsets_;  // of a bucket's part in a row of all parts
   Tensor weights_;                     // whole buckets (zero < 3) or parts
-  Tensor gradients_;                   // whole buckets (zero < 2) or parts
+  Tensor gradients_;                   // whole buckets or parts
   std::vector<std::int64_t> whole_offsets_;
   std::array<Slot, 4> slots_;
   Tensor incoming_;             // (largest part): a sum that is widened before it is added
@@ -138,7 +135,6 @@ class Sharding final : public BucketHooks {
   // By bucket, elements [begin, end) whose gradients are added to, and the padding between.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> added_;
   std::vector<Communicator::Work> gathering_;  // weights on their way after a step (zero 1, 2)
-  bool first_ = true, last_ = true;
 };
 
 }  // namespace kintsugi

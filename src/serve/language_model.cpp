@@ -105,17 +105,17 @@ std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_
   check_tokens(tokens, n);
   if (n == 0) return {};
   Arena arena(backend_);
-  Stage stage(backend_, arena, store_, config_, {.length = n, .training = false});
-  stage.prepare();
+  WholeModel model(backend_, arena, store_, config_, {.length = n, .training = false});
+  model.prepare();
   const Inputs inputs(arena, n);
   const MicroBatch batch = inputs.upload(backend_, tokens.first(static_cast<std::size_t>(n)), 0);
   backend_.upload(batch.targets, tokens.data() + 1);
   const Tensor total =
       arena.allocate(Region::Workspace, "scalars", accumulator_of(precision_), {1});
   backend_.fill(total, 0.0);
-  stage.evaluate(batch, total);
+  model.evaluate(batch, total);
   std::vector<double> result;
-  for (const float loss : to_host(backend_, stage.losses(n)))
+  for (const float loss : to_host(backend_, model.losses(n)))
     result.push_back(-static_cast<double>(loss));
   return result;
 }
@@ -127,11 +127,11 @@ void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t 
   const std::int64_t capacity = static_cast<std::int64_t>(prompt.size()) + max_tokens - 1;
   check_tokens(prompt, capacity);
   Arena arena(backend_);
-  Stage stage(backend_, arena, store_, config_,
+  WholeModel model(backend_, arena, store_, config_,
               {.length = std::min<std::int64_t>(kPrefill, capacity),
                .max_positions = capacity,
                .training = false});
-  stage.prepare();
+  model.prepare();
   const Inputs inputs(arena, std::min<std::int64_t>(kPrefill, capacity));
   std::vector<KvCache> caches;
   const Shape shape{1, capacity, config_.kv_heads, config_.head_dim};
@@ -142,7 +142,7 @@ void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t 
   Tensor logits;
   std::int64_t position = 0;
   const auto feed = [&](std::span<const std::int32_t> tokens) {
-    logits = stage.next_logits(inputs.upload(backend_, tokens, position), caches);
+    logits = model.next_logits(inputs.upload(backend_, tokens, position), caches);
     position += static_cast<std::int64_t>(tokens.size());
   };
   for (std::size_t first = 0; first < prompt.size(); first += kPrefill)

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/stage.h"
+#include "model/whole_model.h"
 
 namespace kintsugi {
 

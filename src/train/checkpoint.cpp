@@ -16,6 +16,7 @@
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint_files.h"
+#include "train/checkpoint_pieces.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -58,20 +59,14 @@ void announce(CheckpointWriter& writer, const std::vector<Kind>& kinds, const st
 }
 
 // Each element is written by one rank: its owner, or of several owners each a share.
-void put_share(CheckpointWriter& writer, Engine& engine, const Kind& kind) {
-  const Sharding& sharding = engine.sharding();
+void put_share(PieceWriter& writer, const Sharding& sharding, const Kind& kind) {
   const Communicator& replica = *sharding.groups().replica;
   for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket) {
     const Sharding::Range owned = sharding.owned(bucket);
     const std::int64_t begin = owned.begin + owned.size() * replica.rank() / replica.size(),
                        end = owned.begin + owned.size() * (replica.rank() + 1) / replica.size();
-    for (const Parameter& parameter : sharding.set().parameters()) {
-      const std::int64_t from = std::max(begin, parameter.offset),
-                         to = std::min(end, parameter.offset + parameter.shape.elements());
-      if (from < to)
-        writer.put(engine.backend(), kind.folder, kind.prefix + parameter.name,
-                   from - parameter.offset, kind.owned(bucket).rows(from - owned.begin, to - from));
-    }
+    writer.put(kind.folder, kind.prefix, bucket, {begin, end},
+               kind.owned(bucket).rows(begin - owned.begin, end - begin));
   }
 }
 
@@ -93,7 +88,7 @@ std::string state_to_json(const TrainerState& state, DType precision) {
 
 void write_contents(const fs::path& directory, Engine& engine, const TrainerState& state,
                     const CheckpointOptions& options) {
-  Communicator& host = *engine.sharding().groups().host;
+  Communicator& host = *engine.sharding().groups().world;
   const EngineOptions& engine_options = engine.options();
   const std::vector<Kind> kinds = kinds_of(engine);
   std::optional<CheckpointWriter> writer;
@@ -104,12 +99,14 @@ void write_contents(const fs::path& directory, Engine& engine, const TrainerStat
     for (const Tokenizer::File& file : options.tokenizer) writer->text(file.name, file.content);
     writer->text("trainer.json", state_to_json(state, engine_options.precision));
     writer->folder(kOptimizerFolder);
-    announce(*writer, kinds, "", "model", engine.parameters(), options.max_shard_bytes);
-    announce(*writer, kinds, kOptimizerFolder, "optimizer", engine.parameters(),
-             options.max_shard_bytes);
+    const ParameterSet whole(engine_options.model);
+    announce(*writer, kinds, "", "model", whole, options.max_shard_bytes);
+    announce(*writer, kinds, kOptimizerFolder, "optimizer", whole, options.max_shard_bytes);
   });
   together(host, [&] {
-    for (const Kind& kind : kinds) put_share(*writer, engine, kind);
+    PieceWriter pieces(*writer, engine);
+    for (const Kind& kind : kinds) put_share(pieces, engine.sharding(), kind);
+    pieces.rethrow();
   });
   writer->finish();
 }
@@ -189,7 +186,7 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
   const fs::path target = checkpoints / name,
                  temporary = checkpoints / fmt::format(".{}.tmp", name);
   engine.sharding().finish_weights();
-  Communicator& host = *engine.sharding().groups().host;
+  Communicator& host = *engine.sharding().groups().world;
   const bool first = host.rank() == 0;
   try {
     write_contents(temporary, engine, state, options);
@@ -266,7 +263,7 @@ TrainerState state_from_json(const fs::path& path) {
 
 TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
   const Sharding& sharding = engine.sharding();
-  verify_checkpoint(*sharding.groups().host, directory);
+  verify_checkpoint(*sharding.groups().world, directory);
   const EngineOptions& options = engine.options();
   const ModelConfig saved = read_hf_config(directory / "config.json");
   if (write_hf_config(saved, options.precision) !=

@@ -95,15 +95,13 @@ void CheckpointWriter::write(const std::string& file, std::uint64_t offset, cons
   runs_.back().bytes += bytes;
 }
 
-void CheckpointWriter::put(Backend& backend, const std::string& folder, const std::string& name,
-                           std::int64_t first, Tensor elements) {
+void CheckpointWriter::put(const std::string& folder, const std::string& name, std::int64_t first,
+                           const Tensor& elements) {
   const Place& place = places_.at(folder + name);
   KINTSUGI_CHECK(elements.dtype() == place.dtype, "{} was announced as {}, not {}", name,
                  to_string(place.dtype), to_string(elements.dtype()));
-  host_.resize(elements.bytes());
-  backend.download(host_.data(), elements);
   write(place.file, place.offset + static_cast<std::uint64_t>(first) * size_of(place.dtype),
-        host_.data(), host_.size());
+        elements.data(), elements.bytes());
 }
 
 void CheckpointWriter::finish() {

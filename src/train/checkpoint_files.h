@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
 #include "comm/communicator.h"
 #include "core/file.h"
 #include "core/hash.h"
@@ -29,9 +28,9 @@ class CheckpointWriter {
   // stem-0000i-of-0000n.safetensors with an index. Their contents come by put().
   void tensors(const std::string& folder, const std::string& stem,
                const std::vector<SafetensorsWriter::Announced>& tensors, std::uint64_t max_bytes);
-  // Elements first … of a tensor that was announced (under its file's folder).
-  void put(Backend& backend, const std::string& folder, const std::string& name, std::int64_t first,
-           Tensor elements);
+  // Elements first … of a tensor that was announced (under its file's folder), in host memory.
+  void put(const std::string& folder, const std::string& name, std::int64_t first,
+           const Tensor& elements);
   // When everybody has put everything: syncs, exchanges hashes, writes checksums.json.
   void finish();
 
@@ -57,7 +56,6 @@ class CheckpointWriter {
   std::map<std::string, Place> places_;        // folder + tensor name
   std::map<std::string, std::unique_ptr<PlacedWriter>> open_;
   std::vector<Run> runs_;
-  std::vector<std::byte> host_;
 };
 
 // Reads every file of a checkpoint once, a share on each rank, and compares with checksums.json.

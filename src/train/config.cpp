@@ -4,19 +4,17 @@
 
 #include <algorithm>
 #include <limits>
+#include <sstream>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/units.h"
 #include "core/yaml_reader.h"
 #include "model/model_fields.h"
 #include "train/config_checks.h"
 
 namespace kintsugi {
 
-template <>
-struct EnumWords<PipelineSchedule> {
-  static constexpr std::array<std::string_view, 1> words = {"1f1b"};
-};
 template <>
 struct EnumWords<DeviceChoice> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "cpu", "cuda"};
@@ -36,6 +34,8 @@ struct NamedScalar {
 template <>
 struct YamlScalar<ScheduleKind> : NamedScalar<ScheduleKind, parse_schedule> {};
 template <>
+struct YamlScalar<PipelineKind> : NamedScalar<PipelineKind, parse_pipeline_kind> {};
+template <>
 struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
 template <>
 struct YamlScalar<DType> : NamedScalar<DType, parse_precision> {};
@@ -49,7 +49,6 @@ std::string_view word_of(E value) {
 
 }  // namespace
 
-std::string_view to_string(PipelineSchedule schedule) { return word_of(schedule); }
 std::string_view to_string(DeviceChoice device) { return word_of(device); }
 
 // ---- the keys, each described once. Upper limits keep products of sizes within 64 bits.
@@ -149,7 +148,9 @@ void describe(V& v, LayoutConfig& c) {
   v("shard_group", c.shard_group, between(0, kMaxSize));
   v("sequence_parallel", c.sequence_parallel);
   v("schedule", c.schedule);
+  v("split", c.split);
   v("recompute", c.recompute);
+  v("recompute_every", c.recompute_every, between(1, kMaxSize));
 }
 
 namespace {
@@ -210,6 +211,17 @@ class RunReader : public YamlReader {
     if (const YAML::Node config = node["config"]) section.config = config.Scalar();
   }
 
+  // A section, or the one word that leaves it to the program.
+  void operator()(const char* key, LayoutConfig& layout) {
+    const YAML::Node node = document().root()[key];
+    if (node && node.IsScalar() && node.Scalar() == "auto") {
+      take(key);
+      layout.automatic = true;
+      return;
+    }
+    YamlReader::operator()(key, layout);
+  }
+
   void read_all(RunConfig& config) {
     describe(*this, config);
     refuse_other_keys();
@@ -244,6 +256,25 @@ std::string name_of(const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<int> LayoutConfig::split_layers() const {
+  std::vector<int> layers;
+  if (split == "auto") return layers;
+  std::istringstream parts(split);
+  for (std::string part; std::getline(parts, part, ',');) {
+    try {
+      layers.push_back(static_cast<int>(parse_count(part)));
+    } catch (const UserError&) {
+      layers.clear();
+      break;
+    }
+  }
+  if (layers.empty())
+    user_error(
+        "'{}' is not a split: auto, or the layers of each part of the pipeline, like 7,9,9,7",
+        split);
+  return layers;
+}
 
 std::int64_t RunConfig::total_steps() const {
   if (train.tokens == 0) return train.steps;

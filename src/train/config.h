@@ -12,6 +12,7 @@
 #include "model/stash.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "parallel/schedule.h"
 #include "tensor/dtype.h"
 
 namespace kintsugi {
@@ -19,10 +20,8 @@ namespace kintsugi {
 // The configuration of a run: one YAML file whose sections are these structs. config.cpp describes
 // every key once.
 
-enum class PipelineSchedule : std::uint8_t { OneForwardOneBackward };
 enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
 enum class DataOrder : std::uint8_t { Kintsugi, Megatron };
-std::string_view to_string(PipelineSchedule schedule);
 std::string_view to_string(DeviceChoice device);
 
 struct RunSection {
@@ -107,8 +106,12 @@ struct LayoutConfig {
   std::int64_t zero = 0;
   std::int64_t shard_group = 0;
   bool sequence_parallel = false;
-  PipelineSchedule schedule = PipelineSchedule::OneForwardOneBackward;
+  PipelineKind schedule = PipelineKind::OneForwardOneBackward;
+  std::string split = "auto";  // layers of each part of the pipeline: "7,9,9,7"
   Recompute recompute = Recompute::None;
+  std::int64_t recompute_every = 1;  // of layers 0, n, 2 n, …
+  bool automatic = false;            // `layout: auto`: tp, pp, dp and zero from the ranks
+  std::vector<int> split_layers() const;  // empty: auto; UserError
   bool operator==(const LayoutConfig&) const = default;
 };
 

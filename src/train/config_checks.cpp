@@ -143,19 +143,18 @@ class Checks {
                scale.initial, scale.minimum);
   }
 
-  // Models are not cut yet, only the data.
+  // What depends on the number of ranks waits for them.
   void check_layout() const {
     const LayoutConfig& layout = config_.layout;
-    const auto demand = [&](const char* key, auto value, decltype(value) only) {
-      if (value != only)
-        complain(key, "is {}, but this version spreads a run over data ranks only: set it to {}",
-                 value, only);
-    };
-    demand("layout.tp", layout.tp, 1);
-    demand("layout.cp", layout.cp, 1);
-    demand("layout.pp", layout.pp, 1);
-    demand("layout.chunks", layout.chunks, 1);
-    demand("layout.sequence_parallel", layout.sequence_parallel, false);
+    try {
+      layout.split_layers();
+    } catch (const UserError& error) {
+      user_error("{}: layout.split: {}", document_.where("layout.split"), error.what());
+    }
+    if (layout.recompute_every > 1 && layout.recompute == Recompute::None)
+      complain("layout.recompute_every",
+               "is {}, but layout.recompute is none: set it to selective or full, or remove this",
+               layout.recompute_every);
     if (layout.shard_group > 0 && layout.zero == 0)
       complain("layout.shard_group",
                "is {}, but layout.zero 0 shards nothing: set zero to 1, 2 or 3, or remove it",

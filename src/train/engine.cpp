@@ -1,51 +1,91 @@
 #include "train/engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <functional>
-#include <vector>
 
 #include "core/error.h"
 
 namespace kintsugi {
+namespace {
 
-Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options)
-    : Engine(backend, memory, options, DataGroups{}) {}
+PipelineShape pipeline_shape(const EngineOptions& options, const Grid& grid) {
+  if (grid.pp == 1) return {};  // nothing to arrange
+  return {.kind = options.schedule,
+          .stages = grid.pp,
+          .micro_batches = options.micro_batches,
+          .chunks = options.chunks};
+}
+
+}  // namespace
 
 Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
-               const DataGroups& groups)
+               const Groups& groups)
     : backend_(&backend),
       options_(options),
+      groups_(&groups),
+      cut_{groups.cp->size(), groups.cp->rank(), options.stage.length},
       arena_(memory),
-      set_(options.model),
-      alone_("alone", &backend),
-      groups_(groups.host != nullptr ? groups : DataGroups{&alone_, &alone_, &alone_}),
-      sharding_(backend, arena_, set_, groups_,
+      parts_(stage_parts(checked_split(options.model, groups.grid.pp * options.chunks,
+                                       options.split),
+                         groups.grid.pp, groups.place.pp)),
+      set_(options.model,
+           slice_of(parts_, groups.grid.tp, groups.place.tp, options.sequence_parallel)),
+      sharding_(backend, arena_, set_, groups,
                 {.zero = options.zero,
                  .precision = options.precision,
                  .reduce_in_bf16 = options.reduce_in_bf16,
-                 .tied = options.model.tied}),
-      stage_(backend, arena_, sharding_.store(), options.model, options.stage, &sharding_),
+                 .tied = options.model.tied,
+                 .halved_backward = groups.grid.pp > 1 &&
+                                    options.schedule == PipelineKind::ZeroBubbleH1}),
+      copies_(backend, arena_, sharding_, groups),
+      scratch_(backend, arena_, sharding_.store(), options.model,
+               {groups.tp.get(), groups.cp.get(), options.sequence_parallel}, options.stage),
+      pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options, groups.grid),
+                *groups.pp, &sharding_),
       optimizer_(backend, arena_, sharding_, options.adamw) {
-  const std::int64_t tokens = options.stage.sequences * options.stage.length;
-  ids_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
-  targets_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
-  positions_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
-  if (options.documents)
-    document_start_ = arena_.allocate(Region::Workspace, "batch", DType::I32,
-                                      {options.stage.sequences, options.stage.length});
+  const int slots = groups.grid.pp == 1 ? 1 : options.micro_batches;
+  for (int i = 0; i < slots; ++i) batches_.push_back(allocate_batch());
+  const std::int64_t tokens = scratch_.size().tokens();
+  if (cut_.ranks > 1) {
+    token_rows_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
+    staging_.reserve(static_cast<std::size_t>(tokens));
+    first_keys_.reserve(static_cast<std::size_t>(tokens * cut_.ranks));
+  }
   loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
 }
 
+Engine::BatchSlot Engine::allocate_batch() {
+  const PassSize& size = scratch_.size();
+  const auto take = [&](Shape shape) {
+    return arena_.allocate(Region::Workspace, "batch", DType::I32, shape);
+  };
+  BatchSlot slot{.ids = take({size.tokens()}), .targets = take({size.tokens()})};
+  // Without documents, positions are the same for all.
+  if (options_.documents || batches_.empty())
+    slot.positions = take({size.tokens()});
+  else
+    slot.positions = batches_.front().positions;
+  if (options_.documents) slot.document_start = take({cut_.ranks * size.sequences, size.length});
+  return slot;
+}
+
 void Engine::prepare() {
-  stage_.prepare();
+  scratch_.prepare();
   sharding_.zero_state();
   optimizer_.zero_state();
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(positions_.elements()));
-  for (std::size_t i = 0; i < positions.size(); ++i)
-    positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(options_.stage.length));
-  backend_->upload(positions_, positions.data());
+  upload_constants();
+}
+
+void Engine::upload_constants() {
+  const PassSize& size = scratch_.size();
+  std::vector<std::int32_t> positions, rows;
+  for (std::int64_t sequence = 0; sequence < size.sequences; ++sequence)
+    for (std::int64_t i = 0; i < size.length; ++i) {
+      positions.push_back(static_cast<std::int32_t>(cut_.position(i)));
+      rows.push_back(static_cast<std::int32_t>(sequence * cut_.length + cut_.position(i)));
+    }
+  backend_->upload(batches_.front().positions, positions.data());
+  if (token_rows_) backend_->upload(token_rows_, rows.data());
 }
 
 void Engine::initialize(std::uint64_t seed) {
@@ -65,26 +105,60 @@ void Engine::write_weights(const ParameterSource& weights, const ParameterSource
   }
 }
 
-MicroBatch Engine::upload(const TokenBatch& batch, std::int64_t first, std::int64_t count) {
-  const std::int64_t length = options_.stage.length;
+// ---- batches
+
+int Engine::micro_batches_of(const TokenBatch& batch) const {
+  const std::int64_t micro = options_.stage.sequences;
+  return static_cast<int>((sequences_of(batch) + micro - 1) / micro);
+}
+
+const std::int32_t* Engine::part_of(std::span<const std::int32_t> whole, std::int64_t first,
+                                    std::int64_t count) {
+  const std::int32_t* from = whole.data() + first * cut_.length;
+  if (cut_.ranks == 1) return from;
+  staging_.clear();
+  for (std::int64_t sequence = 0; sequence < count; ++sequence)
+    for (std::int64_t i = 0; i < cut_.local_length(); ++i)
+      staging_.push_back(from[sequence * cut_.length + cut_.position(i)]);
+  return staging_.data();
+}
+
+Tensor Engine::upload_part(Tensor to, std::span<const std::int32_t> whole, std::int64_t first,
+                           std::int64_t count) {
+  const Tensor part = to.rows(0, count * cut_.local_length());
+  backend_->upload(part, part_of(whole, first, count));
+  return part;
+}
+
+MicroBatch Engine::upload(const TokenBatch& batch, int number) {
+  const std::int64_t first = number * options_.stage.sequences,
+                     count = std::min(options_.stage.sequences, sequences_of(batch) - first);
+  const BatchSlot& slot = batches_[static_cast<std::size_t>(number) % batches_.size()];
   MicroBatch micro{.sequences = count,
-                   .length = length,
-                   .ids = ids_.rows(0, count * length),
-                   .targets = targets_.rows(0, count * length),
-                   .positions = positions_.rows(0, count * length),
-                   .first_token = first * length};
-  backend_->upload(micro.ids, batch.ids.data() + first * length);
-  backend_->upload(micro.targets, batch.targets.data() + first * length);
+                   .length = cut_.local_length(),
+                   .ids = upload_part(slot.ids, batch.ids, first, count),
+                   .targets = upload_part(slot.targets, batch.targets, first, count),
+                   .positions = slot.positions.rows(0, count * cut_.local_length()),
+                   .first_token = first * cut_.length};
+  if (token_rows_) micro.token_rows = token_rows_.rows(0, micro.tokens());
   if (!options_.documents) return micro;
   KINTSUGI_CHECK(
       batch.positions.size() == batch.ids.size() && batch.document_start.size() == batch.ids.size(),
       "{} tokens with {} positions and {} document starts", batch.ids.size(),
       batch.positions.size(), batch.document_start.size());
-  micro.document_start = document_start_.rows(0, count);
-  backend_->upload(micro.positions, batch.positions.data() + first * length);
-  backend_->upload(micro.document_start, batch.document_start.data() + first * length);
+  upload_part(slot.positions, batch.positions, first, count);
+  micro.document_start = slot.document_start.rows(0, cut_.ranks * count);
+  const std::int32_t* starts = part_of(batch.document_start, first, count);
+  if (cut_.ranks > 1) {
+    first_keys_.resize(static_cast<std::size_t>(micro.document_start.elements()));
+    first_visible_keys(first_keys_, cut_, {starts, staging_.size()});
+    starts = first_keys_.data();
+  }
+  backend_->upload(micro.document_start, starts);
   return micro;
 }
+
+// ---- steps
 
 namespace {
 
@@ -103,54 +177,59 @@ double read_scalar(Backend& backend, const Tensor& x) {
 double Engine::summed_over_ranks(double value) {
   shared_[0] = value;
   const Tensor host(shared_.data(), DType::F64, {1});
-  groups_.host->wait(groups_.host->all_reduce(host));
+  groups_->world->wait(groups_->world->all_reduce(host));
   return shared_[0];
 }
 
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
-  const std::int64_t length = options_.stage.length, micro = options_.stage.sequences;
-  const auto sequences = static_cast<std::int64_t>(batch.ids.size()) / length;
   const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(),
                                      [](std::int32_t target) { return target >= 0; });
-  counted_ = std::max(summed_over_ranks(static_cast<double>(counted)), 1.0);
+  // Of the ranks with the same sequences, one counts them.
+  const Place& place = groups_->place;
+  const bool counts = place.tp == 0 && place.cp == 0 && place.pp == 0;
+  counted_ = std::max(summed_over_ranks(counts ? static_cast<double>(counted) : 0.0), 1.0);
   // Scaled by all tokens first, counted or not, so that passes of every step are the same calls.
-  const double tokens = static_cast<double>(batch.targets.size()) * groups_.ranks();
-  const double gradient_scale = settings.loss_scale / tokens;
+  const double tokens = static_cast<double>(batch.targets.size()) * groups_->grid.dp;
   unscale_ = tokens / counted_ / settings.loss_scale;
-  backend_->fill(loss_sum_, 0.0);
-  for (std::int64_t first = 0; first < sequences; first += micro) {
-    MicroBatch part = upload(batch, first, std::min(micro, sequences - first));
-    const bool last = first + micro >= sequences;
-    part.first = sharding_.begin_micro_batch(first == 0, last);
-    part.first_token += settings.first_sequence * length;
+  const int micro_batches = micro_batches_of(batch);
+  const auto load = [&](int number) {
+    MicroBatch part = upload(batch, number);
+    part.first = number == 0;
+    part.last = number == micro_batches - 1;
+    part.overwrites = sharding_.overwrites(part.first);
+    part.first_token += settings.first_sequence * cut_.length;
     part.dropout = settings.dropout;
     part.dropout_seed =
         derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
-    const auto pass = [&] { stage_.forward_backward(part, gradient_scale, loss_sum_); };
-    // Dropout's keys differ from pass to pass; without it, passes of the same size are the same
-    // calls, as long as no other rank takes part.
-    if (settings.dropout > 0 || groups_.ranks() > 1)
-      pass();
-    else
-      backend_->replay(derive_key(static_cast<std::uint64_t>(part.sequences), part.first,
-                                  std::bit_cast<std::uint64_t>(gradient_scale)),
-                       std::ref(pass));
-  }
+    return part;
+  };
+  backend_->fill(loss_sum_, 0.0);
+  // Dropout's keys differ from pass to pass; without it, passes of the same size are the same
+  // calls, as long as no other rank takes part.
+  pipeline_.run({.micro_batches = micro_batches,
+                 .gradient_scale = settings.loss_scale / tokens,
+                 .loss_sum = loss_sum_,
+                 .repeatable = settings.dropout == 0 && groups_->ranks() == 1},
+                load);
+  sharding_.finish_gradients();
+  copies_.run();
   optimizer_.step(settings.step, settings.lr, unscale_);
 }
 
 StepResult Engine::finish_step() {
-  return {.loss = summed_over_ranks(read_scalar(*backend_, loss_sum_)) / counted_,
+  // Every rank of a tensor group has the same losses.
+  const bool counts = groups_->place.tp == 0 && pipeline_.is_last();
+  const double loss = counts ? read_scalar(*backend_, loss_sum_) : 0.0;
+  return {.loss = summed_over_ranks(loss) / counted_,
           .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) * unscale_};
 }
 
 double Engine::evaluate(const TokenBatch& batch) {
-  const std::int64_t length = options_.stage.length, micro = options_.stage.sequences;
-  const auto sequences = static_cast<std::int64_t>(batch.ids.size()) / length;
   backend_->fill(loss_sum_, 0.0);
-  for (std::int64_t first = 0; first < sequences; first += micro)
-    stage_.evaluate(upload(batch, first, std::min(micro, sequences - first)), loss_sum_);
-  return read_scalar(*backend_, loss_sum_);
+  pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
+                     [&](int number) { return upload(batch, number); });
+  const bool counts = groups_->place.tp == 0 && pipeline_.is_last();
+  return counts ? read_scalar(*backend_, loss_sum_) : 0.0;
 }
 
 }  // namespace kintsugi

@@ -3,12 +3,16 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/backend.h"
-#include "comm/local_communicator.h"
+#include "comm/grid.h"
+#include "model/context_cut.h"
 #include "model/initialize.h"
-#include "model/stage.h"
 #include "optim/optimizer.h"
+#include "parallel/copy_sums.h"
+#include "parallel/layer_split.h"
+#include "parallel/pipeline.h"
 #include "parallel/sharding.h"
 
 namespace kintsugi {
@@ -21,10 +25,16 @@ struct EngineOptions {
   bool documents = false;  // batches come with positions and document starts
   int zero = 0;            // what the data ranks share: ShardingOptions::zero
   bool reduce_in_bf16 = false;
+  bool sequence_parallel = false;
+  // Of a pipeline:
+  PipelineKind schedule = PipelineKind::OneForwardOneBackward;
+  int chunks = 1;               // parts of the model per rank
+  std::vector<int> split = {};  // layers of each part; empty: balanced
+  int micro_batches = 1;        // of every step, on each data rank
 };
 
 // Token ids and what follows each of them, on the host: any number of whole sequences. Every data
-// rank gets its own, as many as the others.
+// rank gets its own, as many as the others; ranks that share a model get the same.
 struct TokenBatch {
   std::span<const std::int32_t> ids;
   std::span<const std::int32_t> targets;              // negative: no loss there
@@ -42,22 +52,19 @@ struct StepSettings {
   std::int64_t first_sequence = 0;  // of this rank's batch, within the step's
 };
 
-// Of all data ranks together.
+// Of all ranks together.
 struct StepResult {
   double loss = 0;           // nats per token that counts; 0 when none does
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
 };
 
-// The model, its memory and its optimizer on one device: one training step from tokens to updated
-// weights, together with the other data ranks.
+// One rank's part of the model, its memory and its optimizer on one device: one training step from
+// tokens to updated weights, together with the other ranks.
 class Engine {
  public:
   // Takes all memory from `memory`: the backend itself, or a PlanningAllocator when only arena() is
-  // of interest.
-  Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
-         const DataGroups& groups);
-  // On one rank.
-  Engine(Backend& backend, Allocator& memory, const EngineOptions& options);
+  // of interest. The groups must outlive it.
+  Engine(Backend& backend, Allocator& memory, const EngineOptions& options, const Groups& groups);
 
   // Before the first pass, one of: fresh weights, or weights and state written by a loader after
   // prepare().
@@ -72,12 +79,14 @@ class Engine {
     begin_step(batch, settings);
     return finish_step();
   }
-  // The sum of the losses over all tokens of this rank's batch.
+  // This rank's part of the sum of the losses over the batch: all ranks' parts together are that of
+  // all data ranks' batches.
   double evaluate(const TokenBatch& batch);
 
   const Arena& arena() const { return arena_; }
   const EngineOptions& options() const { return options_; }
-  const ParameterSet& parameters() const { return set_; }
+  const Groups& groups() const { return *groups_; }
+  const ParameterSet& parameters() const { return set_; }  // of this rank
   Backend& backend() { return *backend_; }
   const Sharding& sharding() const { return sharding_; }
   Sharding& sharding() { return sharding_; }
@@ -86,21 +95,43 @@ class Engine {
   void write_weights(const ParameterSource& weights, const ParameterSource& master);
 
  private:
+  // Where one micro-batch lies on the device.
+  struct BatchSlot {
+    Tensor ids, targets;         // (tokens)
+    Tensor positions = {};       // (tokens)
+    Tensor document_start = {};  // (context ranks x sequences, length), if any
+  };
+  BatchSlot allocate_batch();
+  void upload_constants();
   double summed_over_ranks(double value);
-  // Copies sequences [first, first + count) to the device.
-  MicroBatch upload(const TokenBatch& batch, std::int64_t first, std::int64_t count);
+  std::int64_t sequences_of(const TokenBatch& batch) const {
+    return static_cast<std::int64_t>(batch.ids.size()) / options_.stage.length;
+  }
+  int micro_batches_of(const TokenBatch& batch) const;
+  // Copies a micro-batch to the device: this rank's part of each sequence.
+  MicroBatch upload(const TokenBatch& batch, int number);
+  Tensor upload_part(Tensor to, std::span<const std::int32_t> whole, std::int64_t first,
+                     std::int64_t count);
+  // This rank's part of `count` sequences, in staging_ or where it is.
+  const std::int32_t* part_of(std::span<const std::int32_t> whole, std::int64_t first,
+                              std::int64_t count);
 
   Backend* backend_;
   EngineOptions options_;
+  const Groups* groups_;
+  ContextCut cut_;
   Arena arena_;
+  std::vector<StagePart> parts_;
   ParameterSet set_;
-  LocalCommunicator alone_;
-  DataGroups groups_;
   Sharding sharding_;
-  Stage stage_;
+  CopySums copies_;
+  StageScratch scratch_;
+  Pipeline pipeline_;
   Optimizer optimizer_;
-  Tensor ids_, targets_, positions_;   // (micro-batch tokens)
-  Tensor document_start_;              // (micro-batch sequences, length), if any
+  std::vector<BatchSlot> batches_;    // in turns
+  Tensor token_rows_;                 // (tokens), where sequences are cut
+  std::vector<std::int32_t> staging_;  // a part of a batch on its way to the device
+  std::vector<std::int32_t> first_keys_;
   Tensor loss_sum_;                    // (1)
   std::array<double, 1> shared_ = {};  // a number on its way between the ranks
   double counted_ = 1;                 // tokens with a loss in the step under way

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <fmt/ranges.h>
+
 #include <numbers>
 
 #include "comm/exchange.h"
@@ -14,12 +16,13 @@
 namespace kintsugi {
 namespace fs = std::filesystem;
 
-EngineOptions engine_options(const RunConfig& config) {
+EngineOptions engine_options(const RunConfig& config, const Grid& grid) {
   return {.model = config.model,
           .precision = config.train.precision,
           .stage = {.sequences = config.batch.micro,
                     .length = config.data.sequence_length,
                     .recompute = config.layout.recompute,
+                    .recompute_every = static_cast<int>(config.layout.recompute_every),
                     .classifier_chunk = config.train.classifier_chunk},
           .adamw = {.beta1 = config.optimizer.betas[0],
                     .beta2 = config.optimizer.betas[1],
@@ -31,15 +34,66 @@ EngineOptions engine_options(const RunConfig& config) {
                     .seed = config.run.seed},
           .documents = config.data.document_mask,
           .zero = static_cast<int>(config.layout.zero),
-          .reduce_in_bf16 = config.comm.reduce == DType::BF16};
+          .reduce_in_bf16 = config.comm.reduce == DType::BF16,
+          .sequence_parallel = config.layout.sequence_parallel,
+          .schedule = config.layout.schedule,
+          .chunks = static_cast<int>(config.layout.chunks),
+          .split = config.layout.split_layers(),
+          .micro_batches = static_cast<int>(config.batch.global / grid.dp / config.batch.micro)};
+}
+
+LayoutRequest layout_request(const RunConfig& config) {
+  return {.tp = config.layout.tp,
+          .cp = config.layout.cp,
+          .pp = config.layout.pp,
+          .dp = config.layout.dp,
+          .chunks = config.layout.chunks,
+          .schedule = config.layout.schedule,
+          .split = config.layout.split_layers(),
+          .sequence_parallel = config.layout.sequence_parallel,
+          .zero = config.layout.zero,
+          .shard_group = config.layout.shard_group,
+          .batch = config.batch.global,
+          .micro = config.batch.micro,
+          .length = config.data.sequence_length,
+          .model = config.model};
+}
+
+void resolve_layout(RunConfig& config, Backend& backend, int ranks, int node) {
+  if (!config.layout.automatic) return;
+  const auto take = [](RunConfig& to, const LayoutRequest& from) {
+    to.layout.tp = from.tp;
+    to.layout.pp = from.pp;
+    to.layout.zero = from.zero;
+    to.layout.sequence_parallel = from.sequence_parallel;
+  };
+  const auto fits = [&](const LayoutRequest& request, const Grid& grid) {
+    RunConfig tried = config;
+    take(tried, request);
+    // The first and the last stage hold the most.
+    for (const int stage : {0, grid.pp - 1}) {
+      PlanningAllocator nothing;
+      const Groups groups = planned_groups(grid, {.pp = stage});
+      const Engine engine(backend, nothing, engine_options(tried, grid), groups);
+      if (engine.arena().total_bytes() > backend.available_bytes()) return false;
+    }
+    return true;
+  };
+  take(config, choose_layout(layout_request(config), ranks, node, fits));
+  config.layout.automatic = false;
 }
 
 Trainer::Trainer(Backend& backend, RunConfig config)
-    : Trainer(backend, std::move(config), DataGroups{}) {}
+    : Trainer(backend, std::move(config), std::make_unique<Groups>(groups_of_one(backend))) {}
 
-Trainer::Trainer(Backend& backend, RunConfig config, const DataGroups& groups, Startup startup)
+Trainer::Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> alone)
+    : Trainer(backend, std::move(config), *alone) {
+  alone_ = std::move(alone);
+}
+
+Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup)
     : backend_(backend),
-      groups_(groups.host != nullptr ? groups : DataGroups{&alone_, &alone_, &alone_}),
+      groups_(&groups),
       config_(std::move(config)),
       directory_(config_.run.dir),
       startup_(std::move(startup)) {
@@ -58,7 +112,9 @@ Trainer::Trainer(Backend& backend, RunConfig config, const DataGroups& groups, S
 
 std::size_t Trainer::planned_bytes(const RunConfig& config) const {
   PlanningAllocator nothing;
-  return Engine(backend_, nothing, engine_options(config), groups_).arena().total_bytes();
+  return Engine(backend_, nothing, engine_options(config, groups_->grid), *groups_)
+      .arena()
+      .total_bytes();
 }
 
 void Trainer::check_memory() const {
@@ -95,13 +151,13 @@ void Trainer::note_failure(const std::string& message) {
 
 bool Trainer::stop_asked() {
   double asked = StopSignals::received() != nullptr ? 1 : 0;
-  groups_.host->wait(groups_.host->all_reduce(Tensor(&asked, DType::F64, {1}), ReduceOp::Max));
+  host().wait(host().all_reduce(Tensor(&asked, DType::F64, {1}), ReduceOp::Max));
   return asked > 0;
 }
 
 void Trainer::sum_over_ranks(std::span<double> values) {
-  const Tensor host(values.data(), DType::F64, {static_cast<std::int64_t>(values.size())});
-  groups_.host->wait(groups_.host->all_reduce(host));
+  host().wait(host().all_reduce(
+      Tensor(values.data(), DType::F64, {static_cast<std::int64_t>(values.size())})));
 }
 
 RunOutcome Trainer::run(ResumeMode resume) {
@@ -149,7 +205,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
 std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
   const fs::path checkpoints = directory_ / "checkpoints";
   std::string latest;
-  together(*groups_.host, [&] {
+  together(host(), [&] {
     if (!is_first()) return;
     if (resume == ResumeMode::Never && fs::exists(directory_ / "metrics.jsonl"))
       user_error(
@@ -162,15 +218,16 @@ std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
     clean_up_checkpoints(checkpoints);
     if (const auto found = find_latest_checkpoint(checkpoints)) latest = found->string();
   });
-  latest = gather_texts(*groups_.host, latest).front();
+  latest = gather_texts(host(), latest).front();
   if (latest.empty()) return std::nullopt;
   return latest;
 }
 
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<fs::path> latest = open_directory(resume);
-  together(*groups_.host, [&] {
-    engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_), groups_);
+  together(host(), [&] {
+    engine_ = std::make_unique<Engine>(backend_, backend_,
+                                       engine_options(config_, groups_->grid), *groups_);
     if (latest) {
       engine_->prepare();
       state_ = load_checkpoint(*latest, *engine_);
@@ -197,7 +254,7 @@ void Trainer::open_run(ResumeMode resume) {
   const std::int64_t steps_left = std::max<std::int64_t>(schedule_.total_steps - state_.step, 0);
   loader_ = std::make_unique<BatchLoader>(
       data_->order(), data_->sample_options(),
-      BatchLoader::Plan{.first = state_.samples + groups_.host->rank() * sequences_per_rank(),
+      BatchLoader::Plan{.first = state_.samples + first_sequence(),
                         .batches = steps_left,
                         .batch = sequences_per_rank(),
                         .stride = config_.batch.global,
@@ -222,7 +279,7 @@ void Trainer::check_same_run() const {
 }
 
 void Trainer::announce() const {
-  const ModelSize size = count_parameters(engine_->parameters());
+  const ModelSize size = count_parameters(ParameterSet(config_.model));
   log_info("{}", backend_.description());
   log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
            config_.model_preset.empty() ? "" : config_.model_preset,
@@ -239,14 +296,7 @@ void Trainer::announce() const {
            config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
            config_.batch.global / config_.batch.micro,
            config_.batch.global == config_.batch.micro ? "" : "es", schedule_.total_steps);
-  if (groups_.ranks() > 1)
-    log_info("layout: {} data ranks, ZeRO {}{}; {} micro-batch{} each per step", groups_.ranks(),
-             config_.layout.zero,
-             config_.layout.shard_group > 0
-                 ? fmt::format(" in groups of {}", config_.layout.shard_group)
-                 : "",
-             sequences_per_rank() / config_.batch.micro,
-             sequences_per_rank() == config_.batch.micro ? "" : "es");
+  if (groups_->ranks() > 1) log_info("layout: {}", describe_layout());
   log_info(
       "work per token: {}FLOP (attention counted causally), {}FLOP (in full); peak {}FLOP/s ({})",
       format_si(flops_.causal()), format_si(flops_.full()), format_si(peak_.flops_per_s),
@@ -254,6 +304,26 @@ void Trainer::announce() const {
   log_info("energy: no counter that this version reads; energy_j is null in metrics.jsonl");
   log_info("{}", engine_->arena().table());
   log_info("run directory: {}", directory_.string());
+}
+
+std::string Trainer::describe_layout() const {
+  const Grid& grid = groups_->grid;
+  const LayoutConfig& layout = config_.layout;
+  std::string text = fmt::format("{} ranks = tp {} × cp {} × dp {} × pp {}", grid.world(), grid.tp,
+                                 grid.cp, grid.dp, grid.pp);
+  if (layout.sequence_parallel) text += ", sequence parallel";
+  text += fmt::format(", ZeRO {}{}", layout.zero,
+                      layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group)
+                                             : "");
+  const std::int64_t passes = sequences_per_rank() / config_.batch.micro;
+  text += fmt::format("; {} micro-batch{} each per step", passes, passes == 1 ? "" : "es");
+  if (grid.pp > 1)
+    text += fmt::format(
+        ", schedule {}, layers {}", to_string(layout.schedule),
+        fmt::join(checked_split(config_.model, static_cast<int>(grid.pp * layout.chunks),
+                                layout.split_layers()),
+                  ","));
+  return text;
 }
 
 void Trainer::train_step() {
@@ -268,7 +338,7 @@ void Trainer::train_step() {
                        .loss_scale = scaler_.scale(),
                        .dropout = config_.train.dropout,
                        .seed = config_.run.seed,
-                       .first_sequence = groups_.host->rank() * sequences_per_rank()});
+                       .first_sequence = first_sequence()});
   loader_->release();  // read on while the device computes
   const StepResult result = engine_->finish_step();
   const bool overflow = !std::isfinite(result.gradient_norm);
@@ -292,17 +362,18 @@ void Trainer::train_step() {
   state_.loss_scale = scaler_.state();
   record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
   record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
-  const double peak = peak_.flops_per_s * groups_.ranks();
+  const double peak = peak_.flops_per_s * groups_->ranks();
   record_.mfu_causal = record_.tokens_per_s * flops_.causal() / peak;
   record_.mfu_full = record_.tokens_per_s * flops_.full() / peak;
   step_seconds_ += record_.step_time_s;
-  if (groups_.ranks() > 1) record_communication();
+  if (groups_->ranks() > 1) record_communication();
 }
 
 void Trainer::record_communication() {
   CommunicationTimes now;
-  for (const Communicator* group : {groups_.shard, groups_.replica, groups_.host}) {
-    const CommunicationTimes one = group->times();
+  for (const auto* group : {&groups_->world, &groups_->tp, &groups_->cp, &groups_->pp, &groups_->kv,
+                            &groups_->tied, &groups_->shard, &groups_->replica, &groups_->copy}) {
+    const CommunicationTimes one = (*group)->times();
     now.busy_s += one.busy_s;
     now.waited_s += one.waited_s;
     now.bytes += one.bytes;
@@ -322,15 +393,17 @@ std::optional<double> Trainer::Score::bits_per_byte() const {
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
-// The ranks take turns by micro-batches, and all take as many: a pass may need everybody's weights.
+// Data ranks take turns by micro-batches, and all take as many: a pass may need everybody's weights.
 // Whose turn finds no samples left computes on what is there, without a loss.
 Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.batch.micro;
   SampleReader reader(data_->sample_options());
   std::vector<TokenPiece> pieces;
   Score score;
-  for (std::int64_t round = 0; round < set.size(); round += micro * groups_.ranks()) {
-    const std::int64_t first = round + micro * groups_.host->rank();
+  const Place& place = groups_->place;
+  const bool counts = place.tp == 0 && place.cp == 0 && place.pp == 0;  // for those with the same
+  for (std::int64_t round = 0; round < set.size(); round += micro * groups_->grid.dp) {
+    const std::int64_t first = round + micro * place.dp;
     const std::int64_t left = std::min(micro, set.size() - first);
     const std::int64_t count = std::max<std::int64_t>(left, 1);
     for (std::int64_t i = 0; i < left; ++i) {
@@ -345,6 +418,7 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     const auto targets = part(batch.targets);
     score.nats += engine_->evaluate(
         {part(batch.ids), targets, part(batch.positions), part(batch.document_start)});
+    if (!counts) continue;
     score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
     score.bytes += data_->bytes_of(targets);
   }

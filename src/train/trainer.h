@@ -13,6 +13,7 @@
 #include "data/batch_loader.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
+#include "parallel/layout.h"
 #include "train/checkpoint.h"
 #include "train/config.h"
 #include "train/engine.h"
@@ -28,7 +29,12 @@ enum class ResumeMode {
 };  // continue the run directory's latest checkpoint, or insist on a new run
 enum class RunOutcome { Finished, Stopped };
 
-EngineOptions engine_options(const RunConfig& config);
+EngineOptions engine_options(const RunConfig& config, const Grid& grid);
+// `ranks` is what the job has; the groups' grid comes of it.
+LayoutRequest layout_request(const RunConfig& config);
+// For `layout: auto`, the configuration with a layout for `ranks` in nodes of `node`, by the memory
+// that this rank's device has.
+void resolve_layout(RunConfig& config, Backend& backend, int ranks, int node);
 
 // One run from its configuration to its end. Reads batches, steps the engine, validates, writes
 // metrics, saves, obeys signals.
@@ -36,7 +42,8 @@ class Trainer {
  public:
   // Everything about the input is checked here, before memory is taken and before anything is
   // written. Every rank of the job makes one; rank 0 owns the terminal and the files.
-  Trainer(Backend& backend, RunConfig config, const DataGroups& groups, Startup startup = {});
+  // The groups must outlive it.
+  Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup = {});
   Trainer(Backend& backend, RunConfig config);  // alone
 
   RunOutcome run(ResumeMode resume);
@@ -46,10 +53,14 @@ class Trainer {
   void note_failure(const std::string& message);
 
  private:
+  Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> alone);
   using Clock = std::chrono::steady_clock;
 
-  bool is_first() const { return groups_.host->rank() == 0; }
-  std::int64_t sequences_per_rank() const { return config_.batch.global / groups_.ranks(); }
+  bool is_first() const { return groups_->is_first(); }
+  Communicator& host() const { return *groups_->world; }
+  // Of a data rank, and of the ranks that share a model with it.
+  std::int64_t sequences_per_rank() const { return config_.batch.global / groups_->grid.dp; }
+  std::int64_t first_sequence() const { return groups_->place.dp * sequences_per_rank(); }
   // Whether any rank was asked to stop; all ranks ask together.
   bool stop_asked();
   void sum_over_ranks(std::span<double> values);
@@ -60,6 +71,7 @@ class Trainer {
   std::optional<std::filesystem::path> open_directory(ResumeMode resume);
   void check_same_run() const;
   void announce() const;
+  std::string describe_layout() const;
   void train_step();
   void record_communication();
   void validate();
@@ -77,8 +89,8 @@ class Trainer {
   bool finished() const { return state_.step >= schedule_.total_steps; }
 
   Backend& backend_;
-  LocalCommunicator alone_{"alone"};
-  DataGroups groups_;
+  std::unique_ptr<Groups> alone_;
+  const Groups* groups_;
   RunConfig config_;
   std::filesystem::path directory_;
   std::unique_ptr<RunData> data_;

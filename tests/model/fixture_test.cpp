@@ -8,7 +8,7 @@
 
 #include "backend/worlds.h"
 #include "model/initialize.h"
-#include "model/stage.h"
+#include "model/whole_model.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {
@@ -78,12 +78,12 @@ class FixtureModel {
     const SafetensorsEntry* ids = expected_.find("input_ids");
     sequences_ = ids->shape[0];
     length_ = ids->shape[1];
-    stage_.emplace(*backend_, arena_, store_, config_,
+    model_.emplace(*backend_, arena_, store_, config_,
                    StageOptions{.sequences = sequences_,
                                 .length = length_,
                                 .recompute = c.recompute,
                                 .classifier_chunk = chunk});
-    stage_->prepare();
+    model_->prepare();
     load_parameters(*backend_, store_, SafetensorsModel(kData / c.name));
     backend_->fill(store_.gradients(), 0.0);
     loss_sum_ = arena_.allocate(Region::Workspace, "loss", accumulator_of(c.dtype), {1});
@@ -122,7 +122,7 @@ class FixtureModel {
   ParameterSet set_;
   ParameterStore store_;
   std::int64_t sequences_ = 0, length_ = 0;
-  std::optional<Stage> stage_;
+  std::optional<WholeModel> model_;
   MicroBatch batch_;
   Tensor loss_sum_;
 };
@@ -149,10 +149,10 @@ class FixtureTest : public testing::TestWithParam<Case> {};
 TEST_P(FixtureTest, LogitsLossAndEveryGradientMatchPyTorch) {
   const Tolerance tolerance = tolerance_of(GetParam().dtype);
   FixtureModel model(GetParam());
-  const auto logits = to_host(*model.backend_, model.stage_->all_logits(model.batch_));
+  const auto logits = to_host(*model.backend_, model.model_->all_logits(model.batch_));
   EXPECT_LT(relative_error(logits, read_entry<float>(model.expected_, "logits")), tolerance.logits);
 
-  model.stage_->forward_backward(model.batch_, 1.0 / model.counted(), model.loss_sum_);
+  model.model_->forward_backward(model.batch_, 1.0 / model.counted(), model.loss_sum_);
   const double expected_loss = read_entry<float>(model.expected_, "loss")[0];
   EXPECT_NEAR(model.loss(), expected_loss, tolerance.loss * expected_loss);
   for (std::size_t i = 0; i < model.set_.parameters().size(); ++i) {
@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FixtureTest, testing::ValuesIn(all_cases()), 
 
 std::vector<double> gradients_of(const Case& c, std::int64_t chunk) {
   FixtureModel model(c, chunk);
-  model.stage_->forward_backward(model.batch_, 1.0 / model.counted(), model.loss_sum_);
+  model.model_->forward_backward(model.batch_, 1.0 / model.counted(), model.loss_sum_);
   return to_host(*model.backend_, model.store_.gradients());
 }
 

@@ -6,7 +6,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/initialize.h"
-#include "model/stage.h"
+#include "model/whole_model.h"
 
 namespace kintsugi {
 namespace {
@@ -38,8 +38,8 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
   const ParameterSet set(config);
   const ParameterStore store(set, arena, DType::F64, true);
   constexpr std::int64_t sequences = 2, length = 9, tokens = sequences * length;
-  Stage stage(*backend, arena, store, config, {.sequences = sequences, .length = length});
-  stage.prepare();
+  WholeModel model(*backend, arena, store, config, {.sequences = sequences, .length = length});
+  model.prepare();
   initialize_parameters(*backend, store, 7);
   backend->fill(store.gradients(), 0.0);
 
@@ -70,13 +70,13 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
   const Tensor loss = arena.allocate(Region::Workspace, "loss", DType::F64, {1});
   const auto forward = [&] {
     backend->fill(loss, 0.0);
-    stage.evaluate(batch, loss);
+    model.evaluate(batch, loss);
     double value = 0;
     backend->download(&value, loss);
     return value;
   };
   backend->fill(loss, 0.0);
-  stage.forward_backward(batch, 1.0, loss);
+  model.forward_backward(batch, 1.0, loss);
   const auto n = static_cast<std::size_t>(set.buffer_elements());
   std::vector<double> gradient(n), weights(n), moved(n);
   backend->download(gradient.data(), store.gradients());

@@ -24,9 +24,9 @@ PositionTables allocate_position_tables(Arena& arena, const ModelConfig& config,
   return tables;
 }
 
-void fill_position_tables(Backend& backend, const PositionTables& tables,
-                          const ModelConfig& config) {
-  if (tables.slopes) backend.upload(tables.slopes, alibi_slopes(config.heads).data());
+void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelConfig& config,
+                          std::int64_t first_head) {
+  if (tables.slopes) backend.upload(tables.slopes, alibi_slopes(config.heads).data() + first_head);
   if (!tables.rope) return;
   const std::vector<double> table = rope_table(config, tables.rope.extent(0));
   if (tables.rope.dtype() == DType::F64) {
@@ -38,10 +38,12 @@ void fill_position_tables(Backend& backend, const PositionTables& tables,
 }
 
 Attention::Attention(Backend& backend, const ParameterStore& store, const ModelConfig& config,
-                     const BlockNames& names, const PositionTables& tables)
+                     const BlockNames& names, const PositionTables& tables,
+                     const RingAttention* ring)
     : backend_(&backend),
       config_(config),
       tables_(tables),
+      ring_(ring),
       projection_(backend, store, names.qkv_weight, names.qkv_bias,
                   config.traits().weights_in_out) {
   if (!config.traits().qk_norm) return;
@@ -69,14 +71,17 @@ Attention::Heads Attention::attention_inputs(const BlockStash& stash) const {
           heads.v};
 }
 
+double Attention::scale() const { return 1.0 / std::sqrt(static_cast<double>(config_.head_dim)); }
+
 AttentionOptions Attention::options(const MicroBatch& batch) const {
-  return {.scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+  return {.scale = scale(),
           .alibi_slopes = tables_.slopes,
           .document_start = batch.document_start};
 }
 
-void Attention::forward(const BlockStash& stash, const MicroBatch& batch, KvCache* cache) const {
-  projection_.forward(stash.qkv, stash.normed1);
+void Attention::forward(Tensor x, const BlockStash& stash, const MicroBatch& batch,
+                        KvCache* cache) const {
+  projection_.forward(stash.qkv, x);
   const Heads heads = attention_inputs(stash);
   if (q_norm_) {
     const Heads raw = split(stash.qkv);
@@ -98,19 +103,26 @@ void Attention::forward(const BlockStash& stash, const MicroBatch& batch, KvCach
     v = cache->values.part(1, 0, total);
     cache->length = total;
   }
-  backend_->attention_forward(out, stash.log_sum_exp, q, k, v, options(batch));
+  if (ring_ != nullptr)
+    ring_->forward(out, stash.log_sum_exp, q, k, v, scale(), batch.document_start);
+  else
+    backend_->attention_forward(out, stash.log_sum_exp, q, k, v, options(batch));
 }
 
 void Attention::backward_input(Tensor dnormed, const BlockStash& stash,
                                const BlockWorkspace& workspace, const MicroBatch& batch) const {
   const Heads heads = attention_inputs(stash), gradient = split(workspace.dqkv);
-  backend_->attention_backward(by_sequence(gradient.q, batch), by_sequence(gradient.k, batch),
-                               by_sequence(gradient.v, batch),
-                               by_sequence(workspace.dattended.split_last(config_.head_dim), batch),
-                               by_sequence(stash.attended.split_last(config_.head_dim), batch),
-                               stash.log_sum_exp, by_sequence(heads.q, batch),
-                               by_sequence(heads.k, batch), by_sequence(heads.v, batch),
-                               options(batch));
+  const auto view = [&](const Tensor& x) { return by_sequence(x, batch); };
+  const auto run = [&](const auto& attention) {
+    attention(view(gradient.q), view(gradient.k), view(gradient.v),
+              view(workspace.dattended.split_last(config_.head_dim)),
+              view(stash.attended.split_last(config_.head_dim)), stash.log_sum_exp, view(heads.q),
+              view(heads.k), view(heads.v));
+  };
+  if (ring_ != nullptr)
+    run([&](const auto&... all) { ring_->backward(all..., scale(), batch.document_start); });
+  else
+    run([&](const auto&... all) { backend_->attention_backward(all..., options(batch)); });
   if (tables_.rope) {
     backend_->rope(gradient.q, tables_.rope, batch.positions, true);
     backend_->rope(gradient.k, tables_.rope, batch.positions, true);
@@ -123,9 +135,8 @@ void Attention::backward_input(Tensor dnormed, const BlockStash& stash,
   projection_.backward_input(dnormed, workspace.dqkv);
 }
 
-void Attention::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
-                                bool accumulate) const {
-  projection_.backward_weight(workspace.dqkv, stash.normed1, accumulate);
+void Attention::backward_weight(Tensor x, const BlockWorkspace& workspace, bool accumulate) const {
+  projection_.backward_weight(workspace.dqkv, x, accumulate);
 }
 
 }  // namespace kintsugi

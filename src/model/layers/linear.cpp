@@ -22,6 +22,11 @@ void Linear::forward(Tensor y, Tensor x, Tensor residual) const {
   backend_->matmul(y, x, weight(), {.transpose_b = !in_out_, .bias = bias(), .residual = residual});
 }
 
+void Linear::forward_partial(Tensor y, Tensor x, bool with_bias) const {
+  backend_->matmul(y, x, weight(),
+                   {.transpose_b = !in_out_, .bias = with_bias ? bias() : Tensor()});
+}
+
 void Linear::forward_gelu(Tensor activated, Tensor y, Tensor x) const {
   backend_->matmul(y, x, weight(), {.transpose_b = !in_out_, .bias = bias(), .gelu = activated});
 }
@@ -34,11 +39,12 @@ void Linear::backward_input_gelu(Tensor dbefore, Tensor dy, Tensor before) const
   backend_->matmul(dbefore, dy, weight(), {.transpose_b = in_out_, .gelu_input = before});
 }
 
-void Linear::backward_weight(Tensor dy, Tensor x, bool accumulate) const {
+void Linear::backward_weight(Tensor dy, Tensor x, bool accumulate, Tensor bias_dy) const {
   const Tensor gradient = store_->gradient(weight_, shape_);
   backend_->matmul(gradient, in_out_ ? x : dy, in_out_ ? dy : x,
                    {.transpose_a = true, .accumulate = accumulate});
-  if (bias_ >= 0) backend_->bias_backward(store_->gradient(bias_, {outputs()}), dy);
+  if (bias_ >= 0)
+    backend_->bias_backward(store_->gradient(bias_, {outputs()}), bias_dy ? bias_dy : dy);
 }
 
 }  // namespace kintsugi

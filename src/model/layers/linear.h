@@ -19,13 +19,16 @@ class Linear {
   std::int64_t outputs() const { return in_out_ ? shape_[1] : shape_[0]; }
 
   void forward(Tensor y, Tensor x, Tensor residual = {}) const;
+  // Where the inputs are cut among ranks: this rank's summand. One rank brings the bias.
+  void forward_partial(Tensor y, Tensor x, bool with_bias) const;
   void forward_gelu(Tensor activated, Tensor y, Tensor x) const;  // activated = gelu(y)
   // The two halves of the backward are independent of each other: schedules may run the second one
   // later.
   void backward_input(Tensor dx, Tensor dy) const;
   // Where x = gelu(before): straight to the gradient of `before`.
   void backward_input_gelu(Tensor dbefore, Tensor dy, Tensor before) const;
-  void backward_weight(Tensor dy, Tensor x, bool accumulate) const;
+  // The bias takes its gradient from the rows `bias_dy`; none: dy.
+  void backward_weight(Tensor dy, Tensor x, bool accumulate, Tensor bias_dy = {}) const;
 
  private:
   Tensor weight() const { return store_->weight(weight_, shape_); }

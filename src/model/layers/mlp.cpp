@@ -8,10 +8,10 @@ Mlp::Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& confi
       activation_(config.traits().activation),
       up_(backend, store, names.up_weight, names.up_bias, config.traits().weights_in_out) {}
 
-void Mlp::forward(const BlockStash& stash) const {
+void Mlp::forward(Tensor x, const BlockStash& stash) const {
   if (activation_ == ActivationKind::Gelu && !stash.activation_rebuilt)
-    return up_.forward_gelu(stash.activated, stash.up, stash.normed2);
-  up_.forward(stash.up, stash.normed2);
+    return up_.forward_gelu(stash.activated, stash.up, x);
+  up_.forward(stash.up, x);
   activate(stash);
 }
 
@@ -33,9 +33,8 @@ void Mlp::backward_input(Tensor dnormed, const Linear& down, Tensor dy, const Bl
   up_.backward_input(dnormed, workspace.dup);
 }
 
-void Mlp::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
-                          bool accumulate) const {
-  up_.backward_weight(workspace.dup, stash.normed2, accumulate);
+void Mlp::backward_weight(Tensor x, const BlockWorkspace& workspace, bool accumulate) const {
+  up_.backward_weight(workspace.dup, x, accumulate);
 }
 
 }  // namespace kintsugi

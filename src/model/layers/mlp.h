@@ -12,14 +12,13 @@ class Mlp {
   Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config,
       const BlockNames& names);
 
-  void forward(const BlockStash& stash) const;   // stash.normed2 -> stash.up -> stash.activated
+  void forward(Tensor x, const BlockStash& stash) const;  // x -> stash.up -> stash.activated
   void activate(const BlockStash& stash) const;  // stash.up -> stash.activated, also for recompute
-  // From the gradient of what `down` makes of the activation to the gradient of stash.normed2;
-  // workspace.dup holds what backward_weight needs.
+  // From the gradient of what `down` makes of the activation to the gradient of x; workspace.dup
+  // holds what backward_weight needs.
   void backward_input(Tensor dnormed, const Linear& down, Tensor dy, const BlockStash& stash,
                       const BlockWorkspace& workspace) const;
-  void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
-                       bool accumulate) const;
+  void backward_weight(Tensor x, const BlockWorkspace& workspace, bool accumulate) const;
 
  private:
   Backend* backend_;

@@ -1,0 +1,43 @@
+#include "model/whole_model.h"
+
+namespace kintsugi {
+
+WholeModel::WholeModel(Backend& backend, Arena& arena, const ParameterStore& store,
+                       const ModelConfig& config, const StageOptions& options)
+    : alone_("alone", &backend),
+      scratch_(backend, arena, store, config, {&alone_, &alone_}, options),
+      stage_(scratch_, arena, {.last_layer = static_cast<int>(config.layers)}, {}, nullptr) {
+  const Shape size{scratch_.size().tokens(), config.hidden_size};
+  output_ = arena.allocate(Region::Activations, "last block's output", store.dtype(), size);
+  if (options.training)
+    gradient_ = arena.allocate(Region::Workspace, "gradient of the residual stream", store.dtype(),
+                               size);
+}
+
+Tensor WholeModel::forward(const MicroBatch& batch, std::vector<KvCache>* caches) {
+  const Tensor output = output_.rows(0, batch.tokens());
+  stage_.forward(batch, 0, output, caches);
+  return output;
+}
+
+void WholeModel::forward_backward(const MicroBatch& batch, double gradient_scale,
+                                  Tensor loss_sum) {
+  const Tensor gradient = gradient_.rows(0, batch.tokens());
+  stage_.loss(batch, forward(batch, nullptr), gradient, gradient_scale, loss_sum);
+  stage_.backward(batch, 0, gradient);
+}
+
+void WholeModel::evaluate(const MicroBatch& batch, Tensor loss_sum) {
+  stage_.loss(batch, forward(batch, nullptr), {}, 0.0, loss_sum);
+}
+
+Tensor WholeModel::next_logits(const MicroBatch& batch, std::vector<KvCache>& caches) {
+  const Tensor last = forward(batch, &caches).rows(batch.tokens() - 1, 1);
+  return stage_.head().logits(last, workspace(batch));
+}
+
+Tensor WholeModel::all_logits(const MicroBatch& batch) {
+  return stage_.head().logits(forward(batch, nullptr), workspace(batch));
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "model/stage.h"
+#include "parallel/schedule.h"
+
+namespace kintsugi {
+
+// How one rank's memory for micro-batches follows from its list of actions.
+struct ChunkSlots {
+  StageSlots stage;
+  int gradients = 1;  // of the residual stream, received or made by the head, until they are sent
+};
+std::vector<ChunkSlots> slots_of(const PipelineSchedule& schedule, int rank);
+
+// Runs a schedule: one rank's stages, the messages to its neighbours, and the memory of what is
+// under way.
+class Pipeline {
+ public:
+  // `micro_batches` of every step; on a single stage any number will do.
+  Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
+           const std::vector<StagePart>& parts, const PipelineShape& shape, Communicator& group,
+           BucketHooks* hooks);
+
+  // Brings a micro-batch to the device when its turn comes.
+  using Load = std::function<MicroBatch(int number)>;
+  struct Step {
+    int micro_batches = 1;
+    double gradient_scale = 1.0;
+    Tensor loss_sum = {};     // (1): on the last stage, the losses are added to it
+    bool repeatable = false;  // passes of the same size are the same calls
+  };
+  // Gradients of gradient_scale * the sum of all losses.
+  void run(const Step& step, const Load& load);
+  // Losses only, one micro-batch after the other.
+  void evaluate(const Step& step, const Load& load);
+
+  bool is_last() const { return group_->rank() == group_->size() - 1; }
+
+ private:
+  // A buffer that may be on its way to another rank.
+  struct Outgoing {
+    Tensor buffer;  // (rows, hidden)
+    Communicator::Work sending = {};
+  };
+  struct Chunk {
+    Stage stage;
+    std::vector<Outgoing> gradients = {};  // in turns
+    std::vector<Communicator::Work> inputs_on_their_way = {};  // by micro-batch
+    std::vector<Communicator::Work> gradients_on_their_way = {};
+  };
+  const PipelineSchedule& schedule_for(int micro_batches);
+  void run_alone(const Step& step, const Load& load);
+  void act(const Action& action, const Step& step, const Load& load);
+  void forward(Chunk& chunk, int number, const Step& step);
+  void send(Outgoing& from, const MicroBatch& batch, int to);
+  void reclaim(Outgoing& buffer) { group_->wait(std::exchange(buffer.sending, {})); }
+  Outgoing& gradient(Chunk& chunk, int number) {
+    return chunk.gradients[static_cast<std::size_t>(number) % chunk.gradients.size()];
+  }
+  Tensor rows(const Tensor& buffer, const MicroBatch& batch) const {
+    return buffer.rows(0, scratch_->size(batch).rows());
+  }
+  const MicroBatch& batch(int number) const { return batches_[static_cast<std::size_t>(number)]; }
+
+  Backend* backend_;
+  StageScratch* scratch_;
+  Communicator* group_;
+  PipelineSchedule schedule_;
+  std::vector<Chunk> chunks_;
+  std::array<Outgoing, 2> outputs_;  // what stages without a head write, in turns
+  std::size_t output_ = 0;
+  std::vector<MicroBatch> batches_;  // of the step, as far as they were loaded
+};
+
+}  // namespace kintsugi
