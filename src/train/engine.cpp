@@ -18,6 +18,15 @@ PipelineShape pipeline_shape(const EngineOptions& options, const Grid& grid) {
 
 }  // namespace
 
+Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options)
+    : Engine(backend, memory, options, std::make_unique<Groups>(groups_of_one(backend))) {}
+
+Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
+               std::unique_ptr<Groups> alone)
+    : Engine(backend, memory, options, *alone) {
+  alone_ = std::move(alone);
+}
+
 Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
                const Groups& groups)
     : backend_(&backend),

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -65,6 +66,8 @@ class Engine {
   // Takes all memory from `memory`: the backend itself, or a PlanningAllocator when only arena() is
   // of interest. The groups must outlive it.
   Engine(Backend& backend, Allocator& memory, const EngineOptions& options, const Groups& groups);
+  // On one rank.
+  Engine(Backend& backend, Allocator& memory, const EngineOptions& options);
 
   // Before the first pass, one of: fresh weights, or weights and state written by a loader after
   // prepare().
@@ -95,6 +98,8 @@ class Engine {
   void write_weights(const ParameterSource& weights, const ParameterSource& master);
 
  private:
+  Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
+         std::unique_ptr<Groups> alone);
   // Where one micro-batch lies on the device.
   struct BatchSlot {
     Tensor ids, targets;         // (tokens)
@@ -118,6 +123,7 @@ class Engine {
 
   Backend* backend_;
   EngineOptions options_;
+  std::unique_ptr<Groups> alone_;
   const Groups* groups_;
   ContextCut cut_;
   Arena arena_;

@@ -29,7 +29,7 @@ enum class ResumeMode {
 };  // continue the run directory's latest checkpoint, or insist on a new run
 enum class RunOutcome { Finished, Stopped };
 
-EngineOptions engine_options(const RunConfig& config, const Grid& grid);
+EngineOptions engine_options(const RunConfig& config, const Grid& grid = {});
 // `ranks` is what the job has; the groups' grid comes of it.
 LayoutRequest layout_request(const RunConfig& config);
 // For `layout: auto`, the configuration with a layout for `ranks` in nodes of `node`, by the memory

@@ -13,17 +13,17 @@
 namespace kintsugi {
 
 // A world that the operation tests run in, with the precisions it computes in.
-struct World {
+struct TestWorld {
   std::string name;
   std::vector<DType> precisions;
   std::function<std::unique_ptr<Backend>()> make;
 };
 
 // The worlds whose device this machine has.
-inline const std::vector<World>& worlds() {
-  static const std::vector<World> all = [] {
+inline const std::vector<TestWorld>& worlds() {
+  static const std::vector<TestWorld> all = [] {
     const std::vector<DType> precisions = {DType::F64, DType::F32, DType::BF16, DType::F16};
-    std::vector<World> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
+    std::vector<TestWorld> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
     if (cuda_device_count() > 0)
       present.push_back({"cuda", precisions, [] { return make_cuda_backend(); }});
     return present;
