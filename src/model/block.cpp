@@ -83,8 +83,8 @@ void Block::backward_weight(const BlockStash& stash, const BlockWorkspace& works
   rebuild(stash, workspace, batch, recompute);
   const bool accumulate = !batch.overwrites;
   mlp_.backward_weight(tensor_.all_rows(stash.normed2, workspace.gathered), workspace, accumulate);
-  mlp_down_.backward_weight(tensor_.all_rows(workspace.kept_mlp, workspace.branch),
-                            stash.activated, accumulate, workspace.kept_mlp);
+  mlp_down_.backward_weight(tensor_.all_rows(workspace.kept_mlp, workspace.branch), stash.activated,
+                            accumulate, workspace.kept_mlp);
   if (recompute != Recompute::None) norm1_.forward(stash.normed1, stash.norm1, stash.input);
   attention_.backward_weight(tensor_.all_rows(stash.normed1, workspace.gathered), workspace,
                              accumulate);

@@ -47,9 +47,8 @@ class Block {
                Recompute recompute) const;
   void backward_mlp(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
                     const MicroBatch& batch, Weights weights) const;
-  void backward_attention(Tensor gradient, const BlockStash& stash,
-                          const BlockWorkspace& workspace, const MicroBatch& batch,
-                          Weights weights) const;
+  void backward_attention(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
+                          const MicroBatch& batch, Weights weights) const;
   // result = residual + dropout(linear(x))
   void add_branch(Tensor result, const Linear& linear, Tensor x, Tensor residual,
                   const BlockWorkspace& workspace, const MicroBatch& batch,

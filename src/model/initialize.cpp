@@ -126,10 +126,10 @@ void fill_from(const ParameterSource& source, Backend& backend, Tensor destinati
       values.assign(static_cast<std::size_t>(count), 0.0);
       for_each_run(parameter.cut, parameter.global, set.tp_rank(), first, first + count,
                    [&](const CutRun& run) {
-                     source.read(parameter, run.there,
-                                 std::span(values).subspan(
-                                     static_cast<std::size_t>(run.here - first),
-                                     static_cast<std::size_t>(run.count)));
+                     source.read(
+                         parameter, run.there,
+                         std::span(values).subspan(static_cast<std::size_t>(run.here - first),
+                                                   static_cast<std::size_t>(run.count)));
                    });
       upload_rounded(backend, destination.rows(at - begin, count), values, buffer);
     }

@@ -27,8 +27,8 @@ enum class GradientSum : std::uint8_t {
 };
 
 struct Parameter {
-  std::string name;  // the public (Hugging Face) name
-  Shape shape;       // what is held here
+  std::string name;   // the public (Hugging Face) name
+  Shape shape;        // what is held here
   Shape global = {};  // as the public file has it
   ParameterGroup group;
   InitKind init = InitKind::Normal;

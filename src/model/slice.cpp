@@ -71,8 +71,7 @@ void for_each_run(const TensorCut& cut, const Shape& global, int rank, std::int6
   for (std::int64_t at = first / block; at < rows * cut.parts && at * block < last; ++at) {
     const std::int64_t row = at / cut.parts, part = at % cut.parts;
     const std::int64_t here = at * block;
-    const std::int64_t there =
-        (row * global[cut.dimension] + part * s.part + s.begin) * width;
+    const std::int64_t there = (row * global[cut.dimension] + part * s.part + s.begin) * width;
     const std::int64_t from = std::max(first, here),
                        to = std::min(last, here + (s.end - s.begin) * width);
     if (from < to) use({from, there + from - here, to - from});

@@ -35,10 +35,10 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   if (groups.context->size() > 1) {
     ring_.emplace(backend, arena, *groups.context,
                   RingAttentionSizes{.sequences = size_.sequences,
-                                      .length = size_.length,
-                                      .heads = local.heads,
-                                      .kv_heads = local.kv_heads,
-                                      .head_dim = local.head_dim},
+                                     .length = size_.length,
+                                     .heads = local.heads,
+                                     .kv_heads = local.kv_heads,
+                                     .head_dim = local.head_dim},
                   dtype, options.training, context_.tables.slopes);
     context_.ring = &*ring_;
   }
@@ -86,8 +86,8 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
           allocate_kept(arena, context.local, dtype, scratch.size(), scratch.workspace()));
   if (part.head) {
     const std::int64_t tokens = scratch.size().tokens();
-    const std::int64_t columns = (scratch.config().vocab_size + context.tensor.size() - 1) /
-                                 context.tensor.size();
+    const std::int64_t columns =
+        (scratch.config().vocab_size + context.tensor.size() - 1) / context.tensor.size();
     const std::int64_t chunk =
         options.classifier_chunk > 0
             ? options.classifier_chunk

@@ -75,9 +75,9 @@ struct StagePart {
 
 // How many micro-batches a stage has in its memory at a time.
 struct StageSlots {
-  int inputs = 1;    // received or made, until their backward is over
-  int stashes = 1;   // between forward and backward
-  int weights = 0;   // between the halves of a backward; 0: it is never halved
+  int inputs = 1;   // received or made, until their backward is over
+  int stashes = 1;  // between forward and backward
+  int weights = 0;  // between the halves of a backward; 0: it is never halved
 };
 
 // A run of layers. Micro-batches are numbered within a step; the n-th takes the place of the one
@@ -133,8 +133,8 @@ class Stage {
   std::optional<Head> head_;
   std::vector<Tensor> inputs_;  // (rows, hidden)
   std::vector<Slot> slots_;
-  std::vector<std::vector<BlockWorkspace>> kept_;       // by micro-batch, by block
-  std::vector<int> embedding_buckets_, head_buckets_;   // whose weights these read
+  std::vector<std::vector<BlockWorkspace>> kept_;      // by micro-batch, by block
+  std::vector<int> embedding_buckets_, head_buckets_;  // whose weights these read
   std::vector<int> block_buckets_;
 };
 

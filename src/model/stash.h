@@ -9,10 +9,9 @@
 
 namespace kintsugi {
 
-// What a block forgets after its forward and rebuilds in its backward. (Attention's scores are never
-// kept.)
-// Selective: the norms' outputs and the MLP's activation, which cost no matrix product to rebuild.
-// Full: everything but the block's input.
+// What a block forgets after its forward and rebuilds in its backward. (Attention's scores are
+// never kept.) Selective: the norms' outputs and the MLP's activation, which cost no matrix product
+// to rebuild. Full: everything but the block's input.
 enum class Recompute : std::uint8_t { None, Selective, Full };
 std::string_view to_string(Recompute recompute);
 Recompute parse_recompute(std::string_view text);

@@ -10,8 +10,8 @@ WholeModel::WholeModel(Backend& backend, Arena& arena, const ParameterStore& sto
   const Shape size{scratch_.size().tokens(), config.hidden_size};
   output_ = arena.allocate(Region::Activations, "last block's output", store.dtype(), size);
   if (options.training)
-    gradient_ = arena.allocate(Region::Workspace, "gradient of the residual stream", store.dtype(),
-                               size);
+    gradient_ =
+        arena.allocate(Region::Workspace, "gradient of the residual stream", store.dtype(), size);
 }
 
 Tensor WholeModel::forward(const MicroBatch& batch, std::vector<KvCache>* caches) {
@@ -20,8 +20,7 @@ Tensor WholeModel::forward(const MicroBatch& batch, std::vector<KvCache>* caches
   return output;
 }
 
-void WholeModel::forward_backward(const MicroBatch& batch, double gradient_scale,
-                                  Tensor loss_sum) {
+void WholeModel::forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum) {
   const Tensor gradient = gradient_.rows(0, batch.tokens());
   stage_.loss(batch, forward(batch, nullptr), gradient, gradient_scale, loss_sum);
   stage_.backward(batch, 0, gradient);

@@ -9,8 +9,8 @@ namespace kintsugi {
 class WholeModel {
  public:
   // The store has all weights, and gradients if `options.training`.
-  WholeModel(Backend& backend, Arena& arena, const ParameterStore& store,
-             const ModelConfig& config, const StageOptions& options);
+  WholeModel(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
+             const StageOptions& options);
 
   void prepare() { scratch_.prepare(); }
 

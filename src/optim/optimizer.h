@@ -48,11 +48,11 @@ class Optimizer {
   Backend* backend_;
   Sharding* sharding_;
   AdamWSettings settings_;
-  std::vector<std::int64_t> offsets_;  // of each bucket in the buffers
-  Tensor master_;                      // what is owned, accumulator precision; empty: the weights
-  Tensor moment1_, moment2_;           // accumulator precision or bf16
+  std::vector<std::int64_t> offsets_;    // of each bucket in the buffers
+  Tensor master_;                        // what is owned, accumulator precision; empty: the weights
+  Tensor moment1_, moment2_;             // accumulator precision or bf16
   std::vector<Tensor> gradient_pieces_;  // that count in the norm
-  Tensor squared_norm_, scale_;  // (1)
+  Tensor squared_norm_, scale_;          // (1)
 };
 
 }  // namespace kintsugi

@@ -27,9 +27,9 @@ std::vector<Tensor> owned_pieces(const Sharding& sharding, GradientSum kind) {
 CopySums::CopySums(Backend& backend, Arena& arena, Sharding& sharding, const Groups& groups)
     : backend_(&backend) {
   const DType wide = accumulator_of(sharding.store().dtype());
-  for (const auto& [kind, group] : {std::pair{GradientSum::Tp, groups.tp.get()},
-                                    std::pair{GradientSum::Kv, groups.kv.get()},
-                                    std::pair{GradientSum::Tied, groups.tied.get()}}) {
+  for (const auto& [kind, group] :
+       {std::pair{GradientSum::Tp, groups.tp.get()}, std::pair{GradientSum::Kv, groups.kv.get()},
+        std::pair{GradientSum::Tied, groups.tied.get()}}) {
     Family family{.kind = kind, .group = group};
     std::int64_t elements = 0;
     for (const Tensor& piece : owned_pieces(sharding, kind)) {

@@ -133,8 +133,7 @@ Grid fit_layout(const LayoutRequest& r, int ranks) {
         shard);
   if (shard > 0 && data % shard != 0)
     user_error("layout.shard_group is {}, which does not divide {} data ranks{}: use {}", shard,
-               data, r.cp > 1 ? " (cp × dp)" : "",
-               nearest_divisors(data, std::min(shard, data)));
+               data, r.cp > 1 ? " (cp × dp)" : "", nearest_divisors(data, std::min(shard, data)));
   if (r.zero == 0) shard = 1;  // every rank holds everything
   return {.tp = static_cast<int>(r.tp),
           .cp = static_cast<int>(r.cp),

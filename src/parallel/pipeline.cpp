@@ -104,8 +104,8 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
   for (std::size_t c = 0; c < parts.size(); ++c) {
     Chunk chunk{.stage = Stage(scratch, arena, parts[c], slots[c].stage, hooks)};
     for (int i = 0; i < slots[c].gradients; ++i)
-      chunk.gradients.push_back({arena.allocate(
-          Region::Workspace, "gradient of the residual stream", dtype, size)});
+      chunk.gradients.push_back(
+          {arena.allocate(Region::Workspace, "gradient of the residual stream", dtype, size)});
     chunk.inputs_on_their_way.resize(micro_batches);
     chunk.gradients_on_their_way.resize(micro_batches);
     chunks_.push_back(std::move(chunk));
@@ -146,10 +146,10 @@ void Pipeline::run_alone(const Step& step, const Load& load) {
       chunk.stage.backward(batch(0), 0, rows(gradient(chunk, 0).buffer, batch(0)));
     };
     if (step.repeatable)
-      backend_->replay(derive_key(static_cast<std::uint64_t>(batch(0).sequences),
-                                  batch(0).overwrites,
-                                  std::bit_cast<std::uint64_t>(step.gradient_scale)),
-                       std::ref(pass));
+      backend_->replay(
+          derive_key(static_cast<std::uint64_t>(batch(0).sequences), batch(0).overwrites,
+                     std::bit_cast<std::uint64_t>(step.gradient_scale)),
+          std::ref(pass));
     else
       pass();
   }
@@ -169,8 +169,9 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
   Outgoing& gradient = this->gradient(chunk, action.micro_batch);
   switch (action.kind) {
     case ActionKind::ReceiveActivation:
-      chunk.inputs_on_their_way[number] = group_->receive(
-          chunk.stage.input(current, action.micro_batch), previous_place(schedule_.shape, here)->rank);
+      chunk.inputs_on_their_way[number] =
+          group_->receive(chunk.stage.input(current, action.micro_batch),
+                          previous_place(schedule_.shape, here)->rank);
       break;
     case ActionKind::Forward:
       arrive(chunk.inputs_on_their_way);
@@ -181,8 +182,8 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
       break;
     case ActionKind::ReceiveGradient:
       reclaim(gradient);
-      chunk.gradients_on_their_way[number] = group_->receive(
-          rows(gradient.buffer, current), next_place(schedule_.shape, here)->rank);
+      chunk.gradients_on_their_way[number] =
+          group_->receive(rows(gradient.buffer, current), next_place(schedule_.shape, here)->rank);
       break;
     case ActionKind::Backward:
       arrive(chunk.gradients_on_their_way);

@@ -49,7 +49,7 @@ class Pipeline {
   };
   struct Chunk {
     Stage stage;
-    std::vector<Outgoing> gradients = {};  // in turns
+    std::vector<Outgoing> gradients = {};                      // in turns
     std::vector<Communicator::Work> inputs_on_their_way = {};  // by micro-batch
     std::vector<Communicator::Work> gradients_on_their_way = {};
   };

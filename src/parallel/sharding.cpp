@@ -20,8 +20,8 @@ std::int64_t part_of(std::int64_t elements, int parts) {
 
 }  // namespace
 
-Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set,
-                   const Groups& groups, const ShardingOptions& options)
+Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set, const Groups& groups,
+                   const ShardingOptions& options)
     : backend_(&backend),
       set_(&set),
       groups_(&groups),
@@ -109,11 +109,11 @@ void Sharding::find_added() {
       const std::int64_t begin = parameter.offset - set_->buckets()[b].begin;
       add(begin);
       // Of what is cut among ranks, the last one's share may end in padding.
-      covered = begin + (parameter.cut.dimension == 0 && parameter.cut.parts == 1
-                             ? set_->rows(index).size() * (parameter.shape.elements() /
-                                                           std::max<std::int64_t>(
-                                                               1, parameter.shape[0]))
-                             : parameter.shape.elements());
+      covered =
+          begin + (parameter.cut.dimension == 0 && parameter.cut.parts == 1
+                       ? set_->rows(index).size() * (parameter.shape.elements() /
+                                                     std::max<std::int64_t>(1, parameter.shape[0]))
+                       : parameter.shape.elements());
     }
     add(whole_offsets_[b + 1] - whole_offsets_[b]);
   }
@@ -210,9 +210,9 @@ void Sharding::gather(int bucket) {
   groups_->shard->wait(std::exchange(slot.gathering, {}));  // of weights that nobody came for
   const auto b = static_cast<std::size_t>(bucket);
   slot.bucket = bucket;
-  slot.gathering =
-      groups_->shard->all_gather(slot.weights.rows(0, part_elements(bucket) * groups_->shard->size()),
-                                weights_.rows(offsets_[b], part_elements(bucket)));
+  slot.gathering = groups_->shard->all_gather(
+      slot.weights.rows(0, part_elements(bucket) * groups_->shard->size()),
+      weights_.rows(offsets_[b], part_elements(bucket)));
 }
 
 void Sharding::need_weights(int bucket, int next) {

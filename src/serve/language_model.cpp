@@ -128,9 +128,9 @@ void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t 
   check_tokens(prompt, capacity);
   Arena arena(backend_);
   WholeModel model(backend_, arena, store_, config_,
-              {.length = std::min<std::int64_t>(kPrefill, capacity),
-               .max_positions = capacity,
-               .training = false});
+                   {.length = std::min<std::int64_t>(kPrefill, capacity),
+                    .max_positions = capacity,
+                    .training = false});
   model.prepare();
   const Inputs inputs(arena, std::min<std::int64_t>(kPrefill, capacity));
   std::vector<KvCache> caches;

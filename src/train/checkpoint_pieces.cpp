@@ -80,8 +80,7 @@ void PieceWriter::put_rows(const Target& target, std::int64_t first, const Tenso
       joined_.resize(everybodys_.size());
       std::int64_t start = 0, filled = 0;  // of the run that is being joined
       const auto flush = [&] {
-        if (filled > 0)
-          write(target, start, Tensor(joined_.data(), elements.dtype(), {filled}));
+        if (filled > 0) write(target, start, Tensor(joined_.data(), elements.dtype(), {filled}));
       };
       for (const Source& source : sources) {
         if (start + filled != source.there) {

@@ -109,8 +109,8 @@ struct LayoutConfig {
   PipelineKind schedule = PipelineKind::OneForwardOneBackward;
   std::string split = "auto";  // layers of each part of the pipeline: "7,9,9,7"
   Recompute recompute = Recompute::None;
-  std::int64_t recompute_every = 1;  // of layers 0, n, 2 n, …
-  bool automatic = false;            // `layout: auto`: tp, pp, dp and zero from the ranks
+  std::int64_t recompute_every = 1;       // of layers 0, n, 2 n, …
+  bool automatic = false;                 // `layout: auto`: tp, pp, dp and zero from the ranks
   std::vector<int> split_layers() const;  // empty: auto; UserError
   bool operator==(const LayoutConfig&) const = default;
 };

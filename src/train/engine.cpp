@@ -34,9 +34,9 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
       groups_(&groups),
       cut_{groups.cp->size(), groups.cp->rank(), options.stage.length},
       arena_(memory),
-      parts_(stage_parts(checked_split(options.model, groups.grid.pp * options.chunks,
-                                       options.split),
-                         groups.grid.pp, groups.place.pp)),
+      parts_(
+          stage_parts(checked_split(options.model, groups.grid.pp * options.chunks, options.split),
+                      groups.grid.pp, groups.place.pp)),
       set_(options.model,
            slice_of(parts_, groups.grid.tp, groups.place.tp, options.sequence_parallel)),
       sharding_(backend, arena_, set_, groups,
@@ -44,13 +44,13 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                  .precision = options.precision,
                  .reduce_in_bf16 = options.reduce_in_bf16,
                  .tied = options.model.tied,
-                 .halved_backward = groups.grid.pp > 1 &&
-                                    options.schedule == PipelineKind::ZeroBubbleH1}),
+                 .halved_backward =
+                     groups.grid.pp > 1 && options.schedule == PipelineKind::ZeroBubbleH1}),
       copies_(backend, arena_, sharding_, groups),
       scratch_(backend, arena_, sharding_.store(), options.model,
                {groups.tp.get(), groups.cp.get(), options.sequence_parallel}, options.stage),
-      pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options, groups.grid),
-                *groups.pp, &sharding_),
+      pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options, groups.grid), *groups.pp,
+                &sharding_),
       optimizer_(backend, arena_, sharding_, options.adamw) {
   const int slots = groups.grid.pp == 1 ? 1 : options.micro_batches;
   for (int i = 0; i < slots; ++i) batches_.push_back(allocate_batch());

@@ -134,8 +134,8 @@ class Engine {
   StageScratch scratch_;
   Pipeline pipeline_;
   Optimizer optimizer_;
-  std::vector<BatchSlot> batches_;    // in turns
-  Tensor token_rows_;                 // (tokens), where sequences are cut
+  std::vector<BatchSlot> batches_;     // in turns
+  Tensor token_rows_;                  // (tokens), where sequences are cut
   std::vector<std::int32_t> staging_;  // a part of a batch on its way to the device
   std::vector<std::int32_t> first_keys_;
   Tensor loss_sum_;                    // (1)

@@ -1,10 +1,10 @@
 #include "train/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fmt/ranges.h>
-
 #include <numbers>
 
 #include "comm/exchange.h"
@@ -226,8 +226,8 @@ std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<fs::path> latest = open_directory(resume);
   together(host(), [&] {
-    engine_ = std::make_unique<Engine>(backend_, backend_,
-                                       engine_options(config_, groups_->grid), *groups_);
+    engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_, groups_->grid),
+                                       *groups_);
     if (latest) {
       engine_->prepare();
       state_ = load_checkpoint(*latest, *engine_);
@@ -252,13 +252,13 @@ void Trainer::open_run(ResumeMode resume) {
   record_.loss = NAN;
   record_.tokens_per_s = NAN;
   const std::int64_t steps_left = std::max<std::int64_t>(schedule_.total_steps - state_.step, 0);
-  loader_ = std::make_unique<BatchLoader>(
-      data_->order(), data_->sample_options(),
-      BatchLoader::Plan{.first = state_.samples + first_sequence(),
-                        .batches = steps_left,
-                        .batch = sequences_per_rank(),
-                        .stride = config_.batch.global,
-                        .depth = config_.data.prefetch});
+  loader_ =
+      std::make_unique<BatchLoader>(data_->order(), data_->sample_options(),
+                                    BatchLoader::Plan{.first = state_.samples + first_sequence(),
+                                                      .batches = steps_left,
+                                                      .batch = sequences_per_rank(),
+                                                      .stride = config_.batch.global,
+                                                      .depth = config_.data.prefetch});
   startup_.mark(latest ? "checkpoint" : "fresh weights");
   peak_ = backend_.peak_flops(config_.train.precision);
   startup_.mark("measuring the peak");
@@ -312,9 +312,9 @@ std::string Trainer::describe_layout() const {
   std::string text = fmt::format("{} ranks = tp {} × cp {} × dp {} × pp {}", grid.world(), grid.tp,
                                  grid.cp, grid.dp, grid.pp);
   if (layout.sequence_parallel) text += ", sequence parallel";
-  text += fmt::format(", ZeRO {}{}", layout.zero,
-                      layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group)
-                                             : "");
+  text += fmt::format(
+      ", ZeRO {}{}", layout.zero,
+      layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group) : "");
   const std::int64_t passes = sequences_per_rank() / config_.batch.micro;
   text += fmt::format("; {} micro-batch{} each per step", passes, passes == 1 ? "" : "es");
   if (grid.pp > 1)
@@ -393,8 +393,8 @@ std::optional<double> Trainer::Score::bits_per_byte() const {
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
-// Data ranks take turns by micro-batches, and all take as many: a pass may need everybody's weights.
-// Whose turn finds no samples left computes on what is there, without a loss.
+// Data ranks take turns by micro-batches, and all take as many: a pass may need everybody's
+// weights. Whose turn finds no samples left computes on what is there, without a loss.
 Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.batch.micro;
   SampleReader reader(data_->sample_options());

@@ -32,7 +32,7 @@ constexpr std::array<int, kFactors> kLevels = {7, 7, 5, 4, 3, 2, 2, 2, 2, 4, 2};
 using Choice = std::array<int, kFactors>;
 
 struct Case {
-  DataLayout layout;
+  RankLayout layout;
   Training training;
   std::string what;
 };
@@ -44,8 +44,8 @@ Case case_of(const Choice& choice) {
   const auto size = static_cast<std::size_t>(choice[kSize]);
   Case made;
   made.layout = choice[kSharding] < 4
-                    ? DataLayout{kPlain[size], choice[kSharding]}
-                    : DataLayout{kHybrid[size].first, choice[kSharding] - 3, kHybrid[size].second};
+                    ? RankLayout{kPlain[size], choice[kSharding]}
+                    : RankLayout{kHybrid[size].first, choice[kSharding] - 3, kHybrid[size].second};
   Training& training = made.training;
   const std::string& model = tiny_models()[static_cast<std::size_t>(choice[kModel])];
   training.model = tiny_model(model, choice[kLayers] + 1);
@@ -54,7 +54,7 @@ Case case_of(const Choice& choice) {
   training.micro = choice[kMicro] == 0 ? 1 : 2;
   const std::int64_t passes = choice[kAccumulation] + 1,
                      each = passes * training.micro - (choice[kMicro] == 2 ? 1 : 0);
-  training.sequences = each * made.layout.ranks;
+  training.sequences = each * made.layout.dp;
   training.dropout = choice[kDropout] == 0 ? 0.0 : 0.2;
   training.documents = choice[kDocuments] == 1;
   training.masked = choice[kMasked] == 1;

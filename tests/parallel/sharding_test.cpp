@@ -11,8 +11,8 @@
 namespace kintsugi {
 namespace {
 
-const std::vector<DataLayout>& layouts() {
-  static const std::vector<DataLayout> all = {{4, 0},    {4, 1},    {3, 2},    {4, 3},
+const std::vector<RankLayout>& layouts() {
+  static const std::vector<RankLayout> all = {{4, 0},    {4, 1},    {3, 2},    {4, 3},
                                               {4, 1, 2}, {6, 2, 3}, {8, 3, 2}, {16, 3, 8}};
   return all;
 }
@@ -30,7 +30,7 @@ TEST(ShardingTest, TokensCountAlikeOnAllRanks) {
     training.micro = 4;
     const Outcome expected = trained({}, training, 5);
     training.micro = 2;
-    for (DataLayout layout : layouts())
+    for (RankLayout layout : layouts())
       expect_same(trained(layout, training, 5), expected, DType::F64, to_string(layout));
     training.sequences = 16;  // one each: a rank without a loss
     training.micro = 1;
@@ -58,7 +58,7 @@ TEST(ShardingTest, StagesAgreeToTheBit) {
 
 // Sums that travel in bf16 are a little off, everywhere alike.
 TEST(ShardingTest, SumsInBf16AreCloseAndNotTheSame) {
-  for (const DataLayout& layout : layouts()) {
+  for (const RankLayout& layout : layouts()) {
     Training training = training_of("qwen3", DType::F32);
     const Outcome wide = trained(layout, training, 6);
     training.reduce_in_bf16 = true;
@@ -85,7 +85,7 @@ TEST(ShardingTest, OneRankRoundsNoSums) {
 TEST(ShardingTest, EvaluatesBetweenSteps) {
   for (const std::string& model : tiny_models()) {
     const Training training = training_of(model, DType::F64);
-    const auto run = [&](const DataLayout& layout, Outcome& outcome) {
+    const auto run = [&](const RankLayout& layout, Outcome& outcome) {
       std::vector<double> sums(3, 0.0);
       std::mutex mutex;
       on_ranks(layout, training, [&](const Member& member) {
@@ -102,7 +102,7 @@ TEST(ShardingTest, EvaluatesBetweenSteps) {
     };
     Outcome expected;
     const std::vector<double> alone = run({}, expected);
-    for (const DataLayout& layout : {DataLayout{2, 0}, DataLayout{2, 2}, DataLayout{4, 3, 2}}) {
+    for (const RankLayout& layout : {RankLayout{2, 0}, RankLayout{2, 2}, RankLayout{4, 3, 2}}) {
       Outcome actual;
       EXPECT_LE(difference(run(layout, actual), alone), 1e-10)
           << model << ", " << to_string(layout);
@@ -115,7 +115,7 @@ TEST(ShardingTest, EvaluatesBetweenSteps) {
 // never been.
 TEST(ShardingTest, AllRanksSkipAStepTogether) {
   Training training = training_of("llama-gqa", DType::F16);
-  for (const DataLayout& layout : layouts()) {
+  for (const RankLayout& layout : layouts()) {
     Outcome skipped, plain;
     on_ranks(layout, training, [&](const Member& member) {
       train(member, 1, 1, plain);
@@ -134,8 +134,8 @@ TEST(ShardingTest, AllRanksSkipAStepTogether) {
 
 // Ranges of a shard group follow each other without a gap or an overlap.
 TEST(ShardingTest, EveryElementHasOneOwner) {
-  for (const DataLayout& layout : {DataLayout{7, 1}, DataLayout{16, 3}, DataLayout{12, 2, 4}}) {
-    const Training training{.model = tiny_model("gpt2", 2), .sequences = layout.ranks};
+  for (const RankLayout& layout : {RankLayout{7, 1}, RankLayout{16, 3}, RankLayout{12, 2, 4}}) {
+    const Training training{.model = tiny_model("gpt2", 2), .sequences = layout.dp};
     const ParameterSet set(training.model);
     std::vector<std::atomic<int>> owners(static_cast<std::size_t>(set.buffer_elements()));
     on_ranks(layout, training, [&](const Member& member) {

@@ -49,7 +49,7 @@ double gathered(const std::vector<double>& b, const ModelConfig& model, double p
 struct Volume {
   Training training;
   int passes;
-  DataLayout layout;
+  RankLayout layout;
 };
 
 Training training_of(const std::string& model, int layers, int passes, DType precision, int ranks) {
@@ -63,7 +63,7 @@ void expect_volume(const Volume& run) {
   const auto& [training, passes, layout] = run;
   SCOPED_TRACE(fmt::format("{}, {} passes, {} layers, bf16 on the way {}", to_string(layout),
                            passes, training.model.layers, training.reduce_in_bf16));
-  std::vector<std::unique_ptr<CountingWorld>> worlds(static_cast<std::size_t>(layout.ranks));
+  std::vector<std::unique_ptr<CountingWorld>> worlds(static_cast<std::size_t>(layout.dp));
   std::vector<double> owned(worlds.size());
   const auto wrap = [&](World& world) -> World& {
     auto& counting = worlds[static_cast<std::size_t>(world.rank())];
@@ -114,11 +114,11 @@ void expect_volume(const Volume& run) {
 
 TEST(CommunicationVolume, IsThatOfTheFormulas) {
   for (const std::string& model : tiny_models())
-    for (const DataLayout& layout :
-         {DataLayout{4, 0}, DataLayout{4, 1}, DataLayout{3, 2}, DataLayout{4, 3},
-          DataLayout{6, 1, 3}, DataLayout{4, 2, 2}, DataLayout{8, 3, 2}})
+    for (const RankLayout& layout :
+         {RankLayout{4, 0}, RankLayout{4, 1}, RankLayout{3, 2}, RankLayout{4, 3},
+          RankLayout{6, 1, 3}, RankLayout{4, 2, 2}, RankLayout{8, 3, 2}})
       for (const int passes : {1, 3})
-        expect_volume({training_of(model, 4, passes, DType::F32, layout.ranks), passes, layout});
+        expect_volume({training_of(model, 4, passes, DType::F32, layout.dp), passes, layout});
 }
 
 // What is still in a slot depends on how many layers there are.
@@ -131,9 +131,9 @@ TEST(CommunicationVolume, OfEveryDepth) {
 
 TEST(CommunicationVolume, OfSixteenBits) {
   for (const bool narrow : {false, true})
-    for (const DataLayout& layout :
-         {DataLayout{4, 0}, DataLayout{4, 1}, DataLayout{4, 2, 2}, DataLayout{4, 3}}) {
-      Training training = training_of("llama-untied", 3, 2, DType::BF16, layout.ranks);
+    for (const RankLayout& layout :
+         {RankLayout{4, 0}, RankLayout{4, 1}, RankLayout{4, 2, 2}, RankLayout{4, 3}}) {
+      Training training = training_of("llama-untied", 3, 2, DType::BF16, layout.dp);
       training.reduce_in_bf16 = narrow;
       expect_volume({training, 2, layout});
     }

@@ -4,25 +4,34 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/grid.h"
 #include "train/engine.h"
 
 namespace kintsugi {
 
-// How the data ranks of a test share a model.
-struct DataLayout {
-  int ranks = 1;
+// How the ranks of a test share a model.
+struct RankLayout {
+  int dp = 1;
   int zero = 0;
-  int shard_group = 0;  // 0: all ranks
+  int shard_group = 0;  // 0: all data ranks
+  int tp = 1;
+  int cp = 1;
+  int pp = 1;
+  int chunks = 1;
+  PipelineKind schedule = PipelineKind::OneForwardOneBackward;
+  bool sequence_parallel = false;
+  std::vector<int> split = {};
 
-  int shard() const { return zero == 0 ? 1 : shard_group == 0 ? ranks : shard_group; }
-  int replicas() const { return ranks / shard(); }
+  int ranks() const { return tp * cp * dp * pp; }
+  int shard() const { return zero == 0 ? 1 : shard_group == 0 ? cp * dp : shard_group; }
+  int replicas() const { return cp * dp / shard(); }
+  bool operator==(const RankLayout&) const = default;
 };
-std::string to_string(const DataLayout& layout);
+std::string to_string(const RankLayout& layout);  // "tp 2 × cp 1 × dp 4 × pp 1, ZeRO 3"
 
 // A small model of every kind that is laid out differently: gpt2, llama-tied, llama-untied,
 // llama-gqa, qwen3, bloom, bloom-untied.
-ModelConfig tiny_model(const std::string& kind, std::int64_t layers);
+ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_t heads = 4);
 const std::vector<std::string>& tiny_models();
 
 // What is trained; the same in every layout.
@@ -31,7 +40,9 @@ struct Training {
   DType precision = DType::F64;
   std::int64_t sequences = 1;  // of a step, over all ranks
   std::int64_t micro = 1;      // of a pass on one rank
+  std::int64_t length = 7;
   Recompute recompute = Recompute::None;
+  int recompute_every = 1;
   double dropout = 0;
   bool documents = false;
   bool masked = false;  // targets without a loss, unevenly spread
@@ -39,15 +50,15 @@ struct Training {
   AdamWSettings adamw = {};
   double lr = 3e-3;
 
-  EngineOptions engine(int zero) const;
+  EngineOptions engine(const RankLayout& layout) const;
 };
 
 // Everybody's engine, on threads of this process; initialized unless asked otherwise.
 struct Member {
   World& world;
-  const DataGroups& groups;
+  const Groups& groups;
   Engine& engine;
-  const DataLayout& layout;
+  const RankLayout& layout;
   const Training& training;
 
   // On this rank's share of the step's batch.
@@ -62,22 +73,23 @@ struct Member {
 using MemberFunction = std::function<void(const Member&)>;
 // `wrap`, if any, is what the groups are split from.
 using WrapWorld = std::function<World&(World&)>;
-void on_ranks(const DataLayout& layout, const Training& training, const MemberFunction& function,
+void on_ranks(const RankLayout& layout, const Training& training, const MemberFunction& function,
               bool initialize = true, const WrapWorld& wrap = {});
 
 struct Outcome {
   std::vector<double> losses, norms;  // by step
-  std::vector<double> weights;        // in the set's numbering
+  std::vector<double> weights;        // in the whole model's numbering
 };
 // Steps [first, last]; adds their losses and leaves the weights. Fails the test unless all ranks
 // see the same losses and hold the same weights.
 void train(const Member& member, std::int64_t first, std::int64_t last, Outcome& outcome);
-Outcome trained(const DataLayout& layout, const Training& training, std::int64_t steps);
+Outcome trained(const RankLayout& layout, const Training& training, std::int64_t steps);
 
 // The largest difference, relative to max(1, |expected|).
 double difference(const std::vector<double>& actual, const std::vector<double>& expected);
-// Fails the test, with `what`, unless fp64 runs agree to 1e-10 (losses, norms) and 1e-8 (weights),
-// fp32 ones to 2e-5 (losses) and 1e-6 (the first norm).
+// What is wrong with a run that should be the same: fp64 runs agree to 1e-10 (losses, norms) and
+// 1e-8 (weights), fp32 ones to 2e-5 (losses) and 1e-6 (the first norm). Empty: nothing.
+std::string complaint(const Outcome& actual, const Outcome& expected, DType precision);
 void expect_same(const Outcome& actual, const Outcome& expected, DType precision,
                  const std::string& what);
 

@@ -47,7 +47,7 @@ fs::path save(const fs::path& checkpoints, const Member& member, std::int64_t st
 }
 
 // Trains `steps` and saves.
-fs::path saved(const fs::path& checkpoints, const DataLayout& layout, const Training& training,
+fs::path saved(const fs::path& checkpoints, const RankLayout& layout, const Training& training,
                std::int64_t steps, Outcome& outcome, std::uint64_t max_bytes = kSmallFiles) {
   fs::path directory;
   on_ranks(layout, training, [&](const Member& member) {
@@ -59,7 +59,7 @@ fs::path saved(const fs::path& checkpoints, const DataLayout& layout, const Trai
 }
 
 // Loads and trains on, up to and with `last`.
-void resume(const fs::path& directory, const DataLayout& layout, const Training& training,
+void resume(const fs::path& directory, const RankLayout& layout, const Training& training,
             std::int64_t last, Outcome& outcome) {
   on_ranks(
       layout, training,
@@ -89,7 +89,7 @@ TEST(CheckpointOfManyRanks, GoesOnInAnyOtherLayout) {
       given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   fmt::print("KINTSUGI_SEED={}\n", seed);
   std::mt19937_64 random(seed);
-  const auto draw = [&]() -> DataLayout {
+  const auto draw = [&]() -> RankLayout {
     static constexpr std::array<int, 8> kRanks = {1, 2, 3, 4, 6, 8, 12, 16};
     const int ranks = kRanks[random() % kRanks.size()], zero = static_cast<int>(random() % 4);
     std::vector<int> groups = {0};
@@ -100,7 +100,7 @@ TEST(CheckpointOfManyRanks, GoesOnInAnyOtherLayout) {
   std::map<std::string, Outcome> straight;
   for (int pair = 0; pair < 12; ++pair) {
     const TemporaryDirectory directory;
-    const DataLayout from = draw(), to = draw();
+    const RankLayout from = draw(), to = draw();
     const std::string& model = tiny_models()[random() % tiny_models().size()];
     const std::string what = fmt::format("KINTSUGI_SEED={}: {}, then {}, {}", seed, to_string(from),
                                          to_string(to), model);
@@ -124,8 +124,8 @@ class CheckpointBits : public testing::TestWithParam<Kept> {};
 TEST_P(CheckpointBits, AreKeptWhereNothingChanges) {
   Training training = training_of("llama-gqa", GetParam().precision, 16);
   training.adamw = GetParam().adamw;
-  for (const DataLayout& layout : {DataLayout{1, 0}, DataLayout{4, 0}, DataLayout{4, 1},
-                                   DataLayout{2, 2}, DataLayout{16, 3}, DataLayout{8, 3, 4}}) {
+  for (const RankLayout& layout : {RankLayout{1, 0}, RankLayout{4, 0}, RankLayout{4, 1},
+                                   RankLayout{2, 2}, RankLayout{16, 3}, RankLayout{8, 3, 4}}) {
     SCOPED_TRACE(to_string(layout));
     const TemporaryDirectory one, other;
     const Outcome straight = trained(layout, training, 8);
@@ -177,8 +177,8 @@ TEST(CheckpointOfManyRanks, IsThatOfOneProcess) {
           directory_contents(saved(directory / "alone", {}, training, 0, ignored, max_bytes));
       expected.erase("checksums.json");  // which says what was written as one
       EXPECT_GT(expected.size(), max_bytes == kSmallFiles ? 8u : 5u);
-      for (const DataLayout& layout : {DataLayout{3, 0}, DataLayout{5, 1}, DataLayout{4, 2},
-                                       DataLayout{16, 3}, DataLayout{12, 3, 4}}) {
+      for (const RankLayout& layout : {RankLayout{3, 0}, RankLayout{5, 1}, RankLayout{4, 2},
+                                       RankLayout{16, 3}, RankLayout{12, 3, 4}}) {
         auto actual = directory_contents(
             saved(directory / to_string(layout), layout, training, 0, ignored, max_bytes));
         actual.erase("checksums.json");

@@ -74,9 +74,7 @@ Attention::Heads Attention::attention_inputs(const BlockStash& stash) const {
 double Attention::scale() const { return 1.0 / std::sqrt(static_cast<double>(config_.head_dim)); }
 
 AttentionOptions Attention::options(const MicroBatch& batch) const {
-  return {.scale = scale(),
-          .alibi_slopes = tables_.slopes,
-          .document_start = batch.document_start};
+  return {.scale = scale(), .alibi_slopes = tables_.slopes, .document_start = batch.document_start};
 }
 
 void Attention::forward(Tensor x, const BlockStash& stash, const MicroBatch& batch,

@@ -14,9 +14,8 @@ Communicator::Work TensorGroup::start_sum(Tensor own, Tensor partial) const {
 }
 
 DropoutOptions TensorGroup::dropout(const MicroBatch& batch, std::uint64_t site) const {
-  DropoutOptions options{.probability = batch.dropout,
-                         .key = batch.dropout_key(site),
-                         .first_row = batch.first_token};
+  DropoutOptions options{
+      .probability = batch.dropout, .key = batch.dropout_key(site), .first_row = batch.first_token};
   if (batch.token_rows)
     options.rows = own(batch.token_rows);
   else if (splits_rows_)

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "backend/backend.h"
 #include "comm/communicator.h"
 #include "model/micro_batch.h"
-#include "backend/backend.h"
 
 namespace kintsugi {
 
