@@ -88,6 +88,11 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
                                              properties.multiProcessorCount);
 }
 
+void* cuda_stream(Backend& backend) {
+  auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
+  return cuda == nullptr ? nullptr : cuda->stream();
+}
+
 std::vector<OperationTime> take_operation_times(Backend& backend) {
   auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
   return cuda == nullptr ? std::vector<OperationTime>() : cuda->timer().take(cuda->stream());
