@@ -33,14 +33,14 @@ inline const std::vector<TestWorld>& worlds() {
 
 // One world in one precision: the parameter of every operation test.
 struct Setting {
-  World world;
+  TestWorld world;
   DType type;
 };
 
 inline std::vector<Setting> settings(const std::vector<DType>& only = {DType::F64, DType::F32,
                                                                        DType::BF16, DType::F16}) {
   std::vector<Setting> result;
-  for (const World& world : worlds())
+  for (const TestWorld& world : worlds())
     for (const DType type : world.precisions)
       if (std::find(only.begin(), only.end(), type) != only.end()) result.push_back({world, type});
   return result;
