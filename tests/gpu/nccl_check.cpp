@@ -351,5 +351,7 @@ int main(int argc, char** argv) {
   // mpirun sends SIGTERM when a rank dies, and SIGKILL a second later. A training run handles the
   // first, which leaves it that second to report.
   signal(SIGTERM, SIG_IGN);
+  // A stream per group and direction: streams that share a queue would wait for each other.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   return kintsugi::check(argc > 1 ? argv[1] : "");
 }

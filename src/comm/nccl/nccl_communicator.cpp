@@ -211,12 +211,13 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
                    "ncclCommInitRank");
     });
     grouped("a first message", [&] {
-      for (std::size_t i = 0; i < edges.size(); ++i)
-        check_nccl(edges[i].outgoing ? ncclSend(surroundings_.scratch, 1, ncclUint8, 1,
-                                                lanes[i]->comm, lanes[i]->stream)
-                                     : ncclRecv(static_cast<char*>(surroundings_.scratch) + 16, 1,
-                                                ncclUint8, 0, lanes[i]->comm, lanes[i]->stream),
+      for (std::size_t i = 0; i < edges.size(); ++i) {
+        void* byte = static_cast<char*>(surroundings_.scratch) + i;
+        check_nccl(edges[i].outgoing
+                       ? ncclSend(byte, 1, ncclUint8, 1, lanes[i]->comm, lanes[i]->stream)
+                       : ncclRecv(byte, 1, ncclUint8, 0, lanes[i]->comm, lanes[i]->stream),
                    "a first message");
+      }
     });
     for (const auto& lane : lanes)
       check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
