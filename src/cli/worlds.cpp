@@ -85,6 +85,8 @@ DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& 
 
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
                                       const CudaConfig& cuda, int local_rank) {
+  // Streams that share a hardware queue could wait for each other.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (device == DeviceChoice::Cuda || (device == DeviceChoice::Auto && cuda_device_count() > 0))
     return make_cuda_backend(
         {.device = choose_cuda_device(cuda.device, cuda_devices(), local_rank),
