@@ -81,11 +81,11 @@ void check_tensor(const LayoutRequest& r) {
 }
 
 void check_context(const LayoutRequest& r) {
-  if (r.cp > 1 && r.length % (2 * r.cp) != 0)
+  const std::int64_t chunks = 2 * r.cp, below = r.length / chunks * chunks;
+  if (r.cp > 1 && r.length != below)
     user_error(
-        "data.sequence_length is {}, but layout.cp {} cuts it into {} equal chunks: use {} or {}",
-        r.length, r.cp, 2 * r.cp, r.length / (2 * r.cp) * 2 * r.cp,
-        (r.length / (2 * r.cp) + 1) * 2 * r.cp);
+        "data.sequence_length is {}, but layout.cp {} cuts it into {} equal chunks: use {}{}",
+        r.length, r.cp, chunks, below > 0 ? fmt::format("{} or ", below) : "", below + chunks);
 }
 
 void check_pipeline(const LayoutRequest& r, std::int64_t dp) {

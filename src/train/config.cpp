@@ -55,6 +55,7 @@ std::string_view to_string(DeviceChoice device) { return word_of(device); }
 
 constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr double kMaxSteps = 1e15;
+constexpr std::int64_t kMostLayers = 1'000'000;  // of a part; sums of them fit an int
 
 template <class V>
 void describe(V& v, RunSection& c) {
@@ -240,6 +241,10 @@ class RunWriter : public YamlWriter {
     if (!section.config.empty()) origin = "from " + section.config;
     block(key, model_to_yaml(section.model), origin);
   }
+  void operator()(const char* key, LayoutConfig& layout) {
+    if (layout.automatic) return line(key, "auto");
+    YamlWriter::operator()(key, layout);
+  }
 };
 
 class RunKeys : public YamlKeys {
@@ -266,7 +271,9 @@ std::vector<int> LayoutConfig::split_layers() const {
   std::istringstream parts(split);
   for (std::string part; std::getline(parts, part, ',');) {
     try {
-      layers.push_back(static_cast<int>(parse_count(part)));
+      const std::int64_t count = parse_count(part);
+      if (count < 1 || count > kMostLayers) user_error("{} layers", count);
+      layers.push_back(static_cast<int>(count));
     } catch (const UserError&) {
       layers.clear();
       break;

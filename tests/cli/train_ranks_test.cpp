@@ -89,7 +89,8 @@ TEST_F(TrainOnRanks, EveryStageIsTheRunOfOneProcess) {
       << errors("four");
   EXPECT_EQ(train(6, "six", "--set layout.dp=6"), 0) << errors("six");
   for (const char* run : {"two", "three", "four", "six"}) expect_same(run, "alone");
-  EXPECT_THAT(content_of(directory_ / "three.out"), HasSubstr("layout: 3 data ranks, ZeRO 3"));
+  EXPECT_THAT(content_of(directory_ / "three.out"),
+              HasSubstr("layout: 3 ranks = tp 1 × cp 1 × dp 3 × pp 1, ZeRO 3"));
   EXPECT_THAT(content_of(directory_ / "three.out"), HasSubstr("first step"));
   const json step = metrics("four")[1];
   EXPECT_GT(step.at("comm_bytes").get<std::int64_t>(), 0);

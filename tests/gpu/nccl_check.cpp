@@ -143,9 +143,8 @@ void grid(Gpu& gpu) {
   const Grid grid{.tp = 2, .cp = 1, .dp = 2, .pp = gpu.world.size() / 4, .shard_group = 1};
   const Groups groups = make_groups(gpu.world, grid);
   const std::vector<Communicator*> all = {
-      groups.world.get(), groups.tp.get(),      groups.cp.get(),
-      groups.dp.get(),    groups.pp.get(),      groups.shard.get(),
-      groups.data.get(),  groups.replica.get(), groups.model.get()};
+      groups.world.get(), groups.tp.get(),      groups.cp.get(),  groups.pp.get(),
+      groups.shard.get(), groups.replica.get(), groups.copy.get()};
   Pool pool(gpu.backend, std::size_t{16} << 20);
   const Tensor memory = pool.take(DType::F32, 300000);
   gpu.world.register_memory(memory.data(), memory.bytes());

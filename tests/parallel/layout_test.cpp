@@ -1,9 +1,11 @@
 #include "parallel/layout.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "support/errors.h"
 
 namespace kintsugi {
 namespace {
@@ -59,6 +61,179 @@ TEST(FitLayout, NamesTheNearestChoices) {
   EXPECT_THAT(refusal({.zero = 1, .shard_group = 3, .batch = 16}, 8),
               HasSubstr("layout.shard_group is 3, which does not divide 8 data ranks: use 2 or 4"));
   EXPECT_THAT(refusal({.tp = 3, .batch = 16}, 8), HasSubstr("does not divide 8 ranks: use 2 or 4"));
+}
+
+// Of a model with 12 heads, 6 of them for keys and values, 384 MLP columns and 12 layers.
+TEST(FitLayout, TensorRanksShareHeadsAndColumns) {
+  EXPECT_EQ(fit({.tp = 6}, 6), (Grid{.tp = 6, .shard_group = 1}));
+  EXPECT_EQ(fit({.tp = 12}, 12), (Grid{.tp = 12, .shard_group = 1, .kv_copies = 2}));
+  EXPECT_EQ(fit({.tp = 3, .sequence_parallel = true, .length = 33}, 3),
+            (Grid{.tp = 3, .shard_group = 1}));
+  EXPECT_THAT(refusal({.tp = 8}, 8),
+              HasSubstr("layout.tp is 8, which must divide the model's 12 heads and 384 MLP "
+                        "columns: use 6 or 12"));
+  EXPECT_THAT(refusal({.tp = 24}, 24), HasSubstr("MLP columns: use 12"));
+  EXPECT_THAT(refusal({.tp = 4}, 4), HasSubstr("layout.tp is 4, and the model has 6 key-value "
+                                               "heads: one must divide the other"));
+  EXPECT_THAT(refusal({.sequence_parallel = true}, 1),
+              HasSubstr("layout.sequence_parallel shares rows among tp ranks, and layout.tp is 1"));
+  EXPECT_THAT(refusal({.tp = 2, .sequence_parallel = true, .length = 33}, 2),
+              HasSubstr("data.sequence_length 33 is not a multiple of layout.tp 2"));
+  EXPECT_THAT(refusal({.tp = 3, .cp = 2, .sequence_parallel = true, .length = 40}, 6),
+              HasSubstr("data.sequence_length 40 / cp 2 is not a multiple of layout.tp 3"));
+}
+
+// Two rows each for six ranks: the fifth has one and the last none.
+TEST(FitLayout, EveryTensorRankHasAPartOfTheVocabulary) {
+  LayoutRequest request{.tp = 6, .model = model()};
+  request.model.vocab_size = 9;
+  const auto fit_it = [&] { fit_layout(request, 6); };
+  EXPECT_THAT(user_error_of(fit_it),
+              HasSubstr("layout.tp is 6, too many for a vocabulary of 9: the last rank would have "
+                        "none"));
+  request.model.vocab_size = 11;
+  EXPECT_EQ(fit_layout(request, 6).tp, 6);
+}
+
+TEST(FitLayout, ContextRanksCutSequencesInPairsOfChunks) {
+  EXPECT_EQ(fit({.cp = 3, .batch = 2, .length = 36}, 6),
+            (Grid{.cp = 3, .dp = 2, .shard_group = 1}));
+  EXPECT_THAT(refusal({.cp = 3, .length = 32}, 3),
+              HasSubstr("data.sequence_length is 32, but layout.cp 3 cuts it into 6 equal chunks: "
+                        "use 30 or 36"));
+  EXPECT_THAT(refusal({.cp = 4, .length = 4}, 4), HasSubstr("into 8 equal chunks: use 8"));
+}
+
+TEST(FitLayout, PipelinesFollowTheirSchedules) {
+  constexpr auto kInterleaved = PipelineKind::Interleaved;
+  EXPECT_EQ(fit({.pp = 2, .chunks = 3, .schedule = kInterleaved, .batch = 4}, 2),
+            (Grid{.pp = 2, .shard_group = 1}));
+  EXPECT_EQ(fit({.pp = 3, .split = {2, 7, 3}, .batch = 4}, 3), (Grid{.pp = 3, .shard_group = 1}));
+  EXPECT_THAT(refusal({.chunks = 2, .schedule = kInterleaved}, 1),
+              HasSubstr("layout.chunks is 2, but layout.pp is 1: there is no pipeline"));
+  EXPECT_THAT(refusal({.pp = 2, .chunks = 2, .batch = 4}, 2),
+              HasSubstr("layout.schedule 1f1b: chunks is 2, but 1f1b has one per rank"));
+  EXPECT_THAT(refusal({.pp = 2, .schedule = kInterleaved, .batch = 4}, 2),
+              HasSubstr("layout.schedule interleaved: chunks is 1"));
+  EXPECT_THAT(refusal({.pp = 2, .chunks = 2, .schedule = kInterleaved, .batch = 20, .micro = 2}, 4),
+              HasSubstr("layout.schedule interleaved: an interleaved schedule needs a multiple of "
+                        "2 micro-batches (the stages), not 5; the nearest are 4 and 6"));
+  EXPECT_THAT(refusal({.pp = 2, .split = {5, 6}, .batch = 4}, 2),
+              HasSubstr("layout.split is [5, 6]: it must have 2 numbers (pp × chunks) of at least "
+                        "1 with the sum 12 (layers)"));
+  EXPECT_THAT(refusal({.pp = 3, .split = {6, 6}, .batch = 4}, 3), HasSubstr("must have 3 numbers"));
+  EXPECT_THAT(refusal({.pp = 13, .batch = 4}, 13),
+              HasSubstr("12 layers cannot be split in 13 parts: use fewer stages or chunks"));
+}
+
+TEST(FitLayout, ShardsRunOverContextAndDataRanks) {
+  EXPECT_EQ(fit({.cp = 2, .zero = 1, .shard_group = 4, .batch = 4, .length = 8}, 8),
+            (Grid{.cp = 2, .dp = 4, .shard_group = 4}));
+  EXPECT_THAT(refusal({.cp = 2, .zero = 1, .shard_group = 4, .batch = 3, .length = 8}, 6),
+              HasSubstr("layout.shard_group is 4, which does not divide 6 data ranks (cp × dp): "
+                        "use 3 or 6"));
+  EXPECT_THAT(refusal({.shard_group = 2, .batch = 4}, 4),
+              HasSubstr("layout.shard_group is 2, but layout.zero 0 shards nothing"));
+}
+
+// ---- a layout from memory
+
+LayoutRequest open_request() {
+  LayoutRequest request{.batch = 64, .length = 32, .model = model()};
+  request.model.heads = request.model.kv_heads = 16;
+  request.model.layers = 16;
+  return request;
+}
+
+// One unit of weights and gradients and two of state, cut by tp x pp, the state also by ZeRO.
+double memory_of(const LayoutRequest& r, const Grid& grid) {
+  return (1.0 + 2.0 / (r.zero > 0 ? grid.data() : 1)) / (r.tp * r.pp);
+}
+
+LayoutRequest choose(double memory, int ranks, int node) {
+  return choose_layout(open_request(), ranks, node, [&](const LayoutRequest& r, const Grid& grid) {
+    return memory_of(r, grid) <= memory;
+  });
+}
+
+TEST(ChooseLayout, CutsAsLittleAsItCan) {
+  const LayoutRequest ample = choose(3.0, 16, 8);
+  EXPECT_EQ(ample.tp, 1);
+  EXPECT_EQ(ample.pp, 1);
+  EXPECT_EQ(ample.zero, 0);
+  EXPECT_FALSE(ample.sequence_parallel);
+  const LayoutRequest shared = choose(1.2, 16, 8);  // 1 + 2 / 16
+  EXPECT_EQ(shared.tp * shared.pp, 1);
+  EXPECT_EQ(shared.zero, 1);
+  const LayoutRequest half = choose(0.65, 16, 8);  // (1 + 2 / 8) / 2
+  EXPECT_EQ(half.tp, 2) << "matrices before layers";
+  EXPECT_EQ(half.pp, 1);
+  EXPECT_EQ(half.zero, 1);
+  EXPECT_TRUE(half.sequence_parallel);
+}
+
+TEST(ChooseLayout, MatricesStayInsideANode) {
+  for (const int node : {1, 2, 4, 8}) {
+    const LayoutRequest eighth = choose(3.0 / 8, 16, node);
+    EXPECT_LE(eighth.tp, node);
+    EXPECT_EQ(node % eighth.tp, 0);
+  }
+  const LayoutRequest pairs = choose(0.19, 16, 2);  // 3 / 16 with everything cut
+  EXPECT_EQ(pairs.tp, 2);
+  EXPECT_EQ(pairs.pp, 8);
+}
+
+// Against every layout there is: the chosen one fits, and none that cuts less does.
+TEST(ChooseLayout, NothingThatCutsLessFits) {
+  for (const int ranks : {1, 4, 8, 16})
+    for (const int node : {1, 4, 8})
+      for (const double memory : {4.0, 2.0, 1.3, 1.0, 0.7, 0.5, 0.3, 0.2}) {
+        bool any = false;
+        std::int64_t least = ranks + 1, stages = 0;
+        for (int tp = 1; tp <= node; ++tp)
+          for (int pp = 1; tp * pp <= ranks; ++pp) {
+            const bool even = node % tp == 0 && ranks % (tp * pp) == 0 && 16 % tp == 0 && pp <= 16;
+            const double state = 2.0 / (ranks / (tp * pp));
+            if (!even || (1.0 + state) / (tp * pp) > memory) continue;
+            any = true;
+            if (tp * pp < least || (tp * pp == least && pp < stages)) {
+              least = tp * pp;
+              stages = pp;
+            }
+          }
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, nodes of " << node << ", " << memory);
+        if (!any) {
+          EXPECT_THAT(user_error_of([&] { choose(memory, ranks, node); }),
+                      HasSubstr(fmt::format("layout auto: no way to spread this model over {} "
+                                            "ranks fits their memory: start more ranks",
+                                            ranks)));
+          continue;
+        }
+        const LayoutRequest chosen = choose(memory, ranks, node);
+        EXPECT_EQ(chosen.tp * chosen.pp, least);
+        EXPECT_EQ(chosen.pp, stages);
+        const Grid grid = fit_layout(chosen, ranks);
+        EXPECT_LE(memory_of(chosen, grid), memory);
+      }
+}
+
+// Rows can be shared only if there are as many for everybody.
+TEST(ChooseLayout, SequencesThatDoNotDivideStayWhole) {
+  LayoutRequest request = open_request();
+  request.length = 33;
+  const LayoutRequest chosen =
+      choose_layout(request, 4, 4, [](const LayoutRequest& r, const Grid&) { return r.tp >= 2; });
+  EXPECT_EQ(chosen.tp, 2);
+  EXPECT_FALSE(chosen.sequence_parallel);
+}
+
+TEST(ChooseLayout, SaysWhyThereIsNone) {
+  LayoutRequest request = open_request();
+  request.batch = 5;
+  request.micro = 3;
+  const auto always = [](const LayoutRequest&, const Grid&) { return true; };
+  EXPECT_THAT(user_error_of([&] { choose_layout(request, 2, 2, always); }),
+              HasSubstr("layout auto: no layout of 2 ranks works: batch.global is 5"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 namespace kintsugi {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -341,6 +342,51 @@ TEST(RunConfigErrors, Layouts) {
     EXPECT_EQ(set_error(assignment), "no error") << assignment;
 }
 
+TEST(RunConfigLayout, PipelinesAndRecomputation) {
+  const LayoutConfig layout =
+      parse(kShort +
+            "layout: {pp: 4, schedule: zb-h1, split: '7,9,9,7', recompute: full, "
+            "recompute_every: 3}\n")
+          .layout;
+  EXPECT_EQ(layout.schedule, PipelineKind::ZeroBubbleH1);
+  EXPECT_EQ(layout.split_layers(), (std::vector{7, 9, 9, 7}));
+  EXPECT_EQ(layout.recompute_every, 3);
+  EXPECT_FALSE(layout.automatic);
+  EXPECT_EQ(LayoutConfig{}.split_layers(), std::vector<int>{});
+  EXPECT_EQ(parse(kShort, {"layout.split=12"}).layout.split_layers(), std::vector{12});
+  const std::vector<std::pair<std::string, PipelineKind>> schedules = {
+      {"gpipe", PipelineKind::GPipe},
+      {"1f1b", PipelineKind::OneForwardOneBackward},
+      {"interleaved", PipelineKind::Interleaved},
+      {"zb-h1", PipelineKind::ZeroBubbleH1}};
+  for (const auto& [name, kind] : schedules)
+    EXPECT_EQ(parse(kShort, {"layout.schedule=" + name}).layout.schedule, kind) << name;
+}
+
+TEST(RunConfigLayout, AutoIsOneWordForAllOfIt) {
+  const RunConfig config = parse(kShort + "layout: auto\n");
+  EXPECT_TRUE(config.layout.automatic);
+  LayoutConfig rest = config.layout;
+  rest.automatic = false;
+  EXPECT_EQ(rest, LayoutConfig{});
+  EXPECT_TRUE(parse(kShort, {"layout=auto"}).layout.automatic);
+  EXPECT_EQ(parse(to_yaml(config)), without_origin(config));
+  EXPECT_THAT(set_error("layout=automatic"), HasSubstr("layout"));
+}
+
+TEST(RunConfigLayout, MistakesAreNamed) {
+  EXPECT_THAT(set_error("layout.schedule=2f2b"),
+              HasSubstr("there is no schedule '2f2b': give gpipe, 1f1b, interleaved or zb-h1"));
+  for (const char* split : {"7,x", "7,,9", "7;9", "-3,15", "0,12", "7.5,4.5", "4294967297,3"})
+    EXPECT_THAT(set_error(fmt::format("layout.split='{}'", split)),
+                AllOf(HasSubstr("layout.split: "), HasSubstr("is not a split: auto, or the layers "
+                                                             "of each part of the pipeline")))
+        << split;
+  EXPECT_THAT(set_error("layout.recompute_every=2"),
+              HasSubstr("layout.recompute_every is 2, but layout.recompute is none"));
+  EXPECT_THAT(set_error("layout.recompute_every=0"), HasSubstr("layout.recompute_every is 0"));
+}
+
 TEST(RunConfigModel, PresetsFieldsAndFiles) {
   const RunConfig config = parse(kShort, {"model.layers=2", "model.tied=false"});
   EXPECT_EQ(config.model.layers, 2);
@@ -369,7 +415,8 @@ TEST(RunConfigWriting, ReadsBackToTheSame) {
       "train={steps: 77, tokens: 1T, precision: bf16, dropout: 0.1}",
       "optimizer.warmup_steps=3",
       "train.loss_scale={initial: 7.5, minimum: 0.25}",
-      "layout={dp: 1, recompute: selective}",
+      "layout={dp: 1, recompute: selective, recompute_every: 4, schedule: interleaved, chunks: 2}",
+      "layout.split='3,4,5'",
       "device=cpu",
       "threads=12"};
   for (const auto& overrides : {std::vector<std::string>{}, unusual}) {

@@ -1,0 +1,160 @@
+#include "parallel/layer_split.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "model/parameter_set.h"
+#include "support/errors.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ModelConfig model(Family family, std::int64_t layers, std::int64_t vocab) {
+  ModelConfig config;
+  config.family = family;
+  config.vocab_size = vocab;
+  config.hidden_size = 32;
+  config.layers = layers;
+  config.heads = 4;
+  config.max_positions = 8;
+  config.tied = false;
+  if (family == Family::Llama) {
+    config.kv_heads = 2;
+    config.ffn_size = 80;
+  }
+  config.complete_and_check();
+  return config;
+}
+
+// The head's time in layers, by the elements of the matrices that a token is multiplied with.
+double head_share(const ModelConfig& config) {
+  double head = 0, layer = 0;
+  const ParameterSet set(config);
+  for (const Parameter& p : set.parameters()) {
+    const auto elements = static_cast<double>(p.shape.elements());
+    if (p.group == ParameterGroup::Head) head += elements;
+    if (p.name.find(".0.") != std::string::npos && p.shape.rank() == 2) layer += elements;
+  }
+  return head / layer;
+}
+
+double slowest(const std::vector<int>& split, double head) {
+  double most = split.back() + head;
+  for (const int layers : split) most = std::max(most, static_cast<double>(layers));
+  return most;
+}
+
+// All ways to write `layers` as a sum of `parts` positive numbers.
+void all_splits(int layers, int parts, std::vector<int>& begun,
+                const std::function<void(const std::vector<int>&)>& use) {
+  if (parts == 1) {
+    begun.push_back(layers);
+    use(begun);
+    begun.pop_back();
+    return;
+  }
+  for (int first = 1; first + parts - 1 <= layers; ++first) {
+    begun.push_back(first);
+    all_splits(layers - first, parts - 1, begun, use);
+    begun.pop_back();
+  }
+}
+
+TEST(LayerSplit, TheLongestPartIsAsShortAsItCanBe) {
+  for (const Family family : {Family::Llama, Family::Gpt2})
+    for (const std::int64_t vocab : {16, 300, 1000, 3000})
+      for (int layers = 1; layers <= 12; ++layers)
+        for (int parts = 1; parts <= std::min(layers, 6); ++parts) {
+          const ModelConfig config = model(family, layers, vocab);
+          const double head = head_share(config);
+          double best = 1e9;
+          std::vector<int> begun;
+          all_splits(layers, parts, begun, [&](const std::vector<int>& split) {
+            best = std::min(best, slowest(split, head));
+          });
+          const std::vector<int> split = balanced_split(config, parts);
+          ASSERT_EQ(static_cast<int>(split.size()), parts);
+          EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), layers);
+          EXPECT_GE(*std::min_element(split.begin(), split.end()), 1);
+          EXPECT_NEAR(slowest(split, head), best, 1e-9)
+              << to_string(family) << ": " << layers << " layers in " << parts << " parts, head "
+              << head;
+        }
+}
+
+// With a head of next to no time, what is left over goes to the inner parts.
+TEST(LayerSplit, InnerPartsGetWhatIsLeftOver) {
+  EXPECT_THAT(balanced_split(model(Family::Llama, 6, 2), 4), ElementsAre(1, 2, 2, 1));
+  EXPECT_THAT(balanced_split(model(Family::Llama, 4, 2), 3), ElementsAre(1, 2, 1));
+  EXPECT_THAT(balanced_split(model(Family::Llama, 8, 2), 4), ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(balanced_split(model(Family::Llama, 7, 2), 1), ElementsAre(7));
+}
+
+TEST(LayerSplit, AGivenSplitIsCheckedWithAnExample) {
+  const ModelConfig config = model(Family::Llama, 8, 2);
+  EXPECT_THAT(checked_split(config, 4, {1, 3, 3, 1}), ElementsAre(1, 3, 3, 1));
+  EXPECT_EQ(checked_split(config, 3, {}), balanced_split(config, 3));
+  for (const std::vector<int>& wrong :
+       {std::vector{4, 4}, {1, 3, 3, 2}, {0, 4, 3, 1}, {9, 1, -1, -1}, {2, 2, 2, 1, 1}})
+    EXPECT_THAT(user_error_of([&] { checked_split(config, 4, wrong); }),
+                HasSubstr("it must have 4 numbers (pp × chunks) of at least 1 with the sum 8 "
+                          "(layers), such as [2, 2, 2, 2]"));
+  EXPECT_THAT(user_error_of([&] {
+                checked_split(config, 4, {1, 3, 3, 2});
+              }),
+              HasSubstr("layout.split is [1, 3, 3, 2]"));
+  EXPECT_THAT(user_error_of([&] { checked_split(config, 9, {}); }),
+              HasSubstr("8 layers cannot be split in 9 parts: use fewer stages or chunks"));
+}
+
+// Two ranks with two chunks each: parts 0 and 2 on one, 1 and 3 on the other.
+TEST(LayerSplit, ChunksGoRoundTheRanks) {
+  const std::vector<int> split = {1, 2, 3, 4};
+  EXPECT_THAT(stage_parts(split, 2, 0),
+              ElementsAre(StagePart{0, 1, true, false}, StagePart{3, 6, false, false}));
+  EXPECT_THAT(stage_parts(split, 2, 1),
+              ElementsAre(StagePart{1, 3, false, false}, StagePart{6, 10, false, true}));
+  EXPECT_THAT(stage_parts({5}, 1, 0), ElementsAre(StagePart{0, 5, true, true}));
+  const ModelSlice slice = slice_of(stage_parts(split, 2, 1), 4, 3, true);
+  EXPECT_THAT(slice.layers, ElementsAre(1, 2, 6, 7, 8, 9));
+  EXPECT_FALSE(slice.embedding);
+  EXPECT_TRUE(slice.head);
+  EXPECT_EQ(slice.tp, 4);
+  EXPECT_EQ(slice.tp_rank, 3);
+  EXPECT_TRUE(slice.sequence_parallel);
+}
+
+TEST(LayerSplit, RanksHaveEveryLayerOnce) {
+  for (int stages = 1; stages <= 4; ++stages)
+    for (int chunks = 1; chunks <= 3; ++chunks) {
+      std::vector<int> split, seen;
+      for (int part = 0; part < stages * chunks; ++part) split.push_back(1 + part % 3);
+      int embeddings = 0, heads = 0;
+      for (int rank = 0; rank < stages; ++rank) {
+        const ModelSlice slice = slice_of(stage_parts(split, stages, rank), 1, 0, false);
+        EXPECT_TRUE(std::is_sorted(slice.layers.begin(), slice.layers.end()));
+        seen.insert(seen.end(), slice.layers.begin(), slice.layers.end());
+        embeddings += slice.embedding ? 1 : 0;
+        heads += slice.head ? 1 : 0;
+        EXPECT_EQ(slice.embedding, rank == 0);
+        EXPECT_EQ(slice.head, rank == stages - 1);
+      }
+      std::sort(seen.begin(), seen.end());
+      std::vector<int> all(
+          static_cast<std::size_t>(std::accumulate(split.begin(), split.end(), 0)));
+      std::iota(all.begin(), all.end(), 0);
+      EXPECT_EQ(seen, all);
+      EXPECT_EQ(embeddings, 1);
+      EXPECT_EQ(heads, 1);
+    }
+}
+
+}  // namespace
+}  // namespace kintsugi
