@@ -8,7 +8,7 @@ CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 all: build
 
-.PHONY: all packages build demo test sanitize bench format clean gpu-build gpu-test gpu-bench
+.PHONY: all packages build demo test sanitize fuzz-layouts bench format clean gpu-build gpu-test gpu-bench
 
 packages:
 	@scripts/install_packages.sh
@@ -43,6 +43,14 @@ sanitize: packages
 	$(call configure,build-thread,-DKINTSUGI_SANITIZE=thread)
 	@cmake --build build-thread -j $(JOBS)
 	@build-thread/kintsugi_tests --gtest_brief=1
+
+# N random layouts against one process; SEED repeats a draw, CASE='tp=2 …' runs one.
+N ?= 200
+fuzz-layouts: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CUDA=OFF)
+fuzz-layouts: packages
+	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
+	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi_fuzz_layouts
+	@$(BUILD)/kintsugi_fuzz_layouts $(N) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case '$(CASE)')
 
 bench: packages
 	$(call configure,$(BUILD),-DKINTSUGI_BENCH=ON)

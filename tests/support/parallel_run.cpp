@@ -78,8 +78,8 @@ std::string to_string(const RankLayout& layout) {
 }
 
 const std::vector<std::string>& tiny_models() {
-  static const std::vector<std::string> kinds = {"gpt2",  "llama-tied", "llama-untied", "llama-gqa",
-                                                 "qwen3", "bloom",      "bloom-untied"};
+  static const std::vector<std::string> kinds = {
+      "gpt2", "llama-tied", "llama-untied", "llama-gqa", "qwen2", "qwen3", "bloom", "bloom-untied"};
   return kinds;
 }
 
@@ -87,10 +87,10 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
   ModelConfig config;
   config.family = parse_family(kind.substr(0, kind.find('-')));
   config.vocab_size = kVocabulary;
-  config.hidden_size = 16;
+  config.hidden_size = heads % 3 == 0 ? 24 : 16;
   config.layers = layers;
   config.heads = heads;
-  if (kind == "llama-gqa") config.kv_heads = heads / 2;
+  if (kind == "llama-gqa" || kind == "qwen2") config.kv_heads = heads / 2;
   if (kind == "qwen3") config.kv_heads = 1;
   if (config.family != Family::Bloom) config.ffn_size = 24;
   config.max_positions = 32;

@@ -30,7 +30,7 @@ struct RankLayout {
 std::string to_string(const RankLayout& layout);  // "tp 2 × cp 1 × dp 4 × pp 1, ZeRO 3"
 
 // A small model of every kind that is laid out differently: gpt2, llama-tied, llama-untied,
-// llama-gqa, qwen3, bloom, bloom-untied.
+// llama-gqa, qwen2, qwen3, bloom, bloom-untied.
 ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_t heads = 4);
 const std::vector<std::string>& tiny_models();
 

@@ -1,0 +1,96 @@
+// Random layouts against one process, until one differs or there were enough.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <random>
+
+#include "core/error.h"
+#include "support/layout_case.h"
+
+namespace kintsugi {
+namespace {
+
+// The largest differences so far.
+struct Largest {
+  double losses = 0, norms = 0, weights = 0;
+  double losses_fp32 = 0;
+  int cases_fp32 = 0;
+
+  void add(const LayoutCase& one, const Comparison& comparison) {
+    if (one[kPrecision] == 1) {
+      ++cases_fp32;
+      losses_fp32 = std::max(losses_fp32, comparison.losses);
+      return;
+    }
+    losses = std::max(losses, comparison.losses);
+    norms = std::max(norms, comparison.norms);
+    weights = std::max(weights, comparison.weights);
+  }
+};
+
+std::string to_string(const Largest& largest) {
+  return fmt::format(
+      "largest differences in fp64: losses {:.1e}, norms {:.1e}, weights {:.1e}; in fp32: losses "
+      "{:.1e}",
+      largest.losses, largest.norms, largest.weights, largest.losses_fp32);
+}
+
+int run_case(const LayoutCase& one) {
+  if (!valid(one)) user_error("'{}' is no valid case", to_string(one));
+  const Comparison comparison = compare_with_one_process(one);
+  if (!comparison.complaint.empty()) {
+    fmt::print("FAILED: {}\n", failure_report(one, comparison.complaint));
+    return 1;
+  }
+  fmt::print("{}: the same as one process; losses {:.1e}, norms {:.1e}, weights {:.1e} apart\n",
+             to_string(one), comparison.losses, comparison.norms, comparison.weights);
+  return 0;
+}
+
+int run_random(int count, std::uint64_t seed) {
+  fmt::print("{} random layouts, seed {}\n", count, seed);
+  std::mt19937_64 random(seed);
+  Largest largest;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 1; i <= count; ++i) {
+    const LayoutCase one = draw_case(random);
+    const Comparison comparison = compare_with_one_process(one);
+    if (!comparison.complaint.empty()) {
+      fmt::print("FAILED, case {} of seed {}: {}\n", i, seed,
+                 failure_report(one, comparison.complaint));
+      return 1;
+    }
+    largest.add(one, comparison);
+    if (i % 20 != 0 && i != count) continue;
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    fmt::print("{} of {} in {:.0f} s, last: {}\n", i, count, spent.count(), to_string(one));
+    std::fflush(stdout);
+  }
+  fmt::print("all {} are the same as one process ({} of them in fp32)\n{}\n", count,
+             largest.cases_fp32, to_string(largest));
+  return 0;
+}
+
+}  // namespace
+}  // namespace kintsugi
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);  // ranks that disagree say so through it
+  CLI::App app("Trains in random layouts and compares with one process.");
+  int count = 200;
+  std::uint64_t seed = std::random_device{}();
+  std::string text;
+  app.add_option("count", count, "how many layouts");
+  app.add_option("--seed", seed, "of the draw");
+  app.add_option("--case", text, "this one instead, such as 'tp=2 pp=2 layers=2'");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return text.empty() ? kintsugi::run_random(count, seed)
+                        : kintsugi::run_case(kintsugi::parse_layout_case(text));
+  } catch (const kintsugi::UserError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,224 @@
+#include "support/layout_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/error.h"
+#include "parallel/layout.h"
+
+namespace kintsugi {
+namespace {
+
+std::size_t at(int value) { return static_cast<std::size_t>(value); }
+
+const std::array<FactorLevels, kFactors>& all_levels() {
+  static const std::array<FactorLevels, kFactors> all = [] {
+    std::array<FactorLevels, kFactors> f;
+    const std::vector<std::string> switched = {"0", "1"};
+    f[kPp] = {"pp", {}, {1, 2, 3, 4}};
+    f[kChunks] = {"chunks", {}, {1, 2, 3}};
+    f[kSchedule] = {"schedule", {"gpipe", "1f1b", "interleaved", "zb-h1"}, {1, 0, 3, 2}};
+    f[kLayers] = {"layers", {}, {1, 2, 3, 4, 5, 12}};
+    f[kPasses] = {"passes", {}, {1, 2, 3, 4, 6}};
+    f[kSplit] = {"split", {"balanced", "front", "back"}, {0, 1, 2}};
+    f[kTp] = {"tp", {}, {1, 2, 3, 4, 8}};
+    f[kHeads] = {"heads", {}, {4, 2, 6, 8}};
+    f[kFamily] = {"family", tiny_models(), {}};
+    for (int i = 0; i < static_cast<int>(tiny_models().size()); ++i) f[kFamily].levels.push_back(i);
+    f[kSequenceParallel] = {"sp", switched, {0, 1}};
+    f[kCp] = {"cp", {}, {1, 2, 3, 4}};
+    f[kLength] = {"length", {}, {8, 7, 12, 24}};
+    f[kDp] = {"dp", {}, {1, 2, 3, 4, 8, 16}};
+    f[kZero] = {"zero", {}, {0, 1, 2, 3}};
+    f[kShardGroup] = {"shard_group", {}, {0, 1, 2, 4}};
+    f[kMicro] = {"micro", {}, {1, 2, 3}};
+    f[kUneven] = {"uneven", switched, {0, 1}};
+    f[kDropout] = {"dropout", switched, {0, 1}};
+    f[kDocuments] = {"documents", switched, {0, 1}};
+    f[kMasked] = {"masked", switched, {0, 1}};
+    f[kRecompute] = {"recompute", {"none", "selective", "full"}, {0, 1, 2}};
+    f[kRecomputeEvery] = {"recompute_every", {}, {1, 2}};
+    f[kPrecision] = {"precision", {"fp64", "fp32"}, {0, 1}};
+    f[kSteps] = {"steps", {}, {4}};
+    return f;
+  }();
+  return all;
+}
+
+// Layers of each part: all that are left over to the first or to the last.
+std::vector<int> given_split(const LayoutCase& one) {
+  if (one[kSplit] == 0) return {};
+  std::vector<int> split(at(one[kPp] * one[kChunks]), 1);
+  const int over = one[kLayers] - static_cast<int>(split.size());
+  (one[kSplit] == 1 ? split.front() : split.back()) += over;
+  return split;
+}
+
+// Choices that would change nothing are no cases.
+bool has_effect(const LayoutCase& c) {
+  const auto open = [&](std::size_t factor) { return c[factor] == LayoutCase::kOpen; };
+  const auto is_simplest = [&](std::size_t factor) {
+    return open(factor) || c[factor] == levels_of(factor).levels.front();
+  };
+  if (c[kPp] == 1 && !(is_simplest(kSchedule) && is_simplest(kSplit))) return false;
+  if (!is_simplest(kSplit) && !open(kLayers) && !open(kPp) && !open(kChunks) &&
+      c[kLayers] <= c[kPp] * c[kChunks])
+    return false;
+  if (c[kMicro] == 1 && !is_simplest(kUneven)) return false;
+  return c[kRecompute] != 0 || is_simplest(kRecomputeEvery);
+}
+
+int kv_heads_of(const std::string& family, int heads) {
+  return family == "qwen3" ? 1 : family == "llama-gqa" || family == "qwen2" ? heads / 2 : heads;
+}
+
+}  // namespace
+
+const FactorLevels& levels_of(std::size_t factor) { return all_levels()[factor]; }
+
+LayoutCase::LayoutCase() {
+  for (std::size_t f = 0; f < kFactors; ++f) values[f] = levels_of(f).levels.front();
+}
+
+RankLayout LayoutCase::layout() const {
+  return {.dp = values[kDp],
+          .zero = values[kZero],
+          .shard_group = values[kShardGroup],
+          .tp = values[kTp],
+          .cp = values[kCp],
+          .pp = values[kPp],
+          .chunks = values[kChunks],
+          .schedule = static_cast<PipelineKind>(values[kSchedule]),
+          .sequence_parallel = values[kSequenceParallel] == 1,
+          .split = given_split(*this)};
+}
+
+Training LayoutCase::training() const {
+  const std::int64_t micro = values[kMicro];
+  return {.model = tiny_model(tiny_models()[at(values[kFamily])], values[kLayers], values[kHeads]),
+          .precision = values[kPrecision] == 0 ? DType::F64 : DType::F32,
+          .sequences = values[kDp] * (values[kPasses] * micro - values[kUneven]),
+          .micro = micro,
+          .length = values[kLength],
+          .recompute = static_cast<Recompute>(values[kRecompute]),
+          .recompute_every = values[kRecomputeEvery],
+          .dropout = values[kDropout] == 0 ? 0.0 : 0.2,
+          .documents = values[kDocuments] == 1,
+          .masked = values[kMasked] == 1};
+}
+
+// ---- as text
+
+std::string to_string(const LayoutCase& one) {
+  std::string text;
+  const auto add = [&](std::size_t factor) {
+    const auto& [name, names, levels] = levels_of(factor);
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", name,
+                        names.empty() ? std::to_string(one[factor]) : names[at(one[factor])]);
+  };
+  for (const std::size_t extent : {kTp, kCp, kDp, kPp}) add(extent);
+  for (std::size_t f = 0; f < kFactors; ++f)
+    if (f != kTp && f != kCp && f != kDp && f != kPp && one[f] != LayoutCase()[f]) add(f);
+  return text;
+}
+
+LayoutCase parse_layout_case(std::string_view text) {
+  LayoutCase one;
+  const auto read = [&](std::string_view word) {
+    const std::size_t equals = word.find('=');
+    const std::string_view name = word.substr(0, equals),
+                           value = equals == word.npos ? "" : word.substr(equals + 1);
+    for (std::size_t f = 0; f < kFactors; ++f) {
+      if (name != levels_of(f).name) continue;
+      const auto& names = levels_of(f).names;
+      const auto found = std::find(names.begin(), names.end(), value);
+      if (found != names.end()) {
+        one.values[f] = static_cast<int>(found - names.begin());
+        return;
+      }
+      const char* const end = value.data() + value.size();
+      const auto [stopped, error] = std::from_chars(value.data(), end, one.values[f]);
+      if (!names.empty() || error != std::errc() || stopped != end || one.values[f] < 0)
+        user_error("'{}' is no value of {}{}", value, name,
+                   names.empty() ? "" : fmt::format(": use {}", fmt::join(names, ", ")));
+      return;
+    }
+    user_error("'{}' is not one of the choices that make a case, such as tp=2", word);
+  };
+  while (!text.empty()) {
+    const std::size_t space = text.find(' ');
+    if (space != 0) read(text.substr(0, space));
+    text = space == text.npos ? "" : text.substr(space + 1);
+  }
+  return one;
+}
+
+std::string command_for(const LayoutCase& one) {
+  return fmt::format("make fuzz-layouts CASE='{}'", to_string(one));
+}
+
+// ---- which are valid
+
+bool valid(const LayoutCase& one) {
+  const int ranks = one[kTp] * one[kCp] * one[kDp] * one[kPp];
+  if (ranks < 1 || ranks > 16 || one[kMicro] < 1 || one[kPasses] < 1 || one[kSteps] < 1 ||
+      !has_effect(one))
+    return false;
+  try {
+    const RankLayout layout = one.layout();
+    const Training training = one.training();
+    // An engine takes a smaller last pass; a run's configuration does not offer one.
+    fit_layout({.tp = layout.tp,
+                .cp = layout.cp,
+                .pp = layout.pp,
+                .chunks = layout.chunks,
+                .schedule = layout.schedule,
+                .split = layout.split,
+                .sequence_parallel = layout.sequence_parallel,
+                .zero = layout.zero,
+                .shard_group = layout.shard_group,
+                .batch = std::int64_t{one[kDp]} * one[kPasses] * one[kMicro],
+                .micro = training.micro,
+                .length = training.length,
+                .model = training.model},
+               ranks);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+bool may_become_valid(const LayoutCase& c, bool affordable) {
+  const auto known = [&](std::initializer_list<std::size_t> factors) {
+    return std::none_of(factors.begin(), factors.end(),
+                        [&](std::size_t f) { return c[f] == LayoutCase::kOpen; });
+  };
+  const auto at_least = [&](std::size_t factor) { return std::max(c[factor], 1); };
+  if (at_least(kTp) * at_least(kCp) * at_least(kDp) * at_least(kPp) > 16) return false;
+  // Few tokens: a step of a test takes milliseconds.
+  if (affordable && (at_least(kDp) * at_least(kPasses) * at_least(kMicro) > 96 ||
+                     at_least(kDp) * at_least(kPasses) * at_least(kMicro) * at_least(kLength) *
+                             at_least(kLayers) >
+                         2400))
+    return false;
+  if (!has_effect(c)) return false;
+  if (known({kPp, kChunks}) && c[kChunks] > 1 && c[kPp] == 1) return false;
+  if (known({kChunks, kSchedule}) && (c[kChunks] > 1) != (c[kSchedule] == 2)) return false;
+  if (known({kLayers}) && c[kLayers] < at_least(kPp) * at_least(kChunks)) return false;
+  if (known({kPp, kPasses}) && c[kSchedule] == 2 && c[kPasses] % c[kPp] != 0) return false;
+  if (known({kTp, kHeads}) && c[kHeads] % c[kTp] != 0) return false;
+  if (known({kTp, kHeads, kFamily})) {
+    const int kv = kv_heads_of(tiny_models()[at(c[kFamily])], c[kHeads]);
+    if (kv % c[kTp] != 0 && c[kTp] % kv != 0) return false;
+  }
+  if (c[kTp] == 1 && c[kSequenceParallel] == 1) return false;
+  if (known({kCp, kLength}) && c[kCp] > 1 && c[kLength] % (2 * c[kCp]) != 0) return false;
+  if (known({kCp, kLength, kTp}) && c[kSequenceParallel] == 1 && c[kLength] / c[kCp] % c[kTp] != 0)
+    return false;
+  if (c[kShardGroup] > 0 && c[kZero] == 0) return false;
+  return !(known({kCp, kDp}) && c[kShardGroup] > 0 && c[kCp] * c[kDp] % c[kShardGroup] != 0);
+}
+
+}  // namespace kintsugi
