@@ -7,6 +7,8 @@ namespace kintsugi {
 int cuda_device_count() { return 0; }
 std::vector<CudaDevice> cuda_devices() { return {}; }
 
+void* cuda_stream(Backend&) { return nullptr; }
+CudaDevice cuda_device_of(Backend&) { return {}; }
 std::vector<OperationTime> take_operation_times(Backend&) { return {}; }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {

@@ -89,9 +89,19 @@ void Job::run(const std::function<void()>& work) {
   }
 }
 
-JobGroups::JobGroups(World& world, const Grid& grid, bool check)
-    : checked_(check ? std::make_unique<CheckedWorld>(world) : nullptr),
-      groups_(make_groups(check ? *checked_ : world, grid)) {}
+JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm)
+    : devices_(make_device_world(job.world(), backend, comm,
+                                 [&job](const std::string& text) { job.give_up(text); })) {
+  World* hosts = &job.world();
+  World* devices = devices_.gpus ? devices_.gpus.get() : hosts;
+  if (comm.check) {
+    checked_hosts_ = std::make_unique<CheckedWorld>(*hosts);
+    if (devices_.gpus) checked_devices_ = std::make_unique<CheckedWorld>(*devices, hosts);
+    devices = checked_devices_ ? checked_devices_.get() : checked_hosts_.get();
+    hosts = checked_hosts_.get();
+  }
+  groups_ = make_groups(*hosts, *devices, grid);
+}
 
 JobGroups::~JobGroups() = default;
 

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "cli/worlds.h"
 #include "comm/communicator.h"
 #include "comm/grid.h"
 #include "comm/lifeline.h"
@@ -28,12 +29,12 @@ class Job {
   void on_failure(std::function<void(const std::string&)> listener);
   // One part of it that ends on all ranks or fails on all of them.
   void together(const std::function<void()>& work);
+  // Ends the job, from any thread: this rank cannot go on.
+  void give_up(const std::string& text, int exit_code = 1);
 
  private:
   // After an error that all ranks know of.
   void leave(const std::string& text);
-  // After one that only this rank knows of.
-  void give_up(const std::string& text, int exit_code);
 
   std::mutex mutex_;
   std::function<void(const std::string&)> on_failure_;
@@ -42,15 +43,18 @@ class Job {
   std::unique_ptr<Lifeline> lifeline_;  // with several ranks
 };
 
-// The groups of a grid, with every collective checked if asked for.
+// The groups of a grid, between hosts and between the backend's devices, with every collective
+// checked if asked for.
 class JobGroups {
  public:
-  JobGroups(World& world, const Grid& grid, bool check);
+  JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm);
   ~JobGroups();
   const Groups& get() const { return groups_; }
+  const std::string& description() const { return devices_.description; }
 
  private:
-  std::unique_ptr<World> checked_;
+  DeviceWorld devices_;
+  std::unique_ptr<World> checked_hosts_, checked_devices_;
   Groups groups_;
 };
 

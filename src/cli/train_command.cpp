@@ -43,13 +43,13 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   job.together([&] {
     config = load_run_config(arguments.config, arguments.overrides);
     if (!config->layout.automatic) fit_layout(layout_request(*config), job.world().size());
-    backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda);
-    if (job.world().size() > 1 && backend->description().starts_with("cuda"))
-      user_error("several ranks on GPUs are not supported yet: set device: cpu, or start one rank");
+    backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
+                           job.world().local_rank());
     resolve_layout(*config, *backend, job.world().size(), job.world().local_size());
-    groups.emplace(job.world(), fit_layout(layout_request(*config), job.world().size()),
-                   config->comm.check);
+    groups.emplace(job, *backend, fit_layout(layout_request(*config), job.world().size()),
+                   config->comm);
   });
+  if (!groups->description().empty()) log_info("{}", groups->description());
   startup.mark("configuration and groups");
   job.together([&] { trainer.emplace(*backend, *config, groups->get(), startup); });
   if (arguments.check) {

@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "comm/local_communicator.h"
 #include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_world.h"
 #include "core/error.h"
 
 namespace kintsugi {
@@ -36,7 +37,10 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices) {
+int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
+                       int local_rank) {
+  if (choice == "auto")
+    return devices.empty() ? 0 : local_rank % static_cast<int>(devices.size());
   int number = 0;
   const auto parsed = std::from_chars(choice.data(), choice.data() + choice.size(), number);
   // A plain number is left to the driver's own count, which says more when it fails.
@@ -62,11 +66,30 @@ std::unique_ptr<World> make_world() {
   return std::make_unique<LocalWorld>();
 }
 
+DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
+                              std::function<void(const std::string&)> on_failure) {
+  void* stream = cuda_stream(backend);
+  if (stream == nullptr || hosts.size() == 1) return {};
+  const CudaDevice gpu = cuda_device_of(backend);
+  auto world = std::make_unique<NcclWorld>(hosts, backend,
+                                           NcclOptions{.stream = stream,
+                                                       .device = gpu.index,
+                                                       .pci = gpu.pci,
+                                                       .timeout_s = comm.timeout_s,
+                                                       .allow_sockets = comm.allow_sockets,
+                                                       .share_gpu = comm.share_gpu,
+                                                       .on_failure = std::move(on_failure)});
+  std::string description = world->description();
+  return {std::move(world), std::move(description)};
+}
+
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
-                                      const CudaConfig& cuda) {
+                                      const CudaConfig& cuda, int local_rank) {
+  // Streams that share a hardware queue could wait for each other.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (device == DeviceChoice::Cuda || (device == DeviceChoice::Auto && cuda_device_count() > 0))
     return make_cuda_backend(
-        {.device = choose_cuda_device(cuda.device, cuda_devices()),
+        {.device = choose_cuda_device(cuda.device, cuda_devices(), local_rank),
          .deterministic = cuda.deterministic,
          .tf32 = cuda.tf32,
          .graphs = cuda.graphs,

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -10,14 +12,25 @@
 namespace kintsugi {
 
 // Only the command line picks a world: the GPU when there is one and the device is auto.
+// `local_rank`: among the ranks of this node, which share its GPUs.
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
-                                      const CudaConfig& cuda = {});
+                                      const CudaConfig& cuda = {}, int local_rank = 0);
 
 // All ranks of the job that this process was started in; one if it was started by itself.
 std::unique_ptr<World> make_world();
 
-// The index of the GPU that cuda.device names: its number, its UUID (or the beginning of it), or
-// its PCI id. UserError, with those there are, if none fits.
-int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices);
+// The ranks of `hosts` for tensors of the backend: the same, or their GPUs. What goes wrong there
+// later is told to on_failure, from another thread.
+struct DeviceWorld {
+  std::unique_ptr<World> gpus;  // none: the hosts
+  std::string description;
+};
+DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
+                              std::function<void(const std::string&)> on_failure);
+
+// The index of the GPU that cuda.device names: its number, its UUID (or the beginning of it), its
+// PCI id, or auto: that of the local rank. UserError, with those there are, if none fits.
+int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
+                       int local_rank = 0);
 
 }  // namespace kintsugi

@@ -45,7 +45,7 @@ void CheckedCommunicator::agree(Collective kind, Tensor x, int detail) {
   if (size() == 1) return;
   Call own = make_call(kind, x, detail, calls_++);
   std::vector<Call> calls(size());
-  inner_->wait(inner_->all_gather(as_tensor(calls.data(), size()), as_tensor(&own, 1)));
+  told().wait(told().all_gather(as_tensor(calls.data(), size()), as_tensor(&own, 1)));
   const auto alike = [&](const Call& call) {
     return std::count_if(calls.begin(), calls.end(),
                          [&](const Call& other) { return other.same_as(call); });
@@ -95,7 +95,7 @@ Communicator::Work CheckedCommunicator::remember(std::unique_ptr<Message> messag
 Communicator::Work CheckedCommunicator::send(Tensor x, int to) {
   auto message = std::make_unique<Message>();
   message->call = make_call(Collective::Send, x, 0, sent_[to]++);
-  message->call_work = inner_->send(as_tensor(&message->call, 1), to);
+  message->call_work = told().send(as_tensor(&message->call, 1), to);
   return remember(std::move(message), inner_->send(x, to));
 }
 
@@ -103,7 +103,7 @@ Communicator::Work CheckedCommunicator::receive(Tensor x, int from) {
   auto message = std::make_unique<Message>();
   message->received = true;
   message->expected = make_call(Collective::Send, x, 0, received_[from]++);
-  message->call_work = inner_->receive(as_tensor(&message->call, 1), from);
+  message->call_work = told().receive(as_tensor(&message->call, 1), from);
   return remember(std::move(message), inner_->receive(x, from));
 }
 
@@ -119,7 +119,7 @@ void CheckedCommunicator::wait(Work work) {
   if (const auto found = messages_.find(work.ticket); found != messages_.end()) {
     const std::unique_ptr<Message> message = std::move(found->second);
     messages_.erase(found);
-    inner_->wait(message->call_work);
+    told().wait(message->call_work);
     if (message->received) check_message(*message);
   }
   inner_->wait(work);

@@ -11,11 +11,13 @@ namespace kintsugi {
 // Before each collective the ranks tell each other what they are about to call. If they disagree,
 // every one of them ends in the same Failure, which names the first rank that differs from the most
 // and what it called. A receiver learns the same of its message, in wait(). For bugs: calls wait
-// for all ranks of the group. The tensors of the exchange are in host memory.
+// for all ranks of the group. They tell each other through a group for host memory: this one, or
+// its double where it is for devices.
 class CheckedCommunicator : public Communicator {
  public:
-  CheckedCommunicator(std::unique_ptr<Communicator> inner, int world_rank)
-      : inner_(std::move(inner)), world_rank_(world_rank) {}
+  CheckedCommunicator(std::unique_ptr<Communicator> inner, int world_rank,
+                      std::unique_ptr<Communicator> host = nullptr)
+      : inner_(std::move(inner)), host_(std::move(host)), world_rank_(world_rank) {}
   const std::string& name() const override { return inner_->name(); }
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -51,7 +53,9 @@ class CheckedCommunicator : public Communicator {
   void check_message(const Message& message) const;
   Work remember(std::unique_ptr<Message> message, Work payload);
 
-  std::unique_ptr<Communicator> inner_;
+  Communicator& told() { return host_ ? *host_ : *inner_; }
+
+  std::unique_ptr<Communicator> inner_, host_;
   int world_rank_;
   std::int64_t calls_ = 0;
   std::map<std::int64_t, std::unique_ptr<Message>> messages_;  // by the payload's ticket
@@ -61,17 +65,20 @@ class CheckedCommunicator : public Communicator {
 // A world whose groups check.
 class CheckedWorld : public World {
  public:
-  explicit CheckedWorld(World& inner) : inner_(inner) {}
+  explicit CheckedWorld(World& inner, World* hosts = nullptr) : inner_(inner), hosts_(hosts) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   int local_rank() const override { return inner_.local_rank(); }
   int local_size() const override { return inner_.local_size(); }
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
-    return std::make_unique<CheckedCommunicator>(inner_.split(name, color, key), rank());
+    auto inner = inner_.split(name, color, key);
+    return std::make_unique<CheckedCommunicator>(
+        std::move(inner), rank(), hosts_ == nullptr ? nullptr : hosts_->split(name, color, key));
   }
 
  private:
   World& inner_;
+  World* hosts_;
 };
 
 }  // namespace kintsugi

@@ -116,24 +116,24 @@ std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank) {
   return members;
 }
 
-Groups make_groups(World& world, const Grid& grid) {
-  check_grid(grid, world.size());
-  const auto make = [&](GroupKind kind) {
+Groups make_groups(World& hosts, World& devices, const Grid& grid) {
+  check_grid(grid, hosts.size());
+  const auto make = [&](GroupKind kind, World& world) {
     return world.split(to_string(kind), group_leader(grid, kind, world.rank()), world.rank());
   };
   // Members are made in the order they are written: the same on all ranks.
   return Groups{.grid = grid,
-                .place = place_of(grid, world.rank()),
-                .world = make(GroupKind::World),
-                .host_tp = make(GroupKind::Tp),
-                .tp = make(GroupKind::Tp),
-                .cp = make(GroupKind::Cp),
-                .pp = make(GroupKind::Pp),
-                .kv = make(GroupKind::Kv),
-                .tied = make(GroupKind::Tied),
-                .shard = make(GroupKind::Shard),
-                .replica = make(GroupKind::Replica),
-                .copy = make(GroupKind::Copy)};
+                .place = place_of(grid, hosts.rank()),
+                .world = make(GroupKind::World, hosts),
+                .host_tp = make(GroupKind::Tp, hosts),
+                .tp = make(GroupKind::Tp, devices),
+                .cp = make(GroupKind::Cp, devices),
+                .pp = make(GroupKind::Pp, devices),
+                .kv = make(GroupKind::Kv, devices),
+                .tied = make(GroupKind::Tied, devices),
+                .shard = make(GroupKind::Shard, devices),
+                .replica = make(GroupKind::Replica, devices),
+                .copy = make(GroupKind::Copy, devices)};
 }
 
 namespace {

@@ -68,8 +68,12 @@ struct Groups {
   int ranks() const { return grid.world(); }
   bool is_first() const { return world->rank() == 0; }
 };
-// Every rank of the world calls it. UserError if the grid does not fit the world.
-Groups make_groups(World& world, const Grid& grid);
+// Every rank calls it, with the ranks' worlds for host and for device memory. UserError if the grid
+// does not fit them.
+Groups make_groups(World& hosts, World& devices, const Grid& grid);
+inline Groups make_groups(World& world, const Grid& grid) {
+  return make_groups(world, world, grid);
+}
 // Of the rank at `place` in a job that only exists on paper: for a plan. Nothing can be sent.
 Groups planned_groups(const Grid& grid, const Place& place);
 // Of one rank, whose tensors are the backend's.

@@ -168,6 +168,9 @@ template <class V>
 void describe(V& v, CommConfig& c) {
   v("reduce", c.reduce);
   v("check", c.check);
+  v("timeout_s", c.timeout_s, above(0));
+  v("allow_sockets", c.allow_sockets);
+  v("share_gpu", c.share_gpu);
 }
 
 template <class V>

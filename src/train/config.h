@@ -119,12 +119,17 @@ struct LayoutConfig {
 struct CommConfig {
   DType reduce = DType::F32;  // what gradients are summed in; fp64 runs use fp64
   bool check = false;         // that all ranks call the same collectives; slower
+  // Between GPUs, with NCCL:
+  double timeout_s = 600;      // a call that takes longer ends the job
+  bool allow_sockets = false;  // TCP between nodes, where there is nothing better
+  bool share_gpu = false;      // several ranks on one GPU: for tests
   bool operator==(const CommConfig&) const = default;
 };
 
 // How the CUDA world works; without effect in the others.
 struct CudaConfig {
-  std::string device = "0";    // number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0")
+  // Number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0"); auto: each rank of a node its own.
+  std::string device = "auto";
   bool deterministic = false;  // the same bits in every run on the same GPU, at some cost in speed
   bool graphs = true;          // record repeated passes as CUDA graphs
   bool tf32 = false;           // fp32 products with 10 bits of mantissa

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "core/error.h"
 
@@ -219,7 +220,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
                  .gradient_scale = settings.loss_scale / tokens,
                  .loss_sum = loss_sum_,
                  .repeatable = settings.dropout == 0 && groups_->ranks() == 1},
-                load);
+                std::cref(load));
   sharding_.finish_gradients();
   copies_.run();
   optimizer_.step(settings.step, settings.lr, unscale_);

@@ -10,36 +10,64 @@
 namespace kintsugi {
 namespace {
 
-const std::vector<GroupKind> kKinds = {GroupKind::World,   GroupKind::Tp,   GroupKind::Cp,
-                                       GroupKind::Dp,      GroupKind::Pp,   GroupKind::Shard,
-                                       GroupKind::Replica, GroupKind::Data, GroupKind::Model};
+const std::vector<GroupKind> kKinds = {GroupKind::World, GroupKind::Tp,      GroupKind::Cp,
+                                       GroupKind::Pp,    GroupKind::Kv,      GroupKind::Tied,
+                                       GroupKind::Shard, GroupKind::Replica, GroupKind::Copy};
 
 using Members = std::vector<int>;
 
 // Written out by hand: 2 x 1 x 4 x 2 ranks, shards of 2.
 TEST(Grid, GroupsOfSixteenRanks) {
-  const Grid grid{.tp = 2, .cp = 1, .dp = 4, .pp = 2, .shard_group = 2};
+  const Grid grid{.tp = 2, .cp = 1, .dp = 4, .pp = 2, .shard_group = 2, .kv_copies = 2};
   EXPECT_EQ(place_of(grid, 13), (Place{.tp = 1, .cp = 0, .dp = 2, .pp = 1}));
   EXPECT_EQ(group_members(grid, GroupKind::Tp, 13), (Members{12, 13}));
   EXPECT_EQ(group_members(grid, GroupKind::Cp, 13), (Members{13}));
-  EXPECT_EQ(group_members(grid, GroupKind::Dp, 13), (Members{9, 11, 13, 15}));
   EXPECT_EQ(group_members(grid, GroupKind::Pp, 13), (Members{5, 13}));
+  EXPECT_EQ(group_members(grid, GroupKind::Kv, 13), (Members{12, 13}));
+  EXPECT_EQ(group_members(grid, GroupKind::Tied, 13), (Members{5, 13}));
   EXPECT_EQ(group_members(grid, GroupKind::Shard, 13), (Members{13, 15}));
   EXPECT_EQ(group_members(grid, GroupKind::Shard, 11), (Members{9, 11}));
   EXPECT_EQ(group_members(grid, GroupKind::Replica, 13), (Members{9, 13}));
-  EXPECT_EQ(group_members(grid, GroupKind::Model, 13), (Members{4, 5, 12, 13}));
+  EXPECT_EQ(group_members(grid, GroupKind::Copy, 13), (Members{4, 5, 6, 7, 12, 13, 14, 15}));
 }
 
+// Context ranks hold the same weights as data ranks: both are what a sharded copy is cut among.
 TEST(Grid, ContextRanksStandBetweenTensorAndData) {
   const Grid grid{.tp = 2, .cp = 2, .dp = 2, .pp = 1};
   EXPECT_EQ(group_members(grid, GroupKind::Cp, 5), (Members{5, 7}));
-  EXPECT_EQ(group_members(grid, GroupKind::Dp, 5), (Members{1, 5}));
-  EXPECT_EQ(group_members(grid, GroupKind::Shard, 5), (Members{1, 5}));
-  EXPECT_EQ(group_members(grid, GroupKind::Data, 5), (Members{1, 3, 5, 7}));
+  EXPECT_EQ(group_members(grid, GroupKind::Shard, 5), (Members{1, 3, 5, 7}));
   EXPECT_EQ(group_members(grid, GroupKind::Replica, 5), (Members{5}));
+  const Grid halves{.tp = 2, .cp = 2, .dp = 2, .pp = 1, .shard_group = 2};
+  EXPECT_EQ(group_members(halves, GroupKind::Shard, 5), (Members{5, 7}));
+  EXPECT_EQ(group_members(halves, GroupKind::Replica, 5), (Members{1, 5}));
+  EXPECT_EQ(group_members(halves, GroupKind::Copy, 5), (Members{4, 5, 6, 7}));
 }
 
-int expected_size(const Grid& grid, GroupKind kind) {
+// A block may hold parts of several data ranks' sequences: 4 context ranks, 3 data ranks, shards of
+// 6.
+TEST(Grid, ShardsRunAcrossContextAndDataRanks) {
+  const Grid grid{.tp = 1, .cp = 4, .dp = 3, .pp = 1, .shard_group = 6};
+  EXPECT_EQ(group_members(grid, GroupKind::Shard, 7), (Members{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(group_members(grid, GroupKind::Replica, 7), (Members{1, 7}));
+  EXPECT_EQ(group_members(grid, GroupKind::Cp, 7), (Members{4, 5, 6, 7}));
+}
+
+TEST(Grid, NeighboursShareKeysAndValues) {
+  const Grid grid{.tp = 8, .cp = 1, .dp = 1, .pp = 2, .kv_copies = 4};
+  EXPECT_EQ(group_members(grid, GroupKind::Kv, 2), (Members{0, 1, 2, 3}));
+  EXPECT_EQ(group_members(grid, GroupKind::Kv, 15), (Members{12, 13, 14, 15}));
+}
+
+// Of four stages the outer two share a table; the inner ones have nobody to share it with.
+TEST(Grid, TheFirstAndTheLastStageAreTied) {
+  const Grid grid{.tp = 1, .cp = 1, .dp = 2, .pp = 4};
+  EXPECT_EQ(group_members(grid, GroupKind::Tied, 1), (Members{1, 7}));
+  EXPECT_EQ(group_members(grid, GroupKind::Tied, 6), (Members{0, 6}));
+  EXPECT_EQ(group_members(grid, GroupKind::Tied, 3), (Members{3}));
+  EXPECT_EQ(group_members(grid, GroupKind::Tied, 4), (Members{4}));
+}
+
+int expected_size(const Grid& grid, GroupKind kind, const Place& place) {
   switch (kind) {
     case GroupKind::World:
       return grid.tp * grid.cp * grid.dp * grid.pp;
@@ -47,36 +75,37 @@ int expected_size(const Grid& grid, GroupKind kind) {
       return grid.tp;
     case GroupKind::Cp:
       return grid.cp;
-    case GroupKind::Dp:
-      return grid.dp;
     case GroupKind::Pp:
       return grid.pp;
+    case GroupKind::Kv:
+      return grid.kv_copies;
+    case GroupKind::Tied:
+      return grid.pp > 1 && (place.pp == 0 || place.pp == grid.pp - 1) ? 2 : 1;
     case GroupKind::Shard:
       return grid.shard();
     case GroupKind::Replica:
-      return grid.dp / grid.shard();
-    case GroupKind::Data:
-      return grid.dp * grid.cp;
-    case GroupKind::Model:
-      return grid.tp * grid.pp;
+      return grid.dp * grid.cp / grid.shard();
+    case GroupKind::Copy:
+      return grid.tp * grid.pp * grid.shard();
   }
   return 0;
 }
 
 // Every kind cuts the world into disjoint groups of the right size, and a rank is where it says.
 TEST(Grid, EveryKindIsAPartition) {
-  for (const int tp : {1, 3})
+  for (const int tp : {1, 4})
     for (const int cp : {1, 2})
       for (const int dp : {1, 4, 6})
-        for (const int pp : {1, 2})
+        for (const int pp : {1, 2, 3})
           for (const int shard : {0, 1, 2}) {
-            if (shard != 0 && dp % shard != 0) continue;
-            const Grid grid{tp, cp, dp, pp, shard};
+            if (shard != 0 && cp * dp % shard != 0) continue;
+            const Grid grid{tp, cp, dp, pp, shard, tp == 1 ? 1 : 2};
             for (const GroupKind kind : kKinds) {
               for (int rank = 0; rank < grid.world(); ++rank) {
                 ASSERT_EQ(rank_of(grid, place_of(grid, rank)), rank);
                 const Members members = group_members(grid, kind, rank);
-                ASSERT_EQ(static_cast<int>(members.size()), expected_size(grid, kind));
+                ASSERT_EQ(static_cast<int>(members.size()),
+                          expected_size(grid, kind, place_of(grid, rank)));
                 ASSERT_TRUE(std::count(members.begin(), members.end(), rank));
                 for (const int member : members)
                   ASSERT_EQ(group_members(grid, kind, member), members);
@@ -90,23 +119,33 @@ TEST(Grid, AWrongGridIsTheUsersMistake) {
             std::string::npos);
   EXPECT_NE(user_error_of([] { check_grid({.dp = 6, .shard_group = 4}, 6); }).find("shard_group 4"),
             std::string::npos);
+  EXPECT_NE(user_error_of([] {
+              check_grid({.cp = 3, .dp = 2, .shard_group = 4}, 6);
+            }).find("does not divide cp 3 x dp 2"),
+            std::string::npos);
+  check_grid({.cp = 3, .dp = 2, .shard_group = 3}, 6);
   user_error_of([] { check_grid({.tp = 0}, 0); });
   user_error_of([] { check_grid({.tp = -2, .dp = -2}, 4); });
   check_grid({.tp = 2, .dp = 4, .shard_group = 2}, 8);
 }
 
+std::vector<std::pair<GroupKind, Communicator*>> communicators(const Groups& groups) {
+  return {{GroupKind::World, groups.world.get()}, {GroupKind::Tp, groups.host_tp.get()},
+          {GroupKind::Tp, groups.tp.get()},       {GroupKind::Cp, groups.cp.get()},
+          {GroupKind::Pp, groups.pp.get()},       {GroupKind::Kv, groups.kv.get()},
+          {GroupKind::Tied, groups.tied.get()},   {GroupKind::Shard, groups.shard.get()},
+          {GroupKind::Copy, groups.copy.get()},   {GroupKind::Replica, groups.replica.get()}};
+}
+
 // The communicators hold the ranks that the pure functions name, in that order.
 TEST(Grid, CommunicatorsFollowTheGrid) {
-  const Grid grid{.tp = 2, .cp = 2, .dp = 4, .pp = 1, .shard_group = 2};
+  const Grid grid{.tp = 2, .cp = 2, .dp = 2, .pp = 3, .shard_group = 2, .kv_copies = 2};
   run_ranks(grid.world(), [&](World& world) {
     const Groups groups = make_groups(world, grid);
-    const std::vector<std::pair<GroupKind, Communicator*>> pairs = {
-        {GroupKind::World, groups.world.get()}, {GroupKind::Tp, groups.tp.get()},
-        {GroupKind::Cp, groups.cp.get()},       {GroupKind::Dp, groups.dp.get()},
-        {GroupKind::Pp, groups.pp.get()},       {GroupKind::Shard, groups.shard.get()},
-        {GroupKind::Data, groups.data.get()},   {GroupKind::Replica, groups.replica.get()},
-        {GroupKind::Model, groups.model.get()}};
-    for (const auto& [kind, group] : pairs) {
+    EXPECT_EQ(groups.place, place_of(grid, world.rank()));
+    EXPECT_EQ(groups.is_first(), world.rank() == 0);
+    EXPECT_EQ(groups.ranks(), 24);
+    for (const auto& [kind, group] : communicators(groups)) {
       EXPECT_EQ(group->name(), to_string(kind));
       const Members expected = group_members(grid, kind, world.rank());
       Members found(group->size(), -1);
@@ -117,6 +156,24 @@ TEST(Grid, CommunicatorsFollowTheGrid) {
       EXPECT_EQ(found[group->rank()], world.rank());
     }
   });
+}
+
+// A plan's groups have the same places and sizes, and carry nothing.
+TEST(Grid, PlannedGroupsAreThoseOfTheJob) {
+  const Grid grid{.tp = 4, .cp = 2, .dp = 3, .pp = 2, .shard_group = 3, .kv_copies = 2};
+  for (int rank = 0; rank < grid.world(); ++rank) {
+    const Groups groups = planned_groups(grid, place_of(grid, rank));
+    EXPECT_EQ(groups.grid, grid);
+    EXPECT_EQ(groups.place, place_of(grid, rank));
+    for (const auto& [kind, group] : communicators(groups)) {
+      const Members members = group_members(grid, kind, rank);
+      ASSERT_EQ(group->size(), static_cast<int>(members.size())) << to_string(kind);
+      ASSERT_EQ(members[static_cast<std::size_t>(group->rank())], rank) << to_string(kind);
+      std::int32_t value = 0;
+      EXPECT_THROW(group->all_reduce(Tensor(&value, DType::I32, {1}), ReduceOp::Sum), Failure);
+    }
+  }
+  EXPECT_THROW(planned_groups({.dp = 2}, {.dp = 2}), Failure);
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ void expect_rows(const ParameterSet& set, const std::vector<Row>& rows, std::siz
     SCOPED_TRACE(rows[i].name);
     EXPECT_EQ(p.name, rows[i].name);
     EXPECT_EQ(p.shape, rows[i].shape) << to_string(p.shape);
-    EXPECT_EQ(p.tp_dimension, rows[i].tp_dimension);
-    EXPECT_EQ(p.tp_parts, rows[i].tp_parts);
+    EXPECT_EQ(p.cut.dimension, rows[i].tp_dimension);
+    EXPECT_EQ(p.cut.parts, rows[i].tp_parts);
     EXPECT_EQ(p.group, rows[i].group);
     EXPECT_EQ(p.init, rows[i].init);
     EXPECT_DOUBLE_EQ(p.init_std, rows[i].std);

@@ -38,11 +38,13 @@ void mismatch(World& plain) {
 
 // Every group of a grid at work at once; each element of the sum is its group's size.
 void grid(World& world) {
-  const Grid grid{.tp = 2, .cp = 1, .dp = 2, .pp = world.size() / 4, .shard_group = 1};
+  const Grid grid{
+      .tp = 2, .cp = 1, .dp = 2, .pp = world.size() / 4, .shard_group = 1, .kv_copies = 2};
   const Groups groups = make_groups(world, grid);
-  std::vector<Communicator*> all = {groups.world.get(), groups.tp.get(),      groups.cp.get(),
-                                    groups.dp.get(),    groups.pp.get(),      groups.shard.get(),
-                                    groups.data.get(),  groups.replica.get(), groups.model.get()};
+  std::vector<Communicator*> all = {groups.world.get(),  groups.host_tp.get(), groups.tp.get(),
+                                    groups.cp.get(),     groups.pp.get(),      groups.kv.get(),
+                                    groups.tied.get(),   groups.shard.get(),   groups.copy.get(),
+                                    groups.replica.get()};
   // A call may meet its peers' calls to other groups first: nobody waits for that.
   if (world.rank() % 2 == 1) std::reverse(all.begin(), all.end());
   std::vector<std::vector<float>> ones(all.size(), std::vector<float>(30000, 1.0f));

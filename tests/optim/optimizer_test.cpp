@@ -9,7 +9,6 @@
 #include <random>
 
 #include "backend/cpu/cpu_backend.h"
-#include "comm/local_communicator.h"
 
 namespace kintsugi {
 namespace {
@@ -36,8 +35,8 @@ class Bench {
       : backend_(make_cpu_backend(1)),
         set_(tiny_model(family)),
         arena_(*backend_),
-        alone_("alone", backend_.get()),
-        sharding_(*backend_, arena_, set_, {&alone_, &alone_, &alone_}, {.precision = dtype}),
+        groups_(groups_of_one(*backend_)),
+        sharding_(*backend_, arena_, set_, groups_, {.precision = dtype}),
         optimizer_(*backend_, arena_, sharding_, settings) {
     sharding_.zero_state();
     optimizer_.zero_state();
@@ -95,7 +94,7 @@ class Bench {
   std::unique_ptr<Backend> backend_;
   ParameterSet set_;
   Arena arena_;
-  LocalCommunicator alone_;
+  Groups groups_;
   Sharding sharding_;
   Optimizer optimizer_;
 };

@@ -10,9 +10,26 @@ namespace {
 
 using testing::HasSubstr;
 
+ModelConfig model() {
+  ModelConfig config{.vocab_size = 1000,
+                     .hidden_size = 96,
+                     .layers = 12,
+                     .heads = 12,
+                     .kv_heads = 6,
+                     .max_positions = 64,
+                     .rope_scaling = {}};
+  config.complete_and_check();
+  return config;
+}
+
+Grid fit(LayoutRequest request, int ranks) {
+  request.model = model();
+  return fit_layout(request, ranks);
+}
+
 std::string refusal(const LayoutRequest& request, int ranks) {
   try {
-    fit_layout(request, ranks);
+    fit(request, ranks);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -20,11 +37,11 @@ std::string refusal(const LayoutRequest& request, int ranks) {
 }
 
 TEST(FitLayout, DataRanksFillTheWorld) {
-  EXPECT_EQ(fit_layout({.batch = 16}, 8), (Grid{.dp = 8, .shard_group = 1}));
-  EXPECT_EQ(fit_layout({.zero = 2, .batch = 16, .micro = 2}, 8), (Grid{.dp = 8}));
-  EXPECT_EQ(fit_layout({.dp = 4, .zero = 3, .shard_group = 2, .batch = 16}, 4),
+  EXPECT_EQ(fit({.batch = 16}, 8), (Grid{.dp = 8, .shard_group = 1}));
+  EXPECT_EQ(fit({.zero = 2, .batch = 16, .micro = 2}, 8), (Grid{.dp = 8}));
+  EXPECT_EQ(fit({.dp = 4, .zero = 3, .shard_group = 2, .batch = 16}, 4),
             (Grid{.dp = 4, .shard_group = 2}));
-  EXPECT_EQ(fit_layout({.tp = 2, .pp = 3, .batch = 4}, 12),
+  EXPECT_EQ(fit({.tp = 2, .pp = 3, .batch = 4}, 12),
             (Grid{.tp = 2, .dp = 2, .pp = 3, .shard_group = 1}));
 }
 

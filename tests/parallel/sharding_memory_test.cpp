@@ -9,31 +9,6 @@
 namespace kintsugi {
 namespace {
 
-// Has a place in a group, and nothing to say.
-class SilentCommunicator : public Communicator {
- public:
-  SilentCommunicator(int rank, int size) : rank_(rank), size_(size) {}
-  const std::string& name() const override { return name_; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  Work all_reduce(Tensor, ReduceOp) override { return none(); }
-  Work reduce_scatter(Tensor, Tensor) override { return none(); }
-  Work all_gather(Tensor, Tensor) override { return none(); }
-  Work broadcast(Tensor, int) override { return none(); }
-  Work send(Tensor, int) override { return none(); }
-  Work receive(Tensor, int) override { return none(); }
-  void wait(Work) override {}
-  void barrier() override {}
-
- private:
-  Work none() const {
-    ADD_FAILURE() << "a plan is made without a word";
-    return {};
-  }
-  std::string name_ = "silent";
-  int rank_, size_;
-};
-
 struct Plan {
   std::string model;
   int ranks, zero, shard;  // shard: ranks of a group
@@ -45,8 +20,8 @@ struct Plan {
 std::array<double, kRegions> plan(const Plan& wanted, int rank) {
   const auto backend = make_cpu_backend(1);
   PlanningAllocator memory;
-  SilentCommunicator shard(rank % wanted.shard, wanted.shard),
-      replica(rank / wanted.shard, wanted.ranks / wanted.shard), host(rank, wanted.ranks);
+  const Groups groups =
+      planned_groups({.dp = wanted.ranks, .shard_group = wanted.shard}, {.dp = rank});
   const Engine engine(*backend, memory,
                       {.model = load_preset(wanted.model),
                        .precision = wanted.precision,
@@ -54,7 +29,7 @@ std::array<double, kRegions> plan(const Plan& wanted, int rank) {
                        .adamw = {.moments = wanted.moments},
                        .zero = wanted.zero,
                        .reduce_in_bf16 = wanted.reduce_in_bf16},
-                      {&shard, &replica, &host});
+                      groups);
   std::array<double, kRegions> bytes;
   for (int region = 0; region < kRegions; ++region)
     bytes[static_cast<std::size_t>(region)] =

@@ -43,7 +43,7 @@ class MeddlingWorld : public World {
   int local_size() const override { return inner_.local_size(); }
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     auto group = inner_.split(name, color, key);
-    if (name != "data" || rank() != meddler_) return group;
+    if (name != "world" || rank() != meddler_) return group;
     return std::make_unique<Meddler>(std::move(group), after_);
   }
 
@@ -130,7 +130,7 @@ class CheckpointDamage : public testing::Test {
 
   TemporaryDirectory directory_;
   fs::path checkpoints_ = directory_ / "checkpoints";
-  DataLayout layout_{kRanks, 3};
+  RankLayout layout_{kRanks, 3};
 };
 
 // The files of a save disappear under one rank, before it opens the first of them.

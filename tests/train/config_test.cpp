@@ -328,14 +328,7 @@ TEST(RunConfigErrors, DataSourcesThatDisagree) {
   EXPECT_THAT(set_error("data.prefetch=0"), HasSubstr("data.prefetch is 0: it must be"));
 }
 
-TEST(RunConfigErrors, DataRanksOnly) {
-  EXPECT_EQ(set_error("layout.tp=2"),
-            "--set layout.tp=2: layout.tp is 2, but this version spreads a run over data ranks "
-            "only: set it to 1");
-  for (const char* assignment :
-       {"layout.cp=2", "layout.pp=2", "layout.chunks=2", "layout.sequence_parallel=true"})
-    EXPECT_THAT(set_error(assignment), HasSubstr("spreads a run over data ranks only"))
-        << assignment;
+TEST(RunConfigErrors, Layouts) {
   EXPECT_THAT(set_error("layout.shard_group=2"), HasSubstr("layout.zero 0 shards nothing"));
   EXPECT_THAT(set_error("layout.zero=4"), HasSubstr("layout.zero is 4"));
   EXPECT_THAT(set_error("comm.reduce=fp16"), HasSubstr("gradients travel as fp32 or bf16"));
@@ -343,7 +336,8 @@ TEST(RunConfigErrors, DataRanksOnly) {
               HasSubstr("an fp64 run sums in fp64"));
   for (const char* assignment :
        {"layout.dp=8", "layout.dp=auto", "layout.zero=3", "comm.reduce=bf16", "comm.check=true",
-        "layout.recompute=full", "layout.recompute=selective"})
+        "layout.recompute=full", "layout.recompute=selective", "layout.tp=2", "layout.cp=2",
+        "layout.pp=2", "layout.chunks=2", "layout.sequence_parallel=true"})
     EXPECT_EQ(set_error(assignment), "no error") << assignment;
 }
 

@@ -88,6 +88,16 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
                                              properties.multiProcessorCount);
 }
 
+void* cuda_stream(Backend& backend) {
+  auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
+  return cuda == nullptr ? nullptr : cuda->stream();
+}
+
+CudaDevice cuda_device_of(Backend& backend) {
+  auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
+  return cuda == nullptr ? CudaDevice{} : cuda->device();
+}
+
 std::vector<OperationTime> take_operation_times(Backend& backend) {
   auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
   return cuda == nullptr ? std::vector<OperationTime>() : cuda->timer().take(cuda->stream());

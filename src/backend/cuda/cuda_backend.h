@@ -45,6 +45,10 @@ std::vector<CudaDevice> cuda_devices();
 // UserError where there is no such device or the driver does not serve.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 
+// The cudaStream_t that a CUDA backend's operations are queued on; nullptr of any other backend.
+void* cuda_stream(Backend& backend);
+CudaDevice cuda_device_of(Backend& backend);  // empty of any other backend
+
 // What the operations of a CUDA backend made with time_operations took since the last call.
 std::vector<OperationTime> take_operation_times(Backend& backend);
 

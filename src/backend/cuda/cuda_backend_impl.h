@@ -54,6 +54,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   Stream stream() const { return stream_.get(); }
+  const CudaDevice& device() const { return device_; }
   OperationTimer& timer() { return timer_; }
 
   void* allocate(std::size_t bytes) override;

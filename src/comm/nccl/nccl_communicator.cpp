@@ -1,0 +1,231 @@
+#include "comm/nccl/nccl_communicator.h"
+
+#include <exception>
+#include <set>
+
+#include "comm/collective_checks.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace kintsugi::nccl {
+namespace {
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+std::size_t count_of(const Tensor& x) { return static_cast<std::size_t>(x.elements()); }
+
+// Every lane's share of `f` as one NCCL operation, so that none waits for another.
+template <class F>
+void grouped(const char* what, F&& f) {
+  check_nccl(ncclGroupStart(), "ncclGroupStart");
+  f();
+  check_nccl(ncclGroupEnd(), what);
+}
+
+}  // namespace
+
+void open_lane(const Surroundings& surroundings, const std::shared_ptr<Lane>& lane) {
+  surroundings.watch.inside("ncclCommRegister", lane.get(), [&] {
+    for (const auto& [address, bytes] : surroundings.registered)
+      check_nccl(ncclCommRegister(lane->comm, address, bytes, &lane->registrations.emplace_back()),
+                 "ncclCommRegister");
+  });
+  surroundings.watch.add(lane);
+}
+
+NcclCommunicator::NcclCommunicator(const Surroundings& surroundings, GroupParts parts,
+                                   ncclComm_t comm)
+    : surroundings_(surroundings),
+      parts_(std::move(parts)),
+      exceptions_(std::uncaught_exceptions()),
+      lane_(std::make_shared<Lane>(parts_.id, parts_.members, times_)) {
+  lane_->comm = comm;
+  open_lane(surroundings_, lane_);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (surroundings_.watch.in_trouble()) return;  // NCCL has let go of everything
+  // Tensors of calls under way may go next, and the peers of a rank that failed may never come.
+  const bool orderly = pending_.empty() && std::uncaught_exceptions() == exceptions_;
+  try {
+    orderly ? close() : surroundings_.watch.abandon();
+  } catch (const Failure& error) {
+    log_warning("group {}: {}", parts_.name, error.what());
+  }
+}
+
+void NcclCommunicator::close() {
+  for (const auto& [edge, lane] : edges_) surroundings_.watch.remove(lane);
+  surroundings_.watch.remove(lane_);
+}
+
+template <class F>
+Communicator::Work NcclCommunicator::start(Collective kind, const std::shared_ptr<Lane>& lane,
+                                           const Tensor& whole, F&& issue) {
+  if (whole.elements() == 0) return {};
+  Watch& watch = surroundings_.watch;
+  const double bytes = ring_bytes(kind, static_cast<double>(whole.bytes()), size());
+  const auto call = std::make_shared<Call>(lane, kind, watch.events());
+  const Event ready(watch.events());
+  watch.inside(to_string(kind), lane.get(), [&] {
+    KINTSUGI_CHECK(!is_capturing(surroundings_.compute), "group {}: {} while a graph is captured",
+                   parts_.name, to_string(kind));
+    check_cuda(cudaEventRecord(ready.get(), surroundings_.compute), "cudaEventRecord");
+    check_cuda(cudaStreamWaitEvent(lane->stream, ready.get(), 0), "cudaStreamWaitEvent");
+    check_cuda(cudaEventRecord(call->begin.get(), lane->stream), "cudaEventRecord");
+    issue();
+    check_cuda(cudaEventRecord(call->end.get(), lane->stream), "cudaEventRecord");
+    watch.add(call, bytes);
+  });
+  pending_.emplace(++tickets_, call);
+  return {tickets_};
+}
+
+Communicator::Work NcclCommunicator::all_reduce(Tensor x, ReduceOp op) {
+  check_contiguous(*this, "all_reduce", x);
+  return start(Collective::AllReduce, lane_, x, [&] {
+    check_nccl(ncclAllReduce(x.data(), x.data(), count_of(x), type_of(x.dtype()),
+                             op == ReduceOp::Max ? ncclMax : ncclSum, lane_->comm, lane_->stream),
+               "ncclAllReduce");
+  });
+}
+
+Communicator::Work NcclCommunicator::reduce_scatter(Tensor shard, Tensor full) {
+  check_parts(*this, "reduce_scatter", full, shard);
+  return start(Collective::ReduceScatter, lane_, full, [&] {
+    check_nccl(ncclReduceScatter(full.data(), shard.data(), count_of(shard), type_of(full.dtype()),
+                                 ncclSum, lane_->comm, lane_->stream),
+               "ncclReduceScatter");
+  });
+}
+
+Communicator::Work NcclCommunicator::all_gather(Tensor full, Tensor shard) {
+  check_parts(*this, "all_gather", full, shard);
+  return start(Collective::AllGather, lane_, full, [&] {
+    check_nccl(ncclAllGather(shard.data(), full.data(), count_of(shard), type_of(full.dtype()),
+                             lane_->comm, lane_->stream),
+               "ncclAllGather");
+  });
+}
+
+Communicator::Work NcclCommunicator::broadcast(Tensor x, int root) {
+  check_contiguous(*this, "broadcast", x);
+  check_rank(*this, "broadcast", root);
+  return start(Collective::Broadcast, lane_, x, [&] {
+    check_nccl(ncclBroadcast(x.data(), x.data(), count_of(x), type_of(x.dtype()), root, lane_->comm,
+                             lane_->stream),
+               "ncclBroadcast");
+  });
+}
+
+// On an edge's communicator the sender is rank 0, the receiver rank 1.
+Communicator::Work NcclCommunicator::send(Tensor x, int to) {
+  check_contiguous(*this, "send", x);
+  check_peer(*this, "send", to);
+  const auto lane = lane_of({to, true});
+  return start(Collective::Send, lane, x, [&] {
+    check_nccl(ncclSend(x.data(), count_of(x), type_of(x.dtype()), 1, lane->comm, lane->stream),
+               "ncclSend");
+  });
+}
+
+Communicator::Work NcclCommunicator::receive(Tensor x, int from) {
+  check_contiguous(*this, "receive", x);
+  check_peer(*this, "receive", from);
+  const auto lane = lane_of({from, false});
+  return start(Collective::Receive, lane, x, [&] {
+    check_nccl(ncclRecv(x.data(), count_of(x), type_of(x.dtype()), 0, lane->comm, lane->stream),
+               "ncclRecv");
+  });
+}
+
+void NcclCommunicator::wait(Work work) {
+  if (work.ticket == 0) return;
+  const auto found = pending_.find(work.ticket);
+  KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not under way",
+                 parts_.name, work.ticket);
+  const std::shared_ptr<Call> call = std::move(found->second);
+  pending_.erase(found);
+  surroundings_.watch.inside("wait", call->lane.get(), [&] {
+    if (call->done) return;
+    KINTSUGI_CHECK(!is_capturing(surroundings_.compute),
+                   "group {}: wait for {} while a graph is captured", parts_.name,
+                   to_string(call->kind));
+    check_cuda(cudaEventRecord(call->reached.get(), surroundings_.compute), "cudaEventRecord");
+    call->waited = true;
+    check_cuda(cudaStreamWaitEvent(surroundings_.compute, call->end.get(), 0),
+               "cudaStreamWaitEvent");
+  });
+}
+
+void NcclCommunicator::barrier() {
+  surroundings_.backend.synchronize();
+  surroundings_.watch.inside("barrier", lane_.get(), [] {});  // Failure after trouble
+  parts_.host->barrier();
+}
+
+CommunicationTimes NcclCommunicator::times() const { return surroundings_.watch.read(*times_); }
+
+const std::shared_ptr<Lane>& NcclCommunicator::lane_of(Edge edge) {
+  if (!edges_.contains(edge)) connect({edge});
+  return edges_.at(edge);
+}
+
+void NcclCommunicator::connect_ring() {
+  const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
+  const std::set<Edge> edges = {{next, true}, {next, false}, {previous, true}, {previous, false}};
+  connect({edges.begin(), edges.end()});
+}
+
+// All edges at once. One byte goes over each: NCCL connects two ranks with their first message, and
+// holds up the host until both have called it.
+void NcclCommunicator::connect(const std::vector<Edge>& edges) {
+  constexpr std::int64_t kBytes = sizeof(ncclUniqueId);
+  std::vector<ncclUniqueId> ids(edges.size());
+  std::vector<Work> exchanges;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    const Tensor id(&ids[i], DType::U8, {kBytes});
+    if (edges[i].outgoing) check_nccl(ncclGetUniqueId(&ids[i]), "ncclGetUniqueId");
+    exchanges.push_back(edges[i].outgoing ? parts_.host->send(id, edges[i].peer)
+                                          : parts_.host->receive(id, edges[i].peer));
+  }
+  for (const Work exchange : exchanges) parts_.host->wait(exchange);
+
+  std::vector<std::shared_ptr<Lane>> lanes;
+  for (const Edge& edge : edges) {
+    const int from = edge.outgoing ? rank() : edge.peer, to = edge.outgoing ? edge.peer : rank();
+    lanes.push_back(
+        std::make_shared<Lane>(fmt::format("{} {}>{}", parts_.id, from, to),
+                               std::vector<int>{parts_.members[static_cast<std::size_t>(from)],
+                                                parts_.members[static_cast<std::size_t>(to)]},
+                               times_));
+  }
+  surroundings_.watch.inside("ncclCommInitRank", lanes.front().get(), [&] {
+    grouped("ncclCommInitRank", [&] {
+      for (std::size_t i = 0; i < edges.size(); ++i)
+        check_nccl(ncclCommInitRank(&lanes[i]->comm, 2, ids[i], edges[i].outgoing ? 0 : 1),
+                   "ncclCommInitRank");
+    });
+    grouped("a first message", [&] {
+      for (std::size_t i = 0; i < edges.size(); ++i) {
+        void* byte = static_cast<char*>(surroundings_.scratch) + i;
+        check_nccl(edges[i].outgoing
+                       ? ncclSend(byte, 1, ncclUint8, 1, lanes[i]->comm, lanes[i]->stream)
+                       : ncclRecv(byte, 1, ncclUint8, 0, lanes[i]->comm, lanes[i]->stream),
+                   "a first message");
+      }
+    });
+    for (const auto& lane : lanes)
+      check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
+  });
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    open_lane(surroundings_, lanes[i]);
+    edges_.emplace(edges[i], lanes[i]);
+  }
+}
+
+}  // namespace kintsugi::nccl

@@ -1,0 +1,301 @@
+#include "comm/nccl/watch.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace kintsugi::nccl {
+namespace {
+
+constexpr auto kPause = std::chrono::milliseconds(10);
+constexpr auto kBetweenErrorReads = std::chrono::milliseconds(200);
+constexpr auto kAbortPatience = std::chrono::seconds(10);
+constexpr int kAnswerMs = 3000;
+constexpr double kLeastHostPatience_s = 120;  // to load and connect NCCL takes its time
+
+double seconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+double elapsed_s(cudaEvent_t begin, cudaEvent_t end) {
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+  return static_cast<double>(milliseconds) / 1000;
+}
+
+// How many calls of a lane "id<tab>started<tab>finished" lines speak of.
+std::optional<std::int64_t> calls_in(const std::string& standing, const std::string& id) {
+  std::istringstream lines(standing);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(id + "\t")) return std::atoll(line.c_str() + id.size() + 1);
+  return {};
+}
+
+}  // namespace
+
+Lane::Lane(std::string id, std::vector<int> members, std::shared_ptr<CommunicationTimes> times)
+    : id(std::move(id)), members(std::move(members)), times(std::move(times)) {
+  int least = 0, greatest = 0;  // urgent: the others wait for it
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+             "cudaDeviceGetStreamPriorityRange");
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+             "cudaStreamCreateWithPriority");
+}
+
+Lane::~Lane() { cudaStreamDestroy(stream); }
+
+EventPool::~EventPool() {
+  for (const cudaEvent_t event : free_) cudaEventDestroy(event);
+}
+
+cudaEvent_t EventPool::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const cudaEvent_t event = free_.back();
+      free_.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreate(&event), "cudaEventCreate");
+  return event;
+}
+
+void EventPool::give(cudaEvent_t event) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(event);
+}
+
+Watch::Stay::Stay(Watch& watch, const char* what, const Lane* lane) : watch(watch) {
+  const std::lock_guard lock(watch.lanes_mutex_);
+  watch.inside_ = {what, lane, Clock::now()};
+}
+
+Watch::Stay::~Stay() {
+  const std::lock_guard lock(watch.lanes_mutex_);
+  watch.inside_ = {};
+}
+
+Watch::Watch(World& hosts, Options options)
+    : rank_(hosts.rank()),
+      options_(std::move(options)),
+      roll_call_(hosts, [this] { return standing(); }),
+      thread_([this] { work(); }) {}
+
+Watch::~Watch() {
+  {
+    const std::lock_guard lock(stop_mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
+  thread_.join();
+}
+
+void Watch::add(std::shared_ptr<Lane> lane) {
+  const std::lock_guard lock(lanes_mutex_);
+  lanes_.push_back(std::move(lane));
+}
+
+void Watch::remove(const std::shared_ptr<Lane>& lane) {
+  // Not with the lock: it must be possible to abort what this waits for.
+  check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
+  inside("ncclCommDestroy", lane.get(), [&] {
+    find_done();
+    {
+      const std::lock_guard lock(lanes_mutex_);
+      std::erase(lanes_, lane);
+    }
+    for (void* handle : lane->registrations) ncclCommDeregister(lane->comm, handle);
+    check_nccl(ncclCommDestroy(lane->comm), "ncclCommDestroy");
+  });
+}
+
+std::vector<std::shared_ptr<Lane>> Watch::lanes() const {
+  const std::lock_guard lock(lanes_mutex_);
+  return lanes_;
+}
+
+void Watch::add(std::shared_ptr<Call> call, double bytes) {
+  Lane& lane = *call->lane;
+  call->number = ++lane.started;
+  ++lane.times->started;
+  lane.times->bytes += static_cast<std::int64_t>(bytes);
+  calls_.push_back(std::move(call));
+}
+
+CommunicationTimes Watch::read(const CommunicationTimes& times) {
+  const std::lock_guard lock(mutex_);
+  if (trouble_.empty()) find_done();
+  return times;
+}
+
+void Watch::find_done() {
+  for (auto at = calls_.begin(); at != calls_.end();) {
+    Call& call = **at;
+    if (!call.began && is_done(call.begin.get())) call.began = Clock::now();
+    if (!call.began || !is_done(call.end.get())) {
+      ++at;
+      continue;
+    }
+    finish(call);
+    at = calls_.erase(at);
+  }
+}
+
+void Watch::finish(Call& call) {
+  CommunicationTimes& times = *call.lane->times;
+  call.done = true;
+  ++call.lane->finished;
+  ++times.finished;
+  times.busy_s += elapsed_s(call.begin.get(), call.end.get());
+  // Where the backend's stream has not come to the wait yet, it will not have to.
+  if (call.waited && is_done(call.reached.get()))
+    times.waited_s += std::max(0.0, elapsed_s(call.reached.get(), call.end.get()));
+}
+
+void Watch::work() {
+  cudaSetDevice(options_.device);
+  for (;;) {
+    {
+      std::unique_lock lock(stop_mutex_);
+      if (stopped_.wait_for(lock, kPause, [this] { return stop_; })) return;
+    }
+    try {
+      if (!look()) return;
+    } catch (const Failure& error) {  // the GPU itself, or NCCL
+      report(error.what(), std::unique_lock(mutex_, std::try_to_lock));
+      return;
+    }
+  }
+}
+
+bool Watch::look() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) {
+    const std::string stuck = host_stuck();
+    if (!stuck.empty()) report(stuck, std::move(lock));
+    return stuck.empty();
+  }
+  if (!trouble_.empty()) return false;
+  find_done();
+  std::string text = late_call();
+  if (text.empty() && Clock::now() - errors_read_ > kBetweenErrorReads) {
+    errors_read_ = Clock::now();
+    text = broken_lane();
+  }
+  if (text.empty()) return true;
+  report(text, std::move(lock));
+  return false;
+}
+
+std::string Watch::late_call() const {
+  for (const auto& call : calls_) {
+    if (!call->began || seconds(Clock::now() - *call->began) < options_.timeout_s) continue;
+    const Lane& lane = *call->lane;
+    return fmt::format("group {}: {} number {} has not ended in {:.0f} s on rank {}; {}", lane.id,
+                       to_string(call->kind), call->number, options_.timeout_s, rank_,
+                       blame(lane.id, call->number, lane.members));
+  }
+  return "";
+}
+
+std::string Watch::broken_lane() const {
+  for (const auto& lane : lanes()) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t status = ncclCommGetAsyncError(lane->comm, &state);
+    if (status == ncclSuccess) {
+      if (state == ncclSuccess || state == ncclInProgress) continue;
+    } else {
+      state = status;
+    }
+    const char* detail = ncclGetLastError(lane->comm);
+    return fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}; {}",
+                       lane->id, lane->started.load(), rank_, ncclGetErrorString(state),
+                       detail != nullptr && *detail != '\0' ? ": " : "",
+                       detail != nullptr ? detail : "",
+                       blame(lane->id, lane->started, lane->members));
+  }
+  return "";
+}
+
+std::string Watch::host_stuck() const {
+  const double patience_s = std::max(options_.timeout_s, kLeastHostPatience_s);
+  const std::lock_guard lock(lanes_mutex_);
+  if (inside_.what == nullptr || seconds(Clock::now() - inside_.since) < patience_s) return "";
+  return fmt::format("group {}: {} has not returned in {:.0f} s on rank {}",
+                     inside_.lane == nullptr ? "?" : inside_.lane->id, inside_.what, patience_s,
+                     rank_);
+}
+
+std::string Watch::standing() const {
+  std::string text;
+  for (const auto& lane : lanes())
+    text += fmt::format("{}\t{}\t{}\n", lane->id, lane->started.load(), lane->finished.load());
+  return text;
+}
+
+// Whom a call waits for.
+std::string Watch::blame(const std::string& id, std::int64_t number,
+                         const std::vector<int>& members) const {
+  std::string silent, behind;
+  for (const int rank : members) {
+    if (rank == rank_) continue;
+    const auto answer = roll_call_.ask(rank, kAnswerMs);
+    const auto calls = answer ? calls_in(*answer, id) : std::nullopt;
+    if (!answer)
+      silent += fmt::format("{}rank {}", silent.empty() ? "" : ", ", rank);
+    else if (calls.value_or(0) < number)
+      behind += fmt::format("{}rank {} (after {} calls)", behind.empty() ? "" : ", ", rank,
+                            calls.value_or(0));
+  }
+  if (silent.empty() && behind.empty())
+    return "all its ranks have made that call: a GPU or the network stands still";
+  return (behind.empty() ? "" : "it was not made by " + behind) +
+         (behind.empty() || silent.empty() ? "" : "; ") +
+         (silent.empty() ? "" : "no answer from " + silent);
+}
+
+void Watch::report(const std::string& text, std::unique_lock<std::mutex> lock) {
+  // Where the host hangs in NCCL with the lock, only the end of the process can stop the GPU.
+  if (lock) {
+    trouble_ = text;
+    abort_all();
+    lock.unlock();
+  }
+  options_.on_failure(text);
+}
+
+void Watch::abandon() {
+  const std::lock_guard lock(mutex_);
+  if (!trouble_.empty()) return;
+  trouble_ = "communication was abandoned after an error";
+  abort_all();
+}
+
+// All at once: freeing one communicator waits for the GPU, and so for the kernels of the others.
+void Watch::abort_all() {
+  struct Progress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  const auto progress = std::make_shared<Progress>();
+  std::thread helper([progress, lanes = lanes(), device = options_.device] {
+    cudaSetDevice(device);
+    ncclGroupStart();
+    for (const auto& lane : lanes) ncclCommAbort(lane->comm);
+    ncclGroupEnd();
+    const std::lock_guard lock(progress->mutex);
+    progress->done = true;
+    progress->changed.notify_all();
+  });
+  std::unique_lock lock(progress->mutex);
+  const bool done =
+      progress->changed.wait_for(lock, kAbortPatience, [&] { return progress->done; });
+  lock.unlock();
+  done ? helper.join() : helper.detach();
+}
+
+}  // namespace kintsugi::nccl

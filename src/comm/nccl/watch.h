@@ -1,0 +1,167 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/collective.h"
+#include "comm/communicator.h"
+#include "comm/nccl/calls.h"
+#include "comm/roll_call.h"
+
+namespace kintsugi::nccl {
+
+// An NCCL communicator and the stream that its calls run on, one after the other.
+struct Lane {
+  Lane(std::string id, std::vector<int> members, std::shared_ptr<CommunicationTimes> times);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  const std::string id;                             // "dp#4", "pp#5 2>3": the same on all its ranks
+  const std::vector<int> members;                   // the world's ranks
+  const std::shared_ptr<CommunicationTimes> times;  // of the group; under the watch's lock
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<void*> registrations;
+  std::atomic<std::int64_t> started = 0, finished = 0;
+};
+
+// Timing events, used again and again.
+class EventPool {
+ public:
+  ~EventPool();
+  cudaEvent_t take();
+  void give(cudaEvent_t event);
+
+ private:
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+};
+
+class Event {
+ public:
+  explicit Event(std::shared_ptr<EventPool> pool) : pool_(std::move(pool)), event_(pool_->take()) {}
+  ~Event() { pool_->give(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  std::shared_ptr<EventPool> pool_;
+  cudaEvent_t event_;
+};
+
+struct Call {
+  Call(std::shared_ptr<Lane> lane, Collective kind, const std::shared_ptr<EventPool>& pool)
+      : lane(std::move(lane)), kind(kind), begin(pool), end(pool), reached(pool) {}
+
+  const std::shared_ptr<Lane> lane;
+  const Collective kind;
+  std::int64_t number = 0;  // in the lane, from 1
+  Event begin, end;
+  Event reached;  // the backend's stream came to the wait
+  bool waited = false;
+  bool done = false;
+  std::optional<std::chrono::steady_clock::time_point> began;
+};
+
+// Watches over all calls in a thread of its own: which are done, which take too long, which
+// communicators report errors. On trouble it asks the ranks concerned where they stand, aborts all
+// communicators, so that nothing is left spinning on the GPU, and says what happened.
+class Watch {
+ public:
+  struct Options {
+    int device;
+    double timeout_s;
+    std::function<void(const std::string&)> on_failure;  // not none
+  };
+  // Every rank calls it.
+  Watch(World& hosts, Options options);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  const std::shared_ptr<EventPool>& events() const { return events_; }
+
+  // Runs f with NCCL to itself. Failure if there was trouble before. What keeps the host too long
+  // in there is trouble as well.
+  template <class F>
+  void inside(const char* what, const Lane* lane, F&& f) {
+    const std::lock_guard lock(mutex_);
+    if (!trouble_.empty()) failure("{}", trouble_);
+    const Stay stay(*this, what, lane);
+    f();
+  }
+  bool in_trouble() const {
+    const std::lock_guard lock(mutex_);
+    return !trouble_.empty();
+  }
+
+  void add(std::shared_ptr<Lane> lane);
+  // When all its calls are done.
+  void remove(const std::shared_ptr<Lane>& lane);
+  std::vector<std::shared_ptr<Lane>> lanes() const;
+
+  // Inside: a call was queued.
+  void add(std::shared_ptr<Call> call, double bytes);
+  CommunicationTimes read(const CommunicationTimes& times);
+  // Aborts everything; later calls are Failures.
+  void abandon();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Stay {
+    Stay(Watch& watch, const char* what, const Lane* lane);
+    ~Stay();
+    Watch& watch;
+  };
+  struct Inside {
+    const char* what = nullptr;
+    const Lane* lane = nullptr;
+    Clock::time_point since;
+  };
+
+  void work();
+  bool look();       // false: trouble was found and dealt with
+  void find_done();  // under the lock
+  void finish(Call& call);
+  std::string late_call() const;
+  std::string broken_lane() const;
+  std::string host_stuck() const;
+  std::string standing() const;
+  std::string blame(const std::string& id, std::int64_t number,
+                    const std::vector<int>& members) const;
+  void report(const std::string& text, std::unique_lock<std::mutex> lock);
+  void abort_all();
+
+  const int rank_;
+  const Options options_;
+  std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
+
+  mutable std::mutex mutex_;  // NCCL's and that of everything down to the next comment
+  std::list<std::shared_ptr<Call>> calls_;  // not done yet
+  std::string trouble_;
+  Clock::time_point errors_read_;
+
+  mutable std::mutex lanes_mutex_;  // for a moment only
+  std::vector<std::shared_ptr<Lane>> lanes_;
+  Inside inside_;
+
+  std::mutex stop_mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+
+  RollCall roll_call_;
+  std::thread thread_;  // last: starts when everything else is there
+};
+
+}  // namespace kintsugi::nccl

@@ -1,0 +1,28 @@
+// Stands in for comm/nccl/ in a binary built without CUDA or NCCL.
+#include "comm/nccl/nccl_world.h"
+#include "core/error.h"
+
+namespace kintsugi {
+
+struct NcclWorld::State {
+  std::string description;
+};
+
+bool built_with_nccl() { return false; }
+
+NcclWorld::NcclWorld(World&, Backend&, NcclOptions) {
+  user_error(
+      "this binary was built without NCCL, which several ranks with GPUs need: build it where CUDA "
+      "and NCCL are installed, or set device: cpu");
+}
+NcclWorld::~NcclWorld() = default;
+
+int NcclWorld::rank() const { return 0; }
+int NcclWorld::size() const { return 1; }
+int NcclWorld::local_rank() const { return 0; }
+int NcclWorld::local_size() const { return 1; }
+std::unique_ptr<Communicator> NcclWorld::split(const std::string&, int, int) { return nullptr; }
+void NcclWorld::register_memory(void*, std::size_t) {}
+const std::string& NcclWorld::description() const { return state_->description; }
+
+}  // namespace kintsugi

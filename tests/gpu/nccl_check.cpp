@@ -1,0 +1,357 @@
+// Run under mpirun by ctest (cmake/nccl_tests.cmake): nccl_check <what>. By hand, also: bench.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "comm/grid.h"
+#include "comm/lifeline.h"
+#include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_world.h"
+#include "support/collective_cases.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr double kTimeoutSeconds = 8;
+
+struct Gpu {
+  Backend& backend;
+  NcclWorld& world;
+};
+
+// GPU memory, taken once: an allocation may wait for kernels that wait for other ranks.
+class Pool {
+ public:
+  Pool(Backend& backend, std::size_t bytes)
+      : backend_(backend), bytes_(bytes), memory_(static_cast<char*>(backend.allocate(bytes))) {}
+  ~Pool() {
+    backend_.synchronize();
+    backend_.release(memory_, bytes_);
+  }
+  Tensor take(DType dtype, std::int64_t n) {
+    const Tensor x(memory_ + used_, dtype, {n});
+    used_ += (x.bytes() + 255) / 256 * 256 + 256;
+    KINTSUGI_CHECK(used_ <= bytes_, "the pool of {} bytes is used up", bytes_);
+    return x;
+  }
+  void empty() { used_ = 0; }
+
+ private:
+  Backend& backend_;
+  std::size_t bytes_;
+  char* memory_;
+  std::size_t used_ = 0;
+};
+
+// Runs the cases, which work on host memory, on the GPU: every call on copies there, whose results
+// come back in wait().
+class Staged : public Communicator {
+ public:
+  Staged(std::unique_ptr<Communicator> inner, Backend& backend)
+      : inner_(std::move(inner)), backend_(backend), pool_(backend, std::size_t{64} << 20) {}
+  const std::string& name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  Work all_reduce(Tensor x, ReduceOp op) override {
+    const Tensor device = put(x);
+    return remember(inner_->all_reduce(device, op), x, device);
+  }
+  Work reduce_scatter(Tensor shard, Tensor full) override {
+    const Tensor device = put(full), part = inside(device, full, shard);
+    return remember(inner_->reduce_scatter(part, device), shard, part);
+  }
+  Work all_gather(Tensor full, Tensor shard) override {
+    const Tensor device = put(full), part = inside(device, full, shard);
+    return remember(inner_->all_gather(device, part), full, device);
+  }
+  Work broadcast(Tensor x, int root) override {
+    const Tensor device = put(x);
+    return remember(inner_->broadcast(device, root), x, device);
+  }
+  Work send(Tensor x, int to) override { return remember(inner_->send(put(x), to), {}, {}); }
+  Work receive(Tensor x, int from) override {
+    const Tensor device = put(x);
+    return remember(inner_->receive(device, from), x, device);
+  }
+  void wait(Work work) override {
+    const Pending pending = pending_.at(work.ticket);
+    pending_.erase(work.ticket);
+    inner_->wait(pending.work);
+    if (pending.host && pending.host.elements() > 0)
+      backend_.download(pending.host.data(), pending.device);
+    if (pending_.empty()) pool_.empty();
+  }
+  void barrier() override { inner_->barrier(); }
+
+ private:
+  struct Pending {
+    Work work;
+    Tensor host, device;
+  };
+  Tensor put(Tensor x) {
+    const Tensor device = pool_.take(x.dtype(), x.elements());
+    if (x.elements() > 0) backend_.upload(device, x.data());
+    return device;
+  }
+  // The same part of the copy where a tensor is part of another; a copy of its own elsewhere.
+  Tensor inside(Tensor device, Tensor whole, Tensor part) {
+    const auto* begin = static_cast<const char*>(whole.data());
+    const auto* at = static_cast<const char*>(part.data());
+    if (at < begin || at >= begin + whole.bytes()) return put(part);
+    return {static_cast<char*>(device.data()) + (at - begin), part.dtype(), part.shape()};
+  }
+  Work remember(Work work, Tensor host, Tensor device) {
+    pending_[++tickets_] = {work, host, device};
+    return {tickets_};
+  }
+
+  std::unique_ptr<Communicator> inner_;
+  Backend& backend_;
+  Pool pool_;
+  std::int64_t tickets_ = 0;
+  std::map<std::int64_t, Pending> pending_;
+};
+
+void collectives(Gpu& gpu) {
+  const int rank = gpu.world.rank();
+  Staged ring(gpu.world.split("ring", 0, rank), gpu.backend);
+  check_collectives(ring);
+  Staged pairs(gpu.world.split("pairs", rank / 2, -rank), gpu.backend);
+  check_collectives(pairs);
+}
+
+void expect(Backend& backend, Tensor x, float value, const std::string& what) {
+  std::vector<float> host(static_cast<std::size_t>(x.elements()));
+  backend.download(host.data(), x);
+  for (std::size_t i = 0; i < host.size(); ++i)
+    if (host[i] != value) failure("{}: element {} is {}, not {}", what, i, host[i], value);
+}
+
+// Every group of a grid at work at once; each element of the sum is its group's size.
+void grid(Gpu& gpu) {
+  const Grid grid{.tp = 2, .cp = 1, .dp = 2, .pp = gpu.world.size() / 4, .shard_group = 1};
+  const Groups groups = make_groups(gpu.world, grid);
+  const std::vector<Communicator*> all = {
+      groups.world.get(), groups.tp.get(),      groups.cp.get(),
+      groups.dp.get(),    groups.pp.get(),      groups.shard.get(),
+      groups.data.get(),  groups.replica.get(), groups.model.get()};
+  Pool pool(gpu.backend, std::size_t{16} << 20);
+  const Tensor memory = pool.take(DType::F32, 300000);
+  gpu.world.register_memory(memory.data(), memory.bytes());
+  gpu.backend.fill(memory, 1.0);
+  std::vector<Communicator::Work> works;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    works.push_back(all[i]->all_reduce(memory.rows(static_cast<std::int64_t>(i) * 30000, 30000)));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i]->wait(works[i]);
+    expect(gpu.backend, memory.rows(static_cast<std::int64_t>(i) * 30000, 30000),
+           static_cast<float>(all[i]->size()), "the sum of ones in group " + all[i]->name());
+  }
+}
+
+// Calls finish behind the caller's back, before it waits; a hang if they do not.
+void behind(Gpu& gpu) {
+  const auto group = gpu.world.split("dp", 0, gpu.world.rank());
+  const std::int64_t size = group->size(), n = 10000 * size;
+  Pool pool(gpu.backend, std::size_t{16} << 20);
+  const Tensor a = pool.take(DType::F32, n), b = pool.take(DType::F32, n * size),
+               c = pool.take(DType::F32, n);
+  gpu.backend.fill(a, 1.0);
+  gpu.backend.fill(b, 1.0);
+  const auto first = group->all_reduce(a), second = group->reduce_scatter(c, b);
+  while (group->times().finished < 2) std::this_thread::yield();
+  group->wait(first);
+  group->wait(second);
+  expect(gpu.backend, a, static_cast<float>(size), "all_reduce");
+  expect(gpu.backend, c, static_cast<float>(size), "reduce_scatter");
+  const CommunicationTimes times = group->times();
+  const std::int64_t bytes = 2 * 4 * n * (size - 1) / size + 4 * n * (size - 1);
+  if (times.bytes != bytes || times.started != 2)
+    failure("{} calls of {} bytes, not 2 of {}", times.started, times.bytes, bytes);
+  if (times.waited_s > 0 || times.busy_s <= 0)
+    failure("waited {} s of {} for what was done", times.waited_s, times.busy_s);
+}
+
+// Two micro-batches forward and back, with every message received long before it is sent: none may
+// wait for another one that is behind it only in the order of the calls.
+void pipeline(Gpu& gpu) {
+  const auto group = gpu.world.split("pp", 0, gpu.world.rank());
+  const int rank = group->rank(), last = group->size() - 1;
+  constexpr std::int64_t n = 100000;
+  Pool pool(gpu.backend, std::size_t{16} << 20);
+  struct Messages {
+    Tensor forward, back;
+    Communicator::Work forward_in, back_in;
+  };
+  std::vector<Messages> batches(2);
+  for (Messages& batch : batches) {
+    batch.forward = pool.take(DType::F32, n);
+    batch.back = pool.take(DType::F32, n);
+    gpu.backend.fill(batch.forward, 1.0);
+    gpu.backend.fill(batch.back, 0.0);
+    if (rank > 0) batch.forward_in = group->receive(batch.forward, rank - 1);
+    if (rank < last) batch.back_in = group->receive(batch.back, rank + 1);
+  }
+  for (Messages& batch : batches) {
+    group->wait(batch.forward_in);
+    gpu.backend.add(batch.forward, batch.forward);
+    if (rank < last) {
+      group->wait(group->send(batch.forward, rank + 1));
+      group->wait(batch.back_in);
+    } else {
+      gpu.backend.copy(batch.back, batch.forward);
+    }
+    gpu.backend.add(batch.back, batch.back);
+    if (rank > 0) group->wait(group->send(batch.back, rank - 1));
+  }
+  for (const Messages& batch : batches)
+    expect(gpu.backend, batch.back, std::ldexp(1.0f, 2 * group->size() - rank), "back");
+  // Between ranks that were not connected beforehand.
+  const auto plain = gpu.world.split("plain", 0, gpu.world.rank());
+  if (rank == 0) plain->wait(plain->send(batches[0].back, last));
+  if (rank == last) {
+    plain->wait(plain->receive(batches[1].forward, 0));
+    expect(gpu.backend, batches[1].forward, std::ldexp(1.0f, 2 * group->size()), "plain");
+  }
+}
+
+// The culprit ends, or does nothing, while the others wait for it in a collective that it never
+// calls.
+void die(Gpu& gpu, const std::string& how, int culprit) {
+  const auto group = gpu.world.split("dp", 0, gpu.world.rank());
+  Pool pool(gpu.backend, std::size_t{1} << 20);
+  const Tensor x = pool.take(DType::F32, 1000);
+  gpu.backend.fill(x, 1.0);
+  group->wait(group->all_reduce(x));
+  group->barrier();
+  if (gpu.world.rank() == culprit) {
+    if (how == "throw") failure("the disk is full");
+    if (how == "kill") kill(getpid(), SIGKILL);
+    if (how == "hang") std::this_thread::sleep_for(std::chrono::seconds(120));
+  }
+  group->wait(group->all_reduce(x));
+  group->barrier();
+  std::printf("rank %d got through a barrier that rank %d never reached\n", gpu.world.rank(),
+              culprit);
+}
+
+// Not a test: what a call costs here.
+void bench(Gpu& gpu) {
+  using Clock = std::chrono::steady_clock;
+  const auto group = gpu.world.split("world", 0, gpu.world.rank());
+  Pool pool(gpu.backend, std::size_t{2} << 30);
+  for (const std::int64_t n : {1, 1000, 100000, 4000000, 64000000}) {
+    const Tensor full = pool.take(DType::F32, n * group->size()), shard = pool.take(DType::F32, n);
+    pool.empty();
+    gpu.backend.fill(full, 1.0);
+    gpu.backend.fill(shard, 1.0);
+    const int repeats = n > 1000000 ? 3 : 30;
+    const auto time = [&](const char* what, const auto& call) {
+      call();
+      group->barrier();
+      const auto begin = Clock::now();
+      for (int i = 0; i < repeats; ++i) call();
+      const double host_s = std::chrono::duration<double>(Clock::now() - begin).count();
+      gpu.backend.synchronize();
+      const double all_s = std::chrono::duration<double>(Clock::now() - begin).count();
+      if (gpu.world.rank() == 0)
+        std::printf("%-14s %9ld x %d fp32: %.1f us, of which the host %.1f\n", what,
+                    static_cast<long>(n), group->size(), all_s / repeats * 1e6,
+                    host_s / repeats * 1e6);
+      group->barrier();
+    };
+    time("all_reduce", [&] { group->wait(group->all_reduce(shard)); });
+    time("reduce_scatter", [&] { group->wait(group->reduce_scatter(shard, full)); });
+    time("all_gather", [&] { group->wait(group->all_gather(full, shard)); });
+  }
+}
+
+void run(Gpu& gpu, const std::string& what) {
+  if (what == "collectives") return collectives(gpu);
+  if (what == "grid") return grid(gpu);
+  if (what == "behind") return behind(gpu);
+  if (what == "pipeline") return pipeline(gpu);
+  if (what == "bench") return bench(gpu);
+  if (what != "throw" && what != "kill" && what != "hang") user_error("no check '{}'", what);
+  die(gpu, what, gpu.world.size() - 1);
+}
+
+Lifeline::Callbacks callbacks() {
+  return {.on_message =
+              [](int rank, const std::string& text) {
+                std::printf("rank %d says: %s\n", rank, text.c_str());
+              },
+          .on_failure =
+              [](const RankFailure& failure) {
+                std::printf("REPORT: %s\n", failure.text.c_str());
+                std::fflush(stdout);
+              },
+          .end = [](const RankFailure& failure) { _exit(failure.exit_code); }};
+}
+
+void run_on_gpu(World& hosts, Lifeline& lifeline, const std::string& what) {
+  const auto devices = cuda_devices();
+  if (devices.empty()) user_error("there is no GPU");
+  const CudaDevice& device = devices[static_cast<std::size_t>(hosts.local_rank()) % devices.size()];
+  const auto backend = make_cuda_backend({.device = device.index});
+  NcclWorld world(hosts, *backend,
+                  {.stream = cuda_stream(*backend),
+                   .device = device.index,
+                   .pci = device.pci,
+                   .timeout_s = kTimeoutSeconds,
+                   .share_gpu = true,
+                   .message_groups = {"pp", "ring", "pairs"},
+                   .on_failure = [&](const std::string& text) {
+                     lifeline.fail(text, 1);
+                     _exit(1);
+                   }});
+  if (world.rank() == 0) std::printf("%s\n", world.description().c_str());
+  Gpu gpu{*backend, world};
+  run(gpu, what);
+  lifeline.goodbye();
+}
+
+// As the command line does it: rank 0 reports, every rank ends.
+int check(const std::string& what) {
+  try {
+    const auto hosts = make_mpi_world();
+    Lifeline lifeline(*hosts, callbacks());
+    try {
+      run_on_gpu(*hosts, lifeline, what);
+    } catch (const UserError& error) {
+      lifeline.fail(error.what(), 2);
+      _exit(2);
+    } catch (const std::exception& error) {
+      lifeline.fail(error.what(), 1);
+      _exit(1);
+    }
+    if (hosts->rank() == 0) std::printf("%s: passed on %d ranks\n", what.c_str(), hosts->size());
+    return 0;
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi
+
+int main(int argc, char** argv) {
+  // mpirun sends SIGTERM when a rank dies, and SIGKILL a second later. A training run handles the
+  // first, which leaves it that second to report.
+  signal(SIGTERM, SIG_IGN);
+  // A stream per group and direction: streams that share a queue would wait for each other.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  return kintsugi::check(argc > 1 ? argv[1] : "");
+}
