@@ -117,8 +117,10 @@ void CheckpointWriter::finish() {
     std::istringstream stream(lines);
     std::uint64_t offset = 0, bytes = 0;
     std::string hash, file;
-    while (stream >> offset >> bytes >> hash && std::getline(stream >> std::ws, file))
-      pieces[file][offset] = Json{offset, bytes, hash};
+    while (stream >> offset >> bytes >> hash && std::getline(stream >> std::ws, file)) {
+      const bool is_new = pieces[file].emplace(offset, Json{offset, bytes, hash}).second;
+      KINTSUGI_CHECK(is_new, "two ranks wrote {} from {} on", file, offset);
+    }
   }
   together(group_, [&] {
     if (!is_first()) return;

@@ -97,16 +97,36 @@ TEST_F(TrainOnRanks, EveryStageIsTheRunOfOneProcess) {
   EXPECT_GE(step.at("comm_busy_s").get<double>(), 0);
 }
 
+TEST_F(TrainOnRanks, EveryLayoutIsTheRunOfOneProcess) {
+  const std::string deep = " --set model.layers=4";
+  ASSERT_EQ(train(0, "alone", deep), 0) << errors("alone");
+  const std::vector<std::pair<std::string, std::string>> layouts = {
+      {"tensor", "--set layout.tp=2 --set layout.pp=2"},
+      {"context", "--set layout.cp=2 --set layout.dp=2 --set layout.zero=3"},
+      {"interleaved",
+       "--set layout.tp=2 --set layout.sequence_parallel=true --set layout.pp=2 --set "
+       "layout.schedule=interleaved --set layout.chunks=2 --set comm.check=true"},
+      {"auto", "--set layout=auto"}};
+  for (const auto& [run, layout] : layouts) {
+    EXPECT_EQ(train(4, run, layout + deep), 0) << errors(run);
+    expect_same(run, "alone");
+    const std::vector<json> steps = metrics(run);
+    ASSERT_GT(steps.size(), 2u);
+    EXPECT_TRUE(steps[2].contains("valid_loss")) << run;
+    EXPECT_GT(steps[1].at("comm_bytes").get<std::int64_t>(), 0) << run;
+  }
+}
+
 TEST_F(TrainOnRanks, ContinuesOnAnyNumberOfRanks) {
   ASSERT_EQ(train(0, "alone"), 0) << errors("alone");
   ASSERT_EQ(train(4, "moved", "--set train.steps=6 --set layout.zero=3"), 0) << errors("moved");
   // Back to the checkpoint of step 3: the last one never was.
   fs::remove_all(directory_ / "moved" / "checkpoints" / "step-00000006");
   fs::remove(directory_ / "moved" / "checkpoints" / "latest");
-  ASSERT_EQ(train(3, "moved", "--set layout.zero=1"), 0) << errors("moved");
+  ASSERT_EQ(train(4, "moved", "--set layout.tp=2 --set layout.pp=2"), 0) << errors("moved");
   EXPECT_THAT(content_of(directory_ / "moved.out"), HasSubstr("(step 3)"));
   const std::vector<json> all = metrics("moved"), alone = metrics("alone");
-  ASSERT_EQ(all.size(), 9u);  // 1 … 6 on four ranks, 4 … 6 again on three
+  ASSERT_EQ(all.size(), 9u);  // 1 … 6 on data ranks, 4 … 6 again in a pipeline of two pairs
   for (std::size_t i = 6; i < 9; ++i)
     EXPECT_NEAR(all[i].at("loss").get<double>(), alone[i - 3].at("loss").get<double>(), 1e-10);
 }
@@ -117,6 +137,12 @@ TEST_F(TrainOnRanks, MistakesAreSaidOnce) {
   const std::string sentence = "error: batch.global is 12, which 5 data ranks cannot share evenly";
   EXPECT_THAT(text, HasSubstr(sentence));
   EXPECT_EQ(text.find(sentence), text.rfind(sentence)) << text;
+  EXPECT_FALSE(fs::exists(directory_ / "bad"));
+  EXPECT_EQ(train(3, "bad", "--set layout.tp=3"), 2);
+  const std::string heads =
+      "error: layout.tp is 3, which must divide the model's 4 heads and 48 MLP columns: use 2 or 4";
+  EXPECT_THAT(errors("bad"), HasSubstr(heads));
+  EXPECT_EQ(errors("bad").find(heads), errors("bad").rfind(heads)) << errors("bad");
   EXPECT_FALSE(fs::exists(directory_ / "bad"));
   EXPECT_EQ(train(3, "bad", "--set data.train=[{path: no.txt}]"), 2);
   EXPECT_THAT(errors("bad"), HasSubstr("no.txt"));
@@ -142,8 +168,15 @@ TEST_F(TrainOnRanks, AnErrorOfOneRankIsNamed) {
 }
 
 // A rank that is killed ends the job, and the log of rank 0 names it.
-TEST_F(TrainOnRanks, AKilledRankIsNamed) {
-  std::thread job([&] { train(3, "killed", "--set train.steps=100000 --set train.eval_every=0"); });
+class KilledRank : public TrainOnRanks {
+ protected:
+  void expect_named(int ranks, const std::string& layout);
+};
+
+void KilledRank::expect_named(int ranks, const std::string& layout) {
+  std::thread job([&] {
+    train(ranks, "killed", "--set train.steps=100000 --set train.eval_every=0 " + layout);
+  });
   const auto wait_for = [&](const auto& happened) {
     for (int i = 0; i < 600 && !happened(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -167,6 +200,11 @@ TEST_F(TrainOnRanks, AKilledRankIsNamed) {
   ASSERT_GT(victim, 0);
   EXPECT_THAT(content_of(directory_ / "killed" / "log.txt"), HasSubstr("rank 2 was lost"));
   EXPECT_EQ(json::parse(content_of(directory_ / "killed" / "status.json")).at("state"), "failed");
+}
+
+TEST_F(KilledRank, AmongDataRanks) { expect_named(3, ""); }
+TEST_F(KilledRank, OfATensorPairInAPipeline) {
+  expect_named(4, "--set layout.tp=2 --set layout.pp=2");
 }
 
 }  // namespace

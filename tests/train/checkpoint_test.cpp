@@ -6,7 +6,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "support/directory_contents.h"
@@ -82,6 +84,36 @@ std::vector<double> values(const SafetensorsModel::Location& found) {
   return all;
 }
 
+// Whatever a layout can be: for four layers, four heads, sequences of 8 and steps of 8 of them.
+RankLayout random_layout(std::mt19937_64& random) {
+  const auto one_of = [&](std::initializer_list<int> values) {
+    return values.begin()[random() % values.size()];
+  };
+  RankLayout layout{.zero = one_of({0, 1, 2, 3}),
+                    .tp = one_of({1, 1, 2, 4}),
+                    .cp = one_of({1, 1, 2}),
+                    .pp = one_of({1, 2, 2, 4})};
+  layout.dp = layout.tp * layout.cp * layout.pp > 8 ? 1 : one_of({1, 2, 2});
+  layout.sequence_parallel = layout.tp > 1 && random() % 2 == 0;
+  const int data = layout.cp * layout.dp;
+  if (layout.zero > 0 && data == 4 && random() % 2 == 0) layout.shard_group = 2;
+  if (layout.pp == 1) return layout;
+  static constexpr std::array kKinds = {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
+                                        PipelineKind::ZeroBubbleH1, PipelineKind::Interleaved};
+  layout.schedule = kKinds[random() % (layout.pp == 2 ? 4 : 3)];
+  if (layout.schedule == PipelineKind::Interleaved) layout.chunks = 2;
+  if (layout.pp == 2 && layout.chunks == 1 && random() % 2 == 0) layout.split = {3, 1};
+  return layout;
+}
+
+Training full_training(const std::string& model) {
+  return {.model = tiny_model(model, 4),
+          .sequences = 8,
+          .length = 8,
+          .dropout = 0.1,
+          .documents = true};
+}
+
 // KINTSUGI_SEED=n repeats what a failure printed.
 TEST(CheckpointOfManyRanks, GoesOnInAnyOtherLayout) {
   const char* given = std::getenv("KINTSUGI_SEED");
@@ -89,28 +121,43 @@ TEST(CheckpointOfManyRanks, GoesOnInAnyOtherLayout) {
       given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   fmt::print("KINTSUGI_SEED={}\n", seed);
   std::mt19937_64 random(seed);
-  const auto draw = [&]() -> RankLayout {
-    static constexpr std::array<int, 8> kRanks = {1, 2, 3, 4, 6, 8, 12, 16};
-    const int ranks = kRanks[random() % kRanks.size()], zero = static_cast<int>(random() % 4);
-    std::vector<int> groups = {0};
-    for (int group = 2; zero > 0 && group < ranks; ++group)
-      if (ranks % group == 0) groups.push_back(group);
-    return {ranks, zero, groups[random() % groups.size()]};
-  };
   std::map<std::string, Outcome> straight;
-  for (int pair = 0; pair < 12; ++pair) {
+  for (int pair = 0; pair < 20; ++pair) {
     const TemporaryDirectory directory;
-    const RankLayout from = draw(), to = draw();
+    const RankLayout from = random_layout(random), to = random_layout(random);
     const std::string& model = tiny_models()[random() % tiny_models().size()];
     const std::string what = fmt::format("KINTSUGI_SEED={}: {}, then {}, {}", seed, to_string(from),
                                          to_string(to), model);
     SCOPED_TRACE(what);
-    const Training training = training_of(model, DType::F64);
-    if (!straight.contains(model)) straight[model] = trained({}, training, 8);
+    const Training training = full_training(model);
+    if (!straight.contains(model)) straight[model] = trained({}, training, 6);
     Outcome outcome;
-    const fs::path step = saved(directory.path(), from, training, 4, outcome);
-    resume(step, to, training, 8, outcome);
+    const fs::path step = saved(directory.path(), from, training, 3, outcome);
+    resume(step, to, training, 6, outcome);
     expect_same(outcome, straight[model], DType::F64, what);
+  }
+}
+
+// Saved by eight ranks, continued by four, saved again and ended by one.
+TEST(CheckpointOfManyRanks, MovesFromManyRanksToOne) {
+  const RankLayout eight{.dp = 2, .zero = 3, .tp = 2, .pp = 2}, four{.pp = 4};
+  for (const std::string& model : tiny_models()) {
+    const TemporaryDirectory directory;
+    const Training training = full_training(model);
+    Outcome outcome;
+    const fs::path first = saved(directory.path(), eight, training, 2, outcome);
+    fs::path second;
+    on_ranks(
+        four, training,
+        [&](const Member& member) {
+          EXPECT_EQ(load_checkpoint(first, member.engine), state_at(2));
+          train(member, 3, 4, outcome);
+          const fs::path written = save(directory.path(), member, 4);
+          if (member.world.rank() == 0) second = written;
+        },
+        false);
+    resume(second, {}, training, 6, outcome);
+    expect_same(outcome, trained({}, training, 6), DType::F64, model);
   }
 }
 
@@ -122,25 +169,29 @@ struct Kept {
 class CheckpointBits : public testing::TestWithParam<Kept> {};
 
 TEST_P(CheckpointBits, AreKeptWhereNothingChanges) {
-  Training training = training_of("llama-gqa", GetParam().precision, 16);
+  Training training = training_of("llama-gqa", GetParam().precision, 8);
   training.adamw = GetParam().adamw;
-  for (const RankLayout& layout : {RankLayout{1, 0}, RankLayout{4, 0}, RankLayout{4, 1},
-                                   RankLayout{2, 2}, RankLayout{16, 3}, RankLayout{8, 3, 4}}) {
+  training.length = 8;
+  for (const RankLayout& layout :
+       {RankLayout{1, 0}, RankLayout{4, 0}, RankLayout{4, 1}, RankLayout{2, 2}, RankLayout{4, 3, 2},
+        RankLayout{.dp = 2, .zero = 3, .tp = 4, .sequence_parallel = true},
+        RankLayout{.dp = 2, .zero = 1, .tp = 2, .cp = 2, .pp = 2},
+        RankLayout{.pp = 3, .schedule = PipelineKind::ZeroBubbleH1}}) {
     SCOPED_TRACE(to_string(layout));
     const TemporaryDirectory one, other;
-    const Outcome straight = trained(layout, training, 8);
+    const Outcome straight = trained(layout, training, 4);
     Outcome stopped, watched;
-    const fs::path middle = saved(one.path(), layout, training, 4, stopped);
-    resume(middle, layout, training, 8, stopped);
+    const fs::path middle = saved(one.path(), layout, training, 2, stopped);
+    resume(middle, layout, training, 4, stopped);
     EXPECT_EQ(stopped.losses, straight.losses);
     EXPECT_EQ(stopped.weights, straight.weights);
     // Whoever only saves goes on as before; moments and master are the same in both.
     std::map<std::string, std::string> end;
     on_ranks(layout, training, [&](const Member& member) {
-      train(member, 1, 4, watched);
-      save(other.path(), member, 4);
-      train(member, 5, 8, watched);
-      const fs::path last = save(other.path(), member, 8);
+      train(member, 1, 2, watched);
+      save(other.path(), member, 2);
+      train(member, 3, 4, watched);
+      const fs::path last = save(other.path(), member, 4);
       if (member.world.rank() == 0) end = directory_contents(last);
     });
     EXPECT_EQ(watched.weights, straight.weights);
@@ -148,8 +199,8 @@ TEST_P(CheckpointBits, AreKeptWhereNothingChanges) {
         layout, training,
         [&](const Member& member) {
           load_checkpoint(middle, member.engine);
-          for (std::int64_t step = 5; step <= 8; ++step) member.step(step);
-          const fs::path last = save(one.path(), member, 8);
+          for (std::int64_t step = 3; step <= 4; ++step) member.step(step);
+          const fs::path last = save(one.path(), member, 4);
           if (member.world.rank() == 0) {
             EXPECT_EQ(directory_contents(last), end);
           }
@@ -168,43 +219,84 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Fresh weights are the same in every layout, so their files are, too, byte for byte.
 TEST(CheckpointOfManyRanks, IsThatOfOneProcess) {
-  for (const std::uint64_t max_bytes : {kSmallFiles, std::uint64_t{1} << 30})
+  const std::vector<RankLayout> layouts = {
+      {3, 0},
+      {5, 1},
+      {4, 2},
+      {16, 3},
+      {12, 3, 4},
+      {.tp = 2},
+      {.zero = 2, .tp = 4, .cp = 2, .sequence_parallel = true},
+      {.dp = 2, .zero = 3, .tp = 2, .pp = 2},
+      {.dp = 2, .tp = 2, .pp = 3, .schedule = PipelineKind::GPipe},
+      {.dp = 2,
+       .zero = 1,
+       .tp = 4,
+       .pp = 2,
+       .schedule = PipelineKind::ZeroBubbleH1,
+       .split = {1, 2}}};
+  for (const char* model : {"gpt2", "llama-gqa", "qwen3", "bloom"})
     for (const DType precision : {DType::F32, DType::BF16}) {
-      const Training training = training_of("gpt2", precision);
+      const std::uint64_t max_bytes =
+          precision == DType::F32 ? kSmallFiles : std::uint64_t{1} << 30;
+      Training training = training_of(model, precision, 240);
+      training.length = 8;
       const TemporaryDirectory directory;
       Outcome ignored;
       auto expected =
           directory_contents(saved(directory / "alone", {}, training, 0, ignored, max_bytes));
       expected.erase("checksums.json");  // which says what was written as one
       EXPECT_GT(expected.size(), max_bytes == kSmallFiles ? 8u : 5u);
-      for (const RankLayout& layout : {RankLayout{3, 0}, RankLayout{5, 1}, RankLayout{4, 2},
-                                       RankLayout{16, 3}, RankLayout{12, 3, 4}}) {
+      for (const RankLayout& layout : layouts) {
         auto actual = directory_contents(
             saved(directory / to_string(layout), layout, training, 0, ignored, max_bytes));
         actual.erase("checksums.json");
-        EXPECT_EQ(actual, expected) << to_string(layout);
+        EXPECT_EQ(actual, expected) << model << ", " << to_string(layout);
       }
     }
 }
 
-TEST(CheckpointOfManyRanks, HoldsEveryTensorOnceAndWhole) {
-  const Training training = training_of("bloom-untied", DType::F64);
-  const TemporaryDirectory directory;
-  Outcome ignored;
-  const fs::path alone = saved(directory / "alone", {}, training, 4, ignored);
-  const fs::path many = saved(directory / "many", {12, 3, 4}, training, 4, ignored);
-  std::size_t tensors = 0;
-  for (const auto& [folder, stem] :
-       {std::pair<std::string, std::string>{"", "model"}, {"optimizer", "optimizer"}}) {
-    const SafetensorsModel a(alone / folder, stem), b(many / folder, stem);
-    ASSERT_EQ(a.names(), b.names());
-    for (const std::string& name : a.names()) {
-      EXPECT_LE(difference(values(b.find(name)), values(a.find(name))), 1e-8) << name;
-      EXPECT_EQ(b.find(name).entry->shape, a.find(name).entry->shape) << name;
-      ++tensors;
+// What the ranks wrote lies side by side: no gap, and nothing that two copies wrote.
+void expect_written_once(const fs::path& directory) {
+  std::ifstream file(directory / "checksums.json");
+  const auto list = nlohmann::json::parse(file);
+  EXPECT_GT(list.at("pieces").size(), 1u);
+  for (const auto& [name, pieces] : list.at("pieces").items()) {
+    std::uint64_t end = 0;
+    for (const auto& piece : pieces) {
+      EXPECT_EQ(piece.at(0), end) << name;
+      end += piece.at(1).get<std::uint64_t>();
     }
+    EXPECT_EQ(end, fs::file_size(directory / name)) << name;
   }
-  EXPECT_EQ(tensors, 3 * ParameterSet(training.model).parameters().size());
+}
+
+TEST(CheckpointOfManyRanks, HoldsEveryTensorOnceAndWhole) {
+  for (const auto& [model, layout] :
+       {std::pair<const char*, RankLayout>{"bloom-untied", {12, 3, 4}},
+        {"gpt2", {.dp = 2, .zero = 3, .tp = 2, .pp = 2}},      // a table that two stages share
+        {"qwen3", {.dp = 2, .zero = 1, .tp = 4, .pp = 3}}}) {  // one key-value head on four ranks
+    SCOPED_TRACE(model);
+    Training training = training_of(model, DType::F64);
+    training.length = 8;
+    const TemporaryDirectory directory;
+    Outcome ignored;
+    const fs::path alone = saved(directory / "alone", {}, training, 4, ignored);
+    const fs::path many = saved(directory / "many", layout, training, 4, ignored);
+    std::size_t tensors = 0;
+    for (const auto& [folder, stem] :
+         {std::pair<std::string, std::string>{"", "model"}, {"optimizer", "optimizer"}}) {
+      const SafetensorsModel a(alone / folder, stem), b(many / folder, stem);
+      ASSERT_EQ(a.names(), b.names());
+      for (const std::string& name : a.names()) {
+        EXPECT_LE(difference(values(b.find(name)), values(a.find(name))), 1e-8) << name;
+        EXPECT_EQ(b.find(name).entry->shape, a.find(name).entry->shape) << name;
+        ++tensors;
+      }
+    }
+    EXPECT_EQ(tensors, 3 * ParameterSet(training.model).parameters().size());
+    expect_written_once(many);
+  }
 }
 
 }  // namespace
