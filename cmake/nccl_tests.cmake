@@ -6,6 +6,11 @@ target_include_directories(nccl_check PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 target_compile_options(nccl_check PRIVATE -O1)
 target_link_libraries(nccl_check PRIVATE kintsugi_engine)
 
+# Random layouts against one rank: mpirun -np 4 nccl_layouts COUNT SEED
+add_executable(nccl_layouts ${CMAKE_SOURCE_DIR}/tests/gpu/nccl_layouts.cpp)
+target_compile_options(nccl_layouts PRIVATE -O1)
+target_link_libraries(nccl_layouts PRIVATE kintsugi_test_support)
+
 if(NOT EXISTS /dev/nvidiactl)
   return()
 endif()
