@@ -34,14 +34,16 @@ void Embedding::forward(Tensor x, const MicroBatch& batch, const EmbeddingStash&
   if (positions_ >= 0)
     backend_->embedding_forward(summed, tensor_.own(batch.positions), store_->weight(positions_),
                                 true);
-  if (norm_) norm_->forward(x, stash.statistics, summed);
+  if (norm_) norm_->forward(x, stash.statistics.first(x.extent(0)), summed);
   if (batch.dropout > 0) backend_->dropout(x, x, tensor_.dropout(batch, 0));
 }
 
 void Embedding::backward(Tensor dx, const MicroBatch& batch, const EmbeddingStash& stash,
                          const BlockWorkspace& workspace) const {
   if (batch.dropout > 0) backend_->dropout(dx, dx, tensor_.dropout(batch, 0));
-  if (norm_) norm_->backward(dx, dx, stash.raw.rows(0, dx.extent(0)), stash.statistics);
+  if (norm_)
+    norm_->backward(dx, dx, stash.raw.rows(0, dx.extent(0)),
+                    stash.statistics.first(dx.extent(0)));
   if (positions_ >= 0)
     backend_->embedding_backward(store_->gradient(positions_), tensor_.own(batch.positions), dx);
   backend_->embedding_backward(store_->gradient(table_).rows(0, rows_.size()), batch.ids,

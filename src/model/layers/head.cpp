@@ -42,7 +42,8 @@ void Head::forward(Tensor losses, Tensor gradient, Tensor x, const MicroBatch& b
                    double gradient_scale, const BlockWorkspace& workspace) const {
   const std::int64_t tokens = batch.tokens(), chunk = logits_.extent(0);
   const Tensor weight = store_->weight(weight_).rows(0, rows_.size());
-  norm_.forward(workspace.own_branch, statistics_, x);
+  const NormStatistics statistics = statistics_.first(x.extent(0));
+  norm_.forward(workspace.own_branch, statistics, x);
   const Tensor normed = tensor_.all_rows(workspace.own_branch, workspace.gathered);
   for (std::int64_t first = 0; first < tokens; first += chunk) {
     const std::int64_t count = std::min(chunk, tokens - first);
@@ -57,7 +58,7 @@ void Head::forward(Tensor losses, Tensor gradient, Tensor x, const MicroBatch& b
   }
   if (gradient_scale == 0) return;
   tensor_.sum(workspace.own_dnormed, workspace.dnormed);
-  norm_.backward(gradient, workspace.own_dnormed, x, statistics_);
+  norm_.backward(gradient, workspace.own_dnormed, x, statistics);
 }
 
 void Head::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
@@ -74,7 +75,7 @@ void Head::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
 Tensor Head::logits(Tensor x, const BlockWorkspace& workspace) const {
   const Tensor normed = workspace.own_branch.rows(0, x.extent(0));
   const Tensor logits = logits_.rows(0, x.extent(0));
-  norm_.forward(normed, statistics_, x);
+  norm_.forward(normed, statistics_.first(x.extent(0)), x);
   backend_->matmul(logits, normed, store_->weight(weight_), {.transpose_b = true});
   return logits;
 }

@@ -11,6 +11,10 @@ namespace kintsugi {
 struct NormStatistics {
   Tensor mean;  // LayerNorm only
   Tensor rstd;
+
+  NormStatistics first(std::int64_t rows) const {
+    return {mean ? mean.rows(0, rows) : mean, rstd.rows(0, rows)};
+  }
 };
 
 // RMSNorm or LayerNorm over the last dimension.
