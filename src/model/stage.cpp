@@ -55,9 +55,43 @@ void StageScratch::prepare() {
 
 // ---- a stage
 
+StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
+                                  const std::vector<StagePart>& parts) {
+  const ModelConfig& local = scratch.context().local;
+  const DType dtype = scratch.context().store->dtype();
+  const bool training = scratch.options().training;
+  StageMemory memory;
+  for (int i = 0; i < inputs; ++i)
+    memory.inputs.push_back(arena.allocate(Region::Activations, "block inputs", dtype,
+                                           {scratch.size().rows(), local.hidden_size}));
+  for (const StagePart& part : parts) {
+    // Without a backward one stash does for all blocks.
+    const int blocks = training ? part.last_layer - part.first_layer : 1;
+    std::vector<BlockStash>& stash = memory.stashes.emplace_back();
+    for (int block = 0; block < blocks; ++block)
+      stash.push_back(allocate_stash(
+          arena, local, dtype, scratch.size(),
+          training ? scratch.recompute_of(part.first_layer + block) : Recompute::None,
+          scratch.shared(), block > 0));
+  }
+  return memory;
+}
+
+namespace {
+
+int buffers_of(const std::vector<int>& slots) {
+  return slots.empty() ? 0 : 1 + *std::max_element(slots.begin(), slots.end());
+}
+
+std::size_t slot_of(const std::vector<int>& slots, int number) {
+  return static_cast<std::size_t>(slots[static_cast<std::size_t>(number)]);
+}
+
+}  // namespace
+
 Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
-             const StageSlots& slots, BucketHooks* hooks)
-    : scratch_(&scratch), part_(part), hooks_(hooks) {
+             const StageMemory& memory, const StageSlots& slots, BucketHooks* hooks)
+    : scratch_(&scratch), part_(part), hooks_(hooks), memory_(memory), slots_(slots) {
   const BlockContext& context = scratch.context();
   Backend& backend = *context.backend;
   const ParameterStore& store = *context.store;
@@ -66,20 +100,9 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
   if (part.embedding) embedding_.emplace(backend, store, scratch.config(), context.tensor);
   for (int layer = part.first_layer; layer < part.last_layer; ++layer)
     blocks_.emplace_back(context, layer);
-  for (int i = 0; i < slots.inputs; ++i)
-    inputs_.push_back(arena.allocate(Region::Activations, "block inputs", dtype,
-                                     {scratch.size().rows(), context.local.hidden_size}));
-  slots_.resize(static_cast<std::size_t>(slots.stashes));
-  for (Slot& slot : slots_) {
-    if (embedding_) slot.embedding = embedding_->allocate_stash(arena, scratch.size());
-    // Without a backward one stash does for all blocks.
-    for (int block = 0; block < (options.training ? layers() : 1); ++block)
-      slot.blocks.push_back(allocate_stash(
-          arena, context.local, dtype, scratch.size(),
-          options.training ? scratch.recompute_of(part.first_layer + block) : Recompute::None,
-          scratch.shared(), block > 0));
-  }
-  kept_.resize(static_cast<std::size_t>(slots.weights));
+  for (int i = 0; embedding_ && i < buffers_of(slots.embeddings); ++i)
+    embeddings_.push_back(embedding_->allocate_stash(arena, scratch.size()));
+  kept_.resize(static_cast<std::size_t>(buffers_of(slots.weights)));
   for (auto& blocks : kept_)
     for (int block = 0; block < layers(); ++block)
       blocks.push_back(
@@ -118,12 +141,15 @@ void Stage::find_buckets(const ParameterSet& set) {
 }
 
 Tensor Stage::input(const MicroBatch& batch, int number) const {
-  return inputs_[static_cast<std::size_t>(number) % inputs_.size()].rows(
-      0, scratch_->size(batch).rows());
+  return memory_.inputs[slot_of(slots_.inputs, number)].rows(0, scratch_->size(batch).rows());
 }
 
-BlockStash Stage::stash(const MicroBatch& batch, int number, int block) {
-  const auto& blocks = slot(number).blocks;
+const EmbeddingStash& Stage::embedding_stash(int number) const {
+  return embeddings_[slot_of(slots_.embeddings, number)];
+}
+
+BlockStash Stage::stash(const MicroBatch& batch, int number, int block) const {
+  const auto& blocks = memory_.stashes[slot_of(slots_.stashes, number)];
   const bool one = blocks.size() == 1;
   BlockStash stash = resize_stash(blocks[static_cast<std::size_t>(one ? 0 : block)],
                                   scratch_->context().local, scratch_->size(batch));
@@ -132,7 +158,7 @@ BlockStash Stage::stash(const MicroBatch& batch, int number, int block) {
 }
 
 BlockWorkspace Stage::kept(const MicroBatch& batch, int number, int block) const {
-  const auto& blocks = kept_[static_cast<std::size_t>(number) % kept_.size()];
+  const auto& blocks = kept_[slot_of(slots_.weights, number)];
   return resize_workspace(blocks[static_cast<std::size_t>(block)], scratch_->size(batch));
 }
 
@@ -144,7 +170,7 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
       for (const int bucket : embedding_buckets_)
         hooks.need_weights(bucket, block_buckets_.front());
     });
-    embedding_->forward(input(batch, number), batch, slot(number).embedding, workspace);
+    embedding_->forward(input(batch, number), batch, embedding_stash(number), workspace);
     // Where the head is the same matrix, it stays.
     if (!tied_here())
       told([&](BucketHooks& hooks) {
@@ -252,7 +278,7 @@ void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradi
       hooks.need_gradients(bucket, batch.first);
     }
   });
-  embedding_->backward(gradient, batch, slot(number).embedding,
+  embedding_->backward(gradient, batch, embedding_stash(number),
                        resize_workspace(scratch_->workspace(), scratch_->size(batch)));
   told([&](BucketHooks& hooks) {
     for (const int bucket : embedding_buckets_) {

@@ -73,20 +73,30 @@ struct StagePart {
   bool operator==(const StagePart&) const = default;
 };
 
-// How many micro-batches a stage has in its memory at a time.
+// What micro-batches under way keep; the stages of a rank share it.
+struct StageMemory {
+  std::vector<Tensor> inputs;                    // (rows, hidden)
+  std::vector<std::vector<BlockStash>> stashes;  // by block
+};
+// With a stash for each of `parts`, which has as many blocks as that one.
+StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
+                                  const std::vector<StagePart>& parts);
+
+// Which buffer a micro-batch takes, by its number within a step.
 struct StageSlots {
-  int inputs = 1;   // received or made, until their backward is over
-  int stashes = 1;  // between forward and backward
-  int weights = 0;  // between the halves of a backward; 0: it is never halved
+  std::vector<int> inputs = {0};      // received or made, until its backward is over
+  std::vector<int> stashes = {0};     // between forward and backward
+  std::vector<int> embeddings = {0};  // the same, of the stage's own
+  std::vector<int> weights = {};      // between the halves of a backward; none: it is never halved
 };
 
-// A run of layers. Micro-batches are numbered within a step; the n-th takes the place of the one
-// `slots` before it. Memory is taken from the arena when it is built.
+// A run of layers. Micro-batches are numbered within a step. Memory is taken from the arena when it
+// is built.
 class Stage {
  public:
   // `hooks`, if any, are told which buckets are in use; without, all are always there.
-  Stage(const StageScratch& scratch, Arena& arena, const StagePart& part, const StageSlots& slots,
-        BucketHooks* hooks);
+  Stage(const StageScratch& scratch, Arena& arena, const StagePart& part, const StageMemory& memory,
+        const StageSlots& slots, BucketHooks* hooks);
 
   const StagePart& part() const { return part_; }
   // Where a micro-batch's residual stream comes in, (rows, hidden), unless it is made from tokens.
@@ -109,15 +119,11 @@ class Stage {
   const Head& head() const { return *head_; }
 
  private:
-  struct Slot {
-    std::vector<BlockStash> blocks;
-    EmbeddingStash embedding;
-  };
   void find_buckets(const ParameterSet& set);
   int layers() const { return part_.last_layer - part_.first_layer; }
   bool tied_here() const { return scratch_->config().tied && part_.embedding && part_.head; }
-  Slot& slot(int number) { return slots_[static_cast<std::size_t>(number) % slots_.size()]; }
-  BlockStash stash(const MicroBatch& batch, int number, int block);
+  BlockStash stash(const MicroBatch& batch, int number, int block) const;
+  const EmbeddingStash& embedding_stash(int number) const;
   BlockWorkspace kept(const MicroBatch& batch, int number, int block) const;
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>
@@ -131,9 +137,10 @@ class Stage {
   std::optional<Embedding> embedding_;
   std::vector<Block> blocks_;
   std::optional<Head> head_;
-  std::vector<Tensor> inputs_;  // (rows, hidden)
-  std::vector<Slot> slots_;
-  std::vector<std::vector<BlockWorkspace>> kept_;      // by micro-batch, by block
+  StageMemory memory_;
+  StageSlots slots_;
+  std::vector<EmbeddingStash> embeddings_;
+  std::vector<std::vector<BlockWorkspace>> kept_;      // by block
   std::vector<int> embedding_buckets_, head_buckets_;  // whose weights these read
   std::vector<int> block_buckets_;
 };

@@ -1,12 +1,20 @@
 #include "model/whole_model.h"
 
 namespace kintsugi {
+namespace {
+
+StagePart all_layers(const ModelConfig& config) {
+  return {.last_layer = static_cast<int>(config.layers)};
+}
+
+}  // namespace
 
 WholeModel::WholeModel(Backend& backend, Arena& arena, const ParameterStore& store,
                        const ModelConfig& config, const StageOptions& options)
     : alone_("alone", &backend),
       scratch_(backend, arena, store, config, {&alone_, &alone_}, options),
-      stage_(scratch_, arena, {.last_layer = static_cast<int>(config.layers)}, {}, nullptr) {
+      stage_(scratch_, arena, all_layers(config),
+             allocate_stage_memory(scratch_, arena, 1, {all_layers(config)}), {}, nullptr) {
   const Shape size{scratch_.size().tokens(), config.hidden_size};
   output_ = arena.allocate(Region::Activations, "last block's output", store.dtype(), size);
   if (options.training)

@@ -16,25 +16,11 @@ struct Interval {
 };
 using Intervals = std::map<int, Interval>;  // by micro-batch
 
-// The least n such that micro-batch m + n comes after m has gone, for all m.
-int ring_size(const Intervals& intervals) {
-  const int count = static_cast<int>(intervals.size());
-  for (int n = 1; n < count; ++n) {
-    bool enough = true;
-    for (int m = 0; enough && m + n < count; ++m)
-      enough = intervals.at(m + n).begin > intervals.at(m).end;
-    if (enough) return n;
-  }
-  return std::max(count, 1);
-}
-
 struct ChunkIntervals {
   Intervals inputs, stashes, weights, gradients;
 };
 
-}  // namespace
-
-std::vector<ChunkSlots> slots_of(const PipelineSchedule& schedule, int rank) {
+std::vector<ChunkIntervals> intervals_of(const PipelineSchedule& schedule, int rank) {
   const PipelineShape& shape = schedule.shape;
   std::vector<ChunkIntervals> all(static_cast<std::size_t>(shape.chunks));
   const auto begin = [](Intervals& intervals, int micro_batch, int at) {
@@ -77,18 +63,104 @@ std::vector<ChunkSlots> slots_of(const PipelineSchedule& schedule, int rank) {
         break;
     }
   }
-  std::vector<ChunkSlots> slots;
-  for (int c = 0; c < shape.chunks; ++c) {
-    const ChunkIntervals& chunk = all[static_cast<std::size_t>(c)];
-    // One more where they are sent, so that the next can arrive meanwhile.
-    const bool sends = previous_place(shape, {rank, c}).has_value();
-    slots.push_back({.stage = {.inputs = ring_size(chunk.inputs),
-                               .stashes = ring_size(chunk.stashes),
-                               .weights = chunk.weights.empty() ? 0 : ring_size(chunk.weights)},
-                     .gradients = ring_size(chunk.gradients) + (sends ? 1 : 0)});
+  return all;
+}
+
+// Which buffer each micro-batch of each chunk takes.
+struct Buffers {
+  int count = 0;
+  std::vector<std::vector<int>> of;  // by chunk
+};
+
+// As few as are in use at a time, and `more`. Of those that are free, the one that has been so for
+// the longest.
+Buffers share(const std::vector<ChunkIntervals>& chunks, Intervals ChunkIntervals::*kind,
+              int more = 0) {
+  struct User {
+    Interval interval;
+    std::size_t chunk, micro_batch;
+  };
+  std::vector<User> users;
+  Buffers buffers;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    buffers.of.emplace_back((chunks[c].*kind).size());
+    for (const auto& [micro_batch, interval] : chunks[c].*kind)
+      users.push_back({interval, c, static_cast<std::size_t>(micro_batch)});
+  }
+  std::sort(users.begin(), users.end(),
+            [](const User& a, const User& b) { return a.interval.begin < b.interval.begin; });
+  std::vector<int> until;
+  const auto place = [&] {
+    for (const User& user : users) {
+      auto oldest = std::min_element(until.begin(), until.end());
+      if (oldest == until.end() || *oldest >= user.interval.begin)
+        oldest = until.insert(until.end(), -1);
+      *oldest = user.interval.end;
+      buffers.of[user.chunk][user.micro_batch] = static_cast<int>(oldest - until.begin());
+    }
+  };
+  place();  // how many there must be
+  until.assign(until.size() + static_cast<std::size_t>(more), -1);
+  place();
+  buffers.count = static_cast<int>(until.size());
+  return buffers;
+}
+
+}  // namespace
+
+RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector<int>& layers,
+                   bool alike) {
+  const std::vector<ChunkIntervals> chunks = intervals_of(schedule, rank);
+  RankSlots slots;
+  slots.chunks.resize(chunks.size());
+  const Buffers inputs = share(chunks, &ChunkIntervals::inputs);
+  slots.inputs = inputs.count;
+  // One more where they are sent, so that the next can arrive meanwhile.
+  const bool sends = rank > 0 || chunks.size() > 1;
+  Buffers gradients = share(chunks, &ChunkIntervals::gradients, sends ? 1 : 0);
+  slots.gradients = gradients.count;
+  slots.gradient_of = std::move(gradients.of);
+  int own_blocks = 0;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    const Buffers own = share({chunks[c]}, &ChunkIntervals::stashes);
+    slots.chunks[c] = {.inputs = inputs.of[c],
+                       .stashes = own.of[0],
+                       .embeddings = own.of[0],
+                       .weights = share({chunks[c]}, &ChunkIntervals::weights).of[0]};
+    for (int& stash : slots.chunks[c].stashes) stash += static_cast<int>(slots.stashes.size());
+    slots.stashes.insert(slots.stashes.end(), static_cast<std::size_t>(own.count),
+                         static_cast<int>(c));
+    own_blocks += own.count * layers[c];
+  }
+  // Chunks that take turns need fewer, if the largest is not much larger than the others.
+  const Buffers common = share(chunks, &ChunkIntervals::stashes);
+  const auto largest = std::max_element(layers.begin(), layers.end());
+  if (alike && common.count * *largest < own_blocks) {
+    slots.stashes.assign(static_cast<std::size_t>(common.count),
+                         static_cast<int>(largest - layers.begin()));
+    for (std::size_t c = 0; c < chunks.size(); ++c) slots.chunks[c].stashes = common.of[c];
   }
   return slots;
 }
+
+namespace {
+
+std::vector<int> layers_of(const std::vector<StagePart>& parts) {
+  std::vector<int> layers;
+  for (const StagePart& part : parts) layers.push_back(part.last_layer - part.first_layer);
+  return layers;
+}
+
+// Whether the n-th layers of all parts keep the same.
+bool keep_alike(const StageScratch& scratch, const std::vector<StagePart>& parts) {
+  const int every = scratch.options().recompute_every;
+  return scratch.options().recompute == Recompute::None ||
+         std::all_of(parts.begin(), parts.end(), [&](const StagePart& part) {
+           return part.first_layer % every == parts.front().first_layer % every;
+         });
+}
+
+}  // namespace
 
 Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
                    const std::vector<StagePart>& parts, const PipelineShape& shape,
@@ -99,17 +171,22 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
       schedule_(make_pipeline_schedule(shape)) {
   const DType dtype = scratch.context().store->dtype();
   const Shape size{scratch.size().rows(), scratch.context().local.hidden_size};
-  const std::vector<ChunkSlots> slots = slots_of(schedule_, group.rank());
+  const RankSlots slots =
+      slots_of(schedule_, group.rank(), layers_of(parts), keep_alike(scratch, parts));
+  std::vector<StagePart> stashes;
+  for (const int chunk : slots.stashes) stashes.push_back(parts[static_cast<std::size_t>(chunk)]);
+  const StageMemory memory = allocate_stage_memory(scratch, arena, slots.inputs, stashes);
   const auto micro_batches = static_cast<std::size_t>(shape.micro_batches);
   for (std::size_t c = 0; c < parts.size(); ++c) {
-    Chunk chunk{.stage = Stage(scratch, arena, parts[c], slots[c].stage, hooks)};
-    for (int i = 0; i < slots[c].gradients; ++i)
-      chunk.gradients.push_back(
-          {arena.allocate(Region::Workspace, "gradient of the residual stream", dtype, size)});
+    Chunk chunk{.stage = Stage(scratch, arena, parts[c], memory, slots.chunks[c], hooks)};
+    chunk.gradient_of = slots.gradient_of[c];
     chunk.inputs_on_their_way.resize(micro_batches);
     chunk.gradients_on_their_way.resize(micro_batches);
     chunks_.push_back(std::move(chunk));
   }
+  for (int i = 0; i < slots.gradients; ++i)
+    gradients_.push_back(
+        {arena.allocate(Region::Workspace, "gradient of the residual stream", dtype, size)});
   // The head's input, or what travels to the next stage while the next micro-batch is computed.
   const std::size_t outputs = parts.size() == 1 && parts[0].head ? 1 : outputs_.size();
   for (std::size_t i = 0; i < outputs; ++i)
@@ -131,8 +208,7 @@ void Pipeline::run(const Step& step, const Load& load) {
   for (const Action& action :
        schedule_for(step.micro_batches).ranks[static_cast<std::size_t>(group_->rank())])
     act(action, step, load);
-  for (Chunk& chunk : chunks_)
-    for (Outgoing& buffer : chunk.gradients) reclaim(buffer);
+  for (Outgoing& buffer : gradients_) reclaim(buffer);
   for (Outgoing& buffer : outputs_) reclaim(buffer);
 }
 

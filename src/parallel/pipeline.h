@@ -10,12 +10,17 @@
 
 namespace kintsugi {
 
-// How one rank's memory for micro-batches follows from its list of actions.
-struct ChunkSlots {
-  StageSlots stage;
+// How one rank's memory for micro-batches follows from its list of actions. Its chunks share it.
+struct RankSlots {
+  int inputs = 1;
   int gradients = 1;  // of the residual stream, received or made by the head, until they are sent
+  std::vector<int> stashes;                   // the chunk whose layers each of them has
+  std::vector<StageSlots> chunks;             // where each chunk's micro-batches are
+  std::vector<std::vector<int>> gradient_of;  // the same of gradients
 };
-std::vector<ChunkSlots> slots_of(const PipelineSchedule& schedule, int rank);
+// `layers` of each chunk. Chunks that are `alike` can use each other's stashes.
+RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector<int>& layers,
+                   bool alike);
 
 // Runs a schedule: one rank's stages, the messages to its neighbours, and the memory of what is
 // under way.
@@ -49,7 +54,7 @@ class Pipeline {
   };
   struct Chunk {
     Stage stage;
-    std::vector<Outgoing> gradients = {};                      // in turns
+    std::vector<int> gradient_of = {};                         // by micro-batch
     std::vector<Communicator::Work> inputs_on_their_way = {};  // by micro-batch
     std::vector<Communicator::Work> gradients_on_their_way = {};
   };
@@ -60,7 +65,8 @@ class Pipeline {
   void send(Outgoing& from, const MicroBatch& batch, int to);
   void reclaim(Outgoing& buffer) { group_->wait(std::exchange(buffer.sending, {})); }
   Outgoing& gradient(Chunk& chunk, int number) {
-    return chunk.gradients[static_cast<std::size_t>(number) % chunk.gradients.size()];
+    return gradients_[static_cast<std::size_t>(
+        chunk.gradient_of[static_cast<std::size_t>(number)])];
   }
   Tensor rows(const Tensor& buffer, const MicroBatch& batch) const {
     return buffer.rows(0, scratch_->size(batch).rows());
@@ -72,6 +78,7 @@ class Pipeline {
   Communicator* group_;
   PipelineSchedule schedule_;
   std::vector<Chunk> chunks_;
+  std::vector<Outgoing> gradients_;
   std::array<Outgoing, 2> outputs_;  // what stages without a head write, in turns
   std::size_t output_ = 0;
   std::vector<MicroBatch> batches_;  // of the step, as far as they were loaded

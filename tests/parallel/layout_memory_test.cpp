@@ -141,8 +141,12 @@ class Formula {
     const double stream = 2 * R_ * h_, n = in_flight();
     double sum = n * all_layers();
     sum += last() && v_ == 1 ? stream : 2 * stream;  // to the head, or on the way to the next stage
-    if (p_ > 1 && !first() && n < m_ && !zero_bubble()) sum += v_ * stream;  // the next one's input
-    if (first() && traits_.embedding_norm) sum += n * (stream + 2 * 4 * R_);
+    if (!first() && n < m_ && !zero_bubble())        // inputs that arrive ahead of their turn
+      sum += (kind() == PipelineKind::Interleaved && !last() ? 2 : 1) * stream;
+    // Of the first chunk alone, there are twice as many as stages when the second has its turn.
+    const double embedded =
+        p_ > 1 && kind() == PipelineKind::Interleaved ? std::min(m_, 2 * p_) : n;
+    if (first() && traits_.embedding_norm) sum += embedded * (stream + 2 * 4 * R_);
     if (zero_bubble())  // what the second halves wait for: rank r puts off r of them
       sum += std::min(m_, stage_ + 1.0) * layers_ *
              (2 * T_ * (qkv_ + (gated_ ? 2 : 1) * f_) + 2 * stream);
@@ -175,7 +179,7 @@ class Formula {
     if (p_ == 1) return 1;
     if (kind() == PipelineKind::GPipe && last()) return m_ + 1;
     if (kind() == PipelineKind::GPipe) return first() ? 1 : 3;
-    if (kind() == PipelineKind::Interleaved) return first() ? 1 + 2 : 2 * v_ + !last();
+    if (kind() == PipelineKind::Interleaved) return 3;  // and one that arrives
     return first() ? 1 : 2;
   }
 
@@ -287,6 +291,23 @@ TEST_P(LayoutMemory, OfPipelines) {
                                   .split = even_split(GetParam(), 4)},
                        .micro_batches = micro_batches,
                        .recompute = recompute});
+}
+
+TEST_P(LayoutMemory, OfInterleavedPipelines) {
+  for (const int pp : {2, 4})
+    for (const int chunks : {2, 3}) {
+      if (load_preset(GetParam()).layers % (pp * chunks) != 0) continue;
+      for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full})
+        expect_plan({.model = GetParam(),
+                     .layout = {.tp = 2,
+                                .pp = pp,
+                                .chunks = chunks,
+                                .schedule = PipelineKind::Interleaved,
+                                .sequence_parallel = chunks == 3,
+                                .split = even_split(GetParam(), pp * chunks)},
+                     .micro_batches = 16,
+                     .recompute = recompute});
+    }
 }
 
 TEST_P(LayoutMemory, OfAllTogether) {

@@ -1,0 +1,119 @@
+// The buffers that the passes of a pipeline take: never one for two at a time, and no more than the
+// literature counts.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "parallel/pipeline.h"
+#include "support/parallel_run.h"
+
+namespace kintsugi {
+namespace {
+
+// A pass through a chunk.
+using Pass = std::pair<int, int>;  // chunk, micro-batch
+
+// Replays what a rank does; every buffer belongs to one pass from the first use to the last.
+void expect_no_clash(const PipelineSchedule& schedule, int rank, const RankSlots& slots) {
+  std::map<int, Pass> inputs, stashes, gradients, weights;
+  const auto take = [&](std::map<int, Pass>& held, const std::vector<int>& of, int count,
+                        const Pass& pass) {
+    const int buffer = of.at(static_cast<std::size_t>(pass.second));
+    ASSERT_LT(buffer, count);
+    const auto [owner, is_new] = held.emplace(buffer, pass);
+    ASSERT_TRUE(is_new || owner->second == pass)
+        << "buffer " << buffer << " of rank " << rank << " has two passes at a time";
+  };
+  const auto give_back = [](std::map<int, Pass>& held, const Pass& pass) {
+    std::erase_if(held, [&](const auto& entry) { return entry.second == pass; });
+  };
+  for (const Action& action : schedule.ranks[static_cast<std::size_t>(rank)]) {
+    const Pass pass{action.chunk, action.micro_batch};
+    const StageSlots& chunk = slots.chunks[static_cast<std::size_t>(action.chunk)];
+    const auto& gradient_of = slots.gradient_of[static_cast<std::size_t>(action.chunk)];
+    const bool sends = previous_place(schedule.shape, {rank, action.chunk}).has_value();
+    const bool forward = action.kind == ActionKind::Forward;
+    const bool backward =
+        action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardInput;
+    if (forward || action.kind == ActionKind::ReceiveActivation)
+      take(inputs, chunk.inputs, slots.inputs, pass);
+    if (forward) take(stashes, chunk.stashes, static_cast<int>(slots.stashes.size()), pass);
+    if (backward || action.kind == ActionKind::ReceiveGradient)
+      take(gradients, gradient_of, slots.gradients, pass);
+    if (action.kind == ActionKind::BackwardInput)
+      take(weights, chunk.weights, schedule.shape.stages, pass);
+    if (action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardWeight)
+      for (auto* held : {&inputs, &stashes, &weights}) give_back(*held, pass);
+    if (action.kind == ActionKind::SendGradient || (backward && !sends)) give_back(gradients, pass);
+  }
+  EXPECT_TRUE(inputs.empty() && stashes.empty() && weights.empty() && gradients.empty());
+}
+
+// Passes between forward and backward, as the papers count them.
+int in_flight(const PipelineShape& shape, int rank) {
+  const int m = shape.micro_batches, p = shape.stages, v = shape.chunks;
+  switch (shape.kind) {
+    case PipelineKind::GPipe:
+      return m;
+    case PipelineKind::OneForwardOneBackward:
+      return std::min(m, p - rank);
+    case PipelineKind::ZeroBubbleH1:
+      return std::min(m, p);
+    case PipelineKind::Interleaved:
+      return std::min(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1);
+  }
+  return 0;
+}
+
+TEST(PipelineMemory, HasOneOwnerAtATimeAndIsAsLittleAsThePapersSay) {
+  for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
+                                  PipelineKind::ZeroBubbleH1, PipelineKind::Interleaved})
+    for (const int stages : {2, 3, 4, 8})
+      for (const int micro_batches : {1, 2, 4, 7, 8, 24})
+        for (const int chunks : {1, 2, 3, 5}) {
+          if ((kind == PipelineKind::Interleaved) != (chunks > 1)) continue;
+          if (chunks > 1 && micro_batches % stages != 0) continue;
+          const PipelineShape shape{kind, stages, micro_batches, chunks};
+          const PipelineSchedule schedule = make_pipeline_schedule(shape);
+          for (int rank = 0; rank < stages; ++rank) {
+            SCOPED_TRACE(fmt::format("{}, rank {} of {}, {} micro-batches, {} chunks",
+                                     to_string(kind), rank, stages, micro_batches, chunks));
+            const std::vector<int> even(static_cast<std::size_t>(chunks), 2);
+            const RankSlots slots = slots_of(schedule, rank, even, true);
+            EXPECT_EQ(static_cast<int>(slots.stashes.size()), in_flight(shape, rank));
+            EXPECT_LE(slots.inputs, in_flight(shape, rank) + 2);
+            expect_no_clash(schedule, rank, slots);
+            // Chunks that cannot use each other's, and chunks of which one is larger.
+            expect_no_clash(schedule, rank, slots_of(schedule, rank, even, false));
+            std::vector<int> uneven = even;
+            uneven.back() = 3;
+            const RankSlots larger = slots_of(schedule, rank, uneven, true);
+            expect_no_clash(schedule, rank, larger);
+            for (std::size_t c = 0; c < uneven.size(); ++c)
+              for (const int stash : larger.chunks[c].stashes)
+                EXPECT_GE(uneven[static_cast<std::size_t>(
+                              larger.stashes[static_cast<std::size_t>(stash)])],
+                          uneven[c]);
+          }
+        }
+}
+
+// Uneven chunks, and chunks whose layers keep different things.
+TEST(PipelineMemory, IsSharedWithoutATrace) {
+  for (const std::vector<int>& split : {std::vector{1, 1, 1, 3}, {2, 1, 1, 2}, {1, 2, 2, 1}})
+    for (const int every : {1, 2})
+      for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
+        const Training training{.model = tiny_model("bloom", 6),
+                                .sequences = 4,
+                                .recompute = recompute,
+                                .recompute_every = every};
+        const RankLayout layout{
+            .pp = 2, .chunks = 2, .schedule = PipelineKind::Interleaved, .split = split};
+        expect_same(trained(layout, training, 3), trained({}, training, 3), DType::F64,
+                    fmt::format("{}, recompute {} every {}", to_string(layout),
+                                to_string(recompute), every));
+      }
+}
+
+}  // namespace
+}  // namespace kintsugi
