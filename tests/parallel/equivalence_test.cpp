@@ -22,7 +22,7 @@ class PairsOfFeatures : public testing::TestWithParam<int> {};
 constexpr int kSlices = 8;  // so that tests of a parallel run share the work
 
 TEST_P(PairsOfFeatures, TrainAsOneProcessDoes) {
-  const std::vector<LayoutCase> cases = pairwise_cases();
+  const std::vector<LayoutCase> cases = covering_cases();
   for (auto i = static_cast<std::size_t>(GetParam()); i < cases.size(); i += kSlices) {
     expect_equivalent(cases[i]);
     if (HasFatalFailure()) return;
