@@ -30,6 +30,18 @@ TEST_P(PairsOfFeatures, TrainAsOneProcessDoes) {
 }
 INSTANTIATE_TEST_SUITE_P(Slices, PairsOfFeatures, testing::Range(0, kSlices));
 
+// What pairs, and most draws, miss: it takes five choices at once.
+TEST(Equivalence, NarrowCases) {
+  for (const char* text :
+       // A stage that begins between the layers that are recomputed and has two of them.
+       {"pp=2 schedule=zb-h1 layers=5 passes=3 split=back recompute=full recompute_every=2",
+        "pp=2 layers=5 passes=3 split=back recompute=selective recompute_every=2 zero=3 dp=2"}) {
+    ASSERT_TRUE(valid(parse_layout_case(text))) << text;
+    expect_equivalent(parse_layout_case(text));
+    if (HasFatalFailure()) return;
+  }
+}
+
 // KINTSUGI_SEED=n repeats what a failure printed.
 TEST(Equivalence, RandomDraws) {
   const char* given = std::getenv("KINTSUGI_SEED");
