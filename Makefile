@@ -8,7 +8,7 @@ CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 all: build
 
-.PHONY: all packages build demo test sanitize fuzz-layouts bench format clean gpu-build gpu-test gpu-bench
+.PHONY: all packages build demo test sanitize fuzz-layouts mutation-check bench format clean gpu-build gpu-test gpu-bench
 
 packages:
 	@scripts/install_packages.sh
@@ -52,6 +52,10 @@ fuzz-layouts: packages
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi_fuzz_layouts
 	@$(BUILD)/kintsugi_fuzz_layouts $(N) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case '$(CASE)')
 
+# A test of the tests: the bugs of tests/mutations, one after the other, must each be found. ONLY="name …" tries some.
+mutation-check: packages
+	@scripts/mutate_layouts.sh $(ONLY)
+
 bench: packages
 	$(call configure,$(BUILD),-DKINTSUGI_BENCH=ON)
 	@cmake --build $(BUILD) -j $(JOBS) --target bench_step
@@ -76,4 +80,4 @@ format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:
-	@rm -rf $(BUILD) build-address build-thread build-gpu
+	@rm -rf $(BUILD) build-address build-thread build-gpu build-mutations

@@ -63,7 +63,7 @@ std::vector<Pair> pairs_of(const LayoutCase& one) {
 
 TEST(LayoutCase, EveryPairOfLevelsIsCoveredOrImpossible) {
   int impossible = 0;
-  const std::vector<LayoutCase> cases = pairwise_cases(&impossible);
+  const std::vector<LayoutCase> cases = covering_cases(&impossible);
   std::set<Pair> covered;
   for (const LayoutCase& one : cases) {
     ASSERT_TRUE(valid(one)) << to_string(one);

@@ -70,15 +70,17 @@ bool valid(const LayoutCase& one);
 // Beyond validity, `affordable`: small enough to be run by the hundred.
 bool may_become_valid(const LayoutCase& unfinished, bool affordable = true);
 
+LayoutCase open_case();  // with everything open but the number of steps
 // In which order the levels of a factor are tried.
 using LevelOrder = std::function<std::vector<int>(const LayoutCase& unfinished, std::size_t)>;
 // Chooses what is open, with as much taken back as it needs; false: there is no such case.
 bool complete(LayoutCase& one, const LevelOrder& order);
 // Any valid case. Each kind of parallelism is as likely as the others to get the most ranks.
 LayoutCase draw_case(std::mt19937_64& random);
-// Valid cases in which every two levels of different factors meet that meet in any; the number of
-// those that never do goes to `impossible`.
-std::vector<LayoutCase> pairwise_cases(int* impossible = nullptr);
+// A fixed set of valid cases in which every two levels of different factors meet that meet in any,
+// and some that entangle by threes; the number of pairs that no valid case has goes to
+// `impossible`.
+std::vector<LayoutCase> covering_cases(int* impossible = nullptr);
 
 // The simplest case that still fails and is found by making one factor simpler at a time, or two
 // where one alone is not valid.
