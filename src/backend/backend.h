@@ -98,6 +98,11 @@ class Backend : public Allocator {
     (void)key;
     calls();
   }
+  // Whether operations are being recorded just now (core/trace.h), and a common name for those
+  // queued between begin_phase and end_phase. See backend/phase.h.
+  virtual bool traces() const { return false; }
+  virtual void begin_phase(std::string name) { (void)name; }
+  virtual void end_phase() noexcept {}
 
   // ---- linear algebra
   // c (m, n) = op(a) (m, k) * op(b) (k, n) [+ bias] [+ residual] [+ c]

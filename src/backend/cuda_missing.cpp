@@ -9,6 +9,7 @@ std::vector<CudaDevice> cuda_devices() { return {}; }
 
 void* cuda_stream(Backend&) { return nullptr; }
 CudaDevice cuda_device_of(Backend&) { return {}; }
+double cuda_event_time(Backend&, void*) { return 0; }
 std::vector<OperationTime> take_operation_times(Backend&) { return {}; }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {

@@ -30,7 +30,8 @@ Lifeline::Callbacks callbacks(std::function<void(const std::string&)> on_failure
 
 }  // namespace
 
-Job::Job() : world_(make_world()), control_(world_->split("control", 0, world_->rank())) {
+Job::Job(Trace* trace)
+    : world_(make_world(trace)), control_(world_->split("control", 0, world_->rank())) {
   if (world_->size() == 1) return;
   disable_live_line();
   lifeline_ = std::make_unique<Lifeline>(*world_, callbacks([this](const std::string& text) {
@@ -89,9 +90,11 @@ void Job::run(const std::function<void()>& work) {
   }
 }
 
-JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm)
-    : devices_(make_device_world(job.world(), backend, comm,
-                                 [&job](const std::string& text) { job.give_up(text); })) {
+JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm,
+                     Trace* trace)
+    : devices_(make_device_world(
+          job.world(), backend, comm, [&job](const std::string& text) { job.give_up(text); },
+          trace)) {
   World* hosts = &job.world();
   World* devices = devices_.gpus ? devices_.gpus.get() : hosts;
   if (comm.check) {

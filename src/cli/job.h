@@ -16,7 +16,7 @@ namespace kintsugi {
 // terminal; what the others have to say goes through it.
 class Job {
  public:
-  Job();
+  explicit Job(Trace* trace = nullptr);  // which outlives it
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -47,7 +47,8 @@ class Job {
 // checked if asked for.
 class JobGroups {
  public:
-  JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm);
+  JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm,
+            Trace* trace = nullptr);
   ~JobGroups();
   const Groups& get() const { return groups_; }
   const std::string& description() const { return devices_.description; }

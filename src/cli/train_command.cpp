@@ -21,6 +21,8 @@ struct TrainArguments {
   std::vector<std::string> overrides;
   std::string resume = "auto";
   bool check = false;
+  std::string trace;  // a file; empty: none
+  std::string trace_steps = "3-4";
 };
 
 // Ranks of one node share its cores.
@@ -35,19 +37,31 @@ struct TrainParts {
   std::optional<RunConfig> config;
   std::unique_ptr<Backend> backend;
   std::optional<JobGroups> groups;
+  std::optional<StepTrace> step_trace;
   std::optional<Trainer> trainer;  // goes first: it may still wait for its groups
 };
 
-void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts) {
-  auto& [config, backend, groups, trainer] = parts;
+// `trace` is nullptr where none was asked for.
+void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
+           Trace* trace) {
+  auto& [config, backend, groups, step_trace, trainer] = parts;
+  TraceRequest request;
+  if (trace != nullptr)  // by itself: what only rank 0 finds
+    job.together([&] {
+      request = trace_request(arguments.trace, arguments.trace_steps);
+      if (job.world().rank() == 0) check_writable(request.file);
+    });
   job.together([&] {
     config = load_run_config(arguments.config, arguments.overrides);
+    if (trace != nullptr && request.first > config->total_steps())
+      user_error("--trace-steps {}: the run has {} steps", arguments.trace_steps,
+                 config->total_steps());
     if (!config->layout.automatic) fit_layout(layout_request(*config), job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
-                           job.world().local_rank());
+                           job.world().local_rank(), trace);
     resolve_layout(*config, *backend, job.world().size(), job.world().local_size());
     groups.emplace(job, *backend, fit_layout(layout_request(*config), job.world().size()),
-                   config->comm);
+                   config->comm, trace);
   });
   if (!groups->description().empty()) log_info("{}", groups->description());
   startup.mark("configuration and groups");
@@ -56,6 +70,7 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
     log_info("the configuration, the data and the memory are in order");
     return;
   }
+  if (trace != nullptr) trainer->trace_with(step_trace.emplace(*trace, request, groups->get()));
   job.on_failure([&running = *trainer](const std::string& text) { running.note_failure(text); });
   const RunOutcome outcome =
       trainer->run(arguments.resume == "auto" ? ResumeMode::Auto : ResumeMode::Never);
@@ -66,10 +81,12 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
 
 void run_train(const TrainArguments& arguments) {
   Startup startup;
-  Job job;
+  Trace trace;
+  Trace* const wanted = arguments.trace.empty() ? nullptr : &trace;
+  Job job(wanted);
   startup.mark("joining the ranks");
   TrainParts parts;
-  job.run([&] { train(arguments, job, startup, parts); });
+  job.run([&] { train(arguments, job, startup, parts, wanted); });
 }
 
 }  // namespace
@@ -90,6 +107,20 @@ void add_train_command(CLI::App& app) {
                    "holds a run")
       ->check(CLI::IsMember({"auto", "never"}))
       ->capture_default_str();
+  CLI::Option* trace =
+      command
+          ->add_option("--trace", arguments->trace,
+                       "Write a timeline of some steps, of all ranks, to this file (for Perfetto)")
+          ->type_name("FILE")
+          ->check([](const std::string& file) {
+            return file.empty() ? "the name of a file is needed" : "";
+          });
+  command
+      ->add_option("--trace-steps", arguments->trace_steps,
+                   "Which steps of this process, counted from 1")
+      ->type_name("A-B")
+      ->needs(trace)
+      ->capture_default_str();
   command->add_flag("--check", arguments->check, "Check configuration, data and memory, then stop");
   command->footer(
       "Example:\n"
@@ -100,6 +131,9 @@ void add_train_command(CLI::App& app) {
       "  mpirun -np 8 kintsugi train run.yaml --set layout.zero=2\n"
       "  mpirun -np 8 kintsugi train run.yaml --set layout.tp=2 --set layout.pp=2\n"
       "  mpirun -np 8 kintsugi train run.yaml --set layout=auto\n"
+      "\n"
+      "A timeline of steps 3 and 4, with communication beside compute:\n"
+      "  mpirun -np 4 kintsugi train run.yaml --set layout.zero=3 --trace steps.json\n"
       "\n"
       "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C finish the step, save a checkpoint and end with exit\n"
       "code 0; the same command then continues the run.");

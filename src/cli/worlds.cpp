@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/traced_backend.h"
 #include "comm/local_communicator.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_world.h"
@@ -39,8 +40,7 @@ std::string lower(std::string text) {
 
 int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
                        int local_rank) {
-  if (choice == "auto")
-    return devices.empty() ? 0 : local_rank % static_cast<int>(devices.size());
+  if (choice == "auto") return devices.empty() ? 0 : local_rank % static_cast<int>(devices.size());
   int number = 0;
   const auto parsed = std::from_chars(choice.data(), choice.data() + choice.size(), number);
   // A plain number is left to the driver's own count, which says more when it fails.
@@ -61,13 +61,13 @@ int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>&
              found.empty() ? "none" : "more than one", known.empty() ? "it has none" : known);
 }
 
-std::unique_ptr<World> make_world() {
-  if (started_by_mpi()) return make_mpi_world();
+std::unique_ptr<World> make_world(Trace* trace) {
+  if (started_by_mpi()) return make_mpi_world(trace);
   return std::make_unique<LocalWorld>();
 }
 
 DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
-                              std::function<void(const std::string&)> on_failure) {
+                              std::function<void(const std::string&)> on_failure, Trace* trace) {
   void* stream = cuda_stream(backend);
   if (stream == nullptr || hosts.size() == 1) return {};
   const CudaDevice gpu = cuda_device_of(backend);
@@ -78,13 +78,17 @@ DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& 
                                                        .timeout_s = comm.timeout_s,
                                                        .allow_sockets = comm.allow_sockets,
                                                        .share_gpu = comm.share_gpu,
-                                                       .on_failure = std::move(on_failure)});
+                                                       .on_failure = std::move(on_failure),
+                                                       .trace = trace,
+                                                       .event_time = [&backend](void* event) {
+                                                         return cuda_event_time(backend, event);
+                                                       }});
   std::string description = world->description();
   return {std::move(world), std::move(description)};
 }
 
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
-                                      const CudaConfig& cuda, int local_rank) {
+                                      const CudaConfig& cuda, int local_rank, Trace* trace) {
   // Streams that share a hardware queue could wait for each other.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (device == DeviceChoice::Cuda || (device == DeviceChoice::Auto && cuda_device_count() > 0))
@@ -93,8 +97,11 @@ std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
          .deterministic = cuda.deterministic,
          .tf32 = cuda.tf32,
          .graphs = cuda.graphs,
-         .matmul_cache = cuda.matmul_cache == "auto" ? default_matmul_cache() : cuda.matmul_cache});
-  return make_cpu_backend(static_cast<int>(threads));
+         .matmul_cache = cuda.matmul_cache == "auto" ? default_matmul_cache() : cuda.matmul_cache,
+         .trace = trace});
+  auto backend = make_cpu_backend(static_cast<int>(threads));
+  if (trace == nullptr) return backend;
+  return std::make_unique<TracedBackend>(std::move(backend), *trace);
 }
 
 }  // namespace kintsugi

@@ -7,7 +7,7 @@ namespace kintsugi {
 
 bool started_by_mpi() { return launched_ranks() != 1; }
 
-std::unique_ptr<World> make_mpi_world() {
+std::unique_ptr<World> make_mpi_world(Trace*) {
   user_error(
       "this binary was built without MPI: build it where MPI is installed, or start one process "
       "without mpirun");

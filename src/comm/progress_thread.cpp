@@ -18,9 +18,12 @@ class ProgressThread::Task : public Operation {
   const std::function<void()>& task_;
 };
 
-ProgressThread::ProgressThread() : thread_([this] { work(); }) {}
+ProgressThread::ProgressThread(Trace* trace) : trace_(trace), thread_([this] { work(); }) {
+  if (trace_ != nullptr) trace_->attach(*this);
+}
 
 ProgressThread::~ProgressThread() {
+  if (trace_ != nullptr) trace_->detach(*this);
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -70,6 +73,11 @@ bool ProgressThread::idle() {
   return busy_.empty();
 }
 
+void ProgressThread::trace_ends() {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return busy_.empty() || frozen_; });
+}
+
 void ProgressThread::freeze() {
   std::unique_lock lock(mutex_);
   frozen_ = true;
@@ -109,6 +117,7 @@ bool ProgressThread::advance_all() {
     const bool behind = operation.lane_ != nullptr &&
                         std::find(lanes.begin(), lanes.end(), operation.lane_) != lanes.end();
     if (!behind) {
+      if (operation.span_ && operation.span_->begin_s == 0) operation.span_->begin_s = Trace::now();
       try {
         done = operation.advance();
       } catch (...) {
@@ -117,6 +126,7 @@ bool ProgressThread::advance_all() {
       }
     }
     if (done) {
+      if (operation.span_) operation.span_->end_s = Trace::now();  // before the next of the lane
       finished_.push_back(*at);
       at = active_.erase(at);
     } else {
@@ -129,6 +139,7 @@ bool ProgressThread::advance_all() {
 
 void ProgressThread::finish(Operation& operation) {
   operation.done_ = true;
+  if (operation.span_) trace_->add(std::move(*operation.span_));
   CommunicationTimes& times = *operation.times_;
   times.bytes += operation.bytes_sent_;
   if (++times.finished < times.started) return;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "core/trace.h"
 
 namespace kintsugi {
 
@@ -21,6 +22,8 @@ class Operation {
  public:
   virtual ~Operation() = default;
   virtual bool advance() = 0;
+  // What a trace shall show of it; the times are the thread's to fill in.
+  void describe(TraceSpan span) { span_ = std::make_unique<TraceSpan>(std::move(span)); }
 
  protected:
   std::int64_t bytes_sent_ = 0;
@@ -31,14 +34,15 @@ class Operation {
   CommunicationTimes* times_ = nullptr;
   bool done_ = false;
   std::exception_ptr exception_;
+  std::unique_ptr<TraceSpan> span_;
 };
 
 // For libraries such as MPI that make progress only inside their calls: one thread of the process
 // makes all of these, while the others compute. It sleeps when nothing is under way.
-class ProgressThread {
+class ProgressThread final : private Trace::Source {
  public:
-  ProgressThread();
-  ~ProgressThread();  // abandons what is under way
+  explicit ProgressThread(Trace* trace = nullptr);
+  ~ProgressThread() override;  // abandons what is under way
 
   // Runs a task in the thread and waits for it; rethrows.
   void run(const std::function<void()>& task);
@@ -51,6 +55,7 @@ class ProgressThread {
   CommunicationTimes read(const CommunicationTimes& times);
 
   bool idle();  // nothing is under way
+  bool traces() const { return trace_ != nullptr && trace_->on(); }
 
   // From now on nothing moves and every wait is a Failure: memory of operations under way is going
   // away.
@@ -60,11 +65,15 @@ class ProgressThread {
   using Clock = std::chrono::steady_clock;
   class Task;
 
+  void trace_begins() override {}
+  void trace_ends() override;  // waits until nothing is under way
+
   void work();
   bool advance_all();
   void finish(Operation& operation);
   void pause(std::unique_lock<std::mutex>& lock, int idle_passes);
 
+  Trace* trace_;
   std::mutex mutex_;
   std::condition_variable submitted_, done_;
   std::vector<std::shared_ptr<Operation>> queue_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <map>
 
+#include "backend/phase.h"
 #include "core/error.h"
 #include "core/philox.h"
 
@@ -15,6 +16,13 @@ struct Interval {
   int begin = -1, end = -1;
 };
 using Intervals = std::map<int, Interval>;  // by micro-batch
+
+// "forward 3", and the chunk where there are several: for a trace.
+std::string name_of(const Action& action, std::size_t chunks) {
+  std::string name = fmt::format("{} {}", to_string(action.kind), action.micro_batch);
+  if (chunks > 1) name += fmt::format(" of chunk {}", action.chunk);
+  return name;
+}
 
 struct ChunkIntervals {
   Intervals inputs, stashes, weights, gradients;
@@ -218,7 +226,11 @@ void Pipeline::run_alone(const Step& step, const Load& load) {
   for (int number = 0; number < step.micro_batches; ++number) {
     batches_[0] = load(number);
     const auto pass = [&] {
-      forward(chunk, 0, step);
+      {
+        const Phase phase(*backend_, [&] { return name_of({ActionKind::Forward, number, 0}, 1); });
+        forward(chunk, 0, step);
+      }
+      const Phase phase(*backend_, [&] { return name_of({ActionKind::Backward, number, 0}, 1); });
       chunk.stage.backward(batch(0), 0, rows(gradient(chunk, 0).buffer, batch(0)));
     };
     if (step.repeatable)
@@ -243,16 +255,19 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
   if (from_here && batches_[number].sequences == 0) batches_[number] = load(action.micro_batch);
   const MicroBatch& current = batches_[number];
   Outgoing& gradient = this->gradient(chunk, action.micro_batch);
+  const auto name = [&] { return name_of(action, chunks_.size()); };
   switch (action.kind) {
     case ActionKind::ReceiveActivation:
       chunk.inputs_on_their_way[number] =
           group_->receive(chunk.stage.input(current, action.micro_batch),
                           previous_place(schedule_.shape, here)->rank);
       break;
-    case ActionKind::Forward:
+    case ActionKind::Forward: {
       arrive(chunk.inputs_on_their_way);
+      const Phase phase(*backend_, name);
       forward(chunk, action.micro_batch, step);
       break;
+    }
     case ActionKind::SendActivation:
       send(outputs_[output_], current, next_place(schedule_.shape, here)->rank);
       break;
@@ -261,17 +276,23 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
       chunk.gradients_on_their_way[number] =
           group_->receive(rows(gradient.buffer, current), next_place(schedule_.shape, here)->rank);
       break;
-    case ActionKind::Backward:
+    case ActionKind::Backward: {
       arrive(chunk.gradients_on_their_way);
+      const Phase phase(*backend_, name);
       chunk.stage.backward(current, action.micro_batch, rows(gradient.buffer, current));
       break;
-    case ActionKind::BackwardInput:
+    }
+    case ActionKind::BackwardInput: {
       arrive(chunk.gradients_on_their_way);
+      const Phase phase(*backend_, name);
       chunk.stage.backward_input(current, action.micro_batch, rows(gradient.buffer, current));
       break;
-    case ActionKind::BackwardWeight:
+    }
+    case ActionKind::BackwardWeight: {
+      const Phase phase(*backend_, name);
       chunk.stage.backward_weight(current, action.micro_batch);
       break;
+    }
     case ActionKind::SendGradient:
       send(gradient, current, previous_place(schedule_.shape, here)->rank);
       break;

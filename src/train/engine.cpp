@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "backend/phase.h"
 #include "core/error.h"
 
 namespace kintsugi {
@@ -221,8 +222,12 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
                  .loss_sum = loss_sum_,
                  .repeatable = settings.dropout == 0 && groups_->ranks() == 1},
                 std::cref(load));  // a copy would not fit a function object without memory
-  sharding_.finish_gradients();
-  copies_.run();
+  {
+    const Phase phase(*backend_, [] { return "sum gradients"; });
+    sharding_.finish_gradients();
+    copies_.run();
+  }
+  const Phase phase(*backend_, [] { return "optimizer"; });
   optimizer_.step(settings.step, settings.lr, unscale_);
 }
 

@@ -168,7 +168,9 @@ RunOutcome Trainer::run(ResumeMode resume) {
   bool stop = false;
   try {
     while (!finished() && !stop) {
+      if (step_trace_ != nullptr) step_trace_->before_step();
       train_step();
+      if (step_trace_ != nullptr) step_trace_->after_step();
       if (state_.step == first_step_ + 1) {
         startup_.mark("first step");
         log_info("from the launch to the end of the first step {}", startup_.summary());
@@ -185,6 +187,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
       }
       if (due(config_.train.checkpoint_every) || stop || finished()) save();
     }
+    if (step_trace_ != nullptr) step_trace_->finish();
   } catch (const std::exception& error) {
     if (is_first())
       log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
@@ -330,17 +333,28 @@ void Trainer::train_step() {
   const auto begin = Clock::now();
   const std::int64_t step = state_.step + 1;
   const double lr = schedule_.learning_rate(step);
-  const SampleBatch& batch = loader_->next();
+  Trace* trace = step_trace_ == nullptr ? nullptr : step_trace_->active();
+  const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
+  const SampleBatch& batch = [&]() -> const SampleBatch& {
+    const HostSpan span(trace, "data wait");
+    return loader_->next();
+  }();
   const double data_wait_s = std::chrono::duration<double>(Clock::now() - begin).count();
-  engine_->begin_step({batch.ids, batch.targets, batch.positions, batch.document_start},
-                      {.step = step,
-                       .lr = lr,
-                       .loss_scale = scaler_.scale(),
-                       .dropout = config_.train.dropout,
-                       .seed = config_.run.seed,
-                       .first_sequence = first_sequence()});
+  {
+    const HostSpan span(trace, "queue the step");
+    engine_->begin_step({batch.ids, batch.targets, batch.positions, batch.document_start},
+                        {.step = step,
+                         .lr = lr,
+                         .loss_scale = scaler_.scale(),
+                         .dropout = config_.train.dropout,
+                         .seed = config_.run.seed,
+                         .first_sequence = first_sequence()});
+  }
   loader_->release();  // read on while the device computes
-  const StepResult result = engine_->finish_step();
+  const StepResult result = [&] {
+    const HostSpan span(trace, "wait for its result");
+    return engine_->finish_step();
+  }();
   const bool overflow = !std::isfinite(result.gradient_norm);
   if (overflow && !scaler_.dynamic())
     failure(

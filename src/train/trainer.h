@@ -20,6 +20,7 @@
 #include "train/run_data.h"
 #include "train/run_log.h"
 #include "train/startup.h"
+#include "train/step_trace.h"
 
 namespace kintsugi {
 
@@ -46,6 +47,8 @@ class Trainer {
   Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup = {});
   Trainer(Backend& backend, RunConfig config);  // alone
 
+  // Before run(): lets this trace some of the steps. It outlives the run.
+  void trace_with(StepTrace& trace) { step_trace_ = &trace; }
   RunOutcome run(ResumeMode resume);
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -108,6 +111,7 @@ class Trainer {
   std::string last_checkpoint_;
   std::int64_t first_step_ = 0;  // of this process
   Startup startup_;
+  StepTrace* step_trace_ = nullptr;   // if any
   CommunicationTimes communication_;  // until the last step
   Clock::time_point last_report_;
   double step_seconds_ = 0;  // in steps alone, for the time left

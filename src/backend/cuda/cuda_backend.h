@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/trace.h"
 
 namespace kintsugi {
 
@@ -20,6 +21,7 @@ struct CudaOptions {
   // without such a file takes the library's first proposal instead.
   std::string matmul_cache = {};
   bool time_operations = false;  // for take_operation_times
+  Trace* trace = nullptr;        // takes a span of every operation while it is on
 };
 
 // Device time that one kind of operation took.
@@ -48,6 +50,10 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 // The cudaStream_t that a CUDA backend's operations are queued on; nullptr of any other backend.
 void* cuda_stream(Backend& backend);
 CudaDevice cuda_device_of(Backend& backend);  // empty of any other backend
+
+// When the device came to a cudaEvent_t, in the trace's seconds: of a CUDA backend, for events
+// since its trace began.
+double cuda_event_time(Backend& backend, void* event);
 
 // What the operations of a CUDA backend made with time_operations took since the last call.
 std::vector<OperationTime> take_operation_times(Backend& backend);

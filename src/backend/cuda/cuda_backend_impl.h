@@ -71,6 +71,9 @@ class CudaBackend final : public Backend {
   void fill(Tensor x, double value) override;
   void synchronize() override;
   void replay(std::uint64_t key, const std::function<void()>& calls) override;
+  bool traces() const override { return timer_.traces(); }
+  void begin_phase(std::string name) override { timer_.begin_phase(name); }
+  void end_phase() noexcept override { timer_.end_phase(); }
 
   void matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) override;
   void bias_backward(Tensor dbias, Tensor dy) override;

@@ -6,29 +6,38 @@
 
 namespace kintsugi::cuda {
 
+OperationTimer::OperationTimer(Stream stream, Trace* trace) : stream_(stream), trace_(trace) {
+  if (trace_ != nullptr) trace_->attach(*this);
+}
+
 OperationTimer::~OperationTimer() {
+  if (trace_ != nullptr) trace_->detach(*this);
+  clear();
+}
+
+void OperationTimer::clear() {
   for (const Record& record : records_) {
     cudaEventDestroy(record.begin);
     cudaEventDestroy(record.end);
   }
+  records_.clear();
 }
 
-OperationTimer::Span::~Span() {
-  if (timer_ != nullptr) cudaEventRecord(timer_->records_.back().end, stream_);
-}
-
-OperationTimer::Span OperationTimer::span(std::string_view name, Stream stream) {
-  if (!on_) return Span(nullptr, stream);
-  Record record{std::string(name), nullptr, nullptr};
+std::size_t OperationTimer::begin(SpanKind kind, std::string_view name) {
+  Record record{kind, std::string(name), nullptr, nullptr};
   KINTSUGI_CUDA(cudaEventCreate(&record.begin));
   KINTSUGI_CUDA(cudaEventCreate(&record.end));
   records_.push_back(std::move(record));
-  KINTSUGI_CUDA(cudaEventRecord(records_.back().begin, stream));
-  return Span(this, stream);
+  KINTSUGI_CUDA(cudaEventRecord(records_.back().begin, stream_));
+  return records_.size() - 1;
 }
 
-std::vector<OperationTime> OperationTimer::take(Stream stream) {
-  KINTSUGI_CUDA(cudaStreamSynchronize(stream));
+void OperationTimer::end(std::size_t record) noexcept {
+  cudaEventRecord(records_[record].end, stream_);
+}
+
+std::vector<OperationTime> OperationTimer::take() {
+  KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
   std::map<std::string, OperationTime> sums;
   for (const Record& record : records_) {
     float elapsed_ms = 0;
@@ -37,15 +46,34 @@ std::vector<OperationTime> OperationTimer::take(Stream stream) {
     sum.name = record.name;
     sum.calls += 1;
     sum.milliseconds += elapsed_ms;
-    cudaEventDestroy(record.begin);
-    cudaEventDestroy(record.end);
   }
-  records_.clear();
+  clear();
   std::vector<OperationTime> result;
   for (auto& [name, sum] : sums) result.push_back(std::move(sum));
   std::sort(result.begin(), result.end(),
             [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
   return result;
+}
+
+double OperationTimer::seconds(cudaEvent_t event) const {
+  KINTSUGI_CHECK(clock_, "the time of an event before any trace began");
+  return clock_->seconds(event);
+}
+
+void OperationTimer::trace_begins() {
+  clear();
+  clock_.emplace(stream_);
+}
+
+void OperationTimer::trace_ends() {
+  KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
+  for (const Record& record : records_)
+    trace_->add({.kind = record.kind,
+                 .lane = std::string(to_string(record.kind)),
+                 .name = record.name,
+                 .begin_s = seconds(record.begin),
+                 .end_s = seconds(record.end)});
+  clear();
 }
 
 }  // namespace kintsugi::cuda

@@ -3,6 +3,7 @@
 #include <exception>
 #include <map>
 
+#include "comm/collective.h"
 #include "comm/collective_checks.h"
 #include "comm/launch_environment.h"
 #include "comm/local_communicator.h"
@@ -13,8 +14,14 @@ namespace {
 
 class MpiCommunicator : public Communicator {
  public:
-  MpiCommunicator(std::string name, ProgressThread& thread, MpiGroup group)
-      : name_(std::move(name)), thread_(thread), group_(std::move(group)) {}
+  // `id` is unlike that of any other group of the world.
+  MpiCommunicator(std::string name, std::string id, ProgressThread& thread, MpiGroup group)
+      : name_(std::move(name)),
+        id_(std::move(id)),
+        thread_(thread),
+        group_(std::move(group)),
+        sent_(static_cast<std::size_t>(group_.size)),
+        received_(sent_) {}
 
   ~MpiCommunicator() override {
     // Their tensors may go next, and peers still write there.
@@ -27,30 +34,30 @@ class MpiCommunicator : public Communicator {
 
   Work all_reduce(Tensor x, ReduceOp op) override {
     check_contiguous(*this, "all_reduce", x);
-    return start(make_all_reduce(group_, x, op), this);
+    return start(Collective::AllReduce, x, make_all_reduce(group_, x, op));
   }
   Work reduce_scatter(Tensor shard, Tensor full) override {
     check_parts(*this, "reduce_scatter", full, shard);
-    return start(make_reduce_scatter(group_, shard, full), this);
+    return start(Collective::ReduceScatter, full, make_reduce_scatter(group_, shard, full));
   }
   Work all_gather(Tensor full, Tensor shard) override {
     check_parts(*this, "all_gather", full, shard);
-    return start(make_all_gather(group_, full, shard), this);
+    return start(Collective::AllGather, full, make_all_gather(group_, full, shard));
   }
   Work broadcast(Tensor x, int root) override {
     check_contiguous(*this, "broadcast", x);
     check_rank(*this, "broadcast", root);
-    return start(make_broadcast(group_, x, root), this);
+    return start(Collective::Broadcast, x, make_broadcast(group_, x, root));
   }
   Work send(Tensor x, int to) override {
     check_contiguous(*this, "send", x);
     check_peer(*this, "send", to);
-    return start(make_send(group_, x, to), nullptr);
+    return start(Collective::Send, x, make_send(group_, x, to), to);
   }
   Work receive(Tensor x, int from) override {
     check_contiguous(*this, "receive", x);
     check_peer(*this, "receive", from);
-    return start(make_receive(group_, x, from), nullptr);
+    return start(Collective::Receive, x, make_receive(group_, x, from), from);
   }
 
   void wait(Work work) override {
@@ -61,28 +68,48 @@ class MpiCommunicator : public Communicator {
     thread_.wait(*found->second);
     pending_.erase(found);
   }
-  void barrier() override { wait(start(make_barrier(group_), this)); }
+  void barrier() override { wait(start(Collective::Barrier, {}, make_barrier(group_))); }
 
   CommunicationTimes times() const override { return thread_.read(times_); }
 
  private:
-  Work start(std::shared_ptr<Operation> operation, const void* lane) {
+  // Messages have a peer and wait for nobody; collectives run one after the other.
+  Work start(Collective kind, const Tensor& whole, std::shared_ptr<Operation> operation,
+             int peer = -1) {
+    const std::int64_t number = ++count_of(kind, peer);
+    if (thread_.traces()) operation->describe(span_of(kind, whole, peer, number));
     pending_.emplace(++tickets_, operation);
-    thread_.submit(std::move(operation), lane, times_);
+    thread_.submit(std::move(operation), peer < 0 ? this : nullptr, times_);
     return {tickets_};
   }
+  std::int64_t& count_of(Collective kind, int peer) {
+    if (peer < 0) return collectives_;
+    return (kind == Collective::Send ? sent_ : received_)[static_cast<std::size_t>(peer)];
+  }
+  TraceSpan span_of(Collective kind, const Tensor& whole, int peer, std::int64_t number) const {
+    const bool sends = kind == Collective::Send;
+    const std::string edge =
+        peer < 0 ? "" : fmt::format(" {}>{}", sends ? rank() : peer, sends ? peer : rank());
+    return {.kind = SpanKind::Communication,
+            .lane = peer < 0 ? name_ : fmt::format("{} {} {}", name_, sends ? '>' : '<', peer),
+            .name = to_string(kind),
+            .bytes = whole ? static_cast<std::int64_t>(whole.bytes()) : 0,
+            .call = fmt::format("{}{} {}", id_, edge, number)};
+  }
 
-  std::string name_;
+  std::string name_, id_;
   ProgressThread& thread_;
   MpiGroup group_;
   CommunicationTimes times_;
   std::int64_t tickets_ = 0;
   std::map<std::int64_t, std::shared_ptr<Operation>> pending_;
+  std::int64_t collectives_ = 0;               // called so far
+  std::vector<std::int64_t> sent_, received_;  // messages so far, by peer
 };
 
 class MpiWorld : public World {
  public:
-  MpiWorld() : exceptions_(std::uncaught_exceptions()) {
+  explicit MpiWorld(Trace* trace) : exceptions_(std::uncaught_exceptions()), thread_(trace) {
     thread_.run([this] { initialize(); });
     const int launched = launched_ranks();
     if (launched > 1 && size_ == 1)
@@ -115,8 +142,9 @@ class MpiWorld : public World {
       MPI_Comm_rank(group.comm, &group.rank);
       MPI_Comm_size(group.comm, &group.size);
     });
+    const std::string id = fmt::format("{}#{}.{}", name, ++splits_, color);
     if (group.size == 1) return std::make_unique<LocalCommunicator>(name);
-    return std::make_unique<MpiCommunicator>(name, thread_, std::move(group));
+    return std::make_unique<MpiCommunicator>(name, id, thread_, std::move(group));
   }
 
  private:
@@ -140,6 +168,7 @@ class MpiWorld : public World {
 
   int exceptions_;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int splits_ = 0;
   ProgressThread thread_;
 };
 
@@ -147,6 +176,6 @@ class MpiWorld : public World {
 
 bool started_by_mpi() { return launched_ranks() != 1; }
 
-std::unique_ptr<World> make_mpi_world() { return std::make_unique<MpiWorld>(); }
+std::unique_ptr<World> make_mpi_world(Trace* trace) { return std::make_unique<MpiWorld>(trace); }
 
 }  // namespace kintsugi

@@ -44,6 +44,7 @@ NcclCommunicator::NcclCommunicator(const Surroundings& surroundings, GroupParts 
       exceptions_(std::uncaught_exceptions()),
       lane_(std::make_shared<Lane>(parts_.id, parts_.members, times_)) {
   lane_->comm = comm;
+  lane_->label = parts_.name;
   open_lane(surroundings_, lane_);
 }
 
@@ -69,7 +70,8 @@ Communicator::Work NcclCommunicator::start(Collective kind, const std::shared_pt
   if (whole.elements() == 0) return {};
   Watch& watch = surroundings_.watch;
   const double bytes = ring_bytes(kind, static_cast<double>(whole.bytes()), size());
-  const auto call = std::make_shared<Call>(lane, kind, watch.events());
+  const auto call =
+      std::make_shared<Call>(lane, kind, static_cast<std::int64_t>(whole.bytes()), watch.events());
   const Event ready(watch.events());
   watch.inside(to_string(kind), lane.get(), [&] {
     KINTSUGI_CHECK(!is_capturing(surroundings_.compute), "group {}: {} while a graph is captured",
@@ -203,6 +205,8 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
                                std::vector<int>{parts_.members[static_cast<std::size_t>(from)],
                                                 parts_.members[static_cast<std::size_t>(to)]},
                                times_));
+    lanes.back()->label =
+        fmt::format("{} {} {}", parts_.name, edge.outgoing ? '>' : '<', edge.peer);
   }
   surroundings_.watch.inside("ncclCommInitRank", lanes.front().get(), [&] {
     grouped("ncclCommInitRank", [&] {

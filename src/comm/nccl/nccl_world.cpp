@@ -87,7 +87,9 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
                                                      : [](const std::string& text) {
                                                          log_message(LogLevel::Error, text);
                                                          std::abort();  // rather than hang
-                                                       }}),
+                                                       },
+                    .trace = options.trace,
+                    .event_time = options.event_time}),
       surroundings{backend, static_cast<cudaStream_t>(options.stream), watch, scratch, registered} {
   KINTSUGI_CHECK(options.stream != nullptr, "NCCL without the stream of a CUDA backend");
   check_gpus(*all, options);

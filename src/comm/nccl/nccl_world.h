@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "comm/communicator.h"
+#include "core/trace.h"
 
 namespace kintsugi {
 
@@ -32,6 +33,10 @@ struct NcclOptions {
   // What went wrong and who is to blame; called once, from another thread, when all communicators
   // have been aborted. The process should end: what its main thread waits for will never come.
   std::function<void(const std::string&)> on_failure = {};
+  // Is told of every call, if there is one. When the device came to a cudaEvent_t, in the trace's
+  // seconds, is the backend's to say: both then have one zero.
+  Trace* trace = nullptr;
+  std::function<double(void* event)> event_time = {};
 };
 
 // The ranks of a host world, for tensors in GPU memory. Every call is queued on a stream of its

@@ -82,9 +82,12 @@ Watch::Watch(World& hosts, Options options)
     : rank_(hosts.rank()),
       options_(std::move(options)),
       roll_call_(hosts, [this] { return standing(); }),
-      thread_([this] { work(); }) {}
+      thread_([this] { work(); }) {
+  if (options_.trace != nullptr) options_.trace->attach(*this);
+}
 
 Watch::~Watch() {
+  if (options_.trace != nullptr) options_.trace->detach(*this);
   {
     const std::lock_guard lock(stop_mutex_);
     stop_ = true;
@@ -120,6 +123,7 @@ std::vector<std::shared_ptr<Lane>> Watch::lanes() const {
 void Watch::add(std::shared_ptr<Call> call, double bytes) {
   Lane& lane = *call->lane;
   call->number = ++lane.started;
+  call->traced = options_.trace != nullptr && options_.trace->on();
   ++lane.times->started;
   lane.times->bytes += static_cast<std::int64_t>(bytes);
   calls_.push_back(std::move(call));
@@ -153,6 +157,24 @@ void Watch::finish(Call& call) {
   // Where the backend's stream has not come to the wait yet, it will not have to.
   if (call.waited && is_done(call.reached.get()))
     times.waited_s += std::max(0.0, elapsed_s(call.reached.get(), call.end.get()));
+  if (!call.traced) return;
+  const Lane& lane = *call.lane;
+  options_.trace->add(
+      {.kind = SpanKind::Communication,
+       .lane = lane.label,
+       .name = to_string(call.kind),
+       .begin_s = options_.event_time(call.begin.get()),
+       .end_s = options_.event_time(call.end.get()),
+       .bytes = call.bytes,
+       .call = fmt::format("{} of {} {}", lane.id, lane.members.front(), call.number)});
+}
+
+void Watch::trace_ends() {
+  // Not with the lock: it must be possible to abort what this waits for.
+  for (const auto& lane : lanes())
+    check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
+  const std::lock_guard lock(mutex_);
+  if (trouble_.empty()) find_done();
 }
 
 void Watch::work() {

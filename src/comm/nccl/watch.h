@@ -16,6 +16,7 @@
 #include "comm/communicator.h"
 #include "comm/nccl/calls.h"
 #include "comm/roll_call.h"
+#include "core/trace.h"
 
 namespace kintsugi::nccl {
 
@@ -27,6 +28,7 @@ struct Lane {
   Lane& operator=(const Lane&) = delete;
 
   const std::string id;                             // "dp#4", "pp#5 2>3": the same on all its ranks
+  std::string label;                                // in a trace: "dp", "pp > 3"
   const std::vector<int> members;                   // the world's ranks
   const std::shared_ptr<CommunicationTimes> times;  // of the group; under the watch's lock
   ncclComm_t comm = nullptr;
@@ -61,32 +63,37 @@ class Event {
 };
 
 struct Call {
-  Call(std::shared_ptr<Lane> lane, Collective kind, const std::shared_ptr<EventPool>& pool)
-      : lane(std::move(lane)), kind(kind), begin(pool), end(pool), reached(pool) {}
+  Call(std::shared_ptr<Lane> lane, Collective kind, std::int64_t bytes,
+       const std::shared_ptr<EventPool>& pool)
+      : lane(std::move(lane)), kind(kind), bytes(bytes), begin(pool), end(pool), reached(pool) {}
 
   const std::shared_ptr<Lane> lane;
   const Collective kind;
-  std::int64_t number = 0;  // in the lane, from 1
+  const std::int64_t bytes;  // of the whole tensor
+  std::int64_t number = 0;   // in the lane, from 1
   Event begin, end;
   Event reached;  // the backend's stream came to the wait
   bool waited = false;
   bool done = false;
+  bool traced = false;
   std::optional<std::chrono::steady_clock::time_point> began;
 };
 
 // Watches over all calls in a thread of its own: which are done, which take too long, which
 // communicators report errors. On trouble it asks the ranks concerned where they stand, aborts all
 // communicators, so that nothing is left spinning on the GPU, and says what happened.
-class Watch {
+class Watch final : private Trace::Source {
  public:
   struct Options {
     int device;
     double timeout_s;
     std::function<void(const std::string&)> on_failure;  // not none
+    Trace* trace = nullptr;
+    std::function<double(void* event)> event_time = {};  // with a trace
   };
   // Every rank calls it.
   Watch(World& hosts, Options options);
-  ~Watch();
+  ~Watch() override;
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
@@ -129,6 +136,9 @@ class Watch {
     const Lane* lane = nullptr;
     Clock::time_point since;
   };
+
+  void trace_begins() override {}
+  void trace_ends() override;  // waits for all calls
 
   void work();
   bool look();       // false: trouble was found and dealt with

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "backend/backend.h"
+
+namespace kintsugi {
+
+// Names what a scope queues in the trace's lane "pipeline": Phase phase(backend, [&] { return … }).
+// The name is made only when somebody reads it.
+class Phase {
+ public:
+  template <class F>
+  Phase(Backend& backend, F&& name) : backend_(backend.traces() ? &backend : nullptr) {
+    if (backend_ != nullptr) backend_->begin_phase(name());
+  }
+  ~Phase() {
+    if (backend_ != nullptr) backend_->end_phase();
+  }
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+
+ private:
+  Backend* backend_;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,148 @@
+// `mpirun -np N kintsugi train … --trace FILE`: one timeline of all ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "support/small_run.h"
+#include "support/temporary_directory.h"
+#include "support/trace_events.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+class TraceOnRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
+    std::ofstream(directory_ / "corpus.txt") << small_corpus(300);
+    std::ofstream(directory_ / "run.yaml") << small_config(
+        (directory_ / "corpus.txt").string(), "run",
+        "steps: 5, eval_every: 0, checkpoint_every: 0, precision: fp64", "threads: 1\n");
+  }
+  int train(int ranks, const std::string& arguments) const {
+    const std::string command = fmt::format(
+        "cd '{}' && rm -rf run && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
+        "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun -np {} '{}' train run.yaml "
+        "--set batch.global=8 --set batch.micro=1 {} > out 2> err < /dev/null",
+        directory_.path().string(), ranks, KINTSUGI_BINARY, arguments);
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string content(const char* file) const {
+    std::ifstream stream(directory_ / file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  json trace() const { return json::parse(content("trace.json")); }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(TraceOnRanks, Zero3GathersBesideCompute) {
+  ASSERT_EQ(train(3, "--set batch.global=6 --set layout.zero=3 --trace trace.json"), 0)
+      << content("err");
+  const json file = trace();
+  const TraceEvents events(file);
+  events.expect_nested();
+  ASSERT_EQ(events.processes.size(), 3u);
+  EXPECT_EQ(events.processes.at(2), "rank 2: tp 0 cp 0 dp 2 pp 0");
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(events.names(rank, "host").count("step 3"), 1u);
+    EXPECT_EQ(events.names(rank, "host").count("step 4"), 1u);
+    EXPECT_EQ(events.names(rank, "host").count("step 5"), 0u);
+    EXPECT_EQ(events.names(rank, "pipeline").count("backward 1"), 2u);
+    EXPECT_GT(events.names(rank, "compute").count("attention_forward"), 0u);
+    EXPECT_GT(events.names(rank, "shard").count("all_gather"), 0u);
+    EXPECT_GT(events.names(rank, "shard").count("reduce_scatter"), 0u);
+    EXPECT_EQ(events.names(rank, "shard"), events.names(0, "shard"));
+  }
+  // The same call on all ranks: it ends nowhere before all have come to it.
+  std::map<std::string, std::pair<double, double>> calls;  // the last begin, the first end
+  for (int rank = 0; rank < 3; ++rank)
+    for (const auto& event : events.lanes.at({rank, "shard"})) {
+      EXPECT_GT(event.arguments.at("bytes").get<std::int64_t>(), 0);
+      const auto at = calls.emplace(event.arguments.at("call"), std::pair{event.begin, event.end});
+      auto& [begin, end] = at.first->second;
+      begin = std::max(begin, event.begin);
+      end = std::min(end, event.end);
+    }
+  EXPECT_EQ(calls.size(), events.lanes.at({0, "shard"}).size());
+  for (const auto& [call, times] : calls) EXPECT_LE(times.first, times.second + 1) << call;
+  const json& exposure = file.at("otherData").at("exposure");
+  ASSERT_EQ(exposure.size(), 6u);  // two steps of three ranks
+  for (const json& one : exposure) {
+    EXPECT_LE(one.at("exposed_s").get<double>(), one.at("communication_s").get<double>());
+    EXPECT_LE(one.at("waiting_s").get<double>(), one.at("exposed_s").get<double>());
+    EXPECT_GT(one.at("compute_s").get<double>(), 0);
+    EXPECT_GT(one.at("groups").at("shard").at("bytes").get<double>(), 0);
+  }
+  EXPECT_THAT(content("out"), HasSubstr("steps 3-4, mean of 3 ranks: compute "));
+  EXPECT_THAT(content("out"), HasSubstr("trace.json"));
+}
+
+TEST_F(TraceOnRanks, OneForwardOneBackwardIsWhatTheScheduleSays) {
+  ASSERT_EQ(train(2,
+                  "--set layout.pp=2 --set layout.schedule=1f1b --set batch.global=4 "
+                  "--trace trace.json --trace-steps 2"),
+            0)
+      << content("err");
+  const TraceEvents events(trace());
+  events.expect_nested();
+  const auto actions = [&](int rank) {
+    std::vector<std::string> names;
+    for (const auto& event : events.lanes.at({rank, "pipeline"}))
+      if (event.name != "optimizer" && event.name != "sum gradients") names.push_back(event.name);
+    return names;
+  };
+  EXPECT_THAT(actions(0),
+              testing::ElementsAre("forward 0", "forward 1", "backward 0", "forward 2",
+                                   "backward 1", "forward 3", "backward 2", "backward 3"));
+  EXPECT_THAT(actions(1),
+              testing::ElementsAre("forward 0", "backward 0", "forward 1", "backward 1",
+                                   "forward 2", "backward 2", "forward 3", "backward 3"));
+  // Four activations one way, four gradients the other; rows where receives overlap.
+  const auto messages = [&](int rank, const std::string& lane) {
+    std::size_t count = 0;
+    for (const std::string& name : events.lanes_of(rank))
+      if (name.starts_with(lane)) count += events.names(rank, name).size();
+    return count;
+  };
+  EXPECT_EQ(messages(0, "pp > 1"), 4u);
+  EXPECT_EQ(messages(0, "pp < 1"), 4u);
+  EXPECT_EQ(messages(1, "pp > 0"), 4u);
+  EXPECT_EQ(messages(1, "pp < 0"), 4u);
+}
+
+TEST_F(TraceOnRanks, IsOffByDefault) {
+  ASSERT_EQ(train(2, "--set layout.zero=1"), 0) << content("err");
+  EXPECT_FALSE(fs::exists(directory_ / "trace.json"));
+  EXPECT_EQ(content("out").find("trace"), std::string::npos);
+  for (const auto& entry : fs::recursive_directory_iterator(directory_ / "run"))
+    EXPECT_EQ(entry.path().string().find("trace"), std::string::npos);
+}
+
+TEST_F(TraceOnRanks, MistakesAreSaidBeforeTheRunBegins) {
+  const auto expect_refused = [&](const std::string& arguments, const std::string& sentence) {
+    EXPECT_EQ(train(2, arguments), 2) << arguments;
+    const std::string text = content("err");
+    EXPECT_THAT(text, HasSubstr(sentence));
+    EXPECT_EQ(text.find(sentence), text.rfind(sentence)) << text;
+    EXPECT_FALSE(fs::exists(directory_ / "run"));
+  };
+  expect_refused("--trace none/trace.json", "--trace none/trace.json: there is no directory none");
+  expect_refused("--trace .", "--trace .: that is a directory");
+  expect_refused("--trace t.json --trace-steps 4-3", "--trace-steps 4-3: a step or a range");
+  expect_refused("--trace t.json --trace-steps 6-7", "--trace-steps 6-7: the run has 5 steps");
+  EXPECT_EQ(train(1, "--trace-steps 3-4"), 2);
+  EXPECT_THAT(content("err"), HasSubstr("--trace"));
+}
+
+}  // namespace
+}  // namespace kintsugi
