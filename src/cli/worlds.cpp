@@ -39,8 +39,7 @@ std::string lower(std::string text) {
 
 int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
                        int local_rank) {
-  if (choice == "auto")
-    return devices.empty() ? 0 : local_rank % static_cast<int>(devices.size());
+  if (choice == "auto") return devices.empty() ? 0 : local_rank % static_cast<int>(devices.size());
   int number = 0;
   const auto parsed = std::from_chars(choice.data(), choice.data() + choice.size(), number);
   // A plain number is left to the driver's own count, which says more when it fails.
@@ -87,14 +86,16 @@ std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
                                       const CudaConfig& cuda, int local_rank) {
   // Streams that share a hardware queue could wait for each other.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  const auto on_host = [&] { return make_cpu_backend(static_cast<int>(threads)); };
   if (device == DeviceChoice::Cuda || (device == DeviceChoice::Auto && cuda_device_count() > 0))
     return make_cuda_backend(
         {.device = choose_cuda_device(cuda.device, cuda_devices(), local_rank),
          .deterministic = cuda.deterministic,
          .tf32 = cuda.tf32,
          .graphs = cuda.graphs,
-         .matmul_cache = cuda.matmul_cache == "auto" ? default_matmul_cache() : cuda.matmul_cache});
-  return make_cpu_backend(static_cast<int>(threads));
+         .matmul_cache = cuda.matmul_cache == "auto" ? default_matmul_cache() : cuda.matmul_cache,
+         .host = on_host()});
+  return on_host();
 }
 
 }  // namespace kintsugi

@@ -20,6 +20,8 @@ struct CudaOptions {
   // without such a file takes the library's first proposal instead.
   std::string matmul_cache = {};
   bool time_operations = false;  // for take_operation_times
+  // Backend::host(): for updates of offloaded state on the host.
+  std::shared_ptr<Backend> host = {};
 };
 
 // Device time that one kind of operation took.
