@@ -69,6 +69,9 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
   for (int i = 0; i < slots.inputs; ++i)
     inputs_.push_back(arena.allocate(Region::Activations, "block inputs", dtype,
                                      {scratch.size().rows(), context.local.hidden_size}));
+  const Shape rows{scratch.size().rows(), context.local.hidden_size};
+  if (options.training && options.offload_inputs && layers() > 2)
+    offload_.emplace(backend, arena, dtype, rows);
   slots_.resize(static_cast<std::size_t>(slots.stashes));
   for (Slot& slot : slots_) {
     if (embedding_) slot.embedding = embedding_->allocate_stash(arena, scratch.size());
@@ -77,7 +80,15 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
       slot.blocks.push_back(allocate_stash(
           arena, context.local, dtype, scratch.size(),
           options.training ? scratch.recompute_of(part.first_layer + block) : Recompute::None,
-          scratch.shared(), block > 0));
+          scratch.shared(), block > 0 && !offloads(block)));
+    slot.host_inputs.resize(slot.blocks.size());
+    for (int block = 0; block < layers(); ++block) {
+      if (!offloads(block)) continue;
+      const auto b = static_cast<std::size_t>(block);
+      slot.blocks[b].input = offload_->buffer(block);
+      slot.host_inputs[b] =
+          arena.allocate(Region::Activations, "block inputs", dtype, rows, Side::Host);
+    }
   }
   kept_.resize(static_cast<std::size_t>(slots.weights));
   for (auto& blocks : kept_)
@@ -136,6 +147,16 @@ BlockWorkspace Stage::kept(const MicroBatch& batch, int number, int block) const
   return resize_workspace(blocks[static_cast<std::size_t>(block)], scratch_->size(batch));
 }
 
+Tensor Stage::host_input(const MicroBatch& batch, int number, int block) {
+  return slot(number).host_inputs[static_cast<std::size_t>(block)].rows(
+      0, scratch_->size(batch).rows());
+}
+
+void Stage::bring_input(const MicroBatch& batch, int number, int block) {
+  if (offloads(block - 1)) offload_->fetch(block - 1, host_input(batch, number, block - 1));
+  if (offloads(block)) offload_->receive(block);
+}
+
 void Stage::forward(const MicroBatch& batch, int number, Tensor output,
                     std::vector<KvCache>* caches) {
   const BlockWorkspace workspace = resize_workspace(scratch_->workspace(), scratch_->size(batch));
@@ -158,11 +179,13 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
       const int next = !last ? block_buckets_[b + 1] : head_ ? head_buckets_.front() : -1;
       hooks.need_weights(block_buckets_[b], next);
     });
+    if (offloads(block + 1)) offload_->reclaim(block + 1);
     // A block writes straight into the next one's input. With one stash for all, that is its own
     // input, which it has finished reading by then.
     blocks_[b].forward(last ? output : stash(batch, number, block + 1).input,
                        stash(batch, number, block), workspace, batch,
                        caches == nullptr ? nullptr : &(*caches)[b]);
+    if (offloads(block)) offload_->send(block, host_input(batch, number, block));
     told([&](BucketHooks& hooks) { hooks.done_with_weights(block_buckets_[b]); });
   }
 }
@@ -200,6 +223,7 @@ void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {
       hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
       hooks.need_gradients(bucket, batch.first);
     });
+    bring_input(batch, number, block);
     blocks_[b].backward(gradient, stash(batch, number, block), workspace, batch,
                         scratch_->recompute_of(part_.first_layer + block));
     told([&](BucketHooks& hooks) {
@@ -218,6 +242,7 @@ void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient)
       hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
       hooks.need_gradients(bucket, batch.first);
     });
+    bring_input(batch, number, block);
     blocks_[b].backward_input(gradient, stash(batch, number, block), kept(batch, number, block),
                               batch, scratch_->recompute_of(part_.first_layer + block));
     told([&](BucketHooks& hooks) { hooks.done_with_weights(bucket); });
@@ -232,6 +257,7 @@ void Stage::backward_weight(const MicroBatch& batch, int number) {
     const Recompute recompute = scratch_->recompute_of(part_.first_layer + block);
     const bool rebuilds = recompute != Recompute::None;  // with the weights, once more
     if (rebuilds) told([&](BucketHooks& hooks) { hooks.need_weights(bucket, -1); });
+    bring_input(batch, number, block);
     blocks_[b].backward_weight(stash(batch, number, block), kept(batch, number, block), batch,
                                recompute);
     told([&](BucketHooks& hooks) {

@@ -6,6 +6,7 @@
 
 #include "model/block.h"
 #include "model/bucket_hooks.h"
+#include "model/input_offload.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
 
@@ -24,6 +25,8 @@ struct StageOptions {
   std::int64_t length = 0;         // tokens of a whole sequence
   std::int64_t max_positions = 0;  // rotation table's length; 0: `length`
   Recompute recompute = Recompute::None;
+  // Inputs of blocks that are recomputed in full lie in host memory between forward and backward.
+  bool offload_inputs = false;
   int recompute_every = 1;            // of layers 0, n, 2 n, …; the others keep everything
   bool training = true;               // false: no gradients, one stash for all blocks
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen from the vocabulary
@@ -111,6 +114,7 @@ class Stage {
  private:
   struct Slot {
     std::vector<BlockStash> blocks;
+    std::vector<Tensor> host_inputs;  // (rows, hidden) of blocks whose input is offloaded
     EmbeddingStash embedding;
   };
   void find_buckets(const ParameterSet& set);
@@ -119,6 +123,14 @@ class Stage {
   Slot& slot(int number) { return slots_[static_cast<std::size_t>(number) % slots_.size()]; }
   BlockStash stash(const MicroBatch& batch, int number, int block);
   BlockWorkspace kept(const MicroBatch& batch, int number, int block) const;
+  // The first block's input belongs to whoever sends it; the last one's is needed again at once.
+  bool offloads(int block) const {
+    return offload_ && block > 0 && block + 1 < layers() &&
+           scratch_->recompute_of(part_.first_layer + block) == Recompute::Full;
+  }
+  Tensor host_input(const MicroBatch& batch, int number, int block);
+  // Before a block's way back: its input is there, the one before it on its way.
+  void bring_input(const MicroBatch& batch, int number, int block);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>
   void told(const F& tell) const {
@@ -132,6 +144,7 @@ class Stage {
   std::vector<Block> blocks_;
   std::optional<Head> head_;
   std::vector<Tensor> inputs_;  // (rows, hidden)
+  std::optional<InputOffload> offload_;
   std::vector<Slot> slots_;
   std::vector<std::vector<BlockWorkspace>> kept_;      // by micro-batch, by block
   std::vector<int> embedding_buckets_, head_buckets_;  // whose weights these read

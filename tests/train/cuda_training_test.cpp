@@ -100,6 +100,42 @@ TEST_F(CudaTrainingTest, GraphsAndRecomputeChangeNoBit) {
     }
 }
 
+TEST_F(CudaTrainingTest, OffloadChangesNoBitWhereTheDeviceUpdates) {
+  const std::string settings = "steps: 10, eval_every: 4, checkpoint_every: 5, precision: ";
+  for (const char* precision : {"fp32", "bf16", "fp64"}) {
+    std::string first;
+    for (const char* offload :
+         {"", "offload: {optimizer: true, update: device}\n",
+          "offload: {optimizer: true, activations: true, update: device}\n"}) {
+      const auto cuda = make_cuda_backend({.deterministic = true});
+      const fs::path run =
+          train(*cuda, fmt::format("{}-{}", precision, std::string(offload).size()),
+                settings + precision, std::string("layout: {recompute: full}\n") + offload);
+      const std::string state =
+          read_text_file(run / "checkpoints/latest/optimizer/optimizer.safetensors");
+      if (first.empty()) first = state;
+      EXPECT_TRUE(state == first) << precision << " " << offload;
+    }
+  }
+}
+
+TEST_F(CudaTrainingTest, UpdatesOnTheHostFollowThoseOnTheDevice) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    std::vector<double> expected;
+    for (const char* update : {"device", "host", "auto"}) {
+      const auto cuda = make_cuda_backend({.deterministic = true, .host = make_cpu_backend()});
+      const auto losses = losses_of(train(
+          *cuda, fmt::format("{}-{}", precision, update),
+          fmt::format("steps: 20, eval_every: 0, checkpoint_every: 0, precision: {}", precision),
+          fmt::format("offload: {{optimizer: true, update: {}}}\n", update)));
+      if (expected.empty()) expected = losses;
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        EXPECT_NEAR(losses[i], expected[i], std::string(precision) == "fp32" ? 1e-4 : 2e-2)
+            << precision << " " << update << " step " << i + 1;
+    }
+  }
+}
+
 TEST_F(CudaTrainingTest, ThePlanIsWhatTheDeviceGives) {
   const auto cuda = make_cuda_backend();
   const RunConfig config =

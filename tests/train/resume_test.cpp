@@ -37,6 +37,10 @@ const ResumeCase kCases[] = {
      ""},
     {"fp64", "steps: 6, checkpoint_every: 3, eval_every: 0, precision: fp64",
      "layout: {recompute: selective}\n"},
+    {"offloaded", "steps: 9, checkpoint_every: 4, eval_every: 4, precision: bf16",
+     "layout: {recompute: full}\noffload: {optimizer: true, activations: true, update: device}\n"},
+    {"updated_on_the_host", "steps: 9, checkpoint_every: 4, eval_every: 0",
+     "offload: {optimizer: true, update: host}\n"},
 };
 
 void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
