@@ -112,10 +112,11 @@ void Optimizer::try_update(const UpdateStep& step) {
       Tensor(seconds_.data(), DType::F64, {static_cast<std::int64_t>(seconds_.size())}),
       ReduceOp::Max));
   place_ = seconds_[1] < seconds_[0] ? UpdatePlace::Host : UpdatePlace::Device;
-  log_info(
-      "offload: updates take {:.4f} s on the device and {:.4f} s on the host, so the {} does "
-      "them from now on",
-      seconds_[0], seconds_[1], to_string(place_));
+  if (sharding_->groups().is_first())
+    log_info(
+        "offload: updates take {:.4f} s on the device and {:.4f} s on the host, so the {} does "
+        "them from now on",
+        seconds_[0], seconds_[1], to_string(place_));
 }
 
 void Optimizer::step(std::int64_t step, double lr, double unscale) {

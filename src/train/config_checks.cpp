@@ -179,6 +179,12 @@ class Checks {
                "moves the inputs of blocks that are recomputed in full, but layout.recompute is "
                "{}: set it to full or remove this",
                to_string(config_.layout.recompute));
+    const std::int64_t parts = config_.layout.pp * config_.layout.chunks;
+    if (offload.activations && config_.model.layers <= 2 * parts)
+      complain("offload.activations",
+               "keeps the first and the last input of each part on the device, and {} layers in {} "
+               "part{} have no others: remove it",
+               config_.model.layers, parts, parts == 1 ? "" : "s");
   }
 
   const YamlDocument& document_;

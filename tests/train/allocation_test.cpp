@@ -52,7 +52,7 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
       const RunConfig config = parse_run_config(
           small_config(corpus, directory / "run",
                        fmt::format("steps: 5, dropout: 0.1, precision: {}", precision), more),
-          "test.yaml");
+          "test.yaml", {"model.layers=4"});
       const auto backend = make_cpu_backend(2);
       Engine engine(*backend, *backend, engine_options(config));
       engine.initialize(1);

@@ -20,12 +20,13 @@ class CudaTrainingTest : public testing::Test {
   }
 
   fs::path train(Backend& backend, const std::string& name, const std::string& settings,
-                 const std::string& rest = "") {
+                 const std::string& rest = "", int layers = 2) {
     const fs::path run = directory_ / name;
     // Heads of 16: small, and served by the fused attention.
     Trainer trainer(backend,
                     parse_run_config(small_config(corpus_, run, settings, rest), "test.yaml",
-                                     {"model.hidden_size=64", "data.sequence_length=64"}));
+                                     {"model.hidden_size=64", "data.sequence_length=64",
+                                      fmt::format("model.layers={}", layers)}));
     testing::internal::CaptureStdout();
     trainer.run(ResumeMode::Auto);
     testing::internal::GetCapturedStdout();
@@ -110,7 +111,7 @@ TEST_F(CudaTrainingTest, OffloadChangesNoBitWhereTheDeviceUpdates) {
       const auto cuda = make_cuda_backend({.deterministic = true});
       const fs::path run =
           train(*cuda, fmt::format("{}-{}", precision, std::string(offload).size()),
-                settings + precision, std::string("layout: {recompute: full}\n") + offload);
+                settings + precision, std::string("layout: {recompute: full}\n") + offload, 5);
       const std::string state =
           read_text_file(run / "checkpoints/latest/optimizer/optimizer.safetensors");
       if (first.empty()) first = state;

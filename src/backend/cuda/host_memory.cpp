@@ -3,8 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -40,42 +39,59 @@ void on_threads(std::size_t n, std::size_t grain, const F& f) {
           format_bytes(static_cast<double>(free_memory())), reason);
 }
 
-}  // namespace
-
 // Pages are taken here, by many threads at once and in large ones where the system has them: the
-// driver would take them one after the other.
-void* HostMemory::allocate(std::size_t bytes) {
-  const std::size_t length = whole_pages(bytes);
+// driver would take them one after the other. nullptr where they cannot be locked.
+void* map_and_lock(std::size_t length) {
   void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) no_memory(bytes, std::strerror(errno));
+  if (address == MAP_FAILED) return nullptr;
   madvise(address, length, MADV_HUGEPAGE);  // a wish
   auto* first = static_cast<volatile std::byte*>(address);
   on_threads(length / kPage, kGrain / kPage, [&](std::size_t begin, std::size_t end) {
     for (std::size_t page = begin; page < end; ++page) first[page * kPage] = std::byte{0};
   });
-  const cudaError_t status = cudaHostRegister(address, length, cudaHostRegisterPortable);
-  if (status != cudaSuccess) {
-    cudaGetLastError();
-    munmap(address, length);
-    no_memory(bytes, cudaGetErrorString(status));
+  if (cudaHostRegister(address, length, cudaHostRegisterPortable) == cudaSuccess) return address;
+  cudaGetLastError();
+  munmap(address, length);
+  return nullptr;
+}
+
+}  // namespace
+
+void* HostMemory::allocate(std::size_t bytes) {
+  const std::size_t length = whole_pages(bytes);
+  if (length > free_memory()) no_memory(bytes, "there is less");
+  void* address = map_and_lock(length);
+  const bool mapped = address != nullptr;
+  if (!mapped) {
+    const cudaError_t status = cudaHostAlloc(&address, length, cudaHostAllocPortable);
+    if (status != cudaSuccess) {
+      cudaGetLastError();
+      no_memory(bytes, cudaGetErrorString(status));
+    }
   }
-  blocks_[static_cast<const std::byte*>(address)] = length;
+  blocks_[static_cast<const std::byte*>(address)] = {length, mapped};
   return address;
 }
 
-void HostMemory::release(void* address, std::size_t bytes) noexcept {
+void HostMemory::release(void* address, std::size_t) noexcept {
+  const auto found = blocks_.find(static_cast<const std::byte*>(address));
+  if (found == blocks_.end()) return;
   cudaDeviceSynchronize();  // nothing may still be on its way there
-  cudaHostUnregister(address);
-  munmap(address, whole_pages(bytes));
-  blocks_.erase(static_cast<const std::byte*>(address));
+  if (found->second.mapped) {
+    cudaHostUnregister(address);
+    munmap(address, found->second.bytes);
+  } else {
+    cudaFreeHost(address);
+  }
+  blocks_.erase(found);
 }
 
 bool HostMemory::contains(const void* address) const {
   const auto* at = static_cast<const std::byte*>(address);
   const auto after = blocks_.upper_bound(at);
   if (after == blocks_.begin()) return false;
-  const auto& [begin, length] = *std::prev(after);
-  return at < begin + length;
+  const auto& [begin, block] = *std::prev(after);
+  return at < begin + block.bytes;
 }
 
 void HostMemory::fill(const Tensor& x, double value) {

@@ -18,7 +18,11 @@ class HostMemory final : public Allocator {
   static void fill(const Tensor& x, double value);
 
  private:
-  std::map<const std::byte*, std::size_t> blocks_;  // by address
+  struct Block {
+    std::size_t bytes;
+    bool mapped;  // by us; else by the driver
+  };
+  std::map<const std::byte*, Block> blocks_;  // by address
 };
 
 }  // namespace kintsugi::cuda
