@@ -37,6 +37,20 @@ void choose_offload(const std::vector<std::string>& parts, const std::string& up
                                               : UpdatePlace::Auto;
 }
 
+// Weights of about the right size in a second, where fresh ones of billions take minutes: half of
+// them 0, because constant operands would run faster than real ones.
+void fill_quickly(Engine& engine) {
+  Backend& backend = engine.backend();
+  engine.prepare();
+  const Tensor weights = engine.sharding().weights();
+  const std::int64_t width = 4096, rows = weights.elements() / width;
+  backend.fill(weights, 0.02);
+  const Tensor most = weights.rows(0, rows * width).view({rows, width});
+  backend.dropout(most, most, {.probability = 0.5, .key = 1});
+  for (int bucket = 0; bucket < static_cast<int>(engine.parameters().buckets().size()); ++bucket)
+    if (engine.optimizer().has_master()) backend.fill(engine.optimizer().master(bucket), 0.02);
+}
+
 // What went over the link since `before`, per step, and how fast while it went.
 std::string link_figures(const Backend::LinkTotals& before, const Backend::LinkTotals& after,
                          std::int64_t steps) {
@@ -63,7 +77,7 @@ int main(int argc, char** argv) {
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0;
   bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
-       ahead = false;
+       ahead = false, quick = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -82,6 +96,7 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--update", update)->check(CLI::IsMember({"auto", "device", "host"}));
+  app.add_flag("--quick-weights", quick, "not fresh ones: for models of many billions");
   app.add_flag("--deterministic", deterministic);
   app.add_flag("--no-graphs", no_graphs);
   app.add_flag("--ahead", ahead, "queue all steps, wait for the last: what waiting for each costs");
@@ -113,7 +128,7 @@ int main(int argc, char** argv) {
     const std::size_t before = backend->available_bytes();
     Engine engine(*backend, *backend, options);
     const std::size_t allocated = before - backend->available_bytes();
-    engine.initialize(1);
+    quick ? fill_quickly(engine) : engine.initialize(1);
     std::mt19937 random(1);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(micro * length * accumulate)),
         targets(ids.size());

@@ -35,6 +35,8 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
       settings_(settings),
       offload_(offload),
       place_(offload.on ? offload.update : UpdatePlace::Device) {
+  // Nothing to choose from where the host does not compute.
+  if (place_ == UpdatePlace::Auto && backend.host() == nullptr) place_ = UpdatePlace::Device;
   const DType precision = sharding.store().dtype(), wide = accumulator_of(precision);
   std::int64_t n = 0;
   for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket) {
@@ -53,8 +55,8 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
   const std::int64_t most = std::max<std::int64_t>(1, offload.on ? std::min(n, offload.piece) : n);
   pieces_ = plan_updates(sharding, offsets_, n, most);
   if (!offload.on) return;
-  if (offload.update != UpdatePlace::Host) streamed_.emplace(backend, arena, state_, pieces_, most);
-  if (offload.update != UpdatePlace::Device)
+  if (place_ != UpdatePlace::Host) streamed_.emplace(backend, arena, state_, pieces_, most);
+  if (place_ != UpdatePlace::Device)
     on_host_.emplace(backend, arena, state_, pieces_, most, precision);
 }
 

@@ -207,6 +207,25 @@ TEST(OffloadedOptimizer, ChoosesAPlaceInTheFirstSteps) {
   EXPECT_EQ(chosen[0], chosen[1]);
 }
 
+// A device whose backend was made without one for the host.
+class LonelyBackend : public LateBackend {
+ public:
+  using LateBackend::LateBackend;
+  Backend* host() override { return nullptr; }
+};
+
+TEST(OffloadedOptimizer, StaysOnTheDeviceWhereTheHostDoesNotCompute) {
+  Training training = small(DType::BF16);
+  const Finished expected = run({}, training, 2);
+  training.backend = [](int threads) -> std::unique_ptr<Backend> {
+    return std::make_unique<LonelyBackend>(threads);
+  };
+  training.offload = {.on = true, .update = UpdatePlace::Auto, .piece = kPiece};
+  expect_equal_runs(run({}, training, 2), expected);
+  training.offload.update = UpdatePlace::Host;
+  EXPECT_THROW(run({}, training, 2), std::exception);
+}
+
 TEST(OffloadedMemory, IsPlannedOnItsSide) {
   Training training = small(DType::BF16);
   const auto backend = make_late_backend(1);
