@@ -1,7 +1,7 @@
 // Training steps on one GPU: tokens/s, MFU in both conventions, memory and energy per token, one
 // JSON line per call.
 //   build/bench_gpu_step llama-1b --micro 4 --length 4096 [--layers 8] [--accumulate 4] [--moments
-//   bf16] …
+//   bf16] [--offload optimizer,activations --update device|host|auto] …
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "energy/nvml_meter.h"
 #include "model/metrics.h"
@@ -18,13 +19,65 @@
 
 using namespace kintsugi;
 
+namespace {
+
+// "optimizer", "activations" or both, into what they switch on.
+void choose_offload(const std::vector<std::string>& parts, const std::string& update,
+                    EngineOptions& options) {
+  for (const std::string& part : parts) {
+    if (part == "optimizer")
+      options.offload.on = true;
+    else if (part == "activations" && options.stage.recompute == Recompute::Full)
+      options.stage.offload_inputs = true;
+    else
+      user_error("--offload {}: optimizer, or activations with --recompute full", part);
+  }
+  options.offload.update = update == "device" ? UpdatePlace::Device
+                           : update == "host" ? UpdatePlace::Host
+                                              : UpdatePlace::Auto;
+}
+
+// Weights of about the right size in a second, where fresh ones of billions take minutes: half of
+// them 0, because constant operands would run faster than real ones.
+void fill_quickly(Engine& engine) {
+  Backend& backend = engine.backend();
+  engine.prepare();
+  const Tensor weights = engine.sharding().weights();
+  const std::int64_t width = 4096, rows = weights.elements() / width;
+  backend.fill(weights, 0.02);
+  const Tensor most = weights.rows(0, rows * width).view({rows, width});
+  backend.dropout(most, most, {.probability = 0.5, .key = 1});
+  for (int bucket = 0; bucket < static_cast<int>(engine.parameters().buckets().size()); ++bucket)
+    if (engine.optimizer().has_master()) backend.fill(engine.optimizer().master(bucket), 0.02);
+}
+
+// What went over the link since `before`, per step, and how fast while it went.
+std::string link_figures(const Backend::LinkTotals& before, const Backend::LinkTotals& after,
+                         std::int64_t steps) {
+  const auto one = [&](const char* name, const Backend::TransferTotals& from,
+                       const Backend::TransferTotals& to) {
+    const double bytes = static_cast<double>(to.bytes - from.bytes), busy = to.busy_s - from.busy_s;
+    return fmt::format(
+        "\"{0}_gb_per_step\": {1:.3f}, \"{0}_gb_per_s\": {2:.1f}, "
+        "\"{0}_busy_ms\": {3:.1f}",
+        name, bytes / static_cast<double>(steps) * 1e-9, busy > 0 ? bytes / busy * 1e-9 : 0.0,
+        1e3 * busy / static_cast<double>(steps));
+  };
+  return one("to_device", before.to_device, after.to_device) + ", " +
+         one("to_host", before.to_host, after.to_host);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   CLI::App app("Times training steps on one GPU");
+  std::vector<std::string> offload;
+  std::string update = "auto";
   std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache;
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0;
   bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
-       ahead = false;
+       ahead = false, quick = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -39,6 +92,11 @@ int main(int argc, char** argv) {
   app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
   app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
   app.add_option("--matmul-cache", cache);
+  app.add_option("--offload", offload, "optimizer,activations")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--update", update)->check(CLI::IsMember({"auto", "device", "host"}));
+  app.add_flag("--quick-weights", quick, "not fresh ones: for models of many billions");
   app.add_flag("--deterministic", deterministic);
   app.add_flag("--no-graphs", no_graphs);
   app.add_flag("--ahead", ahead, "queue all steps, wait for the last: what waiting for each costs");
@@ -54,8 +112,9 @@ int main(int argc, char** argv) {
     cuda.graphs = !no_graphs && !breakdown;
     cuda.time_operations = breakdown;
     cuda.matmul_cache = cache;
+    cuda.host = make_cpu_backend();
     const auto backend = make_cuda_backend(cuda);
-    const EngineOptions options{
+    EngineOptions options{
         .model = model,
         .precision = parse_precision(precision),
         .stage = {.sequences = micro,
@@ -63,10 +122,13 @@ int main(int argc, char** argv) {
                   .recompute = parse_recompute(recompute),
                   .classifier_chunk = chunk},
         .adamw = {.moments = parse_precision(moments), .stochastic_rounding = stochastic}};
+    choose_offload(offload, update, options);
+    if (options.offload.on && options.offload.update == UpdatePlace::Auto)
+      warmup = std::max<std::int64_t>(warmup, 5);  // the trial is not what is measured
     const std::size_t before = backend->available_bytes();
     Engine engine(*backend, *backend, options);
     const std::size_t allocated = before - backend->available_bytes();
-    engine.initialize(1);
+    quick ? fill_quickly(engine) : engine.initialize(1);
     std::mt19937 random(1);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(micro * length * accumulate)),
         targets(ids.size());
@@ -78,6 +140,7 @@ int main(int argc, char** argv) {
     const auto run = [&] { loss = engine.step({ids, targets}, {.step = ++step, .lr = 1e-4}).loss; };
     for (std::int64_t i = 0; i < warmup; ++i) run();
     take_operation_times(*backend);
+    const Backend::LinkTotals link = backend->link_totals();
     const NvmlMeter meter(cuda_devices().at(0).pci);
     const auto energy = meter.joules();
     std::vector<double> times;
@@ -103,17 +166,23 @@ int main(int argc, char** argv) {
     const TrainingFlops flops = training_flops_per_token(model, length);
     const double peak = backend->peak_flops(options.precision).flops_per_s;
     const auto after = meter.joules();
+    const std::size_t peak_bytes = before - backend->available_bytes();
     fmt::print(
         "{{\"model\": \"{}\", \"layers\": {}, \"micro\": {}, \"length\": {}, \"accumulate\": {}, "
         "\"moments\": \"{}\", "
         "\"recompute\": \"{}\", \"step_ms\": {:.3f}, \"tokens_per_s\": {:.0f}, \"mfu\": {:.4f}, "
         "\"mfu_full\": {:.4f}, "
         "\"planned_gib\": {:.2f}, \"allocated_gib\": {:.2f}, \"backend_gib\": {:.2f}, "
+        "\"peak_gib\": {:.2f}, \"host_gib\": {:.2f}, \"update\": \"{}\", {}, "
         "\"j_per_token\": {}, \"loss\": {:.4f}}}\n",
         model_name, model.layers, micro, length, accumulate, moments, recompute,
         1e3 * times[times.size() / 2], rate, rate * flops.causal() / peak,
         rate * flops.full() / peak, static_cast<double>(engine.arena().total_bytes()) / 0x1p30,
         static_cast<double>(allocated) / 0x1p30, static_cast<double>(backend->own_bytes()) / 0x1p30,
+        static_cast<double>(peak_bytes) / 0x1p30,
+        static_cast<double>(engine.arena().total_bytes(Side::Host)) / 0x1p30,
+        to_string(engine.optimizer().update_place()),
+        link_figures(link, backend->link_totals(), steps),
         energy && after ? fmt::format("{:.6f}", (*after - *energy) / tokens) : "null", loss);
     double total = 0;
     for (const OperationTime& time : take_operation_times(*backend)) {

@@ -86,7 +86,7 @@ class Backend : public Allocator {
   // to fill a large chip.
   virtual std::int64_t classifier_elements() const { return std::int64_t{1} << 24; }
 
-  // ---- memory
+  // ---- memory. upload, download and fill take tensors in host_memory(), too.
   virtual void upload(Tensor destination, const void* source) = 0;  // contiguous, from host
   virtual void download(void* destination, Tensor source) = 0;      // contiguous, to host; waits
   virtual void copy(Tensor destination, Tensor source) = 0;         // same shape; converts dtypes
@@ -103,6 +103,33 @@ class Backend : public Allocator {
   virtual bool traces() const { return false; }
   virtual void begin_phase(std::string name) { (void)name; }
   virtual void end_phase() noexcept {}
+
+  // ---- host memory beside the device
+  virtual std::size_t available_host_bytes() const = 0;
+  // Operations on tensors in host_memory(), done when a call returns; nullptr where this backend
+  // was made without. In the CPU world, the backend itself.
+  virtual Backend* host() { return this; }
+  // Copies between host_memory() and the device, contiguous and of the same size, each direction
+  // one after the other beside the operations. A copy starts when the operations queued so far are
+  // done, and a call returns at once. Every one is waited for once, in any order: either wait()
+  // lets operations and copies queued afterwards see its result, or finish() returns when it is
+  // done, for the host itself. In between, nobody touches its tensors.
+  struct Transfer {
+    std::int64_t ticket = 0;  // 0: nothing to wait for
+  };
+  virtual Transfer to_device(Tensor device, Tensor host) = 0;
+  virtual Transfer to_host(Tensor host, Tensor device) = 0;
+  virtual void wait(Transfer transfer) = 0;
+  virtual void finish(Transfer transfer) = 0;
+  // What the copies that were waited for amounted to so far, without those in a replay.
+  struct TransferTotals {
+    std::int64_t bytes = 0;
+    double busy_s = 0;  // between a copy's start and its end
+  };
+  struct LinkTotals {
+    TransferTotals to_device, to_host;
+  };
+  virtual LinkTotals link_totals() { return {}; }
 
   // ---- linear algebra
   // c (m, n) = op(a) (m, k) * op(b) (k, n) [+ bias] [+ residual] [+ c]

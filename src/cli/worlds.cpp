@@ -91,6 +91,7 @@ std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
                                       const CudaConfig& cuda, int local_rank, Trace* trace) {
   // Streams that share a hardware queue could wait for each other.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  const auto on_host = [&] { return make_cpu_backend(static_cast<int>(threads)); };
   if (device == DeviceChoice::Cuda || (device == DeviceChoice::Auto && cuda_device_count() > 0))
     return make_cuda_backend(
         {.device = choose_cuda_device(cuda.device, cuda_devices(), local_rank),
@@ -98,8 +99,9 @@ std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
          .tf32 = cuda.tf32,
          .graphs = cuda.graphs,
          .matmul_cache = cuda.matmul_cache == "auto" ? default_matmul_cache() : cuda.matmul_cache,
-         .trace = trace});
-  auto backend = make_cpu_backend(static_cast<int>(threads));
+         .trace = trace,
+         .host = on_host()});
+  auto backend = on_host();
   if (trace == nullptr) return backend;
   return std::make_unique<TracedBackend>(std::move(backend), *trace);
 }

@@ -124,6 +124,7 @@ Groups make_groups(World& hosts, World& devices, const Grid& grid) {
   // Members are made in the order they are written: the same on all ranks.
   return Groups{.grid = grid,
                 .place = place_of(grid, hosts.rank()),
+                .node_ranks = hosts.local_size(),
                 .world = make(GroupKind::World, hosts),
                 .host_tp = make(GroupKind::Tp, hosts),
                 .tp = make(GroupKind::Tp, devices),

@@ -60,6 +60,7 @@ std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank);
 struct Groups {
   Grid grid;
   Place place;
+  int node_ranks = 1;  // that share this rank's host
   // For host memory: numbers, texts, checkpoints.
   std::unique_ptr<Communicator> world, host_tp;
   // For device memory.

@@ -55,6 +55,13 @@ void StageScratch::prepare() {
 
 // ---- a stage
 
+bool offloads(const StageScratch& scratch, const StagePart& part, int block) {
+  const StageOptions& options = scratch.options();
+  const int layers = part.last_layer - part.first_layer;
+  return options.training && options.offload_inputs && block > 0 && block + 1 < layers &&
+         scratch.recompute_of(part.first_layer + block) == Recompute::Full;
+}
+
 StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
                                   const std::vector<StagePart>& parts) {
   const ModelConfig& local = scratch.context().local;
@@ -68,11 +75,18 @@ StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int
     // Without a backward one stash does for all blocks.
     const int blocks = training ? part.last_layer - part.first_layer : 1;
     std::vector<BlockStash>& stash = memory.stashes.emplace_back();
-    for (int block = 0; block < blocks; ++block)
+    std::vector<Tensor>& away = memory.host_inputs.emplace_back(blocks);
+    for (int block = 0; block < blocks; ++block) {
+      const bool goes = offloads(scratch, part, block);
       stash.push_back(allocate_stash(
           arena, local, dtype, scratch.size(),
           training ? scratch.recompute_of(part.first_layer + block) : Recompute::None,
-          scratch.shared(), block > 0));
+          scratch.shared(), block > 0 && !goes));
+      if (goes)
+        away[static_cast<std::size_t>(block)] =
+            arena.allocate(Region::Activations, "block inputs", dtype,
+                           {scratch.size().rows(), local.hidden_size}, Side::Host);
+    }
   }
   return memory;
 }
@@ -102,6 +116,9 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
     blocks_.emplace_back(context, layer);
   for (int i = 0; embedding_ && i < buffers_of(slots.embeddings); ++i)
     embeddings_.push_back(embedding_->allocate_stash(arena, scratch.size()));
+  if (options.training && options.offload_inputs && layers() > 2)
+    offload_.emplace(backend, arena, dtype,
+                     Shape{scratch.size().rows(), context.local.hidden_size});
   kept_.resize(static_cast<std::size_t>(buffers_of(slots.weights)));
   for (auto& blocks : kept_)
     for (int block = 0; block < layers(); ++block)
@@ -154,12 +171,23 @@ BlockStash Stage::stash(const MicroBatch& batch, int number, int block) const {
   BlockStash stash = resize_stash(blocks[static_cast<std::size_t>(one ? 0 : block)],
                                   scratch_->context().local, scratch_->size(batch));
   if (one || block == 0) stash.input = input(batch, number);
+  if (offloads(block)) stash.input = offload_->buffer(block).rows(0, scratch_->size(batch).rows());
   return stash;
 }
 
 BlockWorkspace Stage::kept(const MicroBatch& batch, int number, int block) const {
   const auto& blocks = kept_[slot_of(slots_.weights, number)];
   return resize_workspace(blocks[static_cast<std::size_t>(block)], scratch_->size(batch));
+}
+
+Tensor Stage::host_input(const MicroBatch& batch, int number, int block) const {
+  return memory_.host_inputs[slot_of(slots_.stashes, number)][static_cast<std::size_t>(block)].rows(
+      0, scratch_->size(batch).rows());
+}
+
+void Stage::bring_input(const MicroBatch& batch, int number, int block) {
+  if (offloads(block - 1)) offload_->fetch(block - 1, host_input(batch, number, block - 1));
+  if (offloads(block)) offload_->receive(block);
 }
 
 void Stage::forward(const MicroBatch& batch, int number, Tensor output,
@@ -184,11 +212,13 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
       const int next = !last ? block_buckets_[b + 1] : head_ ? head_buckets_.front() : -1;
       hooks.need_weights(block_buckets_[b], next);
     });
+    if (offloads(block + 1)) offload_->reclaim(block + 1);
     // A block writes straight into the next one's input. With one stash for all, that is its own
     // input, which it has finished reading by then.
     blocks_[b].forward(last ? output : stash(batch, number, block + 1).input,
                        stash(batch, number, block), workspace, batch,
                        caches == nullptr ? nullptr : &(*caches)[b]);
+    if (offloads(block)) offload_->send(block, host_input(batch, number, block));
     told([&](BucketHooks& hooks) { hooks.done_with_weights(block_buckets_[b]); });
   }
 }
@@ -226,6 +256,7 @@ void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {
       hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
       hooks.need_gradients(bucket, batch.first);
     });
+    bring_input(batch, number, block);
     blocks_[b].backward(gradient, stash(batch, number, block), workspace, batch,
                         scratch_->recompute_of(part_.first_layer + block));
     told([&](BucketHooks& hooks) {
@@ -244,6 +275,7 @@ void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient)
       hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
       hooks.need_gradients(bucket, batch.first);
     });
+    bring_input(batch, number, block);
     blocks_[b].backward_input(gradient, stash(batch, number, block), kept(batch, number, block),
                               batch, scratch_->recompute_of(part_.first_layer + block));
     told([&](BucketHooks& hooks) { hooks.done_with_weights(bucket); });
@@ -258,6 +290,7 @@ void Stage::backward_weight(const MicroBatch& batch, int number) {
     const Recompute recompute = scratch_->recompute_of(part_.first_layer + block);
     const bool rebuilds = recompute != Recompute::None;  // with the weights, once more
     if (rebuilds) told([&](BucketHooks& hooks) { hooks.need_weights(bucket, -1); });
+    bring_input(batch, number, block);
     blocks_[b].backward_weight(stash(batch, number, block), kept(batch, number, block), batch,
                                recompute);
     told([&](BucketHooks& hooks) {

@@ -6,6 +6,7 @@
 
 #include "model/block.h"
 #include "model/bucket_hooks.h"
+#include "model/input_offload.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
 
@@ -24,6 +25,8 @@ struct StageOptions {
   std::int64_t length = 0;         // tokens of a whole sequence
   std::int64_t max_positions = 0;  // rotation table's length; 0: `length`
   Recompute recompute = Recompute::None;
+  // Inputs of blocks that are recomputed in full lie in host memory between forward and backward.
+  bool offload_inputs = false;
   int recompute_every = 1;            // of layers 0, n, 2 n, …; the others keep everything
   bool training = true;               // false: no gradients, one stash for all blocks
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen from the vocabulary
@@ -73,10 +76,15 @@ struct StagePart {
   bool operator==(const StagePart&) const = default;
 };
 
+// Whether a block's input waits in host memory. The first one's belongs to whoever sends it, the
+// last one's is needed again at once.
+bool offloads(const StageScratch& scratch, const StagePart& part, int block);
+
 // What micro-batches under way keep; the stages of a rank share it.
 struct StageMemory {
   std::vector<Tensor> inputs;                    // (rows, hidden)
   std::vector<std::vector<BlockStash>> stashes;  // by block
+  std::vector<std::vector<Tensor>> host_inputs;  // beside them, where they are offloaded
 };
 // With a stash for each of `parts`, which has as many blocks as that one.
 StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
@@ -125,6 +133,10 @@ class Stage {
   BlockStash stash(const MicroBatch& batch, int number, int block) const;
   const EmbeddingStash& embedding_stash(int number) const;
   BlockWorkspace kept(const MicroBatch& batch, int number, int block) const;
+  bool offloads(int block) const { return kintsugi::offloads(*scratch_, part_, block); }
+  Tensor host_input(const MicroBatch& batch, int number, int block) const;
+  // Before a block's way back: its input is there, the one before it on its way.
+  void bring_input(const MicroBatch& batch, int number, int block);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>
   void told(const F& tell) const {
@@ -140,6 +152,7 @@ class Stage {
   StageMemory memory_;
   StageSlots slots_;
   std::vector<EmbeddingStash> embeddings_;
+  std::optional<InputOffload> offload_;
   std::vector<std::vector<BlockWorkspace>> kept_;      // by block
   std::vector<int> embedding_buckets_, head_buckets_;  // whose weights these read
   std::vector<int> block_buckets_;

@@ -1,27 +1,63 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 
+#include "core/log.h"
 #include "core/philox.h"
 
 namespace kintsugi {
+namespace {
+
+// Each place once to warm up and once to be timed.
+constexpr std::array<UpdatePlace, 4> kTrial = {UpdatePlace::Device, UpdatePlace::Host,
+                                               UpdatePlace::Device, UpdatePlace::Host};
+
+}  // namespace
+
+std::string_view to_string(UpdatePlace place) {
+  switch (place) {
+    case UpdatePlace::Auto:
+      return "auto";
+    case UpdatePlace::Device:
+      return "device";
+    case UpdatePlace::Host:
+      return "host";
+  }
+  return "?";
+}
 
 Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
-                     const AdamWSettings& settings)
-    : backend_(&backend), sharding_(&sharding), settings_(settings) {
+                     const AdamWSettings& settings, const StateOffload& offload)
+    : backend_(&backend),
+      sharding_(&sharding),
+      settings_(settings),
+      offload_(offload),
+      place_(offload.on ? offload.update : UpdatePlace::Device) {
+  // Nothing to choose from where the host does not compute.
+  if (place_ == UpdatePlace::Auto && backend.host() == nullptr) place_ = UpdatePlace::Device;
   const DType precision = sharding.store().dtype(), wide = accumulator_of(precision);
   std::int64_t n = 0;
   for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket) {
     offsets_.push_back(n);
     n += sharding.part_elements(bucket);
   }
-  if (wide != precision) master_ = arena.allocate(Region::Optimizer, "master weights", wide, {n});
+  const Side side = offload.on ? Side::Host : Side::Device;
+  if (wide != precision)
+    state_.master = arena.allocate(Region::Optimizer, "master weights", wide, {n}, side);
   const DType moments = wide == DType::F64 ? wide : settings.moments;
-  moment1_ = arena.allocate(Region::Optimizer, "first moments", moments, {n});
-  moment2_ = arena.allocate(Region::Optimizer, "second moments", moments, {n});
+  state_.moment1 = arena.allocate(Region::Optimizer, "first moments", moments, {n}, side);
+  state_.moment2 = arena.allocate(Region::Optimizer, "second moments", moments, {n}, side);
   squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   gradient_pieces_ = sharding.counted_gradient_pieces();
+  const std::int64_t most = std::max<std::int64_t>(1, offload.on ? std::min(n, offload.piece) : n);
+  pieces_ = plan_updates(sharding, offsets_, n, most);
+  if (!offload.on) return;
+  if (place_ != UpdatePlace::Host) streamed_.emplace(backend, arena, state_, pieces_, most);
+  if (place_ != UpdatePlace::Device)
+    on_host_.emplace(backend, arena, state_, pieces_, most, precision);
 }
 
 Tensor Optimizer::owned(const Tensor& flat, int bucket) const {
@@ -29,50 +65,84 @@ Tensor Optimizer::owned(const Tensor& flat, int bucket) const {
 }
 
 Tensor Optimizer::master(int bucket) const {
-  return master_ ? owned(master_, bucket) : sharding_->owned_weights(bucket);
+  return state_.master ? owned(state_.master, bucket) : sharding_->owned_weights(bucket);
 }
 
 void Optimizer::zero_state() {
-  if (master_) backend_->fill(master_, 0.0);
-  backend_->fill(moment1_, 0.0);
-  backend_->fill(moment2_, 0.0);
+  for (const Tensor& x : {state_.master, state_.moment1, state_.moment2})
+    if (x) backend_->fill(x, 0.0);
 }
 
-void Optimizer::update(int bucket, std::int64_t begin, std::int64_t end,
-                       const AdamWOptions& options) {
-  const Sharding::Range mine = sharding_->owned(bucket);
-  begin = std::max(begin, mine.begin);
-  end = std::min(end, mine.end);
-  if (begin >= end) return;
-  AdamWOptions here = options;
-  here.first_element = begin;
-  const auto part = [&](const Tensor& x) { return x.rows(begin - mine.begin, end - begin); };
-  backend_->adamw(part(sharding_->owned_weights(bucket)), part(master(bucket)),
-                  part(moment1(bucket)), part(moment2(bucket)),
-                  part(sharding_->owned_gradients(bucket)), scale_, here);
+void Optimizer::update_in_place(const UpdateStep& step) {
+  for (const UpdatePiece& piece : pieces_)
+    for (const UpdateRange& range : piece.ranges) {
+      const auto part = [&](const Tensor& x) { return x.rows(range.at, range.size()); };
+      backend_->adamw(range.weight, state_.master ? part(state_.master) : range.weight,
+                      part(state_.moment1), part(state_.moment2), range.gradient, step.scale,
+                      step.of(range));
+    }
+}
+
+void Optimizer::update(UpdatePlace place, const UpdateStep& step) {
+  if (!offload_.on) return update_in_place(step);
+  if (place == UpdatePlace::Host) return on_host_->run(step);
+  streamed_->run(step);
+}
+
+void Optimizer::try_update(const UpdateStep& step) {
+  const auto trial = static_cast<std::size_t>(tried_);
+  const UpdatePlace place = kTrial[trial];
+  backend_->synchronize();
+  const auto start = std::chrono::steady_clock::now();
+  if (place == UpdatePlace::Device) streamed_->begin();
+  update(place, step);
+  backend_->synchronize();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  double scale = 0;
+  visit_float(scale_.dtype(), [&]<class T>() {
+    T stored;
+    backend_->download(&stored, scale_);
+    scale = static_cast<double>(static_cast<Accumulator<T>>(stored));
+  });
+  if (!std::isfinite(scale)) return;  // a step without an update tells nothing
+  seconds_[trial % seconds_.size()] = seconds;
+  if (++tried_ < static_cast<int>(kTrial.size())) return;
+  // Copies of a weight must be updated by the same arithmetic everywhere.
+  Communicator& world = *sharding_->groups().world;
+  world.wait(world.all_reduce(
+      Tensor(seconds_.data(), DType::F64, {static_cast<std::int64_t>(seconds_.size())}),
+      ReduceOp::Max));
+  place_ = seconds_[1] < seconds_[0] ? UpdatePlace::Host : UpdatePlace::Device;
+  if (sharding_->groups().is_first())
+    log_info(
+        "offload: updates take {:.4f} s on the device and {:.4f} s on the host, so the {} does "
+        "them from now on",
+        seconds_[0], seconds_[1], to_string(place_));
 }
 
 void Optimizer::step(std::int64_t step, double lr, double unscale) {
+  if (streamed_ && place_ == UpdatePlace::Device) streamed_->begin();
   backend_->fill(squared_norm_, 0.0);
   for (const Tensor& piece : gradient_pieces_) backend_->squared_norm(squared_norm_, piece);
   Communicator& copy = *sharding_->groups().copy;
   if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));
   backend_->clip_scale(scale_, squared_norm_, settings_.clip, unscale);
-  AdamWOptions options{.lr = lr,
-                       .beta1 = settings_.beta1,
-                       .beta2 = settings_.beta2,
-                       .eps = settings_.eps,
-                       .weight_decay = 0,
-                       .step = step};
+  UpdateStep update{.options = {.lr = lr,
+                                .beta1 = settings_.beta1,
+                                .beta2 = settings_.beta2,
+                                .eps = settings_.eps,
+                                .weight_decay = 0,
+                                .step = step},
+                    .weight_decay = settings_.weight_decay,
+                    .scale = scale_};
   if (settings_.stochastic_rounding)
-    options.rounding_key = derive_key(settings_.seed, 0x50FF, static_cast<std::uint64_t>(step)) | 1;
-  const std::vector<Bucket>& buckets = sharding_->set().buckets();
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    options.weight_decay = settings_.weight_decay;
-    update(static_cast<int>(b), buckets[b].begin, buckets[b].decay_end, options);
-    options.weight_decay = 0;
-    update(static_cast<int>(b), buckets[b].decay_end, buckets[b].end, options);
-  }
+    update.options.rounding_key =
+        derive_key(settings_.seed, 0x50FF, static_cast<std::uint64_t>(step)) | 1;
+  if (place_ == UpdatePlace::Auto)
+    try_update(update);
+  else
+    this->update(place_, update);
   sharding_->weights_changed();
 }
 

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "backend/backend.h"
+#include "optim/offloaded_update.h"
+#include "optim/state_offload.h"
 #include "parallel/sharding.h"
 
 namespace kintsugi {
@@ -24,7 +28,10 @@ struct AdamWSettings {
 // weights, in place for fp32 and fp64.
 class Optimizer {
  public:
-  Optimizer(Backend& backend, Arena& arena, Sharding& sharding, const AdamWSettings& settings);
+  Optimizer(Backend& backend, Arena& arena, Sharding& sharding, const AdamWSettings& settings,
+            const StateOffload& offload = {});
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
   void zero_state();  // master copy and moments
   // Clips and applies the finished gradients, which were scaled by 1 / unscale, and lets the others
@@ -34,25 +41,36 @@ class Optimizer {
   // The squared norm of the gradients before `unscale`: (1), on the device.
   Tensor squared_norm() const { return squared_norm_; }
 
-  // Of a bucket, what this rank owns.
+  // Of a bucket, what this rank owns; in host memory if it is offloaded.
   Tensor master(int bucket) const;  // the weights themselves when they need no copy
-  Tensor moment1(int bucket) const { return owned(moment1_, bucket); }
-  Tensor moment2(int bucket) const { return owned(moment2_, bucket); }
-  bool has_master() const { return static_cast<bool>(master_); }
+  Tensor moment1(int bucket) const { return owned(state_.moment1, bucket); }
+  Tensor moment2(int bucket) const { return owned(state_.moment2, bucket); }
+  bool has_master() const { return static_cast<bool>(state_.master); }
+  // Where offloaded state is updated; Auto until that is known.
+  UpdatePlace update_place() const { return place_; }
 
  private:
   Tensor owned(const Tensor& flat, int bucket) const;
-  // The part of a bucket between two places of the set's numbering.
-  void update(int bucket, std::int64_t begin, std::int64_t end, const AdamWOptions& options);
+  void update(UpdatePlace place, const UpdateStep& step);
+  void update_in_place(const UpdateStep& step);
+  // One of the steps that decide where updates happen.
+  void try_update(const UpdateStep& step);
 
   Backend* backend_;
   Sharding* sharding_;
   AdamWSettings settings_;
-  std::vector<std::int64_t> offsets_;    // of each bucket in the buffers
-  Tensor master_;                        // what is owned, accumulator precision; empty: the weights
-  Tensor moment1_, moment2_;             // accumulator precision or bf16
+  StateOffload offload_;
+  UpdatePlace place_;
+  std::vector<std::int64_t> offsets_;  // of each bucket in the state
+  OptimizerState state_;
+  std::vector<UpdatePiece> pieces_;
   std::vector<Tensor> gradient_pieces_;  // that count in the norm
   Tensor squared_norm_, scale_;          // (1)
+  std::optional<StreamedUpdate> streamed_;
+  std::optional<HostUpdate> on_host_;
+  // Of the trial: how many updates it has made, and the seconds that each place took.
+  int tried_ = 0;
+  std::array<double, 2> seconds_ = {};
 };
 
 }  // namespace kintsugi

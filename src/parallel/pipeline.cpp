@@ -161,6 +161,7 @@ std::vector<int> layers_of(const std::vector<StagePart>& parts) {
 
 // Whether the n-th layers of all parts keep the same.
 bool keep_alike(const StageScratch& scratch, const std::vector<StagePart>& parts) {
+  if (scratch.options().offload_inputs) return false;  // which ones depends on the stage
   const int every = scratch.options().recompute_every;
   return scratch.options().recompute == Recompute::None ||
          std::all_of(parts.begin(), parts.end(), [&](const StagePart& part) {

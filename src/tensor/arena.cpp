@@ -34,49 +34,56 @@ std::string_view to_string(Region region) {
 }
 
 Arena::~Arena() {
-  for (const Entry& entry : entries_) allocator_.release(entry.address, entry.bytes);
+  for (const Entry& entry : entries_) allocator(entry.side).release(entry.address, entry.bytes);
 }
 
-Tensor Arena::allocate(Region region, std::string name, DType dtype, Shape shape) {
+Tensor Arena::allocate(Region region, std::string name, DType dtype, Shape shape, Side side) {
   const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
   entries_.reserve(entries_.size() + 1);
-  void* address = allocator_.allocate(std::max<std::size_t>(bytes, 1));
-  entries_.push_back({region, std::move(name), address, bytes});
+  void* address = allocator(side).allocate(std::max<std::size_t>(bytes, 1));
+  entries_.push_back({side, region, std::move(name), address, bytes});
   return Tensor(address, dtype, shape);
 }
 
-std::size_t Arena::bytes(Region region) const {
+std::size_t Arena::bytes(Region region, Side side) const {
   std::size_t sum = 0;
-  for (const Entry& entry : entries_) sum += entry.region == region ? entry.bytes : 0;
+  for (const Entry& entry : entries_)
+    sum += entry.region == region && entry.side == side ? entry.bytes : 0;
   return sum;
 }
 
-std::size_t Arena::total_bytes() const {
+std::size_t Arena::total_bytes(Side side) const {
   std::size_t sum = 0;
-  for (const Entry& entry : entries_) sum += entry.bytes;
+  for (const Entry& entry : entries_) sum += entry.side == side ? entry.bytes : 0;
   return sum;
 }
 
-std::string Arena::table() const {
-  std::string text = "memory plan\n";
+std::string Arena::rows(Side side) const {
+  std::string text;
   for (int i = 0; i < kRegions; ++i) {
     const Region region = static_cast<Region>(i);
-    if (bytes(region) == 0) continue;
+    if (bytes(region, side) == 0) continue;
     std::map<std::string_view, std::size_t> by_name;
     for (const Entry& entry : entries_)
-      if (entry.region == region) by_name[entry.name] += entry.bytes;
+      if (entry.region == region && entry.side == side) by_name[entry.name] += entry.bytes;
     std::vector<std::pair<std::string_view, std::size_t>> largest(by_name.begin(), by_name.end());
     std::stable_sort(largest.begin(), largest.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
     text += fmt::format("  {:<14}{:>12}  ", to_string(region),
-                        format_bytes(static_cast<double>(bytes(region))));
+                        format_bytes(static_cast<double>(bytes(region, side))));
     for (std::size_t k = 0; k < std::min<std::size_t>(largest.size(), 3); ++k)
       text += fmt::format("{}{} {}", k == 0 ? "" : ", ", largest[k].first,
                           format_bytes(static_cast<double>(largest[k].second)));
     text += largest.size() > 3 ? ", …\n" : "\n";
   }
-  return text +
-         fmt::format("  {:<14}{:>12}", "total", format_bytes(static_cast<double>(total_bytes())));
+  return text + fmt::format("  {:<14}{:>12}", "total",
+                            format_bytes(static_cast<double>(total_bytes(side))));
+}
+
+std::string Arena::table() const {
+  std::string text = "memory plan\n" + rows(Side::Device);
+  if (total_bytes(Side::Host) > 0) text += "\nin host memory\n" + rows(Side::Host);
+  return text;
 }
 
 }  // namespace kintsugi

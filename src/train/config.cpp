@@ -23,6 +23,10 @@ template <>
 struct EnumWords<DataOrder> {
   static constexpr std::array<std::string_view, 2> words = {"kintsugi", "megatron"};
 };
+template <>
+struct EnumWords<UpdatePlace> {
+  static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
+};
 
 // Values whose words are kept beside their type.
 template <class T, T (*Parse)(std::string_view)>
@@ -175,6 +179,13 @@ void describe(V& v, CommConfig& c) {
 }
 
 template <class V>
+void describe(V& v, OffloadConfig& c) {
+  v("optimizer", c.optimizer);
+  v("activations", c.activations);
+  v("update", c.update);
+}
+
+template <class V>
 void describe(V& v, CudaConfig& c) {
   v("device", c.device);
   v("deterministic", c.deterministic);
@@ -193,6 +204,7 @@ void describe(V& v, RunConfig& c) {
   v("train", c.train);
   v("layout", c.layout);
   v("comm", c.comm);
+  v("offload", c.offload);
   v("device", c.device);
   v("cuda", c.cuda);
   v("threads", c.threads, between(0, 1024));

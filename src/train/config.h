@@ -12,6 +12,7 @@
 #include "model/stash.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "optim/state_offload.h"
 #include "parallel/schedule.h"
 #include "tensor/dtype.h"
 
@@ -126,6 +127,14 @@ struct CommConfig {
   bool operator==(const CommConfig&) const = default;
 };
 
+// What lies in host memory instead of the device's.
+struct OffloadConfig {
+  bool optimizer = false;                  // master weights and moments
+  bool activations = false;                // blocks' inputs, with layout.recompute full
+  UpdatePlace update = UpdatePlace::Auto;  // of these
+  bool operator==(const OffloadConfig&) const = default;
+};
+
 // How the CUDA world works; without effect in the others.
 struct CudaConfig {
   // Number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0"); auto: each rank of a node its own.
@@ -151,6 +160,7 @@ struct RunConfig {
   TrainConfig train;
   LayoutConfig layout;
   CommConfig comm;
+  OffloadConfig offload;
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores

@@ -25,6 +25,7 @@ class Checks {
     check_optimizer();
     check_loss_scale();
     check_layout();
+    check_offload();
   }
 
  private:
@@ -164,6 +165,26 @@ class Checks {
       complain("comm.reduce", "is {}: gradients travel as fp32 or bf16", to_string(reduce));
     if (reduce == DType::BF16 && config_.train.precision == DType::F64)
       complain("comm.reduce", "is bf16, but an fp64 run sums in fp64: remove it");
+  }
+
+  void check_offload() const {
+    const OffloadConfig& offload = config_.offload;
+    if (!offload.optimizer && offload.update != UpdatePlace::Auto)
+      complain("offload.update",
+               "is {}, but the optimizer's state is on the device: set offload.optimizer to true "
+               "or remove this",
+               to_string(offload.update));
+    if (offload.activations && config_.layout.recompute != Recompute::Full)
+      complain("offload.activations",
+               "moves the inputs of blocks that are recomputed in full, but layout.recompute is "
+               "{}: set it to full or remove this",
+               to_string(config_.layout.recompute));
+    const std::int64_t parts = config_.layout.pp * config_.layout.chunks;
+    if (offload.activations && config_.model.layers <= 2 * parts)
+      complain("offload.activations",
+               "keeps the first and the last input of each part on the device, and {} layers in {} "
+               "part{} have no others: remove it",
+               config_.model.layers, parts, parts == 1 ? "" : "s");
   }
 
   const YamlDocument& document_;

@@ -53,7 +53,7 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                {groups.tp.get(), groups.cp.get(), options.sequence_parallel}, options.stage),
       pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options, groups.grid), *groups.pp,
                 &sharding_),
-      optimizer_(backend, arena_, sharding_, options.adamw) {
+      optimizer_(backend, arena_, sharding_, options.adamw, options.offload) {
   const int slots = groups.grid.pp == 1 ? 1 : options.micro_batches;
   for (int i = 0; i < slots; ++i) batches_.push_back(allocate_batch());
   const std::int64_t tokens = scratch_.size().tokens();
@@ -216,11 +216,12 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   };
   backend_->fill(loss_sum_, 0.0);
   // Dropout's keys differ from pass to pass; without it, passes of the same size are the same
-  // calls, as long as no other rank takes part.
+  // calls, as long as no other rank takes part and nothing is on its way from one pass to the next.
   pipeline_.run({.micro_batches = micro_batches,
                  .gradient_scale = settings.loss_scale / tokens,
                  .loss_sum = loss_sum_,
-                 .repeatable = settings.dropout == 0 && groups_->ranks() == 1},
+                 .repeatable = settings.dropout == 0 && groups_->ranks() == 1 &&
+                               !options_.stage.offload_inputs},
                 std::cref(load));  // a copy would not fit a function object without memory
   {
     const Phase phase(*backend_, [] { return "sum gradients"; });

@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "train/memory_check.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -22,6 +23,7 @@ EngineOptions engine_options(const RunConfig& config, const Grid& grid) {
           .stage = {.sequences = config.batch.micro,
                     .length = config.data.sequence_length,
                     .recompute = config.layout.recompute,
+                    .offload_inputs = config.offload.activations,
                     .recompute_every = static_cast<int>(config.layout.recompute_every),
                     .classifier_chunk = config.train.classifier_chunk},
           .adamw = {.beta1 = config.optimizer.betas[0],
@@ -32,6 +34,7 @@ EngineOptions engine_options(const RunConfig& config, const Grid& grid) {
                     .moments = config.optimizer.moments,
                     .stochastic_rounding = config.optimizer.stochastic_rounding,
                     .seed = config.run.seed},
+          .offload = {.on = config.offload.optimizer, .update = config.offload.update},
           .documents = config.data.document_mask,
           .zero = static_cast<int>(config.layout.zero),
           .reduce_in_bf16 = config.comm.reduce == DType::BF16,
@@ -72,10 +75,8 @@ void resolve_layout(RunConfig& config, Backend& backend, int ranks, int node) {
     take(tried, request);
     // The first and the last stage hold the most.
     for (const int stage : {0, grid.pp - 1}) {
-      PlanningAllocator nothing;
       const Groups groups = planned_groups(grid, {.pp = stage});
-      const Engine engine(backend, nothing, engine_options(tried, grid), groups);
-      if (engine.arena().total_bytes() > backend.available_bytes()) return false;
+      if (!kintsugi::fits(planned_memory(backend, tried, groups), backend, node)) return false;
     }
     return true;
   };
@@ -106,43 +107,8 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
                .total_steps = config_.total_steps()};
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
-  check_memory();
+  check_memory(backend_, config_, *groups_);
   startup_.mark("data and memory plan");
-}
-
-std::size_t Trainer::planned_bytes(const RunConfig& config) const {
-  PlanningAllocator nothing;
-  return Engine(backend_, nothing, engine_options(config, groups_->grid), *groups_)
-      .arena()
-      .total_bytes();
-}
-
-void Trainer::check_memory() const {
-  const std::size_t needed = planned_bytes(config_), available = backend_.available_bytes();
-  if (needed <= available) return;
-  const auto in_words = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  // The least change that fits: recompute more, then smaller micro-batches.
-  RunConfig smaller = config_;
-  for (smaller.batch.micro = config_.batch.micro; smaller.batch.micro >= 1; --smaller.batch.micro) {
-    if (sequences_per_rank() % smaller.batch.micro != 0) continue;
-    for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
-      if (recompute < config_.layout.recompute) continue;
-      smaller.layout.recompute = recompute;
-      if (const std::size_t bytes = planned_bytes(smaller); bytes <= available)
-        user_error(
-            "this run needs {} and {} is free: batch.micro: {} with layout.recompute: {} would "
-            "take {}",
-            in_words(needed), in_words(available), smaller.batch.micro, to_string(recompute),
-            in_words(bytes));
-    }
-  }
-  smaller.batch.micro = 1;
-  user_error(
-      "this run needs {} and {} is free: even batch.micro: 1 with layout.recompute: full would "
-      "take {}, so take a smaller model{}",
-      in_words(needed), in_words(available), in_words(planned_bytes(smaller)),
-      config_.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
-                                              : " or a shorter sequence");
 }
 
 void Trainer::note_failure(const std::string& message) {

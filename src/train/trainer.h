@@ -67,8 +67,6 @@ class Trainer {
   // Whether any rank was asked to stop; all ranks ask together.
   bool stop_asked();
   void sum_over_ranks(std::span<double> values);
-  void check_memory() const;
-  std::size_t planned_bytes(const RunConfig& config) const;
   void open_run(ResumeMode resume);
   // The checkpoint to go on from, if there is one; what rank 0 sees decides.
   std::optional<std::filesystem::path> open_directory(ResumeMode resume);

@@ -25,7 +25,8 @@ inline const std::vector<TestWorld>& worlds() {
     const std::vector<DType> precisions = {DType::F64, DType::F32, DType::BF16, DType::F16};
     std::vector<TestWorld> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
     if (cuda_device_count() > 0)
-      present.push_back({"cuda", precisions, [] { return make_cuda_backend(); }});
+      present.push_back(
+          {"cuda", precisions, [] { return make_cuda_backend({.host = make_cpu_backend()}); }});
     return present;
   }();
   return all;

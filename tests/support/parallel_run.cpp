@@ -106,8 +106,10 @@ EngineOptions Training::engine(const RankLayout& layout) const {
           .stage = {.sequences = micro,
                     .length = length,
                     .recompute = recompute,
+                    .offload_inputs = offload_inputs,
                     .recompute_every = recompute_every},
           .adamw = adamw,
+          .offload = offload,
           .documents = documents,
           .zero = layout.zero,
           .reduce_in_bf16 = reduce_in_bf16,
@@ -158,7 +160,7 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
                                               .pp = layout.pp,
                                               .shard_group = layout.shard(),
                                               .kv_copies = kv_copies(training.model, layout.tp)});
-    const auto backend = make_cpu_backend(1);
+    const auto backend = training.backend(1);
     Engine engine(*backend, *backend, training.engine(layout), groups);
     initialize ? engine.initialize(11) : engine.prepare();
     function({world, groups, engine, layout, training});

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/cpu_backend.h"
 #include "comm/grid.h"
 #include "train/engine.h"
 
@@ -48,6 +49,9 @@ struct Training {
   bool masked = false;  // targets without a loss, unevenly spread
   bool reduce_in_bf16 = false;
   AdamWSettings adamw = {};
+  StateOffload offload = {};
+  bool offload_inputs = false;
+  std::unique_ptr<Backend> (*backend)(int threads) = make_cpu_backend;
   double lr = 3e-3;
 
   EngineOptions engine(const RankLayout& layout) const;

@@ -124,6 +124,38 @@ TEST(Planning, TakesNoMemory) {
   EXPECT_EQ(plan.total_bytes(), std::size_t{4000} << 40);
 }
 
+// A device with memory of the host beside it.
+class TwoLedgers final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes) override { return device_.allocate(bytes); }
+  void release(void* address, std::size_t bytes) noexcept override {
+    device_.release(address, bytes);
+  }
+  Allocator& host_memory() override { return host_; }
+  Ledger device_, host_;
+};
+
+TEST(ArenaTest, TakesHostMemoryFromTheHost) {
+  TwoLedgers both;
+  {
+    Arena arena(both);
+    arena.allocate(Region::Weights, "weights", DType::BF16, {100});
+    EXPECT_EQ(arena.table().find("in host memory"), std::string::npos);
+    arena.allocate(Region::Optimizer, "moments", DType::F32, {1 << 20}, Side::Host);
+    arena.allocate(Region::Optimizer, "scalars", DType::F32, {1});
+    EXPECT_EQ(both.device_.taken_.size(), 2u);
+    EXPECT_EQ(both.host_.taken_.size(), 1u);
+    EXPECT_EQ(arena.total_bytes(), 204u);
+    EXPECT_EQ(arena.total_bytes(Side::Host), std::size_t{4} << 20);
+    EXPECT_EQ(arena.bytes(Region::Optimizer), 4u);
+    EXPECT_EQ(arena.bytes(Region::Optimizer, Side::Host), std::size_t{4} << 20);
+    EXPECT_THAT(arena.table(), ContainsRegex("total +204 B\nin host memory\n  optimizer +4 MiB +"
+                                             "moments 4 MiB\n  total +4 MiB"));
+  }
+  EXPECT_TRUE(both.device_.taken_.empty() && both.host_.taken_.empty());
+  EXPECT_EQ(both.device_.unknown_ + both.host_.unknown_, 0);
+}
+
 TEST(ArenaTable, NamesRegionsAndTheirLargestParts) {
   PlanningAllocator nothing;
   Arena plan(nothing);

@@ -44,12 +44,15 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
   const TemporaryDirectory directory;
   const std::string corpus = directory.write("corpus.txt", small_corpus(100));
   for (const char* precision : {"fp32", "bf16"})
-    for (const char* recompute : {"none", "full"}) {
+    for (const char* more :
+         {"layout: {recompute: none}\n", "layout: {recompute: full}\n",
+          "offload: {optimizer: true, update: device}\n",
+          "layout: {recompute: full}\noffload: {optimizer: true, activations: true, update: "
+          "host}\n"}) {
       const RunConfig config = parse_run_config(
           small_config(corpus, directory / "run",
-                       fmt::format("steps: 5, dropout: 0.1, precision: {}", precision),
-                       fmt::format("layout: {{recompute: {}}}\n", recompute)),
-          "test.yaml");
+                       fmt::format("steps: 5, dropout: 0.1, precision: {}", precision), more),
+          "test.yaml", {"model.layers=4"});
       const auto backend = make_cpu_backend(2);
       Engine engine(*backend, *backend, engine_options(config));
       engine.initialize(1);
@@ -63,7 +66,7 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
       const long before = allocations;
       step(3);
       step(4);
-      EXPECT_EQ(allocations - before, 0) << precision << " " << recompute;
+      EXPECT_EQ(allocations - before, 0) << precision << " " << more;
     }
 }
 

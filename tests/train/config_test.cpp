@@ -384,6 +384,18 @@ TEST(RunConfigLayout, MistakesAreNamed) {
         << split;
   EXPECT_THAT(set_error("layout.recompute_every=2"),
               HasSubstr("layout.recompute_every is 2, but layout.recompute is none"));
+  EXPECT_THAT(set_error("offload.update=host"),
+              HasSubstr("offload.update is host, but the optimizer's state is on the device"));
+  EXPECT_THAT(set_error("offload={optimizer: true, update: gpu}"),
+              HasSubstr("auto, device or host"));
+  EXPECT_THAT(set_error("offload.activations=true"),
+              HasSubstr("offload.activations moves the inputs of blocks that are recomputed in "
+                        "full, but layout.recompute is none"));
+  EXPECT_THAT(error_of(kShort, {"offload.activations=true", "layout={pp: 2, recompute: full}"}),
+              HasSubstr("4 layers in 2 parts have no others"));
+  EXPECT_EQ(error_of(kShort, {"offload.activations=true", "layout.recompute=full"}), "no error");
+  EXPECT_THAT(set_error("offload.weights=true"), HasSubstr("offload.weights"));
+  EXPECT_THAT(set_error("offload.optimizer=much"), HasSubstr("offload.optimizer"));
   EXPECT_THAT(set_error("layout.recompute_every=0"), HasSubstr("layout.recompute_every is 0"));
 }
 

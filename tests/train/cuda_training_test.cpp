@@ -20,12 +20,13 @@ class CudaTrainingTest : public testing::Test {
   }
 
   fs::path train(Backend& backend, const std::string& name, const std::string& settings,
-                 const std::string& rest = "") {
+                 const std::string& rest = "", int layers = 2) {
     const fs::path run = directory_ / name;
     // Heads of 16: small, and served by the fused attention.
     Trainer trainer(backend,
                     parse_run_config(small_config(corpus_, run, settings, rest), "test.yaml",
-                                     {"model.hidden_size=64", "data.sequence_length=64"}));
+                                     {"model.hidden_size=64", "data.sequence_length=64",
+                                      fmt::format("model.layers={}", layers)}));
     testing::internal::CaptureStdout();
     trainer.run(ResumeMode::Auto);
     testing::internal::GetCapturedStdout();
@@ -98,6 +99,42 @@ TEST_F(CudaTrainingTest, GraphsAndRecomputeChangeNoBit) {
       if (first.empty()) first = weights;
       EXPECT_TRUE(weights == first) << recompute << " graphs " << graphs;
     }
+}
+
+TEST_F(CudaTrainingTest, OffloadChangesNoBitWhereTheDeviceUpdates) {
+  const std::string settings = "steps: 10, eval_every: 4, checkpoint_every: 5, precision: ";
+  for (const char* precision : {"fp32", "bf16", "fp64"}) {
+    std::string first;
+    for (const char* offload :
+         {"", "offload: {optimizer: true, update: device}\n",
+          "offload: {optimizer: true, activations: true, update: device}\n"}) {
+      const auto cuda = make_cuda_backend({.deterministic = true});
+      const fs::path run =
+          train(*cuda, fmt::format("{}-{}", precision, std::string(offload).size()),
+                settings + precision, std::string("layout: {recompute: full}\n") + offload, 5);
+      const std::string state =
+          read_text_file(run / "checkpoints/latest/optimizer/optimizer.safetensors");
+      if (first.empty()) first = state;
+      EXPECT_TRUE(state == first) << precision << " " << offload;
+    }
+  }
+}
+
+TEST_F(CudaTrainingTest, UpdatesOnTheHostFollowThoseOnTheDevice) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    std::vector<double> expected;
+    for (const char* update : {"device", "host", "auto"}) {
+      const auto cuda = make_cuda_backend({.deterministic = true, .host = make_cpu_backend()});
+      const auto losses = losses_of(train(
+          *cuda, fmt::format("{}-{}", precision, update),
+          fmt::format("steps: 20, eval_every: 0, checkpoint_every: 0, precision: {}", precision),
+          fmt::format("offload: {{optimizer: true, update: {}}}\n", update)));
+      if (expected.empty()) expected = losses;
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        EXPECT_NEAR(losses[i], expected[i], std::string(precision) == "fp32" ? 1e-4 : 2e-2)
+            << precision << " " << update << " step " << i + 1;
+    }
+  }
 }
 
 TEST_F(CudaTrainingTest, ThePlanIsWhatTheDeviceGives) {

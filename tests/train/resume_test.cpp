@@ -37,6 +37,10 @@ const ResumeCase kCases[] = {
      ""},
     {"fp64", "steps: 6, checkpoint_every: 3, eval_every: 0, precision: fp64",
      "layout: {recompute: selective}\n"},
+    {"offloaded", "steps: 9, checkpoint_every: 4, eval_every: 4, precision: bf16",
+     "layout: {recompute: full}\noffload: {optimizer: true, activations: true, update: device}\n"},
+    {"updated_on_the_host", "steps: 9, checkpoint_every: 4, eval_every: 0",
+     "offload: {optimizer: true, update: host}\n"},
 };
 
 void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
@@ -47,13 +51,23 @@ void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
 
 fs::path last_checkpoint(const fs::path& run) { return fs::canonical(run / "checkpoints/latest"); }
 
-class ResumeTest : public testing::TestWithParam<ResumeCase> {};
+class ResumeTest : public testing::TestWithParam<ResumeCase> {
+ protected:
+  static std::string config(const std::string& corpus, const fs::path& run) {
+    std::string text = small_config(corpus, run, GetParam().train, GetParam().rest);
+    const std::string few = "layers: 2";
+    // Of two blocks, no input is offloaded.
+    if (text.find("activations") != std::string::npos)
+      text.replace(text.find(few), few.size(), "layers: 5");
+    return text;
+  }
+};
 
 TEST_P(ResumeTest, ContinuesBitForBit) {
   const TemporaryDirectory directory;
   const std::string corpus = directory.write("corpus.txt", small_corpus(200));
   const fs::path whole = directory / "whole", broken = directory / "broken";
-  run_training(small_config(corpus, whole, GetParam().train, GetParam().rest));
+  run_training(config(corpus, whole));
   const fs::path end = last_checkpoint(whole);
 
   // What a kill right after the first checkpoint leaves: that checkpoint and nothing later.
@@ -66,7 +80,7 @@ TEST_P(ResumeTest, ContinuesBitForBit) {
   fs::copy(checkpoints.front(), broken / "checkpoints" / checkpoints.front().filename(),
            fs::copy_options::recursive);
 
-  run_training(small_config(corpus, broken, GetParam().train, GetParam().rest));
+  run_training(config(corpus, broken));
   ASSERT_EQ(last_checkpoint(broken).filename(), end.filename());
   expect_same_checkpoint(last_checkpoint(broken), end);
 }

@@ -1,5 +1,8 @@
 // AdamW with decoupled weight decay, one pass over everything it touches.
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "backend/cpu/cpu_backend_impl.h"
 #include "core/stochastic_rounding.h"
@@ -26,38 +29,75 @@ struct Step {
   std::uint64_t rounding_key, first_element;
 };
 
-template <class T, class M, class A>
-void update(T* weight, A* master, M* moment1, M* moment2, const A* gradient, A scale,
-            const Step<A>& s, std::int64_t begin, std::int64_t end) {
+// Elements whose 16-bit operands are widened, updated and rounded at a time: loops that convert and
+// loops that compute become vector code only apart from each other.
+constexpr std::int64_t kBlock = 512;
+
+template <class A>
+void update(A* master, A* moment1, A* moment2, const A* gradient, A scale, const Step<A>& s,
+            std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) {
+  for (std::int64_t i = 0; i < n; ++i) {
     const A g = gradient[i] * scale;
-    const A m1 = s.beta1 * static_cast<A>(moment1[i]) + s.rest1 * g;
-    const A m2 = s.beta2 * static_cast<A>(moment2[i]) + s.rest2 * g * g;
-    const A updated = master[i] * s.shrink - s.rate * m1 / (std::sqrt(m2) * s.correction + s.eps);
-    moment1[i] = static_cast<M>(m1);
-    moment2[i] = static_cast<M>(m2);
-    master[i] = updated;
-    weight[i] = static_cast<T>(updated);
+    const A m1 = s.beta1 * moment1[i] + s.rest1 * g;
+    const A m2 = s.beta2 * moment2[i] + s.rest2 * g * g;
+    master[i] = master[i] * s.shrink - s.rate * m1 / (std::sqrt(m2) * s.correction + s.eps);
+    moment1[i] = m1;
+    moment2[i] = m2;
   }
 }
 
-// The same with bf16 moments that are rounded by chance.
-template <class T>
-void update_by_chance(T* weight, float* master, bf16* moment1, bf16* moment2, const float* gradient,
-                      float scale, const Step<float>& s, std::int64_t begin, std::int64_t end) {
-  const auto rounded = [](float value, std::uint32_t bits) {
-    bf16 result;
-    result.bits = round_by_chance(std::bit_cast<std::uint32_t>(value), bits);
-    return result;
-  };
-  for (std::int64_t i = begin; i < end; ++i) {
-    float m1 = static_cast<float>(moment1[i]), m2 = static_cast<float>(moment2[i]);
-    update(weight + i, master + i, &m1, &m2, gradient + i, scale, s, 0, 1);
-    const std::uint32_t bits =
-        rounding_bits(s.rounding_key, s.first_element + static_cast<std::uint64_t>(i));
-    moment1[i] = rounded(m1, bits);
-    moment2[i] = rounded(m2, bits >> 16);
+template <class To, class From>
+void convert(To* to, const From* from, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    if constexpr (sizeof(To) == 2)
+      to[i].bits = To(from[i]).bits;  // GCC makes no vectors of structs
+    else
+      to[i] = static_cast<To>(from[i]);
+  }
+}
+
+// Rounds bf16 moments up or down by chance; element 0 here is `first` of the step's numbering.
+void round_moments(bf16* moment1, bf16* moment2, const float* wide1, const float* wide2,
+                   std::uint64_t key, std::uint64_t first, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t bits = rounding_bits(key, first + static_cast<std::uint64_t>(i));
+    moment1[i].bits = round_by_chance(std::bit_cast<std::uint32_t>(wide1[i]), bits);
+    moment2[i].bits = round_by_chance(std::bit_cast<std::uint32_t>(wide2[i]), bits >> 16);
+  }
+}
+
+template <class T, class M, class A>
+struct Operands {
+  T* weight;
+  A* master;  // may be the weight
+  M *moment1, *moment2;
+  const A* gradient;
+};
+
+template <class T, class M, class A>
+void update(const Operands<T, M, A>& x, A scale, const Step<A>& s, std::int64_t begin,
+            std::int64_t end) {
+  constexpr bool kWiden = !std::is_same_v<M, A>;
+  std::array<A, kWiden ? kBlock : 1> wide1, wide2;
+  for (std::int64_t at = begin; at < end; at += kBlock) {
+    const std::int64_t n = std::min(kBlock, end - at);
+    if constexpr (kWiden) {
+      convert(wide1.data(), x.moment1 + at, n);
+      convert(wide2.data(), x.moment2 + at, n);
+      update(x.master + at, wide1.data(), wide2.data(), x.gradient + at, scale, s, n);
+      if (s.rounding_key != 0) {
+        round_moments(x.moment1 + at, x.moment2 + at, wide1.data(), wide2.data(), s.rounding_key,
+                      s.first_element + static_cast<std::uint64_t>(at), n);
+      } else {
+        convert(x.moment1 + at, wide1.data(), n);
+        convert(x.moment2 + at, wide2.data(), n);
+      }
+    } else {
+      update(x.master + at, x.moment1 + at, x.moment2 + at, x.gradient + at, scale, s, n);
+    }
+    if (static_cast<void*>(x.weight) != x.master) convert(x.weight + at, x.master + at, n);
   }
 }
 
@@ -74,18 +114,16 @@ void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor mome
     const A scale = gradient_scale.as<A>()[0];
     if (!std::isfinite(scale)) return;
     const Step<A> step(options);
-    pool_.run_ranges(n, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
-      if constexpr (std::is_same_v<A, float>) {
-        if (moment1.dtype() == DType::BF16 && options.rounding_key != 0)
-          return update_by_chance(weight.as<T>(), master.as<A>(), moment1.as<bf16>(),
-                                  moment2.as<bf16>(), gradient.as<A>(), scale, step, begin, end);
-        if (moment1.dtype() == DType::BF16)
-          return update(weight.as<T>(), master.as<A>(), moment1.as<bf16>(), moment2.as<bf16>(),
-                        gradient.as<A>(), scale, step, begin, end);
-      }
-      update(weight.as<T>(), master.as<A>(), moment1.as<A>(), moment2.as<A>(), gradient.as<A>(),
-             scale, step, begin, end);
-    });
+    const auto run = [&]<class M>() {
+      const Operands<T, M, A> operands{weight.as<T>(), master.as<A>(), moment1.as<M>(),
+                                       moment2.as<M>(), gradient.as<A>()};
+      pool_.run_ranges(n, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
+        update(operands, scale, step, begin, end);
+      });
+    };
+    if constexpr (std::is_same_v<A, float>)
+      if (moment1.dtype() == DType::BF16) return run.template operator()<bf16>();
+    run.template operator()<A>();
   });
 }
 

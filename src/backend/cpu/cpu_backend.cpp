@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <new>
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
+#include "core/free_memory.h"
 #include "core/units.h"
 
 namespace kintsugi {
@@ -78,16 +78,7 @@ Backend::Peak CpuBackend::peak_flops(DType dtype) {
   return {best, fmt::format("measured {} matmul", to_string(type))};
 }
 
-std::size_t CpuBackend::available_bytes() const {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  std::size_t kib = 0;
-  while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    std::getline(file, unit);
-  }
-  return 0;
-}
+std::size_t CpuBackend::available_bytes() const { return free_memory(); }
 
 std::size_t CpuBackend::own_bytes() const {
   std::size_t bytes = partials_.size();
@@ -103,6 +94,18 @@ void CpuBackend::upload(Tensor destination, const void* source) {
 void CpuBackend::download(void* destination, Tensor source) {
   KINTSUGI_CHECK(source.contiguous(), "download of a strided tensor");
   std::memcpy(destination, source.data(), source.bytes());
+}
+
+// One memory: a copy, made at once.
+Backend::Transfer CpuBackend::to_device(Tensor device, Tensor host) {
+  KINTSUGI_CHECK(device.bytes() == host.bytes() && device.contiguous() && host.contiguous(),
+                 "a transfer of {} to {} bytes", host.bytes(), device.bytes());
+  std::memcpy(device.data(), host.data(), host.bytes());
+  return {};
+}
+
+Backend::Transfer CpuBackend::to_host(Tensor host, Tensor device) {
+  return to_device(host, device);
 }
 
 }  // namespace kintsugi

@@ -10,7 +10,7 @@
 
 namespace kintsugi {
 
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
   explicit CpuBackend(int threads);
 
@@ -26,6 +26,12 @@ class CpuBackend final : public Backend {
   void copy(Tensor destination, Tensor source) override;
   void fill(Tensor x, double value) override;
   void synchronize() override {}
+
+  std::size_t available_host_bytes() const override { return available_bytes(); }
+  Transfer to_device(Tensor device, Tensor host) override;
+  Transfer to_host(Tensor host, Tensor device) override;
+  void wait(Transfer) override {}
+  void finish(Transfer) override {}
 
   void matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) override;
   void bias_backward(Tensor dbias, Tensor dy) override;

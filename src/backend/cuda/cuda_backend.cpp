@@ -12,6 +12,7 @@
 #include "backend/cuda/cuda_peaks.h"
 #include "backend/cuda/kernels.h"
 #include "backend/operation_name.h"
+#include "core/free_memory.h"
 #include "core/units.h"
 
 namespace kintsugi {
@@ -229,11 +230,21 @@ std::int64_t CudaBackend::classifier_elements() const { return std::int64_t{1} <
 void CudaBackend::upload(Tensor destination, const void* source) {
   KINTSUGI_CHECK(destination.contiguous(), "upload into a strided tensor");
   KINTSUGI_CHECK(!is_capturing(stream()), "upload while a graph is captured");
+  if (host_memory_.contains(destination.data())) {
+    synchronize();
+    std::memcpy(destination.data(), source, destination.bytes());
+    return;
+  }
   staging_.upload(destination.data(), source, destination.bytes(), stream());
 }
 
 void CudaBackend::download(void* destination, Tensor source) {
   KINTSUGI_CHECK(source.contiguous(), "download of a strided tensor");
+  if (host_memory_.contains(source.data())) {
+    synchronize();
+    std::memcpy(destination, source.data(), source.bytes());
+    return;
+  }
   KINTSUGI_CUDA(cudaMemcpyAsync(destination, source.data(), source.bytes(), cudaMemcpyDeviceToHost,
                                 stream()));
   synchronize();
@@ -248,12 +259,33 @@ void CudaBackend::replay(std::uint64_t key, const std::function<void()>& calls) 
     calls();
 }
 
+std::size_t CudaBackend::available_host_bytes() const { return free_memory(); }
+
+Backend::Transfer CudaBackend::start_transfer(Transfers::Direction direction, const Tensor& to,
+                                              const Tensor& from) {
+  KINTSUGI_CHECK(to.bytes() == from.bytes() && to.contiguous() && from.contiguous(),
+                 "a transfer of {} to {} bytes", from.bytes(), to.bytes());
+  return transfers_.start(direction, to.data(), from.data(), to.bytes(), stream());
+}
+
+Backend::Transfer CudaBackend::to_device(Tensor device, Tensor host) {
+  return start_transfer(Transfers::Direction::ToDevice, device, host);
+}
+
+Backend::Transfer CudaBackend::to_host(Tensor host, Tensor device) {
+  return start_transfer(Transfers::Direction::ToHost, host, device);
+}
+
 // ---- everything else is one launcher each
 void CudaBackend::copy(Tensor destination, Tensor source) {
   const auto span = timer_.span("copy");
   cuda::copy(context_, destination, source);
 }
 void CudaBackend::fill(Tensor x, double value) {
+  if (host_memory_.contains(x.data())) {
+    synchronize();
+    return HostMemory::fill(x, value);
+  }
   const auto span = timer_.span("fill");
   cuda::fill(context_, x, value);
 }

@@ -22,6 +22,8 @@ struct CudaOptions {
   std::string matmul_cache = {};
   bool time_operations = false;  // for take_operation_times
   Trace* trace = nullptr;        // takes a span of every operation while it is on
+  // Backend::host(): for updates of offloaded state on the host.
+  std::shared_ptr<Backend> host = {};
 };
 
 // Device time that one kind of operation took.

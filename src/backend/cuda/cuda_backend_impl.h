@@ -10,8 +10,10 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_common.h"
 #include "backend/cuda/graph_replay.h"
+#include "backend/cuda/host_memory.h"
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/operation_timer.h"
+#include "backend/cuda/transfers.h"
 
 namespace kintsugi::cuda {
 
@@ -75,6 +77,15 @@ class CudaBackend final : public Backend {
   void begin_phase(std::string name) override { timer_.begin_phase(name); }
   void end_phase() noexcept override { timer_.end_phase(); }
 
+  Allocator& host_memory() override { return host_memory_; }
+  std::size_t available_host_bytes() const override;
+  Backend* host() override { return options_.host.get(); }
+  Transfer to_device(Tensor device, Tensor host) override;
+  Transfer to_host(Tensor host, Tensor device) override;
+  void wait(Transfer transfer) override { transfers_.wait(transfer, stream()); }
+  void finish(Transfer transfer) override { transfers_.finish(transfer); }
+  LinkTotals link_totals() override { return transfers_.totals(); }
+
   void matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) override;
   void bias_backward(Tensor dbias, Tensor dy) override;
 
@@ -118,12 +129,15 @@ class CudaBackend final : public Backend {
 
  private:
   double measure_flops(DType dtype);
+  Transfer start_transfer(Transfers::Direction direction, const Tensor& to, const Tensor& from);
 
   CudaOptions options_;
   CudaDevice device_;
   OwnStream stream_;
   Workspace workspace_;
   Staging staging_;
+  HostMemory host_memory_;
+  Transfers transfers_;
   Context context_;
   Matmul matmul_;
   CudaAttention attention_;

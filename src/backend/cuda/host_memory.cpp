@@ -1,0 +1,108 @@
+#include "backend/cuda/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <iterator>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/cuda_common.h"
+#include "core/free_memory.h"
+#include "core/units.h"
+
+namespace kintsugi::cuda {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kGrain = std::size_t{64} << 20;  // worth a thread
+
+std::size_t whole_pages(std::size_t bytes) {
+  return ceil_div(std::max<std::size_t>(bytes, 1), kPage) * kPage;
+}
+
+// f(begin, end) over parts of [0, n), at least `grain` long.
+template <class F>
+void on_threads(std::size_t n, std::size_t grain, const F& f) {
+  const std::size_t parts = std::clamp<std::size_t>(
+      n / grain, 1, std::max<std::size_t>(1, std::thread::hardware_concurrency()));
+  std::vector<std::thread> threads;
+  for (std::size_t part = 1; part < parts; ++part)
+    threads.emplace_back([&f, n, part, parts] { f(n * part / parts, n * (part + 1) / parts); });
+  f(0, n / parts);
+  for (std::thread& thread : threads) thread.join();
+}
+
+[[noreturn]] void no_memory(std::size_t bytes, const char* reason) {
+  failure("no page-locked host memory for {} (about {} is free): {}",
+          format_bytes(static_cast<double>(bytes)),
+          format_bytes(static_cast<double>(free_memory())), reason);
+}
+
+// Pages are taken here, by many threads at once and in large ones where the system has them: the
+// driver would take them one after the other. nullptr where they cannot be locked.
+void* map_and_lock(std::size_t length) {
+  void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  madvise(address, length, MADV_HUGEPAGE);  // a wish
+  auto* first = static_cast<volatile std::byte*>(address);
+  on_threads(length / kPage, kGrain / kPage, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t page = begin; page < end; ++page) first[page * kPage] = std::byte{0};
+  });
+  if (cudaHostRegister(address, length, cudaHostRegisterPortable) == cudaSuccess) return address;
+  cudaGetLastError();
+  munmap(address, length);
+  return nullptr;
+}
+
+}  // namespace
+
+void* HostMemory::allocate(std::size_t bytes) {
+  const std::size_t length = whole_pages(bytes);
+  if (length > free_memory()) no_memory(bytes, "there is less");
+  void* address = map_and_lock(length);
+  const bool mapped = address != nullptr;
+  if (!mapped) {
+    const cudaError_t status = cudaHostAlloc(&address, length, cudaHostAllocPortable);
+    if (status != cudaSuccess) {
+      cudaGetLastError();
+      no_memory(bytes, cudaGetErrorString(status));
+    }
+  }
+  blocks_[static_cast<const std::byte*>(address)] = {length, mapped};
+  return address;
+}
+
+void HostMemory::release(void* address, std::size_t) noexcept {
+  const auto found = blocks_.find(static_cast<const std::byte*>(address));
+  if (found == blocks_.end()) return;
+  cudaDeviceSynchronize();  // nothing may still be on its way there
+  if (found->second.mapped) {
+    cudaHostUnregister(address);
+    munmap(address, found->second.bytes);
+  } else {
+    cudaFreeHost(address);
+  }
+  blocks_.erase(found);
+}
+
+bool HostMemory::contains(const void* address) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  const auto after = blocks_.upper_bound(at);
+  if (after == blocks_.begin()) return false;
+  const auto& [begin, block] = *std::prev(after);
+  return at < begin + block.bytes;
+}
+
+void HostMemory::fill(const Tensor& x, double value) {
+  KINTSUGI_CHECK(x.contiguous(), "a strided tensor in host memory");
+  visit_float(x.dtype(), [&]<class T>() {
+    const T stored = static_cast<T>(static_cast<Accumulator<T>>(value));
+    on_threads(static_cast<std::size_t>(x.elements()), kGrain / sizeof(T),
+               [&](std::size_t begin, std::size_t end) {
+                 std::fill(x.as<T>() + begin, x.as<T>() + end, stored);
+               });
+  });
+}
+
+}  // namespace kintsugi::cuda

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_common.h"
+
+namespace kintsugi::cuda {
+
+// Copies between page-locked host memory and the device, on a stream for each direction.
+class Transfers {
+ public:
+  enum class Direction : std::uint8_t { ToDevice, ToHost };
+
+  Transfers();
+  ~Transfers();
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
+
+  // Behind what is on `compute` so far.
+  Backend::Transfer start(Direction direction, void* destination, const void* source,
+                          std::size_t bytes, Stream compute);
+  void wait(Backend::Transfer transfer, Stream compute);
+  void finish(Backend::Transfer transfer);
+  Backend::LinkTotals totals();
+
+ private:
+  struct Copy {
+    Copy();
+    ~Copy();
+    Copy(const Copy&) = delete;
+    Copy& operator=(const Copy&) = delete;
+    cudaEvent_t ready = nullptr, begin = nullptr, end = nullptr;
+    Direction direction = Direction::ToDevice;
+    std::size_t bytes = 0;
+  };
+  // Waited for but not done yet, oldest first; with more than these the host waits.
+  static constexpr std::size_t kMostBehind = 512;
+
+  Stream lane(Direction direction) const { return lanes_[static_cast<std::size_t>(direction)]; }
+  std::unique_ptr<Copy> free_copy();
+  std::unique_ptr<Copy> take(Backend::Transfer transfer);
+  void count(const Copy& copy);
+
+  std::array<Stream, 2> lanes_ = {};
+  std::int64_t tickets_ = 0;
+  std::unordered_map<std::int64_t, std::unique_ptr<Copy>> pending_;
+  std::deque<std::unique_ptr<Copy>> behind_;
+  std::array<Backend::TransferTotals, 2> totals_;
+};
+
+}  // namespace kintsugi::cuda

@@ -1,0 +1,132 @@
+#include "optim/offloaded_update.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace kintsugi {
+
+// ---- on the device
+
+StreamedUpdate::StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
+                               const std::vector<UpdatePiece>& pieces, std::int64_t most)
+    : backend_(&backend),
+      state_{state.master, state.moment1, state.moment2},
+      pieces_(&pieces),
+      slots_(std::min(kSlots, pieces.size())) {
+  for (Slot& slot : slots_)
+    for (std::size_t i = 0; i < state_.size(); ++i)
+      if (state_[i])
+        slot.here[i] =
+            arena.allocate(Region::Optimizer, "state on its way", state_[i].dtype(), {most});
+}
+
+void StreamedUpdate::fetch(std::size_t piece) {
+  const auto& [first, count, ranges] = (*pieces_)[piece];
+  Slot& to = slot(piece);
+  for (std::size_t i = 0; i < state_.size(); ++i) {
+    if (!state_[i]) continue;
+    backend_->wait(std::exchange(to.going[i], {}));
+    to.coming[i] = backend_->to_device(to.here[i].rows(0, count), state_[i].rows(first, count));
+  }
+}
+
+void StreamedUpdate::begin() {
+  for (std::size_t piece = 0; piece < std::min(kAhead, pieces_->size()); ++piece) fetch(piece);
+}
+
+void StreamedUpdate::update(std::size_t piece, const UpdateStep& step) {
+  const auto& [first, count, ranges] = (*pieces_)[piece];
+  Slot& with = slot(piece);
+  for (Backend::Transfer& coming : with.coming) backend_->wait(std::exchange(coming, {}));
+  for (const UpdateRange& range : ranges) {
+    const auto part = [&, begin = range.at - first](std::size_t i) {
+      return with.here[i].rows(begin, range.size());
+    };
+    backend_->adamw(range.weight, state_[0] ? part(0) : range.weight, part(1), part(2),
+                    range.gradient, step.scale, step.of(range));
+  }
+  for (std::size_t i = 0; i < state_.size(); ++i)
+    if (state_[i])
+      with.going[i] = backend_->to_host(state_[i].rows(first, count), with.here[i].rows(0, count));
+}
+
+void StreamedUpdate::run(const UpdateStep& step) {
+  for (std::size_t piece = 0; piece < pieces_->size(); ++piece) {
+    if (piece + kAhead < pieces_->size()) fetch(piece + kAhead);
+    update(piece, step);
+  }
+  for (Slot& slot : slots_)
+    for (Backend::Transfer& going : slot.going) backend_->wait(std::exchange(going, {}));
+}
+
+// ---- on the host
+
+HostUpdate::HostUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
+                       const std::vector<UpdatePiece>& pieces, std::int64_t most, DType precision)
+    : backend_(&backend),
+      host_(backend.host()),
+      state_(state),
+      pieces_(&pieces),
+      slots_(std::min(kSlots, pieces.size())) {
+  KINTSUGI_CHECK(host_ != nullptr, "no backend for the host's side of an update");
+  const DType wide = accumulator_of(precision);
+  std::size_t ranges = 0;
+  for (const UpdatePiece& piece : pieces) ranges = std::max(ranges, piece.ranges.size());
+  for (Slot& slot : slots_) {
+    slot.gradients =
+        arena.allocate(Region::Gradients, "gradients on their way", wide, {most}, Side::Host);
+    slot.weights =
+        arena.allocate(Region::Weights, "weights on their way", precision, {most}, Side::Host);
+    slot.coming.reserve(2 * ranges);
+    slot.going.reserve(ranges);
+  }
+  scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1}, Side::Host);
+}
+
+void HostUpdate::fetch(std::size_t piece) {
+  Slot& to = slot(piece);
+  for (const Backend::Transfer going : to.going) backend_->finish(going);
+  to.going.clear();
+  for (const UpdateRange& range : (*pieces_)[piece].ranges) {
+    const std::int64_t begin = range.at - (*pieces_)[piece].first;
+    to.coming.push_back(backend_->to_host(to.gradients.rows(begin, range.size()), range.gradient));
+    if (!state_.master)
+      to.coming.push_back(backend_->to_host(to.weights.rows(begin, range.size()), range.weight));
+  }
+}
+
+void HostUpdate::update(std::size_t piece, const UpdateStep& step) {
+  Slot& with = slot(piece);
+  for (const Backend::Transfer coming : with.coming) backend_->finish(coming);
+  with.coming.clear();
+  for (const UpdateRange& range : (*pieces_)[piece].ranges) {
+    const std::int64_t begin = range.at - (*pieces_)[piece].first, count = range.size();
+    const Tensor weights = with.weights.rows(begin, count);
+    host_->adamw(weights, state_.master ? state_.master.rows(range.at, count) : weights,
+                 state_.moment1.rows(range.at, count), state_.moment2.rows(range.at, count),
+                 with.gradients.rows(begin, count), scale_, step.of(range));
+    with.going.push_back(backend_->to_device(range.weight, weights));
+  }
+}
+
+void HostUpdate::run(const UpdateStep& step) {
+  backend_->finish(backend_->to_host(scale_, step.scale));
+  bool skipped = false;
+  visit_float(scale_.dtype(), [&]<class T>() {
+    skipped = !std::isfinite(static_cast<double>(static_cast<Accumulator<T>>(*scale_.as<T>())));
+  });
+  if (skipped) return;  // and so no stale weights go back
+  const std::size_t ahead = slots_.size() > 1 ? slots_.size() - 1 : 1;
+  for (std::size_t piece = 0; piece < std::min(ahead, pieces_->size()); ++piece) fetch(piece);
+  for (std::size_t piece = 0; piece < pieces_->size(); ++piece) {
+    update(piece, step);
+    if (piece + ahead < pieces_->size()) fetch(piece + ahead);
+  }
+  for (Slot& slot : slots_) {
+    for (const Backend::Transfer going : slot.going) backend_->wait(going);
+    slot.going.clear();
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "optim/update_plan.h"
+
+namespace kintsugi {
+
+// AdamW on the device over a state in host memory: a piece is updated while the ones behind it come
+// and the ones before it go back.
+class StreamedUpdate {
+ public:
+  // `pieces` must outlive it; none is larger than `most`.
+  StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
+                 const std::vector<UpdatePiece>& pieces, std::int64_t most);
+
+  // The first pieces need no gradients: they may come while those are still being made.
+  void begin();
+  // After begin(). Operations queued later see the new weights and, in host memory, the state.
+  void run(const UpdateStep& step);
+
+ private:
+  static constexpr std::size_t kSlots = 4;
+  static constexpr std::size_t kAhead = 2;  // so that what goes back has a slot's time to do so
+  struct Slot {
+    std::array<Tensor, 3> here;  // master, moments
+    std::array<Backend::Transfer, 3> coming = {}, going = {};
+  };
+  Slot& slot(std::size_t piece) { return slots_[piece % slots_.size()]; }
+  void fetch(std::size_t piece);
+  void update(std::size_t piece, const UpdateStep& step);
+
+  Backend* backend_;
+  std::array<Tensor, 3> state_;  // master, moments: in host memory
+  const std::vector<UpdatePiece>* pieces_;
+  std::vector<Slot> slots_;
+};
+
+// AdamW on the host's cores, where the state is: gradients come, rounded weights go back.
+class HostUpdate {
+ public:
+  HostUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
+             const std::vector<UpdatePiece>& pieces, std::int64_t most, DType precision);
+
+  // Waits for the gradients. Operations queued later see the new weights.
+  void run(const UpdateStep& step);
+
+ private:
+  static constexpr std::size_t kSlots = 4;
+  struct Slot {
+    Tensor gradients, weights;  // in host memory
+    std::vector<Backend::Transfer> coming, going;
+  };
+  Slot& slot(std::size_t piece) { return slots_[piece % slots_.size()]; }
+  void fetch(std::size_t piece);
+  void update(std::size_t piece, const UpdateStep& step);
+
+  Backend* backend_;
+  Backend* host_;
+  OptimizerState state_;
+  const std::vector<UpdatePiece>* pieces_;
+  std::vector<Slot> slots_;
+  Tensor scale_;  // (1), in host memory
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,82 @@
+#include "train/memory_check.h"
+
+#include <string>
+
+#include "core/units.h"
+#include "train/trainer.h"
+
+namespace kintsugi {
+namespace {
+
+std::string in_words(std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+void check_host(const MemoryNeed& need, const Backend& backend, const RunConfig& config,
+                int node_ranks) {
+  const auto ranks = static_cast<std::size_t>(node_ranks);
+  if (need.host * ranks <= backend.available_host_bytes()) return;
+  user_error(
+      "this run offloads {} to host memory{} and {} of that is free: offload less, share the "
+      "optimizer's state among more ranks with layout.zero{} or take a smaller model",
+      in_words(need.host), node_ranks > 1 ? fmt::format(" on each of {} ranks", node_ranks) : "",
+      in_words(backend.available_host_bytes()),
+      config.optimizer.moments == DType::F32 ? ", set optimizer.moments: bf16" : "");
+}
+
+}  // namespace
+
+MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
+  PlanningAllocator nothing;
+  const Engine engine(backend, nothing, engine_options(config, groups.grid), groups);
+  const std::size_t device = engine.arena().total_bytes(),
+                    host = engine.arena().total_bytes(Side::Host);
+  const bool one = &backend.host_memory() == &backend;
+  return one ? MemoryNeed{device + host, 0} : MemoryNeed{device, host};
+}
+
+bool fits(const MemoryNeed& need, const Backend& backend, int node_ranks) {
+  return need.device <= backend.available_bytes() &&
+         (need.host == 0 ||
+          need.host * static_cast<std::size_t>(node_ranks) <= backend.available_host_bytes());
+}
+
+void check_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
+  const MemoryNeed need = planned_memory(backend, config, groups);
+  if (need.host > 0) check_host(need, backend, config, groups.node_ranks);
+  const std::size_t available = backend.available_bytes();
+  if (need.device <= available) return;
+  const std::string problem =
+      fmt::format("this run needs {} and {} is free", in_words(need.device), in_words(available));
+  // The least change that fits: recompute more, then smaller micro-batches.
+  RunConfig smaller = config;
+  const std::int64_t sequences = config.batch.global / groups.grid.dp;
+  for (smaller.batch.micro = config.batch.micro; smaller.batch.micro >= 1; --smaller.batch.micro) {
+    if (sequences % smaller.batch.micro != 0) continue;
+    for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
+      if (recompute < config.layout.recompute) continue;
+      smaller.layout.recompute = recompute;
+      if (const MemoryNeed less = planned_memory(backend, smaller, groups);
+          less.device <= available)
+        user_error("{}: batch.micro: {} with layout.recompute: {} would take {}", problem,
+                   smaller.batch.micro, to_string(recompute), in_words(less.device));
+    }
+  }
+  smaller.batch.micro = 1;
+  const MemoryNeed least = planned_memory(backend, smaller, groups);
+  if (!config.offload.optimizer) {
+    smaller.offload.optimizer = true;
+    const MemoryNeed less = planned_memory(backend, smaller, groups);
+    if (less.host > 0 && fits(less, backend, groups.node_ranks))
+      user_error(
+          "{}: batch.micro: 1 with layout.recompute: full and offload.optimizer: true would take "
+          "{} and {} of host memory",
+          problem, in_words(less.device), in_words(less.host));
+  }
+  user_error(
+      "{}: even batch.micro: 1 with layout.recompute: full would take {}, so take a smaller "
+      "model{}",
+      problem, in_words(least.device),
+      config.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
+                                             : " or a shorter sequence");
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+
+#include "backend/backend.h"
+#include "comm/grid.h"
+#include "train/config.h"
+
+namespace kintsugi {
+
+// What a rank of a run takes. Where the device is the host, all of it is the device's.
+struct MemoryNeed {
+  std::size_t device = 0, host = 0;
+};
+// Found by building its engine on paper.
+MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups);
+
+// Whether a device and its share of a host with `node_ranks` of them have it.
+bool fits(const MemoryNeed& need, const Backend& backend, int node_ranks);
+
+// UserError with the least change that fits, if there is one.
+void check_memory(Backend& backend, const RunConfig& config, const Groups& groups);
+
+}  // namespace kintsugi

@@ -1,0 +1,75 @@
+#include "core/free_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/file.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A machine's files.
+class FreeMemoryTest : public testing::Test {
+ protected:
+  FreeMemoryTest() {
+    put("proc/meminfo",
+        "MemTotal:       4000 kB\nMemFree:        10 kB\nMemAvailable:   3000 kB\n");
+  }
+  void put(const std::string& name, const std::string& text) {
+    const fs::path path = directory_.path() / name;
+    fs::create_directories(path.parent_path());
+    write_file_atomically(path, text);
+  }
+  std::size_t kib() const { return free_memory(directory_.path()) / 1024; }
+  static std::string bytes(std::size_t kib) { return std::to_string(kib * 1024) + "\n"; }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(FreeMemoryTest, IsWhatTheKernelCallsAvailable) { EXPECT_EQ(kib(), 3000u); }
+
+TEST_F(FreeMemoryTest, EndsAtTheLimitOfTheGroup) {
+  put("proc/self/cgroup", "0::/job/step\n");
+  put("sys/fs/cgroup/job/step/memory.max", bytes(2000));
+  put("sys/fs/cgroup/job/step/memory.current", bytes(700));
+  EXPECT_EQ(kib(), 1300u);
+  // What was only read from files makes way.
+  put("sys/fs/cgroup/job/step/memory.stat",
+      "anon 5\ninactive_file " + bytes(500) + "active_file 7\n");
+  EXPECT_EQ(kib(), 1800u);
+  put("sys/fs/cgroup/job/memory.max", bytes(1000));
+  put("sys/fs/cgroup/job/memory.current", bytes(900));
+  EXPECT_EQ(kib(), 100u) << "of the groups above, too";
+  put("sys/fs/cgroup/job/memory.max", "max\n");
+  EXPECT_EQ(kib(), 1800u);
+}
+
+TEST_F(FreeMemoryTest, KnowsTheFirstVersionOfGroups) {
+  put("proc/self/cgroup", "5:cpu:/\n4:memory:/slice/a\n0::/\n");
+  put("sys/fs/cgroup/memory/slice/a/memory.limit_in_bytes", bytes(1500));
+  put("sys/fs/cgroup/memory/slice/a/memory.usage_in_bytes", bytes(1600));
+  put("sys/fs/cgroup/memory/slice/a/memory.stat", "total_inactive_file " + bytes(400));
+  EXPECT_EQ(kib(), 300u);
+  put("sys/fs/cgroup/memory/slice/a/memory.stat", "total_inactive_file 0\n");
+  EXPECT_EQ(kib(), 0u);
+  // In a container its own group is the root.
+  put("proc/self/cgroup", "4:memory:/docker/elsewhere\n");
+  put("sys/fs/cgroup/memory/memory.limit_in_bytes", bytes(900));
+  put("sys/fs/cgroup/memory/memory.usage_in_bytes", bytes(100));
+  EXPECT_EQ(kib(), 800u);
+}
+
+TEST_F(FreeMemoryTest, SurvivesNonsense) {
+  put("proc/self/cgroup", ":::\n\n0:\n0::\nabc\n0::/../..\n");
+  put("sys/fs/cgroup/memory.max", "many\n");
+  put("sys/fs/cgroup/memory.current", "\n");
+  EXPECT_EQ(kib(), 3000u);
+  EXPECT_EQ(free_memory(directory_.path() / "nowhere"), 0u);
+}
+
+}  // namespace
+}  // namespace kintsugi

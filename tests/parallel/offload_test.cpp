@@ -1,0 +1,312 @@
+// A run whose optimizer state or activations lie in host memory is the run without, bit for bit.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "support/directory_contents.h"
+#include "support/late_backend.h"
+#include "support/parallel_run.h"
+#include "support/temporary_directory.h"
+#include "train/checkpoint.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<Backend> make_late_backend(int threads) {
+  return std::make_unique<LateBackend>(threads);
+}
+
+// Far smaller than a bucket, and not a divisor of anything.
+constexpr std::int64_t kPiece = 208;
+
+const std::vector<RankLayout>& layouts() {
+  static const std::vector<RankLayout> all = {
+      {},
+      {.dp = 2},
+      {.dp = 3, .zero = 1},
+      {.dp = 4, .zero = 2},
+      {.dp = 4, .zero = 3},
+      {.dp = 4, .zero = 3, .shard_group = 2},
+      {.dp = 2, .zero = 1, .tp = 2, .sequence_parallel = true},
+      {.dp = 2, .zero = 2, .pp = 2},
+      {.tp = 2, .pp = 2, .schedule = PipelineKind::ZeroBubbleH1},
+  };
+  return all;
+}
+
+Training small(DType precision) {
+  Training training{.model = tiny_model("llama-gqa", 4),
+                    .precision = precision,
+                    .sequences = 12,
+                    .micro = 1,
+                    .length = 8,
+                    .dropout = 0.1,
+                    .masked = true};
+  training.backend = make_late_backend;
+  return training;
+}
+
+// Losses, norms, weights, and every file of a checkpoint at the end.
+struct Finished {
+  Outcome outcome;
+  std::map<std::string, std::string> files;
+};
+
+Finished run(const RankLayout& layout, const Training& training, std::int64_t steps) {
+  const TemporaryDirectory directory;
+  Finished result;
+  on_ranks(layout, training, [&](const Member& member) {
+    train(member, 1, steps, result.outcome);
+    TrainerState state;
+    state.step = steps;
+    const fs::path saved = save_checkpoint(directory.path(), member.engine, state, {.keep = 0});
+    member.groups.world->barrier();
+    if (member.world.rank() == 0) result.files = directory_contents(saved);
+    member.groups.world->barrier();
+  });
+  return result;
+}
+
+void expect_equal_runs(const Finished& actual, const Finished& expected) {
+  EXPECT_EQ(actual.outcome.losses, expected.outcome.losses);
+  EXPECT_EQ(actual.outcome.norms, expected.outcome.norms);
+  // Padding is NaN in neither.
+  EXPECT_EQ(actual.outcome.weights, expected.outcome.weights);
+  EXPECT_TRUE(actual.files == expected.files);
+  EXPECT_GT(expected.files.size(), 3u);
+}
+
+struct StateCase {
+  const char* name;
+  DType precision;
+  AdamWSettings adamw = {};
+  bool everywhere = false;  // or in a few layouts only
+};
+void PrintTo(const StateCase& state, std::ostream* out) { *out << state.name; }
+
+const StateCase kStates[] = {
+    {"fp32", DType::F32, {}, true},
+    {"fp64", DType::F64},
+    {"bf16", DType::BF16},
+    {"bf16_moments", DType::BF16, {.moments = DType::BF16}},
+    {"by_chance",
+     DType::BF16,
+     {.moments = DType::BF16, .stochastic_rounding = true, .seed = 5},
+     true},
+    {"fp32_by_chance",
+     DType::F32,
+     {.moments = DType::BF16, .stochastic_rounding = true, .seed = 6}},
+};
+
+class OffloadedState : public testing::TestWithParam<StateCase> {};
+
+TEST_P(OffloadedState, ChangesNoBitInAnyLayout) {
+  for (std::size_t i = 0; i < layouts().size(); i += GetParam().everywhere ? 1 : 4) {
+    const RankLayout& layout = layouts()[i];
+    Training training = small(GetParam().precision);
+    training.adamw = GetParam().adamw;
+    const Finished expected = run(layout, training, 5);
+    // In the CPU world both places compute with the same function.
+    for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host, UpdatePlace::Auto}) {
+      SCOPED_TRACE(fmt::format("{}, update {}", to_string(layout), to_string(place)));
+      training.offload = {.on = true, .update = place, .piece = kPiece};
+      expect_equal_runs(run(layout, training, 5), expected);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Cases, OffloadedState, testing::ValuesIn(kStates),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(OffloadedStatePieces, OfAnySizeDoTheSame) {
+  Training training = small(DType::BF16);
+  training.adamw = {.moments = DType::BF16, .stochastic_rounding = true};
+  const RankLayout layout{.dp = 2, .zero = 1};
+  const Finished expected = run(layout, training, 3);
+  for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host})
+    for (const std::int64_t piece : {16, 1000, 2400, 5000, 1 << 22}) {
+      SCOPED_TRACE(fmt::format("{} in pieces of {}", to_string(place), piece));
+      training.offload = {.on = true, .update = place, .piece = piece};
+      expect_equal_runs(run(layout, training, 3), expected);
+    }
+}
+
+TEST(OffloadedOptimizer, GoesOnFromACheckpointInEitherPlace) {
+  const RankLayout layout{.dp = 2, .zero = 2};
+  Training plain = small(DType::BF16), offloaded = plain;
+  offloaded.offload = {.on = true, .update = UpdatePlace::Device, .piece = kPiece};
+  const Finished expected = run(layout, plain, 6);
+  for (const auto& [first, second] : {std::pair(offloaded, offloaded), std::pair(plain, offloaded),
+                                      std::pair(offloaded, plain)}) {
+    const TemporaryDirectory directory;
+    Outcome outcome;
+    fs::path saved;
+    on_ranks(layout, first, [&](const Member& member) {
+      train(member, 1, 3, outcome);
+      TrainerState state;
+      state.step = 3;
+      const fs::path written = save_checkpoint(directory.path(), member.engine, state, {});
+      if (member.world.rank() == 0) saved = written;
+    });
+    on_ranks(
+        layout, second,
+        [&](const Member& member) {
+          load_checkpoint(saved, member.engine);
+          train(member, 4, 6, outcome);
+        },
+        false);
+    EXPECT_EQ(outcome.losses, expected.outcome.losses);
+    EXPECT_EQ(outcome.weights, expected.outcome.weights);
+  }
+}
+
+// fp16: gradients of this scale overflow, so that nothing may change, on either side.
+TEST(OffloadedOptimizer, IsLeftAloneByAnOverflow) {
+  for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host, UpdatePlace::Auto})
+    for (const DType precision : {DType::F16, DType::F32}) {
+      Training training = small(precision);
+      training.offload = {.on = true, .update = place, .piece = kPiece};
+      on_ranks({}, training, [&](const Member& member) {
+        const auto weights = [&] {
+          const Tensor x = member.engine.sharding().weights();
+          std::vector<std::byte> bytes(x.bytes());
+          member.engine.backend().download(bytes.data(), x);
+          for (int bucket = 0; bucket < 6; ++bucket)
+            for (const Tensor& state : {member.engine.optimizer().master(bucket),
+                                        member.engine.optimizer().moment1(bucket),
+                                        member.engine.optimizer().moment2(bucket)}) {
+              bytes.resize(bytes.size() + state.bytes());
+              member.engine.backend().download(bytes.data() + bytes.size() - state.bytes(), state);
+            }
+          return bytes;
+        };
+        member.step(1, 8.0);
+        const auto before = weights();
+        EXPECT_FALSE(std::isfinite(member.step(2, 1e38).gradient_norm));
+        EXPECT_TRUE(weights() == before);
+        EXPECT_TRUE(std::isfinite(member.step(3, 8.0).gradient_norm));
+        EXPECT_FALSE(weights() == before);
+      });
+    }
+}
+
+TEST(OffloadedOptimizer, ChoosesAPlaceInTheFirstSteps) {
+  Training training = small(DType::BF16);
+  training.offload = {.on = true, .update = UpdatePlace::Auto, .piece = kPiece};
+  std::vector<UpdatePlace> chosen(2, UpdatePlace::Auto);
+  on_ranks({.dp = 2}, training, [&](const Member& member) {
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      member.step(step);
+      EXPECT_EQ(member.engine.optimizer().update_place(), UpdatePlace::Auto);
+    }
+    member.step(4);
+    chosen[static_cast<std::size_t>(member.world.rank())] =
+        member.engine.optimizer().update_place();
+  });
+  EXPECT_NE(chosen[0], UpdatePlace::Auto);
+  EXPECT_EQ(chosen[0], chosen[1]);
+}
+
+// A device whose backend was made without one for the host.
+class LonelyBackend : public LateBackend {
+ public:
+  using LateBackend::LateBackend;
+  Backend* host() override { return nullptr; }
+};
+
+TEST(OffloadedOptimizer, StaysOnTheDeviceWhereTheHostDoesNotCompute) {
+  Training training = small(DType::BF16);
+  const Finished expected = run({}, training, 2);
+  training.backend = [](int threads) -> std::unique_ptr<Backend> {
+    return std::make_unique<LonelyBackend>(threads);
+  };
+  training.offload = {.on = true, .update = UpdatePlace::Auto, .piece = kPiece};
+  expect_equal_runs(run({}, training, 2), expected);
+  training.offload.update = UpdatePlace::Host;
+  EXPECT_THROW(run({}, training, 2), std::exception);
+}
+
+TEST(OffloadedMemory, IsPlannedOnItsSide) {
+  Training training = small(DType::BF16);
+  const auto backend = make_late_backend(1);
+  const auto plan = [&] {
+    PlanningAllocator nothing;
+    const Engine engine(*backend, nothing, training.engine({}));
+    return std::pair(engine.arena().total_bytes(), engine.arena().total_bytes(Side::Host));
+  };
+  const auto [device, none] = plan();
+  const auto n = static_cast<std::size_t>(ParameterSet(training.model).buffer_elements());
+  EXPECT_EQ(none, 0u);
+  training.offload = {.on = true, .update = UpdatePlace::Device, .piece = kPiece};
+  const auto [streamed, state] = plan();
+  EXPECT_EQ(state, 12 * n) << "master and two moments";
+  EXPECT_EQ(streamed, device - 12 * n + 4 * 12 * kPiece) << "four pieces instead";
+  training.offload.update = UpdatePlace::Host;
+  const auto [rest, with_staging] = plan();
+  EXPECT_EQ(rest, device - 12 * n);
+  EXPECT_EQ(with_staging, 12 * n + 4 * 6 * kPiece + 4) << "four pieces and a scalar";
+}
+
+// ---- activations
+
+Training recomputing(DType precision) {
+  Training training = small(precision);
+  training.model = tiny_model("gpt2", 7);
+  training.recompute = Recompute::Full;
+  training.micro = 2;
+  return training;
+}
+
+TEST(OffloadedInputs, ChangeNoBitInAnyLayout) {
+  for (const RankLayout& layout :
+       {RankLayout{}, RankLayout{.dp = 2, .zero = 3}, RankLayout{.dp = 3},
+        RankLayout{.tp = 2, .sequence_parallel = true}, RankLayout{.pp = 2},
+        RankLayout{.pp = 2, .schedule = PipelineKind::ZeroBubbleH1}, RankLayout{.cp = 2}})
+    for (const int every : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{}, every {}", to_string(layout), every));
+      Training training = recomputing(DType::BF16);
+      training.model = tiny_model(layout.cp > 1 ? "llama-tied" : "gpt2", 7);
+      training.recompute_every = every;
+      const Finished expected = run(layout, training, 3);
+      training.offload_inputs = true;
+      expect_equal_runs(run(layout, training, 3), expected);
+    }
+}
+
+TEST(OffloadedInputs, LeaveTheLossesOfAnEvaluationAlone) {
+  Training training = recomputing(DType::F32);
+  const auto losses = [&] {
+    std::vector<double> all;
+    on_ranks({}, training, [&](const Member& member) {
+      for (std::int64_t step = 1; step <= 2; ++step) {
+        all.push_back(member.evaluate(9));
+        all.push_back(member.step(step).loss);
+        all.push_back(member.evaluate(9));
+      }
+    });
+    return all;
+  };
+  const auto expected = losses();
+  training.offload_inputs = true;
+  EXPECT_EQ(losses(), expected);
+}
+
+TEST(OffloadedInputs, TakeHostMemoryInsteadOfTheDevices) {
+  Training training = recomputing(DType::BF16);
+  const auto backend = make_late_backend(1);
+  const auto plan = [&] {
+    PlanningAllocator nothing;
+    const Engine engine(*backend, nothing, training.engine({}));
+    return std::pair(engine.arena().total_bytes(), engine.arena().total_bytes(Side::Host));
+  };
+  const auto [device, none] = plan();
+  training.offload_inputs = true;
+  const auto [rest, host] = plan();
+  const std::size_t input = 2 * 2 * 8 * 16;  // bytes, sequences, length, width
+  EXPECT_EQ(none, 0u);
+  EXPECT_EQ(host, 5 * input) << "of seven blocks, all but the first and the last";
+  EXPECT_EQ(rest, device - 5 * input + 3 * input);
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,108 @@
+// A run that does not fit says so before it starts, with what would.
+#include "train/memory_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "support/late_backend.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A device of `device` bytes in a host with `host`.
+class Machine : public LateBackend {
+ public:
+  Machine(std::size_t device, std::size_t host) : LateBackend(1, host), device_(device) {}
+  std::size_t available_bytes() const override { return device_; }
+
+ private:
+  std::size_t device_;
+};
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kPlenty = std::size_t{1} << 40;
+
+RunConfig config(const std::vector<std::string>& set) {
+  std::vector<std::string> all = {"train.precision=bf16", "batch={global: 8, micro: 8}"};
+  all.insert(all.end(), set.begin(), set.end());
+  return parse_run_config("model: {preset: llama-tiny}\ndata: {train: [{path: a.txt}]}\n",
+                          "test.yaml", all);
+}
+
+std::string error_of(Backend& backend, const RunConfig& config, int node_ranks = 1) {
+  Groups groups = groups_of_one(backend);
+  groups.node_ranks = node_ranks;
+  try {
+    check_memory(backend, config, groups);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class MemoryCheckTest : public testing::Test {
+ protected:
+  MemoryNeed need(const std::vector<std::string>& set) {
+    Machine machine(kPlenty, kPlenty);
+    return planned_memory(machine, config(set), groups_of_one(machine));
+  }
+  const std::vector<std::string> offloaded_ = {"offload={optimizer: true, update: device}"};
+};
+
+TEST_F(MemoryCheckTest, KnowsBothSides) {
+  const MemoryNeed plain = need({}), offloaded = need(offloaded_);
+  EXPECT_EQ(plain.host, 0u);
+  EXPECT_GT(offloaded.host, 0u);
+  EXPECT_LT(offloaded.device, plain.device + 200 * kMiB);
+  Machine just(offloaded.device, offloaded.host);
+  EXPECT_EQ(error_of(just, config(offloaded_)), "no error");
+  EXPECT_TRUE(fits(offloaded, just, 1));
+  EXPECT_FALSE(fits(offloaded, just, 2)) << "two ranks share the host";
+}
+
+TEST_F(MemoryCheckTest, RefusesWhatTheHostHasNotGot) {
+  const MemoryNeed need = this->need(offloaded_);
+  Machine machine(kPlenty, need.host - 1);
+  EXPECT_THAT(error_of(machine, config(offloaded_)),
+              AllOf(HasSubstr("this run offloads"), HasSubstr("to host memory and"),
+                    HasSubstr("set optimizer.moments: bf16")));
+  Machine shared(kPlenty, 2 * need.host - 1);
+  EXPECT_EQ(error_of(shared, config(offloaded_)), "no error");
+  EXPECT_THAT(error_of(shared, config(offloaded_), 2), HasSubstr("on each of 2 ranks"));
+}
+
+TEST_F(MemoryCheckTest, RefusesWhatTheDeviceHasNotGot) {
+  Machine machine(need({}).device - 1, kPlenty);
+  EXPECT_THAT(error_of(machine, config({})), HasSubstr("batch.micro: 8 with layout.recompute: "));
+}
+
+TEST_F(MemoryCheckTest, ProposesOffloadWhereNothingElseHelps) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.end(),
+                {"batch={global: 8, micro: 1}", "layout.recompute=full", "model.layers=40",
+                 "model.hidden_size=512", "model.heads=8", "model.ffn_size=2048"});
+    return more;
+  };
+  const MemoryNeed plain = need(with({})), offloaded = need(with({"offload.optimizer=true"}));
+  ASSERT_LT(offloaded.device, plain.device);
+  Machine machine(offloaded.device, kPlenty);
+  EXPECT_THAT(error_of(machine, config(with({}))), HasSubstr("offload.optimizer: true would take"));
+  Machine small_host(offloaded.device, offloaded.host - 1);
+  EXPECT_THAT(error_of(small_host, config(with({}))), HasSubstr("take a smaller model"));
+}
+
+// Where the device is the host there is one memory.
+TEST_F(MemoryCheckTest, AddsUpInTheCpuWorld) {
+  const auto cpu = make_cpu_backend(1);
+  const MemoryNeed one = planned_memory(*cpu, config(offloaded_), groups_of_one(*cpu));
+  const MemoryNeed two = need(offloaded_);
+  EXPECT_EQ(one.host, 0u);
+  EXPECT_EQ(one.device, two.device + two.host);
+}
+
+}  // namespace
+}  // namespace kintsugi
