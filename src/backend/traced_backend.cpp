@@ -40,6 +40,14 @@ void TracedBackend::end_phase() noexcept {
   trace_.add(std::move(phase_));
 }
 
+Backend::Transfer TracedBackend::to_device(Tensor device, Tensor host) {
+  const Span span(trace_, [&] { return "to device"; });
+  return inner_->to_device(device, host);
+}
+Backend::Transfer TracedBackend::to_host(Tensor host, Tensor device) {
+  const Span span(trace_, [&] { return "to host"; });
+  return inner_->to_host(host, device);
+}
 void TracedBackend::upload(Tensor destination, const void* source) {
   const Span span(trace_, [&] { return "upload"; });
   inner_->upload(destination, source);

@@ -34,6 +34,13 @@ class TracedBackend final : public Backend {
   void replay(std::uint64_t key, const std::function<void()>& calls) override {
     inner_->replay(key, calls);
   }
+  Allocator& host_memory() override { return inner_->host_memory(); }
+  std::size_t available_host_bytes() const override { return inner_->available_host_bytes(); }
+  Transfer to_device(Tensor device, Tensor host) override;
+  Transfer to_host(Tensor host, Tensor device) override;
+  void wait(Transfer transfer) override { inner_->wait(transfer); }
+  void finish(Transfer transfer) override { inner_->finish(transfer); }
+  LinkTotals link_totals() override { return inner_->link_totals(); }
   bool traces() const override { return trace_.on(); }
   void begin_phase(std::string name) override;
   void end_phase() noexcept override;
