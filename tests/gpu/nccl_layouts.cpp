@@ -132,8 +132,12 @@ int run(World& hosts, std::size_t count, std::uint64_t seed, std::int64_t steps,
       if (speaks && !fine) tolerance = std::max(1e-3, 2 * noise(hosts, *backend, training, many));
       control->barrier();
       const std::vector<double> actual =
-          together(hosts, gpus.gpus ? *gpus.gpus : hosts, *backend, layout, training, many);
+          gpus.gpus ? together(hosts, *gpus.gpus, *backend, layout, training, many)
+                    : alone(hosts, *backend, training, many);
       if (!speaks) continue;
+      if (!text.empty())
+        std::printf("losses %.6f … %.6f, alone %.6f … %.6f\n", actual.front(), actual.back(),
+                    expected.front(), expected.back());
       const double apart = difference(actual, expected);
       double& worst = fine ? worst_fp32 : worst_bf16;
       worst = std::max(worst, apart);
