@@ -29,6 +29,8 @@ class Job {
   void on_failure(std::function<void(const std::string&)> listener);
   // One part of it that ends on all ranks or fails on all of them.
   void together(const std::function<void()>& work);
+  // What rank 0 says; every rank calls it.
+  std::string of_first(const std::string& text);
   // Ends the job, from any thread: this rank cannot go on.
   void give_up(const std::string& text, int exit_code = 1);
 

@@ -51,6 +51,7 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
       request = trace_request(arguments.trace, arguments.trace_steps);
       if (job.world().rank() == 0) check_writable(request.file);
     });
+  std::string layout;  // that rank 0 chose, where it is left to the program
   job.together([&] {
     config = load_run_config(arguments.config, arguments.overrides);
     if (trace != nullptr && request.first > config->total_steps())
@@ -59,7 +60,11 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
     if (!config->layout.automatic) fit_layout(layout_request(*config), job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
                            job.world().local_rank(), trace);
-    resolve_layout(*config, *backend, job.world().size(), job.world().local_size());
+    if (config->layout.automatic && job.world().rank() == 0)
+      layout = automatic_layout(*config, *backend, job.world().size(), job.world().local_size());
+  });
+  if (config->layout.automatic) take_layout(*config, job.of_first(layout));
+  job.together([&] {
     groups.emplace(job, *backend, fit_layout(layout_request(*config), job.world().size()),
                    config->comm, trace);
   });

@@ -175,7 +175,7 @@ LayoutRequest choose_layout(LayoutRequest request, int ranks, int node,
   if (valid)
     user_error(
         "layout auto: no way to spread this model over {} ranks fits their memory: start more "
-        "ranks, or use a smaller batch.micro or layout.recompute",
+        "ranks, use a smaller batch.micro, or give tp, pp, zero and recompute yourself",
         ranks);
   user_error("layout auto: no layout of {} ranks works: {}", ranks, why);
 }

@@ -24,8 +24,8 @@ struct EngineOptions {
   StageOptions stage;
   AdamWSettings adamw;
   StateOffload offload = {};  // of the optimizer's state
-  bool documents = false;  // batches come with positions and document starts
-  int zero = 0;            // what the data ranks share: ShardingOptions::zero
+  bool documents = false;     // batches come with positions and document starts
+  int zero = 0;               // what the data ranks share: ShardingOptions::zero
   bool reduce_in_bf16 = false;
   bool sequence_parallel = false;
   // Of a pipeline:

@@ -22,6 +22,12 @@ void check_host(const MemoryNeed& need, const Backend& backend, const RunConfig&
       config.optimizer.moments == DType::F32 ? ", set optimizer.moments: bf16" : "");
 }
 
+// What one rank may take: where the device is the host, the ranks of a node share it.
+std::size_t share_of(Backend& backend, int node_ranks) {
+  const bool one = &backend.host_memory() == &backend;
+  return backend.available_bytes() / static_cast<std::size_t>(one ? node_ranks : 1);
+}
+
 }  // namespace
 
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
@@ -33,8 +39,8 @@ MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Group
   return one ? MemoryNeed{device + host, 0} : MemoryNeed{device, host};
 }
 
-bool fits(const MemoryNeed& need, const Backend& backend, int node_ranks) {
-  return need.device <= backend.available_bytes() &&
+bool fits(const MemoryNeed& need, Backend& backend, int node_ranks) {
+  return need.device <= share_of(backend, node_ranks) &&
          (need.host == 0 ||
           need.host * static_cast<std::size_t>(node_ranks) <= backend.available_host_bytes());
 }
@@ -42,7 +48,7 @@ bool fits(const MemoryNeed& need, const Backend& backend, int node_ranks) {
 void check_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
   const MemoryNeed need = planned_memory(backend, config, groups);
   if (need.host > 0) check_host(need, backend, config, groups.node_ranks);
-  const std::size_t available = backend.available_bytes();
+  const std::size_t available = share_of(backend, groups.node_ranks);
   if (need.device <= available) return;
   const std::string problem =
       fmt::format("this run needs {} and {} is free", in_words(need.device), in_words(available));

@@ -16,7 +16,7 @@ struct MemoryNeed {
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups);
 
 // Whether a device and its share of a host with `node_ranks` of them have it.
-bool fits(const MemoryNeed& need, const Backend& backend, int node_ranks);
+bool fits(const MemoryNeed& need, Backend& backend, int node_ranks);
 
 // UserError with the least change that fits, if there is one.
 void check_memory(Backend& backend, const RunConfig& config, const Groups& groups);

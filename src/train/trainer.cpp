@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <sstream>
 
 #include "comm/exchange.h"
 #include "core/file.h"
@@ -62,8 +63,7 @@ LayoutRequest layout_request(const RunConfig& config) {
           .model = config.model};
 }
 
-void resolve_layout(RunConfig& config, Backend& backend, int ranks, int node) {
-  if (!config.layout.automatic) return;
+std::string automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node) {
   const auto take = [](RunConfig& to, const LayoutRequest& from) {
     to.layout.tp = from.tp;
     to.layout.pp = from.pp;
@@ -73,15 +73,21 @@ void resolve_layout(RunConfig& config, Backend& backend, int ranks, int node) {
   const auto fits = [&](const LayoutRequest& request, const Grid& grid) {
     RunConfig tried = config;
     take(tried, request);
-    // The first and the last stage hold the most.
-    for (const int stage : {0, grid.pp - 1}) {
+    for (int stage = 0; stage < grid.pp; ++stage) {
       const Groups groups = planned_groups(grid, {.pp = stage});
       if (!kintsugi::fits(planned_memory(backend, tried, groups), backend, node)) return false;
     }
     return true;
   };
-  take(config, choose_layout(layout_request(config), ranks, node, fits));
-  config.layout.automatic = false;
+  const LayoutRequest chosen = choose_layout(layout_request(config), ranks, node, fits);
+  return fmt::format("{} {} {} {}", chosen.tp, chosen.pp, chosen.zero, chosen.sequence_parallel);
+}
+
+void take_layout(RunConfig& config, const std::string& chosen) {
+  LayoutConfig& layout = config.layout;
+  std::istringstream(chosen) >> layout.tp >> layout.pp >> layout.zero >> std::boolalpha >>
+      layout.sequence_parallel;
+  layout.automatic = false;
 }
 
 Trainer::Trainer(Backend& backend, RunConfig config)

@@ -33,9 +33,10 @@ enum class RunOutcome { Finished, Stopped };
 EngineOptions engine_options(const RunConfig& config, const Grid& grid = {});
 // `ranks` is what the job has; the groups' grid comes of it.
 LayoutRequest layout_request(const RunConfig& config);
-// For `layout: auto`, the configuration with a layout for `ranks` in nodes of `node`, by the memory
-// that this rank's device has.
-void resolve_layout(RunConfig& config, Backend& backend, int ranks, int node);
+// For `layout: auto`: a layout for `ranks` in nodes of `node`, by the memory that this rank's
+// device has, in words that take_layout reads: one rank chooses for all.
+std::string automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node);
+void take_layout(RunConfig& config, const std::string& chosen);
 
 // One run from its configuration to its end. Reads batches, steps the engine, validates, writes
 // metrics, saves, obeys signals.

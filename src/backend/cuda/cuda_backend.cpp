@@ -166,7 +166,10 @@ CudaBackend::CudaBackend(const CudaOptions& options, CudaDevice device, int mult
 CudaBackend::~CudaBackend() { cudaStreamSynchronize(stream()); }
 
 void* CudaBackend::allocate(std::size_t bytes) { return device_allocate(bytes); }
-void CudaBackend::release(void* address, std::size_t) noexcept { cudaFree(address); }
+void CudaBackend::release(void* address, std::size_t) noexcept {
+  cudaFree(address);  // waits for the device
+  graphs_.forget_all();
+}
 
 std::string CudaBackend::description() const {
   return fmt::format("cuda:{}: {}, {} ({}, {}), cuBLASLt {}", device_.index, device_.name,

@@ -2,9 +2,13 @@
 
 namespace kintsugi::cuda {
 
-GraphReplay::~GraphReplay() {
+GraphReplay::~GraphReplay() { forget_all(); }
+
+void GraphReplay::forget_all() noexcept {
   for (const Entry& entry : entries_)
     if (entry.graph != nullptr) cudaGraphExecDestroy(entry.graph);
+  entries_.clear();
+  by_key_.clear();
 }
 
 void GraphReplay::run(std::uint64_t key, const std::function<void()>& calls, Stream stream) {

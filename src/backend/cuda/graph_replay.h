@@ -21,6 +21,8 @@ class GraphReplay {
   GraphReplay& operator=(const GraphReplay&) = delete;
 
   void run(std::uint64_t key, const std::function<void()>& calls, Stream stream);
+  // Memory goes that recordings may use; the device does not work on them any more.
+  void forget_all() noexcept;
 
  private:
   static constexpr std::size_t kMost = 16;  // recordings kept

@@ -136,7 +136,7 @@ void NcclWorld::State::check_network(const std::optional<std::string>& network) 
   if (tcp == networks.end() || options.allow_sockets) return;
   user_error(
       "NCCL talks over TCP between nodes (rank {}): load the network plug-in of this machine "
-      "(NCCL_NET_PLUGIN, LD_LIBRARY_PATH), or allow it if there is no other network",
+      "(NCCL_NET_PLUGIN, LD_LIBRARY_PATH), or set comm.allow_sockets if there is no other network",
       tcp - networks.begin());
 }
 
