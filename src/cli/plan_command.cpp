@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/plan_evaluate.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "parallel/schedule.h"
@@ -16,14 +17,17 @@
 namespace kintsugi {
 namespace {
 
+constexpr int kUnset = -1;
+
 struct Options {
   std::string schedule = "1f1b";
-  int stages = 0;
-  int micro_batches = 0;
+  int stages = kUnset;
+  int micro_batches = kUnset;
   int chunks = 1;
   double backward_ratio = 2;
   std::string svg;
   bool as_json = false;
+  PlanEvaluateOptions evaluate = {};
 };
 
 // The forward of a whole stage is the unit, so that schedules with and without chunks compare.
@@ -90,6 +94,11 @@ void write_svg(const std::string& path, const std::string& content) {
 }
 
 void plan(const Options& options) {
+  if (!options.evaluate.rows.empty()) return plan_evaluate(options.evaluate);
+  if (options.stages == kUnset || options.micro_batches == kUnset)
+    user_error(
+        "a schedule needs {}; or give --model and --machine to look for layouts, or --evaluate",
+        options.stages == kUnset ? "--stages" : "--micro-batches");
   const PipelineSchedule schedule =
       make_pipeline_schedule({parse_pipeline_kind(options.schedule), options.stages,
                               options.micro_batches, options.chunks});
@@ -110,15 +119,21 @@ void add_plan_command(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   command->add_option("--schedule", options->schedule,
                       "gpipe, 1f1b (the default), interleaved or zb-h1");
-  command->add_option("--stages", options->stages, "Pipeline ranks")->required();
-  command->add_option("--micro-batches", options->micro_batches, "Micro-batches per step")
-      ->required();
+  command->add_option("--stages", options->stages, "Pipeline ranks");
+  command->add_option("--micro-batches", options->micro_batches, "Micro-batches per step");
   command->add_option("--chunks", options->chunks,
                       "Parts of the model per rank (interleaved: 2 or more)");
   command->add_option("--backward-ratio", options->backward_ratio,
                       "Time of a backward in forwards (default: 2)");
   command->add_option("--svg", options->svg, "Write the diagram to this file too");
   command->add_flag("--json", options->as_json, "Print all actions with their times as JSON");
+  command->add_option("--evaluate", options->evaluate.rows,
+                      "Predict the layouts of this CSV file, in the schema of layouts.csv");
+  command->add_option("--machine", options->evaluate.machine,
+                      "A machine's name or its description (YAML)");
+  command->add_option("--output", options->evaluate.output, "Write the result to this file");
+  command->add_flag("--accuracy", options->evaluate.accuracy,
+                    "With --evaluate: a table of errors instead of the rows");
   command->footer(
       "Messages take no time in it, and all stages are equally long.\n"
       "Examples:\n"

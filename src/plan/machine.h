@@ -40,13 +40,13 @@ struct NodeSpec {
   std::int64_t module_gpus = 1;  // that share a package and its faster links
   double module_gb_s = 0;
   double link_gb_s = 0;
-  double latency_us = 5;
-  double host_w = 0;  // everything but the GPUs
+  double latency_us = 1.5;  // of one hop
+  double host_w = 0;        // everything but the GPUs
 };
 
 struct NetworkSpec {
   double gb_s = 0;
-  double latency_us = 8;
+  double latency_us = 6;  // of one hop
   // Collectives over n nodes get gb_s / (1 + (n / crowded_nodes) ^ crowding); 0 nodes: never
   // crowded.
   double crowded_nodes = 0;
