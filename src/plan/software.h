@@ -18,12 +18,12 @@ struct Software {
                                    // products, per micro-batch
   bool fp8 = false;                // products in fp8, with conversions around them
   bool overlaps_tensor = true;     // sums over tensor ranks behind products of weights
-  double overlaps_data = 1;        // share of a backward that can hide sums over data ranks
-  double overlaps_gather = 1;      // share of a forward that can hide the gathering of weights
+  double overlaps_data = 0.8;      // share of a backward that can hide sums over data ranks
+  double overlaps_gather = 0.8;    // share of a forward that can hide the gathering of weights
   bool blocking_pipeline = false;  // sends and receives stop the computation
   bool scattered_pipeline = true;  // messages are cut among tensor ranks where the stream is whole
   double gradient_wire = 0;        // bytes per gradient in sums; 0: as this engine does
-  double communication = 1;        // how much slower collectives run beside computation
+  double communication = 1.2;      // how much slower collectives run beside computation
   double step_ms = 5;              // per step whatever the model: data, logging
 };
 
