@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
@@ -124,6 +126,23 @@ Machine parse_machine(const std::string& text, const std::string& source) {
   YamlReader(document, keys.keys()).read(machine);
   check(machine, source);
   return machine;
+}
+
+std::string to_yaml(const Machine& machine) {
+  Machine copy = machine;
+  // Not known is said by silence.
+  FacilitySpec& facility = copy.facility;
+  const bool factor = facility.kg_co2_per_kwh >= 0, price = facility.eur_per_gpu_hour >= 0;
+  YamlWriter writer;
+  describe(writer, copy);
+  std::string text;
+  std::istringstream lines(writer.text());
+  for (std::string line; std::getline(lines, line);) {
+    const auto is = [&](const char* key) { return line.find(key) != std::string::npos; };
+    if ((is("kg_co2_per_kwh:") && !factor) || (is("eur_per_gpu_hour:") && !price)) continue;
+    text += line + "\n";
+  }
+  return text;
 }
 
 std::vector<std::string> machine_names() {

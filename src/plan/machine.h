@@ -73,6 +73,7 @@ struct Machine {
 
 // A machine's description; UserError for unknown keys, values out of range, and what is missing.
 Machine parse_machine(const std::string& text, const std::string& source);
+std::string to_yaml(const Machine& machine);
 // A file, or the name of a built-in description (machines/*.yaml).
 Machine load_machine(const std::string& name_or_path);
 std::vector<std::string> machine_names();
