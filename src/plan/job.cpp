@@ -22,6 +22,7 @@ LayoutRequest request_of(const PlanJob& job, const PlanLayout& l) {
           .dp = l.dp,
           .chunks = l.chunks,
           .schedule = l.schedule,
+          .split = job.split,
           .sequence_parallel = l.sequence_parallel,
           .zero = l.zero,
           .shard_group = l.shard_group,

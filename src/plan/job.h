@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "model/config.h"
 #include "model/stash.h"
@@ -21,6 +22,9 @@ struct PlanJob {
   bool documents = false;
   DType moments = DType::F32;
   std::int64_t classifier_elements = std::int64_t{1} << 28;  // as the device will answer
+
+  std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: as the device chooses
+  std::vector<int> split = {};        // layers of each part of a pipeline; empty: balanced
 
   double tokens() const { return static_cast<double>(batch) * static_cast<double>(length); }
 };

@@ -113,7 +113,10 @@ class Tracer {
   }
   StageScratch scratch_of(Arena& arena, const PlanLayout& layout, Recompute recompute) {
     return StageScratch(backend_, arena, store_, job_.model, model_groups_,
-                        {.sequences = layout.micro, .length = job_.length, .recompute = recompute});
+                        {.sequences = layout.micro,
+                         .length = job_.length,
+                         .recompute = recompute,
+                         .classifier_chunk = job_.classifier_chunk});
   }
   template <class F>
   static RegionBytes added(Arena& arena, const F& allocate) {

@@ -90,7 +90,7 @@ const std::vector<std::vector<ChunkSlots>>& Planner::slots(const PlanLayout& l) 
 const Planner::Stages& Planner::stages(const PlanLayout& l) {
   Stages& entry = stages_[{l.pp, l.chunks}];
   if (!entry.parts.empty()) return entry;
-  const std::vector<int> split = balanced_split(job_.model, l.pp * l.chunks);
+  const std::vector<int> split = checked_split(job_.model, l.pp * l.chunks, job_.split);
   for (int stage = 0; stage < l.pp; ++stage) {
     entry.parts.push_back(stage_parts(split, l.pp, stage));
     int layers = 0;

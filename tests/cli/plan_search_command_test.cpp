@@ -72,6 +72,30 @@ TEST_F(PlanSearchCommand, EmitsWhatTrainRuns) {
   EXPECT_EQ(plan["best"].size(), 10u);
 }
 
+// What plan writes, train --dry-run says the same of.
+TEST_F(PlanSearchCommand, DryRunOfWhatWasPlanned) {
+  const Outcome planned =
+      run("--model llama-8b --machine dgx-h100 --gpus 16 --batch 64 --emit run.yaml --explain 1");
+  EXPECT_EQ(planned.code, 0) << planned.error;
+  const std::string command = "cd '" + directory_.path().string() +
+                              "' && '" KINTSUGI_BINARY
+                              "' train --dry-run --machine dgx-h100 run.yaml >dry.txt 2>error.txt";
+  EXPECT_EQ(std::system(command.c_str()), 0) << content_of("error.txt");
+  const std::string dry = content_of("dry.txt");
+  EXPECT_THAT(dry, AllOf(HasSubstr("It fits"), HasSubstr("days")));
+  const std::string table = planned.out.substr(0, planned.out.find("tokens/s/GPU"));
+  EXPECT_EQ(dry.substr(0, table.size()), table);
+  const std::string small = "cd '" + directory_.path().string() +
+                            "' && '" KINTSUGI_BINARY
+                            "' train --dry-run --machine laptop --gpus 1 --set layout.dp=1 --set "
+                            "layout.tp=1 --set layout.pp=1 --set layout.zero=0 --set "
+                            "layout.sequence_parallel=false --set layout.shard_group=0 run.yaml "
+                            ">dry.txt 2>error.txt";
+  const int status = std::system(small.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  EXPECT_THAT(content_of("error.txt"), HasSubstr("it does not fit"));
+}
+
 TEST_F(PlanSearchCommand, ExplainsOne) {
   const Outcome outcome =
       run("--model llama-8b --machine dgx-h100 --gpus 16 --batch 64 --pp 4 --explain 1");

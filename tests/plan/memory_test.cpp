@@ -5,9 +5,11 @@
 
 #include <random>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/sim/sim_backend.h"
 #include "comm/sim/sim_communicator.h"
 #include "parallel/layer_split.h"
+#include "plan/planner.h"
 #include "train/engine.h"
 
 namespace kintsugi {
@@ -38,6 +40,7 @@ PlanJob random_job(std::mt19937& random) {
   job.reduce_in_bf16 = random() % 4 == 0;
   job.moments = random() % 4 == 0 ? DType::BF16 : DType::F32;
   job.classifier_elements = 20'000;
+  if (random() % 3 == 0) job.classifier_chunk = 48;
   return job;
 }
 
@@ -68,7 +71,8 @@ EngineOptions engine_options(const PlanJob& job, const PlanLayout& layout) {
   options.stage = {.sequences = layout.micro,
                    .length = job.length,
                    .recompute = layout.recompute,
-                   .recompute_every = layout.recompute_every};
+                   .recompute_every = layout.recompute_every,
+                   .classifier_chunk = job.classifier_chunk};
   options.adamw.moments = job.moments;
   options.documents = job.documents;
   options.zero = layout.zero;
@@ -123,6 +127,26 @@ TEST(PlanMemory, IsTheEnginesByteForByte) {
   }
   EXPECT_EQ(layouts, 60);
   EXPECT_GT(pipelines, 20);
+}
+
+// A real engine on this processor: what it took is what was planned.
+TEST(PlanMemory, IsThatOfARealRun) {
+  std::mt19937 random(19);
+  const auto backend = make_cpu_backend(1);
+  for (int round = 0; round < 8; ++round) {
+    PlanJob job = random_job(random);
+    job.classifier_elements = backend->classifier_elements();
+    PlanLayout layout{.micro = 2, .recompute = one_of(random, {Recompute::None, Recompute::Full})};
+    Engine engine(*backend, *backend, engine_options(job, layout));
+    const RegionBytes planned =
+        rank_memory(job, layout, trace_pass(job, layout),
+                    trace_state(job, layout, {static_cast<int>(job.model.layers)}),
+                    stage_parts({static_cast<int>(job.model.layers)}, 1, 0), pipeline_slots({})[0]);
+    EXPECT_EQ(planned, bytes_by_region(engine.arena()));
+    Planner planner(job, load_machine("laptop"));
+    EXPECT_EQ(total(planner.memory(layout)[0]),
+              static_cast<std::int64_t>(engine.arena().total_bytes()));
+  }
 }
 
 // Long schedules are planned from short ones.
