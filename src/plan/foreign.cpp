@@ -91,6 +91,10 @@ Software software_of(System system) {
 
 namespace {
 
+// Of the half of the Ultra-Scale rows that constants were chosen on.
+constexpr double kNanotronStates = 1.17, kNanotronActivations = 4.65;
+constexpr double kLogitBytes = 6.5;  // logits, a copy in fp32, and what is left of one more
+
 struct Sizes {
   double layer = 0;  // parameters of one layer
   double table = 0;  // of embedding or head
@@ -118,14 +122,13 @@ double token_bytes(System system, const PlanJob& job, const PlanLayout& l, Recom
     const double between = system == System::Fsdp ? 6 : 10;
     return h * (between / rows + 24 / t) + square;
   }
-  // Block input, residual and norm outputs; then what the tensor ranks share.
   const double qkv = static_cast<double>(c.qkv_rows()),
                out = static_cast<double>(c.heads * c.head_dim);
-  const double eager = system == System::Nanotron ? 1 : 0;
-  const double between = (8 + 4 * eager) * h / rows + eager * 4 * h * (l.sequence_parallel ? 1 : 0);
-  const double inside = 2 * qkv + eager * 2 * qkv + 2 * out + 6 * f + eager * 2 * f +
-                        4.0 * static_cast<double>(c.heads);
-  return between + inside / t;
+  // nanotron keeps copies of most of it; in multiples of what its products make.
+  if (system == System::Nanotron) return kNanotronActivations * (qkv + out + 3 * f) / t;
+  // Block input, residual and norm outputs; then what the tensor ranks share.
+  const double inside = 2 * qkv + 2 * out + 6 * f + 4.0 * static_cast<double>(c.heads);
+  return 8 * h / rows + inside / t;
 }
 
 struct StateBytes {
@@ -177,15 +180,14 @@ std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, con
     if (l.chunks > 1) flight = std::min(m, flight * (1 + (l.pp - 1.0) / (l.pp * l.chunks)));
     ForeignMemory here;
     here.states = parameters * (per.whole + per.cut / (l.dp * l.cp));
+    if (system == System::Nanotron) here.states *= kNanotronStates;
     // FSDP: two layers whole at a time, in the precision of the products.
     if (l.zero == 3) here.states += 2 * 2 * sizes.layer / t + 2 * sizes.table / t;
     here.activations = flight * tokens * (recomputed * kept + (layers - recomputed) * plain);
     // What was received, cut among the tensor ranks.
     if (l.pp > 1) here.activations += flight * tokens * 2 * static_cast<double>(c.hidden_size) / t;
     if (l.recompute == Recompute::Full) here.work += tokens * plain;
-    if (last)
-      here.work +=
-          tokens * static_cast<double>(c.vocab_size) / t * (system == System::Nanotron ? 10 : 6);
+    if (last) here.work += tokens * static_cast<double>(c.vocab_size) / t * kLogitBytes;
     // DeepSpeed's two buckets of 5e8 gradients, and those of the layer at work.
     if (system == System::MegatronDeepSpeed || system == System::MegatronDeepSpeed2021)
       here.work += 2e9 + 2 * sizes.layer / t;

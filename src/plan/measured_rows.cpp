@@ -17,6 +17,7 @@ std::string lower(std::string text) {
 }
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
+constexpr double kChannels = 3;      // GB of NCCL's buffers in a dozen of groups
 constexpr double kFragments = 1.08;  // torch's allocator holds more than it has given out
 
 struct RowText {
@@ -195,7 +196,10 @@ RowPrediction predict(const MeasuredRow& row) {
         fullest = static_cast<int>(i);
       }
     const double held = most / 1e9 + row.machine.gpu.own_gb;
-    one.memory_gb = row.with_device ? kFragments * most / 1e9 + row.machine.gpu.own_gb : most / 1e9;
+    // nanotron writes down what its first stage took; the fullest decides all the same.
+    const double told = row.system == System::Nanotron ? stages.front().total() : most;
+    one.memory_gb =
+        row.with_device ? kFragments * told / 1e9 + row.machine.gpu.own_gb + kChannels : told / 1e9;
     one.fits = held <= row.machine.gpu.memory_gb;
     if (!one.fits)
       one.why = fmt::format("stage {} needs {:.1f} GB, {:.1f} are there", fullest, held,

@@ -32,7 +32,7 @@ RegionBytes stage_memory(const PlanLayout& layout, const PassTrace& pass, const 
 std::vector<std::vector<ChunkSlots>> pipeline_slots(const PipelineShape& shape) {
   PipelineShape small = shape;
   const bool all = shape.kind == PipelineKind::GPipe;  // holds every micro-batch
-  const int enough = 4 * shape.stages * shape.chunks;
+  const int enough = 3 * shape.stages;
   if (!all && shape.micro_batches > enough)
     small.micro_batches = enough + shape.micro_batches % shape.stages;
   constexpr int kFew = 4;  // what is held for so many at once is held for all of them

@@ -153,10 +153,10 @@ TEST(PlanMemory, IsThatOfARealRun) {
 TEST(PlanMemory, SlotsOfLongSchedules) {
   for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
                                   PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1})
-    for (const int stages : {2, 3, 5})
-      for (const int micro_batches : {1, 2, 7, 15, 30, 60, 75, 90}) {
+    for (const int stages : {2, 3, 5, 8})
+      for (const int micro_batches : {1, 2, 7, 15, 30, 48, 75, 120}) {
         const PipelineShape shape{kind, stages, micro_batches,
-                                  kind == PipelineKind::Interleaved ? 2 : 1};
+                                  kind == PipelineKind::Interleaved ? 2 + stages % 3 : 1};
         PipelineSchedule schedule;
         try {
           schedule = make_pipeline_schedule(shape);
