@@ -20,6 +20,8 @@ std::string run_line(const RunFootprint& f) {
       f.steps, f.days, format_count(f.gpu_hours), f.gpu_mwh, f.node_mwh, f.facility_mwh);
   if (f.tonnes_co2) text += fmt::format("; {:.2f} t CO2e", *f.tonnes_co2);
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
+  text += fmt::format("; a checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
+  if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
   return text + "\n";
 }
 

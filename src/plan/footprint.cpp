@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "model/metrics.h"
 
 namespace kintsugi {
 namespace {
@@ -25,6 +26,13 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
     f.tonnes_co2 = f.facility_mwh * machine.facility.kg_co2_per_kwh;
   if (machine.facility.eur_per_gpu_hour >= 0)
     f.euro = f.gpu_hours * machine.facility.eur_per_gpu_hour;
+  const double parameters = static_cast<double>(count_parameters(ParameterSet(job.model)).total);
+  const DType wide = accumulator_of(job.precision);
+  const double each = static_cast<double>(size_of(job.precision)) +
+                      (wide != job.precision ? static_cast<double>(size_of(wide)) : 0) +
+                      2 * static_cast<double>(size_of(wide == DType::F64 ? wide : job.moments));
+  f.checkpoint_gb = parameters * each / 1e9;
+  if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
   return f;
 }
 

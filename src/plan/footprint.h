@@ -12,6 +12,8 @@ struct RunFootprint {
   double steps = 0, days = 0, gpu_hours = 0;
   double gpu_mwh = 0, node_mwh = 0, facility_mwh = 0;
   std::optional<double> tonnes_co2 = {}, euro = {};
+  double checkpoint_gb = 0;                 // weights, master copy and moments
+  std::optional<double> checkpoint_s = {};  // that training stands still for one
 };
 RunFootprint footprint_of(const Evaluation& evaluation, const PlanJob& job, const Machine& machine,
                           double tokens);

@@ -217,6 +217,28 @@ TEST(Scaling, TablesAndPictures) {
                                   testing::HasSubstr("a &lt; b &amp; c")));
 }
 
+TEST(Footprint, OfARun) {
+  const PlanJob job = small_job();
+  Machine machine = load_machine("dgx-h100");
+  machine.facility = {.pue = 1.5, .kg_co2_per_kwh = 0.1, .eur_per_gpu_hour = 2};
+  machine.storage_gb_s = 10;
+  Evaluation e{.layout = {.dp = 8}};
+  e.step_s = 3.6;
+  e.gpu_joule = 3.6e6;   // 1 kWh
+  e.node_joule = 7.2e6;  // 2 kWh
+  const RunFootprint f = footprint_of(e, job, machine, 1000 * job.tokens() - 1);
+  EXPECT_EQ(f.steps, 1000);
+  EXPECT_NEAR(f.days, 3600.0 / 86400, 1e-12);
+  EXPECT_NEAR(f.gpu_hours, 8, 1e-9);
+  EXPECT_NEAR(f.gpu_mwh, 1, 1e-9);
+  EXPECT_NEAR(f.facility_mwh, 3, 1e-9);
+  EXPECT_NEAR(f.tonnes_co2.value(), 0.3, 1e-9);
+  EXPECT_NEAR(f.euro.value(), 16, 1e-9);
+  // bf16 weights, fp32 master and moments: 14 bytes of each of llama-1b's 1.236 billion.
+  EXPECT_NEAR(f.checkpoint_gb, 14 * 1.2358, 0.01);
+  EXPECT_NEAR(f.checkpoint_s.value(), f.checkpoint_gb / 10, 1e-9);
+}
+
 TEST(Search, FewestGpus) {
   PlanJob job{.model = load_preset("llama-70b"), .length = 8192, .batch = 64};
   const Machine machine = load_machine("dgx-h100");
