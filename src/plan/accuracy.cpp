@@ -106,7 +106,7 @@ void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group
   if (memory > 0) g.memory.add(p.memory_gb, memory);
   const double measured = table.number(i, "step_time_s");
   if (!(measured > 0)) return;
-  // Rows of one layout stay together; every second layout was not looked at for the constants.
+  // Rows of one layout stay together.
   const bool held_out = fingerprint(key_of(table, i, true)) % 2 == 1;
   (held_out ? g.held_out : g.used).add(p.step_s, measured);
   Choice& choice = g.choices[key_of(table, i, false)];
@@ -131,7 +131,7 @@ std::string accuracy_table(const CsvTable& table, const std::vector<RowPredictio
     add_row(table, i, predictions[i], groups[table.at(i, "dataset")]);
   std::string text =
       fmt::format("{:<22}{:>6}{:>6} |{:>7}{:>8}{:>8}{:>8} |{:>8}{:>8} |{:>7}{:>8}{:>8} |{:>8}\n",
-                  "percent", "rows", "timed", "MAPE", "median", "bias", "unseen", "memory", "bias",
+                  "percent", "rows", "timed", "MAPE", "median", "bias", "other", "memory", "bias",
                   "OOM", "failed", "alarms", "regret");
   for (const auto& [name, g] : groups) {
     Errors all = g.used;
@@ -150,8 +150,8 @@ std::string accuracy_table(const CsvTable& table, const std::vector<RowPredictio
         share(g.failed_found, g.failed), share(g.alarms, g.measured), percent(median(regrets)));
   }
   return text +
-         "MAPE: of the step time, over the half of the layouts that constants were chosen on; "
-         "unseen: over the other half.\n"
+         "MAPE: of the step time, over the half of the layouts whose errors were looked at while "
+         "constants were chosen; other: over the other half.\n"
          "memory: median error of bytes per GPU. OOM, failed: share of these that were predicted "
          "not to fit; alarms: of those that ran.\n"
          "regret: how much slower the predicted best of the measured layouts is than the measured "

@@ -91,7 +91,7 @@ Software software_of(System system) {
 
 namespace {
 
-// Of the half of the Ultra-Scale rows that constants were chosen on.
+// Least squares over half of the Ultra-Scale rows.
 constexpr double kNanotronStates = 1.17, kNanotronActivations = 4.65;
 constexpr double kLogitBytes = 6.5;  // logits, a copy in fp32, and what is left of one more
 

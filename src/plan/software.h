@@ -24,7 +24,7 @@ struct Software {
   bool scattered_pipeline = true;  // messages are cut among tensor ranks where the stream is whole
   double gradient_wire = 0;        // bytes per gradient in sums; 0: as this engine does
   double communication = 1.2;      // how much slower collectives run beside computation
-  double step_ms = 5;              // per step whatever the model: data, logging
+  double step_ms = 1;              // per step whatever the model: data, logging
 };
 
 }  // namespace kintsugi

@@ -87,6 +87,32 @@ TEST(Planner, PartsAddUp) {
   });
 }
 
+// This engine on one H200, bench/README.md: tokens/s and the arena's GiB.
+TEST(Planner, ThisEngineOnAnH200) {
+  struct Measured {
+    const char* preset;
+    std::int64_t vocabulary, layers, micro, length;
+    double tokens_per_s, gib;
+  };
+  for (const Measured& m : {Measured{"gpt2-124m", 50304, 12, 64, 1024, 605480, 22.30},
+                            {"gpt2-1.5b", 50304, 48, 16, 1024, 54611, 64.96},
+                            {"llama-1b", 128256, 16, 4, 4096, 67619, 41.02},
+                            {"llama-8b", 128256, 8, 2, 4096, 39329, 57.05},
+                            {"llama-3b", 128256, 28, 2, 4096, 25883, 74.40}}) {
+    PlanJob job{.model = load_preset(m.preset), .length = m.length, .batch = m.micro};
+    job.model.vocab_size = m.vocabulary;
+    job.model.layers = m.layers;
+    Planner planner(job, load_machine("h200"));
+    const PlanLayout layout{.micro = m.micro};
+    EXPECT_NEAR(planner.evaluate(layout).tokens_per_s_per_gpu / m.tokens_per_s, 1, 0.06)
+        << m.preset;
+    // The figure measured has the libraries' work space in it, 0.1 to 0.6 GiB.
+    const double gib = static_cast<double>(total(planner.memory(layout)[0])) / (1 << 30);
+    EXPECT_LE(gib, m.gib) << m.preset;
+    EXPECT_NEAR(gib, m.gib, 0.6) << m.preset;
+  }
+}
+
 // Seed 001 and arXiv 2312.12705: 36.14 % and 31.96 % of 191.5 TFLOP/s, counted with recompute by
 // 96 B s L h² (1 + s / 6h + V / 16Lh); weak scaling 100 %.
 TEST(Seeds, FrontierShareOfPeak) {
