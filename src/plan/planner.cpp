@@ -47,7 +47,7 @@ Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& 
 }
 
 const Planner::PassCost& Planner::pass(const PlanLayout& l) {
-  const bool grows = software_.host_grows && l.pp > 1;
+  const bool grows = software_.host_grows && l.pp > 1 && l.ranks() > machine_.node.gpus;
   auto& entry = passes_[{l.tp, l.cp, l.sequence_parallel, l.micro, l.recompute, grows}];
   if (entry) return *entry;
   entry = std::make_unique<PassCost>();

@@ -12,7 +12,7 @@ struct Software {
   double attention = 1;            // speed of fused attention, in the machine's
   double host_us = 2;              // to issue one operation: shorter kernels wait for the host
   double collective_host_us = 5;   // to issue one collective
-  bool host_grows = false;         // in a pipeline, with the number of tensor ranks
+  bool host_grows = false;         // in a pipeline over nodes, with the number of tensor ranks
   double elementwise = 1;          // bytes that memory-bound kernels move, in this engine's
   double gradient_passes = 0;      // bytes per parameter that adding up gradients moves, beside the
                                    // products, per micro-batch
