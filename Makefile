@@ -8,7 +8,7 @@ CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 all: build
 
-.PHONY: all packages build demo test sanitize fuzz-layouts mutation-check bench format clean gpu-build gpu-test gpu-bench
+.PHONY: all packages build demo test sanitize fuzz-layouts mutation-check bench format clean gpu-build gpu-test gpu-bench plan-accuracy
 
 packages:
 	@scripts/install_packages.sh
@@ -60,6 +60,11 @@ bench: packages
 	$(call configure,$(BUILD),-DKINTSUGI_BENCH=ON)
 	@cmake --build $(BUILD) -j $(JOBS) --target bench_step
 	@$(BUILD)/bench_step
+
+# How well the planner predicts published measurements: errors by source.
+ROWS ?= ../shared/ground_truth/layouts.csv
+plan-accuracy: build
+	@$(BUILD)/kintsugi plan --evaluate $(ROWS) --accuracy
 
 # On a machine with a GPU and a CUDA toolkit. Packages are not installed there: headers and libraries that it lacks may lie in
 # SYSROOT (a folder of unpacked Debian packages).

@@ -1,9 +1,10 @@
-# Writes OUTPUT: a table of (name, text) of every DIRECTORY/*.yaml.
+# Writes OUTPUT: a table of (name, text) of every DIRECTORY/*.yaml, as FUNCTION() of HEADER with elements of TYPE.
 file(GLOB files ${DIRECTORY}/*.yaml)
 list(SORT files)
-set(text "// Generated from models/*.yaml.\n#include \"model/embedded_presets.h\"\n\nnamespace kintsugi {\n\n")
-string(APPEND text "const std::vector<EmbeddedPreset>& embedded_presets() {\n")
-string(APPEND text "  static const std::vector<EmbeddedPreset> presets = {\n")
+get_filename_component(folder ${DIRECTORY} NAME)
+set(text "// Generated from ${folder}/*.yaml.\n#include \"${HEADER}\"\n\nnamespace kintsugi {\n\n")
+string(APPEND text "const std::vector<${TYPE}>& ${FUNCTION}() {\n")
+string(APPEND text "  static const std::vector<${TYPE}> presets = {\n")
 foreach(file ${files})
   get_filename_component(name ${file} NAME_WLE)
   file(READ ${file} content)

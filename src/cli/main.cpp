@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   kintsugi::add_eval_command(app);
   kintsugi::add_model_command(app);
   kintsugi::add_plan_command(app);
+  kintsugi::add_calibrate_command(app);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/plan_evaluate.h"
+#include "cli/plan_search.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "parallel/schedule.h"
@@ -16,14 +18,21 @@
 namespace kintsugi {
 namespace {
 
+constexpr int kUnset = -1;
+
 struct Options {
   std::string schedule = "1f1b";
-  int stages = 0;
-  int micro_batches = 0;
+  int stages = kUnset;
+  int micro_batches = kUnset;
   int chunks = 1;
   double backward_ratio = 2;
   std::string svg;
   bool as_json = false;
+  PlanEvaluateOptions evaluate = {};
+  PlanSearchOptions search = {};
+  PlanCalculusOptions calculus = {};
+  bool list_machines = false;
+  bool schedule_given = false;
 };
 
 // The forward of a whole stage is the unit, so that schedules with and without chunks compare.
@@ -89,7 +98,11 @@ void write_svg(const std::string& path, const std::string& content) {
   write_file_atomically(path, content);
 }
 
-void plan(const Options& options) {
+void plan_schedule(const Options& options) {
+  if (options.stages == kUnset || options.micro_batches == kUnset)
+    user_error(
+        "a schedule needs {}; or give --model and --machine to look for layouts, or --evaluate",
+        options.stages == kUnset ? "--stages" : "--micro-batches");
   const PipelineSchedule schedule =
       make_pipeline_schedule({parse_pipeline_kind(options.schedule), options.stages,
                               options.micro_batches, options.chunks});
@@ -102,29 +115,95 @@ void plan(const Options& options) {
     fmt::print("{}{}", draw_schedule(schedule, timing), summary(schedule, timing));
 }
 
+// Which of its tasks the options ask for.
+void plan(Options options) {
+  if (options.list_machines) return list_machines();
+  if (!options.evaluate.rows.empty()) {
+    options.evaluate.machine = options.search.machine;
+    return plan_evaluate(options.evaluate);
+  }
+  PlanSearchOptions& search = options.search;
+  if (!options.calculus.parameters.empty() || options.calculus.days > 0) {
+    if (!search.model.empty()) user_error("--parameters and --days exclude --model: keep one");
+    options.calculus.tokens = search.tokens;
+    options.calculus.gpus = search.gpus;
+    options.calculus.machine = search.machine;
+    return plan_calculus(options.calculus);
+  }
+  if (search.model.empty()) return plan_schedule(options);
+  search.svg = options.svg;
+  search.as_json = options.as_json;
+  if (options.schedule_given) search.limits.schedule = options.schedule;
+  plan_search(search);
+}
+
+void add_search_options(CLI::App& command, Options& o) {
+  PlanSearchOptions& search = o.search;
+  command.add_option("--model", search.model, "Look for layouts of this model: a preset or a file");
+  command.add_option("--machine", search.machine, "A machine's name or its description (YAML)");
+  command.add_flag("--machines", o.list_machines, "List the machines that are built in");
+  command.add_option("--gpus", search.gpus, "How many GPUs");
+  command.add_option("--batch", search.batch, "Sequences per step (default: about 4M tokens)");
+  command.add_option("--length", search.length, "Tokens per sequence (default: the model's)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  command.add_option("--precision", search.precision, "bf16 (the default), fp16 or fp32");
+  command.add_option("--tokens", search.tokens, "Tokens of the whole run: days, energy, CO2e");
+  command.add_option("--rank-by", search.rank_by, "time (the default), energy or cost");
+  command.add_option("--tp", search.limits.tp, "Only this tensor parallelism");
+  command.add_option("--cp", search.limits.cp, "Only this context parallelism");
+  command.add_option("--pp", search.limits.pp, "Only this many stages");
+  command.add_option("--micro", search.limits.micro, "Only this micro-batch");
+  command.add_option("--zero", search.limits.zero, "Only this ZeRO stage")->check(CLI::Range(0, 3));
+  command.add_option("--recompute", search.limits.recompute, "Only none, selective or full");
+  command.add_option("--best", search.limits.best, "How many to print (default: 10)")
+      ->check(CLI::Range(1, 1000));
+  command.add_option("--explain", search.explain, "Show the n-th in full")
+      ->check(CLI::Range(1, 1000));
+  command.add_option("--emit", search.emit, "Write the configuration that train runs");
+  command.add_option("--data", search.data, "With --emit: the training data");
+  command.add_option("--scaling", search.scaling, "A table of strong or weak scaling");
+  command.add_option("--parameters", o.calculus.parameters,
+                     "Compute calculus: any of this, --tokens, --gpus, --days from the others");
+  command.add_option("--days", o.calculus.days, "Days of the run")->check(CLI::PositiveNumber);
+  command.add_option("--mfu", o.calculus.mfu, "Model FLOP utilisation (default: 0.4)");
+  command.add_option("--flops-per-parameter", o.calculus.flops_per_parameter,
+                     "Per token: 6 (the default), or 8 with full recompute");
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("plan", "Draw a pipeline schedule with its bubble and activations");
+  CLI::App* command = app.add_subcommand(
+      "plan", "Find the best layout of a model on a machine, or draw a pipeline schedule");
   const auto options = std::make_shared<Options>();
-  command->add_option("--schedule", options->schedule,
-                      "gpipe, 1f1b (the default), interleaved or zb-h1");
-  command->add_option("--stages", options->stages, "Pipeline ranks")->required();
-  command->add_option("--micro-batches", options->micro_batches, "Micro-batches per step")
-      ->required();
+  add_search_options(*command, *options);
+  command->add_option("--evaluate", options->evaluate.rows,
+                      "Predict the layouts of this CSV file, in the schema of layouts.csv");
+  command->add_option("--output", options->evaluate.output, "With --evaluate: write to this file");
+  command->add_flag("--accuracy", options->evaluate.accuracy,
+                    "With --evaluate: a table of errors instead of the rows");
+  CLI::Option* schedule = command->add_option("--schedule", options->schedule,
+                                              "gpipe, 1f1b (the default), interleaved or zb-h1");
+  command->add_option("--stages", options->stages, "Pipeline ranks");
+  command->add_option("--micro-batches", options->micro_batches, "Micro-batches per step");
   command->add_option("--chunks", options->chunks,
                       "Parts of the model per rank (interleaved: 2 or more)");
   command->add_option("--backward-ratio", options->backward_ratio,
                       "Time of a backward in forwards (default: 2)");
   command->add_option("--svg", options->svg, "Write the diagram to this file too");
-  command->add_flag("--json", options->as_json, "Print all actions with their times as JSON");
+  command->add_flag("--json", options->as_json, "Print everything as JSON");
   command->footer(
-      "Messages take no time in it, and all stages are equally long.\n"
+      "In the diagram of a schedule messages take no time, and all stages are equally long.\n"
       "Examples:\n"
+      "  kintsugi plan --model gpt-175b --machine frontier --gpus 1024 --batch 10240\n"
+      "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 64 --tokens 1T --explain 1\n"
+      "  kintsugi plan --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100\n"
       "  kintsugi plan --schedule 1f1b --stages 4 --micro-batches 8 --svg 1f1b.svg\n"
       "  kintsugi plan --schedule interleaved --stages 4 --micro-batches 8 --chunks 2");
-  command->callback([options] { plan(*options); });
+  command->callback([options, schedule] {
+    options->schedule_given = schedule->count() > 0;
+    plan(*options);
+  });
 }
 
 }  // namespace kintsugi

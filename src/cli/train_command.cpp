@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/dry_run.h"
 #include "cli/job.h"
 #include "cli/worlds.h"
 #include "core/log.h"
@@ -23,6 +24,8 @@ struct TrainArguments {
   bool check = false;
   std::string trace;  // a file; empty: none
   std::string trace_steps = "3-4";
+  bool dry_run = false;
+  DryRunOptions plan = {};
 };
 
 // Ranks of one node share its cores.
@@ -85,6 +88,8 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
 }
 
 void run_train(const TrainArguments& arguments) {
+  if (arguments.dry_run)
+    return dry_run(load_run_config(arguments.config, arguments.overrides), arguments.plan);
   Startup startup;
   Trace trace;
   Trace* const wanted = arguments.trace.empty() ? nullptr : &trace;
@@ -127,6 +132,16 @@ void add_train_command(CLI::App& app) {
       ->needs(trace)
       ->capture_default_str();
   command->add_flag("--check", arguments->check, "Check configuration, data and memory, then stop");
+  CLI::Option* dry = command->add_flag("--dry-run", arguments->dry_run,
+                                       "Say whether it fits a machine and how long it takes there");
+  command
+      ->add_option("--machine", arguments->plan.machine,
+                   "With --dry-run: a machine's name or description (kintsugi plan --machines)")
+      ->needs(dry);
+  command
+      ->add_option("--gpus", arguments->plan.gpus,
+                   "With --dry-run: how many (default: as many as the layout says)")
+      ->needs(dry);
   command->footer(
       "Example:\n"
       "  kintsugi train examples/demo.yaml --set 'data.train=[{path: my.txt}]' --set "

@@ -159,17 +159,16 @@ std::vector<int> layers_of(const std::vector<StagePart>& parts) {
   return layers;
 }
 
-// Whether the n-th layers of all parts keep the same.
-bool keep_alike(const StageScratch& scratch, const std::vector<StagePart>& parts) {
-  if (scratch.options().offload_inputs) return false;  // which ones depends on the stage
-  const int every = scratch.options().recompute_every;
-  return scratch.options().recompute == Recompute::None ||
+}  // namespace
+
+bool keep_alike(const StageOptions& options, const std::vector<StagePart>& parts) {
+  if (options.offload_inputs) return false;  // which ones depends on the stage
+  return options.recompute == Recompute::None ||
          std::all_of(parts.begin(), parts.end(), [&](const StagePart& part) {
-           return part.first_layer % every == parts.front().first_layer % every;
+           return part.first_layer % options.recompute_every ==
+                  parts.front().first_layer % options.recompute_every;
          });
 }
-
-}  // namespace
 
 Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
                    const std::vector<StagePart>& parts, const PipelineShape& shape,
@@ -181,7 +180,7 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
   const DType dtype = scratch.context().store->dtype();
   const Shape size{scratch.size().rows(), scratch.context().local.hidden_size};
   const RankSlots slots =
-      slots_of(schedule_, group.rank(), layers_of(parts), keep_alike(scratch, parts));
+      slots_of(schedule_, group.rank(), layers_of(parts), keep_alike(scratch.options(), parts));
   std::vector<StagePart> stashes;
   for (const int chunk : slots.stashes) stashes.push_back(parts[static_cast<std::size_t>(chunk)]);
   const StageMemory memory = allocate_stage_memory(scratch, arena, slots.inputs, stashes);

@@ -21,6 +21,8 @@ struct RankSlots {
 // `layers` of each chunk. Chunks that are `alike` can use each other's stashes.
 RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector<int>& layers,
                    bool alike);
+// Whether the n-th layers of all parts of a rank keep the same.
+bool keep_alike(const StageOptions& options, const std::vector<StagePart>& parts);
 
 // Runs a schedule: one rank's stages, the messages to its neighbours, and the memory of what is
 // under way.

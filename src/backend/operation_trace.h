@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace kintsugi {
+
+// What a rank asked of its device and of the other ranks, in order: the `sim` world writes it, the
+// planner reads it.
+struct TracedOperation {
+  enum class Kind : std::uint8_t {
+    Matmul,             // m x n x k
+    AttentionForward,   // m (batch x heads) of n queries and k keys
+    AttentionBackward,  // likewise
+    Memory,             // costs what its bytes cost
+    Collective,         // starts; `bytes` as Communicator's words have it: the whole tensor
+    Wait,               // for the collective with this ticket
+  };
+  enum class Transfer : std::uint8_t {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    Send,
+    Receive
+  };
+
+  Kind kind = Kind::Memory;
+  DType dtype = DType::F32;
+  const char* name = "";
+  double flops = 0;  // multiply-add is 2; of attention, what the mask leaves
+  double bytes = 0;  // read and written
+  std::int64_t m = 0, n = 0, k = 0, head_dim = 0;
+  // Of collectives:
+  Transfer transfer = Transfer::AllReduce;
+  std::string group = {};
+  std::int64_t ticket = 0;
+};
+
+struct OperationTrace {
+  std::vector<TracedOperation> operations = {};
+  std::int64_t tickets = 0;
+
+  double flops() const;
+  double bytes(TracedOperation::Kind kind) const;
+};
+
+inline double OperationTrace::flops() const {
+  double sum = 0;
+  for (const TracedOperation& operation : operations) sum += operation.flops;
+  return sum;
+}
+inline double OperationTrace::bytes(TracedOperation::Kind kind) const {
+  double sum = 0;
+  for (const TracedOperation& operation : operations)
+    if (operation.kind == kind) sum += operation.bytes;
+  return sum;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/worlds.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "plan/calibration.h"
+
+namespace kintsugi {
+namespace {
+
+struct Options {
+  std::string machine, output, device = "auto", precision;
+  std::int64_t size = 0, threads = 0;
+  double effort = 0.2;
+};
+
+void calibrate(const Options& options) {
+  const DeviceChoice device = options.device == "cpu"    ? DeviceChoice::Cpu
+                              : options.device == "cuda" ? DeviceChoice::Cuda
+                                                         : DeviceChoice::Auto;
+  const std::unique_ptr<Backend> backend = make_backend(device, options.threads);
+  const bool processor = backend->description().starts_with("cpu");
+  const Machine base = load_machine(!options.machine.empty() ? options.machine
+                                    : processor              ? "laptop"
+                                                             : "h200");
+  const DType precision = !options.precision.empty() ? parse_precision(options.precision)
+                          : processor                ? DType::F32
+                                                     : DType::BF16;
+  const std::int64_t size = options.size > 0 ? options.size : processor ? 1024 : 8192;
+  const auto measured = measure_operations(*backend, precision, size, options.effort);
+  const Machine machine = calibrated(base, measured);
+  fmt::print("{}: {}\n{}", backend->description(), to_string(precision),
+             calibration_table(machine, measured));
+  fmt::print(
+      "gemm_efficiency {:.3f} of {:.4g} TFLOP/s, attention_efficiency {:.3f}, memory_efficiency "
+      "{:.3f} of {:.4g} GB/s, launch_us {:.2f}\n",
+      machine.gpu.gemm_efficiency, machine.gpu.tflops(precision), machine.gpu.attention_efficiency,
+      machine.gpu.memory_efficiency, machine.gpu.memory_gb_s, machine.gpu.launch_us);
+  if (options.output.empty()) return;
+  write_file_atomically(
+      options.output,
+      fmt::format("# {}, with efficiencies measured by kintsugi calibrate in {} "
+                  "on {}.\n{}",
+                  base.name, to_string(precision), backend->description(), to_yaml(machine)));
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "Measure this device and write a machine description for kintsugi plan");
+  const auto options = std::make_shared<Options>();
+  command->add_option("--machine", options->machine,
+                      "What is not measured comes from here (default: laptop or h200)");
+  command->add_option("--output", options->output, "Write the description to this file");
+  command->add_option("--device", options->device, "auto (the default), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_option("--precision", options->precision, "Default: fp32 on cpu, bf16 on cuda");
+  command->add_option("--size", options->size, "The largest matrix (default: 1024 or 8192)")
+      ->check(CLI::Range(64, 65536));
+  command->add_option("--threads", options->threads, "On a processor (default: all)")
+      ->check(CLI::Range(0, 1024));
+  command->add_option("--effort", options->effort, "Seconds per operation (default: 0.2)")
+      ->check(CLI::Range(0.001, 60.0));
+  command->footer(
+      "Examples:\n"
+      "  kintsugi calibrate --output mine.yaml\n"
+      "  kintsugi plan --model llama-tiny --machine mine.yaml --gpus 1 --batch 16");
+  command->callback([options] { calibrate(*options); });
+}
+
+}  // namespace kintsugi

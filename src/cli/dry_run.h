@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "train/config.h"
+
+namespace kintsugi {
+
+// kintsugi train --dry-run: what a configuration would take on a machine.
+struct DryRunOptions {
+  std::string machine = {};
+  int gpus = 0;  // 0: as the layout says
+};
+void dry_run(const RunConfig& config, const DryRunOptions& options);
+
+}  // namespace kintsugi

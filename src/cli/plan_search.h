@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "plan/search.h"
+
+namespace kintsugi {
+
+// kintsugi plan --model … --machine … --gpus …: looks for the best layouts.
+struct PlanSearchOptions {
+  std::string model = {}, machine = {};
+  std::string gpus = {}, batch = {}, tokens = {};
+  std::int64_t length = 0;  // 0: the model's, at most 8192
+  std::string precision = "bf16";
+  std::string rank_by = "time";
+  SearchLimits limits = {};
+  int explain = 0;  // the n-th in full
+  std::string emit = {}, data = "corpus.txt", svg = {}, scaling = {};
+  bool as_json = false;
+};
+void plan_search(PlanSearchOptions options);
+void list_machines();
+
+// kintsugi plan --parameters … : compute calculus.
+struct PlanCalculusOptions {
+  std::string parameters = {}, tokens = {}, gpus = {}, machine = {};
+  double days = 0, mfu = 0.4, flops_per_parameter = 6;
+};
+void plan_calculus(const PlanCalculusOptions& options);
+
+}  // namespace kintsugi

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backend/operation_trace.h"
+#include "comm/grid.h"
+
+namespace kintsugi {
+
+// A group of the `sim` world: moves nothing, writes down every call and every wait.
+class SimCommunicator final : public Communicator {
+ public:
+  SimCommunicator(std::string name, int rank, int size, OperationTrace& trace)
+      : name_(std::move(name)), rank_(rank), size_(size), trace_(&trace) {}
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Work all_reduce(Tensor x, ReduceOp op) override;
+  Work reduce_scatter(Tensor shard, Tensor full) override;
+  Work all_gather(Tensor full, Tensor shard) override;
+  Work broadcast(Tensor x, int root) override;
+  Work send(Tensor x, int to) override;
+  Work receive(Tensor x, int from) override;
+  void wait(Work work) override;
+  void barrier() override {}
+
+ private:
+  Work start(TracedOperation::Transfer transfer, const Tensor& x);
+
+  std::string name_;
+  int rank_, size_;
+  OperationTrace* trace_;
+};
+
+// The groups of the rank at `place`, as make_groups has them, in a time that does not depend on how
+// many ranks there are.
+Groups sim_groups(const Grid& grid, const Place& place, OperationTrace& trace);
+
+}  // namespace kintsugi

@@ -1,0 +1,62 @@
+#include "plan/footprint.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "model/metrics.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr double kJoulePerMwh = 3.6e9;
+constexpr double kDay = 86400;
+
+}  // namespace
+
+RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine& machine,
+                          double tokens) {
+  RunFootprint f;
+  f.steps = std::ceil(tokens / job.tokens());
+  f.days = f.steps * e.step_s / kDay;
+  f.gpu_hours = f.days * 24 * e.layout.ranks();
+  f.gpu_mwh = f.steps * e.gpu_joule / kJoulePerMwh;
+  f.node_mwh = f.steps * e.node_joule / kJoulePerMwh;
+  f.facility_mwh = f.node_mwh * machine.facility.pue;
+  if (machine.facility.kg_co2_per_kwh >= 0)
+    f.tonnes_co2 = f.facility_mwh * machine.facility.kg_co2_per_kwh;
+  if (machine.facility.eur_per_gpu_hour >= 0)
+    f.euro = f.gpu_hours * machine.facility.eur_per_gpu_hour;
+  const double parameters = static_cast<double>(count_parameters(ParameterSet(job.model)).total);
+  const DType wide = accumulator_of(job.precision);
+  const double each = static_cast<double>(size_of(job.precision)) +
+                      (wide != job.precision ? static_cast<double>(size_of(wide)) : 0) +
+                      2 * static_cast<double>(size_of(wide == DType::F64 ? wide : job.moments));
+  f.checkpoint_gb = parameters * each / 1e9;
+  if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
+  return f;
+}
+
+ComputeCalculus solve(ComputeCalculus c) {
+  const int open = (c.parameters == 0) + (c.tokens == 0) + (c.gpus == 0) + (c.days == 0);
+  if (open != 1)
+    user_error(
+        "of parameters, tokens, GPUs and days three must be given and one is computed: {} are open",
+        open);
+  if (!(c.peak_flops > 0 && c.mfu > 0 && c.mfu <= 1 && c.flops_per_parameter > 0))
+    user_error("a peak of {} FLOP/s with an MFU of {} is no machine: the MFU is a share above 0",
+               c.peak_flops, c.mfu);
+  const double rate = c.peak_flops * c.mfu;  // of one GPU
+  if (c.parameters == 0)
+    c.parameters = c.gpus * c.days * kDay * rate / (c.flops_per_parameter * c.tokens);
+  else if (c.tokens == 0)
+    c.tokens = c.gpus * c.days * kDay * rate / (c.flops_per_parameter * c.parameters);
+  else if (c.gpus == 0)
+    c.gpus = c.flops_per_parameter * c.parameters * c.tokens / (c.days * kDay * rate);
+  else
+    c.days = c.flops_per_parameter * c.parameters * c.tokens / (c.gpus * rate * kDay);
+  return c;
+}
+
+double gpu_joule(const ComputeCalculus& c, double watt) { return c.gpus * c.days * kDay * watt; }
+
+}  // namespace kintsugi

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "plan/planner.h"
+
+namespace kintsugi {
+
+// What a whole run takes. Levels of energy are kept apart: GPUs, nodes, the facility.
+struct RunFootprint {
+  double steps = 0, days = 0, gpu_hours = 0;
+  double gpu_mwh = 0, node_mwh = 0, facility_mwh = 0;
+  std::optional<double> tonnes_co2 = {}, euro = {};
+  double checkpoint_gb = 0;                 // weights, master copy and moments
+  std::optional<double> checkpoint_s = {};  // that training stands still for one
+};
+RunFootprint footprint_of(const Evaluation& evaluation, const PlanJob& job, const Machine& machine,
+                          double tokens);
+
+// Compute calculus: tokens x parameters x flops_per_parameter = GPUs x time x peak x mfu. Exactly
+// one of the first four is 0 and is filled in.
+struct ComputeCalculus {
+  double parameters = 0, tokens = 0, gpus = 0, days = 0;
+  double peak_flops = 0;           // of one GPU
+  double mfu = 0;                  // with the same count of FLOPs
+  double flops_per_parameter = 6;  // per token; 8 with full recompute
+};
+ComputeCalculus solve(ComputeCalculus calculus);
+// 20 tokens per parameter (Hoffmann et al. 2022).
+inline double chinchilla_tokens(double parameters) { return 20 * parameters; }
+
+// Energy of GPUs that draw `watt` each while a calculus runs.
+double gpu_joule(const ComputeCalculus& solved, double watt);
+
+}  // namespace kintsugi

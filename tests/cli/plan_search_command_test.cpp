@@ -1,0 +1,150 @@
+// kintsugi plan --model as a user runs it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "support/temporary_directory.h"
+#include "train/config.h"
+
+namespace kintsugi {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class PlanSearchCommand : public testing::Test {
+ protected:
+  struct Outcome {
+    int code;
+    std::string out, error;
+  };
+  Outcome run(const std::string& arguments) {
+    const std::string command = "cd '" + directory_.path().string() +
+                                "' && '" KINTSUGI_BINARY "' plan " + arguments +
+                                " </dev/null >out.txt 2>error.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
+            content_of("error.txt")};
+  }
+  std::string content_of(const std::string& name) {
+    std::ifstream file(directory_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string mistake(const std::string& arguments) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_THAT(outcome.error, StartsWith("error: "));
+    return outcome.error;
+  }
+  TemporaryDirectory directory_;
+};
+
+TEST_F(PlanSearchCommand, PrintsTheBest) {
+  const Outcome outcome =
+      run("--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 --tokens 100B");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("tok/s/GPU"), HasSubstr(" 10 "), HasSubstr("layouts"),
+                                 HasSubstr("Near misses"), HasSubstr("t CO2e")));
+}
+
+TEST_F(PlanSearchCommand, EmitsWhatTrainRuns) {
+  const Outcome outcome =
+      run("--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 --json --emit run.yaml "
+          "--data text.txt --tp 2 --pp 2");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const json plan = json::parse(outcome.out);
+  const RunConfig config = parse_run_config(content_of("run.yaml"), "run.yaml");
+  EXPECT_EQ(config.layout.tp, 2);
+  EXPECT_EQ(config.layout.pp, 2);
+  EXPECT_EQ(config.batch.global, 64);
+  const json& best = plan["best"][0];
+  EXPECT_EQ(config.batch.micro, best["layout"]["micro"]);
+  EXPECT_EQ(config.layout.zero, best["layout"]["zero"]);
+  EXPECT_GT(best["memory_bytes"], 1e9);
+  EXPECT_EQ(plan["best"].size(), 10u);
+}
+
+// What plan writes, train --dry-run says the same of.
+TEST_F(PlanSearchCommand, DryRunOfWhatWasPlanned) {
+  const Outcome planned =
+      run("--model llama-8b --machine dgx-h100 --gpus 16 --batch 64 --emit run.yaml --explain 1");
+  EXPECT_EQ(planned.code, 0) << planned.error;
+  const std::string command = "cd '" + directory_.path().string() +
+                              "' && '" KINTSUGI_BINARY
+                              "' train --dry-run --machine dgx-h100 run.yaml >dry.txt 2>error.txt";
+  EXPECT_EQ(std::system(command.c_str()), 0) << content_of("error.txt");
+  const std::string dry = content_of("dry.txt");
+  EXPECT_THAT(dry, AllOf(HasSubstr("It fits"), HasSubstr("days")));
+  const std::string table = planned.out.substr(0, planned.out.find("tokens/s/GPU"));
+  EXPECT_EQ(dry.substr(0, table.size()), table);
+  const std::string small = "cd '" + directory_.path().string() +
+                            "' && '" KINTSUGI_BINARY
+                            "' train --dry-run --machine laptop --gpus 1 --set layout.dp=1 --set "
+                            "layout.tp=1 --set layout.pp=1 --set layout.zero=0 --set "
+                            "layout.sequence_parallel=false --set layout.shard_group=0 run.yaml "
+                            ">dry.txt 2>error.txt";
+  const int status = std::system(small.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  EXPECT_THAT(content_of("error.txt"), HasSubstr("it does not fit"));
+}
+
+TEST_F(PlanSearchCommand, ExplainsOne) {
+  const Outcome outcome =
+      run("--model llama-8b --machine dgx-h100 --gpus 16 --batch 64 --pp 4 --explain 1");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("gradients"), HasSubstr("pipeline bubble"),
+                                 HasSubstr("rank 0 |"), HasSubstr("optimizer")));
+}
+
+TEST_F(PlanSearchCommand, ScalesAndDraws) {
+  const Outcome outcome =
+      run("--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 --scaling strong --svg s.svg");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, HasSubstr("efficiency"));
+  EXPECT_THAT(content_of("s.svg"), StartsWith("<svg "));
+}
+
+TEST_F(PlanSearchCommand, CalculatesAndLists) {
+  EXPECT_THAT(
+      run("--parameters 30B --tokens 450B --gpus 88 --machine snellius-h100 --mfu 0.317").out,
+      AllOf(HasSubstr("34.0 days"), HasSubstr("13.9 t CO2e for the GPUs")));
+  EXPECT_THAT(run("--machines").out, AllOf(HasSubstr("frontier"), HasSubstr("9408 nodes x 8")));
+}
+
+TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
+  EXPECT_THAT(mistake("--model llama-8b --gpus 8"), HasSubstr("--machine"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100"), HasSubstr("--gpus"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 0"), HasSubstr("1 or more"));
+  EXPECT_THAT(mistake("--model llama-9b --machine dgx-h100 --gpus 8"), HasSubstr("no preset"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h10 --gpus 8"), HasSubstr("dgx-h100"));
+  EXPECT_THAT(mistake("--model llama-8b --machine h200 --gpus 8"), HasSubstr("has 1"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 8 --batch 0"),
+              HasSubstr("--batch"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 37 --batch 8"),
+              HasSubstr("divisors"));
+  EXPECT_THAT(mistake("--model llama-70b --machine dgx-h100 --gpus 8 --batch 64"),
+              AllOf(HasSubstr("GPUs would do"), HasSubstr("the least that one needs")));
+  EXPECT_THAT(mistake("--model llama-405b --machine h200 --gpus 1"), HasSubstr("no part of"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 8 --rank-by cost"),
+              HasSubstr("eur_per_gpu_hour"));
+  EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 8 --rank-by luck"),
+              HasSubstr("energy"));
+  EXPECT_THAT(mistake("--model gpt-175b --machine frontier --gpus 64 --length 4096"),
+              HasSubstr("2048 positions"));
+  std::ofstream(directory_ / "slow.yaml") << "name: x\nnodes: 2\ngpu:\n  bf16_tflops: 1\n"
+                                             "  memory_gb: 1\n  memory_gb_s: 1\n";
+  EXPECT_THAT(mistake("--model llama-8b --machine slow.yaml --gpus 2"),
+              HasSubstr("network.gb_s is missing"));
+  EXPECT_THAT(mistake("--evaluate nowhere.csv"), HasSubstr("nowhere.csv"));
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,136 @@
+#include "plan/machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <regex>
+#include <string>
+
+#include "core/file.h"
+#include "support/errors.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::filesystem::path kFolder = std::filesystem::path(KINTSUGI_SOURCE) / "machines";
+
+constexpr const char* kSmall = R"(name: mine
+nodes: 4
+gpu:
+  bf16_tflops: 312
+  memory_gb: 80
+  memory_gb_s: 2039
+node:
+  gpus: 8
+  link_gb_s: 300
+network:
+  gb_s: 25
+)";
+
+TEST(Machine, TwentyLinesAreEnough) {
+  const Machine machine = parse_machine(kSmall, "mine.yaml");
+  EXPECT_EQ(machine.gpus(), 32);
+  EXPECT_EQ(machine.gpu.tflops(DType::BF16), 312);
+  EXPECT_EQ(machine.gpu.tflops(DType::F16), 312);
+  EXPECT_EQ(machine.network.gb_s, 25);
+}
+
+TEST(Machine, BuiltInOnesHaveSaneFigures) {
+  const auto names = machine_names();
+  for (const char* wanted :
+       {"frontier", "lumi-g", "juwels-booster", "snellius-h100", "snellius-a100", "jean-zay",
+        "dgx-a100", "dgx-h100", "dgx-h200", "jupiter", "h200", "laptop"})
+    EXPECT_THAT(names, testing::Contains(wanted));
+  for (const std::string& name : names) {
+    const Machine machine = load_machine(name);
+    EXPECT_FALSE(machine.name.empty()) << name;
+    EXPECT_GT(machine.gpu.tdp_w, machine.gpu.idle_w) << name;
+    EXPECT_LE(machine.gpu.busy_w(), machine.gpu.tdp_w) << name;
+    EXPECT_GE(machine.node.link_gb_s, machine.network.gb_s) << name;
+    EXPECT_GT(machine.facility.kg_co2_per_kwh, 0) << name;
+  }
+  // ../shared/ground_truth/machines.csv
+  EXPECT_EQ(load_machine("frontier").gpus(), 9408 * 8);
+  EXPECT_EQ(load_machine("lumi-g").nodes, 2978);
+  EXPECT_EQ(load_machine("jean-zay").facility.kg_co2_per_kwh, 0.057);
+}
+
+TEST(Machine, EveryValueNamesItsSource) {
+  const std::regex value("^ *[a-z_0-9]+: +[^ #].*"), sourced("^.*[^ ] +# .+");
+  int values = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    std::ifstream file(entry.path());
+    for (std::string line; std::getline(file, line);) {
+      if (!std::regex_match(line, value)) continue;
+      ++values;
+      EXPECT_TRUE(std::regex_match(line, sourced)) << entry.path() << ": " << line;
+    }
+  }
+  EXPECT_GT(values, 200);
+}
+
+TEST(Machine, SaysWhatIsMissing) {
+  const auto without = [](const std::string& key) {
+    std::string text = kSmall;
+    const std::size_t at = text.find("  " + key), end = text.find('\n', at);
+    text.erase(at, end - at + 1);
+    return user_error_of([&] { parse_machine(text, "mine.yaml"); });
+  };
+  EXPECT_THAT(without("bf16_tflops"), HasSubstr("mine.yaml: gpu.bf16_tflops is missing"));
+  EXPECT_THAT(without("memory_gb_s"), HasSubstr("gpu.memory_gb_s is missing"));
+  EXPECT_THAT(without("link_gb_s"), HasSubstr("node.link_gb_s is missing"));
+  EXPECT_THAT(user_error_of([] {
+                std::string text = kSmall;
+                parse_machine(text.substr(0, text.find("network:")), "mine.yaml");
+              }),
+              AllOf(HasSubstr("network.gb_s is missing"), HasSubstr("between nodes")));
+}
+
+TEST(Machine, RefusesWhatItDoesNotKnow) {
+  const auto with = [](const std::string& line) {
+    return user_error_of([&] { parse_machine(kSmall + line, "mine.yaml"); });
+  };
+  EXPECT_THAT(with("  gb: 5\n"), AllOf(HasSubstr("network.gb"), HasSubstr("gb_s")));
+  EXPECT_THAT(with("colour: red\n"), HasSubstr("colour"));
+  EXPECT_THAT(with("  latency_us: fast\n"), HasSubstr("line 12"));
+  EXPECT_THAT(with("  crowding: -1\n"), HasSubstr("network.crowding"));
+  EXPECT_THAT(with("facility:\n  pue: 0.5\n"), HasSubstr("facility.pue"));
+  EXPECT_THAT(user_error_of([] { load_machine("frontir"); }), HasSubstr("'frontier'"));
+}
+
+TEST(Machine, SurvivesMutations) {
+  std::mt19937 random(20);
+  std::vector<std::string> texts;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder))
+    texts.push_back(read_text_file(entry.path()));
+  const std::string letters = "0123456789.-:#\n \t[]{}\"'&*abcxyz\xff";
+  int read = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string text = texts[random() % texts.size()];
+    for (unsigned change = random() % 6; change > 0 && !text.empty(); --change) {
+      const std::size_t at = random() % text.size();
+      if (random() % 3 == 0)
+        text.erase(at, random() % 40);
+      else
+        text[at] = letters[random() % letters.size()];
+    }
+    try {
+      const Machine machine = parse_machine(text, "mutated");
+      EXPECT_GT(machine.gpu.bf16_tflops, 0);
+      EXPECT_GE(machine.gpus(), 1);
+      ++read;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("mutated"));
+    }
+  }
+  EXPECT_GT(read, 50);  // many changes fall into comments
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,120 @@
+// Predictions of published measurements. The rows are quoted from their sources.
+#include "plan/measured_rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "plan/foreign.h"
+#include "support/errors.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(CsvTable, QuotesAndEmptyCells) {
+  const CsvTable table("a,b,c\n1,\"x, \"\"y\"\"\n z\",\n\n2,,3\r\n", "t.csv");
+  ASSERT_EQ(table.rows(), 2u);
+  EXPECT_EQ(table.at(0, "b"), "x, \"y\"\n z");
+  EXPECT_EQ(table.number(1, "c"), 3);
+  EXPECT_TRUE(std::isnan(table.number(0, "c")));
+  EXPECT_TRUE(std::isnan(table.number(0, "none")));
+  EXPECT_EQ(table.line(1), 5);
+  EXPECT_EQ(csv_line({"1", "x, \"y\"", ""}), "1,\"x, \"\"y\"\"\",\n");
+  EXPECT_THAT(user_error_of([] { CsvTable("a,b\n1\n", "t.csv"); }),
+              AllOf(HasSubstr("t.csv line 2"), HasSubstr("1 cells"), HasSubstr("2")));
+  EXPECT_THAT(user_error_of([] { CsvTable("a\n\"1\n", "t.csv"); }), HasSubstr("does not end"));
+  EXPECT_THAT(user_error_of([&] { table.number(0, "b"); }), HasSubstr("t.csv line 2: b"));
+}
+
+constexpr const char* kHeader =
+    "dataset,layers,hidden,heads,ffn,vocab,seq,hardware,gpus,TP,PP,CP,VPP,DP,MBS,GBS,zero,"
+    "recompute,precision,step_time_s,kv_heads,mlp,tied_embeddings,note,status,mem_kind\n";
+
+// arXiv 2104.04473 Table 1, bigscience train/tr11-176B-ml, llm-foundry and DGX Cloud READMEs.
+constexpr const char* kRows =
+    "megatron_sc21,48,8192,64,32768,51200,2048,A100-80 Selene,512,8,2,,1,32,4,1536,0,full,fp16,"
+    "14.453,64,gelu,1,,measured,\n"
+    "megatron_sc21,128,25600,160,102400,51200,2048,A100-80 Selene,3072,8,64,,1,6,1,3072,0,full,"
+    "fp16,102.63,160,gelu,1,,measured,\n"
+    "bigscience,72,14336,64,57344,250880,2048,A100-80 Jean Zay OPA,384,4,12,,,8,2,2048,1,full,"
+    "fp16,110.48,64,gelu,1,,measured,\n"
+    "dgxc,32,4096,32,14336,128256,8192,H100,64,1,1,2,1,32,1,1024,,,bf16,12.33,8,swiglu,0,,"
+    "measured,\n"
+    "mosaicml,48,7168,56,28672,50368,2048,a100_80gb,64,1,1,,,64,8,1024,3,full,bf16,,56,gelu,1,,"
+    "measured,\n";
+
+TEST(MeasuredRows, PublishedStepTimes) {
+  const CsvTable table(std::string(kHeader) + kRows, "rows.csv");
+  for (std::size_t i = 0; i < table.rows(); ++i) {
+    const RowPrediction prediction = predict(read_row(table, i));
+    EXPECT_TRUE(prediction.fits) << prediction.why;
+    const double measured = table.number(i, "step_time_s");
+    if (measured > 0) {
+      EXPECT_NEAR(prediction.step_s / measured, 1, 0.12) << table.line(i);
+    }
+  }
+}
+
+TEST(MeasuredRows, SaysWhyNot) {
+  const auto why = [](const std::string& row) {
+    const CsvTable table(kHeader + row, "rows.csv");
+    return predict(read_row(table, 0)).why;
+  };
+  EXPECT_THAT(why("x,48,8192,64,,51200,2048,abacus,8,8,1,,,1,1,8,0,,bf16,,,gelu,1,,,\n"),
+              HasSubstr("abacus"));
+  EXPECT_THAT(why("x,48,8192,64,,51200,2048,H100,8,8,1,,,1,1,,0,,bf16,,,gelu,1,,,\n"),
+              HasSubstr("GBS"));
+  EXPECT_THAT(why("x,4,8192,64,,51200,2048,H100,8,1,8,,,1,1,8,0,,bf16,,,gelu,1,,,\n"),
+              HasSubstr("PP 8"));
+  // 175 B parameters with all their state on eight GPUs.
+  EXPECT_THAT(why("x,96,12288,96,,51200,2048,H100,8,8,1,,,1,1,8,0,full,bf16,,,gelu,1,,,\n"),
+              HasSubstr("needs"));
+}
+
+// sajal-vt/Megatron-DeepSpeed-ORNL, a log of 16 nodes: torch's peak by stage, in bytes.
+TEST(ForeignMemory, FrontierStages) {
+  PlanJob job{.model = load_preset("gpt-175b"), .length = 2048, .batch = 1280};
+  job.precision = DType::F16;
+  const PlanLayout layout{
+      .tp = 4, .pp = 16, .dp = 2, .micro = 1, .zero = 1, .recompute = Recompute::Full};
+  const auto stages = foreign_memory(System::MegatronDeepSpeed, job, layout, 2);
+  const std::map<std::size_t, double> measured = {{0, 35548325888.0},  {1, 32962504704.0},
+                                                  {5, 31704211456.0},  {10, 30131344896.0},
+                                                  {14, 28873051648.0}, {15, 30553248256.0}};
+  for (const auto& [stage, bytes] : measured)
+    EXPECT_NEAR(stages[stage].total() / bytes, 1, 0.03) << stage;
+  // 300 MiB per micro-batch in flight, and 9.0 bytes per parameter.
+  EXPECT_NEAR(stages[5].total() - stages[6].total(), 314572800, 0.001 * 314572800);
+  EXPECT_NEAR(stages[5].states / (6 * 12 * 12288.0 * 12288 / 4), 9, 1e-6);
+}
+
+TEST(MeasuredRows, SurviveMutations) {
+  std::mt19937 random(11);
+  const std::string good = std::string(kHeader) + kRows;
+  const std::string letters = "0123456789,.-\"\nABCz ";
+  int read = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::string text = good;
+    for (int change = 0; change < 3; ++change)
+      text[random() % text.size()] = letters[random() % letters.size()];
+    try {
+      const CsvTable table(text, "rows.csv");
+      for (std::size_t i = 0; i < table.rows(); ++i) {
+        const RowPrediction prediction = predict(read_row(table, i));
+        EXPECT_TRUE(prediction.step_s > 0 || !prediction.why.empty());
+      }
+      ++read;
+    } catch (const UserError&) {
+    }
+  }
+  EXPECT_GT(read, 50);
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,198 @@
+// The plan's bytes against the engine's arena.
+#include "plan/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/sim/sim_backend.h"
+#include "comm/sim/sim_communicator.h"
+#include "parallel/layer_split.h"
+#include "plan/planner.h"
+#include "train/engine.h"
+
+namespace kintsugi {
+namespace {
+
+template <class T>
+T one_of(std::mt19937& random, std::initializer_list<T> values) {
+  return *(values.begin() + random() % values.size());
+}
+
+PlanJob random_job(std::mt19937& random) {
+  PlanJob job;
+  job.model.family = one_of(random, {Family::Llama, Family::Gpt2, Family::Bloom, Family::Qwen3});
+  job.model.vocab_size = 1000 + static_cast<std::int64_t>(random() % 50);
+  job.model.hidden_size = 64;
+  job.model.heads = 8;
+  job.model.kv_heads = job.model.family == Family::Llama || job.model.family == Family::Qwen3
+                           ? one_of<std::int64_t>(random, {2, 4, 8})
+                           : 8;
+  job.model.layers = 4 + static_cast<std::int64_t>(random() % 9);
+  job.model.max_positions = 128;
+  job.model.tied = random() % 2 == 0;
+  job.model.complete_and_check();
+  job.length = 128;
+  job.batch = 48;
+  job.precision = one_of(random, {DType::BF16, DType::F32, DType::F16});
+  job.documents = random() % 3 == 0;
+  job.reduce_in_bf16 = random() % 4 == 0;
+  job.moments = random() % 4 == 0 ? DType::BF16 : DType::F32;
+  job.classifier_elements = 20'000;
+  if (random() % 3 == 0) job.classifier_chunk = 48;
+  return job;
+}
+
+PlanLayout random_layout(std::mt19937& random) {
+  PlanLayout layout;
+  layout.tp = one_of(random, {1, 1, 2, 4});
+  layout.cp = one_of(random, {1, 1, 2});
+  layout.pp = one_of(random, {1, 2, 3, 4});
+  layout.dp = one_of(random, {1, 2, 3, 4});
+  layout.micro = one_of<std::int64_t>(random, {1, 2, 3});
+  if (layout.pp > 1)
+    layout.schedule = one_of(random, {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
+                                      PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1});
+  if (layout.schedule == PipelineKind::Interleaved) layout.chunks = 2;
+  layout.zero = one_of(random, {0, 1, 2, 3});
+  if (layout.zero > 0 && layout.cp * layout.dp % 2 == 0 && random() % 2 == 0)
+    layout.shard_group = 2;
+  layout.sequence_parallel = layout.tp > 1 && random() % 2 == 0;
+  layout.recompute = one_of(random, {Recompute::None, Recompute::Selective, Recompute::Full});
+  if (layout.recompute != Recompute::None) layout.recompute_every = one_of(random, {1, 2, 3});
+  return layout;
+}
+
+EngineOptions engine_options(const PlanJob& job, const PlanLayout& layout) {
+  EngineOptions options;
+  options.model = job.model;
+  options.precision = job.precision;
+  options.stage = {.sequences = layout.micro,
+                   .length = job.length,
+                   .recompute = layout.recompute,
+                   .recompute_every = layout.recompute_every,
+                   .classifier_chunk = job.classifier_chunk};
+  options.adamw.moments = job.moments;
+  options.documents = job.documents;
+  options.zero = layout.zero;
+  options.reduce_in_bf16 = job.reduce_in_bf16;
+  options.sequence_parallel = layout.sequence_parallel;
+  options.schedule = layout.schedule;
+  options.chunks = layout.chunks;
+  options.micro_batches = static_cast<int>(micro_batches_of(job, layout));
+  return options;
+}
+
+TEST(PlanMemory, IsTheEnginesByteForByte) {
+  std::mt19937 random(7);
+  int layouts = 0, pipelines = 0;
+  for (int attempt = 0; layouts < 60 && attempt < 2000; ++attempt) {
+    const PlanJob job = random_job(random);
+    const PlanLayout layout = random_layout(random);
+    Grid grid;
+    try {
+      grid = fit_layout(request_of(job, layout), layout.ranks());
+    } catch (const UserError&) {
+      continue;
+    }
+    ++layouts;
+    pipelines += layout.pp > 1 ? 1 : 0;
+    ASSERT_EQ(grid_of(job, layout).shard(), grid.shard());
+    const PassTrace pass = trace_pass(job, layout);
+    const auto slots =
+        layout.pp == 1
+            ? pipeline_passes({})
+            : pipeline_passes({layout.schedule, layout.pp,
+                               static_cast<int>(micro_batches_of(job, layout)), layout.chunks});
+    const auto split = balanced_split(job.model, layout.pp * layout.chunks);
+    for (int stage = 0; stage < layout.pp; ++stage) {
+      const Place place{.pp = stage};
+      OperationTrace trace;
+      SimBackend backend(trace, job.classifier_elements);
+      PlanningAllocator memory;
+      const Groups groups = planned_groups(grid, place);
+      const Engine engine(backend, memory, engine_options(job, layout), groups);
+      const auto parts = stage_parts(split, layout.pp, stage);
+      int layers = 0;
+      for (const StagePart& part : parts) layers += part.last_layer - part.first_layer;
+      const StateTrace state =
+          trace_state(job, layout, {layers, parts.front().embedding, parts.back().head}, place);
+      const RegionBytes planned =
+          rank_memory(job, layout, pass, state, parts, slots[static_cast<std::size_t>(stage)]);
+      EXPECT_EQ(planned, bytes_by_region(engine.arena()))
+          << to_string(layout) << ", stage " << stage << " of " << job.model.layers << " layers, "
+          << to_string(job.model.family);
+    }
+  }
+  EXPECT_EQ(layouts, 60);
+  EXPECT_GT(pipelines, 20);
+}
+
+// A real engine on this processor: what it took is what was planned.
+TEST(PlanMemory, IsThatOfARealRun) {
+  std::mt19937 random(19);
+  const auto backend = make_cpu_backend(1);
+  for (int round = 0; round < 8; ++round) {
+    PlanJob job = random_job(random);
+    job.classifier_elements = backend->classifier_elements();
+    PlanLayout layout{.micro = 2, .recompute = one_of(random, {Recompute::None, Recompute::Full})};
+    Engine engine(*backend, *backend, engine_options(job, layout));
+    const RegionBytes planned = rank_memory(
+        job, layout, trace_pass(job, layout),
+        trace_state(job, layout, {static_cast<int>(job.model.layers)}),
+        stage_parts({static_cast<int>(job.model.layers)}, 1, 0), pipeline_passes({})[0]);
+    EXPECT_EQ(planned, bytes_by_region(engine.arena()));
+    Planner planner(job, load_machine("laptop"));
+    EXPECT_EQ(total(planner.memory(layout)[0]),
+              static_cast<std::int64_t>(engine.arena().total_bytes()));
+  }
+}
+
+// Long schedules are planned from short ones.
+TEST(PlanMemory, SlotsOfLongSchedules) {
+  for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
+                                  PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1})
+    for (const int stages : {2, 3, 5, 8})
+      for (const int micro_batches : {1, 2, 7, 15, 30, 48, 75, 120}) {
+        const PipelineShape shape{kind, stages, micro_batches,
+                                  kind == PipelineKind::Interleaved ? 2 + stages % 3 : 1};
+        PipelineSchedule schedule;
+        try {
+          schedule = make_pipeline_schedule(shape);
+        } catch (const UserError&) {
+          continue;
+        }
+        const auto planned = pipeline_passes(shape);
+        for (int rank = 0; rank < stages; ++rank)
+          EXPECT_EQ(planned[static_cast<std::size_t>(rank)], held_passes(schedule, rank))
+              << to_string(kind) << " " << stages << " x " << micro_batches << " rank " << rank;
+      }
+}
+
+TEST(SimWorld, GroupsAreThoseOfTheGrid) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 40; ++round) {
+    Grid grid{.tp = one_of(random, {1, 2, 4}),
+              .cp = one_of(random, {1, 2}),
+              .dp = one_of(random, {1, 2, 4}),
+              .pp = one_of(random, {1, 2, 3})};
+    if (grid.data() % 2 == 0 && random() % 2 == 0) grid.shard_group = 2;
+    grid.kv_copies = grid.tp > 1 ? 2 : 1;
+    const Place place =
+        place_of(grid, static_cast<int>(random() % static_cast<unsigned>(grid.world())));
+    OperationTrace trace;
+    const Groups sim = sim_groups(grid, place, trace), planned = planned_groups(grid, place);
+    using Member = std::unique_ptr<Communicator> Groups::*;
+    for (const Member member :
+         {&Groups::world, &Groups::host_tp, &Groups::tp, &Groups::cp, &Groups::pp, &Groups::kv,
+          &Groups::tied, &Groups::shard, &Groups::replica, &Groups::copy}) {
+      EXPECT_EQ((sim.*member)->name(), (planned.*member)->name());
+      EXPECT_EQ((sim.*member)->size(), (planned.*member)->size()) << (sim.*member)->name();
+      EXPECT_EQ((sim.*member)->rank(), (planned.*member)->rank()) << (sim.*member)->name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi

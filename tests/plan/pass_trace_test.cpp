@@ -1,0 +1,137 @@
+// What the engine asks for in the sim world, against closed forms of the literature.
+#include "plan/pass_trace.h"
+
+#include <gtest/gtest.h>
+
+#include "model/metrics.h"
+#include "plan/state_trace.h"
+
+namespace kintsugi {
+namespace {
+
+using Kind = TracedOperation::Kind;
+using Transfer = TracedOperation::Transfer;
+
+double flops_of(const OperationTrace& trace, Kind kind) {
+  double sum = 0;
+  for (const TracedOperation& operation : trace.operations)
+    sum += operation.kind == kind ? operation.flops : 0;
+  return sum;
+}
+
+struct Calls {
+  int calls = 0;
+  double bytes = 0;
+};
+Calls calls_of(const OperationTrace& trace, const std::string& group, Transfer transfer) {
+  Calls calls;
+  for (const TracedOperation& operation : trace.operations)
+    if (operation.kind == Kind::Collective && operation.group == group &&
+        operation.transfer == transfer) {
+      ++calls.calls;
+      calls.bytes += operation.bytes;
+    }
+  return calls;
+}
+
+PlanJob job_of(const char* preset, std::int64_t length) {
+  return {.model = load_preset(preset), .length = length, .batch = 64};
+}
+
+// Multiply-adds of a step: those of the formula behind MFU.
+TEST(PassTrace, FlopsAreTheFormulas) {
+  for (const char* preset : {"gpt-175b", "llama-8b", "qwen3-8b", "bloom-560m"}) {
+    const PlanJob job = job_of(preset, 2048);
+    const PassTrace pass = trace_pass(job, {.micro = 2});
+    const double tokens = 2 * 2048, layers = static_cast<double>(job.model.layers);
+    const TrainingFlops wanted = training_flops_per_token(job.model, job.length);
+    const double linear = layers * (flops_of(pass.plain.forward, Kind::Matmul) +
+                                    flops_of(pass.plain.backward, Kind::Matmul)) +
+                          flops_of(pass.head, Kind::Matmul);
+    EXPECT_NEAR(linear / tokens / wanted.linear, 1, 1e-9) << preset;
+    // The diagonal counts whole here: s + 1 instead of s.
+    const double attention = layers * flops_of(pass.plain.forward, Kind::AttentionForward);
+    EXPECT_NEAR(attention / tokens / (wanted.attention_causal / 3), 2049.0 / 2048, 1e-9) << preset;
+    EXPECT_NEAR(flops_of(pass.plain.backward, Kind::AttentionBackward), 2.5 * attention / layers,
+                1e-3 * attention / layers);
+  }
+}
+
+// planning.md §1: 8N instead of 6N, but for the last product, whose output nobody needs again.
+TEST(PassTrace, FullRecomputeRepeatsTheForward) {
+  const PlanJob job = job_of("gpt-175b", 2048);
+  const PassTrace pass = trace_pass(job, {.recompute = Recompute::Full});
+  const double forward = flops_of(pass.plain.forward, Kind::Matmul);
+  const double again = flops_of(pass.recomputed.backward, Kind::Matmul) -
+                       flops_of(pass.plain.backward, Kind::Matmul);
+  EXPECT_NEAR(again / forward, 16.0 / 24, 1e-9);  // 8 h² + 8 h² of 24 h²
+  // arXiv 2205.05198: 2 s b h is kept of a layer, its input.
+  EXPECT_EQ(pass.boundary, 2 * 2048 * 12288);
+  EXPECT_EQ(total(pass.recomputed.stash), 0);
+}
+
+// arXiv 1909.08053: two all-reduces of 2 s b h bytes forward, two backward, and each rank computes
+// its share.
+TEST(PassTrace, TensorParallelism) {
+  const PlanJob job = job_of("gpt-175b", 2048);
+  const PassTrace one = trace_pass(job, {}), eight = trace_pass(job, {.tp = 8});
+  EXPECT_NEAR(one.plain.forward.flops() / eight.plain.forward.flops(), 8, 1e-9);
+  EXPECT_NEAR(one.plain.backward.flops() / eight.plain.backward.flops(), 8, 1e-9);
+  const double stream = 2.0 * 2048 * 12288;
+  const Calls forward = calls_of(eight.plain.forward, "tp", Transfer::AllReduce),
+              backward = calls_of(eight.plain.backward, "tp", Transfer::AllReduce);
+  EXPECT_EQ(forward.calls, 2);
+  EXPECT_EQ(forward.bytes, 2 * stream);
+  EXPECT_EQ(backward.calls, 2);
+  EXPECT_EQ(backward.bytes, 2 * stream);
+  EXPECT_EQ(calls_of(one.plain.forward, "tp", Transfer::AllReduce).calls, 0);
+
+  // Sequence parallelism: the same sums as reduce-scatters, and what was whole is gathered.
+  const PassTrace rows = trace_pass(job, {.tp = 8, .sequence_parallel = true});
+  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Transfer::AllReduce).calls, 0);
+  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Transfer::ReduceScatter).bytes, 2 * stream);
+  EXPECT_EQ(calls_of(rows.plain.forward, "tp", Transfer::AllGather).bytes, 2 * stream);
+  EXPECT_EQ(rows.boundary, stream / 8);
+}
+
+// Keys and values of the others: (c - 1) / c of the sequence's, planning.md §4.
+TEST(PassTrace, ContextParallelism) {
+  const PlanJob job = job_of("llama-8b", 8192);
+  const PassTrace pass = trace_pass(job, {.cp = 4});
+  const double kv = 2.0 * 2 * 8192 * 8 * 128;  // bytes of a whole sequence's keys and values
+  EXPECT_EQ(calls_of(pass.plain.forward, "cp", Transfer::Receive).bytes, kv * 3 / 4);
+  const PassTrace whole = trace_pass(job, {});
+  EXPECT_NEAR(whole.plain.forward.flops() / pass.plain.forward.flops(), 4, 0.01);
+}
+
+// planning.md §3: bf16 weights 2, fp32 gradients 4, master and two moments 12 bytes per parameter.
+TEST(StateTrace, BytesPerParameter) {
+  const PlanJob job = job_of("llama-8b", 8192);
+  const StatePart all{.layers = 32};
+  const auto bytes = [&](int zero, int dp) {
+    const StateTrace state = trace_state(job, {.dp = dp, .zero = zero}, all);
+    // Slots for what is whole for a moment come on top.
+    const auto of = [&](Region region) {
+      return static_cast<double>(state.memory[static_cast<std::size_t>(region)]);
+    };
+    return (of(Region::Weights) + of(Region::Gradients) + of(Region::Optimizer)) / state.parameters;
+  };
+  EXPECT_NEAR(bytes(0, 8), 18, 1e-3);
+  EXPECT_NEAR(bytes(1, 8), 6 + 12.0 / 8, 1e-3);
+  EXPECT_NEAR(bytes(2, 8), 2 + 16.0 / 8, 1e-3);
+  EXPECT_NEAR(bytes(3, 8), 18.0 / 8, 1e-3);
+}
+
+// Gradients in fp32 are reduced once, weights in bf16 gathered once.
+TEST(StateTrace, TrafficOfAStep) {
+  const PlanJob job = job_of("llama-8b", 8192);
+  const StateTrace state = trace_state(job, {.dp = 8, .zero = 1}, {.layers = 32});
+  const auto bytes = [&](Transfer transfer) { return state.traffic.at({"shard", transfer}).bytes; };
+  EXPECT_NEAR(bytes(Transfer::ReduceScatter) / state.parameters, 4, 1e-3);
+  EXPECT_NEAR(bytes(Transfer::AllGather) / state.parameters, 2, 1e-3);
+  // Gradient 4 for the norm, 4 for the update; master and moments read and written 24; weight 2.
+  EXPECT_NEAR(state.step_bytes / (state.parameters / 8), 4 + 4 + 24 + 2, 0.1);
+}
+
+}  // namespace
+}  // namespace kintsugi
