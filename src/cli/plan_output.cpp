@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/units.h"
@@ -177,21 +178,21 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const std
     const auto names = preset_names();
     return std::find(names.begin(), names.end(), model) != names.end();
   }();
-  const double all = tokens > 0 ? tokens : 1000 * job.tokens();
+  const double steps = tokens > 0 ? std::ceil(tokens / job.tokens()) : 1000;
   return fmt::format(
       "# {} on {}: {} ranks, {:.3f} s per step, {:.1f} tokens/s/GPU, {} per rank planned.\n"
       "run: {{dir: runs/{}, seed: 1}}\n"
       "model: {{{}: {}}}\n"
       "data:\n  train: [{{path: {}, weight: 1.0}}]\n  sequence_length: {}\n"
       "batch: {{global: {}, micro: {}}}\n"
-      "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: 1000}}\n"
+      "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n"
       "train: {{steps: {:.0f}, precision: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",
       model, planner.machine().name, l.ranks(), e.step_s, e.tokens_per_s_per_gpu,
       format_bytes(e.memory_bytes), preset ? model : "planned", preset ? "preset" : "config", model,
-      data, job.length, job.batch, l.micro, std::max(1.0, all / job.tokens()),
+      data, job.length, job.batch, l.micro, std::min(2000.0, std::floor(steps / 20)), steps,
       to_string(job.precision), l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
       l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);
 }

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -70,6 +71,22 @@ TEST_F(PlanSearchCommand, EmitsWhatTrainRuns) {
   EXPECT_EQ(config.layout.zero, best["layout"]["zero"]);
   EXPECT_GT(best["memory_bytes"], 1e9);
   EXPECT_EQ(plan["best"].size(), 10u);
+}
+
+// A short run, planned and then trained on this processor.
+TEST_F(PlanSearchCommand, TrainRunsIt) {
+  std::ofstream corpus(directory_ / "corpus.txt");
+  for (int line = 0; line < 400; ++line) corpus << "a line of text, number " << line << "\n";
+  corpus.close();
+  const Outcome planned =
+      run("--model llama-tiny --machine laptop --gpus 1 --batch 4 --length 64 --precision fp32 "
+          "--tokens 500 --emit run.yaml");
+  EXPECT_EQ(planned.code, 0) << planned.error;
+  const std::string command = "cd '" + directory_.path().string() +
+                              "' && '" KINTSUGI_BINARY
+                              "' train run.yaml --set device=cpu >train.txt 2>error.txt";
+  EXPECT_EQ(std::system(command.c_str()), 0) << content_of("error.txt");
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "runs/llama-tiny/checkpoints/step-00000002"));
 }
 
 // What plan writes, train --dry-run says the same of.

@@ -32,7 +32,7 @@ TEST(Collectives, LevelsOfAMachine) {
   EXPECT_EQ(rate(4, 1), frontier.node.link_gb_s);    // two cards
   EXPECT_EQ(rate(4, 2), frontier.node.link_gb_s);
   EXPECT_LT(rate(4, 8), frontier.network.gb_s);  // one rank per node, a little crowded
-  EXPECT_GT(rate(16, 1), 3 * rate(4, 8));        // ranks of a node pool their adapters
+  EXPECT_GT(rate(16, 1), 2 * rate(4, 8));        // ranks of a node pool their adapters
   EXPECT_LT(rate(1024, 8), rate(4, 8));
   EXPECT_EQ(links_of(frontier, {16, 4}).nodes, 8);
 }
@@ -46,6 +46,8 @@ TEST(Costs, ProductsOfManyShapes) {
   EXPECT_LT(efficiency(4096, 4096, 128), 0.5 * efficiency(4096, 4096, 8192));
   EXPECT_LT(efficiency(130, 4096, 4096), 0.7 * efficiency(128, 4096, 4096));
   EXPECT_LT(efficiency(4096, 4100, 4096), efficiency(4096, 4096, 4096));
+  // A vocabulary may be odd: its rows are padded.
+  EXPECT_NEAR(efficiency(4096, 50257, 768) / efficiency(4096, 50304, 768), 1, 0.01);
   for (const double size : {16.0, 100.0, 1000.0, 20000.0}) {
     EXPECT_GT(efficiency(size, size, size), 0);
     EXPECT_LE(efficiency(size, size, size), gpu.gemm_efficiency);

@@ -94,6 +94,28 @@ TEST(ForeignMemory, FrontierStages) {
   EXPECT_NEAR(stages[5].states / (6 * 12 * 12288.0 * 12288 / 4), 9, 1e-6);
 }
 
+// arXiv 2205.05198 Figure 1, 22B with TP 8: activations without recompute, and with sequence
+// parallelism and selective recompute.
+TEST(ForeignMemory, ActivationsOfKorthikanti) {
+  ModelConfig model;
+  model.family = Family::Gpt2;
+  model.vocab_size = 51200;
+  model.hidden_size = 6144;
+  model.layers = 48;
+  model.heads = 64;
+  model.max_positions = 2048;
+  model.complete_and_check();
+  const PlanJob job{.model = model, .length = 2048, .batch = 4};
+  PlanLayout layout{.tp = 8, .micro = 4};
+  const auto activations = [&] {
+    return foreign_memory(System::Megatron2021, job, layout, 2)[0].activations;
+  };
+  EXPECT_NEAR(activations() / 63619203072.0, 1, 0.01);
+  layout.sequence_parallel = true;
+  layout.recompute = Recompute::Selective;
+  EXPECT_NEAR(activations() / 10267656192.0, 1, 0.01);
+}
+
 TEST(MeasuredRows, SurviveMutations) {
   std::mt19937 random(11);
   const std::string good = std::string(kHeader) + kRows;
