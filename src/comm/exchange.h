@@ -24,7 +24,7 @@ std::vector<std::string> gather_texts(Communicator& group, const std::string& mi
 
 // Runs `work` here and waits for the others. If it threw on any rank, every rank throws what the
 // first of them threw, with its rank in front unless all threw the same; so that no rank goes on
-// alone.
+// alone. No collective of the same ranks may run inside: a rank that threw would not take part.
 void together(Communicator& group, const std::function<void()>& work);
 
 }  // namespace kintsugi

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 #include <tuple>
 
@@ -46,10 +47,9 @@ std::vector<int> checked_split(const ModelConfig& config, int parts, std::vector
   if (static_cast<int>(split.size()) != parts || sum != config.layers ||
       *std::min_element(split.begin(), split.end()) < 1)
     user_error(
-        "layout.split is [{}]: it must have {} numbers (pp × chunks) of at least 1 with the sum {} "
-        "(layers), such as [{}]",
-        fmt::join(split, ", "), parts, config.layers,
-        fmt::join(balanced_split(config, parts), ", "));
+        "layout.split is {}: it must have {} numbers (pp × chunks) of at least 1 with the sum {} "
+        "(layers), such as {}",
+        fmt::join(split, ","), parts, config.layers, fmt::join(balanced_split(config, parts), ","));
   return split;
 }
 

@@ -24,7 +24,7 @@ std::vector<std::int64_t> divisors(std::int64_t n) {
 }
 
 // The largest divisor of n not above `wanted` and the smallest not below it: "4 or 8".
-std::string nearest_divisors(std::int64_t n, std::int64_t wanted) {
+std::string nearest_divisors(std::int64_t n, std::int64_t wanted, std::int64_t times = 1) {
   std::int64_t below = 1, above = n;
   for (const std::int64_t divisor : divisors(n)) {
     if (divisor <= wanted) below = divisor;
@@ -33,7 +33,8 @@ std::string nearest_divisors(std::int64_t n, std::int64_t wanted) {
       break;
     }
   }
-  return below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+  return below == above ? fmt::format("{}", times * below)
+                        : fmt::format("{} or {}", times * below, times * above);
 }
 
 void check_batch(const LayoutRequest& r, std::int64_t dp) {
@@ -42,7 +43,7 @@ void check_batch(const LayoutRequest& r, std::int64_t dp) {
     user_error(
         "batch.global is {}, which {} data ranks cannot share evenly: use {}{}, or start {} ranks",
         r.batch, dp, below > 0 ? fmt::format("{} or ", below) : "", below + unit,
-        nearest_divisors(r.batch, dp));
+        nearest_divisors(r.batch, dp, r.tp * r.cp * r.pp));
   }
   const std::int64_t each = r.batch / dp;
   if (each % r.micro != 0)
@@ -93,6 +94,8 @@ void check_pipeline(const LayoutRequest& r, std::int64_t dp) {
     if (r.chunks > 1)
       user_error("layout.chunks is {}, but layout.pp is 1: there is no pipeline to interleave",
                  r.chunks);
+    if (!r.split.empty())
+      user_error("layout.split is given, but layout.pp is 1: there is no pipeline to split");
     return;
   }
   const std::int64_t passes = r.batch / dp / r.micro;

@@ -103,10 +103,11 @@ void write_contents(const fs::path& directory, Engine& engine, const TrainerStat
     announce(*writer, kinds, "", "model", whole, options.max_shard_bytes);
     announce(*writer, kinds, kOptimizerFolder, "optimizer", whole, options.max_shard_bytes);
   });
+  std::optional<PieceWriter> pieces;
+  together(host, [&] { pieces.emplace(*writer, engine); });
   together(host, [&] {
-    PieceWriter pieces(*writer, engine);
-    for (const Kind& kind : kinds) put_share(pieces, engine.sharding(), kind);
-    pieces.rethrow();
+    for (const Kind& kind : kinds) put_share(*pieces, engine.sharding(), kind);
+    pieces->rethrow();
   });
   writer->finish();
 }
@@ -188,18 +189,23 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
   engine.sharding().finish_weights();
   Communicator& host = *engine.sharding().groups().world;
   const bool first = host.rank() == 0;
+  // What failed together, all ranks know of; anything else ends the job.
+  const auto give_up = [&] [[noreturn]] (const std::exception& error) {
+    if (first) withdraw(checkpoints, name);
+    host.barrier();
+    throw SharedFailure(
+        fmt::format("the checkpoint of step {} was not saved, the ones before it are untouched: {}",
+                    state.step, error.what()));
+  };
   try {
     write_contents(temporary, engine, state, options);
     together(host, [&] {
       if (first) publish(checkpoints, name);
     });
-  } catch (const std::exception& error) {
-    if (first) withdraw(checkpoints, name);
-    host.barrier();
-    // Every rank is here: what failed, failed together.
-    throw SharedFailure(
-        fmt::format("the checkpoint of step {} was not saved, the ones before it are untouched: {}",
-                    state.step, error.what()));
+  } catch (const SharedFailure& error) {
+    give_up(error);
+  } catch (const SharedUserError& error) {
+    give_up(error);
   }
   if (first) remove_old(checkpoints, target, options.keep);
   return target;
@@ -261,9 +267,10 @@ TrainerState state_from_json(const fs::path& path) {
 
 }  // namespace
 
-TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
+namespace {
+
+TrainerState load_verified(const fs::path& directory, Engine& engine) {
   const Sharding& sharding = engine.sharding();
-  verify_checkpoint(*sharding.groups().world, directory);
   const EngineOptions& options = engine.options();
   const ModelConfig saved = read_hf_config(directory / "config.json");
   if (write_hf_config(saved, options.precision) !=
@@ -287,6 +294,16 @@ TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
     fill_from(first, engine.backend(), optimizer.moment1(bucket), set, begin, end);
     fill_from(second, engine.backend(), optimizer.moment2(bucket), set, begin, end);
   }
+  return state;
+}
+
+}  // namespace
+
+TrainerState load_checkpoint(const fs::path& directory, Engine& engine) {
+  Communicator& host = *engine.groups().world;
+  verify_checkpoint(host, directory);
+  TrainerState state;
+  together(host, [&] { state = load_verified(directory, engine); });
   return state;
 }
 

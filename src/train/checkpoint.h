@@ -47,8 +47,8 @@ void clean_up_checkpoints(const std::filesystem::path& checkpoints);
 std::optional<std::filesystem::path> find_latest_checkpoint(
     const std::filesystem::path& checkpoints);
 
-// Weights, optimizer and state into a prepared engine. Every file is checked against its hash
-// first; UserError if one is damaged or missing, or if the model is another one.
+// Weights, optimizer and state into a prepared engine; all ranks together. Every file is checked
+// against its hash first; UserError if one is damaged or missing, or if the model is another one.
 TrainerState load_checkpoint(const std::filesystem::path& directory, Engine& engine);
 
 }  // namespace kintsugi

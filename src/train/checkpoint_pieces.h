@@ -14,7 +14,8 @@ namespace kintsugi {
 // theirs first and write whole rows in turns.
 class PieceWriter {
  public:
-  PieceWriter(CheckpointWriter& writer, Engine& engine) : writer_(writer), engine_(engine) {}
+  // Takes all the memory it will need.
+  PieceWriter(CheckpointWriter& writer, Engine& engine);
 
   // Elements `range` of the engine's numbering, in `bucket`, of the tensors `prefix` + name. All
   // ranks of a tensor group call it with the same range. What goes wrong is kept for the end, so
@@ -34,8 +35,11 @@ class PieceWriter {
   // Elements first … of this rank's share.
   void put_runs(const Target& target, std::int64_t first, const Tensor& elements);
   void put_rows(const Target& target, std::int64_t first, const Tensor& elements);
-  void write(const Target& target, std::int64_t first, const Tensor& host);
+  // Writes the rows [begin, end) that the ranks' shares make together.
+  void join_rows(const Target& target, std::int64_t begin, std::int64_t end, DType dtype);
   Tensor download(const Tensor& elements);
+  template <class F>
+  void guarded(const F& work);  // keeps what goes wrong; does nothing after that
 
   CheckpointWriter& writer_;
   Engine& engine_;

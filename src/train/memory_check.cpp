@@ -22,6 +22,16 @@ void check_host(const MemoryNeed& need, const Backend& backend, const RunConfig&
       config.optimizer.moments == DType::F32 ? ", set optimizer.moments: bf16" : "");
 }
 
+// Whether the layout's rules allow it, too.
+bool is_valid(const RunConfig& config, const Grid& grid) {
+  try {
+    fit_layout(layout_request(config), grid.world());
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 // What one rank may take: where the device is the host, the ranks of a node share it.
 std::size_t share_of(Backend& backend, int node_ranks) {
   const bool one = &backend.host_memory() == &backend;
@@ -56,7 +66,7 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   RunConfig smaller = config;
   const std::int64_t sequences = config.batch.global / groups.grid.dp;
   for (smaller.batch.micro = config.batch.micro; smaller.batch.micro >= 1; --smaller.batch.micro) {
-    if (sequences % smaller.batch.micro != 0) continue;
+    if (sequences % smaller.batch.micro != 0 || !is_valid(smaller, groups.grid)) continue;
     for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
       if (recompute < config.layout.recompute) continue;
       smaller.layout.recompute = recompute;
@@ -67,6 +77,7 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
     }
   }
   smaller.batch.micro = 1;
+  if (!is_valid(smaller, groups.grid)) smaller.batch.micro = config.batch.micro;
   const MemoryNeed least = planned_memory(backend, smaller, groups);
   if (!config.offload.optimizer) {
     smaller.offload.optimizer = true;
@@ -78,9 +89,10 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
           problem, in_words(less.device), in_words(less.host));
   }
   user_error(
-      "{}: even batch.micro: 1 with layout.recompute: full would take {}, so take a smaller "
-      "model{}",
-      problem, in_words(least.device),
+      "{}: even batch.micro: {} with layout.recompute: full would take {}, so take a smaller "
+      "model{}{}",
+      problem, smaller.batch.micro, in_words(least.device),
+      groups.ranks() > 1 ? ", share it with layout.zero, tp or pp" : "",
       config.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
                                              : " or a shorter sequence");
 }

@@ -203,14 +203,15 @@ void Trainer::open_run(ResumeMode resume) {
   together(host(), [&] {
     engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_, groups_->grid),
                                        *groups_);
+    latest ? engine_->prepare() : engine_->initialize(config_.run.seed);
+  });
+  if (latest) state_ = load_checkpoint(*latest, *engine_);
+  together(host(), [&] {
     if (latest) {
-      engine_->prepare();
-      state_ = load_checkpoint(*latest, *engine_);
       check_same_run();
       if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
       last_checkpoint_ = latest->string();
     } else {
-      engine_->initialize(config_.run.seed);
       state_.seed = config_.run.seed;
       state_.data = data_->fingerprint();
     }

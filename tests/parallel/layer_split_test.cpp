@@ -105,11 +105,11 @@ TEST(LayerSplit, AGivenSplitIsCheckedWithAnExample) {
        {std::vector{4, 4}, {1, 3, 3, 2}, {0, 4, 3, 1}, {9, 1, -1, -1}, {2, 2, 2, 1, 1}})
     EXPECT_THAT(user_error_of([&] { checked_split(config, 4, wrong); }),
                 HasSubstr("it must have 4 numbers (pp × chunks) of at least 1 with the sum 8 "
-                          "(layers), such as [2, 2, 2, 2]"));
+                          "(layers), such as 2,2,2,2"));
   EXPECT_THAT(user_error_of([&] {
                 checked_split(config, 4, {1, 3, 3, 2});
               }),
-              HasSubstr("layout.split is [1, 3, 3, 2]"));
+              HasSubstr("layout.split is 1,3,3,2"));
   EXPECT_THAT(user_error_of([&] { checked_split(config, 9, {}); }),
               HasSubstr("8 layers cannot be split in 9 parts: use fewer stages or chunks"));
 }

@@ -119,7 +119,7 @@ TEST(FitLayout, PipelinesFollowTheirSchedules) {
               HasSubstr("layout.schedule interleaved: an interleaved schedule needs a multiple of "
                         "2 micro-batches (the stages), not 5; the nearest are 4 and 6"));
   EXPECT_THAT(refusal({.pp = 2, .split = {5, 6}, .batch = 4}, 2),
-              HasSubstr("layout.split is [5, 6]: it must have 2 numbers (pp × chunks) of at least "
+              HasSubstr("layout.split is 5,6: it must have 2 numbers (pp × chunks) of at least "
                         "1 with the sum 12 (layers)"));
   EXPECT_THAT(refusal({.pp = 3, .split = {6, 6}, .batch = 4}, 3), HasSubstr("must have 3 numbers"));
   EXPECT_THAT(refusal({.pp = 13, .batch = 4}, 13),
