@@ -12,7 +12,7 @@ namespace kintsugi {
 struct HeldPasses {
   int inputs = 1, gradients = 1;
   std::vector<int> stashes = {}, weights = {};  // of each chunk
-  int shared_stashes = 1;             // of all of them, where they take turns
+  int shared_stashes = 1;                       // of all of them, where they take turns
   bool operator==(const HeldPasses&) const = default;
 };
 HeldPasses held_passes(const PipelineSchedule& schedule, int rank);

@@ -85,8 +85,9 @@ std::string automatic_layout(const RunConfig& config, Backend& backend, int rank
 
 void take_layout(RunConfig& config, const std::string& chosen) {
   LayoutConfig& layout = config.layout;
-  std::istringstream(chosen) >> layout.tp >> layout.pp >> layout.zero >> std::boolalpha >>
-      layout.sequence_parallel;
+  std::istringstream words(chosen);
+  words >> layout.tp >> layout.pp >> layout.zero >> std::boolalpha >> layout.sequence_parallel;
+  KINTSUGI_CHECK(words, "'{}' is no layout", chosen);
   layout.automatic = false;
 }
 

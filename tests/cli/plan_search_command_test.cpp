@@ -1,7 +1,6 @@
 // kintsugi plan --model as a user runs it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -9,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "support/temporary_directory.h"
+#include "support/plan_command.h"
 #include "train/config.h"
 
 namespace kintsugi {
@@ -20,33 +19,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class PlanSearchCommand : public testing::Test {
- protected:
-  struct Outcome {
-    int code;
-    std::string out, error;
-  };
-  Outcome run(const std::string& arguments) {
-    const std::string command = "cd '" + directory_.path().string() +
-                                "' && '" KINTSUGI_BINARY "' plan " + arguments +
-                                " </dev/null >out.txt 2>error.txt";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
-            content_of("error.txt")};
-  }
-  std::string content_of(const std::string& name) {
-    std::ifstream file(directory_ / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  std::string mistake(const std::string& arguments) {
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, 2) << arguments;
-    EXPECT_EQ(outcome.out, "") << arguments;
-    EXPECT_THAT(outcome.error, StartsWith("error: "));
-    return outcome.error;
-  }
-  TemporaryDirectory directory_;
-};
+using PlanSearchCommand = PlanCommandTest;
 
 TEST_F(PlanSearchCommand, PrintsTheBest) {
   const Outcome outcome =

@@ -42,8 +42,7 @@ void Embedding::backward(Tensor dx, const MicroBatch& batch, const EmbeddingStas
                          const BlockWorkspace& workspace) const {
   if (batch.dropout > 0) backend_->dropout(dx, dx, tensor_.dropout(batch, 0));
   if (norm_)
-    norm_->backward(dx, dx, stash.raw.rows(0, dx.extent(0)),
-                    stash.statistics.first(dx.extent(0)));
+    norm_->backward(dx, dx, stash.raw.rows(0, dx.extent(0)), stash.statistics.first(dx.extent(0)));
   if (positions_ >= 0)
     backend_->embedding_backward(store_->gradient(positions_), tensor_.own(batch.positions), dx);
   backend_->embedding_backward(store_->gradient(table_).rows(0, rows_.size()), batch.ids,

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+
+// kintsugi plan as a user runs it, in a directory of its own.
+class PlanCommandTest : public testing::Test {
+ protected:
+  struct Outcome {
+    int code;
+    std::string out, error;
+  };
+
+  Outcome run(const std::string& arguments) {
+    const std::string command = "cd '" + directory_.path().string() +
+                                "' && '" KINTSUGI_BINARY "' plan " + arguments +
+                                " </dev/null >out.txt 2>error.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
+            content_of("error.txt")};
+  }
+  std::string content_of(const std::string& name) {
+    std::ifstream file(directory_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string mistake(const std::string& arguments) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_THAT(outcome.error, testing::StartsWith("error: "));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+    return outcome.error;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+}  // namespace kintsugi
