@@ -68,6 +68,8 @@ struct Groups {
 
   int ranks() const { return grid.world(); }
   bool is_first() const { return world->rank() == 0; }
+  // Of the ranks with the same sequences, one counts them.
+  bool counts_sequences() const { return place.tp == 0 && place.cp == 0 && place.pp == 0; }
 };
 // Every rank calls it, with the ranks' worlds for host and for device memory. UserError if the grid
 // does not fit them.

@@ -29,8 +29,8 @@ struct ShardingOptions {
 //
 // Each block of `shard` ranks holds one copy of what is sharded, cut into shard.size() parts;
 // `replica` joins the owners of the same part. A bucket is cut into equal parts of whole cache
-// lines, the last one padded. Sums of gradients
-// travel while earlier layers compute; weights are gathered one layer ahead and dropped behind.
+// lines, the last one padded. Sums of gradients travel while earlier layers compute; weights are
+// gathered one layer ahead and dropped behind.
 class Sharding final : public BucketHooks {
  public:
   // The groups must outlive it.
@@ -45,7 +45,6 @@ class Sharding final : public BucketHooks {
   const ParameterStore& store() const { return store_; }
   const ParameterSet& set() const { return *set_; }
   const Groups& groups() const { return *groups_; }
-  int zero() const { return zero_; }
 
   // The elements [begin, end) of the set's numbering that this rank updates; may be empty.
   struct Range {

@@ -195,10 +195,8 @@ double Engine::summed_over_ranks(double value) {
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(),
                                      [](std::int32_t target) { return target >= 0; });
-  // Of the ranks with the same sequences, one counts them.
-  const Place& place = groups_->place;
-  const bool counts = place.tp == 0 && place.cp == 0 && place.pp == 0;
-  counted_ = std::max(summed_over_ranks(counts ? static_cast<double>(counted) : 0.0), 1.0);
+  counted_ = std::max(
+      summed_over_ranks(groups_->counts_sequences() ? static_cast<double>(counted) : 0.0), 1.0);
   // Scaled by all tokens first, counted or not, so that passes of every step are the same calls.
   const double tokens = static_cast<double>(batch.targets.size()) * groups_->grid.dp;
   unscale_ = tokens / counted_ / settings.loss_scale;

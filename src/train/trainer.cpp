@@ -389,7 +389,6 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   std::vector<TokenPiece> pieces;
   Score score;
   const Place& place = groups_->place;
-  const bool counts = place.tp == 0 && place.cp == 0 && place.pp == 0;  // for those with the same
   for (std::int64_t round = 0; round < set.size(); round += micro * groups_->grid.dp) {
     const std::int64_t first = round + micro * place.dp;
     const std::int64_t left = std::min(micro, set.size() - first);
@@ -406,7 +405,7 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     const auto targets = part(batch.targets);
     score.nats += engine_->evaluate(
         {part(batch.ids), targets, part(batch.positions), part(batch.document_start)});
-    if (!counts) continue;
+    if (!groups_->counts_sequences()) continue;
     score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
     score.bytes += data_->bytes_of(targets);
   }
