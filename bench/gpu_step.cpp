@@ -1,7 +1,7 @@
 // Training steps on one GPU: tokens/s, MFU in both conventions, memory and energy per token, one
 // JSON line per call.
 //   build/bench_gpu_step llama-1b --micro 4 --length 4096 [--layers 8] [--accumulate 4] [--moments
-//   bf16] [--offload optimizer,activations --update device|host|auto] …
+//   bf16] [--offload optimizer,gradients,activations --update device|host|auto] …
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -21,16 +21,18 @@ using namespace kintsugi;
 
 namespace {
 
-// "optimizer", "activations" or both, into what they switch on.
+// "optimizer", "gradients", "activations", into what they switch on.
 void choose_offload(const std::vector<std::string>& parts, const std::string& update,
                     EngineOptions& options) {
   for (const std::string& part : parts) {
     if (part == "optimizer")
       options.offload.on = true;
+    else if (part == "gradients")
+      options.offload.gradients = true;
     else if (part == "activations" && options.stage.recompute == Recompute::Full)
       options.stage.offload_inputs = true;
     else
-      user_error("--offload {}: optimizer, or activations with --recompute full", part);
+      user_error("--offload {}: optimizer, gradients, or activations with --recompute full", part);
   }
   options.offload.update = update == "device" ? UpdatePlace::Device
                            : update == "host" ? UpdatePlace::Host
@@ -92,7 +94,7 @@ int main(int argc, char** argv) {
   app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
   app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
   app.add_option("--matmul-cache", cache);
-  app.add_option("--offload", offload, "optimizer,activations")
+  app.add_option("--offload", offload, "optimizer,gradients,activations")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--update", update)->check(CLI::IsMember({"auto", "device", "host"}));

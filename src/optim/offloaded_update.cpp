@@ -9,26 +9,39 @@ namespace kintsugi {
 // ---- on the device
 
 StreamedUpdate::StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-                               const std::vector<UpdatePiece>& pieces, std::int64_t most)
+                               const std::vector<UpdatePiece>& pieces, std::int64_t most,
+                               const StateOffload& offload)
     : backend_(&backend),
+      offload_(offload),
       state_{state.master, state.moment1, state.moment2},
       pieces_(&pieces),
       slots_(std::min(kSlots, pieces.size())) {
-  for (Slot& slot : slots_)
-    for (std::size_t i = 0; i < state_.size(); ++i)
+  const DType wide = accumulator_of(state.master ? state.master.dtype() : state.moment1.dtype());
+  std::size_t ranges = 0;
+  for (const UpdatePiece& piece : pieces) ranges = std::max(ranges, piece.ranges.size());
+  for (Slot& slot : slots_) {
+    for (std::size_t i = 0; offload.on && i < state_.size(); ++i)
       if (state_[i])
         slot.here[i] =
             arena.allocate(Region::Optimizer, "state on its way", state_[i].dtype(), {most});
+    if (!offload.gradients) continue;
+    slot.gradients = arena.allocate(Region::Gradients, "gradients on their way", wide, {most});
+    slot.gradients_coming.reserve(ranges);
+  }
 }
 
 void StreamedUpdate::fetch(std::size_t piece) {
   const auto& [first, count, ranges] = (*pieces_)[piece];
   Slot& to = slot(piece);
-  for (std::size_t i = 0; i < state_.size(); ++i) {
+  for (std::size_t i = 0; offload_.on && i < state_.size(); ++i) {
     if (!state_[i]) continue;
     backend_->wait(std::exchange(to.going[i], {}));
     to.coming[i] = backend_->to_device(to.here[i].rows(0, count), state_[i].rows(first, count));
   }
+  if (!offload_.gradients) return;
+  for (const UpdateRange& range : ranges)
+    to.gradients_coming.push_back(
+        backend_->to_device(to.gradients.rows(range.at - first, range.size()), range.gradient));
 }
 
 void StreamedUpdate::begin() {
@@ -39,14 +52,19 @@ void StreamedUpdate::update(std::size_t piece, const UpdateStep& step) {
   const auto& [first, count, ranges] = (*pieces_)[piece];
   Slot& with = slot(piece);
   for (Backend::Transfer& coming : with.coming) backend_->wait(std::exchange(coming, {}));
+  for (const Backend::Transfer coming : with.gradients_coming) backend_->wait(coming);
+  with.gradients_coming.clear();
   for (const UpdateRange& range : ranges) {
     const auto part = [&, begin = range.at - first](std::size_t i) {
-      return with.here[i].rows(begin, range.size());
+      return offload_.on ? with.here[i].rows(begin, range.size())
+                         : state_[i].rows(range.at, range.size());
     };
-    backend_->adamw(range.weight, state_[0] ? part(0) : range.weight, part(1), part(2),
-                    range.gradient, step.scale, step.of(range));
+    const Tensor gradient =
+        offload_.gradients ? with.gradients.rows(range.at - first, range.size()) : range.gradient;
+    backend_->adamw(range.weight, state_[0] ? part(0) : range.weight, part(1), part(2), gradient,
+                    step.scale, step.of(range));
   }
-  for (std::size_t i = 0; i < state_.size(); ++i)
+  for (std::size_t i = 0; offload_.on && i < state_.size(); ++i)
     if (state_[i])
       with.going[i] = backend_->to_host(state_[i].rows(first, count), with.here[i].rows(0, count));
 }
@@ -63,9 +81,11 @@ void StreamedUpdate::run(const UpdateStep& step) {
 // ---- on the host
 
 HostUpdate::HostUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-                       const std::vector<UpdatePiece>& pieces, std::int64_t most, DType precision)
+                       const std::vector<UpdatePiece>& pieces, std::int64_t most, DType precision,
+                       const StateOffload& offload)
     : backend_(&backend),
       host_(backend.host()),
+      gradients_here_(offload.gradients),
       state_(state),
       pieces_(&pieces),
       slots_(std::min(kSlots, pieces.size())) {
@@ -74,8 +94,9 @@ HostUpdate::HostUpdate(Backend& backend, Arena& arena, const OptimizerState& sta
   std::size_t ranges = 0;
   for (const UpdatePiece& piece : pieces) ranges = std::max(ranges, piece.ranges.size());
   for (Slot& slot : slots_) {
-    slot.gradients =
-        arena.allocate(Region::Gradients, "gradients on their way", wide, {most}, Side::Host);
+    if (!gradients_here_)
+      slot.gradients =
+          arena.allocate(Region::Gradients, "gradients on their way", wide, {most}, Side::Host);
     slot.weights =
         arena.allocate(Region::Weights, "weights on their way", precision, {most}, Side::Host);
     slot.coming.reserve(2 * ranges);
@@ -90,7 +111,9 @@ void HostUpdate::fetch(std::size_t piece) {
   to.going.clear();
   for (const UpdateRange& range : (*pieces_)[piece].ranges) {
     const std::int64_t begin = range.at - (*pieces_)[piece].first;
-    to.coming.push_back(backend_->to_host(to.gradients.rows(begin, range.size()), range.gradient));
+    if (!gradients_here_)
+      to.coming.push_back(
+          backend_->to_host(to.gradients.rows(begin, range.size()), range.gradient));
     if (!state_.master)
       to.coming.push_back(backend_->to_host(to.weights.rows(begin, range.size()), range.weight));
   }
@@ -105,12 +128,14 @@ void HostUpdate::update(std::size_t piece, const UpdateStep& step) {
     const Tensor weights = with.weights.rows(begin, count);
     host_->adamw(weights, state_.master ? state_.master.rows(range.at, count) : weights,
                  state_.moment1.rows(range.at, count), state_.moment2.rows(range.at, count),
-                 with.gradients.rows(begin, count), scale_, step.of(range));
+                 gradients_here_ ? range.gradient : with.gradients.rows(begin, count), scale_,
+                 step.of(range));
     with.going.push_back(backend_->to_device(range.weight, weights));
   }
 }
 
 void HostUpdate::run(const UpdateStep& step) {
+  // Behind the gradients, if those are offloaded: copies of a direction come one after the other.
   backend_->finish(backend_->to_host(scale_, step.scale));
   bool skipped = false;
   visit_float(scale_.dtype(), [&]<class T>() {

@@ -3,19 +3,21 @@
 #include <array>
 #include <vector>
 
+#include "optim/state_offload.h"
 #include "optim/update_plan.h"
 
 namespace kintsugi {
 
-// AdamW on the device over a state in host memory: a piece is updated while the ones behind it come
-// and the ones before it go back.
+// AdamW on the device over a state or gradients in host memory: a piece is updated while the ones
+// behind it come and the ones before it go back.
 class StreamedUpdate {
  public:
-  // `pieces` must outlive it; none is larger than `most`.
+  // `pieces` must outlive it; none is larger than `most`. What lies in host memory: `offload`.
   StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-                 const std::vector<UpdatePiece>& pieces, std::int64_t most);
+                 const std::vector<UpdatePiece>& pieces, std::int64_t most,
+                 const StateOffload& offload);
 
-  // The first pieces need no gradients: they may come while those are still being made.
+  // The first pieces may come while the gradients' norm is still being made.
   void begin();
   // After begin(). Operations queued later see the new weights and, in host memory, the state.
   void run(const UpdateStep& step);
@@ -25,23 +27,28 @@ class StreamedUpdate {
   static constexpr std::size_t kAhead = 2;  // so that what goes back has a slot's time to do so
   struct Slot {
     std::array<Tensor, 3> here;  // master, moments
+    Tensor gradients;
     std::array<Backend::Transfer, 3> coming = {}, going = {};
+    std::vector<Backend::Transfer> gradients_coming = {};
   };
   Slot& slot(std::size_t piece) { return slots_[piece % slots_.size()]; }
   void fetch(std::size_t piece);
   void update(std::size_t piece, const UpdateStep& step);
 
   Backend* backend_;
-  std::array<Tensor, 3> state_;  // master, moments: in host memory
+  StateOffload offload_;
+  std::array<Tensor, 3> state_;  // master, moments
   const std::vector<UpdatePiece>* pieces_;
   std::vector<Slot> slots_;
 };
 
-// AdamW on the host's cores, where the state is: gradients come, rounded weights go back.
+// AdamW on the host's cores, where the state is: gradients come if they are not there, rounded
+// weights go back.
 class HostUpdate {
  public:
   HostUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-             const std::vector<UpdatePiece>& pieces, std::int64_t most, DType precision);
+             const std::vector<UpdatePiece>& pieces, std::int64_t most, DType precision,
+             const StateOffload& offload);
 
   // Waits for the gradients. Operations queued later see the new weights.
   void run(const UpdateStep& step);
@@ -58,6 +65,7 @@ class HostUpdate {
 
   Backend* backend_;
   Backend* host_;
+  bool gradients_here_;
   OptimizerState state_;
   const std::vector<UpdatePiece>* pieces_;
   std::vector<Slot> slots_;

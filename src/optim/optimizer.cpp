@@ -51,13 +51,15 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
   state_.moment2 = arena.allocate(Region::Optimizer, "second moments", moments, {n}, side);
   squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
-  gradient_pieces_ = sharding.counted_gradient_pieces();
-  const std::int64_t most = std::max<std::int64_t>(1, offload.on ? std::min(n, offload.piece) : n);
+  const bool in_pieces = offload.on || offload.gradients;
+  if (!offload.gradients) gradient_pieces_ = sharding.counted_gradient_pieces();
+  const std::int64_t most = std::max<std::int64_t>(1, in_pieces ? std::min(n, offload.piece) : n);
   pieces_ = plan_updates(sharding, offsets_, n, most);
-  if (!offload.on) return;
-  if (place_ != UpdatePlace::Host) streamed_.emplace(backend, arena, state_, pieces_, most);
+  if (!in_pieces) return;
+  if (place_ != UpdatePlace::Host)
+    streamed_.emplace(backend, arena, state_, pieces_, most, offload);
   if (place_ != UpdatePlace::Device)
-    on_host_.emplace(backend, arena, state_, pieces_, most, precision);
+    on_host_.emplace(backend, arena, state_, pieces_, most, precision, offload);
 }
 
 Tensor Optimizer::owned(const Tensor& flat, int bucket) const {
@@ -84,9 +86,9 @@ void Optimizer::update_in_place(const UpdateStep& step) {
 }
 
 void Optimizer::update(UpdatePlace place, const UpdateStep& step) {
-  if (!offload_.on) return update_in_place(step);
   if (place == UpdatePlace::Host) return on_host_->run(step);
-  streamed_->run(step);
+  if (streamed_) return streamed_->run(step);
+  update_in_place(step);
 }
 
 void Optimizer::try_update(const UpdateStep& step) {
@@ -121,10 +123,20 @@ void Optimizer::try_update(const UpdateStep& step) {
         seconds_[0], seconds_[1], to_string(place_));
 }
 
-void Optimizer::step(std::int64_t step, double lr, double unscale) {
-  if (streamed_ && place_ == UpdatePlace::Device) streamed_->begin();
+// Gradients that went to host memory were counted on the way.
+void Optimizer::sum_squares() {
+  if (GradientOffload* const offload = sharding_->offload()) {
+    backend_->copy(squared_norm_, offload->squared_norm());
+    backend_->fill(offload->squared_norm(), 0.0);
+    return;
+  }
   backend_->fill(squared_norm_, 0.0);
   for (const Tensor& piece : gradient_pieces_) backend_->squared_norm(squared_norm_, piece);
+}
+
+void Optimizer::step(std::int64_t step, double lr, double unscale) {
+  if (streamed_ && place_ == UpdatePlace::Device) streamed_->begin();
+  sum_squares();
   Communicator& copy = *sharding_->groups().copy;
   if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));
   backend_->clip_scale(scale_, squared_norm_, settings_.clip, unscale);

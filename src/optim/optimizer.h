@@ -51,6 +51,7 @@ class Optimizer {
 
  private:
   Tensor owned(const Tensor& flat, int bucket) const;
+  void sum_squares();
   void update(UpdatePlace place, const UpdateStep& step);
   void update_in_place(const UpdateStep& step);
   // One of the steps that decide where updates happen.

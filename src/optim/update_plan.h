@@ -16,7 +16,8 @@ struct OptimizerState {
 
 // Neighbouring elements that one update takes together.
 struct UpdateRange {
-  Tensor weight, gradient;         // on the device
+  Tensor weight;                   // on the device
+  Tensor gradient;                 // likewise, unless gradients are offloaded
   std::int64_t at = 0;             // in the state
   std::int64_t first_element = 0;  // in the set's numbering
   bool decays = false;

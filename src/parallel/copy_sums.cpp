@@ -7,9 +7,11 @@ namespace {
 
 constexpr std::int64_t kLarge = std::int64_t{1} << 16;  // elements worth a message of their own
 
+}  // namespace
+
 // What this rank owns of the gradients that are summed like this.
-std::vector<Tensor> owned_pieces(const Sharding& sharding, GradientSum kind) {
-  std::vector<Tensor> pieces;
+std::vector<CopySums::Piece> CopySums::owned_pieces(const Sharding& sharding, GradientSum kind) {
+  std::vector<Piece> pieces;
   for (const Parameter& parameter : sharding.set().parameters()) {
     if (parameter.sum != kind) continue;
     const Sharding::Range owned = sharding.owned(parameter.bucket);
@@ -17,49 +19,82 @@ std::vector<Tensor> owned_pieces(const Sharding& sharding, GradientSum kind) {
                        end = std::min(owned.end, parameter.offset + parameter.shape.elements());
     if (begin < end)
       pieces.push_back(
-          sharding.owned_gradients(parameter.bucket).rows(begin - owned.begin, end - begin));
+          {sharding.owned_gradients(parameter.bucket).rows(begin - owned.begin, end - begin),
+           parameter.counted});
   }
   return pieces;
 }
 
-}  // namespace
-
 CopySums::CopySums(Backend& backend, Arena& arena, Sharding& sharding, const Groups& groups)
-    : backend_(&backend) {
+    : backend_(&backend), offload_(sharding.offload()) {
   const DType wide = accumulator_of(sharding.store().dtype());
+  std::int64_t largest = 0;
   for (const auto& [kind, group] :
        {std::pair{GradientSum::Tp, groups.tp.get()}, std::pair{GradientSum::Kv, groups.kv.get()},
         std::pair{GradientSum::Tied, groups.tied.get()}}) {
     Family family{.kind = kind, .group = group};
     std::int64_t elements = 0;
-    for (const Tensor& piece : owned_pieces(sharding, kind)) {
-      const bool large = piece.elements() >= kLarge;
+    for (const Piece& piece : owned_pieces(sharding, kind)) {
+      const std::int64_t count = piece.gradients.elements();
+      const bool large = count >= kLarge;
       (large ? family.large : family.small).push_back(piece);
-      if (!large) elements += piece.elements();
+      if (large)
+        largest = std::max(largest, count);
+      else
+        elements += count;
     }
     if (elements > 0)
       family.packed =
           arena.allocate(Region::Communication, "gradients of copies", wide, {elements});
     if (elements > 0 || !family.large.empty()) families_.push_back(family);
   }
+  if (offload_ != nullptr && largest > 0)
+    staging_ = arena.allocate(Region::Communication, "gradients of copies", wide, {largest});
 }
 
-void CopySums::pack(const Family& family, bool back) {
-  std::int64_t at = 0;
-  for (const Tensor& piece : family.small) {
-    const Tensor place = family.packed.rows(at, piece.elements());
-    back ? backend_->copy(piece, place) : backend_->copy(place, piece);
-    at += piece.elements();
+void CopySums::bring(Tensor here, const Piece& piece) {
+  if (offload_ == nullptr) return backend_->copy(here, piece.gradients);
+  backend_->wait(backend_->to_device(here, piece.gradients));
+}
+
+void CopySums::put_back(const Piece& piece, Tensor here) {
+  if (offload_ == nullptr) return backend_->copy(piece.gradients, here);
+  if (piece.counted) backend_->squared_norm(offload_->squared_norm(), here);
+  backend_->wait(backend_->to_host(piece.gradients, here));
+}
+
+void CopySums::sum_large(const Family& family) {
+  for (const Piece& piece : family.large) {
+    if (offload_ == nullptr) {
+      family.group->wait(family.group->all_reduce(piece.gradients));
+      continue;
+    }
+    const Tensor here = staging_.rows(0, piece.gradients.elements());
+    bring(here, piece);
+    family.group->wait(family.group->all_reduce(here));
+    put_back(piece, here);
   }
+}
+
+void CopySums::sum_small(const Family& family) {
+  if (!family.packed) return;
+  const auto for_each = [&](const auto& f) {
+    std::int64_t at = 0;
+    for (const Piece& piece : family.small) {
+      const std::int64_t count = piece.gradients.elements();
+      f(family.packed.rows(at, count), piece);
+      at += count;
+    }
+  };
+  for_each([&](Tensor here, const Piece& piece) { bring(here, piece); });
+  family.group->wait(family.group->all_reduce(family.packed));
+  for_each([&](Tensor here, const Piece& piece) { put_back(piece, here); });
 }
 
 void CopySums::run() {
   for (const Family& family : families_) {
-    for (const Tensor& piece : family.large) family.group->wait(family.group->all_reduce(piece));
-    if (!family.packed) continue;
-    pack(family, false);
-    family.group->wait(family.group->all_reduce(family.packed));
-    pack(family, true);
+    sum_large(family);
+    sum_small(family);
   }
 }
 

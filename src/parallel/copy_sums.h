@@ -18,17 +18,27 @@ class CopySums {
   void run();
 
  private:
+  struct Piece {
+    Tensor gradients;      // owned; in host memory if they are offloaded
+    bool counted = false;  // in the norm
+  };
   struct Family {  // one kind of copies
     GradientSum kind;
     Communicator* group;
-    std::vector<Tensor> large = {};  // summed where they lie
-    std::vector<Tensor> small = {};  // packed first, to travel together
+    std::vector<Piece> large = {};  // summed where they lie, or in staging_
+    std::vector<Piece> small = {};  // packed first, to travel together
     Tensor packed = {};
   };
-  void pack(const Family& family, bool back);
+  static std::vector<Piece> owned_pieces(const Sharding& sharding, GradientSum kind);
+  void bring(Tensor here, const Piece& piece);
+  void put_back(const Piece& piece, Tensor here);
+  void sum_large(const Family& family);
+  void sum_small(const Family& family);
 
   Backend* backend_;
+  GradientOffload* offload_;
   std::vector<Family> families_;
+  Tensor staging_;  // of gradients that are offloaded
 };
 
 }  // namespace kintsugi

@@ -27,12 +27,14 @@ Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set, cons
       groups_(&groups),
       options_(options),
       zero_(groups.shard->size() == 1 ? 0 : options.zero),
-      whole_gradients_(zero_ < 2 || options.halved_backward),
+      whole_gradients_((zero_ < 2 && !options.offload_gradients) || options.halved_backward),
       store_(set, options.precision),
       buckets_(static_cast<int>(set.buckets().size())),
       gathering_(set.buckets().size()) {
   KINTSUGI_CHECK(zero_ > 0 || groups.shard->size() == 1, "a shard group of {} without sharding",
                  groups.shard->size());
+  KINTSUGI_CHECK(!options.offload_gradients || !options.halved_backward,
+                 "gradients that are never complete before the end cannot be offloaded");
   std::int64_t at = 0, whole = 0;
   for (const Bucket& bucket : set.buckets()) {
     parts_.push_back(part_of(bucket.end - bucket.begin, groups.shard->size()));
@@ -68,18 +70,13 @@ void Sharding::place(Arena& arena) {
   const std::int64_t largest = *std::max_element(parts_.begin(), parts_.end());
   weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, a part",
                             options_.precision, {zero_ < 3 ? whole : cut});
-  gradients_ =
-      arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, a part", wide,
-                     {whole_gradients_ ? whole : cut});
-  for (Slot& slot : slots_) {
-    if (slot.elements == 0) continue;
-    if (zero_ == 3)
-      slot.weights = arena.allocate(Region::Communication, "gathered weights", options_.precision,
-                                    {slot.elements});
-    if (!whole_gradients_)
-      slot.gradients =
-          arena.allocate(Region::Communication, "gradients of a layer", wide, {slot.elements});
-  }
+  if (options_.offload_gradients)
+    gradients_ = offload_.emplace(*backend_, arena, wide, cut, largest).gradients();
+  else
+    gradients_ =
+        arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, a part",
+                       wide, {whole_gradients_ ? whole : cut});
+  place_slots(arena);
   const bool travels = groups_->shard->size() * groups_->replica->size() > 1;
   if (options_.reduce_in_bf16 && travels && wide == DType::F32) {
     for (Tensor& wire : wire_)
@@ -93,6 +90,18 @@ void Sharding::place(Arena& arena) {
     if (zero_ < 3) store_.place_weights(bucket, weights_.rows(whole_offsets_[b], elements));
     if (whole_gradients_)
       store_.place_gradients(bucket, gradients_.rows(whole_offsets_[b], elements));
+  }
+}
+
+void Sharding::place_slots(Arena& arena) {
+  for (Slot& slot : slots_) {
+    if (slot.elements == 0) continue;
+    if (zero_ == 3)
+      slot.weights = arena.allocate(Region::Communication, "gathered weights", options_.precision,
+                                    {slot.elements});
+    if (!whole_gradients_)
+      slot.gradients = arena.allocate(Region::Communication, "gradients of a layer",
+                                      accumulator_of(options_.precision), {slot.elements});
   }
 }
 
@@ -121,7 +130,10 @@ void Sharding::find_added() {
 
 void Sharding::zero_state() {
   backend_->fill(weights_, 0.0);
-  backend_->fill(gradients_, 0.0);
+  if (offload_)
+    offload_->zero_state();
+  else
+    backend_->fill(gradients_, 0.0);
 }
 
 // Neighbouring layers alternate between two slots. Embedding and head take turns in a third, unless
@@ -173,21 +185,29 @@ std::vector<Tensor> Sharding::counted_gradient_pieces() const {
   // Whole, or parts side by side: one piece, whose padding is zero.
   if (all && (groups_->shard->size() == 1 || !whole_gradients_)) return {gradients_};
   std::vector<Tensor> pieces;
-  for (int bucket = 0; bucket < buckets_; ++bucket) {
-    const Range mine = owned(bucket);
-    std::int64_t at = mine.begin;
-    const auto piece_until = [&](std::int64_t end) {
-      end = std::min(end, mine.end);
-      if (at < end) pieces.push_back(owned_gradients(bucket).rows(at - mine.begin, end - at));
-    };
-    for (const Parameter& parameter : parameters) {
-      if (parameter.bucket != bucket || parameter.counted) continue;
-      piece_until(parameter.offset);
-      at = std::max(at, parameter.offset + parameter.shape.elements());
-    }
-    piece_until(mine.end);
-  }
+  for (int bucket = 0; bucket < buckets_; ++bucket)
+    for_each_owned_run(
+        bucket, [](const Parameter& parameter) { return !parameter.counted; },
+        [&](std::int64_t first, std::int64_t count) {
+          pieces.push_back(owned_gradients(bucket).rows(first, count));
+        });
   return pieces;
+}
+
+void Sharding::for_each_owned_run(int bucket, bool (*leave_out)(const Parameter&),
+                                  const std::function<void(std::int64_t, std::int64_t)>& f) const {
+  const Range mine = owned(bucket);
+  std::int64_t at = mine.begin;
+  const auto run_until = [&](std::int64_t end) {
+    end = std::min(end, mine.end);
+    if (at < end) f(at - mine.begin, end - at);
+  };
+  for (const Parameter& parameter : set_->parameters()) {
+    if (parameter.bucket != bucket || !leave_out(parameter)) continue;
+    run_until(parameter.offset);
+    at = std::max(at, parameter.offset + parameter.shape.elements());
+  }
+  run_until(mine.end);
 }
 
 Sharding::Range Sharding::stored_weights(int bucket) const {
@@ -278,8 +298,8 @@ void Sharding::need_gradients(int bucket, bool first) {
 }
 
 void Sharding::done_with_gradients(int bucket, bool first, bool last) {
-  const bool summed_now = !whole_gradients_ || last;
-  if (groups_->shard->size() > 1 && summed_now)
+  const bool leaves_now = !whole_gradients_ || last;
+  if (offload_ || (groups_->shard->size() > 1 && leaves_now))
     start_scatter(bucket, first, last);
   else if (groups_->replica->size() > 1 && last)
     start_replicate(bucket);
@@ -293,50 +313,86 @@ Tensor Sharding::to_wire(const Tensor& x) {
   return wire;
 }
 
+// With offload also where there is nobody to share with: everything leaves the same way.
 void Sharding::start_scatter(int bucket, bool first, bool last) {
   while (reductions_.size() >= kInFlight) finish_oldest();
-  const Tensor sum = to_wire(store_.bucket_gradients(bucket));
-  reductions_.push_back(
-      {bucket, true, first, last, sum, groups_->shard->reduce_scatter(part(bucket, sum), sum)});
+  if (offload_ && !first && owned(bucket).size() > 0) offload_->fetch(owned_gradients(bucket));
+  const Tensor whole = store_.bucket_gradients(bucket);
+  Reduction leaving{bucket, true, first, last, whole, {}};
+  if (groups_->shard->size() > 1) {
+    leaving.sum = to_wire(whole);
+    leaving.work = groups_->shard->reduce_scatter(part(bucket, leaving.sum), leaving.sum);
+  }
+  reductions_.push_back(leaving);
 }
 
 void Sharding::start_replicate(int bucket) {
   if (owned(bucket).size() == 0) return;
   while (reductions_.size() >= kInFlight) finish_oldest();
-  const Tensor sum = to_wire(owned_gradients(bucket));
+  const Tensor sum = to_wire(gradients_here(bucket));
   reductions_.push_back({bucket, false, false, true, sum, groups_->replica->all_reduce(sum)});
+}
+
+Tensor Sharding::gradients_here(int bucket) {
+  if (!offload_) return owned_gradients(bucket);
+  const std::int64_t whole = part_elements(bucket) * groups_->shard->size();
+  return part(bucket, slot_of(bucket).gradients.rows(0, whole)).rows(0, owned(bucket).size());
+}
+
+void Sharding::take_sum(const Reduction& done, Tensor mine) {
+  const std::int64_t n = mine.elements();
+  const Tensor sum = done.scattering ? part(done.bucket, done.sum).rows(0, n) : done.sum;
+  const bool more = done.scattering && !whole_gradients_ && !done.first;
+  if (more && !offload_ && sum.dtype() != mine.dtype()) {
+    backend_->copy(incoming_.rows(0, n), sum);
+    backend_->add(mine, incoming_.rows(0, n));
+  } else if (more && !offload_) {
+    backend_->add(mine, sum);
+  } else if (sum.data() != mine.data()) {
+    backend_->copy(mine, sum);
+  }
+  if (more && offload_) offload_->add_fetched(mine);
+}
+
+// Squares of sums that CopySums completes later are its to add.
+void Sharding::send_gradients(int bucket, bool last) {
+  const Tensor mine = gradients_here(bucket);
+  if (last)
+    for_each_owned_run(
+        bucket,
+        [](const Parameter& parameter) {
+          return !parameter.counted || parameter.sum != GradientSum::None;
+        },
+        [&](std::int64_t first, std::int64_t count) {
+          backend_->squared_norm(offload_->squared_norm(), mine.rows(first, count));
+        });
+  slot_of(bucket).going = offload_->send(owned_gradients(bucket), mine);
 }
 
 void Sharding::finish_oldest() {
   const Reduction done = reductions_.front();
   reductions_.erase(reductions_.begin());
   (done.scattering ? groups_->shard : groups_->replica)->wait(done.work);
-  const Tensor mine = owned_gradients(done.bucket);
-  const std::int64_t n = mine.elements();
-  if (n > 0) {
-    const Tensor sum = done.scattering ? part(done.bucket, done.sum).rows(0, n) : done.sum;
-    const bool add = done.scattering && !whole_gradients_ && !done.first;
-    if (add && sum.dtype() != mine.dtype()) {
-      backend_->copy(incoming_.rows(0, n), sum);
-      backend_->add(mine, incoming_.rows(0, n));
-    } else if (add) {
-      backend_->add(mine, sum);
-    } else if (sum.data() != mine.data()) {
-      backend_->copy(mine, sum);
-    }
-  }
-  if (done.scattering && done.last && groups_->replica->size() > 1) start_replicate(done.bucket);
+  if (owned(done.bucket).size() == 0) return;
+  take_sum(done, gradients_here(done.bucket));
+  if (done.scattering && done.last && groups_->replica->size() > 1)
+    start_replicate(done.bucket);
+  else if (offload_)
+    send_gradients(done.bucket, done.last);
 }
 
-void Sharding::finish_reductions_of(const Slot& slot) {
+// And whatever else still reads the slot's gradients.
+void Sharding::finish_reductions_of(Slot& slot) {
   while (std::any_of(reductions_.begin(), reductions_.end(), [&](const Reduction& reduction) {
-    return reduction.scattering && &slot_of(reduction.bucket) == &slot;
+    return (reduction.scattering || offload_) && &slot_of(reduction.bucket) == &slot;
   }))
     finish_oldest();
+  backend_->wait(std::exchange(slot.going, {}));
 }
 
 void Sharding::finish_gradients() {
   while (!reductions_.empty()) finish_oldest();
+  for (Slot& slot : slots_) backend_->wait(std::exchange(slot.going, {}));
 }
 
 }  // namespace kintsugi

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "comm/grid.h"
 #include "model/bucket_hooks.h"
 #include "model/parameter_set.h"
+#include "parallel/gradient_offload.h"
 
 namespace kintsugi {
 
@@ -22,6 +25,9 @@ struct ShardingOptions {
   // Backwards come in halves: gradients stay whole until the step's end even with ZeRO 2 and 3,
   // because a layer's are never complete at one moment before.
   bool halved_backward = false;
+  // Owned gradients lie in host memory; on the device, those of a layer or two. Not with
+  // halved_backward.
+  bool offload_gradients = false;
 };
 
 // Weights and gradients of a rank, one mechanism for ZeRO 0 to 3 and hybrids: the stages differ in
@@ -53,11 +59,13 @@ class Sharding final : public BucketHooks {
   };
   Range owned(int bucket) const;
   std::int64_t part_elements(int bucket) const { return parts_[static_cast<std::size_t>(bucket)]; }
-  Tensor owned_weights(int bucket) const;    // (owned size), in the run's precision
-  Tensor owned_gradients(int bucket) const;  // (owned size), in accumulator precision
+  Tensor owned_weights(int bucket) const;  // (owned size), in the run's precision
+  // (owned size), in accumulator precision; in host memory if they are offloaded
+  Tensor owned_gradients(int bucket) const;
   // Owned gradients, in as few pieces as they lie in, without those of copies that another rank
   // counts.
   std::vector<Tensor> counted_gradient_pieces() const;
+  GradientOffload* offload() { return offload_ ? &*offload_ : nullptr; }
 
   // All memory of this kind, whole buckets or parts of them, one after the other.
   Tensor weights() const { return weights_; }
@@ -91,6 +99,7 @@ class Sharding final : public BucketHooks {
     int bucket = -1;  // whose weights are in it, or on their way
     bool busy = false;
     Communicator::Work gathering;
+    Backend::Transfer going;  // its gradients, to host memory
   };
   // A bucket's gradients on their way: summed into the owner's part, then over the replicas.
   struct Reduction {
@@ -102,7 +111,12 @@ class Sharding final : public BucketHooks {
   };
 
   void place(Arena& arena);
+  void place_slots(Arena& arena);
   void find_added();
+  // Runs of the owned elements of a bucket, without the parameters that are left out:
+  // f(first within the owned ones, count).
+  void for_each_owned_run(int bucket, bool (*leave_out)(const Parameter&),
+                          const std::function<void(std::int64_t, std::int64_t)>& f) const;
   Slot& slot_of(int bucket);
   Tensor part(int bucket, const Tensor& all_parts) const;  // this rank's piece of a row of parts
   void gather(int bucket);
@@ -110,8 +124,11 @@ class Sharding final : public BucketHooks {
   Tensor to_wire(const Tensor& x);
   void start_scatter(int bucket, bool first, bool last);
   void start_replicate(int bucket);
+  Tensor gradients_here(int bucket);  // owned, on the device while they are on their way
+  void take_sum(const Reduction& done, Tensor mine);
+  void send_gradients(int bucket, bool last);
   void finish_oldest();
-  void finish_reductions_of(const Slot& slot);
+  void finish_reductions_of(Slot& slot);
 
   Backend* backend_;
   const ParameterSet* set_;
@@ -126,6 +143,7 @@ class Sharding final : public BucketHooks {
   Tensor weights_;                     // whole buckets (zero < 3) or parts
   Tensor gradients_;                   // whole buckets or parts
   std::vector<std::int64_t> whole_offsets_;
+  std::optional<GradientOffload> offload_;
   std::array<Slot, 4> slots_;
   Tensor incoming_;             // (largest part): a sum that is widened before it is added
   std::array<Tensor, 2> wire_;  // (largest bucket), bf16

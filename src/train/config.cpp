@@ -181,6 +181,7 @@ void describe(V& v, CommConfig& c) {
 template <class V>
 void describe(V& v, OffloadConfig& c) {
   v("optimizer", c.optimizer);
+  v("gradients", c.gradients);
   v("activations", c.activations);
   v("update", c.update);
 }

@@ -130,8 +130,9 @@ struct CommConfig {
 // What lies in host memory instead of the device's.
 struct OffloadConfig {
   bool optimizer = false;                  // master weights and moments
+  bool gradients = false;                  // but for a layer or two
   bool activations = false;                // blocks' inputs, with layout.recompute full
-  UpdatePlace update = UpdatePlace::Auto;  // of these
+  UpdatePlace update = UpdatePlace::Auto;  // of master weights and moments
   bool operator==(const OffloadConfig&) const = default;
 };
 

@@ -174,6 +174,12 @@ class Checks {
                "is {}, but the optimizer's state is on the device: set offload.optimizer to true "
                "or remove this",
                to_string(offload.update));
+    if (offload.gradients && config_.layout.pp > 1 &&
+        config_.layout.schedule == PipelineKind::ZeroBubbleH1)
+      complain("offload.gradients",
+               "sends a layer's gradients away when its backward is over, but with "
+               "layout.schedule zb-h1 they are complete only at the end of a step: take another "
+               "schedule or remove this");
     if (offload.activations && config_.layout.recompute != Recompute::Full)
       complain("offload.activations",
                "moves the inputs of blocks that are recomputed in full, but layout.recompute is "

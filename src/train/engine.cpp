@@ -41,13 +41,14 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                       groups.grid.pp, groups.place.pp)),
       set_(options.model,
            slice_of(parts_, groups.grid.tp, groups.place.tp, options.sequence_parallel)),
-      sharding_(backend, arena_, set_, groups,
-                {.zero = options.zero,
-                 .precision = options.precision,
-                 .reduce_in_bf16 = options.reduce_in_bf16,
-                 .tied = options.model.tied,
-                 .halved_backward =
-                     groups.grid.pp > 1 && options.schedule == PipelineKind::ZeroBubbleH1}),
+      sharding_(
+          backend, arena_, set_, groups,
+          {.zero = options.zero,
+           .precision = options.precision,
+           .reduce_in_bf16 = options.reduce_in_bf16,
+           .tied = options.model.tied,
+           .halved_backward = groups.grid.pp > 1 && options.schedule == PipelineKind::ZeroBubbleH1,
+           .offload_gradients = options.offload.gradients}),
       copies_(backend, arena_, sharding_, groups),
       scratch_(backend, arena_, sharding_.store(), options.model,
                {groups.tp.get(), groups.cp.get(), options.sequence_parallel}, options.stage),
@@ -219,7 +220,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
                  .gradient_scale = settings.loss_scale / tokens,
                  .loss_sum = loss_sum_,
                  .repeatable = settings.dropout == 0 && groups_->ranks() == 1 &&
-                               !options_.stage.offload_inputs},
+                               !options_.stage.offload_inputs && !options_.offload.gradients},
                 std::cref(load));  // a copy would not fit a function object without memory
   {
     const Phase phase(*backend_, [] { return "sum gradients"; });

@@ -23,7 +23,7 @@ struct EngineOptions {
   DType precision = DType::F32;
   StageOptions stage;
   AdamWSettings adamw;
-  StateOffload offload = {};  // of the optimizer's state
+  StateOffload offload = {};  // of the optimizer's state and the gradients
   bool documents = false;     // batches come with positions and document starts
   int zero = 0;               // what the data ranks share: ShardingOptions::zero
   bool reduce_in_bf16 = false;

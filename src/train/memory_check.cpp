@@ -79,15 +79,19 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   smaller.batch.micro = 1;
   if (!is_valid(smaller, groups.grid)) smaller.batch.micro = config.batch.micro;
   const MemoryNeed least = planned_memory(backend, smaller, groups);
-  if (!config.offload.optimizer) {
-    smaller.offload.optimizer = true;
+  const auto propose_offload = [&](bool OffloadConfig::*what, const char* words) {
+    if (smaller.offload.*what) return;
+    smaller.offload.*what = true;
     const MemoryNeed less = planned_memory(backend, smaller, groups);
     if (less.host > 0 && fits(less, backend, groups.node_ranks))
       user_error(
-          "{}: batch.micro: 1 with layout.recompute: full and offload.optimizer: true would take "
-          "{} and {} of host memory",
-          problem, in_words(less.device), in_words(less.host));
-  }
+          "{}: batch.micro: {} with layout.recompute: full and {} would take {} and {} of "
+          "host memory",
+          problem, smaller.batch.micro, words, in_words(less.device), in_words(less.host));
+  };
+  propose_offload(&OffloadConfig::optimizer, "offload.optimizer: true");
+  if (config.layout.pp == 1 || config.layout.schedule != PipelineKind::ZeroBubbleH1)
+    propose_offload(&OffloadConfig::gradients, "offload: {optimizer: true, gradients: true}");
   user_error(
       "{}: even batch.micro: {} with layout.recompute: full would take {}, so take a smaller "
       "model{}{}",

@@ -1,10 +1,16 @@
 // Random layouts on GPUs, under mpirun: the run of many ranks against that of one on the same GPU.
-//   mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE]
-// COUNT cases of as many ranks as were started; the draws bring as many pairs of features as they
-// can. Half of them in fp32, half in bf16.
+//   scripts/share_gpu.sh mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE]
+// Up to COUNT cases of as many ranks as were started, which bring as many pairs of features as
+// cases can that were drawn with SEED; every one in fp32 (at most 10 steps) and in bf16.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <set>
+#include <optional>
+#include <unordered_set>
 
 #include "backend/cuda/cuda_backend.h"
 #include "cli/worlds.h"
@@ -14,45 +20,70 @@
 namespace kintsugi {
 namespace {
 
-using Pair = std::array<int, 4>;  // factor, level, factor, level
-
-std::set<Pair> pairs_of(const LayoutCase& one) {
-  std::set<Pair> pairs;
-  for (int f = 0; f < static_cast<int>(kFactors); ++f)
-    for (int g = f + 1; g < static_cast<int>(kFactors); ++g)
-      pairs.insert({f, one[static_cast<std::size_t>(f)], g, one[static_cast<std::size_t>(g)]});
+// Two features of a case, as one number. Steps and precision are the same in all: how long to run
+// is the caller's to say, and every case runs in both precisions.
+std::vector<std::size_t> pairs_of(const LayoutCase& one) {
+  constexpr std::size_t kLevels = 64;
+  std::vector<std::size_t> pairs;
+  for (std::size_t f = 0; f < kFactors; ++f)
+    for (std::size_t g = f + 1; g < kFactors; ++g)
+      pairs.push_back(((f * kFactors + g) * kLevels + static_cast<std::size_t>(one[f])) * kLevels +
+                      static_cast<std::size_t>(one[g]));
   return pairs;
 }
 
-// Of many draws with that many ranks, those that bring the most new pairs.
+// Of many draws with that many ranks, those that bring the most new pairs, at most `count`.
 std::vector<LayoutCase> choose_cases(int ranks, std::size_t count, std::uint64_t seed,
                                      bool speaks) {
+  constexpr std::size_t kDraws = 3000;
   std::mt19937_64 random(seed);
-  std::vector<LayoutCase> drawn;
-  std::set<Pair> possible, covered;
-  while (drawn.size() < 1500) {
+  std::vector<LayoutCase> drawn, chosen;
+  std::vector<std::vector<std::size_t>> pairs;
+  std::unordered_set<std::size_t> open;
+  while (drawn.size() < kDraws) {
     LayoutCase one = draw_case(random);
     if (one.layout().ranks() != ranks) continue;
-    one.values[kPrecision] = 1;  // fp32; bf16 is another run of the same
-    const std::set<Pair> pairs = pairs_of(one);
-    possible.insert(pairs.begin(), pairs.end());
+    one.values[kPrecision] = 1;
+    one.values[kSteps] = 1;
     drawn.push_back(one);
+    pairs.push_back(pairs_of(one));
+    open.insert(pairs.back().begin(), pairs.back().end());
   }
-  std::vector<LayoutCase> chosen;
-  while (chosen.size() < count && covered.size() < possible.size()) {
+  const std::size_t possible = open.size();
+  while (chosen.size() < count && !open.empty()) {
     std::size_t best = 0, most = 0;
     for (std::size_t i = 0; i < drawn.size(); ++i) {
-      std::size_t brought = 0;
-      for (const Pair& pair : pairs_of(drawn[i])) brought += covered.contains(pair) ? 0 : 1;
+      const auto brought = static_cast<std::size_t>(std::count_if(
+          pairs[i].begin(), pairs[i].end(), [&](std::size_t pair) { return open.contains(pair); }));
       if (brought > most) most = brought, best = i;
     }
-    covered.merge(pairs_of(drawn[best]));
+    for (const std::size_t pair : pairs[best]) open.erase(pair);
     chosen.push_back(drawn[best]);
   }
   if (speaks)
-    std::printf("%zu cases of %d ranks with %zu of the %zu pairs of features\n", chosen.size(),
-                ranks, covered.size(), possible.size());
+    std::printf("%zu cases of %d ranks with %zu of the %zu pairs of features of %zu draws\n",
+                chosen.size(), ranks, possible - open.size(), possible, kDraws);
   return chosen;
+}
+
+Grid grid_of(const LayoutCase& one) {
+  const RankLayout layout = one.layout();
+  return {.tp = layout.tp,
+          .cp = layout.cp,
+          .dp = layout.dp,
+          .pp = layout.pp,
+          .shard_group = layout.shard(),
+          .kv_copies = kv_copies(one.training().model, layout.tp)};
+}
+
+// Groups take NCCL a second or two, so cases that share them follow each other.
+void sort_by_grid(std::vector<LayoutCase>& cases) {
+  const auto key = [](const LayoutCase& one) {
+    const Grid grid = grid_of(one);
+    return std::array{grid.tp, grid.cp, grid.dp, grid.pp, grid.shard_group, grid.kv_copies};
+  };
+  std::stable_sort(cases.begin(), cases.end(),
+                   [&](const LayoutCase& a, const LayoutCase& b) { return key(a) < key(b); });
 }
 
 std::vector<double> losses_of(const Member& member, std::int64_t steps) {
@@ -70,15 +101,9 @@ std::vector<double> alone(World& world, Backend& backend, Training training, std
   return losses_of({world, groups, engine, layout, training}, steps);
 }
 
-std::vector<double> together(World& hosts, World& gpus, Backend& backend, const RankLayout& layout,
-                             const Training& training, std::int64_t steps) {
-  const Groups groups = make_groups(hosts, gpus,
-                                    {.tp = layout.tp,
-                                     .cp = layout.cp,
-                                     .dp = layout.dp,
-                                     .pp = layout.pp,
-                                     .shard_group = layout.shard(),
-                                     .kv_copies = kv_copies(training.model, layout.tp)});
+std::vector<double> together(World& hosts, Backend& backend, const Groups& groups,
+                             const RankLayout& layout, const Training& training,
+                             std::int64_t steps) {
   Engine engine(backend, backend, training.engine(layout), groups);
   engine.initialize(11);
   const std::vector<double> losses = losses_of({hosts, groups, engine, layout, training}, steps);
@@ -95,70 +120,98 @@ double noise(World& hosts, Backend& backend, Training training, std::int64_t ste
   return difference(alone(hosts, backend, training, steps), fine);
 }
 
+// One rank's side of the whole suite.
+class Suite {
+ public:
+  Suite(World& hosts, std::int64_t steps, bool verbose)
+      : hosts_(hosts),
+        steps_(steps),
+        verbose_(verbose),
+        backend_(make_backend(DeviceChoice::Cuda, 1, {}, hosts.local_rank())),
+        gpus_(make_device_world(hosts, *backend_, {.share_gpu = true},
+                                [](const std::string& why) {
+                                  std::printf("FAILED: %s\n", why.c_str());
+                                  std::fflush(stdout);
+                                  _exit(1);
+                                })),
+        control_(hosts.split("control", 0, hosts.rank())) {}
+
+  void run(const LayoutCase& one, DType precision) {
+    const bool fine = precision == DType::F32;
+    Training training = one.training();
+    training.precision = precision;
+    // At the usual rate long runs on random tokens leave each other for good.
+    if (!fine) training.lr = 3e-4;
+    const std::int64_t steps = fine ? std::min<std::int64_t>(steps_, kFineSteps) : steps_;
+    std::vector<double> expected;
+    double tolerance = 2e-5;
+    if (speaks()) expected = alone(hosts_, *backend_, training, steps);
+    if (speaks() && !fine)
+      tolerance = std::max(1e-3, 2 * noise(hosts_, *backend_, training, steps));
+    control_->barrier();
+    use_groups(grid_of(one));
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<double> actual =
+        gpus_.gpus ? together(hosts_, *backend_, *groups_, one.layout(), training, steps)
+                   : alone(hosts_, *backend_, training, steps);
+    if (!speaks()) return;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    const double apart = difference(actual, expected);
+    double& worst = fine ? worst_fp32 : worst_bf16;
+    worst = std::max(worst, apart);
+    const bool same = apart <= tolerance;
+    bad += same ? 0 : 1;
+    ++runs;
+    if (!same || verbose_)
+      std::printf("%s %s by %.2g (%.2g allowed) in %.1f s, last loss %.4f: %s\n",
+                  to_string(precision).data(), same ? "agrees" : "DIFFERS", apart, tolerance,
+                  took.count(), actual.back(), to_string(one).c_str());
+    std::fflush(stdout);
+  }
+
+  bool speaks() const { return hosts_.rank() == 0; }
+  std::string figures() const {
+    return fmt::format("{} runs, fp32 within {:.2g}, bf16 within {:.2g}, {} differ", runs,
+                       worst_fp32, worst_bf16, bad);
+  }
+
+  double worst_fp32 = 0, worst_bf16 = 0;
+  int bad = 0, runs = 0;
+
+ private:
+  static constexpr std::int64_t kFineSteps = 10;
+
+  void use_groups(const Grid& grid) {
+    if (!gpus_.gpus || (groups_ && groups_->grid == grid)) return;
+    groups_.reset();
+    groups_.emplace(make_groups(hosts_, *gpus_.gpus, grid));
+  }
+
+  World& hosts_;
+  std::int64_t steps_;
+  bool verbose_;
+  std::unique_ptr<Backend> backend_;
+  DeviceWorld gpus_;
+  std::unique_ptr<Communicator> control_;
+  std::optional<Groups> groups_;
+};
+
 int run(World& hosts, std::size_t count, std::uint64_t seed, std::int64_t steps,
         const std::string& text) {
-  const bool speaks = hosts.rank() == 0;
-  const auto backend = make_backend(DeviceChoice::Cuda, 1, {}, hosts.local_rank());
-  const DeviceWorld gpus =
-      make_device_world(hosts, *backend, {.share_gpu = true}, [](const std::string& why) {
-        std::printf("FAILED: %s\n", why.c_str());
-        std::fflush(stdout);
-        _exit(1);
-      });
-  const auto control = hosts.split("control", 0, hosts.rank());
-  const std::vector<LayoutCase> cases = text.empty()
-                                            ? choose_cases(hosts.size(), count, seed, speaks)
-                                            : std::vector<LayoutCase>{parse_layout_case(text)};
-  double worst_fp32 = 0, worst_bf16 = 0;
-  int bad = 0;
+  Suite suite(hosts, steps, !text.empty() || std::getenv("KINTSUGI_VERBOSE") != nullptr);
+  std::vector<LayoutCase> cases = text.empty()
+                                      ? choose_cases(hosts.size(), count, seed, suite.speaks())
+                                      : std::vector<LayoutCase>{parse_layout_case(text)};
+  sort_by_grid(cases);
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const RankLayout layout = cases[i].layout();
-    for (const DType precision : {DType::F32, DType::BF16}) {
-      Training training = cases[i].training();
-      training.precision = precision;
-      const bool fine = precision == DType::F32;
-      // At the usual rate long runs on random tokens leave each other for good.
-      if (!fine) training.lr = 3e-4;
-      const std::int64_t many = fine ? cases[i][kSteps] : steps;
-      // bf16 in a few cases only: its runs are long.
-      if (!fine && i % 6 != 0) continue;
-      if (speaks && std::getenv("KINTSUGI_VERBOSE") != nullptr) {
-        std::printf("%s: %s\n", to_string(precision).data(), to_string(cases[i]).c_str());
-        std::fflush(stdout);
-      }
-      std::vector<double> expected;
-      double tolerance = 2e-5;
-      if (speaks) expected = alone(hosts, *backend, training, many);
-      if (speaks && !fine) tolerance = std::max(1e-3, 2 * noise(hosts, *backend, training, many));
-      control->barrier();
-      const std::vector<double> actual =
-          gpus.gpus ? together(hosts, *gpus.gpus, *backend, layout, training, many)
-                    : alone(hosts, *backend, training, many);
-      if (!speaks) continue;
-      if (!text.empty())
-        std::printf("losses %.6f … %.6f, alone %.6f … %.6f\n", actual.front(), actual.back(),
-                    expected.front(), expected.back());
-      const double apart = difference(actual, expected);
-      double& worst = fine ? worst_fp32 : worst_bf16;
-      worst = std::max(worst, apart);
-      const bool same = apart <= tolerance;
-      bad += same ? 0 : 1;
-      if (!same || !text.empty())
-        std::printf("%s %s by %.2g (%.2g allowed): %s\n", to_string(precision).data(),
-                    same ? "agrees" : "DIFFERS", apart, tolerance, to_string(cases[i]).c_str());
-      std::fflush(stdout);
-    }
-    if (speaks && (i + 1) % 5 == 0) {
-      std::printf("%zu of %zu, largest difference fp32 %.2g, bf16 %.2g\n", i + 1, cases.size(),
-                  worst_fp32, worst_bf16);
-      std::fflush(stdout);
-    }
+    for (const DType precision : {DType::F32, DType::BF16}) suite.run(cases[i], precision);
+    if (suite.speaks() && (i + 1) % 10 == 0)
+      std::printf("%zu of %zu cases: %s\n", i + 1, cases.size(), suite.figures().c_str());
   }
-  if (speaks)
-    std::printf("%s on %d ranks: %zu cases, fp32 within %.2g, bf16 within %.2g, %d differ\n",
-                bad == 0 ? "passed" : "FAILED", hosts.size(), cases.size(), worst_fp32, worst_bf16,
-                bad);
-  return bad == 0 ? 0 : 1;
+  if (suite.speaks())
+    std::printf("%s on %d ranks: %zu cases, %s\n", suite.bad == 0 ? "passed" : "FAILED",
+                hosts.size(), cases.size(), suite.figures().c_str());
+  return suite.bad == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -170,7 +223,7 @@ int main(int argc, char** argv) {
   };
   try {
     const auto hosts = kintsugi::make_world();
-    return kintsugi::run(*hosts, number(1, 20), number(2, 1),
+    return kintsugi::run(*hosts, number(1, 1000), number(2, 1),
                          static_cast<std::int64_t>(number(3, 50)), argc > 4 ? argv[4] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "support/directory_contents.h"
 #include "support/late_backend.h"
 #include "support/parallel_run.h"
@@ -245,6 +248,123 @@ TEST(OffloadedMemory, IsPlannedOnItsSide) {
   const auto [rest, with_staging] = plan();
   EXPECT_EQ(rest, device - 12 * n);
   EXPECT_EQ(with_staging, 12 * n + 4 * 6 * kPiece + 4) << "four pieces and a scalar";
+}
+
+// ---- gradients
+
+std::vector<RankLayout> without_halves() {
+  std::vector<RankLayout> some = layouts();
+  std::erase_if(
+      some, [](const RankLayout& layout) { return layout.schedule == PipelineKind::ZeroBubbleH1; });
+  some.push_back({.dp = 4, .zero = 2, .shard_group = 2});
+  some.push_back({.dp = 2, .zero = 1, .tp = 4});
+  some.push_back({.pp = 2, .chunks = 2, .schedule = PipelineKind::Interleaved});
+  return some;
+}
+
+// Without clipping the norm decides nothing, and it alone is summed in another order.
+Training without_clipping(DType precision, const char* family) {
+  Training training = small(precision);
+  training.model = tiny_model(family, 4);
+  training.adamw.clip = 0;
+  return training;
+}
+
+void expect_close(const std::vector<double>& actual, const std::vector<double>& expected,
+                  double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    EXPECT_NEAR(actual[i], expected[i], tolerance * std::abs(expected[i])) << "step " << i + 1;
+}
+
+class OffloadedGradients : public testing::TestWithParam<const char*> {};
+
+TEST_P(OffloadedGradients, AreTheSameInAnyLayout) {
+  for (const RankLayout& layout : without_halves()) {
+    Training training = without_clipping(DType::F64, GetParam());
+    // Four copies of two key and value heads, or of one.
+    if (training.model.heads % layout.tp != 0) continue;
+    const Finished expected = run(layout, training, 3);
+    for (const auto& [state, place] :
+         {std::pair(false, UpdatePlace::Auto), std::pair(true, UpdatePlace::Device),
+          std::pair(true, UpdatePlace::Host)}) {
+      SCOPED_TRACE(fmt::format("{}, state {}, update {}", to_string(layout),
+                               state ? "away" : "here", to_string(place)));
+      training.offload = {.on = state, .gradients = true, .update = place, .piece = kPiece};
+      const Finished actual = run(layout, training, 3);
+      expect_close(actual.outcome.losses, expected.outcome.losses, 1e-14);
+      expect_close(actual.outcome.norms, expected.outcome.norms, 1e-12);
+      // Sharded gradients take in a micro-batch by the same sums.
+      if (layout.zero >= 2) {
+        EXPECT_EQ(actual.outcome.weights, expected.outcome.weights);
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Families, OffloadedGradients,
+                         testing::Values("llama-gqa", "llama-tied", "gpt2"), [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Clipped, by norms of bf16 runs with bf16 sums between the ranks.
+TEST(OffloadedGradientSums, AreClippedAlike) {
+  for (const RankLayout& layout :
+       {RankLayout{}, RankLayout{.dp = 2}, RankLayout{.dp = 2, .zero = 2},
+        RankLayout{.dp = 4, .zero = 3, .shard_group = 2}})
+    for (const bool narrow : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}, {} sums", to_string(layout), narrow ? "bf16" : "fp32"));
+      Training training = small(DType::BF16);
+      training.adamw.clip = 0.1;
+      training.reduce_in_bf16 = narrow;
+      const Finished expected = run(layout, training, 4);
+      training.offload = {
+          .on = true, .gradients = true, .update = UpdatePlace::Device, .piece = kPiece};
+      const Finished actual = run(layout, training, 4);
+      expect_close(actual.outcome.norms, expected.outcome.norms, 1e-3);
+      expect_close(actual.outcome.losses, expected.outcome.losses, 1e-4);
+      EXPECT_GT(expected.outcome.norms.front(), 0.2) << "nothing to clip";
+    }
+}
+
+TEST(OffloadedGradientSums, OverflowIsSeen) {
+  for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host}) {
+    Training training = small(DType::F16);
+    training.offload = {.on = true, .gradients = true, .update = place, .piece = kPiece};
+    on_ranks({.dp = 2}, training, [&](const Member& member) {
+      EXPECT_TRUE(std::isfinite(member.step(1, 8.0).gradient_norm));
+      EXPECT_FALSE(std::isfinite(member.step(2, 1e38).gradient_norm));
+      EXPECT_TRUE(std::isfinite(member.step(3, 8.0).gradient_norm));
+    });
+  }
+}
+
+TEST(OffloadedGradientMemory, IsPlannedOnItsSide) {
+  Training training = small(DType::BF16);
+  training.model = tiny_model("llama-gqa", 8);
+  const auto backend = make_late_backend(1);
+  const auto plan = [&] {
+    PlanningAllocator nothing;
+    const Engine engine(*backend, nothing, training.engine({}));
+    return std::pair(engine.arena().total_bytes(), engine.arena().total_bytes(Side::Host));
+  };
+  training.offload = {.on = true, .update = UpdatePlace::Host, .piece = kPiece};
+  const auto [device, host] = plan();
+  training.offload.gradients = true;
+  const auto [less, more] = plan();
+  const ParameterSet set(training.model);
+  const auto n = static_cast<std::size_t>(set.buffer_elements());
+  EXPECT_EQ(more, host + 4 * n - 4 * 4 * kPiece) << "no staging of gradients";
+  // On the device, two slots of layers, one of the ends, and two parts on their way.
+  std::size_t largest_end = 0, block = 0, largest = 0;
+  for (const Bucket& bucket : set.buckets()) {
+    const auto elements = static_cast<std::size_t>(bucket.end - bucket.begin);
+    (bucket.role == Bucket::Role::Block ? block : largest_end) =
+        std::max(bucket.role == Bucket::Role::Block ? block : largest_end, elements);
+    largest = std::max(largest, elements);
+  }
+  EXPECT_EQ(less, device - 4 * n + 4 * (2 * block + largest_end + 2 * largest) + 4);
 }
 
 // ---- activations

@@ -47,6 +47,7 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
     for (const char* more :
          {"layout: {recompute: none}\n", "layout: {recompute: full}\n",
           "offload: {optimizer: true, update: device}\n",
+          "offload: {optimizer: true, gradients: true, update: device}\n",
           "layout: {recompute: full}\noffload: {optimizer: true, activations: true, update: "
           "host}\n"}) {
       const RunConfig config = parse_run_config(

@@ -394,6 +394,10 @@ TEST(RunConfigLayout, MistakesAreNamed) {
   EXPECT_THAT(error_of(kShort, {"offload.activations=true", "layout={pp: 2, recompute: full}"}),
               HasSubstr("4 layers in 2 parts have no others"));
   EXPECT_EQ(error_of(kShort, {"offload.activations=true", "layout.recompute=full"}), "no error");
+  EXPECT_THAT(error_of(kShort, {"offload.gradients=true", "layout={pp: 2, schedule: zb-h1}",
+                                "batch={global: 8, micro: 1}"}),
+              HasSubstr("offload.gradients sends a layer's gradients away"));
+  EXPECT_EQ(error_of(kShort, {"offload.gradients=true"}), "no error");
   EXPECT_THAT(set_error("offload.weights=true"), HasSubstr("offload.weights"));
   EXPECT_THAT(set_error("offload.optimizer=much"), HasSubstr("offload.optimizer"));
   EXPECT_THAT(set_error("layout.recompute_every=0"), HasSubstr("layout.recompute_every is 0"));

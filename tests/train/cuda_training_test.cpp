@@ -120,6 +120,26 @@ TEST_F(CudaTrainingTest, OffloadChangesNoBitWhereTheDeviceUpdates) {
   }
 }
 
+// Whose gradients wait in host memory between micro-batches is summed in another order.
+TEST_F(CudaTrainingTest, OffloadedGradientsAreTheSameRun) {
+  for (const char* precision : {"fp64", "bf16"}) {
+    std::vector<double> expected;
+    for (const char* offload : {"", "offload: {gradients: true}\n",
+                                "offload: {optimizer: true, gradients: true, update: device}\n",
+                                "offload: {optimizer: true, gradients: true, update: host}\n"}) {
+      const auto cuda = make_cuda_backend({.deterministic = true, .host = make_cpu_backend()});
+      const auto losses = losses_of(train(
+          *cuda, fmt::format("{}-{}", precision, std::string(offload).size()),
+          fmt::format("steps: 20, eval_every: 0, checkpoint_every: 0, precision: {}", precision),
+          offload));
+      if (expected.empty()) expected = losses;
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        EXPECT_NEAR(losses[i], expected[i], std::string(precision) == "fp64" ? 1e-9 : 2e-2)
+            << precision << " " << offload << " step " << i + 1;
+    }
+  }
+}
+
 TEST_F(CudaTrainingTest, UpdatesOnTheHostFollowThoseOnTheDevice) {
   for (const char* precision : {"fp32", "bf16"}) {
     std::vector<double> expected;

@@ -91,6 +91,11 @@ TEST_F(MemoryCheckTest, ProposesOffloadWhereNothingElseHelps) {
   ASSERT_LT(offloaded.device, plain.device);
   Machine machine(offloaded.device, kPlenty);
   EXPECT_THAT(error_of(machine, config(with({}))), HasSubstr("offload.optimizer: true would take"));
+  const MemoryNeed more = need(with({"offload={optimizer: true, gradients: true}"}));
+  ASSERT_LT(more.device, offloaded.device);
+  Machine smaller(more.device, kPlenty);
+  EXPECT_THAT(error_of(smaller, config(with({}))),
+              HasSubstr("offload: {optimizer: true, gradients: true} would take"));
   Machine small_host(offloaded.device, offloaded.host - 1);
   EXPECT_THAT(error_of(small_host, config(with({}))), HasSubstr("take a smaller model"));
 }
