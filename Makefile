@@ -8,7 +8,7 @@ CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 all: build
 
-.PHONY: all packages build demo test sanitize fuzz-layouts mutation-check bench format clean gpu-build gpu-test gpu-bench plan-accuracy
+.PHONY: all packages build demo test sanitize fuzz-layouts mutation-check bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
 packages:
 	@scripts/install_packages.sh
@@ -77,6 +77,10 @@ gpu-build:
 
 gpu-test: gpu-build
 	@ctest --test-dir build-gpu --output-on-failure -j 4
+
+# Every pair of features on 2 and on 4 ranks with NCCL, which share the GPU where there are not enough.
+gpu-layouts: gpu-build
+	@for ranks in 2 4; do scripts/share_gpu.sh mpirun -np $$ranks build-gpu/nccl_layouts || exit 1; done
 
 gpu-bench: gpu-build
 	@scripts/gpu_bench.sh

@@ -78,6 +78,7 @@ DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& 
                                                        .timeout_s = comm.timeout_s,
                                                        .allow_sockets = comm.allow_sockets,
                                                        .share_gpu = comm.share_gpu,
+                                                       .register_buffers = comm.register_buffers,
                                                        .on_failure = std::move(on_failure),
                                                        .trace = trace,
                                                        .event_time = [&backend](void* event) {

@@ -22,7 +22,6 @@ int NcclWorld::size() const { return 1; }
 int NcclWorld::local_rank() const { return 0; }
 int NcclWorld::local_size() const { return 1; }
 std::unique_ptr<Communicator> NcclWorld::split(const std::string&, int, int) { return nullptr; }
-void NcclWorld::register_memory(void*, std::size_t) {}
 const std::string& NcclWorld::description() const { return state_->description; }
 
 }  // namespace kintsugi

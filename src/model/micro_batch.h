@@ -25,6 +25,9 @@ struct MicroBatch {
   // Products overwrite the gradients of their matrices instead of adding to them, which saves
   // clearing and reading those.
   bool overwrites = false;
+  // Its pass is the same calls as every other of this size, and none of them meets another rank or
+  // a copy under way: a device may record it (Backend::replay).
+  bool repeatable = false;
 
   // Dropout draws from the seed, the step and the global token, so it is the same however the batch
   // is cut.

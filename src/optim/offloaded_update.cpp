@@ -10,12 +10,14 @@ namespace kintsugi {
 
 StreamedUpdate::StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
                                const std::vector<UpdatePiece>& pieces, std::int64_t most,
-                               const StateOffload& offload)
+                               const StateOffload& offload, std::size_t ahead)
     : backend_(&backend),
       offload_(offload),
       state_{state.master, state.moment1, state.moment2},
       pieces_(&pieces),
-      slots_(std::min(kSlots, pieces.size())) {
+      ahead_(ahead),
+      slots_(std::min(ahead + kLeaving, pieces.size())),
+      next_(pieces.size()) {
   const DType wide = accumulator_of(state.master ? state.master.dtype() : state.moment1.dtype());
   std::size_t ranges = 0;
   for (const UpdatePiece& piece : pieces) ranges = std::max(ranges, piece.ranges.size());
@@ -45,10 +47,10 @@ void StreamedUpdate::fetch(std::size_t piece) {
 }
 
 void StreamedUpdate::begin() {
-  for (std::size_t piece = 0; piece < std::min(kAhead, pieces_->size()); ++piece) fetch(piece);
+  for (std::size_t piece = 0; piece < std::min(ahead_, pieces_->size()); ++piece) fetch(piece);
 }
 
-void StreamedUpdate::update(std::size_t piece, const UpdateStep& step) {
+void StreamedUpdate::update(std::size_t piece) {
   const auto& [first, count, ranges] = (*pieces_)[piece];
   Slot& with = slot(piece);
   for (Backend::Transfer& coming : with.coming) backend_->wait(std::exchange(coming, {}));
@@ -62,18 +64,28 @@ void StreamedUpdate::update(std::size_t piece, const UpdateStep& step) {
     const Tensor gradient =
         offload_.gradients ? with.gradients.rows(range.at - first, range.size()) : range.gradient;
     backend_->adamw(range.weight, state_[0] ? part(0) : range.weight, part(1), part(2), gradient,
-                    step.scale, step.of(range));
+                    step_.scale, step_.of(range));
   }
   for (std::size_t i = 0; offload_.on && i < state_.size(); ++i)
     if (state_[i])
       with.going[i] = backend_->to_host(state_[i].rows(first, count), with.here[i].rows(0, count));
 }
 
-void StreamedUpdate::run(const UpdateStep& step) {
-  for (std::size_t piece = 0; piece < pieces_->size(); ++piece) {
-    if (piece + kAhead < pieces_->size()) fetch(piece + kAhead);
-    update(piece, step);
+void StreamedUpdate::start(const UpdateStep& step) {
+  KINTSUGI_CHECK(next_ == pieces_->size(), "an update starts before the last one is over");
+  step_ = step;
+  next_ = 0;
+}
+
+void StreamedUpdate::run_until(std::size_t piece) {
+  for (; next_ < std::min(piece, pieces_->size()); ++next_) {
+    if (next_ + ahead_ < pieces_->size()) fetch(next_ + ahead_);
+    update(next_);
   }
+}
+
+void StreamedUpdate::finish() {
+  run_until(pieces_->size());
   for (Slot& slot : slots_)
     for (Backend::Transfer& going : slot.going) backend_->wait(std::exchange(going, {}));
 }

@@ -9,22 +9,27 @@
 namespace kintsugi {
 
 // AdamW on the device over a state or gradients in host memory: a piece is updated while the ones
-// behind it come and the ones before it go back.
+// behind it come and the ones before it go back. A piece's turn can wait until its weights are
+// asked for: then pieces travel while the layers before theirs compute.
 class StreamedUpdate {
  public:
   // `pieces` must outlive it; none is larger than `most`. What lies in host memory: `offload`.
+  // `ahead`: how many come before their turn.
   StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
                  const std::vector<UpdatePiece>& pieces, std::int64_t most,
-                 const StateOffload& offload);
+                 const StateOffload& offload, std::size_t ahead);
 
   // The first pieces may come while the gradients' norm is still being made.
   void begin();
-  // After begin(). Operations queued later see the new weights and, in host memory, the state.
-  void run(const UpdateStep& step);
+  // After begin(): what the pieces' turns will need. Gradients and scale stay until they are over.
+  void start(const UpdateStep& step);
+  // Operations queued later see the new weights of the pieces before this one.
+  void run_until(std::size_t piece);
+  // And all weights and, in host memory, all state.
+  void finish();
 
  private:
-  static constexpr std::size_t kSlots = 4;
-  static constexpr std::size_t kAhead = 2;  // so that what goes back has a slot's time to do so
+  static constexpr std::size_t kLeaving = 2;  // so that what goes back has some time to do so
   struct Slot {
     std::array<Tensor, 3> here;  // master, moments
     Tensor gradients;
@@ -33,13 +38,16 @@ class StreamedUpdate {
   };
   Slot& slot(std::size_t piece) { return slots_[piece % slots_.size()]; }
   void fetch(std::size_t piece);
-  void update(std::size_t piece, const UpdateStep& step);
+  void update(std::size_t piece);
 
   Backend* backend_;
   StateOffload offload_;
   std::array<Tensor, 3> state_;  // master, moments
   const std::vector<UpdatePiece>* pieces_;
+  std::size_t ahead_;
   std::vector<Slot> slots_;
+  UpdateStep step_;       // under way
+  std::size_t next_ = 0;  // piece whose turn it is; all of them: none is under way
 };
 
 // AdamW on the host's cores, where the state is: gradients come if they are not there, rounded

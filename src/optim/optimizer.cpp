@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 
 #include "core/log.h"
 #include "core/philox.h"
@@ -56,10 +57,40 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
   const std::int64_t most = std::max<std::int64_t>(1, in_pieces ? std::min(n, offload.piece) : n);
   pieces_ = plan_updates(sharding, offsets_, n, most);
   if (!in_pieces) return;
-  if (place_ != UpdatePlace::Host)
-    streamed_.emplace(backend, arena, state_, pieces_, most, offload);
+  if (place_ != UpdatePlace::Host) {
+    streamed_.emplace(backend, arena, state_, pieces_, most, offload, pieces_ahead(most));
+    sharding.on_reading([this](int bucket) { update_until(bucket); });
+  }
   if (place_ != UpdatePlace::Device)
     on_host_.emplace(backend, arena, state_, pieces_, most, precision, offload);
+}
+
+Optimizer::~Optimizer() {
+  if (!streamed_) return;
+  sharding_->on_reading({});
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    streamed_->finish();  // what is under way reads and writes memory that goes next
+  } catch (const std::exception& error) {
+    log_warning("the last update was not finished: {}", error.what());
+  }
+}
+
+// Those of a layer: they travel while the one before it computes.
+std::size_t Optimizer::pieces_ahead(std::int64_t most) const {
+  std::int64_t layer = 0;
+  const std::vector<Bucket>& buckets = sharding_->set().buckets();
+  for (std::size_t b = 0; b < buckets.size(); ++b)
+    if (buckets[b].role == Bucket::Role::Block)
+      layer = std::max(layer, sharding_->part_elements(static_cast<int>(b)));
+  return std::max<std::size_t>(2, static_cast<std::size_t>((layer + most - 1) / most));
+}
+
+void Optimizer::update_until(int bucket) {
+  if (bucket + 1 >= static_cast<int>(offsets_.size())) return streamed_->finish();
+  const std::int64_t end = offsets_[static_cast<std::size_t>(bucket) + 1];
+  const std::int64_t most = pieces_.front().count;
+  streamed_->run_until(static_cast<std::size_t>((end + most - 1) / most));
 }
 
 Tensor Optimizer::owned(const Tensor& flat, int bucket) const {
@@ -87,7 +118,7 @@ void Optimizer::update_in_place(const UpdateStep& step) {
 
 void Optimizer::update(UpdatePlace place, const UpdateStep& step) {
   if (place == UpdatePlace::Host) return on_host_->run(step);
-  if (streamed_) return streamed_->run(step);
+  if (streamed_) return streamed_->start(step);
   update_in_place(step);
 }
 
@@ -98,6 +129,7 @@ void Optimizer::try_update(const UpdateStep& step) {
   const auto start = std::chrono::steady_clock::now();
   if (place == UpdatePlace::Device) streamed_->begin();
   update(place, step);
+  if (place == UpdatePlace::Device) streamed_->finish();
   backend_->synchronize();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -135,6 +167,7 @@ void Optimizer::sum_squares() {
 }
 
 void Optimizer::step(std::int64_t step, double lr, double unscale) {
+  if (streamed_) streamed_->finish();
   if (streamed_ && place_ == UpdatePlace::Device) streamed_->begin();
   sum_squares();
   Communicator& copy = *sharding_->groups().copy;

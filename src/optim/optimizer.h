@@ -30,6 +30,7 @@ class Optimizer {
  public:
   Optimizer(Backend& backend, Arena& arena, Sharding& sharding, const AdamWSettings& settings,
             const StateOffload& offload = {});
+  ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
@@ -48,12 +49,16 @@ class Optimizer {
   bool has_master() const { return static_cast<bool>(state_.master); }
   // Where offloaded state is updated; Auto until that is known.
   UpdatePlace update_place() const { return place_; }
+  // Whether weights change when they are read first: Sharding::on_reading.
+  bool updates_late() const { return streamed_.has_value(); }
 
  private:
   Tensor owned(const Tensor& flat, int bucket) const;
+  std::size_t pieces_ahead(std::int64_t most) const;
   void sum_squares();
   void update(UpdatePlace place, const UpdateStep& step);
   void update_in_place(const UpdateStep& step);
+  void update_until(int bucket);
   // One of the steps that decide where updates happen.
   void try_update(const UpdateStep& step);
 

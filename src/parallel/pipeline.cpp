@@ -233,7 +233,7 @@ void Pipeline::run_alone(const Step& step, const Load& load) {
       const Phase phase(*backend_, [&] { return name_of({ActionKind::Backward, number, 0}, 1); });
       chunk.stage.backward(batch(0), 0, rows(gradient(chunk, 0).buffer, batch(0)));
     };
-    if (step.repeatable)
+    if (batch(0).repeatable)
       backend_->replay(
           derive_key(static_cast<std::uint64_t>(batch(0).sequences), batch(0).overwrites,
                      std::bit_cast<std::uint64_t>(step.gradient_scale)),

@@ -38,8 +38,7 @@ class Pipeline {
   struct Step {
     int micro_batches = 1;
     double gradient_scale = 1.0;
-    Tensor loss_sum = {};     // (1): on the last stage, the losses are added to it
-    bool repeatable = false;  // passes of the same size are the same calls
+    Tensor loss_sum = {};  // (1): on the last stage, the losses are added to it
   };
   // Gradients of gradient_scale * the sum of all losses.
   void run(const Step& step, const Load& load);

@@ -134,6 +134,21 @@ void Sharding::zero_state() {
     offload_->zero_state();
   else
     backend_->fill(gradients_, 0.0);
+  register_memory();
+}
+
+void Sharding::register_memory() {
+  registered_.clear();
+  const auto tell = [&](Communicator& group, const Tensor& memory) {
+    if (group.size() > 1 && memory) registered_.push_back(group.register_memory(memory));
+  };
+  tell(*groups_->shard, weights_);
+  for (Communicator* const group : {groups_->shard.get(), groups_->replica.get()}) {
+    if (!offload_) tell(*group, gradients_);
+    for (const Tensor& wire : wire_) tell(*group, wire);
+    for (const Slot& slot : slots_) tell(*group, slot.gradients);
+  }
+  for (const Slot& slot : slots_) tell(*groups_->shard, slot.weights);
 }
 
 // Neighbouring layers alternate between two slots. Embedding and head take turns in a third, unless
@@ -228,6 +243,7 @@ void Sharding::gather(int bucket) {
   Slot& slot = slot_of(bucket);
   if (slot.bucket == bucket || slot.busy) return;
   groups_->shard->wait(std::exchange(slot.gathering, {}));  // of weights that nobody came for
+  bring_up_to_date(bucket);
   const auto b = static_cast<std::size_t>(bucket);
   slot.bucket = bucket;
   slot.gathering = groups_->shard->all_gather(
@@ -247,6 +263,7 @@ void Sharding::need_weights(int bucket, int next) {
                          slot.weights.rows(0, part_elements(bucket) * groups_->shard->size()));
     if (next >= 0) gather(next);
   } else {
+    bring_up_to_date(bucket);
     groups_->shard->wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
   }
 }
@@ -269,16 +286,26 @@ void Sharding::weights_changed() {
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) {
     const Tensor whole = store_.bucket_weights(bucket);
+    bring_up_to_date(bucket);
     gathering_[static_cast<std::size_t>(bucket)] =
         groups_->shard->all_gather(whole, part(bucket, whole));
   }
 }
 
 void Sharding::finish_weights() {
+  bring_up_to_date(buckets_);
   for (Communicator::Work& work : gathering_) groups_->shard->wait(std::exchange(work, {}));
 }
 
 // ---- gradients
+
+// Weights of ZeRO 1 arrive in the first pass, sums of whole gradients leave in the last.
+bool Sharding::is_idle_in(bool first, bool last) const {
+  if (offload_) return false;
+  const bool shares = groups_->shard->size() > 1;
+  if (!shares && groups_->replica->size() == 1) return true;
+  return whole_gradients_ && zero_ < 3 && !last && !(first && shares);
+}
 
 // What is added to, instead of being written by one product, starts at zero.
 void Sharding::zero_added(int bucket) {
@@ -294,6 +321,7 @@ void Sharding::need_gradients(int bucket, bool first) {
     store_.place_gradients(bucket,
                            slot.gradients.rows(0, part_elements(bucket) * groups_->shard->size()));
   }
+  if (first) bring_up_to_date(bucket);  // which reads the gradients of the step before
   if (overwrites(first)) zero_added(bucket);
 }
 

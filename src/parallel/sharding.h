@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -74,14 +75,20 @@ class Sharding final : public BucketHooks {
   Range stored_weights(int bucket) const;
   Tensor weights_at(int bucket, Range range) const;
 
-  // Everything at zero, padding too, which nobody writes later.
+  // Everything at zero, padding too, which nobody writes later; and the groups know the memory.
   void zero_state();
 
   // Whether a micro-batch's gradients replace what is there instead of adding to it.
   bool overwrites(bool first) const { return first || !whole_gradients_; }
+  // Whether a micro-batch's pass moves nothing: neither between ranks nor to the host.
+  bool is_idle_in(bool first, bool last) const;
   // After the last micro-batch: owned gradients are the sums over all data ranks.
   void finish_gradients();
-  // After owned weights changed: everybody's copies follow, bucket by bucket when they are needed.
+  // Who changes owned weights late: is called before a bucket's are read, and with the number of
+  // buckets before anybody looks at all of them. None: nobody does.
+  void on_reading(std::function<void(int bucket)> update) { update_ = std::move(update); }
+  // After owned weights changed, or will when they are read: everybody's copies follow, bucket by
+  // bucket when they are needed.
   void weights_changed();
   // Waits for weights that are still on their way.
   void finish_weights();
@@ -112,11 +119,15 @@ class Sharding final : public BucketHooks {
 
   void place(Arena& arena);
   void place_slots(Arena& arena);
+  void register_memory();
   void find_added();
   // Runs of the owned elements of a bucket, without the parameters that are left out:
   // f(first within the owned ones, count).
   void for_each_owned_run(int bucket, bool (*leave_out)(const Parameter&),
                           const std::function<void(std::int64_t, std::int64_t)>& f) const;
+  void bring_up_to_date(int bucket) {
+    if (update_) update_(bucket);
+  }
   Slot& slot_of(int bucket);
   Tensor part(int bucket, const Tensor& all_parts) const;  // this rank's piece of a row of parts
   void gather(int bucket);
@@ -151,7 +162,9 @@ class Sharding final : public BucketHooks {
   std::vector<Reduction> reductions_;  // oldest first; a few at most
   // By bucket, elements [begin, end) whose gradients are added to, and the padding between.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> added_;
-  std::vector<Communicator::Work> gathering_;  // weights on their way after a step (zero 1, 2)
+  std::function<void(int bucket)> update_;
+  std::vector<std::shared_ptr<void>> registered_;  // with the groups
+  std::vector<Communicator::Work> gathering_;      // weights on their way after a step (zero 1, 2)
 };
 
 }  // namespace kintsugi

@@ -176,6 +176,7 @@ void describe(V& v, CommConfig& c) {
   v("timeout_s", c.timeout_s, above(0));
   v("allow_sockets", c.allow_sockets);
   v("share_gpu", c.share_gpu);
+  v("register_buffers", c.register_buffers);
 }
 
 template <class V>

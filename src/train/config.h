@@ -121,9 +121,10 @@ struct CommConfig {
   DType reduce = DType::F32;  // what gradients are summed in; fp64 runs use fp64
   bool check = false;         // that all ranks call the same collectives; slower
   // Between GPUs, with NCCL:
-  double timeout_s = 600;      // a call that takes longer ends the job
-  bool allow_sockets = false;  // TCP between nodes, where there is nothing better
-  bool share_gpu = false;      // several ranks on one GPU: for tests
+  double timeout_s = 600;         // a call that takes longer ends the job
+  bool allow_sockets = false;     // TCP between nodes, where there is nothing better
+  bool share_gpu = false;         // several ranks on one GPU: for tests
+  bool register_buffers = false;  // with the network, so that it copies less
   bool operator==(const CommConfig&) const = default;
 };
 

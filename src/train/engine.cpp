@@ -82,6 +82,7 @@ Engine::BatchSlot Engine::allocate_batch() {
 }
 
 void Engine::prepare() {
+  sharding_.finish_weights();  // of steps before, if there were any
   scratch_.prepare();
   sharding_.zero_state();
   optimizer_.zero_state();
@@ -193,6 +194,14 @@ double Engine::summed_over_ranks(double value) {
   return shared_[0];
 }
 
+// Dropout's keys differ from pass to pass.
+bool Engine::is_repeatable(const MicroBatch& part) const {
+  const Grid& grid = groups_->grid;
+  return part.dropout == 0 && grid.tp == 1 && grid.cp == 1 && grid.pp == 1 &&
+         !options_.stage.offload_inputs && !(part.first && optimizer_.updates_late()) &&
+         sharding_.is_idle_in(part.first, part.last);
+}
+
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(),
                                      [](std::int32_t target) { return target >= 0; });
@@ -209,18 +218,15 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     part.overwrites = sharding_.overwrites(part.first);
     part.first_token += settings.first_sequence * cut_.length;
     part.dropout = settings.dropout;
+    part.repeatable = is_repeatable(part);
     part.dropout_seed =
         derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
     return part;
   };
   backend_->fill(loss_sum_, 0.0);
-  // Dropout's keys differ from pass to pass; without it, passes of the same size are the same
-  // calls, as long as no other rank takes part and nothing is on its way from one pass to the next.
   pipeline_.run({.micro_batches = micro_batches,
                  .gradient_scale = settings.loss_scale / tokens,
-                 .loss_sum = loss_sum_,
-                 .repeatable = settings.dropout == 0 && groups_->ranks() == 1 &&
-                               !options_.stage.offload_inputs && !options_.offload.gradients},
+                 .loss_sum = loss_sum_},
                 std::cref(load));  // a copy would not fit a function object without memory
   {
     const Phase phase(*backend_, [] { return "sum gradients"; });

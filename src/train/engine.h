@@ -114,6 +114,7 @@ class Engine {
     return static_cast<std::int64_t>(batch.ids.size()) / options_.stage.length;
   }
   int micro_batches_of(const TokenBatch& batch) const;
+  bool is_repeatable(const MicroBatch& part) const;
   // Copies a micro-batch to the device: this rank's part of each sequence.
   MicroBatch upload(const TokenBatch& batch, int number);
   Tensor upload_part(Tensor to, std::span<const std::int32_t> whole, std::int64_t first,

@@ -28,15 +28,6 @@ void grouped(const char* what, F&& f) {
 
 }  // namespace
 
-void open_lane(const Surroundings& surroundings, const std::shared_ptr<Lane>& lane) {
-  surroundings.watch.inside("ncclCommRegister", lane.get(), [&] {
-    for (const auto& [address, bytes] : surroundings.registered)
-      check_nccl(ncclCommRegister(lane->comm, address, bytes, &lane->registrations.emplace_back()),
-                 "ncclCommRegister");
-  });
-  surroundings.watch.add(lane);
-}
-
 NcclCommunicator::NcclCommunicator(const Surroundings& surroundings, GroupParts parts,
                                    ncclComm_t comm)
     : surroundings_(surroundings),
@@ -45,7 +36,7 @@ NcclCommunicator::NcclCommunicator(const Surroundings& surroundings, GroupParts 
       lane_(std::make_shared<Lane>(parts_.id, parts_.members, times_)) {
   lane_->comm = comm;
   lane_->label = parts_.name;
-  open_lane(surroundings_, lane_);
+  surroundings_.watch.add(lane_);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -170,6 +161,21 @@ void NcclCommunicator::barrier() {
   parts_.host->barrier();
 }
 
+std::shared_ptr<void> NcclCommunicator::register_memory(Tensor x) {
+  if (!surroundings_.register_buffers || x.bytes() == 0) return {};
+  void* handle = nullptr;
+  Watch& watch = surroundings_.watch;
+  watch.inside("ncclCommRegister", lane_.get(), [&] {
+    check_nccl(ncclCommRegister(lane_->comm, x.data(), x.bytes(), &handle), "ncclCommRegister");
+  });
+  return {handle, [&watch, lane = lane_](void* registered) {
+            // Of a watch in trouble, NCCL has let go of everything.
+            if (registered == nullptr || watch.in_trouble()) return;
+            cudaStreamSynchronize(lane->stream);
+            ncclCommDeregister(lane->comm, registered);
+          }};
+}
+
 CommunicationTimes NcclCommunicator::times() const { return surroundings_.watch.read(*times_); }
 
 const std::shared_ptr<Lane>& NcclCommunicator::lane_of(Edge edge) {
@@ -227,7 +233,7 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
       check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
   });
   for (std::size_t i = 0; i < edges.size(); ++i) {
-    open_lane(surroundings_, lanes[i]);
+    surroundings_.watch.add(lanes[i]);
     edges_.emplace(edges[i], lanes[i]);
   }
 }

@@ -18,7 +18,7 @@ struct Surroundings {
   cudaStream_t compute;  // the backend's stream
   Watch& watch;
   void* scratch;  // a few bytes of GPU memory
-  const std::vector<std::pair<void*, std::size_t>>& registered;
+  bool register_buffers;
 };
 
 // What a communicator is made of.
@@ -28,9 +28,6 @@ struct GroupParts {
   std::vector<int> members;            // the world's ranks
   std::unique_ptr<Communicator> host;  // the same ranks, on host memory
 };
-
-// A new lane is watched and knows the registered memory from now on.
-void open_lane(const Surroundings& surroundings, const std::shared_ptr<Lane>& lane);
 
 class NcclCommunicator : public Communicator {
  public:
@@ -50,6 +47,7 @@ class NcclCommunicator : public Communicator {
   Work receive(Tensor x, int from) override;
   void wait(Work work) override;
   void barrier() override;
+  std::shared_ptr<void> register_memory(Tensor x) override;
   CommunicationTimes times() const override;
 
   // Every rank calls it: makes the neighbours of the ring ready for messages.

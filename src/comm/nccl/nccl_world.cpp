@@ -69,7 +69,6 @@ struct NcclWorld::State {
   std::unique_ptr<Communicator> all;  // on host memory
   std::string description;
   void* const scratch;
-  std::vector<std::pair<void*, std::size_t>> registered;
   Watch watch;
   std::shared_ptr<Lane> parent;  // all ranks: only split
   const Surroundings surroundings;
@@ -90,7 +89,8 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
                                                        },
                     .trace = options.trace,
                     .event_time = options.event_time}),
-      surroundings{backend, static_cast<cudaStream_t>(options.stream), watch, scratch, registered} {
+      surroundings{backend, static_cast<cudaStream_t>(options.stream), watch, scratch,
+                   options.register_buffers} {
   KINTSUGI_CHECK(options.stream != nullptr, "NCCL without the stream of a CUDA backend");
   check_gpus(*all, options);
   set_defaults();
@@ -187,17 +187,6 @@ std::unique_ptr<Communicator> NcclWorld::split(const std::string& name, int colo
   const auto& messages = state_->options.message_groups;
   if (std::find(messages.begin(), messages.end(), name) != messages.end()) group->connect_ring();
   return group;
-}
-
-void NcclWorld::register_memory(void* address, std::size_t bytes) {
-  state_->registered.emplace_back(address, bytes);
-  state_->watch.inside("ncclCommRegister", state_->parent.get(), [&] {
-    for (const auto& lane : state_->watch.lanes())
-      if (lane != state_->parent)
-        check_nccl(
-            ncclCommRegister(lane->comm, address, bytes, &lane->registrations.emplace_back()),
-            "ncclCommRegister");
-  });
 }
 
 }  // namespace kintsugi

@@ -26,6 +26,8 @@ struct NcclOptions {
   bool allow_sockets = false;
   // Several ranks on one GPU, for tests.
   bool share_gpu = false;
+  // Tell NCCL of the memory that groups are told of (Communicator::register_memory).
+  bool register_buffers = false;
   // Groups whose neighbours (in a ring) send each other messages: connected when they are made.
   // Elsewhere the first message between two ranks holds up both hosts until the other has called
   // it.
@@ -59,9 +61,6 @@ class NcclWorld : public World {
   int local_size() const override;
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override;
 
-  // Memory that many calls will use: NCCL then copies less. For groups that exist and those to
-  // come; the memory outlives them.
-  void register_memory(void* address, std::size_t bytes);
   // "NCCL 2.28.9, network IB; NCCL_SOCKET_IFNAME=ib0"
   const std::string& description() const;
 

@@ -110,7 +110,6 @@ void Watch::remove(const std::shared_ptr<Lane>& lane) {
       const std::lock_guard lock(lanes_mutex_);
       std::erase(lanes_, lane);
     }
-    for (void* handle : lane->registrations) ncclCommDeregister(lane->comm, handle);
     check_nccl(ncclCommDestroy(lane->comm), "ncclCommDestroy");
   });
 }

@@ -33,7 +33,6 @@ struct Lane {
   const std::shared_ptr<CommunicationTimes> times;  // of the group; under the watch's lock
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
-  std::vector<void*> registrations;
   std::atomic<std::int64_t> started = 0, finished = 0;
 };
 
