@@ -72,21 +72,21 @@ class Tuning {
 
   const std::vector<Trial>& trials() const { return trials_; }
 
-  // False where a signal ended it.
+  // False where a signal ended it, sent to this process or to a trial.
   bool run(TrialJobs& jobs) {
     const StopSignals signals;
-    while (true) {
-      if (StopSignals::received() != nullptr) {
-        jobs.stop();
-        return false;
-      }
+    while (StopSignals::received() == nullptr) {
       start_some(jobs);
       if (jobs.running() == 0) return true;
-      if (const auto ended = jobs.poll())
+      const auto ended = jobs.poll();
+      if (ended && ended->told_to_stop) break;
+      if (ended)
         take(*ended, jobs);
       else
         std::this_thread::sleep_for(kGlance);
     }
+    jobs.stop();
+    return false;
   }
 
  private:
@@ -185,7 +185,8 @@ void plan_tune(const PlanTuneOptions& o) {
   TrialLog log(o.log, job_in_words(job, gpus));
   Tuning tuning(o, candidates_of(o, config, job, machine, gpus), log);
 
-  const fs::path directory = fs::path(config.run.dir).string() + "-tune";
+  const fs::path run = config.run.dir;
+  const fs::path directory = (run.has_filename() ? run : run.parent_path()).string() + "-tune";
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) user_error("cannot create {} for the trials: {}", directory.string(), error.message());
@@ -202,7 +203,9 @@ void plan_tune(const PlanTuneOptions& o) {
   const auto best = best_of(tuning.trials());
   if (!undisturbed) fmt::print(stderr, "stopped; trials under way were ended and do not count\n");
   if (!best)
-    failure("none of {} trials ran: {} says why", tuning.trials().size(), directory.string());
+    failure("none of {} trials ran{}: {} holds what they said", tuning.trials().size(),
+            tuning.trials().empty() ? "" : " (" + tuning.trials().back().result.failure + ")",
+            directory.string());
   if (!o.search.emit.empty()) emit(o, *best);
   fmt::print("{}", tuning_table(tuning.trials()));
 }

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "plan/tuning_report.h"
 
 namespace kintsugi {
 namespace {
@@ -38,6 +39,14 @@ std::string shortened(std::string text) {
   return text.substr(0, end) + "…";
 }
 
+// Whether somebody else told the job to stop, as Slurm does when the time is up: train says so.
+bool told_to_stop(const fs::path& log) {
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);)
+    if (line.find("stopped by SIG") != std::string::npos) return true;
+  return false;
+}
+
 // The program's own message, or whatever was said last.
 std::string complaint_in(const fs::path& log) {
   std::ifstream file(log);
@@ -50,21 +59,18 @@ std::string complaint_in(const fs::path& log) {
   return shortened(last.empty() ? "it said nothing" : last);
 }
 
-// The median of the steps after the warm-up; 0: there are none.
-double measured_in(const fs::path& metrics) {
+// The median of the steps after the warm-up; 0: it ended before `steps`.
+double measured_in(const fs::path& metrics, int steps) {
   std::ifstream file(metrics);
   std::vector<double> rates;
-  int steps = 0;
+  int done = 0;
   for (std::string line; std::getline(file, line);) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object() || !record.contains("tokens_per_s")) continue;
-    if (++steps > kWarmUp && record["tokens_per_s"].is_number())
+    if (++done > kWarmUp && record["tokens_per_s"].is_number())
       rates.push_back(record["tokens_per_s"].get<double>());
   }
-  if (rates.empty()) return 0;
-  std::sort(rates.begin(), rates.end());
-  const std::size_t half = rates.size() / 2;
-  return rates.size() % 2 == 1 ? rates[half] : (rates[half - 1] + rates[half]) / 2;
+  return done < steps || rates.empty() ? 0 : median(rates);
 }
 
 }  // namespace
@@ -125,7 +131,7 @@ void TrialJobs::start(int number, const PlanLayout& layout) {
 }
 
 TrialResult TrialJobs::result_of(int number, int status) const {
-  const double rate = measured_in(run_of(number) / "metrics.jsonl");
+  const double rate = measured_in(run_of(number) / "metrics.jsonl", setup_.steps);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && rate > 0) return {rate, {}};
   const std::string complaint = complaint_in(log_of(number));
   // What the shell says of a command that it does not find or may not run.
@@ -145,6 +151,7 @@ TrialJobs::Ended TrialJobs::finish(const Running& job, bool in_time) {
       in_time
           ? result_of(job.number, status)
           : TrialResult{0, fmt::format("took longer than {}", format_duration(setup_.timeout_s))};
+  ended.told_to_stop = in_time && !ended.result.ran() && told_to_stop(log_of(job.number));
   std::error_code ignored;
   fs::remove_all(run_of(job.number), ignored);
   return ended;

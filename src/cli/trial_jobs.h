@@ -41,6 +41,7 @@ class TrialJobs {
     int number = 0;
     TrialResult result = {};
     double seconds = 0;
+    bool told_to_stop = false;  // by a signal that did not come from here
   };
   // One that has ended, or that took too long and was ended; none: all are under way. UserError
   // where the launch line itself cannot be run.

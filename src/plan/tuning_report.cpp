@@ -20,12 +20,6 @@ std::vector<Trial> that_ran(std::vector<Trial> trials) {
   return trials;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 // Equal values share the mean of their places.
 std::vector<double> ranks_of(const std::vector<double>& values) {
   std::vector<double> ranks;
@@ -53,6 +47,12 @@ double correlation(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 }  // namespace
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
 
 std::optional<Trial> best_of(const std::vector<Trial>& trials) {
   const std::vector<Trial> ran = that_ran(trials);

@@ -133,10 +133,10 @@ TEST_F(PlanTune, WhatFailsAlikeIsNotTheLayouts) {
 
 TEST_F(PlanTune, ATrialThatTakesTooLongLeavesNoProcess) {
   const Outcome outcome = run(tune_ +
-                              "1 --trials 1 --trial-timeout 1s --launch 'echo $$ >> pids; sleep "
+                              "1 --trials 1 --trial-timeout 2s --launch 'echo $$ >> pids; sleep "
                               "1000 & echo $! >> pids; wait #'");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.error, HasSubstr("took longer than 1 s"));
+  EXPECT_THAT(outcome.error, HasSubstr("took longer than 2 s"));
   expect_dead("pids", 2);
 }
 
@@ -155,6 +155,19 @@ TEST_F(PlanTune, ASignalEndsTheTrials) {
   EXPECT_THAT(content_of("log"), AllOf(HasSubstr("stopped"), HasSubstr("none of 0 trials")));
   EXPECT_FALSE(fs::exists(directory_ / "run-tune/trial-001"));
   expect_dead("pids", 1);
+}
+
+// Slurm tells the ranks first: that is no fault of the layout, and no trial is worth starting.
+TEST_F(PlanTune, ATrialThatIsToldToStopEndsTheTuning) {
+  const Outcome outcome =
+      run(tune_ +
+          "1 --steps 1000000 --log trials.csv --launch 'stopped() { \"$@\" & until [ -s "
+          "run-tune/trial-001/metrics.jsonl ]; do sleep 0.05; done; kill -TERM $!; wait $!; }; "
+          "stopped'");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("stopped"), HasSubstr("none of 0 trials")));
+  EXPECT_FALSE(fs::exists(directory_ / "trials.csv"));
+  EXPECT_FALSE(fs::exists(directory_ / "run-tune/trial-002.log"));
 }
 
 TEST_F(PlanTune, NonsenseGetsAnAnswer) {
