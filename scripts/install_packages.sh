@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache
   libopenblas-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libxxhash-dev
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev zlib1g-dev
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev zlib1g-dev libdlib-dev
   openmpi-bin libopenmpi-dev
   libgtest-dev libgmock-dev
   bible-kjv bible-kjv-text manpages-fi manpages-nl manpages-pl

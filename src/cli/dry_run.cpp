@@ -9,6 +9,18 @@
 
 namespace kintsugi {
 
+PlanJob plan_job(const RunConfig& config) {
+  return {.model = config.model,
+          .length = config.data.sequence_length,
+          .batch = config.batch.global,
+          .precision = config.train.precision,
+          .reduce_in_bf16 = config.comm.reduce == DType::BF16,
+          .documents = config.data.document_mask,
+          .moments = config.optimizer.moments,
+          .classifier_chunk = config.train.classifier_chunk,
+          .split = config.layout.split_layers()};
+}
+
 void dry_run(const RunConfig& config, const DryRunOptions& options) {
   if (options.machine.empty())
     user_error("--dry-run needs --machine: on which? kintsugi plan --machines lists some");
@@ -21,15 +33,6 @@ void dry_run(const RunConfig& config, const DryRunOptions& options) {
   if (ranks > machine.gpus())
     user_error("{} ranks, but {} has {} GPUs", ranks, machine.name, machine.gpus());
   const Grid grid = fit_layout(layout_request(config), static_cast<int>(ranks));
-  const PlanJob job{.model = config.model,
-                    .length = config.data.sequence_length,
-                    .batch = config.batch.global,
-                    .precision = config.train.precision,
-                    .reduce_in_bf16 = config.comm.reduce == DType::BF16,
-                    .documents = config.data.document_mask,
-                    .moments = config.optimizer.moments,
-                    .classifier_chunk = config.train.classifier_chunk,
-                    .split = c.split_layers()};
   const PlanLayout layout{.tp = grid.tp,
                           .cp = grid.cp,
                           .pp = grid.pp,
@@ -42,7 +45,7 @@ void dry_run(const RunConfig& config, const DryRunOptions& options) {
                           .sequence_parallel = c.sequence_parallel,
                           .recompute = c.recompute,
                           .recompute_every = static_cast<int>(c.recompute_every)};
-  Planner planner(job, machine);
+  Planner planner(plan_job(config), machine);
   const Evaluation e = planner.evaluate(layout);
   const double tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
   fmt::print(

@@ -2,9 +2,13 @@
 
 #include <string>
 
+#include "plan/job.h"
 #include "train/config.h"
 
 namespace kintsugi {
+
+// What a configuration trains, for the planner.
+PlanJob plan_job(const RunConfig& config);
 
 // kintsugi train --dry-run: what a configuration would take on a machine.
 struct DryRunOptions {

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/plan_evaluate.h"
 #include "cli/plan_search.h"
+#include "cli/plan_tune.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "parallel/schedule.h"
@@ -31,6 +32,7 @@ struct Options {
   PlanEvaluateOptions evaluate = {};
   PlanSearchOptions search = {};
   PlanCalculusOptions calculus = {};
+  PlanTuneOptions tune = {};
   bool list_machines = false;
   bool schedule_given = false;
 };
@@ -101,7 +103,8 @@ void write_svg(const std::string& path, const std::string& content) {
 void plan_schedule(const Options& options) {
   if (options.stages == kUnset || options.micro_batches == kUnset)
     user_error(
-        "a schedule needs {}; or give --model and --machine to look for layouts, or --evaluate",
+        "a schedule needs {}; or give --model and --machine to look for layouts, --tune or "
+        "--evaluate",
         options.stages == kUnset ? "--stages" : "--micro-batches");
   const PipelineSchedule schedule =
       make_pipeline_schedule({parse_pipeline_kind(options.schedule), options.stages,
@@ -123,6 +126,13 @@ void plan(Options options) {
     return plan_evaluate(options.evaluate);
   }
   PlanSearchOptions& search = options.search;
+  if (!options.tune.config.empty()) {
+    if (!options.svg.empty() || options.as_json)
+      user_error("--tune knows no --svg and no --json: --log writes all trials");
+    if (options.schedule_given) search.limits.schedule = options.schedule;
+    options.tune.search = search;
+    return plan_tune(options.tune);
+  }
   if (!options.calculus.parameters.empty() || options.calculus.days > 0) {
     if (!search.model.empty()) user_error("--parameters and --days exclude --model: keep one");
     options.calculus.tokens = search.tokens;
@@ -170,6 +180,40 @@ void add_search_options(CLI::App& command, Options& o) {
                      "Per token: 6 (the default), or 8 with full recompute");
 }
 
+void add_tune_options(CLI::App& command, PlanTuneOptions& tune) {
+  command
+      .add_option("--tune", tune.config,
+                  "Measure layouts of this configuration with short real runs; with --machine, "
+                  "--gpus, limits (--tp …) and --emit as above")
+      ->type_name("CONFIG");
+  command.add_option("--trials", tune.trials, "With --tune: how many runs, with those of --log")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command.add_option("--steps", tune.steps, "With --tune: steps of a run; two are for warm-up")
+      ->check(CLI::Range(3, 1000000))
+      ->capture_default_str();
+  command.add_option("--at-once", tune.at_once, "With --tune: runs at the same time")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--launch", tune.launch,
+                     "With --tune: what starts a job, {ranks} and {trial} are filled in (default: "
+                     "mpirun -np {ranks})");
+  command.add_option("--trial-timeout", tune.timeout, "With --tune: how long a run may take")
+      ->type_name("TIME")
+      ->capture_default_str();
+  command
+      .add_option("--within", tune.within,
+                  "With --tune: try what the model expects to be at most this much slower")
+      ->check(CLI::Range(1.0, 1e9))
+      ->capture_default_str();
+  command.add_option(
+      "--log", tune.log,
+      "With --tune: write all trials to this CSV file; those in it are not repeated");
+  command.add_option("--set", tune.overrides, "With --tune: override a value of the configuration")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& app) {
@@ -177,6 +221,7 @@ void add_plan_command(CLI::App& app) {
       "plan", "Find the best layout of a model on a machine, or draw a pipeline schedule");
   const auto options = std::make_shared<Options>();
   add_search_options(*command, *options);
+  add_tune_options(*command, options->tune);
   command->add_option("--evaluate", options->evaluate.rows,
                       "Predict the layouts of this CSV file, in the schema of layouts.csv");
   command->add_option("--output", options->evaluate.output, "With --evaluate: write to this file");
@@ -197,6 +242,8 @@ void add_plan_command(CLI::App& app) {
       "Examples:\n"
       "  kintsugi plan --model gpt-175b --machine frontier --gpus 1024 --batch 10240\n"
       "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 64 --tokens 1T --explain 1\n"
+      "  kintsugi plan --tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}' \\\n"
+      "                --log trials.csv --emit best.yaml\n"
       "  kintsugi plan --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100\n"
       "  kintsugi plan --schedule 1f1b --stages 4 --micro-batches 8 --svg 1f1b.svg\n"
       "  kintsugi plan --schedule interleaved --stages 4 --micro-batches 8 --chunks 2");

@@ -19,16 +19,6 @@ namespace {
 constexpr std::int64_t kUsualSequence = 8192;
 constexpr std::int64_t kUsualTokens = 4'000'000;  // of a step, where no batch is given
 
-std::int64_t count_of(const char* option, const std::string& text) {
-  try {
-    const std::int64_t value = parse_count(text);
-    if (value < 1) user_error("it must be 1 or more");
-    return value;
-  } catch (const UserError& error) {
-    user_error("{} {}: {}", option, text, error.what());
-  }
-}
-
 PlanJob job_of(const PlanSearchOptions& options) {
   PlanJob job{.model = resolve_model(options.model)};
   job.length = options.length > 0
@@ -41,9 +31,7 @@ PlanJob job_of(const PlanSearchOptions& options) {
 }
 
 void write_checked(const char* option, const std::string& path, const std::string& content) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
-    user_error("{} {}: there is no directory {}", option, path, folder.string());
+  check_folder(option, path);
   write_file_atomically(path, content);
 }
 
@@ -91,6 +79,22 @@ void show_scaling(const PlanSearchOptions& options, const PlanJob& job, const Ma
 }
 
 }  // namespace
+
+std::int64_t count_of(const char* option, const std::string& text) {
+  try {
+    const std::int64_t value = parse_count(text);
+    if (value < 1) user_error("it must be 1 or more");
+    return value;
+  } catch (const UserError& error) {
+    user_error("{} {}: {}", option, text, error.what());
+  }
+}
+
+void check_folder(const char* option, const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder))
+    user_error("{} {}: there is no directory {}", option, path, folder.string());
+}
 
 void plan_search(PlanSearchOptions options) {
   if (options.machine.empty())

@@ -19,6 +19,10 @@ struct PlanSearchOptions {
   std::string emit = {}, data = "corpus.txt", svg = {}, scaling = {};
   bool as_json = false;
 };
+// What options say: a number from 1 on, a file in a directory that exists; UserError.
+std::int64_t count_of(const char* option, const std::string& text);
+void check_folder(const char* option, const std::string& path);
+
 void plan_search(PlanSearchOptions options);
 void list_machines();
 

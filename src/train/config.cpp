@@ -135,6 +135,7 @@ void describe(V& v, TrainConfig& c) {
   v("eval_batches", c.eval_batches, between(0, kMaxSize));
   v("checkpoint_every", c.checkpoint_every, at_least(0));
   v("keep_checkpoints", c.keep_checkpoints, at_least(0));
+  v("save", c.save);
   v("log_every", c.log_every, at_least(1));
   v("precision", c.precision);
   v("dropout", c.dropout, kFraction);

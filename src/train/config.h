@@ -89,6 +89,7 @@ struct TrainConfig {
   std::int64_t eval_batches = 20;  // micro-batches per evaluation; 0: everything that is held out
   std::int64_t checkpoint_every = 250;  // 0: only at the end
   std::int64_t keep_checkpoints = 2;    // 0: all
+  bool save = true;                     // false: no checkpoints, not even at the end
   std::int64_t log_every = 10;          // plain lines; metrics.jsonl has every step
   DType precision = DType::F32;
   double dropout = 0.0;

@@ -160,7 +160,8 @@ RunOutcome Trainer::run(ResumeMode resume) {
         log_->record(record_);
         report(stop || finished());
       }
-      if (due(config_.train.checkpoint_every) || stop || finished()) save();
+      const bool saves = due(config_.train.checkpoint_every) || stop || finished();
+      if (config_.train.save && saves) save();
     }
     if (step_trace_ != nullptr) step_trace_->finish();
   } catch (const std::exception& error) {
@@ -174,8 +175,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
                  last_checkpoint_);
   if (stopped) {
     const char* signal = StopSignals::received();
-    log_info("stopped by {} after step {}; the same command continues the run",
-             signal != nullptr ? signal : "a signal to another rank", state_.step);
+    log_info("stopped by {} after step {}; {}",
+             signal != nullptr ? signal : "a signal to another rank", state_.step,
+             config_.train.save ? "the same command continues the run"
+                                : "nothing was saved (train.save is false)");
   }
   return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
 }

@@ -138,6 +138,13 @@ TEST_F(TrainerTest, OldCheckpointsGoAndLatestStays) {
   EXPECT_EQ(fs::canonical(run / "checkpoints/latest").filename(), "step-00000010");
 }
 
+TEST_F(TrainerTest, SavesNothingWhereNothingIsWanted) {
+  const fs::path run =
+      train("run", "steps: 4, eval_every: 0, checkpoint_every: 2", "", {"train.save=false"});
+  EXPECT_EQ(read_metrics(run).size(), 4u);
+  EXPECT_TRUE(fs::is_empty(run / "checkpoints"));
+}
+
 TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   const fs::path run = train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
   const fs::path file =

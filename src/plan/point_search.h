@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace kintsugi {
+
+// dlib's global search (LIPO and a trust region) for the largest value of a function of whole
+// numbers. Several questions may be open, and are answered in any order.
+class PointSearch {
+ public:
+  using Point = std::vector<int>;
+
+  // Coordinate i is 0 … last[i], with last[i] at least 1; `known` are points and their values.
+  PointSearch(const std::vector<int>& last, const std::vector<std::pair<Point, double>>& known);
+  ~PointSearch();
+  PointSearch(const PointSearch&) = delete;
+  PointSearch& operator=(const PointSearch&) = delete;
+
+  struct Question {
+    std::uint64_t id;
+    Point point;
+  };
+  Question ask();
+  void answer(std::uint64_t id, double value);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Without it PointSearch's constructor is a UserError.
+bool built_with_dlib();
+
+}  // namespace kintsugi
