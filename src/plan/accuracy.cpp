@@ -101,7 +101,9 @@ void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group
   ++g.measured;
   g.alarms += !p.fits;
   const std::string& kind = table.at(i, "mem_kind");
-  const bool binary = kind.find("GiB") != std::string::npos || kind.find("nvidia-smi") == 0;
+  // nanotron prints bytes / 2^30 as GB.
+  const bool binary = kind.find("GiB") != std::string::npos || kind.find("nvidia-smi") == 0 ||
+                      table.at(i, "dataset") == "ultrascale";
   const double memory = table.number(i, "mem_GB_per_gpu") * (binary ? 1.073741824 : 1);
   if (memory > 0) g.memory.add(p.memory_gb, memory);
   const double measured = table.number(i, "step_time_s");

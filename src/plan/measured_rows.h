@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/csv.h"
-#include "plan/foreign.h"
+#include "plan/foreign_memory.h"
 #include "plan/planner.h"
 
 namespace kintsugi {
@@ -18,7 +18,9 @@ struct MeasuredRow {
   Software software = {};
   std::vector<PlanLayout> layouts = {};
   System system = System::MegatronCore;
+  ForeignRun run = {};
   bool with_device = false;  // its memory is that of nvidia-smi: context and fragments included
+  bool open_zero = false;    // it does not say what the data ranks share
   double sequences = 0;      // of a step, also where they do not divide evenly
   std::string problem = {};  // why there is nothing to predict
 };

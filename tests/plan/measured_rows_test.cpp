@@ -8,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "plan/foreign.h"
+#include "plan/foreign_memory.h"
 #include "support/errors.h"
 
 namespace kintsugi {
@@ -83,7 +83,7 @@ TEST(ForeignMemory, FrontierStages) {
   job.precision = DType::F16;
   const PlanLayout layout{
       .tp = 4, .pp = 16, .dp = 2, .micro = 1, .zero = 1, .recompute = Recompute::Full};
-  const auto stages = foreign_memory(System::MegatronDeepSpeed, job, layout, 2);
+  const auto stages = foreign_memory(System::MegatronDeepSpeed, job, layout, {.gradient_bytes = 2});
   const std::map<std::size_t, double> measured = {{0, 35548325888.0},  {1, 32962504704.0},
                                                   {5, 31704211456.0},  {10, 30131344896.0},
                                                   {14, 28873051648.0}, {15, 30553248256.0}};
@@ -108,7 +108,7 @@ TEST(ForeignMemory, ActivationsOfKorthikanti) {
   const PlanJob job{.model = model, .length = 2048, .batch = 4};
   PlanLayout layout{.tp = 8, .micro = 4};
   const auto activations = [&] {
-    return foreign_memory(System::Megatron2021, job, layout, 2)[0].activations;
+    return foreign_memory(System::Megatron2021, job, layout, {.gradient_bytes = 2})[0].activations;
   };
   EXPECT_NEAR(activations() / 63619203072.0, 1, 0.01);
   layout.sequence_parallel = true;

@@ -1,0 +1,231 @@
+#include "plan/foreign_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/layer_split.h"
+#include "plan/block_bytes.h"
+
+namespace kintsugi {
+namespace {
+
+struct Sizes {
+  double layer = 0;    // parameters of one layer
+  double largest = 0;  // of its largest matrix
+  double table = 0;    // of embedding or head
+};
+Sizes sizes_of(const BlockShape& b, double vocabulary) {
+  const double gate = b.gated ? 2 : 1;  // gate and up are one matrix in most programs
+  return {b.hidden * (b.qkv + b.query) + (1 + gate) * b.hidden * b.ffn,
+          b.hidden * std::max(b.qkv, gate * b.ffn), b.hidden * vocabulary};
+}
+
+bool deep_speed(System s) {
+  return s == System::MegatronDeepSpeed || s == System::MegatronDeepSpeed2021;
+}
+
+// Bytes per parameter.
+struct StateBytes {
+  double whole = 18;  // on every data rank
+  double cut = 0;     // shared by the data ranks
+  double step = 0;    // passing, while the optimizer runs; shared like the optimizer
+  bool step_cut = false;
+};
+StateBytes state_bytes(System system, const PlanLayout& l, DType precision, double gradients) {
+  // torchtitan's weights are their own master copy in fp32.
+  const double weights = 2, optimizer = system == System::Torchtitan ? 10 : 12;
+  const bool wide = gradients == 4;
+  // nanotron, and DeepSpeed with fp32 sums, keep the gradients of the products beside the sums.
+  const bool beside =
+      wide && (system == System::Nanotron || (deep_speed(system) && precision == DType::BF16));
+  const double all = gradients + (beside ? 2 : 0);
+  // Narrow gradients are widened for the step; DeepSpeed makes them one tensor before that.
+  const double widened = wide ? 0 : (deep_speed(system) ? 6 : 4);
+  switch (l.zero) {
+    case 0:
+      return {weights + all + optimizer, 0, widened, false};
+    case 1:
+      return system == System::MegatronDeepSpeed && !wide
+                 ? StateBytes{weights, all + optimizer, widened, true}
+                 : StateBytes{weights + all, optimizer, widened, true};
+    case 2:
+      return {weights, all + optimizer, widened, true};
+    default:
+      return {0, weights + all + optimizer, 0, true};
+  }
+}
+
+// Bytes that one token leaves behind in one layer for the backward, on one tensor rank.
+double token_bytes(System system, const PlanJob& job, const PlanLayout& l, Recompute recompute,
+                   bool gathered) {
+  const BlockShape b = block_shape(job.model);
+  const double t = l.tp, rows = l.sequence_parallel ? t : 1;
+  if (recompute == Recompute::Full && system == System::Torchtitan && l.recompute_every == 2) {
+    // Every second product's result and attention's are kept: of wq, wk, wv, wo, w1, w3, w2.
+    const double kv = (b.qkv - b.query) / 2;
+    return 4 * b.hidden / rows + (2 * (2 * b.query + kv + b.ffn) + 4 * b.heads) / t;
+  }
+  if (recompute == Recompute::Full) return 2 * b.hidden / rows;
+  if (system == System::Nanotron) {
+    // Rotated queries and keys, and the activated gate, are tensors of their own.
+    const double rotated = (b.qkv + b.query) / 2;
+    const double inside = 2 * (b.qkv + rotated + b.query) + (b.gated ? 8 : 4) * b.ffn + 4 * b.heads;
+    return 8 * b.hidden / rows + inside / t + (gathered && l.tp > 1 ? 4 * b.hidden : 0);
+  }
+  const bool fused = software_of(system).fused_attention || recompute == Recompute::Selective;
+  BlockRun run{.tp = t, .rows = rows, .length = static_cast<double>(job.length)};
+  // Llama and MPT train without dropout.
+  run.dropout = !b.gated && system != System::Fsdp;
+  run.fused_attention = fused;
+  const double lse = fused && !b.gated ? 4 * b.heads / t : 0;  // not in the formulas of GPT
+  return block_bytes(b, run) - lse;
+}
+
+// Copies of the logits at the loss, bytes each.
+double logit_bytes(System system, const ForeignRun& run) {
+  if (system == System::Nanotron) return 10;  // themselves, in fp32, and less their maximum
+  // With torch's cross entropy: themselves, in fp32, their log-softmax, its gradient.
+  if (system == System::Torchtitan) return run.compiled_loss ? 4 : 14;
+  return 6;  // themselves, and fp32 ones that become the gradient in place
+}
+
+// Weights that FSDP or ZeRO-3 has gathered, with the gradients on their way.
+double gathered_bytes(System system, const Sizes& s, double t) {
+  constexpr double kBucket = 5e8;  // DeepSpeed's prefetch, and its bucket of gradients
+  switch (system) {
+    case System::DeepSpeedZero3:  // one module at a time
+      return 2 * (s.largest / t + kBucket) + 2 * kBucket;
+    case System::Torchtitan:  // two layers; the head with its gradient, which is summed in fp32
+      return 2 * 2 * s.layer / t + (2 + 4) * s.table / t;
+    default:  // two layers and the head
+      return 2 * 2 * s.layer / t + 2 * s.table / t;
+  }
+}
+
+struct StageLayers {
+  double layers = 0, recomputed = 0;
+};
+std::vector<StageLayers> stages_of(System system, const PlanJob& job, const PlanLayout& l) {
+  std::vector<StageLayers> stages;
+  if (system == System::Nanotron) {
+    for (const int layers : nanotron_split(job.model, l.pp))
+      stages.push_back({.layers = std::max<double>(0, layers), .recomputed = 0});
+    return stages;
+  }
+  const std::vector<int> split = balanced_split(job.model, l.pp * l.chunks);
+  for (int stage = 0; stage < l.pp; ++stage) {
+    StageLayers here;
+    for (const StagePart& part : stage_parts(split, l.pp, stage))
+      for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
+        here.layers += 1;
+        here.recomputed += layer % l.recompute_every == 0 ? 1 : 0;
+      }
+    stages.push_back(here);
+  }
+  return stages;
+}
+
+}  // namespace
+
+std::vector<int> nanotron_split(const ModelConfig& config, int stages) {
+  // Embedding, layers, norm, head, cast and loss, one after the other; a stage is full once the sum
+  // of parameters exceeds its share.
+  const BlockShape b = block_shape(config);
+  const Sizes sizes = sizes_of(b, static_cast<double>(config.vocab_size));
+  std::vector<double> costs(static_cast<std::size_t>(config.layers) + 5, 0);
+  std::fill(costs.begin() + 1, costs.begin() + 1 + config.layers, sizes.layer);
+  costs[static_cast<std::size_t>(config.layers) + 2] = sizes.table;
+  const double all = sizes.layer * static_cast<double>(config.layers) + sizes.table;
+  std::vector<int> layers(static_cast<std::size_t>(stages), -1);
+  double sum = 0;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    sum += costs[i];
+    layers[at] = std::max(layers[at], 0);
+    if (i >= 1 && i <= static_cast<std::size_t>(config.layers)) layers[at] += 1;
+    const double share = all * (static_cast<double>(at + 1) / stages);
+    if (sum > share && at + 1 < layers.size()) ++at;
+  }
+  return layers;
+}
+
+std::string refusal(System system, const PlanJob& job, const PlanLayout& l, double m) {
+  if (system != System::Nanotron || l.pp == 1) return "";
+  if (m < l.pp - 1)
+    return fmt::format("nanotron's 1F1B wants at least {} micro-batches for {} stages", l.pp - 1,
+                       l.pp);
+  const std::vector<int> split = nanotron_split(job.model, l.pp);
+  const auto empty = std::find(split.begin(), split.end(), -1);
+  return empty == split.end() ? ""
+                              : fmt::format("nanotron's split leaves nothing for stage {} of {}",
+                                            empty - split.begin(), l.pp);
+}
+
+std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, const PlanLayout& l,
+                                          const ForeignRun& run) {
+  const ModelConfig& c = job.model;
+  const BlockShape block = block_shape(c);
+  const Sizes sizes = sizes_of(block, static_cast<double>(c.vocab_size));
+  const double tokens = static_cast<double>(l.micro * job.length) / l.cp, t = l.tp;
+  const double m = static_cast<double>(std::max<std::int64_t>(1, micro_batches_of(job, l)));
+  const StateBytes per =
+      state_bytes(system, l, job.precision, run.gradient_bytes > 0 ? run.gradient_bytes : 4);
+  const double shards = l.dp * l.cp;
+  const bool gathered = !run.gathers_again;
+  const double plain = token_bytes(system, job, l, Recompute::None, gathered);
+  const double kept = token_bytes(system, job, l, l.recompute, gathered);
+  const std::vector<StageLayers> stages = stages_of(system, job, l);
+  // torchtitan's choice is by operation, so that all layers are alike.
+  const bool by_operation = system == System::Torchtitan && l.recompute_every == 2;
+  std::vector<ForeignMemory> result;
+  for (int i = 0; i < l.pp; ++i) {
+    StageLayers stage = stages[static_cast<std::size_t>(i)];
+    if (by_operation) stage.recomputed = stage.layers;
+    const bool first = i == 0, last = i == l.pp - 1;
+    double parameters = stage.layers * sizes.layer / t;
+    if (first) parameters += sizes.table / t;
+    if (last && !(c.tied && l.pp == 1)) parameters += sizes.table / t;
+    const double flight = chunks_in_flight({l.pp, i, l.chunks, m}) / l.chunks;
+    ForeignMemory here;
+    here.states = parameters * (per.whole + per.cut / shards);
+    here.step = parameters * per.step / (per.step_cut ? shards : 1);
+    here.activations =
+        flight * tokens * (stage.recomputed * kept + (stage.layers - stage.recomputed) * plain);
+    // What was received, cut among the tensor ranks.
+    if (l.pp > 1) here.activations += flight * tokens * 2 * block.hidden / t;
+    // Logits are gone before the first layer is computed again.
+    const double again = l.recompute == Recompute::Full ? tokens * plain : 0;
+    const double logits =
+        last ? tokens * static_cast<double>(c.vocab_size) / t * logit_bytes(system, run) : 0;
+    here.work = std::max(again, logits);
+    if (l.zero == 3) here.work += gathered_bytes(system, sizes, t);
+    // DeepSpeed's two buckets of 5e8 gradients, and those of the layer at work.
+    if (deep_speed(system)) here.work += 2e9 + 2 * sizes.layer / t;
+    // Gradients of the widest activations of the block that goes backward, and what the smallest of
+    // its runs show: libraries' work spaces, ids and tables of angles.
+    if (system == System::Nanotron)
+      here.work = std::max(here.work, tokens * 6 * block.ffn / t) + 0.25e9;
+    result.push_back(here);
+  }
+  return result;
+}
+
+double device_bytes(System system, const ForeignMemory& m, const PlanLayout& l,
+                    const Machine& machine, bool pressed) {
+  // NCCL's buffers: all ranks, and each kind of group; a pipeline has one for either direction.
+  constexpr double kGroup = 0.4e9;
+  const int groups = 1 + (l.tp > 1) + 2 * (l.pp > 1) + (l.cp > 1) + (l.dp > 1 && l.dp < l.ranks());
+  const double own = machine.gpu.own_gb * 1e9 + groups * kGroup;
+  // Holes between blocks that come and go. Megatron's and FSDP's micro-batches ask for the same
+  // sizes again and again and leave none that would count.
+  constexpr double kHoles = 1.25, kPressed = 1.16;
+  const bool loose = deep_speed(system) || system == System::Nanotron;
+  const double passing = m.activations + m.work;
+  if (pressed) return own + m.states + std::max(m.step, (loose ? kPressed : 1.0) * passing);
+  const double shown = own + m.states + m.step + (loose ? kHoles : 1.0) * passing;
+  return std::min(shown, machine.gpu.memory_gb * 1e9);
+}
+
+}  // namespace kintsugi
