@@ -106,12 +106,14 @@ double gathered_bytes(System system, const Sizes& s, double t) {
 
 struct StageLayers {
   double layers = 0, recomputed = 0;
+  bool head = false;
 };
 std::vector<StageLayers> stages_of(System system, const PlanJob& job, const PlanLayout& l) {
   std::vector<StageLayers> stages;
   if (system == System::Nanotron) {
-    for (const int layers : nanotron_split(job.model, l.pp))
-      stages.push_back({.layers = std::max<double>(0, layers), .recomputed = 0});
+    const NanotronSplit split = nanotron_split(job.model, l.pp);
+    for (const int layers : split.layers) stages.push_back({.layers = std::max<double>(0, layers)});
+    stages[static_cast<std::size_t>(split.head)].head = true;
     return stages;
   }
   const std::vector<int> split = balanced_split(job.model, l.pp * l.chunks);
@@ -122,6 +124,7 @@ std::vector<StageLayers> stages_of(System system, const PlanJob& job, const Plan
         here.layers += 1;
         here.recomputed += layer % l.recompute_every == 0 ? 1 : 0;
       }
+    here.head = stage == l.pp - 1;
     stages.push_back(here);
   }
   return stages;
@@ -129,7 +132,7 @@ std::vector<StageLayers> stages_of(System system, const PlanJob& job, const Plan
 
 }  // namespace
 
-std::vector<int> nanotron_split(const ModelConfig& config, int stages) {
+NanotronSplit nanotron_split(const ModelConfig& config, int stages) {
   // Embedding, layers, norm, head, cast and loss, one after the other; a stage is full once the sum
   // of parameters exceeds its share.
   const BlockShape b = block_shape(config);
@@ -138,17 +141,19 @@ std::vector<int> nanotron_split(const ModelConfig& config, int stages) {
   std::fill(costs.begin() + 1, costs.begin() + 1 + config.layers, sizes.layer);
   costs[static_cast<std::size_t>(config.layers) + 2] = sizes.table;
   const double all = sizes.layer * static_cast<double>(config.layers) + sizes.table;
-  std::vector<int> layers(static_cast<std::size_t>(stages), -1);
+  NanotronSplit split{.layers = std::vector<int>(static_cast<std::size_t>(stages), -1)};
+  std::vector<int>& layers = split.layers;
   double sum = 0;
   std::size_t at = 0;
   for (std::size_t i = 0; i < costs.size(); ++i) {
     sum += costs[i];
     layers[at] = std::max(layers[at], 0);
     if (i >= 1 && i <= static_cast<std::size_t>(config.layers)) layers[at] += 1;
+    if (i == static_cast<std::size_t>(config.layers) + 2) split.head = static_cast<int>(at);
     const double share = all * (static_cast<double>(at + 1) / stages);
     if (sum > share && at + 1 < layers.size()) ++at;
   }
-  return layers;
+  return split;
 }
 
 std::string refusal(System system, const PlanJob& job, const PlanLayout& l, double m) {
@@ -156,7 +161,7 @@ std::string refusal(System system, const PlanJob& job, const PlanLayout& l, doub
   if (m < l.pp - 1)
     return fmt::format("nanotron's 1F1B wants at least {} micro-batches for {} stages", l.pp - 1,
                        l.pp);
-  const std::vector<int> split = nanotron_split(job.model, l.pp);
+  const std::vector<int> split = nanotron_split(job.model, l.pp).layers;
   const auto empty = std::find(split.begin(), split.end(), -1);
   return empty == split.end() ? ""
                               : fmt::format("nanotron's split leaves nothing for stage {} of {}",
@@ -183,7 +188,7 @@ std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, con
   for (int i = 0; i < l.pp; ++i) {
     StageLayers stage = stages[static_cast<std::size_t>(i)];
     if (by_operation) stage.recomputed = stage.layers;
-    const bool first = i == 0, last = i == l.pp - 1;
+    const bool first = i == 0, last = stage.head;
     double parameters = stage.layers * sizes.layer / t;
     if (first) parameters += sizes.table / t;
     if (last && !(c.tied && l.pp == 1)) parameters += sizes.table / t;
@@ -203,10 +208,13 @@ std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, con
     if (l.zero == 3) here.work += gathered_bytes(system, sizes, t);
     // DeepSpeed's two buckets of 5e8 gradients, and those of the layer at work.
     if (deep_speed(system)) here.work += 2e9 + 2 * sizes.layer / t;
-    // Gradients of the widest activations of the block that goes backward, and what the smallest of
-    // its runs show: libraries' work spaces, ids and tables of angles.
-    if (system == System::Nanotron)
-      here.work = std::max(here.work, tokens * 6 * block.ffn / t) + 0.25e9;
+    if (system == System::Nanotron) {
+      // Gradients of the widest activations of the block that goes backward.
+      here.work = std::max(here.work, tokens * 6 * block.ffn / t);
+      // Whole rows: gathered for a product, before their sum is scattered, and their gradient.
+      if (l.tp > 1) here.work += 3 * tokens * 2 * block.hidden;
+      here.work += 0.2e9;  // as the smallest of its runs show: work spaces, ids, tables of angles
+    }
     result.push_back(here);
   }
   return result;
@@ -220,7 +228,7 @@ double device_bytes(System system, const ForeignMemory& m, const PlanLayout& l,
   const double own = machine.gpu.own_gb * 1e9 + groups * kGroup;
   // Holes between blocks that come and go. Megatron's and FSDP's micro-batches ask for the same
   // sizes again and again and leave none that would count.
-  constexpr double kHoles = 1.25, kPressed = 1.16;
+  constexpr double kHoles = 1.25, kPressed = 1.12;
   const bool loose = deep_speed(system) || system == System::Nanotron;
   const double passing = m.activations + m.work;
   if (pressed) return own + m.states + std::max(m.step, (loose ? kPressed : 1.0) * passing);

@@ -36,7 +36,11 @@ double device_bytes(System system, const ForeignMemory& memory, const PlanLayout
 // Why a program does not even start a layout; empty where it does.
 std::string refusal(System system, const PlanJob& job, const PlanLayout& layout,
                     double micro_batches);
-// Layers of each stage; -1 where a stage gets nothing at all.
-std::vector<int> nanotron_split(const ModelConfig& config, int stages);
+// Layers of each stage, -1 where a stage gets nothing at all, and which of them has the head.
+struct NanotronSplit {
+  std::vector<int> layers = {};
+  int head = 0;
+};
+NanotronSplit nanotron_split(const ModelConfig& config, int stages);
 
 }  // namespace kintsugi

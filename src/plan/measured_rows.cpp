@@ -144,6 +144,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
                    c.vocab_size >= l.tp * l.tp &&
                    (c.kv_heads % l.tp == 0 || l.tp % c.kv_heads == 0) && l.pp <= c.layers;
   if (!cut || (l.cp > 1 && r.job.length % (2 * l.cp) != 0)) {
+    r.impossible = true;
     r.problem =
         fmt::format("{} layers, {} heads and {} tokens cannot be cut for PP {}, TP {} and CP {}",
                     c.layers, c.heads, r.job.length, l.pp, l.tp, l.cp);
@@ -210,6 +211,7 @@ RowPrediction predict(const MeasuredRow& row) {
   RowPrediction best;
   if (!row.problem.empty()) {
     best.why = row.problem;
+    best.impossible = row.impossible;
     return best;
   }
   for (const PlanLayout& layout : row.layouts) {

@@ -68,8 +68,9 @@ std::string unknown_option(const Arguments& a) {
   if (has(name, "distill")) return "distillation";
   if (has(name, "defer_embedding_wgrad")) return "gradients of the head that are deferred";
   if (a.flag("fp8_format")) return "FP8";
-  if (a.flag("use_megatron_fsdp") || a.flag("data_parallel_sharding_strategy"))
-    return "Megatron FSDP";
+  const std::string& sharded = a.cell("data_parallel_sharding_strategy");
+  if (!sharded.empty() && sharded != "optim_grads_params") return "shards of " + sharded;
+  if (!sharded.empty() && a.flag("num_experts")) return "Megatron FSDP with experts";
   if (a.flag("multi_latent_attention")) return "multi-latent attention";
   if (a.other("optimizer") && a.text("optimizer") != "adam") return "another optimizer than Adam";
   if (a.other("moe-layer-freq") || a.other("mtp-num-layers")) return "layers of different kinds";
@@ -105,8 +106,10 @@ void read_model(const Arguments& a, MegatronRun& r) {
   }
   r.biased = !a.other("disable-bias-linear");
   r.tied = !a.flag("untie_embeddings_and_output_weights");
-  // Llama's kind trains without dropout; Megatron's default is with it.
-  r.dropout = !(b.gated && a.text("normalization") == "RMSNorm");
+  // Megatron's default is with dropout; recipes after Llama's and PaLM's kind are without.
+  const bool rotary = a.text("position-embedding-type") == "rope";
+  const bool modern = b.gated ? a.text("normalization") == "RMSNorm" : rotary && !r.biased;
+  r.dropout = !modern;
   if (!a.other("position-embedding-type"))
     r.positions = a.other_number("max-position-embeddings", r.length);
   r.experts = {.count = a.number("num_experts", 0),
@@ -168,7 +171,8 @@ void read_ranks(const Arguments& a, MegatronRun& r) {
   }
   const double dp = std::floor(gpus / model);
   r.micro_batches = std::max(1.0, std::floor(batch / (r.micro * dp)));
-  if (!a.flag("use_distributed_optimizer")) return;
+  r.shards_all = a.flag("data_parallel_sharding_strategy");
+  if (!a.flag("use_distributed_optimizer") && !r.shards_all) return;
   const double copies = std::max(1.0, a.other_number("num-distributed-optimizer-instances", 1));
   r.shards = std::max(1.0, dp * r.cp / copies);
   r.expert_shards = std::max(1.0, gpus / expert_model / copies);

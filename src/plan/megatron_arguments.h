@@ -33,6 +33,7 @@ struct MegatronRun {
   double micro = 1, micro_batches = 1;
   double weight_bytes = 2, gradient_bytes = 4, optimizer_bytes = 12;
   double shards = 1, expert_shards = 1;  // ranks that share the optimizer
+  bool shards_all = false;               // and weights and gradients: Megatron FSDP
 
   bool recompute_all = false;
   bool fused_loss = false;

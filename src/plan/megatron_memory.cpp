@@ -92,8 +92,10 @@ MegatronMemory megatron_memory(const MegatronRun& r) {
   const Parameters p = parameters_of(r);
   const double whole = r.weight_bytes + r.gradient_bytes;
   MegatronMemory m;
-  m.states = p.dense * (whole + r.optimizer_bytes / r.shards) +
-             p.experts * (whole + r.optimizer_bytes / r.expert_shards);
+  const auto states = [&](double parameters, double shards) {
+    return parameters * (whole / (r.shards_all ? shards : 1) + r.optimizer_bytes / shards);
+  };
+  m.states = states(p.dense, r.shards) + states(p.experts, r.expert_shards);
   m.libraries = r.library_bytes;
 
   const BlockRun run = block_run(r, rows, r.length);
@@ -103,8 +105,9 @@ MegatronMemory megatron_memory(const MegatronRun& r) {
   const double flight = chunks_in_flight({r.pp, r.pp - 1, r.chunks, r.micro_batches}) / r.chunks;
   m.activations = flight * r.layers * tokens * kept;
   if (r.kind == Kind::EncoderDecoder) m.activations = encoder_decoder_bytes(r, rows);
-  // Logits, and fp32 ones that become their gradient in place; fused: the first become it.
-  const double logits = tokens * r.vocabulary / r.tp * (r.fused_loss ? 4 : 6);
+  // Logits, and fp32 ones that become their gradient in place. The fused loss saves time, not
+  // memory: compiled, it subtracts the maximum into a tensor of its own.
+  const double logits = tokens * r.vocabulary / r.tp * (r.fused_loss ? 10 : 6);
   m.loss = std::max(logits, r.recompute_all ? tokens * layer : 0);
 
   const double first = r.micro * r.encoder_length / r.cp + tokens;
@@ -113,6 +116,11 @@ MegatronMemory megatron_memory(const MegatronRun& r) {
   if (r.mask) m.ends += r.micro * r.length * r.length / r.cp;
   // Received, sent and just being received.
   if (r.pp > 1) m.ends += 3 * tokens * 2 * b.hidden / rows;
+  // Two layers and the head have whole weights at a time.
+  if (r.shards_all) {
+    const double table = r.vocabulary * b.hidden / r.tp;
+    m.ends += r.weight_bytes * (2 * (p.dense - table + p.experts) / r.layers + table);
+  }
   // Megatron's own attention has a buffer for the scores of one layer that stays.
   const double longest = std::max(r.length, r.encoder_length);
   if (!r.transformer_engine) m.ends += 2 * r.micro * longest / r.cp * b.heads * longest / r.tp;

@@ -134,10 +134,11 @@ TEST(ForeignMemory, NanotronSplitsByWeight) {
   model.heads = 32;
   model.max_positions = 4096;
   model.complete_and_check();
-  EXPECT_THAT(nanotron_split(model, 1), ElementsAre(16));
-  EXPECT_THAT(nanotron_split(model, 2), ElementsAre(11, 5));
-  EXPECT_THAT(nanotron_split(model, 8), ElementsAre(3, 3, 2, 3, 2, 3, 0, 0));
-  EXPECT_EQ(nanotron_split(model, 16).back(), -1);
+  EXPECT_THAT(nanotron_split(model, 1).layers, ElementsAre(16));
+  EXPECT_THAT(nanotron_split(model, 2).layers, ElementsAre(11, 5));
+  EXPECT_THAT(nanotron_split(model, 8).layers, ElementsAre(3, 3, 2, 3, 2, 3, 0, 0));
+  EXPECT_EQ(nanotron_split(model, 8).head, 6);  // behind it only cast and loss
+  EXPECT_EQ(nanotron_split(model, 16).layers.back(), -1);
   const PlanJob job{.model = model, .length = 4096, .batch = 256};
   PlanLayout layout{.pp = 8, .dp = 8};
   EXPECT_EQ(refusal(System::Nanotron, job, layout, 32), "");

@@ -71,6 +71,13 @@ TEST(MeasuredRows, SaysWhyNot) {
               HasSubstr("GBS"));
   EXPECT_THAT(why("x,4,8192,64,,51200,2048,H100,8,1,8,,,1,1,8,0,,bf16,,,gelu,1,,,\n"),
               HasSubstr("PP 8"));
+  // That no program could: counted as a prediction, where an unknown machine is none.
+  const CsvTable uncut(std::string(kHeader) +
+                           "x,4,8192,64,,51200,2048,H100,8,1,8,,,1,1,8,0,,bf16,,,gelu,1,,failed,\n",
+                       "rows.csv");
+  const RowPrediction impossible = predict(read_row(uncut, 0));
+  EXPECT_TRUE(impossible.impossible && !impossible.fits);
+  EXPECT_THAT(accuracy_table(uncut, {impossible}), HasSubstr("100.0"));
   // 175 B parameters with all their state on eight GPUs.
   EXPECT_THAT(why("x,96,12288,96,,51200,2048,H100,8,8,1,,,1,1,8,0,full,bf16,,,gelu,1,,,\n"),
               HasSubstr("needs"));

@@ -81,6 +81,40 @@ TEST(MemoryRows, SmallModelByHand) {
   EXPECT_DOUBLE_EQ(memory.libraries, (2 * 32 + 4) * 1048576.0);
 }
 
+// gpt3_15b_8t_release: how far the peak lies above what is allocated between steps, which does not
+// depend on the number of GPUs that the rows leave out. The second has the fused loss.
+TEST(MemoryRows, ActivationsOfThe15B) {
+  const std::string start = "golden,gpt/15b,dev_dgx_";
+  const std::string model = ",,32,6144,48,8,4096,,4,256,";
+  const std::string end =
+      "True,True,,True,,,,True,,transformer_engine,,sentencepiece-256k,max-position-embeddings="
+      "4096 position-embedding-type=rope group-query-attention disable-bias-linear";
+  const CsvTable table(kHeader + start + "h100" + model + "8,1,,,,,," + end + ",64,1,,\n" + start +
+                           "gb200" + model + "4,2,8,,,,," + end +
+                           " cross-entropy-loss-fusion,64,1,,\n",
+                       "memory.csv");
+  const double above[] = {28160194560.0 - 13269043200.0, 42639351808.0 - 14700898304.0};
+  for (const std::size_t i : {0, 1}) {
+    const MegatronRun run = read_megatron_run(table, i);
+    ASSERT_EQ(run.problem, "");
+    const MegatronMemory memory = megatron_memory(run);
+    EXPECT_NEAR((memory.activations + memory.loss + memory.ends) / above[i], 1, 0.02) << i;
+  }
+}
+
+// gpt3_mcore_te_tp2_zp_z3_resume_fsdp_dtensor: weights, gradients and optimizer in four shards.
+TEST(MemoryRows, MegatronFsdp) {
+  const std::string header = std::string("data_parallel_sharding_strategy,") + kHeader;
+  const CsvTable table(
+      header +
+          "optim_grads_params,golden,gpt/z3,dev_dgx_h100,,12,512,8,,1024,,4,32,2,,,,,,,,True,,True,"
+          ",,,,True,transformer_engine,,gpt2-bpe,max-position-embeddings=1024,8,1469652992,,\n",
+      "memory.csv");
+  const MemoryPrediction p = predict_memory(table, 0);
+  EXPECT_EQ(p.why, "");
+  EXPECT_NEAR(p.peak / 1469652992, 1, 0.02);
+}
+
 TEST(MemoryRows, SaysWhatIsNotUnderstood) {
   const std::string head = "golden,gpt/x,dev_dgx_a100,,12,512,8,,1024,,4,";
   const std::string tail = ",True,transformer_engine,,gpt2-bpe,";
