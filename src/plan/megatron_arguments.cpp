@@ -57,23 +57,41 @@ class Arguments {
   std::map<std::string, std::string> other_;
 };
 
-// Options that change what is kept and are not modelled.
+// Options that change what is kept and are not modelled: in a test's name, or among its arguments.
 std::string unknown_option(const Arguments& a) {
-  const std::string& name = a.cell("case");
-  if (has(name, "multimodal") || has(name, "mimo")) return "multimodal";
-  if (has(name, "bert")) return "BERT";
-  if (has(name, "grpo")) return "reinforcement learning";
-  if (a.other("hybrid-layer-pattern") || has(name, "hybrid") || has(name, "nemotron"))
-    return "layers that are no transformer's";
-  if (has(name, "distill")) return "distillation";
-  if (has(name, "defer_embedding_wgrad")) return "gradients of the head that are deferred";
+  const std::pair<const char*, const char*> names[] = {
+      {"multimodal", "multimodal"},
+      {"mimo", "multimodal"},
+      {"bert", "BERT"},
+      {"grpo", "reinforcement learning"},
+      {"inference", "inference"},
+      {"hybrid", "layers that are no transformer's"},
+      {"retro", "retrieval"},
+      {"nemotron", "layers that are no transformer's"},
+      {"distill", "distillation"},
+      {"cuda_graph", "CUDA graphs"},
+      {"cudagraph", "CUDA graphs"},
+  };
+  for (const auto& [part, reason] : names)
+    if (has(a.cell("case"), part)) return reason;
+  const std::pair<const char*, const char*> options[] = {
+      {"hybrid-layer-pattern", "layers that are no transformer's"},
+      {"moe-layer-freq", "layers of different kinds"},
+      {"mtp-num-layers", "layers of different kinds"},
+      {"pipeline-model-parallel-layout", "a pipeline that is cut by hand"},
+      {"cuda-graph-impl", "CUDA graphs"},
+      {"optimizer-cpu-offload", "an optimizer on the host"},
+      {"use-torch-fsdp2", "FSDP of torch"},
+      {"delay-wgrad-compute", "gradients that are put off"},
+  };
+  for (const auto& [option, reason] : options)
+    if (a.other(option)) return reason;
   if (a.flag("fp8_format")) return "FP8";
   const std::string& sharded = a.cell("data_parallel_sharding_strategy");
   if (!sharded.empty() && sharded != "optim_grads_params") return "shards of " + sharded;
   if (!sharded.empty() && a.flag("num_experts")) return "Megatron FSDP with experts";
   if (a.flag("multi_latent_attention")) return "multi-latent attention";
   if (a.other("optimizer") && a.text("optimizer") != "adam") return "another optimizer than Adam";
-  if (a.other("moe-layer-freq") || a.other("mtp-num-layers")) return "layers of different kinds";
   if (a.flag("recompute_modules")) return "recomputation of single modules";
   return "";
 }
@@ -110,7 +128,8 @@ void read_model(const Arguments& a, MegatronRun& r) {
   const bool rotary = a.text("position-embedding-type") == "rope";
   const bool modern = b.gated ? a.text("normalization") == "RMSNorm" : rotary && !r.biased;
   r.dropout = !modern;
-  if (!a.other("position-embedding-type"))
+  const std::string positions = a.text("position-embedding-type");
+  if (positions.empty() || positions == "learned_absolute")
     r.positions = a.other_number("max-position-embeddings", r.length);
   r.experts = {.count = a.number("num_experts", 0),
                .top = a.number("moe_router_topk", 2),
@@ -140,12 +159,15 @@ void read_pipeline(const Arguments& a, MegatronRun& r) {
   const double all = r.layers;
   const double first = a.other_number("decoder-first-pipeline-num-layers", 0);
   const double last = a.other_number("decoder-last-pipeline-num-layers", 0);
+  // Embedding and loss can count as a layer each.
+  const double ends = a.other("account-for-embedding-in-pipeline-split") ? 1 : 0;
+  const double loss = a.other("account-for-loss-in-pipeline-split") ? 1 : 0;
   if (last > 0)
     r.layers = last;
   else if (first > 0 && r.pp > 1)
     r.layers = (all - first) / (r.pp - 1);
   else
-    r.layers = all / r.pp;
+    r.layers = (all + ends + loss) / r.pp - loss - (r.pp == 1 ? ends : 0);
   const double each = a.number("num_layers_per_virtual_pipeline_stage", 0);
   r.chunks = a.whole("num_virtual_stages_per_pipeline_rank", 1);
   if (each > 0 && r.pp > 1) r.chunks = static_cast<int>(r.layers / each);
@@ -184,8 +206,16 @@ void read_precision(const Arguments& a, MegatronRun& r) {
   } else if (!a.flag("bf16")) {
     r.weight_bytes = 4;
     r.optimizer_bytes = 8;
-  } else if (a.other("grad-reduce-in-bf16")) {
-    r.gradient_bytes = 2;
+  } else {
+    // Megatron's optimizer that knows precisions.
+    const auto bytes = [&](const char* name, double otherwise) {
+      const std::string type = a.text(name);
+      return type.empty() ? otherwise : type == "fp32" ? 4.0 : type == "fp8" ? 1.0 : 2.0;
+    };
+    if (a.other("grad-reduce-in-bf16")) r.gradient_bytes = 2;
+    r.gradient_bytes = bytes("main-grads-dtype", r.gradient_bytes);
+    r.optimizer_bytes =
+        bytes("main-params-dtype", 4) + bytes("exp-avg-dtype", 4) + bytes("exp-avg-sq-dtype", 4);
   }
 }
 
@@ -200,13 +230,16 @@ void read_kernels(const Arguments& a, MegatronRun& r) {
   // That generation of the tests had no deterministic fused attention.
   const bool old = has(platform, "dracooci") && exact && automatic;
   using Attention = MegatronRun::Attention;
-  if (backend == "unfused" || (automatic && !r.transformer_engine) || old)
+  if (backend == "unfused" || backend == "local" || (automatic && !r.transformer_engine) || old)
     r.attention = Attention::Unfused;
   else if (backend == "flash" || (automatic && !hopper && !(blackwell && !exact)))
     r.attention = Attention::Flash;  // cuDNN is preferred on Hopper; it is exact only there
   if (a.cell("recompute_granularity") == "selective") r.attention = Attention::Fused;
   r.recompute_all = a.cell("recompute_granularity") == "full";
   r.fused_loss = a.other("cross-entropy-loss-fusion");
+  // Megatron's tests put off two.
+  if (has(a.cell("case"), "defer_embedding_wgrad") || a.other("defer-embedding-wgrad-compute"))
+    r.deferred = a.other_number("wgrad-deferral-limit", 2);
   r.mask = !has(a.cell("case"), "no_create_attention_mask");
   // torch: one work space for the forward's thread and one for the backward's, of 32 MiB on Hopper
   // and where results are to repeat (CUBLAS_WORKSPACE_CONFIG=:4096:8). Transformer Engine: one, and

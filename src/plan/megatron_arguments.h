@@ -37,6 +37,7 @@ struct MegatronRun {
 
   bool recompute_all = false;
   bool fused_loss = false;
+  double deferred = 0;  // micro-batches whose gradient of the head's weights is put off
   Attention attention = Attention::Fused;
   bool transformer_engine = true;
   bool mask = true;          // the data loader makes one for attention

@@ -116,6 +116,8 @@ MegatronMemory megatron_memory(const MegatronRun& r) {
   if (r.mask) m.ends += r.micro * r.length * r.length / r.cp;
   // Received, sent and just being received.
   if (r.pp > 1) m.ends += 3 * tokens * 2 * b.hidden / rows;
+  // Gradients of logits and inputs of the head.
+  m.ends += std::min(r.deferred, r.micro_batches) * tokens * 2 * (r.vocabulary / r.tp + b.hidden);
   // Two layers and the head have whole weights at a time.
   if (r.shards_all) {
     const double table = r.vocabulary * b.hidden / r.tp;
