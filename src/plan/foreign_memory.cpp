@@ -57,12 +57,16 @@ StateBytes state_bytes(System system, const PlanLayout& l, DType precision, doub
   }
 }
 
+bool by_operation(System system, const ForeignRun& run) {
+  return system == System::Torchtitan && run.by_operation;
+}
+
 // Bytes that one token leaves behind in one layer for the backward, on one tensor rank.
 double token_bytes(System system, const PlanJob& job, const PlanLayout& l, Recompute recompute,
-                   bool gathered) {
+                   const ForeignRun& options) {
   const BlockShape b = block_shape(job.model);
   const double t = l.tp, rows = l.sequence_parallel ? t : 1;
-  if (recompute == Recompute::Full && system == System::Torchtitan && l.recompute_every == 2) {
+  if (recompute == Recompute::Full && by_operation(system, options)) {
     // Every second product's result and attention's are kept: of wq, wk, wv, wo, w1, w3, w2.
     const double kv = (b.qkv - b.query) / 2;
     return 4 * b.hidden / rows + (2 * (2 * b.query + kv + b.ffn) + 4 * b.heads) / t;
@@ -72,7 +76,8 @@ double token_bytes(System system, const PlanJob& job, const PlanLayout& l, Recom
     // Rotated queries and keys, and the activated gate, are tensors of their own.
     const double rotated = (b.qkv + b.query) / 2;
     const double inside = 2 * (b.qkv + rotated + b.query) + (b.gated ? 8 : 4) * b.ffn + 4 * b.heads;
-    return 8 * b.hidden / rows + inside / t + (gathered && l.tp > 1 ? 4 * b.hidden : 0);
+    return 8 * b.hidden / rows + inside / t +
+           (options.gathers_again || l.tp == 1 ? 0 : 4 * b.hidden);
   }
   const bool fused = software_of(system).fused_attention || recompute == Recompute::Selective;
   BlockRun run{.tp = t, .rows = rows, .length = static_cast<double>(job.length)};
@@ -108,7 +113,8 @@ struct StageLayers {
   double layers = 0, recomputed = 0;
   bool head = false;
 };
-std::vector<StageLayers> stages_of(System system, const PlanJob& job, const PlanLayout& l) {
+std::vector<StageLayers> stages_of(System system, const PlanJob& job, const PlanLayout& l,
+                                   const ForeignRun& run) {
   std::vector<StageLayers> stages;
   if (system == System::Nanotron) {
     const NanotronSplit split = nanotron_split(job.model, l.pp);
@@ -116,31 +122,56 @@ std::vector<StageLayers> stages_of(System system, const PlanJob& job, const Plan
     stages[static_cast<std::size_t>(split.head)].head = true;
     return stages;
   }
+  const int every = by_operation(system, run) ? 1 : l.recompute_every;
   const std::vector<int> split = balanced_split(job.model, l.pp * l.chunks);
   for (int stage = 0; stage < l.pp; ++stage) {
-    StageLayers here;
+    StageLayers here{.head = stage == l.pp - 1};
     for (const StagePart& part : stage_parts(split, l.pp, stage))
       for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
         here.layers += 1;
-        here.recomputed += layer % l.recompute_every == 0 ? 1 : 0;
+        here.recomputed += layer % every == 0 ? 1 : 0;
       }
-    here.head = stage == l.pp - 1;
     stages.push_back(here);
   }
   return stages;
+}
+
+// Beside the states and what waits for the backward.
+double work_bytes(System system, const PlanJob& job, const PlanLayout& l, const ForeignRun& run,
+                  bool head, double plain) {
+  const BlockShape b = block_shape(job.model);
+  const double vocabulary = static_cast<double>(job.model.vocab_size), t = l.tp;
+  const Sizes sizes = sizes_of(b, vocabulary);
+  const double tokens = static_cast<double>(l.micro * job.length) / l.cp;
+  // Logits are gone before the first layer is computed again.
+  const double again = l.recompute == Recompute::Full ? tokens * plain : 0;
+  const double logits = head ? tokens * vocabulary / t * logit_bytes(system, run) : 0;
+  double work = std::max(again, logits);
+  if (l.zero == 3) work += gathered_bytes(system, sizes, t);
+  // DeepSpeed's two buckets of 5e8 gradients, and those of the layer at work.
+  if (deep_speed(system)) work += 2e9 + 2 * sizes.layer / t;
+  if (system == System::Nanotron) {
+    // Gradients of the widest activations of the block that goes backward.
+    work = std::max(work, tokens * 6 * b.ffn / t);
+    // Whole rows: gathered for a product, before their sum is scattered, and their gradient.
+    if (l.tp > 1) work += 3 * tokens * 2 * b.hidden;
+    work += 0.2e9;  // as the smallest of its runs show: work spaces, ids, tables of angles
+  }
+  return work;
 }
 
 }  // namespace
 
 NanotronSplit nanotron_split(const ModelConfig& config, int stages) {
   // Embedding, layers, norm, head, cast and loss, one after the other; a stage is full once the sum
-  // of parameters exceeds its share.
+  // of weights exceeds its share. Keys and values count as many heads as queries.
   const BlockShape b = block_shape(config);
-  const Sizes sizes = sizes_of(b, static_cast<double>(config.vocab_size));
+  const double layer = 4 * b.query * b.hidden + 3 * b.ffn * b.hidden;
+  const double head = static_cast<double>(config.vocab_size) * b.hidden;
   std::vector<double> costs(static_cast<std::size_t>(config.layers) + 5, 0);
-  std::fill(costs.begin() + 1, costs.begin() + 1 + config.layers, sizes.layer);
-  costs[static_cast<std::size_t>(config.layers) + 2] = sizes.table;
-  const double all = sizes.layer * static_cast<double>(config.layers) + sizes.table;
+  std::fill(costs.begin() + 1, costs.begin() + 1 + config.layers, layer);
+  costs[static_cast<std::size_t>(config.layers) + 2] = head;
+  const double all = layer * static_cast<double>(config.layers) + head;
   NanotronSplit split{.layers = std::vector<int>(static_cast<std::size_t>(stages), -1)};
   std::vector<int>& layers = split.layers;
   double sum = 0;
@@ -178,20 +209,14 @@ std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, con
   const StateBytes per =
       state_bytes(system, l, job.precision, run.gradient_bytes > 0 ? run.gradient_bytes : 4);
   const double shards = l.dp * l.cp;
-  const bool gathered = !run.gathers_again;
-  const double plain = token_bytes(system, job, l, Recompute::None, gathered);
-  const double kept = token_bytes(system, job, l, l.recompute, gathered);
-  const std::vector<StageLayers> stages = stages_of(system, job, l);
-  // torchtitan's choice is by operation, so that all layers are alike.
-  const bool by_operation = system == System::Torchtitan && l.recompute_every == 2;
+  const double plain = token_bytes(system, job, l, Recompute::None, run);
+  const double kept = token_bytes(system, job, l, l.recompute, run);
   std::vector<ForeignMemory> result;
-  for (int i = 0; i < l.pp; ++i) {
-    StageLayers stage = stages[static_cast<std::size_t>(i)];
-    if (by_operation) stage.recomputed = stage.layers;
-    const bool first = i == 0, last = stage.head;
+  for (const StageLayers& stage : stages_of(system, job, l, run)) {
+    const int i = static_cast<int>(result.size());
     double parameters = stage.layers * sizes.layer / t;
-    if (first) parameters += sizes.table / t;
-    if (last && !(c.tied && l.pp == 1)) parameters += sizes.table / t;
+    if (i == 0) parameters += sizes.table / t;
+    if (stage.head && !(c.tied && l.pp == 1)) parameters += sizes.table / t;
     const double flight = chunks_in_flight({l.pp, i, l.chunks, m}) / l.chunks;
     ForeignMemory here;
     here.states = parameters * (per.whole + per.cut / shards);
@@ -200,21 +225,7 @@ std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, con
         flight * tokens * (stage.recomputed * kept + (stage.layers - stage.recomputed) * plain);
     // What was received, cut among the tensor ranks.
     if (l.pp > 1) here.activations += flight * tokens * 2 * block.hidden / t;
-    // Logits are gone before the first layer is computed again.
-    const double again = l.recompute == Recompute::Full ? tokens * plain : 0;
-    const double logits =
-        last ? tokens * static_cast<double>(c.vocab_size) / t * logit_bytes(system, run) : 0;
-    here.work = std::max(again, logits);
-    if (l.zero == 3) here.work += gathered_bytes(system, sizes, t);
-    // DeepSpeed's two buckets of 5e8 gradients, and those of the layer at work.
-    if (deep_speed(system)) here.work += 2e9 + 2 * sizes.layer / t;
-    if (system == System::Nanotron) {
-      // Gradients of the widest activations of the block that goes backward.
-      here.work = std::max(here.work, tokens * 6 * block.ffn / t);
-      // Whole rows: gathered for a product, before their sum is scattered, and their gradient.
-      if (l.tp > 1) here.work += 3 * tokens * 2 * block.hidden;
-      here.work += 0.2e9;  // as the smallest of its runs show: work spaces, ids, tables of angles
-    }
+    here.work = work_bytes(system, job, l, run, stage.head, plain);
     result.push_back(here);
   }
   return result;

@@ -23,6 +23,7 @@ struct ForeignRun {
   double gradient_bytes = 0;   // of one gradient that is summed; 0: 4
   bool compiled_loss = false;  // the loss is one kernel that keeps no copies of the logits
   bool gathers_again = true;   // nanotron: inputs of products, for the backward
+  bool by_operation = false;   // torchtitan recomputes every second product, not layer
 };
 // Stage by stage, by the formulas of planning.md §3 for that program.
 std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job,

@@ -119,6 +119,8 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   if (has(t.precision, "fp32 grads")) r.software.gradient_wire = 4;
   r.run.gradient_bytes = r.software.gradient_wire;
   // torchtitan compiles the loss too since 2025.
+  r.run.by_operation =
+      has(t.recompute, "selective") ? !has(t.recompute, "layer") : has(t.recompute, "sac");
   r.run.compiled_loss = has(t.note, "compile") && has(t.source, "2025");
   try {
     fill_model(table, row, r.job.model);
