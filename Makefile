@@ -63,8 +63,10 @@ bench: packages
 
 # How well the planner predicts published measurements: errors by source.
 ROWS ?= ../shared/ground_truth/layouts.csv
+MEMORY_ROWS ?= ../shared/ground_truth/memory.csv
 plan-accuracy: build
 	@$(BUILD)/kintsugi plan --evaluate $(ROWS) --accuracy
+	@$(BUILD)/kintsugi plan --evaluate $(MEMORY_ROWS) --accuracy
 
 # On a machine with a GPU and a CUDA toolkit. Packages are not installed there: headers and libraries that it lacks may lie in
 # SYSROOT (a folder of unpacked Debian packages).

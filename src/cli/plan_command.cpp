@@ -222,8 +222,10 @@ void add_plan_command(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   add_search_options(*command, *options);
   add_tune_options(*command, options->tune);
-  command->add_option("--evaluate", options->evaluate.rows,
-                      "Predict the layouts of this CSV file, in the schema of layouts.csv");
+  command->add_option(
+      "--evaluate", options->evaluate.rows,
+      "Predict the layouts of this CSV file (schema of layouts.csv), or the memory of\n"
+      "its ranks (schema of memory.csv)");
   command->add_option("--output", options->evaluate.output, "With --evaluate: write to this file");
   command->add_flag("--accuracy", options->evaluate.accuracy,
                     "With --evaluate: a table of errors instead of the rows");

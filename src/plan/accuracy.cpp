@@ -22,7 +22,7 @@ std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction
     cells.push_back(known ? fmt::format("{:.4g}", p.step_s) : "");
     cells.push_back(known ? fmt::format("{:.5g}", p.tokens_per_s_per_gpu) : "");
     cells.push_back(known ? fmt::format("{:.4g}", p.memory_gb) : "");
-    cells.push_back(known ? (p.fits ? "1" : "0") : "");
+    cells.push_back(known || p.impossible ? (p.fits ? "1" : "0") : "");
     cells.push_back(p.why);
     text += csv_line(cells);
   }
@@ -88,7 +88,7 @@ std::uint64_t fingerprint(const std::string& text) {
 
 void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group& g) {
   ++g.rows;
-  if (p.step_s == 0) {
+  if (p.step_s == 0 && !p.impossible) {
     ++g.unknown;
     return;
   }
@@ -100,8 +100,11 @@ void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group
   if (status != "measured") return;
   ++g.measured;
   g.alarms += !p.fits;
+  if (p.step_s == 0) return;
   const std::string& kind = table.at(i, "mem_kind");
-  const bool binary = kind.find("GiB") != std::string::npos || kind.find("nvidia-smi") == 0;
+  // nanotron prints bytes / 2^30 as GB.
+  const bool binary = kind.find("GiB") != std::string::npos || kind.find("nvidia-smi") == 0 ||
+                      table.at(i, "dataset") == "ultrascale";
   const double memory = table.number(i, "mem_GB_per_gpu") * (binary ? 1.073741824 : 1);
   if (memory > 0) g.memory.add(p.memory_gb, memory);
   const double measured = table.number(i, "step_time_s");

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "plan/job.h"
 #include "plan/software.h"
 
@@ -22,16 +19,5 @@ enum class System {
 };
 
 Software software_of(System system);
-
-// Bytes that torch has allocated at its peak, stage by stage, by the formulas of planning.md §3 for
-// that program. gradient_bytes: of one gradient; 0: 4.
-struct ForeignMemory {
-  double states = 0;       // weights, gradients, optimizer
-  double activations = 0;  // of micro-batches between forward and backward
-  double work = 0;         // the layer at work, logits, buckets of gradients
-  double total() const { return states + activations + work; }
-};
-std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job,
-                                          const PlanLayout& layout, double gradient_bytes);
 
 }  // namespace kintsugi

@@ -17,9 +17,6 @@ std::string lower(std::string text) {
 }
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-constexpr double kChannels = 3;      // GB of NCCL's buffers in a dozen of groups
-constexpr double kFragments = 1.08;  // torch's allocator holds more than it has given out
-
 struct RowText {
   std::string dataset, hardware, source, note, recompute, precision;
 };
@@ -120,6 +117,11 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   r.job.precision = has(t.precision, "fp16") ? DType::F16 : DType::BF16;
   r.software.fp8 = has(t.precision, "fp8");
   if (has(t.precision, "fp32 grads")) r.software.gradient_wire = 4;
+  r.run.gradient_bytes = r.software.gradient_wire;
+  // torchtitan compiles the loss too since 2025.
+  r.run.by_operation =
+      has(t.recompute, "selective") ? !has(t.recompute, "layer") : has(t.recompute, "sac");
+  r.run.compiled_loss = has(t.note, "compile") && has(t.source, "2025");
   try {
     fill_model(table, row, r.job.model);
   } catch (const UserError& error) {
@@ -144,6 +146,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
                    c.vocab_size >= l.tp * l.tp &&
                    (c.kv_heads % l.tp == 0 || l.tp % c.kv_heads == 0) && l.pp <= c.layers;
   if (!cut || (l.cp > 1 && r.job.length % (2 * l.cp) != 0)) {
+    r.impossible = true;
     r.problem =
         fmt::format("{} layers, {} heads and {} tokens cannot be cut for PP {}, TP {} and CP {}",
                     c.layers, c.heads, r.job.length, l.pp, l.tp, l.cp);
@@ -154,6 +157,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
                          system == System::MegatronCore);
   read_recompute(t, system, l);
   const double chunks = number("VPP", 0), micro = number("MBS", 0);
+  r.open_zero = std::isnan(table.number(row, "zero"));
   for (const int v : {1, 2, 4, 6})
     for (const int b : {1, 2, 4, 8}) {
       if (chunks > 0 ? v != 1 : (v > 1 && (system != System::MegatronCore || l.pp == 1))) continue;
@@ -170,10 +174,46 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   return r;
 }
 
+namespace {
+
+void judge_memory(const MeasuredRow& row, const PlanJob& job, const PlanLayout& layout,
+                  RowPrediction& one) {
+  const auto stages = foreign_memory(row.system, job, layout, row.run);
+  double held = 0;
+  std::size_t fullest = 0;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const double bytes = device_bytes(row.system, stages[i], layout, row.machine, true);
+    if (bytes > held) fullest = i;
+    held = std::max(held, bytes);
+    const double shown = row.with_device
+                             ? device_bytes(row.system, stages[i], layout, row.machine, false)
+                             : stages[i].total();
+    one.memory_gb = std::max(one.memory_gb, shown / 1e9);
+  }
+  if (row.system == System::Nanotron) {
+    // Its rows tell what the first stage took. They do not tell whether inputs of products were
+    // gathered again for the backward; most of those without a pipeline kept them.
+    const ForeignRun told{.gradient_bytes = row.run.gradient_bytes, .gathers_again = layout.pp > 1};
+    one.memory_gb = foreign_memory(row.system, job, layout, told).front().total() / 1e9;
+  }
+  one.fits = held <= row.machine.gpu.memory_gb * 1e9;
+  if (!one.fits)
+    one.why = fmt::format("stage {} needs {:.1f} GB, {:.1f} are there", fullest, held / 1e9,
+                          row.machine.gpu.memory_gb);
+  const double m = static_cast<double>(micro_batches_of(job, layout));
+  if (const std::string why = refusal(row.system, job, layout, m); !why.empty()) {
+    one.fits = false;
+    one.why = why;
+  }
+}
+
+}  // namespace
+
 RowPrediction predict(const MeasuredRow& row) {
   RowPrediction best;
   if (!row.problem.empty()) {
     best.why = row.problem;
+    best.impossible = row.impossible;
     return best;
   }
   for (const PlanLayout& layout : row.layouts) {
@@ -187,23 +227,14 @@ RowPrediction predict(const MeasuredRow& row) {
     one.step_s = one.evaluation.step_s;
     one.tokens_per_s_per_gpu =
         row.sequences * static_cast<double>(job.length) / (one.step_s * layout.ranks());
-    double most = 0;
-    int fullest = 0;
-    const auto stages = foreign_memory(row.system, job, layout, row.software.gradient_wire);
-    for (std::size_t i = 0; i < stages.size(); ++i)
-      if (stages[i].total() > most) {
-        most = stages[i].total();
-        fullest = static_cast<int>(i);
-      }
-    const double held = most / 1e9 + row.machine.gpu.own_gb;
-    // nanotron writes down what its first stage took; the fullest decides all the same.
-    const double told = row.system == System::Nanotron ? stages.front().total() : most;
-    one.memory_gb =
-        row.with_device ? kFragments * told / 1e9 + row.machine.gpu.own_gb + kChannels : told / 1e9;
-    one.fits = held <= row.machine.gpu.memory_gb;
-    if (!one.fits)
-      one.why = fmt::format("stage {} needs {:.1f} GB, {:.1f} are there", fullest, held,
-                            row.machine.gpu.memory_gb);
+    judge_memory(row, job, layout, one);
+    if (!one.fits && row.open_zero && layout.zero == 1) {
+      PlanLayout sharded = layout;  // gradients too, as Llama 3 was trained
+      sharded.zero = 2;
+      one.memory_gb = 0;
+      one.why = {};
+      judge_memory(row, job, sharded, one);
+    }
     const bool better = one.fits != best.fits ? one.fits : one.step_s < best.step_s;
     if (best.step_s == 0 || better) best = one;
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/csv.h"
-#include "plan/foreign.h"
+#include "plan/foreign_memory.h"
 #include "plan/planner.h"
 
 namespace kintsugi {
@@ -18,9 +18,12 @@ struct MeasuredRow {
   Software software = {};
   std::vector<PlanLayout> layouts = {};
   System system = System::MegatronCore;
+  ForeignRun run = {};
   bool with_device = false;  // its memory is that of nvidia-smi: context and fragments included
+  bool open_zero = false;    // it does not say what the data ranks share
   double sequences = 0;      // of a step, also where they do not divide evenly
   std::string problem = {};  // why there is nothing to predict
+  bool impossible = false;   // which is that no program runs such a layout
 };
 // `machine`: instead of the one that the row's hardware names.
 MeasuredRow read_row(const CsvTable& table, std::size_t row,
@@ -29,7 +32,8 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row,
 struct RowPrediction {
   double step_s = 0, tokens_per_s_per_gpu = 0, memory_gb = 0;
   bool fits = false;
-  std::string why = {};  // where it cannot be said, or does not fit
+  bool impossible = false;  // to cut so, so that there is no time either
+  std::string why = {};     // where it cannot be said, or does not fit
   Evaluation evaluation = {};
 };
 RowPrediction predict(const MeasuredRow& row);

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "plan/footprint.h"
-#include "plan/foreign.h"
+#include "plan/foreign_memory.h"
 #include "plan/scaling.h"
 #include "support/errors.h"
 
@@ -204,7 +204,7 @@ TEST(Seeds, OpenGptX) {
   const PlanJob job{.model = model, .length = 2048, .batch = 32};
   const auto states = [&](int tp, int pp) {
     return foreign_memory(System::MegatronCore, job, {.tp = tp, .pp = pp, .dp = 32, .zero = 1},
-                          2)[0]
+                          {.gradient_bytes = 2})[0]
         .states;
   };
   EXPECT_NEAR(states(1, 1) / 1e9, 56, 0.5);
