@@ -61,7 +61,7 @@ double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperat
   const double m = static_cast<double>(o.m), n = static_cast<double>(o.n),
                k = static_cast<double>(o.k);
   const bool fp8 = software.fp8 && gpu.fp8_tflops > 0;
-  const double peak = (fp8 ? gpu.fp8_tflops : gpu.tflops(o.dtype)) * 1e12;
+  const double peak = (fp8 ? software.fp8_rate * gpu.fp8_tflops : gpu.tflops(o.dtype)) * 1e12;
   // Twice as fast tiles lose twice as much where they start and end.
   const double efficiency = matmul_efficiency(gpu, m, n, fp8 ? k / 2 : k);
   const double compute = o.flops / (peak * efficiency);
@@ -113,9 +113,25 @@ TraceCost operator*(double times, const TraceCost& c) {
           times * c.memory_s, times * c.communication_s, times * c.exposed_s};
 }
 
+namespace {
+
+// Time of products for each exchange over tensor ranks.
+double products_beside_s(const Machine& machine, const Software& software,
+                         const OperationTrace& trace) {
+  double products = 0, exchanges = 0;
+  for (const TracedOperation& o : trace.operations) {
+    if (o.kind == Kind::Matmul) products += matmul_s(machine.gpu, software, o);
+    exchanges += o.kind == Kind::Collective && o.group == "tp" ? 1 : 0;
+  }
+  return exchanges > 0 ? products / exchanges : 0;
+}
+
+}  // namespace
+
 TraceCost cost_of(const Machine& machine, const Software& software, const OperationTrace& trace,
                   const LinksOf& links) {
   TraceCost cost;
+  const double beside = software.hides_tensor > 0 ? products_beside_s(machine, software, trace) : 0;
   double now = 0, wire = 0;  // when each stream is free
   double host = 0;           // when the host has issued what comes next
   std::map<std::int64_t, double> done;
@@ -138,9 +154,11 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
       case Kind::Collective: {
         // A rank sends while it receives: one of the two counts.
         const bool counts = o.transfer != TracedOperation::Transfer::Send;
-        const double busy =
+        double busy =
             counts ? software.communication * collective_s(links(o.group), o.transfer, o.bytes) : 0;
         cost.communication_s += busy;
+        if (o.group == "tp" && links(o.group).nodes == 1)
+          busy -= std::min(software.hides_tensor * busy, beside);
         wire = std::max(wire, now) + busy;
         done[o.ticket] = wire;
         if (!software.overlaps_tensor && o.group == "tp") {

@@ -18,7 +18,7 @@ Software software_of(System system) {
               .overlaps_tensor = false,
               .overlaps_data = 0,
               .overlaps_gather = 0,
-              .blocking_pipeline = true,
+              .pipeline_stops = 1,
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 30};
@@ -31,7 +31,7 @@ Software software_of(System system) {
               .overlaps_tensor = false,
               .overlaps_data = 0,
               .overlaps_gather = 0,
-              .blocking_pipeline = true,
+              .pipeline_stops = 1,
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 50};
@@ -49,23 +49,28 @@ Software software_of(System system) {
       return {.name = "Megatron Core",
               .host_us = 8,
               .elementwise = 1.2,
+              .hides_tensor = 0.3,
               .overlaps_data = 0.8,
               .overlaps_gather = 0.8,
               .communication = 1.2,
-              .step_ms = 10};
+              .step_ms = 100};
     case System::Nanotron:
+      // Every collective waits for the slowest host of its group, which takes longer where the
+      // hosts also serve a pipeline's messages; sends and receives go one after the other.
       return {.name = "nanotron",
-              .host_us = 20,
+              .host_us = 14,
               .collective_host_us = 350,
-              .host_grows = true,
-              .elementwise = 4,
+              .pipeline_host_us = 240,
+              .elementwise = 5,
               .gradient_passes = 10,
               .overlaps_tensor = false,
-              .overlaps_data = 0.5,
+              .hides_tensor = 0.5,
+              .overlaps_data = 1,
+              .overlaps_sharded = 0.3,
               .overlaps_gather = 0,
-              .blocking_pipeline = true,
+              .pipeline_stops = 2,
               .communication = 1.3,
-              .step_ms = 60};
+              .step_ms = 45};
     case System::Fsdp:
       return {.name = "FSDP",
               .attention = 0.85,
@@ -80,7 +85,7 @@ Software software_of(System system) {
       return {.name = "torchtitan",
               .attention = 0.6,
               .host_us = 10,
-              .elementwise = 2.2,
+              .elementwise = 3,
               .overlaps_data = 0.9,
               .overlaps_gather = 0.9,
               .communication = 1.2,

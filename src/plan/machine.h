@@ -51,6 +51,10 @@ struct NetworkSpec {
   // crowded.
   double crowded_nodes = 0;
   double crowding = 1;
+  // A job over n nodes meets slow messages with the chance 1 - exp(-n / stall_nodes); 0: never.
+  // Each of its messages between pipeline stages then takes stall_ms longer.
+  double stall_nodes = 0;
+  double stall_ms = 0;
 };
 
 struct FacilitySpec {

@@ -90,6 +90,16 @@ void read_recompute(const RowText& t, System system, PlanLayout& l) {
   }
 }
 
+// What torchtitan was told, beside the layout.
+void read_options(const RowText& t, Software& software) {
+  if (has(t.note, "compile")) software.elementwise = 1.6;
+  if (has(t.note, "async tp")) software.hides_tensor = 0.4;
+  // Scales by row are applied outside the tensor cores.
+  if (has(t.note, "rowwise")) software.fp8_rate = 0.5;
+  // Its fused attention was written for the A100 and leaves half of an H100 unused.
+  if (has(t.hardware, "a100")) software.attention = 1;
+}
+
 }  // namespace
 
 MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional<Machine>& given) {
@@ -105,7 +115,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   r.with_device = has(lower(table.at(row, "mem_kind")), "nvidia-smi");
   r.software = software_of(system);
   if (has(t.note, "flash")) r.software.fused_attention = true;
-  if (system == System::Torchtitan && has(t.note, "compile")) r.software.elementwise = 1.4;
+  if (system == System::Torchtitan) read_options(t, r.software);
   const std::string name = machine_of(t, system);
   if (!given && name.empty()) {
     r.problem =
@@ -156,7 +166,9 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   const double chunks = number("VPP", 0), micro = number("MBS", 0);
   for (const int v : {1, 2, 4, 6})
     for (const int b : {1, 2, 4, 8}) {
-      if (chunks > 0 ? v != 1 : (v > 1 && (system != System::MegatronCore || l.pp == 1))) continue;
+      // A row that gives the micro-batch and no chunks has one.
+      const bool open = chunks == 0 && micro == 0 && system == System::MegatronCore && l.pp > 1;
+      if (v > 1 && !open) continue;
       if (micro > 0 && b != 1) continue;
       PlanLayout one = l;
       one.chunks = chunks > 0 ? static_cast<int>(chunks) : v;
