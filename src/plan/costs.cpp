@@ -157,7 +157,8 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
         double busy =
             counts ? software.communication * collective_s(links(o.group), o.transfer, o.bytes) : 0;
         cost.communication_s += busy;
-        if (o.group == "tp" && links(o.group).nodes == 1)
+        const bool whole = o.transfer == TracedOperation::Transfer::AllReduce;
+        if (o.group == "tp" && !whole && links(o.group).nodes == 1)
           busy -= std::min(software.hides_tensor * busy, beside);
         wire = std::max(wire, now) + busy;
         done[o.ticket] = wire;

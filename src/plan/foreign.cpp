@@ -8,6 +8,10 @@
 
 namespace kintsugi {
 
+// Megatron with sequence parallelism: of a layer's ten exchanges the backward's two gatherings of
+// inputs and two scatterings of gradients run beside products.
+constexpr double kHiddenExchanges = 0.4;
+
 Software software_of(System system) {
   switch (system) {
     case System::Megatron2021:
@@ -19,6 +23,18 @@ Software software_of(System system) {
               .overlaps_data = 0,
               .overlaps_gather = 0,
               .pipeline_stops = 1,
+              .gradient_wire = 2,
+              .communication = 1.2,
+              .step_ms = 30};
+    case System::Megatron2022:  // selective recomputation, sequence parallelism
+      return {.name = "Megatron-LM 2022",
+              .fused_attention = false,
+              .host_us = 8,
+              .elementwise = 1.2,
+              .overlaps_tensor = true,
+              .hides_tensor = kHiddenExchanges,
+              .overlaps_data = 0,
+              .overlaps_gather = 0,
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 30};
@@ -49,7 +65,7 @@ Software software_of(System system) {
       return {.name = "Megatron Core",
               .host_us = 8,
               .elementwise = 1.2,
-              .hides_tensor = 0.3,
+              .hides_tensor = kHiddenExchanges,
               .overlaps_data = 0.8,
               .overlaps_gather = 0.8,
               .communication = 1.2,

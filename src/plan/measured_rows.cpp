@@ -34,6 +34,9 @@ System system_of(const RowText& t, double zero) {
     return has(t.hardware, "a100") && has(t.precision, "fp16") ? System::DeepSpeedZero3
                                                                : System::Fsdp;
   const bool old = has(t.precision, "fp16") && has(t.hardware, "a100") && !has(t.note, "flash");
+  const bool newer = has(t.recompute, "selective") || has(t.source, "2205.05198") ||
+                     has(t.dataset, "korthikanti");
+  if (old && newer) return System::Megatron2022;
   return old ? System::Megatron2021 : System::MegatronCore;
 }
 
@@ -161,14 +164,14 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   }
   l.sequence_parallel = l.tp > 1 && r.job.length / l.cp % l.tp == 0 &&
                         (system == System::Nanotron || system == System::Torchtitan ||
-                         system == System::MegatronCore);
+                         system == System::MegatronCore || has(t.recompute, "sp"));
   read_recompute(t, system, l);
   const double chunks = number("VPP", 0), micro = number("MBS", 0);
-  for (const int v : {1, 2, 4, 6})
+  for (int v = 1; v <= 8; ++v)
     for (const int b : {1, 2, 4, 8}) {
       // A row that gives the micro-batch and no chunks has one.
       const bool open = chunks == 0 && micro == 0 && system == System::MegatronCore && l.pp > 1;
-      if (v > 1 && !open) continue;
+      if (v > 1 && (!open || c.layers % (std::int64_t{l.pp} * v) != 0)) continue;
       if (micro > 0 && b != 1) continue;
       PlanLayout one = l;
       one.chunks = chunks > 0 ? static_cast<int>(chunks) : v;

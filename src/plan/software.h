@@ -19,8 +19,8 @@ struct Software {
   bool fp8 = false;                // products in fp8, with conversions around them
   double fp8_rate = 1;             // their speed, in the machine's
   bool overlaps_tensor = true;     // sums over tensor ranks behind products of weights
-  double hides_tensor = 0;         // share of all exchanges over tensor ranks that runs beside the
-                                   // products, which are cut up for it, as far as these last
+  double hides_tensor = 0;         // share of gathers and scatters over tensor ranks of a node that
+                                   // runs beside the products, as far as these last
   double overlaps_data = 0.8;      // share of a backward that can hide sums over data ranks
   double overlaps_sharded = -1;    // the same where these share the optimizer; -1: no less
   double overlaps_gather = 0.8;    // share of a forward that can hide the gathering of weights
