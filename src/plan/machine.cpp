@@ -56,6 +56,7 @@ void describe(V& v, NetworkSpec& c) {
   v("crowding", c.crowding, between(0, 2));
   v("stall_nodes", c.stall_nodes, kRate);
   v("stall_ms", c.stall_ms, between(0, 1e6));
+  v("first_message_ms", c.first_message_ms, between(0, 1e6));
 }
 
 template <class V>

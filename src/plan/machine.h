@@ -55,6 +55,7 @@ struct NetworkSpec {
   // Each of its messages between pipeline stages then takes stall_ms longer.
   double stall_nodes = 0;
   double stall_ms = 0;
+  double first_message_ms = 0;  // once a step, between two stages and in each direction
 };
 
 struct FacilitySpec {

@@ -34,8 +34,8 @@ System system_of(const RowText& t, double zero) {
     return has(t.hardware, "a100") && has(t.precision, "fp16") ? System::DeepSpeedZero3
                                                                : System::Fsdp;
   const bool old = has(t.precision, "fp16") && has(t.hardware, "a100") && !has(t.note, "flash");
-  const bool newer = has(t.recompute, "selective") || has(t.source, "2205.05198") ||
-                     has(t.dataset, "korthikanti");
+  const bool newer =
+      has(t.recompute, "selective") || has(t.source, "2205.05198") || has(t.dataset, "korthikanti");
   if (old && newer) return System::Megatron2022;
   return old ? System::Megatron2021 : System::MegatronCore;
 }

@@ -31,7 +31,7 @@ double pipeline_s(const PipelineShape& shape, const StageTimes& t) {
   const std::size_t at = slowest_stage(t);
   const double slowest = busy_s(t, at), others = sum(both) - both[at];
   if (shape.stages == 1) return m * slowest;
-  const double messages = 2 * (p - 1) * t.message;
+  const double messages = 2 * (p - 1) * (t.message + t.first_message);
   switch (shape.kind) {
     case PipelineKind::GPipe:
       return sum(t.forward) + sum(t.backward) + (m - 1) * (most(t.forward) + most(t.backward)) +

@@ -11,6 +11,7 @@ struct StageTimes {
   std::vector<double> forward = {}, backward = {};
   double weight_share = 0.5;       // of a backward: its second half
   double message = 0;              // from one rank to the next, where it is not hidden
+  double first_message = 0;        // that the first takes longer
   std::vector<double> stops = {};  // waited for messages in both passes; empty: nothing
 };
 

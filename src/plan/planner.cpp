@@ -233,6 +233,8 @@ double Planner::message_s(const PlanLayout& l, const PassCost& p) const {
 StageTimes Planner::stage_times(const PlanLayout& l, const std::vector<StageCost>& costs,
                                 double message) const {
   StageTimes times{.message = message};
+  if (l.pp > 1 && l.ranks() > machine_.node.gpus)
+    times.first_message = 1e-3 * machine_.network.first_message_ms;
   for (const StageCost& c : costs) {
     times.forward.push_back(c.forward.total_s);
     times.backward.push_back(c.backward.total_s);
