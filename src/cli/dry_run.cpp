@@ -29,6 +29,7 @@ void dry_run(const RunConfig& config, const DryRunOptions& options) {
                     .documents = config.data.document_mask,
                     .moments = config.optimizer.moments,
                     .classifier_chunk = config.train.classifier_chunk,
+                    .checkpoint_every = config.train.checkpoint_every,
                     .split = c.split_layers()};
   const PlanLayout layout{.tp = grid.tp,
                           .cp = grid.cp,

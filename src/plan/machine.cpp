@@ -46,6 +46,7 @@ void describe(V& v, NodeSpec& c) {
   v("link_gb_s", c.link_gb_s, kRate);
   v("latency_us", c.latency_us, between(0, 1e6));
   v("host_w", c.host_w, kRate);
+  v("loader_mtokens_s", c.loader_mtokens_s, kRate);
 }
 
 template <class V>

@@ -40,8 +40,9 @@ struct NodeSpec {
   std::int64_t module_gpus = 1;  // that share a package and its faster links
   double module_gb_s = 0;
   double link_gb_s = 0;
-  double latency_us = 1.5;  // of one hop
-  double host_w = 0;        // everything but the GPUs
+  double latency_us = 1.5;      // of one hop
+  double host_w = 0;            // everything but the GPUs
+  double loader_mtokens_s = 0;  // millions of tokens that the host makes ready; 0: any number
 };
 
 struct NetworkSpec {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "parallel/layer_split.h"
+#include "plan/loading.h"
 
 namespace kintsugi {
 
@@ -276,6 +277,9 @@ Evaluation Planner::timing(const PlanLayout& l) {
   add_data(l, costs, e);
   e.other_s = software_.step_ms * 1e-3;
   e.step_s = passes + (e.data_s - m * c.shard_s) + e.optimizer_s + e.other_s;
+  const double late = std::max(0.0, loading_s(job_, l, machine_) - e.step_s);
+  e.other_s += late;
+  e.step_s += late;
   e.bubble = (passes - m * slowest) / e.step_s;
   finish(e, e.ideal_s);
   return e;

@@ -26,7 +26,7 @@ struct Evaluation {
   double data_s = 0;     // waited for gradients and weights of data ranks
   double message_s = 0;  // waited for messages between stages
   double optimizer_s = 0;
-  double other_s = 0;      // data, logging
+  double other_s = 0;      // logging, data that come too late
   double slow_chance = 0;  // that the run meets the network's slow messages,
   double slow_s = 0;       // and what they cost; counted where every second run meets them
   double tokens_per_s_per_gpu = 0;
