@@ -47,7 +47,12 @@ std::string machine_of(const RowText& t, System system) {
   if (has(h, "jean zay")) return "jean-zay";
   if (has(h, "juwels")) return "juwels-booster";
   if (has(h, "snellius")) return has(h, "a100") ? "snellius-a100" : "snellius-h100";
+  if (has(h, "leonardo")) return "leonardo";
+  if (has(h, "perlmutter")) return "perlmutter";
+  if (has(h, "alps")) return "alps";
   if (has(h, "gh200") || has(h, "jupiter")) return "jupiter";
+  if (has(h, "mi300")) return "mi300x";
+  if (has(h, "b200")) return "dgx-b200";
   if (has(h, "h200")) return "dgx-h200";
   if (has(h, "grand teton") || has(h, "500w")) return "grand-teton-h100";
   if (has(h, "h100")) return system == System::Nanotron ? "h100-cloud" : "dgx-h100";

@@ -156,11 +156,13 @@ TEST(Seeds, FrontierChoosesTensorParallelismInTheNode) {
     const char* preset;
     std::int64_t batch;
     int gpus, zero;
+    const char* schedule;
   };
-  for (const Run& run : {Run{"gpt-175b", 2560, 256, -1}, {"gpt-1t", 3200, 1024, 1}}) {
+  for (const Run& run : {Run{"gpt-175b", 2560, 256, -1, ""}, {"gpt-1t", 3200, 1024, 1, "1f1b"}}) {
     PlanJob job{.model = load_preset(run.preset), .length = 2048, .batch = run.batch};
     Planner planner(job, load_machine("frontier"));
-    const SearchResult result = search_layouts(planner, {.gpus = run.gpus, .zero = run.zero});
+    const SearchResult result =
+        search_layouts(planner, {.gpus = run.gpus, .zero = run.zero, .schedule = run.schedule});
     ASSERT_FALSE(result.best.empty()) << run.preset;
     EXPECT_LE(result.best.front().layout.tp, 8) << run.preset;
     EXPECT_GT(result.best.front().layout.tp, 1) << run.preset;
