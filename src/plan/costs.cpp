@@ -61,9 +61,9 @@ double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperat
   const double m = static_cast<double>(o.m), n = static_cast<double>(o.n),
                k = static_cast<double>(o.k);
   const bool fp8 = software.fp8 && gpu.fp8_tflops > 0;
-  const double peak = (fp8 ? software.fp8_rate * gpu.fp8_tflops : gpu.tflops(o.dtype)) * 1e12;
+  const double peak = (fp8 ? gpu.fp8_tflops : gpu.tflops(o.dtype)) * 1e12;
   // Twice as fast tiles lose twice as much where they start and end.
-  const double efficiency = matmul_efficiency(gpu, m, n, fp8 ? k / 2 : k);
+  const double efficiency = software.products * matmul_efficiency(gpu, m, n, fp8 ? k / 2 : k);
   const double compute = o.flops / (peak * efficiency);
   const double moved = o.bytes / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency);
   double time = launched(gpu, roofline(compute, moved));

@@ -99,7 +99,6 @@ Software software_of(System system) {
               .step_ms = 20};
     case System::Torchtitan:
       return {.name = "torchtitan",
-              .attention = 0.6,
               .host_us = 10,
               .elementwise = 3,
               .overlaps_data = 0.9,

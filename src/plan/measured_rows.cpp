@@ -98,14 +98,23 @@ void read_recompute(const RowText& t, System system, PlanLayout& l) {
   }
 }
 
-// What torchtitan was told, beside the layout.
-void read_options(const RowText& t, Software& software) {
+// What programs of torch depend on, beside the layout. Their products and their fused attention
+// were made for the A100; on its successors they are slower than NVIDIA's own.
+void read_options(const RowText& t, System system, Software& software) {
+  const bool newer = has(t.hardware, "h100") || has(t.hardware, "h200");
+  if (system == System::Fsdp && newer) {
+    software.products = 0.75;
+    software.attention = 0.6;
+  }
+  if (system != System::Torchtitan) return;
+  if (newer) {
+    software.products = 0.9;
+    software.attention = 0.6;
+  }
   if (has(t.note, "compile")) software.elementwise = 1.6;
   if (has(t.note, "async tp")) software.hides_tensor = 0.4;
   // Scales by row are applied outside the tensor cores.
-  if (has(t.note, "rowwise")) software.fp8_rate = 0.5;
-  // Its fused attention was written for the A100 and leaves half of an H100 unused.
-  if (has(t.hardware, "a100")) software.attention = 1;
+  if (has(t.note, "rowwise")) software.products *= 0.5;
 }
 
 }  // namespace
@@ -123,7 +132,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   r.with_device = has(lower(table.at(row, "mem_kind")), "nvidia-smi");
   r.software = software_of(system);
   if (has(t.note, "flash")) r.software.fused_attention = true;
-  if (system == System::Torchtitan) read_options(t, r.software);
+  read_options(t, system, r.software);
   const std::string name = machine_of(t, system);
   if (!given && name.empty()) {
     r.problem =

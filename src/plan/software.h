@@ -9,7 +9,8 @@ namespace kintsugi {
 struct Software {
   std::string name = "kintsugi";
   bool fused_attention = true;     // false: scores are written to memory
-  double attention = 1;            // speed of fused attention, in the machine's
+  double products = 1;             // speed of products of matrices, in the machine's
+  double attention = 1;            // of fused attention, likewise
   double host_us = 2;              // to issue one operation: shorter kernels wait for the host
   double collective_host_us = 5;   // to issue one collective
   double pipeline_host_us = 0;     // more for each tensor rank, in a pipeline over nodes
@@ -17,7 +18,6 @@ struct Software {
   double gradient_passes = 0;      // bytes per parameter that adding up gradients moves, beside the
                                    // products, per micro-batch
   bool fp8 = false;                // products in fp8, with conversions around them
-  double fp8_rate = 1;             // their speed, in the machine's
   bool overlaps_tensor = true;     // sums over tensor ranks behind products of weights
   double hides_tensor = 0;         // share of gathers and scatters over tensor ranks of a node that
                                    // runs beside the products, as far as these last
