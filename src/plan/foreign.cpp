@@ -51,15 +51,16 @@ Software software_of(System system) {
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 50};
-    case System::DeepSpeedZero3:
+    case System::DeepSpeedZero3:  // matrix by matrix, nothing ahead
       return {.name = "DeepSpeed ZeRO-3 2021",
               .fused_attention = false,
               .host_us = 10,
               .elementwise = 1.3,
-              .overlaps_data = 0.5,
-              .overlaps_gather = 0.5,
+              .overlaps_data = 0,
+              .overlaps_gather = 0,
+              .layer_calls = 4,
               .gradient_wire = 2,
-              .communication = 6,
+              .communication = 3,
               .step_ms = 50};
     case System::MegatronCore:
       return {.name = "Megatron Core",

@@ -147,14 +147,14 @@ Planner::StageCost Planner::stage_cost(const PlanLayout& l, const PassCost& p, i
   // ZeRO 3 gathers a layer while the one before it computes; 2 and 3 sum after every backward.
   if (l.zero < 2 || l.dp * l.cp == 1) return cost;
   const GroupLinks shard = links(l, GroupKind::Shard);
-  const double slower = software_.communication;
-  const double gather =
-      l.zero == 3
-          ? slower * collective_s(shard, TracedOperation::Transfer::AllGather, held.block_weights)
-          : 0;
+  const double calls = software_.layer_calls, slower = calls * software_.communication;
+  const double gather = l.zero == 3
+                            ? slower * collective_s(shard, TracedOperation::Transfer::AllGather,
+                                                    held.block_weights / calls)
+                            : 0;
   const double wire = software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
   const double scatter = slower * collective_s(shard, TracedOperation::Transfer::ReduceScatter,
-                                               wire * held.block_gradients);
+                                               wire * held.block_gradients / calls);
   const double forward = cost.forward.total_s / layers, backward = cost.backward.total_s / layers;
   const double wait_forward = layers * std::max(0.0, gather - software_.overlaps_gather * forward);
   const double wait_backward =

@@ -27,6 +27,7 @@ struct Software {
   int pipeline_stops = 0;          // messages that a middle stage waits for, one after the other,
                                    // in a pass; 0: they hide behind the computation
   bool scattered_pipeline = true;  // messages are cut among tensor ranks where the stream is whole
+  int layer_calls = 1;             // collectives in which ZeRO 2 and 3 move one layer
   double gradient_wire = 0;        // bytes per gradient in sums; 0: as this engine does
   double communication = 1.2;      // how much slower collectives run beside computation
   double step_ms = 1;              // per step whatever the model: data, logging
