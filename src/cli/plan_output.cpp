@@ -196,15 +196,16 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const std
       "data:\n  train: [{{path: {}, weight: 1.0}}]\n  sequence_length: {}\n"
       "batch: {{global: {}, micro: {}}}\n"
       "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n"
-      "train: {{steps: {:.0f}, precision: {}}}\n"
+      "train: {{steps: {:.0f}, precision: {}, checkpoint_every: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",
       model, planner.machine().name, l.ranks(), e.step_s, e.tokens_per_s_per_gpu,
       format_bytes(e.memory_bytes), preset ? model : "planned", preset ? "preset" : "config", model,
       data, job.length, job.batch, l.micro, std::min(2000.0, std::floor(steps / 20)), steps,
-      to_string(job.precision), l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
-      l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);
+      to_string(job.precision), job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero,
+      l.shard_group, l.sequence_parallel, to_string(l.schedule), to_string(l.recompute),
+      l.recompute_every);
 }
 
 }  // namespace kintsugi
