@@ -18,6 +18,7 @@ PlanJob plan_job(const RunConfig& config) {
           .documents = config.data.document_mask,
           .moments = config.optimizer.moments,
           .classifier_chunk = config.train.classifier_chunk,
+          .checkpoint_every = config.train.checkpoint_every,
           .split = config.layout.split_layers()};
 }
 

@@ -158,6 +158,10 @@ void add_search_options(CLI::App& command, Options& o) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   command.add_option("--precision", search.precision, "bf16 (the default), fp16 or fp32");
   command.add_option("--tokens", search.tokens, "Tokens of the whole run: days, energy, CO2e");
+  command
+      .add_option("--checkpoint-every", search.checkpoint_every,
+                  "With --tokens: steps between checkpoints (default: 250; 0: none)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   command.add_option("--rank-by", search.rank_by, "time (the default), energy or cost");
   command.add_option("--tp", search.limits.tp, "Only this tensor parallelism");
   command.add_option("--cp", search.limits.cp, "Only this context parallelism");

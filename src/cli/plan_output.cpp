@@ -23,6 +23,9 @@ std::string run_line(const RunFootprint& f) {
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
   text += fmt::format("; a checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
+  if (f.checkpoint_s && f.checkpoints > 0)
+    text += fmt::format(", {:.0f} of them {} of the days", f.checkpoints,
+                        format_duration(f.checkpoints * *f.checkpoint_s));
   return text + "\n";
 }
 
@@ -83,6 +86,11 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
           line("waiting for data ranks", e.data_s) + line("waiting for messages", e.message_s) +
           line("optimizer", e.optimizer_s) + line("data, logging", e.other_s) +
           line("all", e.step_s);
+  if (e.slow_chance >= 0.01)
+    text += fmt::format(
+        "Of a hundred runs on this network {:.0f} meet slow messages, which take {:.4f} s of a "
+        "step and are {}counted here.\n",
+        100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
   text += fmt::format("\n{:.1f} tokens/s/GPU, {:.0f} kJ per step in GPUs, {:.0f} in nodes\n",
                       e.tokens_per_s_per_gpu, e.gpu_joule / 1e3, e.node_joule / 1e3);
   if (tokens > 0)
@@ -133,6 +141,8 @@ nlohmann::ordered_json to_json(const Evaluation& e) {
           {"data_wait_s", e.data_s},
           {"message_wait_s", e.message_s},
           {"optimizer_s", e.optimizer_s},
+          {"slow_chance", e.slow_chance},
+          {"slow_s", e.slow_s},
           {"gpu_energy_j", e.gpu_joule},
           {"node_energy_j", e.node_joule}};
 }
@@ -186,15 +196,16 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const std
       "data:\n  train: [{{path: {}, weight: 1.0}}]\n  sequence_length: {}\n"
       "batch: {{global: {}, micro: {}}}\n"
       "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n"
-      "train: {{steps: {:.0f}, precision: {}}}\n"
+      "train: {{steps: {:.0f}, precision: {}, checkpoint_every: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",
       model, planner.machine().name, l.ranks(), e.step_s, e.tokens_per_s_per_gpu,
       format_bytes(e.memory_bytes), preset ? model : "planned", preset ? "preset" : "config", model,
       data, job.length, job.batch, l.micro, std::min(2000.0, std::floor(steps / 20)), steps,
-      to_string(job.precision), l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
-      l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);
+      to_string(job.precision), job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero,
+      l.shard_group, l.sequence_parallel, to_string(l.schedule), to_string(l.recompute),
+      l.recompute_every);
 }
 
 }  // namespace kintsugi

@@ -11,7 +11,8 @@ namespace kintsugi {
 struct PlanSearchOptions {
   std::string model = {}, machine = {};
   std::string gpus = {}, batch = {}, tokens = {};
-  std::int64_t length = 0;  // 0: the model's, at most 8192
+  std::int64_t length = 0;              // 0: the model's, at most 8192
+  std::int64_t checkpoint_every = 250;  // steps, as train does; 0: never
   std::string precision = "bf16";
   std::string rank_by = "time";
   SearchLimits limits = {};

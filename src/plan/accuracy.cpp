@@ -11,8 +11,9 @@ namespace kintsugi {
 
 std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction>& predictions) {
   std::vector<std::string> header = table.header();
-  for (const char* name : {"predicted_step_time_s", "predicted_tokens_per_s_per_gpu",
-                           "predicted_mem_GB", "predicted_fits", "predicted_why"})
+  for (const char* name :
+       {"predicted_step_time_s", "predicted_tokens_per_s_per_gpu", "predicted_mem_GB",
+        "predicted_fits", "predicted_why", "predicted_slow_chance", "predicted_slow_s"})
     header.emplace_back(name);
   std::string text = csv_line(header);
   for (std::size_t i = 0; i < table.rows(); ++i) {
@@ -24,6 +25,9 @@ std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction
     cells.push_back(known ? fmt::format("{:.4g}", p.memory_gb) : "");
     cells.push_back(known || p.impossible ? (p.fits ? "1" : "0") : "");
     cells.push_back(p.why);
+    const Evaluation& e = p.evaluation;
+    cells.push_back(e.slow_chance > 0 ? fmt::format("{:.3f}", e.slow_chance) : "");
+    cells.push_back(e.slow_chance > 0 ? fmt::format("{:.4g}", e.slow_s) : "");
     text += csv_line(cells);
   }
   return text;

@@ -25,4 +25,7 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group);
 // Seconds of one collective of `bytes` (the whole tensor) by the better of ring and tree.
 double collective_s(const GroupLinks& links, TracedOperation::Transfer transfer, double bytes);
 
+// The chance that a job on so many GPUs meets slow messages.
+double stall_chance(const Machine& machine, std::int64_t gpus);
+
 }  // namespace kintsugi

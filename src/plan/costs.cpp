@@ -63,13 +63,15 @@ double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperat
   const bool fp8 = software.fp8 && gpu.fp8_tflops > 0;
   const double peak = (fp8 ? gpu.fp8_tflops : gpu.tflops(o.dtype)) * 1e12;
   // Twice as fast tiles lose twice as much where they start and end.
-  const double efficiency = matmul_efficiency(gpu, m, n, fp8 ? k / 2 : k);
+  const double efficiency = software.products * matmul_efficiency(gpu, m, n, fp8 ? k / 2 : k);
   const double compute = o.flops / (peak * efficiency);
   const double moved = o.bytes / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency);
   double time = launched(gpu, roofline(compute, moved));
-  if (fp8)  // both operands are scanned for their largest value and converted
-    time += launched(gpu, software.elementwise * 3 * (m * k + n * k) /
-                              (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency));
+  // The left operand is read, written in fp8 and once more turned over; weights keep theirs through
+  // a step.
+  if (fp8)
+    time += launched(
+        gpu, software.elementwise * 4 * m * k / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency));
   return time;
 }
 
@@ -113,9 +115,25 @@ TraceCost operator*(double times, const TraceCost& c) {
           times * c.memory_s, times * c.communication_s, times * c.exposed_s};
 }
 
+namespace {
+
+// Time of products for each exchange over tensor ranks.
+double products_beside_s(const Machine& machine, const Software& software,
+                         const OperationTrace& trace) {
+  double products = 0, exchanges = 0;
+  for (const TracedOperation& o : trace.operations) {
+    if (o.kind == Kind::Matmul) products += matmul_s(machine.gpu, software, o);
+    exchanges += o.kind == Kind::Collective && o.group == "tp" ? 1 : 0;
+  }
+  return exchanges > 0 ? products / exchanges : 0;
+}
+
+}  // namespace
+
 TraceCost cost_of(const Machine& machine, const Software& software, const OperationTrace& trace,
                   const LinksOf& links) {
   TraceCost cost;
+  const double beside = software.hides_tensor > 0 ? products_beside_s(machine, software, trace) : 0;
   double now = 0, wire = 0;  // when each stream is free
   double host = 0;           // when the host has issued what comes next
   std::map<std::int64_t, double> done;
@@ -138,9 +156,12 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
       case Kind::Collective: {
         // A rank sends while it receives: one of the two counts.
         const bool counts = o.transfer != TracedOperation::Transfer::Send;
-        const double busy =
+        double busy =
             counts ? software.communication * collective_s(links(o.group), o.transfer, o.bytes) : 0;
         cost.communication_s += busy;
+        const bool whole = o.transfer == TracedOperation::Transfer::AllReduce;
+        if (o.group == "tp" && !whole && links(o.group).nodes == 1)
+          busy -= std::min(software.hides_tensor * busy, beside);
         wire = std::max(wire, now) + busy;
         done[o.ticket] = wire;
         if (!software.overlaps_tensor && o.group == "tp") {

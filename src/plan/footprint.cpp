@@ -11,21 +11,7 @@ namespace {
 constexpr double kJoulePerMwh = 3.6e9;
 constexpr double kDay = 86400;
 
-}  // namespace
-
-RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine& machine,
-                          double tokens) {
-  RunFootprint f;
-  f.steps = std::ceil(tokens / job.tokens());
-  f.days = f.steps * e.step_s / kDay;
-  f.gpu_hours = f.days * 24 * e.layout.ranks();
-  f.gpu_mwh = f.steps * e.gpu_joule / kJoulePerMwh;
-  f.node_mwh = f.steps * e.node_joule / kJoulePerMwh;
-  f.facility_mwh = f.node_mwh * machine.facility.pue;
-  if (machine.facility.kg_co2_per_kwh >= 0)
-    f.tonnes_co2 = f.facility_mwh * machine.facility.kg_co2_per_kwh;
-  if (machine.facility.eur_per_gpu_hour >= 0)
-    f.euro = f.gpu_hours * machine.facility.eur_per_gpu_hour;
+void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& f) {
   const double parameters = static_cast<double>(count_parameters(ParameterSet(job.model)).total);
   const DType wide = accumulator_of(job.precision);
   const double each = static_cast<double>(size_of(job.precision)) +
@@ -33,6 +19,29 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
                       2 * static_cast<double>(size_of(wide == DType::F64 ? wide : job.moments));
   f.checkpoint_gb = parameters * each / 1e9;
   if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
+  if (job.checkpoint_every > 0)
+    f.checkpoints = std::ceil(f.steps / static_cast<double>(job.checkpoint_every));
+}
+
+}  // namespace
+
+RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine& machine,
+                          double tokens) {
+  RunFootprint f;
+  f.steps = std::ceil(tokens / job.tokens());
+  fill_checkpoints(job, machine, f);
+  const double still = f.checkpoints * f.checkpoint_s.value_or(0);  // GPUs idle
+  const double idle = e.layout.ranks() * machine.gpu.idle_w * still;
+  const double nodes = e.layout.ranks() / static_cast<double>(machine.node.gpus);
+  f.days = (f.steps * e.step_s + still) / kDay;
+  f.gpu_hours = f.days * 24 * e.layout.ranks();
+  f.gpu_mwh = (f.steps * e.gpu_joule + idle) / kJoulePerMwh;
+  f.node_mwh = (f.steps * e.node_joule + idle + nodes * machine.node.host_w * still) / kJoulePerMwh;
+  f.facility_mwh = f.node_mwh * machine.facility.pue;
+  if (machine.facility.kg_co2_per_kwh >= 0)
+    f.tonnes_co2 = f.facility_mwh * machine.facility.kg_co2_per_kwh;
+  if (machine.facility.eur_per_gpu_hour >= 0)
+    f.euro = f.gpu_hours * machine.facility.eur_per_gpu_hour;
   return f;
 }
 

@@ -14,6 +14,7 @@ struct RunFootprint {
   std::optional<double> tonnes_co2 = {}, euro = {};
   double checkpoint_gb = 0;                 // weights, master copy and moments
   std::optional<double> checkpoint_s = {};  // that training stands still for one
+  double checkpoints = 0;                   // of the whole run; their time is in `days`
 };
 RunFootprint footprint_of(const Evaluation& evaluation, const PlanJob& job, const Machine& machine,
                           double tokens);

@@ -9,6 +9,7 @@ namespace kintsugi {
 // DeepSpeed before 2023 kept all gradients of a rank even where the optimizer was cut.
 enum class System {
   Megatron2021,
+  Megatron2022,
   MegatronDeepSpeed,
   MegatronDeepSpeed2021,
   DeepSpeedZero3,

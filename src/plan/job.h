@@ -24,6 +24,7 @@ struct PlanJob {
   std::int64_t classifier_elements = std::int64_t{1} << 28;  // as the device will answer
 
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: as the device chooses
+  std::int64_t checkpoint_every = 0;  // steps; 0: never
   std::vector<int> split = {};        // layers of each part of a pipeline; empty: balanced
 
   double tokens() const { return static_cast<double>(batch) * static_cast<double>(length); }

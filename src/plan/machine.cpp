@@ -46,6 +46,7 @@ void describe(V& v, NodeSpec& c) {
   v("link_gb_s", c.link_gb_s, kRate);
   v("latency_us", c.latency_us, between(0, 1e6));
   v("host_w", c.host_w, kRate);
+  v("loader_mtokens_s", c.loader_mtokens_s, kRate);
 }
 
 template <class V>
@@ -54,6 +55,9 @@ void describe(V& v, NetworkSpec& c) {
   v("latency_us", c.latency_us, between(0, 1e6));
   v("crowded_nodes", c.crowded_nodes, kRate);
   v("crowding", c.crowding, between(0, 2));
+  v("stall_nodes", c.stall_nodes, kRate);
+  v("stall_ms", c.stall_ms, between(0, 1e6));
+  v("first_message_ms", c.first_message_ms, between(0, 1e6));
 }
 
 template <class V>

@@ -40,8 +40,9 @@ struct NodeSpec {
   std::int64_t module_gpus = 1;  // that share a package and its faster links
   double module_gb_s = 0;
   double link_gb_s = 0;
-  double latency_us = 1.5;  // of one hop
-  double host_w = 0;        // everything but the GPUs
+  double latency_us = 1.5;      // of one hop
+  double host_w = 0;            // everything but the GPUs
+  double loader_mtokens_s = 0;  // millions of tokens that the host makes ready; 0: any number
 };
 
 struct NetworkSpec {
@@ -51,6 +52,11 @@ struct NetworkSpec {
   // crowded.
   double crowded_nodes = 0;
   double crowding = 1;
+  // A job over n nodes meets slow messages with the chance 1 - exp(-n / stall_nodes); 0: never.
+  // Each of its messages between pipeline stages then takes stall_ms longer.
+  double stall_nodes = 0;
+  double stall_ms = 0;
+  double first_message_ms = 0;  // once a step, between two stages and in each direction
 };
 
 struct FacilitySpec {

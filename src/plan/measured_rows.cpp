@@ -31,6 +31,9 @@ System system_of(const RowText& t, double zero) {
     return has(t.hardware, "a100") && has(t.precision, "fp16") ? System::DeepSpeedZero3
                                                                : System::Fsdp;
   const bool old = has(t.precision, "fp16") && has(t.hardware, "a100") && !has(t.note, "flash");
+  const bool newer =
+      has(t.recompute, "selective") || has(t.source, "2205.05198") || has(t.dataset, "korthikanti");
+  if (old && newer) return System::Megatron2022;
   return old ? System::Megatron2021 : System::MegatronCore;
 }
 
@@ -41,7 +44,12 @@ std::string machine_of(const RowText& t, System system) {
   if (has(h, "jean zay")) return "jean-zay";
   if (has(h, "juwels")) return "juwels-booster";
   if (has(h, "snellius")) return has(h, "a100") ? "snellius-a100" : "snellius-h100";
+  if (has(h, "leonardo")) return "leonardo";
+  if (has(h, "perlmutter")) return "perlmutter";
+  if (has(h, "alps")) return "alps";
   if (has(h, "gh200") || has(h, "jupiter")) return "jupiter";
+  if (has(h, "mi300")) return "mi300x";
+  if (has(h, "b200")) return "dgx-b200";
   if (has(h, "h200")) return "dgx-h200";
   if (has(h, "grand teton") || has(h, "500w")) return "grand-teton-h100";
   if (has(h, "h100")) return system == System::Nanotron ? "h100-cloud" : "dgx-h100";
@@ -87,6 +95,25 @@ void read_recompute(const RowText& t, System system, PlanLayout& l) {
   }
 }
 
+// What programs of torch depend on, beside the layout. Their products and their fused attention
+// were made for the A100; on its successors they are slower than NVIDIA's own.
+void read_options(const RowText& t, System system, Software& software) {
+  const bool newer = has(t.hardware, "h100") || has(t.hardware, "h200");
+  if (system == System::Fsdp && newer) {
+    software.products = 0.75;
+    software.attention = 0.6;
+  }
+  if (system != System::Torchtitan) return;
+  if (newer) {
+    software.products = 0.9;
+    software.attention = 0.6;
+  }
+  if (has(t.note, "compile")) software.elementwise = 1.6;
+  if (has(t.note, "async tp")) software.hides_tensor = 0.4;
+  // Scales by row are applied outside the tensor cores.
+  if (has(t.note, "rowwise")) software.products *= 0.5;
+}
+
 }  // namespace
 
 MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional<Machine>& given) {
@@ -102,7 +129,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   r.with_device = has(lower(table.at(row, "mem_kind")), "nvidia-smi");
   r.software = software_of(system);
   if (has(t.note, "flash")) r.software.fused_attention = true;
-  if (system == System::Torchtitan && has(t.note, "compile")) r.software.elementwise = 1.4;
+  read_options(t, system, r.software);
   const std::string name = machine_of(t, system);
   if (!given && name.empty()) {
     r.problem =
@@ -154,13 +181,15 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   }
   l.sequence_parallel = l.tp > 1 && r.job.length / l.cp % l.tp == 0 &&
                         (system == System::Nanotron || system == System::Torchtitan ||
-                         system == System::MegatronCore);
+                         system == System::MegatronCore || has(t.recompute, "sp"));
   read_recompute(t, system, l);
   const double chunks = number("VPP", 0), micro = number("MBS", 0);
   r.open_zero = std::isnan(table.number(row, "zero"));
-  for (const int v : {1, 2, 4, 6})
+  for (int v = 1; v <= 8; ++v)
     for (const int b : {1, 2, 4, 8}) {
-      if (chunks > 0 ? v != 1 : (v > 1 && (system != System::MegatronCore || l.pp == 1))) continue;
+      // A row that gives the micro-batch and no chunks has one.
+      const bool open = chunks == 0 && micro == 0 && system == System::MegatronCore && l.pp > 1;
+      if (v > 1 && (!open || c.layers % (std::int64_t{l.pp} * v) != 0)) continue;
       if (micro > 0 && b != 1) continue;
       PlanLayout one = l;
       one.chunks = chunks > 0 ? static_cast<int>(chunks) : v;

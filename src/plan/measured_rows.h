@@ -39,7 +39,7 @@ struct RowPrediction {
 RowPrediction predict(const MeasuredRow& row);
 
 // The rows with the columns predicted_step_time_s, predicted_tokens_per_s_per_gpu,
-// predicted_mem_GB, predicted_fits, predicted_why.
+// predicted_mem_GB, predicted_fits, predicted_why, predicted_slow_chance, predicted_slow_s.
 std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction>& predictions);
 // Errors by dataset: time, bias, memory, failures found, regret of the choice.
 std::string accuracy_table(const CsvTable& table, const std::vector<RowPrediction>& predictions);

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "parallel/layer_split.h"
-#include "plan/pipeline_time.h"
+#include "plan/loading.h"
 
 namespace kintsugi {
 
@@ -47,13 +47,13 @@ Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& 
 }
 
 const Planner::PassCost& Planner::pass(const PlanLayout& l) {
-  const bool grows = software_.host_grows && l.pp > 1 && l.ranks() > machine_.node.gpus;
+  const bool grows = software_.pipeline_host_us > 0 && l.pp > 1 && l.ranks() > machine_.node.gpus;
   auto& entry = passes_[{l.tp, l.cp, l.sequence_parallel, l.micro, l.recompute, grows}];
   if (entry) return *entry;
   entry = std::make_unique<PassCost>();
   entry->trace = trace_pass(job_, l);
   Software software = software_;
-  if (grows) software.collective_host_us *= l.tp;
+  if (grows) software.collective_host_us += l.tp * software.pipeline_host_us;
   const GroupLinks tp = links(l, GroupKind::Tp), cp = links(l, GroupKind::Cp);
   const LinksOf links = [&](const std::string& group) -> const GroupLinks& {
     return group == to_string(GroupKind::Cp) ? cp : tp;
@@ -147,14 +147,14 @@ Planner::StageCost Planner::stage_cost(const PlanLayout& l, const PassCost& p, i
   // ZeRO 3 gathers a layer while the one before it computes; 2 and 3 sum after every backward.
   if (l.zero < 2 || l.dp * l.cp == 1) return cost;
   const GroupLinks shard = links(l, GroupKind::Shard);
-  const double slower = software_.communication;
-  const double gather =
-      l.zero == 3
-          ? slower * collective_s(shard, TracedOperation::Transfer::AllGather, held.block_weights)
-          : 0;
+  const double calls = software_.layer_calls, slower = calls * software_.communication;
+  const double gather = l.zero == 3
+                            ? slower * collective_s(shard, TracedOperation::Transfer::AllGather,
+                                                    held.block_weights / calls)
+                            : 0;
   const double wire = software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
   const double scatter = slower * collective_s(shard, TracedOperation::Transfer::ReduceScatter,
-                                               wire * held.block_gradients);
+                                               wire * held.block_gradients / calls);
   const double forward = cost.forward.total_s / layers, backward = cost.backward.total_s / layers;
   const double wait_forward = layers * std::max(0.0, gather - software_.overlaps_gather * forward);
   const double wait_backward =
@@ -170,6 +170,8 @@ Planner::StageCost Planner::stage_cost(const PlanLayout& l, const PassCost& p, i
 void Planner::add_data(const PlanLayout& l, const std::vector<StageCost>& costs, Evaluation& e) {
   const Stages& all = stages(l);
   const GroupLinks shard = links(l, GroupKind::Shard), replica = links(l, GroupKind::Replica);
+  const double hides = l.zero > 0 && software_.overlaps_sharded >= 0 ? software_.overlaps_sharded
+                                                                     : software_.overlaps_data;
   double before_backward = 0, before_forward = 0, waits = 0, gathers = 0, optimizer = 0;
   for (std::size_t i = 0; i < costs.size(); ++i) {
     const StateTrace& held = state(l, all.state[i], static_cast<int>(i));
@@ -193,8 +195,7 @@ void Planner::add_data(const PlanLayout& l, const std::vector<StageCost>& costs,
                           collective_s(used, transfer, wire * traffic.bytes / traffic.calls);
       (gathers_weights ? weights : over_data ? sums : small) += time;
     }
-    waits = std::max(waits, small + sums - before_backward -
-                                software_.overlaps_data * costs[i].backward.total_s);
+    waits = std::max(waits, small + sums - before_backward - hides * costs[i].backward.total_s);
     gathers = std::max(
         gathers, weights - before_forward - software_.overlaps_gather * costs[i].forward.total_s);
     optimizer = std::max(
@@ -220,46 +221,65 @@ Evaluation Planner::evaluate(const PlanLayout& l) {
   return e;
 }
 
+// A message is what the engine sends, or each tensor rank's part of it.
+double Planner::message_s(const PlanLayout& l, const PassCost& p) const {
+  if (l.pp == 1) return 0;
+  const bool cut = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
+                   software_.name != "kintsugi";
+  return software_.communication *
+         collective_s(links(l, GroupKind::Pp), TracedOperation::Transfer::Send,
+                      static_cast<double>(p.trace.boundary) / (cut ? l.tp : 1));
+}
+
+StageTimes Planner::stage_times(const PlanLayout& l, const std::vector<StageCost>& costs,
+                                double message) const {
+  StageTimes times{.message = message};
+  if (l.pp > 1 && l.ranks() > machine_.node.gpus)
+    times.first_message = 1e-3 * machine_.network.first_message_ms;
+  for (const StageCost& c : costs) {
+    times.forward.push_back(c.forward.total_s);
+    times.backward.push_back(c.backward.total_s);
+    const bool end = &c == &costs.front() || &c == &costs.back();
+    const int stops = end ? std::min(1, software_.pipeline_stops) : software_.pipeline_stops;
+    times.stops.push_back(l.pp > 1 ? 2.0 * l.chunks * stops * message : 0);
+  }
+  return times;
+}
+
 Evaluation Planner::timing(const PlanLayout& l) {
   Evaluation e{.layout = l};
   const PassCost& p = pass(l);
   const double m = static_cast<double>(micro_batches_of(job_, l));
   std::vector<StageCost> costs;
-  StageTimes times{.weight_share = p.recomputed.weight_share};
-  // A message is what the engine sends, or each tensor rank's part of it.
-  double message = 0;
-  if (l.pp > 1) {
-    const bool cut = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
-                     software_.name != "kintsugi";
-    message = software_.communication *
-              collective_s(links(l, GroupKind::Pp), TracedOperation::Transfer::Send,
-                           static_cast<double>(p.trace.boundary) / (cut ? l.tp : 1));
-  }
-  double slowest = 0;
-  std::size_t at = 0;
-  for (int stage = 0; stage < l.pp; ++stage) {
-    costs.push_back(stage_cost(l, p, stage));
-    StageCost& c = costs.back();
-    const double stop = software_.blocking_pipeline ? l.chunks * message : 0;
-    times.forward.push_back(c.forward.total_s + stop);
-    times.backward.push_back(c.backward.total_s + stop);
-    if (const double all = times.forward.back() + times.backward.back(); all > slowest) {
-      slowest = all;
-      at = static_cast<std::size_t>(stage);
+  for (int stage = 0; stage < l.pp; ++stage) costs.push_back(stage_cost(l, p, stage));
+  const double message = message_s(l, p), stall = 1e-3 * machine_.network.stall_ms;
+  const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
+  StageTimes times = stage_times(l, costs, message);
+  times.weight_share = p.recomputed.weight_share;
+  double passes = pipeline_s(shape, times);
+  if (l.pp > 1 && l.ranks() > machine_.node.gpus) e.slow_chance = stall_chance(machine_, l.ranks());
+  if (e.slow_chance > 0) {
+    StageTimes slow = stage_times(l, costs, message + stall);
+    slow.weight_share = times.weight_share;
+    e.slow_s = pipeline_s(shape, slow) - passes;
+    if (e.slow_chance >= 0.5) {  // as in the median run
+      times = slow;
+      passes += e.slow_s;
     }
   }
-  times.message = message;
-  const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
-  const double passes = pipeline_s(shape, times);
+  const std::size_t at = slowest_stage(times);
+  const double slowest = times.forward[at] + times.backward[at] + times.stops[at];
   const StageCost& c = costs[at];
-  const double stops = software_.blocking_pipeline && l.pp > 1 ? 2 * l.chunks * message : 0;
   e.tensor_s = m * (c.forward.exposed_s + c.backward.exposed_s);
   e.data_s = m * c.shard_s;
-  e.message_s = m * stops;
+  e.message_s = m * times.stops[at];
   e.ideal_s = m * slowest - e.tensor_s - e.data_s - e.message_s;
   add_data(l, costs, e);
   e.other_s = software_.step_ms * 1e-3;
   e.step_s = passes + (e.data_s - m * c.shard_s) + e.optimizer_s + e.other_s;
+  const double late = std::max(0.0, loading_s(job_, l, machine_) - e.step_s);
+  e.other_s += late;
+  e.step_s += late;
   e.bubble = (passes - m * slowest) / e.step_s;
   finish(e, e.ideal_s);
   return e;

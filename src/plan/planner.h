@@ -9,6 +9,7 @@
 #include "model/metrics.h"
 #include "plan/costs.h"
 #include "plan/memory.h"
+#include "plan/pipeline_time.h"
 
 namespace kintsugi {
 
@@ -25,7 +26,9 @@ struct Evaluation {
   double data_s = 0;     // waited for gradients and weights of data ranks
   double message_s = 0;  // waited for messages between stages
   double optimizer_s = 0;
-  double other_s = 0;  // data, logging
+  double other_s = 0;      // logging, data that come too late
+  double slow_chance = 0;  // that the run meets the network's slow messages,
+  double slow_s = 0;       // and what they cost; counted where every second run meets them
   double tokens_per_s_per_gpu = 0;
   double mfu_causal = 0, mfu_full = 0;
   double gpu_joule = 0, node_joule = 0;  // per step, all of them
@@ -77,6 +80,9 @@ class Planner {
   BlockCost block_cost(const BlockTrace& trace, const Software& software,
                        const LinksOf& links) const;
   StageCost stage_cost(const PlanLayout& layout, const PassCost& pass, int stage);
+  double message_s(const PlanLayout& layout, const PassCost& pass) const;
+  StageTimes stage_times(const PlanLayout& layout, const std::vector<StageCost>& costs,
+                         double message) const;
   void add_data(const PlanLayout& layout, const std::vector<StageCost>& costs, Evaluation& e);
   void finish(Evaluation& e, double busy_s) const;
 

@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 using PlanSearchCommand = PlanCommandTest;
@@ -27,6 +28,17 @@ TEST_F(PlanSearchCommand, PrintsTheBest) {
   EXPECT_EQ(outcome.code, 0) << outcome.error;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("tok/s/GPU"), HasSubstr(" 10 "), HasSubstr("layouts"),
                                  HasSubstr("Near misses"), HasSubstr("t CO2e")));
+}
+
+// llama-1b's 17.3 GB take 35 ms each at Frontier's 500 GB/s; 100 B tokens are 381,470 steps.
+TEST_F(PlanSearchCommand, CountsCheckpoints) {
+  const std::string plan =
+      "--model llama-1b --machine frontier --gpus 64 --batch 64 --length 4096 --tp 1 --pp 1 "
+      "--zero 1 --tokens 100B --best 1 ";
+  EXPECT_THAT(run(plan + "--checkpoint-every 1000 --emit run.yaml").out,
+              HasSubstr("382 of them 13 s of the days"));
+  EXPECT_EQ(parse_run_config(content_of("run.yaml"), "run.yaml").train.checkpoint_every, 1000);
+  EXPECT_THAT(run(plan + "--checkpoint-every 0").out, Not(HasSubstr("of them")));
 }
 
 TEST_F(PlanSearchCommand, EmitsWhatTrainRuns) {

@@ -35,7 +35,8 @@ constexpr const char* kHeader =
     "dataset,layers,hidden,heads,ffn,vocab,seq,hardware,gpus,TP,PP,CP,VPP,DP,MBS,GBS,zero,"
     "recompute,precision,step_time_s,kv_heads,mlp,tied_embeddings,note,status,mem_kind\n";
 
-// arXiv 2104.04473 Table 1, bigscience train/tr11-176B-ml, llm-foundry and DGX Cloud READMEs.
+// arXiv 2104.04473 Table 1, bigscience train/tr11-176B-ml, llm-foundry and DGX Cloud READMEs;
+// arXiv 2205.05198 Table 5; Ultra-Scale Playbook with and without its slow messages; OpenGPT-X.
 constexpr const char* kRows =
     "megatron_sc21,48,8192,64,32768,51200,2048,A100-80 Selene,512,8,2,,1,32,4,1536,0,full,fp16,"
     "14.453,64,gelu,1,,measured,\n"
@@ -45,6 +46,22 @@ constexpr const char* kRows =
     "fp16,110.48,64,gelu,1,,measured,\n"
     "dgxc,32,4096,32,14336,128256,8192,H100,64,1,1,2,1,32,1,1024,,,bf16,12.33,8,swiglu,0,,"
     "measured,\n"
+    "korthikanti,48,6144,64,24576,51200,2048,A100-80,8,8,1,,1,1,4,4,0,selective+SP,fp16,1.10,64,"
+    "gelu,1,,measured,\n"
+    "korthikanti,96,12288,96,49152,51200,2048,A100-80,64,8,8,,3,1,1,64,0,full,fp16,18.13,96,gelu,"
+    "1,,measured,\n"
+    "korthikanti,96,12288,96,49152,51200,2048,A100-80,64,8,8,,3,1,1,64,0,selective+SP,fp16,13.75,"
+    "96,gelu,1,,measured,\n"
+    "korthikanti,105,20480,128,81920,51200,2048,A100-80,280,8,35,,3,1,1,280,0,selective+SP,fp16,"
+    "37.83,128,gelu,1,,measured,\n"
+    "ultrascale,32,4096,32,14336,131072,4096,H100-80 8/node,16,4,1,,,4,2,256,1,none,\"bf16, fp32 "
+    "grads\",9.595,32,swiglu,0,,measured,\n"
+    "ultrascale,32,4096,32,14336,131072,4096,H100-80 8/node,512,4,16,,,8,2,256,1,none,\"bf16, fp32 "
+    "grads\",26.26,32,swiglu,0,,measured,\n"
+    "ultrascale,32,4096,32,14336,131072,4096,H100-80 8/node,64,16,2,,,2,1,256,1,none,\"bf16, fp32 "
+    "grads\",106.39,32,swiglu,0,,measured,\n"
+    "juwels,40,5120,32,20480,,2048,A100-40 JUWELS Booster,32,2,4,,,4,1,1024,1,selective+SP,fp16,"
+    "34.505,32,gelu,,flash attention,measured,\n"
     "mosaicml,48,7168,56,28672,50368,2048,a100_80gb,64,1,1,,,64,8,1024,3,full,bf16,,56,gelu,1,,"
     "measured,\n";
 

@@ -1,0 +1,151 @@
+// Slow messages, exchanges beside products, data that come late.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "plan/costs.h"
+#include "plan/footprint.h"
+#include "plan/foreign.h"
+#include "plan/loading.h"
+#include "plan/pipeline_time.h"
+#include "plan/planner.h"
+
+namespace kintsugi {
+namespace {
+
+using Transfer = TracedOperation::Transfer;
+
+// Hugging Face Ultra-Scale Playbook, runs with a pipeline in half of layouts.csv: how many there
+// are, and how many took half a second or more per micro-batch too long.
+TEST(Network, ChanceOfSlowMessages) {
+  const Machine machine = load_machine("h100-cloud");
+  struct Counted {
+    std::int64_t gpus;
+    double runs, slow;
+  };
+  for (const Counted& c :
+       {Counted{16, 24, 2}, {32, 47, 5}, {64, 84, 13}, {128, 95, 20}, {256, 63, 32}}) {
+    const double chance = stall_chance(machine, c.gpus);
+    const double spread = std::sqrt(chance * (1 - chance) / c.runs);
+    EXPECT_NEAR(chance, c.slow / c.runs, 2 * spread) << c.gpus;
+  }
+  EXPECT_EQ(stall_chance(load_machine("dgx-h100"), 512), 0);
+}
+
+// One stage after the other, each waiting for every message it receives or sends.
+TEST(Network, StopsOfAPipeline) {
+  StageTimes times{.message = 10, .stops = {20, 40, 40, 20}};
+  times.forward.assign(4, 1.0);
+  times.backward.assign(4, 2.0);
+  for (const int m : {4, 16, 64}) {
+    const PipelineShape shape{PipelineKind::OneForwardOneBackward, 4, m, 1};
+    // A middle stage's turn, the other stages' once, and each of three links in both directions.
+    EXPECT_NEAR(pipeline_s(shape, times), m * (3 + 40) + 3 * 3 + 6 * 10, 1e-9);
+    StageTimes first = times;
+    first.first_message = 5;
+    EXPECT_NEAR(pipeline_s(shape, first) - pipeline_s(shape, times), 6 * 5, 1e-9);
+  }
+  EXPECT_EQ(slowest_stage(times), 1u);
+}
+
+// As many runs meet slow messages as not: the step is that of the median run.
+TEST(Network, SlowMessagesAreCountedWhereTheyAreUsual) {
+  Machine machine = load_machine("h100-cloud");
+  const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 256};
+  const PlanLayout layout{.tp = 2, .pp = 4, .dp = 4, .sequence_parallel = true};
+  const auto evaluated = [&](double nodes) {
+    machine.network.stall_nodes = nodes;
+    return Planner(job, machine, software_of(System::Nanotron)).timing(layout);
+  };
+  const Evaluation never = evaluated(0), seldom = evaluated(100), often = evaluated(1);
+  EXPECT_EQ(never.slow_chance, 0);
+  EXPECT_LT(seldom.slow_chance, 0.5);
+  EXPECT_EQ(seldom.step_s, never.step_s);
+  EXPECT_GT(often.slow_chance, 0.5);
+  EXPECT_NEAR(often.step_s, never.step_s + often.slow_s, 1e-9);
+  EXPECT_EQ(often.slow_s, seldom.slow_s);
+  // 64 micro-batches, four messages each on a middle stage, and the way there and back.
+  const double stall = 1e-3 * machine.network.stall_ms;
+  EXPECT_NEAR(often.slow_s, (64 * 4 + 2 * 3) * stall, 0.01 * often.slow_s);
+}
+
+TEST(Costs, ExchangesBesideProducts) {
+  const Machine machine = load_machine("dgx-a100");
+  const GroupLinks inside = links_of(machine, {8, 1}), across = links_of(machine, {16, 1});
+  const TracedOperation product{.kind = TracedOperation::Kind::Matmul,
+                                .dtype = DType::BF16,
+                                .flops = 2.0 * 4096 * 8192 * 8192,
+                                .bytes = 1e8,
+                                .m = 4096,
+                                .n = 8192,
+                                .k = 8192};
+  const auto exposed = [&](Transfer transfer, const GroupLinks& links, double bytes, double hides) {
+    const LinksOf all = [&](const std::string&) -> const GroupLinks& { return links; };
+    const TracedOperation exchange{.kind = TracedOperation::Kind::Collective,
+                                   .bytes = bytes,
+                                   .transfer = transfer,
+                                   .group = "tp",
+                                   .ticket = 1};
+    const TracedOperation wait{.kind = TracedOperation::Kind::Wait, .group = "tp", .ticket = 1};
+    return cost_of(machine, {.hides_tensor = hides}, {{exchange, wait, product}, 1}, all).exposed_s;
+  };
+  const double whole = exposed(Transfer::AllGather, inside, 1e8, 0);
+  EXPECT_NEAR(exposed(Transfer::AllGather, inside, 1e8, 0.5), whole / 2, 1e-9);
+  EXPECT_NEAR(exposed(Transfer::ReduceScatter, inside, 1e8, 0.5), whole / 2, 1e-9);
+  // Sums are not cut up, nor do these tricks reach over the network.
+  EXPECT_EQ(exposed(Transfer::AllReduce, inside, 1e8, 0.5),
+            exposed(Transfer::AllReduce, inside, 1e8, 0));
+  EXPECT_EQ(exposed(Transfer::AllGather, across, 1e8, 0.5),
+            exposed(Transfer::AllGather, across, 1e8, 0));
+  // No more hides than the product lasts.
+  const double lasts = matmul_s(machine.gpu, {}, product);
+  EXPECT_NEAR(exposed(Transfer::AllGather, inside, 1e11, 0) -
+                  exposed(Transfer::AllGather, inside, 1e11, 0.5),
+              lasts, 1e-9);
+}
+
+TEST(Loading, WaitsOnlyForWhatIsSlowerThanTheStep) {
+  Machine machine = load_machine("dgx-h100");
+  const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 64};
+  const PlanLayout layout{.tp = 8, .dp = 4};  // on four nodes, each with sequences of its own
+  EXPECT_EQ(loading_s(job, layout, machine), 0);
+  machine.storage_gb_s = 1e-3;
+  const double bytes = 4 * 64 * 4096;  // ids beyond 65,535 take four
+  EXPECT_NEAR(loading_s(job, layout, machine), bytes / 1e6, 1e-9);
+  // The stages of one replica on two nodes both read it.
+  EXPECT_NEAR(loading_s(job, {.tp = 8, .pp = 2, .dp = 2}, machine), 2 * bytes / 1e6, 1e-9);
+  machine.storage_gb_s = 0;
+  machine.node.loader_mtokens_s = 0.1;
+  const double slow = 64 * 4096 / 4 / 0.1e6;
+  EXPECT_NEAR(loading_s(job, layout, machine), slow, 1e-9);
+  const double usual = Planner(job, load_machine("dgx-h100")).timing(layout).step_s;
+  EXPECT_LT(usual, slow);
+  EXPECT_NEAR(Planner(job, machine).timing(layout).step_s, slow, 1e-9);
+  machine.node.loader_mtokens_s = 100;
+  EXPECT_EQ(Planner(job, machine).timing(layout).step_s, usual);
+}
+
+TEST(Footprint, StandsStillForCheckpoints) {
+  PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 64};
+  Machine machine = load_machine("dgx-h100");
+  machine.storage_gb_s = 0.1;
+  machine.gpu.idle_w = 100;
+  machine.node.host_w = 1000;
+  Evaluation e{.layout = {.dp = 8}};
+  e.step_s = 1;
+  e.gpu_joule = e.node_joule = 3600;
+  const double tokens = 1000 * job.tokens();
+  const RunFootprint without = footprint_of(e, job, machine, tokens);
+  job.checkpoint_every = 300;
+  const RunFootprint with = footprint_of(e, job, machine, tokens);
+  EXPECT_EQ(without.checkpoints, 0);
+  EXPECT_EQ(with.checkpoints, 4);  // after 300, 600, 900 steps and at the end
+  // 14 bytes of each of 1.236 billion parameters.
+  const double still = 4 * 14 * 1.2358 / 0.1;
+  EXPECT_NEAR((with.days - without.days) * 86400, still, 0.01 * still);
+  EXPECT_NEAR((with.gpu_mwh - without.gpu_mwh) * 3.6e9, 8 * 100 * still, 8 * still);
+  EXPECT_NEAR((with.node_mwh - without.node_mwh) * 3.6e9, 1800 * still, 18 * still);
+}
+
+}  // namespace
+}  // namespace kintsugi
