@@ -8,6 +8,8 @@ export CUDA_MPS_PIPE_DIRECTORY="$folder/pipe" CUDA_MPS_LOG_DIRECTORY="$folder/lo
 export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-lo}" NCCL_IB_DISABLE=1
 # Channels take multiprocessors, and a rank that finds none free waits for one that waits for it.
 export NCCL_MAX_NCHANNELS="${NCCL_MAX_NCHANNELS:-1}"
+# Each process has queues to the GPU, and the server has not enough for four with 32.
+export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-16}"
 mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
 if command -v nvidia-cuda-mps-control > /dev/null && nvidia-cuda-mps-control -d; then
   trap 'echo quit | nvidia-cuda-mps-control > /dev/null 2>&1; rm -rf "$folder"' EXIT

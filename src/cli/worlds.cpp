@@ -62,8 +62,12 @@ int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>&
 }
 
 std::unique_ptr<World> make_world(Trace* trace) {
-  if (started_by_mpi()) return make_mpi_world(trace);
-  return std::make_unique<LocalWorld>();
+  if (!started_by_mpi()) return std::make_unique<LocalWorld>();
+  auto world = make_mpi_world(trace);
+  // By itself CUDA loads a kernel when it is first used, and may then wait for those that run, even
+  // for the receipt of a message that depends on this kernel.
+  if (world->size() > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  return world;
 }
 
 DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,

@@ -373,5 +373,7 @@ int main(int argc, char** argv) {
   signal(SIGTERM, SIG_IGN);
   // A stream per group and direction: streams that share a queue would wait for each other.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  // A kernel that is loaded late may wait for a message that waits for it.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   return kintsugi::check(argc > 1 ? argv[1] : "");
 }

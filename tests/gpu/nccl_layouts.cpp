@@ -1,7 +1,8 @@
 // Random layouts on GPUs, under mpirun: the run of many ranks against that of one on the same GPU.
-//   scripts/share_gpu.sh mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE]
+//   scripts/share_gpu.sh mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE | FROM]
 // Up to COUNT cases of as many ranks as were started, which bring as many pairs of features as
-// cases can that were drawn with SEED; every one in fp32 (at most 10 steps) and in bf16.
+// cases can that were drawn with SEED; every one in fp32 (at most 10 steps) and in bf16. FROM goes
+// on with a later one of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -163,9 +164,10 @@ class Suite {
     bad += same ? 0 : 1;
     ++runs;
     if (!same || verbose_)
-      std::printf("%s %s by %.2g (%.2g allowed) in %.1f s, last loss %.4f: %s\n",
+      std::printf("%s %s by %.2g (%.2g allowed; %.1g in the first step) in %.1f s: %s\n",
                   to_string(precision).data(), same ? "agrees" : "DIFFERS", apart, tolerance,
-                  took.count(), actual.back(), to_string(one).c_str());
+                  difference({actual.front()}, {expected.front()}), took.count(),
+                  to_string(one).c_str());
     std::fflush(stdout);
   }
 
@@ -197,13 +199,16 @@ class Suite {
 };
 
 int run(World& hosts, std::size_t count, std::uint64_t seed, std::int64_t steps,
-        const std::string& text) {
+        const std::string& which) {
+  const bool numbered = which.find_first_not_of("0123456789") == std::string::npos;
+  const std::string text = numbered ? "" : which;
+  const std::size_t first = numbered && !which.empty() ? std::stoul(which) : 0;
   Suite suite(hosts, steps, !text.empty() || std::getenv("KINTSUGI_VERBOSE") != nullptr);
   std::vector<LayoutCase> cases = text.empty()
                                       ? choose_cases(hosts.size(), count, seed, suite.speaks())
                                       : std::vector<LayoutCase>{parse_layout_case(text)};
   sort_by_grid(cases);
-  for (std::size_t i = 0; i < cases.size(); ++i) {
+  for (std::size_t i = first; i < cases.size(); ++i) {
     for (const DType precision : {DType::F32, DType::BF16}) suite.run(cases[i], precision);
     if (suite.speaks() && (i + 1) % 10 == 0)
       std::printf("%zu of %zu cases: %s\n", i + 1, cases.size(), suite.figures().c_str());
