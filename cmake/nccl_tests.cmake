@@ -33,6 +33,6 @@ kintsugi_nccl_test(pipeline 3 "passed on 3 ranks" 0)
 kintsugi_nccl_test(hang 3
   "REPORT: rank [01]: group dp#[0-9]+: all_reduce number 2 has not ended in 8 s on rank [01]; it was not made by rank 2 .after 1 calls" 1)
 kintsugi_nccl_test(mismatch 3 
-  "REPORT: group dp, call 1: rank 2 .2 in the group. calls all_reduce .sum. of 999 fp32, but rank 0 and 1 more call all_reduce .sum. of 1000" 1)
+  "REPORT: rank [012]: group dp, call 1: rank 2 .2 in the group. calls all_reduce .sum. of 999 fp32, but rank 0 and 1 more call all_reduce .sum. of 1000" 1)
 kintsugi_nccl_test(throw 3 "REPORT: rank 2: the disk is full" 1)
 kintsugi_nccl_test(kill 3 "REPORT: rank 2 was lost" "[1-9]")
