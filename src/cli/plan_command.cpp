@@ -1,34 +1,21 @@
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
-#include <filesystem>
+#include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/plan_evaluate.h"
+#include "cli/plan_schedule.h"
 #include "cli/plan_search.h"
 #include "cli/plan_tune.h"
 #include "core/error.h"
-#include "core/file.h"
-#include "parallel/schedule.h"
-#include "parallel/schedule_diagram.h"
-#include "parallel/schedule_timing.h"
 
 namespace kintsugi {
 namespace {
 
-constexpr int kUnset = -1;
-
 struct Options {
-  std::string schedule = "1f1b";
-  int stages = kUnset;
-  int micro_batches = kUnset;
-  int chunks = 1;
-  double backward_ratio = 2;
-  std::string svg;
-  bool as_json = false;
+  PlanScheduleOptions schedule = {};
   PlanEvaluateOptions evaluate = {};
   PlanSearchOptions search = {};
   PlanCalculusOptions calculus = {};
@@ -37,85 +24,67 @@ struct Options {
   bool schedule_given = false;
 };
 
-// The forward of a whole stage is the unit, so that schedules with and without chunks compare.
-ActionTimes times_of(const Options& options) {
-  // Far from these the shortest cell would stretch a picture without bound.
-  if (!(options.backward_ratio >= 0.1 && options.backward_ratio <= 10))
-    user_error("--backward-ratio is {}: give the time of a backward in forwards, 0.1 to 10",
-               options.backward_ratio);
-  const double forward = 1.0 / options.chunks;
-  const double half = forward * options.backward_ratio / 2;
-  return {.forward = forward, .backward_input = half, .backward_weight = half, .message = 0};
+// The tasks of the command: what asks for one, in the order in which that is looked for, and what
+// it takes beside. Anything else that is given would have no effect.
+struct Task {
+  std::vector<std::string> asked_by, takes;
+};
+const std::vector<Task>& tasks() {
+  static const std::vector<Task> all = {
+      {{"--machines"}, {}},
+      {{"--evaluate"}, {"--machine", "--output", "--accuracy"}},
+      {{"--tune"},
+       {"--machine", "--gpus", "--tp", "--cp", "--pp", "--micro", "--zero", "--recompute",
+        "--schedule", "--emit", "--trials", "--steps", "--at-once", "--launch", "--trial-timeout",
+        "--within", "--log", "--set"}},
+      {{"--parameters", "--days"},
+       {"--tokens", "--gpus", "--machine", "--mfu", "--flops-per-parameter"}},
+      {{"--model"}, {"--machine",
+                     "--gpus",
+                     "--batch",
+                     "--length",
+                     "--precision",
+                     "--tokens",
+                     "--checkpoint-every",
+                     "--rank-by",
+                     "--tp",
+                     "--cp",
+                     "--pp",
+                     "--micro",
+                     "--zero",
+                     "--recompute",
+                     "--schedule",
+                     "--best",
+                     "--explain",
+                     "--emit",
+                     "--data",
+                     "--scaling",
+                     "--svg",
+                     "--json"}},
+      {{"--stages", "--micro-batches", "--schedule"},
+       {"--chunks", "--backward-ratio", "--svg", "--json"}},
+  };
+  return all;
 }
 
-// Micro-batches of a whole stage: a chunk keeps its share of the activations.
-double peak_in_stages(const PipelineSchedule& schedule, int live) {
-  return static_cast<double>(live) / schedule.shape.chunks;
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string summary(const PipelineSchedule& schedule, const PipelineTiming& timing) {
-  std::string peaks;
-  for (const int live : timing.peak_live)
-    peaks += fmt::format("{}{}", peaks.empty() ? "" : " ", peak_in_stages(schedule, live));
-  return fmt::format(
-      "{}: {:.4g} forwards long, bubble {:.1f} %, peak activations per rank {} (micro-batches)\n",
-      to_string(schedule.shape.kind), timing.makespan, 100 * timing.bubble, peaks);
-}
-
-std::string json_text(const Options& options, const PipelineSchedule& schedule,
-                      const PipelineTiming& timing) {
-  using nlohmann::ordered_json;
-  ordered_json ranks = ordered_json::array();
-  for (int rank = 0; rank < schedule.shape.stages; ++rank) {
-    ordered_json actions = ordered_json::array();
-    for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
-      const Action& action = schedule.ranks[rank][i];
-      actions.push_back({{"kind", to_string(action.kind)},
-                         {"micro_batch", action.micro_batch},
-                         {"chunk", action.chunk},
-                         {"start", timing.spans[rank][i].start},
-                         {"end", timing.spans[rank][i].end}});
-    }
-    ranks.push_back({{"rank", rank},
-                     {"idle", timing.idle[rank]},
-                     {"peak_activations", peak_in_stages(schedule, timing.peak_live[rank])},
-                     {"actions", actions}});
+void refuse_what_has_no_effect(const CLI::App& command) {
+  std::vector<std::string> given;
+  for (const CLI::Option* option : command.get_options())
+    if (option->count() > 0) given.push_back(option->get_name());
+  for (const Task& task : tasks()) {
+    const auto asked = std::find_if(given.begin(), given.end(), [&](const std::string& name) {
+      return contains(task.asked_by, name);
+    });
+    if (asked == given.end()) continue;
+    for (const std::string& name : given)
+      if (!contains(task.asked_by, name) && !contains(task.takes, name))
+        user_error("{} has no effect with {}: remove one of them", name, *asked);
+    return;
   }
-  const ordered_json root = {{"schedule", to_string(schedule.shape.kind)},
-                             {"stages", schedule.shape.stages},
-                             {"micro_batches", schedule.shape.micro_batches},
-                             {"chunks", schedule.shape.chunks},
-                             {"backward_ratio", options.backward_ratio},
-                             {"makespan", timing.makespan},
-                             {"bubble", timing.bubble},
-                             {"ranks", ranks}};
-  return root.dump(2) + "\n";
-}
-
-void write_svg(const std::string& path, const std::string& content) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
-    user_error("--svg {}: there is no directory {}", path, folder.string());
-  if (std::filesystem::is_directory(path)) user_error("--svg {} is a directory: name a file", path);
-  write_file_atomically(path, content);
-}
-
-void plan_schedule(const Options& options) {
-  if (options.stages == kUnset || options.micro_batches == kUnset)
-    user_error(
-        "a schedule needs {}; or give --model and --machine to look for layouts, --tune or "
-        "--evaluate",
-        options.stages == kUnset ? "--stages" : "--micro-batches");
-  const PipelineSchedule schedule =
-      make_pipeline_schedule({parse_pipeline_kind(options.schedule), options.stages,
-                              options.micro_batches, options.chunks});
-  const PipelineTiming timing = simulate_pipeline(schedule, times_of(options));
-  KINTSUGI_CHECK(timing.deadlock.empty(), "the schedule deadlocks: {}", timing.deadlock);
-  if (!options.svg.empty()) write_svg(options.svg, schedule_svg(schedule, timing));
-  if (options.as_json)
-    fmt::print("{}", json_text(options, schedule, timing));
-  else
-    fmt::print("{}{}", draw_schedule(schedule, timing), summary(schedule, timing));
 }
 
 // Which of its tasks the options ask for.
@@ -126,25 +95,20 @@ void plan(Options options) {
     return plan_evaluate(options.evaluate);
   }
   PlanSearchOptions& search = options.search;
+  search.svg = options.schedule.svg;
+  search.as_json = options.schedule.as_json;
+  if (options.schedule_given) search.limits.schedule = options.schedule.schedule;
   if (!options.tune.config.empty()) {
-    if (!options.svg.empty() || options.as_json)
-      user_error("--tune knows no --svg and no --json: --log writes all trials");
-    if (options.schedule_given) search.limits.schedule = options.schedule;
     options.tune.search = search;
     return plan_tune(options.tune);
   }
   if (!options.calculus.parameters.empty() || options.calculus.days > 0) {
-    if (!search.model.empty()) user_error("--parameters and --days exclude --model: keep one");
     options.calculus.tokens = search.tokens;
     options.calculus.gpus = search.gpus;
     options.calculus.machine = search.machine;
     return plan_calculus(options.calculus);
   }
-  if (search.model.empty()) return plan_schedule(options);
-  search.svg = options.svg;
-  search.as_json = options.as_json;
-  if (options.schedule_given) search.limits.schedule = options.schedule;
-  plan_search(search);
+  search.model.empty() ? plan_schedule(options.schedule) : plan_search(search);
 }
 
 void add_search_options(CLI::App& command, Options& o) {
@@ -233,16 +197,16 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--output", options->evaluate.output, "With --evaluate: write to this file");
   command->add_flag("--accuracy", options->evaluate.accuracy,
                     "With --evaluate: a table of errors instead of the rows");
-  CLI::Option* schedule = command->add_option("--schedule", options->schedule,
+  CLI::Option* schedule = command->add_option("--schedule", options->schedule.schedule,
                                               "gpipe, 1f1b (the default), interleaved or zb-h1");
-  command->add_option("--stages", options->stages, "Pipeline ranks");
-  command->add_option("--micro-batches", options->micro_batches, "Micro-batches per step");
-  command->add_option("--chunks", options->chunks,
+  command->add_option("--stages", options->schedule.stages, "Pipeline ranks");
+  command->add_option("--micro-batches", options->schedule.micro_batches, "Micro-batches per step");
+  command->add_option("--chunks", options->schedule.chunks,
                       "Parts of the model per rank (interleaved: 2 or more)");
-  command->add_option("--backward-ratio", options->backward_ratio,
+  command->add_option("--backward-ratio", options->schedule.backward_ratio,
                       "Time of a backward in forwards (default: 2)");
-  command->add_option("--svg", options->svg, "Write the diagram to this file too");
-  command->add_flag("--json", options->as_json, "Print everything as JSON");
+  command->add_option("--svg", options->schedule.svg, "Write the diagram to this file too");
+  command->add_flag("--json", options->schedule.as_json, "Print everything as JSON");
   command->footer(
       "In the diagram of a schedule messages take no time, and all stages are equally long.\n"
       "Examples:\n"
@@ -253,7 +217,8 @@ void add_plan_command(CLI::App& app) {
       "  kintsugi plan --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100\n"
       "  kintsugi plan --schedule 1f1b --stages 4 --micro-batches 8 --svg 1f1b.svg\n"
       "  kintsugi plan --schedule interleaved --stages 4 --micro-batches 8 --chunks 2");
-  command->callback([options, schedule] {
+  command->callback([options, command, schedule] {
+    refuse_what_has_no_effect(*command);
     options->schedule_given = schedule->count() > 0;
     plan(*options);
   });

@@ -35,11 +35,6 @@ void check_options(const PlanTuneOptions& o) {
   if (s.machine.empty())
     user_error("--tune needs --machine: its model chooses what is tried first, and what at all");
   if (s.gpus.empty()) user_error("--tune needs --gpus: how many ranks a trial has");
-  if (!s.model.empty() || !s.batch.empty() || s.length > 0)
-    user_error("--tune takes model, batch and length from {}: leave --model, --batch and --length",
-               o.config);
-  if (!s.scaling.empty() || s.explain > 0 || s.rank_by != "time")
-    user_error("--tune measures tokens per second: leave --scaling, --explain and --rank-by");
   if (!s.emit.empty()) check_folder("--emit", s.emit);
   if (!o.log.empty()) check_folder("--log", o.log);
 }

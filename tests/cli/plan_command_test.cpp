@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 
 namespace kintsugi {
 namespace {
@@ -55,6 +56,24 @@ TEST_F(PlanCommand, Help) {
   const Outcome outcome = run("--help");
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("Examples:\n  kintsugi plan "), HasSubstr("zb-h1")));
+}
+
+// What a task does not look at is refused: a flag that does nothing is a wrong answer.
+TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
+  for (const auto& [arguments, name, task] :
+       {std::tuple("--machines --gpus 4", "--gpus", "--machines"),
+        std::tuple("--evaluate rows.csv --tp 2", "--tp", "--evaluate"),
+        std::tuple("--tune run.yaml --machine h200 --gpus 1 --tokens 1T", "--tokens", "--tune"),
+        std::tuple("--tune run.yaml --machine h200 --gpus 1 --json", "--json", "--tune"),
+        std::tuple("--parameters 1B --tokens 1T --gpus 8 --batch 4", "--batch", "--parameters"),
+        std::tuple("--parameters 1B --model gpt2-124m", "--model", "--parameters"),
+        std::tuple("--days 3 --tokens 1T --explain 1", "--explain", "--days"),
+        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --stages 4", "--stages", "--model"),
+        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --trials 4", "--trials", "--model"),
+        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --mfu 0.5", "--mfu", "--model"),
+        std::tuple("--stages 4 --micro-batches 8 --gpus 4", "--gpus", "--stages")})
+    EXPECT_THAT(mistake(arguments),
+                testing::HasSubstr(std::string(name) + " has no effect with " + task + ": "));
 }
 
 TEST_F(PlanCommand, MistakesAreNamed) {
