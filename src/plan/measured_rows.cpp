@@ -21,15 +21,17 @@ struct RowText {
   std::string dataset, hardware, source, note, recompute, precision;
 };
 
-System system_of(const RowText& t, double zero) {
+System system_of(const RowText& t, double zero, double tp) {
   if (has(t.dataset, "ultrascale") || has(t.source, "nanotron")) return System::Nanotron;
   if (has(t.dataset, "torchtitan") || has(t.source, "torchtitan")) return System::Torchtitan;
   if (has(t.dataset, "mosaic") || has(t.source, "llm-foundry")) return System::Fsdp;
-  if (has(t.dataset, "bigscience") || has(t.dataset, "frontier") || has(t.hardware, "mi250"))
+  // DeepSpeed's ZeRO 3 of 2021 stood alone; beside tensor parallelism it is FSDP's.
+  if (zero == 3 && !has(t.hardware, "mi250"))
+    return has(t.hardware, "a100") && has(t.precision, "fp16") && tp <= 1 ? System::DeepSpeedZero3
+                                                                          : System::Fsdp;
+  if (has(t.dataset, "bigscience") || has(t.dataset, "frontier") || has(t.hardware, "mi250") ||
+      has(t.source, "deepspeed") || has(t.source, "neox"))
     return has(t.hardware, "a100") ? System::MegatronDeepSpeed2021 : System::MegatronDeepSpeed;
-  if (zero == 3)
-    return has(t.hardware, "a100") && has(t.precision, "fp16") ? System::DeepSpeedZero3
-                                                               : System::Fsdp;
   const bool old = has(t.precision, "fp16") && has(t.hardware, "a100") && !has(t.note, "flash");
   const bool newer =
       has(t.recompute, "selective") || has(t.source, "2205.05198") || has(t.dataset, "korthikanti");
@@ -125,7 +127,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return number_of(table, row, column, otherwise);
   };
   const double zero = number("zero", 1);
-  const System system = r.system = system_of(t, zero);
+  const System system = r.system = system_of(t, zero, number("TP", 1));
   r.with_device = has(lower(table.at(row, "mem_kind")), "nvidia-smi");
   r.software = software_of(system);
   if (has(t.note, "flash")) r.software.fused_attention = true;
@@ -189,7 +191,10 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     for (const int b : {1, 2, 4, 8}) {
       // A row that gives the micro-batch and no chunks has one.
       const bool open = chunks == 0 && micro == 0 && system == System::MegatronCore && l.pp > 1;
-      if (v > 1 && (!open || c.layers % (std::int64_t{l.pp} * v) != 0)) continue;
+      const std::int64_t parts = std::int64_t{l.pp} * v;
+      // Embedding and head may take a layer's place each.
+      const bool even = c.layers % parts == 0 || (c.layers + 2) % parts == 0;
+      if (v > 1 && (!open || !even)) continue;
       if (micro > 0 && b != 1) continue;
       PlanLayout one = l;
       one.chunks = chunks > 0 ? static_cast<int>(chunks) : v;
