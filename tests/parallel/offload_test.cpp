@@ -244,7 +244,7 @@ TEST(OffloadedMemory, IsPlannedOnItsSide) {
   training.offload = {.on = true, .update = UpdatePlace::Device, .piece = kPiece};
   const auto [streamed, state] = plan();
   EXPECT_EQ(state, 12 * n) << "master and two moments";
-  const Bucket& layer = ParameterSet(training.model).buckets()[1];
+  const Bucket layer = ParameterSet(training.model).buckets()[1];
   ASSERT_EQ(layer.role, Bucket::Role::Block);
   const auto pieces = static_cast<std::size_t>((layer.end - layer.begin + kPiece - 1) / kPiece);
   EXPECT_EQ(streamed, device - 12 * n + (pieces + 2) * 12 * kPiece)
