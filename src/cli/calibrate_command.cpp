@@ -5,7 +5,9 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/plan_search.h"
 #include "cli/worlds.h"
+#include "comm/socket.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "plan/calibration.h"
@@ -19,15 +21,28 @@ struct Options {
   double effort = 0.2;
 };
 
+// The processor of this host in place of the one that the built-in description has.
+Machine this_host(Machine machine, Backend& backend) {
+  machine.name = host_name();
+  machine.gpu.name = backend.description();
+  machine.gpu.memory_gb = static_cast<double>(backend.available_bytes()) / 1e9;
+  // All precisions compute in fp32.
+  const double peak = backend.peak_flops(DType::F32).flops_per_s / 1e12;
+  machine.gpu.bf16_tflops = machine.gpu.fp16_tflops = machine.gpu.fp32_tflops = peak;
+  return machine;
+}
+
 void calibrate(const Options& options) {
+  if (!options.output.empty()) check_folder("--output", options.output);
   const DeviceChoice device = options.device == "cpu"    ? DeviceChoice::Cpu
                               : options.device == "cuda" ? DeviceChoice::Cuda
                                                          : DeviceChoice::Auto;
   const std::unique_ptr<Backend> backend = make_backend(device, options.threads);
   const bool processor = backend->description().starts_with("cpu");
-  const Machine base = load_machine(!options.machine.empty() ? options.machine
-                                    : processor              ? "laptop"
-                                                             : "h200");
+  const Machine given = load_machine(!options.machine.empty() ? options.machine
+                                     : processor              ? "laptop"
+                                                              : "h200");
+  const Machine base = processor && options.machine.empty() ? this_host(given, *backend) : given;
   const DType precision = !options.precision.empty() ? parse_precision(options.precision)
                           : processor                ? DType::F32
                                                      : DType::BF16;
@@ -56,7 +71,7 @@ void add_calibrate_command(CLI::App& app) {
       "calibrate", "Measure this device and write a machine description for kintsugi plan");
   const auto options = std::make_shared<Options>();
   command->add_option("--machine", options->machine,
-                      "What is not measured comes from here (default: laptop or h200)");
+                      "What is not measured comes from here (default: this host, or h200)");
   command->add_option("--output", options->output, "Write the description to this file");
   command->add_option("--device", options->device, "auto (the default), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));

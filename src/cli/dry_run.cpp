@@ -2,25 +2,69 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/sim/sim_backend.h"
 #include "cli/plan_output.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "train/memory_check.h"
 #include "train/trainer.h"
 
 namespace kintsugi {
 
 PlanJob plan_job(const RunConfig& config) {
-  return {.model = config.model,
-          .length = config.data.sequence_length,
-          .batch = config.batch.global,
-          .precision = config.train.precision,
-          .reduce_in_bf16 = config.comm.reduce == DType::BF16,
-          .documents = config.data.document_mask,
-          .moments = config.optimizer.moments,
-          .classifier_chunk = config.train.classifier_chunk,
-          .checkpoint_every = config.train.checkpoint_every,
-          .split = config.layout.split_layers()};
+  PlanJob job{.model = config.model,
+              .length = config.data.sequence_length,
+              .batch = config.batch.global,
+              .precision = config.train.precision,
+              .reduce_in_bf16 = config.comm.reduce == DType::BF16,
+              .documents = config.data.document_mask,
+              .moments = config.optimizer.moments,
+              .classifier_chunk = config.train.classifier_chunk,
+              .checkpoint_every = config.train.checkpoint_every,
+              .split = config.layout.split_layers()};
+  if (config.device == DeviceChoice::Cpu)
+    job.classifier_elements = make_cpu_backend(1)->classifier_elements();
+  return job;
 }
+
+namespace {
+
+// The planner's model of memory knows no offload. The engine itself does: what it would allocate
+// on the fullest stage, at either side.
+MemoryNeed engine_memory(const RunConfig& config, const PlanJob& job, const Grid& grid) {
+  OperationTrace trace;
+  SimBackend backend(trace, job.classifier_elements);
+  MemoryNeed most;
+  for (int stage = 0; stage < grid.pp; ++stage) {
+    PlanningAllocator nothing;
+    const Groups groups = planned_groups(grid, {.pp = stage});
+    const Engine engine(backend, nothing, engine_options(config, grid), groups);
+    most.device = std::max(most.device, engine.arena().total_bytes());
+    most.host = std::max(most.host, engine.arena().total_bytes(Side::Host));
+  }
+  return most;
+}
+
+void dry_run_with_offload(const RunConfig& config, const Machine& machine, const Grid& grid,
+                          const Evaluation& e) {
+  const MemoryNeed need = engine_memory(config, plan_job(config), grid);
+  const double device = static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
+  fmt::print(
+      "{}\nThe fullest rank takes {} on its GPU, with {} for the device itself, and {} of host "
+      "memory.\nA step takes {:.3f} s and the time of the transfers that do not hide: those are "
+      "not "
+      "modelled.\n",
+      to_string(e.layout), format_bytes(device), format_bytes(machine.gpu.own_gb * 1e9),
+      format_bytes(static_cast<double>(need.host)), e.step_s);
+  if (device > machine.gpu.memory_gb * 1e9)
+    user_error("it does not fit: {} are needed, a GPU of {} has {}", format_bytes(device),
+               machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
+}
+
+}  // namespace
 
 void dry_run(const RunConfig& config, const DryRunOptions& options) {
   if (options.machine.empty())
@@ -48,6 +92,9 @@ void dry_run(const RunConfig& config, const DryRunOptions& options) {
                           .recompute_every = static_cast<int>(c.recompute_every)};
   Planner planner(plan_job(config), machine);
   const Evaluation e = planner.evaluate(layout);
+  const OffloadConfig& offload = config.offload;
+  if (offload.optimizer || offload.gradients || offload.activations)
+    return dry_run_with_offload(config, machine, grid, e);
   const double tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
   fmt::print(
       "{}\n{}", explained(planner, e, tokens),

@@ -36,13 +36,24 @@ void check_options(const PlanTuneOptions& o) {
     user_error("--tune needs --machine: its model chooses what is tried first, and what at all");
   if (s.gpus.empty()) user_error("--tune needs --gpus: how many ranks a trial has");
   if (!s.emit.empty()) check_folder("--emit", s.emit);
+  std::error_code ignored;
+  if (!s.emit.empty() && fs::equivalent(s.emit, o.config, ignored))
+    user_error("--emit {} would overwrite the configuration that is tuned: name another file",
+               s.emit);
   if (!o.log.empty()) check_folder("--log", o.log);
 }
 
-std::string job_in_words(const PlanJob& job, int gpus) {
-  return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, {} ranks",
+bool offloads_something(const OffloadConfig& offload) {
+  return offload.optimizer || offload.gradients || offload.activations;
+}
+
+// What trials must have in common to be compared, beside their layouts.
+std::string job_in_words(const PlanJob& job, const RunConfig& config, const std::string& machine,
+                         int gpus) {
+  return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, moments {}{}, {} ranks of {}",
                      count_parameters(ParameterSet(job.model)).total, job.model.layers, job.batch,
-                     job.length, to_string(job.precision), gpus);
+                     job.length, to_string(job.precision), to_string(job.moments),
+                     offloads_something(config.offload) ? ", offloaded" : "", gpus, machine);
 }
 
 // The search and what came of it so far.
@@ -151,11 +162,14 @@ std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig&
   limits.gpus = gpus;
   TrialRange range{.slower = o.within};
   // What is offloaded the model of the memory does not know.
-  if (config.offload.optimizer || config.offload.activations)
-    range.memory = std::numeric_limits<double>::infinity();
+  if (offloads_something(config.offload)) range.memory = std::numeric_limits<double>::infinity();
   if (config.offload.activations && limits.recompute.empty()) limits.recompute = "full";
   Planner planner(job, machine);
   std::vector<Evaluation> candidates = trial_candidates(planner, limits, range);
+  if (config.offload.gradients)  // they must be complete before the end of a step
+    std::erase_if(candidates, [](const Evaluation& e) {
+      return e.layout.schedule == PipelineKind::ZeroBubbleH1;
+    });
   if (candidates.empty())
     user_error(
         "no layout of {} on {} GPUs is worth a trial: none is valid within the limits given, or "
@@ -177,7 +191,7 @@ void plan_tune(const PlanTuneOptions& o) {
     user_error("--gpus {}: {} has {}", o.search.gpus, machine.name, machine.gpus());
   PlanJob job = plan_job(config);
   job.split = {};  // it belongs to one number of stages
-  TrialLog log(o.log, job_in_words(job, gpus));
+  TrialLog log(o.log, job_in_words(job, config, machine.name, gpus));
   Tuning tuning(o, candidates_of(o, config, job, machine, gpus), log);
 
   const fs::path run = config.run.dir;

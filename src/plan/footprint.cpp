@@ -51,7 +51,13 @@ ComputeCalculus solve(ComputeCalculus c) {
     user_error(
         "of parameters, tokens, GPUs and days three must be given and one is computed: {} are open",
         open);
-  if (!(c.peak_flops > 0 && c.mfu > 0 && c.mfu <= 1 && c.flops_per_parameter > 0))
+  for (const double value : {c.parameters, c.tokens, c.gpus, c.days})
+    if (!(value >= 0 && value < 1e30))
+      user_error("{} is no number of parameters, tokens, GPUs or days", value);
+  if (!(c.flops_per_parameter > 0 && c.flops_per_parameter < 1e6))
+    user_error("{} FLOP per parameter and token: 6, or 8 with full recompute",
+               c.flops_per_parameter);
+  if (!(c.peak_flops > 0 && c.mfu > 0 && c.mfu <= 1))
     user_error("a peak of {} FLOP/s with an MFU of {} is no machine: the MFU is a share above 0",
                c.peak_flops, c.mfu);
   const double rate = c.peak_flops * c.mfu;  // of one GPU

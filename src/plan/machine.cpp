@@ -101,6 +101,10 @@ void check(Machine& m, const std::string& source) {
   if (m.nodes > 1)
     require(m.network.gb_s, source, "network.gb_s",
             "the bandwidth between nodes, per GPU and direction, such as 25");
+  require(m.gpu.tdp_w, source, "gpu.tdp_w", "the power of one GPU at work, such as 400");
+  if (m.gpu.idle_w > m.gpu.busy_w())
+    user_error("{}: gpu.idle_w {} is more than the {} W of a GPU at work", source, m.gpu.idle_w,
+               m.gpu.busy_w());
   if (m.gpu.fp16_tflops == 0) m.gpu.fp16_tflops = m.gpu.bf16_tflops;
   if (m.gpu.fp32_tflops == 0) m.gpu.fp32_tflops = m.gpu.bf16_tflops / 16;
 }

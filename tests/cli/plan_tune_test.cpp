@@ -47,7 +47,7 @@ class PlanTune : public PlanCommandTest {
                         "device: cpu\nthreads: 1\nlayout: auto\n");
     std::ofstream(directory_ / "desk.yaml") << "name: desk\nnodes: 1\nnode: {gpus: 2, link_gb_s: "
                                                "5}\ngpu: {bf16_tflops: 0.1, fp32_tflops: 0.1, "
-                                               "memory_gb: 4, memory_gb_s: 20}\n";
+                                               "memory_gb: 4, memory_gb_s: 20, tdp_w: 20}\n";
   }
   std::vector<std::string> lines_of(const std::string& name) {
     std::ifstream file(directory_ / name);
@@ -180,6 +180,9 @@ TEST_F(PlanTune, NonsenseGetsAnAnswer) {
   EXPECT_THAT(mistake(tune_ + "2 --rank-by energy"), HasSubstr("--rank-by has no effect"));
   EXPECT_THAT(mistake(tune_ + "2 --steps 2"), HasSubstr("--steps"));
   EXPECT_THAT(mistake(tune_ + "2 --trial-timeout soon"), HasSubstr("soon"));
+  EXPECT_THAT(mistake(tune_ + "2 --emit run.yaml"), HasSubstr("would overwrite"));
+  EXPECT_THAT(mistake(tune_ + "2 --pp 2 --schedule zb-h1 --set offload.gradients=true"),
+              HasSubstr("is worth a trial"));
   EXPECT_THAT(mistake(tune_ + "2 --emit no/where.yaml"), HasSubstr("there is no directory no"));
   EXPECT_THAT(mistake(tune_ + "2 --tp 2 --pp 2"), HasSubstr("is worth a trial"));
   EXPECT_THAT(mistake("--tune nowhere.yaml --machine desk.yaml --gpus 2"),

@@ -26,6 +26,7 @@ gpu:
   bf16_tflops: 312
   memory_gb: 80
   memory_gb_s: 2039
+  tdp_w: 400
 node:
   gpus: 8
   link_gb_s: 300
@@ -84,6 +85,7 @@ TEST(Machine, SaysWhatIsMissing) {
   };
   EXPECT_THAT(without("bf16_tflops"), HasSubstr("mine.yaml: gpu.bf16_tflops is missing"));
   EXPECT_THAT(without("memory_gb_s"), HasSubstr("gpu.memory_gb_s is missing"));
+  EXPECT_THAT(without("tdp_w"), HasSubstr("gpu.tdp_w is missing"));
   EXPECT_THAT(without("link_gb_s"), HasSubstr("node.link_gb_s is missing"));
   EXPECT_THAT(user_error_of([] {
                 std::string text = kSmall;
@@ -98,9 +100,13 @@ TEST(Machine, RefusesWhatItDoesNotKnow) {
   };
   EXPECT_THAT(with("  gb: 5\n"), AllOf(HasSubstr("network.gb"), HasSubstr("gb_s")));
   EXPECT_THAT(with("colour: red\n"), HasSubstr("colour"));
-  EXPECT_THAT(with("  latency_us: fast\n"), HasSubstr("line 12"));
+  EXPECT_THAT(with("  latency_us: fast\n"), HasSubstr("line 13"));
   EXPECT_THAT(with("  crowding: -1\n"), HasSubstr("network.crowding"));
   EXPECT_THAT(with("facility:\n  pue: 0.5\n"), HasSubstr("facility.pue"));
+  std::string warm = kSmall;
+  warm.replace(warm.find("  tdp_w"), 0, "  idle_w: 900\n");
+  EXPECT_THAT(user_error_of([&] { parse_machine(warm, "mine.yaml"); }),
+              HasSubstr("gpu.idle_w 900 is more than the 400 W"));
   EXPECT_THAT(user_error_of([] { load_machine("frontir"); }), HasSubstr("'frontier'"));
 }
 

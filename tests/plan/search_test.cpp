@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "plan/footprint.h"
@@ -208,6 +209,13 @@ TEST(Seeds, GptNl) {
     EXPECT_NEAR(again.gpus / c.gpus, 1, 1e-9);
     EXPECT_NEAR(again.days / c.days, 1, 1e-9);
   }
+  const auto with_days = [](double days) {
+    return user_error_of([&] {
+      solve({.parameters = 1e9, .tokens = 1e12, .days = days, .peak_flops = 1e12, .mfu = 0.4});
+    });
+  };
+  EXPECT_THAT(with_days(std::nan("")), testing::HasSubstr("is no number"));
+  EXPECT_THAT(with_days(INFINITY), testing::HasSubstr("is no number"));
   EXPECT_THAT(user_error_of([] { solve({.parameters = 1e9, .peak_flops = 1e12, .mfu = 0.4}); }),
               testing::HasSubstr("three must be given"));
 }
