@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "cli/commands.h"
 #include "cli/plan_search.h"
@@ -22,10 +23,12 @@ struct Options {
 };
 
 // The processor of this host in place of the one that the built-in description has.
-Machine this_host(Machine machine, Backend& backend) {
+Machine this_host(Machine machine, Backend& backend, std::int64_t threads) {
   machine.name = host_name();
   machine.gpu.name = backend.description();
   machine.gpu.memory_gb = static_cast<double>(backend.available_bytes()) / 1e9;
+  machine.gpu.multiprocessors =
+      threads > 0 ? threads : static_cast<std::int64_t>(std::thread::hardware_concurrency());
   // All precisions compute in fp32.
   const double peak = backend.peak_flops(DType::F32).flops_per_s / 1e12;
   machine.gpu.bf16_tflops = machine.gpu.fp16_tflops = machine.gpu.fp32_tflops = peak;
@@ -42,7 +45,8 @@ void calibrate(const Options& options) {
   const Machine given = load_machine(!options.machine.empty() ? options.machine
                                      : processor              ? "laptop"
                                                               : "h200");
-  const Machine base = processor && options.machine.empty() ? this_host(given, *backend) : given;
+  const Machine base =
+      processor && options.machine.empty() ? this_host(given, *backend, options.threads) : given;
   const DType precision = !options.precision.empty() ? parse_precision(options.precision)
                           : processor                ? DType::F32
                                                      : DType::BF16;
