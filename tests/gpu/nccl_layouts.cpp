@@ -96,6 +96,7 @@ std::vector<double> losses_of(const Member& member, std::int64_t steps) {
 std::vector<double> alone(World& world, Backend& backend, Training training, std::int64_t steps) {
   const Groups groups = groups_of_one(backend);
   training.micro = training.sequences % 4 == 0 ? training.sequences / 4 : training.sequences;
+  training.offload = {};
   const RankLayout layout;
   Engine engine(backend, backend, training.engine(layout), groups);
   engine.initialize(11);

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "parallel/layout.h"
+#include "support/late_backend.h"
 
 namespace kintsugi {
 namespace {
@@ -40,6 +41,7 @@ const std::array<FactorLevels, kFactors>& all_levels() {
     f[kMasked] = {"masked", switched, {0, 1}};
     f[kRecompute] = {"recompute", {"none", "selective", "full"}, {0, 1, 2}};
     f[kRecomputeEvery] = {"recompute_every", {}, {1, 2}};
+    f[kOffload] = {"offload", {"none", "state", "gradients", "both"}, {0, 1, 2, 3}};
     f[kPrecision] = {"precision", {"fp64", "fp32"}, {0, 1}};
     f[kSteps] = {"steps", {}, {4}};
     return f;
@@ -55,6 +57,9 @@ std::vector<int> given_split(const LayoutCase& one) {
   (one[kSplit] == 1 ? split.front() : split.back()) += over;
   return split;
 }
+
+// Gradients that are never complete before the end of a step cannot leave before.
+bool can_offload(const LayoutCase& one) { return one[kOffload] < 2 || one[kSchedule] != 3; }
 
 // Choices that would change nothing are no cases.
 bool has_effect(const LayoutCase& c) {
@@ -97,16 +102,26 @@ RankLayout LayoutCase::layout() const {
 
 Training LayoutCase::training() const {
   const std::int64_t micro = values[kMicro];
-  return {.model = tiny_model(tiny_models()[at(values[kFamily])], values[kLayers], values[kHeads]),
-          .precision = values[kPrecision] == 0 ? DType::F64 : DType::F32,
-          .sequences = values[kDp] * (values[kPasses] * micro - values[kUneven]),
-          .micro = micro,
-          .length = values[kLength],
-          .recompute = static_cast<Recompute>(values[kRecompute]),
-          .recompute_every = values[kRecomputeEvery],
-          .dropout = values[kDropout] == 0 ? 0.0 : 0.2,
-          .documents = values[kDocuments] == 1,
-          .masked = values[kMasked] == 1};
+  Training training{
+      .model = tiny_model(tiny_models()[at(values[kFamily])], values[kLayers], values[kHeads]),
+      .precision = values[kPrecision] == 0 ? DType::F64 : DType::F32,
+      .sequences = values[kDp] * (values[kPasses] * micro - values[kUneven]),
+      .micro = micro,
+      .length = values[kLength],
+      .recompute = static_cast<Recompute>(values[kRecompute]),
+      .recompute_every = values[kRecomputeEvery],
+      .dropout = values[kDropout] == 0 ? 0.0 : 0.2,
+      .documents = values[kDocuments] == 1,
+      .masked = values[kMasked] == 1};
+  if (values[kOffload] == 0) return training;
+  training.offload = {.on = values[kOffload] != 2,
+                      .gradients = values[kOffload] >= 2,
+                      .update = UpdatePlace::Device,
+                      .piece = 208};
+  training.backend = [](int threads) -> std::unique_ptr<Backend> {
+    return std::make_unique<LateBackend>(threads);
+  };
+  return training;
 }
 
 // ---- as text
@@ -164,7 +179,7 @@ std::string command_for(const LayoutCase& one) {
 bool valid(const LayoutCase& one) {
   const int ranks = one[kTp] * one[kCp] * one[kDp] * one[kPp];
   if (ranks < 1 || ranks > 16 || one[kMicro] < 1 || one[kPasses] < 1 || one[kSteps] < 1 ||
-      !has_effect(one))
+      !has_effect(one) || !can_offload(one))
     return false;
   try {
     const RankLayout layout = one.layout();
@@ -203,7 +218,7 @@ bool may_become_valid(const LayoutCase& c, bool affordable) {
                              at_least(kLayers) >
                          2400))
     return false;
-  if (!has_effect(c)) return false;
+  if (!has_effect(c) || !can_offload(c)) return false;
   if (known({kPp, kChunks}) && c[kChunks] > 1 && c[kPp] == 1) return false;
   if (known({kChunks, kSchedule}) && (c[kChunks] > 1) != (c[kSchedule] == 2)) return false;
   if (known({kLayers}) && c[kLayers] < at_least(kPp) * at_least(kChunks)) return false;

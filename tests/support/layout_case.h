@@ -36,6 +36,7 @@ enum Factor : std::size_t {
   kMasked,
   kRecompute,
   kRecomputeEvery,
+  kOffload,
   kPrecision,
   kSteps,
   kFactors

@@ -133,6 +133,7 @@ Comparison compare_with_one_process(const LayoutCase& one) {
   Training alone = training;
   alone.micro = training.sequences % 4 == 0 ? training.sequences / 4 : training.sequences;
   alone.recompute = Recompute::None;
+  alone.offload = {};
   Comparison result;
   testing::TestPartResultArray disagreements;
   try {
