@@ -21,9 +21,10 @@ class PlanCommandTest : public testing::Test {
     std::string out, error;
   };
 
-  Outcome run(const std::string& arguments) {
+  Outcome run(const std::string& arguments) { return run_kintsugi("plan " + arguments); }
+  Outcome run_kintsugi(const std::string& arguments) {
     const std::string command = "cd '" + directory_.path().string() +
-                                "' && '" KINTSUGI_BINARY "' plan " + arguments +
+                                "' && '" KINTSUGI_BINARY "' " + arguments +
                                 " </dev/null >out.txt 2>error.txt";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
