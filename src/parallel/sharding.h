@@ -108,6 +108,7 @@ class Sharding final : public BucketHooks {
     Communicator::Work gathering;
     Backend::Transfer going;  // its gradients, to host memory
   };
+  static constexpr std::size_t kInFlight = 2;  // sums under way at a time
   // A bucket's gradients on their way: summed into the owner's part, then over the replicas.
   struct Reduction {
     int bucket = 0;

@@ -1,0 +1,133 @@
+// The way of gradients: from a stage, through sums over the data ranks, to their owner's memory.
+#include <algorithm>
+#include <utility>
+
+#include "parallel/sharding.h"
+
+namespace kintsugi {
+
+// Weights of ZeRO 1 arrive in the first pass, sums of whole gradients leave in the last.
+bool Sharding::is_idle_in(bool first, bool last) const {
+  if (offload_) return false;
+  const bool shares = groups_->shard->size() > 1;
+  if (!shares && groups_->replica->size() == 1) return true;
+  return whole_gradients_ && zero_ < 3 && !last && !(first && shares);
+}
+
+// What is added to, instead of being written by one product, starts at zero.
+void Sharding::zero_added(int bucket) {
+  const Tensor flat = store_.bucket_gradients(bucket);
+  for (const auto& [begin, end] : added_[static_cast<std::size_t>(bucket)])
+    backend_->fill(flat.rows(begin, end - begin), 0.0);
+}
+
+void Sharding::need_gradients(int bucket, bool first) {
+  if (!whole_gradients_) {
+    Slot& slot = slot_of(bucket);
+    finish_reductions_of(slot);
+    store_.place_gradients(bucket,
+                           slot.gradients.rows(0, part_elements(bucket) * groups_->shard->size()));
+  }
+  if (first) bring_up_to_date(bucket);  // which reads the gradients of the step before
+  if (overwrites(first)) zero_added(bucket);
+}
+
+void Sharding::done_with_gradients(int bucket, bool first, bool last) {
+  const bool leaves_now = !whole_gradients_ || last;
+  if (offload_ || (groups_->shard->size() > 1 && leaves_now))
+    start_scatter(bucket, first, last);
+  else if (groups_->replica->size() > 1 && last)
+    start_replicate(bucket);
+}
+
+Tensor Sharding::to_wire(const Tensor& x) {
+  if (!wire_[0]) return x;
+  const Tensor wire = wire_[next_wire_].rows(0, x.elements());
+  next_wire_ ^= 1;
+  backend_->copy(wire, x);
+  return wire;
+}
+
+// With offload also where there is nobody to share with: everything leaves the same way.
+void Sharding::start_scatter(int bucket, bool first, bool last) {
+  while (reductions_.size() >= kInFlight) finish_oldest();
+  if (offload_ && !first && owned(bucket).size() > 0) offload_->fetch(owned_gradients(bucket));
+  const Tensor whole = store_.bucket_gradients(bucket);
+  Reduction leaving{bucket, true, first, last, whole, {}};
+  if (groups_->shard->size() > 1) {
+    leaving.sum = to_wire(whole);
+    leaving.work = groups_->shard->reduce_scatter(part(bucket, leaving.sum), leaving.sum);
+  }
+  reductions_.push_back(leaving);
+}
+
+void Sharding::start_replicate(int bucket) {
+  if (owned(bucket).size() == 0) return;
+  while (reductions_.size() >= kInFlight) finish_oldest();
+  const Tensor sum = to_wire(gradients_here(bucket));
+  reductions_.push_back({bucket, false, false, true, sum, groups_->replica->all_reduce(sum)});
+}
+
+Tensor Sharding::gradients_here(int bucket) {
+  if (!offload_) return owned_gradients(bucket);
+  const std::int64_t whole = part_elements(bucket) * groups_->shard->size();
+  return part(bucket, slot_of(bucket).gradients.rows(0, whole)).rows(0, owned(bucket).size());
+}
+
+void Sharding::take_sum(const Reduction& done, Tensor mine) {
+  const std::int64_t n = mine.elements();
+  const Tensor sum = done.scattering ? part(done.bucket, done.sum).rows(0, n) : done.sum;
+  const bool more = done.scattering && !whole_gradients_ && !done.first;
+  if (more && !offload_ && sum.dtype() != mine.dtype()) {
+    backend_->copy(incoming_.rows(0, n), sum);
+    backend_->add(mine, incoming_.rows(0, n));
+  } else if (more && !offload_) {
+    backend_->add(mine, sum);
+  } else if (sum.data() != mine.data()) {
+    backend_->copy(mine, sum);
+  }
+  if (more && offload_) offload_->add_fetched(mine);
+}
+
+// Squares of sums that CopySums completes later are its to add.
+void Sharding::send_gradients(int bucket, bool last) {
+  const Tensor mine = gradients_here(bucket);
+  if (last)
+    for_each_owned_run(
+        bucket,
+        [](const Parameter& parameter) {
+          return !parameter.counted || parameter.sum != GradientSum::None;
+        },
+        [&](std::int64_t first, std::int64_t count) {
+          backend_->squared_norm(offload_->squared_norm(), mine.rows(first, count));
+        });
+  slot_of(bucket).going = offload_->send(owned_gradients(bucket), mine);
+}
+
+void Sharding::finish_oldest() {
+  const Reduction done = reductions_.front();
+  reductions_.erase(reductions_.begin());
+  (done.scattering ? groups_->shard : groups_->replica)->wait(done.work);
+  if (owned(done.bucket).size() == 0) return;
+  take_sum(done, gradients_here(done.bucket));
+  if (done.scattering && done.last && groups_->replica->size() > 1)
+    start_replicate(done.bucket);
+  else if (offload_)
+    send_gradients(done.bucket, done.last);
+}
+
+// And whatever else still reads the slot's gradients.
+void Sharding::finish_reductions_of(Slot& slot) {
+  while (std::any_of(reductions_.begin(), reductions_.end(), [&](const Reduction& reduction) {
+    return (reduction.scattering || offload_) && &slot_of(reduction.bucket) == &slot;
+  }))
+    finish_oldest();
+  backend_->wait(std::exchange(slot.going, {}));
+}
+
+void Sharding::finish_gradients() {
+  while (!reductions_.empty()) finish_oldest();
+  for (Slot& slot : slots_) backend_->wait(std::exchange(slot.going, {}));
+}
+
+}  // namespace kintsugi
