@@ -27,13 +27,19 @@ std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
   return rows;
 }
 
-std::string scaling_table(const std::vector<ScalingRow>& rows) {
-  std::string text = fmt::format("{:>7}{:>8}{:>10}{:>14}{:>12}  {}\n", "GPUs", "batch", "step s",
-                                 "tokens/s/GPU", "efficiency", "layout");
-  for (const ScalingRow& row : rows)
-    text += fmt::format("{:>7}{:>8}{:>10.3f}{:>14.1f}{:>11.1f}%  {}\n", row.gpus, row.batch,
-                        row.evaluation.step_s, row.evaluation.tokens_per_s_per_gpu,
-                        100 * row.efficiency, to_string(row.evaluation.layout));
+std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour) {
+  const bool priced = eur_per_gpu_hour >= 0;
+  std::string text =
+      fmt::format("{:>7}{:>8}{:>10}{:>14}{:>12}{}  {}\n", "GPUs", "batch", "step s", "tokens/s/GPU",
+                  "efficiency", priced ? " EUR/Btokens" : "", "layout");
+  for (const ScalingRow& row : rows) {
+    const double rate = row.evaluation.tokens_per_s_per_gpu;
+    text +=
+        fmt::format("{:>7}{:>8}{:>10.3f}{:>14.1f}{:>11.1f}%{}  {}\n", row.gpus, row.batch,
+                    row.evaluation.step_s, rate, 100 * row.efficiency,
+                    priced ? fmt::format("{:>12.2f}", 1e9 / rate / 3600 * eur_per_gpu_hour) : "",
+                    to_string(row.evaluation.layout));
+  }
   return text;
 }
 
