@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "plan/footprint.h"
 
 namespace kintsugi {
 
@@ -265,9 +266,20 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
 }
 
 bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
+  const GpuSpec& gpu = planner.machine().gpu;
+  const double room = (gpu.memory_gb - gpu.own_gb) * 1e9;
+  // Larger micro-batches and other schedules only need more.
+  SearchLimits frugal = limits;
+  if (frugal.micro <= 0) frugal.micro = 1;
+  if (frugal.schedule.empty()) frugal.schedule = "1f1b";
   bool fits = false;
-  for_each_layout(planner.job(), planner.machine(), limits,
-                  [&](const PlanLayout& layout) { fits = fits || planner.evaluate(layout).fits; });
+  for_each_layout(planner.job(), planner.machine(), frugal, [&](const PlanLayout& layout) {
+    if (fits) return;
+    const std::vector<RegionBytes> stages = planner.memory(layout);
+    fits = std::all_of(stages.begin(), stages.end(), [&](const RegionBytes& bytes) {
+      return static_cast<double>(total(bytes)) <= room;
+    });
+  });
   return fits;
 }
 
@@ -281,7 +293,11 @@ int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits&
   for (auto count = counts.upper_bound(limits.gpus); count != counts.end(); ++count) {
     SearchLimits wider = limits;
     wider.gpus = static_cast<int>(*count);
-    Planner planner(job_on(wider.gpus), machine);
+    const PlanJob job = job_on(wider.gpus);
+    // What a checkpoint has must lie somewhere: that spares most of the search.
+    const double least_gb = footprint_of({}, job, machine, job.tokens()).checkpoint_gb;
+    if (least_gb > static_cast<double>(*count) * machine.gpu.memory_gb) continue;
+    Planner planner(job, machine);
     if (some_layout_fits(planner, wider)) return wider.gpus;
   }
   return 0;

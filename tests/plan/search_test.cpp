@@ -313,6 +313,30 @@ TEST(Search, FewestGpusFromAnyNumber) {
   EXPECT_EQ(fewest_gpus([&](int) { return job; }, machine, {.gpus = 40}), 0);
 }
 
+// The short way to the answer gives that of the whole search.
+TEST(Search, SomeLayoutFitsIfOneDoes) {
+  const PlanJob job{.model = load_preset("llama-8b"), .length = 8192, .batch = 48};
+  int fitting = 0;
+  for (const double memory_gb : {12.0, 20.0, 26.0, 32.0, 40.0, 64.0})
+    for (const int gpus : {2, 6, 8})
+      for (SearchLimits limits : {SearchLimits{},
+                                  {.tp = 2},
+                                  {.zero = 0},
+                                  {.micro = 2, .zero = 1},
+                                  {.pp = 2, .schedule = "interleaved"},
+                                  {.recompute = "none"}}) {
+        limits.gpus = gpus;
+        Machine machine = load_machine("dgx-h100");
+        machine.gpu.memory_gb = memory_gb;
+        Planner planner(job, machine);
+        const bool fits = search_layouts(planner, limits).fitting > 0;
+        EXPECT_EQ(some_layout_fits(planner, limits), fits) << memory_gb << " " << gpus;
+        fitting += fits;
+      }
+  EXPECT_GT(fitting, 10);
+  EXPECT_LT(fitting, 90);
+}
+
 // What was asked for is tried, even where the search on its own would not.
 TEST(Search, TriesLimitsAsGiven) {
   const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 84};
