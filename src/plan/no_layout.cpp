@@ -95,7 +95,7 @@ std::string why_not_together(const SearchLimits& l) {
   if (l.gpus % ranks != 0)
     return fmt::format("{} together need a multiple of {} GPUs, not {}", limits, ranks, l.gpus);
   if (l.zero > 0 && l.gpus * one(l.cp) == ranks)
-    return fmt::format("--zero {} has nothing to share: {} leave one data rank", l.zero,
+    return fmt::format("--zero {} has nothing to share: with {} there is one data rank", l.zero,
                        limits.empty() ? format_number(l.gpus, "GPU") : limits);
   return "";
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/units.h"
+
 namespace kintsugi {
 
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
@@ -74,11 +76,10 @@ std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& 
   for (const ScalingRow& row : rows) {
     points += fmt::format("{:.1f},{:.1f} ", x(row.gpus), y(row.efficiency));
     svg += fmt::format(
-        "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{2} GPUs: {3:.1f} "
-        "%, "
+        "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{6}: {3:.1f} %, "
         "{4}</title></circle><text x=\"{0:.1f}\" y=\"{5}\" text-anchor=\"middle\">{2}</text>\n",
         x(row.gpus), y(row.efficiency), row.gpus, 100 * row.efficiency,
-        to_string(row.evaluation.layout), kHeight - kBottom + 18);
+        to_string(row.evaluation.layout), kHeight - kBottom + 18, format_number(row.gpus, "GPU"));
   }
   return svg + fmt::format(
                    "<polyline points=\"{}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\"/>\n"
