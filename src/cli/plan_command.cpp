@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -39,36 +41,68 @@ const std::vector<Task>& tasks() {
         "--within", "--log", "--set"}},
       {{"--parameters", "--days"},
        {"--tokens", "--gpus", "--machine", "--mfu", "--flops-per-parameter"}},
-      {{"--model"}, {"--machine",
-                     "--gpus",
-                     "--batch",
-                     "--length",
-                     "--precision",
-                     "--tokens",
-                     "--checkpoint-every",
-                     "--rank-by",
-                     "--tp",
-                     "--cp",
-                     "--pp",
-                     "--micro",
-                     "--zero",
-                     "--recompute",
-                     "--schedule",
-                     "--best",
-                     "--explain",
-                     "--emit",
-                     "--data",
-                     "--scaling",
-                     "--svg",
-                     "--json"}},
+      {{"--scaling"},
+       {"--model", "--machine", "--gpus", "--batch", "--length", "--precision", "--rank-by",
+        "--eur-per-gpu-hour", "--tp", "--cp", "--pp", "--micro", "--zero", "--recompute",
+        "--schedule", "--svg"}},
+      {{"--model"},
+       {"--machine",
+        "--gpus",
+        "--batch",
+        "--length",
+        "--precision",
+        "--tokens",
+        "--checkpoint-every",
+        "--rank-by",
+        "--eur-per-gpu-hour",
+        "--tp",
+        "--cp",
+        "--pp",
+        "--micro",
+        "--zero",
+        "--recompute",
+        "--schedule",
+        "--best",
+        "--explain",
+        "--emit",
+        "--data",
+        "--tokenizer",
+        "--svg",
+        "--json"}},
       {{"--stages", "--micro-batches", "--schedule"},
        {"--chunks", "--backward-ratio", "--svg", "--json"}},
   };
   return all;
 }
 
+// What looks for layouts uses only together with one of others.
+struct Companion {
+  std::string option;
+  std::vector<std::string> one_of;
+};
+const std::vector<Companion>& companions() {
+  static const std::vector<Companion> all = {
+      {"--svg", {"--scaling", "--explain"}},
+      {"--data", {"--emit"}},
+      {"--tokenizer", {"--emit"}},
+      {"--checkpoint-every", {"--tokens", "--emit"}},
+  };
+  return all;
+}
+
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void refuse_what_is_alone(const std::vector<std::string>& given) {
+  for (const Companion& companion : companions()) {
+    const bool accompanied =
+        std::any_of(companion.one_of.begin(), companion.one_of.end(),
+                    [&](const std::string& name) { return contains(given, name); });
+    if (contains(given, companion.option) && !accompanied)
+      user_error("{} has no effect without {}", companion.option,
+                 fmt::join(companion.one_of, " or "));
+  }
 }
 
 void refuse_what_has_no_effect(const CLI::App& command) {
@@ -83,6 +117,7 @@ void refuse_what_has_no_effect(const CLI::App& command) {
     for (const std::string& name : given)
       if (!contains(task.asked_by, name) && !contains(task.takes, name))
         user_error("{} has no effect with {}: remove one of them", name, *asked);
+    if (contains(given, "--model")) refuse_what_is_alone(given);
     return;
   }
 }
@@ -111,6 +146,18 @@ void plan(Options options) {
   search.model.empty() ? plan_schedule(options.schedule) : plan_search(search);
 }
 
+void add_limits(CLI::App& command, SearchLimits& limits) {
+  const CLI::Range count(1, 1 << 20);
+  command.add_option("--tp", limits.tp, "Only this tensor parallelism")->check(count);
+  command.add_option("--cp", limits.cp, "Only this context parallelism")->check(count);
+  command.add_option("--pp", limits.pp, "Only this many stages")->check(count);
+  command.add_option("--micro", limits.micro, "Only this micro-batch")->check(count);
+  command.add_option("--zero", limits.zero, "Only this ZeRO stage")->check(CLI::Range(0, 3));
+  command.add_option("--recompute", limits.recompute, "Only none, selective or full");
+  command.add_option("--best", limits.best, "How many to print (default: 10)")
+      ->check(CLI::Range(1, 1000));
+}
+
 void add_search_options(CLI::App& command, Options& o) {
   PlanSearchOptions& search = o.search;
   command.add_option("--model", search.model, "Look for layouts of this model: a preset or a file");
@@ -124,21 +171,19 @@ void add_search_options(CLI::App& command, Options& o) {
   command.add_option("--tokens", search.tokens, "Tokens of the whole run: days, energy, CO2e");
   command
       .add_option("--checkpoint-every", search.checkpoint_every,
-                  "With --tokens: steps between checkpoints (default: 250; 0: none)")
+                  "With --tokens, --emit: steps between checkpoints (default: 250; 0: none)")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   command.add_option("--rank-by", search.rank_by, "time (the default), energy or cost");
-  command.add_option("--tp", search.limits.tp, "Only this tensor parallelism");
-  command.add_option("--cp", search.limits.cp, "Only this context parallelism");
-  command.add_option("--pp", search.limits.pp, "Only this many stages");
-  command.add_option("--micro", search.limits.micro, "Only this micro-batch");
-  command.add_option("--zero", search.limits.zero, "Only this ZeRO stage")->check(CLI::Range(0, 3));
-  command.add_option("--recompute", search.limits.recompute, "Only none, selective or full");
-  command.add_option("--best", search.limits.best, "How many to print (default: 10)")
-      ->check(CLI::Range(1, 1000));
+  command
+      .add_option("--eur-per-gpu-hour", search.eur_per_gpu_hour,
+                  "The price, in place of the machine's: for --rank-by cost, --tokens, --scaling")
+      ->check(CLI::Range(0.0, 1e6));
+  add_limits(command, search.limits);
   command.add_option("--explain", search.explain, "Show the n-th in full")
       ->check(CLI::Range(1, 1000));
   command.add_option("--emit", search.emit, "Write the configuration that train runs");
   command.add_option("--data", search.data, "With --emit: the training data");
+  command.add_option("--tokenizer", search.tokenizer, "With --emit: the model's tokenizer");
   command.add_option("--scaling", search.scaling, "A table of strong or weak scaling");
   command.add_option("--parameters", o.calculus.parameters,
                      "Compute calculus: any of this, --tokens, --gpus, --days from the others");
@@ -205,7 +250,8 @@ void add_plan_command(CLI::App& app) {
                       "Parts of the model per rank (interleaved: 2 or more)");
   command->add_option("--backward-ratio", options->schedule.backward_ratio,
                       "Time of a backward in forwards (default: 2)");
-  command->add_option("--svg", options->schedule.svg, "Write the diagram to this file too");
+  command->add_option("--svg", options->schedule.svg,
+                      "Write the diagram to this file too: of a schedule, --scaling or --explain");
   command->add_flag("--json", options->schedule.as_json, "Print everything as JSON");
   command->footer(
       "In the diagram of a schedule messages take no time, and all stages are equally long.\n"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/plan_search.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "plan/measured_rows.h"
@@ -27,6 +28,7 @@ std::string evaluate_memory(const CsvTable& table, bool accuracy) {
 }  // namespace
 
 void plan_evaluate(const PlanEvaluateOptions& options) {
+  if (!options.output.empty()) check_folder("--output", options.output);
   const CsvTable table(read_text_file(options.rows), options.rows);
   if (is_memory_table(table)) {
     print_or_write(evaluate_memory(table, options.accuracy), options.output);

@@ -12,24 +12,62 @@
 #include "parallel/schedule_timing.h"
 
 namespace kintsugi {
+
+std::string in_days(double days) {
+  return days >= 1 ? fmt::format("{:.1f} days", days) : format_duration(days * 86400);
+}
+std::string energy(double mwh) {
+  if (mwh < 1e-6) return fmt::format("{:.3g} kJ", 3.6e6 * mwh);
+  return mwh < 1 ? fmt::format("{:.3g} kWh", 1000 * mwh) : fmt::format("{:.1f} MWh", mwh);
+}
+std::string mass(double tonnes) {
+  if (tonnes < 1e-4) return fmt::format("{:.3g} g", 1e6 * tonnes);
+  if (tonnes < 0.1) return fmt::format("{:.3g} kg", 1000 * tonnes);
+  return tonnes < 10 ? fmt::format("{:.2f} t", tonnes) : fmt::format("{:.1f} t", tonnes);
+}
+
 namespace {
+
+std::string kilojoule(double joule) {
+  return joule < 1e4 ? fmt::format("{:.3g}", joule / 1e3) : fmt::format("{:.1f}", joule / 1e3);
+}
 
 std::string run_line(const RunFootprint& f) {
   std::string text = fmt::format(
-      "{:.0f} steps, {:.1f} days, {} GPU-hours; {:.1f} MWh in GPUs, {:.1f} in nodes, {:.1f} with "
-      "the facility",
-      f.steps, f.days, format_count(f.gpu_hours), f.gpu_mwh, f.node_mwh, f.facility_mwh);
-  if (f.tonnes_co2) text += fmt::format("; {:.2f} t CO2e", *f.tonnes_co2);
+      "{}, {}, {} GPU-hours; {} in GPUs, {} in nodes, {} with the facility",
+      format_number(std::llround(f.steps), "step"), in_days(f.days), format_count(f.gpu_hours),
+      energy(f.gpu_mwh), energy(f.node_mwh), energy(f.facility_mwh));
+  if (f.tonnes_co2) text += fmt::format("; {} CO2e", mass(*f.tonnes_co2));
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
   text += fmt::format("; a checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
   if (f.checkpoint_s && f.checkpoints > 0)
-    text += fmt::format(", {:.0f} of them {} of the days", f.checkpoints,
+    text += fmt::format(", {:.0f} of them {} of that time", f.checkpoints,
                         format_duration(f.checkpoints * *f.checkpoint_s));
   return text + "\n";
 }
 
+// As much of a pipeline as can be looked at.
+struct ShownPipeline {
+  PipelineSchedule schedule;
+  PipelineTiming timing;
+};
+ShownPipeline shown_pipeline(const PlanJob& job, const PlanLayout& l) {
+  const int stages = std::min(l.pp, 16);
+  const auto shown = static_cast<int>(std::min<std::int64_t>(micro_batches_of(job, l), 2 * stages));
+  PipelineSchedule schedule = make_pipeline_schedule({l.schedule, stages, shown, l.chunks});
+  const double forward = 1.0 / l.chunks;
+  PipelineTiming timing = simulate_pipeline(
+      schedule, {.forward = forward, .backward_input = forward, .backward_weight = forward});
+  return {std::move(schedule), std::move(timing)};
+}
+
 }  // namespace
+
+std::string pipeline_svg(const PlanJob& job, const PlanLayout& layout) {
+  const ShownPipeline pipeline = shown_pipeline(job, layout);
+  return schedule_svg(pipeline.schedule, pipeline.timing);
+}
 
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens) {
   std::string text =
@@ -37,15 +75,16 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
                   "tok/s/GPU", "MFU %", "full %", "bubble", "exposed", "kJ/step", "layout");
   int place = 0;
   for (const Evaluation& e : result.best)
-    text += fmt::format(
-        "{:>3}{:>10}{:>10.3f}{:>12.1f}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10.1f}  {}\n", ++place,
-        format_bytes(e.memory_bytes), e.step_s, e.tokens_per_s_per_gpu, 100 * e.mfu_causal,
-        100 * e.mfu_full, 100 * e.bubble, 100 * e.exposed_s() / e.step_s, e.node_joule / 1e3,
-        to_string(e.layout));
+    text +=
+        fmt::format("{:>3}{:>10}{:>10.3f}{:>12.1f}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}  {}\n",
+                    ++place, format_bytes(e.memory_bytes), e.step_s, e.tokens_per_s_per_gpu,
+                    100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble,
+                    100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
   text += fmt::format(
-      "{} layouts, {} fit. Memory with {} for the device itself; MFU with causal attention counted "
+      "{}, {} fit. Memory with {} for the device itself; MFU with causal attention counted "
       "half and in full, of {:.4g} TFLOP/s; energy of nodes without PUE.\n",
-      result.layouts, result.fitting, format_bytes(planner.machine().gpu.own_gb * 1e9),
+      format_number(result.layouts, "layout"), result.fitting,
+      format_bytes(planner.machine().gpu.own_gb * 1e9),
       planner.machine().gpu.tflops(planner.job().precision));
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
@@ -77,6 +116,9 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
       text += fmt::format("{:>15.3f}", static_cast<double>(bytes) / (1 << 30));
     text += fmt::format("{:>10.3f}\n", static_cast<double>(total(memory[stage])) / (1 << 30));
   }
+  text += fmt::format("The device itself keeps {} more: {} on stage {}, the fullest.\n",
+                      format_bytes(planner.machine().gpu.own_gb * 1e9),
+                      format_bytes(e.memory_bytes), e.fullest_stage);
   const auto line = [&](const char* name, double seconds) {
     return fmt::format("  {:<34}{:>10.4f} s{:>7.1f} %\n", name, seconds, 100 * seconds / e.step_s);
   };
@@ -91,22 +133,17 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
         "Of a hundred runs on this network {:.0f} meet slow messages, which take {:.4f} s of a "
         "step and are {}counted here.\n",
         100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
-  text += fmt::format("\n{:.1f} tokens/s/GPU, {:.0f} kJ per step in GPUs, {:.0f} in nodes\n",
-                      e.tokens_per_s_per_gpu, e.gpu_joule / 1e3, e.node_joule / 1e3);
+  text += fmt::format("\n{:.1f} tokens/s/GPU, {} kJ per step in GPUs, {} in nodes\n",
+                      e.tokens_per_s_per_gpu, kilojoule(e.gpu_joule), kilojoule(e.node_joule));
   if (tokens > 0)
     text += fmt::format("{} tokens: {}", format_count(tokens),
                         run_line(footprint_of(e, planner.job(), planner.machine(), tokens)));
   if (l.pp > 1) {
-    const std::int64_t all = micro_batches_of(planner.job(), l);
-    const int stages = std::min(l.pp, 16);
-    const int shown = static_cast<int>(std::min<std::int64_t>(all, 2 * stages));
-    const PipelineSchedule schedule = make_pipeline_schedule({l.schedule, stages, shown, l.chunks});
-    const double forward = 1.0 / l.chunks;
-    text += fmt::format(
-        "\nThe pipeline, {} of {} stages and {} of {} micro-batches:\n{}", stages, l.pp, shown, all,
-        draw_schedule(schedule, simulate_pipeline(schedule, {.forward = forward,
-                                                             .backward_input = forward,
-                                                             .backward_weight = forward})));
+    const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
+    text += fmt::format("\nThe pipeline, {} of {} stages and {} of {} micro-batches:\n{}",
+                        pipeline.schedule.shape.stages, l.pp, pipeline.schedule.shape.micro_batches,
+                        micro_batches_of(planner.job(), l),
+                        draw_schedule(pipeline.schedule, pipeline.timing));
   }
   return text;
 }
@@ -129,7 +166,7 @@ nlohmann::ordered_json to_json(const Evaluation& e) {
             {"recompute", to_string(l.recompute)},
             {"recompute_every", l.recompute_every}}},
           {"fits", e.fits},
-          {"memory_bytes", e.memory_bytes},
+          {"memory_bytes", std::llround(e.memory_bytes)},
           {"fullest_stage", e.fullest_stage},
           {"step_time_s", e.step_s},
           {"tokens_per_s_per_gpu", e.tokens_per_s_per_gpu},
@@ -147,65 +184,115 @@ nlohmann::ordered_json to_json(const Evaluation& e) {
           {"node_energy_j", e.node_joule}};
 }
 
+// What --explain prints of the memory: by stage and region, without what the device keeps.
+nlohmann::ordered_json stages_json(Planner& planner, const PlanLayout& layout) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const RegionBytes& memory : planner.memory(layout)) {
+    nlohmann::ordered_json stage;
+    for (int region = 0; region < kRegions; ++region)
+      stage[std::string(to_string(static_cast<Region>(region)))] =
+          memory[static_cast<std::size_t>(region)];
+    stage["all"] = total(memory);
+    stages.push_back(stage);
+  }
+  return stages;
+}
+
+nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
+  nlohmann::ordered_json run = {{"tokens", std::llround(tokens)},
+                                {"steps", std::llround(f.steps)},
+                                {"days", f.days},
+                                {"gpu_hours", f.gpu_hours},
+                                {"gpu_mwh", f.gpu_mwh},
+                                {"node_mwh", f.node_mwh},
+                                {"facility_mwh", f.facility_mwh},
+                                {"checkpoints", std::llround(f.checkpoints)}};
+  if (f.checkpoint_s) run["checkpoint_s"] = *f.checkpoint_s;
+  if (f.tonnes_co2) run["tonnes_co2e"] = *f.tonnes_co2;
+  if (f.euro) run["euro"] = *f.euro;
+  return run;
+}
+
+// JSON's strings are YAML's too, whatever is in them.
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
-std::string search_json(const SearchResult& result, const Planner& planner, double tokens) {
+std::string search_json(const SearchResult& result, Planner& planner, const SearchAsked& asked,
+                        double tokens) {
+  const PlanJob& job = planner.job();
+  const Machine& machine = planner.machine();
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), misses = best;
   for (const Evaluation& e : result.best) {
     best.push_back(to_json(e));
-    if (tokens <= 0) continue;
-    const RunFootprint f = footprint_of(e, planner.job(), planner.machine(), tokens);
-    nlohmann::ordered_json run = {{"tokens", tokens},
-                                  {"steps", f.steps},
-                                  {"days", f.days},
-                                  {"gpu_hours", f.gpu_hours},
-                                  {"gpu_mwh", f.gpu_mwh},
-                                  {"node_mwh", f.node_mwh},
-                                  {"facility_mwh", f.facility_mwh}};
-    if (f.tonnes_co2) run["tonnes_co2e"] = *f.tonnes_co2;
-    if (f.euro) run["euro"] = *f.euro;
-    best.back()["run"] = run;
+    best.back()["stage_memory_bytes"] = stages_json(planner, e.layout);
+    if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
   }
   for (const SearchResult::Miss& miss : result.misses) {
     misses.push_back(to_json(miss.evaluation));
     misses.back()["reason"] = miss.reason;
   }
-  const nlohmann::ordered_json root = {{"machine", planner.machine().name},
-                                       {"batch", planner.job().batch},
-                                       {"sequence_length", planner.job().length},
-                                       {"layouts", result.layouts},
-                                       {"fitting", result.fitting},
-                                       {"best", best},
-                                       {"near_misses", misses}};
-  return root.dump(2) + "\n";
+  const double checkpoint_gb =
+      footprint_of(result.best.front(), job, machine, job.tokens()).checkpoint_gb;
+  nlohmann::ordered_json root = {{"model", asked.model},
+                                 {"machine", machine.name},
+                                 {"gpus", asked.gpus},
+                                 {"precision", to_string(job.precision)},
+                                 {"batch", job.batch},
+                                 {"sequence_length", job.length},
+                                 {"rank_by", asked.rank_by},
+                                 {"own_gb", machine.gpu.own_gb},
+                                 {"checkpoint_bytes", std::llround(checkpoint_gb * 1e9)},
+                                 {"layouts", result.layouts},
+                                 {"fitting", result.fitting},
+                                 {"best", best},
+                                 {"near_misses", misses}};
+  if (asked.explain > 0) {
+    root["explained"] = best[static_cast<std::size_t>(asked.explain) - 1];
+    root["explained"]["place"] = asked.explain;
+  }
+  return root.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string training_yaml(const Planner& planner, const Evaluation& e, const std::string& model,
-                          const std::string& data, double tokens) {
+std::string training_yaml(const Planner& planner, const Evaluation& e, const TrainingInputs& inputs,
+                          double tokens) {
   const PlanJob& job = planner.job();
   const PlanLayout& l = e.layout;
-  const bool preset = [&] {
-    const auto names = preset_names();
-    return std::find(names.begin(), names.end(), model) != names.end();
-  }();
+  const std::vector<std::string> presets = preset_names();
+  const std::string& model = inputs.model;
+  const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
   const double steps = tokens > 0 ? std::ceil(tokens / job.tokens()) : 1000;
+  std::string data = "data:\n";
+  if (inputs.data.empty())
+    data += "  # FILL IN: corpus.txt is a placeholder for the training data.\n";
+  data += fmt::format("  train: [{{path: {}, weight: 1.0}}]\n",
+                      quoted(inputs.data.empty() ? "corpus.txt" : inputs.data));
+  if (inputs.tokenizer.empty())
+    data += fmt::format(
+        "  # FILL IN: the tokenizer for the vocabulary of {}; bytes is a placeholder.\n",
+        job.model.vocab_size);
+  data += fmt::format("  tokenizer: {}\n  sequence_length: {}\n",
+                      quoted(inputs.tokenizer.empty() ? "bytes" : inputs.tokenizer), job.length);
+  std::string todo =
+      tokens > 0 ? "" : "# FILL IN train.steps: 1000 is a placeholder (or plan with --tokens).\n";
   return fmt::format(
-      "# {} on {}: {} ranks, {:.3f} s per step, {:.1f} tokens/s/GPU, {} per rank planned.\n"
+      "# {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} per rank planned.\n"
       "run: {{dir: runs/{}, seed: 1}}\n"
-      "model: {{{}: {}}}\n"
-      "data:\n  train: [{{path: {}, weight: 1.0}}]\n  sequence_length: {}\n"
+      "model: {{{}: {}}}\n{}"
       "batch: {{global: {}, micro: {}}}\n"
-      "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n"
+      "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}"
       "train: {{steps: {:.0f}, precision: {}, checkpoint_every: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",
-      model, planner.machine().name, l.ranks(), e.step_s, e.tokens_per_s_per_gpu,
-      format_bytes(e.memory_bytes), preset ? model : "planned", preset ? "preset" : "config", model,
-      data, job.length, job.batch, l.micro, std::min(2000.0, std::floor(steps / 20)), steps,
-      to_string(job.precision), job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero,
-      l.shard_group, l.sequence_parallel, to_string(l.schedule), to_string(l.recompute),
-      l.recompute_every);
+      quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
+      e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
+      preset ? "preset" : "config", quoted(model), data, job.batch, l.micro,
+      std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
+      job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
+      l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);
 }
 
 }  // namespace kintsugi

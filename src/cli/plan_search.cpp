@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "cli/plan_output.h"
@@ -10,6 +11,7 @@
 #include "core/file.h"
 #include "core/units.h"
 #include "plan/footprint.h"
+#include "plan/no_layout.h"
 #include "plan/scaling.h"
 #include "train/config.h"
 
@@ -19,6 +21,13 @@ namespace {
 constexpr std::int64_t kUsualSequence = 8192;
 constexpr std::int64_t kUsualTokens = 4'000'000;  // of a step, where no batch is given
 
+// About four million tokens that divide well: a power of two of sequences for each GPU.
+std::int64_t usual_batch(std::int64_t length, std::int64_t gpus) {
+  const double each = static_cast<double>(kUsualTokens) / static_cast<double>(length * gpus);
+  return gpus * (std::int64_t{1} << std::lround(std::max(0.0, std::log2(each))));
+}
+
+// Without its batch.
 PlanJob job_of(const PlanSearchOptions& options) {
   PlanJob job{.model = resolve_model(options.model)};
   job.length = options.length > 0
@@ -31,52 +40,84 @@ PlanJob job_of(const PlanSearchOptions& options) {
   return job;
 }
 
-void write_checked(const char* option, const std::string& path, const std::string& content) {
-  check_folder(option, path);
-  write_file_atomically(path, content);
+[[noreturn]] void refuse(Planner& planner, const SearchLimits& limits, const SearchResult& result,
+                         const JobOn& job_on) {
+  user_error("{}", why_nothing_fits(planner, limits, result, job_on));
 }
 
-[[noreturn]] void nothing_fits(const Planner& planner, const SearchLimits& limits,
-                               const SearchResult& result) {
-  const Machine& machine = planner.machine();
-  const PlanJob& job = planner.job();
-  if (result.layouts == 0)
-    user_error(
-        "no layout of {} GPUs divides {} heads, {} layers and a batch of {} sequences: try a "
-        "number "
-        "of GPUs with more divisors, or another --batch",
-        limits.gpus, job.model.heads, job.model.layers, job.batch);
-  const int enough = fewest_gpus(job, machine, limits);
-  const std::string remedy =
-      enough > 0 ? fmt::format("{} GPUs would do", enough)
-                 : fmt::format(
-                       "no part of this machine ({} GPUs) would do: one with {} per GPU "
-                       "would",
-                       machine.gpus(), format_bytes(result.smallest.memory_bytes));
-  user_error("none of {} layouts fits {} GPUs with {}: the least that one needs is {} ({}); {}",
-             result.layouts, limits.gpus, format_bytes(machine.gpu.memory_gb * 1e9),
-             format_bytes(result.smallest.memory_bytes), to_string(result.smallest.layout), remedy);
-}
-
-void show_scaling(const PlanSearchOptions& options, const PlanJob& job, const Machine& machine) {
-  if (options.scaling != "strong" && options.scaling != "weak")
-    user_error("--scaling is '{}': strong or weak", options.scaling);
-  std::vector<int> gpus;
-  for (int count = options.limits.gpus; count >= 1; count /= 2) {
-    gpus.insert(gpus.begin(), count);
-    if (count % 2 != 0 || gpus.size() == 8) break;
-  }
+void show_scaling(const PlanSearchOptions& options, const Machine& machine, const JobOn& job_on) {
   const bool strong = options.scaling == "strong";
-  PlanJob first = job;
-  if (!strong) first.batch = std::max<std::int64_t>(1, job.batch * gpus.front() / gpus.back());
-  const auto rows = scaling(first, machine, options.limits,
-                            strong ? ScalingKind::Strong : ScalingKind::Weak, gpus);
-  if (rows.empty()) user_error("nothing fits {} GPUs or fewer", options.limits.gpus);
-  fmt::print("{}", scaling_table(rows));
+  const int most = options.limits.gpus;
+  PlanJob job = job_on(most);
+  std::vector<int> gpus = {most};
+  std::string notes;
+  while (gpus.front() % 2 == 0 && gpus.size() < 8) {
+    const int half = gpus.front() / 2;
+    if (!strong && job.batch * half % most != 0) {
+      notes += fmt::format("Fewer GPUs are left out: the share of {} of the {} is not whole.\n",
+                           half, format_number(job.batch, "sequence"));
+      break;
+    }
+    gpus.insert(gpus.begin(), half);
+  }
+  if (!strong) job.batch = job.batch * gpus.front() / most;
+  const auto rows =
+      scaling(job, machine, options.limits, strong ? ScalingKind::Strong : ScalingKind::Weak, gpus);
+  if (rows.empty()) {
+    Planner planner(job_on(most), machine);
+    refuse(planner, options.limits, search_layouts(planner, options.limits), job_on);
+  }
+  std::string missing;
+  for (const int count : gpus)
+    if (std::none_of(rows.begin(), rows.end(), [&](const auto& row) { return row.gpus == count; }))
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", count);
+  if (!missing.empty()) notes += fmt::format("GPUs for which no layout fits: {}.\n", missing);
   if (!options.svg.empty())
-    write_checked("--svg", options.svg,
-                  scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model, machine.name,
-                                                options.scaling)));
+    write_file_atomically(options.svg,
+                          scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model,
+                                                        machine.name, options.scaling)));
+  fmt::print("{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), notes);
+}
+
+// What can be wrong is said before work begins.
+Machine checked_machine(PlanSearchOptions& options) {
+  if (options.machine.empty())
+    user_error("--model needs --machine: a name ({}…) or a YAML file", "frontier, dgx-h100, ");
+  if (options.gpus.empty()) user_error("--model needs --gpus: how many there are");
+  if (!options.scaling.empty() && options.scaling != "strong" && options.scaling != "weak")
+    user_error("--scaling is '{}': strong or weak", options.scaling);
+  if (!options.emit.empty()) check_folder("--emit", options.emit);
+  if (!options.svg.empty()) check_folder("--svg", options.svg);
+  Machine machine = load_machine(options.machine);
+  if (options.eur_per_gpu_hour >= 0) machine.facility.eur_per_gpu_hour = options.eur_per_gpu_hour;
+  const std::int64_t gpus = count_of("--gpus", options.gpus);
+  if (gpus > machine.gpus()) user_error("--gpus {}: {} has {}", gpus, machine.name, machine.gpus());
+  SearchLimits& limits = options.limits;
+  limits.gpus = static_cast<int>(gpus);
+  limits.rank_by = parse_rank_by(options.rank_by);
+  if (limits.rank_by == RankBy::Cost && machine.facility.eur_per_gpu_hour < 0)
+    user_error("--rank-by cost: {} has no facility.eur_per_gpu_hour; give --eur-per-gpu-hour",
+               machine.name);
+  if (options.eur_per_gpu_hour >= 0 && limits.rank_by != RankBy::Cost && options.tokens.empty() &&
+      options.scaling.empty())
+    user_error("--eur-per-gpu-hour has no effect without --tokens, --scaling or --rank-by cost");
+  if (!limits.schedule.empty()) parse_pipeline_kind(limits.schedule);
+  if (!limits.recompute.empty()) parse_recompute(limits.recompute);
+  return machine;
+}
+
+void write_files(const PlanSearchOptions& options, const Planner& planner, const Evaluation& one,
+                 double tokens) {
+  if (!options.svg.empty() && one.layout.pp == 1)
+    user_error("--svg {}: {} has no pipeline to draw", options.svg, to_string(one.layout));
+  if (!options.emit.empty()) {
+    const std::string yaml =
+        training_yaml(planner, one, {options.model, options.data, options.tokenizer}, tokens);
+    parse_run_config(yaml, options.emit);
+    write_file_atomically(options.emit, yaml);
+  }
+  if (!options.svg.empty())
+    write_file_atomically(options.svg, pipeline_svg(planner.job(), one.layout));
 }
 
 }  // namespace
@@ -95,46 +136,41 @@ void check_folder(const char* option, const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty() && !std::filesystem::is_directory(folder))
     user_error("{} {}: there is no directory {}", option, path, folder.string());
+  if (std::filesystem::is_directory(path))
+    user_error("{} {} is a directory: name a file", option, path);
 }
 
 void plan_search(PlanSearchOptions options) {
-  if (options.machine.empty())
-    user_error("--model needs --machine: a name ({}…) or a YAML file", "frontier, dgx-h100, ");
-  if (options.gpus.empty()) user_error("--model needs --gpus: how many there are");
-  const Machine machine = load_machine(options.machine);
-  PlanJob job = job_of(options);
-  const std::int64_t gpus = count_of("--gpus", options.gpus);
-  if (gpus > machine.gpus()) user_error("--gpus {}: {} has {}", gpus, machine.name, machine.gpus());
-  options.limits.gpus = static_cast<int>(gpus);
-  options.limits.rank_by = parse_rank_by(options.rank_by);
-  if (options.limits.rank_by == RankBy::Cost && machine.facility.eur_per_gpu_hour < 0)
-    user_error("--rank-by cost: facility.eur_per_gpu_hour of {} is missing", machine.name);
-  // Without a batch: about four million tokens that divide well.
-  job.batch = options.batch.empty()
-                  ? std::max<std::int64_t>(1, kUsualTokens / job.length / gpus) * gpus
-                  : count_of("--batch", options.batch);
-  if (job.batch > 100'000'000) user_error("--batch {} is more than any run had", job.batch);
+  const Machine machine = checked_machine(options);
+  const PlanJob open = job_of(options);
+  const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);
+  if (batch > 100'000'000) user_error("--batch {} is more than any run had", batch);
+  const JobOn job_on = [&](int gpus) {
+    PlanJob job = open;
+    job.batch = batch > 0 ? batch : usual_batch(job.length, gpus);
+    return job;
+  };
   const double tokens =
       options.tokens.empty() ? 0 : static_cast<double>(count_of("--tokens", options.tokens));
-  if (!options.scaling.empty()) return show_scaling(options, job, machine);
+  SearchLimits& limits = options.limits;
+  if (!options.scaling.empty()) return show_scaling(options, machine, job_on);
 
-  Planner planner(job, machine);
-  options.limits.best = std::max(options.limits.best, options.explain);
-  const SearchResult result = search_layouts(planner, options.limits);
-  if (result.best.empty()) nothing_fits(planner, options.limits, result);
+  Planner planner(job_on(limits.gpus), machine);
+  limits.best = std::max(limits.best, options.explain);
+  const SearchResult result = search_layouts(planner, limits);
+  if (result.best.empty()) refuse(planner, limits, result, job_on);
   const auto chosen = static_cast<std::size_t>(std::max(1, options.explain)) - 1;
   if (chosen >= result.best.size())
-    user_error("--explain {}: only {} layouts fit", options.explain, result.best.size());
+    user_error("--explain {}: only {} fit", options.explain,
+               format_number(static_cast<std::int64_t>(result.best.size()), "layout"));
   const Evaluation& one = result.best[chosen];
   // The engine's own rules have the last word.
-  fit_layout(request_of(job, one.layout), one.layout.ranks());
-  if (!options.emit.empty()) {
-    const std::string yaml = training_yaml(planner, one, options.model, options.data, tokens);
-    parse_run_config(yaml, options.emit);
-    write_checked("--emit", options.emit, yaml);
-  }
+  fit_layout(request_of(planner.job(), one.layout), one.layout.ranks());
+  write_files(options, planner, one, tokens);
   if (options.as_json)
-    fmt::print("{}", search_json(result, planner, tokens));
+    fmt::print("{}",
+               search_json(result, planner,
+                           {options.model, options.rank_by, limits.gpus, options.explain}, tokens));
   else if (options.explain > 0)
     fmt::print("{}", explained(planner, one, tokens));
   else
@@ -168,14 +204,15 @@ void plan_calculus(const PlanCalculusOptions& o) {
       c.gpus / static_cast<double>(machine.node.gpus) * machine.node.host_w * c.days * 24 / 1e6;
   const double facility_mwh = (gpu_mwh + host_mwh) * machine.facility.pue;
   fmt::print(
-      "{} parameters, {} tokens ({:.1f} per parameter), {:.0f} GPUs, {:.1f} days at an MFU of "
-      "{:.1f} %\n{:.1f} MWh in GPUs, {:.1f} in nodes, {:.1f} with the facility",
-      format_count(c.parameters), format_count(c.tokens), c.tokens / c.parameters, c.gpus, c.days,
-      100 * c.mfu, gpu_mwh, gpu_mwh + host_mwh, facility_mwh);
+      "{} parameters, {} tokens ({:.1f} per parameter), {}, {} at an MFU of {:.1f} %\n"
+      "{} in GPUs, {} in nodes, {} with the facility",
+      format_count(c.parameters), format_count(c.tokens), c.tokens / c.parameters,
+      format_number(std::llround(c.gpus), "GPU"), in_days(c.days), 100 * c.mfu, energy(gpu_mwh),
+      energy(gpu_mwh + host_mwh), energy(facility_mwh));
   // Both levels: many reports count the GPUs' energy with the PUE, a meter counts the nodes'.
   if (const double factor = machine.facility.kg_co2_per_kwh; factor >= 0)
-    fmt::print("; {:.1f} t CO2e for the GPUs with PUE, {:.1f} t for the nodes with PUE",
-               gpu_mwh * machine.facility.pue * factor, facility_mwh * factor);
+    fmt::print("; {} CO2e for the GPUs with PUE, {} for the nodes with PUE",
+               mass(gpu_mwh * machine.facility.pue * factor), mass(facility_mwh * factor));
   fmt::print("\n");
 }
 

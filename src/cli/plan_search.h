@@ -16,11 +16,13 @@ struct PlanSearchOptions {
   std::string precision = "bf16";
   std::string rank_by = "time";
   SearchLimits limits = {};
-  int explain = 0;  // the n-th in full
-  std::string emit = {}, data = "corpus.txt", svg = {}, scaling = {};
+  double eur_per_gpu_hour = -1;  // -1: the machine's
+  int explain = 0;               // the n-th in full
+  std::string emit = {}, data = {}, tokenizer = {}, svg = {}, scaling = {};
   bool as_json = false;
 };
-// What options say: a number from 1 on, a file in a directory that exists; UserError.
+// What options say: a number from 1 on, a file (no directory) in a directory that exists;
+// UserError.
 std::int64_t count_of(const char* option, const std::string& text);
 void check_folder(const char* option, const std::string& path);
 

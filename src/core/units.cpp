@@ -172,6 +172,10 @@ std::string format_duration(double seconds) {
   return seconds >= 10 ? fmt::format("{} s", total) : fmt::format("{:.2g} s", seconds);
 }
 
+std::string format_number(std::int64_t number, std::string_view thing) {
+  return fmt::format("{} {}{}", number, thing, number == 1 ? "" : "s");
+}
+
 int edit_distance(std::string_view a, std::string_view b) {
   std::vector<int> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);

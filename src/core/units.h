@@ -18,6 +18,7 @@ std::string format_count(double value);       // 1.24 M, 34.2 B
 std::string format_si(double value);          // 98.2 G, for FLOP and the like
 std::string format_bytes(double bytes);       // 3.5 GiB
 std::string format_duration(double seconds);  // 1 h 05 min, 12.3 s
+std::string format_number(std::int64_t number, std::string_view thing);  // 1 GPU, 64 GPUs
 
 // The candidate closest to `word` by edit distance, or "" when none is near enough to be a slip of
 // the finger.
@@ -28,7 +29,7 @@ int edit_distance(std::string_view a, std::string_view b);
 template <class Range>
 std::string nearest_word(std::string_view word, const Range& candidates) {
   std::string best;
-  int best_distance = static_cast<int>(word.size()) / 2 + 2;
+  int best_distance = static_cast<int>(word.size()) / 3 + 2;
   for (const auto& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
     if (distance < best_distance) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/units.h"
+
 namespace kintsugi {
 
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
@@ -27,13 +29,19 @@ std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
   return rows;
 }
 
-std::string scaling_table(const std::vector<ScalingRow>& rows) {
-  std::string text = fmt::format("{:>7}{:>8}{:>10}{:>14}{:>12}  {}\n", "GPUs", "batch", "step s",
-                                 "tokens/s/GPU", "efficiency", "layout");
-  for (const ScalingRow& row : rows)
-    text += fmt::format("{:>7}{:>8}{:>10.3f}{:>14.1f}{:>11.1f}%  {}\n", row.gpus, row.batch,
-                        row.evaluation.step_s, row.evaluation.tokens_per_s_per_gpu,
-                        100 * row.efficiency, to_string(row.evaluation.layout));
+std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour) {
+  const bool priced = eur_per_gpu_hour >= 0;
+  std::string text =
+      fmt::format("{:>7}{:>8}{:>10}{:>14}{:>12}{}  {}\n", "GPUs", "batch", "step s", "tokens/s/GPU",
+                  "efficiency", priced ? " EUR/Btokens" : "", "layout");
+  for (const ScalingRow& row : rows) {
+    const double rate = row.evaluation.tokens_per_s_per_gpu;
+    text +=
+        fmt::format("{:>7}{:>8}{:>10.3f}{:>14.1f}{:>11.1f}%{}  {}\n", row.gpus, row.batch,
+                    row.evaluation.step_s, rate, 100 * row.efficiency,
+                    priced ? fmt::format("{:>12.2f}", 1e9 / rate / 3600 * eur_per_gpu_hour) : "",
+                    to_string(row.evaluation.layout));
+  }
   return text;
 }
 
@@ -68,11 +76,10 @@ std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& 
   for (const ScalingRow& row : rows) {
     points += fmt::format("{:.1f},{:.1f} ", x(row.gpus), y(row.efficiency));
     svg += fmt::format(
-        "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{2} GPUs: {3:.1f} "
-        "%, "
+        "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{6}: {3:.1f} %, "
         "{4}</title></circle><text x=\"{0:.1f}\" y=\"{5}\" text-anchor=\"middle\">{2}</text>\n",
         x(row.gpus), y(row.efficiency), row.gpus, 100 * row.efficiency,
-        to_string(row.evaluation.layout), kHeight - kBottom + 18);
+        to_string(row.evaluation.layout), kHeight - kBottom + 18, format_number(row.gpus, "GPU"));
   }
   return svg + fmt::format(
                    "<polyline points=\"{}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\"/>\n"

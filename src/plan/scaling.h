@@ -19,7 +19,8 @@ struct ScalingRow {
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const SearchLimits& limits, ScalingKind kind,
                                 const std::vector<int>& gpus);
-std::string scaling_table(const std::vector<ScalingRow>& rows);
+// With a price, what a billion tokens cost.
+std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour = -1);
 // Efficiency over GPUs, as a picture.
 std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& title);
 

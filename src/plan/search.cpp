@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "plan/footprint.h"
 
 namespace kintsugi {
 
@@ -53,6 +54,16 @@ bool cuts_matrices(const PlanJob& job, int tp) {
          (m.kv_heads % tp == 0 || tp % m.kv_heads == 0) && (tp - 1) * share < m.vocab_size;
 }
 
+// Powers of two, or whatever was asked for.
+std::vector<std::int64_t> micro_batches(const SearchLimits& limits, std::int64_t sequences) {
+  if (limits.micro > 0)
+    return sequences % limits.micro == 0 ? std::vector{limits.micro} : std::vector<std::int64_t>();
+  std::vector<std::int64_t> all;
+  for (std::int64_t micro = 1; micro <= 64 && sequences % micro == 0; micro *= 2)
+    all.push_back(micro);
+  return all;
+}
+
 struct Pipelining {
   PipelineKind kind = PipelineKind::OneForwardOneBackward;
   int chunks = 1;
@@ -91,7 +102,8 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
   const int node = static_cast<int>(machine.node.gpus);
   for (const int tp : divisors(limits.gpus)) {
     // Beyond two nodes the exchange of every layer never pays.
-    if (!allowed(limits.tp, tp) || tp > 2 * node || !cuts_matrices(job, tp)) continue;
+    if (!allowed(limits.tp, tp) || (limits.tp <= 0 && tp > 2 * node) || !cuts_matrices(job, tp))
+      continue;
     for (const int cp : divisors(limits.gpus / tp)) {
       if (!allowed(limits.cp, cp)) continue;
       // A rank's part of a sequence should fill it.
@@ -101,8 +113,7 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
         const int dp = limits.gpus / (tp * cp * pp);
         if (!allowed(limits.pp, pp) || pp > job.model.layers || job.batch % dp != 0) continue;
         const std::int64_t each = job.batch / dp;
-        for (std::int64_t micro = 1; micro <= std::min<std::int64_t>(each, 64); micro *= 2) {
-          if (each % micro != 0 || !allowed(limits.micro, micro)) continue;
+        for (const std::int64_t micro : micro_batches(limits, each)) {
           for (const Pipelining& line : pipelinings(job, limits, pp, each / micro))
             for (const Rebuilding& again : kRebuildings) {
               if (!limits.recompute.empty() && parse_recompute(limits.recompute) != again.mode)
@@ -154,7 +165,8 @@ std::array<Part, 6> parts_of(const Evaluation& e) {
            {"optimizer", e.optimizer_s}}};
 }
 
-std::string reason(const Evaluation& e, const Evaluation& best, const Machine& machine) {
+std::string reason(const Evaluation& e, const Evaluation& best, const Machine& machine,
+                   RankBy rank_by) {
   if (!e.fits)
     return fmt::format("does not fit: stage {} needs {}, a GPU has {}", e.fullest_stage,
                        format_bytes(e.memory_bytes), format_bytes(machine.gpu.memory_gb * 1e9));
@@ -163,8 +175,12 @@ std::string reason(const Evaluation& e, const Evaluation& best, const Machine& m
   for (std::size_t i = 0; i < mine.size(); ++i)
     if (mine[i].seconds - others[i].seconds > mine[worst].seconds - others[worst].seconds)
       worst = i;
-  return fmt::format("{:.1f} % slower: {} {:+.3g} s", 100 * (e.step_s / best.step_s - 1),
-                     mine[worst].name, mine[worst].seconds - others[worst].seconds);
+  // For a number of GPUs cost is time.
+  const bool energy = rank_by == RankBy::Energy;
+  const double ratio = energy ? e.node_joule / best.node_joule : e.step_s / best.step_s;
+  return fmt::format("{:.1f} % {}: {} {:+.3g} s", 100 * (ratio - 1),
+                     energy ? "more energy" : "slower", mine[worst].name,
+                     mine[worst].seconds - others[worst].seconds);
 }
 
 // The best layouts that differ from the winner in one respect that a user would ask about.
@@ -194,7 +210,7 @@ class Misses {
       const bool known = std::any_of(misses.begin(), misses.end(), [&](const auto& miss) {
         return miss.evaluation.layout == e.layout;
       });
-      if (!listed && !known) misses.push_back({e, reason(e, best.front(), machine)});
+      if (!listed && !known) misses.push_back({e, reason(e, best.front(), machine, rank_by)});
     }
     std::sort(misses.begin(), misses.end(), [&](const auto& a, const auto& b) {
       return score(a.evaluation, machine, rank_by) < score(b.evaluation, machine, rank_by);
@@ -249,14 +265,40 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
   return result;
 }
 
-int fewest_gpus(const PlanJob& job, const Machine& machine, const SearchLimits& limits) {
-  for (SearchLimits wider = limits; wider.gpus <= machine.gpus(); wider.gpus *= 2) {
-    Planner planner(job, machine);
-    bool fits = false;
-    for_each_layout(job, machine, wider, [&](const PlanLayout& layout) {
-      fits = fits || planner.evaluate(layout).fits;
+bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
+  const GpuSpec& gpu = planner.machine().gpu;
+  const double room = (gpu.memory_gb - gpu.own_gb) * 1e9;
+  // Larger micro-batches and other schedules only need more.
+  SearchLimits frugal = limits;
+  if (frugal.micro <= 0) frugal.micro = 1;
+  if (frugal.schedule.empty()) frugal.schedule = "1f1b";
+  bool fits = false;
+  for_each_layout(planner.job(), planner.machine(), frugal, [&](const PlanLayout& layout) {
+    if (fits) return;
+    const std::vector<RegionBytes> stages = planner.memory(layout);
+    fits = std::all_of(stages.begin(), stages.end(), [&](const RegionBytes& bytes) {
+      return static_cast<double>(total(bytes)) <= room;
     });
-    if (fits) return wider.gpus;
+  });
+  return fits;
+}
+
+int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits& limits) {
+  const std::int64_t node = machine.node.gpus,
+                     all = std::min<std::int64_t>(machine.gpus(), 1 << 24);
+  std::set<std::int64_t> counts = {all};
+  for (std::int64_t part = 1; part < node; part *= 2) counts.insert(part);
+  for (const std::int64_t first : {node, 3 * node})
+    for (std::int64_t count = first; count <= all; count *= 2) counts.insert(count);
+  for (auto count = counts.upper_bound(limits.gpus); count != counts.end(); ++count) {
+    SearchLimits wider = limits;
+    wider.gpus = static_cast<int>(*count);
+    const PlanJob job = job_on(wider.gpus);
+    // What a checkpoint has must lie somewhere: that spares most of the search.
+    const double least_gb = footprint_of({}, job, machine, job.tokens()).checkpoint_gb;
+    if (least_gb > static_cast<double>(*count) * machine.gpu.memory_gb) continue;
+    Planner planner(job, machine);
+    if (some_layout_fits(planner, wider)) return wider.gpus;
   }
   return 0;
 }

@@ -45,7 +45,12 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
 
 double score(const Evaluation& evaluation, const Machine& machine, RankBy rank_by);
 
-// The fewest GPUs, by doubling, on which some layout fits; 0: none up to the machine's size.
-int fewest_gpus(const PlanJob& job, const Machine& machine, const SearchLimits& limits);
+bool some_layout_fits(Planner& planner, const SearchLimits& limits);
+
+// The job on a number of GPUs: a batch that nobody gave depends on it.
+using JobOn = std::function<PlanJob(int gpus)>;
+// The fewest GPUs, more than limits.gpus, on which some layout fits; 0: none. Tried are parts of
+// a node, 1, 2, 3, 4, 6, 8, 12 … nodes and the whole machine.
+int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits& limits);
 
 }  // namespace kintsugi

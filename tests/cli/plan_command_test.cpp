@@ -71,9 +71,34 @@ TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
         std::tuple("--model gpt2-124m --machine h200 --gpus 1 --stages 4", "--stages", "--model"),
         std::tuple("--model gpt2-124m --machine h200 --gpus 1 --trials 4", "--trials", "--model"),
         std::tuple("--model gpt2-124m --machine h200 --gpus 1 --mfu 0.5", "--mfu", "--model"),
+        std::tuple("--model gpt2-124m --scaling weak --emit x.yaml", "--emit", "--scaling"),
+        std::tuple("--model gpt2-124m --scaling weak --json", "--json", "--scaling"),
+        std::tuple("--model gpt2-124m --scaling weak --explain 1", "--explain", "--scaling"),
+        std::tuple("--model gpt2-124m --scaling weak --tokens 1T", "--tokens", "--scaling"),
         std::tuple("--stages 4 --micro-batches 8 --gpus 4", "--gpus", "--stages")})
     EXPECT_THAT(mistake(arguments),
                 testing::HasSubstr(std::string(name) + " has no effect with " + task + ": "));
+}
+
+TEST_F(PlanCommand, RefusesWhatNeedsAnother) {
+  for (const auto& [option, other] :
+       {std::pair("--svg x.svg", "--scaling or --explain"), std::pair("--data x", "--emit"),
+        std::pair("--tokenizer x", "--emit"),
+        std::pair("--checkpoint-every 9", "--tokens or --emit"),
+        std::pair("--eur-per-gpu-hour 2", "--tokens, --scaling or --rank-by cost")})
+    EXPECT_THAT(mistake("--model gpt2-124m --machine h200 --gpus 1 " + std::string(option)),
+                HasSubstr(std::string(" has no effect without ") + other));
+}
+
+// Before any work, and with the path that was given.
+TEST_F(PlanCommand, PathsThatCannotBeWritten) {
+  const std::string search = "--model gpt2-124m --machine h200 --gpus 1 ";
+  for (const std::string& arguments :
+       {search + "--emit", search + "--explain 1 --svg", search + "--scaling strong --svg",
+        std::string("--evaluate rows.csv --output")}) {
+    EXPECT_THAT(mistake(arguments + " nowhere/x"), HasSubstr("there is no directory nowhere\n"));
+    EXPECT_THAT(mistake(arguments + " ."), HasSubstr(" . is a directory: name a file\n"));
+  }
 }
 
 TEST_F(PlanCommand, MistakesAreNamed) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -36,7 +37,7 @@ TEST_F(PlanSearchCommand, CountsCheckpoints) {
       "--model llama-1b --machine frontier --gpus 64 --batch 64 --length 4096 --tp 1 --pp 1 "
       "--zero 1 --tokens 100B --best 1 ";
   EXPECT_THAT(run(plan + "--checkpoint-every 1000 --emit run.yaml").out,
-              HasSubstr("382 of them 13 s of the days"));
+              HasSubstr("382 of them 13 s of that time"));
   EXPECT_EQ(parse_run_config(content_of("run.yaml"), "run.yaml").train.checkpoint_every, 1000);
   EXPECT_THAT(run(plan + "--checkpoint-every 0").out, Not(HasSubstr("of them")));
 }
@@ -84,7 +85,7 @@ TEST_F(PlanSearchCommand, DryRunOfWhatWasPlanned) {
                               "' train --dry-run --machine dgx-h100 run.yaml >dry.txt 2>error.txt";
   EXPECT_EQ(std::system(command.c_str()), 0) << content_of("error.txt");
   const std::string dry = content_of("dry.txt");
-  EXPECT_THAT(dry, AllOf(HasSubstr("It fits"), HasSubstr("days")));
+  EXPECT_THAT(dry, AllOf(HasSubstr("It fits"), HasSubstr("GPU-hours")));
   const std::string table = planned.out.substr(0, planned.out.find("tokens/s/GPU"));
   EXPECT_EQ(dry.substr(0, table.size()), table);
   const std::string small = "cd '" + directory_.path().string() +
@@ -127,6 +128,7 @@ TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
   EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 0"), HasSubstr("1 or more"));
   EXPECT_THAT(mistake("--model llama-9b --machine dgx-h100 --gpus 8"), HasSubstr("no preset"));
   EXPECT_THAT(mistake("--model llama-8b --machine dgx-h10 --gpus 8"), HasSubstr("dgx-h100"));
+  EXPECT_THAT(mistake("--model llama-8b --machine nope --gpus 8"), Not(HasSubstr("did you mean")));
   EXPECT_THAT(mistake("--model llama-8b --machine h200 --gpus 8"), HasSubstr("has 1"));
   EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100 --gpus 8 --batch 0"),
               HasSubstr("--batch"));
@@ -148,6 +150,139 @@ TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
   EXPECT_THAT(mistake("--evaluate nowhere.csv"), HasSubstr("nowhere.csv"));
   std::ofstream(directory_ / "odd.csv") << "layers\n1\n";
   EXPECT_THAT(mistake("--evaluate odd.csv"), HasSubstr("layouts.csv or memory.csv"));
+}
+
+// Where a limit is the cause, it is named, and not the machine.
+TEST_F(PlanSearchCommand, NamesTheLimitThatCannotBe) {
+  const std::string plan = "--model llama-8b --machine snellius-h100 --gpus 64 ";
+  for (const auto& [limits, why] :
+       {std::pair("--tp 3", "--tp 3 does not divide 64 GPUs"),
+        std::pair("--tp 64", "--tp 64 does not divide the model's 32 heads"),
+        std::pair("--pp 64", "--pp 64: the model has 32 layers"),
+        std::pair("--micro 7", "--micro 7 does not divide a batch of 512 sequences"),
+        std::pair("--cp 32 --length 96", "--cp 32 needs sequences of a multiple of 64 tokens"),
+        std::pair("--tp 16 --pp 8", "--tp 16 --pp 8 together need a multiple of 128 GPUs, not 64"),
+        std::pair("--tp 8 --pp 8 --zero 1",
+                  "--zero 1 has nothing to share: with --tp 8 --pp 8 there"),
+        std::pair("--cp 1 --pp 2 --micro 17 --batch 34 --schedule interleaved --tp 16",
+                  "has --tp 16 --cp 1 --pp 2 --micro 17 --schedule interleaved: without"),
+        std::pair("--tp 0", "--tp"), std::pair("--cp -1", "--cp"), std::pair("--pp 0", "--pp"),
+        std::pair("--micro 0", "--micro"), std::pair("--recompute some", "some"),
+        std::pair("--schedule best", "zb-h1")})
+    EXPECT_THAT(mistake(plan + limits), HasSubstr(why));
+  EXPECT_THAT(
+      mistake("--model gpt-175b --machine dgx-h100 --gpus 64 --pp 4 --tp 2 --zero 0"),
+      AllOf(HasSubstr("with --tp 2 --pp 4 --zero 0 fits 64 GPUs"), HasSubstr("; without --"),
+            HasSubstr(" some do"), Not(HasSubstr("this machine"))));
+  EXPECT_EQ(run(plan + "--batch 448 --micro 7 --tp 16").code, 0);
+}
+
+// 4M tokens are 488 sequences, 7.6 for each of 64 GPUs: 8, so that micro-batches of 2, 4 and 8 can
+// be cut. A batch that was given stays.
+TEST_F(PlanSearchCommand, BatchOfItsOwn) {
+  const std::string plan = "--model llama-8b --machine snellius-h100 --json --best 1 --gpus ";
+  EXPECT_EQ(json::parse(run(plan + "64").out)["batch"], 512);
+  EXPECT_EQ(json::parse(run(plan + "48").out)["batch"], 384);
+  EXPECT_EQ(json::parse(run(plan + "64 --batch 448").out)["batch"], 448);
+}
+
+// The number of GPUs asked for has the batch asked for; 25 cannot be halved.
+TEST_F(PlanSearchCommand, WeakScalingKeepsTheBatch) {
+  const Outcome outcome =
+      run("--model llama-1b --machine dgx-h100 --gpus 64 --batch 100 --scaling weak");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("\n     64     100 "), HasSubstr("\n     16      25 "),
+                                 Not(HasSubstr("\n      8 ")), HasSubstr("share of 8 ")));
+}
+
+TEST_F(PlanSearchCommand, JsonSaysWhatWasAsked) {
+  const Outcome outcome =
+      run("--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 --pp 2 --best 2 --tokens 1B "
+          "--rank-by energy --explain 2 --json");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const json plan = json::parse(outcome.out);
+  EXPECT_EQ(plan["model"], "llama-1b");
+  EXPECT_EQ(plan["gpus"], 16);
+  EXPECT_EQ(plan["precision"], "bf16");
+  EXPECT_EQ(plan["rank_by"], "energy");
+  // 14 bytes of each of 1,235,814,400 parameters.
+  EXPECT_EQ(plan["checkpoint_bytes"], 14 * std::int64_t{1235814400});
+  const json& best = plan["best"][1];
+  EXPECT_TRUE(best["memory_bytes"].is_number_integer());
+  EXPECT_TRUE(best["run"]["steps"].is_number_integer());
+  ASSERT_EQ(best["stage_memory_bytes"].size(), 2u);
+  std::int64_t fullest = 0;
+  for (const json& stage : best["stage_memory_bytes"]) {
+    std::int64_t sum = 0;
+    for (const auto& [region, bytes] : stage.items())
+      if (region != "all") sum += bytes.get<std::int64_t>();
+    EXPECT_EQ(stage["all"], sum);
+    fullest = std::max(fullest, sum);
+  }
+  EXPECT_EQ(best["memory_bytes"].get<double>(),
+            static_cast<double>(fullest) + 1e9 * plan["own_gb"].get<double>());
+  json explained = plan["explained"];
+  EXPECT_EQ(explained["place"], 2);
+  explained.erase("place");
+  EXPECT_EQ(explained, best);
+}
+
+// Paths are strings whatever is in them, and what is not known is marked.
+TEST_F(PlanSearchCommand, EmitsPathsAndPlaceholders) {
+  const std::string plan =
+      "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --emit run.yaml ";
+  EXPECT_EQ(run(plan).code, 0);
+  EXPECT_THAT(content_of("run.yaml"),
+              AllOf(HasSubstr("# FILL IN: corpus.txt"), HasSubstr("# FILL IN: the tokenizer"),
+                    HasSubstr("128256"), HasSubstr("# FILL IN train.steps")));
+  const std::string path = "a {b}: [c], #d \"e\" 'f' \\g";
+  const auto shell = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4)
+      text.replace(at, 1, "'\\''");
+    return "'" + text + "'";
+  };
+  const Outcome outcome =
+      run(plan + "--tokens 1B --data " + shell(path) + " --tokenizer " + shell("t: " + path));
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(content_of("run.yaml"), Not(HasSubstr("FILL IN")));
+  const RunConfig config = parse_run_config(content_of("run.yaml"), "run.yaml");
+  EXPECT_EQ(config.data.train.front().path, path);
+  EXPECT_EQ(config.data.tokenizer, "t: " + path);
+}
+
+// 8 GPUs at 2 EUR are 16 EUR an hour; for one number of GPUs the order is that of time.
+TEST_F(PlanSearchCommand, PriceOfTheUser) {
+  const std::string plan =
+      "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --best 3 --tokens 10B --json ";
+  const Outcome outcome = run(plan + "--rank-by cost --eur-per-gpu-hour 2");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const json priced = json::parse(outcome.out), timed = json::parse(run(plan).out);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(priced["best"][i]["layout"], timed["best"][i]["layout"]);
+  const json& whole = priced["best"][0]["run"];
+  EXPECT_NEAR(whole["euro"].get<double>(), 16 * 24 * whole["days"].get<double>(), 1e-9);
+}
+
+TEST_F(PlanSearchCommand, SmallRunsHaveSmallUnits) {
+  const Outcome outcome =
+      run("--model llama-tiny --machine laptop --gpus 1 --batch 4 --length 64 --precision fp32 "
+          "--tokens 256");
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr(": 1 step, "), HasSubstr(" kJ in GPUs"), Not(HasSubstr(" 0.0 "))));
+}
+
+TEST_F(PlanSearchCommand, DrawsWhatItExplains) {
+  const std::string plan =
+      "--model llama-1b --machine dgx-h100 --gpus 8 --batch 64 --explain 1 --svg x.svg ";
+  EXPECT_EQ(run(plan + "--pp 4").code, 0);
+  EXPECT_THAT(content_of("x.svg"), StartsWith("<svg "));
+  EXPECT_THAT(mistake(plan + "--pp 1"), HasSubstr("no pipeline"));
+}
+
+TEST_F(PlanSearchCommand, SaysMoreEnergyWhereThatIsTheOrder) {
+  const std::string plan = "--model llama-1b --machine dgx-h100 --gpus 16 --batch 64 ";
+  EXPECT_THAT(run(plan + "--rank-by energy").out,
+              AllOf(HasSubstr(" % more energy: "), Not(HasSubstr(" % slower"))));
+  EXPECT_THAT(run(plan).out, AllOf(HasSubstr(" % slower: "), Not(HasSubstr("more energy"))));
 }
 
 // Memory has a schema of its own; the file says which it is.

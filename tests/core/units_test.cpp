@@ -137,7 +137,14 @@ TEST(NearestWord, IsASlipOfTheFingerOrNothing) {
   EXPECT_EQ(nearest_word("step", keys), "steps");
   EXPECT_EQ(nearest_word("lr", keys), "lr");
   EXPECT_EQ(nearest_word("zzzzzzzzzzzzzzzz", keys), "");
+  EXPECT_EQ(nearest_word("nope", std::vector<std::string>{"alps", "leonardo"}), "");
   EXPECT_EQ(nearest_word("anything", std::vector<std::string>{}), "");
+}
+
+TEST(Units, NumbersOfThings) {
+  EXPECT_EQ(format_number(1, "GPU"), "1 GPU");
+  EXPECT_EQ(format_number(0, "GPU"), "0 GPUs");
+  EXPECT_EQ(format_number(64, "step"), "64 steps");
 }
 
 }  // namespace

@@ -298,12 +298,80 @@ TEST(Footprint, OfARun) {
 TEST(Search, FewestGpus) {
   PlanJob job{.model = load_preset("llama-70b"), .length = 8192, .batch = 64};
   const Machine machine = load_machine("dgx-h100");
-  const int enough = fewest_gpus(job, machine, {.gpus = 1});
+  const auto job_on = [&](int) { return job; };
+  const int enough = fewest_gpus(job_on, machine, {.gpus = 1});
   Planner planner(job, machine);
   EXPECT_GT(search_layouts(planner, {.gpus = enough}).fitting, 0);
   EXPECT_EQ(search_layouts(planner, {.gpus = enough / 2}).fitting, 0);
   // 18 bytes of state per parameter cannot lie on fewer.
   EXPECT_GE(enough * machine.gpu.memory_gb * 1e9, 18 * 70e9);
+}
+
+// Any number may be asked for; what is proposed are whole nodes, not its doubles.
+TEST(Search, FewestGpusFromAnyNumber) {
+  const PlanJob job{.model = load_preset("llama-70b"), .length = 8192, .batch = 96};
+  Machine machine = load_machine("dgx-h100");
+  machine.nodes = 5;
+  int expected = 0;
+  Planner planner(job, machine);
+  for (int count = 40; count > 13; count -= 8)
+    if (search_layouts(planner, {.gpus = count, .best = 1}).fitting > 0) expected = count;
+  ASSERT_GT(expected, 0);
+  EXPECT_EQ(fewest_gpus([&](int) { return job; }, machine, {.gpus = 13}), expected);
+  EXPECT_EQ(fewest_gpus([&](int) { return job; }, machine, {.gpus = 40}), 0);
+}
+
+// The short way to the answer gives that of the whole search.
+TEST(Search, SomeLayoutFitsIfOneDoes) {
+  const PlanJob job{.model = load_preset("llama-8b"), .length = 8192, .batch = 48};
+  int fitting = 0;
+  for (const double memory_gb : {12.0, 20.0, 26.0, 32.0, 40.0, 64.0})
+    for (const int gpus : {2, 6, 8})
+      for (SearchLimits limits : {SearchLimits{},
+                                  {.tp = 2},
+                                  {.zero = 0},
+                                  {.micro = 2, .zero = 1},
+                                  {.pp = 2, .schedule = "interleaved"},
+                                  {.recompute = "none"}}) {
+        limits.gpus = gpus;
+        Machine machine = load_machine("dgx-h100");
+        machine.gpu.memory_gb = memory_gb;
+        Planner planner(job, machine);
+        const bool fits = search_layouts(planner, limits).fitting > 0;
+        EXPECT_EQ(some_layout_fits(planner, limits), fits) << memory_gb << " " << gpus;
+        fitting += fits;
+      }
+  EXPECT_GT(fitting, 10);
+  EXPECT_LT(fitting, 90);
+}
+
+// What was asked for is tried, even where the search on its own would not.
+TEST(Search, TriesLimitsAsGiven) {
+  const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 84};
+  Machine machine = load_machine("dgx-h100");
+  machine.node.gpus = 4;
+  const auto count = [&](const SearchLimits& limits) {
+    int layouts = 0;
+    for_each_layout(job, machine, limits, [&](const PlanLayout& layout) {
+      ++layouts;
+      EXPECT_NO_THROW(fit_layout(request_of(job, layout), limits.gpus)) << to_string(layout);
+    });
+    return layouts;
+  };
+  EXPECT_GT(count({.gpus = 16, .micro = 7}), 0);
+  EXPECT_GT(count({.gpus = 16, .micro = 21}), 0);
+  EXPECT_EQ(count({.gpus = 16, .micro = 5}), 0);
+  EXPECT_GT(count({.gpus = 16, .tp = 16}), 0);
+}
+
+// For one number of GPUs cost is time; over several it is the rate: at 3.6 EUR an hour
+// and 1000 tokens/s, a GPU's billion tokens take a million seconds.
+TEST(Scaling, Prices) {
+  ScalingRow row{.gpus = 8, .batch = 4};
+  row.evaluation.tokens_per_s_per_gpu = 1000;
+  EXPECT_THAT(scaling_table({row}, 3.6),
+              testing::AllOf(testing::HasSubstr("EUR/Btokens"), testing::HasSubstr(" 1000.00  ")));
+  EXPECT_THAT(scaling_table({row}), testing::Not(testing::HasSubstr("EUR")));
 }
 
 }  // namespace
