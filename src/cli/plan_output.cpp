@@ -41,6 +41,8 @@ std::string run_line(const RunFootprint& f) {
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
   text += fmt::format("; a checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
+  if (!f.checkpoint_s)
+    text += " (how long it takes is not counted: the machine's storage_gb_s is not known)";
   if (f.checkpoint_s && f.checkpoints > 0)
     text += fmt::format(", {:.0f} of them {} of that time", f.checkpoints,
                         format_duration(f.checkpoints * *f.checkpoint_s));

@@ -136,10 +136,10 @@ std::string accuracy_table(const CsvTable& table, const std::vector<RowPredictio
   std::map<std::string, Group> groups;
   for (std::size_t i = 0; i < table.rows(); ++i)
     add_row(table, i, predictions[i], groups[table.at(i, "dataset")]);
-  std::string text =
-      fmt::format("{:<22}{:>6}{:>6} |{:>7}{:>8}{:>8}{:>8} |{:>8}{:>8} |{:>7}{:>8}{:>8} |{:>8}\n",
-                  "percent", "rows", "timed", "MAPE", "median", "bias", "other", "memory", "bias",
-                  "OOM", "failed", "alarms", "regret");
+  std::string text = fmt::format(
+      "{:<22}{:>6}{:>6} |{:>7}{:>8}{:>8}{:>8} |{:>8}{:>8}{:>8} |{:>7}{:>8}{:>8} |{:>8}\n",
+      "percent", "rows", "timed", "MAPE", "median", "bias", "other", "memory", "median", "bias",
+      "OOM", "failed", "alarms", "regret");
   for (const auto& [name, g] : groups) {
     Errors all = g.used;
     all.signed_errors.insert(all.signed_errors.end(), g.held_out.signed_errors.begin(),
@@ -149,17 +149,19 @@ std::string accuracy_table(const CsvTable& table, const std::vector<RowPredictio
       if (choice.rows > 1 && choice.measured_of_chosen > 0)
         regrets.push_back(choice.measured_of_chosen / choice.best - 1);
     text += fmt::format(
-        "{:<22}{:>6}{:>6} |{:>7}{:>8}{:>8}{:>8} |{:>8}{:>8} |{:>7}{:>8}{:>8} |{:>8}\n", name,
+        "{:<22}{:>6}{:>6} |{:>7}{:>8}{:>8}{:>8} |{:>8}{:>8}{:>8} |{:>7}{:>8}{:>8} |{:>8}\n", name,
         g.rows, all.signed_errors.size(), percent(mean(g.used.absolute())),
         percent(median(all.absolute())), percent(mean(all.signed_errors)),
-        percent(mean(g.held_out.absolute())), percent(median(g.memory.absolute())),
-        percent(mean(g.memory.signed_errors)), share(g.oom_found, g.oom),
-        share(g.failed_found, g.failed), share(g.alarms, g.measured), percent(median(regrets)));
+        percent(mean(g.held_out.absolute())), percent(mean(g.memory.absolute())),
+        percent(median(g.memory.absolute())), percent(mean(g.memory.signed_errors)),
+        share(g.oom_found, g.oom), share(g.failed_found, g.failed), share(g.alarms, g.measured),
+        percent(median(regrets)));
   }
   return text +
          "MAPE: of the step time, over the half of the layouts whose errors were looked at while "
          "constants were chosen; other: over the other half.\n"
-         "memory: median error of bytes per GPU. OOM, failed: share of these that were predicted "
+         "memory: mean and median error of bytes per GPU. OOM, failed: share of these that were "
+         "predicted "
          "not to fit; alarms: of those that ran.\n"
          "regret: how much slower the predicted best of the measured layouts is than the measured "
          "best, median over jobs.\n";
