@@ -7,9 +7,9 @@
 namespace kintsugi {
 
 // How many standard deviations Pearson's statistic lies above its mean, for counts that should
-// follow `probability`, by the Wilson-Hilferty cube root, which holds in the tail for few cells too.
-// Every cell should expect five or more. The draws under test come from fixed seeds: 5 is a wide
-// limit, and never flaky.
+// follow `probability`, by the Wilson-Hilferty cube root, which holds in the tail for few cells
+// too. Every cell should expect five or more. The draws under test come from fixed seeds: 5 is a
+// wide limit, and never flaky.
 inline double chi_square_deviation(const std::vector<double>& counts,
                                    const std::vector<double>& probability) {
   double total = 0, statistic = 0;
