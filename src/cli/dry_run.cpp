@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/sim/sim_backend.h"
@@ -32,25 +33,27 @@ PlanJob plan_job(const RunConfig& config) {
 
 namespace {
 
-// The planner's model of memory knows no offload. The engine itself does: what it would allocate
-// on the fullest stage, at either side.
-MemoryNeed engine_memory(const RunConfig& config, const PlanJob& job, const Grid& grid) {
+// The planner's model of memory knows no offload, but the engine's own plan does: of the fullest
+// stage, at either side.
+MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
   OperationTrace trace;
-  SimBackend backend(trace, job.classifier_elements);
+  std::unique_ptr<Backend> backend;
+  if (config.device == DeviceChoice::Cpu)
+    backend = make_cpu_backend(1);
+  else
+    backend = std::make_unique<SimBackend>(trace);
   MemoryNeed most;
   for (int stage = 0; stage < grid.pp; ++stage) {
-    PlanningAllocator nothing;
-    const Groups groups = planned_groups(grid, {.pp = stage});
-    const Engine engine(backend, nothing, engine_options(config, grid), groups);
-    most.device = std::max(most.device, engine.arena().total_bytes());
-    most.host = std::max(most.host, engine.arena().total_bytes(Side::Host));
+    const MemoryNeed need = planned_memory(*backend, config, planned_groups(grid, {.pp = stage}));
+    most.device = std::max(most.device, need.device);
+    most.host = std::max(most.host, need.host);
   }
   return most;
 }
 
 void dry_run_with_offload(const RunConfig& config, const Machine& machine, const Grid& grid,
                           const Evaluation& e) {
-  const MemoryNeed need = engine_memory(config, plan_job(config), grid);
+  const MemoryNeed need = engine_memory(config, grid);
   const double device = static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
   fmt::print(
       "{}\nThe fullest rank takes {} on its GPU, with {} for the device itself, and {} of host "

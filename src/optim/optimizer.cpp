@@ -34,7 +34,6 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
     : backend_(&backend),
       sharding_(&sharding),
       settings_(settings),
-      offload_(offload),
       place_(offload.on ? offload.update : UpdatePlace::Device) {
   // Nothing to choose from where the host does not compute.
   if (place_ == UpdatePlace::Auto && backend.host() == nullptr) place_ = UpdatePlace::Device;
@@ -87,10 +86,11 @@ std::size_t Optimizer::pieces_ahead(std::int64_t most) const {
 }
 
 void Optimizer::update_until(int bucket) {
-  if (bucket + 1 >= static_cast<int>(offsets_.size())) return streamed_->finish();
-  const std::int64_t end = offsets_[static_cast<std::size_t>(bucket) + 1];
+  const auto next = static_cast<std::size_t>(bucket) + 1;
+  if (next > offsets_.size()) return streamed_->finish();
+  if (next == offsets_.size()) return streamed_->run_until(pieces_.size());
   const std::int64_t most = pieces_.front().count;
-  streamed_->run_until(static_cast<std::size_t>((end + most - 1) / most));
+  streamed_->run_until(static_cast<std::size_t>((offsets_[next] + most - 1) / most));
 }
 
 Tensor Optimizer::owned(const Tensor& flat, int bucket) const {

@@ -65,7 +65,6 @@ class Optimizer {
   Backend* backend_;
   Sharding* sharding_;
   AdamWSettings settings_;
-  StateOffload offload_;
   UpdatePlace place_;
   std::vector<std::int64_t> offsets_;  // of each bucket in the state
   OptimizerState state_;

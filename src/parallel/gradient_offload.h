@@ -25,8 +25,6 @@ class GradientOffload {
   void fetch(Tensor host);
   // The oldest of what was fetched is added.
   void add_fetched(Tensor sum);
-  // Whoever writes to `sum` next waits for it.
-  Backend::Transfer send(Tensor host, Tensor sum) { return backend_->to_host(host, sum); }
 
  private:
   struct Arrival {

@@ -109,6 +109,7 @@ class Sharding final : public BucketHooks {
     Backend::Transfer going;  // its gradients, to host memory
   };
   static constexpr std::size_t kInFlight = 2;  // sums under way at a time
+  static_assert(kInFlight <= GradientOffload::kUnderWay);
   // A bucket's gradients on their way: summed into the owner's part, then over the replicas.
   struct Reduction {
     int bucket = 0;

@@ -101,7 +101,7 @@ void Sharding::send_gradients(int bucket, bool last) {
         [&](std::int64_t first, std::int64_t count) {
           backend_->squared_norm(offload_->squared_norm(), mine.rows(first, count));
         });
-  slot_of(bucket).going = offload_->send(owned_gradients(bucket), mine);
+  slot_of(bucket).going = backend_->to_host(owned_gradients(bucket), mine);
 }
 
 void Sharding::finish_oldest() {

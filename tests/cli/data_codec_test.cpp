@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "support/temporary_directory.h"
+#include "support/program_test.h"
 
 namespace kintsugi {
 namespace {
@@ -19,28 +19,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class DataCodec : public testing::Test {
+class DataCodec : public ProgramTest {
  protected:
-  struct Outcome {
-    int code;
-    std::string out, error;
-  };
-
   Outcome run(const std::string& arguments, const std::string& input) {
-    directory_.write("in.txt", input);
-    const std::string command = "cd '" + directory_.path().string() +
-                                "' && '" KINTSUGI_BINARY "' data " + arguments +
-                                " <in.txt >out.txt 2>error.txt";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
-            content_of("error.txt")};
+    return run_kintsugi("data " + arguments, input);
   }
-  std::string content_of(const std::string& name) {
-    std::ifstream file(directory_ / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  TemporaryDirectory directory_;
 };
 
 TEST_F(DataCodec, ALineInALineOut) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/counting_store.h"
+#include "support/program_test.h"
 #include "support/small_run.h"
 
 namespace kintsugi {
@@ -17,20 +18,15 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-class DataWhereTest : public testing::Test {
+class DataWhereTest : public ProgramTest {
  protected:
   // What `kintsugi data where run.yaml …` prints, errors included.
   std::string where(const std::string& arguments, int expected_code = 0) {
-    const std::string command = "cd '" + directory_.path().string() +
-                                "' && '" KINTSUGI_BINARY "' data where run.yaml " + arguments +
-                                " >out.txt 2>&1 </dev/null";
-    const int status = std::system(command.c_str());
-    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, expected_code);
-    std::ifstream file(directory_ / "out.txt");
-    return {std::istreambuf_iterator<char>(file), {}};
+    const Outcome outcome = run_kintsugi("data where run.yaml " + arguments);
+    EXPECT_EQ(outcome.code, expected_code);
+    return outcome.out + outcome.error;
   }
 
-  TemporaryDirectory directory_;
   const std::vector<std::int32_t> lengths_ = {30, 7, 55, 18, 90, 3, 3, 44};
   std::vector<std::vector<std::int32_t>> documents_ = counting_documents(lengths_);
   std::string store_ = write_store(directory_, "numbers", documents_);

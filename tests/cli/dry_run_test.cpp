@@ -3,7 +3,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "plan/planner.h"
-#include "support/plan_command.h"
+#include "support/program_test.h"
 #include "support/small_run.h"
 #include "train/memory_check.h"
 

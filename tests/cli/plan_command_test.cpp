@@ -1,6 +1,4 @@
 // kintsugi plan as a user runs it.
-#include "support/plan_command.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
+
+#include "support/program_test.h"
 
 namespace kintsugi {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "support/plan_command.h"
+#include "support/program_test.h"
 #include "train/config.h"
 
 namespace kintsugi {
@@ -68,10 +68,8 @@ TEST_F(PlanSearchCommand, TrainRunsIt) {
       run("--model llama-tiny --machine laptop --gpus 1 --batch 4 --length 64 --precision fp32 "
           "--tokens 500 --emit run.yaml");
   EXPECT_EQ(planned.code, 0) << planned.error;
-  const std::string command = "cd '" + directory_.path().string() +
-                              "' && '" KINTSUGI_BINARY
-                              "' train run.yaml --set device=cpu >train.txt 2>error.txt";
-  EXPECT_EQ(std::system(command.c_str()), 0) << content_of("error.txt");
+  const Outcome trained = run_kintsugi("train run.yaml --set device=cpu");
+  EXPECT_EQ(trained.code, 0) << trained.error;
   EXPECT_TRUE(std::filesystem::exists(directory_ / "runs/llama-tiny/checkpoints/step-00000002"));
 }
 
@@ -80,23 +78,18 @@ TEST_F(PlanSearchCommand, DryRunOfWhatWasPlanned) {
   const Outcome planned =
       run("--model llama-8b --machine dgx-h100 --gpus 16 --batch 64 --emit run.yaml --explain 1");
   EXPECT_EQ(planned.code, 0) << planned.error;
-  const std::string command = "cd '" + directory_.path().string() +
-                              "' && '" KINTSUGI_BINARY
-                              "' train --dry-run --machine dgx-h100 run.yaml >dry.txt 2>error.txt";
-  EXPECT_EQ(std::system(command.c_str()), 0) << content_of("error.txt");
-  const std::string dry = content_of("dry.txt");
+  const Outcome fits = run_kintsugi("train --dry-run --machine dgx-h100 run.yaml");
+  EXPECT_EQ(fits.code, 0) << fits.error;
+  const std::string& dry = fits.out;
   EXPECT_THAT(dry, AllOf(HasSubstr("It fits"), HasSubstr("GPU-hours")));
   const std::string table = planned.out.substr(0, planned.out.find("tokens/s/GPU"));
   EXPECT_EQ(dry.substr(0, table.size()), table);
-  const std::string small = "cd '" + directory_.path().string() +
-                            "' && '" KINTSUGI_BINARY
-                            "' train --dry-run --machine laptop --gpus 1 --set layout.dp=1 --set "
-                            "layout.tp=1 --set layout.pp=1 --set layout.zero=0 --set "
-                            "layout.sequence_parallel=false --set layout.shard_group=0 run.yaml "
-                            ">dry.txt 2>error.txt";
-  const int status = std::system(small.c_str());
-  EXPECT_EQ(WEXITSTATUS(status), 2);
-  EXPECT_THAT(content_of("error.txt"), HasSubstr("it does not fit"));
+  const Outcome small = run_kintsugi(
+      "train --dry-run --machine laptop --gpus 1 --set layout.dp=1 --set layout.tp=1 --set "
+      "layout.pp=1 --set layout.zero=0 --set layout.sequence_parallel=false --set "
+      "layout.shard_group=0 run.yaml");
+  EXPECT_EQ(small.code, 2);
+  EXPECT_THAT(small.error, HasSubstr("it does not fit"));
 }
 
 TEST_F(PlanSearchCommand, ExplainsOne) {

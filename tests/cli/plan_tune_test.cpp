@@ -12,7 +12,7 @@
 #include "cli/child_session.h"
 #include "plan/csv.h"
 #include "plan/point_search.h"
-#include "support/plan_command.h"
+#include "support/program_test.h"
 #include "support/small_run.h"
 
 namespace kintsugi {

@@ -230,19 +230,21 @@ TEST(OffloadedOptimizer, StaysOnTheDeviceWhereTheHostDoesNotCompute) {
   EXPECT_THROW(run({}, training, 2), std::exception);
 }
 
+// Of one rank, on the device and on the host.
+std::pair<std::size_t, std::size_t> planned_bytes(const Training& training) {
+  const auto backend = make_late_backend(1);
+  PlanningAllocator nothing;
+  const Engine engine(*backend, nothing, training.engine({}));
+  return {engine.arena().total_bytes(), engine.arena().total_bytes(Side::Host)};
+}
+
 TEST(OffloadedMemory, IsPlannedOnItsSide) {
   Training training = small(DType::BF16);
-  const auto backend = make_late_backend(1);
-  const auto plan = [&] {
-    PlanningAllocator nothing;
-    const Engine engine(*backend, nothing, training.engine({}));
-    return std::pair(engine.arena().total_bytes(), engine.arena().total_bytes(Side::Host));
-  };
-  const auto [device, none] = plan();
+  const auto [device, none] = planned_bytes(training);
   const auto n = static_cast<std::size_t>(ParameterSet(training.model).buffer_elements());
   EXPECT_EQ(none, 0u);
   training.offload = {.on = true, .update = UpdatePlace::Device, .piece = kPiece};
-  const auto [streamed, state] = plan();
+  const auto [streamed, state] = planned_bytes(training);
   EXPECT_EQ(state, 12 * n) << "master and two moments";
   const Bucket layer = ParameterSet(training.model).buckets()[1];
   ASSERT_EQ(layer.role, Bucket::Role::Block);
@@ -250,7 +252,7 @@ TEST(OffloadedMemory, IsPlannedOnItsSide) {
   EXPECT_EQ(streamed, device - 12 * n + (pieces + 2) * 12 * kPiece)
       << "those of a layer instead, and two on their way back";
   training.offload.update = UpdatePlace::Host;
-  const auto [rest, with_staging] = plan();
+  const auto [rest, with_staging] = planned_bytes(training);
   EXPECT_EQ(rest, device - 12 * n);
   EXPECT_EQ(with_staging, 12 * n + 4 * 6 * kPiece + 4) << "four pieces and a scalar";
 }
@@ -348,16 +350,10 @@ TEST(OffloadedGradientSums, OverflowIsSeen) {
 TEST(OffloadedGradientMemory, IsPlannedOnItsSide) {
   Training training = small(DType::BF16);
   training.model = tiny_model("llama-gqa", 8);
-  const auto backend = make_late_backend(1);
-  const auto plan = [&] {
-    PlanningAllocator nothing;
-    const Engine engine(*backend, nothing, training.engine({}));
-    return std::pair(engine.arena().total_bytes(), engine.arena().total_bytes(Side::Host));
-  };
   training.offload = {.on = true, .update = UpdatePlace::Host, .piece = kPiece};
-  const auto [device, host] = plan();
+  const auto [device, host] = planned_bytes(training);
   training.offload.gradients = true;
-  const auto [less, more] = plan();
+  const auto [less, more] = planned_bytes(training);
   const ParameterSet set(training.model);
   const auto n = static_cast<std::size_t>(set.buffer_elements());
   EXPECT_EQ(more, host + 4 * n - 4 * 4 * kPiece) << "no staging of gradients";
@@ -418,15 +414,9 @@ TEST(OffloadedInputs, LeaveTheLossesOfAnEvaluationAlone) {
 
 TEST(OffloadedInputs, TakeHostMemoryInsteadOfTheDevices) {
   Training training = recomputing(DType::BF16);
-  const auto backend = make_late_backend(1);
-  const auto plan = [&] {
-    PlanningAllocator nothing;
-    const Engine engine(*backend, nothing, training.engine({}));
-    return std::pair(engine.arena().total_bytes(), engine.arena().total_bytes(Side::Host));
-  };
-  const auto [device, none] = plan();
+  const auto [device, none] = planned_bytes(training);
   training.offload_inputs = true;
-  const auto [rest, host] = plan();
+  const auto [rest, host] = planned_bytes(training);
   const std::size_t input = 2 * 2 * 8 * 16;  // bytes, sequences, length, width
   EXPECT_EQ(none, 0u);
   EXPECT_EQ(host, 5 * input) << "of seven blocks, all but the first and the last";

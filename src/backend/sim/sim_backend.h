@@ -15,6 +15,7 @@ class SimBackend final : public Backend {
 
   void* allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
   void release(void*, std::size_t) noexcept override {}
+  Allocator& host_memory() override { return host_memory_; }
   std::string description() const override { return "sim: counts, computes nothing"; }
   Peak peak_flops(DType) override { return {0, "the sim world has no speed of its own"}; }
   std::size_t available_bytes() const override { return std::size_t{1} << 62; }
@@ -76,7 +77,7 @@ class SimBackend final : public Backend {
 
   OperationTrace* trace_;
   std::int64_t classifier_;
-  PlanningAllocator memory_;
+  PlanningAllocator memory_, host_memory_;
 };
 
 }  // namespace kintsugi

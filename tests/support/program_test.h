@@ -13,19 +13,20 @@
 
 namespace kintsugi {
 
-// kintsugi plan as a user runs it, in a directory of its own.
-class PlanCommandTest : public testing::Test {
+// The program as a user runs it, in a directory of its own.
+class ProgramTest : public testing::Test {
  protected:
   struct Outcome {
     int code;
     std::string out, error;
   };
 
-  Outcome run(const std::string& arguments) { return run_kintsugi("plan " + arguments); }
-  Outcome run_kintsugi(const std::string& arguments) {
+  // The arguments as a shell reads them.
+  Outcome run_kintsugi(const std::string& arguments, const std::string& input = "") {
+    directory_.write("in.txt", input);
     const std::string command = "cd '" + directory_.path().string() +
                                 "' && '" KINTSUGI_BINARY "' " + arguments +
-                                " </dev/null >out.txt 2>error.txt";
+                                " <in.txt >out.txt 2>error.txt";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
             content_of("error.txt")};
@@ -34,6 +35,14 @@ class PlanCommandTest : public testing::Test {
     std::ifstream file(directory_ / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
+
+  TemporaryDirectory directory_;
+};
+
+// kintsugi plan.
+class PlanCommandTest : public ProgramTest {
+ protected:
+  Outcome run(const std::string& arguments) { return run_kintsugi("plan " + arguments); }
   std::string mistake(const std::string& arguments) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
@@ -42,8 +51,6 @@ class PlanCommandTest : public testing::Test {
     EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
     return outcome.error;
   }
-
-  TemporaryDirectory directory_;
 };
 
 }  // namespace kintsugi
