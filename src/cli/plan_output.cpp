@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/units.h"
+#include "core/yaml_document.h"
 #include "model/model_fields.h"
 #include "parallel/schedule_diagram.h"
 #include "parallel/schedule_timing.h"
@@ -215,11 +216,6 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
   return run;
 }
 
-// JSON's strings are YAML's too, whatever is in them.
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 }  // namespace
 
 std::string search_json(const SearchResult& result, Planner& planner, const SearchAsked& asked,
@@ -270,13 +266,14 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
   if (inputs.data.empty())
     data += "  # FILL IN: corpus.txt is a placeholder for the training data.\n";
   data += fmt::format("  train: [{{path: {}, weight: 1.0}}]\n",
-                      quoted(inputs.data.empty() ? "corpus.txt" : inputs.data));
+                      yaml_quoted(inputs.data.empty() ? "corpus.txt" : inputs.data));
   if (inputs.tokenizer.empty())
     data += fmt::format(
         "  # FILL IN: the tokenizer for the vocabulary of {}; bytes is a placeholder.\n",
         job.model.vocab_size);
-  data += fmt::format("  tokenizer: {}\n  sequence_length: {}\n",
-                      quoted(inputs.tokenizer.empty() ? "bytes" : inputs.tokenizer), job.length);
+  data +=
+      fmt::format("  tokenizer: {}\n  sequence_length: {}\n",
+                  yaml_quoted(inputs.tokenizer.empty() ? "bytes" : inputs.tokenizer), job.length);
   std::string todo =
       tokens > 0 ? "" : "# FILL IN train.steps: 1000 is a placeholder (or plan with --tokens).\n";
   return fmt::format(
@@ -289,9 +286,9 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
       "device: auto\n",
-      quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
+      yaml_quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
       e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
-      preset ? "preset" : "config", quoted(model), data, job.batch, l.micro,
+      preset ? "preset" : "config", yaml_quoted(model), data, job.batch, l.micro,
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
       job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
       l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);

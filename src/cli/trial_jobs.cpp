@@ -11,7 +11,9 @@
 #include "cli/child_session.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/statistics.h"
 #include "core/units.h"
+#include "core/yaml_document.h"
 #include "plan/tuning_report.h"
 
 namespace kintsugi {
@@ -26,10 +28,6 @@ std::string replaced(std::string text, const std::string& word, const std::strin
   for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += value.size())
     text.replace(at, word.size(), value);
   return text;
-}
-
-std::string yaml_quoted(const std::string& text) {
-  return '"' + replaced(replaced(text, "\\", "\\\\"), "\"", "\\\"") + '"';
 }
 
 std::string shortened(std::string text) {

@@ -242,4 +242,10 @@ std::string YamlDocument::source_of(const std::string& section) const {
   return below.empty() ? source_ : fmt::format("{} (with {})", source_, fmt::join(below, ", "));
 }
 
+std::string yaml_quoted(const std::string& text) {
+  YAML::Emitter emitter;
+  emitter << YAML::DoubleQuoted << text;
+  return emitter.c_str();
+}
+
 }  // namespace kintsugi

@@ -44,4 +44,7 @@ class YamlDocument {
 std::string in_words(const YAML::Node& node);                  // 'text', a list, a map, nothing
 int line_of_key(const YAML::Node& map, std::string_view key);  // from 0; -1 when no file holds it
 
+// As a scalar in double quotes, whatever is in it.
+std::string yaml_quoted(const std::string& text);
+
 }  // namespace kintsugi

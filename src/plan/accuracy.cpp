@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/statistics.h"
 #include "plan/measured_rows.h"
 
 namespace kintsugi {
@@ -34,18 +35,6 @@ std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction
 }
 
 namespace {
-
-double median(std::vector<double> x) {
-  if (x.empty()) return std::nan("");
-  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
-  std::nth_element(x.begin(), middle, x.end());
-  return *middle;
-}
-double mean(const std::vector<double>& x) {
-  double sum = 0;
-  for (const double value : x) sum += value;
-  return x.empty() ? std::nan("") : sum / static_cast<double>(x.size());
-}
 
 struct Errors {
   std::vector<double> signed_errors = {};

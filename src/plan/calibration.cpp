@@ -6,16 +6,12 @@
 #include <chrono>
 #include <functional>
 
+#include "core/statistics.h"
+
 namespace kintsugi {
 namespace {
 
 using Kind = TracedOperation::Kind;
-
-double median(std::vector<double> x) {
-  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
-  std::nth_element(x.begin(), middle, x.end());
-  return *middle;
-}
 
 // The fastest of several runs of as many calls as fill a good part of the time.
 double time_of(Backend& backend, double effort, const std::function<void()>& call) {

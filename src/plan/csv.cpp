@@ -78,6 +78,17 @@ double CsvTable::number(std::size_t row, const std::string& column) const {
   }
 }
 
+double CsvTable::quantity(std::size_t row, const std::string& column, double otherwise) const {
+  const double value = number(row, column);
+  return std::isnan(value) ? otherwise : checked_quantity(row, column, value);
+}
+
+double CsvTable::checked_quantity(std::size_t row, const std::string& name, double value) const {
+  if (value >= 0 && value <= 1e8) return value;
+  user_error("{} line {}: {} is {}: a number from 0 to 100 million is wanted", source_, line(row),
+             name, value);
+}
+
 std::string csv_line(const std::vector<std::string>& cells) {
   std::string line;
   for (const std::string& cell : cells) {

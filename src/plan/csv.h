@@ -21,6 +21,10 @@ class CsvTable {
   bool has(const std::string& column) const { return column_of(column) >= 0; }
   // NaN where the cell is empty or the column is missing; UserError where it is no number.
   double number(std::size_t row, const std::string& column) const;
+  // Of a size that models and layouts can have, or what the row is taken to mean where it says
+  // nothing; UserError, with the line, for others.
+  double quantity(std::size_t row, const std::string& column, double otherwise) const;
+  double checked_quantity(std::size_t row, const std::string& name, double value) const;
 
  private:
   int column_of(const std::string& column) const;

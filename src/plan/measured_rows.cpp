@@ -59,19 +59,9 @@ std::string machine_of(const RowText& t, System system) {
   return "";
 }
 
-// Whole numbers of a size that layouts can have.
-double number_of(const CsvTable& table, std::size_t row, const char* column, double otherwise) {
-  const double value = table.number(row, column);
-  if (std::isnan(value)) return otherwise;
-  if (!(value >= 0 && value <= 1e8))
-    user_error("{} line {}: {} is {}: a number from 0 to 100 million is wanted", table.source(),
-               table.line(row), column, value);
-  return value;
-}
-
 void fill_model(const CsvTable& table, std::size_t row, ModelConfig& c) {
   const auto whole = [&](const char* column, std::int64_t otherwise) {
-    return static_cast<std::int64_t>(number_of(table, row, column, static_cast<double>(otherwise)));
+    return static_cast<std::int64_t>(table.quantity(row, column, static_cast<double>(otherwise)));
   };
   c.family = table.at(row, "mlp") == "swiglu" ? Family::Llama : Family::Gpt2;
   c.layers = whole("layers", 0);
@@ -124,7 +114,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
                   lower(table.at(row, "source")),    lower(table.at(row, "note")),
                   lower(table.at(row, "recompute")), lower(table.at(row, "precision"))};
   const auto number = [&](const char* column, double otherwise) {
-    return number_of(table, row, column, otherwise);
+    return table.quantity(row, column, otherwise);
   };
   const double zero = number("zero", 1);
   const System system = r.system = system_of(t, zero, number("TP", 1));

@@ -25,8 +25,7 @@ class Arguments {
   const std::string& cell(const char* column) const { return table_.at(row_, column); }
   bool flag(const char* column) const { return !cell(column).empty(); }
   double number(const char* column, double otherwise) const {
-    const double value = table_.number(row_, column);
-    return std::isnan(value) ? otherwise : checked(column, value);
+    return table_.quantity(row_, column, otherwise);
   }
   int whole(const char* column, int otherwise) const {
     return static_cast<int>(number(column, otherwise));
@@ -42,16 +41,10 @@ class Arguments {
       user_error("{} line {}: {} is '{}', which is no number", table_.source(), table_.line(row_),
                  name, other_.at(name));
     }
-    return checked(name, value);
+    return table_.checked_quantity(row_, name, value);
   }
 
  private:
-  double checked(const char* name, double value) const {
-    if (value >= 0 && value <= 1e8) return value;
-    user_error("{} line {}: {} is {}: a number from 0 to 100 million is wanted", table_.source(),
-               table_.line(row_), name, value);
-  }
-
   const CsvTable& table_;
   std::size_t row_;
   std::map<std::string, std::string> other_;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/statistics.h"
 #include "plan/foreign_memory.h"
 #include "plan/megatron_memory.h"
 
@@ -19,12 +20,7 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 // plan/foreign_memory knows.
 MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool states_apart) {
   const auto whole = [&](const char* column, double otherwise) {
-    const double value = table.number(row, column);
-    const double known = std::isnan(value) ? otherwise : value;
-    if (!(known >= 0 && known <= 1e8))
-      user_error("{} line {}: {} is {}: a number from 0 to 100 million is wanted", table.source(),
-                 table.line(row), column, known);
-    return static_cast<std::int64_t>(known);
+    return static_cast<std::int64_t>(table.quantity(row, column, otherwise));
   };
   PlanJob job;
   ModelConfig& c = job.model;
@@ -76,12 +72,6 @@ MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool states
   // Counted for layers alone, as in the middle of a pipeline.
   p.states = stages[stages.size() / 2].states;
   return p;
-}
-
-double median(std::vector<double> x) {
-  const auto middle = x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2);
-  std::nth_element(x.begin(), middle, x.end());
-  return *middle;
 }
 
 struct Group {
@@ -154,19 +144,12 @@ std::string memory_accuracy_table(const CsvTable& table,
       text += fmt::format("{:>7}{:>8}{:>8}{:>8}{:>11}\n", "-", "-", "-", "-", "-");
       continue;
     }
-    double sum = 0, sum_absolute = 0, worst = 0;
-    int beyond = 0;
-    std::vector<double> absolute;
-    for (const double error : g.errors) {
-      absolute.push_back(std::abs(error));
-      sum += error;
-      sum_absolute += std::abs(error);
-      worst = std::max(worst, std::abs(error));
-      beyond += std::abs(error) > 0.05;
-    }
-    const double n = static_cast<double>(g.errors.size());
-    text += fmt::format("{:>7.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>11}\n", 100 * sum_absolute / n,
-                        100 * median(absolute), 100 * sum / n, 100 * worst, beyond);
+    std::vector<double> absolute = g.errors;
+    for (double& error : absolute) error = std::abs(error);
+    text += fmt::format(
+        "{:>7.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>11}\n", 100 * mean(absolute), 100 * median(absolute),
+        100 * mean(g.errors), 100 * *std::max_element(absolute.begin(), absolute.end()),
+        std::count_if(absolute.begin(), absolute.end(), [](double error) { return error > 0.05; }));
   }
   if (!reasons.empty()) text += "Not understood:\n";
   for (const auto& [why, rows] : reasons) text += fmt::format("{:>6}  {}\n", rows, why);

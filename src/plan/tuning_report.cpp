@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/statistics.h"
 #include "core/units.h"
 
 namespace kintsugi {
@@ -47,12 +48,6 @@ double correlation(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 std::optional<Trial> best_of(const std::vector<Trial>& trials) {
   const std::vector<Trial> ran = that_ran(trials);

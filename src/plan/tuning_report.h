@@ -8,8 +8,6 @@
 
 namespace kintsugi {
 
-double median(std::vector<double> values);  // of one or more
-
 // The fastest trial that ran; none: nothing did.
 std::optional<Trial> best_of(const std::vector<Trial>& trials);
 

@@ -69,6 +69,12 @@ TEST(YamlOverride, ErrorsNameTheOverride) {
   EXPECT_THAT(apply("a={b: 1, b: 2}"), HasSubstr("b is given twice"));
 }
 
+TEST(YamlQuoted, ComesBackWhateverItIs) {
+  for (const char* text : {"plain", "", "a, b: {c}.txt", "\"quoted\" \\ back", "# no comment",
+                           "tab\tand\nline", "yes", "käse / 東京", "'single'"})
+    EXPECT_EQ(YAML::Load("[" + yaml_quoted(text) + "]")[0].as<std::string>(), text) << text;
+}
+
 TEST(YamlDocument, WhoSetAKey) {
   const YamlDocument document("a:\n  b: 1\n  c: 2\nd: [1]\n", "x.yaml",
                               {"a.c=3", "e.f=4", "a.c=5"});

@@ -1,0 +1,20 @@
+#include "core/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace kintsugi {
+namespace {
+
+TEST(Statistics, MeanAndMedian) {
+  EXPECT_EQ(mean({1, 2, 6}), 3);
+  EXPECT_EQ(median({9, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 3, 100}), 3.5);
+  EXPECT_EQ(median({-7}), -7);
+  EXPECT_TRUE(std::isnan(mean({})));
+  EXPECT_TRUE(std::isnan(median({})));
+}
+
+}  // namespace
+}  // namespace kintsugi
