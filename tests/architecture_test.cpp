@@ -10,13 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "support/paths.h"
+
 namespace kintsugi {
 namespace {
 
 namespace fs = std::filesystem;
 using Folders = std::set<std::string>;
 
-const fs::path kSource = fs::path(KINTSUGI_SOURCE) / "src";
+const fs::path kSource = fs::path(source_directory()) / "src";
 
 // core <- tensor <- {backend, comm} <- model <- parallel <- optim <- train <- cli. data, energy and
 // report are leaves; plan stands on model and parallel; eval, serve and launch beside train. Each

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "serve/language_model.h"
+#include "support/paths.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
@@ -21,7 +22,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const fs::path kData = KINTSUGI_TEST_DATA;
+const fs::path kData = test_data_directory();
 
 std::string content_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -37,7 +38,7 @@ class CommandTest : public testing::Test {
  protected:
   // Runs `kintsugi arguments` inside the temporary directory.
   Outcome run(const std::vector<std::string>& arguments) {
-    std::string command = "cd '" + directory_.path().string() + "' && '" KINTSUGI_BINARY "'";
+    std::string command = "cd '" + directory_.path().string() + "' && '" + kintsugi_binary() + "'";
     for (const std::string& argument : arguments) command += " '" + argument + "'";
     const int status = std::system((command + " >stdout.txt 2>stderr.txt </dev/null").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(directory_ / "stdout.txt"),

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/paths.h"
 #include "support/program_test.h"
 
 namespace kintsugi {
@@ -79,8 +80,8 @@ TEST_F(DataCodec, SpecialTokens) {
 // An answer comes before the next question is asked.
 TEST_F(DataCodec, AnswersAtOnce) {
   std::ofstream(directory_ / "talk.sh")
-      << "mkfifo q a\n'" KINTSUGI_BINARY
-         "' data encode --tokenizer bytes <q >a &\nexec 3>q 4<a\n"
+      << "mkfifo q a\n'" << kintsugi_binary()
+      << "' data encode --tokenizer bytes <q >a &\nexec 3>q 4<a\n"
          "echo '\"a\"' >&3; read -t 20 x <&4 || exit 9; echo $x\n"
          "echo '\"b\"' >&3; read -t 20 x <&4 || exit 9; echo $x\nexec 3>&-; wait\n";
   const int status =

@@ -14,6 +14,7 @@
 
 #include "core/file.h"
 #include "support/compress.h"
+#include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "support/token_files.h"
@@ -46,7 +47,7 @@ class DataCommandTest : public testing::Test {
       const rlimit limit{largest_file_, largest_file_};
       setrlimit(RLIMIT_FSIZE, &limit);
     }
-    std::string binary = KINTSUGI_BINARY, command = "data";
+    std::string binary = kintsugi_binary(), command = "data";
     std::vector<std::string> copies = arguments;
     std::vector<char*> words = {binary.data(), command.data()};
     for (std::string& word : copies) words.push_back(word.data());

@@ -13,6 +13,7 @@
 #include "data/byte_alphabet.h"
 #include "data/pre_tokenizer.h"
 #include "data/tokenizer.h"
+#include "support/paths.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
@@ -29,8 +30,7 @@ struct Outcome {
 
 // The program itself, for its exit code.
 Outcome kintsugi_train(const std::string& arguments) {
-  const std::string command =
-      std::string(KINTSUGI_BINARY) + " data train-tokenizer " + arguments + " 2>&1";
+  const std::string command = kintsugi_binary() + " data train-tokenizer " + arguments + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
   Outcome outcome{-1, ""};
   std::array<char, 4096> buffer;

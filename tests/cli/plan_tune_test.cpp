@@ -12,6 +12,7 @@
 #include "cli/child_session.h"
 #include "plan/csv.h"
 #include "plan/point_search.h"
+#include "support/paths.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
 
@@ -144,8 +145,8 @@ TEST_F(PlanTune, ASignalEndsTheTrials) {
   const std::string log = (directory_ / "log").string();
   const pid_t tuning =
       start_session({"/bin/sh", "-c",
-                     "cd '" + directory_.path().string() + "' && exec '" KINTSUGI_BINARY "' plan " +
-                         tune_ + "1 --steps 1000000 --launch 'echo $$ >> pids;'"},
+                     "cd '" + directory_.path().string() + "' && exec '" + kintsugi_binary() +
+                         "' plan " + tune_ + "1 --steps 1000000 --launch 'echo $$ >> pids;'"},
                     log);
   wait_for(directory_ / "run-tune/trial-001/metrics.jsonl");
   kill(tuning, SIGINT);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "support/token_files.h"
@@ -49,7 +50,7 @@ class TrainOnRanks : public testing::Test {
     return fmt::format(
         "cd '{}' && {}'{}' train run.yaml --set run.dir={} --set batch.global=12 --set "
         "batch.micro=1 {} > {}.out 2> {}.err < /dev/null",
-        directory_.path().string(), launch, KINTSUGI_BINARY, run, sets, run, run);
+        directory_.path().string(), launch, kintsugi_binary(), run, sets, run, run);
   }
   int train(int ranks, const std::string& run, const std::string& sets = "") const {
     const int status = std::system(command(ranks, run, sets).c_str());

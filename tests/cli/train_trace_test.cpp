@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "support/trace_events.h"
@@ -32,7 +33,7 @@ class TraceOnRanks : public testing::Test {
         "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
         "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun -np {} '{}' train run.yaml "
         "--set batch.global=8 --set batch.micro=1 {} > out 2> err < /dev/null",
-        directory_.path().string(), ranks, KINTSUGI_BINARY, arguments);
+        directory_.path().string(), ranks, kintsugi_binary(), arguments);
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }

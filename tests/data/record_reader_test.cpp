@@ -9,6 +9,7 @@
 #include "data/tokenizer.h"
 #include "support/compress.h"
 #include "support/errors.h"
+#include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
 
@@ -134,7 +135,7 @@ TEST(RecordReader, PartsEncodeLikeTheWhole) {
   for (int i = 0; i < 8000; ++i) text += words[random() % words.size()] + (random() % 2 ? " " : "");
   const std::string file = directory.write("t.txt", text);
   for (const char* name : {"gpt2", "llama3", "qwen", "dolma2", "neox", "starcoder", "bloom"}) {
-    const auto tokenizer = load_tokenizer(std::string(KINTSUGI_TEST_DATA "/tokenizers/") + name);
+    const auto tokenizer = load_tokenizer(test_data_directory() + "/tokenizers/" + name);
     std::vector<std::int32_t> whole, parts;
     tokenizer->encode(text, whole);
     RecordReader::Sizes sizes;

@@ -12,6 +12,7 @@
 #include "data/normalizer.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
+#include "support/paths.h"
 
 namespace kintsugi {
 namespace {
@@ -72,7 +73,7 @@ void check_directory(const fs::path& tokenizer_path, const fs::path& directory) 
 
 TEST(TokenizerFixtures, AgreeWithTheLibrariesThatDefineThem) {
   int seen = 0;
-  const fs::path root = fs::path(KINTSUGI_TEST_DATA) / "tokenizers";
+  const fs::path root = fs::path(test_data_directory()) / "tokenizers";
   ASSERT_TRUE(fs::is_directory(root)) << root << ": run make_tokenizer_fixtures.py";
   for (const auto& entry : fs::directory_iterator(root)) {
     if (!entry.is_directory()) continue;
@@ -88,7 +89,7 @@ class RealTokenizers : public testing::TestWithParam<std::pair<const char*, cons
 TEST_P(RealTokenizers, AgreeWithHuggingFace) {
   const char* const named = std::getenv("KINTSUGI_TOKENIZERS");
   const fs::path root =
-      named != nullptr ? fs::path(named) : fs::path(KINTSUGI_SOURCE) / "../shared/tokenizers";
+      named != nullptr ? fs::path(named) : fs::path(source_directory()) / "../shared/tokenizers";
   const fs::path directory = root / GetParam().first;
   if (!fs::exists(directory / "cases.jsonl"))
     GTEST_SKIP() << directory << " is not there (KINTSUGI_TOKENIZERS names its parent)";

@@ -16,6 +16,7 @@
 #include "data/pre_tokenizer.h"
 #include "data/tiktoken.h"
 #include "data/utf8.h"
+#include "support/paths.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
@@ -454,7 +455,7 @@ TEST(ByteTokens, AreBytes) {
 }
 
 TEST(SentencePiece, TakesAnyBytesAndKeepsItsModel) {
-  const std::string path = std::string(KINTSUGI_TEST_DATA) + "/tokenizers/sentencepiece_bpe";
+  const std::string path = test_data_directory() + "/tokenizers/sentencepiece_bpe";
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(path);
   EXPECT_EQ(tokenizer->end_of_document(), 2);
   EXPECT_EQ(tokenizer->token_id("</s>"), 2);
@@ -480,7 +481,7 @@ TEST(SentencePiece, TakesAnyBytesAndKeepsItsModel) {
 }
 
 TEST(SentencePiece, BrokenModelsDoNoHarm) {
-  const std::string path = std::string(KINTSUGI_TEST_DATA) + "/tokenizers/sentencepiece_";
+  const std::string path = test_data_directory() + "/tokenizers/sentencepiece_";
   for (const char* kind : {"bpe", "unigram"}) {
     const std::string good = load_tokenizer(path + kind)->files(1)[0].content;
     std::mt19937 random(11);

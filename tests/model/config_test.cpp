@@ -10,6 +10,7 @@
 
 #include "model/model_fields.h"
 #include "model/model_test_util.h"
+#include "support/paths.h"
 
 namespace kintsugi {
 namespace {
@@ -284,7 +285,7 @@ TEST(ModelSectionTest, OverridesAPreset) {
 TEST(PresetTest, EveryFileIsAPreset) {
   std::size_t files = 0;
   const auto names = preset_names();
-  for (const auto& entry : std::filesystem::directory_iterator(KINTSUGI_SOURCE "/models")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_directory() + "/models")) {
     if (entry.path().extension() != ".yaml") continue;
     ++files;
     EXPECT_THAT(names, Contains(entry.path().stem().string()));

@@ -9,13 +9,14 @@
 #include "backend/worlds.h"
 #include "model/initialize.h"
 #include "model/whole_model.h"
+#include "support/paths.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kData = KINTSUGI_TEST_DATA;
+const fs::path kData = test_data_directory();
 
 template <class T>
 std::vector<T> read_entry(const SafetensorsFile& file, const std::string& name) {

@@ -11,6 +11,7 @@
 
 #include "core/file.h"
 #include "support/errors.h"
+#include "support/paths.h"
 
 namespace kintsugi {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::filesystem::path kFolder = std::filesystem::path(KINTSUGI_SOURCE) / "machines";
+const std::filesystem::path kFolder = std::filesystem::path(source_directory()) / "machines";
 
 constexpr const char* kSmall = R"(name: mine
 nodes: 4

@@ -12,6 +12,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "model/model_test_util.h"
+#include "support/paths.h"
 #include "support/temporary_directory.h"
 #include "tensor/safetensors.h"
 
@@ -23,7 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Tokens = std::vector<std::int32_t>;
 
-const fs::path kData = KINTSUGI_TEST_DATA;
+const fs::path kData = test_data_directory();
 constexpr std::int32_t kVocabulary = 67, kEndOfText = 2;
 constexpr SamplingOptions kGreedy{.temperature = 0};
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <string>
 
+#include "support/paths.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
@@ -24,9 +25,8 @@ class ProgramTest : public testing::Test {
   // The arguments as a shell reads them.
   Outcome run_kintsugi(const std::string& arguments, const std::string& input = "") {
     directory_.write("in.txt", input);
-    const std::string command = "cd '" + directory_.path().string() +
-                                "' && '" KINTSUGI_BINARY "' " + arguments +
-                                " <in.txt >out.txt 2>error.txt";
+    const std::string command = "cd '" + directory_.path().string() + "' && '" + kintsugi_binary() +
+                                "' " + arguments + " <in.txt >out.txt 2>error.txt";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
             content_of("error.txt")};

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "support/paths.h"
 
 namespace kintsugi {
 namespace {
@@ -414,7 +415,7 @@ TEST_F(SafetensorsFiles, OtherStems) {
 
 // Files that the reference library wrote: one model, whole and in three shards.
 TEST_F(SafetensorsFiles, ReferenceFilesWholeAndSharded) {
-  const std::filesystem::path data = KINTSUGI_TEST_DATA;
+  const std::filesystem::path data = test_data_directory();
   const SafetensorsModel whole(data / "llama"), sharded(data / "llama-sharded");
   EXPECT_EQ(sharded.files().size(), 3u);
   EXPECT_EQ(whole.names().size(), sharded.names().size());

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "support/paths.h"
 
 namespace kintsugi {
 namespace {
@@ -410,7 +411,7 @@ TEST(RunConfigModel, PresetsFieldsAndFiles) {
   EXPECT_EQ(config.model.hidden_size, load_preset("llama-tiny").hidden_size);
   EXPECT_THAT(set_error("model.preset=llama-tyny"), HasSubstr("llama-tiny"));
   EXPECT_THAT(set_error("model.layers=many"), HasSubstr("--set model.layers=many"));
-  const std::string directory = std::string(KINTSUGI_TEST_DATA) + "/qwen3";
+  const std::string directory = test_data_directory() + "/qwen3";
   const RunConfig from_file =
       parse("model: {config: " + directory + ", layers: 3}\ndata: {train: [{path: a}]}\n");
   EXPECT_EQ(from_file.model_config, directory);
@@ -473,7 +474,7 @@ TEST(RunConfigWriting, KnownKeys) {
 
 TEST(RunConfigFiles, ExamplesAreValid) {
   int examples = 0;
-  for (const auto& file : std::filesystem::directory_iterator(KINTSUGI_SOURCE "/examples")) {
+  for (const auto& file : std::filesystem::directory_iterator(source_directory() + "/examples")) {
     if (file.path().extension() != ".yaml") continue;
     ++examples;
     const RunConfig config = load_run_config(file.path());

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/file.h"
+#include "support/paths.h"
 #include "support/small_run.h"
 
 namespace kintsugi {
@@ -94,7 +95,7 @@ pid_t start_binary(const fs::path& config, const fs::path& output) {
     const int file = open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     dup2(file, STDOUT_FILENO);
     dup2(file, STDERR_FILENO);
-    execl(KINTSUGI_BINARY, "kintsugi", "train", config.c_str(), nullptr);
+    execl(kintsugi_binary().c_str(), "kintsugi", "train", config.c_str(), nullptr);
     _exit(127);
   }
   return child;

@@ -12,6 +12,7 @@
 #include "data/store_info.h"
 #include "model/model_test_util.h"
 #include "support/counting_store.h"
+#include "support/paths.h"
 #include "support/small_run.h"
 
 namespace kintsugi {
@@ -143,7 +144,7 @@ TEST_F(RunDataTest, TheVocabularyHoldsTheTokenizer) {
                     HasSubstr("raise it to 256, or leave it out")));
   // A size that only a config.json chose grows; a large one stays.
   RunConfig grown =
-      config(train, {fmt::format("model={{config: '{}/qwen3'}}", KINTSUGI_TEST_DATA)});
+      config(train, {fmt::format("model={{config: '{}/qwen3'}}", test_data_directory())});
   ASSERT_EQ(grown.model.vocab_size, 67);
   const RunData first(grown);
   EXPECT_EQ(grown.model.vocab_size, 256);

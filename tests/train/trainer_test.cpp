@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/file.h"
+#include "support/paths.h"
 #include "support/small_run.h"
 #include "tensor/safetensors.h"
 
@@ -304,7 +305,7 @@ TEST_F(TrainerTest, AFailedSaveLeavesThePreviousCheckpoint) {
         "again.yaml", small_config(corpus_, run, "steps: 10, eval_every: 0, checkpoint_every: 0"));
     (void)!freopen((directory_ / "out.txt").c_str(), "w", stdout);
     (void)!freopen((directory_ / "err.txt").c_str(), "w", stderr);
-    execl(KINTSUGI_BINARY, "kintsugi", "train", config.c_str(), nullptr);
+    execl(kintsugi_binary().c_str(), "kintsugi", "train", config.c_str(), nullptr);
     _exit(127);
   }
   int status = 0;
