@@ -1,5 +1,10 @@
 #include "core/hash.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 takes its own AVX-512 intrinsics for uses of uninitialised values (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #define XXH_INLINE_ALL
 #include <fmt/core.h>
 #include <xxhash.h>
