@@ -109,7 +109,7 @@ TEST(PipelineMemory, IsSharedWithoutATrace) {
                                 .recompute_every = every};
         const RankLayout layout{
             .pp = 2, .chunks = 2, .schedule = PipelineKind::Interleaved, .split = split};
-        expect_same(trained(layout, training, 3), trained({}, training, 3), DType::F64,
+        expect_same(trained(layout, training, 3), trained({}, training, 3),
                     fmt::format("{}, recompute {} every {}", to_string(layout),
                                 to_string(recompute), every));
       }

@@ -31,10 +31,10 @@ TEST(ShardingTest, TokensCountAlikeOnAllRanks) {
     const Outcome expected = trained({}, training, 5);
     training.micro = 2;
     for (RankLayout layout : layouts())
-      expect_same(trained(layout, training, 5), expected, DType::F64, to_string(layout));
+      expect_same(trained(layout, training, 5), expected, to_string(layout));
     training.sequences = 16;  // one each: a rank without a loss
     training.micro = 1;
-    expect_same(trained({16, 3}, training, 5), trained({}, training, 5), DType::F64, "one each");
+    expect_same(trained({16, 3}, training, 5), trained({}, training, 5), "one each");
   }
 }
 
@@ -106,7 +106,7 @@ TEST(ShardingTest, EvaluatesBetweenSteps) {
       Outcome actual;
       EXPECT_LE(difference(run(layout, actual), alone), 1e-10)
           << model << ", " << to_string(layout);
-      expect_same(actual, expected, DType::F64, model + ", " + to_string(layout));
+      expect_same(actual, expected, model + ", " + to_string(layout));
     }
   }
 }

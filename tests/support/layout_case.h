@@ -90,6 +90,8 @@ LayoutCase shrink(LayoutCase failing, const std::function<bool(const LayoutCase&
 // How far a run is from that of one process, which works in passes of its own.
 struct Comparison {
   double losses = 0, norms = 0, weights = 0;
+  // Of an fp32 run: as parts of what rounding allows (rounding.h).
+  double of_allowed_losses = 0, of_allowed_norms = 0;
   std::string complaint;  // empty: the same
 };
 Comparison compare_with_one_process(const LayoutCase& one);

@@ -245,23 +245,17 @@ double difference(const std::vector<double>& actual, const std::vector<double>& 
   return largest;
 }
 
-std::string complaint(const Outcome& actual, const Outcome& expected, DType precision) {
+std::string complaint(const Outcome& actual, const Outcome& expected) {
   const auto apart = [&](const char* what, double by, double at_most) {
     return by <= at_most ? "" : fmt::format("{} differ by {:.2g}; ", what, by);
   };
-  if (precision == DType::F64)
-    return apart("losses", difference(actual.losses, expected.losses), 1e-10) +
-           apart("norms", difference(actual.norms, expected.norms), 1e-10) +
-           apart("weights", difference(actual.weights, expected.weights), 1e-8);
-  // Later norms are those of other weights: one process in passes of another size is up to 5e-4
-  // off, too.
-  return apart("losses", difference(actual.losses, expected.losses), 2e-5) +
-         apart("first norms", std::abs(actual.norms[0] / expected.norms[0] - 1.0), 1e-6);
+  return apart("losses", difference(actual.losses, expected.losses), 1e-10) +
+         apart("norms", difference(actual.norms, expected.norms), 1e-10) +
+         apart("weights", difference(actual.weights, expected.weights), 1e-8);
 }
 
-void expect_same(const Outcome& actual, const Outcome& expected, DType precision,
-                 const std::string& what) {
-  EXPECT_EQ(complaint(actual, expected, precision), "") << what;
+void expect_same(const Outcome& actual, const Outcome& expected, const std::string& what) {
+  EXPECT_EQ(complaint(actual, expected), "") << what;
 }
 
 }  // namespace kintsugi

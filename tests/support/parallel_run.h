@@ -91,10 +91,9 @@ Outcome trained(const RankLayout& layout, const Training& training, std::int64_t
 
 // The largest difference, relative to max(1, |expected|).
 double difference(const std::vector<double>& actual, const std::vector<double>& expected);
-// What is wrong with a run that should be the same: fp64 runs agree to 1e-10 (losses, norms) and
-// 1e-8 (weights), fp32 ones to 2e-5 (losses) and 1e-6 (the first norm). Empty: nothing.
-std::string complaint(const Outcome& actual, const Outcome& expected, DType precision);
-void expect_same(const Outcome& actual, const Outcome& expected, DType precision,
-                 const std::string& what);
+// What is wrong with an fp64 run that should be the same: losses and norms agree to 1e-10, weights
+// to 1e-8. Empty: nothing. For fp32 runs see rounding.h.
+std::string complaint(const Outcome& actual, const Outcome& expected);
+void expect_same(const Outcome& actual, const Outcome& expected, const std::string& what);
 
 }  // namespace kintsugi
