@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "data/added_tokens.h"
+#include "data/utf8.h"
 
 namespace kintsugi {
 namespace {
@@ -129,6 +130,11 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model
   auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
   const auto status = processor->LoadFromSerializedProto({model.data(), model.size()});
   if (!status.ok() || processor->GetPieceSize() <= 0) user_error("it is not a SentencePiece model");
+  for (int id = 0; id < processor->GetPieceSize(); ++id) {
+    const std::string& piece = processor->IdToPiece(id);
+    if (valid_utf8_prefix(piece) != piece.size())
+      user_error("its piece {} is not UTF-8: the file is damaged", id);
+  }
   return std::make_unique<SentencePieceTokenizer>(std::move(processor), model);
 }
 

@@ -117,6 +117,9 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return table.quantity(row, column, otherwise);
   };
   const double zero = number("zero", 1);
+  if (zero != 0 && zero != 1 && zero != 2 && zero != 3)
+    user_error("{} line {}: zero is {}: 0, 1, 2 or 3 is wanted", table.source(), table.line(row),
+               zero);
   const System system = r.system = system_of(t, zero, number("TP", 1));
   r.with_device = has(lower(table.at(row, "mem_kind")), "nvidia-smi");
   r.software = software_of(system);

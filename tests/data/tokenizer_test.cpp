@@ -16,6 +16,7 @@
 #include "data/pre_tokenizer.h"
 #include "data/tiktoken.h"
 #include "data/utf8.h"
+#include "support/errors.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 
@@ -478,6 +479,19 @@ TEST(SentencePiece, TakesAnyBytesAndKeepsItsModel) {
   EXPECT_EQ(files[0].name, "tokenizer.model");
   EXPECT_EQ(load_tokenizer(directory.write("x.model", files[0].content))->fingerprint(),
             tokenizer->fingerprint());
+}
+
+// Names of tokens go into JSON, which holds nothing else.
+TEST(SentencePiece, PiecesThatAreNoUtf8AreRefused) {
+  std::string model =
+      load_tokenizer(test_data_directory() + "/tokenizers/sentencepiece_bpe")->files(1)[0].content;
+  const std::size_t at = model.find("</s>");
+  ASSERT_NE(at, std::string::npos);
+  model[at + 1] = '\xFF';
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("x.model", model);
+  EXPECT_THAT(user_error_of([&] { load_tokenizer(path); }),
+              testing::AllOf(HasSubstr(path), HasSubstr("piece 2 is not UTF-8")));
 }
 
 TEST(SentencePiece, BrokenModelsDoNoHarm) {

@@ -88,6 +88,10 @@ TEST(MeasuredRows, SaysWhyNot) {
               HasSubstr("GBS"));
   EXPECT_THAT(why("x,4,8192,64,,51200,2048,H100,8,1,8,,,1,1,8,0,,bf16,,,gelu,1,,,\n"),
               HasSubstr("PP 8"));
+  EXPECT_THAT(user_error_of([&] {
+                why("x,48,8192,64,,51200,2048,H100,8,8,1,,,1,1,8,4,,bf16,,,gelu,1,,,\n");
+              }),
+              AllOf(HasSubstr("rows.csv line 2"), HasSubstr("zero is 4")));
   // That no program could: counted as a prediction, where an unknown machine is none.
   const CsvTable uncut(std::string(kHeader) +
                            "x,4,8192,64,,51200,2048,H100,8,1,8,,,1,1,8,0,,bf16,,,gelu,1,,failed,\n",
