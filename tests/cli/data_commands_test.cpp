@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "support/compress.h"
 #include "support/paths.h"
+#include "support/sanitizers.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "support/token_files.h"
@@ -220,6 +221,7 @@ TEST_F(DataCommandTest, Mistakes) {
 }
 
 TEST_F(DataCommandTest, AFullDiskLeavesNothing) {
+  KINTSUGI_SKIP_UNDER_THREAD_SANITIZER();
   directory_.write("long.txt", small_corpus(200'000));
   largest_file_ = 100'000;
   const Outcome outcome =
