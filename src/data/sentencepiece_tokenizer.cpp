@@ -128,8 +128,14 @@ class SentencePieceTokenizer : public Tokenizer {
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model) {
   auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
-  const auto status = processor->LoadFromSerializedProto({model.data(), model.size()});
-  if (!status.ok() || processor->GetPieceSize() <= 0) user_error("it is not a SentencePiece model");
+  const bool loaded = [&] {
+    try {
+      return processor->LoadFromSerializedProto({model.data(), model.size()}).ok();
+    } catch (const std::exception&) {  // of the trie below it, for pieces it cannot hold
+      return false;
+    }
+  }();
+  if (!loaded || processor->GetPieceSize() <= 0) user_error("it is not a SentencePiece model");
   for (int id = 0; id < processor->GetPieceSize(); ++id) {
     const std::string& piece = processor->IdToPiece(id);
     if (valid_utf8_prefix(piece) != piece.size())

@@ -494,6 +494,18 @@ TEST(SentencePiece, PiecesThatAreNoUtf8AreRefused) {
               testing::AllOf(HasSubstr(path), HasSubstr("piece 2 is not UTF-8")));
 }
 
+TEST(SentencePiece, PiecesThatBeginWithZeroAreRefused) {
+  std::string model = load_tokenizer(test_data_directory() + "/tokenizers/sentencepiece_unigram")
+                          ->files(1)[0]
+                          .content;
+  const std::size_t at = model.find("▁the");
+  ASSERT_NE(at, std::string::npos);
+  model[at] = '\0';
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("x.model", model);
+  EXPECT_THAT(user_error_of([&] { load_tokenizer(path); }), HasSubstr(path));
+}
+
 TEST(SentencePiece, BrokenModelsDoNoHarm) {
   const std::string path = test_data_directory() + "/tokenizers/sentencepiece_";
   for (const char* kind : {"bpe", "unigram"}) {

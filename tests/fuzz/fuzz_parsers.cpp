@@ -138,11 +138,13 @@ int main(int argc, char** argv) {
   CLI::App app("Reads damaged files with every parser of files from outside.");
   kintsugi::Settings settings{.seed = std::random_device{}()};
   std::vector<std::string> only;
+  std::string keep;
   app.add_option("--seconds", settings.seconds, "for each parser");
   app.add_option("--inputs", settings.inputs, "for each parser, instead of a time");
   app.add_option("--seed", settings.seed, "of the damage");
   app.add_option("--from", settings.from, "the first input");
   app.add_option("--only", only, "these parsers");
+  app.add_option("--keep", keep, "copies the first input there, and reads nothing");
   CLI11_PARSE(app, argc, argv);
   if (settings.seconds <= 0 && settings.inputs == 0) settings.seconds = 60;
   const std::vector<kintsugi::FileParser> parsers = kintsugi::file_parsers();
@@ -151,6 +153,15 @@ int main(int argc, char** argv) {
   for (const kintsugi::FileParser& parser : parsers) {
     if (!only.empty() && std::find(only.begin(), only.end(), parser.name) == only.end()) continue;
     ++tried;
+    if (!keep.empty()) {
+      const kintsugi::ParserFuzz fuzz(parser, settings.seed);
+      fuzz.write(settings.from);
+      std::filesystem::create_directories(keep);
+      std::filesystem::copy(fuzz.directory(), std::filesystem::path(keep) / parser.name,
+                            std::filesystem::copy_options::recursive |
+                                std::filesystem::copy_options::overwrite_existing);
+      continue;
+    }
     findings += kintsugi::fuzz(parser, settings);
   }
   if (tried == 0 || tried < only.size()) {

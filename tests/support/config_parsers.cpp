@@ -1,0 +1,214 @@
+// Configurations, checkpoints and plans.
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/tuning_cache.h"
+#include "comm/grid.h"
+#include "core/error.h"
+#include "core/hash.h"
+#include "plan/machine.h"
+#include "plan/measured_rows.h"
+#include "plan/memory_rows.h"
+#include "plan/trial_log.h"
+#include "support/parallel_run.h"
+#include "support/parser_lists.h"
+#include "support/paths.h"
+#include "train/checkpoint.h"
+#include "train/config.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Files = FileParser::Files;
+
+// One sample per file of a folder, each under the name `as`.
+std::vector<Files> samples_from(const fs::path& folder, const std::string& ending,
+                                const std::string& as) {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ending) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  std::vector<Files> samples;
+  for (const fs::path& path : paths) samples.push_back({{as, content_of(path)}});
+  return samples;
+}
+
+// ---- configurations
+
+FileParser run_config() {
+  return {.name = "run-config",
+          .samples = samples_from(fs::path(source_directory()) / "examples", ".yaml", "run.yaml"),
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const RunConfig config = load_run_config(directory / "run.yaml");
+            // What was accepted can be written down and read again.
+            parse_run_config(to_yaml(config), "config.yaml");
+          }};
+}
+
+FileParser overrides() {
+  FileParser parser{
+      .name = "override", .samples = {}, .damaged = {"set"}, .read = [](const fs::path& directory) {
+        parse_run_config(content_of(directory / "run.yaml"), "run.yaml",
+                         {content_of(directory / "set")});
+      }};
+  for (const char* text : {"optimizer.lr=1e-3", "layout={tp: 2, recompute: full}", "run.seed=7",
+                           "data.train=[{path: a, weight: 0.5}]", "train.tokens=4M"})
+    parser.samples.push_back(
+        {{"run.yaml", "model: {preset: llama-tiny}\ndata: {train: [{path: a.txt}]}\n"},
+         {"set", text}});
+  return parser;
+}
+
+FileParser model_yaml() {
+  return {.name = "model-yaml",
+          .samples = samples_from(fs::path(source_directory()) / "models", ".yaml", "m.yaml"),
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            ModelConfig config = parse_model_yaml(content_of(directory / "m.yaml"), "m.yaml");
+            config.complete_and_check();
+          }};
+}
+
+FileParser machine_yaml() {
+  return {.name = "machine-yaml",
+          .samples = samples_from(fs::path(source_directory()) / "machines", ".yaml", "m.yaml"),
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            parse_machine(to_yaml(load_machine((directory / "m.yaml").string())), "again");
+          }};
+}
+
+FileParser hf_config() {
+  FileParser parser{
+      .name = "hf-config", .samples = {}, .damaged = {}, .read = [](const fs::path& directory) {
+        const ModelConfig config = read_hf_config(directory / "config.json");
+        parse_hf_config(write_hf_config(config, DType::BF16), "again");
+      }};
+  for (const char* kind : {"bloom", "gpt2", "llama", "llama2", "qwen2", "qwen3"})
+    parser.samples.push_back(
+        {{"config.json", content_of(fs::path(test_data_directory()) / kind / "config.json")}});
+  return parser;
+}
+
+// ---- checkpoints
+
+// Everything that an engine of one small layer needs to load a checkpoint.
+struct SmallEngine {
+  Training training{.model = tiny_model("llama-tied", 1, 2), .precision = DType::F32};
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  Groups groups = groups_of_one(*backend);
+  Engine engine{*backend, *backend, training.engine({}), groups};
+};
+
+// So that damage reaches whoever reads the file behind the checksums.
+void update_checksum(const fs::path& directory, const std::string& file) {
+  nlohmann::json checksums = nlohmann::json::parse(content_of(directory / "checksums.json"));
+  if (!checksums["files"].contains(file)) return;
+  const std::string content = content_of(directory / file);
+  checksums["files"][file] = hex64(hash64(content.data(), content.size()));
+  std::ofstream(directory / "checksums.json") << checksums.dump(2);
+}
+
+FileParser checkpoint() {
+  const auto small = std::make_shared<SmallEngine>();
+  small->engine.initialize(1);
+  const TemporaryDirectory scratch;
+  const fs::path saved = save_checkpoint(scratch.path(), small->engine,
+                                         {.step = 3,
+                                          .tokens = 21,
+                                          .samples = 3,
+                                          .seed = 1,
+                                          .data = "0123456789abcdef",
+                                          .loss_scale = {}},
+                                         {});
+  return {.name = "checkpoint",
+          .samples = {files_in(saved)},
+          .damaged = {"trainer.json", "checksums.json", "config.json"},
+          .read =
+              [small](const fs::path& directory) {
+                load_checkpoint(directory, small->engine);
+                find_latest_checkpoint(directory);
+              },
+          .mend = update_checksum};
+}
+
+// ---- plans
+
+FileParser measured_rows() {
+  const std::string rows =
+      "dataset,layers,hidden,heads,ffn,vocab,seq,hardware,gpus,TP,PP,CP,VPP,DP,MBS,GBS,zero,"
+      "recompute,precision,step_time_s,kv_heads,mlp,tied_embeddings,note,status,mem_kind\n"
+      "a,48,8192,64,32768,51200,2048,A100-80 Selene,512,8,2,,1,32,4,1536,0,full,fp16,14.4,64,gelu,"
+      "1,,measured,\n"
+      "b,32,4096,32,14336,128256,8192,H100,64,1,1,2,1,32,1,1024,,,bf16,12.33,8,swiglu,0,\"a, "
+      "\"\"b\"\"\",measured,\n";
+  return {.name = "measured-rows",
+          .samples = {{{"rows.csv", rows}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const CsvTable table(content_of(directory / "rows.csv"), "rows.csv");
+            for (std::size_t row = 0; row < table.rows(); ++row) predict(read_row(table, row));
+          }};
+}
+
+FileParser memory_rows() {
+  const std::string rows =
+      "dataset,case,platform,pp_stage,num_layers,hidden_size,num_attention_heads,num_query_groups,"
+      "seq_length,vocab_size,micro_batch_size,global_batch_size,tensor_model_parallel_size,"
+      "pipeline_model_parallel_size,num_layers_per_virtual_pipeline_stage,context_parallel_size,"
+      "expert_model_parallel_size,num_experts,moe_router_topk,sequence_parallel,"
+      "use_distributed_optimizer,recompute_granularity,bf16,fp16,fp8_format,swiglu,"
+      "untie_embeddings_and_output_weights,deterministic_mode,transformer_impl,attention_backend,"
+      "tokenizer,other_args,gpus_total,mem_max_allocated_bytes,params_optimizer_bytes,"
+      "activation_bytes\n"
+      "g,a,dev_dgx_h100,,32,4096,32,8,8192,131073,1,8,1,4,1,,,,,,True,,True,,,,True,True,"
+      "transformer_engine,,NullTokenizer,max-position-embeddings=8192 group-query-attention,8,"
+      "60720852992,,\n"
+      "g,b,dev_dgx_a100,,12,512,8,,1024,,4,32,1,1,,,,,,,,full,True,,,,,True,transformer_engine,"
+      "unfused,gpt2-bpe,max-position-embeddings=1024,,2534070272,,\n";
+  return {.name = "memory-rows",
+          .samples = {{{"rows.csv", rows}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const CsvTable table(content_of(directory / "rows.csv"), "rows.csv");
+            if (!is_memory_table(table)) user_error("another table");
+            for (std::size_t row = 0; row < table.rows(); ++row) predict_memory(table, row);
+          }};
+}
+
+FileParser trial_log() {
+  const TemporaryDirectory scratch;
+  TrialLog log(scratch / "trials.csv", "a job");
+  log.add({.layout = {.tp = 2, .pp = 4, .dp = 8},
+           .predicted = 9,
+           .result = {.tokens_per_s = 8},
+           .seconds = 12.5});
+  log.add({.layout = {.dp = 128}, .predicted = 99, .result = {.failure = "it said \"no\", twice"}});
+  return {.name = "trial-log",
+          .samples = {files_in(scratch.path())},
+          .damaged = {},
+          .read = [](const fs::path& directory) { TrialLog(directory / "trials.csv", "a job"); }};
+}
+
+FileParser tuning_cache() {
+  return {.name = "tuning-cache",
+          .samples = {{{"cache", "owner\tkey\tvalue\nowner\tother key\t1 2 3\nB200\tkey\tx\n"}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            TuningCache(directory / "cache", "owner").find("key");
+          }};
+}
+
+}  // namespace
+
+std::vector<FileParser> config_parsers() {
+  return {run_config(), overrides(),     model_yaml(),  machine_yaml(), hf_config(),
+          checkpoint(), measured_rows(), memory_rows(), trial_log(),    tuning_cache()};
+}
+
+}  // namespace kintsugi

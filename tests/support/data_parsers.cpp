@@ -1,0 +1,252 @@
+// Tensors, tokenizers, token stores and text.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/document.h"
+#include "data/record_reader.h"
+#include "data/store_check.h"
+#include "data/token_store.h"
+#include "data/tokenize_journal.h"
+#include "data/tokenizer.h"
+#include "support/compress.h"
+#include "support/parser_lists.h"
+#include "support/paths.h"
+#include "support/token_files.h"
+#include "tensor/safetensors.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Files = FileParser::Files;
+
+// ---- tensors
+
+FileParser safetensors() {
+  const TemporaryDirectory scratch;
+  const std::vector<float> values(12, 1.5F);
+  const auto write = [&](const char* name, const std::vector<std::string>& tensors) {
+    std::vector<SafetensorsWriter::Announced> announced;
+    for (const std::string& tensor : tensors) announced.push_back({tensor, DType::F32, {3, 4}});
+    SafetensorsWriter writer(scratch / name, announced);
+    for (const std::string& tensor : tensors)
+      writer.append(tensor, values.data(), values.size() * sizeof(float));
+    writer.finish();
+    return content_of(scratch / name);
+  };
+  const std::string one = write("one", {"a", "b.weight"}), two = write("two", {"c"});
+  const std::string index =
+      R"({"metadata": {"total_size": 144}, "weight_map": {"a": "model-1.safetensors",
+          "b.weight": "model-1.safetensors", "c": "model-2.safetensors"}})";
+  return {.name = "safetensors",
+          .samples = {{{"model.safetensors", one}},
+                      {{"model.safetensors.index.json", index},
+                       {"model-1.safetensors", one},
+                       {"model-2.safetensors", two}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const SafetensorsModel model(directory);
+            std::uint64_t sum = 0;
+            for (const std::string& name : model.names())
+              for (const std::byte byte : model.find(name).bytes())
+                sum += static_cast<std::uint64_t>(byte);
+            if (sum == 1) user_error("sum");  // so that every byte is read
+          }};
+}
+
+// ---- tokenizers
+
+void use_tokenizer(const std::string& name) {
+  const auto tokenizer = load_tokenizer(name);
+  for (const SpecialTokens special : {SpecialTokens::AsText, SpecialTokens::Honoured}) {
+    std::vector<std::int32_t> ids;
+    tokenizer->encode("Hello, wörld!  12345 <|endoftext|></s>\n\t\xF0\x9F\x98\x80 \xFF\xC3(", ids,
+                      special);
+    std::string text;
+    tokenizer->decode(ids, text, special);
+    for (const std::int32_t id : ids) tokenizer->bytes_of(id);
+  }
+  tokenizer->files(64);
+  tokenizer->fingerprint();
+}
+
+FileParser tokenizer_json() {
+  FileParser parser{.name = "tokenizer-json",
+                    .samples = {},
+                    .damaged = {},
+                    .read = [](const fs::path& directory) { use_tokenizer(directory.string()); }};
+  for (const char* kind :
+       {"bloom", "dolma2", "gpt2", "gpt2_prefix", "llama2", "llama3", "metaspace", "neox", "qwen"})
+    parser.samples.push_back(
+        {{"tokenizer.json",
+          content_of(fs::path(test_data_directory()) / "tokenizers" / kind / "tokenizer.json")}});
+  parser.samples.front()["tokenizer_config.json"] =
+      R"({"eos_token": {"content": "</s>"}, "add_bos_token": false, "model_max_length": 1024})";
+  return parser;
+}
+
+FileParser sentencepiece() {
+  FileParser parser{
+      .name = "sentencepiece", .samples = {}, .damaged = {}, .read = [](const fs::path& directory) {
+        use_tokenizer(directory.string());
+      }};
+  for (const char* kind : {"sentencepiece_bpe", "sentencepiece_unigram"})
+    parser.samples.push_back(
+        {{"tokenizer.model",
+          content_of(fs::path(test_data_directory()) / "tokenizers" / kind / "tokenizer.model")}});
+  return parser;
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t block = 0;
+    for (std::size_t j = 0; j < 3; ++j)
+      block = block << 8 |
+              (i + j < bytes.size() ? static_cast<std::uint8_t>(bytes[i + j]) : std::uint8_t{0});
+    for (std::size_t j = 0; j < 4; ++j)
+      text += i + j <= bytes.size() ? kDigits[block >> (18 - 6 * j) & 63] : '=';
+  }
+  return text;
+}
+
+FileParser tiktoken() {
+  std::string ranks;
+  int rank = 0;
+  for (int byte = 0; byte < 256; ++byte)
+    ranks += fmt::format("{} {}\n", base64(std::string(1, static_cast<char>(byte))), rank++);
+  for (const char* token : {"he", "ll", "llo", "wo", "12", " w", "  "})
+    ranks += fmt::format("{} {}\n", base64(token), rank++);
+  return {.name = "tiktoken",
+          .samples = {{{"ranks.tiktoken", ranks}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            use_tokenizer((directory / "ranks.tiktoken").string() + ":llama3");
+          }};
+}
+
+// ---- token stores and what they are made of
+
+Files store_files(TokenType type) {
+  const TemporaryDirectory scratch;
+  write_megatron((scratch / "s").string(), type, {{1, 2, 3, 4}, {5}, {6, 7, 8, 9, 10}, {11, 12}},
+                 {0, 2, 3, 4});
+  return files_in(scratch.path());
+}
+
+FileParser token_store() {
+  Files with_mask = store_files(TokenType::U16);
+  with_mask["s.mask"] = std::string("\1\0\1\1\1\1\0\1\1\1\1\1", 12);
+  return {.name = "token-store",
+          .samples = {store_files(TokenType::U8), store_files(TokenType::I32), with_mask},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            for (const TokenShard& shard : open_token_store((directory / "s").string())) {
+              check_shard(shard, 20, nullptr);
+              shard.fingerprint();
+              shard.loss_mask();
+              const std::int64_t documents = std::min<std::int64_t>(shard.documents(), 1000),
+                                 sequences = std::min<std::int64_t>(shard.sequences(), 1000);
+              for (std::int64_t i = 0; i < documents; ++i) shard.document_begin(i);
+              for (std::int64_t i = 0; i < sequences; ++i) shard.sequence_begin(i);
+              std::vector<std::int32_t> ids(static_cast<std::size_t>(shard.tokens()));
+              shard.read(0, ids);
+              for (std::int64_t i = 0; i < std::min<std::int64_t>(shard.tokens(), 1000); ++i)
+                shard.document_of(i);
+            }
+          }};
+}
+
+FileParser store_info() {
+  const TemporaryDirectory scratch;
+  StoreInfo info{
+      .tokenizer = "0123456789abcdef",
+      .tokenizer_description = "byte-level BPE, 50257 tokens",
+      .vocab_size = 50257,
+      .end_of_document = 50256,
+      .bytes = 1000,
+      .tokens = 250,
+      .documents = 3,
+      .shards = {{"s-00000", "0123456789abcdef", "0123456789abcdef", ""}},
+      .made_from = R"({"inputs": [{"path": "a.jsonl", "bytes": 12}], "type": "uint16"})"};
+  write_store_info(scratch / "s", info);
+  return {.name = "store-info",
+          .samples = {files_in(scratch.path())},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const auto read = read_store_info(directory / "s");
+            if (read) identity_difference(read->made_from, read->made_from);
+          }};
+}
+
+FileParser tokenize_journal() {
+  const TemporaryDirectory scratch;
+  TokenizeJournal journal;
+  journal.made_from = R"({"inputs": [{"path": "a.jsonl", "bytes": 12}], "type": "uint16"})";
+  journal.counts = {.documents = 3, .tokens = 20, .text_bytes = 100, .invalid_lines = 1};
+  journal.first_invalid = "a.jsonl line 3: no text";
+  journal.shards = {{"s-00000", "0123456789abcdef", "0123456789abcdef", ""}};
+  write_journal(scratch / "s", journal);
+  return {.name = "tokenize-journal",
+          .samples = {files_in(scratch.path())},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const auto read = read_journal(directory / "s");
+            if (read) identity_difference(read->made_from, read->made_from);
+          }};
+}
+
+void read_records(const fs::path& file) {
+  RecordReader reader(file);
+  Record record;
+  Document document;
+  while (reader.next(record))
+    if (reader.jsonl())
+      parse_document(record.bytes, {.text_key = "text", .prompt_key = "prompt"}, reader.name(),
+                     record.line, document);
+}
+
+std::string json_lines() {
+  std::string lines;
+  for (int i = 0; i < 20; ++i)
+    lines += fmt::format(
+        R"({{"id": {}, "prompt": "q\u00e9 \ud83d\ude00 \"{}\"", "text": "line\n{}", "meta": )"
+        R"({{"a": [1, 2.5e3, true, null], "b": {{}}}}}})"
+        "\n",
+        i, i, std::string(static_cast<std::size_t>(i), 'x'));
+  return lines;
+}
+
+FileParser jsonl() {
+  return {.name = "jsonl",
+          .samples = {{{"a.jsonl", json_lines()}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) { read_records(directory / "a.jsonl"); }};
+}
+
+FileParser compressed() {
+  const std::string lines = json_lines();
+  return {
+      .name = "compressed",
+      .samples = {{{"a.jsonl.gz", gzip(lines) + gzip("{\"text\": \"b\", \"prompt\": \"a\"}\n")}},
+                  {{"a.jsonl.zst", zstd(lines) + zstd(lines)}},
+                  {{"a.txt.gz", gzip("text\n\nmore text")}}},
+      .damaged = {},
+      .read = [](const fs::path& directory) {
+        for (const char* name : {"a.jsonl.gz", "a.jsonl.zst", "a.txt.gz"})
+          if (fs::exists(directory / name)) read_records(directory / name);
+      }};
+}
+
+}  // namespace
+
+std::vector<FileParser> data_parsers() {
+  return {safetensors(), tokenizer_json(),   sentencepiece(), tiktoken(),  token_store(),
+          store_info(),  tokenize_journal(), jsonl(),         compressed()};
+}
+
+}  // namespace kintsugi
