@@ -105,36 +105,38 @@ struct SmallEngine {
   Engine engine{*backend, *backend, training.engine({}), groups};
 };
 
-// So that damage reaches whoever reads the file behind the checksums.
+// So that damage reaches whoever reads the file behind the checksums, which are beside it.
 void update_checksum(const fs::path& directory, const std::string& file) {
-  nlohmann::json checksums = nlohmann::json::parse(content_of(directory / "checksums.json"));
-  if (!checksums["files"].contains(file)) return;
-  const std::string content = content_of(directory / file);
-  checksums["files"][file] = hex64(hash64(content.data(), content.size()));
-  std::ofstream(directory / "checksums.json") << checksums.dump(2);
+  const fs::path path = directory / file, list = path.parent_path() / "checksums.json";
+  const std::string name = path.filename().string();
+  nlohmann::json checksums = nlohmann::json::parse(content_of(list));
+  if (!checksums["files"].contains(name)) return;
+  const std::string content = content_of(path);
+  checksums["files"][name] = hex64(hash64(content.data(), content.size()));
+  std::ofstream(list) << checksums.dump(2);
 }
 
 FileParser checkpoint() {
   const auto small = std::make_shared<SmallEngine>();
   small->engine.initialize(1);
   const TemporaryDirectory scratch;
-  const fs::path saved = save_checkpoint(scratch.path(), small->engine,
-                                         {.step = 3,
-                                          .tokens = 21,
-                                          .samples = 3,
-                                          .seed = 1,
-                                          .data = "0123456789abcdef",
-                                          .loss_scale = {}},
-                                         {});
-  return {.name = "checkpoint",
-          .samples = {files_in(saved)},
-          .damaged = {"trainer.json", "checksums.json", "config.json"},
-          .read =
-              [small](const fs::path& directory) {
-                load_checkpoint(directory, small->engine);
-                find_latest_checkpoint(directory);
-              },
-          .mend = update_checksum};
+  TrainerState state;
+  state.step = 3;
+  state.samples = 3;
+  state.data = "0123456789abcdef";
+  const fs::path saved = save_checkpoint(scratch.path(), small->engine, state, {});
+  const std::string name = saved.filename().string();
+  FileParser parser{
+      .name = "checkpoint",
+      .samples = {files_in(scratch.path())},
+      .damaged = {},
+      .read = [small, name](
+                  const fs::path& directory) { load_checkpoint(directory / name, small->engine); },
+      .mend = update_checksum};
+  // What is text; tensors are another parser's.
+  for (const auto& [file, content] : parser.samples.front())
+    if (file.ends_with(".json")) parser.damaged.push_back(file);
+  return parser;
 }
 
 // ---- plans
