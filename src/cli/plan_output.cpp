@@ -27,18 +27,28 @@ std::string mass(double tonnes) {
   return tonnes < 10 ? fmt::format("{:.2f} t", tonnes) : fmt::format("{:.1f} t", tonnes);
 }
 
+std::string energy_in_words(const RunEnergy& e, const Machine& machine) {
+  std::string text = energy(e.gpu_mwh) + " in GPUs";
+  if (e.node_mwh) text += fmt::format(", {} in nodes", energy(*e.node_mwh));
+  if (e.facility_mwh) text += fmt::format(", {} with the facility", energy(*e.facility_mwh));
+  if (!e.missing.empty())
+    text += fmt::format(" (no more is known: {} has no {})", machine.name, e.missing);
+  return text;
+}
+
 namespace {
 
 std::string kilojoule(double joule) {
   return joule < 1e4 ? fmt::format("{:.3g}", joule / 1e3) : fmt::format("{:.1f}", joule / 1e3);
 }
 
-std::string run_line(const RunFootprint& f) {
-  std::string text = fmt::format(
-      "{}, {}, {} GPU-hours; {} in GPUs, {} in nodes, {} with the facility",
-      format_number(std::llround(f.steps), "step"), in_days(f.days), format_count(f.gpu_hours),
-      energy(f.gpu_mwh), energy(f.node_mwh), energy(f.facility_mwh));
-  if (f.tonnes_co2) text += fmt::format("; {} CO2e", mass(*f.tonnes_co2));
+std::string run_line(const RunFootprint& f, const Machine& machine) {
+  std::string text =
+      fmt::format("{}, {}, {} GPU-hours; {}", format_number(std::llround(f.steps), "step"),
+                  in_days(f.days), format_count(f.gpu_hours), energy_in_words(f.energy, machine));
+  if (f.energy.tonnes_co2)
+    text += fmt::format("; {} CO2e{}", mass(*f.energy.tonnes_co2),
+                        f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
   text += fmt::format("; a checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
@@ -85,14 +95,18 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
                     100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
   text += fmt::format(
       "{}, {} fit. Memory with {} for the device itself; MFU with causal attention counted "
-      "half and in full, of {:.4g} TFLOP/s; energy of nodes without PUE.\n",
+      "half and in full, of {:.4g} TFLOP/s; energy of {}.\n",
       format_number(result.layouts, "layout"), result.fitting,
       format_bytes(planner.machine().gpu.own_gb * 1e9),
-      planner.machine().gpu.tflops(planner.job().precision));
+      planner.machine().gpu.tflops(planner.job().precision),
+      planner.machine().node.host_w < 0
+          ? fmt::format("GPUs alone ({} has no node.host_w)", planner.machine().name)
+          : "nodes without PUE");
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
         "{} tokens with the first: {}", format_count(tokens),
-        run_line(footprint_of(result.best.front(), planner.job(), planner.machine(), tokens)));
+        run_line(footprint_of(result.best.front(), planner.job(), planner.machine(), tokens),
+                 planner.machine()));
   return text;
 }
 
@@ -136,11 +150,15 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
         "Of a hundred runs on this network {:.0f} meet slow messages, which take {:.4f} s of a "
         "step and are {}counted here.\n",
         100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
-  text += fmt::format("\n{:.1f} tokens/s/GPU, {} kJ per step in GPUs, {} in nodes\n",
-                      e.tokens_per_s_per_gpu, kilojoule(e.gpu_joule), kilojoule(e.node_joule));
+  text += fmt::format("\n{:.1f} tokens/s/GPU, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
+                      kilojoule(e.gpu_joule));
+  text += planner.machine().node.host_w < 0
+              ? fmt::format(" ({} has no node.host_w)\n", planner.machine().name)
+              : fmt::format(", {} in nodes\n", kilojoule(e.node_joule));
   if (tokens > 0)
-    text += fmt::format("{} tokens: {}", format_count(tokens),
-                        run_line(footprint_of(e, planner.job(), planner.machine(), tokens)));
+    text += fmt::format(
+        "{} tokens: {}", format_count(tokens),
+        run_line(footprint_of(e, planner.job(), planner.machine(), tokens), planner.machine()));
   if (l.pp > 1) {
     const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
     text += fmt::format("\nThe pipeline, {} of {} stages and {} of {} micro-batches:\n{}",
@@ -153,7 +171,12 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
 
 namespace {
 
-nlohmann::ordered_json to_json(const Evaluation& e) {
+// null: not known.
+nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
   const PlanLayout& l = e.layout;
   return {{"layout",
            {{"tp", l.tp},
@@ -184,7 +207,8 @@ nlohmann::ordered_json to_json(const Evaluation& e) {
           {"slow_chance", e.slow_chance},
           {"slow_s", e.slow_s},
           {"gpu_energy_j", e.gpu_joule},
-          {"node_energy_j", e.node_joule}};
+          {"node_energy_j", machine.node.host_w < 0 ? nlohmann::ordered_json(nullptr)
+                                                    : nlohmann::ordered_json(e.node_joule)}};
 }
 
 // What --explain prints of the memory: by stage and region, without what the device keeps.
@@ -206,12 +230,15 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
                                 {"steps", std::llround(f.steps)},
                                 {"days", f.days},
                                 {"gpu_hours", f.gpu_hours},
-                                {"gpu_mwh", f.gpu_mwh},
-                                {"node_mwh", f.node_mwh},
-                                {"facility_mwh", f.facility_mwh},
+                                {"gpu_mwh", f.energy.gpu_mwh},
+                                {"node_mwh", number_or_null(f.energy.node_mwh)},
+                                {"facility_mwh", number_or_null(f.energy.facility_mwh)},
                                 {"checkpoints", std::llround(f.checkpoints)}};
   if (f.checkpoint_s) run["checkpoint_s"] = *f.checkpoint_s;
-  if (f.tonnes_co2) run["tonnes_co2e"] = *f.tonnes_co2;
+  if (f.energy.tonnes_co2) {
+    run["tonnes_co2e"] = *f.energy.tonnes_co2;
+    run["tonnes_co2e_of"] = f.energy.co2_of;
+  }
   if (f.euro) run["euro"] = *f.euro;
   return run;
 }
@@ -224,12 +251,12 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   const Machine& machine = planner.machine();
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), misses = best;
   for (const Evaluation& e : result.best) {
-    best.push_back(to_json(e));
+    best.push_back(to_json(e, machine));
     best.back()["stage_memory_bytes"] = stages_json(planner, e.layout);
     if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
   }
   for (const SearchResult::Miss& miss : result.misses) {
-    misses.push_back(to_json(miss.evaluation));
+    misses.push_back(to_json(miss.evaluation, machine));
     misses.back()["reason"] = miss.reason;
   }
   const double checkpoint_gb =

@@ -28,6 +28,10 @@ struct TrainingInputs {
 std::string training_yaml(const Planner& planner, const Evaluation& evaluation,
                           const TrainingInputs& inputs, double tokens);
 
+// "1.2 MWh in GPUs, 1.5 MWh in nodes, 1.8 MWh with the facility; 0.70 t CO2e", or what is known of
+// it and what is missing.
+std::string energy_in_words(const RunEnergy& energy, const Machine& machine);
+
 // Figures of a run in units that leave no 0.0: days or hours, MWh or kWh, tonnes or kg.
 std::string in_days(double days);
 std::string energy(double mwh);

@@ -200,19 +200,22 @@ void plan_calculus(const PlanCalculusOptions& o) {
                     .flops_per_parameter = o.flops_per_parameter};
   c = solve(c);
   const double gpu_mwh = gpu_joule(c, machine.gpu.busy_w()) / 3.6e9;
-  const double host_mwh =
-      c.gpus / static_cast<double>(machine.node.gpus) * machine.node.host_w * c.days * 24 / 1e6;
-  const double facility_mwh = (gpu_mwh + host_mwh) * machine.facility.pue;
+  const double host_mwh = c.gpus / static_cast<double>(machine.node.gpus) *
+                          std::max(machine.node.host_w, 0.0) * c.days * 24 / 1e6;
+  const RunEnergy energy = energy_of(gpu_mwh, host_mwh, machine);
   fmt::print(
       "{} parameters, {} tokens ({:.1f} per parameter), {}, {} at an MFU of {:.1f} %\n"
-      "{} in GPUs, {} in nodes, {} with the facility",
+      "{}",
       format_count(c.parameters), format_count(c.tokens), c.tokens / c.parameters,
-      format_number(std::llround(c.gpus), "GPU"), in_days(c.days), 100 * c.mfu, energy(gpu_mwh),
-      energy(gpu_mwh + host_mwh), energy(facility_mwh));
+      format_number(std::llround(c.gpus), "GPU"), in_days(c.days), 100 * c.mfu,
+      energy_in_words(energy, machine));
   // Both levels: many reports count the GPUs' energy with the PUE, a meter counts the nodes'.
-  if (const double factor = machine.facility.kg_co2_per_kwh; factor >= 0)
+  const double factor = machine.facility.kg_co2_per_kwh;
+  if (factor >= 0 && energy.facility_mwh)
     fmt::print("; {} CO2e for the GPUs with PUE, {} for the nodes with PUE",
-               mass(gpu_mwh * machine.facility.pue * factor), mass(facility_mwh * factor));
+               mass(gpu_mwh * machine.facility.pue * factor), mass(*energy.facility_mwh * factor));
+  else if (energy.tonnes_co2)
+    fmt::print("; {} CO2e for the {}", mass(*energy.tonnes_co2), energy.co2_of);
   fmt::print("\n");
 }
 

@@ -1,5 +1,8 @@
 #include "plan/footprint.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -25,6 +28,21 @@ void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& 
 
 }  // namespace
 
+RunEnergy energy_of(double gpu_mwh, double host_mwh, const Machine& machine) {
+  const FacilitySpec& facility = machine.facility;
+  const bool hosts = machine.node.host_w >= 0, pue = facility.pue >= 0;
+  RunEnergy energy{.gpu_mwh = gpu_mwh};
+  double known = gpu_mwh;
+  if (hosts) energy.node_mwh = known = gpu_mwh + host_mwh;
+  if (pue) known *= facility.pue;
+  if (hosts && pue) energy.facility_mwh = known;
+  if (!hosts) energy.missing = "node.host_w";
+  if (!pue) energy.missing += hosts ? "facility.pue" : " and facility.pue";
+  energy.co2_of = fmt::format("{} {} PUE", hosts ? "nodes" : "GPUs", pue ? "with" : "without");
+  if (facility.kg_co2_per_kwh >= 0) energy.tonnes_co2 = known * facility.kg_co2_per_kwh;
+  return energy;
+}
+
 RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine& machine,
                           double tokens) {
   RunFootprint f;
@@ -35,11 +53,10 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
   const double nodes = e.layout.ranks() / static_cast<double>(machine.node.gpus);
   f.days = (f.steps * e.step_s + still) / kDay;
   f.gpu_hours = f.days * 24 * e.layout.ranks();
-  f.gpu_mwh = (f.steps * e.gpu_joule + idle) / kJoulePerMwh;
-  f.node_mwh = (f.steps * e.node_joule + idle + nodes * machine.node.host_w * still) / kJoulePerMwh;
-  f.facility_mwh = f.node_mwh * machine.facility.pue;
-  if (machine.facility.kg_co2_per_kwh >= 0)
-    f.tonnes_co2 = f.facility_mwh * machine.facility.kg_co2_per_kwh;
+  const double hosts =
+      f.steps * (e.node_joule - e.gpu_joule) + nodes * std::max(machine.node.host_w, 0.0) * still;
+  f.energy =
+      energy_of((f.steps * e.gpu_joule + idle) / kJoulePerMwh, hosts / kJoulePerMwh, machine);
   if (machine.facility.eur_per_gpu_hour >= 0)
     f.euro = f.gpu_hours * machine.facility.eur_per_gpu_hour;
   return f;

@@ -7,11 +7,23 @@
 
 namespace kintsugi {
 
-// What a whole run takes. Levels of energy are kept apart: GPUs, nodes, the facility.
+// Levels of energy are kept apart. What the machine's description does not say is empty.
+struct RunEnergy {
+  double gpu_mwh = 0;
+  std::optional<double> node_mwh = {}, facility_mwh = {};
+  // Of the grid for the highest level that is known, and in words which that is.
+  std::optional<double> tonnes_co2 = {};
+  std::string co2_of = {};
+  std::string missing = {};  // "node.host_w and facility.pue"; empty: nothing
+};
+// `host_mwh` is what the hosts take, 0 where that is not known.
+RunEnergy energy_of(double gpu_mwh, double host_mwh, const Machine& machine);
+
+// What a whole run takes.
 struct RunFootprint {
   double steps = 0, days = 0, gpu_hours = 0;
-  double gpu_mwh = 0, node_mwh = 0, facility_mwh = 0;
-  std::optional<double> tonnes_co2 = {}, euro = {};
+  RunEnergy energy = {};
+  std::optional<double> euro = {};
   double checkpoint_gb = 0;                 // weights, master copy and moments
   std::optional<double> checkpoint_s = {};  // that training stands still for one
   double checkpoints = 0;                   // of the whole run; their time is in `days`

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -138,17 +141,22 @@ Machine parse_machine(const std::string& text, const std::string& source) {
 
 std::string to_yaml(const Machine& machine) {
   Machine copy = machine;
-  // Not known is said by silence.
-  FacilitySpec& facility = copy.facility;
-  const bool factor = facility.kg_co2_per_kwh >= 0, price = facility.eur_per_gpu_hour >= 0;
+  // What is not known has no line.
+  const FacilitySpec& facility = copy.facility;
+  const std::vector<std::pair<const char*, double>> optional = {
+      {"host_w:", copy.node.host_w},
+      {"pue:", facility.pue},
+      {"kg_co2_per_kwh:", facility.kg_co2_per_kwh},
+      {"eur_per_gpu_hour:", facility.eur_per_gpu_hour}};
   YamlWriter writer;
   describe(writer, copy);
   std::string text;
   std::istringstream lines(writer.text());
   for (std::string line; std::getline(lines, line);) {
-    const auto is = [&](const char* key) { return line.find(key) != std::string::npos; };
-    if ((is("kg_co2_per_kwh:") && !factor) || (is("eur_per_gpu_hour:") && !price)) continue;
-    text += line + "\n";
+    const bool unknown = std::any_of(optional.begin(), optional.end(), [&](const auto& one) {
+      return one.second < 0 && line.find(one.first) != std::string::npos;
+    });
+    if (!unknown) text += line + "\n";
   }
   return text;
 }

@@ -41,7 +41,7 @@ struct NodeSpec {
   double module_gb_s = 0;
   double link_gb_s = 0;
   double latency_us = 1.5;      // of one hop
-  double host_w = 0;            // everything but the GPUs
+  double host_w = -1;           // everything but the GPUs; -1: not known
   double loader_mtokens_s = 0;  // millions of tokens that the host makes ready; 0: any number
 };
 
@@ -60,7 +60,7 @@ struct NetworkSpec {
 };
 
 struct FacilitySpec {
-  double pue = 1;
+  double pue = -1;               // -1: not known
   double kg_co2_per_kwh = -1;    // -1: not known
   double eur_per_gpu_hour = -1;  // -1: not known
 };

@@ -33,6 +33,8 @@ std::int64_t total(const RegionBytes& bytes) {
 
 namespace {
 
+constexpr std::int64_t kMostChunks = 64;  // of a head that are traced
+
 // One layer with embedding and head on one rank of the layout's tensor and context groups.
 class Tracer {
  public:
@@ -100,7 +102,22 @@ class Tracer {
     pass.head_memory = bytes_by_region(arena) - middle;
     const Tensor sum =
         arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {1});
-    pass.head = recorded([&] { last.loss(batch, stream, stream, 1.0, sum); });
+    const auto loss_of = [&](std::int64_t chunks) {
+      MicroBatch part = batch;
+      if (const std::int64_t tokens = chunks * last.head().chunk(); tokens < batch.tokens()) {
+        part.sequences = 1;
+        part.length = tokens;
+        part.ids = part.targets = part.positions = batch.ids.rows(0, tokens);
+      }
+      const Tensor rows = stream.rows(0, scratch.size(part).rows());
+      return recorded([&] { last.loss(part, rows, rows, 1.0, sum); });
+    };
+    pass.head = loss_of(kMostChunks);
+    const double chunks =
+        static_cast<double>(batch.tokens()) / static_cast<double>(last.head().chunk());
+    if (chunks <= kMostChunks) return;
+    pass.head_half = loss_of(kMostChunks / 2);
+    pass.head_extra = (chunks - kMostChunks) / (kMostChunks / 2);
   }
 
  private:

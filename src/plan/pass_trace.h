@@ -27,7 +27,11 @@ struct BlockTrace {
 struct PassTrace {
   BlockTrace plain;       // keeps everything
   BlockTrace recomputed;  // as the layout's mode has it
-  OperationTrace embedding_forward, embedding_backward, head;
+  OperationTrace embedding_forward, embedding_backward;
+  // A head works in chunks of tokens, all alike: of a long micro-batch only some are traced. Its
+  // cost is head + head_extra x (head - head_half).
+  OperationTrace head, head_half;
+  double head_extra = 0;
 
   std::int64_t boundary = 0;  // bytes of a residual stream: a block's input
   RegionBytes kept = {};      // of a block, between the halves of a backward

@@ -66,6 +66,11 @@ const Planner::PassCost& Planner::pass(const PlanLayout& l) {
   entry->embedding_forward = cost(t.embedding_forward);
   entry->embedding_backward = cost(t.embedding_backward);
   entry->head = cost(t.head);
+  if (t.head_extra > 0) {
+    TraceCost more = entry->head;
+    more += -1 * cost(t.head_half);
+    entry->head += t.head_extra * more;
+  }
   return *entry;
 }
 
@@ -295,7 +300,7 @@ void Planner::finish(Evaluation& e, double busy_s) const {
   const GpuSpec& gpu = machine_.gpu;
   e.gpu_joule = gpus * e.step_s * (gpu.idle_w + busy * (gpu.busy_w() - gpu.idle_w));
   const double nodes = gpus / static_cast<double>(machine_.node.gpus);
-  e.node_joule = e.gpu_joule + nodes * e.step_s * machine_.node.host_w;
+  e.node_joule = e.gpu_joule + nodes * e.step_s * std::max(machine_.node.host_w, 0.0);
 }
 
 }  // namespace kintsugi

@@ -31,7 +31,8 @@ struct Evaluation {
   double slow_s = 0;       // and what they cost; counted where every second run meets them
   double tokens_per_s_per_gpu = 0;
   double mfu_causal = 0, mfu_full = 0;
-  double gpu_joule = 0, node_joule = 0;  // per step, all of them
+  // Per step, all of them. Where the machine's host_w is not known, nodes have what GPUs have.
+  double gpu_joule = 0, node_joule = 0;
 
   double exposed_s() const { return tensor_s + data_s + message_s; }
 };

@@ -115,6 +115,26 @@ TEST_F(PlanSearchCommand, CalculatesAndLists) {
   EXPECT_THAT(run("--machines").out, AllOf(HasSubstr("frontier"), HasSubstr("9408 nodes x 8")));
 }
 
+TEST_F(PlanSearchCommand, NamesWhatTheMachineDoesNotSay) {
+  directory_.write("bare.yaml",
+                   "name: bare\nnodes: 1\n"
+                   "gpu: {bf16_tflops: 312, memory_gb: 80, memory_gb_s: 2039, tdp_w: 400}\n"
+                   "node: {gpus: 8, link_gb_s: 300}\n");
+  const std::string unknown = "bare has no node.host_w and facility.pue";
+  const Outcome calculus = run("--parameters 1B --tokens 20B --gpus 8 --machine bare.yaml");
+  EXPECT_THAT(calculus.out, AllOf(HasSubstr(" in GPUs"), HasSubstr(unknown),
+                                  Not(HasSubstr("in nodes")), Not(HasSubstr("facility;"))));
+  const std::string search =
+      "--model llama-1b --machine bare.yaml --gpus 8 --batch 64 --tokens 1B --best 1";
+  EXPECT_THAT(run(search).out, AllOf(HasSubstr(unknown), HasSubstr("energy of GPUs alone"),
+                                     Not(HasSubstr("in nodes"))));
+  const json plan = json::parse(run(search + " --json").out);
+  EXPECT_TRUE(plan["best"][0]["run"]["node_mwh"].is_null());
+  EXPECT_TRUE(plan["best"][0]["run"]["facility_mwh"].is_null());
+  EXPECT_TRUE(plan["best"][0]["node_energy_j"].is_null());
+  EXPECT_GT(plan["best"][0]["run"]["gpu_mwh"], 0);
+}
+
 TEST_F(PlanSearchCommand, NonsenseGetsAnAnswer) {
   EXPECT_THAT(mistake("--model llama-8b --gpus 8"), HasSubstr("--machine"));
   EXPECT_THAT(mistake("--model llama-8b --machine dgx-h100"), HasSubstr("--gpus"));

@@ -143,8 +143,9 @@ TEST(Footprint, StandsStillForCheckpoints) {
   // 14 bytes of each of 1.236 billion parameters.
   const double still = 4 * 14 * 1.2358 / 0.1;
   EXPECT_NEAR((with.days - without.days) * 86400, still, 0.01 * still);
-  EXPECT_NEAR((with.gpu_mwh - without.gpu_mwh) * 3.6e9, 8 * 100 * still, 8 * still);
-  EXPECT_NEAR((with.node_mwh - without.node_mwh) * 3.6e9, 1800 * still, 18 * still);
+  EXPECT_NEAR((with.energy.gpu_mwh - without.energy.gpu_mwh) * 3.6e9, 8 * 100 * still, 8 * still);
+  EXPECT_NEAR((with.energy.node_mwh.value() - without.energy.node_mwh.value()) * 3.6e9,
+              1800 * still, 18 * still);
 }
 
 }  // namespace

@@ -57,6 +57,23 @@ TEST(PassTrace, FlopsAreTheFormulas) {
   }
 }
 
+// A head works through a long micro-batch in chunks: they are counted, not traced one by one.
+TEST(PassTrace, LongMicroBatchesHaveShortTraces) {
+  for (const std::int64_t length : {std::int64_t{1} << 18, std::int64_t{1} << 26}) {
+    const PlanJob job = job_of("llama-8b", length);
+    for (const int tp : {1, 8}) {
+      const PassTrace pass = trace_pass(job, {.tp = tp, .sequence_parallel = tp > 1});
+      EXPECT_LT(pass.head.operations.size(), 1000u);
+      const double whole = flops_of(pass.head, Kind::Matmul);
+      const double all = whole + pass.head_extra * (whole - flops_of(pass.head_half, Kind::Matmul));
+      const double vocabulary = static_cast<double>(job.model.vocab_size) / tp;
+      EXPECT_NEAR(all / (6.0 * static_cast<double>(length * job.model.hidden_size) * vocabulary), 1,
+                  1e-9)
+          << length << " tokens, tp " << tp;
+    }
+  }
+}
+
 // planning.md §1: 8N instead of 6N, but for the last product, whose output nobody needs again.
 TEST(PassTrace, FullRecomputeRepeatsTheForward) {
   const PlanJob job = job_of("gpt-175b", 2048);

@@ -286,13 +286,39 @@ TEST(Footprint, OfARun) {
   EXPECT_EQ(f.steps, 1000);
   EXPECT_NEAR(f.days, 3600.0 / 86400, 1e-12);
   EXPECT_NEAR(f.gpu_hours, 8, 1e-9);
-  EXPECT_NEAR(f.gpu_mwh, 1, 1e-9);
-  EXPECT_NEAR(f.facility_mwh, 3, 1e-9);
-  EXPECT_NEAR(f.tonnes_co2.value(), 0.3, 1e-9);
+  EXPECT_NEAR(f.energy.gpu_mwh, 1, 1e-9);
+  EXPECT_NEAR(f.energy.node_mwh.value(), 2, 1e-9);
+  EXPECT_NEAR(f.energy.facility_mwh.value(), 3, 1e-9);
+  EXPECT_NEAR(f.energy.tonnes_co2.value(), 0.3, 1e-9);
+  EXPECT_EQ(f.energy.missing, "");
   EXPECT_NEAR(f.euro.value(), 16, 1e-9);
   // bf16 weights, fp32 master and moments: 14 bytes of each of llama-1b's 1.236 billion.
   EXPECT_NEAR(f.checkpoint_gb, 14 * 1.2358, 0.01);
   EXPECT_NEAR(f.checkpoint_s.value(), f.checkpoint_gb / 10, 1e-9);
+}
+
+// What a machine's description does not say is not counted, and named.
+TEST(Footprint, KnowsOnlyWhatTheMachineSays) {
+  Machine machine = load_machine("dgx-h100");
+  machine.facility = {.pue = -1, .kg_co2_per_kwh = 0.1};
+  const RunEnergy without_pue = energy_of(1, 0.5, machine);
+  EXPECT_EQ(without_pue.node_mwh, 1.5);
+  EXPECT_EQ(without_pue.facility_mwh, std::nullopt);
+  EXPECT_EQ(without_pue.missing, "facility.pue");
+  EXPECT_NEAR(without_pue.tonnes_co2.value(), 0.15, 1e-12);
+  EXPECT_EQ(without_pue.co2_of, "nodes without PUE");
+  machine.node.host_w = -1;
+  const RunEnergy neither = energy_of(1, 0, machine);
+  EXPECT_EQ(neither.node_mwh, std::nullopt);
+  EXPECT_EQ(neither.missing, "node.host_w and facility.pue");
+  EXPECT_EQ(neither.co2_of, "GPUs without PUE");
+  machine.facility.pue = 2;
+  const RunEnergy without_hosts = energy_of(1, 0, machine);
+  EXPECT_EQ(without_hosts.facility_mwh, std::nullopt) << "the hosts' part of it is not known";
+  EXPECT_NEAR(without_hosts.tonnes_co2.value(), 0.2, 1e-12);
+  EXPECT_EQ(without_hosts.co2_of, "GPUs with PUE");
+  EXPECT_THAT(to_yaml(machine), testing::Not(testing::HasSubstr("host_w")));
+  EXPECT_LT(parse_machine(to_yaml(machine), "again").node.host_w, 0);
 }
 
 TEST(Search, FewestGpus) {

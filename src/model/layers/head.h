@@ -28,6 +28,8 @@ class Head {
   static std::int64_t default_chunk(std::int64_t elements, std::int64_t vocabulary,
                                     std::int64_t max_tokens);
 
+  std::int64_t chunk() const { return logits_.extent(0); }  // tokens of logits at a time
+
  private:
   void cross_entropy(Tensor losses, Tensor logits, Tensor targets, double gradient_scale) const;
 
