@@ -22,6 +22,7 @@ struct MicroBatch {
 
   // Of the step.
   bool first = false, last = false;
+  bool scored_only = false;  // no backward follows its forward
   // Products overwrite the gradients of their matrices instead of adding to them, which saves
   // clearing and reading those.
   bool overwrites = false;

@@ -218,7 +218,8 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
     blocks_[b].forward(last ? output : stash(batch, number, block + 1).input,
                        stash(batch, number, block), workspace, batch,
                        caches == nullptr ? nullptr : &(*caches)[b]);
-    if (offloads(block)) offload_->send(block, host_input(batch, number, block));
+    if (offloads(block) && !batch.scored_only)
+      offload_->send(block, host_input(batch, number, block));
     told([&](BucketHooks& hooks) { hooks.done_with_weights(block_buckets_[b]); });
   }
 }

@@ -323,6 +323,7 @@ void Pipeline::evaluate(const Step& step, const Load& load) {
   forward_only.gradient_scale = 0;
   for (int number = 0; number < step.micro_batches; ++number) {
     batches_[0] = load(number);
+    batches_[0].scored_only = true;
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       const PartPlace here{group_->rank(), static_cast<int>(c)};
       if (const auto from = previous_place(schedule_.shape, here))

@@ -412,6 +412,19 @@ TEST(OffloadedInputs, LeaveTheLossesOfAnEvaluationAlone) {
   EXPECT_EQ(losses(), expected);
 }
 
+TEST(OffloadedInputs, AreNotCopiedByAnEvaluation) {
+  Training training = recomputing(DType::F32);
+  training.offload_inputs = true;
+  on_ranks({}, training, [&](const Member& member) {
+    const auto& backend = dynamic_cast<const LateBackend&>(member.engine.backend());
+    const std::int64_t before = backend.transfers();
+    member.evaluate(9);
+    EXPECT_EQ(backend.transfers(), before) << "nobody would fetch them";
+    member.step(1);
+    EXPECT_GT(backend.transfers(), before);
+  });
+}
+
 TEST(OffloadedInputs, TakeHostMemoryInsteadOfTheDevices) {
   Training training = recomputing(DType::BF16);
   const auto [device, none] = planned_bytes(training);
