@@ -38,6 +38,47 @@ std::size_t share_of(Backend& backend, int node_ranks) {
   return backend.available_bytes() / static_cast<std::size_t>(one ? node_ranks : 1);
 }
 
+constexpr int kUsualNode = 8;  // GPUs
+constexpr std::int64_t kMostRanks = 1 << 16;
+
+// A number of ranks like this one that the run fits on, with their layout; "" if none is found. The
+// first and the last stages of a pipeline need most.
+std::string enough_ranks(Backend& backend, const RunConfig& config, const Groups& groups,
+                         std::size_t needed, std::size_t available) {
+  const bool processor = &backend.host_memory() == &backend;
+  const int node = processor ? groups.node_ranks : std::max(kUsualNode, groups.node_ranks);
+  LayoutRequest request = layout_request(config);
+  request.dp = {};
+  std::size_t taken = 0;
+  const auto fits_there = [&](const LayoutRequest& tried, const Grid& grid) {
+    RunConfig there = config;
+    take_layout(there, layout_in_words(tried));
+    taken = 0;
+    for (const int stage : {0, 1, grid.pp - 1}) {
+      if (stage >= grid.pp) continue;
+      const MemoryNeed need = planned_memory(backend, there, planned_groups(grid, {.pp = stage}));
+      if (!fits(need, backend, groups.node_ranks)) return false;
+      taken = std::max(taken, need.device);
+    }
+    return true;
+  };
+  // Fewer cannot hold what this rank would have to hold.
+  const auto least = static_cast<std::int64_t>(needed / std::max<std::size_t>(available, 1));
+  for (std::int64_t ranks = 2 * groups.ranks(); ranks <= kMostRanks; ranks *= 2) {
+    if (ranks < least * groups.ranks()) continue;
+    try {
+      const LayoutRequest found = choose_layout(request, static_cast<int>(ranks), node, fits_there);
+      return fmt::format(
+          "start {} ranks with as much memory each (mpirun -np {} …): with batch.micro: {} and "
+          "layout: {{tp: {}, pp: {}, zero: {}, recompute: full}} each would take {}",
+          ranks, ranks, config.batch.micro, found.tp, found.pp, found.zero, in_words(taken));
+    } catch (const UserError&) {
+      if (ranks > 64 * least * groups.ranks()) break;  // something else is in the way
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
@@ -92,10 +133,12 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   propose_offload(&OffloadConfig::optimizer, "offload.optimizer: true");
   if (config.layout.pp == 1 || config.layout.schedule != PipelineKind::ZeroBubbleH1)
     propose_offload(&OffloadConfig::gradients, "offload: {optimizer: true, gradients: true}");
+  smaller.offload = config.offload;
+  const std::string more = enough_ranks(backend, smaller, groups, least.device, available);
   user_error(
-      "{}: even batch.micro: {} with layout.recompute: full would take {}, so take a smaller "
+      "{}: even batch.micro: {} with layout.recompute: full would take {}, so {}take a smaller "
       "model{}{}",
-      problem, smaller.batch.micro, in_words(least.device),
+      problem, smaller.batch.micro, in_words(least.device), more.empty() ? "" : more + "; or ",
       groups.ranks() > 1 ? ", share it with layout.zero, tp or pp" : "",
       config.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
                                              : " or a shorter sequence");

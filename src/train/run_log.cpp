@@ -51,8 +51,8 @@ void RunLog::record(const StepRecord& r) {
                {"step_time_s", r.step_time_s},
                {"data_wait_s", r.data_wait_s},
                {"tokens_per_s", r.tokens_per_s},
-               {"mfu", r.mfu_causal},
-               {"mfu_full_attention", r.mfu_full},
+               {"mfu", number(r.mfu_causal)},
+               {"mfu_full_attention", number(r.mfu_full)},
                {"memory_bytes", r.memory_bytes},
                {"energy_j", number(r.energy_j)}};
   if (r.comm_busy_s) {

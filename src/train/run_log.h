@@ -23,8 +23,7 @@ struct StepRecord {
   std::optional<double> comm_busy_s = {}, comm_wait_s = {};
   std::optional<std::int64_t> comm_bytes = {};  // sent by it
   double tokens_per_s = 0;
-  double mfu_causal = 0;
-  double mfu_full = 0;
+  std::optional<double> mfu_causal = {}, mfu_full = {};  // empty: the peak is not known
   std::uint64_t memory_bytes = 0;
   std::optional<double> energy_j = {};    // empty: no counter is read
   std::optional<double> valid_loss = {};  // nats per token

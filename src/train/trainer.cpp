@@ -18,6 +18,12 @@
 namespace kintsugi {
 namespace fs = std::filesystem;
 
+namespace {
+
+constexpr double kAssumedMfu = 0.4;  // of a run that nobody has seen yet
+
+}  // namespace
+
 EngineOptions engine_options(const RunConfig& config, const Grid& grid) {
   return {.model = config.model,
           .precision = config.train.precision,
@@ -66,22 +72,19 @@ LayoutRequest layout_request(const RunConfig& config) {
 }
 
 std::string automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node) {
-  const auto take = [](RunConfig& to, const LayoutRequest& from) {
-    to.layout.tp = from.tp;
-    to.layout.pp = from.pp;
-    to.layout.zero = from.zero;
-    to.layout.sequence_parallel = from.sequence_parallel;
-  };
   const auto fits = [&](const LayoutRequest& request, const Grid& grid) {
     RunConfig tried = config;
-    take(tried, request);
+    take_layout(tried, layout_in_words(request));
     for (int stage = 0; stage < grid.pp; ++stage) {
       const Groups groups = planned_groups(grid, {.pp = stage});
       if (!kintsugi::fits(planned_memory(backend, tried, groups), backend, node)) return false;
     }
     return true;
   };
-  const LayoutRequest chosen = choose_layout(layout_request(config), ranks, node, fits);
+  return layout_in_words(choose_layout(layout_request(config), ranks, node, fits));
+}
+
+std::string layout_in_words(const LayoutRequest& chosen) {
   return fmt::format("{} {} {} {}", chosen.tp, chosen.pp, chosen.zero, chosen.sequence_parallel);
 }
 
@@ -245,6 +248,8 @@ void Trainer::open_run(ResumeMode resume) {
   peak_ = backend_.peak_flops(config_.train.precision);
   startup_.mark("measuring the peak");
   announce();
+  log_info("{}", engine_->arena().table());
+  log_info("run directory: {}", directory_.string());
   if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
 }
 
@@ -278,21 +283,38 @@ void Trainer::announce() const {
            config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
            config_.batch.global / config_.batch.micro,
            config_.batch.global == config_.batch.micro ? "" : "es", schedule_.total_steps);
-  if (groups_->ranks() > 1) log_info("layout: {}", describe_layout());
+  log_info("layout: {}", describe_layout());
   log_info(
       "work per token: {}FLOP (attention counted causally), {}FLOP (in full); peak {}FLOP/s ({})",
       format_si(flops_.causal()), format_si(flops_.full()), format_si(peak_.flops_per_s),
       peak_.source);
   log_info("energy: no counter that this version reads; energy_j is null in metrics.jsonl");
-  log_info("{}", engine_->arena().table());
+}
+
+// Nothing but the FLOPs is known before the first step, so that the share of the peak is assumed.
+void Trainer::preview() {
+  peak_ = backend_.peak_flops(config_.train.precision);
+  announce();
+  PlanningAllocator nothing;
+  const Engine planned(backend_, nothing, engine_options(config_, groups_->grid), *groups_);
+  log_info("{}", planned.arena().table());
   log_info("run directory: {}", directory_.string());
+  const double tokens = static_cast<double>(config_.total_steps() * config_.tokens_per_step());
+  const double fastest_s = tokens * flops_.causal() / (peak_.flops_per_s * groups_->ranks());
+  log_info(
+      "duration: {} tokens in {} steps, {}FLOP; {} at the full peak of {}, {} at an assumed MFU of "
+      "{:.0f} %, without validation and checkpoints",
+      format_count(tokens), schedule_.total_steps, format_si(tokens * flops_.causal()),
+      format_duration(fastest_s), format_number(groups_->ranks(), "rank"),
+      format_duration(fastest_s / kAssumedMfu), 100 * kAssumedMfu);
 }
 
 std::string Trainer::describe_layout() const {
   const Grid& grid = groups_->grid;
   const LayoutConfig& layout = config_.layout;
-  std::string text = fmt::format("{} ranks = tp {} × cp {} × dp {} × pp {}", grid.world(), grid.tp,
-                                 grid.cp, grid.dp, grid.pp);
+  std::string text =
+      fmt::format("{} = tp {} × cp {} × dp {} × pp {}", format_number(grid.world(), "rank"),
+                  grid.tp, grid.cp, grid.dp, grid.pp);
   if (layout.sequence_parallel) text += ", sequence parallel";
   text += fmt::format(
       ", ZeRO {}{}", layout.zero,
@@ -355,11 +377,30 @@ void Trainer::train_step() {
   state_.loss_scale = scaler_.state();
   record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
   record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
-  const double peak = peak_.flops_per_s * groups_->ranks();
-  record_.mfu_causal = record_.tokens_per_s * flops_.causal() / peak;
-  record_.mfu_full = record_.tokens_per_s * flops_.full() / peak;
+  check_peak();
+  record_.mfu_causal = mfu(record_.tokens_per_s, flops_.causal());
+  record_.mfu_full = mfu(record_.tokens_per_s, flops_.full());
+  means_.add(record_, config_.tokens_per_step());
   step_seconds_ += record_.step_time_s;
   if (groups_->ranks() > 1) record_communication();
+}
+
+std::optional<double> Trainer::mfu(double tokens_per_s, double flops_per_token) const {
+  if (!peak_is_known_) return {};
+  return tokens_per_s * flops_per_token / (peak_.flops_per_s * groups_->ranks());
+}
+
+// A step that was faster than the peak proves the peak wrong, and with it every share of it.
+void Trainer::check_peak() {
+  const auto share = mfu(record_.tokens_per_s, flops_.causal());
+  if (!share || *share <= 1) return;
+  peak_is_known_ = false;
+  if (!is_first()) return;
+  log_info(
+      "step {} reached {}FLOP/s per rank, more than the peak of {}FLOP/s ({}): other work "
+      "disturbed that measurement, so MFU is left out from here on",
+      record_.step, format_si(*share * peak_.flops_per_s), format_si(peak_.flops_per_s),
+      peak_.source);
 }
 
 void Trainer::record_communication() {
@@ -462,19 +503,29 @@ double Trainer::eta_s() const {
          std::max(done, 1.0);
 }
 
+std::string Trainer::progress_line() const {
+  const double rate = means_.tokens_per_s();
+  const auto causal = mfu(rate, flops_.causal()), full = mfu(rate, flops_.full());
+  return fmt::format(
+      "step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  left {}  MFU {}  norm {:.3f}  "
+      "lr {:.2e}{}  J/token –",
+      state_.step, schedule_.total_steps, means_.loss(), format_count(rate), means_.step_time_s(),
+      format_duration(eta_s()),
+      causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
+      means_.gradient_norm(), record_.lr,
+      means_.skipped() > 0 ? fmt::format("  skipped {} of {}", means_.skipped(), means_.steps())
+                           : "");
+}
+
 void Trainer::report(bool last) {
   const auto now = Clock::now();
   const bool live_due = now - last_report_ > std::chrono::milliseconds(200);
   if (live_due || last)
     log_->status("running", record_, last_valid_loss_, eta_s(), last_checkpoint_);
   if (live_due) last_report_ = now;
-  const std::string line = fmt::format(
-      "step {:>6}/{}  loss {:.4f}  {} tokens/s  left {}  MFU {:.1f} % ({:.1f} % full)  "
-      "norm {:.3f}  lr {:.2e}  J/token –",
-      state_.step, schedule_.total_steps, record_.loss, format_count(record_.tokens_per_s),
-      format_duration(eta_s()), 100 * record_.mfu_causal, 100 * record_.mfu_full,
-      record_.gradient_norm, record_.lr);
+  const std::string line = progress_line();
   const bool line_due = due(config_.train.log_every) || last;
+  if (line_due) means_.clear();
   if (terminal_is_live()) {
     if (line_due) log_to_file(line);
     if (!live_due && !last) return;

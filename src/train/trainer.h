@@ -20,6 +20,7 @@
 #include "train/run_data.h"
 #include "train/run_log.h"
 #include "train/startup.h"
+#include "train/step_means.h"
 #include "train/step_trace.h"
 
 namespace kintsugi {
@@ -36,6 +37,7 @@ LayoutRequest layout_request(const RunConfig& config);
 // For `layout: auto`: a layout for `ranks` in nodes of `node`, by the memory that this rank's
 // device has, in words that take_layout reads: one rank chooses for all.
 std::string automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node);
+std::string layout_in_words(const LayoutRequest& chosen);
 void take_layout(RunConfig& config, const std::string& chosen);
 
 // One run from its configuration to its end. Reads batches, steps the engine, validates, writes
@@ -51,6 +53,8 @@ class Trainer {
   // Before run(): lets this trace some of the steps. It outlives the run.
   void trace_with(StepTrace& trace) { step_trace_ = &trace; }
   RunOutcome run(ResumeMode resume);
+  // Instead: logs sizes, layout, memory, steps and how long the run may take.
+  void preview();
 
   const std::filesystem::path& directory() const { return directory_; }
   // Another rank ended the job: the status says so. From any thread, while run() runs.
@@ -74,6 +78,10 @@ class Trainer {
   void check_same_run() const;
   void announce() const;
   std::string describe_layout() const;
+  // Shares of the peak at some rate, causally and in full. Empty once a step was faster than the
+  // peak that was measured.
+  std::optional<double> mfu(double tokens_per_s, double flops_per_token) const;
+  void check_peak();
   void train_step();
   void record_communication();
   void validate();
@@ -85,6 +93,7 @@ class Trainer {
   };
   Score score(const ValidationSet& set, SampleBatch& batch);
   void save();
+  std::string progress_line() const;
   void report(bool last);
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
@@ -105,7 +114,9 @@ class Trainer {
   TrainerState state_;
   TrainingFlops flops_;
   Backend::Peak peak_;
+  bool peak_is_known_ = true;
   StepRecord record_;
+  StepMeans means_;  // since the last line
   std::optional<double> last_valid_loss_;
   std::string last_checkpoint_;
   std::int64_t first_step_ = 0;  // of this process

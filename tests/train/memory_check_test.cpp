@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 #include "backend/cpu/cpu_backend.h"
 #include "support/late_backend.h"
+#include "train/trainer.h"
 
 namespace kintsugi {
 namespace {
@@ -98,6 +101,36 @@ TEST_F(MemoryCheckTest, ProposesOffloadWhereNothingElseHelps) {
               HasSubstr("offload: {optimizer: true, gradients: true} would take"));
   Machine small_host(offloaded.device, offloaded.host - 1);
   EXPECT_THAT(error_of(small_host, config(with({}))), HasSubstr("take a smaller model"));
+}
+
+// The number of ranks and the layout that it names do fit.
+TEST_F(MemoryCheckTest, NamesHowManyRanksWouldDo) {
+  const RunConfig large = config({"model.layers=32", "model.hidden_size=512", "model.heads=8",
+                                  "model.ffn_size=2048", "batch={global: 8, micro: 1}"});
+  Machine whole(kPlenty, 1);
+  const std::size_t needed = planned_memory(whole, large, groups_of_one(whole)).device;
+  Machine machine(needed / 5, 1);
+  const std::string error = error_of(machine, large);
+  int ranks = 0;
+  RunConfig there = large;
+  there.layout.recompute = Recompute::Full;
+  const std::size_t at = error.find("start ");
+  ASSERT_NE(at, std::string::npos) << error;
+  ASSERT_EQ(std::sscanf(error.c_str() + at, "start %d ranks", &ranks), 1) << error;
+  const std::size_t layout = error.find("layout: {tp");
+  ASSERT_NE(layout, std::string::npos) << error;
+  ASSERT_EQ(std::sscanf(error.c_str() + layout, "layout: {tp: %ld, pp: %ld, zero: %ld",
+                        &there.layout.tp, &there.layout.pp, &there.layout.zero),
+            3)
+      << error;
+  EXPECT_GE(ranks, 4) << "a fifth of the memory each";
+  EXPECT_LE(ranks, 16);
+  EXPECT_THAT(error, HasSubstr("mpirun -np " + std::to_string(ranks)));
+  const Grid grid = fit_layout(layout_request(there), ranks);
+  for (int stage = 0; stage < grid.pp; ++stage)
+    EXPECT_TRUE(
+        fits(planned_memory(machine, there, planned_groups(grid, {.pp = stage})), machine, 1))
+        << error;
 }
 
 // Where the device is the host there is one memory.

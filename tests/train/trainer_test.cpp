@@ -8,9 +8,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "backend/cpu/cpu_backend_impl.h"
 #include "core/file.h"
 #include "support/paths.h"
 #include "support/sanitizers.h"
@@ -72,6 +74,66 @@ TEST_F(TrainerTest, LearnsASmallGrammar) {
   EXPECT_LT(records.back().at("valid_loss").get<double>(), 1.2);
   EXPECT_NEAR(records.back().at("valid_bits_per_byte").get<double>(),
               records.back().at("valid_loss").get<double>() / std::log(2.0), 1e-9);
+}
+
+// A line of the log stands for the steps since the line before.
+TEST_F(TrainerTest, LinesShowTheMeanOfTheirSteps) {
+  const fs::path run = train("run", "steps: 8, log_every: 3, eval_every: 0, checkpoint_every: 0");
+  const auto losses = losses_of(run);
+  std::ifstream log(run / "log.txt");
+  std::map<int, double> shown;  // by step
+  for (std::string line; std::getline(log, line);) {
+    const std::size_t at = line.find("step "), loss = line.find("/8  loss ");
+    if (loss == std::string::npos) continue;
+    shown[std::stoi(line.substr(at + 5))] = std::stod(line.substr(loss + 9));
+    EXPECT_NE(line.find(" s/step"), std::string::npos) << line;
+  }
+  ASSERT_EQ(losses.size(), 8u);
+  ASSERT_EQ(shown.size(), 3u);
+  EXPECT_NEAR(shown[3], (losses[0] + losses[1] + losses[2]) / 3, 5.1e-5);
+  EXPECT_NEAR(shown[6], (losses[3] + losses[4] + losses[5]) / 3, 5.1e-5);
+  EXPECT_NEAR(shown[8], (losses[6] + losses[7]) / 2, 5.1e-5) << "the last line has fewer";
+}
+
+TEST(StepMeansTest, RatesAreThoseOfTheWholeInterval) {
+  StepMeans means;
+  means.add({.loss = 2, .gradient_norm = 1, .step_time_s = 1}, 100);
+  means.add({.loss = 4, .gradient_norm = 3, .step_time_s = 3}, 100);
+  means.add({.loss = INFINITY, .gradient_norm = INFINITY, .step_time_s = 1}, 100);
+  EXPECT_EQ(means.loss(), 3);
+  EXPECT_EQ(means.gradient_norm(), 2);
+  EXPECT_EQ(means.tokens_per_s(), 60) << "300 tokens in 5 s, not the mean of the three rates";
+  EXPECT_EQ(means.step_time_s(), 5.0 / 3);
+  EXPECT_EQ(means.skipped(), 1);
+  means.clear();
+  EXPECT_EQ(means.steps(), 0);
+}
+
+// Its peak was measured on cores that had other work to do.
+class BusyBackend : public CpuBackend {
+ public:
+  BusyBackend() : CpuBackend(1) {}
+  Peak peak_flops(DType) override { return {1.0, "measured while busy"}; }
+};
+
+TEST_F(TrainerTest, NoMfuAboveThePeak) {
+  const fs::path run = directory_ / "run";
+  BusyBackend backend;
+  Trainer trainer(backend, parse_run_config(small_config(corpus_, run,
+                                                         "steps: 3, log_every: 1, eval_every: 0, "
+                                                         "checkpoint_every: 0"),
+                                            "test.yaml"));
+  testing::internal::CaptureStdout();
+  trainer.run(ResumeMode::Auto);
+  const std::string out = testing::internal::GetCapturedStdout();
+  const std::string reason = "more than the peak of 1 FLOP/s (measured while busy)";
+  EXPECT_NE(out.find(reason), std::string::npos) << out;
+  EXPECT_EQ(out.find(reason), out.rfind(reason)) << "once";
+  EXPECT_NE(out.find("MFU –"), std::string::npos) << out;
+  for (const Json& record : read_metrics(run)) {
+    EXPECT_TRUE(record.at("mfu").is_null());
+    EXPECT_TRUE(record.at("mfu_full_attention").is_null());
+  }
 }
 
 // Gradients add up over micro-batches and dropout follows the global token, so the cut of a batch
