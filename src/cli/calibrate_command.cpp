@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/plan_search.h"
 #include "cli/worlds.h"
 #include "comm/socket.h"
@@ -81,11 +82,11 @@ void add_calibrate_command(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--precision", options->precision, "Default: fp32 on cpu, bf16 on cuda");
   command->add_option("--size", options->size, "The largest matrix (default: 1024 or 8192)")
-      ->check(CLI::Range(64, 65536));
+      ->transform(whole_number(between(64, 65536)));
   command->add_option("--threads", options->threads, "On a processor (default: all)")
-      ->check(CLI::Range(0, 1024));
+      ->transform(whole_number(between(0, 1024)));
   command->add_option("--effort", options->effort, "Seconds per operation (default: 0.2)")
-      ->check(CLI::Range(0.001, 60.0));
+      ->transform(real_number(between(0.001, 60)));
   command->footer(
       "Examples:\n"
       "  kintsugi calibrate --output mine.yaml\n"

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/data_commands.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "data/store_check.h"
@@ -75,7 +76,7 @@ void add_data_verify(CLI::App& data) {
   CLI::Option* tokenizer = app->add_option(
       "--tokenizer", command->tokenizer, "ids must be in its vocabulary, and the store made by it");
   app->add_option("--vocab", command->vocab_size, "ids must be below this")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{INT32_MAX}))
+      ->transform(whole_number(between(1, INT32_MAX)))
       ->excludes(tokenizer);
   app->footer("Example:\n  kintsugi data verify tokens/fi --vocab 50304");
   app->callback([command] { run_verify(*command); });

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/data_commands.h"
+#include "cli/options.h"
 #include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -91,10 +92,7 @@ void run_tokenize(TokenizeCommand& command) {
   options.inputs = expand_inputs(command.inputs);
   options.output = command.output;
   options.end_of_document = end_of_document(command, *tokenizer);
-  if (!command.shard_size.empty()) {
-    options.shard_bytes = parse_bytes(command.shard_size);
-    if (options.shard_bytes <= 0) user_error("--shard-size: '{}' is no size", command.shard_size);
-  }
+  if (!command.shard_size.empty()) options.shard_bytes = parse_bytes(command.shard_size);
   options.save_every_s = parse_duration_s(command.save_every);
   const StopSignals signals;
   ProgressLine line;
@@ -135,11 +133,15 @@ void add_data_tokenize(CLI::App& data) {
                 "leave malformed JSONL lines out and count them, instead of stopping there");
   app->add_option("--threads", options.threads, "0: one per core")
       ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
+      ->transform(whole_number(between(0, 4096)));
   app->add_option("--shard-size", command->shard_size,
-                  "start PREFIX-00000, PREFIX-00001, … whenever a .bin reaches this, like 10GiB");
+                  "start PREFIX-00000, PREFIX-00001, … whenever a .bin reaches this, like 10GiB")
+      ->type_name("SIZE")
+      ->transform(byte_count(at_least(1)));
   app->add_option("--save-every", command->save_every,
                   "how much work a crash may cost, as a duration")
+      ->type_name("TIME")
+      ->transform(duration(at_least(0)))
       ->capture_default_str();
   app->add_flag("--overwrite", options.overwrite,
                 "start over: replace a store or unfinished job of this name");

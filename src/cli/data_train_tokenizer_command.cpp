@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/data_commands.h"
+#include "cli/options.h"
 #include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -156,16 +157,19 @@ void add_data_train_tokenizer(CLI::App& data) {
   command
       ->add_option("--min-frequency", arguments->min_frequency,
                    "A pair must occur this often to become a token")
+      ->transform(whole_number(at_least(0)))
       ->capture_default_str();
   command->add_option("--text-key", arguments->text_key, "Where JSONL has the text")
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: one per processor")
-      ->check(CLI::Range(0, 4096))
+      ->transform(whole_number(between(0, 4096)))
       ->capture_default_str();
   command
       ->add_option("--sample-bytes", arguments->sample_bytes,
                    "Train on about this much text, from the front of every file in proportion to "
                    "its size (10GB); 0: on all")
+      ->type_name("SIZE")
+      ->transform(byte_count(at_least(0)))
       ->capture_default_str();
   command->add_flag("--overwrite", arguments->overwrite, "Replace a tokenizer that is there");
   command->footer(

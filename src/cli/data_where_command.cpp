@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/data_commands.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "train/run_data.h"
 
@@ -88,6 +89,7 @@ void add_data_where(CLI::App& data) {
       data.add_subcommand("where", "Where the samples of a step of a run come from");
   command->add_option("config", arguments->config, "The run's configuration")->required();
   command->add_option("--step", arguments->step, "The step, counted from 1 as in metrics.jsonl")
+      ->transform(whole_number({}))
       ->required();
   command
       ->add_option("--set", arguments->overrides, "Override a value: --set run.seed=2 (repeatable)")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/token_input.h"
 #include "cli/worlds.h"
 #include "serve/language_model.h"
@@ -22,8 +23,10 @@ void add_eval_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("eval", "Score tokens with a trained model");
   command
-      ->add_option("--checkpoint", a->checkpoint,
-                   "A checkpoint or any Hugging Face directory of a known family")
+      ->add_option(
+          "--checkpoint", a->checkpoint,
+          "A checkpoint, the directory of a run (its latest checkpoint), or any Hugging Face "
+          "directory of a known family")
       ->required();
   CLI::Option* text = command->add_option("--text", a->text, "The text to score");
   CLI::Option* ids = command->add_option("--token-ids", a->token_ids,
@@ -34,7 +37,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
       ->capture_default_str();
   command->add_option("--threads", a->threads, "0: all cores")
-      ->check(CLI::NonNegativeNumber)
+      ->transform(whole_number(between(0, 1024)))
       ->capture_default_str();
   command->footer(
       "Without --logprobs, prints the mean loss, the perplexity and, for a text, the bits per "
@@ -43,6 +46,7 @@ void add_eval_command(CLI::App& app) {
       "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --token-ids '65 110 100 32' "
       "--logprobs");
   command->callback([a] {
+    a->checkpoint = model_directory(a->checkpoint).string();
     if (a->text.empty() && a->token_ids.empty()) user_error("give a --text or --token-ids");
     std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
     std::unique_ptr<Tokenizer> tokenizer;

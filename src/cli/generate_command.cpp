@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/token_input.h"
 #include "cli/worlds.h"
 #include "serve/language_model.h"
@@ -22,39 +23,43 @@ void add_generate_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("generate", "Continue a text with a trained model");
   command
-      ->add_option("--checkpoint", a->checkpoint,
-                   "A checkpoint or any Hugging Face directory of a known family")
+      ->add_option(
+          "--checkpoint", a->checkpoint,
+          "A checkpoint, the directory of a run (its latest checkpoint), or any Hugging Face "
+          "directory of a known family")
       ->required();
   CLI::Option* prompt = command->add_option("--prompt", a->prompt, "The text to continue");
   CLI::Option* ids =
       command->add_option("--token-ids", a->token_ids, "The prompt as token ids; prints token ids");
   prompt->excludes(ids);
   command->add_option("--max-tokens", a->max_tokens, "How many tokens to add")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->transform(whole_number(between(1, 1 << 24)))
       ->capture_default_str();
   command
       ->add_option("--temperature", a->sampling.temperature, "0 always takes the most likely token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->transform(real_number(between(0, 100)))
       ->capture_default_str();
   command->add_option("--top-k", a->sampling.top_k, "Choose among the k most likely tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->transform(whole_number(between(0, INT32_MAX)))
       ->capture_default_str();
   command
       ->add_option("--top-p", a->sampling.top_p,
                    "Choose among the fewest tokens of this total probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->transform(real_number(between(0, 1)))
       ->capture_default_str();
   command->add_option("--seed", a->sampling.seed, "The same seed gives the same text")
+      ->transform(seed_number())
       ->capture_default_str();
   command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
       ->capture_default_str();
   command->add_option("--threads", a->threads, "0: all cores")
-      ->check(CLI::NonNegativeNumber)
+      ->transform(whole_number(between(0, 1024)))
       ->capture_default_str();
   command->footer(
       "Example:\n  kintsugi generate --checkpoint runs/demo/checkpoints/latest --prompt 'And God "
       "said'");
   command->callback([a] {
+    a->checkpoint = model_directory(a->checkpoint).string();
     if (a->prompt.empty() && a->token_ids.empty()) user_error("give a --prompt or --token-ids");
     const bool text = a->token_ids.empty();
     const std::unique_ptr<Tokenizer> tokenizer =

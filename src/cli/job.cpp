@@ -56,7 +56,7 @@ void Job::on_failure(std::function<void(const std::string&)> listener) {
 
 void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }
 
-std::string Job::of_first(const std::string& text) { return gather_texts(*control_, text).front(); }
+std::string Job::of_first(const std::string& text) { return text_of_first(*control_, text); }
 
 void Job::give_up(const std::string& text, int exit_code) {
   if (!lifeline_) return;

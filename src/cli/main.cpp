@@ -1,10 +1,28 @@
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <exception>
+#include <thread>
 
 #include "cli/commands.h"
+#include "cli/options.h"
+#include "comm/launch_environment.h"
 #include "core/error.h"
 #include "core/log.h"
+
+namespace {
+
+// All ranks of a job find the same mistake in the same command: one reports it. A launcher ends the
+// job when the first rank leaves, so the others give that one time.
+int refuse_command_line(const std::string& text) {
+  if (kintsugi::another_rank_reports())
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  else
+    kintsugi::log_message(kintsugi::LogLevel::Error, text);
+  return 2;
+}
+
+}  // namespace
 
 // Exit codes: 0 done (also when a signal asked a run to stop and it saved), 2 the user's mistake, 1
 // failure.
@@ -27,18 +45,19 @@ int main(int argc, char** argv) {
   kintsugi::add_plan_command(app);
   kintsugi::add_calibrate_command(app);
   try {
+    // Before anything else: --help would end the program without a word about it.
+    if (const std::string text = kintsugi::unknown_command(app, argc, argv); !text.empty())
+      return refuse_command_line(text);
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
-      kintsugi::user_error("give a command; kintsugi --help lists them");
+      return refuse_command_line("give a command; kintsugi --help lists them");
     return 0;
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::CallForVersion& version) {
     return app.exit(version);
   } catch (const CLI::ParseError& error) {
-    kintsugi::log_message(kintsugi::LogLevel::Error,
-                          std::string(error.what()) + "; --help lists what there is");
-    return 2;
+    return refuse_command_line(kintsugi::explain(error, app));
   } catch (const kintsugi::UserError& error) {
     kintsugi::log_message(kintsugi::LogLevel::Error, error.what());
     return 2;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/plan_evaluate.h"
 #include "cli/plan_schedule.h"
 #include "cli/plan_search.h"
@@ -118,6 +119,9 @@ void refuse_what_has_no_effect(const CLI::App& command) {
       if (!contains(task.asked_by, name) && !contains(task.takes, name))
         user_error("{} has no effect with {}: remove one of them", name, *asked);
     if (contains(given, "--model")) refuse_what_is_alone(given);
+    // JSON has the list beside what is explained.
+    if (contains(given, "--best") && contains(given, "--explain") && !contains(given, "--json"))
+      user_error("--best has no effect with --explain: remove one of them, or add --json");
     return;
   }
 }
@@ -146,16 +150,19 @@ void plan(Options options) {
   search.model.empty() ? plan_schedule(options.schedule) : plan_search(search);
 }
 
+constexpr Range kShare = {.low = 0, .high = 1, .low_open = true};
+
 void add_limits(CLI::App& command, SearchLimits& limits) {
-  const CLI::Range count(1, 1 << 20);
-  command.add_option("--tp", limits.tp, "Only this tensor parallelism")->check(count);
-  command.add_option("--cp", limits.cp, "Only this context parallelism")->check(count);
-  command.add_option("--pp", limits.pp, "Only this many stages")->check(count);
-  command.add_option("--micro", limits.micro, "Only this micro-batch")->check(count);
-  command.add_option("--zero", limits.zero, "Only this ZeRO stage")->check(CLI::Range(0, 3));
+  const CLI::Validator count = whole_number(between(1, 1 << 20));
+  command.add_option("--tp", limits.tp, "Only this tensor parallelism")->transform(count);
+  command.add_option("--cp", limits.cp, "Only this context parallelism")->transform(count);
+  command.add_option("--pp", limits.pp, "Only this many stages")->transform(count);
+  command.add_option("--micro", limits.micro, "Only this micro-batch")->transform(count);
+  command.add_option("--zero", limits.zero, "Only this ZeRO stage")
+      ->transform(whole_number(between(0, 3)));
   command.add_option("--recompute", limits.recompute, "Only none, selective or full");
   command.add_option("--best", limits.best, "How many to print (default: 10)")
-      ->check(CLI::Range(1, 1000));
+      ->transform(whole_number(between(1, 1000)));
 }
 
 void add_search_options(CLI::App& command, Options& o) {
@@ -166,31 +173,35 @@ void add_search_options(CLI::App& command, Options& o) {
   command.add_option("--gpus", search.gpus, "How many GPUs");
   command.add_option("--batch", search.batch, "Sequences per step (default: about 4M tokens)");
   command.add_option("--length", search.length, "Tokens per sequence (default: the model's)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+      ->transform(whole_number(between(1, 1 << 30)));
   command.add_option("--precision", search.precision, "bf16 (the default), fp16 or fp32");
   command.add_option("--tokens", search.tokens, "Tokens of the whole run: days, energy, CO2e");
   command
       .add_option("--checkpoint-every", search.checkpoint_every,
                   "With --tokens, --emit: steps between checkpoints (default: 250; 0: none)")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+      ->transform(whole_number(between(0, 1e12)));
   command.add_option("--rank-by", search.rank_by, "time (the default), energy or cost");
   command
       .add_option("--eur-per-gpu-hour", search.eur_per_gpu_hour,
                   "The price, in place of the machine's: for --rank-by cost, --tokens, --scaling")
-      ->check(CLI::Range(0.0, 1e6));
+      ->transform(real_number(between(0, 1e6)));
   add_limits(command, search.limits);
   command.add_option("--explain", search.explain, "Show the n-th in full")
-      ->check(CLI::Range(1, 1000));
+      ->transform(whole_number(between(1, 1000)));
   command.add_option("--emit", search.emit, "Write the configuration that train runs");
   command.add_option("--data", search.data, "With --emit: the training data");
   command.add_option("--tokenizer", search.tokenizer, "With --emit: the model's tokenizer");
   command.add_option("--scaling", search.scaling, "A table of strong or weak scaling");
   command.add_option("--parameters", o.calculus.parameters,
                      "Compute calculus: any of this, --tokens, --gpus, --days from the others");
-  command.add_option("--days", o.calculus.days, "Days of the run")->check(CLI::PositiveNumber);
-  command.add_option("--mfu", o.calculus.mfu, "Model FLOP utilisation (default: 0.4)");
-  command.add_option("--flops-per-parameter", o.calculus.flops_per_parameter,
-                     "Per token: 6 (the default), or 8 with full recompute");
+  command.add_option("--days", o.calculus.days, "Days of the run")
+      ->transform(real_number(above(0)));
+  command.add_option("--mfu", o.calculus.mfu, "Model FLOP utilisation (default: 0.4)")
+      ->transform(real_number(kShare));
+  command
+      .add_option("--flops-per-parameter", o.calculus.flops_per_parameter,
+                  "Per token: 6 (the default), or 8 with full recompute")
+      ->transform(real_number(above(0)));
 }
 
 void add_tune_options(CLI::App& command, PlanTuneOptions& tune) {
@@ -200,24 +211,25 @@ void add_tune_options(CLI::App& command, PlanTuneOptions& tune) {
                   "--gpus, limits (--tp …) and --emit as above")
       ->type_name("CONFIG");
   command.add_option("--trials", tune.trials, "With --tune: how many runs, with those of --log")
-      ->check(CLI::Range(1, 100000))
+      ->transform(whole_number(between(1, 100000)))
       ->capture_default_str();
   command.add_option("--steps", tune.steps, "With --tune: steps of a run; two are for warm-up")
-      ->check(CLI::Range(3, 1000000))
+      ->transform(whole_number(between(3, 1000000)))
       ->capture_default_str();
   command.add_option("--at-once", tune.at_once, "With --tune: runs at the same time")
-      ->check(CLI::Range(1, 1000))
+      ->transform(whole_number(between(1, 1000)))
       ->capture_default_str();
   command.add_option("--launch", tune.launch,
                      "With --tune: what starts a job, {ranks} and {trial} are filled in (default: "
                      "mpirun -np {ranks})");
   command.add_option("--trial-timeout", tune.timeout, "With --tune: how long a run may take")
       ->type_name("TIME")
+      ->transform(duration(above(0)))
       ->capture_default_str();
   command
       .add_option("--within", tune.within,
                   "With --tune: try what the model expects to be at most this much slower")
-      ->check(CLI::Range(1.0, 1e9))
+      ->transform(real_number(between(1, 1e9)))
       ->capture_default_str();
   command.add_option(
       "--log", tune.log,
@@ -242,14 +254,20 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--output", options->evaluate.output, "With --evaluate: write to this file");
   command->add_flag("--accuracy", options->evaluate.accuracy,
                     "With --evaluate: a table of errors instead of the rows");
+  const CLI::Validator stages = whole_number(between(1, INT32_MAX));
   CLI::Option* schedule = command->add_option("--schedule", options->schedule.schedule,
                                               "gpipe, 1f1b (the default), interleaved or zb-h1");
-  command->add_option("--stages", options->schedule.stages, "Pipeline ranks");
-  command->add_option("--micro-batches", options->schedule.micro_batches, "Micro-batches per step");
-  command->add_option("--chunks", options->schedule.chunks,
-                      "Parts of the model per rank (interleaved: 2 or more)");
-  command->add_option("--backward-ratio", options->schedule.backward_ratio,
-                      "Time of a backward in forwards (default: 2)");
+  command->add_option("--stages", options->schedule.stages, "Pipeline ranks")->transform(stages);
+  command->add_option("--micro-batches", options->schedule.micro_batches, "Micro-batches per step")
+      ->transform(stages);
+  command
+      ->add_option("--chunks", options->schedule.chunks,
+                   "Parts of the model per rank (interleaved: 2 or more)")
+      ->transform(whole_number(between(0, INT32_MAX)));
+  command
+      ->add_option("--backward-ratio", options->schedule.backward_ratio,
+                   "Time of a backward in forwards (default: 2)")
+      ->transform(real_number());
   command->add_option("--svg", options->schedule.svg,
                       "Write the diagram to this file too: of a schedule, --scaling or --explain");
   command->add_flag("--json", options->schedule.as_json, "Print everything as JSON");

@@ -32,6 +32,8 @@ constexpr std::size_t kAlike = 5;  // first trials that fail in the same way end
 void check_options(const PlanTuneOptions& o) {
   const PlanSearchOptions& s = o.search;
   if (!built_with_dlib()) PointSearch says_so({1}, {});
+  if (is_stream(o.config))
+    user_error("--tune {}: every trial reads the configuration: give a file", o.config);
   if (s.machine.empty())
     user_error("--tune needs --machine: its model chooses what is tried first, and what at all");
   if (s.gpus.empty()) user_error("--tune needs --gpus: how many ranks a trial has");

@@ -8,7 +8,10 @@
 #include "cli/commands.h"
 #include "cli/dry_run.h"
 #include "cli/job.h"
+#include "cli/options.h"
 #include "cli/worlds.h"
+#include "comm/launch_environment.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "parallel/layout.h"
 #include "train/trainer.h"
@@ -44,6 +47,21 @@ struct TrainParts {
   std::optional<Trainer> trainer;  // goes first: it may still wait for its groups
 };
 
+// Every rank reads the file by itself, but a pipe can be read once, and launchers give standard
+// input to rank 0 alone.
+std::string configuration_text(const std::string& path, Job& job) {
+  const bool stream = job.of_first(is_stream(path) ? "stream" : "file") == "stream";
+  std::string text;
+  job.together([&] {
+    if (stream && job.world().rank() > 0) return;
+    text = read_text_file(path);
+    if (stream && text.empty())
+      user_error("{} holds no configuration: it is empty{}", path,
+                 job.world().size() > 1 ? " (launchers give standard input to rank 0 alone)" : "");
+  });
+  return stream ? job.of_first(text) : text;
+}
+
 // `trace` is nullptr where none was asked for.
 void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
            Trace* trace) {
@@ -54,9 +72,10 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
       request = trace_request(arguments.trace, arguments.trace_steps);
       if (job.world().rank() == 0) check_writable(request.file);
     });
+  const std::string text = configuration_text(arguments.config, job);
   std::string layout;  // that rank 0 chose, where it is left to the program
   job.together([&] {
-    config = load_run_config(arguments.config, arguments.overrides);
+    config = parse_run_config(text, arguments.config, arguments.overrides);
     if (trace != nullptr && request.first > config->total_steps())
       user_error("--trace-steps {}: the run has {} steps", arguments.trace_steps,
                  config->total_steps());
@@ -75,7 +94,8 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   startup.mark("configuration and groups");
   job.together([&] { trainer.emplace(*backend, *config, groups->get(), startup); });
   if (arguments.check) {
-    log_info("the configuration, the data and the memory are in order");
+    trainer->preview();
+    log_info("check passed: configuration, data and memory are OK");
     return;
   }
   if (trace != nullptr) trainer->trace_with(step_trace.emplace(*trace, request, groups->get()));
@@ -88,8 +108,10 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
 }
 
 void run_train(const TrainArguments& arguments) {
-  if (arguments.dry_run)
+  if (arguments.dry_run) {
+    if (another_rank_reports()) return;
     return dry_run(load_run_config(arguments.config, arguments.overrides), arguments.plan);
+  }
   Startup startup;
   Trace trace;
   Trace* const wanted = arguments.trace.empty() ? nullptr : &trace;
@@ -141,6 +163,7 @@ void add_train_command(CLI::App& app) {
   command
       ->add_option("--gpus", arguments->plan.gpus,
                    "With --dry-run: how many (default: as many as the layout says)")
+      ->transform(whole_number(between(1, INT32_MAX)))
       ->needs(dry);
   command->footer(
       "Example:\n"

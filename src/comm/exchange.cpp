@@ -25,6 +25,15 @@ std::vector<std::string> gather_texts(Communicator& group, const std::string& mi
   return texts;
 }
 
+std::string text_of_first(Communicator& group, std::string mine) {
+  if (group.size() == 1) return mine;
+  std::int64_t length = static_cast<std::int64_t>(mine.size());
+  group.wait(group.broadcast(Tensor(&length, DType::I64, {1}), 0));
+  mine.resize(static_cast<std::size_t>(length));
+  if (length > 0) group.wait(group.broadcast(Tensor(mine.data(), DType::U8, {length}), 0));
+  return mine;
+}
+
 void together(Communicator& group, const std::function<void()>& work) {
   std::string verdict;  // 'U' or 'F' and the message; empty: all is well
   try {

@@ -21,6 +21,8 @@ class SharedFailure : public Failure {
 
 // Every rank's text, by rank. On host memory.
 std::vector<std::string> gather_texts(Communicator& group, const std::string& mine);
+// Rank 0's text, on every rank.
+std::string text_of_first(Communicator& group, std::string mine);
 
 // Runs `work` here and waits for the others. If it threw on any rank, every rank throws what the
 // first of them threw, with its rank in front unless all threw the same; so that no rank goes on

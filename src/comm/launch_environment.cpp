@@ -1,6 +1,8 @@
 #include "comm/launch_environment.h"
 
 #include <cstdlib>
+#include <sstream>
+#include <string>
 
 namespace kintsugi {
 
@@ -15,8 +17,30 @@ int launched_ranks(const std::function<const char*(const char*)>& variable) {
   return variable("PMIX_RANK") != nullptr ? 0 : 1;
 }
 
-int launched_ranks() {
-  return launched_ranks([](const char* name) -> const char* { return std::getenv(name); });
+bool another_rank_reports(const std::function<const char*(const char*)>& variable) {
+  if (launched_ranks(variable) == 1) return false;
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PMIX_RANK"}) {
+    const char* text = variable(name);
+    if (text == nullptr) continue;
+    const std::string rank = text;
+    if (rank == "0") return false;
+    // `mpirun -np 2 a : -np 2 b`: ranks 0 and 2 are the first of theirs.
+    const char* firsts = variable("OMPI_FIRST_RANKS");
+    std::istringstream words(firsts == nullptr ? "" : firsts);
+    for (std::string first; words >> first;)
+      if (first == rank) return false;
+    return true;
+  }
+  return false;
 }
+
+namespace {
+
+const char* environment(const char* name) { return std::getenv(name); }
+
+}  // namespace
+
+int launched_ranks() { return launched_ranks(environment); }
+bool another_rank_reports() { return another_rank_reports(environment); }
 
 }  // namespace kintsugi

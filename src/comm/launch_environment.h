@@ -9,4 +9,9 @@ namespace kintsugi {
 int launched_ranks(const std::function<const char*(const char*)>& variable);
 int launched_ranks();
 
+// Whether another rank was started with the same command and reports for this one: all but the
+// first rank of each command that a launcher was given.
+bool another_rank_reports(const std::function<const char*(const char*)>& variable);
+bool another_rank_reports();
+
 }  // namespace kintsugi

@@ -35,9 +35,37 @@ int open_to_read(const std::filesystem::path& path) {
 }  // namespace
 
 std::string read_text_file(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const Descriptor descriptor{open_to_read(path)};
+  struct stat status {};
+  if (::fstat(descriptor.value, &status) != 0)
+    user_error("cannot read {}: {}", path.string(), reason());
+  if (S_ISDIR(status.st_mode)) user_error("{} is a directory, a file is needed", path.string());
+  // A pipe has no size, and a device may never end.
+  constexpr std::size_t kMostOfAStream = 64 << 20, kPiece = 1 << 16;
+  const bool file = S_ISREG(status.st_mode);
+  std::string text;
+  if (file) text.reserve(static_cast<std::size_t>(status.st_size) + kPiece);
+  for (std::size_t used = 0;;) {
+    text.resize(used + kPiece);
+    const ssize_t bytes = ::read(descriptor.value, text.data() + used, kPiece);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) user_error("cannot read {}: {}", path.string(), reason());
+    used += static_cast<std::size_t>(bytes);
+    if (bytes == 0) {
+      text.resize(used);
+      return text;
+    }
+    if (!file && used > kMostOfAStream)
+      user_error("{} gives more than {} MiB: no text file of ours is that long", path.string(),
+                 kMostOfAStream >> 20);
+  }
+}
+
+bool is_stream(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto kind = std::filesystem::status(path, ignored).type();
+  return kind == std::filesystem::file_type::fifo || kind == std::filesystem::file_type::socket ||
+         kind == std::filesystem::file_type::character;
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {

@@ -13,7 +13,9 @@ namespace kintsugi {
 // Failure when a write does not succeed (disk full, read-only, quota), always with the path and the
 // system's reason.
 
-std::string read_text_file(const std::filesystem::path& path);
+std::string read_text_file(const std::filesystem::path& path);  // or a pipe, until it ends
+// Something that can be read only once, and by one process: a pipe, a terminal, /dev/stdin.
+bool is_stream(const std::filesystem::path& path);
 
 // Writes beside the target, syncs, renames: a reader sees the old content or the new, never a part.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);

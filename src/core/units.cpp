@@ -111,6 +111,13 @@ std::int64_t parse_bytes(std::string_view text) {
 }
 
 double parse_duration_s(std::string_view text) {
+  const std::string wrong =
+      fmt::format("'{}' is not a duration (for example 90s, 30min or 1h30min)", text);
+  // Longer ones would not fit a clock; none goes backwards.
+  const auto checked = [&](double seconds) {
+    if (!(seconds >= 0 && seconds <= 1e9)) user_error("{}", wrong);
+    return seconds;
+  };
   std::string_view rest = trimmed(text);
   double total = 0;
   bool any = false;
@@ -123,14 +130,13 @@ double parse_duration_s(std::string_view text) {
     const std::string_view unit = rest.substr(0, letters);
     const auto found = std::find_if(kTimeUnits.begin(), kTimeUnits.end(),
                                     [&](const Unit& candidate) { return candidate.first == unit; });
-    if (unit.empty() && !any && rest.empty()) return value;
+    if (unit.empty() && !any && rest.empty()) return checked(value);
     any = found != kTimeUnits.end();
     if (!any) break;  // also a last number without a unit: "1h30" says neither minutes nor seconds
-    total += value * found->second;
+    total += checked(value * found->second);
     rest = trimmed(rest.substr(letters));
   }
-  if (!any || !rest.empty())
-    user_error("'{}' is not a duration (for example 90s, 30min or 1h30min)", text);
+  if (!any || !rest.empty()) user_error("{}", wrong);
   return total;
 }
 
@@ -174,6 +180,15 @@ std::string format_duration(double seconds) {
 
 std::string format_number(std::int64_t number, std::string_view thing) {
   return fmt::format("{} {}{}", number, thing, number == 1 ? "" : "s");
+}
+
+std::string synonym_of(std::string_view word, const std::vector<Synonym>& synonyms) {
+  std::string plain(word);
+  for (char& c : plain)
+    c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const Synonym& one : synonyms)
+    if (one.theirs == plain) return one.ours;
+  return "";
 }
 
 int edit_distance(std::string_view a, std::string_view b) {

@@ -103,14 +103,26 @@ std::size_t parse_word(const std::string& text, std::span<const std::string_view
 
 // ---- reading
 
-YamlReader::YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys)
+YamlReader::YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys,
+                       const std::vector<Synonym>& synonyms)
     : document_(&document),
       all_keys_(&all_keys),
+      synonyms_(&synonyms),
       node_(std::make_shared<const YAML::Node>(document.root())) {}
+
+namespace {
+
+const std::vector<Synonym> kNoSynonyms;
+
+}  // namespace
+
+YamlReader::YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys)
+    : YamlReader(document, all_keys, kNoSynonyms) {}
 
 YamlReader::YamlReader(const YamlReader& parent, const YAML::Node& node, std::string prefix)
     : document_(parent.document_),
       all_keys_(parent.all_keys_),
+      synonyms_(parent.synonyms_),
       node_(std::make_shared<const YAML::Node>(node)),
       prefix_(std::move(prefix)) {}
 
@@ -191,6 +203,7 @@ void YamlReader::refuse_other_keys() const {
     std::string hint = near.empty() ? "" : prefix_ + near;
     for (const std::string& other : *all_keys_)  // the right key in the wrong section
       if (other.ends_with("." + key)) hint = other;
+    if (const std::string ours = synonym_of(key, *synonyms_); !ours.empty()) hint = ours;
     if (!hint.empty())
       user_error("{}: unknown key '{}{}'; did you mean '{}'?", place, prefix_, key, hint);
     user_error("{}: unknown key '{}{}'; the keys are {}", place, prefix_, key,

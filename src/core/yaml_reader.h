@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/units.h"
 #include "core/yaml_document.h"
 
 namespace kintsugi {
@@ -119,7 +120,10 @@ concept Described = requires(AnyVisitor& visitor, T& value) {
 // Reads one map. Fields that the map does not name keep their values.
 class YamlReader {
  public:
-  // `all_keys`: every dotted key of the document, for hints about keys in the wrong place.
+  // For hints about unknown keys: every dotted key of the document, and what other programs call
+  // some of them. All three outlive it.
+  YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys,
+             const std::vector<Synonym>& synonyms);
   YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys);
 
   template <class T>
@@ -187,6 +191,7 @@ class YamlReader {
 
   const YamlDocument* document_;
   const std::vector<std::string>* all_keys_;
+  const std::vector<Synonym>* synonyms_;
   std::shared_ptr<const YAML::Node> node_;
   std::string prefix_;  // "", "optimizer." or "data.train[0]."
   std::vector<std::string> known_;

@@ -198,14 +198,30 @@ void ModelConfig::complete_and_check() {
   check_total(*this);
 }
 
+std::filesystem::path model_directory(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto holds_model = [&](const std::filesystem::path& directory) {
+    return std::filesystem::exists(directory / "config.json", ignored);
+  };
+  if (holds_model(path)) return path;
+  const std::filesystem::path checkpoints = path / "checkpoints";
+  for (const std::filesystem::path& latest : {checkpoints / "latest", path / "latest"})
+    if (holds_model(latest)) return latest;
+  if (std::filesystem::is_directory(checkpoints, ignored))
+    user_error("the run in {} has no checkpoint yet: {} is missing", path.string(),
+               (checkpoints / "latest").string());
+  return path;
+}
+
 ModelConfig resolve_model(const std::string& name_or_path) {
   const auto names = preset_names();
   if (std::find(names.begin(), names.end(), name_or_path) != names.end())
     return load_preset(name_or_path);
 
-  const std::filesystem::path path = name_or_path;
+  std::filesystem::path path = name_or_path;
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
+    path = model_directory(path);
     if (!std::filesystem::exists(path / "config.json", ignored))
       user_error(
           "directory {} holds no config.json: it is not a Hugging Face model or a checkpoint",

@@ -84,7 +84,12 @@ std::string write_hf_config(const ModelConfig& config,
                             DType dtype);  // version 4 keys, readable by 4 and 5
 std::string write_hf_generation_config(const ModelConfig& config);
 
-// A preset's name, a YAML file, a config.json or a directory that holds one.
+// Where a model is: the directory itself if it holds a config.json, or the latest checkpoint of the
+// run that it is the directory of. UserError for a run without a checkpoint; any other path is left
+// to whoever opens it.
+std::filesystem::path model_directory(const std::filesystem::path& path);
+
+// A preset's name, a YAML file, a config.json or a directory that holds one, or a run.
 ModelConfig resolve_model(const std::string& name_or_path);
 
 }  // namespace kintsugi

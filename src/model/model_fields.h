@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/units.h"
 #include "model/config.h"
 
 namespace YAML {
@@ -50,6 +51,9 @@ ModelConfig read_model_section(const YAML::Node& section, const std::string& sou
 
 // The keys that read_model_section knows.
 std::vector<std::string> model_section_keys();
+
+// What other programs call some of the fields.
+const std::vector<Synonym>& model_synonyms();
 
 // Every field, one per line; parse_model_yaml and read_model_section read it back to an equal
 // configuration.

@@ -56,7 +56,8 @@ void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const
 
 [[noreturn]] void unknown_key(const std::string& where, const Place& place, const std::string& key,
                               const std::vector<std::string>& known) {
-  const std::string near = nearest_word(key, known);
+  std::string near = synonym_of(key, model_synonyms());
+  if (std::find(known.begin(), known.end(), near) == known.end()) near = nearest_word(key, known);
   if (!near.empty())
     user_error("{}: unknown key '{}{}'; did you mean '{}'?", where, place.prefix, key, near);
   user_error("{}: unknown key '{}{}'; the keys are {}", where, place.prefix, key,
@@ -128,6 +129,55 @@ ModelConfig preset_fields(const std::string& name) {
 const std::vector<std::string> kSectionKeys = {"preset", "config"};
 
 }  // namespace
+
+const std::vector<Synonym>& model_synonyms() {
+  static const std::vector<Synonym> all = {
+      {"model_type", "family"},
+      {"architecture", "family"},
+      {"vocabulary_size", "vocab_size"},
+      {"padded_vocab_size", "vocab_size"},
+      {"n_vocab", "vocab_size"},
+      {"d_model", "hidden_size"},
+      {"n_embd", "hidden_size"},
+      {"dim", "hidden_size"},
+      {"embedding_size", "hidden_size"},
+      {"num_layers", "layers"},
+      {"num_hidden_layers", "layers"},
+      {"n_layers", "layers"},
+      {"n_layer", "layers"},
+      {"depth", "layers"},
+      {"num_heads", "heads"},
+      {"num_attention_heads", "heads"},
+      {"n_heads", "heads"},
+      {"n_head", "heads"},
+      {"num_kv_heads", "kv_heads"},
+      {"num_key_value_heads", "kv_heads"},
+      {"num_query_groups", "kv_heads"},
+      {"n_kv_heads", "kv_heads"},
+      {"kv_channels", "head_dim"},
+      {"head_size", "head_dim"},
+      {"intermediate_size", "ffn_size"},
+      {"ffn_hidden_size", "ffn_size"},
+      {"ffn_dim", "ffn_size"},
+      {"n_inner", "ffn_size"},
+      {"max_position_embeddings", "max_positions"},
+      {"n_positions", "max_positions"},
+      {"n_ctx", "max_positions"},
+      {"rms_norm_eps", "norm_eps"},
+      {"layer_norm_eps", "norm_eps"},
+      {"layer_norm_epsilon", "norm_eps"},
+      {"layernorm_epsilon", "norm_eps"},
+      {"rotary_base", "rope_theta"},
+      {"rope_base", "rope_theta"},
+      {"tie_word_embeddings", "tied"},
+      {"tie_embeddings", "tied"},
+      {"initializer_range", "init_std"},
+      {"init_method_std", "init_std"},
+      {"bos_token_id", "bos_token"},
+      {"eos_token_id", "eos_token"},
+  };
+  return all;
+}
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;

@@ -115,6 +115,12 @@ void check_pipeline(const LayoutRequest& r, std::int64_t dp) {
 
 Grid fit_layout(const LayoutRequest& r, int ranks) {
   const std::int64_t model = r.tp * r.cp * r.pp;
+  if (ranks < model)
+    user_error(
+        "layout.tp × cp × pp is {} × {} × {}, which needs {} ranks, and {} started: start {} with "
+        "mpirun -np {} kintsugi train … (or srun -n {} kintsugi train …), or lower them",
+        r.tp, r.cp, r.pp, model, ranks == 1 ? "1 was" : fmt::format("{} were", ranks), model, model,
+        model);
   if (ranks % model != 0)
     user_error("layout.tp × cp × pp is {} × {} × {} = {}, which does not divide {} ranks: use {}",
                r.tp, r.cp, r.pp, model, ranks, nearest_divisors(ranks, model));

@@ -12,6 +12,7 @@
 #include "core/yaml_reader.h"
 #include "model/model_fields.h"
 #include "train/config_checks.h"
+#include "train/config_synonyms.h"
 
 namespace kintsugi {
 
@@ -311,7 +312,9 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const YamlDocument document(text, source, overrides);
   RunConfig config;
-  RunReader(document, run_config_keys()).read_all(config);
+  const std::vector<std::string> keys = run_config_keys();
+  const std::vector<Synonym> synonyms = run_config_synonyms();
+  RunReader(document, keys, synonyms).read_all(config);
   config.vocab_size_given = document.has("model.vocab_size");
   for (DataSource& source : config.data.train)
     if (source.name.empty()) source.name = name_of(source.path);

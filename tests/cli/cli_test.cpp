@@ -319,7 +319,7 @@ class TrainCommandTest : public CommandTest {
 
 TEST_F(TrainCommandTest, RefusesWrongConfigurationsAndData) {
   EXPECT_THAT(refused("optimizer.learning_rate=1"),
-              AllOf(HasSubstr("learning_rate"), HasSubstr("optimizer")));
+              AllOf(HasSubstr("learning_rate"), HasSubstr("did you mean 'optimizer.lr'")));
   EXPECT_THAT(refused("trian.steps=4"),
               AllOf(HasSubstr("'trian'"), HasSubstr("did you mean 'train'")));
   EXPECT_THAT(refused("train.steps=many"), AllOf(HasSubstr("train.steps"), HasSubstr("'many'")));
@@ -345,7 +345,15 @@ TEST_F(TrainCommandTest, RefusesWrongConfigurationsAndData) {
 TEST_F(TrainCommandTest, ChecksWithoutTraining) {
   const Outcome outcome = run({"train", "run.yaml", "--check"});
   EXPECT_EQ(outcome.code, 0) << outcome.error;
-  EXPECT_THAT(outcome.out, HasSubstr("in order"));
+  EXPECT_THAT(outcome.out, HasSubstr("check passed"));
+  // 256 x 32 tokens, 64 x 32 positions, one layer of 12 x 32^2 and 13 x 32, a norm of 2 x 32:
+  // 23,008.
+  EXPECT_THAT(outcome.out, HasSubstr("23.01 k parameters"));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("64 tokens in 2 micro-batches; 3 steps in all"),
+                                 HasSubstr("layout: 1 rank = tp 1 × cp 1 × dp 1 × pp 1"),
+                                 HasSubstr("corpus"), HasSubstr("weights"), HasSubstr("optimizer"),
+                                 HasSubstr("duration: 192 tokens in 3 steps"),
+                                 HasSubstr("an assumed MFU of 40 %")));
   EXPECT_FALSE(fs::exists(directory_ / "out"));
 }
 
@@ -384,6 +392,38 @@ TEST_F(TrainCommandTest, TrainsAndLeavesAWholeRun) {
     EXPECT_THAT(entry.path().filename().string(),
                 testing::Not(AnyOf(HasSubstr("tmp"), StartsWith("."))))
         << "half-written";
+}
+
+// Standard input is a pipe: it has no size, and can be read once.
+TEST_F(TrainCommandTest, ReadsItsConfigurationFromAPipe) {
+  const std::string command = "cd '" + directory_.path().string() + "' && cat run.yaml | '" +
+                              kintsugi_binary() + "' train ";
+  EXPECT_EQ(std::system((command + "/dev/stdin > pipe.txt 2>&1").c_str()), 0)
+      << content_of(directory_ / "pipe.txt");
+  EXPECT_EQ(json::parse(content_of(directory_ / "out" / "status.json"))["step"], 3);
+  EXPECT_THAT(mistake({"train", "/dev/stdin"}), AllOf(HasSubstr("/dev/stdin"), HasSubstr("empty")));
+  EXPECT_THAT(mistake({"train", "/dev/zero"}), HasSubstr("/dev/zero"));
+}
+
+TEST_F(TrainCommandTest, TheDirectoryOfARunStandsForItsLatestCheckpoint) {
+  EXPECT_THAT(mistake({"generate", "--checkpoint", "out", "--prompt", "Line"}), HasSubstr("out"));
+  ASSERT_EQ(run({"train", "run.yaml"}).code, 0);
+  const auto scored = [&](const std::string& checkpoint) {
+    const Outcome outcome = run({"eval", "--checkpoint", checkpoint, "--text", "Line 7"});
+    EXPECT_EQ(outcome.code, 0) << outcome.error;
+    return outcome.out;
+  };
+  const std::string expected = scored("out/checkpoints/latest");
+  EXPECT_EQ(scored("out"), expected);
+  EXPECT_EQ(scored("out/checkpoints"), expected);
+  const Outcome text = run({"generate", "--checkpoint", "out", "--prompt", "Line", "--max-tokens",
+                            "3", "--threads", "1"});
+  EXPECT_EQ(text.code, 0) << text.error;
+  EXPECT_THAT(text.out, StartsWith("Line"));
+  EXPECT_EQ(run({"model", "out"}).code, 0);
+  fs::create_directories(directory_ / "young" / "checkpoints");
+  EXPECT_THAT(mistake({"eval", "--checkpoint", "young", "--text", "Line 7"}),
+              HasSubstr("no checkpoint yet"));
 }
 
 TEST_F(TrainCommandTest, AFinishedRunIsNotRepeated) {

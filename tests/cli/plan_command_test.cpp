@@ -75,6 +75,8 @@ TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
         std::tuple("--model gpt2-124m --scaling weak --json", "--json", "--scaling"),
         std::tuple("--model gpt2-124m --scaling weak --explain 1", "--explain", "--scaling"),
         std::tuple("--model gpt2-124m --scaling weak --tokens 1T", "--tokens", "--scaling"),
+        std::tuple("--model gpt2-124m --machine h200 --gpus 1 --best 3 --explain 1", "--best",
+                   "--explain"),
         std::tuple("--stages 4 --micro-batches 8 --gpus 4", "--gpus", "--stages")})
     EXPECT_THAT(mistake(arguments),
                 testing::HasSubstr(std::string(name) + " has no effect with " + task + ": "));

@@ -149,6 +149,19 @@ TEST_F(TrainOnRanks, MistakesAreSaidOnce) {
   EXPECT_THAT(errors("bad"), HasSubstr("no.txt"));
 }
 
+// Launchers give standard input to rank 0 alone.
+TEST_F(TrainOnRanks, ReadTheConfigurationFromRankZerosPipe) {
+  std::string piped = command(3, "piped", "--set train.steps=2 --set train.eval_every=0");
+  for (const auto& [from, to] : {std::pair<std::string, std::string>("run.yaml", "/dev/stdin"),
+                                 std::pair<std::string, std::string>("/dev/null", "run.yaml")}) {
+    const std::size_t at = piped.find(from);
+    ASSERT_NE(at, std::string::npos) << piped;
+    piped.replace(at, from.size(), to);
+  }
+  EXPECT_EQ(std::system(piped.c_str()), 0) << errors("piped");
+  EXPECT_EQ(metrics("piped").size(), 2u);
+}
+
 // What one rank alone runs into ends the job with that rank's number and its exit code: here the
 // one that reads a sample with an id beyond the vocabulary.
 TEST_F(TrainOnRanks, AnErrorOfOneRankIsNamed) {

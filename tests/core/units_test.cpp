@@ -74,7 +74,8 @@ TEST(UnitsParsing, RefusesWhatIsNoNumber) {
   refused(parse_count, {"", "M", "4.5", "4MM", "4 M M", "1.0001k", "ten", "1e19",
                         "99999999999999999999", "1e-3", "5-3"});
   refused(parse_bytes, {"", "GiB", "1.5B", "64Gib", "64 gib", "0.3KiB", "1e30"});
-  refused(parse_duration_s, {"", "min", "10 parsecs", "1h30", "30min 5", "1h x", "h1", "5 5s"});
+  refused(parse_duration_s, {"", "min", "10 parsecs", "1h30", "30min 5", "1h x", "h1", "5 5s",
+                             "-1s", "-1", "1h-5min", "nan", "inf", "1e300d", "1e999s"});
   refused(parse_bool, {"", "1", "TRUE!", "maybe"});
 }
 

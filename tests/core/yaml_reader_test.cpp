@@ -16,8 +16,10 @@ TEST(YamlScalars, Numbers) {
   EXPECT_EQ(YamlScalar<std::uint64_t>::parse("18446744073709551615"), UINT64_MAX);
   EXPECT_THROW(YamlScalar<std::uint64_t>::parse("-1"), UserError);
   EXPECT_THROW(YamlScalar<std::int64_t>::parse("1.5"), UserError);
-  EXPECT_THROW(YamlScalar<double>::parse("nan"), UserError);
-  EXPECT_THROW(YamlScalar<double>::parse("1e999"), UserError);
+  for (const char* text : {"nan", ".nan", "NaN", "inf", ".inf", "-.inf", "1e999"}) {
+    EXPECT_THROW(YamlScalar<double>::parse(text), UserError) << text;
+    EXPECT_THROW(YamlScalar<std::int64_t>::parse(text), UserError) << text;
+  }
   EXPECT_EQ(YamlScalar<std::optional<std::int64_t>>::parse("auto"), std::nullopt);
   EXPECT_EQ(YamlScalar<std::optional<std::int64_t>>::parse("8"), 8);
 }

@@ -10,6 +10,7 @@
 namespace kintsugi {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 ModelConfig model() {
@@ -61,6 +62,10 @@ TEST(FitLayout, NamesTheNearestChoices) {
   EXPECT_THAT(refusal({.zero = 1, .shard_group = 3, .batch = 16}, 8),
               HasSubstr("layout.shard_group is 3, which does not divide 8 data ranks: use 2 or 4"));
   EXPECT_THAT(refusal({.tp = 3, .batch = 16}, 8), HasSubstr("does not divide 8 ranks: use 2 or 4"));
+  EXPECT_THAT(refusal({.tp = 2, .batch = 16}, 1),
+              AllOf(HasSubstr("needs 2 ranks, and 1 was started"),
+                    HasSubstr("mpirun -np 2 kintsugi train"), HasSubstr("srun -n 2")));
+  EXPECT_THAT(refusal({.tp = 2, .pp = 4, .batch = 16}, 4), HasSubstr("mpirun -np 8"));
 }
 
 // Of a model with 12 heads, 6 of them for keys and values, 384 MLP columns and 12 layers.

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "support/paths.h"
+#include "train/config_synonyms.h"
 
 namespace kintsugi {
 namespace {
@@ -156,6 +157,42 @@ TEST(RunConfigReading, TheEndOfARun) {
   // A saved run may be prolonged.
   const std::string saved = to_yaml(parse(kShort, {"train.tokens=8192000"}));
   EXPECT_EQ(parse(saved, {"train.tokens=16384000"}).total_steps(), 2000);
+}
+
+// Names of other trainers lead to ours, in whatever section they are written.
+TEST(RunConfigErrors, NamesOfOtherTrainers) {
+  for (const auto& [theirs, ours] : {std::pair("optimizer.learning_rate", "optimizer.lr"),
+                                     {"learning-rate", "optimizer.lr"},
+                                     {"train.max_steps", "train.steps"},
+                                     {"data.seq_length", "data.sequence_length"},
+                                     {"train.max_seq_len", "data.sequence_length"},
+                                     {"batch.per_device_train_batch_size", "batch.micro"},
+                                     {"train.global_batch_size", "batch.global"},
+                                     {"layout.tensor_parallel_size", "layout.tp"},
+                                     {"layout.tensor_model_parallel_size", "layout.tp"},
+                                     {"layout.pipeline_model_parallel_size", "layout.pp"},
+                                     {"optimizer.gradient_clipping", "optimizer.clip"},
+                                     {"train.max_grad_norm", "optimizer.clip"},
+                                     {"optimizer.adam_beta1", "optimizer.betas"},
+                                     {"train.bf16", "train.precision"},
+                                     {"num_layers", "model.layers"}})
+    EXPECT_THAT(set_error(std::string(theirs) + "=1"),
+                HasSubstr("did you mean '" + std::string(ours) + "'"))
+        << theirs;
+  EXPECT_THAT(error_of("model: {preset: llama-tiny, num_hidden_layers: 3}\n"),
+              HasSubstr("did you mean 'layers'"));
+}
+
+TEST(RunConfigErrors, EverySynonymIsOfAKnownKeyAndNoKeyItself) {
+  const std::vector<std::string> keys = run_config_keys();
+  const auto known = [&](const std::string& key) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  for (const Synonym& one : run_config_synonyms()) {
+    EXPECT_TRUE(known(one.ours)) << one.theirs << " is " << one.ours;
+    const std::string section = one.ours.substr(0, one.ours.find('.') + 1);
+    EXPECT_FALSE(known(section + one.theirs)) << one.theirs;
+  }
 }
 
 TEST(RunConfigErrors, UnknownKeys) {

@@ -1,0 +1,109 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace {
+
+// `parse` reads a text or throws; the option then reads the plain number that it stands for.
+template <class Parse>
+CLI::Validator checked(Range range, bool keep_text, Parse parse) {
+  const auto check = [=](std::string& text) -> std::string {
+    try {
+      const auto value = parse(text);
+      if (!std::isfinite(static_cast<double>(value)))
+        return fmt::format("'{}' is not a finite number", text);
+      if (!range.holds(static_cast<double>(value)))
+        return fmt::format("it is {}, but must be {}", text, range.text());
+      if (!keep_text) text = fmt::format("{}", value);
+      return {};
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  // For --help.
+  const bool closed = std::isfinite(range.low) && std::isfinite(range.high) && !range.low_open;
+  return CLI::Validator(check,
+                        closed ? fmt::format("{} to {}", range.low, range.high) : range.text());
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
+}
+
+std::vector<std::string> names_of(const std::vector<const CLI::App*>& commands) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) names.push_back(command->get_name());
+  return names;
+}
+
+// How to go on: the word that was probably meant, and where all of them are listed.
+std::string remedy(const CLI::App& command, const std::string& near) {
+  const std::string list = full_name(command) + " --help lists them";
+  return near.empty() ? list : fmt::format("did you mean '{}'? {}", near, list);
+}
+
+// The innermost command that was named.
+const CLI::App& innermost(const CLI::App& app) {
+  const std::vector<CLI::App*> named = app.get_subcommands();
+  return named.empty() ? app : innermost(*named.front());
+}
+
+std::string unexpected(const CLI::App& command) {
+  const std::vector<std::string> words = command.remaining();
+  if (words.empty()) return "";
+  const std::string& word = words.front();
+  if (!word.starts_with("-"))
+    return fmt::format("{} does not take '{}'; {} --help lists what it takes", full_name(command),
+                       word, full_name(command));
+  const std::string name = word.substr(0, word.find('='));
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& one : option->get_lnames()) options.push_back("--" + one);
+  return fmt::format("{} has no option '{}'; {}", full_name(command), name,
+                     remedy(command, nearest_word(name, options)));
+}
+
+}  // namespace
+
+CLI::Validator whole_number(Range range) { return checked(range, false, parse_count); }
+CLI::Validator real_number(Range range) { return checked(range, false, parse_real); }
+CLI::Validator seed_number() {
+  return checked(at_least(0), false, YamlScalar<std::uint64_t>::parse);
+}
+CLI::Validator byte_count(Range range) { return checked(range, true, parse_bytes); }
+CLI::Validator duration(Range range) { return checked(range, true, parse_duration_s); }
+
+std::string unknown_command(const CLI::App& app, int argc, const char* const* argv) {
+  const CLI::App* command = &app;
+  for (int i = 1; i < argc; ++i) {
+    const auto inner = command->get_subcommands([](const CLI::App*) { return true; });
+    if (inner.empty()) return "";
+    const std::string word = argv[i];
+    if (word.starts_with("-")) continue;  // these commands have flags only
+    const auto named = std::find_if(inner.begin(), inner.end(),
+                                    [&](const CLI::App* one) { return one->get_name() == word; });
+    if (named == inner.end())
+      return fmt::format("{} has no command '{}'; {}", full_name(*command), word,
+                         remedy(*command, nearest_word(word, names_of(inner))));
+    command = *named;
+  }
+  return "";
+}
+
+std::string explain(const CLI::ParseError& error, const CLI::App& app) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
+    if (const std::string text = unexpected(innermost(app)); !text.empty()) return text;
+  return std::string(error.what()) + "; --help lists what there is";
+}
+
+}  // namespace kintsugi

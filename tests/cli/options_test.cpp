@@ -1,0 +1,179 @@
+// What the command line refuses before a command begins.
+#include "cli/options.h"
+
+#include <limits>
+
+#include "cli/commands.h"
+#include "support/program_test.h"
+
+namespace kintsugi {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class EveryOption : public testing::Test {
+ protected:
+  EveryOption() {
+    add_data_command(app_);
+    add_train_command(app_);
+    add_generate_command(app_);
+    add_eval_command(app_);
+    add_model_command(app_);
+    add_plan_command(app_);
+    add_calibrate_command(app_);
+  }
+
+  // Calls visit(name, option) with each option of each command.
+  template <class Visit>
+  void visit(CLI::App& command, const std::string& name, Visit&& visit_one) {
+    for (CLI::Option* option : command.get_options())
+      visit_one(name + " " + option->get_name(), *option);
+    for (CLI::App* inner : command.get_subcommands([](CLI::App*) { return true; }))
+      visit(*inner, name + " " + inner->get_name(), visit_one);
+  }
+
+  static bool accepts(CLI::Option& option, const std::string& text) {
+    option.clear();
+    option.add_result(text);
+    try {
+      option.run_callback();
+      return true;
+    } catch (const CLI::ParseError&) {
+      return false;
+    }
+  }
+  // By the type that CLI11 gives to options of numbers; a check's own words follow it.
+  static bool holds(const CLI::Option& option, const std::string& type) {
+    return option.get_type_name().starts_with(type);
+  }
+
+  CLI::App app_{"", "kintsugi"};
+};
+
+TEST_F(EveryOption, OfANumberRefusesNanAndInfinity) {
+  int seen = 0;
+  visit(app_, "kintsugi", [&](const std::string& name, CLI::Option& option) {
+    if (!holds(option, "FLOAT") && !holds(option, "INT") && !holds(option, "UINT")) return;
+    ++seen;
+    for (const char* text : {"nan", "NaN", "-nan", "inf", "-inf", "infinity", "1e999", ".nan", ""})
+      EXPECT_FALSE(accepts(option, text)) << name << " " << text;
+  });
+  EXPECT_GT(seen, 25);
+}
+
+// No command has a count, a size, a rate or a duration below zero.
+TEST_F(EveryOption, OfANumberRefusesWhatIsBelowZero) {
+  visit(app_, "kintsugi", [&](const std::string& name, CLI::Option& option) {
+    const bool number = holds(option, "FLOAT") || holds(option, "INT") || holds(option, "UINT");
+    if (!number && !holds(option, "TIME") && !holds(option, "SIZE")) return;
+    // These two say more when the command begins: see CommandLine.RefusesNumbers.
+    if (name.ends_with("--step") || name.ends_with("--backward-ratio")) return;
+    EXPECT_FALSE(accepts(option, "-3")) << name;
+  });
+}
+
+class CommandLine : public ProgramTest {
+ protected:
+  std::string mistake(const std::string& arguments) {
+    const Outcome outcome = run_kintsugi(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_THAT(outcome.error, testing::StartsWith("error: "));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+    return outcome.error;
+  }
+};
+
+TEST_F(CommandLine, RefusesNumbers) {
+  EXPECT_THAT(mistake("generate --checkpoint x --prompt a --temperature nan"),
+              AllOf(HasSubstr("--temperature"), HasSubstr("'nan'")));
+  EXPECT_THAT(mistake("calibrate --effort nan"), AllOf(HasSubstr("--effort"), HasSubstr("'nan'")));
+  EXPECT_THAT(mistake("train x.yaml --dry-run --machine h200 --gpus -3"),
+              AllOf(HasSubstr("--gpus"), HasSubstr("-3"), HasSubstr("at least 1")));
+  EXPECT_THAT(mistake("data tokenize --input x --tokenizer bytes --output y --save-every -1s"),
+              AllOf(HasSubstr("--save-every"), HasSubstr("'-1s'")));
+  EXPECT_THAT(mistake("plan --tune x.yaml --trial-timeout 0s"), HasSubstr("--trial-timeout"));
+  EXPECT_THAT(mistake("plan --stages 4 --micro-batches 8 --backward-ratio -3"),
+              HasSubstr("--backward-ratio"));
+  for (const char* gpus : {"-3", "0", "nan", "1e30"})
+    EXPECT_THAT(mistake("plan --model llama-8b --machine h200 --gpus " + std::string(gpus)),
+                AllOf(HasSubstr("--gpus"), HasSubstr(gpus)));
+}
+
+TEST_F(CommandLine, TakesUnitsAsConfigurationsDo) {
+  const Outcome plain = run_kintsugi(
+      "plan --model gpt2-124m --machine h200 --gpus 1 --batch 8 --length 1000 --tp 1 --best 1");
+  const Outcome units = run_kintsugi(
+      "plan --model gpt2-124m --machine h200 --gpus 1 --batch 8 --length 1k --tp 1 --best 1");
+  EXPECT_EQ(plain.code, 0) << plain.error;
+  EXPECT_EQ(units.code, 0) << units.error;
+  EXPECT_EQ(units.out, plain.out);
+}
+
+TEST_F(CommandLine, SuggestsTheCommandThatWasMeant) {
+  const std::string text = mistake("trian x");
+  EXPECT_THAT(text, AllOf(HasSubstr("'trian'"), HasSubstr("did you mean 'train'")));
+  EXPECT_THAT(text, Not(HasSubstr("expected")));
+  EXPECT_THAT(mistake("data tokenise x"),
+              AllOf(HasSubstr("kintsugi data"), HasSubstr("did you mean 'tokenize'")));
+  EXPECT_THAT(mistake("frobnicate"), AllOf(HasSubstr("'frobnicate'"), HasSubstr("--help")));
+  EXPECT_THAT(mistake("train x.yaml --sett a=1"),
+              AllOf(HasSubstr("'--sett'"), HasSubstr("did you mean '--set'")));
+  EXPECT_THAT(mistake("train x.yaml y.yaml"), HasSubstr("'y.yaml'"));
+}
+
+TEST_F(CommandLine, HelpDoesNotHideAnUnknownCommand) {
+  for (const char* arguments : {"trian --help", "--help trian", "data tokenise --help"})
+    EXPECT_THAT(mistake(arguments), HasSubstr("did you mean")) << arguments;
+  EXPECT_EQ(run_kintsugi("data --help").code, 0);
+}
+
+// A word of another command line may look like a command.
+TEST_F(CommandLine, ValuesAreNoCommands) {
+  EXPECT_THAT(mistake("generate --checkpoint train --prompt plan"), HasSubstr("train"));
+}
+
+class CommandLineOnRanks : public CommandLine {
+ protected:
+  // What `mpirun -np 3 kintsugi arguments` does.
+  Outcome on_ranks(const std::string& arguments) {
+    const std::string command = "cd '" + directory_.path().string() +
+                                "' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+                                "OMPI_MCA_rmaps_base_oversubscribe=1 mpirun -np 3 '" +
+                                kintsugi_binary() + "' " + arguments +
+                                " </dev/null >out.txt 2>error.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
+            content_of("error.txt")};
+  }
+  void SetUp() override {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
+  }
+  static int times(const std::string& text, const std::string& part) {
+    int count = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
+    return count;
+  }
+};
+
+TEST_F(CommandLineOnRanks, AMistakeIsPrintedOnce) {
+  const Outcome outcome = on_ranks("train run.yaml --sett a=1");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(times(outcome.error, "error: kintsugi train has no option '--sett'"), 1)
+      << outcome.error;
+}
+
+TEST_F(CommandLineOnRanks, ADryRunIsPrintedOnce) {
+  directory_.write("run.yaml",
+                   "run: {dir: run}\nmodel: {preset: gpt2-tiny}\n"
+                   "data: {train: [{path: corpus.txt}], sequence_length: 64}\n"
+                   "batch: {global: 8, micro: 1}\ntrain: {steps: 100}\n");
+  const Outcome outcome = on_ranks("train run.yaml --dry-run --machine h200");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_EQ(times(outcome.out, "It fits"), 1) << outcome.out;
+}
+
+}  // namespace
+}  // namespace kintsugi
