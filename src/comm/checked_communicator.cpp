@@ -64,22 +64,22 @@ void CheckedCommunicator::agree(Collective kind, Tensor x, int detail) {
 
 Communicator::Work CheckedCommunicator::all_reduce(Tensor x, ReduceOp op) {
   agree(Collective::AllReduce, x, static_cast<int>(op));
-  return inner_->all_reduce(x, op);
+  return numbered(inner_->all_reduce(x, op));
 }
 
 Communicator::Work CheckedCommunicator::reduce_scatter(Tensor shard, Tensor full) {
   agree(Collective::ReduceScatter, full, 0);
-  return inner_->reduce_scatter(shard, full);
+  return numbered(inner_->reduce_scatter(shard, full));
 }
 
 Communicator::Work CheckedCommunicator::all_gather(Tensor full, Tensor shard) {
   agree(Collective::AllGather, full, 0);
-  return inner_->all_gather(full, shard);
+  return numbered(inner_->all_gather(full, shard));
 }
 
 Communicator::Work CheckedCommunicator::broadcast(Tensor x, int root) {
   agree(Collective::Broadcast, x, root);
-  return inner_->broadcast(x, root);
+  return numbered(inner_->broadcast(x, root));
 }
 
 void CheckedCommunicator::barrier() {
@@ -88,8 +88,15 @@ void CheckedCommunicator::barrier() {
 }
 
 Communicator::Work CheckedCommunicator::remember(std::unique_ptr<Message> message, Work payload) {
-  messages_.emplace(payload.ticket, std::move(message));
-  return payload;
+  message->payload = payload;
+  messages_.emplace(++tickets_, std::move(message));
+  return {tickets_};
+}
+
+Communicator::Work CheckedCommunicator::numbered(Work inner) {
+  if (inner.ticket == 0) return inner;
+  collectives_.emplace(++tickets_, inner);
+  return {tickets_};
 }
 
 Communicator::Work CheckedCommunicator::send(Tensor x, int to) {
@@ -116,13 +123,20 @@ void CheckedCommunicator::check_message(const Message& message) const {
 }
 
 void CheckedCommunicator::wait(Work work) {
+  if (work.ticket == 0) return;
   if (const auto found = messages_.find(work.ticket); found != messages_.end()) {
     const std::unique_ptr<Message> message = std::move(found->second);
     messages_.erase(found);
     told().wait(message->call_work);
     if (message->received) check_message(*message);
+    return inner_->wait(message->payload);
   }
-  inner_->wait(work);
+  const auto found = collectives_.find(work.ticket);
+  KINTSUGI_CHECK(found != collectives_.end(), "group {}: wait for call {}, which is not under way",
+                 name(), work.ticket);
+  const Work inner = found->second;
+  collectives_.erase(found);
+  inner_->wait(inner);
 }
 
 }  // namespace kintsugi

@@ -46,20 +46,25 @@ class CheckedCommunicator : public Communicator {
     Call call;      // as sent, or as received
     Call expected;  // by the receiver
     Work call_work;
+    Work payload;
     bool received = false;
   };
 
   Call make_call(Collective kind, Tensor x, int detail, std::int64_t number) const;
   void agree(Collective kind, Tensor x, int detail);
   void check_message(const Message& message) const;
+  // Its own number for a message: a group may give several payloads none (NCCL: empty ones).
   Work remember(std::unique_ptr<Message> message, Work payload);
+  Work numbered(Work inner);
 
   Communicator& told() { return host_ ? *host_ : *inner_; }
 
   std::unique_ptr<Communicator> inner_, host_;
   int world_rank_;
   std::int64_t calls_ = 0;
-  std::map<std::int64_t, std::unique_ptr<Message>> messages_;  // by the payload's ticket
+  std::int64_t tickets_ = 0;
+  std::map<std::int64_t, std::unique_ptr<Message>> messages_;  // by ticket
+  std::map<std::int64_t, Work> collectives_;                   // the group's own, by ticket
   std::map<int, std::int64_t> sent_, received_;                // by peer
 };
 

@@ -124,5 +124,62 @@ TEST(CheckedCommunicator, ChecksMessages) {
             "group dp: rank 3 expects a message of 3 fp64 from rank 1, which sends 3 fp32");
 }
 
+// As NCCL's groups: an empty message is nothing to wait for.
+class EmptyIsNothing : public Communicator {
+ public:
+  explicit EmptyIsNothing(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+  const std::string& name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Work all_reduce(Tensor x, ReduceOp op) override { return inner_->all_reduce(x, op); }
+  Work reduce_scatter(Tensor shard, Tensor full) override {
+    return inner_->reduce_scatter(shard, full);
+  }
+  Work all_gather(Tensor full, Tensor shard) override { return inner_->all_gather(full, shard); }
+  Work broadcast(Tensor x, int root) override { return inner_->broadcast(x, root); }
+  Work send(Tensor x, int to) override { return x.elements() == 0 ? Work{} : inner_->send(x, to); }
+  Work receive(Tensor x, int from) override {
+    return x.elements() == 0 ? Work{} : inner_->receive(x, from);
+  }
+  void wait(Work work) override { inner_->wait(work); }
+  void barrier() override { inner_->barrier(); }
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+};
+
+// Rank 0 sends two empty messages and then, where rank 1 expects an empty one of its own type,
+// something else: each is told apart although none has a ticket.
+TEST(CheckedCommunicator, TellsEmptyMessagesApart) {
+  const auto exchange = [](bool same) {
+    run_ranks(2, [&](World& world) {
+      CheckedCommunicator group(
+          std::make_unique<EmptyIsNothing>(world.split("pp", 0, world.rank())), world.rank(),
+          world.split("pp", 0, world.rank()));
+      std::vector<float> none;
+      std::vector<std::int32_t> other;
+      const int peer = 1 - world.rank();
+      std::vector<Communicator::Work> works;
+      if (world.rank() == 0) {
+        works.push_back(group.send(tensor(none), peer));
+        works.push_back(same ? group.send(tensor(none), peer) : group.send(tensor(other), peer));
+      } else {
+        works.push_back(group.receive(tensor(none), peer));
+        works.push_back(group.receive(tensor(none), peer));
+      }
+      EXPECT_NE(works[0].ticket, works[1].ticket);
+      for (const auto work : works) group.wait(work);
+    });
+  };
+  exchange(true);
+  try {
+    exchange(false);
+    ADD_FAILURE() << "another type was not noticed";
+  } catch (const Failure& failure) {
+    EXPECT_STREQ(failure.what(),
+                 "group pp: rank 1 expects a message of 0 fp32 from rank 0, which sends 0 int32");
+  }
+}
+
 }  // namespace
 }  // namespace kintsugi
