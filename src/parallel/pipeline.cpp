@@ -170,6 +170,24 @@ bool keep_alike(const StageOptions& options, const std::vector<StagePart>& parts
          });
 }
 
+std::size_t OutputTurns::write(int chunk, int micro_batch) {
+  const std::pair name{chunk, micro_batch};
+  for (auto& held : held_)
+    if (held == name) held = {-1, -1};  // of the step before
+  last_ ^= 1;
+  held_[last_] = name;
+  return last_;
+}
+
+std::size_t OutputTurns::holder(int chunk, int micro_batch) const {
+  const std::pair wanted{chunk, micro_batch};
+  const auto found = std::find(held_.begin(), held_.end(), wanted);
+  KINTSUGI_CHECK(found != held_.end(),
+                 "the output of micro-batch {} of chunk {} was written over before it was sent",
+                 micro_batch, chunk);
+  return static_cast<std::size_t>(found - held_.begin());
+}
+
 Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
                    const std::vector<StagePart>& parts, const PipelineShape& shape,
                    Communicator& group, BucketHooks* hooks)
@@ -228,7 +246,7 @@ void Pipeline::run_alone(const Step& step, const Load& load) {
     const auto pass = [&] {
       {
         const Phase phase(*backend_, [&] { return name_of({ActionKind::Forward, number, 0}, 1); });
-        forward(chunk, 0, step);
+        forward(0, 0, step);
       }
       const Phase phase(*backend_, [&] { return name_of({ActionKind::Backward, number, 0}, 1); });
       chunk.stage.backward(batch(0), 0, rows(gradient(chunk, 0).buffer, batch(0)));
@@ -265,11 +283,12 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
     case ActionKind::Forward: {
       arrive(chunk.inputs_on_their_way);
       const Phase phase(*backend_, name);
-      forward(chunk, action.micro_batch, step);
+      forward(action.chunk, action.micro_batch, step);
       break;
     }
     case ActionKind::SendActivation:
-      send(outputs_[output_], current, next_place(schedule_.shape, here)->rank);
+      send(outputs_[turns_.holder(action.chunk, action.micro_batch)], current,
+           next_place(schedule_.shape, here)->rank);
       break;
     case ActionKind::ReceiveGradient:
       reclaim(gradient);
@@ -301,10 +320,10 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
   }
 }
 
-void Pipeline::forward(Chunk& chunk, int number, const Step& step) {
+void Pipeline::forward(int chunk_number, int number, const Step& step) {
+  Chunk& chunk = chunks_[static_cast<std::size_t>(chunk_number)];
   const MicroBatch& current = batch(number);
-  output_ ^= 1;
-  Outgoing& output = outputs_[output_];
+  Outgoing& output = outputs_[turns_.write(chunk_number, number)];
   reclaim(output);
   const Tensor x = rows(output.buffer, current);
   chunk.stage.forward(current, number, x);
@@ -328,9 +347,9 @@ void Pipeline::evaluate(const Step& step, const Load& load) {
       const PartPlace here{group_->rank(), static_cast<int>(c)};
       if (const auto from = previous_place(schedule_.shape, here))
         group_->wait(group_->receive(chunks_[c].stage.input(batch(0), 0), from->rank));
-      forward(chunks_[c], 0, forward_only);
+      forward(here.chunk, 0, forward_only);
       if (const auto to = next_place(schedule_.shape, here))
-        send(outputs_[output_], batch(0), to->rank);
+        send(outputs_[turns_.holder(here.chunk, 0)], batch(0), to->rank);
     }
   }
   for (Outgoing& buffer : outputs_) reclaim(buffer);

@@ -24,6 +24,18 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
 // Whether the n-th layers of all parts of a rank keep the same.
 bool keep_alike(const StageOptions& options, const std::vector<StagePart>& parts);
 
+// Which of two buffers holds the output of which forward pass: they are written in turns, and a
+// schedule may compute something else before it sends.
+class OutputTurns {
+ public:
+  std::size_t write(int chunk, int micro_batch);         // the buffer to write to
+  std::size_t holder(int chunk, int micro_batch) const;  // Failure if it was written over
+
+ private:
+  std::array<std::pair<int, int>, 2> held_ = {{{-1, -1}, {-1, -1}}};
+  std::size_t last_ = 0;
+};
+
 // Runs a schedule: one rank's stages, the messages to its neighbours, and the memory of what is
 // under way.
 class Pipeline {
@@ -62,7 +74,7 @@ class Pipeline {
   const PipelineSchedule& schedule_for(int micro_batches);
   void run_alone(const Step& step, const Load& load);
   void act(const Action& action, const Step& step, const Load& load);
-  void forward(Chunk& chunk, int number, const Step& step);
+  void forward(int chunk, int number, const Step& step);
   void send(Outgoing& from, const MicroBatch& batch, int to);
   void reclaim(Outgoing& buffer) { group_->wait(std::exchange(buffer.sending, {})); }
   Outgoing& gradient(Chunk& chunk, int number) {
@@ -80,8 +92,8 @@ class Pipeline {
   PipelineSchedule schedule_;
   std::vector<Chunk> chunks_;
   std::vector<Outgoing> gradients_;
-  std::array<Outgoing, 2> outputs_;  // what stages without a head write, in turns
-  std::size_t output_ = 0;
+  std::array<Outgoing, 2> outputs_;  // what stages without a head write
+  OutputTurns turns_;
   std::vector<MicroBatch> batches_;  // of the step, as far as they were loaded
 };
 

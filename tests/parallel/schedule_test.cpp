@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "parallel/pipeline.h"
 #include "parallel/schedule_timing.h"
 
 namespace kintsugi {
@@ -144,6 +145,43 @@ TEST(PipelineSchedule, PassesWaitForTheirInputsAndMessagesFollowTheirPasses) {
         ASSERT_TRUE(seen.insert({a.kind, a.micro_batch, a.chunk}).second);
       }
     }
+  }
+}
+
+// A stage has two buffers for what it sends: no schedule computes two more outputs before it sends
+// one.
+TEST(PipelineSchedule, OutputsAreSentBeforeTheirBufferIsNeeded) {
+  for (const PipelineShape& shape : all_shapes()) {
+    SCOPED_TRACE(name_of(shape));
+    const PipelineSchedule schedule = make_pipeline_schedule(shape);
+    for (const std::vector<Action>& actions : schedule.ranks) {
+      std::vector<std::pair<int, int>> forwards;
+      for (const Action& a : actions) {
+        if (a.kind == Forward) forwards.emplace_back(a.chunk, a.micro_batch);
+        if (a.kind != SendActivation) continue;
+        const std::size_t first = forwards.size() - std::min<std::size_t>(forwards.size(), 2);
+        ASSERT_EQ(std::count(forwards.begin() + static_cast<std::ptrdiff_t>(first), forwards.end(),
+                             std::pair(a.chunk, a.micro_batch)),
+                  1);
+      }
+    }
+  }
+}
+
+// SendActivation sends the output it names, not the one that was written last.
+TEST(PipelineSchedule, OutputsAreFoundByChunkAndMicroBatch) {
+  OutputTurns turns;
+  const std::size_t first = turns.write(0, 0), second = turns.write(1, 0);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(turns.holder(0, 0), first);
+  EXPECT_EQ(turns.holder(1, 0), second);
+  EXPECT_EQ(turns.write(0, 1), first);
+  EXPECT_EQ(turns.holder(1, 0), second);
+  EXPECT_THROW(turns.holder(0, 0), Failure);
+  // The next step has the same names.
+  for (int step = 0; step < 3; ++step) {
+    const std::size_t written = turns.write(0, 0);
+    EXPECT_EQ(turns.holder(0, 0), written);
   }
 }
 
