@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,11 +24,23 @@ class RollCall {
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
 
-  // What a rank says of itself; nothing if it does not in that time. From any thread.
-  std::optional<std::string> ask(int rank, int timeout_ms) const;
+  // What each of these ranks says of itself, in their order; nothing if it does not in that time.
+  // All are asked at once, a few hundred at a time. From any thread.
+  std::vector<std::optional<std::string>> ask(const std::vector<int>& ranks, int timeout_ms) const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Peer {
+    std::string password;
+    int port = 0;
+    std::vector<std::string> addresses;
+  };
   void serve();
+  Peer peer(int rank) const;
+  // Asks those without an answer at their n-th address.
+  void ask_round(const std::vector<int>& ranks, std::size_t address,
+                 std::vector<std::optional<std::string>>& answers,
+                 Clock::time_point deadline) const;
 
   const std::function<std::string()> answer_;
   Listener listener_;

@@ -140,17 +140,27 @@ Listener::Listener(bool loopback_only)
 
 Socket Listener::accept() { return Socket(accept4(descriptor(), nullptr, nullptr, SOCK_CLOEXEC)); }
 
-Socket connect_to(const std::string& address, int port, int timeout_ms) {
+Socket begin_connect(const std::string& address, int port) {
   Socket result(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!result) return {};
   const sockaddr_in place = ipv4(address, port);
-  if (connect(result.descriptor(), reinterpret_cast<const sockaddr*>(&place), sizeof place) == 0)
+  if (connect(result.descriptor(), reinterpret_cast<const sockaddr*>(&place), sizeof place) == 0 ||
+      errno == EINPROGRESS)
     return result;
-  if (errno != EINPROGRESS || !wait_for(result.descriptor(), POLLOUT, timeout_ms)) return {};
+  return {};
+}
+
+bool connected(const Socket& socket) {
   int error = 0;
   socklen_t length = sizeof error;
-  getsockopt(result.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length);
-  return error == 0 ? std::move(result) : Socket();
+  return getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+}
+
+Socket connect_to(const std::string& address, int port, int timeout_ms) {
+  Socket result = begin_connect(address, port);
+  if (!result || !wait_for(result.descriptor(), POLLOUT, timeout_ms) || !connected(result))
+    return {};
+  return result;
 }
 
 std::string host_name() {

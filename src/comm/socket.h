@@ -52,7 +52,11 @@ class Listener {
   int port_ = 0;
 };
 
-// IPv4 only. None if it does not answer in time.
+// IPv4 only. Does not wait: writable when it is connected or has failed, which connected() tells.
+// None if that fails at once.
+Socket begin_connect(const std::string& address, int port);
+bool connected(const Socket& socket);
+// None if it does not answer in time.
 Socket connect_to(const std::string& address, int port, int timeout_ms);
 
 std::string host_name();

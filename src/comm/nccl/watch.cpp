@@ -11,7 +11,8 @@ namespace {
 constexpr auto kPause = std::chrono::milliseconds(10);
 constexpr auto kBetweenErrorReads = std::chrono::milliseconds(200);
 constexpr auto kAbortPatience = std::chrono::seconds(10);
-constexpr int kAnswerMs = 3000;
+constexpr int kAnswerMs = 3000;                                // of all ranks that are asked
+constexpr auto kKnowledgePatience = std::chrono::seconds(20);  // aborting, and asking
 constexpr double kLeastHostPatience_s = 120;  // to load and connect NCCL takes its time
 
 double seconds(std::chrono::steady_clock::duration time) {
@@ -31,6 +32,20 @@ std::optional<std::int64_t> calls_in(const std::string& standing, const std::str
     if (line.starts_with(id + "\t")) return std::atoll(line.c_str() + id.size() + 1);
   return {};
 }
+
+// "rank 3, rank 4 and 500 more".
+struct RankList {
+  static constexpr int kNamed = 8;
+  std::string names = {};
+  int count = 0;
+
+  void add(const std::string& name) {
+    if (count++ < kNamed) names += (names.empty() ? "" : ", ") + name;
+  }
+  std::string in_words() const {
+    return count <= kNamed ? names : fmt::format("{} and {} more", names, count - kNamed);
+  }
+};
 
 }  // namespace
 
@@ -129,8 +144,9 @@ void Watch::add(std::shared_ptr<Call> call, double bytes) {
 }
 
 CommunicationTimes Watch::read(const CommunicationTimes& times) {
-  const std::lock_guard lock(mutex_);
-  if (trouble_.empty()) find_done();
+  std::unique_lock lock(mutex_);
+  fail_in_trouble(lock);
+  find_done();
   return times;
 }
 
@@ -186,7 +202,7 @@ void Watch::work() {
     try {
       if (!look()) return;
     } catch (const Failure& error) {  // the GPU itself, or NCCL
-      report(error.what(), std::unique_lock(mutex_, std::try_to_lock));
+      report({.text = error.what()}, std::unique_lock(mutex_, std::try_to_lock));
       return;
     }
   }
@@ -195,34 +211,35 @@ void Watch::work() {
 bool Watch::look() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) {
-    const std::string stuck = host_stuck();
-    if (!stuck.empty()) report(stuck, std::move(lock));
-    return stuck.empty();
+    const std::optional<Trouble> stuck = host_stuck();
+    if (stuck) report(*stuck, std::move(lock));
+    return !stuck;
   }
   if (!trouble_.empty()) return false;
   find_done();
-  std::string text = late_call();
-  if (text.empty() && Clock::now() - errors_read_ > kBetweenErrorReads) {
+  std::optional<Trouble> found = late_call();
+  if (!found && Clock::now() - errors_read_ > kBetweenErrorReads) {
     errors_read_ = Clock::now();
-    text = broken_lane();
+    found = broken_lane();
   }
-  if (text.empty()) return true;
-  report(text, std::move(lock));
+  if (!found) return true;
+  report(*found, std::move(lock));
   return false;
 }
 
-std::string Watch::late_call() const {
+std::optional<Watch::Trouble> Watch::late_call() const {
   for (const auto& call : calls_) {
     if (!call->began || seconds(Clock::now() - *call->began) < options_.timeout_s) continue;
     const Lane& lane = *call->lane;
-    return fmt::format("group {}: {} number {} has not ended in {:.0f} s on rank {}; {}", lane.id,
-                       to_string(call->kind), call->number, options_.timeout_s, rank_,
-                       blame(lane.id, call->number, lane.members));
+    return Trouble{
+        fmt::format("group {}: {} number {} has not ended in {:.0f} s on rank {}", lane.id,
+                    to_string(call->kind), call->number, options_.timeout_s, rank_),
+        lane.id, call->number, lane.members};
   }
-  return "";
+  return {};
 }
 
-std::string Watch::broken_lane() const {
+std::optional<Watch::Trouble> Watch::broken_lane() const {
   for (const auto& lane : lanes()) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t status = ncclCommGetAsyncError(lane->comm, &state);
@@ -232,22 +249,22 @@ std::string Watch::broken_lane() const {
       state = status;
     }
     const char* detail = ncclGetLastError(lane->comm);
-    return fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}; {}",
-                       lane->id, lane->started.load(), rank_, ncclGetErrorString(state),
-                       detail != nullptr && *detail != '\0' ? ": " : "",
-                       detail != nullptr ? detail : "",
-                       blame(lane->id, lane->started, lane->members));
+    return Trouble{fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}",
+                               lane->id, lane->started.load(), rank_, ncclGetErrorString(state),
+                               detail != nullptr && *detail != '\0' ? ": " : "",
+                               detail != nullptr ? detail : ""),
+                   lane->id, lane->started, lane->members};
   }
-  return "";
+  return {};
 }
 
-std::string Watch::host_stuck() const {
+std::optional<Watch::Trouble> Watch::host_stuck() const {
   const double patience_s = std::max(options_.timeout_s, kLeastHostPatience_s);
   const std::lock_guard lock(lanes_mutex_);
-  if (inside_.what == nullptr || seconds(Clock::now() - inside_.since) < patience_s) return "";
-  return fmt::format("group {}: {} has not returned in {:.0f} s on rank {}",
-                     inside_.lane == nullptr ? "?" : inside_.lane->id, inside_.what, patience_s,
-                     rank_);
+  if (inside_.what == nullptr || seconds(Clock::now() - inside_.since) < patience_s) return {};
+  return Trouble{fmt::format("group {}: {} has not returned in {:.0f} s on rank {}",
+                             inside_.lane == nullptr ? "?" : inside_.lane->id, inside_.what,
+                             patience_s, rank_)};
 }
 
 std::string Watch::standing() const {
@@ -257,41 +274,57 @@ std::string Watch::standing() const {
   return text;
 }
 
-// Whom a call waits for.
-std::string Watch::blame(const std::string& id, std::int64_t number,
-                         const std::vector<int>& members) const {
-  std::string silent, behind;
-  for (const int rank : members) {
-    if (rank == rank_) continue;
-    const auto answer = roll_call_.ask(rank, kAnswerMs);
-    const auto calls = answer ? calls_in(*answer, id) : std::nullopt;
-    if (!answer)
-      silent += fmt::format("{}rank {}", silent.empty() ? "" : ", ", rank);
-    else if (calls.value_or(0) < number)
-      behind += fmt::format("{}rank {} (after {} calls)", behind.empty() ? "" : ", ", rank,
-                            calls.value_or(0));
+// Whom a call waits for. Without the lock: the others ask too.
+std::string Watch::blame(const Trouble& trouble) const {
+  std::vector<int> others = trouble.members;
+  std::erase(others, rank_);
+  const auto answers = roll_call_.ask(others, kAnswerMs);
+  RankList silent, behind;
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    const auto calls = answers[i] ? calls_in(*answers[i], trouble.id) : std::nullopt;
+    if (!answers[i])
+      silent.add(fmt::format("rank {}", others[i]));
+    else if (calls.value_or(0) < trouble.number)
+      behind.add(fmt::format("rank {} (after {} calls)", others[i], calls.value_or(0)));
   }
-  if (silent.empty() && behind.empty())
+  if (silent.count == 0 && behind.count == 0)
     return "all its ranks have made that call: a GPU or the network stands still";
-  return (behind.empty() ? "" : "it was not made by " + behind) +
-         (behind.empty() || silent.empty() ? "" : "; ") +
-         (silent.empty() ? "" : "no answer from " + silent);
+  return (behind.count == 0 ? "" : "it was not made by " + behind.in_words()) +
+         (behind.count == 0 || silent.count == 0 ? "" : "; ") +
+         (silent.count == 0 ? "" : "no answer from " + silent.in_words());
 }
 
-void Watch::report(const std::string& text, std::unique_lock<std::mutex> lock) {
+void Watch::report(const Trouble& trouble, std::unique_lock<std::mutex> lock) {
   // Where the host hangs in NCCL with the lock, only the end of the process can stop the GPU.
-  if (lock) {
-    trouble_ = text;
+  const bool locked = lock.owns_lock();
+  if (locked) {
+    trouble_ = trouble.text;
     abort_all();
     lock.unlock();
   }
+  std::string text = trouble.text;
+  if (!trouble.members.empty()) text += "; " + blame(trouble);
+  if (locked) {
+    lock.lock();
+    trouble_ = text;
+    all_known_ = true;
+    lock.unlock();
+    known_.notify_all();
+  }
   options_.on_failure(text);
+}
+
+void Watch::fail_in_trouble(std::unique_lock<std::mutex>& lock) {
+  if (trouble_.empty()) return;
+  known_.wait_for(lock, kKnowledgePatience, [this] { return all_known_; });
+  failure("{}", trouble_);
 }
 
 void Watch::abandon() {
   const std::lock_guard lock(mutex_);
   if (!trouble_.empty()) return;
   trouble_ = "communication was abandoned after an error";
+  all_known_ = true;
   abort_all();
 }
 

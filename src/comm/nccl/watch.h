@@ -79,8 +79,9 @@ struct Call {
 };
 
 // Watches over all calls in a thread of its own: which are done, which take too long, which
-// communicators report errors. On trouble it asks the ranks concerned where they stand, aborts all
-// communicators, so that nothing is left spinning on the GPU, and says what happened.
+// communicators report errors. On trouble it aborts all communicators, so that nothing is left
+// spinning on the GPU, asks the ranks concerned where they stand, and says what happened. Until
+// then whoever meets the trouble waits: what was aborted has no result.
 class Watch final : private Trace::Source {
  public:
   struct Options {
@@ -102,8 +103,8 @@ class Watch final : private Trace::Source {
   // in there is trouble as well.
   template <class F>
   void inside(const char* what, const Lane* lane, F&& f) {
-    const std::lock_guard lock(mutex_);
-    if (!trouble_.empty()) failure("{}", trouble_);
+    std::unique_lock lock(mutex_);
+    fail_in_trouble(lock);
     const Stay stay(*this, what, lane);
     f();
   }
@@ -119,7 +120,7 @@ class Watch final : private Trace::Source {
 
   // Inside: a call was queued.
   void add(std::shared_ptr<Call> call, double bytes);
-  CommunicationTimes read(const CommunicationTimes& times);
+  CommunicationTimes read(const CommunicationTimes& times);  // Failure after trouble
   // Aborts everything; later calls are Failures.
   void abandon();
 
@@ -143,13 +144,21 @@ class Watch final : private Trace::Source {
   bool look();       // false: trouble was found and dealt with
   void find_done();  // under the lock
   void finish(Call& call);
-  std::string late_call() const;
-  std::string broken_lane() const;
-  std::string host_stuck() const;
+  // What happened, and the call that some of these ranks may not have made.
+  struct Trouble {
+    std::string text;
+    std::string id = {};  // of the lane
+    std::int64_t number = 0;
+    std::vector<int> members = {};  // none: nobody to ask
+  };
+  std::optional<Trouble> late_call() const;
+  std::optional<Trouble> broken_lane() const;
+  std::optional<Trouble> host_stuck() const;
   std::string standing() const;
-  std::string blame(const std::string& id, std::int64_t number,
-                    const std::vector<int>& members) const;
-  void report(const std::string& text, std::unique_lock<std::mutex> lock);
+  std::string blame(const Trouble& trouble) const;
+  void report(const Trouble& trouble, std::unique_lock<std::mutex> lock);
+  // Failure if there was any, once all about it is known.
+  void fail_in_trouble(std::unique_lock<std::mutex>& lock);
   void abort_all();
 
   const int rank_;
@@ -159,6 +168,8 @@ class Watch final : private Trace::Source {
   mutable std::mutex mutex_;  // NCCL's and that of everything down to the next comment
   std::list<std::shared_ptr<Call>> calls_;  // not done yet
   std::string trouble_;
+  bool all_known_ = false;  // of the trouble
+  std::condition_variable known_;
   Clock::time_point errors_read_;
 
   mutable std::mutex lanes_mutex_;  // for a moment only
