@@ -149,8 +149,10 @@ int main(int argc, char** argv) {
     if (ahead) {
       const auto start = std::chrono::steady_clock::now();
       for (std::int64_t i = 0; i < steps; ++i)
-        engine.begin_step({ids, targets}, {.step = ++step, .lr = 1e-4});
-      loss = engine.finish_step().loss;
+        engine.begin_step(
+            {ids, targets},
+            {.step = ++step, .lr = 1e-4, .targets = engine.targets_of({ids, targets})});
+      loss = engine.finish_step().loss_sum / engine.targets_of({ids, targets});
       times.assign(1,
                    std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                        static_cast<double>(steps));

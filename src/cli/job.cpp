@@ -56,7 +56,9 @@ void Job::on_failure(std::function<void(const std::string&)> listener) {
 
 void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }
 
-std::string Job::of_first(const std::string& text) { return text_of_first(*control_, text); }
+void Job::check_agreement(const Facts& facts) { kintsugi::check_agreement(*control_, facts); }
+
+std::string Job::of_first(const std::string& text) { return text_of(*control_, 0, text); }
 
 void Job::give_up(const std::string& text, int exit_code) {
   if (!lifeline_) return;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/worlds.h"
+#include "comm/agreement.h"
 #include "comm/communicator.h"
 #include "comm/grid.h"
 #include "comm/lifeline.h"
@@ -29,6 +30,8 @@ class Job {
   void on_failure(std::function<void(const std::string&)> listener);
   // One part of it that ends on all ranks or fails on all of them.
   void together(const std::function<void()>& work);
+  // Every rank calls it: one mistake of all where their facts differ (comm/agreement.h).
+  void check_agreement(const Facts& facts);
   // What rank 0 says; every rank calls it.
   std::string of_first(const std::string& text);
   // Ends the job, from any thread: this rank cannot go on.

@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/worlds.h"
 #include "comm/launch_environment.h"
+#include "core/build_id.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "parallel/layout.h"
@@ -36,6 +37,43 @@ std::int64_t threads_for(const RunConfig& config, const World& world) {
   if (config.threads > 0 || world.local_size() == 1) return config.threads;
   return std::max<std::int64_t>(
       1, std::thread::hardware_concurrency() / static_cast<unsigned>(world.local_size()));
+}
+
+// What all ranks must have been given alike, before anything depends on it.
+Facts command_facts(const TrainArguments& arguments) {
+  return {{"the build", build_id()},
+          {"--check", arguments.check ? "true" : "false"},
+          {"--resume", arguments.resume},
+          {"--trace", arguments.trace},
+          {"--trace-steps", arguments.trace_steps}};
+}
+
+// Nothing that a rank computes depends on these, and machines may differ in them.
+bool may_differ(const std::string& key) {
+  return key == "cuda.device" || key == "cuda.matmul_cache" || key == "threads";
+}
+
+Facts config_facts(const RunConfig& config) {
+  Facts facts = config_values(config);
+  std::erase_if(facts, [](const auto& fact) { return may_differ(fact.first); });
+  facts.emplace_back("the device in use", to_string(device_in_use(config.device)));
+  return facts;
+}
+
+// What the files hold that the configuration names.
+Facts data_facts(const RunConfig& config, const RunData& data) {
+  Facts facts = config_facts(config);
+  facts.emplace_back("the fingerprint of the tokenizer", data.tokenizer().fingerprint());
+  facts.emplace_back("the fingerprint of the training data", data.fingerprint());
+  facts.emplace_back("the fingerprint of the held-out data", data.held_out_fingerprint());
+  return facts;
+}
+
+// A run that is to be deterministic on its GPUs is so between them.
+CommConfig comm_of(const RunConfig& config) {
+  CommConfig comm = config.comm;
+  comm.deterministic |= config.cuda.deterministic;
+  return comm;
 }
 
 // Outlives an error until the job has dealt with it: collectives may be under way in its memory.
@@ -66,6 +104,11 @@ std::string configuration_text(const std::string& path, Job& job) {
 void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
            Trace* trace) {
   auto& [config, backend, groups, step_trace, trainer] = parts;
+  const auto compare = [&](const Facts& facts, Startup& times) {
+    job.check_agreement(facts);
+    times.mark("comparing the ranks");
+  };
+  compare(command_facts(arguments), startup);
   TraceRequest request;
   if (trace != nullptr)  // by itself: what only rank 0 finds
     job.together([&] {
@@ -79,6 +122,10 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
     if (trace != nullptr && request.first > config->total_steps())
       user_error("--trace-steps {}: the run has {} steps", arguments.trace_steps,
                  config->total_steps());
+  });
+  startup.mark("configuration and groups");
+  compare(config_facts(*config), startup);
+  job.together([&] {
     if (!config->layout.automatic) fit_layout(layout_request(*config), job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
                            job.world().local_rank(), trace);
@@ -88,11 +135,12 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   if (config->layout.automatic) take_layout(*config, job.of_first(layout));
   job.together([&] {
     groups.emplace(job, *backend, fit_layout(layout_request(*config), job.world().size()),
-                   config->comm, trace);
+                   comm_of(*config), trace);
   });
   if (!groups->description().empty()) log_info("{}", groups->description());
   startup.mark("configuration and groups");
   job.together([&] { trainer.emplace(*backend, *config, groups->get(), startup); });
+  compare(data_facts(trainer->config(), trainer->data()), trainer->startup());
   if (arguments.check) {
     trainer->preview();
     log_info("check passed: configuration, data and memory are OK");

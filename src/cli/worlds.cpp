@@ -61,6 +61,11 @@ int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>&
              found.empty() ? "none" : "more than one", known.empty() ? "it has none" : known);
 }
 
+DeviceChoice device_in_use(DeviceChoice device) {
+  if (device != DeviceChoice::Auto) return device;
+  return cuda_device_count() > 0 ? DeviceChoice::Cuda : DeviceChoice::Cpu;
+}
+
 std::unique_ptr<World> make_world(Trace* trace) {
   if (!started_by_mpi()) return std::make_unique<LocalWorld>();
   auto world = make_mpi_world(trace);
@@ -97,7 +102,7 @@ std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
   // Streams that share a hardware queue could wait for each other.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto on_host = [&] { return make_cpu_backend(static_cast<int>(threads)); };
-  if (device == DeviceChoice::Cuda || (device == DeviceChoice::Auto && cuda_device_count() > 0))
+  if (device_in_use(device) == DeviceChoice::Cuda)
     return make_cuda_backend(
         {.device = choose_cuda_device(cuda.device, cuda_devices(), local_rank),
          .deterministic = cuda.deterministic,

@@ -12,6 +12,9 @@
 
 namespace kintsugi {
 
+// What `auto` comes to on this machine: cuda where there is a GPU.
+DeviceChoice device_in_use(DeviceChoice device);
+
 // Only the command line picks a world: the GPU when there is one and the device is auto.
 // `local_rank`: among the ranks of this node, which share its GPUs. A trace that is given here or
 // below takes what happens there, and outlives it.

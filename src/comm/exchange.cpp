@@ -25,17 +25,23 @@ std::vector<std::string> gather_texts(Communicator& group, const std::string& mi
   return texts;
 }
 
-std::string text_of_first(Communicator& group, std::string mine) {
-  if (group.size() == 1) return mine;
-  std::int64_t length = static_cast<std::int64_t>(mine.size());
-  group.wait(group.broadcast(Tensor(&length, DType::I64, {1}), 0));
-  mine.resize(static_cast<std::size_t>(length));
-  if (length > 0) group.wait(group.broadcast(Tensor(mine.data(), DType::U8, {length}), 0));
-  return mine;
+std::string text_of(Communicator& group, int root, const std::string& text) {
+  if (group.size() == 1) return text;
+  std::int64_t length = static_cast<std::int64_t>(text.size());
+  group.wait(group.broadcast(Tensor(&length, DType::I64, {1}), root));
+  std::string result = group.rank() == root ? text : std::string();
+  result.resize(static_cast<std::size_t>(length));
+  if (length > 0) group.wait(group.broadcast(Tensor(result.data(), DType::U8, {length}), root));
+  return result;
 }
 
-void together(Communicator& group, const std::function<void()>& work) {
-  std::string verdict;  // 'U' or 'F' and the message; empty: all is well
+namespace {
+
+constexpr std::size_t kLongestVerdict = 16 << 10;
+
+// How a rank's work ended: 'U' or 'F' and the message; empty: all is well.
+std::string verdict_of(const std::function<void()>& work) {
+  std::string verdict;
   try {
     work();
   } catch (const UserError& error) {
@@ -43,16 +49,33 @@ void together(Communicator& group, const std::function<void()>& work) {
   } catch (const std::exception& error) {
     verdict = std::string("F") + error.what();
   }
-  const std::vector<std::string> verdicts = gather_texts(group, verdict);
-  const auto first = std::find_if(verdicts.begin(), verdicts.end(),
-                                  [](const std::string& text) { return !text.empty(); });
-  if (first == verdicts.end()) return;
-  const std::string message = first->substr(1);
-  const bool everybody = std::all_of(verdicts.begin(), verdicts.end(),
-                                     [&](const std::string& text) { return text == *first; });
-  const std::string who = everybody ? "" : fmt::format("rank {}: ", first - verdicts.begin());
-  if ((*first)[0] == 'U') throw SharedUserError(who + message);
-  throw SharedFailure(who + message);
+  if (verdict.size() > kLongestVerdict) verdict.resize(kLongestVerdict);
+  return verdict;
+}
+
+std::int64_t reduced(Communicator& group, std::int64_t value, ReduceOp op) {
+  group.wait(group.all_reduce(Tensor(&value, DType::I64, {1}), op));
+  return value;
+}
+
+}  // namespace
+
+void together(Communicator& group, const std::function<void()>& work) {
+  const std::string verdict = verdict_of(work);
+  const std::int64_t size = group.size();
+  const std::int64_t trouble =
+      reduced(group, verdict.empty() ? 0 : size - group.rank(), ReduceOp::Max);
+  if (trouble == 0) return;
+  const auto first = static_cast<int>(size - trouble);  // the lowest rank that threw
+  const std::string shared = text_of(group, first, verdict);
+  const std::int64_t alike = reduced(group, verdict == shared ? 1 : 0, ReduceOp::Sum);
+  std::string who;
+  if (alike < size)
+    who = alike == 1 ? fmt::format("rank {}: ", first)
+                     : fmt::format("rank {} and {} more: ", first, alike - 1);
+  const std::string message = who + shared.substr(1);
+  if (shared[0] == 'U') throw SharedUserError(message);
+  throw SharedFailure(message);
 }
 
 }  // namespace kintsugi

@@ -175,6 +175,7 @@ template <class V>
 void describe(V& v, CommConfig& c) {
   v("reduce", c.reduce);
   v("check", c.check);
+  v("deterministic", c.deterministic);
   v("timeout_s", c.timeout_s, above(0));
   v("allow_sockets", c.allow_sockets);
   v("share_gpu", c.share_gpu);
@@ -336,6 +337,35 @@ std::string to_yaml(const RunConfig& config) {
   RunWriter writer;
   describe(writer, copy);
   return writer.text();
+}
+
+namespace {
+
+using Values = std::vector<std::pair<std::string, std::string>>;
+
+void collect(const YAML::Node& node, const std::string& key, Values& values) {
+  if (node.IsMap()) {
+    for (const auto& entry : node)
+      collect(entry.second, key.empty() ? entry.first.Scalar() : key + "." + entry.first.Scalar(),
+              values);
+  } else if (node.IsSequence() && node.size() > 0 && !node[0].IsScalar()) {
+    for (std::size_t i = 0; i < node.size(); ++i)
+      collect(node[i], fmt::format("{}[{}]", key, i), values);
+  } else if (node.IsSequence()) {
+    std::string list;
+    for (const auto& item : node) list += (list.empty() ? "" : ", ") + item.Scalar();
+    values.emplace_back(key, "[" + list + "]");
+  } else {
+    values.emplace_back(key, node.IsNull() ? "null" : node.Scalar());
+  }
+}
+
+}  // namespace
+
+Values config_values(const RunConfig& config) {
+  Values values;
+  collect(YAML::Load(to_yaml(config)), "", values);
+  return values;
 }
 
 std::vector<std::string> run_config_keys() {

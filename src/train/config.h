@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/config.h"
@@ -119,8 +120,9 @@ struct LayoutConfig {
 
 // What goes between ranks.
 struct CommConfig {
-  DType reduce = DType::F32;  // what gradients are summed in; fp64 runs use fp64
-  bool check = false;         // that all ranks call the same collectives; slower
+  DType reduce = DType::F32;   // what gradients are summed in; fp64 runs use fp64
+  bool check = false;          // that all ranks call the same collectives; slower
+  bool deterministic = false;  // MPI's sums in rank order: the same bits in every run
   // Between GPUs, with NCCL:
   double timeout_s = 600;         // a call that takes longer ends the job
   bool allow_sockets = false;     // TCP between nodes, where there is nothing better
@@ -187,5 +189,9 @@ std::string to_yaml(const RunConfig& config);
 
 // Every dotted key: "optimizer.lr".
 std::vector<std::string> run_config_keys();
+
+// Every dotted key with its value as to_yaml writes it, those of list items too:
+// "data.train[0].path".
+std::vector<std::pair<std::string, std::string>> config_values(const RunConfig& config);
 
 }  // namespace kintsugi

@@ -202,14 +202,18 @@ bool Engine::is_repeatable(const MicroBatch& part) const {
          sharding_.is_idle_in(part.first, part.last);
 }
 
+double Engine::targets_of(const TokenBatch& batch) const {
+  if (!groups_->counts_sequences()) return 0;
+  return static_cast<double>(std::count_if(batch.targets.begin(), batch.targets.end(),
+                                           [](std::int32_t target) { return target >= 0; }));
+}
+
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
-  const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(),
-                                     [](std::int32_t target) { return target >= 0; });
-  counted_ = std::max(
-      summed_over_ranks(groups_->counts_sequences() ? static_cast<double>(counted) : 0.0), 1.0);
+  KINTSUGI_CHECK(settings.targets >= 0, "step {} was not told how many targets it has",
+                 settings.step);
   // Scaled by all tokens first, counted or not, so that passes of every step are the same calls.
   const double tokens = static_cast<double>(batch.targets.size()) * groups_->grid.dp;
-  unscale_ = tokens / counted_ / settings.loss_scale;
+  unscale_ = tokens / std::max(settings.targets, 1.0) / settings.loss_scale;
   const int micro_batches = micro_batches_of(batch);
   const auto load = [&](int number) {
     MicroBatch part = upload(batch, number);
@@ -237,11 +241,18 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   optimizer_.step(settings.step, settings.lr, unscale_);
 }
 
-StepResult Engine::finish_step() {
+StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
+  settings.targets = summed_over_ranks(targets_of(batch));
+  begin_step(batch, settings);
+  const StepPart part = finish_step();
+  return {.loss = summed_over_ranks(part.loss_sum) / std::max(settings.targets, 1.0),
+          .gradient_norm = part.gradient_norm};
+}
+
+StepPart Engine::finish_step() {
   // Every rank of a tensor group has the same losses.
   const bool counts = groups_->place.tp == 0 && pipeline_.is_last();
-  const double loss = counts ? read_scalar(*backend_, loss_sum_) : 0.0;
-  return {.loss = summed_over_ranks(loss) / counted_,
+  return {.loss_sum = counts ? read_scalar(*backend_, loss_sum_) : 0.0,
           .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) * unscale_};
 }
 

@@ -52,8 +52,16 @@ struct StepSettings {
   double dropout = 0.0;
   std::uint64_t seed = 0;
   std::int64_t first_sequence = 0;  // of this rank's batch, within the step's
+  // Tokens with a loss in the batches of all data ranks: the sum of Engine::targets_of over all
+  // ranks.
+  double targets = -1;
 };
 
+// What a rank knows of a step by itself.
+struct StepPart {
+  double loss_sum = 0;       // its part: all ranks' parts together are the sum of the losses
+  double gradient_norm = 0;  // of all ranks, before clipping; not finite: the step was skipped
+};
 // Of all ranks together.
 struct StepResult {
   double loss = 0;           // nats per token that counts; 0 when none does
@@ -75,14 +83,15 @@ class Engine {
   void initialize(std::uint64_t seed);
   void prepare();
 
+  // Tokens of the batch with a loss; none where another rank counts the same sequences.
+  double targets_of(const TokenBatch& batch) const;
   // Queues a whole step and returns at once where the device works by itself; finish_step waits for
-  // its result. The batch may be overwritten in between.
+  // its result. The batch may be overwritten in between. Neither sums anything on host memory: what
+  // the ranks must know of each other, the caller adds up.
   void begin_step(const TokenBatch& batch, const StepSettings& settings);
-  StepResult finish_step();
-  StepResult step(const TokenBatch& batch, const StepSettings& settings) {
-    begin_step(batch, settings);
-    return finish_step();
-  }
+  StepPart finish_step();
+  // A step by itself: adds up targets and losses, with an all-reduce each.
+  StepResult step(const TokenBatch& batch, StepSettings settings);
   // This rank's part of the sum of the losses over the batch: all ranks' parts together are that of
   // all data ranks' batches.
   double evaluate(const TokenBatch& batch);
@@ -142,7 +151,6 @@ class Engine {
   std::vector<std::int32_t> first_keys_;
   Tensor loss_sum_;                    // (1)
   std::array<double, 1> shared_ = {};  // a number on its way between the ranks
-  double counted_ = 1;                 // tokens with a loss in the step under way
   double unscale_ = 1;                 // from its gradients to those of the mean loss
 };
 

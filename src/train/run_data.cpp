@@ -217,6 +217,18 @@ void RunData::open_validation(const RunConfig& config) {
 
 std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); }
 
+std::string RunData::held_out_fingerprint() const {
+  StreamHash hash;
+  const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
+  for (const HeldOutPart& part : held_out_)
+    for (const TokenPiece& piece : part.stream.parts()) {
+      add(piece.shard->fingerprint());
+      add(piece.first);
+      add(piece.count);
+    }
+  return hex64(hash.digest());
+}
+
 std::int64_t RunData::bytes_of(std::span<const std::int32_t> targets) const {
   std::int64_t bytes = 0;
   for (const std::int32_t target : targets)

@@ -35,6 +35,7 @@ class RunData {
   const SampleOptions& sample_options() const { return options_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   std::string fingerprint() const;  // of what the order of the samples depends on
+  std::string held_out_fingerprint() const;
   // The bytes of text that these targets stand for, those without a loss left out.
   std::int64_t bytes_of(std::span<const std::int32_t> targets) const;
 

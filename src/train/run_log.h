@@ -18,7 +18,7 @@ struct StepRecord {
   double lr = 0;
   double loss_scale = 1;
   double step_time_s = 0;
-  double data_wait_s = 0;  // of step_time_s: how long the step waited for its tokens
+  double data_wait_s = 0;  // of step_time_s: how long the step waited for the tokens of the next
   // With several ranks, on rank 0: communication under way, and the part the step waited for.
   std::optional<double> comm_busy_s = {}, comm_wait_s = {};
   std::optional<std::int64_t> comm_bytes = {};  // sent by it

@@ -10,7 +10,7 @@ namespace kintsugi {
 // Where the time between the launch and the first step went.
 class Startup {
  public:
-  // What has passed since the last mark was spent on this.
+  // What has passed since the last mark was spent on this; it may be so several times.
   void mark(std::string what);
   std::string summary() const;  // "1.93 s: joining the ranks 0.81, configuration 0.02, …"
 

@@ -127,15 +127,23 @@ void Trainer::note_failure(const std::string& message) {
   if (RunLog* log = open_log_) log->fail(message);
 }
 
-bool Trainer::stop_asked() {
-  double asked = StopSignals::received() != nullptr ? 1 : 0;
-  host().wait(host().all_reduce(Tensor(&asked, DType::F64, {1}), ReduceOp::Max));
-  return asked > 0;
-}
+namespace {
+
+double asked_to_stop() { return StopSignals::received() != nullptr ? 1 : 0; }
+
+}  // namespace
 
 void Trainer::sum_over_ranks(std::span<double> values) {
   host().wait(host().all_reduce(
       Tensor(values.data(), DType::F64, {static_cast<std::int64_t>(values.size())})));
+}
+
+void Trainer::sum_over_ranks(StepSums& sums) {
+  std::array<double, 3> values = {sums.loss, sums.next_targets, sums.stops};
+  sum_over_ranks(values);
+  sums = {values[0], values[1], values[2]};
+  targets_ = sums.next_targets;
+  stop_ = sums.stops > 0;
 }
 
 RunOutcome Trainer::run(ResumeMode resume) {
@@ -143,9 +151,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
   open_run(resume);
   if (is_first()) log_->status("running", record_, last_valid_loss_, NAN, last_checkpoint_);
   last_report_ = Clock::now();
-  bool stop = false;
   try {
-    while (!finished() && !stop) {
+    StepSums start{.next_targets = look_ahead(state_.step + 1, nullptr)};
+    sum_over_ranks(start);
+    while (!finished() && !stop_) {
       if (step_trace_ != nullptr) step_trace_->before_step();
       train_step();
       if (step_trace_ != nullptr) step_trace_->after_step();
@@ -153,17 +162,14 @@ RunOutcome Trainer::run(ResumeMode resume) {
         startup_.mark("first step");
         log_info("from the launch to the end of the first step {}", startup_.summary());
       }
-      const bool asked = stop_asked();  // then saving comes first
+      // Asked to stop, saving comes first. A validation takes long and asks once more.
       const std::int64_t every = config_.train.eval_every;
-      const bool validated = every > 0 && !asked && (due(every) || finished());
-      if (validated) validate();
-      // Once more after what takes long, and only here: whatever ends the loop below is saved.
-      stop = validated ? stop_asked() : asked;
+      if (every > 0 && !stop_ && (due(every) || finished())) validate();
       if (is_first()) {
         log_->record(record_);
-        report(stop || finished());
+        report(stop_ || finished());
       }
-      const bool saves = due(config_.train.checkpoint_every) || stop || finished();
+      const bool saves = due(config_.train.checkpoint_every) || stop_ || finished();
       if (config_.train.save && saves) save();
     }
     if (step_trace_ != nullptr) step_trace_->finish();
@@ -202,7 +208,7 @@ std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
     clean_up_checkpoints(checkpoints);
     if (const auto found = find_latest_checkpoint(checkpoints)) latest = found->string();
   });
-  latest = gather_texts(host(), latest).front();
+  latest = text_of(host(), 0, latest);
   if (latest.empty()) return std::nullopt;
   return latest;
 }
@@ -336,26 +342,32 @@ void Trainer::train_step() {
   const double lr = schedule_.learning_rate(step);
   Trace* trace = step_trace_ == nullptr ? nullptr : step_trace_->active();
   const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
-  const SampleBatch& batch = [&]() -> const SampleBatch& {
-    const HostSpan span(trace, "data wait");
-    return loader_->next();
-  }();
-  const double data_wait_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  if (batch_ == nullptr) batch_ = &loader_->next();  // throws what look_ahead has met
+  const double targets = std::max(targets_, 1.0);
   {
     const HostSpan span(trace, "queue the step");
-    engine_->begin_step({batch.ids, batch.targets, batch.positions, batch.document_start},
-                        {.step = step,
-                         .lr = lr,
-                         .loss_scale = scaler_.scale(),
-                         .dropout = config_.train.dropout,
-                         .seed = config_.run.seed,
-                         .first_sequence = first_sequence()});
+    engine_->begin_step(tokens(), {.step = step,
+                                   .lr = lr,
+                                   .loss_scale = scaler_.scale(),
+                                   .dropout = config_.train.dropout,
+                                   .seed = config_.run.seed,
+                                   .first_sequence = first_sequence(),
+                                   .targets = targets});
   }
   loader_->release();  // read on while the device computes
-  const StepResult result = [&] {
+  batch_ = nullptr;
+  const auto queued = Clock::now();
+  StepSums sums{.next_targets = look_ahead(step + 1, trace)};
+  const double data_wait_s = std::chrono::duration<double>(Clock::now() - queued).count();
+  const StepResult result = [&]() -> StepResult {
     const HostSpan span(trace, "wait for its result");
-    return engine_->finish_step();
+    const StepPart part = engine_->finish_step();
+    sums.loss = part.loss_sum;
+    sums.stops = asked_to_stop();
+    sum_over_ranks(sums);
+    return {sums.loss / targets, part.gradient_norm};
   }();
+  const CommunicationTimes communication = communication_times();
   const bool overflow = !std::isfinite(result.gradient_norm);
   if (overflow && !scaler_.dynamic())
     failure(
@@ -382,7 +394,7 @@ void Trainer::train_step() {
   record_.mfu_full = mfu(record_.tokens_per_s, flops_.full());
   means_.add(record_, config_.tokens_per_step());
   step_seconds_ += record_.step_time_s;
-  if (groups_->ranks() > 1) record_communication();
+  if (groups_->ranks() > 1) record_communication(communication);
 }
 
 std::optional<double> Trainer::mfu(double tokens_per_s, double flops_per_token) const {
@@ -403,7 +415,22 @@ void Trainer::check_peak() {
       peak_.source);
 }
 
-void Trainer::record_communication() {
+TokenBatch Trainer::tokens() const {
+  return {batch_->ids, batch_->targets, batch_->positions, batch_->document_start};
+}
+
+double Trainer::look_ahead(std::int64_t step, Trace* trace) {
+  if (step > schedule_.total_steps) return 0;
+  const HostSpan span(trace, "data wait");
+  try {
+    batch_ = &loader_->next();
+  } catch (const std::exception&) {
+    return 0;
+  }
+  return engine_->targets_of(tokens());
+}
+
+CommunicationTimes Trainer::communication_times() const {
   CommunicationTimes now;
   for (const auto* group : {&groups_->world, &groups_->tp, &groups_->cp, &groups_->pp, &groups_->kv,
                             &groups_->tied, &groups_->shard, &groups_->replica, &groups_->copy}) {
@@ -412,6 +439,10 @@ void Trainer::record_communication() {
     now.waited_s += one.waited_s;
     now.bytes += one.bytes;
   }
+  return now;
+}
+
+void Trainer::record_communication(const CommunicationTimes& now) {
   record_.comm_busy_s = now.busy_s - communication_.busy_s;
   record_.comm_wait_s = now.waited_s - communication_.waited_s;
   record_.comm_bytes = now.bytes - communication_.bytes;
@@ -455,9 +486,10 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
     score.bytes += data_->bytes_of(targets);
   }
-  std::array<double, 3> sums = {score.nats, static_cast<double>(score.tokens),
-                                static_cast<double>(score.bytes)};
+  std::array<double, 4> sums = {score.nats, static_cast<double>(score.tokens),
+                                static_cast<double>(score.bytes), asked_to_stop()};
   sum_over_ranks(sums);
+  stop_ = sums[3] > 0;
   return {sums[0], static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2])};
 }
 

@@ -57,6 +57,9 @@ class Trainer {
   void preview();
 
   const std::filesystem::path& directory() const { return directory_; }
+  const RunConfig& config() const { return config_; }  // completed by what the data says
+  const RunData& data() const { return *data_; }
+  Startup& startup() { return startup_; }
   // Another rank ended the job: the status says so. From any thread, while run() runs.
   void note_failure(const std::string& message);
 
@@ -69,9 +72,19 @@ class Trainer {
   // Of a data rank, and of the ranks that share a model with it.
   std::int64_t sequences_per_rank() const { return config_.batch.global / groups_->grid.dp; }
   std::int64_t first_sequence() const { return groups_->place.dp * sequences_per_rank(); }
-  // Whether any rank was asked to stop; all ranks ask together.
-  bool stop_asked();
+  // What the ranks tell each other in a step: its only collective on host memory, made when its
+  // work is done. Each is a sum over all ranks.
+  struct StepSums {
+    double loss = 0;          // of this step
+    double next_targets = 0;  // tokens with a loss in the next step's batches
+    double stops = 0;         // ranks that were asked to stop
+  };
   void sum_over_ranks(std::span<double> values);
+  void sum_over_ranks(StepSums& sums);
+  // Takes the batch of that step, if the run has it, and returns its targets on this rank. What is
+  // wrong with it is thrown by the step itself: the one before can still be saved.
+  double look_ahead(std::int64_t step, Trace* trace);
+  TokenBatch tokens() const;  // of the batch that was taken
   void open_run(ResumeMode resume);
   // The checkpoint to go on from, if there is one; what rank 0 sees decides.
   std::optional<std::filesystem::path> open_directory(ResumeMode resume);
@@ -83,7 +96,9 @@ class Trainer {
   std::optional<double> mfu(double tokens_per_s, double flops_per_token) const;
   void check_peak();
   void train_step();
-  void record_communication();
+  // Of all groups until now. Failure where a call was given up: then a step has no result.
+  CommunicationTimes communication_times() const;
+  void record_communication(const CommunicationTimes& now);
   void validate();
   struct Score {
     double nats = 0;
@@ -126,6 +141,9 @@ class Trainer {
   Clock::time_point last_report_;
   double step_seconds_ = 0;  // in steps alone, for the time left
   std::unique_ptr<BatchLoader> loader_;
+  const SampleBatch* batch_ = nullptr;  // the next step's, once it is there
+  double targets_ = 0;                  // with a loss in it, of all ranks
+  bool stop_ = false;                   // some rank was asked to, and all know
 };
 
 }  // namespace kintsugi

@@ -89,7 +89,7 @@ TEST(Allocation, ReadingBatchesAllocatesNothing) {
     const auto step = [&](std::int64_t number) {
       const SampleBatch& batch = loader.next();
       engine.begin_step({batch.ids, batch.targets, batch.positions, batch.document_start},
-                        {.step = number, .lr = 1e-3, .seed = 1});
+                        {.step = number, .lr = 1e-3, .seed = 1, .targets = 100});
       loader.release();
       engine.finish_step();
     };

@@ -500,6 +500,25 @@ TEST(RunConfigWriting, EveryKeyOnce) {
   }
 }
 
+// Ranks compare these: whatever may be set is among them.
+TEST(RunConfigWriting, ValuesOfEveryKey) {
+  const auto values = config_values(parse(kShort, {"optimizer.lr=3e-4", "run.seed=7"}));
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : values) keys.push_back(key);
+  for (const std::string& key : run_config_keys()) {
+    if (key == "model.preset" || key == "model.config" || key == "data.train") continue;
+    EXPECT_TRUE(std::any_of(keys.begin(), keys.end(), [&](const std::string& one) {
+      return one == key || one.starts_with(key + ".");
+    })) << key;
+  }
+  using Pair = std::pair<std::string, std::string>;
+  for (const Pair& expected :
+       {Pair{"optimizer.lr", "0.0003"}, Pair{"run.seed", "7"}, Pair{"data.train[0].path", "a.txt"},
+        Pair{"optimizer.betas", "[0.9, 0.95]"}, Pair{"comm.deterministic", "false"}})
+    EXPECT_THAT(values, Contains(expected));
+  EXPECT_THAT(config_values(parse(kShort, {"layout=auto"})), Contains(Pair{"layout", "auto"}));
+}
+
 TEST(RunConfigWriting, KnownKeys) {
   const auto keys = run_config_keys();
   for (const char* key :

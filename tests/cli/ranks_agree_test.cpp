@@ -1,0 +1,131 @@
+// `mpirun -np 1 kintsugi train … : -np 1 kintsugi train …`: ranks that were not started alike.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+#include "support/paths.h"
+#include "support/small_run.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class RanksAgree : public testing::Test {
+ protected:
+  struct Part {
+    int ranks = 1;
+    std::string arguments = "";  // of train, after the configuration
+    std::string folder = "a";    // to start in: each has files of the same names
+    std::string program = kintsugi_binary();
+  };
+
+  void SetUp() override {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
+    for (const char* folder : {"a", "b"}) {
+      fs::create_directory(directory_ / folder);
+      std::ofstream(directory_ / folder / "run.yaml")
+          << small_config("corpus.txt", (directory_ / "run").string(),
+                          "steps: 2, eval_every: 0, checkpoint_every: 0");
+      std::ofstream(directory_ / folder / "corpus.txt") << small_corpus(200);
+    }
+  }
+
+  // The exit code of them as one job.
+  int train(const std::vector<Part>& parts) {
+    std::string command =
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
+        "OMPI_MCA_btl_vader_single_copy_mechanism=none timeout 60 mpirun";
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      command +=
+          fmt::format("{} -np {} -wdir '{}' '{}' train run.yaml --set batch.micro=1 {}",
+                      i == 0 ? "" : " :", parts[i].ranks, (directory_ / parts[i].folder).string(),
+                      parts[i].program, parts[i].arguments);
+    command += fmt::format(" > '{0}/out' 2> '{0}/err' < /dev/null", directory_.path().string());
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  // Refused in one sentence that says this, before anything was written.
+  template <class Matcher>
+  void expect_refused(const std::vector<Part>& parts, const Matcher& words) {
+    EXPECT_EQ(train(parts), 2);
+    const std::string errors = content_of(directory_ / "err");
+    EXPECT_THAT(errors, words);
+    const std::string sentence = "error: the ranks were not started alike";
+    EXPECT_NE(errors.find(sentence), std::string::npos) << errors;
+    EXPECT_EQ(errors.find(sentence), errors.rfind(sentence)) << errors;
+    EXPECT_FALSE(fs::exists(directory_ / "run"));
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(RanksAgree, OnTheConfiguration) {
+  expect_refused(
+      {{.ranks = 2},
+       {.arguments = "--set run.seed=2 --set optimizer.lr=0.01"},
+       {.arguments = "--set train.precision=bf16 --set data.sequence_length=12"}},
+      AllOf(HasSubstr("on rank 2 optimizer.lr is 0.01 instead of 0.004, run.seed is 2 instead of 3 "
+                      "(as on rank 0 and 1 more)"),
+            HasSubstr("on rank 3 data.sequence_length is 12 instead of 24, train.precision is bf16 "
+                      "instead of fp32")));
+}
+
+// Layouts would wait for each other for ever.
+TEST_F(RanksAgree, OnTheLayout) {
+  expect_refused({{.arguments = "--set layout.tp=2"}, {.arguments = "--set layout.pp=2"}},
+                 HasSubstr("on rank 1 layout.pp is 2 instead of 1, layout.tp is 1 instead of 2"));
+}
+
+TEST_F(RanksAgree, OnTheOptions) {
+  expect_refused({{.ranks = 2}, {.arguments = "--check --resume never --trace trace.json"}},
+                 AllOf(HasSubstr("on rank 2 --check is true instead of false"),
+                       HasSubstr("--resume is never instead of auto"),
+                       HasSubstr("--trace is trace.json instead of ''")));
+}
+
+TEST_F(RanksAgree, OnWhatTheDataHolds) {
+  std::ofstream(directory_ / "b" / "corpus.txt") << small_corpus(201);
+  expect_refused({{}, {.folder = "b"}},
+                 HasSubstr("on rank 1 the fingerprint of the held-out data is "));
+}
+
+// A copy of the program whose file says that it was built from something else.
+TEST_F(RanksAgree, OnTheBuild) {
+  std::string program = content_of(kintsugi_binary());
+  const std::string note("\x14\0\0\0\x03\0\0\0GNU\0",
+                         12);  // 20 bytes of a build's identifier follow
+  const std::size_t at = program.find(note);
+  ASSERT_NE(at, std::string::npos);
+  program[at + note.size()] = static_cast<char>(program[at + note.size()] ^ 1);
+  const fs::path other = directory_ / "kintsugi";
+  std::ofstream(other, std::ios::binary) << program;
+  fs::permissions(other, fs::perms::owner_all);
+  expect_refused({{}, {.program = other.string()}}, HasSubstr("on rank 1 the build is "));
+}
+
+// Nothing that is computed depends on these.
+TEST_F(RanksAgree, ButMachinesMayDiffer) {
+  EXPECT_EQ(train({{.arguments = "--set threads=1"},
+                   {.arguments = "--set threads=2 --set cuda.matmul_cache=local.txt"}}),
+            0)
+      << content_of(directory_ / "err");
+  EXPECT_TRUE(fs::exists(directory_ / "run" / "metrics.jsonl"));
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,70 @@
+#include "comm/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "support/thread_world.h"
+
+namespace kintsugi {
+namespace {
+
+// What every rank of six throws, if `work` throws on some.
+template <class Error>
+std::string thrown_by_all(const std::function<void(int rank)>& work) {
+  std::string text;
+  run_ranks(6, [&](World& world) {
+    const auto group = world.split("control", 0, world.rank());
+    try {
+      together(*group, [&] { work(world.rank()); });
+      ADD_FAILURE() << "rank " << world.rank() << " goes on";
+    } catch (const Error& error) {
+      if (world.rank() == 0) text = error.what();
+      group->barrier();  // every rank is here
+    }
+  });
+  return text;
+}
+
+TEST(Together, ARankThatThrowsIsNamedOnAll) {
+  EXPECT_EQ(thrown_by_all<SharedUserError>([](int rank) {
+              if (rank == 3) user_error("the file is gone");
+            }),
+            "rank 3: the file is gone");
+  EXPECT_EQ(thrown_by_all<SharedFailure>([](int rank) {
+              if (rank == 5) failure("the disk is full");
+            }),
+            "rank 5: the disk is full");
+}
+
+TEST(Together, WhatAllThrowIsSaidOnce) {
+  EXPECT_EQ(thrown_by_all<SharedUserError>([](int) { user_error("no such key"); }), "no such key");
+}
+
+TEST(Together, OfSeveralTheLowestRankSpeaks) {
+  EXPECT_EQ(thrown_by_all<SharedUserError>([](int rank) {
+              if (rank == 4) failure("something else");
+              if (rank == 2 || rank == 3 || rank == 5) user_error("node 1 has no data");
+            }),
+            "rank 2 and 2 more: node 1 has no data");
+}
+
+TEST(Together, LongMessagesAreCut) {
+  const std::string text = thrown_by_all<SharedUserError>([](int rank) {
+    if (rank == 1) throw UserError(std::string(1 << 20, 'x'));
+  });
+  EXPECT_LT(text.size(), std::size_t{1} << 16);
+}
+
+TEST(TextOf, IsTheRootsOnAll) {
+  run_ranks(5, [](World& world) {
+    const auto group = world.split("control", 0, world.rank());
+    for (const int root : {0, 3})
+      EXPECT_EQ(text_of(*group, root, "rank " + std::to_string(world.rank())),
+                "rank " + std::to_string(root));
+    EXPECT_EQ(text_of(*group, 1, world.rank() == 1 ? "" : "not me"), "");
+  });
+}
+
+}  // namespace
+}  // namespace kintsugi

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/reduce.h"
+#include "core/error.h"
+
+namespace kintsugi {
+
+// One rank of a group of any size in which every other rank brings the same: thousands of ranks for
+// the price of one. Nobody is there to send to.
+class EchoCommunicator : public Communicator {
+ public:
+  EchoCommunicator(std::string name, int rank, int size)
+      : name_(std::move(name)), rank_(rank), size_(size) {}
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Work all_reduce(Tensor x, ReduceOp op) override {
+    const std::vector<const void*> parts(static_cast<std::size_t>(size_), x.data());
+    reduce_parts(x.data(), parts, x.elements(), x.dtype(), op);
+    return {};
+  }
+  Work reduce_scatter(Tensor shard, Tensor full) override {
+    const auto* own = static_cast<const std::byte*>(full.data()) +
+                      static_cast<std::size_t>(rank_) * shard.bytes();
+    const std::vector<const void*> parts(static_cast<std::size_t>(size_), own);
+    reduce_parts(shard.data(), parts, shard.elements(), shard.dtype(), ReduceOp::Sum);
+    return {};
+  }
+  Work all_gather(Tensor full, Tensor shard) override {
+    const std::vector<std::byte> copy(static_cast<const std::byte*>(shard.data()),
+                                      static_cast<const std::byte*>(shard.data()) + shard.bytes());
+    for (int r = 0; r < size_; ++r)
+      std::memcpy(static_cast<std::byte*>(full.data()) + static_cast<std::size_t>(r) * copy.size(),
+                  copy.data(), copy.size());
+    return {};
+  }
+  Work broadcast(Tensor, int) override { return {}; }
+  Work send(Tensor, int to) override { failure("rank {} of group {} is an echo", to, name_); }
+  Work receive(Tensor, int from) override {
+    failure("rank {} of group {} is an echo", from, name_);
+  }
+  void wait(Work) override {}
+  void barrier() override {}
+
+ private:
+  std::string name_;
+  int rank_, size_;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,96 @@
+// What the ranks of a large job tell each other in a step, beside gradients and weights.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <fstream>
+
+#include "comm/counting_communicator.h"
+#include "comm/exchange.h"
+#include "comm/local_communicator.h"
+#include "support/echo_communicator.h"
+#include "support/small_run.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr int kRanks = 4096;
+
+// Of an all-reduce of a few bytes: recursive doubling, and what a tree sends up and down.
+int messages_per_rank(int ranks) { return std::bit_width(static_cast<unsigned>(ranks - 1)); }
+
+// The groups of rank 0 of 4,096 data ranks, all of which do what it does. The world's are counted.
+Groups echoed_groups(Backend& backend, Traffic& world) {
+  const auto alone = [&](const char* name) {
+    return std::make_unique<LocalCommunicator>(name, &backend);
+  };
+  const auto all = [](const char* name) {
+    return std::make_unique<EchoCommunicator>(name, 0, kRanks);
+  };
+  return Groups{.grid = {.dp = kRanks, .shard_group = 1},
+                .place = {},
+                .world = std::make_unique<CountingCommunicator>(all("world"), world),
+                .host_tp = alone("tp"),
+                .tp = alone("tp"),
+                .cp = alone("cp"),
+                .pp = alone("pp"),
+                .kv = alone("kv"),
+                .tied = alone("tied"),
+                .shard = alone("shard"),
+                .replica = all("replica"),
+                .copy = alone("copy")};
+}
+
+// Collectives among all ranks in a run of that many steps.
+Traffic traffic_of(int steps, int eval_every) {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.txt", small_corpus(300));
+  const auto backend = make_cpu_backend(1);
+  Traffic traffic;
+  const Groups groups = echoed_groups(*backend, traffic);
+  Trainer trainer(
+      *backend,
+      parse_run_config(
+          small_config(corpus, (directory / "run").string(),
+                       fmt::format("steps: {}, eval_every: {}, save: false", steps, eval_every)),
+          "test.yaml", {fmt::format("batch={{global: {}, micro: 1}}", kRanks)}),
+      groups);
+  testing::internal::CaptureStdout();
+  trainer.run(ResumeMode::Never);
+  testing::internal::GetCapturedStdout();
+  return traffic;
+}
+
+TEST(ControlPath, AStepOf4096RanksMakesOneSmallAllReduce) {
+  const Traffic two = traffic_of(2, 0), five = traffic_of(5, 0);
+  const auto more = [&](Collective kind) { return five[kind].calls - two[kind].calls; };
+  std::int64_t calls = 0;
+  for (int kind = 0; kind < kCollectives; ++kind) calls += more(static_cast<Collective>(kind));
+  EXPECT_EQ(more(Collective::AllReduce), 3);  // of three more steps
+  EXPECT_EQ(calls, 3);
+  // Three numbers, twice over a ring.
+  EXPECT_LE((five.bytes() - two.bytes()) / 3, 2 * 3 * sizeof(double));
+  EXPECT_EQ(calls / 3 * messages_per_rank(kRanks), 12);
+}
+
+TEST(ControlPath, AValidationOf4096RanksAddsOneAllReduce) {
+  const Traffic without = traffic_of(2, 0), with = traffic_of(2, 2);
+  for (int kind = 0; kind < kCollectives; ++kind) {
+    const auto collective = static_cast<Collective>(kind);
+    EXPECT_EQ(with[collective].calls - without[collective].calls,
+              collective == Collective::AllReduce ? 1 : 0)
+        << to_string(collective);
+  }
+}
+
+// Nothing wrong is one number of each; no rank holds something of every other.
+TEST(ControlPath, WorkOf4096RanksTogetherIsOneNumber) {
+  Traffic traffic;
+  CountingCommunicator group(std::make_unique<EchoCommunicator>("world", 5, kRanks), traffic);
+  together(group, [] {});
+  EXPECT_EQ(traffic[Collective::AllReduce].calls, 1);
+  EXPECT_LE(traffic.bytes(), 2 * sizeof(std::int64_t));
+  EXPECT_EQ(traffic[Collective::AllGather].calls, 0);
+}
+
+}  // namespace
+}  // namespace kintsugi
