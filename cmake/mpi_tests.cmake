@@ -3,7 +3,8 @@ add_executable(mpi_check ${CMAKE_SOURCE_DIR}/tests/mpi/mpi_check.cpp
                          ${CMAKE_SOURCE_DIR}/tests/support/collective_cases.cpp)
 target_include_directories(mpi_check PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 target_compile_options(mpi_check PRIVATE -O1)
-target_link_libraries(mpi_check PRIVATE kintsugi_engine)
+target_compile_definitions(mpi_check PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+target_link_libraries(mpi_check PRIVATE kintsugi_engine MPI::MPI_C)
 
 # More ranks than cores, as root in a container: whatever the machine.
 set(KINTSUGI_MPI_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -22,6 +23,7 @@ endfunction()
 foreach(ranks 2 3 8)
   kintsugi_mpi_test(collectives ${ranks} "passed on ${ranks} ranks" 0)
 endforeach()
+kintsugi_mpi_test(control 4 "passed on 4 ranks" 0)
 kintsugi_mpi_test(behind 3 "passed on 3 ranks" 0)
 kintsugi_mpi_test(grid 8 "passed on 8 ranks" 0)
 kintsugi_mpi_test(mismatch 3

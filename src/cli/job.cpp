@@ -7,6 +7,7 @@
 #include "cli/worlds.h"
 #include "comm/checked_communicator.h"
 #include "comm/exchange.h"
+#include "comm/mpi/mpi_world.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -100,6 +101,7 @@ JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommCon
           job.world(), backend, comm, [&job](const std::string& text) { job.give_up(text); },
           trace)) {
   World* hosts = &job.world();
+  sum_in_rank_order(*hosts, comm.deterministic);
   World* devices = devices_.gpus ? devices_.gpus.get() : hosts;
   if (comm.check) {
     checked_hosts_ = std::make_unique<CheckedWorld>(*hosts);

@@ -98,6 +98,22 @@ TEST_F(TrainOnRanks, EveryStageIsTheRunOfOneProcess) {
   EXPECT_GE(step.at("comm_busy_s").get<double>(), 0);
 }
 
+// Sums in rank order: to the bit the same, in every run.
+TEST_F(TrainOnRanks, DeterministicRunsAreEqualToTheBit) {
+  for (const char* run : {"one", "other"})
+    ASSERT_EQ(train(3, run,
+                    "--set layout.zero=2 --set train.precision=fp32 --set comm.deterministic=true"),
+              0)
+        << errors(run);
+  const std::vector<json> one = metrics("one"), other = metrics("other");
+  ASSERT_EQ(one.size(), 6u);
+  ASSERT_EQ(other.size(), 6u);
+  for (std::size_t i = 0; i < one.size(); ++i)
+    for (const char* key : {"loss", "grad_norm"}) EXPECT_EQ(one[i].at(key), other[i].at(key)) << i;
+  EXPECT_EQ(content_of(directory_ / "one/checkpoints/step-00000006/model.safetensors"),
+            content_of(directory_ / "other/checkpoints/step-00000006/model.safetensors"));
+}
+
 TEST_F(TrainOnRanks, EveryLayoutIsTheRunOfOneProcess) {
   const std::string deep = " --set model.layers=4";
   ASSERT_EQ(train(0, "alone", deep), 0) << errors("alone");

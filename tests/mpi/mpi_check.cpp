@@ -1,28 +1,129 @@
 // Run under mpirun by ctest (cmake/mpi_tests.cmake): mpi_check <what>.
+#include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "comm/agreement.h"
 #include "comm/checked_communicator.h"
+#include "comm/exchange.h"
 #include "comm/grid.h"
 #include "comm/lifeline.h"
 #include "comm/mpi/mpi_world.h"
+#include "core/statistics.h"
 #include "support/collective_cases.h"
+
+// What the program calls, by MPI's profiling interface: messages of its own, and MPI's collectives.
+namespace {
+std::atomic<int> messages_called, collectives_called;
+}
+extern "C" {
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request* request) {
+  ++messages_called;
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
+int MPI_Iallreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op,
+                   MPI_Comm comm, MPI_Request* request) {
+  ++collectives_called;
+  return PMPI_Iallreduce(from, to, count, type, op, comm, request);
+}
+int MPI_Iallgather(const void* from, int send_count, MPI_Datatype send_type, void* to,
+                   int receive_count, MPI_Datatype receive_type, MPI_Comm comm,
+                   MPI_Request* request) {
+  ++collectives_called;
+  return PMPI_Iallgather(from, send_count, send_type, to, receive_count, receive_type, comm,
+                         request);
+}
+}
 
 namespace kintsugi {
 namespace {
 
+// Rank r's addend of element i: sums of them depend on their order.
+float addend(int rank, int i) {
+  return std::ldexp(1.0f + static_cast<float>((rank * 7919 + i * 104729) % 1000) / 1000,
+                    (rank * 31 + i * 17) % 40 - 20) *
+         ((rank + i) % 2 == 0 ? 1.0f : -1.0f);
+}
+
+// Sums in rank order to the bit, of few and of many elements, or at least to rounding.
+void check_sums(Communicator& group, bool in_rank_order) {
+  for (const int per_rank : {3, 20000}) {
+    const int n = per_rank * group.size();
+    std::vector<float> all(static_cast<std::size_t>(n)), full, shard(per_rank);
+    for (int i = 0; i < n; ++i) all[i] = addend(group.rank(), i);
+    full = all;
+    group.wait(group.all_reduce(Tensor(all.data(), DType::F32, {n})));
+    group.wait(group.reduce_scatter(Tensor(shard.data(), DType::F32, {per_rank}),
+                                    Tensor(full.data(), DType::F32, {n})));
+    for (int i = 0; i < n; ++i) {
+      float sum = addend(0, i), largest = std::abs(sum);
+      for (int r = 1; r < group.size(); ++r) {
+        sum += addend(r, i);
+        largest = std::max(largest, std::abs(addend(r, i)));
+      }
+      const float tolerance =
+          in_rank_order ? 0 : largest * static_cast<float>(group.size()) * 0x1p-22f;
+      const int own = i - group.rank() * per_rank;
+      if (std::abs(all[i] - sum) > tolerance ||
+          (own >= 0 && own < per_rank && std::abs(shard[own] - sum) > tolerance))
+        failure("element {} of {}: the sum is {}, not {}", i, n, all[i], sum);
+    }
+  }
+}
+
+// The maximum is NaN where any rank brings it, whichever rank that is.
+void check_nan(Communicator& group) {
+  std::vector<double> x(static_cast<std::size_t>(group.size()), 1.0);
+  x[static_cast<std::size_t>(group.rank())] = std::numeric_limits<double>::quiet_NaN();
+  group.wait(group.all_reduce(Tensor(x.data(), DType::F64, {group.size()}), ReduceOp::Max));
+  for (const double value : x)
+    if (!std::isnan(value)) failure("the maximum of NaN and 1 is {}", value);
+}
+
 void collectives(World& world) {
-  check_collectives(*world.split("world", 0, world.rank()));
-  check_collectives(*world.split("pairs", world.rank() / 2, -world.rank()));
+  for (const bool in_rank_order : {false, true}) {
+    sum_in_rank_order(world, in_rank_order);
+    const auto all = world.split("world", 0, world.rank());
+    check_collectives(*all);
+    check_sums(*all, in_rank_order);
+    check_nan(*all);
+    check_collectives(*world.split("pairs", world.rank() / 2, -world.rank()));
+  }
+}
+
+// What all ranks tell each other is one of MPI's collectives and no message of ours, so that MPI's
+// trees carry it.
+void control(World& world) {
+  for (const bool in_rank_order : {false, true}) {
+    sum_in_rank_order(world, in_rank_order);
+    const auto group = world.split("control", 0, world.rank());
+    const auto expect_one = [&](const char* what, const auto& call) {
+      group->barrier();
+      messages_called = collectives_called = 0;
+      call();
+      if (messages_called != 0 || collectives_called != 1)
+        failure("{} made {} messages and {} collectives", what, messages_called.load(),
+                collectives_called.load());
+    };
+    std::vector<double> sums(3, 1.0);
+    expect_one("the sums of a step",
+               [&] { group->wait(group->all_reduce(Tensor(sums.data(), DType::F64, {3}))); });
+    expect_one("work together", [&] { together(*group, [] {}); });
+    expect_one("an agreement", [&] { check_agreement(*group, {{"run.seed", "1"}}); });
+  }
 }
 
 // The last rank does something else than the others, who wait for it in an all_reduce.
@@ -122,26 +223,36 @@ void large(World& world) {
   expect(10, "broadcast");
 }
 
-// Not a test: what a call costs here.
+// Not a test: what a call costs here, by MPI's own collectives and with sums in rank order, in
+// turns, so that both meet the same machine.
 void bench(World& world) {
+  sum_in_rank_order(world, true);
+  const auto ordered = world.split("ordered", 0, world.rank());
+  sum_in_rank_order(world, false);
   const auto group = world.split("world", 0, world.rank());
-  for (const std::int64_t n : {1, 1000, 100000, 4000000}) {
+  for (const std::int64_t n : {3, 1000, 100000, 1000000}) {
     std::vector<float> full(n * group->size()), shard(n);
     const Tensor x(full.data(), DType::F32, {n * group->size()}), y(shard.data(), DType::F32, {n});
-    const int repeats = n > 100000 ? 3 : 30;
-    group->barrier();
-    const auto time = [&](const char* what, const auto& call) {
+    const int repeats = n > 100000 ? 5 : 40;
+    const auto time = [&](Communicator& by, const auto& call) {
+      by.barrier();
       const auto started = Clock::now();
-      for (int i = 0; i < repeats; ++i) call();
-      if (world.rank() == 0)
-        std::printf("%-14s %8ld x %d fp32: %.1f us\n", what, static_cast<long>(n), group->size(),
-                    seconds_since(started) / repeats * 1e6);
-      group->barrier();
+      call(by);
+      return seconds_since(started) * 1e6;
     };
-    time("all_reduce", [&] { group->wait(group->all_reduce(y)); });
-    time("reduce_scatter", [&] { group->wait(group->reduce_scatter(y, x)); });
-    time("all_gather", [&] { group->wait(group->all_gather(x, y)); });
-    time("broadcast", [&] { group->wait(group->broadcast(y, 0)); });
+    const auto compare = [&](const char* what, const auto& call) {
+      std::vector<double> mpi, ours;
+      for (int i = 0; i < repeats; ++i) {
+        mpi.push_back(time(*group, call));
+        ours.push_back(time(*ordered, call));
+      }
+      if (world.rank() == 0)
+        std::printf("%-14s %8ld x %d fp32: MPI %9.1f us, in rank order %9.1f us, ratio %.2f\n",
+                    what, static_cast<long>(n), group->size(), median(mpi), median(ours),
+                    median(mpi) / median(ours));
+    };
+    compare("all_reduce", [&](Communicator& by) { by.wait(by.all_reduce(y)); });
+    compare("reduce_scatter", [&](Communicator& by) { by.wait(by.reduce_scatter(y, x)); });
   }
   const std::clock_t begin = std::clock();
   if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -160,6 +271,7 @@ void run(World& world, const std::string& what) {
   if (what == "collectives") return collectives(world);
   if (what == "grid") return grid(world);
   if (what == "behind") return behind(world);
+  if (what == "control") return control(world);
   if (what == "mismatch") return mismatch(world);
   if (what == "large") return large(world);
   if (what == "bench") return bench(world);

@@ -12,7 +12,8 @@ namespace kintsugi {
 //
 // Stricter than a real network: results appear in wait() and the destination holds NaN (bytes of
 // 0xFF) until then; a tensor that was touched between call and wait, or a call that was never
-// waited for, is a Failure. Sums are in rank order, to the bit those of the MPI world.
+// waited for, is a Failure. Sums are in rank order, to the bit those of MPI with
+// comm.deterministic.
 void run_ranks(int ranks, const std::function<void(World&)>& function);
 
 }  // namespace kintsugi

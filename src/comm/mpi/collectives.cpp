@@ -3,186 +3,164 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/reduce.h"
+#include "comm/collective.h"
+#include "comm/mpi/reduction.h"
 
 namespace kintsugi {
 namespace {
 
-// A sum larger than this goes round by round through a scratch of this size.
+// MPI counts in int and takes memory of its own for what it sums, so large tensors go in pieces.
+constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
+// Of a reduce_scatter that must be copied first.
 constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
-// Up to here an all-reduce sends everything to everyone, which saves the second step.
-constexpr std::int64_t kSmallBytes = std::int64_t{16} << 10;
 
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;  // in elements
-  std::int64_t count() const { return end - begin; }
-};
-
-// Which elements of a tensor each rank sums.
-std::vector<Range> equal_parts(std::int64_t elements, int size) {
-  std::vector<Range> parts;
-  for (std::int64_t r = 0; r < size; ++r)
-    parts.push_back({r * (elements / size) + std::min(r, elements % size),
-                     (r + 1) * (elements / size) + std::min(r + 1, elements % size)});
-  return parts;
-}
-
-class Collective : public Exchange {
+// One of MPI's own collectives, piece by piece. What it sends is MPI's business: counted as a ring.
+class MpiCollective : public Exchange {
  public:
-  explicit Collective(MpiGroup& group) : Exchange(group, kCollectiveTag) {}
-
- protected:
-  // Everyone starts with another peer, so that nobody is flooded.
-  template <class F>
-  void for_each_peer(F&& function) {
-    const int size = group().size;
-    for (int step = 1; step < size; ++step)
-      function((group().rank + step) % size, (group().rank + size - step) % size);
-  }
-
-  // Sends this rank's part of x to all, and receives theirs.
-  void gather_parts(Tensor x, const std::vector<Range>& parts) {
-    const std::int64_t width = size_of(x.dtype());
-    auto* data = static_cast<std::byte*>(x.data());
-    const Range& own = parts[group().rank];
-    for_each_peer([&](int to, int from) {
-      const Range& theirs = parts[from];
-      receive(data + theirs.begin * width, theirs.count() * width, from);
-      send(data + own.begin * width, own.count() * width, to);
-    });
-  }
-};
-
-// destination = the sum over ranks of this rank's part of source.
-class ReduceParts : public Collective {
- public:
-  ReduceParts(MpiGroup& group, void* destination, Tensor source, std::vector<Range> parts,
-              ReduceOp op)
-      : Collective(group),
-        destination_(static_cast<std::byte*>(destination)),
-        source_(source),
-        parts_(std::move(parts)),
-        op_(op),
-        width_(size_of(source.dtype())) {
-    for (const Range& part : parts_) longest_ = std::max(longest_, part.count());
-    piece_ = std::clamp<std::int64_t>(kScratchBytes / (group.size * width_), 1024, longest_ + 1024);
+  MpiCollective(MpiGroup& group, Collective kind, const Tensor& whole, std::int64_t elements,
+                std::int64_t piece)
+      : Exchange(group, kCollectiveTag), elements_(elements), piece_(piece) {
+    bytes_sent_ =
+        static_cast<std::int64_t>(ring_bytes(kind, static_cast<double>(whole.bytes()), group.size));
   }
 
  protected:
-  bool next_round() override {
-    if (begin_ >= 0) add_up();
-    begin_ = begin_ < 0 ? 0 : begin_ + piece_;
-    if (begin_ >= longest_) return false;
-    const std::size_t slots = static_cast<std::size_t>(group().size) * slot_bytes();
-    if (group().scratch.size() < slots) group().scratch.resize(slots);
-    for_each_peer([&](int to, int from) {
-      const Range own = piece_of(group().rank), theirs = piece_of(to);
-      receive(slot(from), own.count() * width_, from);
-      send(at(theirs.begin), theirs.count() * width_, to);
-    });
+  bool next_round() final {
+    if (begin_ >= elements_) return false;
+    const std::int64_t count = std::min(piece_, elements_ - begin_);
+    start_piece(begin_, count);
+    begin_ += count;
     return true;
   }
+  virtual void start_piece(std::int64_t begin, std::int64_t count) = 0;
 
  private:
-  std::int64_t slot_bytes() const { return std::min(piece_, longest_) * width_; }
-  std::byte* slot(int rank) { return group().scratch.data() + rank * slot_bytes(); }
-  std::byte* at(std::int64_t element) {
-    return static_cast<std::byte*>(source_.data()) + element * width_;
-  }
-  Range piece_of(int rank) const {
-    const Range& part = parts_[rank];
-    const std::int64_t begin = std::min(part.begin + begin_, part.end);
-    return {begin, std::min(begin + piece_, part.end)};
-  }
-
-  void add_up() {
-    const Range own = piece_of(group().rank);
-    if (own.count() <= 0) return;
-    std::vector<const void*> addends;
-    for (int rank = 0; rank < group().size; ++rank)
-      addends.push_back(rank == group().rank ? at(own.begin) : slot(rank));
-    reduce_parts(destination_ + begin_ * width_, addends, own.count(), source_.dtype(), op_);
-  }
-
-  std::byte* destination_;
-  Tensor source_;
-  std::vector<Range> parts_;
-  ReduceOp op_;
-  std::int64_t width_;
-  std::int64_t longest_ = 0;
-  std::int64_t piece_ = 0;
-  std::int64_t begin_ = -1;  // of the round's piece, in every part
+  std::int64_t elements_, piece_;
+  std::int64_t begin_ = 0;
 };
 
-class AllReduce : public ReduceParts {
+std::byte* at(const Tensor& x, std::int64_t element) {
+  return static_cast<std::byte*>(x.data()) + element * size_of(x.dtype());
+}
+
+std::int64_t elements_in(std::int64_t bytes, DType dtype) {
+  return std::max<std::int64_t>(bytes / size_of(dtype), 1);
+}
+
+class AllReduce : public MpiCollective {
  public:
-  AllReduce(MpiGroup& group, Tensor x, std::vector<Range> parts, ReduceOp op)
-      : ReduceParts(group,
-                    static_cast<std::byte*>(x.data()) +
-                        parts[group.rank].begin * static_cast<std::int64_t>(size_of(x.dtype())),
-                    x, parts, op),
+  AllReduce(MpiGroup& group, Tensor x, ReduceOp op)
+      : MpiCollective(group, Collective::AllReduce, x, x.elements(),
+                      elements_in(kPieceBytes, x.dtype())),
         x_(x),
-        parts_(std::move(parts)) {}
+        op_(op) {}
 
  protected:
-  bool next_round() override {
-    if (gathering_) return false;
-    if (ReduceParts::next_round()) return true;
-    gathering_ = true;
-    gather_parts(x_, parts_);
-    return true;
+  void start_piece(std::int64_t begin, std::int64_t count) override {
+    const Reduction reduction = mpi_reduction(x_.dtype(), op_);
+    check_mpi(MPI_Iallreduce(MPI_IN_PLACE, at(x_, begin), static_cast<int>(count), reduction.type,
+                             reduction.op, group().comm, request()),
+              "MPI_Iallreduce");
   }
 
  private:
   Tensor x_;
-  std::vector<Range> parts_;
-  bool gathering_ = false;
+  ReduceOp op_;
 };
 
-class AllGather : public Collective {
+// A piece is the same elements of every rank's part. Where these are not side by side, or MPI would
+// have to write where it reads (its MPI_IN_PLACE puts the sum at the start of `full`, which the
+// caller keeps), they are copied first.
+class ReduceScatter : public MpiCollective {
  public:
-  AllGather(MpiGroup& group, Tensor full, Tensor shard)
-      : Collective(group), full_(full), shard_(shard) {}
+  ReduceScatter(MpiGroup& group, Tensor shard, Tensor full)
+      : MpiCollective(group, Collective::ReduceScatter, full, shard.elements(),
+                      piece_of(group, shard, full)),
+        shard_(shard),
+        full_(full),
+        copies_(needs_copies(shard, full)) {}
 
  protected:
-  bool next_round() override {
-    if (begun_) return false;
-    begun_ = true;
-    auto* own = static_cast<std::byte*>(full_.data()) + group().rank * shard_.bytes();
-    if (own != shard_.data() && shard_.bytes() > 0) std::memcpy(own, shard_.data(), shard_.bytes());
-    gather_parts(full_, equal_parts(full_.elements(), group().size));
-    return true;
+  void start_piece(std::int64_t begin, std::int64_t count) override {
+    const void* source = full_.data();
+    if (copies_) source = copied(begin, count);
+    const Reduction reduction = mpi_reduction(full_.dtype(), ReduceOp::Sum);
+    check_mpi(MPI_Ireduce_scatter_block(source, at(shard_, begin), static_cast<int>(count),
+                                        reduction.type, reduction.op, group().comm, request()),
+              "MPI_Ireduce_scatter_block");
+  }
+
+ private:
+  static bool needs_copies(const Tensor& shard, const Tensor& full) {
+    const auto *begin = at(full, 0), *end = begin + full.bytes(), *part = at(shard, 0);
+    return (part >= begin && part < end) || static_cast<std::int64_t>(full.bytes()) > kPieceBytes;
+  }
+  static std::int64_t piece_of(const MpiGroup& group, const Tensor& shard, const Tensor& full) {
+    if (!needs_copies(shard, full)) return std::max<std::int64_t>(shard.elements(), 1);
+    return std::max<std::int64_t>(elements_in(kScratchBytes, full.dtype()) / group.size, 1);
+  }
+  const void* copied(std::int64_t begin, std::int64_t count) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(full_.dtype());
+    std::byte* to = group().scratch_of(bytes * static_cast<std::size_t>(group().size));
+    for (int rank = 0; rank < group().size; ++rank)
+      std::memcpy(to + static_cast<std::size_t>(rank) * bytes,
+                  at(full_, rank * shard_.elements() + begin), bytes);
+    return to;
+  }
+
+  Tensor shard_, full_;
+  bool copies_;
+};
+
+// In bytes. A piece of every rank's part has gaps on the receiving side, which a type bridges.
+class AllGather : public MpiCollective {
+ public:
+  AllGather(MpiGroup& group, Tensor full, Tensor shard)
+      : MpiCollective(group, Collective::AllGather, full, static_cast<std::int64_t>(shard.bytes()),
+                      kPieceBytes),
+        full_(full),
+        shard_(shard) {}
+
+ protected:
+  void start_piece(std::int64_t begin, std::int64_t count) override {
+    auto* full = static_cast<std::byte*>(full_.data());
+    const auto* shard = static_cast<const std::byte*>(shard_.data());
+    const bool in_place = full + group().rank * shard_.bytes() == shard;
+    MPI_Datatype piece = MPI_DATATYPE_NULL, spaced = MPI_DATATYPE_NULL;
+    check_mpi(MPI_Type_contiguous(static_cast<int>(count), MPI_BYTE, &piece),
+              "MPI_Type_contiguous");
+    check_mpi(MPI_Type_create_resized(piece, 0, static_cast<MPI_Aint>(shard_.bytes()), &spaced),
+              "MPI_Type_create_resized");
+    check_mpi(MPI_Type_commit(&spaced), "MPI_Type_commit");
+    check_mpi(MPI_Iallgather(in_place ? MPI_IN_PLACE : shard + begin, static_cast<int>(count),
+                             MPI_BYTE, full + begin, 1, spaced, group().comm, request()),
+              "MPI_Iallgather");
+    MPI_Type_free(&spaced);  // by MPI, when the call is done with it
+    MPI_Type_free(&piece);
   }
 
  private:
   Tensor full_, shard_;
-  bool begun_ = false;
 };
 
-// Down a binomial tree.
-class Broadcast : public Collective {
+class Broadcast : public MpiCollective {
  public:
-  Broadcast(MpiGroup& group, Tensor x, int root) : Collective(group), x_(x), root_(root) {}
+  Broadcast(MpiGroup& group, Tensor x, int root)
+      : MpiCollective(group, Collective::Broadcast, x, static_cast<std::int64_t>(x.bytes()),
+                      kPieceBytes),
+        x_(x),
+        root_(root) {}
 
  protected:
-  bool next_round() override {
-    const int size = group().size, place = (group().rank - root_ + size) % size;
-    const int parent_bit = place == 0 ? size : place & -place;
-    const auto bytes = static_cast<std::int64_t>(x_.bytes());
-    if (++round_ == 1) {
-      if (place != 0) receive(x_.data(), bytes, (place - parent_bit + root_) % size);
-    } else if (round_ == 2) {
-      for (int bit = 1; bit < parent_bit && place + bit < size; bit *= 2)
-        send(x_.data(), bytes, (place + bit + root_) % size);
-    }
-    return round_ <= 2;
+  void start_piece(std::int64_t begin, std::int64_t count) override {
+    check_mpi(MPI_Ibcast(static_cast<std::byte*>(x_.data()) + begin, static_cast<int>(count),
+                         MPI_BYTE, root_, group().comm, request()),
+              "MPI_Ibcast");
   }
 
  private:
   Tensor x_;
   int root_;
-  int round_ = 0;
 };
 
 class Message : public Exchange {
@@ -209,37 +187,32 @@ class Message : public Exchange {
   bool begun_ = false;
 };
 
-class Barrier : public Collective {
+class Barrier : public Exchange {
  public:
-  explicit Barrier(MpiGroup& group) : Collective(group), seen_(group.size) {}
+  explicit Barrier(MpiGroup& group) : Exchange(group, kCollectiveTag) {}
 
  protected:
   bool next_round() override {
     if (begun_) return false;
     begun_ = true;
-    gather_parts(Tensor(seen_.data(), DType::U8, {group().size}),
-                 equal_parts(group().size, group().size));
+    check_mpi(MPI_Ibarrier(group().comm, request()), "MPI_Ibarrier");
     return true;
   }
 
  private:
-  std::vector<std::uint8_t> seen_;
   bool begun_ = false;
 };
 
 }  // namespace
 
 std::shared_ptr<Operation> make_all_reduce(MpiGroup& group, Tensor x, ReduceOp op) {
-  const std::int64_t elements = x.elements();
-  if (static_cast<std::int64_t>(x.bytes()) <= kSmallBytes)
-    return std::make_shared<ReduceParts>(group, x.data(), x,
-                                         std::vector<Range>(group.size, {0, elements}), op);
-  return std::make_shared<AllReduce>(group, x, equal_parts(elements, group.size), op);
+  if (group.rank_order) return make_ordered_all_reduce(group, x, op);
+  return std::make_shared<AllReduce>(group, x, op);
 }
 
 std::shared_ptr<Operation> make_reduce_scatter(MpiGroup& group, Tensor shard, Tensor full) {
-  return std::make_shared<ReduceParts>(group, shard.data(), full,
-                                       equal_parts(full.elements(), group.size), ReduceOp::Sum);
+  if (group.rank_order) return make_ordered_reduce_scatter(group, shard, full);
+  return std::make_shared<ReduceScatter>(group, shard, full);
 }
 
 std::shared_ptr<Operation> make_all_gather(MpiGroup& group, Tensor full, Tensor shard) {

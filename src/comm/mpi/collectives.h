@@ -6,9 +6,8 @@
 
 namespace kintsugi {
 
-// The collectives of comm/communicator.h as exchanges between every two ranks of a group: each part
-// travels straight to the rank that sums it, which adds all parts in rank order. As few bytes as a
-// ring, in one step instead of size - 1. Operands are checked already.
+// The collectives of comm/communicator.h by MPI's own non-blocking ones, which a site's MPI maps to
+// its network. Operands are checked already.
 std::shared_ptr<Operation> make_all_reduce(MpiGroup& group, Tensor x, ReduceOp op);
 std::shared_ptr<Operation> make_reduce_scatter(MpiGroup& group, Tensor shard, Tensor full);
 std::shared_ptr<Operation> make_all_gather(MpiGroup& group, Tensor full, Tensor shard);
@@ -16,5 +15,10 @@ std::shared_ptr<Operation> make_broadcast(MpiGroup& group, Tensor x, int root);
 std::shared_ptr<Operation> make_send(MpiGroup& group, Tensor x, int to);
 std::shared_ptr<Operation> make_receive(MpiGroup& group, Tensor x, int from);
 std::shared_ptr<Operation> make_barrier(MpiGroup& group);
+
+// The same in groups with rank_order (rank_order.cpp): each part travels straight to the rank that
+// sums it, which adds all parts in rank order. MPI promises no order.
+std::shared_ptr<Operation> make_ordered_all_reduce(MpiGroup& group, Tensor x, ReduceOp op);
+std::shared_ptr<Operation> make_ordered_reduce_scatter(MpiGroup& group, Tensor shard, Tensor full);
 
 }  // namespace kintsugi

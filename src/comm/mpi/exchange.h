@@ -15,25 +15,32 @@ struct MpiGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
-  std::vector<std::byte> scratch;
+  bool rank_order = false;  // sums are in rank order, whatever MPI would do
+  std::vector<std::byte> scratch = {};
+
+  std::byte* scratch_of(std::size_t bytes) {
+    if (scratch.size() < bytes) scratch.resize(bytes);
+    return scratch.data();
+  }
 };
 
 inline constexpr int kCollectiveTag = 1;
 inline constexpr int kMessageTag = 2;
 
-// An operation made of rounds of messages; between two rounds it computes.
+// An operation made of rounds of MPI's calls; between two rounds it computes.
 class Exchange : public Operation {
  public:
   Exchange(MpiGroup& group, int tag) : group_(group), tag_(tag) {}
   bool advance() final;
 
  protected:
-  // Called when the messages of the round before have arrived: posts the next round's with send()
-  // and receive(), or returns false if there is none. A round may be empty.
+  // Called when the calls of the round before are done: makes the next round's with send(),
+  // receive() and request(), or returns false if there is none. A round may be empty.
   virtual bool next_round() = 0;
 
   void send(const void* data, std::int64_t bytes, int to);
   void receive(void* data, std::int64_t bytes, int from);
+  MPI_Request* request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }  // of another call
   MpiGroup& group() const { return group_; }
 
  private:

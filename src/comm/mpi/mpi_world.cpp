@@ -136,7 +136,7 @@ class MpiWorld : public World {
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
     // MPI_Comm_split blocks the thread that would carry them on.
     KINTSUGI_CHECK(thread_.idle(), "group {} is made while collectives are under way", name);
-    MpiGroup group;
+    MpiGroup group{.rank_order = rank_order_};
     thread_.run([&] {
       check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, key, &group.comm), "MPI_Comm_split");
       MPI_Comm_rank(group.comm, &group.rank);
@@ -146,6 +146,8 @@ class MpiWorld : public World {
     if (group.size == 1) return std::make_unique<LocalCommunicator>(name);
     return std::make_unique<MpiCommunicator>(name, id, thread_, std::move(group));
   }
+
+  void sum_in_rank_order(bool on) { rank_order_ = on; }
 
  private:
   void initialize() {
@@ -169,6 +171,7 @@ class MpiWorld : public World {
   int exceptions_;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   int splits_ = 0;
+  bool rank_order_ = false;
   ProgressThread thread_;
 };
 
@@ -177,5 +180,9 @@ class MpiWorld : public World {
 bool started_by_mpi() { return launched_ranks() != 1; }
 
 std::unique_ptr<World> make_mpi_world(Trace* trace) { return std::make_unique<MpiWorld>(trace); }
+
+void sum_in_rank_order(World& world, bool on) {
+  if (auto* mpi = dynamic_cast<MpiWorld*>(&world)) mpi->sum_in_rank_order(on);
+}
 
 }  // namespace kintsugi

@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <cstring>
+
+#include "comm/mpi/collectives.h"
+#include "comm/reduce.h"
+
+namespace kintsugi {
+namespace {
+
+// A sum larger than this goes round by round through a scratch of this size.
+constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
+// Up to here an all-reduce gathers everything everywhere, which MPI does in few messages.
+constexpr std::int64_t kSmallBytes = std::int64_t{16} << 10;
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;  // in elements
+  std::int64_t count() const { return end - begin; }
+};
+
+// Which elements of a tensor each rank sums.
+std::vector<Range> equal_parts(std::int64_t elements, int size) {
+  std::vector<Range> parts;
+  for (std::int64_t r = 0; r < size; ++r)
+    parts.push_back({r * (elements / size) + std::min(r, elements % size),
+                     (r + 1) * (elements / size) + std::min(r + 1, elements % size)});
+  return parts;
+}
+
+class PeerExchange : public Exchange {
+ public:
+  explicit PeerExchange(MpiGroup& group) : Exchange(group, kCollectiveTag) {}
+
+ protected:
+  // Everyone starts with another peer, so that nobody is flooded.
+  template <class F>
+  void for_each_peer(F&& function) {
+    const int size = group().size;
+    for (int step = 1; step < size; ++step)
+      function((group().rank + step) % size, (group().rank + size - step) % size);
+  }
+
+  // Sends this rank's part of x to all, and receives theirs.
+  void gather_parts(Tensor x, const std::vector<Range>& parts) {
+    const std::int64_t width = size_of(x.dtype());
+    auto* data = static_cast<std::byte*>(x.data());
+    const Range& own = parts[group().rank];
+    for_each_peer([&](int to, int from) {
+      const Range& theirs = parts[from];
+      receive(data + theirs.begin * width, theirs.count() * width, from);
+      send(data + own.begin * width, own.count() * width, to);
+    });
+  }
+};
+
+// destination = the sum over ranks of this rank's part of source.
+class OrderedSums : public PeerExchange {
+ public:
+  OrderedSums(MpiGroup& group, void* destination, Tensor source, std::vector<Range> parts,
+              ReduceOp op)
+      : PeerExchange(group),
+        destination_(static_cast<std::byte*>(destination)),
+        source_(source),
+        parts_(std::move(parts)),
+        op_(op),
+        width_(size_of(source.dtype())) {
+    for (const Range& part : parts_) longest_ = std::max(longest_, part.count());
+    piece_ = std::clamp<std::int64_t>(kScratchBytes / (group.size * width_), 1024, longest_ + 1024);
+  }
+
+ protected:
+  bool next_round() override {
+    if (begin_ >= 0) add_up();
+    begin_ = begin_ < 0 ? 0 : begin_ + piece_;
+    if (begin_ >= longest_) return false;
+    group().scratch_of(static_cast<std::size_t>(group().size * slot_bytes()));
+    for_each_peer([&](int to, int from) {
+      const Range own = piece_of(group().rank), theirs = piece_of(to);
+      receive(slot(from), own.count() * width_, from);
+      send(at(theirs.begin), theirs.count() * width_, to);
+    });
+    return true;
+  }
+
+ private:
+  std::int64_t slot_bytes() const { return std::min(piece_, longest_) * width_; }
+  std::byte* slot(int rank) { return group().scratch.data() + rank * slot_bytes(); }
+  std::byte* at(std::int64_t element) {
+    return static_cast<std::byte*>(source_.data()) + element * width_;
+  }
+  Range piece_of(int rank) const {
+    const Range& part = parts_[rank];
+    const std::int64_t begin = std::min(part.begin + begin_, part.end);
+    return {begin, std::min(begin + piece_, part.end)};
+  }
+
+  void add_up() {
+    const Range own = piece_of(group().rank);
+    if (own.count() <= 0) return;
+    std::vector<const void*> addends;
+    for (int rank = 0; rank < group().size; ++rank)
+      addends.push_back(rank == group().rank ? at(own.begin) : slot(rank));
+    reduce_parts(destination_ + begin_ * width_, addends, own.count(), source_.dtype(), op_);
+  }
+
+  std::byte* destination_;
+  Tensor source_;
+  std::vector<Range> parts_;
+  ReduceOp op_;
+  std::int64_t width_;
+  std::int64_t longest_ = 0;
+  std::int64_t piece_ = 0;
+  std::int64_t begin_ = -1;  // of the round's piece, in every part
+};
+
+class OrderedAllReduce : public OrderedSums {
+ public:
+  OrderedAllReduce(MpiGroup& group, Tensor x, std::vector<Range> parts, ReduceOp op)
+      : OrderedSums(group,
+                    static_cast<std::byte*>(x.data()) +
+                        parts[group.rank].begin * static_cast<std::int64_t>(size_of(x.dtype())),
+                    x, parts, op),
+        x_(x),
+        parts_(std::move(parts)) {}
+
+ protected:
+  bool next_round() override {
+    if (gathering_) return false;
+    if (OrderedSums::next_round()) return true;
+    gathering_ = true;
+    gather_parts(x_, parts_);
+    return true;
+  }
+
+ private:
+  Tensor x_;
+  std::vector<Range> parts_;
+  bool gathering_ = false;
+};
+
+// Few bytes: every rank gathers all of them and adds them up.
+class SmallAllReduce : public Exchange {
+ public:
+  SmallAllReduce(MpiGroup& group, Tensor x, ReduceOp op)
+      : Exchange(group, kCollectiveTag), x_(x), op_(op) {
+    bytes_sent_ = static_cast<std::int64_t>(x.bytes()) * (group.size - 1);
+  }
+
+ protected:
+  bool next_round() override {
+    const std::size_t bytes = x_.bytes();
+    std::byte* all = group().scratch_of(bytes * static_cast<std::size_t>(group().size));
+    if (!gathered_) {
+      gathered_ = true;
+      const int count = static_cast<int>(bytes);
+      check_mpi(
+          MPI_Iallgather(x_.data(), count, MPI_BYTE, all, count, MPI_BYTE, group().comm, request()),
+          "MPI_Iallgather");
+      return true;
+    }
+    std::vector<const void*> parts;
+    for (int rank = 0; rank < group().size; ++rank)
+      parts.push_back(all + static_cast<std::size_t>(rank) * bytes);
+    reduce_parts(x_.data(), parts, x_.elements(), x_.dtype(), op_);
+    return false;
+  }
+
+ private:
+  Tensor x_;
+  ReduceOp op_;
+  bool gathered_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<Operation> make_ordered_all_reduce(MpiGroup& group, Tensor x, ReduceOp op) {
+  if (static_cast<std::int64_t>(x.bytes()) <= kSmallBytes)
+    return std::make_shared<SmallAllReduce>(group, x, op);
+  return std::make_shared<OrderedAllReduce>(group, x, equal_parts(x.elements(), group.size), op);
+}
+
+std::shared_ptr<Operation> make_ordered_reduce_scatter(MpiGroup& group, Tensor shard, Tensor full) {
+  return std::make_shared<OrderedSums>(group, shard.data(), full,
+                                       equal_parts(full.elements(), group.size), ReduceOp::Sum);
+}
+
+}  // namespace kintsugi
