@@ -254,6 +254,19 @@ void bench(World& world) {
     compare("all_reduce", [&](Communicator& by) { by.wait(by.all_reduce(y)); });
     compare("reduce_scatter", [&](Communicator& by) { by.wait(by.reduce_scatter(y, x)); });
   }
+  // What a start-up compares three times: the facts of a configuration.
+  Facts facts;
+  for (int i = 0; i < 120; ++i) facts.emplace_back(fmt::format("section.key_{}", i), "a value");
+  std::vector<double> comparisons;
+  for (int i = 0; i < 40; ++i) {
+    group->barrier();
+    const auto started = Clock::now();
+    check_agreement(*group, facts);
+    comparisons.push_back(seconds_since(started) * 1e6);
+  }
+  if (world.rank() == 0)
+    std::printf("comparing %zu facts of %d ranks: %.1f us\n", facts.size(), group->size(),
+                median(comparisons));
   const std::clock_t begin = std::clock();
   if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
   group->barrier();
