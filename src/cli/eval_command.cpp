@@ -67,8 +67,9 @@ void add_eval_command(CLI::App& app) {
     double total = 0;
     for (const double value : values) total -= value;
     const double mean = total / static_cast<double>(values.size());
-    std::printf("{\"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %.9g", values.size(), mean,
-                std::exp(mean));
+    const double perplexity = std::exp(mean);  // null where it is more than a number can be
+    std::printf("{\"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %s", values.size(), mean,
+                std::isfinite(perplexity) ? fmt::format("{:.9g}", perplexity).c_str() : "null");
     if (tokenizer) {
       std::int64_t bytes = 0;  // of the tokens that were scored
       for (std::size_t i = 1; i < tokens.size(); ++i) bytes += tokenizer->bytes_of(tokens[i]);

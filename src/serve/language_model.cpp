@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/philox.h"
@@ -49,10 +50,28 @@ struct Inputs {
   Tensor ids, targets, positions;
 };
 
+[[noreturn]] void not_finite(const std::string& what) {
+  failure(
+      "{}: the model's weights are not finite, or too large for this precision; take an earlier "
+      "checkpoint, or --precision fp32",
+      what);
+}
+
+// An order of NaN is none, and what the algorithms of the library do with it is undefined.
+void check_logits(std::span<const float> logits) {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i])) not_finite(fmt::format("the logit of token {} is NaN", i));
+    largest = std::max(largest, logits[i]);
+  }
+  if (!std::isfinite(largest)) not_finite(fmt::format("the largest logit is {}", largest));
+}
+
 }  // namespace
 
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
                           std::uint64_t position) {
+  check_logits(logits);
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](std::int32_t a, std::int32_t b) {
@@ -115,8 +134,12 @@ std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_
   backend_.fill(total, 0.0);
   model.evaluate(batch, total);
   std::vector<double> result;
-  for (const float loss : to_host(backend_, model.losses(n)))
+  for (const float loss : to_host(backend_, model.losses(n))) {
+    if (!std::isfinite(loss))
+      not_finite(fmt::format("the loss of token {} is {}", result.size() + 1,
+                             std::isnan(loss) ? "NaN" : "infinite"));
     result.push_back(-static_cast<double>(loss));
+  }
   return result;
 }
 

@@ -20,7 +20,8 @@ struct SamplingOptions {
 };
 
 // The token that `options` choose from logits; `position` numbers the draw. Pure: the same
-// arguments, the same token.
+// arguments, the same token. Failure where logits are no numbers to choose from: NaN, or infinite
+// at the top.
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
                           std::uint64_t position);
 
@@ -31,7 +32,8 @@ class LanguageModel {
 
   const ModelConfig& config() const { return config_; }
 
-  // Log-probability of each token but the first, given those before it.
+  // Log-probability of each token but the first, given those before it. Failure if one is not
+  // finite.
   std::vector<double> log_probabilities(std::span<const std::int32_t> tokens);
 
   // Continues `prompt` by up to max_tokens, ending early at the model's end-of-text token or when

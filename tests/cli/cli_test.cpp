@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu_backend.h"
@@ -146,6 +148,49 @@ TEST_F(CommandTest, ScoresAsTheLibraryDoes) {
                  "--threads", "1"})
                 .out,
             run(eval).out);
+}
+
+// A model of which nothing can be said: a failure in one line, and no half of an answer.
+TEST_F(CommandTest, AModelThatIsNotFiniteIsAFailure) {
+  const auto model_of = [&](const char* name, const std::function<float(float)>& change) {
+    const fs::path directory = directory_ / name;
+    fs::create_directories(directory);
+    fs::copy_file(kData / "llama" / "config.json", directory / "config.json");
+    std::string file = content_of(kData / "llama" / "model.safetensors");
+    std::uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    for (std::size_t at = 8 + header; at + 4 <= file.size(); at += 4) {
+      float value = 0;
+      std::memcpy(&value, file.data() + at, sizeof value);
+      value = change(value);
+      std::memcpy(file.data() + at, &value, sizeof value);
+    }
+    directory_.write(std::string(name) + "/model.safetensors", file);
+    return directory.string();
+  };
+  const std::string nan = model_of("nan", [](float) { return std::nanf(""); });
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"eval"},
+                                                  {"eval", "--logprobs"},
+                                                  {"generate"},
+                                                  {"generate", "--temperature", "0"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(),
+                     {"--checkpoint", nan, "--token-ids", "1 5 9", "--threads", "1"});
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 1) << command.front();
+    EXPECT_EQ(outcome.out, "") << command.front();
+    EXPECT_THAT(outcome.error, AllOf(StartsWith("error: "), HasSubstr("NaN"),
+                                     HasSubstr("weights are not finite")));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+  }
+  // A loss above 709 has no perplexity, but it is a loss.
+  const std::string large = model_of("large", [](float value) { return value * 300; });
+  const Outcome outcome =
+      run({"eval", "--checkpoint", large, "--token-ids", "1 5 9 2 7", "--threads", "1"});
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  const json summary = json::parse(outcome.out);
+  EXPECT_GT(summary.at("loss").get<double>(), 710);
+  EXPECT_TRUE(summary.at("perplexity").is_null());
 }
 
 TEST_F(CommandTest, RefusesTokensThatAreNone) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "core/error.h"
 #include "serve/language_model.h"
 #include "support/chi_square.h"
 
@@ -121,6 +123,27 @@ TEST(ChooseToken, LargeLogitsAreHarmless) {
   for (std::uint64_t position = 0; position < 300; ++position)
     EXPECT_EQ(choose_token(shifted, {.temperature = 700}, position),
               choose_token(plain, {.temperature = 700}, position));
+}
+
+// Nothing can be chosen from what has no order.
+TEST(ChooseToken, LogitsThatAreNoNumbersAreAFailure) {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(),
+                  infinite = std::numeric_limits<float>::infinity();
+  for (const double temperature : {0.0, 1.0})
+    for (const std::int64_t top_k : {0, 3}) {
+      const SamplingOptions options{.temperature = temperature, .top_k = top_k};
+      for (std::size_t at = 0; at < kLogits.size(); ++at) {
+        std::vector<float> logits = kLogits;
+        logits[at] = nan;
+        EXPECT_THROW(choose_token(logits, options, 1), Failure) << at;
+        logits[at] = infinite;
+        EXPECT_THROW(choose_token(logits, options, 1), Failure) << at;
+        logits[at] = -infinite;  // never chosen, but others are
+        EXPECT_NE(choose_token(logits, options, 1), static_cast<std::int32_t>(at));
+      }
+      EXPECT_THROW(choose_token(std::vector<float>(300, nan), options, 1), Failure);
+      EXPECT_THROW(choose_token(std::vector<float>(300, -infinite), options, 1), Failure);
+    }
 }
 
 }  // namespace
