@@ -272,7 +272,10 @@ namespace {
 TrainerState load_verified(const fs::path& directory, Engine& engine) {
   const Sharding& sharding = engine.sharding();
   const EngineOptions& options = engine.options();
-  const ModelConfig saved = read_hf_config(directory / "config.json");
+  ModelConfig saved = read_hf_config(directory / "config.json");
+  // How long its sequences were is a claim of the model, not a part of it, where no table ends.
+  if (saved.traits().positions != PositionKind::Learned)
+    saved.max_positions = options.model.max_positions;
   if (write_hf_config(saved, options.precision) !=
       write_hf_config(options.model, options.precision))
     user_error(

@@ -12,6 +12,7 @@
 #include "core/yaml_reader.h"
 #include "model/model_fields.h"
 #include "train/config_checks.h"
+#include "train/config_model.h"
 #include "train/config_synonyms.h"
 
 namespace kintsugi {
@@ -317,6 +318,8 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
   const std::vector<Synonym> synonyms = run_config_synonyms();
   RunReader(document, keys, synonyms).read_all(config);
   config.vocab_size_given = document.has("model.vocab_size");
+  config.max_positions_given = document.has("model.max_positions");
+  config.rope_scaling_given = document.has("model.rope_scaling");
   for (DataSource& source : config.data.train)
     if (source.name.empty()) source.name = name_of(source.path);
   for (ValidSource& source : config.data.valid)
@@ -324,12 +327,15 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
   // A run measured in tokens is not cut short by the default number of steps.
   if (config.train.tokens > 0 && !document.has("train.steps")) config.train.steps = 0;
   check_run_config(document, config);
+  claim_trained_positions(config);
   return config;
 }
 
 RunConfig load_run_config(const std::filesystem::path& path,
                           const std::vector<std::string>& overrides) {
-  return parse_run_config(read_text_file(path), path.string(), overrides);
+  RunConfig config = parse_run_config(read_text_file(path), path.string(), overrides);
+  resolve_tokenizer(config);
+  return config;
 }
 
 std::string to_yaml(const RunConfig& config) {

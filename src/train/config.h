@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@
 #include "tensor/dtype.h"
 
 namespace kintsugi {
+
+class Tokenizer;
 
 // The configuration of a run: one YAML file whose sections are these structs. config.cpp describes
 // every key once.
@@ -157,8 +160,9 @@ struct RunConfig {
   ModelConfig model;         // complete: the preset or config.json with the overrides on top
   std::string model_preset;  // where it came from; empty when every field was given
   std::string model_config;
-  // A vocabulary that only a preset or config.json chose grows to that of the tokenizer.
-  bool vocab_size_given = false;
+  // What `model:` itself says stays. What only a preset or config.json chose follows the run: the
+  // vocabulary holds the tokenizer's, the positions are those that are trained.
+  bool vocab_size_given = false, max_positions_given = false, rope_scaling_given = false;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;
@@ -169,6 +173,11 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores
+  // What data.tokenizer names, once resolve_tokenizer has loaded it. It follows from the keys.
+  struct Loaded {
+    std::shared_ptr<const Tokenizer> tokenizer;
+    bool operator==(const Loaded&) const { return true; }
+  } loaded;
   bool operator==(const RunConfig&) const = default;
 
   std::int64_t tokens_per_step() const { return batch.global * data.sequence_length; }
@@ -177,11 +186,16 @@ struct RunConfig {
 };
 
 // Read, checked and completed. `overrides` are "a.b=value". Everything that is wrong is a UserError
-// that names the file and line (or the override), the dotted key and the remedy.
+// that names the file and line (or the override), the dotted key and the remedy. Parsing reads no
+// other file than model.config; loading also resolves the tokenizer.
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 RunConfig load_run_config(const std::filesystem::path& path,
                           const std::vector<std::string>& overrides = {});
+
+// Loads the tokenizer, unless it is loaded: the model takes its vocabulary, where that is left
+// open, and its end of document. Whoever asks for sizes of the model asks after this.
+void resolve_tokenizer(RunConfig& config);
 
 // Every key, resolved: it reads back to the same configuration with no need of the preset or
 // config.json, which are only remembered in a comment.

@@ -12,30 +12,6 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kVocabularyStep = 128;  // sizes that matrix products like
-
-void fit_vocabulary(RunConfig& config, const Tokenizer& tokenizer) {
-  const std::int64_t wanted = tokenizer.vocab_size();
-  std::int64_t& size = config.model.vocab_size;
-  if (size >= wanted) return;
-  const std::int64_t rounded = (wanted + kVocabularyStep - 1) / kVocabularyStep * kVocabularyStep;
-  if (config.vocab_size_given)
-    user_error(
-        "model.vocab_size is {}, but the tokenizer {} ({}) has {} tokens: raise it to {}, or leave "
-        "it out",
-        size, config.data.tokenizer, tokenizer.description(), wanted, rounded);
-  size = rounded;
-  config.model.complete_and_check();
-}
-
-// The checkpoint's config.json names the tokens that its tokenizer.json has.
-void adopt_end_of_document(ModelConfig& model, const Tokenizer& tokenizer) {
-  const auto end = tokenizer.end_of_document();
-  if (!end || model.eos_token == *end) return;
-  model.eos_token = *end;
-  if (model.bos_token >= 0) model.bos_token = *end;
-}
-
 // The sequences of one part of a Megatron split as a row of tokens.
 TokenStream sequences_of(const TokenShard& shard, std::int64_t first, std::int64_t end) {
   if (first >= end) return {};
@@ -68,9 +44,9 @@ void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Token
 
 }  // namespace
 
-RunData::RunData(RunConfig& config) : tokenizer_(load_tokenizer(config.data.tokenizer)) {
-  fit_vocabulary(config, *tokenizer_);
-  adopt_end_of_document(config.model, *tokenizer_);
+RunData::RunData(RunConfig& config) {
+  resolve_tokenizer(config);
+  tokenizer_ = config.loaded.tokenizer;
   for (std::int64_t id = 0; id < tokenizer_->vocab_size(); ++id)
     bytes_.push_back(
         static_cast<std::int32_t>(tokenizer_->bytes_of(static_cast<std::int32_t>(id))));

@@ -18,8 +18,8 @@ namespace kintsugi {
 // of their samples, and what is held out.
 class RunData {
  public:
-  // Everything wrong with the data is a UserError here, except ids that only reading can find. A
-  // vocabulary that the configuration leaves open is made large enough for the tokenizer.
+  // Everything wrong with the data is a UserError here, except ids that only reading can find.
+  // Resolves the tokenizer of a configuration that was parsed only.
   explicit RunData(RunConfig& config);
 
   struct Source {
@@ -47,7 +47,7 @@ class RunData {
   void open_validation(const RunConfig& config);
   std::vector<TokenShard> open_checked(const std::string& path, const RunConfig& config) const;
 
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::int32_t> bytes_;  // of each token
   SampleOptions options_;
   std::vector<Source> sources_;

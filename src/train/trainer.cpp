@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "train/config_model.h"
 #include "train/memory_check.h"
 #include "train/signals.h"
 
@@ -213,8 +214,17 @@ std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
   return latest;
 }
 
+void Trainer::follow_checkpoint(const fs::path& checkpoint) {
+  try {
+    continue_rope_scaling(config_, read_hf_config(checkpoint / "config.json"));
+  } catch (const UserError&) {
+    // It is damaged; loading it says so.
+  }
+}
+
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<fs::path> latest = open_directory(resume);
+  if (latest) follow_checkpoint(*latest);
   together(host(), [&] {
     engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_, groups_->grid),
                                        *groups_);
@@ -277,6 +287,13 @@ void Trainer::announce() const {
   log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
            config_.model_preset.empty() ? "" : config_.model_preset,
            format_count(static_cast<double>(size.total)), to_string(config_.train.precision));
+  if (!config_.model_preset.empty() && !config_.model.rope_scaling)
+    if (const auto scaling = load_preset(config_.model_preset).rope_scaling;
+        scaling && !config_.rope_scaling_given)
+      log_info(
+          "positions: {}; the preset's rope scaling is for more than {} and left out (set "
+          "model.rope_scaling to train with one)",
+          config_.model.max_positions, scaling->original_max_positions);
   std::int64_t held_out = 0;
   for (const ValidationSet& set : data_->validation()) held_out += set.size();
   log_info("data: {}, sequences of {} tokens, {} held-out samples",

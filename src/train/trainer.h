@@ -86,6 +86,8 @@ class Trainer {
   double look_ahead(std::int64_t step, Trace* trace);
   TokenBatch tokens() const;  // of the batch that was taken
   void open_run(ResumeMode resume);
+  // What the checkpoint was trained with, where the configuration leaves it open.
+  void follow_checkpoint(const std::filesystem::path& checkpoint);
   // The checkpoint to go on from, if there is one; what rank 0 sees decides.
   std::optional<std::filesystem::path> open_directory(ResumeMode resume);
   void check_same_run() const;
