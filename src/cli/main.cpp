@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "comm/launch_environment.h"
+#include "core/build_info.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -30,7 +31,7 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Kintsugi pre-trains large language models: one native binary, from the text to the model.",
       "kintsugi");
-  app.set_version_flag("--version", std::string("kintsugi ") + KINTSUGI_VERSION);
+  app.set_version_flag("--version", fmt::format("kintsugi {}", kintsugi::program_version()));
   app.require_subcommand(0,
                          1);  // none is an error too, but told after an unknown word has been named
   app.footer(

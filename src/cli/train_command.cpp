@@ -126,6 +126,7 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   startup.mark("configuration and groups");
   compare(config_facts(*config), startup);
   job.together([&] {
+    resolve_tokenizer(*config);
     if (!config->layout.automatic) fit_layout(layout_request(*config), job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
                            job.world().local_rank(), trace);

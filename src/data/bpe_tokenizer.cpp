@@ -83,8 +83,6 @@ std::int64_t BpeTokenizer::bytes_of(std::int32_t id) const {
 }
 
 std::vector<Tokenizer::File> BpeTokenizer::files(std::int64_t max_positions) const {
-  if (definition_->config)
-    return {{"tokenizer.json", definition_->json}, {"tokenizer_config.json", *definition_->config}};
   nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                    {"model_max_length", max_positions},
                                    {"clean_up_tokenization_spaces", false}};
@@ -93,7 +91,7 @@ std::vector<Tokenizer::File> BpeTokenizer::files(std::int64_t max_positions) con
   };
   if (definition_->begin_of_document) config["bos_token"] = name(*definition_->begin_of_document);
   if (definition_->end_of_document) config["eos_token"] = name(*definition_->end_of_document);
-  return {{"tokenizer.json", definition_->json}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+  return definition_->companions.with({"tokenizer.json", definition_->json}, config.dump(2) + "\n");
 }
 
 std::string BpeTokenizer::fingerprint() const { return definition_->fingerprint; }

@@ -19,8 +19,8 @@ namespace kintsugi {
 
 // What a tokenizer.json says, ready for use.
 struct BpeDefinition {
-  std::string json;                   // as it was read
-  std::optional<std::string> config;  // tokenizer_config.json, as it was read
+  std::string json;                // as it was read
+  TokenizerCompanions companions;  // what was beside it
   std::string fingerprint;
 
   Normalizer normalizer;
@@ -40,8 +40,7 @@ struct BpeDefinition {
 };
 
 // UserErrors name the place in the file but not the file.
-BpeDefinition read_tokenizer_json(const std::string& json,
-                                  const std::optional<std::string>& config);
+BpeDefinition read_tokenizer_json(const std::string& json, TokenizerCompanions companions);
 
 // The byte-pair encodings of Hugging Face's tokenizer.json.
 class BpeTokenizer : public Tokenizer {

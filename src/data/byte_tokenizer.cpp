@@ -19,7 +19,10 @@ Json byte_level() {
 
 class ByteTokenizer : public Tokenizer {
  public:
-  std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<ByteTokenizer>(); }
+  explicit ByteTokenizer(TokenizerCompanions companions) : companions_(std::move(companions)) {}
+  std::unique_ptr<Tokenizer> clone() const override {
+    return std::make_unique<ByteTokenizer>(companions_);
+  }
   std::string description() const override { return "bytes, 256 tokens"; }
   std::int64_t vocab_size() const override { return 256; }
   std::optional<std::int32_t> end_of_document() const override { return std::nullopt; }
@@ -45,8 +48,8 @@ class ByteTokenizer : public Tokenizer {
     return 1;
   }
   std::vector<File> files(std::int64_t max_positions) const override {
-    return {{"tokenizer.json", byte_tokenizer_json()},
-            {"tokenizer_config.json", byte_tokenizer_config_json(max_positions)}};
+    return companions_.with({"tokenizer.json", byte_tokenizer_json()},
+                            byte_tokenizer_config_json(max_positions));
   }
   std::string fingerprint() const override { return "bytes"; }
 
@@ -54,11 +57,15 @@ class ByteTokenizer : public Tokenizer {
   static void check(std::int32_t id) {
     if (id < 0 || id > 255) user_error("there is no token {}: the vocabulary has 256", id);
   }
+
+  TokenizerCompanions companions_;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+std::unique_ptr<Tokenizer> make_byte_tokenizer(TokenizerCompanions companions) {
+  return std::make_unique<ByteTokenizer>(std::move(companions));
+}
 
 std::string byte_tokenizer_json() {
   Json vocabulary = Json::object();

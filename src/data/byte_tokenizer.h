@@ -9,7 +9,7 @@
 namespace kintsugi {
 
 // Raw bytes as tokens: id = byte value. It has no special tokens.
-std::unique_ptr<Tokenizer> make_byte_tokenizer();
+std::unique_ptr<Tokenizer> make_byte_tokenizer(TokenizerCompanions companions = {});
 
 // The same, told to Hugging Face as a byte-level BPE without merges.
 std::string byte_tokenizer_json();

@@ -24,9 +24,11 @@ AddedTokens control_tokens(const sentencepiece::SentencePieceProcessor& processo
 class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(
-      std::shared_ptr<const sentencepiece::SentencePieceProcessor> processor, std::string model)
+      std::shared_ptr<const sentencepiece::SentencePieceProcessor> processor, std::string model,
+      TokenizerCompanions companions)
       : processor_(std::move(processor)),
         model_(std::make_shared<std::string>(std::move(model))),
+        companions_(std::move(companions)),
         controls_(control_tokens(*processor_)) {}
 
   std::unique_ptr<Tokenizer> clone() const override {
@@ -105,7 +107,7 @@ class SentencePieceTokenizer : public Tokenizer {
     name("eos_token", processor_->eos_id());
     name("unk_token", processor_->unk_id());
     name("pad_token", processor_->pad_id());
-    return {{"tokenizer.model", *model_}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+    return companions_.with({"tokenizer.model", *model_}, config.dump(2) + "\n");
   }
 
   std::string fingerprint() const override { return "sentencepiece-" + hex64(hash64(*model_)); }
@@ -121,12 +123,14 @@ class SentencePieceTokenizer : public Tokenizer {
 
   std::shared_ptr<const sentencepiece::SentencePieceProcessor> processor_;
   std::shared_ptr<const std::string> model_;
+  TokenizerCompanions companions_;
   AddedTokens controls_;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model) {
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model,
+                                                        TokenizerCompanions companions) {
   auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
   const bool loaded = [&] {
     try {
@@ -141,7 +145,8 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model
     if (valid_utf8_prefix(piece) != piece.size())
       user_error("its piece {} is not UTF-8: the file is damaged", id);
   }
-  return std::make_unique<SentencePieceTokenizer>(std::move(processor), model);
+  return std::make_unique<SentencePieceTokenizer>(std::move(processor), model,
+                                                  std::move(companions));
 }
 
 }  // namespace kintsugi

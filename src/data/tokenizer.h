@@ -36,15 +36,26 @@ class Tokenizer {
   // How many bytes of text an id stands for; 0 for special ones. Losses per byte come from this.
   virtual std::int64_t bytes_of(std::int32_t id) const = 0;
 
-  // What a Hugging Face model directory holds for this tokenizer (tokenizer.json,
-  // tokenizer_config.json, …).
+  // What a Hugging Face model directory holds for this tokenizer: tokenizer.json,
+  // tokenizer_config.json and whatever else was found beside them, as it was read. What was not
+  // given is made up, with max_positions as the longest text.
   struct File {
     std::string name, content;
+    bool operator==(const File&) const = default;
   };
   virtual std::vector<File> files(std::int64_t max_positions) const = 0;
 
   // Of everything that decides the ids; stored with what was tokenized.
   virtual std::string fingerprint() const = 0;
+};
+
+// What was found beside a tokenizer's own file, as it was read.
+struct TokenizerCompanions {
+  std::optional<std::string> config;         // tokenizer_config.json
+  std::vector<Tokenizer::File> others = {};  // special tokens, chat template, …
+
+  // All files of the tokenizer; where no configuration was given, it is this one.
+  std::vector<Tokenizer::File> with(Tokenizer::File own, std::string made_up_config) const;
 };
 
 // What `name` may be:

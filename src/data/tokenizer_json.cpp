@@ -40,10 +40,10 @@ Json member(const Json& json, const char* name) {
 
 class Reader {
  public:
-  Reader(const std::string& text, const std::optional<std::string>& config)
+  Reader(const std::string& text, TokenizerCompanions companions)
       : json_(parse(text)),
         result_{.json = text,
-                .config = config,
+                .companions = std::move(companions),
                 .fingerprint = {},
                 .normalizer = Normalizer::of_json(member(json_, "normalizer").dump()),
                 .pre_tokenizer = PreTokenizer::of_json(member(json_, "pre_tokenizer").dump()),
@@ -203,10 +203,10 @@ class Reader {
   }
 
   void read_ends() {
-    if (result_.config) {
+    if (result_.companions.config) {
       Json config;
       try {
-        config = parse(*result_.config);
+        config = parse(*result_.companions.config);
       } catch (const Json::exception& error) {
         user_error("tokenizer_config.json beside it: {}", error.what());
       }
@@ -234,10 +234,9 @@ class Reader {
 
 }  // namespace
 
-BpeDefinition read_tokenizer_json(const std::string& json,
-                                  const std::optional<std::string>& config) {
+BpeDefinition read_tokenizer_json(const std::string& json, TokenizerCompanions companions) {
   try {
-    return Reader(json, config).run();
+    return Reader(json, std::move(companions)).run();
   } catch (const Json::exception& error) {
     user_error("{}", error.what());
   }

@@ -402,6 +402,9 @@ std::string write_hf_config(const ModelConfig& config, DType dtype) {
       break;
   }
   root["torch_dtype"] = torch_name(dtype);
+  // Whose keys these are. Without it, transformers warns that a large vocabulary needs a correction
+  // meant for Mistral's, and following the advice would change the ids.
+  root["transformers_version"] = "4.51.0";
   return root.dump(2) + "\n";
 }
 

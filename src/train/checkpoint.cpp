@@ -96,7 +96,7 @@ void write_contents(const fs::path& directory, Engine& engine, const TrainerStat
     writer.emplace(host, directory);
     writer->text("config.json", write_hf_config(engine_options.model, engine_options.precision));
     writer->text("generation_config.json", write_hf_generation_config(engine_options.model));
-    for (const Tokenizer::File& file : options.tokenizer) writer->text(file.name, file.content);
+    for (const Tokenizer::File& file : options.files) writer->text(file.name, file.content);
     writer->text("trainer.json", state_to_json(state, engine_options.precision));
     writer->folder(kOptimizerFolder);
     const ParameterSet whole(engine_options.model);

@@ -29,8 +29,8 @@ struct TrainerState {
 };
 
 struct CheckpointOptions {
-  std::vector<Tokenizer::File> tokenizer = {};  // stored beside the weights
-  std::int64_t keep = 2;                        // older ones are removed; 0 keeps all
+  std::vector<Tokenizer::File> files = {};  // texts beside the weights; those of rank 0 count
+  std::int64_t keep = 2;                    // older ones are removed; 0 keeps all
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
 

@@ -35,6 +35,7 @@ CheckpointWriter::CheckpointWriter(Communicator& group, fs::path directory)
 
 void CheckpointWriter::text(const std::string& name, const std::string& content) {
   if (!is_first()) return;
+  folder(fs::path(name).parent_path());
   FileWriter writer(directory_ / name);
   writer.write(content.data(), content.size());
   writer.close();

@@ -14,7 +14,9 @@
 #include "core/units.h"
 #include "train/config_model.h"
 #include "train/memory_check.h"
+#include "train/model_card.h"
 #include "train/signals.h"
+#include "train/tokenizer_files.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -120,6 +122,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
                .total_steps = config_.total_steps()};
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
+  if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
   check_memory(backend_, config_, *groups_);
   startup_.mark("data and memory plan");
 }
@@ -534,13 +537,20 @@ void Trainer::validate() {
       show(" " + set.name, set.loss, set.bits_per_byte);
 }
 
+std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
+  if (!is_first()) return {};
+  std::vector<Tokenizer::File> files = tokenizer_files_;
+  const std::string layout = groups_->ranks() > 1 ? describe_layout() : "one rank";
+  files.push_back(model_card(config_, *data_, state_, record_, layout));
+  return files;
+}
+
 void Trainer::save() {
   const auto begin = Clock::now();
   show_live_line("saving a checkpoint …");
   const fs::path saved =
       save_checkpoint(directory_ / "checkpoints", *engine_, state_,
-                      {.tokenizer = data_->tokenizer().files(config_.model.max_positions),
-                       .keep = config_.train.keep_checkpoints});
+                      {.files = checkpoint_texts(), .keep = config_.train.keep_checkpoints});
   last_checkpoint_ = saved.string();
   log_info("saved {} in {}", saved.string(),
            format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));

@@ -111,6 +111,7 @@ class Trainer {
   Score score(const ValidationSet& set, SampleBatch& batch);
   void save();
   std::string progress_line() const;
+  std::vector<Tokenizer::File> checkpoint_texts() const;
   void report(bool last);
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
@@ -122,6 +123,7 @@ class Trainer {
   RunConfig config_;
   std::filesystem::path directory_;
   std::unique_ptr<RunData> data_;
+  std::vector<Tokenizer::File> tokenizer_files_;  // of each checkpoint; on rank 0
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunLog> log_;              // on rank 0
   std::atomic<RunLog*> open_log_ = nullptr;  // the same, once it is there

@@ -233,6 +233,7 @@ TEST(HfConfigTest, WritesTheKeysOfVersion4) {
   expected["head_dim"] = 128;
   expected["pad_token_id"] = nullptr;
   expected["torch_dtype"] = "float32";
+  expected["transformers_version"] = "4.51.0";
   EXPECT_EQ(json::parse(write_hf_config(load_preset("llama-8b"), DType::F32)), expected);
 
   EXPECT_EQ(json::parse(write_hf_config(load_preset("gpt2-tiny"), DType::F16)), json::parse(R"({
@@ -241,14 +242,14 @@ TEST(HfConfigTest, WritesTheKeysOfVersion4) {
     "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "scale_attn_weights": true,
     "scale_attn_by_inverse_layer_idx": false, "reorder_and_upcast_attn": false, "initializer_range": 0.02,
     "use_cache": true, "bos_token_id": null, "eos_token_id": null, "tie_word_embeddings": true,
-    "torch_dtype": "float16"})"));
+    "torch_dtype": "float16", "transformers_version": "4.51.0"})"));
 
   EXPECT_EQ(json::parse(write_hf_config(load_preset("bloom-560m"), DType::F64)), json::parse(R"({
     "architectures": ["BloomForCausalLM"], "model_type": "bloom", "vocab_size": 250880, "hidden_size": 1024,
     "n_layer": 24, "n_head": 16, "seq_length": 2048, "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
     "apply_residual_connection_post_layernorm": false, "hidden_dropout": 0.0, "attention_dropout": 0.0,
     "pretraining_tp": 1, "slow_but_exact": false, "use_cache": true, "pad_token_id": null, "bos_token_id": 1,
-    "eos_token_id": 2, "tie_word_embeddings": true, "torch_dtype": "float64"})"));
+    "eos_token_id": 2, "tie_word_embeddings": true, "torch_dtype": "float64", "transformers_version": "4.51.0"})"));
 
   const json qwen3 = json::parse(write_hf_config(load_preset("qwen3-8b"), DType::BF16));
   EXPECT_EQ(qwen3["architectures"], json::array({"Qwen3ForCausalLM"}));
