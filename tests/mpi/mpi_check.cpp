@@ -202,6 +202,45 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Tensors that go in pieces, in their places and beside them.
+void pieces(World& world) {
+  const auto group = world.split("dp", 0, world.rank());
+  const std::int64_t n = (std::int64_t{17} << 20) + 3, size = group->size();  // 68 MiB of fp32
+  const auto value = [](std::int64_t rank, std::int64_t i) {
+    return static_cast<float>(rank * 1000 + i % 977);
+  };
+  std::vector<float> full(n * size), shard(n);
+  const Tensor all(full.data(), DType::F32, {n * size}), beside(shard.data(), DType::F32, {n}),
+      inside = all.rows(world.rank() * n, n);
+  const auto expect = [&](const std::vector<float>& x, std::int64_t i, float wanted,
+                          const char* what) {
+    if (x[i] != wanted) failure("{}: element {} is {}, not {}", what, i, x[i], wanted);
+  };
+  for (const Tensor& own : {beside, inside}) {
+    const auto* at = static_cast<const float*>(own.data());
+    for (std::int64_t i = 0; i < n; ++i)
+      static_cast<float*>(own.data())[i] = value(world.rank(), i);
+    group->wait(group->all_gather(all, own));
+    for (std::int64_t r = 0; r < size; ++r)
+      for (const std::int64_t i : {std::int64_t{0}, n / 2, n - 1})
+        expect(full, r * n + i, value(r, i), "all_gather");
+    for (std::int64_t i = 0; i < n * size; ++i) full[i] = value(world.rank(), i);
+    group->wait(group->reduce_scatter(own, all));
+    for (std::int64_t i = 0; i < n; ++i) {
+      float sum = 0;
+      for (std::int64_t r = 0; r < size; ++r) sum += value(r, world.rank() * n + i);
+      if (at[i] != sum) failure("reduce_scatter: element {} is {}, not {}", i, at[i], sum);
+    }
+  }
+  for (std::int64_t i = 0; i < n * size; ++i) full[i] = value(world.rank(), i);
+  group->wait(group->all_reduce(all));
+  for (std::int64_t i = 0; i < n * size; ++i) {
+    float sum = 0;
+    for (std::int64_t r = 0; r < size; ++r) sum += value(r, i);
+    expect(full, i, sum, "all_reduce");
+  }
+}
+
 // By hand only, 2 GiB per rank: counts beyond an int.
 void large(World& world) {
   const auto group = world.split("world", 0, world.rank());
@@ -286,6 +325,7 @@ void run(World& world, const std::string& what) {
   if (what == "behind") return behind(world);
   if (what == "control") return control(world);
   if (what == "mismatch") return mismatch(world);
+  if (what == "pieces") return pieces(world);
   if (what == "large") return large(world);
   if (what == "bench") return bench(world);
   const int culprit = what.ends_with("-first") ? 0 : world.size() - 1;

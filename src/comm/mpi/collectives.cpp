@@ -126,15 +126,20 @@ class AllGather : public MpiCollective {
     auto* full = static_cast<std::byte*>(full_.data());
     const auto* shard = static_cast<const std::byte*>(shard_.data());
     const bool in_place = full + group().rank * shard_.bytes() == shard;
+    const void* source = in_place ? MPI_IN_PLACE : shard + begin;
+    const int bytes = static_cast<int>(count);
+    if (shard_.bytes() == static_cast<std::size_t>(count))  // all at once
+      return check_mpi(
+          MPI_Iallgather(source, bytes, MPI_BYTE, full, bytes, MPI_BYTE, group().comm, request()),
+          "MPI_Iallgather");
     MPI_Datatype piece = MPI_DATATYPE_NULL, spaced = MPI_DATATYPE_NULL;
-    check_mpi(MPI_Type_contiguous(static_cast<int>(count), MPI_BYTE, &piece),
-              "MPI_Type_contiguous");
+    check_mpi(MPI_Type_contiguous(bytes, MPI_BYTE, &piece), "MPI_Type_contiguous");
     check_mpi(MPI_Type_create_resized(piece, 0, static_cast<MPI_Aint>(shard_.bytes()), &spaced),
               "MPI_Type_create_resized");
     check_mpi(MPI_Type_commit(&spaced), "MPI_Type_commit");
-    check_mpi(MPI_Iallgather(in_place ? MPI_IN_PLACE : shard + begin, static_cast<int>(count),
-                             MPI_BYTE, full + begin, 1, spaced, group().comm, request()),
-              "MPI_Iallgather");
+    check_mpi(
+        MPI_Iallgather(source, bytes, MPI_BYTE, full + begin, 1, spaced, group().comm, request()),
+        "MPI_Iallgather");
     MPI_Type_free(&spaced);  // by MPI, when the call is done with it
     MPI_Type_free(&piece);
   }
