@@ -56,7 +56,10 @@ void add_eval_command(CLI::App& app) {
     }
     if (tokens.size() < 2) user_error("scoring needs at least two tokens, {} given", tokens.size());
     const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
-    LanguageModel model(*backend, a->checkpoint, parse_precision(a->precision));
+    const DType precision = parse_precision(a->precision);
+    LanguageModel::check_memory(*backend, a->checkpoint, precision, LanguageModel::Use::Scoring,
+                                static_cast<std::int64_t>(tokens.size()));
+    LanguageModel model(*backend, a->checkpoint, precision);
     const std::vector<double> values = model.log_probabilities(tokens);
     if (a->log_probabilities) {
       for (std::size_t i = 0; i < values.size(); ++i)

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <optional>
+#include <sstream>
 #include <string>
 
 namespace kintsugi {
@@ -30,9 +30,20 @@ std::optional<std::size_t> number(const fs::path& path) {
 std::size_t left_in(const fs::path& group, const char* limit, const char* usage,
                     const char* cache) {
   const auto most = number(group / limit), used = number(group / usage);
-  if (!most || !used) return std::numeric_limits<std::size_t>::max();
+  if (!most || !used) return kUnlimited;
   const std::size_t firm = *used - std::min(*used, entry(group / "memory.stat", cache).value_or(0));
   return *most - std::min(*most, firm);
+}
+
+// The soft limit in a line "Max address space  unlimited  unlimited  bytes" of proc/self/limits.
+std::optional<std::size_t> own_limit(const fs::path& root, const std::string& name) {
+  std::ifstream file(root / "proc/self/limits");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(name + " ")) continue;
+    std::istringstream words(line.substr(name.size()));
+    if (std::size_t value = 0; words >> value) return value;
+  }
+  return std::nullopt;
 }
 
 // The group of this process in the hierarchy with this controller; "" of the second version's only
@@ -64,6 +75,17 @@ std::size_t free_memory(const fs::path& root) {
   walk(groups, group_path(root, ""), "memory.max", "memory.current", "inactive_file");
   walk(groups / "memory", group_path(root, "memory"), "memory.limit_in_bytes",
        "memory.usage_in_bytes", "total_inactive_file");
+  return least;
+}
+
+std::size_t free_address_space(const fs::path& root) {
+  std::size_t least = kUnlimited;
+  const auto within = [&](const char* limit, const char* usage) {
+    const auto most = own_limit(root, limit), used = entry(root / "proc/self/status", usage);
+    if (most) least = std::min(least, *most - std::min(*most, used.value_or(0) * 1024));
+  };
+  within("Max address space", "VmSize:");
+  within("Max data size", "VmData:");
   return least;
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/philox.h"
+#include "core/units.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 
@@ -49,6 +50,37 @@ struct Inputs {
 
   Tensor ids, targets, positions;
 };
+
+// A model at work on one sequence: all that it takes beside its weights.
+struct Session {
+  // `tokens` in all, in passes of at most `pass`; caches only if there is more than one.
+  Session(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
+          std::int64_t pass, std::int64_t tokens, bool with_caches)
+      : model(backend, arena, store, config,
+              {.length = pass, .max_positions = tokens, .training = false}),
+        inputs(arena, pass),
+        total(arena.allocate(Region::Workspace, "scalars", accumulator_of(store.dtype()), {1})) {
+    const Shape shape{1, tokens, config.kv_heads, config.head_dim};
+    for (std::int64_t layer = 0; with_caches && layer < config.layers; ++layer)
+      caches.push_back({arena.allocate(Region::Activations, "keys", store.dtype(), shape),
+                        arena.allocate(Region::Activations, "values", store.dtype(), shape)});
+  }
+
+  WholeModel model;
+  Inputs inputs;
+  Tensor total;  // of losses
+  std::vector<KvCache> caches;
+};
+
+Session scoring(Backend& backend, Arena& arena, const ParameterStore& store,
+                const ModelConfig& config, std::int64_t tokens) {
+  return {backend, arena, store, config, tokens, tokens, false};
+}
+
+Session generation(Backend& backend, Arena& arena, const ParameterStore& store,
+                   const ModelConfig& config, std::int64_t tokens) {
+  return {backend, arena, store, config, std::min(kPrefill, tokens), tokens, true};
+}
 
 [[noreturn]] void not_finite(const std::string& what) {
   failure(
@@ -110,6 +142,30 @@ LanguageModel::LanguageModel(Backend& backend, const std::filesystem::path& dire
   load_parameters(backend, store_, SafetensorsModel(directory));
 }
 
+void LanguageModel::check_memory(Backend& backend, const std::filesystem::path& directory,
+                                 DType precision, Use use, std::int64_t tokens) {
+  const ModelConfig config = read_hf_config(directory / "config.json");
+  const ParameterSet set(config);
+  PlanningAllocator nothing;
+  Arena weights(nothing), arena(nothing);
+  const ParameterStore store(set, weights, precision, false);
+  const Session session = use == Use::Scoring ? scoring(backend, arena, store, config, tokens)
+                                              : generation(backend, arena, store, config, tokens);
+  std::size_t caches = 0;
+  for (const KvCache& cache : session.caches) caches += cache.keys.bytes() + cache.values.bytes();
+  const std::size_t rest = arena.total_bytes() - caches;
+  const std::size_t available = backend.available_bytes();
+  if (weights.total_bytes() + caches + rest <= available) return;
+  const auto in_words = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  const std::string cached =
+      caches == 0 ? "" : fmt::format(", {} for keys and values", in_words(caches));
+  user_error(
+      "this takes {} for the weights{} and {} to compute, for {} tokens, and {} is free: use "
+      "fewer tokens{} or a smaller model",
+      in_words(weights.total_bytes()), cached, in_words(rest), tokens, in_words(available),
+      size_of(precision) > 2 ? ", --precision bf16" : "");
+}
+
 void LanguageModel::check_tokens(std::span<const std::int32_t> tokens, std::int64_t length) const {
   if (tokens.empty()) user_error("at least one token is needed: the prompt is empty");
   for (const std::int32_t token : tokens)
@@ -124,15 +180,14 @@ std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_
   check_tokens(tokens, n);
   if (n == 0) return {};
   Arena arena(backend_);
-  WholeModel model(backend_, arena, store_, config_, {.length = n, .training = false});
+  Session session = scoring(backend_, arena, store_, config_, n);
+  WholeModel& model = session.model;
   model.prepare();
-  const Inputs inputs(arena, n);
-  const MicroBatch batch = inputs.upload(backend_, tokens.first(static_cast<std::size_t>(n)), 0);
+  const MicroBatch batch =
+      session.inputs.upload(backend_, tokens.first(static_cast<std::size_t>(n)), 0);
   backend_.upload(batch.targets, tokens.data() + 1);
-  const Tensor total =
-      arena.allocate(Region::Workspace, "scalars", accumulator_of(precision_), {1});
-  backend_.fill(total, 0.0);
-  model.evaluate(batch, total);
+  backend_.fill(session.total, 0.0);
+  model.evaluate(batch, session.total);
   std::vector<double> result;
   for (const float loss : to_host(backend_, model.losses(n))) {
     if (!std::isfinite(loss))
@@ -150,22 +205,14 @@ void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t 
   const std::int64_t capacity = static_cast<std::int64_t>(prompt.size()) + max_tokens - 1;
   check_tokens(prompt, capacity);
   Arena arena(backend_);
-  WholeModel model(backend_, arena, store_, config_,
-                   {.length = std::min<std::int64_t>(kPrefill, capacity),
-                    .max_positions = capacity,
-                    .training = false});
-  model.prepare();
-  const Inputs inputs(arena, std::min<std::int64_t>(kPrefill, capacity));
-  std::vector<KvCache> caches;
-  const Shape shape{1, capacity, config_.kv_heads, config_.head_dim};
-  for (std::int64_t layer = 0; layer < config_.layers; ++layer)
-    caches.push_back({arena.allocate(Region::Activations, "keys", precision_, shape),
-                      arena.allocate(Region::Activations, "values", precision_, shape)});
+  Session session = generation(backend_, arena, store_, config_, capacity);
+  session.model.prepare();
 
   Tensor logits;
   std::int64_t position = 0;
   const auto feed = [&](std::span<const std::int32_t> tokens) {
-    logits = model.next_logits(inputs.upload(backend_, tokens, position), caches);
+    logits = session.model.next_logits(session.inputs.upload(backend_, tokens, position),
+                                       session.caches);
     position += static_cast<std::int64_t>(tokens.size());
   };
   for (std::size_t first = 0; first < prompt.size(); first += kPrefill)

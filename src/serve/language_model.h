@@ -30,6 +30,12 @@ class LanguageModel {
  public:
   LanguageModel(Backend& backend, const std::filesystem::path& directory, DType precision);
 
+  // Before anything is loaded: UserError, with the figures, unless the weights, and what it takes
+  // to score `tokens` of them or to generate up to so many, are free.
+  enum class Use { Scoring, Generation };
+  static void check_memory(Backend& backend, const std::filesystem::path& directory,
+                           DType precision, Use use, std::int64_t tokens);
+
   const ModelConfig& config() const { return config_; }
 
   // Log-probability of each token but the first, given those before it. Failure if one is not

@@ -1,7 +1,9 @@
 #include "train/memory_check.h"
 
+#include <algorithm>
 #include <string>
 
+#include "core/free_memory.h"
 #include "core/units.h"
 #include "train/trainer.h"
 
@@ -32,10 +34,20 @@ bool is_valid(const RunConfig& config, const Grid& grid) {
   }
 }
 
-// What one rank may take: where the device is the host, the ranks of a node share it.
+// What one rank may take: where the device is the host, the ranks of a node share it, but not each
+// one's own limits.
 std::size_t share_of(Backend& backend, int node_ranks) {
-  const bool one = &backend.host_memory() == &backend;
-  return backend.available_bytes() / static_cast<std::size_t>(one ? node_ranks : 1);
+  const std::size_t available = backend.available_bytes();
+  if (&backend.host_memory() != &backend || node_ranks == 1) return available;
+  const std::size_t share = free_memory() / static_cast<std::size_t>(node_ranks);
+  return std::min(available, share - std::min(share, backend.own_bytes()));
+}
+
+// "24 GiB (1 GiB of it for libraries)"
+std::string need_in_words(const MemoryNeed& need) {
+  const std::string all = in_words(need.on_device());
+  if (need.libraries == 0) return all;
+  return fmt::format("{} ({} of it for libraries)", all, in_words(need.libraries));
 }
 
 constexpr int kUsualNode = 8;  // GPUs
@@ -58,7 +70,7 @@ std::string enough_ranks(Backend& backend, const RunConfig& config, const Groups
       if (stage >= grid.pp) continue;
       const MemoryNeed need = planned_memory(backend, there, planned_groups(grid, {.pp = stage}));
       if (!fits(need, backend, groups.node_ranks)) return false;
-      taken = std::max(taken, need.device);
+      taken = std::max(taken, need.on_device());
     }
     return true;
   };
@@ -81,17 +93,28 @@ std::string enough_ranks(Backend& backend, const RunConfig& config, const Groups
 
 }  // namespace
 
+LibraryUse library_use(const RunConfig& config, const Groups& groups) {
+  const Grid& grid = groups.grid;
+  LibraryUse use{.attention_elements = config.batch.micro * config.data.sequence_length / grid.cp *
+                                       config.model.heads / grid.tp * config.model.head_dim};
+  for (const auto* group : {&groups.tp, &groups.cp, &groups.pp, &groups.kv, &groups.tied,
+                            &groups.shard, &groups.replica, &groups.copy})
+    use.groups += (*group)->size() > 1 ? 1 : 0;
+  return use;
+}
+
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
   PlanningAllocator nothing;
   const Engine engine(backend, nothing, engine_options(config, groups.grid), groups);
   const std::size_t device = engine.arena().total_bytes(),
                     host = engine.arena().total_bytes(Side::Host);
+  const std::size_t libraries = library_bytes(backend, library_use(config, groups));
   const bool one = &backend.host_memory() == &backend;
-  return one ? MemoryNeed{device + host, 0} : MemoryNeed{device, host};
+  return one ? MemoryNeed{device + host, 0, libraries} : MemoryNeed{device, host, libraries};
 }
 
 bool fits(const MemoryNeed& need, Backend& backend, int node_ranks) {
-  return need.device <= share_of(backend, node_ranks) &&
+  return need.on_device() <= share_of(backend, node_ranks) &&
          (need.host == 0 ||
           need.host * static_cast<std::size_t>(node_ranks) <= backend.available_host_bytes());
 }
@@ -100,9 +123,9 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   const MemoryNeed need = planned_memory(backend, config, groups);
   if (need.host > 0) check_host(need, backend, config, groups.node_ranks);
   const std::size_t available = share_of(backend, groups.node_ranks);
-  if (need.device <= available) return;
+  if (need.on_device() <= available) return;
   const std::string problem =
-      fmt::format("this run needs {} and {} is free", in_words(need.device), in_words(available));
+      fmt::format("this run needs {} and {} is free", need_in_words(need), in_words(available));
   // The least change that fits: recompute more, then smaller micro-batches.
   RunConfig smaller = config;
   const std::int64_t sequences = config.batch.global / groups.grid.dp;
@@ -112,9 +135,9 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
       if (recompute < config.layout.recompute) continue;
       smaller.layout.recompute = recompute;
       if (const MemoryNeed less = planned_memory(backend, smaller, groups);
-          less.device <= available)
+          less.on_device() <= available)
         user_error("{}: batch.micro: {} with layout.recompute: {} would take {}", problem,
-                   smaller.batch.micro, to_string(recompute), in_words(less.device));
+                   smaller.batch.micro, to_string(recompute), in_words(less.on_device()));
     }
   }
   smaller.batch.micro = 1;
@@ -128,17 +151,17 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
       user_error(
           "{}: batch.micro: {} with layout.recompute: full and {} would take {} and {} of "
           "host memory",
-          problem, smaller.batch.micro, words, in_words(less.device), in_words(less.host));
+          problem, smaller.batch.micro, words, in_words(less.on_device()), in_words(less.host));
   };
   propose_offload(&OffloadConfig::optimizer, "offload.optimizer: true");
   if (config.layout.pp == 1 || config.layout.schedule != PipelineKind::ZeroBubbleH1)
     propose_offload(&OffloadConfig::gradients, "offload: {optimizer: true, gradients: true}");
   smaller.offload = config.offload;
-  const std::string more = enough_ranks(backend, smaller, groups, least.device, available);
+  const std::string more = enough_ranks(backend, smaller, groups, least.on_device(), available);
   user_error(
       "{}: even batch.micro: {} with layout.recompute: full would take {}, so {}take a smaller "
       "model{}{}",
-      problem, smaller.batch.micro, in_words(least.device), more.empty() ? "" : more + "; or ",
+      problem, smaller.batch.micro, in_words(least.on_device()), more.empty() ? "" : more + "; or ",
       groups.ranks() > 1 ? ", share it with layout.zero, tp or pp" : "",
       config.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
                                              : " or a shorter sequence");

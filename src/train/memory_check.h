@@ -3,15 +3,19 @@
 #include <cstddef>
 
 #include "backend/backend.h"
+#include "backend/library_memory.h"
 #include "comm/grid.h"
 #include "train/config.h"
 
 namespace kintsugi {
 
-// What a rank of a run takes. Where the device is the host, all of it is the device's.
+// What a rank of a run takes: tensors, and what the backend's libraries take beside them. Where the
+// device is the host, all of it is the device's.
 struct MemoryNeed {
-  std::size_t device = 0, host = 0;
+  std::size_t device = 0, host = 0, libraries = 0;
+  std::size_t on_device() const { return device + libraries; }
 };
+LibraryUse library_use(const RunConfig& config, const Groups& groups);
 // Found by building its engine on paper.
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups);
 

@@ -20,6 +20,14 @@
 
 namespace kintsugi {
 namespace fs = std::filesystem;
+namespace {
+
+std::string memory_table(const Arena& arena, const Backend& backend) {
+  return fmt::format("{}\n  {:<14}{:>12}  of the backend and its libraries", arena.table(),
+                     "beside it", format_bytes(static_cast<double>(backend.own_bytes())));
+}
+
+}  // namespace
 
 namespace {
 
@@ -267,7 +275,7 @@ void Trainer::open_run(ResumeMode resume) {
   peak_ = backend_.peak_flops(config_.train.precision);
   startup_.mark("measuring the peak");
   announce();
-  log_info("{}", engine_->arena().table());
+  log_info("{}", memory_table(engine_->arena(), backend_));
   log_info("run directory: {}", directory_.string());
   if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
 }
@@ -323,7 +331,7 @@ void Trainer::preview() {
   announce();
   PlanningAllocator nothing;
   const Engine planned(backend_, nothing, engine_options(config_, groups_->grid), *groups_);
-  log_info("{}", planned.arena().table());
+  log_info("{}", memory_table(planned.arena(), backend_));
   log_info("run directory: {}", directory_.string());
   const double tokens = static_cast<double>(config_.total_steps() * config_.tokens_per_step());
   const double fastest_s = tokens * flops_.causal() / (peak_.flops_per_s * groups_->ranks());

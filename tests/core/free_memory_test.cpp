@@ -63,6 +63,26 @@ TEST_F(FreeMemoryTest, KnowsTheFirstVersionOfGroups) {
   EXPECT_EQ(kib(), 800u);
 }
 
+TEST_F(FreeMemoryTest, TheProcessHasLimitsOfItsOwn) {
+  const auto kib_left = [&] { return free_address_space(directory_.path()) / 1024; };
+  put("proc/self/status", "Name:\tx\nVmSize:\t     700 kB\nVmRSS:\t 5 kB\nVmData:\t 200 kB\n");
+  EXPECT_EQ(free_address_space(directory_.path()), kUnlimited) << "no limits are known";
+  const std::string rest =
+      "Max open files            1024                 4096             files\n";
+  put("proc/self/limits",
+      "Limit                     Soft Limit           Hard Limit           Units     \n" + rest +
+          "Max address space         unlimited            unlimited            bytes     \n");
+  EXPECT_EQ(free_address_space(directory_.path()), kUnlimited);
+  put("proc/self/limits",
+      rest + "Max address space         1024000              unlimited  bytes\n");
+  EXPECT_EQ(kib_left(), 300u) << "1000 KiB without the 700 that are mapped";
+  put("proc/self/limits", "Max data size  256000  unlimited  bytes\n" + rest +
+                              "Max address space         1024000              unlimited  bytes\n");
+  EXPECT_EQ(kib_left(), 50u);
+  put("proc/self/limits", "Max address space         1000              unlimited  bytes\n");
+  EXPECT_EQ(kib_left(), 0u);
+}
+
 TEST_F(FreeMemoryTest, SurvivesNonsense) {
   put("proc/self/cgroup", ":::\n\n0:\n0::\nabc\n0::/../..\n");
   put("sys/fs/cgroup/memory.max", "many\n");

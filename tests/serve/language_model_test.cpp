@@ -11,7 +11,9 @@
 #include <random>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_backend_impl.h"
 #include "model/model_test_util.h"
+#include "support/errors.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 #include "tensor/safetensors.h"
@@ -324,6 +326,46 @@ TEST(Generate, RefusesPromptsThatAreNone) {
   EXPECT_THAT(error(Tokens(60, 3), 20), AllOf(HasSubstr("79 tokens"), HasSubstr("64 positions")));
   EXPECT_THAT(error(Tokens(70, 3), 1), HasSubstr("64 positions"));
   EXPECT_NO_THROW(loaded.generate(Tokens(60, 3), 4));
+}
+
+// ---- memory
+
+// Counts what is allocated, and has as much as it is told.
+class CountingBackend : public CpuBackend {
+ public:
+  CountingBackend() : CpuBackend(1) {}
+  void* allocate(std::size_t bytes) override {
+    allocated += bytes;
+    return CpuBackend::allocate(bytes);
+  }
+  std::size_t available_bytes() const override { return available; }
+  std::size_t allocated = 0, available = 0;
+};
+
+TEST(ModelMemoryTest, ThePlanIsWhatGenerationAndScoringAllocate) {
+  const Tokens text = {1, 5, 9, 11};
+  for (const auto use : {LanguageModel::Use::Generation, LanguageModel::Use::Scoring}) {
+    CountingBackend backend;
+    LanguageModel model(backend, kData / "llama", DType::F32);
+    std::int64_t tokens = 3;  // the last one is not fed
+    if (use == LanguageModel::Use::Generation) {
+      tokens = 200;
+      model.generate(text, tokens + 1 - 4, kGreedy, [](std::int32_t) { return false; });
+    } else {
+      model.log_probabilities(text);
+    }
+    const auto check = [&](std::size_t available) {
+      backend.available = available;
+      LanguageModel::check_memory(backend, kData / "llama", DType::F32, use, tokens);
+    };
+    const std::size_t enough = backend.allocated;
+    EXPECT_NO_THROW(check(enough));
+    const std::string error = user_error_of([&] { check(enough - 1); });
+    EXPECT_THAT(error, AllOf(HasSubstr("for the weights"), HasSubstr("tokens, and"),
+                             HasSubstr("--precision bf16")));
+    EXPECT_EQ(error.find("for keys and values") != std::string::npos,
+              use == LanguageModel::Use::Generation);
+  }
 }
 
 }  // namespace

@@ -133,6 +133,36 @@ TEST_F(MemoryCheckTest, NamesHowManyRanksWouldDo) {
         << error;
 }
 
+// On a GPU: scratch of the fused attention and buffers of NCCL.
+TEST_F(MemoryCheckTest, KnowsWhatLibrariesAreAskedFor) {
+  Machine machine(kPlenty, kPlenty);
+  const LibraryUse alone = library_use(config({}), groups_of_one(machine));
+  // llama-tiny: 4 heads of 32, 8 sequences.
+  EXPECT_EQ(alone.attention_elements, 8 * config({}).data.sequence_length * 4 * 32);
+  EXPECT_EQ(alone.groups, 0);
+  const LibraryUse four =
+      library_use(config({"batch={global: 8, micro: 4}"}), planned_groups({.tp = 2, .dp = 2}, {}));
+  EXPECT_EQ(four.attention_elements, 4 * config({}).data.sequence_length * 2 * 32);
+  EXPECT_GE(four.groups, 2) << "tensor and data ranks";
+  // dq in fp32, dk and dv in 16 bits.
+  EXPECT_EQ(cuda_library_bytes({.attention_elements = 1000}), 8000u);
+  EXPECT_EQ(cuda_library_bytes({.groups = 3}), 3 * cuda_library_bytes({.groups = 1}));
+  EXPECT_GE(cuda_library_bytes({.groups = 1}), 128 * kMiB);
+}
+
+TEST_F(MemoryCheckTest, CountsLibrariesOfTheDevice) {
+  Machine machine(1000, 500);
+  EXPECT_TRUE(fits({.device = 900, .libraries = 100}, machine, 1));
+  EXPECT_FALSE(fits({.device = 900, .libraries = 101}, machine, 1));
+}
+
+// OpenBLAS has a buffer for each thread.
+TEST_F(MemoryCheckTest, TheCpuPlanHoldsBuffersOfBlas) {
+  const auto one = make_cpu_backend(1), three = make_cpu_backend(3);
+  EXPECT_GT(one->own_bytes(), kMiB);
+  EXPECT_EQ(three->own_bytes(), 3 * one->own_bytes());
+}
+
 // Where the device is the host there is one memory.
 TEST_F(MemoryCheckTest, AddsUpInTheCpuWorld) {
   const auto cpu = make_cpu_backend(1);

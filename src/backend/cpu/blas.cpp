@@ -1,11 +1,16 @@
 #include "backend/cpu/blas.h"
 
 #include <cblas.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
+#include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "core/error.h"
+#include "core/free_memory.h"
+#include "core/units.h"
 
 namespace kintsugi {
 namespace {
@@ -43,6 +48,29 @@ void gemm(const GemmArguments<double>& g) {
 }
 
 void use_one_blas_thread() { openblas_set_num_threads(1); }
+
+// One by one, as OpenBLAS will: the system may refuse one large piece where it gives many small
+// ones.
+void check_blas_buffers(int threads) {
+  std::vector<void*> buffers;
+  for (int i = 0; i < threads; ++i) {
+    void* buffer =
+        ::mmap(nullptr, kBlasBuffer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (buffer == MAP_FAILED) break;
+    buffers.push_back(buffer);
+  }
+  for (void* buffer : buffers) ::munmap(buffer, kBlasBuffer);
+  if (static_cast<int>(buffers.size()) == threads) return;
+  const std::size_t left = free_address_space();
+  const auto in_words = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  user_error(
+      "OpenBLAS needs {} of address space for each of {} thread{} and {}: raise the limit (ulimit "
+      "-v), use fewer threads or set OPENBLAS_NUM_THREADS=1, which keeps it from starting its own",
+      in_words(kBlasBuffer), threads, threads == 1 ? "" : "s",
+      left == kUnlimited ? "the system refuses them"
+                         : fmt::format("{} is left within this process's limit", in_words(left)));
+}
+
 const char* blas_core_name() { return openblas_get_corename(); }
 
 void count_blas_time(bool on) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kintsugi {
@@ -24,6 +25,12 @@ void gemm(const GemmArguments<double>& g);
 
 // Keeps BLAS on the calling thread, whichever threading the installed library was built with.
 void use_one_blas_thread();
+// Each thread that calls BLAS gets a buffer of this many bytes of address space, of which products
+// of at most some hundred rows touch the second: packed blocks of both operands.
+inline constexpr std::size_t kBlasBuffer = std::size_t{128} << 20;
+inline constexpr std::size_t kBlasTouched = std::size_t{8} << 20;
+// UserError unless `threads` more buffers can be had: OpenBLAS itself would try for ever.
+void check_blas_buffers(int threads);
 const char* blas_core_name();
 
 }  // namespace kintsugi

@@ -35,6 +35,7 @@ std::unique_ptr<Backend> make_cpu_backend(int threads) {
 CpuBackend::CpuBackend(int threads)
     : pool_(threads), scratch_(static_cast<std::size_t>(pool_.threads())) {
   use_one_blas_thread();
+  check_blas_buffers(pool_.threads());
 }
 
 void* CpuBackend::allocate(std::size_t bytes) {
@@ -88,10 +89,23 @@ Backend::Peak CpuBackend::peak_flops(DType dtype) {
   return {best, fmt::format("measured {} matmul", to_string(type))};
 }
 
-std::size_t CpuBackend::available_bytes() const { return free_memory(); }
+// Without what this backend will take for itself: BLAS's buffers count as far as they are touched,
+// but within a limit of the process they are mapped whole, and what is in no plan (stacks, heaps of
+// threads, files) needs some of it, too.
+std::size_t CpuBackend::available_bytes() const {
+  constexpr std::size_t kRest = std::size_t{128} << 20;
+  const auto threads = static_cast<std::size_t>(pool_.threads());
+  const auto without = [](std::size_t bytes, std::size_t taken) {
+    return bytes - std::min(bytes, taken);
+  };
+  const std::size_t within = free_address_space();
+  return std::min(
+      without(free_memory(), threads * kBlasTouched),
+      within == kUnlimited ? kUnlimited : without(within, threads * kBlasBuffer + kRest));
+}
 
 std::size_t CpuBackend::own_bytes() const {
-  std::size_t bytes = partials_.size();
+  std::size_t bytes = partials_.size() + scratch_.size() * kBlasTouched;
   for (const auto& buffer : scratch_) bytes += buffer.size();
   return bytes;
 }
