@@ -54,7 +54,7 @@ class SpawnSettings {
     sigset_t none, defaults;
     sigemptyset(&none);
     sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);  // which we may ignore
+    for (const int ignored : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, ignored);  // perhaps, here
     posix_spawnattr_setsigmask(&attributes_, &none);
     posix_spawnattr_setsigdefault(&attributes_, &defaults);
     posix_spawnattr_setflags(&attributes_,

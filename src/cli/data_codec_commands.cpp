@@ -1,9 +1,11 @@
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "cli/data_commands.h"
@@ -47,11 +49,11 @@ void for_each_line(Work&& work) {
     output += '\n';
     if (output.size() < (1 << 16) && std::cin.rdbuf()->in_avail() > 0) continue;
     std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
-    if (!std::cout) failure("standard output cannot be written");
+    if (!std::cout) throw std::system_error(errno, std::generic_category());
     output.clear();
   }
   std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
-  if (!std::cout) failure("standard output cannot be written");
+  if (!std::cout) throw std::system_error(errno, std::generic_category());
 }
 
 void append_ids(const std::vector<std::int32_t>& ids, std::string& output) {

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -65,26 +67,32 @@ void add_generate_command(CLI::App& app) {
     const std::unique_ptr<Tokenizer> tokenizer =
         text ? load_model_tokenizer(a->checkpoint) : nullptr;
     const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
-    LanguageModel model(*backend, a->checkpoint, parse_precision(a->precision));
     std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
     if (text) tokenizer->encode(a->prompt, tokens, SpecialTokens::Honoured);
+    const DType precision = parse_precision(a->precision);
+    LanguageModel::check_memory(*backend, a->checkpoint, precision, LanguageModel::Use::Generation,
+                                static_cast<std::int64_t>(tokens.size()) + a->max_tokens);
+    LanguageModel model(*backend, a->checkpoint, precision);
     std::optional<TextOutput> output;
     if (text) output.emplace(*tokenizer, tokens);
+    const bool to_terminal = isatty(STDOUT_FILENO) == 1;
+    TerminalText terminal;
+    const auto print = [&](const std::string& added) {
+      const std::string shown = to_terminal ? terminal.add(added) : added;
+      std::fwrite(shown.data(), 1, shown.size(), stdout);
+    };
     // Held back until generation has begun: an error leaves standard output empty.
-    const auto print_prompt = [&] { std::fputs(std::exchange(a->prompt, {}).c_str(), stdout); };
+    const auto print_prompt = [&] { print(std::exchange(a->prompt, {})); };
     model.generate(tokens, a->max_tokens, a->sampling, [&](std::int32_t token) {
       print_prompt();
-      if (text) {
-        const std::string added = output->add(token);
-        std::fwrite(added.data(), 1, added.size(), stdout);
-      } else {
+      if (text)
+        print(output->add(token));
+      else
         std::printf("%d ", token);
-      }
-      std::fflush(stdout);
-      return true;
+      return std::fflush(stdout) == 0;  // nobody reads on
     });
     print_prompt();
-    std::fputc('\n', stdout);
+    std::puts(terminal.rest().c_str());
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/process.h"
 #include "comm/launch_environment.h"
 #include "core/build_info.h"
 #include "core/error.h"
@@ -23,11 +24,7 @@ int refuse_command_line(const std::string& text) {
   return 2;
 }
 
-}  // namespace
-
-// Exit codes: 0 done (also when a signal asked a run to stop and it saved), 2 the user's mistake, 1
-// failure.
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app(
       "Kintsugi pre-trains large language models: one native binary, from the text to the model.",
       "kintsugi");
@@ -59,11 +56,16 @@ int main(int argc, char** argv) {
     return app.exit(version);
   } catch (const CLI::ParseError& error) {
     return refuse_command_line(kintsugi::explain(error, app));
-  } catch (const kintsugi::UserError& error) {
-    kintsugi::log_message(kintsugi::LogLevel::Error, error.what());
-    return 2;
   } catch (const std::exception& error) {
-    kintsugi::log_message(kintsugi::LogLevel::Error, error.what());
-    return 1;
+    return kintsugi::report(error);
   }
+}
+
+}  // namespace
+
+// Exit codes: 0 done (also when a signal asked a run to stop and it saved), 2 the user's mistake, 1
+// failure.
+int main(int argc, char** argv) {
+  kintsugi::prepare_process();
+  return kintsugi::finish_process(run(argc, argv));
 }

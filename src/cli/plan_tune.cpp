@@ -14,6 +14,7 @@
 #include "cli/trial_jobs.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "model/metrics.h"
@@ -74,8 +75,8 @@ class Tuning {
     }
     started_ = static_cast<int>(trials_.size());
     if (started_ + elsewhere_ > 0)
-      fmt::print(stderr, "{}: {} trials are known, {} are outside this search\n", options.log,
-                 started_, elsewhere_);
+      log_note("{}: {} trials are known, {} are outside this search", options.log, started_,
+               elsewhere_);
   }
 
   const std::vector<Trial>& trials() const { return trials_; }
@@ -129,12 +130,12 @@ class Tuning {
 
   void show(int number, const Trial& trial) const {
     const auto best = best_of(trials_);
-    fmt::print(stderr, "trial {}/{}  {}  model {}  {}  best {}\n", number, options_.trials,
-               to_string(trial.layout), format_count(trial.predicted),
-               trial.result.ran()
-                   ? fmt::format("measured {} tokens/s", format_count(trial.result.tokens_per_s))
-                   : "failed: " + trial.result.failure,
-               best ? format_count(best->result.tokens_per_s) : "–");
+    log_note("trial {}/{}  {}  model {}  {}  best {}", number, options_.trials,
+             to_string(trial.layout), format_count(trial.predicted),
+             trial.result.ran()
+                 ? fmt::format("measured {} tokens/s", format_count(trial.result.tokens_per_s))
+                 : "failed: " + trial.result.failure,
+             best ? format_count(best->result.tokens_per_s) : "–");
   }
 
   const PlanTuneOptions& options_;
@@ -212,7 +213,7 @@ void plan_tune(const PlanTuneOptions& o) {
   const bool undisturbed = tuning.run(jobs);
 
   const auto best = best_of(tuning.trials());
-  if (!undisturbed) fmt::print(stderr, "stopped; trials under way were ended and do not count\n");
+  if (!undisturbed) log_note("stopped; trials under way were ended and do not count");
   if (!best)
     failure("none of {} trials ran{}: {} holds what they said", tuning.trials().size(),
             tuning.trials().empty() ? "" : " (" + tuning.trials().back().result.failure + ")",

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace kintsugi {
 
@@ -59,5 +60,23 @@ std::string TextOutput::add(std::int32_t token) {
     recent_.erase(recent_.begin(), recent_.end() - static_cast<std::ptrdiff_t>(kContext));
   return after.starts_with(before) ? after.substr(before.size()) : "";
 }
+
+std::string TerminalText::add(const std::string& piece) {
+  held_ += piece;
+  // The last lead byte, if its character is not complete.
+  std::size_t end = held_.size();
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, held_.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(held_[held_.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;
+    const std::size_t length = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    if (length > back) end -= back;
+    break;
+  }
+  const std::string shown = printable(std::string_view(held_).substr(0, end));
+  held_.erase(0, end);
+  return shown;
+}
+
+std::string TerminalText::rest() { return printable(std::exchange(held_, {})); }
 
 }  // namespace kintsugi

@@ -30,4 +30,15 @@ class TextOutput {
   std::vector<std::int32_t> recent_;
 };
 
+// Text that comes in pieces, for a terminal: printable (core/log.h), so that a model cannot send
+// it commands. A character that is not complete yet waits for the next piece.
+class TerminalText {
+ public:
+  std::string add(const std::string& piece);
+  std::string rest();  // at the end
+
+ private:
+  std::string held_;
+};
+
 }  // namespace kintsugi

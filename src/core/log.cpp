@@ -1,11 +1,15 @@
 #include "core/log.h"
 
+#include <poll.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "core/error.h"
@@ -33,6 +37,58 @@ bool& live_lines_allowed() {
   return allowed;
 }
 
+std::atomic<int>& first_lost() {
+  static std::atomic<int> reason{0};
+  return reason;
+}
+
+// Past stdio: what could not be written does not stay in a buffer.
+void write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      pollfd ready{.fd = descriptor, .events = POLLOUT, .revents = 0};
+      ::poll(&ready, 1, -1);
+    } else if (errno != EINTR) {
+      int none = 0;
+      if (descriptor == STDOUT_FILENO) first_lost().compare_exchange_strong(none, errno);
+      return;
+    }
+  }
+}
+
+// The length of the UTF-8 character at the beginning of `text`; 0 if there is none.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  const std::size_t length = first < 0x80   ? 1
+                             : first < 0xC2 ? 0
+                             : first < 0xE0 ? 2
+                             : first < 0xF0 ? 3
+                             : first < 0xF5 ? 4
+                                            : 0;
+  if (length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  return length;
+}
+
+// C0, DEL and C1 (U+0080 … U+009F), without the two that texts are made of.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (first == 0xC2) return static_cast<unsigned char>(character[1]) < 0xA0;
+  return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
+}
+
+// An error is one line, whatever it quotes.
+std::string on_one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) c == '\n' ? line += "\\n" : line += c;
+  return line;
+}
+
 int terminal_columns() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -52,6 +108,23 @@ std::string_view clipped(std::string_view text, int columns) {
 
 }  // namespace
 
+std::string printable(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
+    if (length == 0 || is_control(character))
+      for (const char byte : character)
+        result += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+    else
+      result += character;
+    text.remove_prefix(character.size());
+  }
+  return result;
+}
+
+int lost_output() { return first_lost(); }
+
 void redirect_log(std::function<void(LogLevel, std::string_view)> function) {
   listener() = std::move(function);
 }
@@ -62,6 +135,11 @@ void open_log_file(const std::filesystem::path& path) {
     file_logger() = std::make_shared<spdlog::logger>("file", sink);
     file_logger()->set_pattern("%Y-%m-%dT%H:%M:%S%z %l %v");
     file_logger()->flush_on(spdlog::level::info);
+    file_logger()->set_error_handler([path, told = false](const std::string& reason) mutable {
+      if (std::exchange(told, true)) return;
+      write_all(STDERR_FILENO,
+                printable(fmt::format("warning: cannot write {}: {}\n", path.string(), reason)));
+    });
   } catch (const spdlog::spdlog_ex& error) {
     failure("cannot open {}: {}", path.string(), error.what());
   }
@@ -70,41 +148,40 @@ void open_log_file(const std::filesystem::path& path) {
 void close_log_file() { file_logger().reset(); }
 
 void log_to_file(std::string_view message) {
-  if (const auto& logger = file_logger()) logger->info("{}", message);
+  if (const auto& logger = file_logger()) logger->info("{}", printable(message));
 }
 
 void log_message(LogLevel level, std::string_view message) {
   if (listener()) return listener()(level, message);
-  if (live_line_shown()) {
-    std::fputs("\r\x1b[K", stdout);
-    live_line_shown() = false;
-  }
-  // Errors and warnings leave standard output to what programs read.
-  std::FILE* stream = level == LogLevel::Info ? stdout : stderr;
-  const char* prefix = level == LogLevel::Info      ? ""
-                       : level == LogLevel::Warning ? "warning: "
-                                                    : "error: ";
+  std::string text = printable(message);
+  if (level == LogLevel::Error) text = on_one_line(text);
   std::fflush(stdout);
-  fmt::print(stream, "{}{}\n", prefix, message);
-  std::fflush(stream);
+  if (std::exchange(live_line_shown(), false)) write_all(STDOUT_FILENO, "\r\x1b[K");
+  const char* prefix = level == LogLevel::Warning ? "warning: "
+                       : level == LogLevel::Error ? "error: "
+                                                  : "";
+  write_all(level == LogLevel::Info ? STDOUT_FILENO : STDERR_FILENO, prefix + text + "\n");
   if (const auto& logger = file_logger()) {
-    const auto severity = level == LogLevel::Info      ? spdlog::level::info
+    const auto severity = level == LogLevel::Error     ? spdlog::level::err
                           : level == LogLevel::Warning ? spdlog::level::warn
-                                                       : spdlog::level::err;
-    logger->log(severity, "{}", message);
+                                                       : spdlog::level::info;
+    logger->log(severity, "{}", text);
   }
 }
 
 bool terminal_is_live() {
-  return live_lines_allowed() && !listener() && isatty(STDOUT_FILENO) == 1;
+  const char* terminal = std::getenv("TERM");  // "dumb": one that cannot overwrite a line
+  return live_lines_allowed() && !listener() && isatty(STDOUT_FILENO) == 1 && terminal != nullptr &&
+         std::string_view(terminal) != "" && std::string_view(terminal) != "dumb";
 }
 
 void disable_live_line() { live_lines_allowed() = false; }
 
 void show_live_line(std::string_view line) {
   if (!terminal_is_live()) return;
-  fmt::print("\r\x1b[K{}", clipped(line, terminal_columns() - 1));
   std::fflush(stdout);
+  write_all(STDOUT_FILENO,
+            fmt::format("\r\x1b[K{}", clipped(printable(line), terminal_columns() - 1)));
   live_line_shown() = true;
 }
 

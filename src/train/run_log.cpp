@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,9 +11,11 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 
 namespace kintsugi {
 namespace {
@@ -32,12 +35,60 @@ std::string utc_now() {
   return text;
 }
 
+// Names and messages may hold bytes that are no UTF-8.
+std::string text_of(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+// All of it or nothing: half a line would spoil the file for its readers.
+void append(const std::filesystem::path& path, std::string_view line) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) failure("cannot open {}: {}", path.string(), std::strerror(errno));
+  const off_t before = ::lseek(file, 0, SEEK_END);
+  int problem = 0;
+  while (!line.empty() && problem == 0) {
+    const ssize_t written = ::write(file, line.data(), line.size());
+    if (written >= 0)
+      line.remove_prefix(static_cast<std::size_t>(written));
+    else if (errno != EINTR)
+      problem = errno;
+  }
+  if (problem != 0 && before >= 0) (void)!::ftruncate(file, before);
+  if (::close(file) != 0 && problem == 0) problem = errno;
+  if (problem != 0) failure("cannot write {}: {}", path.string(), std::strerror(problem));
+}
+
+// For a disk that has no room for a second copy: into the blocks that the file has. Readers may see
+// a mixture of both for a moment.
+bool overwrite(const std::filesystem::path& path, std::string_view text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  struct stat status {};
+  const auto size = static_cast<ssize_t>(text.size());
+  const bool written = ::fstat(file, &status) == 0 && status.st_blocks * 512 >= size &&
+                       ::pwrite(file, text.data(), text.size(), 0) == size &&
+                       ::ftruncate(file, size) == 0;
+  ::close(file);
+  return written;
+}
+
 }  // namespace
 
 RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps)
     : directory_(directory), total_steps_(total_steps) {
-  std::ifstream file(directory / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) ++sequence_;
+  const std::filesystem::path path = directory / "metrics.jsonl";
+  std::ifstream file(path);
+  std::uintmax_t whole = 0, bytes = 0;
+  for (std::string line; std::getline(file, line);) {
+    bytes += line.size() + (file.eof() ? 0 : 1);
+    if (file.eof()) break;  // half a line, of a machine that went down
+    whole = bytes;
+    ++sequence_;
+  }
+  if (whole == bytes) return;
+  std::error_code error;
+  std::filesystem::resize_file(path, whole, error);
+  if (error) failure("cannot shorten {}: {}", path.string(), error.message());
 }
 
 void RunLog::record(const StepRecord& r) {
@@ -68,15 +119,19 @@ void RunLog::record(const StepRecord& r) {
     for (const StepRecord::Valid& set : r.valid)
       json["valid"][set.name] = {{"loss", number(set.loss)},
                                  {"bits_per_byte", number(set.bits_per_byte)}};
-  // One write per line: a killed run leaves whole lines behind.
-  const std::string line = json.dump() + "\n";
-  const std::filesystem::path path = directory_ / "metrics.jsonl";
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  const bool written =
-      file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  const std::string reason = std::strerror(errno);
-  if (file >= 0) ::close(file);
-  if (!written) failure("cannot write {}: {}", path.string(), reason);
+  append(directory_ / "metrics.jsonl", text_of(json) + "\n");
+}
+
+// Never throws: a status that cannot be written must not end a run.
+void RunLog::write_status(const std::string& text, bool last) noexcept {
+  const std::filesystem::path path = directory_ / "status.json";
+  try {
+    write_file_atomically(path, text);
+  } catch (const std::exception& error) {
+    // A run that has ended must not be called running.
+    if ((last && overwrite(path, text)) || std::exchange(status_lost_, true)) return;
+    log_warning("{}: the run goes on, its status is out of date", error.what());
+  }
 }
 
 void RunLog::status(const std::string& state, const StepRecord& last,
@@ -97,8 +152,8 @@ void RunLog::status(const std::string& state, const StepRecord& last,
     if (!message.empty()) json["message"] = message;
     const std::lock_guard lock(mutex_);
     if (failed_) return;
-    status_ = json.dump();
-    write_file_atomically(directory_ / "status.json", json.dump(2) + "\n");
+    status_ = text_of(json);
+    write_status(text_of(json, 2) + "\n", state != "running");
   } catch (...) {
   }
 }
@@ -112,7 +167,7 @@ void RunLog::fail(const std::string& message) noexcept {
     json["state"] = "failed";
     json["updated"] = utc_now();
     json["message"] = message;
-    write_file_atomically(directory_ / "status.json", json.dump(2) + "\n");
+    write_status(text_of(json, 2) + "\n", true);
   } catch (...) {
   }
 }

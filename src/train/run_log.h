@@ -36,15 +36,14 @@ struct StepRecord {
   std::vector<Valid> valid = {};  // each set by itself
 };
 
-// metrics.jsonl (one object per step, append-only over restarts, `seq` counts records) and
-// status.json (replaced whole).
+// metrics.jsonl (one object per step, whole lines only, append-only over restarts, `seq` counts
+// records) and status.json (replaced whole).
 class RunLog {
  public:
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps);
 
   void record(const StepRecord& record);
-  // state: running, finished, stopped or failed. Never throws: a status that cannot be written must
-  // not end a run.
+  // state: running, finished, stopped or failed.
   void status(const std::string& state, const StepRecord& last, std::optional<double> valid_loss,
               double eta_s, const std::string& checkpoint,
               const std::string& message = "") noexcept;
@@ -52,9 +51,11 @@ class RunLog {
   void fail(const std::string& message) noexcept;
 
  private:
-  std::mutex mutex_;    // of these two
+  void write_status(const std::string& text, bool last) noexcept;
+
+  std::mutex mutex_;    // of these three
   std::string status_;  // the last one, JSON
-  bool failed_ = false;
+  bool failed_ = false, status_lost_ = false;
   std::filesystem::path directory_;
   std::int64_t total_steps_;
   std::int64_t sequence_ = 0;

@@ -27,10 +27,6 @@ std::string memory_table(const Arena& arena, const Backend& backend) {
                      "beside it", format_bytes(static_cast<double>(backend.own_bytes())));
 }
 
-}  // namespace
-
-namespace {
-
 constexpr double kAssumedMfu = 0.4;  // of a run that nobody has seen yet
 
 }  // namespace

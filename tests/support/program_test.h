@@ -31,6 +31,15 @@ class ProgramTest : public testing::Test {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
             content_of("error.txt")};
   }
+  // A command line of a shell, in which "$kintsugi" is the program, for redirections and limits.
+  Outcome run_in_shell(const std::string& command) {
+    const std::string whole = "cd '" + directory_.path().string() + "' && kintsugi='" +
+                              kintsugi_binary() + "' && export kintsugi && { " + command +
+                              "\n} </dev/null >out.txt 2>error.txt";
+    const int status = std::system(whole.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
+            content_of("error.txt")};
+  }
   std::string content_of(const std::string& name) {
     std::ifstream file(directory_ / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};

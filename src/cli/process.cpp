@@ -1,0 +1,68 @@
+#include "cli/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/free_memory.h"
+#include "core/log.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr int kNobodyReads = 128 + SIGPIPE;  // as a shell reports what the signal ends
+
+// What standard output should have held is lost.
+int report_output(int reason) {
+  if (reason == EPIPE) return kNobodyReads;
+  log_message(LogLevel::Error,
+              fmt::format("cannot write standard output: {}", std::strerror(reason)));
+  return 1;
+}
+
+bool output_failed() { return std::ferror(stdout) != 0 || !std::cout; }
+
+}  // namespace
+
+void prepare_process() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
+      (void)!::open("/dev/null", O_RDWR);  // takes the lowest free number: this one
+  for (const int signal : {SIGXFSZ, SIGPIPE}) ::signal(signal, SIG_IGN);
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) disable_live_line();
+}
+
+int report(const std::exception& error) {
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && output_failed())  // from fmt::print
+    return report_output(system->code().value());
+  log_message(LogLevel::Error, error.what());
+  return dynamic_cast<const UserError*>(&error) != nullptr ? 2 : 1;
+}
+
+int finish_process(int code) {
+  int reason = errno;  // of a failure before this
+  if (std::fflush(stdout) != 0) reason = errno;
+  std::cout.flush();
+  if (code == 0 && output_failed())
+    code = report_output(reason);
+  else if (code == 0 && lost_output() != 0 && lost_output() != EPIPE)
+    code = report_output(lost_output());  // messages alone are nothing to a reader who has gone
+  if (free_address_space() != kUnlimited) {
+    // Within a limit OpenBLAS's own threads may have found no memory: they try for ever, and its
+    // destructor would wait for them.
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+  return code;
+}
+
+}  // namespace kintsugi

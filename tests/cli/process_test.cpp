@@ -1,0 +1,276 @@
+// What the program does where the system around it is closed, full or limited.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "support/program_test.h"
+#include "support/small_run.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class ProcessTest : public ProgramTest {
+ protected:
+  ProcessTest() {
+    directory_.write("corpus.txt", small_corpus(300));
+    directory_.write("run.yaml",
+                     small_config("corpus.txt", "run", "steps: 3, eval_every: 0, log_every: 1"));
+  }
+  // One line that says what went wrong.
+  static void expect_one_error(const Outcome& outcome, int code) {
+    EXPECT_EQ(outcome.code, code) << outcome.error;
+    EXPECT_THAT(outcome.error, StartsWith("error: "));
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+  }
+  std::vector<json> metrics() {
+    std::vector<json> lines;
+    std::istringstream text(content_of("run/metrics.jsonl"));
+    for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+  json status() { return json::parse(content_of("run/status.json")); }
+};
+
+TEST_F(ProcessTest, SurvivesAClosedOrFullStandardError) {
+  for (const char* where : {"2>/dev/full", "2>&-", ">&- 2>&-"})
+    EXPECT_EQ(run_in_shell("\"$kintsugi\" train nofile.yaml " + std::string(where)).code, 2)
+        << where;
+}
+
+TEST_F(ProcessTest, AFullStandardOutputIsAFailureEverywhere) {
+  for (const char* command :
+       {"--help", "--version", "train --help", "model --list", "model llama-tiny --json",
+        "plan --machines", "plan --schedule 1f1b --stages 2 --micro-batches 4",
+        "data encode --tokenizer bytes"}) {
+    const Outcome outcome =
+        run_in_shell("echo '\"a\"' | \"$kintsugi\" " + std::string(command) + " >/dev/full");
+    expect_one_error(outcome, 1);
+    EXPECT_THAT(outcome.error, HasSubstr("cannot write standard output: No space left")) << command;
+  }
+  const std::string model = " --checkpoint '" + test_data_directory() + "/llama' --token-ids '1 5'";
+  for (const std::string command : {"eval", "generate --max-tokens 3"})
+    expect_one_error(run_in_shell("\"$kintsugi\" " + command + model + " >/dev/full"), 1);
+}
+
+TEST_F(ProcessTest, ARunGoesOnBehindAFullStandardOutput) {
+  expect_one_error(run_in_shell("\"$kintsugi\" train run.yaml >/dev/full"), 1);
+  EXPECT_EQ(status()["state"], "finished");
+  EXPECT_EQ(metrics().size(), 3u);
+  EXPECT_TRUE(fs::exists(directory_ / "run/checkpoints/step-00000003"));
+}
+
+// A reader that is gone: descriptor 9 of whatever is started while this lives.
+class BrokenPipe {
+ public:
+  BrokenPipe() {
+    std::array<int, 2> ends;
+    EXPECT_EQ(::pipe(ends.data()), 0);
+    ::dup2(ends[1], 9);
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  ~BrokenPipe() { ::close(9); }
+};
+
+TEST_F(ProcessTest, EndsQuietlyWhenNobodyReads) {
+  const BrokenPipe pipe;
+  const Outcome list = run_in_shell("\"$kintsugi\" model --list >&9");
+  EXPECT_EQ(list.code, 128 + SIGPIPE);
+  EXPECT_EQ(list.error, "");
+  const Outcome run = run_in_shell("\"$kintsugi\" train run.yaml >&9");
+  EXPECT_EQ(run.code, 0) << "its result is in the run directory";
+  EXPECT_EQ(run.error, "");
+  EXPECT_EQ(status()["state"], "finished");
+}
+
+TEST_F(ProcessTest, ClosedDescriptorsPutNoMessageIntoAFile) {
+  EXPECT_EQ(run_in_shell("\"$kintsugi\" train run.yaml <&- >&- 2>&-").code, 0);
+  for (const auto& entry : fs::recursive_directory_iterator(directory_ / "run")) {
+    if (!entry.is_regular_file() || entry.path().filename() == "log.txt") continue;
+    EXPECT_THAT(content_of(fs::relative(entry.path(), directory_.path()).string()),
+                Not(HasSubstr("run directory: run")))
+        << entry.path();
+  }
+  EXPECT_EQ(metrics().size(), 3u);
+  // Errors of a file that is opened first, too.
+  directory_.write("bad.yaml", "modle: {}\n");
+  EXPECT_EQ(run_in_shell("\"$kintsugi\" train bad.yaml <&- >&- 2>&-").code, 2);
+  EXPECT_EQ(content_of("bad.yaml"), "modle: {}\n");
+}
+
+// In blocks of 512 bytes: enough for what a run begins with, not for 20 lines of metrics.
+TEST_F(ProcessTest, AFileSizeLimitIsAFailureThatTheStatusNames) {
+  const std::string train =
+      "\"$kintsugi\" train run.yaml --set train.steps=20 --set train.log_every=99 --set "
+      "train.save=false";
+  const Outcome limited = run_in_shell("ulimit -f 8; " + train);
+  EXPECT_EQ(limited.code, 1);
+  EXPECT_THAT(limited.error,
+              AllOf(HasSubstr("error: cannot write run/metrics.jsonl: File too large"),
+                    Not(HasSubstr("LOG ERROR"))));
+  EXPECT_EQ(status()["state"], "failed");
+  EXPECT_THAT(status()["message"].get<std::string>(), HasSubstr("metrics.jsonl"));
+  const std::size_t before = metrics().size();  // whole lines
+  EXPECT_GT(before, 5u);
+  EXPECT_LT(before, 20u);
+  EXPECT_EQ(run_in_shell(train).code, 0);
+  EXPECT_EQ(metrics().size(), before + 20);
+  EXPECT_EQ(metrics().back()["seq"], before + 19);
+}
+
+TEST_F(ProcessTest, HalfALineOfMetricsDoesNotSurviveAResume) {
+  ASSERT_EQ(run_in_shell("\"$kintsugi\" train run.yaml").code, 0);
+  directory_.write("run/metrics.jsonl", content_of("run/metrics.jsonl") + "{\"step\": 4, \"lo");
+  ASSERT_EQ(run_in_shell("\"$kintsugi\" train run.yaml --set train.steps=5").code, 0);
+  const std::vector<json> lines = metrics();
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines[3]["step"], 4);
+  EXPECT_EQ(lines[3]["seq"], 3);
+}
+
+// ---- control characters
+
+// What a program writes to a terminal that changes nothing on the way.
+class Terminal {
+ public:
+  Terminal() {
+    int ours = -1, theirs = -1;
+    EXPECT_EQ(::openpty(&ours, &theirs, nullptr, nullptr, nullptr), 0);
+    termios settings{};
+    ::tcgetattr(theirs, &settings);
+    ::cfmakeraw(&settings);
+    ::tcsetattr(theirs, TCSANOW, &settings);
+    ::dup2(theirs, 9);
+    ::close(theirs);
+    ::fcntl(ours, F_SETFD, FD_CLOEXEC);
+    reader_ = std::thread([this, ours] {
+      std::array<char, 4096> some;
+      for (ssize_t n = 0; (n = ::read(ours, some.data(), some.size())) > 0;)
+        text_.append(some.data(), static_cast<std::size_t>(n));
+      ::close(ours);
+    });
+  }
+  // All that was written; nobody has it open any more.
+  std::string text() {
+    ::close(9);
+    reader_.join();
+    return text_;
+  }
+
+ private:
+  std::string text_;
+  std::thread reader_;
+};
+
+bool has_controls(const std::string& text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
+  });
+}
+
+TEST_F(ProcessTest, OnlyATerminalThatCanOverwriteGetsALiveLine) {
+  const auto train_on_terminal = [&](const std::string& environment) {
+    Terminal terminal;
+    fs::remove_all(directory_ / "run");
+    EXPECT_EQ(run_in_shell(environment + " \"$kintsugi\" train run.yaml >&9").code, 0);
+    return terminal.text();
+  };
+  EXPECT_TRUE(has_controls(train_on_terminal("TERM=xterm")));
+  for (const char* plain : {"TERM=dumb", "TERM=", "TERM=xterm OMPI_COMM_WORLD_SIZE=1"}) {
+    const std::string text = train_on_terminal(plain);
+    EXPECT_THAT(text, HasSubstr("step      3/3"));
+    EXPECT_FALSE(has_controls(text)) << plain;
+  }
+}
+
+TEST_F(ProcessTest, ControlCharactersOfNamesAreSpelledOut) {
+  const Outcome outcome =
+      run_in_shell("\"$kintsugi\" train \"$(printf 'a\\033[31m\\nb\\r.yaml')\"");
+  expect_one_error(outcome, 2);
+  EXPECT_THAT(outcome.error, HasSubstr("a\\x1b[31m\\nb\\x0d.yaml"));
+}
+
+TEST_F(ProcessTest, AModelCannotCommandATerminal) {
+  // A prompt with every kind of character, continued by nothing that matters here.
+  ASSERT_EQ(run_in_shell("\"$kintsugi\" train run.yaml").code, 0);
+  const std::string generate =
+      "\"$kintsugi\" generate --checkpoint run/checkpoints/latest --max-tokens 20 --seed 3 "
+      "--prompt "
+      "\"$(printf 'a\\033]0;x\\007 \\302\\233 \\303\\274')\"";
+  const Outcome file = run_in_shell(generate);
+  ASSERT_EQ(file.code, 0) << file.error;
+  EXPECT_THAT(file.out, StartsWith("a\x1b]0;x\x07 \xC2\x9B ü")) << "a file gets the bytes";
+  Terminal terminal;
+  ASSERT_EQ(run_in_shell("TERM=xterm " + generate + " >&9").code, 0);
+  const std::string text = terminal.text();
+  EXPECT_THAT(text, StartsWith("a\\x1b]0;x\\x07 \\xc2\\x9b ü"));
+  EXPECT_FALSE(has_controls(text));
+}
+
+// ---- limits of address space. Sanitizers need terabytes of it.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+// 300 MB hold the program and two of OpenBLAS's buffers at the most; 80 MB not even one.
+TEST_F(ProcessTest, TooLittleAddressSpaceForBlasIsSaidAtOnce) {
+  for (const char* limit : {"ulimit -v 80000; ", "ulimit -v 300000; "}) {
+    const Outcome train =
+        run_in_shell(limit + std::string("\"$kintsugi\" train run.yaml --set threads=4"));
+    expect_one_error(train, 2);
+    EXPECT_FALSE(fs::exists(directory_ / "run"));
+    const Outcome list = run_in_shell(limit + std::string("\"$kintsugi\" model --list"));
+    EXPECT_EQ(list.code, 0) << "a command without BLAS ends, too";
+    EXPECT_THAT(list.out, HasSubstr("llama-8b"));
+  }
+  EXPECT_THAT(run_in_shell("ulimit -v 300000; \"$kintsugi\" train run.yaml --set threads=4").error,
+              AllOf(HasSubstr("OpenBLAS needs 128 MiB of address space for each of 4 threads"),
+                    HasSubstr("ulimit -v")));
+}
+
+// Room for BLAS, none for the tensors.
+TEST_F(ProcessTest, ARunIsPlannedWithinTheAddressSpace) {
+  const Outcome outcome = run_in_shell(
+      "ulimit -v 1500000; OPENBLAS_NUM_THREADS=1 \"$kintsugi\" train run.yaml --set threads=2 "
+      "--set "
+      "model.hidden_size=4096 --set model.ffn_size=16384");
+  expect_one_error(outcome, 2);
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("this run needs"), HasSubstr("is free")));
+  EXPECT_FALSE(fs::exists(directory_ / "run"));
+}
+
+#endif
+
+TEST_F(ProcessTest, GenerationIsPlannedBeforeAnythingIsLoaded) {
+  fs::create_directories(directory_ / "large");
+  json config = json::parse(std::ifstream(test_data_directory() + "/llama/config.json"));
+  config["num_hidden_layers"] = 200;  // and no weights: whoever loads them first finds none
+  config["hidden_size"] = 65536;
+  config["intermediate_size"] = 262144;
+  config["num_attention_heads"] = 512;
+  config["num_key_value_heads"] = 512;
+  config["head_dim"] = 128;
+  directory_.write("large/config.json", config.dump());
+  for (const std::string command : {"generate --max-tokens 1000", "eval"}) {
+    const Outcome outcome =
+        run_in_shell("\"$kintsugi\" " + command + " --checkpoint large --token-ids '1 5'");
+    expect_one_error(outcome, 2);
+    EXPECT_THAT(outcome.error, AllOf(HasSubstr("for the weights"), HasSubstr("is free")));
+  }
+}
+
+}  // namespace
+}  // namespace kintsugi
