@@ -113,8 +113,12 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   const RowText t{lower(table.at(row, "dataset")),   lower(table.at(row, "hardware")),
                   lower(table.at(row, "source")),    lower(table.at(row, "note")),
                   lower(table.at(row, "recompute")), lower(table.at(row, "precision"))};
-  const auto number = [&](const char* column, double otherwise) {
-    return table.quantity(row, column, otherwise);
+  const auto number = [&](const char* column, double otherwise) {  // all of them count something
+    const double value = table.quantity(row, column, otherwise);
+    if (value != std::floor(value))
+      user_error("{} line {}: {} is {}: a whole number is wanted", table.source(), table.line(row),
+                 column, value);
+    return value;
   };
   const double zero = number("zero", 1);
   if (zero != 0 && zero != 1 && zero != 2 && zero != 3)
@@ -159,8 +163,8 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   l.dp = static_cast<int>(number("DP", std::round(gpus / (l.tp * l.pp * l.cp))));
   l.zero = static_cast<int>(zero);
   r.sequences = number("GBS", 0);
-  if (l.dp < 1 || r.sequences < 1 || l.tp < 1 || l.pp < 1 || l.cp < 1) {
-    r.problem = "gpus, GBS and the layout must be given";
+  if (l.dp < 1 || r.sequences < 1 || l.tp < 1 || l.pp < 1 || l.cp < 1 || r.job.length < 1) {
+    r.problem = "gpus, GBS, seq and the layout must be given";
     return r;
   }
   const ModelConfig& c = r.job.model;

@@ -92,6 +92,11 @@ TEST(MeasuredRows, SaysWhyNot) {
                 why("x,48,8192,64,,51200,2048,H100,8,8,1,,,1,1,8,4,,bf16,,,gelu,1,,,\n");
               }),
               AllOf(HasSubstr("rows.csv line 2"), HasSubstr("zero is 4")));
+  // Half a chunk, and half a sequence in a micro-batch.
+  for (const char* row : {"x,48,8192,64,,51200,2048,H100,8,8,1,,0.5,1,1,8,0,,bf16,,,gelu,1,,,\n",
+                          "x,48,8192,64,,51200,2048,H100,8,8,1,,,1,0.5,8,0,,bf16,,,gelu,1,,,\n"})
+    EXPECT_THAT(user_error_of([&] { why(row); }),
+                AllOf(HasSubstr("rows.csv line 2"), HasSubstr("is 0.5: a whole number is wanted")));
   // That no program could: counted as a prediction, where an unknown machine is none.
   const CsvTable uncut(std::string(kHeader) +
                            "x,4,8192,64,,51200,2048,H100,8,1,8,,,1,1,8,0,,bf16,,,gelu,1,,failed,\n",
