@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -56,6 +57,20 @@ std::vector<Sample> decode_samples(const Inspection& store, const Tokenizer& tok
   return samples;
 }
 
+// Those without a loss.
+std::int64_t masked_tokens(const TokenShard& shard) {
+  std::int64_t masked = 0;
+  std::vector<std::uint8_t> part(1 << 16);
+  for (std::int64_t first = 0; shard.has_mask() && first < shard.tokens();) {
+    const auto count = std::min<std::int64_t>(shard.tokens() - first, 1 << 16);
+    const auto mask = std::span(part).first(static_cast<std::size_t>(count));
+    shard.read_mask(first, mask);
+    masked += std::count(mask.begin(), mask.end(), std::uint8_t{0});
+    first += count;
+  }
+  return masked;
+}
+
 Inspection inspect(const std::string& name, const std::string& tokenizer) {
   Inspection store;
   store.name = name;
@@ -65,7 +80,7 @@ Inspection inspect(const std::string& name, const std::string& tokenizer) {
   for (const TokenShard& shard : store.shards) {
     store.documents += shard.documents();
     store.tokens += shard.tokens();
-    for (const std::uint8_t counts : shard.loss_mask()) store.masked += counts == 0;
+    store.masked += masked_tokens(shard);
   }
   store.lengths = summarize_lengths(store.shards);
   if (tokenizer.empty()) return store;

@@ -83,30 +83,74 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   }
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor descriptor{open_to_read(path)};
+int open_regular_file(const std::filesystem::path& path) {
+  struct stat status {};
+  const auto refuse_others = [&] {
+    if (S_ISREG(status.st_mode)) return;
+    const char* what = S_ISDIR(status.st_mode)    ? "directory"
+                       : S_ISFIFO(status.st_mode) ? "pipe"
+                       : S_ISSOCK(status.st_mode) ? "socket"
+                                                  : "device";
+    user_error("{} is a {}, a file is needed", path.string(), what);
+  };
+  // Asked before it is opened: opening a pipe waits for its writer, or sets it off.
+  if (::stat(path.c_str(), &status) == 0) refuse_others();
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) user_error("cannot open {}: {}", path.string(), reason());
+  try {
+    if (::fstat(descriptor, &status) != 0)
+      user_error("cannot read {}: {}", path.string(), reason());
+    refuse_others();
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
+  return descriptor;
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const Descriptor descriptor{open_regular_file(path)};
   struct stat status {};
   if (::fstat(descriptor.value, &status) != 0)
     user_error("cannot read {}: {}", path.string(), reason());
-  if (S_ISDIR(status.st_mode)) user_error("{} is a directory, a file is needed", path.string());
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor.value, 0);
   if (address == MAP_FAILED) user_error("cannot map {}: {}", path.string(), reason());
   data_ = static_cast<const std::byte*>(address);
+  guard_ = MappingGuard(data_, size_);
 }
 
 MappedFile::~MappedFile() {
+  guard_ = {};
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(guard_, other.guard_);
   return *this;
+}
+
+void MappedFile::complain() const {
+  struct stat status {};
+  if (::stat(path_.c_str(), &status) == 0 && static_cast<std::size_t>(status.st_size) < size_)
+    failure(
+        "{} was shortened while it was read: it had {} bytes, now it has {}; restore it and run "
+        "again",
+        path_.string(), size_, status.st_size);
+  failure(
+      "{} could not be read to its end: its disk failed, or it was shortened for a while; restore "
+      "it and run again",
+      path_.string());
 }
 
 FileWriter::FileWriter(const std::filesystem::path& path) : path_(path) {

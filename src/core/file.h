@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/mapping_guard.h"
+
 namespace kintsugi {
 
 // All of these throw UserError when the named file cannot be read (it is the user's to give) and
@@ -20,7 +22,11 @@ bool is_stream(const std::filesystem::path& path);
 // Writes beside the target, syncs, renames: a reader sees the old content or the new, never a part.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// A read-only memory map. An empty file maps to an empty span.
+// The file opened for reading, without waiting: a pipe, a device, a socket or a directory is a
+// UserError. The caller closes it.
+int open_regular_file(const std::filesystem::path& path);
+
+// A read-only memory map of a regular file. An empty file maps to an empty span.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
@@ -31,10 +37,20 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // After something was copied out of bytes(): Failure if the file has been shortened since it was
+  // opened, or could not be read.
+  void check_intact() const {
+    if (guard_.cut()) [[unlikely]]
+      complain();
+  }
 
  private:
+  [[noreturn]] void complain() const;
+
+  std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  MappingGuard guard_;
 };
 
 // A file being written front to back. Data is on disk only after close(); an abandoned writer

@@ -166,8 +166,7 @@ std::vector<TokenShard> open_token_store(const std::string& name) {
   return text;
 }
 
-std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(
-    const std::vector<TokenShard>& shards) {
+std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(std::span<const TokenShard> shards) {
   std::vector<std::shared_ptr<const StoreInfo>> infos;
   std::map<fs::path, std::shared_ptr<const StoreInfo>> known;  // by the file it stands in
   for (const TokenShard& shard : shards) {

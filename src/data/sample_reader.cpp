@@ -51,12 +51,7 @@ void SampleReader::add(const TokenPiece& piece, std::size_t at) {
   for (const std::int32_t id : ids) largest = std::max(largest, static_cast<std::uint32_t>(id));
   if (static_cast<std::int64_t>(largest) >= options_.vocab_size) refuse(piece, at);
 
-  const std::span<const std::uint8_t> mask = piece.shard->loss_mask();
-  if (mask.empty())
-    std::fill_n(counts_.begin() + static_cast<std::ptrdiff_t>(at), count, std::uint8_t{1});
-  else
-    std::copy_n(mask.begin() + piece.first, count,
-                counts_.begin() + static_cast<std::ptrdiff_t>(at));
+  piece.shard->read_mask(piece.first, std::span(counts_).subspan(at, count));
 
   if (!options_.document_mask && options_.boundary_loss) return;
   std::fill_n(begins_.begin() + static_cast<std::ptrdiff_t>(at), count, std::uint8_t{0});

@@ -65,16 +65,25 @@ void check_ids(const TokenShard& shard, std::int64_t vocab_size, bool index_is_s
 }
 
 void check_mask(const TokenShard& shard, Problems& problems) {
-  const auto mask = shard.loss_mask();
-  const auto wrong = std::find_if(mask.begin(), mask.end(), [](std::uint8_t m) { return m > 1; });
-  if (wrong != mask.end())
-    problems.push_back(fmt::format("{}.mask: byte {} is {}, neither 0 nor 1", shard.name(),
-                                   wrong - mask.begin(), *wrong));
+  std::vector<std::uint8_t> part(shard.has_mask() ? 1 << 16 : 0);
+  for (std::int64_t first = 0; shard.has_mask() && first < shard.tokens();) {
+    const auto count = std::min<std::int64_t>(shard.tokens() - first, 1 << 16);
+    const auto mask = std::span(part).first(static_cast<std::size_t>(count));
+    shard.read_mask(first, mask);
+    const auto wrong = std::find_if(mask.begin(), mask.end(), [](std::uint8_t m) { return m > 1; });
+    if (wrong != mask.end()) {
+      problems.push_back(fmt::format("{}.mask: byte {} is {}, neither 0 nor 1", shard.name(),
+                                     first + (wrong - mask.begin()), *wrong));
+      return;
+    }
+    first += count;
+  }
 }
 
 void check_sum(const std::filesystem::path& file, const std::string& expected, Problems& problems) {
   const MappedFile content(file);
   const std::string found = hex64(hash64(content.bytes().data(), content.bytes().size()));
+  content.check_intact();
   if (found != expected)
     problems.push_back(
         fmt::format("{}: its checksum is {}, {} when it was written: the content has changed",
@@ -98,7 +107,7 @@ void check_sums(const TokenShard& shard, const StoreInfo& info, Problems& proble
   }
   check_sum(with_ending(prefix, ".bin"), entry->bin, problems);
   check_sum(with_ending(prefix, ".idx"), entry->idx, problems);
-  if (!entry->mask.empty() && shard.loss_mask().empty() && shard.tokens() > 0)
+  if (!entry->mask.empty() && !shard.has_mask() && shard.tokens() > 0)
     problems.push_back(fmt::format("{}.mask is missing", shard.name()));
   else if (!entry->mask.empty())
     check_sum(with_ending(prefix, ".mask"), entry->mask, problems);

@@ -78,40 +78,45 @@ std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
   return common;
 }
 
+// Room for a part of a sequence.
+struct Part {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> mask;
+};
+
 void copy_sequence(const TokenShard& shard, std::int64_t sequence, TokenWriter& writer,
-                   std::vector<std::int32_t>& ids) {
+                   Part& part) {
   std::int64_t first = shard.sequence_begin(sequence), rest = shard.sequence_length(sequence);
   if (rest > shard.tokens() - first)
     user_error("{}.idx: sequence {} does not fit into {}.bin; see kintsugi data verify",
                shard.name(), sequence, shard.name());
   while (rest > 0) {
     const auto count = std::min<std::int64_t>(rest, 1 << 16);
-    ids.resize(static_cast<std::size_t>(count));
-    shard.read(first, ids);
-    if (std::any_of(ids.begin(), ids.end(), [](std::int32_t id) { return id < 0; }))
+    part.ids.resize(static_cast<std::size_t>(count));
+    shard.read(first, part.ids);
+    if (std::any_of(part.ids.begin(), part.ids.end(), [](std::int32_t id) { return id < 0; }))
       user_error("{}: sequence {} holds a negative id; see kintsugi data verify", shard.name(),
                  sequence);
-    const auto mask = shard.loss_mask();
-    writer.append(ids, mask.empty() ? mask
-                                    : mask.subspan(static_cast<std::size_t>(first),
-                                                   static_cast<std::size_t>(count)));
+    part.mask.resize(shard.has_mask() ? part.ids.size() : 0);
+    if (shard.has_mask()) shard.read_mask(first, part.mask);
+    writer.append(part.ids, part.mask);
     first += count;
     rest -= count;
   }
 }
 
 void copy_shard(const TokenShard& shard, TokenWriter& writer) {
-  std::vector<std::int32_t> ids;
+  Part part;
   for (std::int64_t d = 0; d < shard.documents(); ++d) {
     const std::int64_t begin = shard.document_sequence(d), end = shard.document_sequence(d + 1);
     if (end < begin)
       user_error("{}.idx: document {} ends before it starts; see kintsugi data verify",
                  shard.name(), d);
     for (std::int64_t s = begin; s < end; ++s) {
-      copy_sequence(shard, s, writer, ids);
+      copy_sequence(shard, s, writer, part);
       if (s + 1 < end) writer.end_sequence();
     }
-    if (end > begin) writer.end_document();  // a document without sequences has nothing to keep
+    end > begin ? writer.end_document() : writer.empty_document();
   }
 }
 
@@ -138,7 +143,7 @@ StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& ou
   TokenWriter::discard(output);
   TokenWriter::Options options;
   for (const Source& source : sources)
-    for (const TokenShard& shard : source.shards) options.mask |= !shard.loss_mask().empty();
+    for (const TokenShard& shard : source.shards) options.mask |= shard.has_mask();
   StoreInfo result = info.value_or(StoreInfo{});
   try {
     TokenWriter writer(output, sources.front().shards.front().type(), options);

@@ -15,21 +15,16 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace kintsugi {
 
 // The bytes of the file through one buffer. `rest` is what was read and not yet taken.
 struct TextStream::Source {
   explicit Source(const std::filesystem::path& path) : name(path.string()), buffer(256 * 1024) {
-    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) user_error("cannot open {}: {}", name, std::strerror(errno));
+    descriptor = open_regular_file(path);
     struct stat status {};
-    if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode))
-      total = static_cast<std::uint64_t>(status.st_size);
-    if (S_ISDIR(status.st_mode)) {
-      ::close(descriptor);
-      user_error("{} is a directory, a file is needed", name);
-    }
+    if (::fstat(descriptor, &status) == 0) total = static_cast<std::uint64_t>(status.st_size);
     ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
   }
   ~Source() { ::close(descriptor); }

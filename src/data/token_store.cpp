@@ -56,13 +56,17 @@ void check_magic(std::span<const std::byte> bytes, const std::string& file) {
 }
 
 // An end of a file: enough to tell two corpora apart.
-std::uint64_t hash_ends(std::span<const std::byte> bytes, std::uint64_t seed) {
+std::uint64_t hash_ends(const MappedFile& file, std::uint64_t seed) {
   constexpr std::size_t kEnd = 64 * 1024;
+  const std::span<const std::byte> bytes = file.bytes();
   const std::uint64_t size = bytes.size();
   seed = hash64(&size, sizeof size, seed);
   const auto first = bytes.first(std::min(bytes.size(), kEnd));
   const auto last = bytes.last(std::min(bytes.size(), kEnd));
-  return hash64(last.data(), last.size(), hash64(first.data(), first.size(), seed));
+  const std::uint64_t hash =
+      hash64(last.data(), last.size(), hash64(first.data(), first.size(), seed));
+  file.check_intact();
+  return hash;
 }
 
 template <class T>
@@ -169,8 +173,10 @@ TokenShard TokenShard::open_text(const std::filesystem::path& file) {
 
 template <class T>
 T TokenShard::index_entry(std::int64_t array, std::int64_t entry) const {
-  return load<T>(idx_->bytes(),
-                 static_cast<std::size_t>(array) + static_cast<std::size_t>(entry) * sizeof(T));
+  const T value = load<T>(
+      idx_->bytes(), static_cast<std::size_t>(array) + static_cast<std::size_t>(entry) * sizeof(T));
+  idx_->check_intact();
+  return value;
 }
 
 std::int64_t TokenShard::sequence_begin(std::int64_t sequence) const {
@@ -232,17 +238,26 @@ void TokenShard::read(std::int64_t first, std::span<std::int32_t> ids) const {
     widen<std::uint16_t>(from, ids);
   else
     widen<std::int32_t>(from, ids);
+  bin_->check_intact();
 }
 
-std::span<const std::uint8_t> TokenShard::loss_mask() const {
-  if (!mask_) return {};
-  return {reinterpret_cast<const std::uint8_t*>(mask_->bytes().data()), mask_->bytes().size()};
+void TokenShard::read_mask(std::int64_t first, std::span<std::uint8_t> counts) const {
+  const auto count = static_cast<std::int64_t>(counts.size());
+  KINTSUGI_CHECK(first >= 0 && first <= tokens_ && count <= tokens_ - first,
+                 "mask {} to {} of {} with {}", first, first + count, name_, tokens_);
+  if (!mask_) {
+    std::fill(counts.begin(), counts.end(), std::uint8_t{1});
+    return;
+  }
+  if (count == 0) return;
+  std::memcpy(counts.data(), mask_->bytes().data() + first, counts.size());
+  mask_->check_intact();
 }
 
 std::uint64_t TokenShard::fingerprint() const {
-  std::uint64_t hash = hash_ends(bin_->bytes(), static_cast<std::uint64_t>(type_));
-  if (idx_) hash = hash_ends(idx_->bytes(), hash);
-  if (mask_) hash = hash_ends(mask_->bytes(), hash);
+  std::uint64_t hash = hash_ends(*bin_, static_cast<std::uint64_t>(type_));
+  if (idx_) hash = hash_ends(*idx_, hash);
+  if (mask_) hash = hash_ends(*mask_, hash);
   return hash;
 }
 

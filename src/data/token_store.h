@@ -25,7 +25,8 @@ TokenType token_type_for(std::int64_t vocab_size);
 // A run of documents with their tokens, mapped into memory: a Megatron .bin/.idx pair, or a text
 // file whose bytes are its tokens (one document; none when it is empty). Opening costs the same for
 // any size: header, sizes and the ends of the arrays are checked then, each entry when it is asked
-// for (a UserError names it), all of them by `data verify`.
+// for (a UserError names it), all of them by `data verify`. Files that are shortened meanwhile are
+// a Failure of whatever reads them.
 //
 // A *sequence* is Megatron's unit (one .idx length), a *document* one or more of them; files of
 // ours have one sequence per document, up to 2^30 tokens.
@@ -53,8 +54,10 @@ class TokenShard {
   std::int64_t document_of(std::int64_t token) const;
 
   void read(std::int64_t first, std::span<std::int32_t> ids) const;
-  // PREFIX.mask, one byte per token: whether the token counts in the loss. Empty: all do.
-  std::span<const std::uint8_t> loss_mask() const;
+  // PREFIX.mask, one byte per token: whether the token counts in the loss. Without one all do, and
+  // read_mask() fills in ones.
+  bool has_mask() const { return mask_.has_value(); }
+  void read_mask(std::int64_t first, std::span<std::uint8_t> counts) const;
 
   // Differs for different content with near certainty; reads the ends of the files only.
   std::uint64_t fingerprint() const;
@@ -80,7 +83,6 @@ std::vector<TokenShard> open_token_store(const std::string& name);
 
 // What PREFIX.json says about each of these shards (null: there is none). Shards of one store share
 // one object.
-std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(
-    const std::vector<TokenShard>& shards);
+std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(std::span<const TokenShard> shards);
 
 }  // namespace kintsugi

@@ -122,11 +122,14 @@ void write_narrow(GrowingFile& file, std::span<const std::int32_t> ids) {
 }  // namespace
 
 // The lengths of all sequences, int32, as they will stand in the index; ~length where the document
-// goes on in the next one.
+// goes on in the next one, kNoSequence for a document without any.
+constexpr std::int32_t kNoSequence = std::numeric_limits<std::int32_t>::min();
+
 struct TokenWriter::Files {
   Files(const fs::path& prefix, TokenType type, bool with_mask, const State& from)
       : bin(partial(prefix, ".bin"), static_cast<std::uint64_t>(from.tokens) * size_of(type)),
-        lengths(partial(prefix, ".lengths"), static_cast<std::uint64_t>(from.sequences) * 4) {
+        lengths(partial(prefix, ".lengths"),
+                static_cast<std::uint64_t>(from.sequences + from.empty) * 4) {
     if (with_mask) mask.emplace(partial(prefix, ".mask"), static_cast<std::uint64_t>(from.tokens));
   }
   GrowingFile bin, lengths;
@@ -190,6 +193,13 @@ void TokenWriter::end_document() {
   ++state_.documents;
 }
 
+void TokenWriter::empty_document() {
+  KINTSUGI_CHECK(state_.open_tokens == 0, "a document has not ended");
+  files_->lengths.write(&kNoSequence, sizeof kNoSequence);
+  ++state_.empty;
+  ++state_.documents;
+}
+
 void TokenWriter::sync() {
   files_->bin.sync();
   files_->lengths.sync();
@@ -210,15 +220,26 @@ void TokenWriter::write_index() {
   put(static_cast<std::uint8_t>(type_));
   put(static_cast<std::uint64_t>(state_.sequences));
   put(static_cast<std::uint64_t>(state_.documents + 1));
-  for (std::int64_t i = 0; i < state_.sequences; ++i) put(entry(i) < 0 ? ~entry(i) : entry(i));
+  const std::int64_t entries = state_.sequences + state_.empty;
+  const auto for_each_length = [&](auto&& use) {
+    for (std::int64_t i = 0; i < entries; ++i)
+      if (const std::int32_t value = entry(i); value != kNoSequence)
+        use(value < 0 ? ~value : value);
+  };
+  for_each_length([&](std::int32_t length) { put(length); });
   std::int64_t pointer = 0;
-  for (std::int64_t i = 0; i < state_.sequences; ++i) {
+  for_each_length([&](std::int32_t length) {
     put(pointer);
-    pointer += static_cast<std::int64_t>(size_of(type_)) * (entry(i) < 0 ? ~entry(i) : entry(i));
-  }
+    pointer += static_cast<std::int64_t>(size_of(type_)) * length;
+  });
   put(std::int64_t{0});
-  for (std::int64_t i = 0; i < state_.sequences; ++i)
-    if (entry(i) >= 0) put(i + 1);
+  std::int64_t sequences = 0;
+  for (std::int64_t i = 0; i < entries; ++i) {
+    const std::int32_t value = entry(i);
+    if (value != kNoSequence) ++sequences;
+    if (value == kNoSequence || value >= 0) put(sequences);
+  }
+  lengths.check_intact();
   index.sync();
   files_->idx_hash = index.hash();
 }

@@ -18,6 +18,7 @@ class TokenWriter {
   struct State {
     std::int64_t tokens = 0, sequences = 0, documents = 0;
     std::int64_t open_tokens = 0;  // of a sequence that has not ended
+    std::int64_t empty = 0;        // documents without a sequence
   };
   struct Options {
     bool mask = false;  // write PREFIX.mask too
@@ -34,6 +35,7 @@ class TokenWriter {
   void append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask = {});
   void end_sequence();  // the document goes on
   void end_document();
+  void empty_document();  // one without any sequence, as foreign stores may have
 
   State state() const { return state_; }
   std::int64_t bytes() const;  // of the .bin

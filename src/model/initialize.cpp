@@ -110,6 +110,7 @@ void StoredParameters::read(const Parameter& parameter, std::int64_t first,
       values[i] = static_cast<double>(static_cast<Accumulator<T>>(value));
     }
   });
+  found.file->check_intact();
 }
 
 void fill_from(const ParameterSource& source, Backend& backend, Tensor destination,

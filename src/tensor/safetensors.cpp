@@ -235,6 +235,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path), file_(path), header_(parse_safetensors(file_.bytes(), path.string())) {
+  file_.check_intact();
   for (std::size_t i = 0; i < header_.entries.size(); ++i)
     by_name_.emplace(header_.entries[i].name, i);
 }

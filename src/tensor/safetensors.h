@@ -53,6 +53,8 @@ class SafetensorsFile {
   const SafetensorsEntry* find(std::string_view name) const;  // nullptr when there is none
   // The data of an entry of this file. Nothing promises alignment: copy out, do not cast.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  // After a copy: Failure if the file was shortened meanwhile.
+  void check_intact() const { file_.check_intact(); }
 
  private:
   std::filesystem::path path_;

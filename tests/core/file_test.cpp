@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <iterator>
@@ -107,6 +109,48 @@ TEST(MappedFiles, MissingFilesAndDirectoriesAreTheUsersToMend) {
   EXPECT_THAT(user_error_of([&] { read_text_file(missing); }), HasSubstr(missing.string()));
   EXPECT_THAT(user_error_of([&] { MappedFile file(directory.path()); }),
               AllOf(HasSubstr(directory.path().string()), HasSubstr("is a directory")));
+}
+
+// What would be SIGBUS, and the end of the process, is an error of the reader.
+TEST(MappedFiles, AFileThatIsShortenedMeanwhileIsAFailure) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("file", std::string(100'000, 'x'));
+  const MappedFile other(directory.write("other", std::string(100'000, 'y')));
+  const MappedFile file(path);
+  EXPECT_NO_THROW(file.check_intact());
+  fs::resize_file(path, 5000);  // in the second page
+  EXPECT_EQ(static_cast<char>(file.bytes()[4999]), 'x');
+  EXPECT_NO_THROW(file.check_intact());
+  const std::string copy(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  EXPECT_EQ(copy.substr(0, 5000), std::string(5000, 'x'));
+  EXPECT_EQ(copy.substr(5000), std::string(95'000, '\0'));
+  EXPECT_THAT(failure_of([&] { file.check_intact(); }),
+              AllOf(HasSubstr(path), HasSubstr("was shortened while it was read"),
+                    HasSubstr("had 100000 bytes, now it has 5000")));
+  EXPECT_EQ(static_cast<char>(other.bytes()[99'999]), 'y');
+  EXPECT_NO_THROW(other.check_intact()) << "each file by itself";
+}
+
+// Elsewhere the signal means what it did.
+TEST(MappedFiles, ABusErrorElsewhereEndsTheProcess) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("file", std::string(100'000, 'x'));
+  EXPECT_EXIT(
+      {
+        { const MappedFile gone(path); }
+        const MappedFile ours(path);
+        ::raise(SIGBUS);
+      },
+      testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST(MappedFiles, APipeIsRefusedWithoutWaitingForIt) {
+  const TemporaryDirectory directory;
+  const std::string path = (directory / "pipe").string();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(user_error_of([&] { MappedFile file(path); }),
+              HasSubstr("pipe is a pipe, a file is needed"));
+  EXPECT_THAT(user_error_of([&] { MappedFile file("/dev/zero"); }), HasSubstr("is a device"));
 }
 
 TEST(MappedFiles, MovesKeepTheMap) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <random>
@@ -124,6 +125,14 @@ TEST_F(TextStreamTest, DamageNeverCrashes) {
   }
   EXPECT_GT(read, 100);
   EXPECT_GT(refused, 300);
+}
+
+// Nobody writes to it: opening it would wait for ever.
+TEST_F(TextStreamTest, APipeIsRefusedAtOnce) {
+  const std::string path = (directory_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(user_error_of([&] { TextStream stream(path); }),
+              HasSubstr("pipe is a pipe, a file is needed"));
 }
 
 // Read as text they would make a store without a word; the first bytes are those of the formats.

@@ -284,7 +284,10 @@ TEST_F(TokenizeJobTest, PromptsCarryNoLoss) {
   options_.format.prompt_key = "q";
   run();
   const TokenShard shard = TokenShard::open(path("out"));
-  EXPECT_THAT(shard.loss_mask(), ElementsAre(0, 0, 1, 1, 1, 1));
+  ASSERT_TRUE(shard.has_mask());
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(shard.tokens()));
+  shard.read_mask(0, mask);
+  EXPECT_THAT(mask, ElementsAre(0, 0, 1, 1, 1, 1));
   Ids first(3), expected;
   shard.read(0, first);
   tokenizer_.encode("abcdef", expected, SpecialTokens::AsText);

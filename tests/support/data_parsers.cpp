@@ -148,7 +148,8 @@ FileParser token_store() {
             for (const TokenShard& shard : open_token_store((directory / "s").string())) {
               check_shard(shard, 20, nullptr);
               shard.fingerprint();
-              shard.loss_mask();
+              std::vector<std::uint8_t> mask(static_cast<std::size_t>(shard.tokens()));
+              shard.read_mask(0, mask);
               const std::int64_t documents = std::min<std::int64_t>(shard.documents(), 1000),
                                  sequences = std::min<std::int64_t>(shard.sequences(), 1000);
               for (std::int64_t i = 0; i < documents; ++i) shard.document_begin(i);
