@@ -79,13 +79,24 @@ std::string unicode_normalize(std::string_view text, bool compose, bool canonica
   return result;
 }
 
+namespace {
+
+// Far more than any tokenizer needs (one character becomes eighteen at most in NFKC), and little
+// enough that a chain of replacements which double the text ends at once.
+constexpr std::size_t kMostGrowth = 256, kFreeBytes = 64 * 1024;
+
+// Thrown through the steps to where the file's name is known.
+struct GrownTooMuch {};
+
+}  // namespace
+
 struct Normalizer::Step {
   enum class Kind { Unicode, Prepend, Append, Replace } kind = Kind::Unicode;
   bool compose = false, canonical = false;
   std::optional<UnicodeRegex> regex;
   std::string literal, content;
 
-  void apply(std::string_view text, std::string& result) {
+  void apply(std::string_view text, std::string& result, std::size_t most) {
     result.clear();
     switch (kind) {
       case Kind::Prepend:
@@ -103,25 +114,30 @@ struct Normalizer::Step {
       if (kind == Kind::Unicode)
         result += unicode_normalize(text.substr(0, valid), compose, canonical);
       else
-        replace(text.substr(0, valid), result);
+        replace(text.substr(0, valid), result, most);
+      if (result.size() > most) throw GrownTooMuch();
       text.remove_prefix(valid);
       if (!text.empty()) result += text[0], text.remove_prefix(1);
     }
   }
 
-  void replace(std::string_view text, std::string& result) {
+  void replace(std::string_view text, std::string& result, std::size_t most) {
     std::size_t done = 0;
+    const auto put = [&](std::string_view before) {
+      result.append(before).append(content);
+      if (result.size() > most) throw GrownTooMuch();
+    };
     if (regex) {
       UnicodeRegex::Match match;
       std::size_t last = std::string_view::npos;
       while (regex->find(text, done, match, last)) {
-        result.append(text.substr(done, match.begin - done)).append(content);
+        put(text.substr(done, match.begin - done));
         last = done = match.end;
       }
     } else if (!literal.empty()) {
       for (std::size_t at; (at = text.find(literal, done)) != std::string_view::npos;
            done = at + literal.size())
-        result.append(text.substr(done, at - done)).append(content);
+        put(text.substr(done, at - done));
     }
     result += text.substr(done);
   }
@@ -184,12 +200,22 @@ Normalizer Normalizer::of_json(std::string_view json) {
 
 std::string_view Normalizer::apply(std::string_view text) {
   if (text.empty()) return text;
+  const std::size_t bytes = text.size();
+  const std::size_t most = bytes * kMostGrowth + kFreeBytes;
   std::size_t buffer = 0;
   for (Step& step : steps_) {
     const bool unchanged = step.kind == Step::Kind::Unicode &&
                            (ascii(text) || (step.compose && step.canonical && plainly_nfc(text)));
     if (unchanged) continue;
-    step.apply(text, buffers_[buffer]);
+    try {
+      step.apply(text, buffers_[buffer], most);
+    } catch (const GrownTooMuch&) {
+      user_error(
+          "{}the normalizer makes more than {} bytes of a text of {}: its steps add to each "
+          "other's "
+          "output, correct them",
+          source_.empty() ? "" : source_ + ": ", most, bytes);
+    }
     text = buffers_[buffer];
     buffer = 1 - buffer;
   }

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kintsugi {
@@ -19,7 +20,10 @@ class Normalizer {
   Normalizer& operator=(Normalizer&&) noexcept;
 
   bool empty() const { return steps_.empty(); }
-  // Valid until the next call, or until `text` goes.
+  // The file that errors name.
+  void set_source(std::string source) { source_ = std::move(source); }
+  // Valid until the next call, or until `text` goes. UserError if the steps make the text grow
+  // without measure.
   std::string_view apply(std::string_view text);
 
  private:
@@ -27,6 +31,7 @@ class Normalizer {
   friend class NormalizerReader;
   std::vector<Step> steps_;
   std::string buffers_[2];
+  std::string source_;
 };
 
 // Unicode normalization forms; canonical: NFC or NFD, else NFKC or NFKD.

@@ -49,10 +49,13 @@ TokenizerCompanions companions_of(const fs::path& path) {
   return found;
 }
 
-std::unique_ptr<Tokenizer> from_json(const std::string& json, TokenizerCompanions companions) {
+std::unique_ptr<Tokenizer> from_json(const std::string& json, TokenizerCompanions companions,
+                                     const fs::path& path) {
   if (is_byte_tokenizer(json)) return make_byte_tokenizer(std::move(companions));
+  BpeDefinition definition = read_tokenizer_json(json, std::move(companions));
+  definition.normalizer.set_source(path.string());
   return std::make_unique<BpeTokenizer>(
-      std::make_shared<const BpeDefinition>(read_tokenizer_json(json, std::move(companions))));
+      std::make_shared<const BpeDefinition>(std::move(definition)));
 }
 
 std::unique_ptr<Tokenizer> from_tiktoken(const std::string& content, const fs::path& path,
@@ -61,7 +64,7 @@ std::unique_ptr<Tokenizer> from_tiktoken(const std::string& content, const fs::p
   if (family.empty())
     user_error("a rank file does not say how texts are cut: name the family, {}:llama3 or such",
                path.string());
-  return from_json(tiktoken_to_json(content, family), {});
+  return from_json(tiktoken_to_json(content, family), {}, path);
 }
 
 std::unique_ptr<Tokenizer> load_file(const fs::path& path, const std::string& family) {
@@ -71,7 +74,7 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path, const std::string& fa
     if (!family.empty() || extension == ".tiktoken" || is_tiktoken(content))
       return from_tiktoken(content, path, family);
     if (extension == ".model") return make_sentencepiece_tokenizer(content, companions_of(path));
-    return from_json(content, companions_of(path));
+    return from_json(content, companions_of(path), path);
   } catch (const UserError& error) {
     user_error("{}: {}", path.string(), error.what());
   }

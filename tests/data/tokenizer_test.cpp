@@ -245,6 +245,30 @@ TEST(Normalizer, FormsOfTheStandard) {
   }
 }
 
+// Each of 64 steps doubles the text: 2^64 bytes, were it not refused on the way.
+TEST(Normalizer, ReplacementsThatGrowWithoutEndAreRefused) {
+  Json json = Json::parse(byte_tokenizer_json());
+  Json steps = Json::array();
+  for (int i = 0; i < 64; ++i)
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("tokenizer.json", json.dump());
+  const auto tokenizer = load_tokenizer(path);
+  std::vector<std::int32_t> ids;
+  EXPECT_THAT(user_error_of([&] { tokenizer->encode("banana", ids, SpecialTokens::AsText); }),
+              testing::AllOf(HasSubstr(path), HasSubstr("normalizer"), HasSubstr("a text of 6")));
+  tokenizer->encode("xyz", ids, SpecialTokens::AsText);
+  EXPECT_EQ(ids.size(), 3u) << "nothing to replace";
+  // One step alone can do it too.
+  json["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"Regex", "."}}}, {"content", std::string(1 << 20, 'b')}};
+  const auto other = load_tokenizer(directory.write("other.json", json.dump()));
+  EXPECT_THAT(
+      user_error_of([&] { other->encode(std::string(1 << 20, 'a'), ids, SpecialTokens::AsText); }),
+      HasSubstr("other.json"));
+}
+
 TEST(Normalizer, LongRunsOfMarksTakeNoQuadraticTime) {
   std::string text = "a";
   for (int i = 0; i < 200000; ++i) text += i % 2 == 0 ? "\u0301" : "\u0323";
