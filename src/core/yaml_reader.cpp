@@ -62,6 +62,15 @@ std::string YamlScalar<std::optional<std::int64_t>>::format(
   return value ? std::to_string(*value) : "auto";
 }
 
+std::optional<double> YamlScalar<std::optional<double>>::parse(const std::string& text) {
+  if (text == "auto") return {};
+  return YamlScalar<double>::parse(text);
+}
+
+std::string YamlScalar<std::optional<double>>::format(const std::optional<double>& value) {
+  return value ? YamlScalar<double>::format(*value) : "auto";
+}
+
 // The shortest digits that read back to the same value.
 std::string YamlScalar<double>::format(double value) { return fmt::format("{}", value); }
 

@@ -90,6 +90,14 @@ struct YamlScalar<std::optional<std::int64_t>> {
   static std::string format(const std::optional<std::int64_t>& value);
 };
 
+// A number that may be left open.
+template <>
+struct YamlScalar<std::optional<double>> {
+  static std::string wanted() { return "auto or a number"; }
+  static std::optional<double> parse(const std::string& text);
+  static std::string format(const std::optional<double>& value);
+};
+
 std::size_t parse_word(const std::string& text, std::span<const std::string_view> words);
 std::string joined(std::span<const std::string_view> words);  // "a, b or c"
 
@@ -184,7 +192,8 @@ class YamlReader {
       complain(key, error.what());
     }
     if constexpr (std::is_arithmetic_v<T>) check(key, static_cast<double>(value), text, range);
-    if constexpr (std::is_same_v<T, std::optional<std::int64_t>>)
+    if constexpr (std::is_same_v<T, std::optional<std::int64_t>> ||
+                  std::is_same_v<T, std::optional<double>>)
       if (value) check(key, static_cast<double>(*value), text, range);
     return value;
   }

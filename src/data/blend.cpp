@@ -142,6 +142,17 @@ Blend::Turn Blend::operator()(std::int64_t k) const {
   return {begin, k};
 }
 
+std::vector<double> temperature_weights(const std::vector<double>& sizes, double temperature) {
+  const auto raised = [&](double unit) {
+    std::vector<double> weights;
+    for (const double size : sizes) weights.push_back(std::pow(size / unit, 1.0 / temperature));
+    return weights;
+  };
+  std::vector<double> weights = raised(1);
+  if (std::isfinite(sum(weights))) return weights;
+  return raised(*std::max_element(sizes.begin(), sizes.end()));
+}
+
 std::vector<std::uint64_t> blend_weights(const std::vector<BlendSource>& sources,
                                          std::int64_t samples, std::int64_t length) {
   std::vector<double> weights;

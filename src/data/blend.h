@@ -27,6 +27,10 @@ class Blend {
   std::vector<std::uint64_t> sums_;  // of the weights before each source
 };
 
+// Weights in proportion to size^(1 / temperature). Small temperatures are beyond the range of a
+// number unless the largest size is the unit.
+std::vector<double> temperature_weights(const std::vector<double>& sizes, double temperature);
+
 struct BlendSource {
   double weight = 1;       // any scale
   std::int64_t epoch = 0;  // its samples in one epoch

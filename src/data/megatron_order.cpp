@@ -119,19 +119,20 @@ std::vector<std::int64_t> megatron_permutation(std::int64_t count, std::uint32_t
   return values;
 }
 
-MegatronIndex build_megatron_index(std::span<const std::int32_t> lengths, std::int64_t samples,
-                                   std::int64_t length, std::uint32_t seed) {
+MegatronIndex build_megatron_index(std::span<const std::int32_t> lengths,
+                                   std::optional<std::int64_t> samples, std::int64_t length,
+                                   std::uint32_t seed) {
   const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   KINTSUGI_CHECK(tokens > 0, "an index over no tokens");
   MegatronIndex index;
-  index.epochs = std::max<std::int64_t>(1, (samples * length + tokens) / tokens);
+  index.epochs = samples ? std::max<std::int64_t>(1, (*samples * length + tokens) / tokens) : 1;
   const std::int64_t all = (index.epochs * tokens - 1) / length;
   std::int64_t shuffled_first = all;
   if (index.epochs > 1) {
     const std::int64_t without_last = ((index.epochs - 1) * tokens - 1) / length;
     const std::int64_t per_epoch = (tokens - 1) / length;
     index.last_epoch_apart =
-        samples - without_last < static_cast<std::int64_t>(0.80 * static_cast<double>(per_epoch));
+        *samples - without_last < static_cast<std::int64_t>(0.80 * static_cast<double>(per_epoch));
     if (index.last_epoch_apart) shuffled_first = without_last;
   }
   std::mt19937 random(seed);  // one generator for documents, then samples
@@ -145,59 +146,80 @@ MegatronIndex build_megatron_index(std::span<const std::int32_t> lengths, std::i
   return index;
 }
 
-MegatronBlend build_megatron_blend(const std::vector<double>& weights, std::int64_t samples) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  MegatronBlend blend;
-  blend.source.reserve(static_cast<std::size_t>(samples));
-  blend.number.reserve(static_cast<std::size_t>(samples));
-  std::vector<std::int64_t> counts(weights.size(), 0);
-  for (std::int64_t k = 0; k < samples; ++k) {
-    const auto place = static_cast<double>(std::max<std::int64_t>(k, 1));
-    std::size_t chosen = 0;
-    double most_behind = -std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      const double behind = weights[i] / total * place - static_cast<double>(counts[i]);
-      if (behind > most_behind) {
-        most_behind = behind;
-        chosen = i;
-      }
-    }
-    blend.source.push_back(static_cast<std::int16_t>(chosen));
-    blend.number.push_back(counts[chosen]++);
-  }
-  return blend;
-}
-
 MegatronOrder::MegatronOrder(const std::vector<Source>& sources, std::int64_t samples,
-                             std::int64_t length, std::uint64_t seed)
-    : samples_(samples), length_(length) {
+                             std::int64_t length, std::uint64_t seed, MegatronVersion version)
+    : samples_(samples), length_(length), version_(version) {
   if (seed > std::numeric_limits<std::uint32_t>::max())
     user_error("run.seed is {}, but Megatron's generator takes 32 bits: use a smaller one", seed);
-  double total = 0;
+  if (sources.size() >= static_cast<std::size_t>(std::numeric_limits<std::int16_t>::max()))
+    user_error("data.train has {} sources, Megatron blends fewer than {}: merge some of them",
+               sources.size(), std::numeric_limits<std::int16_t>::max());
+  weighted_ = std::any_of(sources.begin(), sources.end(),
+                          [](const Source& source) { return source.weight.has_value(); });
   std::vector<double> weights;
-  for (const Source& source : sources) {
-    weights.push_back(source.weight);
-    total += source.weight;
+  for (const Source& source : sources) weights.push_back(source.weight.value_or(1.0));
+  shares_ = megatron_normalized(weights);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    std::optional<std::int64_t> asked;
+    if (weighted_)
+      asked = megatron_request(samples, shares_[i], version);
+    else if (sources.size() == 1)
+      asked = samples;
+    add(sources[i], asked, static_cast<std::uint32_t>(seed));
   }
-  for (const Source& source : sources) {
-    // A blend asks each source for a little more than its share.
-    std::int64_t wanted = samples;
-    if (sources.size() > 1)
-      wanted = static_cast<std::int64_t>(std::ceil(
-          std::ceil(static_cast<double>(samples) * (source.weight / total)) * (1 + 0.005)));
-    std::vector<std::int32_t> lengths;
-    lengths.reserve(static_cast<std::size_t>(source.count));
-    std::int64_t tokens = 0;
-    for (std::int64_t i = 0; i < source.count; ++i) {
-      lengths.push_back(static_cast<std::int32_t>(source.shard->sequence_length(source.first + i)));
-      tokens += lengths.back();
-    }
-    if (tokens < 1)
-      user_error("the training part of {} is empty: take another data.split", source.name);
-    sources_.push_back(
-        {source, build_megatron_index(lengths, wanted, length, static_cast<std::uint32_t>(seed))});
+  if (sources.size() == 1) return;
+  if (!weighted_) take_epochs_as_weights();
+  shares_ = megatron_normalized(shares_);
+  blend_sources();
+}
+
+void MegatronOrder::add(const Source& source, std::optional<std::int64_t> asked,
+                        std::uint32_t seed) {
+  std::vector<std::int32_t> lengths;
+  lengths.reserve(static_cast<std::size_t>(source.count));
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 0; i < source.count; ++i) {
+    lengths.push_back(static_cast<std::int32_t>(source.shard->sequence_length(source.first + i)));
+    tokens += lengths.back();
   }
-  if (sources.size() > 1) blend_ = build_megatron_blend(weights, samples);
+  if (tokens < 2)
+    user_error(
+        "the training part of {} has {} tokens, Megatron's order needs two: take another "
+        "data.split",
+        source.name, tokens);
+  sources_.push_back({source, asked, build_megatron_index(lengths, asked, length_, seed)});
+}
+
+void MegatronOrder::take_epochs_as_weights() {
+  std::int64_t all = 0;
+  shares_.clear();
+  for (const auto& [source, asked, index] : sources_) {
+    const auto samples = static_cast<std::int64_t>(index.shuffle.size());
+    if (samples == 0)
+      user_error(
+          "the training part of {} is shorter than one sample of {} tokens, which Megatron reads "
+          "only if its sources have weights: give every source one, or take this one out",
+          source.name, length_ + 1);
+    all += samples;
+    shares_.push_back(static_cast<double>(samples));
+  }
+  if (all < samples_)
+    user_error(
+        "the run reads {} samples, but one epoch of its sources has {}, and without weights "
+        "Megatron reads no more than one: give every source a weight, or shorten the run",
+        samples_, all);
+}
+
+void MegatronOrder::blend_sources() {
+  blend_ = build_megatron_blend(shares_, samples_);
+  std::vector<std::int64_t> counts(sources_.size(), 0);
+  for (const std::int16_t source : blend_.source) ++counts[static_cast<std::size_t>(source)];
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    if (static_cast<std::size_t>(counts[i]) > sources_[i].index.shuffle.size())
+      user_error(
+          "the blend takes {} samples of {}, but Megatron prepares {} of it and refuses such a "
+          "run: change the weights or train.steps a little",
+          counts[i], sources_[i].source.name, sources_[i].index.shuffle.size());
 }
 
 SampleOrder::Origin MegatronOrder::locate(std::int64_t k, std::vector<TokenPiece>& pieces) const {
@@ -205,7 +227,7 @@ SampleOrder::Origin MegatronOrder::locate(std::int64_t k, std::vector<TokenPiece
   const auto place = static_cast<std::size_t>(k);
   const std::size_t chosen =
       blend_.source.empty() ? 0 : static_cast<std::size_t>(blend_.source[place]);
-  const auto& [source, index] = sources_[chosen];
+  const auto& [source, asked, index] = sources_[chosen];
   const auto number =
       blend_.number.empty() ? place : static_cast<std::size_t>(blend_.number[place]);
   KINTSUGI_CHECK(number < index.shuffle.size(), "sample {} of {}", number, index.shuffle.size());
@@ -228,12 +250,19 @@ std::uint64_t MegatronOrder::fingerprint() const {
   const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
   add(length_);
   add(samples_);
-  for (const auto& [source, index] : sources_) {
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const Source& source = sources_[i].source;
     add(source.shard->fingerprint());
     add(source.first);
     add(source.count);
-    add(source.weight);
+    add(shares_[i]);
   }
+  // One source without a weight is read as it always was; earlier versions read the rest otherwise.
+  if (sources_.size() == 1 && !weighted_) return hash.digest();
+  add(std::uint64_t{2});  // of these rules
+  add(version_);
+  add(weighted_);
+  for (const auto& [source, asked, index] : sources_) add(asked.value_or(-1));
   return hash.digest();
 }
 

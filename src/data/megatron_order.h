@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "data/megatron_blend.h"
 #include "data/sample_order.h"
 
 namespace kintsugi {
@@ -31,29 +33,31 @@ struct MegatronIndex {
   std::vector<std::int32_t> offset;     // (samples + 1) and within that sequence
   std::vector<std::int64_t> shuffle;    // (samples)
 };
-// For `samples` samples of `length` tokens from sequences of these lengths.
-MegatronIndex build_megatron_index(std::span<const std::int32_t> lengths, std::int64_t samples,
-                                   std::int64_t length, std::uint32_t seed);
+// For `samples` samples of `length` tokens from sequences of these lengths; none: one epoch.
+MegatronIndex build_megatron_index(std::span<const std::int32_t> lengths,
+                                   std::optional<std::int64_t> samples, std::int64_t length,
+                                   std::uint32_t seed);
 
 // 0 … count - 1 in the order that numpy's RandomState(seed).shuffle gives them.
 std::vector<std::int64_t> megatron_permutation(std::int64_t count, std::uint32_t seed);
 
-struct MegatronBlend {
-  std::vector<std::int16_t> source;
-  std::vector<std::int64_t> number;
-};
-MegatronBlend build_megatron_blend(const std::vector<double>& weights, std::int64_t samples);
-
+// Megatron asks its sources for other numbers of samples in each of these cases, and so shuffles
+// them otherwise: one source without a weight gives what the run needs; sources with weights, one
+// or several, a little more than their shares; several without weights one epoch each, in
+// proportion to its samples.
 class MegatronOrder final : public SampleOrder {
  public:
   struct Source {
     const TokenShard* shard;
     std::int64_t first = 0, count = 0;  // sequences
-    double weight = 1;                  // any scale
+    // Any scale. Where others have one, none counts as 1.
+    std::optional<double> weight;
     std::string name;
   };
   MegatronOrder(const std::vector<Source>& sources, std::int64_t samples, std::int64_t length,
-                std::uint64_t seed);
+                std::uint64_t seed, MegatronVersion version = MegatronVersion::Newest);
+
+  const std::vector<double>& shares() const { return shares_; }  // of each source, in all 1
 
   Origin locate(std::int64_t k, std::vector<TokenPiece>& pieces) const override;
   std::uint64_t fingerprint() const override;
@@ -61,11 +65,19 @@ class MegatronOrder final : public SampleOrder {
  private:
   struct Indexed {
     Source source;
+    std::optional<std::int64_t> asked;  // samples; none: those of one epoch
     MegatronIndex index;
   };
+  void add(const Source& source, std::optional<std::int64_t> asked, std::uint32_t seed);
+  void take_epochs_as_weights();
+  void blend_sources();
+
   std::vector<Indexed> sources_;
   MegatronBlend blend_;  // empty: there is one source
+  std::vector<double> shares_;
   std::int64_t samples_, length_;
+  bool weighted_;
+  MegatronVersion version_;
 };
 
 }  // namespace kintsugi

@@ -23,7 +23,8 @@ struct EnumWords<DeviceChoice> {
 };
 template <>
 struct EnumWords<DataOrder> {
-  static constexpr std::array<std::string_view, 2> words = {"kintsugi", "megatron"};
+  static constexpr std::array<std::string_view, 3> words = {"kintsugi", "megatron",
+                                                            "megatron-0.10"};
 };
 template <>
 struct EnumWords<UpdatePlace> {

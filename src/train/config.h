@@ -26,7 +26,9 @@ class Tokenizer;
 // every key once.
 
 enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
-enum class DataOrder : std::uint8_t { Kintsugi, Megatron };
+// Megatron010: that of Megatron's versions up to 0.10, which ask each source of a blend for other
+// numbers of samples.
+enum class DataOrder : std::uint8_t { Kintsugi, Megatron, Megatron010 };
 std::string_view to_string(DeviceChoice device);
 
 struct RunSection {
@@ -38,7 +40,8 @@ struct RunSection {
 struct DataSource {
   std::string path;  // of a token store or a text file
   std::string name;  // filled in from the path where none is given
-  double weight = 1.0;
+  // Counts as 1 where none is given; Megatron's order tells the two apart.
+  std::optional<double> weight = {};
   std::int64_t tokens = 0;  // instead of a weight, for all sources or none
   double max_epochs = 0;    // 0: data.max_epochs
   bool operator==(const DataSource&) const = default;
@@ -60,6 +63,7 @@ struct DataConfig {
   bool document_mask = false;
   bool boundary_loss = true;
   DataOrder order = DataOrder::Kintsugi;
+  bool megatron() const { return order != DataOrder::Kintsugi; }
   std::string split = "949,50,1";  // order megatron only
   std::int64_t prefetch = 4;       // batches read ahead
   bool operator==(const DataConfig&) const = default;

@@ -65,12 +65,12 @@ class Checks {
     const DataConfig& data = config_.data;
     const bool targets = data.train.front().tokens > 0;
     for (const DataSource& source : data.train) {
-      if (data.temperature > 0 && (source.weight != 1.0 || source.tokens > 0))
+      if (data.temperature > 0 && (source.weight.value_or(1) != 1 || source.tokens > 0))
         complain("data.temperature",
                  "sets the shares by the sizes of the sources, but {} has {} of its own: remove "
                  "one of them",
                  source.name, source.tokens > 0 ? "tokens" : "a weight");
-      if (targets != (source.tokens > 0) || (targets && source.weight != 1.0))
+      if (targets != (source.tokens > 0) || (targets && source.weight.value_or(1) != 1))
         complain("data.train",
                  "mixes weights and tokens (see {}): give every source a weight, or every source "
                  "tokens",
@@ -85,7 +85,7 @@ class Checks {
     } catch (const UserError& error) {
       user_error("{}: data.split: {}", document_.where("data.split"), error.what());
     }
-    if (data.order == DataOrder::Kintsugi) return;
+    if (!data.megatron()) return;
     for (const DataSource& source : data.train)
       if (source.max_epochs > 0 || data.max_epochs > 0)
         complain("data.order", "is megatron, which knows no max_epochs: remove it");

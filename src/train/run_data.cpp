@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "data/content_record.h"
 #include "data/megatron_order.h"
 
 namespace kintsugi {
@@ -74,7 +75,7 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
   opened.name = source.name;
   opened.shards = open_checked(source.path, config);
   TokenStream valid;
-  if (config.data.order == DataOrder::Megatron) {
+  if (config.data.megatron()) {
     if (opened.shards.size() != 1)
       user_error(
           "{} has {} shards, but data.order megatron takes one .bin/.idx pair per source: list "
@@ -91,41 +92,49 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
     valid = std::move(parts.valid);
   }
   const std::int64_t length = config.data.sequence_length;
-  if (opened.train.tokens() <= length)
+  // Megatron's order reads a short source in as many epochs as a sample takes.
+  if (opened.train.tokens() <= length && !config.data.megatron())
     user_error(
         "the training part of {} has {} tokens, one sample needs {}: take a larger corpus, a "
-        "shorter data.sequence_length or {}",
-        source.path, opened.train.tokens(), length + 1,
-        config.data.order == DataOrder::Megatron ? "another data.split"
-                                                 : "a smaller data.valid_fraction");
+        "shorter data.sequence_length or a smaller data.valid_fraction",
+        source.path, opened.train.tokens(), length + 1);
   if (config.data.valid.empty()) held_out_.push_back({source.name, {}, std::move(valid)});
 }
 
-std::vector<double> RunData::weights_of(const DataConfig& data) const {
-  std::vector<double> weights;
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    const DataSource& source = data.train[i];
-    const auto size = static_cast<double>(sources_[i].train.tokens());
-    if (data.temperature > 0)
-      weights.push_back(std::pow(size, 1.0 / data.temperature));
-    else
-      weights.push_back(source.tokens > 0 ? static_cast<double>(source.tokens) : source.weight);
+std::vector<std::optional<double>> RunData::weights_of(const DataConfig& data) const {
+  std::vector<std::optional<double>> weights;
+  if (data.temperature > 0) {
+    std::vector<double> sizes;
+    for (const Source& source : sources_)
+      sizes.push_back(static_cast<double>(source.train.tokens()));
+    const std::vector<double> tempered = temperature_weights(sizes, data.temperature);
+    for (std::size_t i = 0; i < tempered.size(); ++i)
+      if (tempered[i] == 0 && sizes[i] > 0)
+        user_error(
+            "data.temperature {} makes the share of {} smaller than a number can be: raise it, or "
+            "leave that source out",
+            data.temperature, sources_[i].name);
+    weights.assign(tempered.begin(), tempered.end());
+    return weights;
   }
+  for (const DataSource& source : data.train)
+    weights.push_back(source.tokens > 0 ? static_cast<double>(source.tokens) : source.weight);
   return weights;
 }
 
 void RunData::put_in_order(const RunConfig& config) {
   const DataConfig& data = config.data;
   const std::int64_t samples = config.total_samples(), length = data.sequence_length;
-  std::vector<double> weights = weights_of(data);
-  if (data.order == DataOrder::Megatron) {
-    put_in_megatron_order(config, weights);
+  const std::vector<std::optional<double>> given = weights_of(data);
+  std::vector<double> weights;
+  if (data.megatron()) {
+    weights = put_in_megatron_order(config, given);
   } else {
     std::vector<BlendSource> blend;
     std::vector<const TokenStream*> streams;
     for (std::size_t i = 0; i < sources_.size(); ++i) {
       const double own = data.train[i].max_epochs;
-      blend.push_back({.weight = weights[i],
+      blend.push_back({.weight = given[i].value_or(1.0),
                        .epoch = Windows(sources_[i].train.tokens(), length).count,
                        .max_epochs = own > 0 ? own : data.max_epochs});
       streams.push_back(&sources_[i].train);
@@ -139,10 +148,14 @@ void RunData::put_in_order(const RunConfig& config) {
     sources_[i].share = weights[i] / total;
     sources_[i].epochs = sources_[i].share * static_cast<double>(samples * length) /
                          static_cast<double>(sources_[i].train.tokens());
+    if (data.temperature > 0 && sources_[i].share * static_cast<double>(samples) < 1)
+      log_warning("data.temperature {} leaves {} a share of {:.3g}: less than one of {} samples",
+                  data.temperature, sources_[i].name, sources_[i].share, samples);
   }
 }
 
-void RunData::put_in_megatron_order(const RunConfig& config, const std::vector<double>& weights) {
+std::vector<double> RunData::put_in_megatron_order(
+    const RunConfig& config, const std::vector<std::optional<double>>& weights) {
   std::vector<MegatronOrder::Source> sources;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const TokenShard& shard = sources_[i].shards.front();
@@ -153,8 +166,13 @@ void RunData::put_in_megatron_order(const RunConfig& config, const std::vector<d
                        .weight = weights[i],
                        .name = sources_[i].name});
   }
-  order_ = std::make_unique<MegatronOrder>(sources, config.total_samples(),
-                                           config.data.sequence_length, config.run.seed);
+  auto order = std::make_unique<MegatronOrder>(
+      sources, config.total_samples(), config.data.sequence_length, config.run.seed,
+      config.data.order == DataOrder::Megatron010 ? MegatronVersion::V010
+                                                  : MegatronVersion::Newest);
+  const std::vector<double> shares = order->shares();
+  order_ = std::move(order);
+  return shares;
 }
 
 // One set per source. Those of Megatron's order are our own windows over its validation split: a
@@ -182,9 +200,7 @@ void RunData::open_validation(const RunConfig& config) {
     user_error(
         "the held-out part of the data is shorter than one sample of {} tokens: raise {} or set "
         "train.eval_every to 0",
-        length,
-        config.data.order == DataOrder::Megatron ? "the second part of data.split"
-                                                 : "data.valid_fraction");
+        length, config.data.megatron() ? "the second part of data.split" : "data.valid_fraction");
   for (const HeldOutPart& part : held_out_)
     if (part.stream.tokens() <= length)
       log_warning("{} tokens are held out of {}, one sample needs {}: it is not validated",
@@ -203,6 +219,19 @@ std::string RunData::held_out_fingerprint() const {
       add(piece.count);
     }
   return hex64(hash.digest());
+}
+
+void RunData::check_content(const std::filesystem::path& record, bool continues) const {
+  DataStores stores;
+  for (const Source& source : sources_) stores.emplace_back(source.shards);
+  const auto before = continues ? read_content(record, fingerprint()) : std::nullopt;
+  if (continues && !before)
+    log_warning(
+        "{} does not say what the data held when the run was started: only sizes and ends of the "
+        "files were compared",
+        record.string());
+  write_content(record, fingerprint(),
+                before ? kintsugi::check_content(stores, *before) : record_content(stores));
 }
 
 std::int64_t RunData::bytes_of(std::span<const std::int32_t> targets) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,16 +35,24 @@ class RunData {
   const std::vector<ValidationSet>& validation() const { return validation_; }
   const SampleOptions& sample_options() const { return options_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  std::string fingerprint() const;  // of what the order of the samples depends on
+  // Of what the order of the samples depends on, and of the sizes and ends of the files: cheap
+  // enough for every rank.
+  std::string fingerprint() const;
   std::string held_out_fingerprint() const;
+  // Reads what the fingerprint leaves out (content_record.h), on one rank. `record` is written, and
+  // in a run that continues compared first: a file that has changed is a UserError.
+  void check_content(const std::filesystem::path& record, bool continues) const;
   // The bytes of text that these targets stand for, those without a loss left out.
   std::int64_t bytes_of(std::span<const std::int32_t> targets) const;
 
  private:
   void open_source(const DataSource& source, const RunConfig& config);
-  std::vector<double> weights_of(const DataConfig& data) const;
+  // Of each source; none where the configuration gives none.
+  std::vector<std::optional<double>> weights_of(const DataConfig& data) const;
   void put_in_order(const RunConfig& config);
-  void put_in_megatron_order(const RunConfig& config, const std::vector<double>& weights);
+  // The shares of the sources.
+  std::vector<double> put_in_megatron_order(const RunConfig& config,
+                                            const std::vector<std::optional<double>>& weights);
   void open_validation(const RunConfig& config);
   std::vector<TokenShard> open_checked(const std::string& path, const RunConfig& config) const;
 

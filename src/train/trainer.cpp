@@ -248,6 +248,7 @@ void Trainer::open_run(ResumeMode resume) {
       state_.data = data_->fingerprint();
     }
     if (!is_first()) return;
+    data_->check_content(directory_ / "data.json", latest.has_value());
     write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
     open_log_file(directory_ / "log.txt");
     log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);

@@ -149,5 +149,13 @@ TEST(BlendWeights, TooLittleDataIsSaidInTokens) {
                     HasSubstr("10 k in an epoch"), HasSubstr("20 k within max_epochs")));
 }
 
+// 720^100 is beyond any double: equal shares were the answer, silently.
+TEST(TemperatureWeights, SmallTemperaturesDoNotOverflow) {
+  const auto share = [](const std::vector<double>& weights) { return weights[0] / weights[1]; };
+  EXPECT_NEAR(share(temperature_weights({14400, 1800}, 3)), 2, 1e-12);
+  EXPECT_NEAR(share(temperature_weights({14400, 1800}, 0.01)) / 0x1p300, 1, 1e-9) << "8^100";
+  EXPECT_EQ(temperature_weights({14400, 1800}, 1e-9), (std::vector<double>{1, 0}));
+}
+
 }  // namespace
 }  // namespace kintsugi

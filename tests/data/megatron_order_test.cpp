@@ -13,6 +13,7 @@
 namespace kintsugi {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Numbers = std::vector<std::int64_t>;
 using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
@@ -73,15 +74,6 @@ TEST(MegatronIndexTest, ThreeEpochsTheLastApart) {
   EXPECT_EQ(index.shuffle, (Numbers{3, 9, 2, 1, 7, 5, 4, 0, 8, 6, 10, 16, 12, 15, 14, 11, 13}));
 }
 
-TEST(MegatronBlendTest, GoldenValues) {
-  const MegatronBlend blend = build_megatron_blend({0.5, 0.3, 0.2}, 10);
-  Pairs pairs;
-  for (std::size_t k = 0; k < 10; ++k) pairs.emplace_back(blend.source[k], blend.number[k]);
-  EXPECT_EQ(
-      pairs,
-      (Pairs{{0, 0}, {1, 0}, {2, 0}, {0, 1}, {1, 1}, {0, 2}, {2, 1}, {0, 3}, {1, 2}, {0, 4}}));
-}
-
 TEST(MegatronSplitTest, RoundsHalvesToEven) {
   using Ends = std::array<std::int64_t, 4>;
   EXPECT_EQ(megatron_split(parse_megatron_split("949,50,1"), 1000), (Ends{0, 949, 999, 1000}));
@@ -105,7 +97,7 @@ TEST(MegatronOrderTest, SamplesAreWindowsOfTheShuffledDocuments) {
     for (const std::int32_t document : index.documents)
       row.insert(row.end(), documents[static_cast<std::size_t>(document)].begin(),
                  documents[static_cast<std::size_t>(document)].end());
-    const MegatronOrder order({{&shard, 0, 5, 1, "a"}}, samples, 4, 1234);
+    const MegatronOrder order({{&shard, 0, 5, {}, "a"}}, samples, 4, 1234);
     for (std::int64_t k = 0; k < samples; ++k) {
       std::vector<TokenPiece> pieces;
       order.locate(k, pieces);
@@ -126,7 +118,8 @@ TEST(MegatronOrderTest, ABlendTakesTheSamplesOfItsSourcesInOrder) {
   const MegatronOrder blend(sources, samples, 6, 7);
   const MegatronBlend turns = build_megatron_blend({0.75, 0.25}, samples);
   // ceil(ceil(200 * 0.75) * 1.005) and ceil(ceil(200 * 0.25) * 1.005)
-  const MegatronOrder first({sources[0]}, 151, 6, 7), second({sources[1]}, 51, 6, 7);
+  const MegatronOrder first({{&a, 0, 5, {}, "a"}}, 151, 6, 7),
+      second({{&b, 2, 5, {}, "b"}}, 51, 6, 7);
   std::map<std::size_t, std::int64_t> counts;
   for (std::int64_t k = 0; k < samples; ++k) {
     std::vector<TokenPiece> pieces, expected;
@@ -140,19 +133,108 @@ TEST(MegatronOrderTest, ABlendTakesTheSamplesOfItsSourcesInOrder) {
   EXPECT_EQ(counts[0], 150);
 }
 
+// "--data-path 1.0 a" prepares ceil(S * 1.005) samples, "--data-path a" S of them: here that is the
+// difference between one epoch and two, and between two shuffles.
+TEST(MegatronOrderTest, OneSourceWithAWeightIsAskedForMore) {
+  const TemporaryDirectory directory;
+  const TokenShard shard = counting_shard(directory, "a", kLengths);  // 23 tokens, 5 samples of 4
+  const auto tokens = [&](const MegatronOrder& order) {
+    std::vector<std::vector<std::int32_t>> samples;
+    for (std::int64_t k = 0; k < 5; ++k) {
+      std::vector<TokenPiece> pieces;
+      order.locate(k, pieces);
+      samples.push_back(tokens_of(pieces));
+    }
+    return samples;
+  };
+  const MegatronOrder plain({{&shard, 0, 5, {}, "a"}}, 5, 4, 1234);
+  const MegatronOrder weighted({{&shard, 0, 5, 0.3, "a"}}, 5, 4, 1234);
+  EXPECT_NE(tokens(plain), tokens(weighted));
+  EXPECT_EQ(tokens(weighted), tokens(MegatronOrder({{&shard, 0, 5, {}, "a"}}, 6, 4, 1234)));
+  EXPECT_NE(plain.fingerprint(), weighted.fingerprint());
+}
+
+// "--data-path a b": an epoch of each, in proportion to its samples, and no more.
+TEST(MegatronOrderTest, SourcesWithoutWeightsGiveOneEpoch) {
+  const TemporaryDirectory directory;
+  const TokenShard a = counting_shard(directory, "a", kLengths),  // 5 samples
+      b = counting_shard(directory, "b", {20, 21}, 1000),         // 10 samples
+      c = counting_shard(directory, "c", {4}, 2000);              // none
+  const std::vector<MegatronOrder::Source> sources = {{&a, 0, 5, {}, "a"}, {&b, 0, 2, {}, "b"}};
+  const MegatronOrder order(sources, 15, 4, 3);
+  std::map<std::size_t, std::set<std::vector<std::int32_t>>> seen;
+  for (std::int64_t k = 0; k < 15; ++k) {
+    std::vector<TokenPiece> pieces;
+    const std::size_t source = order.locate(k, pieces).source;
+    seen[source].insert(tokens_of(pieces));
+  }
+  EXPECT_EQ(seen[0].size(), 5u) << "each sample once";
+  EXPECT_EQ(seen[1].size(), 10u);
+  EXPECT_EQ(order.shares(), (std::vector<double>{5.0 / 15, 10.0 / 15}));
+  EXPECT_THAT(user_error_of([&] { MegatronOrder(sources, 16, 4, 3); }),
+              AllOf(HasSubstr("16 samples"), HasSubstr("has 15"), HasSubstr("a weight")));
+  EXPECT_THAT(user_error_of([&] {
+                MegatronOrder({{&a, 0, 5, {}, "a"}, {&c, 0, 1, {}, "c"}}, 5, 4, 3);
+              }),
+              AllOf(HasSubstr("training part of c"), HasSubstr("weights")));
+}
+
+// Three tokens in samples of five: every sample runs through several epochs of them.
+TEST(MegatronOrderTest, ASourceShorterThanASampleIsReadAgainAndAgain) {
+  const TemporaryDirectory directory;
+  const TokenShard a = counting_shard(directory, "a", {3}),
+                   b = counting_shard(directory, "b", {90}, 100);
+  const MegatronOrder order({{&a, 0, 1, 1.0, "a"}, {&b, 0, 1, 1.0, "b"}}, 20, 4, 3);
+  int from_a = 0;
+  for (std::int64_t k = 0; k < 20; ++k) {
+    std::vector<TokenPiece> pieces;
+    if (order.locate(k, pieces).source != 0) continue;
+    const auto tokens = tokens_of(pieces);
+    ASSERT_EQ(tokens.size(), 5u);
+    for (std::size_t i = 0; i < 5; ++i)
+      EXPECT_EQ(tokens[i], (tokens[0] + static_cast<std::int32_t>(i)) % 3);
+    ++from_a;
+  }
+  EXPECT_EQ(from_a, 10);
+}
+
+// Up to 0.10: ceil(S * w * 1.005); later ceil(ceil(S * w) * 1.005).
+TEST(MegatronOrderTest, VersionsUpTo010AskForOtherNumbers) {
+  EXPECT_EQ(megatron_request(200, 0.5, MegatronVersion::V010), 101);
+  EXPECT_EQ(megatron_request(201, 0.5, MegatronVersion::V010), 102) << "101.0025";
+  EXPECT_EQ(megatron_request(201, 0.5, MegatronVersion::Newest), 102) << "ceil(101 * 1.005)";
+  EXPECT_EQ(megatron_request(199, 0.5, MegatronVersion::V010), 100) << "99.9975";
+  EXPECT_EQ(megatron_request(199, 0.5, MegatronVersion::Newest), 101) << "ceil(100 * 1.005)";
+  const TemporaryDirectory directory;
+  const TokenShard a = counting_shard(directory, "a", kLengths),
+                   b = counting_shard(directory, "b", kLengths);
+  const std::vector<MegatronOrder::Source> sources = {{&a, 0, 5, 1.0, "a"}, {&b, 0, 5, 1.0, "b"}};
+  EXPECT_NE(MegatronOrder(sources, 199, 4, 3).fingerprint(),
+            MegatronOrder(sources, 199, 4, 3, MegatronVersion::V010).fingerprint());
+}
+
 TEST(MegatronOrderTest, TheFingerprintTellsRunsApart) {
   const TemporaryDirectory directory;
   const TokenShard a = counting_shard(directory, "a", kLengths),
                    b = counting_shard(directory, "b", {5, 18});
   std::set<std::uint64_t> prints;
-  prints.insert(MegatronOrder({{&a, 0, 5, 1, "a"}}, 10, 4, 1).fingerprint());
-  prints.insert(MegatronOrder({{&a, 0, 4, 1, "a"}}, 10, 4, 1).fingerprint());
-  prints.insert(MegatronOrder({{&b, 0, 2, 1, "b"}}, 10, 4, 1).fingerprint());
-  prints.insert(MegatronOrder({{&a, 0, 5, 1, "a"}}, 11, 4, 1).fingerprint());
-  prints.insert(MegatronOrder({{&a, 0, 5, 1, "a"}}, 10, 5, 1).fingerprint());
-  EXPECT_EQ(prints.size(), 5u);
+  prints.insert(MegatronOrder({{&a, 0, 5, {}, "a"}}, 10, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&a, 0, 4, {}, "a"}}, 10, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&b, 0, 2, {}, "b"}}, 10, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&a, 0, 5, {}, "a"}}, 11, 4, 1).fingerprint());
+  prints.insert(MegatronOrder({{&a, 0, 5, {}, "a"}}, 10, 5, 1).fingerprint());
+  // Whatever decides the order of a blend is in it: weights, which of them are given, the length.
+  const auto blend = [&](std::optional<double> x, std::optional<double> y, std::int64_t samples) {
+    return MegatronOrder({{&a, 0, 5, x, "a"}, {&b, 0, 2, y, "b"}}, samples, 4, 1).fingerprint();
+  };
+  prints.insert(blend({}, {}, 10));
+  prints.insert(blend(1.0, 1.0, 10));
+  prints.insert(blend(1.0, 1.0, 9));
+  prints.insert(blend(0.3, 0.7, 10));
+  EXPECT_EQ(prints.size(), 9u);
+  EXPECT_EQ(blend(1.0, {}, 10), blend(2.0, 2.0, 10)) << "only proportions count";
   EXPECT_THAT(user_error_of([&] {
-                MegatronOrder({{&a, 0, 5, 1, "a"}}, 10, 4, 1ull << 32);
+                MegatronOrder({{&a, 0, 5, {}, "a"}}, 10, 4, 1ull << 32);
               }),
               HasSubstr("32 bits"));
 }

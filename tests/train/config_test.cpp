@@ -96,6 +96,7 @@ TEST(RunConfigReading, DefaultsAreThoseOfTheContract) {
   expected.run.dir = "runs/run";
   expected.data.train[0].path = "a.txt";
   expected.data.train[0].name = "a";
+  expected.data.train[0].weight = std::nullopt;  // counts as 1, but Megatron's order asks
   EXPECT_EQ(parse(kShort), expected);
   EXPECT_EQ(parse(kShort + "layout:\n").layout, LayoutConfig{});
 }
@@ -132,7 +133,7 @@ threads: 3
   EXPECT_EQ(config.model.family, Family::Gpt2);
   EXPECT_EQ(config.data.train.at(0).weight, 0.25);
   EXPECT_EQ(config.data.train.at(1).path, "b #1.txt");
-  EXPECT_EQ(config.data.train.at(1).weight, 1.0);
+  EXPECT_EQ(config.data.train.at(1).weight, std::nullopt);
   EXPECT_EQ(config.batch.global, 400);
   EXPECT_EQ(config.batch.micro, 100);
   EXPECT_EQ(config.optimizer.schedule, ScheduleKind::Wsd);
@@ -366,7 +367,8 @@ TEST(RunConfigErrors, DataSourcesThatDisagree) {
   EXPECT_THAT(error_of(kShort, {"data.order=megatron", "run.seed=4294967296"}),
               HasSubstr("--set run.seed=4294967296: run.seed is 4294967296, but Megatron's"));
   EXPECT_THAT(set_error("data.split=half"), HasSubstr("data.split: 'half' is not a split"));
-  EXPECT_THAT(set_error("data.order=random"), HasSubstr("'random' is not kintsugi or megatron"));
+  EXPECT_THAT(set_error("data.order=random"),
+              HasSubstr("'random' is not kintsugi, megatron or megatron-0.10"));
   EXPECT_THAT(set_error("data.prefetch=0"), HasSubstr("data.prefetch is 0: it must be"));
 }
 
@@ -493,7 +495,7 @@ TEST(RunConfigWriting, EveryKeyOnce) {
       StartsWith(
           "run:\n  dir: runs/run\n  seed: 1\nmodel: # from preset llama-tiny\n  family: llama\n"));
   EXPECT_THAT(text,
-              HasSubstr("\ndata:\n  train:\n    - path: a.txt\n      name: a\n      weight: 1"));
+              HasSubstr("\ndata:\n  train:\n    - path: a.txt\n      name: a\n      weight: auto"));
   EXPECT_THAT(text, HasSubstr("\n  betas: [0.9, 0.95]\n"));
   EXPECT_THAT(text, HasSubstr("\n  loss_scale:\n    initial: 4294967296"));
   for (const std::string& key : run_config_keys()) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "core/file.h"
 #include "data/byte_tokenizer.h"
@@ -74,6 +75,12 @@ TEST_F(RunDataTest, SharesFollowWeightsTokensOrSizes) {
   expect_shares(shares(lists(), {"data.temperature=3"}), {2.0 / 3, 1.0 / 3});
 }
 
+TEST_F(RunDataTest, ASmallTemperatureFavoursTheLargest) {
+  expect_shares(shares(lists(), {"data.temperature=0.01"}), {1, 0});
+  EXPECT_THAT(error(lists(), {"data.temperature=1e-5"}),
+              AllOf(HasSubstr("data.temperature"), HasSubstr("fi"), HasSubstr("raise it")));
+}
+
 // 600 samples of 24 tokens; fi has 90 x 20 tokens, of which an epoch has 73 windows.
 TEST_F(RunDataTest, EpochsAreLimited) {
   expect_shares(shares(lists("", ", max_epochs: 1")), {527.0 / 600, 73.0 / 600});
@@ -134,6 +141,40 @@ TEST_F(RunDataTest, MegatronsOrderAndSplit) {
   store("parts-00001", 30);
   EXPECT_THAT(error(fmt::format("[{{path: '{}'}}]", (directory_ / "parts").string()), megatron),
               AllOf(HasSubstr("has 2 shards"), HasSubstr("data merge")));
+}
+
+// Megatron's "--data-path 3 en 1 fi", "--data-path en fi" and "--data-path en".
+TEST_F(RunDataTest, MegatronTellsWeightsFromNone) {
+  const std::vector<std::string> megatron = {"data.order=megatron", "data.split='90,10,0'"};
+  expect_shares(shares(lists(", weight: 3", ", weight: 1"), megatron), {0.75, 0.25});
+  // 720 and 90 documents of 20 tokens: 599 and 74 samples of 24.
+  expect_shares(shares(lists(), megatron), {599.0 / 673, 74.0 / 673});
+  EXPECT_THAT(error(lists(), {"data.order=megatron", "data.split='90,10,0'", "train.steps=113"}),
+              AllOf(HasSubstr("reads 678 samples"), HasSubstr("has 673")));
+  const auto print = [&](const std::string& weight, const std::string& order) {
+    RunConfig read = config(fmt::format("[{{path: '{}'{}}}]", store("en", 800), weight),
+                            {"data.order=" + order, "data.split='90,10,0'"});
+    // What a run has resolved means the same again.
+    RunConfig again = parse_run_config(to_yaml(read), "config.yaml");
+    EXPECT_EQ(RunData(again).fingerprint(), RunData(read).fingerprint());
+    return RunData(read).fingerprint();
+  };
+  const std::set<std::string> prints = {print("", "megatron"), print(", weight: 1", "megatron"),
+                                        print(", weight: 1", "megatron-0.10"),
+                                        print("", "kintsugi")};
+  EXPECT_EQ(prints.size(), 4u);
+}
+
+TEST_F(RunDataTest, MegatronReadsSourcesShorterThanASample) {
+  const std::vector<std::string> megatron = {"data.order=megatron", "data.split=1",
+                                             "train.eval_every=0"};
+  const std::string train = fmt::format("[{{path: '{}', weight: 1}}, {{path: '{}', weight: 1}}]",
+                                        store("en", 300), store("one", 1));
+  RunConfig read = config(train, megatron);
+  const RunData data(read);
+  EXPECT_EQ(data.sources()[1].train.tokens(), 20);
+  EXPECT_THAT(error(train, {"train.eval_every=0", "data.valid_fraction=0"}),
+              HasSubstr("has 20 tokens, one sample needs 25"));
 }
 
 TEST_F(RunDataTest, TheVocabularyHoldsTheTokenizer) {
@@ -349,6 +390,56 @@ TEST_F(DataRunTest, OtherSharesAreNotContinued) {
   EXPECT_THROW(train("run", lists(", weight: 2")), UserError);
   EXPECT_THROW(train("run", lists(), {"data.order=megatron", "data.split='8,2'"}), UserError);
   EXPECT_NO_THROW(train("run", lists(), {"train.steps=8"})) << "a run may be prolonged";
+}
+
+TEST_F(DataRunTest, AChangeInTheMiddleOfTheDataIsNotContinued) {
+  const std::string text = directory_.write("a.txt", small_corpus(20'000));  // 600 kB
+  const auto source = [](const std::string& path) { return fmt::format("[{{path: '{}'}}]", path); };
+  train("run", source(text));
+  EXPECT_NO_THROW(train("run", source(text), {"train.steps=7"}));
+  // Copied elsewhere: the same data.
+  const std::string copy = (directory_ / "copy.txt").string();
+  std::filesystem::copy_file(text, copy);
+  EXPECT_NO_THROW(train("run", source(copy), {"train.steps=8"}));
+  {
+    std::fstream file(copy, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(copy) / 2));
+    file.put('#');
+  }
+  try {
+    train("run", source(copy), {"train.steps=9"});
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("copy.txt is not the file"), HasSubstr("run.dir")));
+  }
+  // A run of a version that left no record continues, and says what was compared.
+  std::filesystem::remove(directory_ / "run/data.json");
+  testing::internal::CaptureStderr();
+  EXPECT_NO_THROW(train("run", source(copy), {"train.steps=9"}));
+  EXPECT_THAT(testing::internal::GetCapturedStderr() + log_,
+              HasSubstr("data.json does not say what the data held"));
+}
+
+// Someone truncates the corpus under a run.
+TEST_F(DataRunTest, ACorpusTruncatedDuringTrainingEndsTheRunAsFailed) {
+  const std::string text = directory_.write("a.txt", small_corpus(20'000));
+  std::thread truncates([&] {
+    while (!std::filesystem::exists(directory_ / "run/metrics.jsonl") ||
+           std::filesystem::file_size(directory_ / "run/metrics.jsonl") == 0)
+      std::this_thread::yield();
+    std::filesystem::resize_file(text, 0);
+  });
+  std::string message;
+  try {
+    train("run", fmt::format("[{{path: '{}'}}]", text), {"train.steps=1000000"});
+  } catch (const Failure& error) {
+    message = error.what();
+  }
+  truncates.join();
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("a.txt was shortened while it was read"), HasSubstr("now it has 0")));
+  const Json status = Json::parse(read_text_file(directory_ / "run/status.json"));
+  EXPECT_EQ(status.at("state"), "failed");
 }
 
 TEST_F(DataRunTest, MegatronsOrderTrains) {
