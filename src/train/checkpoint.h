@@ -2,21 +2,22 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/tokenizer.h"
 #include "model/config.h"
 #include "optim/loss_scaler.h"
+#include "train/checkpoint_folder.h"
 #include "train/engine.h"
 
 namespace kintsugi {
 
-// A checkpoint directory is a Hugging Face model (config.json, generation_config.json,
-// tokenizer.json, sharded safetensors under public names) with the optimizer's tensors in
-// optimizer/, the trainer's state in trainer.json and a hash of every file in checksums.json.
-// Tensors are whole and stored once: nothing in it depends on how the run was laid out.
+// A checkpoint is a Hugging Face model (config.json, generation_config.json, tokenizer.json,
+// sharded safetensors under public names) with the trainer's state in trainer.json, and beside it,
+// in a directory of its own, the optimizer's tensors: see checkpoint_folder.h. Each of the two has
+// a hash of every file in checksums.json. Tensors are whole and stored once: nothing in it depends
+// on how the run was laid out.
 
 struct TrainerState {
   std::int64_t step = 0;     // finished steps
@@ -34,18 +35,11 @@ struct CheckpointOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
 
-// Writes checkpoints/step-XXXXXXXX under a temporary name, syncs, renames, and only
-// then moves `latest`. If anything fails, the temporary directory is removed, what was there before
-// stays, and Failure is thrown.
+// Writes checkpoints/step-XXXXXXXX and its state under temporary names, syncs, renames, and only
+// then moves `latest`. If anything fails, the temporary directories are removed, what was there
+// before stays, and Failure is thrown. Returns the model directory.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, Engine& engine,
                                       const TrainerState& state, const CheckpointOptions& options);
-
-// Removes what killed saves left behind, and puts back a checkpoint that one was about to replace.
-void clean_up_checkpoints(const std::filesystem::path& checkpoints);
-
-// The directory that `latest` points to, or the newest complete one; none when there is none.
-std::optional<std::filesystem::path> find_latest_checkpoint(
-    const std::filesystem::path& checkpoints);
 
 // Weights, optimizer and state into a prepared engine; all ranks together. Every file is checked
 // against its hash first; UserError if one is damaged or missing, or if the model is another one.

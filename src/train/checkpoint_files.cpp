@@ -42,14 +42,7 @@ void CheckpointWriter::text(const std::string& name, const std::string& content)
   hashes_[name] = hex64(hash64(content));
 }
 
-void CheckpointWriter::folder(const std::string& name) {
-  if (!is_first()) return;
-  std::error_code error;
-  fs::create_directories(directory_ / name, error);
-  if (error) failure("cannot create {}: {}", (directory_ / name).string(), error.message());
-}
-
-void CheckpointWriter::tensors(const std::string& folder, const std::string& stem,
+void CheckpointWriter::tensors(const std::string& stem,
                                const std::vector<SafetensorsWriter::Announced>& tensors,
                                std::uint64_t max_bytes) {
   std::vector<std::vector<SafetensorsWriter::Announced>> files(1);
@@ -70,17 +63,17 @@ void CheckpointWriter::tensors(const std::string& folder, const std::string& ste
                           : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, files.size());
     const auto plan = SafetensorsWriter::plan(files[i], file);
     for (std::size_t t = 0; t < files[i].size(); ++t) {
-      places_[folder + files[i][t].name] = {folder + file, plan.offsets[t], files[i][t].dtype};
+      places_[files[i][t].name] = {file, plan.offsets[t], files[i][t].dtype};
       weight_map[files[i][t].name] = file;
     }
     if (is_first()) {
-      FileWriter(directory_ / (folder + file)).close();
-      fs::resize_file(directory_ / (folder + file), plan.bytes);
-      write(folder + file, 0, plan.header.data(), plan.header.size());
+      FileWriter(directory_ / file).close();
+      fs::resize_file(directory_ / file, plan.bytes);
+      write(file, 0, plan.header.data(), plan.header.size());
     }
   }
   if (files.size() > 1)
-    text(folder + stem + ".safetensors.index.json",
+    text(stem + ".safetensors.index.json",
          Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n");
 }
 
@@ -96,9 +89,8 @@ void CheckpointWriter::write(const std::string& file, std::uint64_t offset, cons
   runs_.back().bytes += bytes;
 }
 
-void CheckpointWriter::put(const std::string& folder, const std::string& name, std::int64_t first,
-                           const Tensor& elements) {
-  const Place& place = places_.at(folder + name);
+void CheckpointWriter::put(const std::string& name, std::int64_t first, const Tensor& elements) {
+  const Place& place = places_.at(name);
   KINTSUGI_CHECK(elements.dtype() == place.dtype, "{} was announced as {}, not {}", name,
                  to_string(place.dtype), to_string(elements.dtype()));
   write(place.file, place.offset + static_cast<std::uint64_t>(first) * size_of(place.dtype),
@@ -132,8 +124,6 @@ void CheckpointWriter::finish() {
     }
     const Json checksums{{"algorithm", kAlgorithm}, {"files", hashes_}, {"pieces", listed}};
     text("checksums.json", checksums.dump(2) + "\n");
-    for (const auto& entry : fs::directory_iterator(directory_))
-      if (entry.is_directory()) sync_directory(entry.path());
     sync_directory(directory_);
   });
 }
@@ -145,6 +135,16 @@ namespace {
       "{} {}: it is damaged; delete this checkpoint's directory and run again to continue from the "
       "one before",
       file.string(), what);
+}
+
+// Nothing is wrong with what is there, so nothing needs to be deleted.
+void check_exists(const fs::path& file) {
+  std::error_code error;
+  if (fs::exists(file, error)) return;
+  user_error(
+      "{} is missing: the checkpoint was not copied in full; copy the file from where it is whole, "
+      "or point checkpoints/latest to another checkpoint",
+      file.string());
 }
 
 void check_pieces(Communicator& group, const fs::path& path, const Json& pieces,
@@ -167,21 +167,25 @@ void check_pieces(Communicator& group, const fs::path& path, const Json& pieces,
 
 }  // namespace
 
-void verify_checkpoint(Communicator& group, const fs::path& directory) {
+void verify_files(Communicator& group, const fs::path& directory) {
   together(group, [&] {
     const fs::path list = directory / "checksums.json";
+    check_exists(list);
     try {
       const Json checksums = Json::parse(read_text_file(list));
       if (checksums.at("algorithm").get<std::string>() != kAlgorithm)
         damaged(list, "names another algorithm");
       std::size_t turn = 0;
       for (const auto& [name, expected] : checksums.at("files").items()) {
+        check_exists(directory / name);
         const MappedFile file(directory / name);
         if (hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
           damaged(directory / name, "does not match its checksum");
       }
-      for (const auto& [name, pieces] : checksums.at("pieces").items())
+      for (const auto& [name, pieces] : checksums.at("pieces").items()) {
+        check_exists(directory / name);
         check_pieces(group, directory / name, pieces, turn);
+      }
     } catch (const nlohmann::json::exception&) {
       damaged(list, "is no list of checksums");
     }

@@ -14,23 +14,21 @@
 
 namespace kintsugi {
 
-// The files of a checkpoint, written by all ranks at once: rank 0 lays out every file, then each
-// rank writes its pieces into their places. What was written where, and its hash, is in
-// checksums.json; nothing else says how many ranks there were.
+// The files of one directory of a checkpoint, written by all ranks at once: rank 0 lays out every
+// file, then each rank writes its pieces into their places. What was written where, and its hash,
+// is in checksums.json; nothing else says how many ranks there were.
 class CheckpointWriter {
  public:
   // All ranks of `group` (host memory) make one, and call the same functions in the same order.
   CheckpointWriter(Communicator& group, std::filesystem::path directory);
 
   void text(const std::string& name, const std::string& content);  // written by rank 0
-  void folder(const std::string& name);
   // Whole tensors in files of at most max_bytes: stem.safetensors, or
   // stem-0000i-of-0000n.safetensors with an index. Their contents come by put().
-  void tensors(const std::string& folder, const std::string& stem,
-               const std::vector<SafetensorsWriter::Announced>& tensors, std::uint64_t max_bytes);
-  // Elements first … of a tensor that was announced (under its file's folder), in host memory.
-  void put(const std::string& folder, const std::string& name, std::int64_t first,
-           const Tensor& elements);
+  void tensors(const std::string& stem, const std::vector<SafetensorsWriter::Announced>& tensors,
+               std::uint64_t max_bytes);
+  // Elements first … of a tensor that was announced, in host memory.
+  void put(const std::string& name, std::int64_t first, const Tensor& elements);
   // When everybody has put everything: syncs, exchanges hashes, writes checksums.json.
   void finish();
 
@@ -53,13 +51,13 @@ class CheckpointWriter {
   Communicator& group_;
   std::filesystem::path directory_;
   std::map<std::string, std::string> hashes_;  // of texts
-  std::map<std::string, Place> places_;        // folder + tensor name
+  std::map<std::string, Place> places_;        // by tensor
   std::map<std::string, std::unique_ptr<PlacedWriter>> open_;
   std::vector<Run> runs_;
 };
 
-// Reads every file of a checkpoint once, a share on each rank, and compares with checksums.json.
-// UserError, on all ranks, for the first one that is damaged or missing.
-void verify_checkpoint(Communicator& group, const std::filesystem::path& directory);
+// Reads every file of such a directory once, a share on each rank, and compares with
+// checksums.json. UserError, on all ranks, for the first one that is damaged or missing.
+void verify_files(Communicator& group, const std::filesystem::path& directory);
 
 }  // namespace kintsugi

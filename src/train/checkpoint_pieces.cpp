@@ -16,8 +16,7 @@ struct Source {
 
 }  // namespace
 
-PieceWriter::PieceWriter(CheckpointWriter& writer, Engine& engine)
-    : writer_(writer), engine_(engine) {
+PieceWriter::PieceWriter(Engine& engine) : engine_(engine) {
   std::int64_t most = 0;  // elements that are exchanged at a time
   for (const Parameter& parameter : engine.parameters().parameters())
     if (parameter.cut.ranks > 1 && parameter.cut.dimension > 0)
@@ -29,14 +28,14 @@ PieceWriter::PieceWriter(CheckpointWriter& writer, Engine& engine)
   joined_.resize(bytes * ranks);
 }
 
-void PieceWriter::put(const std::string& folder, const std::string& prefix, int bucket,
+void PieceWriter::put(CheckpointWriter& writer, const std::string& prefix, int bucket,
                       Sharding::Range range, Tensor elements) {
   for (const Parameter& parameter : engine_.parameters().parameters()) {
     if (parameter.bucket != bucket) continue;
     const std::int64_t from = std::max(range.begin, parameter.offset),
                        to = std::min(range.end, parameter.offset + parameter.shape.elements());
     if (from >= to) continue;
-    const Target target{folder, prefix + parameter.name, parameter};
+    const Target target{writer, prefix + parameter.name, parameter};
     const Tensor piece = elements.rows(from - range.begin, to - from);
     if (parameter.cut.ranks > 1 && parameter.cut.dimension > 0)
       put_rows(target, from - parameter.offset, piece);
@@ -67,8 +66,8 @@ void PieceWriter::put_runs(const Target& target, std::int64_t first, const Tenso
     const Tensor host = download(elements);
     for_each_run(parameter.cut, parameter.global, engine_.parameters().tp_rank(), first,
                  first + elements.elements(), [&](const CutRun& run) {
-                   writer_.put(target.folder, target.name, run.there,
-                               host.rows(run.here - first, run.count));
+                   target.writer.put(target.name, run.there,
+                                     host.rows(run.here - first, run.count));
                  });
   });
 }
@@ -104,8 +103,7 @@ void PieceWriter::join_rows(const Target& target, std::int64_t begin, std::int64
             [](const Source& a, const Source& b) { return a.there < b.there; });
   std::int64_t start = 0, filled = 0;  // of the run that is being joined
   const auto flush = [&] {
-    if (filled > 0)
-      writer_.put(target.folder, target.name, start, Tensor(joined_.data(), dtype, {filled}));
+    if (filled > 0) target.writer.put(target.name, start, Tensor(joined_.data(), dtype, {filled}));
   };
   for (const Source& source : sources) {
     if (start + filled != source.there) {

@@ -14,13 +14,12 @@ namespace kintsugi {
 // theirs first and write whole rows in turns.
 class PieceWriter {
  public:
-  // Takes all the memory it will need.
-  PieceWriter(CheckpointWriter& writer, Engine& engine);
+  explicit PieceWriter(Engine& engine);  // takes all the memory it will need
 
   // Elements `range` of the engine's numbering, in `bucket`, of the tensors `prefix` + name. All
   // ranks of a tensor group call it with the same range. What goes wrong is kept for the end, so
   // that nobody waits for a rank that has given up.
-  void put(const std::string& folder, const std::string& prefix, int bucket, Sharding::Range range,
+  void put(CheckpointWriter& writer, const std::string& prefix, int bucket, Sharding::Range range,
            Tensor elements);
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
@@ -28,7 +27,7 @@ class PieceWriter {
 
  private:
   struct Target {
-    const std::string& folder;
+    CheckpointWriter& writer;
     std::string name;
     const Parameter& parameter;
   };
@@ -41,7 +40,6 @@ class PieceWriter {
   template <class F>
   void guarded(const F& work);  // keeps what goes wrong; does nothing after that
 
-  CheckpointWriter& writer_;
   Engine& engine_;
   int turn_ = 0;  // of the tensor group
   std::vector<std::byte> mine_, everybodys_, joined_;

@@ -135,7 +135,8 @@ class CheckpointDamage : public testing::Test {
     ASSERT_TRUE(before.contains("latest"));
     for (const std::int64_t step : {first, first + 1})
       for (int rank = 0; rank < layout_.ranks(); ++rank) {
-        const fs::path temporary = checkpoints_ / fmt::format(".step-{:08}.tmp", step);
+        const fs::path temporary =
+            CheckpointPaths{checkpoints_, checkpoint_name(step)}.with(".tmp").model();
         bool done = false;
         const Messages messages = save(step, rank, [&] {
           if (!std::exchange(done, true)) fs::remove_all(temporary);
@@ -147,6 +148,36 @@ class CheckpointDamage : public testing::Test {
     expect_none(save(first + 1), "the next good save");
     EXPECT_EQ(fs::canonical(checkpoints_ / "latest"),
               fs::canonical(checkpoints_ / fmt::format("step-{:08}", first + 1)));
+  }
+
+  // In any bit of any file of one of its directories. Returns how many files there are.
+  std::size_t expect_damage_is_found(const CheckpointPaths& step, const fs::path& directory) {
+    std::mt19937 random(5);
+    std::size_t files = 0;
+    for (const auto& [name, content] : directory_contents(directory)) {
+      ++files;
+      const bool list = name == "checksums.json";
+      std::vector<std::size_t> places = {0, content.size() - 2};
+      for (int i = 0; i < (list ? 60 : 3); ++i) places.push_back(random() % (content.size() - 1));
+      if (list) places.push_back(content.find("xxh3") + 3);
+      for (const std::size_t at : places) {
+        std::string damaged = content;
+        damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
+        std::ofstream(directory / name, std::ios::binary) << damaged;
+        // A damaged list may blame a file that is whole.
+        expect_all(load(step.model()), list ? "step-00000004" : name,
+                   fmt::format("{} at {}", name, at));
+      }
+      for (const std::string& cut : {content.substr(0, content.size() - 1), content + "x"}) {
+        if (list && cut.size() > content.size()) continue;  // JSON may end in white space only
+        std::ofstream(directory / name, std::ios::binary) << cut;
+        if (!list) expect_all(load(step.model()), name, name + ", another length");
+      }
+      fs::remove(directory / name);
+      expect_all(load(step.model()), name + " is missing", name + ", missing");
+      std::ofstream(directory / name, std::ios::binary) << content;
+    }
+    return files;
   }
 
   TemporaryDirectory directory_;
@@ -188,35 +219,12 @@ TEST_F(CheckpointDamage, ASaveThatCannotBePublishedIsTakenBack) {
 // Any bit of any file.
 TEST_F(CheckpointDamage, AFlippedBitIsFoundAndNamedOnAllRanks) {
   save(4);
-  const fs::path step = checkpoints_ / "step-00000004";
-  expect_none(load(step), "undamaged");
-  std::mt19937 random(5);
-  std::size_t files = 0;
-  for (const auto& [name, content] : directory_contents(step)) {
-    if (content == "a directory") continue;
-    ++files;
-    const bool list = name == "checksums.json";
-    std::vector<std::size_t> places = {0, content.size() - 2};
-    for (int i = 0; i < (list ? 60 : 3); ++i) places.push_back(random() % (content.size() - 1));
-    if (list) places.push_back(content.find("xxh3") + 3);
-    for (const std::size_t at : places) {
-      std::string damaged = content;
-      damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
-      std::ofstream(step / name, std::ios::binary) << damaged;
-      // A damaged list may blame a file that is whole.
-      expect_all(load(step), list ? "step-00000004" : name, fmt::format("{} at {}", name, at));
-    }
-    for (const std::string& cut : {content.substr(0, content.size() - 1), content + "x"}) {
-      if (list && cut.size() > content.size()) continue;  // JSON may end in white space only
-      std::ofstream(step / name, std::ios::binary) << cut;
-      if (!list) expect_all(load(step), name, name + ", another length");
-    }
-    fs::remove(step / name);
-    expect_all(load(step), name, name + ", missing");
-    std::ofstream(step / name, std::ios::binary) << content;
-  }
+  const CheckpointPaths step{checkpoints_, "step-00000004"};
+  expect_none(load(step.model()), "undamaged");
+  const std::size_t files =
+      expect_damage_is_found(step, step.model()) + expect_damage_is_found(step, step.state());
   EXPECT_GT(files, 8u);
-  expect_none(load(step), "whole again");
+  expect_none(load(step.model()), "whole again");
 }
 
 }  // namespace

@@ -198,8 +198,13 @@ TEST_F(TrainerTest, OldCheckpointsGoAndLatestStays) {
   for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
     names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
-  EXPECT_EQ(names, (std::vector<std::string>{"latest", "step-00000008", "step-00000010"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"latest", "state", "step-00000008", "step-00000010"}));
   EXPECT_EQ(fs::canonical(run / "checkpoints/latest").filename(), "step-00000010");
+  names.clear();
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints/state"))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"step-00000008", "step-00000010"}));
 }
 
 TEST_F(TrainerTest, SavesNothingWhereNothingIsWanted) {
@@ -212,7 +217,7 @@ TEST_F(TrainerTest, SavesNothingWhereNothingIsWanted) {
 TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   const fs::path run = train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
   const fs::path file =
-      fs::canonical(run / "checkpoints/latest") / "optimizer/optimizer.safetensors";
+      state_directory(fs::canonical(run / "checkpoints/latest")) / "optimizer.safetensors";
   std::string content = read_text_file(file);
   content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 1);
   write_file_atomically(file, content);
@@ -222,6 +227,44 @@ TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   } catch (const UserError& error) {
     testing::internal::GetCapturedStdout();
     EXPECT_NE(std::string(error.what()).find("optimizer.safetensors does not match its checksum"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// Checkpoints had the optimizer's state inside the model's directory once, under one list of
+// checksums.
+TEST_F(TrainerTest, AnOldCheckpointWithItsStateInsideContinues) {
+  const std::string rest = "eval_every: 0, checkpoint_every: 4";
+  const fs::path whole = train("whole", "steps: 8, " + rest),
+                 run = train("run", "steps: 4, " + rest);
+  const CheckpointPaths at{run / "checkpoints", "step-00000004"};
+  Json list = Json::parse(read_text_file(at.model() / "checksums.json"));
+  const Json inside = Json::parse(read_text_file(at.state() / "checksums.json"));
+  for (const char* kind : {"files", "pieces"})
+    for (const auto& [name, hash] : inside.at(kind).items()) list[kind]["optimizer/" + name] = hash;
+  write_file_atomically(at.model() / "checksums.json", list.dump());
+  fs::remove(at.state() / "checksums.json");
+  fs::rename(at.state(), at.model() / "optimizer");
+  train("run", "steps: 8, " + rest);
+  for (const char* file :
+       {"step-00000008/model.safetensors", "state/step-00000008/optimizer.safetensors"})
+    EXPECT_TRUE(read_text_file(run / "checkpoints" / file) ==
+                read_text_file(whole / "checkpoints" / file))
+        << file;
+}
+
+TEST_F(TrainerTest, AModelWithoutItsStateIsNotContinuedAndSaysWhereItLooked) {
+  const std::string settings = "steps: 4, eval_every: 0, checkpoint_every: 0";
+  const fs::path run = train("run", settings);
+  const CheckpointPaths at{run / "checkpoints", "step-00000004"};
+  fs::remove_all(at.state());
+  try {
+    train("run", settings);
+    FAIL() << "continued without moments";
+  } catch (const UserError& error) {
+    testing::internal::GetCapturedStdout();
+    EXPECT_NE(std::string(error.what()).find("looked for in " + at.state().string()),
               std::string::npos)
         << error.what();
   }
