@@ -13,6 +13,7 @@
 #include "tensor/safetensors.h"
 #include "train/checkpoint_files.h"
 #include "train/checkpoint_pieces.h"
+#include "train/health.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -79,7 +80,8 @@ std::string state_to_json(const TrainerState& state, DType precision) {
               {"loss_scale",
                {{"scale", state.loss_scale.scale},
                 {"good_steps", state.loss_scale.good_steps},
-                {"hysteresis", state.loss_scale.hysteresis}}}}
+                {"hysteresis", state.loss_scale.hysteresis}}},
+              {"skipped", state.skipped}}
              .dump(2) +
          "\n";
 }
@@ -89,6 +91,7 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
   Communicator& host = *engine.sharding().groups().world;
   const EngineOptions& engine_options = engine.options();
   const std::vector<Kind> kinds = kinds_of(engine);
+  const std::string trainer = state_to_json(state, engine_options.precision);
   std::optional<CheckpointWriter> model, rest;
   std::optional<PieceWriter> pieces;
   together(host, [&] {
@@ -97,9 +100,13 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     model->text("config.json", write_hf_config(engine_options.model, engine_options.precision));
     model->text("generation_config.json", write_hf_generation_config(engine_options.model));
     for (const Tokenizer::File& file : options.files) model->text(file.name, file.content);
-    model->text("trainer.json", state_to_json(state, engine_options.precision));
+    model->text("trainer.json", trainer);
     announce(*model, "model", kinds, Part::Model, whole, options.max_shard_bytes);
     rest.emplace(host, at.state());
+    if (!options.config.empty()) rest->text("config.yaml", options.config);
+    if (host.rank() == 0)
+      rest->text("lineage.json", to_json(child_lineage(options.ancestors, next_sequence(at.folder),
+                                                       trainer + options.config)));
     announce(*rest, "optimizer", kinds, Part::State, whole, options.max_shard_bytes);
   });
   together(host, [&] { pieces.emplace(engine); });
@@ -117,7 +124,9 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
 fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const TrainerState& state,
                          const CheckpointOptions& options) {
   const CheckpointPaths target{checkpoints, checkpoint_name(state.step)};
-  engine.sharding().finish_weights();
+  if (!weights_are_finite(engine))
+    throw Diverged(fmt::format(
+        "the weights are not finite after step {}, so no checkpoint is saved", state.step));
   Communicator& host = *engine.sharding().groups().world;
   const bool first = host.rank() == 0;
   // What failed together, all ranks know of; anything else ends the job.
@@ -155,7 +164,10 @@ Json read_json(const fs::path& path) {
   }
 }
 
-TrainerState state_from_json(const fs::path& path) {
+}  // namespace
+
+TrainerState saved_state(const fs::path& model) {
+  const fs::path path = model / "trainer.json";
   const Json json = read_json(path);
   try {
     TrainerState state;
@@ -166,11 +178,22 @@ TrainerState state_from_json(const fs::path& path) {
     state.data = json.at("data");
     const Json& scale = json.at("loss_scale");
     state.loss_scale = {scale.at("scale"), scale.at("good_steps"), scale.at("hysteresis")};
+    state.skipped = json.value("skipped", std::int64_t{0});
     return state;
   } catch (const nlohmann::json::exception& error) {
     user_error("{} is not a trainer state: {}", path.string(), error.what());
   }
 }
+
+DType saved_precision(const fs::path& model) {
+  const fs::path path = model / "trainer.json";
+  const Json json = read_json(path);
+  if (!json.contains("precision") || !json["precision"].is_string())
+    user_error("{} does not say the precision of its run", path.string());
+  return parse_precision(json["precision"].get<std::string>());
+}
+
+namespace {
 
 TrainerState load_verified(const fs::path& directory, const fs::path& beside, Engine& engine) {
   const Sharding& sharding = engine.sharding();
@@ -187,14 +210,15 @@ TrainerState load_verified(const fs::path& directory, const fs::path& beside, En
         directory.string());
   const ParameterSet& set = engine.parameters();
   Optimizer& optimizer = engine.optimizer();
-  const TrainerState state = state_from_json(directory / "trainer.json");
+  const TrainerState state = saved_state(directory);
   const SafetensorsModel model(directory), rest(beside, "optimizer");
   const StoredParameters weights(model, set), first(rest, set, "exp_avg."),
       second(rest, set, "exp_avg_sq.");
-  if (optimizer.has_master())
-    engine.write_weights(weights, StoredParameters(rest, set, "master."));
-  else
-    engine.write_weights(weights, weights);
+  // 16-bit runs keep their weights in full there.
+  const bool has_master = static_cast<bool>(rest.find("master." + set.parameters().front().name));
+  const StoredParameters master = has_master ? StoredParameters(rest, set, "master.") : weights;
+  const bool same_precision = saved_precision(directory) == options.precision;
+  engine.write_weights(same_precision ? weights : master, master);
   for (int bucket = 0; bucket < static_cast<int>(set.buckets().size()); ++bucket) {
     const auto [begin, end] = sharding.owned(bucket);
     fill_from(first, engine.backend(), optimizer.moment1(bucket), set, begin, end);
@@ -204,6 +228,11 @@ TrainerState load_verified(const fs::path& directory, const fs::path& beside, En
 }
 
 }  // namespace
+
+std::string saved_config(const fs::path& model) {
+  const fs::path path = state_directory(model) / "config.yaml";
+  return fs::exists(path) ? read_text_file(path) : "";
+}
 
 TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
   Communicator& host = *engine.groups().world;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -21,7 +22,7 @@ namespace {
 // Renames that are taken back, the last first, if a later one fails.
 class Renames {
  public:
-  explicit Renames(const AfterRename& after) : after_(after) {}
+  explicit Renames(AfterRename after = {}) : after_(std::move(after)) {}
 
   void operator()(const fs::path& from, const fs::path& to) {
     if (::rename(from.c_str(), to.c_str()) != 0)
@@ -36,7 +37,7 @@ class Renames {
   }
 
  private:
-  const AfterRename& after_;
+  AfterRename after_;
   std::vector<std::pair<fs::path, fs::path>> done_;
 };
 
@@ -50,16 +51,6 @@ void delete_directory(const fs::path& directory) {
 void delete_both(const CheckpointPaths& checkpoint) {
   delete_directory(checkpoint.state());
   delete_directory(checkpoint.model());
-}
-
-void point_latest_to(const CheckpointPaths& checkpoint) {
-  const fs::path link = checkpoint.folder / ".latest.tmp";
-  std::error_code ignored;
-  fs::remove(link, ignored);
-  fs::create_directory_symlink(checkpoint.name, link);
-  if (::rename(link.c_str(), (checkpoint.folder / "latest").c_str()) != 0)
-    failure("cannot move {} to {}: {}", (checkpoint.folder / "latest").string(), checkpoint.name,
-            std::strerror(errno));
 }
 
 bool is_checkpoint_name(const std::string& name) {
@@ -78,14 +69,6 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-std::vector<CheckpointPaths> complete_checkpoints(const fs::path& folder) {
-  std::vector<CheckpointPaths> found;
-  for (const std::string& name : names_in(folder))
-    if (is_checkpoint_name(name) && fs::exists(folder / name / "checksums.json"))
-      found.push_back({folder, name});
-  return found;
-}
-
 // "step-00000100" of ".step-00000100.old".
 std::string name_without_suffix(const std::string& name, const std::string& suffix) {
   if (!name.starts_with(".") || !name.ends_with(suffix) || name.size() < suffix.size() + 1)
@@ -98,7 +81,7 @@ std::string name_without_suffix(const std::string& name, const std::string& suff
 // order of kills leads here again: the model's return is the last step.
 void put_back(const CheckpointPaths& checkpoint) {
   const CheckpointPaths old = checkpoint.with(".old"), trash = checkpoint.with(".trash");
-  Renames rename({});
+  Renames rename;
   if (fs::exists(old.state())) {
     delete_directory(trash.state());
     if (fs::exists(checkpoint.state())) rename(checkpoint.state(), trash.state());
@@ -161,14 +144,6 @@ void remove_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& aft
   delete_both(trash);
 }
 
-void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
-  if (keep <= 0) return;
-  std::vector<CheckpointPaths> all = complete_checkpoints(newest.folder);
-  std::erase_if(all, [&](const CheckpointPaths& one) { return one.name == newest.name; });
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) <= all.size(); ++i)
-    remove_checkpoint(all[i]);
-}
-
 void clean_up_checkpoints(const fs::path& folder) {
   const std::vector<std::string> models = names_in(folder);
   for (const std::string& name : models)
@@ -186,17 +161,53 @@ void clean_up_checkpoints(const fs::path& folder) {
     for (const std::string& name : names_in(where))
       if (name.starts_with(".step-")) leftovers.insert(name);
   for (const std::string& name : leftovers) delete_both({folder, name});
+  // Somebody moved or deleted the model: its state is not ours to delete.
+  for (const std::string& name : names_in(folder / "state"))
+    if (is_checkpoint_name(name) && !fs::exists(folder / name))
+      log_warning("{} is the state of a checkpoint that is not there: delete it unless you need it",
+                  (folder / "state" / name).string());
   std::error_code ignored;
   fs::remove(folder / ".latest.tmp", ignored);
 }
 
-std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
-  const fs::path latest = folder / "latest";
+std::vector<CheckpointPaths> list_checkpoints(const fs::path& folder) {
+  std::vector<CheckpointPaths> found;
+  for (const std::string& name : names_in(folder))
+    if (is_checkpoint_name(name) && fs::is_directory(folder / name))
+      found.push_back({folder, name});
+  const auto longer = [](const CheckpointPaths& a, const CheckpointPaths& b) {
+    return std::pair(a.name.size(), a.name) < std::pair(b.name.size(), b.name);
+  };
+  std::sort(found.begin(), found.end(), longer);  // names have eight digits or more
+  return found;
+}
+
+std::string what_is_missing(const CheckpointPaths& checkpoint) {
+  const fs::path state = state_directory(checkpoint.model());
+  if (!fs::exists(checkpoint.model() / "checksums.json"))
+    return "it has no checksums.json, so it was not copied in full";
+  if (!fs::exists(state)) return fmt::format("the optimizer's state is not in {}", state.string());
+  return "";
+}
+
+void point_latest_to(const CheckpointPaths& checkpoint, const MakeLink& make_link) {
+  const fs::path link = checkpoint.folder / ".latest.tmp", latest = checkpoint.folder / "latest";
   std::error_code error;
-  if (fs::exists(latest / "checksums.json", error)) return fs::canonical(latest);
-  const std::vector<CheckpointPaths> all = complete_checkpoints(folder);
-  if (all.empty()) return std::nullopt;
-  return all.back().model();
+  fs::remove(link, error);
+  if (make_link)
+    make_link(checkpoint.name, link, error);
+  else
+    fs::create_directory_symlink(checkpoint.name, link, error);
+  if (error) {  // a file system without links
+    FileWriter file(link);
+    file.write(checkpoint.name.data(), checkpoint.name.size());
+    file.close();
+  }
+  if (::rename(link.c_str(), latest.c_str()) != 0) {
+    const std::string reason = std::strerror(errno);
+    fs::remove(link, error);
+    failure("cannot point {} to {}: {}", latest.string(), checkpoint.name, reason);
+  }
 }
 
 }  // namespace kintsugi

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace kintsugi {
 
@@ -11,7 +13,7 @@ namespace kintsugi {
 //
 //   step-00000100/         a Hugging Face model, with trainer.json and checksums.json
 //   state/step-00000100/   what only a resume needs: the optimizer's tensors, with checksums.json
-//   latest                 a link to step-00000100
+//   latest                 a link to step-00000100, or a file with its name
 //
 // A checkpoint is its model directory and its state directory. While one is written (.tmp), about
 // to be replaced (.old) or being deleted (.trash), both have the name .step-00000100.SUFFIX; after
@@ -40,14 +42,19 @@ void publish_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& af
 void withdraw_checkpoint(const CheckpointPaths& checkpoint);
 // Renames, then deletes. What cannot be removed is left with a warning.
 void remove_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& after = {});
-// Oldest first, until `keep` are left with `newest`; 0 keeps all.
-void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep);
 
 // Finishes what killed saves and removals left behind, and puts back a checkpoint that a save was
 // about to replace.
 void clean_up_checkpoints(const std::filesystem::path& folder);
 
-// The directory that `latest` points to, or the newest complete one; none when there is none.
-std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& folder);
+// Every step-… directory, by step.
+std::vector<CheckpointPaths> list_checkpoints(const std::filesystem::path& folder);
+// Why a run cannot continue from it; empty: nothing is missing.
+std::string what_is_missing(const CheckpointPaths& checkpoint);
+
+// `latest` is a link or, where the file system has none, a file that holds the name.
+using MakeLink = std::function<void(const std::filesystem::path&, const std::filesystem::path&,
+                                    std::error_code&)>;
+void point_latest_to(const CheckpointPaths& checkpoint, const MakeLink& make_link = {});
 
 }  // namespace kintsugi

@@ -144,6 +144,7 @@ void describe(V& v, TrainConfig& c) {
   v("dropout", c.dropout, kFraction);
   v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
   v("loss_scale", c.loss_scale);
+  v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
 }
 
 template <class V>

@@ -104,6 +104,7 @@ struct TrainConfig {
   std::int64_t classifier_chunk =
       0;                        // tokens whose logits exist at a time; 0: chosen for the device
   LossScaleOptions loss_scale;  // fp16 only
+  std::int64_t max_skipped_steps = 50;  // in a row without a finite loss and norm: diverged
   bool operator==(const TrainConfig&) const = default;
 };
 

@@ -103,6 +103,11 @@ LibraryUse library_use(const RunConfig& config, const Groups& groups) {
   return use;
 }
 
+std::string memory_table(const Arena& arena, const Backend& backend) {
+  return fmt::format("{}\n  {:<14}{:>12}  of the backend and its libraries", arena.table(),
+                     "beside it", in_words(backend.own_bytes()));
+}
+
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
   PlanningAllocator nothing;
   const Engine engine(backend, nothing, engine_options(config, groups.grid), groups);

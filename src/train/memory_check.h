@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "backend/backend.h"
 #include "backend/library_memory.h"
@@ -18,6 +19,9 @@ struct MemoryNeed {
 LibraryUse library_use(const RunConfig& config, const Groups& groups);
 // Found by building its engine on paper.
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups);
+
+// The regions of an engine's memory, and what the backend takes beside them.
+std::string memory_table(const Arena& arena, const Backend& backend);
 
 // Whether a device and its share of a host with `node_ranks` of them have it.
 bool fits(const MemoryNeed& need, Backend& backend, int node_ranks);

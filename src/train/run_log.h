@@ -43,7 +43,7 @@ class RunLog {
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps);
 
   void record(const StepRecord& record);
-  // state: running, finished, stopped or failed.
+  // state: running, finished, stopped, diverged or failed.
   void status(const std::string& state, const StepRecord& last, std::optional<double> valid_loss,
               double eta_s, const std::string& checkpoint,
               const std::string& message = "") noexcept;

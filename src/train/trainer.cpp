@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "train/config_changes.h"
 #include "train/config_model.h"
 #include "train/memory_check.h"
 #include "train/model_card.h"
@@ -21,11 +22,6 @@
 namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
-
-std::string memory_table(const Arena& arena, const Backend& backend) {
-  return fmt::format("{}\n  {:<14}{:>12}  of the backend and its libraries", arena.table(),
-                     "beside it", format_bytes(static_cast<double>(backend.own_bytes())));
-}
 
 constexpr double kAssumedMfu = 0.4;  // of a run that nobody has seen yet
 
@@ -118,13 +114,11 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
       directory_(config_.run.dir),
       startup_(std::move(startup)) {
   data_ = std::make_unique<RunData>(config_);
-  schedule_ = {.kind = config_.optimizer.schedule,
-               .lr = config_.optimizer.lr,
-               .min_lr = config_.optimizer.min_lr,
-               .warmup_steps = config_.optimizer.warmup_steps,
-               .decay_steps = config_.optimizer.decay_steps,
-               .total_steps = config_.total_steps()};
+  schedule_ = schedule_of(config_);
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
+  health_ =
+      RunHealth(config_.train.max_skipped_steps,
+                scaler_.dynamic() ? std::optional(config_.train.loss_scale.minimum) : std::nullopt);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
   check_memory(backend_, config_, *groups_);
@@ -165,6 +159,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
     while (!finished() && !stop_) {
       if (step_trace_ != nullptr) step_trace_->before_step();
       train_step();
+      if (!divergence_.empty()) {
+        if (is_first()) log_->record(record_);
+        end_diverged(divergence_);
+      }
       if (step_trace_ != nullptr) step_trace_->after_step();
       if (state_.step == first_step_ + 1) {
         startup_.mark("first step");
@@ -181,6 +179,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
       if (config_.train.save && saves) save();
     }
     if (step_trace_ != nullptr) step_trace_->finish();
+  } catch (const Diverged& error) {
+    if (is_first())
+      log_->status("diverged", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
+    throw;
   } catch (const std::exception& error) {
     if (is_first())
       log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
@@ -198,95 +200,6 @@ RunOutcome Trainer::run(ResumeMode resume) {
                                 : "nothing was saved (train.save is false)");
   }
   return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
-}
-
-std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
-  const fs::path checkpoints = directory_ / "checkpoints";
-  std::string latest;
-  together(host(), [&] {
-    if (!is_first()) return;
-    if (resume == ResumeMode::Never && fs::exists(directory_ / "metrics.jsonl"))
-      user_error(
-          "{} already holds a run: continue it with --resume auto, or choose another run.dir",
-          directory_.string());
-    std::error_code error;
-    fs::create_directories(checkpoints, error);
-    if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
-    lock_ = std::make_unique<DirectoryLock>(directory_);
-    clean_up_checkpoints(checkpoints);
-    if (const auto found = find_latest_checkpoint(checkpoints)) latest = found->string();
-  });
-  latest = text_of(host(), 0, latest);
-  if (latest.empty()) return std::nullopt;
-  return latest;
-}
-
-void Trainer::follow_checkpoint(const fs::path& checkpoint) {
-  try {
-    continue_rope_scaling(config_, read_hf_config(checkpoint / "config.json"));
-  } catch (const UserError&) {
-    // It is damaged; loading it says so.
-  }
-}
-
-void Trainer::open_run(ResumeMode resume) {
-  const std::optional<fs::path> latest = open_directory(resume);
-  if (latest) follow_checkpoint(*latest);
-  together(host(), [&] {
-    engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_, groups_->grid),
-                                       *groups_);
-    latest ? engine_->prepare() : engine_->initialize(config_.run.seed);
-  });
-  if (latest) state_ = load_checkpoint(*latest, *engine_);
-  together(host(), [&] {
-    if (latest) {
-      check_same_run();
-      if (scaler_.dynamic()) scaler_.restore(state_.loss_scale);
-      last_checkpoint_ = latest->string();
-    } else {
-      state_.seed = config_.run.seed;
-      state_.data = data_->fingerprint();
-    }
-    if (!is_first()) return;
-    data_->check_content(directory_ / "data.json", latest.has_value());
-    write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
-    open_log_file(directory_ / "log.txt");
-    log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);
-    open_log_ = log_.get();
-  });
-  first_step_ = state_.step;
-  record_.step = state_.step;
-  record_.tokens = state_.tokens;
-  // Nothing is known of these before this process has taken a step.
-  record_.loss = NAN;
-  record_.tokens_per_s = NAN;
-  const std::int64_t steps_left = std::max<std::int64_t>(schedule_.total_steps - state_.step, 0);
-  loader_ =
-      std::make_unique<BatchLoader>(data_->order(), data_->sample_options(),
-                                    BatchLoader::Plan{.first = state_.samples + first_sequence(),
-                                                      .batches = steps_left,
-                                                      .batch = sequences_per_rank(),
-                                                      .stride = config_.batch.global,
-                                                      .depth = config_.data.prefetch});
-  startup_.mark(latest ? "checkpoint" : "fresh weights");
-  peak_ = backend_.peak_flops(config_.train.precision);
-  startup_.mark("measuring the peak");
-  announce();
-  log_info("{}", memory_table(engine_->arena(), backend_));
-  log_info("run directory: {}", directory_.string());
-  if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
-}
-
-void Trainer::check_same_run() const {
-  if (state_.seed != config_.run.seed)
-    user_error("the run in {} was started with seed {}, the configuration says {}",
-               directory_.string(), state_.seed, config_.run.seed);
-  if (state_.data != data_->fingerprint())
-    user_error(
-        "the run in {} was started on other data, shares, data.valid_fraction, "
-        "data.sequence_length or (with max_epochs or order megatron) for another number of steps: "
-        "its place in the order would mean nothing; choose another run.dir",
-        directory_.string());
 }
 
 void Trainer::announce() const {
@@ -393,12 +306,7 @@ void Trainer::train_step() {
     return {sums.loss / targets, part.gradient_norm};
   }();
   const CommunicationTimes communication = communication_times();
-  const bool overflow = !std::isfinite(result.gradient_norm);
-  if (overflow && !scaler_.dynamic())
-    failure(
-        "the gradient norm of step {} is not finite (loss {}): the last checkpoint is {}; lower "
-        "optimizer.lr or look at the data of this step",
-        step, result.loss, last_checkpoint_.empty() ? "none" : last_checkpoint_);
+  divergence_ = health_.after_step(*engine_, result, scaler_.scale());
   record_ = {.step = step,
              .tokens = state_.tokens + config_.tokens_per_step(),
              .loss = result.loss,
@@ -407,11 +315,12 @@ void Trainer::train_step() {
              .loss_scale = scaler_.scale(),
              .data_wait_s = data_wait_s,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
-  scaler_.update(overflow);
+  scaler_.update(!std::isfinite(result.gradient_norm));
   state_.step = step;
   state_.tokens = record_.tokens;
   state_.samples += config_.batch.global;
   state_.loss_scale = scaler_.state();
+  state_.skipped = health_.skipped();
   record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
   record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
   check_peak();
@@ -553,12 +462,35 @@ std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
 void Trainer::save() {
   const auto begin = Clock::now();
   show_live_line("saving a checkpoint …");
-  const fs::path saved =
-      save_checkpoint(directory_ / "checkpoints", *engine_, state_,
-                      {.files = checkpoint_texts(), .keep = config_.train.keep_checkpoints});
+  // What was good stays until the run is healthy again.
+  const std::int64_t keep = health_.healthy() ? config_.train.keep_checkpoints : 0;
+  fs::path saved;
+  try {
+    saved = save_checkpoint(directory_ / "checkpoints", *engine_, state_,
+                            {.files = checkpoint_texts(),
+                             .keep = keep,
+                             .config = to_yaml(config_),
+                             .ancestors = ancestors_});
+  } catch (const Diverged&) {
+    end_diverged("the weights are no longer finite");
+  }
   last_checkpoint_ = saved.string();
+  if (health_.healthy()) last_healthy_ = last_checkpoint_;
+  if (is_first()) ancestors_ = ancestors_after(saved);
   log_info("saved {} in {}", saved.string(),
            format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));
+}
+
+void Trainer::end_diverged(const std::string& why) const {
+  const std::string advice =
+      last_healthy_.empty()
+          ? "no checkpoint was saved while it was healthy: lower optimizer.lr, or look at the data"
+          : fmt::format(
+                "the newest healthy checkpoint is {}: lower optimizer.lr, or look at the data, {}",
+                last_healthy_,
+                last_healthy_ == last_checkpoint_ ? "and run again to continue from it"
+                                                  : "point checkpoints/latest to it and run again");
+  throw Diverged(fmt::format("the run diverged at step {}: {}; {}", state_.step, why, advice));
 }
 
 double Trainer::eta_s() const {

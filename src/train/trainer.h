@@ -17,6 +17,7 @@
 #include "train/checkpoint.h"
 #include "train/config.h"
 #include "train/engine.h"
+#include "train/health.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
 #include "train/startup.h"
@@ -91,6 +92,9 @@ class Trainer {
   // The checkpoint to go on from, if there is one; what rank 0 sees decides.
   std::optional<std::filesystem::path> open_directory(ResumeMode resume);
   void check_same_run() const;
+  void take_over(const std::filesystem::path& checkpoint);
+  // Every key of the configuration that is not what it was, and a jump of the learning rate.
+  void report_changes(const std::filesystem::path& checkpoint) const;
   void announce() const;
   std::string describe_layout() const;
   // Shares of the peak at some rate, causally and in full. Empty once a step was faster than the
@@ -112,6 +116,7 @@ class Trainer {
   void save();
   std::string progress_line() const;
   std::vector<Tokenizer::File> checkpoint_texts() const;
+  [[noreturn]] void end_diverged(const std::string& why) const;
   void report(bool last);
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
@@ -130,6 +135,8 @@ class Trainer {
   std::unique_ptr<DirectoryLock> lock_;      // one process per run directory
   Schedule schedule_;
   LossScaler scaler_;
+  RunHealth health_;
+  std::string divergence_;  // why the last step was the last; empty: it was not
   TrainerState state_;
   TrainingFlops flops_;
   Backend::Peak peak_;
@@ -137,8 +144,9 @@ class Trainer {
   StepRecord record_;
   StepMeans means_;  // since the last line
   std::optional<double> last_valid_loss_;
-  std::string last_checkpoint_;
-  std::int64_t first_step_ = 0;  // of this process
+  std::string last_checkpoint_, last_healthy_;
+  std::vector<Ancestor> ancestors_;  // of the next checkpoint; on rank 0
+  std::int64_t first_step_ = 0;      // of this process
   Startup startup_;
   StepTrace* step_trace_ = nullptr;   // if any
   CommunicationTimes communication_;  // until the last step

@@ -5,6 +5,7 @@
 
 #include "support/directory_contents.h"
 #include "support/temporary_directory.h"
+#include "train/checkpoint_branches.h"
 
 namespace kintsugi {
 namespace {

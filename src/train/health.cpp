@@ -1,0 +1,49 @@
+#include "train/health.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace kintsugi {
+
+std::string RunHealth::after_step(Engine& engine, const StepResult& result, double loss_scale) {
+  const bool overflow = !std::isfinite(result.gradient_norm), lost = !std::isfinite(result.loss);
+  if (!overflow && !lost) {
+    skipped_ = 0;
+    return "";
+  }
+  ++skipped_;
+  // A dynamic loss scale overflows now and then with a finite loss; anything else is suspicious.
+  if ((lost || !minimum_scale_) && !weights_are_finite(engine))
+    return "the weights are no longer finite";
+  if (overflow && minimum_scale_ && loss_scale <= *minimum_scale_)
+    return fmt::format("the gradients overflow with the loss scale at its minimum of {}",
+                       *minimum_scale_);
+  if (skipped_ >= max_skipped_)
+    return fmt::format(
+        "{} step{} in a row had a loss or gradient norm that was not finite "
+        "(train.max_skipped_steps)",
+        skipped_, skipped_ == 1 ? "" : "s");
+  return "";
+}
+
+bool weights_are_finite(Engine& engine) {
+  Backend& backend = engine.backend();
+  engine.sharding().finish_weights();
+  // Its value was read at the end of the step; the next one starts from zero.
+  const Tensor norm = engine.optimizer().squared_norm();
+  backend.fill(norm, 0.0);
+  for (int bucket = 0; bucket < static_cast<int>(engine.parameters().buckets().size()); ++bucket)
+    backend.squared_norm(norm, engine.sharding().owned_weights(bucket));
+  double bad = 0;
+  visit_float(norm.dtype(), [&]<class T>() {
+    T sum;
+    backend.download(&sum, norm);
+    bad = std::isfinite(static_cast<double>(static_cast<Accumulator<T>>(sum))) ? 0 : 1;
+  });
+  Communicator& world = *engine.groups().world;
+  world.wait(world.all_reduce(Tensor(&bad, DType::F64, {1}), ReduceOp::Max));
+  return bad == 0;
+}
+
+}  // namespace kintsugi
