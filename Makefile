@@ -8,7 +8,7 @@ CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 all: build
 
-.PHONY: all packages build demo test sanitize fuzz-layouts fuzz-parsers mutation-check bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
+.PHONY: all packages build demo test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
 packages:
 	@scripts/install_packages.sh
@@ -60,6 +60,14 @@ fuzz-parsers: packages
 	$(call configure,build-address,-DKINTSUGI_SANITIZE=address)
 	@cmake --build build-address -j $(JOBS) --target kintsugi_fuzz_parsers
 	@build-address/kintsugi_fuzz_parsers --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(addprefix --only ,$(PARSERS))
+
+# N random kills of runs, among them during saves and removals of checkpoints: each run must end as if undisturbed, bit for bit.
+kill-test: N := $(if $(filter command% environment%,$(origin N)),$(N),50)
+kill-test: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CUDA=OFF)
+kill-test: packages
+	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
+	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_kill_runs
+	@$(BUILD)/kintsugi_kill_runs $(N) $(if $(SEED),--seed $(SEED))
 
 # A test of the tests: the bugs of tests/mutations, one after the other, must each be found. ONLY="name …" tries some; PRECISION=fp32 has every
 # layout trained in fp32.

@@ -80,7 +80,8 @@ TEST_F(Divergence, AnOverflowAtTheSmallestLossScaleEndsTheRunAndNamesTheCheckpoi
   const std::string message = diverged(
       "steps: 90, eval_every: 0, checkpoint_every: 0, precision: fp16, loss_scale: "
       "{initial: 64, hysteresis: 1}",
-      {"optimizer.lr=3e4", "optimizer.schedule=constant"});
+      {"optimizer.lr=3", "optimizer.schedule=constant"});
+  EXPECT_THAT(message, HasSubstr("the gradients overflow with the loss scale at its minimum of 1"));
   EXPECT_THAT(message, HasSubstr("the newest healthy checkpoint is " +
                                  (run_ / "checkpoints/step-00000004").string()));
   EXPECT_EQ(fs::read_symlink(run_ / "checkpoints/latest"), "step-00000004");
