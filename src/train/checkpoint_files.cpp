@@ -35,7 +35,10 @@ CheckpointWriter::CheckpointWriter(Communicator& group, fs::path directory)
 
 void CheckpointWriter::text(const std::string& name, const std::string& content) {
   if (!is_first()) return;
-  folder(fs::path(name).parent_path());
+  std::error_code error;
+  const fs::path folder = fs::path(name).parent_path();
+  if (!folder.empty()) fs::create_directories(directory_ / folder, error);
+  if (error) failure("cannot create a folder for {}: {}", name, error.message());
   FileWriter writer(directory_ / name);
   writer.write(content.data(), content.size());
   writer.close();
@@ -124,6 +127,8 @@ void CheckpointWriter::finish() {
     }
     const Json checksums{{"algorithm", kAlgorithm}, {"files", hashes_}, {"pieces", listed}};
     text("checksums.json", checksums.dump(2) + "\n");
+    for (const auto& entry : fs::directory_iterator(directory_))
+      if (entry.is_directory()) sync_directory(entry.path());
     sync_directory(directory_);
   });
 }

@@ -13,7 +13,6 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "train/config_changes.h"
-#include "train/config_model.h"
 #include "train/memory_check.h"
 #include "train/model_card.h"
 #include "train/signals.h"
