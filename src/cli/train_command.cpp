@@ -12,6 +12,7 @@
 #include "cli/worlds.h"
 #include "comm/launch_environment.h"
 #include "core/build_id.h"
+#include "core/build_info.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "parallel/layout.h"
@@ -41,7 +42,8 @@ std::int64_t threads_for(const RunConfig& config, const World& world) {
 
 // What all ranks must have been given alike, before anything depends on it.
 Facts command_facts(const TrainArguments& arguments) {
-  return {{"the build", build_id()},
+  return {{"the version", fmt::format("{} ({})", program_version(), program_commit())},
+          {"the build", build_id()},
           {"--check", arguments.check ? "true" : "false"},
           {"--resume", arguments.resume},
           {"--trace", arguments.trace},
