@@ -40,10 +40,10 @@ test: packages
 sanitize: packages
 	$(call configure,build-address,-DKINTSUGI_SANITIZE=address)
 	@cmake --build build-address -j $(JOBS)
-	@build-address/kintsugi_tests --gtest_brief=1
+	@LSAN_OPTIONS="$$LSAN_OPTIONS suppressions=$(CURDIR)/scripts/leak_sanitizer.supp print_suppressions=0" build-address/kintsugi_tests --gtest_brief=1
 	$(call configure,build-thread,-DKINTSUGI_SANITIZE=thread)
 	@cmake --build build-thread -j $(JOBS)
-	@TSAN_OPTIONS="$$TSAN_OPTIONS suppressions=$(CURDIR)/scripts/thread_sanitizer.supp" build-thread/kintsugi_tests --gtest_brief=1
+	@TSAN_OPTIONS="$$TSAN_OPTIONS suppressions=$(CURDIR)/scripts/thread_sanitizer.supp print_suppressions=0" build-thread/kintsugi_tests --gtest_brief=1
 
 # N random layouts against one process; SEED repeats a draw, PRECISION=fp32 has all of them in fp32, CASE='tp=2 …' runs one.
 N ?= 200

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "support/program_test.h"
+#include "support/sanitizers.h"
 #include "support/small_run.h"
 
 namespace kintsugi {
@@ -115,6 +116,7 @@ TEST_F(ProcessTest, ClosedDescriptorsPutNoMessageIntoAFile) {
 
 // In blocks of 512 bytes: enough for what a run begins with, not for 20 lines of metrics.
 TEST_F(ProcessTest, AFileSizeLimitIsAFailureThatTheStatusNames) {
+  KINTSUGI_SKIP_UNDER_THREAD_SANITIZER();
   const std::string train =
       "\"$kintsugi\" train run.yaml --set train.steps=20 --set train.log_every=99 --set "
       "train.save=false";

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "model/model_test_util.h"
+#include "support/sanitizers.h"
 #include "support/temporary_directory.h"
 
 namespace kintsugi {
@@ -133,6 +134,7 @@ TEST(MappedFiles, AFileThatIsShortenedMeanwhileIsAFailure) {
 
 // Elsewhere the signal means what it did.
 TEST(MappedFiles, ABusErrorElsewhereEndsTheProcess) {
+  if (kAddressSanitizer || kThreadSanitizer) GTEST_SKIP() << "sanitizers report SIGBUS themselves";
   const TemporaryDirectory directory;
   const std::string path = directory.write("file", std::string(100'000, 'x'));
   EXPECT_EXIT(

@@ -44,7 +44,9 @@ FileParser run_config() {
           .samples = samples_from(fs::path(source_directory()) / "examples", ".yaml", "run.yaml"),
           .damaged = {},
           .read = [](const fs::path& directory) {
-            const RunConfig config = load_run_config(directory / "run.yaml");
+            // The tokenizer that an example names is a file of its own.
+            const RunConfig config =
+                parse_run_config(content_of(directory / "run.yaml"), "run.yaml");
             // What was accepted can be written down and read again.
             parse_run_config(to_yaml(config), "config.yaml");
           }};

@@ -112,11 +112,13 @@ std::size_t CpuBackend::own_bytes() const {
 
 void CpuBackend::upload(Tensor destination, const void* source) {
   KINTSUGI_CHECK(destination.contiguous(), "upload into a strided tensor");
+  if (destination.bytes() == 0) return;  // memcpy takes no null pointer
   std::memcpy(destination.data(), source, destination.bytes());
 }
 
 void CpuBackend::download(void* destination, Tensor source) {
   KINTSUGI_CHECK(source.contiguous(), "download of a strided tensor");
+  if (source.bytes() == 0) return;
   std::memcpy(destination, source.data(), source.bytes());
 }
 
