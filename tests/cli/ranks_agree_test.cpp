@@ -50,10 +50,10 @@ class RanksAgree : public testing::Test {
         "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
         "OMPI_MCA_btl_vader_single_copy_mechanism=none timeout 60 mpirun";
     for (std::size_t i = 0; i < parts.size(); ++i)
-      command +=
-          fmt::format("{} -np {} -wdir '{}' '{}' train run.yaml --set batch.micro=1 {}",
-                      i == 0 ? "" : " :", parts[i].ranks, (directory_ / parts[i].folder).string(),
-                      parts[i].program, parts[i].arguments);
+      command += fmt::format(
+          "{} -np {} -wdir '{}' '{}' train run.yaml --set batch.micro=1 --set device=cpu {}",
+          i == 0 ? "" : " :", parts[i].ranks, (directory_ / parts[i].folder).string(),
+          parts[i].program, parts[i].arguments);
     command += fmt::format(" > '{0}/out' 2> '{0}/err' < /dev/null", directory_.path().string());
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
