@@ -1,0 +1,132 @@
+// What a run says of itself: at its start, in a preview, and line by line.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/log.h"
+#include "core/units.h"
+#include "parallel/layer_split.h"
+#include "train/memory_check.h"
+#include "train/trainer.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr double kAssumedMfu = 0.4;  // of a run that nobody has seen yet
+
+}  // namespace
+
+void Trainer::announce() const {
+  const ModelSize size = count_parameters(ParameterSet(config_.model));
+  log_info("{}", backend_.description());
+  log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
+           config_.model_preset.empty() ? "" : config_.model_preset,
+           format_count(static_cast<double>(size.total)), to_string(config_.train.precision));
+  if (!config_.model_preset.empty() && !config_.model.rope_scaling)
+    if (const auto scaling = load_preset(config_.model_preset).rope_scaling;
+        scaling && !config_.rope_scaling_given)
+      log_info(
+          "positions: {}; the preset's rope scaling is for more than {} and left out (set "
+          "model.rope_scaling to train with one)",
+          config_.model.max_positions, scaling->original_max_positions);
+  std::int64_t held_out = 0;
+  for (const ValidationSet& set : data_->validation()) held_out += set.size();
+  log_info("data: {}, sequences of {} tokens, {} held-out samples",
+           data_->tokenizer().description(), config_.data.sequence_length, held_out);
+  for (const RunData::Source& source : data_->sources())
+    log_info("  {}: {} tokens in {} shard{}, {:.2f} % of the run, {:.2f} epochs", source.name,
+             format_count(static_cast<double>(source.train.tokens())), source.shards.size(),
+             source.shards.size() == 1 ? "" : "s", 100 * source.share, source.epochs);
+  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all",
+           config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
+           config_.batch.global / config_.batch.micro,
+           config_.batch.global == config_.batch.micro ? "" : "es", schedule_.total_steps);
+  log_info("layout: {}", describe_layout());
+  log_info(
+      "work per token: {}FLOP (attention counted causally), {}FLOP (in full); peak {}FLOP/s ({})",
+      format_si(flops_.causal()), format_si(flops_.full()), format_si(peak_.flops_per_s),
+      peak_.source);
+  log_info("energy: no counter that this version reads; energy_j is null in metrics.jsonl");
+}
+
+// Nothing but the FLOPs is known before the first step, so that the share of the peak is assumed.
+void Trainer::preview() {
+  peak_ = backend_.peak_flops(config_.train.precision);
+  announce();
+  PlanningAllocator nothing;
+  const Engine planned(backend_, nothing, engine_options(config_, groups_->grid), *groups_);
+  log_info("{}", memory_table(planned.arena(), backend_));
+  log_info("run directory: {}", directory_.string());
+  const double tokens = static_cast<double>(config_.total_steps() * config_.tokens_per_step());
+  const double fastest_s = tokens * flops_.causal() / (peak_.flops_per_s * groups_->ranks());
+  log_info(
+      "duration: {} tokens in {} steps, {}FLOP; {} at the full peak of {}, {} at an assumed MFU of "
+      "{:.0f} %, without validation and checkpoints",
+      format_count(tokens), schedule_.total_steps, format_si(tokens * flops_.causal()),
+      format_duration(fastest_s), format_number(groups_->ranks(), "rank"),
+      format_duration(fastest_s / kAssumedMfu), 100 * kAssumedMfu);
+}
+
+std::string Trainer::describe_layout() const {
+  const Grid& grid = groups_->grid;
+  const LayoutConfig& layout = config_.layout;
+  std::string text =
+      fmt::format("{} = tp {} × cp {} × dp {} × pp {}", format_number(grid.world(), "rank"),
+                  grid.tp, grid.cp, grid.dp, grid.pp);
+  if (layout.sequence_parallel) text += ", sequence parallel";
+  text += fmt::format(
+      ", ZeRO {}{}", layout.zero,
+      layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group) : "");
+  const std::int64_t passes = sequences_per_rank() / config_.batch.micro;
+  text += fmt::format("; {} micro-batch{} each per step", passes, passes == 1 ? "" : "es");
+  if (grid.pp > 1)
+    text += fmt::format(
+        ", schedule {}, layers {}", to_string(layout.schedule),
+        fmt::join(checked_split(config_.model, static_cast<int>(grid.pp * layout.chunks),
+                                layout.split_layers()),
+                  ","));
+  return text;
+}
+
+double Trainer::eta_s() const {
+  const auto done = static_cast<double>(state_.step - first_step_);
+  return static_cast<double>(schedule_.total_steps - state_.step) * step_seconds_ /
+         std::max(done, 1.0);
+}
+
+std::string Trainer::progress_line() const {
+  const double rate = means_.tokens_per_s();
+  const auto causal = mfu(rate, flops_.causal()), full = mfu(rate, flops_.full());
+  return fmt::format(
+      "step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  left {}  MFU {}  norm {:.3f}  "
+      "lr {:.2e}{}  J/token –",
+      state_.step, schedule_.total_steps, means_.loss(), format_count(rate), means_.step_time_s(),
+      format_duration(eta_s()),
+      causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
+      means_.gradient_norm(), record_.lr,
+      means_.skipped() > 0 ? fmt::format("  skipped {} of {}", means_.skipped(), means_.steps())
+                           : "");
+}
+
+void Trainer::report(bool last) {
+  const auto now = Clock::now();
+  const bool live_due = now - last_report_ > std::chrono::milliseconds(200);
+  if (live_due || last)
+    log_->status("running", record_, last_valid_loss_, eta_s(), last_checkpoint_);
+  if (live_due) last_report_ = now;
+  const std::string line = progress_line();
+  const bool line_due = due(config_.train.log_every) || last;
+  if (line_due) means_.clear();
+  if (terminal_is_live()) {
+    if (line_due) log_to_file(line);
+    if (!live_due && !last) return;
+    const int filled = static_cast<int>(10 * state_.step / schedule_.total_steps);
+    std::string bar;
+    for (int i = 0; i < 10; ++i) bar += i < filled ? "━" : "╌";
+    show_live_line(bar + " " + line);
+  } else if (line_due) {
+    log_info("{}", line);
+  }
+}
+
+}  // namespace kintsugi
