@@ -98,6 +98,8 @@ void check_pipeline(const LayoutRequest& r, std::int64_t dp) {
       user_error("layout.split is given, but layout.pp is 1: there is no pipeline to split");
     return;
   }
+  // First: a schedule of more stages than there are layers takes long to make.
+  checked_split(r.model, static_cast<int>(r.pp * r.chunks), r.split);
   const std::int64_t passes = r.batch / dp / r.micro;
   // The rules of the schedule itself, in its own words.
   try {
@@ -108,7 +110,6 @@ void check_pipeline(const LayoutRequest& r, std::int64_t dp) {
   } catch (const UserError& error) {
     user_error("layout.schedule {}: {}", to_string(r.schedule), error.what());
   }
-  checked_split(r.model, static_cast<int>(r.pp * r.chunks), r.split);
 }
 
 }  // namespace
