@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "plan/search.h"
+#include "plan/search/search.h"
 
 int main(int argc, char** argv) {
   using namespace kintsugi;

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "data/tokenizer.h"
+#include "data/tokenizers/tokenizer.h"
 
 using namespace kintsugi;
 

@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 
-#include "data/bpe_trainer.h"
-#include "data/corpus_pieces.h"
-#include "data/path_pattern.h"
+#include "data/corpora/path_pattern.h"
+#include "data/tokenizer_training/bpe_trainer.h"
+#include "data/tokenizer_training/corpus_pieces.h"
 
 using namespace kintsugi;
 

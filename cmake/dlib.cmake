@@ -1,5 +1,5 @@
 # dlib's global search, for kintsugi plan --tune; where dlib is not installed,
-# src/plan/point_search_missing.cpp stands in for it. Included once kintsugi_engine exists.
+# src/plan/search/point_search_missing.cpp stands in for it. Included once kintsugi_engine exists.
 option(KINTSUGI_DLIB "Build kintsugi plan --tune where dlib is found" ON)
 if(KINTSUGI_DLIB)
   find_path(DLIB_INCLUDE_DIR NAMES dlib/global_optimization.h)
@@ -10,12 +10,12 @@ if(NOT KINTSUGI_DLIB OR NOT DLIB_INCLUDE_DIR OR NOT DLIB_LIBRARY)
   if(KINTSUGI_DLIB)
     message(STATUS "kintsugi plan --tune: not built, dlib was not found (Debian: libdlib-dev)")
   endif()
-  target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/plan/point_search_missing.cpp)
+  target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/plan/search/point_search_missing.cpp)
   return()
 endif()
 message(STATUS "kintsugi plan --tune: ${DLIB_LIBRARY}")
 
-add_library(kintsugi_dlib OBJECT ${CMAKE_SOURCE_DIR}/src/plan/point_search_dlib.cpp)
+add_library(kintsugi_dlib OBJECT ${CMAKE_SOURCE_DIR}/src/plan/search/point_search_dlib.cpp)
 target_include_directories(kintsugi_dlib PRIVATE ${CMAKE_SOURCE_DIR}/src)
 if(NOT DLIB_INCLUDE_DIR STREQUAL "/usr/include")  # naming that one breaks the order of the C++ library's headers
   target_include_directories(kintsugi_dlib SYSTEM PRIVATE ${DLIB_INCLUDE_DIR})

@@ -125,9 +125,9 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"model/stage.cpp", "backend/cpu/cpu_backend.h"},
            {"model/stage.cpp", "backend/tuning_cache.h"},
            {"model/stage.cpp", "comm/nccl/communicator.h"},
-           {"optim/optimizer.cpp", "train/config.h"},
-           {"data/blend.cpp", "model/config.h"},
-           {"serve/language_model.cpp", "train/checkpoint.h"},
+           {"optim/optimizer.cpp", "train/config/config.h"},
+           {"data/sampling/blend.cpp", "model/config.h"},
+           {"serve/language_model.cpp", "train/checkpoint/checkpoint.h"},
            {"train/trainer.cpp", "backend/cpu/cpu_backend.h"},
            {"train/trainer.cpp", "cli/worlds.h"},
            {"somewhere/new.cpp", "core/file.h"},
@@ -138,7 +138,7 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"backend/cpu/adamw.cpp", "backend/cpu/rows.h"},
            {"backend/cuda_missing.cpp", "backend/cuda/cuda_backend.h"},
            {"model/stage.cpp", "backend/backend.h"},
-           {"train/trainer.cpp", "data/batch_loader.h"},
+           {"train/trainer.cpp", "data/sampling/batch_loader.h"},
        })
     EXPECT_TRUE(complaint(file, included).empty()) << file << " -> " << included;
 }

@@ -8,7 +8,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "comm/communicator.h"
 #include "core/trace.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace kintsugi {
 

@@ -6,7 +6,7 @@
 #include "backend/backend.h"
 #include "backend/library_memory.h"
 #include "comm/grid.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace kintsugi {
 

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/log.h"
-#include "data/content_record.h"
-#include "data/megatron_order.h"
+#include "data/sampling/megatron_order.h"
+#include "data/stores/content_record.h"
 
 namespace kintsugi {
 namespace {

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "data/sample_order.h"
-#include "data/sample_reader.h"
-#include "data/tokenizer.h"
-#include "data/validation_set.h"
-#include "train/config.h"
+#include "data/sampling/sample_order.h"
+#include "data/sampling/sample_reader.h"
+#include "data/sampling/validation_set.h"
+#include "data/tokenizers/tokenizer.h"
+#include "train/config/config.h"
 
 namespace kintsugi {
 

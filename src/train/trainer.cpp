@@ -12,11 +12,11 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "train/config_changes.h"
+#include "train/checkpoint/model_card.h"
+#include "train/checkpoint/tokenizer_files.h"
+#include "train/config/changes.h"
 #include "train/memory_check.h"
-#include "train/model_card.h"
 #include "train/signals.h"
-#include "train/tokenizer_files.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;

@@ -5,8 +5,8 @@
 #include "comm/exchange.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/config_changes.h"
-#include "train/config_model.h"
+#include "train/config/changes.h"
+#include "train/config/model.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"
 

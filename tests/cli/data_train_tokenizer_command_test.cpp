@@ -10,9 +10,9 @@
 #include <set>
 
 #include "core/file.h"
-#include "data/byte_alphabet.h"
-#include "data/pre_tokenizer.h"
-#include "data/tokenizer.h"
+#include "data/tokenizers/byte_alphabet.h"
+#include "data/tokenizers/pre_tokenizer.h"
+#include "data/tokenizers/tokenizer.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 

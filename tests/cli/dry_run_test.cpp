@@ -1,8 +1,8 @@
 // kintsugi train --dry-run as a user runs it, beside what the planner's own tests cover.
-#include "cli/dry_run.h"
+#include "cli/train/dry_run.h"
 
 #include "backend/cpu/cpu_backend.h"
-#include "plan/planner.h"
+#include "plan/search/planner.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
 #include "train/memory_check.h"

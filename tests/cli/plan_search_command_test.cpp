@@ -10,7 +10,7 @@
 #include <string>
 
 #include "support/program_test.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 namespace kintsugi {
 namespace {

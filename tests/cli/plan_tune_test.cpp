@@ -9,9 +9,9 @@
 #include <fstream>
 #include <thread>
 
-#include "cli/child_session.h"
-#include "plan/csv.h"
-#include "plan/point_search.h"
+#include "cli/plan/child_session.h"
+#include "plan/foreign/csv.h"
+#include "plan/search/point_search.h"
 #include "support/paths.h"
 #include "support/program_test.h"
 #include "support/small_run.h"

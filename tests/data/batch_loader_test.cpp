@@ -1,4 +1,4 @@
-#include "data/batch_loader.h"
+#include "data/sampling/batch_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "data/blend.h"
+#include "data/sampling/blend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Merging against the definition written down again: look at every pair, merge the one of the
 // lowest rank that stands furthest left, begin anew.
-#include "data/bpe.h"
+#include "data/tokenizers/bpe.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "data/pre_tokenizer.h"
-#include "data/utf8.h"
+#include "data/tokenizers/pre_tokenizer.h"
+#include "data/tokenizers/utf8.h"
 
 namespace kintsugi {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/bpe_trainer.h"
+#include "data/tokenizer_training/bpe_trainer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

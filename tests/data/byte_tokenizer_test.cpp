@@ -1,4 +1,4 @@
-#include "data/byte_tokenizer.h"
+#include "data/tokenizers/byte_tokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/content_record.h"
+#include "data/stores/content_record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "data/corpus_pieces.h"
+#include "data/tokenizer_training/corpus_pieces.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "data/json_line.h"
+#include "data/corpora/json_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // called through its normalize() once in the builder and once in BlendedDataset; sums are numpy's:
 //   python3 -c 'import numpy; print(numpy.sum([0.1 * (i % 7 + 1) + 1.0 / (i + 1) for i in
 //   range(N)]).hex())'
-#include "data/megatron_blend.h"
+#include "data/sampling/megatron_blend.h"
 
 #include <gtest/gtest.h>
 

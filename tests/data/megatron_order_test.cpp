@@ -1,5 +1,5 @@
 // Against values that Megatron's own rules give with numpy's generator.
-#include "data/megatron_order.h"
+#include "data/sampling/megatron_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

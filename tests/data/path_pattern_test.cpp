@@ -1,4 +1,4 @@
-#include "data/path_pattern.h"
+#include "data/corpora/path_pattern.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Pieces as the expressions define them, worked out by hand.
-#include "data/pre_tokenizer.h"
+#include "data/tokenizers/pre_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/byte_alphabet.h"
-#include "data/unicode_regex.h"
+#include "data/tokenizers/byte_alphabet.h"
+#include "data/tokenizers/unicode_regex.h"
 
 namespace kintsugi {
 namespace {

@@ -1,12 +1,12 @@
-#include "data/record_reader.h"
+#include "data/corpora/record_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "data/document.h"
-#include "data/tokenizer.h"
+#include "data/corpora/document.h"
+#include "data/tokenizers/tokenizer.h"
 #include "support/compress.h"
 #include "support/errors.h"
 #include "support/paths.h"

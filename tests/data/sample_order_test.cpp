@@ -1,4 +1,4 @@
-#include "data/sample_order.h"
+#include "data/sampling/sample_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

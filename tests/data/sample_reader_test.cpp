@@ -1,4 +1,4 @@
-#include "data/sample_reader.h"
+#include "data/sampling/sample_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

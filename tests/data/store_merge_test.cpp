@@ -1,4 +1,4 @@
-#include "data/store_merge.h"
+#include "data/stores/store_merge.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/text_stream.h"
+#include "data/corpora/text_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "data/token_store.h"
+#include "data/stores/token_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "data/token_stream.h"
+#include "data/sampling/token_stream.h"
 
 #include <gtest/gtest.h>
 

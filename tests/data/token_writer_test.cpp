@@ -1,4 +1,4 @@
-#include "data/token_writer.h"
+#include "data/stores/token_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 
 #include "core/file.h"
 #include "core/hash.h"
-#include "data/store_check.h"
-#include "data/store_merge.h"
-#include "data/store_summary.h"
+#include "data/stores/store_check.h"
+#include "data/stores/store_merge.h"
+#include "data/stores/store_summary.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"
 #include "support/token_files.h"

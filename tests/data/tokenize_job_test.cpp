@@ -1,4 +1,4 @@
-#include "data/tokenize_job.h"
+#include "data/corpora/tokenize_job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "core/file.h"
-#include "data/token_store.h"
+#include "data/stores/token_store.h"
 #include "support/compress.h"
 #include "support/errors.h"
 #include "support/small_run.h"

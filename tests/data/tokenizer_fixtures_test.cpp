@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "data/normalizer.h"
-#include "data/tokenizer.h"
-#include "data/utf8.h"
+#include "data/tokenizers/normalizer.h"
+#include "data/tokenizers/tokenizer.h"
+#include "data/tokenizers/utf8.h"
 #include "support/paths.h"
 
 namespace kintsugi {

@@ -1,5 +1,5 @@
 // Loading, round trips, broken files, rank files, and what is written for Hugging Face.
-#include "data/tokenizer.h"
+#include "data/tokenizers/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/byte_alphabet.h"
-#include "data/byte_tokenizer.h"
-#include "data/normalizer.h"
-#include "data/pre_tokenizer.h"
-#include "data/tiktoken.h"
-#include "data/utf8.h"
+#include "data/tokenizers/byte_alphabet.h"
+#include "data/tokenizers/byte_tokenizer.h"
+#include "data/tokenizers/normalizer.h"
+#include "data/tokenizers/pre_tokenizer.h"
+#include "data/tokenizers/tiktoken.h"
+#include "data/tokenizers/utf8.h"
 #include "support/errors.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"

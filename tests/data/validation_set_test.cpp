@@ -1,4 +1,4 @@
-#include "data/validation_set.h"
+#include "data/sampling/validation_set.h"
 
 #include <gtest/gtest.h>
 

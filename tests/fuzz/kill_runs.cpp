@@ -22,7 +22,7 @@
 #include "support/paths.h"
 #include "support/small_run.h"
 #include "support/temporary_directory.h"
-#include "train/checkpoint_folder.h"
+#include "train/checkpoint/folder.h"
 
 namespace kintsugi {
 namespace {

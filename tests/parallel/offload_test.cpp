@@ -9,7 +9,7 @@
 #include "support/late_backend.h"
 #include "support/parallel_run.h"
 #include "support/temporary_directory.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace kintsugi {
 namespace {

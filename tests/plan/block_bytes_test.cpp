@@ -1,5 +1,5 @@
 // Closed forms of published papers, computed here.
-#include "plan/block_bytes.h"
+#include "plan/costs/block_bytes.h"
 
 #include <gtest/gtest.h>
 

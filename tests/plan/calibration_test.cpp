@@ -1,4 +1,4 @@
-#include "plan/calibration.h"
+#include "plan/machines/calibration.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
-#include "plan/costs.h"
+#include "plan/costs/costs.h"
 
 #include <gtest/gtest.h>
 
 #include "parallel/schedule_timing.h"
-#include "plan/pipeline_time.h"
-#include "plan/planner.h"
+#include "plan/costs/pipeline_time.h"
+#include "plan/search/planner.h"
 
 namespace kintsugi {
 namespace {

@@ -1,10 +1,10 @@
 // What other programs keep, against their published logs. The rows are quoted from their sources.
-#include "plan/foreign_memory.h"
+#include "plan/foreign/foreign_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/measured_rows.h"
+#include "plan/foreign/measured_rows.h"
 
 namespace kintsugi {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/machine.h"
+#include "plan/machines/machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

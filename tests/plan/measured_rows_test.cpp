@@ -1,5 +1,5 @@
 // Predictions of published measurements. The rows are quoted from their sources.
-#include "plan/measured_rows.h"
+#include "plan/foreign/measured_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "plan/foreign_memory.h"
+#include "plan/foreign/foreign_memory.h"
 #include "support/errors.h"
 
 namespace kintsugi {

@@ -1,5 +1,5 @@
 // The plan's bytes against the engine's arena.
-#include "plan/memory.h"
+#include "plan/costs/memory.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "backend/sim/sim_backend.h"
 #include "comm/sim/sim_communicator.h"
 #include "parallel/layer_split.h"
-#include "plan/planner.h"
+#include "plan/search/planner.h"
 #include "train/engine.h"
 
 namespace kintsugi {

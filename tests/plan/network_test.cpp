@@ -3,12 +3,12 @@
 
 #include <cmath>
 
-#include "plan/costs.h"
-#include "plan/footprint.h"
-#include "plan/foreign.h"
-#include "plan/loading.h"
-#include "plan/pipeline_time.h"
-#include "plan/planner.h"
+#include "plan/costs/costs.h"
+#include "plan/costs/footprint.h"
+#include "plan/costs/loading.h"
+#include "plan/costs/pipeline_time.h"
+#include "plan/foreign/foreign.h"
+#include "plan/search/planner.h"
 
 namespace kintsugi {
 namespace {

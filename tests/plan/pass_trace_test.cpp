@@ -1,10 +1,10 @@
 // What the engine asks for in the sim world, against closed forms of the literature.
-#include "plan/pass_trace.h"
+#include "plan/costs/pass_trace.h"
 
 #include <gtest/gtest.h>
 
 #include "model/metrics.h"
-#include "plan/state_trace.h"
+#include "plan/costs/state_trace.h"
 
 namespace kintsugi {
 namespace {

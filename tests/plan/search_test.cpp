@@ -1,4 +1,4 @@
-#include "plan/search.h"
+#include "plan/search/search.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <cmath>
 #include <set>
 
-#include "plan/footprint.h"
-#include "plan/foreign_memory.h"
-#include "plan/scaling.h"
+#include "plan/costs/footprint.h"
+#include "plan/foreign/foreign_memory.h"
+#include "plan/search/scaling.h"
 #include "support/errors.h"
 
 namespace kintsugi {

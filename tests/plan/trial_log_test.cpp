@@ -1,4 +1,4 @@
-#include "plan/trial_log.h"
+#include "plan/search/trial_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "plan/tuning.h"
+#include "plan/search/tuning.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "plan/tuning_report.h"
+#include "plan/search/tuning_report.h"
 
 namespace kintsugi {
 namespace {

@@ -9,15 +9,15 @@
 #include "comm/grid.h"
 #include "core/error.h"
 #include "core/hash.h"
-#include "plan/machine.h"
-#include "plan/measured_rows.h"
-#include "plan/memory_rows.h"
-#include "plan/trial_log.h"
+#include "plan/foreign/measured_rows.h"
+#include "plan/foreign/memory_rows.h"
+#include "plan/machines/machine.h"
+#include "plan/search/trial_log.h"
 #include "support/parallel_run.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
-#include "train/checkpoint.h"
-#include "train/config.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/config/config.h"
 
 namespace kintsugi {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/token_stream.h"
+#include "data/sampling/token_stream.h"
 #include "support/temporary_directory.h"
 #include "support/token_files.h"
 

@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "data/document.h"
-#include "data/record_reader.h"
-#include "data/store_check.h"
-#include "data/token_store.h"
-#include "data/tokenize_journal.h"
-#include "data/tokenizer.h"
+#include "data/corpora/document.h"
+#include "data/corpora/record_reader.h"
+#include "data/corpora/tokenize_journal.h"
+#include "data/stores/store_check.h"
+#include "data/stores/token_store.h"
+#include "data/tokenizers/tokenizer.h"
 #include "support/compress.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/token_store.h"
+#include "data/stores/token_store.h"
 
 namespace kintsugi {
 

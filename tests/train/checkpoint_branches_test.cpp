@@ -1,6 +1,4 @@
 // Which checkpoint a run continues from, also after a rollback and after a copy without links.
-#include "train/checkpoint_branches.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include "support/captured_log.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"
+#include "train/checkpoint/branches.h"
 
 namespace kintsugi {
 namespace {

@@ -8,7 +8,7 @@
 #include "support/directory_contents.h"
 #include "support/parallel_run.h"
 #include "support/temporary_directory.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace kintsugi {
 namespace {

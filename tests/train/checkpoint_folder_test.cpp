@@ -1,11 +1,10 @@
 // The folder of a run's checkpoints: what a kill at any moment leaves is made whole again.
-#include "train/checkpoint_folder.h"
-
 #include <gtest/gtest.h>
 
 #include "support/directory_contents.h"
 #include "support/temporary_directory.h"
-#include "train/checkpoint_branches.h"
+#include "train/checkpoint/branches.h"
+#include "train/checkpoint/folder.h"
 
 namespace kintsugi {
 namespace {

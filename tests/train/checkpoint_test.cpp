@@ -1,5 +1,5 @@
 // Checkpoints of many ranks: without a layout, to the bit, and never half there.
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

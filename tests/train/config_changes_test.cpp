@@ -1,6 +1,4 @@
 // What a resume says about a configuration that is not the one of before.
-#include "train/config_changes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include "support/errors.h"
 #include "support/small_run.h"
 #include "tensor/safetensors.h"
+#include "train/config/changes.h"
 
 namespace kintsugi {
 namespace {

@@ -1,18 +1,17 @@
 // What a model takes from its run: the vocabulary of the tokenizer and the positions that are
 // trained.
-#include "train/config_model.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/dry_run.h"
+#include "cli/train/dry_run.h"
 #include "core/file.h"
 #include "support/errors.h"
 #include "support/paths.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
+#include "train/config/model.h"
 
 namespace kintsugi {
 namespace {

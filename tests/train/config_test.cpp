@@ -1,4 +1,4 @@
-#include "train/config.h"
+#include "train/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "support/paths.h"
-#include "train/config_synonyms.h"
+#include "train/config/synonyms.h"
 
 namespace kintsugi {
 namespace {

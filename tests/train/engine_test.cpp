@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "backend/cpu/cpu_backend.h"
-#include "data/sample_reader.h"
+#include "data/sampling/sample_reader.h"
 #include "support/counting_store.h"
 
 namespace kintsugi {

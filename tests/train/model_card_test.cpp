@@ -1,4 +1,4 @@
-#include "train/model_card.h"
+#include "train/checkpoint/model_card.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "core/file.h"
-#include "data/byte_tokenizer.h"
-#include "data/store_info.h"
+#include "data/stores/store_info.h"
+#include "data/tokenizers/byte_tokenizer.h"
 #include "model/model_test_util.h"
 #include "support/counting_store.h"
 #include "support/paths.h"

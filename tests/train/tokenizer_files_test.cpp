@@ -1,4 +1,4 @@
-#include "train/tokenizer_files.h"
+#include "train/checkpoint/tokenizer_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

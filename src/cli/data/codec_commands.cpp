@@ -1,0 +1,159 @@
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <charconv>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "cli/data/commands.h"
+#include "core/error.h"
+#include "data/tokenizers/tokenizer.h"
+#include "data/tokenizers/utf8.h"
+
+namespace kintsugi {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Arguments {
+  std::string tokenizer;
+  bool special = false;
+};
+
+[[noreturn]] void wrong_line(std::int64_t number, const std::string& what) {
+  user_error("standard input, line {}: {}", number, what);
+}
+
+// "JSON parse error at byte 3: …" without nlohmann's own prefix.
+std::string reason(const Json::exception& error) {
+  const std::string text = error.what();
+  const std::size_t end = text.find("] ");
+  return end == std::string::npos ? text : text.substr(end + 2);
+}
+
+// One line in, one line out; written at once when nothing more waits to be read.
+template <class Work>
+void for_each_line(Work&& work) {
+  std::ios::sync_with_stdio(false);
+  std::string line, output;
+  for (std::int64_t number = 1; std::getline(std::cin, line); ++number) {
+    try {
+      work(line, number, output);
+    } catch (...) {  // what was right before is the reader's
+      std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+      throw;
+    }
+    output += '\n';
+    if (output.size() < (1 << 16) && std::cin.rdbuf()->in_avail() > 0) continue;
+    std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+    if (!std::cout) throw std::system_error(errno, std::generic_category());
+    output.clear();
+  }
+  std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
+  if (!std::cout) throw std::system_error(errno, std::generic_category());
+}
+
+void append_ids(const std::vector<std::int32_t>& ids, std::string& output) {
+  output += '[';
+  char digits[16];
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) output += ',';
+    const auto end = std::to_chars(digits, digits + sizeof digits, ids[i]).ptr;
+    output.append(digits, end);
+  }
+  output += ']';
+}
+
+void encode_lines(const Arguments& arguments) {
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(arguments.tokenizer);
+  std::vector<std::int32_t> ids;
+  for_each_line([&](const std::string& line, std::int64_t number, std::string& output) {
+    Json text;
+    try {
+      text = Json::parse(line);
+    } catch (const Json::exception& error) {
+      wrong_line(number, "it is not a JSON string (" + reason(error) + ")");
+    }
+    if (!text.is_string()) wrong_line(number, "it is not a JSON string");
+    ids.clear();
+    tokenizer->encode(text.get_ref<const std::string&>(), ids,
+                      arguments.special ? SpecialTokens::Honoured : SpecialTokens::AsText);
+    append_ids(ids, output);
+  });
+}
+
+std::vector<std::int32_t> ids_of(const std::string& line, std::int64_t number) {
+  Json list;
+  try {
+    list = Json::parse(line);
+  } catch (const Json::exception& error) {
+    wrong_line(number, "it is not a JSON array of token ids (" + reason(error) + ")");
+  }
+  if (!list.is_array()) wrong_line(number, "it is not a JSON array of token ids");
+  std::vector<std::int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
+      wrong_line(number,
+                 id.dump(-1, ' ', false, Json::error_handler_t::replace) + " is not a token id");
+    ids.push_back(id.get<std::int32_t>());
+  }
+  return ids;
+}
+
+void decode_lines(const Arguments& arguments) {
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(arguments.tokenizer);
+  std::string text;
+  for_each_line([&](const std::string& line, std::int64_t number, std::string& output) {
+    text.clear();
+    try {
+      tokenizer->decode(ids_of(line, number), text,
+                        arguments.special ? SpecialTokens::Honoured : SpecialTokens::AsText);
+    } catch (const UserError& error) {
+      const std::string what = error.what();
+      if (what.starts_with("standard input")) throw;
+      wrong_line(number, what);
+    }
+    output += Json(replace_invalid_utf8(text)).dump();
+  });
+}
+
+void add_tokenizer_option(CLI::App& command, Arguments& arguments) {
+  command
+      .add_option("--tokenizer", arguments.tokenizer,
+                  "bytes, a tokenizer.json or a directory with one, a SentencePiece .model, or "
+                  "ranks.tiktoken:FAMILY (gpt2, llama3, cl100k, qwen, o200k)")
+      ->required();
+}
+
+}  // namespace
+
+void add_data_encode(CLI::App& data) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* command = data.add_subcommand(
+      "encode", "Text to token ids: a JSON string per line in, a JSON array per line out");
+  add_tokenizer_option(*command, *a);
+  command->add_flag("--special", a->special,
+                    "The text of a special token (<|endoftext|>) is that token, not text");
+  command->footer("Example:\n  echo '\"Hello world\"' | kintsugi data encode --tokenizer gpt2/");
+  command->callback([a] { encode_lines(*a); });
+}
+
+void add_data_decode(CLI::App& data) {
+  auto a = std::make_shared<Arguments>();
+  a->special = true;
+  CLI::App* command = data.add_subcommand(
+      "decode", "Token ids to text: a JSON array per line in, a JSON string per line out");
+  add_tokenizer_option(*command, *a);
+  command->add_flag("--special,!--no-special", a->special,
+                    "Write special tokens out (the default) or leave them out");
+  command->footer(
+      "Bytes that are no UTF-8, as when the ids end inside a character, become U+FFFD.\n"
+      "Example:\n  echo '[15496,995]' | kintsugi data decode --tokenizer gpt2/");
+  command->callback([a] { decode_lines(*a); });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,96 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "cli/data/commands.h"
+#include "cli/options.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "data/stores/store_check.h"
+#include "data/stores/store_merge.h"
+#include "data/stores/token_store.h"
+#include "data/tokenizers/tokenizer.h"
+
+namespace kintsugi {
+namespace {
+
+struct VerifyCommand {
+  std::string store, tokenizer;
+  std::int64_t vocab_size = 0;
+};
+
+void run_verify(const VerifyCommand& command) {
+  const auto shards = open_token_store(command.store);
+  std::vector<std::string> problems;
+  std::int64_t documents = 0, tokens = 0;
+  bool ids_checked = true, sums_checked = true;
+  const auto infos = read_store_infos(shards);
+  const auto tokenizer = command.tokenizer.empty() ? nullptr : load_tokenizer(command.tokenizer);
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const TokenShard& shard = shards[i];
+    const StoreInfo* info = infos[i].get();
+    std::optional<std::int64_t> vocab_size;
+    if (command.vocab_size > 0) {
+      vocab_size = command.vocab_size;
+    } else if (tokenizer) {
+      vocab_size = tokenizer->vocab_size();
+      if (info != nullptr && info->tokenizer != tokenizer->fingerprint())
+        problems.push_back(fmt::format("{} was made with another tokenizer ({}) than {} ({})",
+                                       shard.name(), info->tokenizer_description, command.tokenizer,
+                                       tokenizer->description()));
+    } else if (info != nullptr) {
+      vocab_size = info->vocab_size;
+    }
+    for (std::string& problem : check_shard(shard, vocab_size, info))
+      problems.push_back(std::move(problem));
+    documents += shard.documents();
+    tokens += shard.tokens();
+    ids_checked &= vocab_size.has_value();
+    sums_checked &= info != nullptr;
+  }
+  if (!problems.empty()) user_error("{}", fmt::join(problems, "\nerror: "));
+  log_info(
+      "{}: {} documents, {} tokens, all sound ({}, {})", command.store, documents, tokens,
+      ids_checked ? "ids are in the vocabulary" : "ids not checked: give --tokenizer or --vocab",
+      sums_checked ? "checksums match" : "no checksums to compare with");
+}
+
+struct MergeCommand {
+  std::vector<std::string> stores;
+  std::string output;
+  bool overwrite = false;
+};
+
+void run_merge(const MergeCommand& command) {
+  const StoreInfo info = merge_stores(command.stores, command.output, command.overwrite);
+  log_info("{}: {} documents, {} tokens", command.output, info.documents, info.tokens);
+}
+
+}  // namespace
+
+void add_data_verify(CLI::App& data) {
+  const auto command = std::make_shared<VerifyCommand>();
+  CLI::App* app = data.add_subcommand("verify", "Reads a token store whole and checks everything");
+  app->add_option("store", command->store, "prefix, directory or 'pattern'")->required();
+  CLI::Option* tokenizer = app->add_option(
+      "--tokenizer", command->tokenizer, "ids must be in its vocabulary, and the store made by it");
+  app->add_option("--vocab", command->vocab_size, "ids must be below this")
+      ->transform(whole_number(between(1, INT32_MAX)))
+      ->excludes(tokenizer);
+  app->footer("Example:\n  kintsugi data verify tokens/fi --vocab 50304");
+  app->callback([command] { run_verify(*command); });
+}
+
+void add_data_merge(CLI::App& data) {
+  const auto command = std::make_shared<MergeCommand>();
+  CLI::App* app = data.add_subcommand("merge", "Several token stores to one");
+  app->add_option("stores", command->stores, "prefixes, directories or 'patterns', in this order")
+      ->required();
+  app->add_option("--output", command->output, "PREFIX of the new store")->required();
+  app->add_flag("--overwrite", command->overwrite, "replace a store of that name");
+  app->footer("Example:\n  kintsugi data merge tokens/fi tokens/sv --output tokens/nordic");
+  app->callback([command] { run_merge(*command); });
+}
+
+}  // namespace kintsugi

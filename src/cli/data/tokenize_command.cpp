@@ -1,0 +1,156 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <memory>
+
+#include "cli/data/commands.h"
+#include "cli/options.h"
+#include "cli/progress_line.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "data/corpora/path_pattern.h"
+#include "data/corpora/tokenize_job.h"
+#include "train/signals.h"
+
+namespace kintsugi {
+namespace {
+
+struct TokenizeCommand {
+  std::vector<std::string> inputs;
+  std::string tokenizer, output, end_of_document, shard_size;
+  bool no_end_of_document = false;
+  std::string save_every = "10s";
+  TokenizeOptions options;
+};
+
+std::int32_t named_token(const Tokenizer& tokenizer, const std::string& name) {
+  if (const auto id = tokenizer.token_id(name)) return *id;
+  std::int32_t id = -1;
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), id);
+  if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size() && id >= 0 &&
+      id < tokenizer.vocab_size())
+    return id;
+  user_error("--eod: '{}' is no token of this tokenizer ({}), nor the number of one", name,
+             tokenizer.description());
+}
+
+std::optional<std::int32_t> end_of_document(const TokenizeCommand& command,
+                                            const Tokenizer& tokenizer) {
+  if (command.no_end_of_document) return std::nullopt;
+  if (!command.end_of_document.empty()) return named_token(tokenizer, command.end_of_document);
+  if (const auto id = tokenizer.end_of_document()) return id;
+  if (tokenizer.vocab_size() <= 256) return std::nullopt;  // bytes: every id is text
+  user_error(
+      "the tokenizer {} names no end-of-document token: choose one with --eod TOKEN, or go without "
+      "with --no-eod",
+      command.tokenizer);
+}
+
+std::string figures(const TokenizeProgress& progress, double elapsed_s) {
+  const TokenizeCounts& counts = progress.counts;
+  const auto new_bytes = static_cast<double>(counts.text_bytes - progress.text_bytes_before);
+  return fmt::format("{} documents  {} tokens  {:.3f} bytes/token  {:.1f} MB/s",
+                     format_count(static_cast<double>(counts.documents)),
+                     format_count(static_cast<double>(counts.tokens)),
+                     static_cast<double>(counts.text_bytes) /
+                         static_cast<double>(std::max<std::int64_t>(counts.tokens, 1)),
+                     new_bytes / 1e6 / std::max(elapsed_s, 1e-3));
+}
+
+std::string progress_line(const TokenizeProgress& progress, double elapsed_s) {
+  const double done = static_cast<double>(progress.input_bytes) /
+                      static_cast<double>(std::max<std::uint64_t>(progress.input_bytes_total, 1));
+  return fmt::format("{:5.1f} %  {}", 100 * done, figures(progress, elapsed_s));
+}
+
+void report(const TokenizeCommand& command, const TokenizeResult& result, double elapsed_s) {
+  const TokenizeCounts& counts = result.progress.counts;
+  if (result.state == TokenizeResult::State::WasComplete) {
+    log_info("{} is complete: {} documents, {} tokens; nothing to do (--overwrite starts over)",
+             command.output, counts.documents, counts.tokens);
+    return;
+  }
+  const bool stopped = result.state == TokenizeResult::State::Stopped;
+  log_info("{}  {}", stopped ? "stopped" : "done", figures(result.progress, elapsed_s));
+  if (counts.empty_documents > 0) log_info("{} empty documents left out", counts.empty_documents);
+  if (counts.invalid_lines > 0)
+    log_warning("{} malformed lines left out, the first: {}", counts.invalid_lines,
+                result.first_invalid);
+  if (stopped)
+    log_info("{} received: progress is saved, the same command goes on from here",
+             StopSignals::received());
+  else
+    log_info("{}: {} documents, {} tokens in {}", command.output, counts.documents, counts.tokens,
+             result.shards == 1 ? "one shard" : fmt::format("{} shards", result.shards));
+}
+
+void run_tokenize(TokenizeCommand& command) {
+  const auto tokenizer = load_tokenizer(command.tokenizer);
+  TokenizeOptions& options = command.options;
+  options.inputs = expand_inputs(command.inputs);
+  options.output = command.output;
+  options.end_of_document = end_of_document(command, *tokenizer);
+  if (!command.shard_size.empty()) options.shard_bytes = parse_bytes(command.shard_size);
+  options.save_every_s = parse_duration_s(command.save_every);
+  const StopSignals signals;
+  ProgressLine line;
+  const TokenizeResult result = tokenize(*tokenizer, options, [&](const TokenizeProgress& now) {
+    line.show([&] { return progress_line(now, line.elapsed_s()); });
+    return StopSignals::received() == nullptr;
+  });
+  report(command, result, line.elapsed_s());
+}
+
+}  // namespace
+
+void add_data_tokenize(CLI::App& data) {
+  CLI::App* app = data.add_subcommand(
+      "tokenize", "Text or JSONL, plain, gzip or zstd, to a token store (Megatron .bin and .idx)");
+  const auto command = std::make_shared<TokenizeCommand>();
+  TokenizeOptions& options = command->options;
+  app->add_option(
+         "--input", command->inputs,
+         "files and 'patterns'; .jsonl, .ndjson and .json hold a document per line, others "
+         "are one document each")
+      ->required();
+  app->add_option("--tokenizer", command->tokenizer,
+                  "bytes, a tokenizer.json or its directory, a SentencePiece .model, a .tiktoken")
+      ->required();
+  app->add_option("--output", command->output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
+      ->required();
+  app->add_option("--text-key", options.format.text_key, "JSONL key of the text")
+      ->capture_default_str();
+  app->add_option("--prompt-key", options.format.prompt_key,
+                  "JSONL key of text that comes first and carries no loss; writes PREFIX.mask");
+  CLI::Option* none =
+      app->add_flag("--no-eod", command->no_end_of_document, "append nothing to documents");
+  app->add_option("--eod", command->end_of_document,
+                  "token or id appended to each document instead of the tokenizer's own")
+      ->excludes(none);
+  app->add_flag("--skip-invalid", options.skip_invalid,
+                "leave malformed JSONL lines out and count them, instead of stopping there");
+  app->add_option("--threads", options.threads, "0: one per core")
+      ->capture_default_str()
+      ->transform(whole_number(between(0, 4096)));
+  app->add_option("--shard-size", command->shard_size,
+                  "start PREFIX-00000, PREFIX-00001, … whenever a .bin reaches this, like 10GiB")
+      ->type_name("SIZE")
+      ->transform(byte_count(at_least(1)));
+  app->add_option("--save-every", command->save_every,
+                  "how much work a crash may cost, as a duration")
+      ->type_name("TIME")
+      ->transform(duration(at_least(0)))
+      ->capture_default_str();
+  app->add_flag("--overwrite", options.overwrite,
+                "start over: replace a store or unfinished job of this name");
+  app->footer(
+      "Example:\n"
+      "  kintsugi data tokenize --input 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --output "
+      "tokens/fi\n"
+      "A stopped or killed job goes on when the same command is given again, without --overwrite.");
+  app->callback([command] { run_tokenize(*command); });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,183 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/data/commands.h"
+#include "cli/options.h"
+#include "cli/progress_line.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "data/corpora/path_pattern.h"
+#include "data/tokenizer_training/bpe_trainer.h"
+#include "data/tokenizer_training/corpus_pieces.h"
+#include "data/tokenizers/bpe_files.h"
+
+namespace kintsugi {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> inputs, special = {"<|endoftext|>"};
+  std::string vocab, output, eos, pre_tokenizer = "gpt2", text_key = "text", sample_bytes = "0";
+  std::int64_t min_frequency = 2;
+  int threads = 0;
+  bool overwrite = false;
+};
+
+// Made before hours of counting, as far as can be seen then; a directory that stays empty goes
+// again.
+class OutputDirectory {
+ public:
+  OutputDirectory(std::filesystem::path path, bool overwrite) : path_(std::move(path)) {
+    std::error_code error;
+    if (std::filesystem::exists(path_, error) && !std::filesystem::is_directory(path_, error))
+      user_error("{} is a file; --output names a directory", path_.string());
+    if (!overwrite && std::filesystem::exists(path_ / "tokenizer.json", error))
+      user_error("{} exists; give another --output or --overwrite",
+                 (path_ / "tokenizer.json").string());
+    made_ = std::filesystem::create_directories(path_, error);
+    if (error) failure("cannot create {}: {}", path_.string(), error.message());
+    if (access(path_.c_str(), W_OK) != 0)
+      failure("cannot write into {}: {}", path_.string(), std::strerror(errno));
+  }
+  ~OutputDirectory() {
+    std::error_code ignored;
+    if (!made_ || std::filesystem::exists(path_ / "tokenizer.json", ignored)) return;
+    std::filesystem::remove(path_ / "tokenizer_config.json", ignored);
+    std::filesystem::remove(path_, ignored);
+  }
+  OutputDirectory(const OutputDirectory&) = delete;
+  OutputDirectory& operator=(const OutputDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  bool made_ = false;
+};
+
+CorpusPieces count(const Arguments& arguments, const std::vector<std::filesystem::path>& files,
+                   ProgressLine& line) {
+  const auto report = [&](std::int64_t read, std::int64_t total) {
+    line.show([&] {
+      return fmt::format("counting  {} of {}  {}", format_bytes(static_cast<double>(read)),
+                         format_bytes(static_cast<double>(total)),
+                         format_duration(line.elapsed_s()));
+    });
+  };
+  return count_corpus_pieces(files, {.pre_tokenizer = arguments.pre_tokenizer,
+                                     .format = {.text_key = arguments.text_key, .prompt_key = ""},
+                                     .threads = arguments.threads,
+                                     .sample_bytes = parse_bytes(arguments.sample_bytes),
+                                     .progress = report});
+}
+
+BpeTrainerOptions trainer_options(const Arguments& arguments) {
+  BpeTrainerOptions options{.vocab_size = parse_count(arguments.vocab),
+                            .min_frequency = arguments.min_frequency,
+                            .special_tokens = arguments.special,
+                            .progress = {}};
+  check_bpe_options(options);
+  const auto& special = options.special_tokens;
+  if (!arguments.eos.empty() &&
+      std::find(special.begin(), special.end(), arguments.eos) == special.end())
+    user_error("--eos '{}' is not one of the special tokens; add --special '{}'", arguments.eos,
+               arguments.eos);
+  return options;
+}
+
+void train_tokenizer(const Arguments& arguments) {
+  BpeTrainerOptions options = trainer_options(arguments);
+  const std::vector<std::filesystem::path> files = expand_inputs(arguments.inputs);
+  const OutputDirectory output(arguments.output, arguments.overwrite);
+  ProgressLine counting;
+  const CorpusPieces corpus = count(arguments, files, counting);
+  const std::vector<PieceCount> pieces = corpus.pieces();
+  if (pieces.empty())
+    user_error("there is no text in {}{}", files.at(0).string(),
+               files.size() > 1 ? fmt::format(" and {} other files", files.size() - 1) : "");
+  const double counting_s = counting.elapsed_s();
+
+  ProgressLine merging;
+  options.progress = [&](std::int64_t tokens) {
+    merging.show([&] {
+      return fmt::format("merging  {} of {} tokens  {}", tokens, options.vocab_size,
+                         format_duration(merging.elapsed_s()));
+    });
+  };
+  const TrainedBpe bpe = train_bpe(pieces, options);
+  const double merging_s = merging.elapsed_s();
+
+  const std::string eos = arguments.eos.empty() ? options.special_tokens.at(0) : arguments.eos;
+  for (const auto& file : trained_tokenizer_files(bpe, arguments.pre_tokenizer, eos))
+    write_file_atomically(output.path() / file.name, file.content);
+  if (bpe.vocab_size() < options.vocab_size)
+    log_warning("no pair is left that occurs {} times: {} tokens instead of {}",
+                std::max<std::int64_t>(options.min_frequency, 1), bpe.vocab_size(),
+                options.vocab_size);
+  log_info(
+      "{}: {} tokens from {} of text in {} file{}, {} distinct pieces; {:.3f} bytes per token on "
+      "it; counted in {}, merged in {}",
+      output.path().string(), bpe.vocab_size(),
+      format_bytes(static_cast<double>(corpus.text_bytes)), files.size(),
+      files.size() == 1 ? "" : "s", pieces.size(),
+      static_cast<double>(bpe.corpus_bytes) / static_cast<double>(bpe.corpus_tokens),
+      format_duration(counting_s), format_duration(merging_s));
+}
+
+}  // namespace
+
+void add_data_train_tokenizer(CLI::App& data) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      data.add_subcommand("train-tokenizer", "Learn a byte-level BPE vocabulary from text");
+  command
+      ->add_option("--input", arguments->inputs,
+                   "Text or JSONL files and patterns, plain, gzip or zstd")
+      ->required();
+  command->add_option("--vocab", arguments->vocab, "Tokens, bytes and special ones included (32k)")
+      ->required();
+  command->add_option("--output", arguments->output, "Directory for tokenizer.json")->required();
+  command
+      ->add_option("--pre-tokenizer", arguments->pre_tokenizer,
+                   "How text is cut before merging: gpt2, llama3, qwen, bloom, o200k")
+      ->capture_default_str();
+  command->add_option("--special", arguments->special, "Special tokens; they get the first ids")
+      ->capture_default_str();
+  command->add_option("--eos", arguments->eos,
+                      "The special token that ends a document (the first one)");
+  command
+      ->add_option("--min-frequency", arguments->min_frequency,
+                   "A pair must occur this often to become a token")
+      ->transform(whole_number(at_least(0)))
+      ->capture_default_str();
+  command->add_option("--text-key", arguments->text_key, "Where JSONL has the text")
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: one per processor")
+      ->transform(whole_number(between(0, 4096)))
+      ->capture_default_str();
+  command
+      ->add_option("--sample-bytes", arguments->sample_bytes,
+                   "Train on about this much text, from the front of every file in proportion to "
+                   "its size (10GB); 0: on all")
+      ->type_name("SIZE")
+      ->transform(byte_count(at_least(0)))
+      ->capture_default_str();
+  command->add_flag("--overwrite", arguments->overwrite, "Replace a tokenizer that is there");
+  command->footer(
+      "Example:\n  kintsugi data train-tokenizer --input 'corpus/*.jsonl.zst' --vocab 32000 "
+      "--output "
+      "tok/\nThe result is the same for any number of threads, and opens in Hugging Face's "
+      "libraries.");
+  command->callback([arguments] { train_tokenizer(*arguments); });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,97 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/plan/search.h"
+#include "cli/worlds.h"
+#include "comm/socket.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "plan/machines/calibration.h"
+
+namespace kintsugi {
+namespace {
+
+struct Options {
+  std::string machine, output, device = "auto", precision;
+  std::int64_t size = 0, threads = 0;
+  double effort = 0.2;
+};
+
+// The processor of this host in place of the one that the built-in description has.
+Machine this_host(Machine machine, Backend& backend, std::int64_t threads) {
+  machine.name = host_name();
+  machine.gpu.name = backend.description();
+  machine.gpu.memory_gb = static_cast<double>(backend.available_bytes()) / 1e9;
+  machine.gpu.multiprocessors =
+      threads > 0 ? threads : static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  // All precisions compute in fp32.
+  const double peak = backend.peak_flops(DType::F32).flops_per_s / 1e12;
+  machine.gpu.bf16_tflops = machine.gpu.fp16_tflops = machine.gpu.fp32_tflops = peak;
+  return machine;
+}
+
+void calibrate(const Options& options) {
+  if (!options.output.empty()) check_folder("--output", options.output);
+  const DeviceChoice device = options.device == "cpu"    ? DeviceChoice::Cpu
+                              : options.device == "cuda" ? DeviceChoice::Cuda
+                                                         : DeviceChoice::Auto;
+  const std::unique_ptr<Backend> backend = make_backend(device, options.threads);
+  const bool processor = backend->description().starts_with("cpu");
+  const Machine given = load_machine(!options.machine.empty() ? options.machine
+                                     : processor              ? "laptop"
+                                                              : "h200");
+  const Machine base =
+      processor && options.machine.empty() ? this_host(given, *backend, options.threads) : given;
+  const DType precision = !options.precision.empty() ? parse_precision(options.precision)
+                          : processor                ? DType::F32
+                                                     : DType::BF16;
+  const std::int64_t size = options.size > 0 ? options.size : processor ? 1024 : 8192;
+  const auto measured = measure_operations(*backend, precision, size, options.effort);
+  const Machine machine = calibrated(base, measured);
+  fmt::print("{}: {}\n{}", backend->description(), to_string(precision),
+             calibration_table(machine, measured));
+  fmt::print(
+      "gemm_efficiency {:.3f} of {:.4g} TFLOP/s, attention_efficiency {:.3f}, memory_efficiency "
+      "{:.3f} of {:.4g} GB/s, launch_us {:.2f}\n",
+      machine.gpu.gemm_efficiency, machine.gpu.tflops(precision), machine.gpu.attention_efficiency,
+      machine.gpu.memory_efficiency, machine.gpu.memory_gb_s, machine.gpu.launch_us);
+  if (options.output.empty()) return;
+  write_file_atomically(
+      options.output,
+      fmt::format("# {}, with efficiencies measured by kintsugi calibrate in {} "
+                  "on {}.\n{}",
+                  base.name, to_string(precision), backend->description(), to_yaml(machine)));
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "Measure this device and write a machine description for kintsugi plan");
+  const auto options = std::make_shared<Options>();
+  command->add_option("--machine", options->machine,
+                      "What is not measured comes from here (default: this host, or h200)");
+  command->add_option("--output", options->output, "Write the description to this file");
+  command->add_option("--device", options->device, "auto (the default), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_option("--precision", options->precision, "Default: fp32 on cpu, bf16 on cuda");
+  command->add_option("--size", options->size, "The largest matrix (default: 1024 or 8192)")
+      ->transform(whole_number(between(64, 65536)));
+  command->add_option("--threads", options->threads, "On a processor (default: all)")
+      ->transform(whole_number(between(0, 1024)));
+  command->add_option("--effort", options->effort, "Seconds per operation (default: 0.2)")
+      ->transform(real_number(between(0.001, 60)));
+  command->footer(
+      "Examples:\n"
+      "  kintsugi calibrate --output mine.yaml\n"
+      "  kintsugi plan --model llama-tiny --machine mine.yaml --gpus 1 --batch 16");
+  command->callback([options] { calibrate(*options); });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,126 @@
+#include "cli/plan/child_session.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "core/error.h"
+
+extern char** environ;
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kGrace = std::chrono::seconds(5);
+constexpr auto kGlance = std::chrono::milliseconds(20);
+
+// The processes of a session that still run, from /proc/PID/stat: "PID (name) state ppid pgrp sid".
+std::vector<pid_t> members_of(pid_t session) {
+  std::vector<pid_t> members;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const std::size_t end = text.rfind(')');  // a name may hold anything
+    char state = 0;
+    int parent = 0, group = 0, sid = 0;
+    if (end == std::string::npos ||
+        std::sscanf(text.c_str() + end + 1, " %c %d %d %d", &state, &parent, &group, &sid) != 4)
+      continue;
+    if (sid == session && state != 'Z' && state != 'X') members.push_back(std::stoi(name));
+  }
+  return members;
+}
+
+class SpawnSettings {
+ public:
+  explicit SpawnSettings(const fs::path& log) {
+    posix_spawnattr_init(&attributes_);
+    posix_spawn_file_actions_init(&files_);
+    sigset_t none, defaults;
+    sigemptyset(&none);
+    sigemptyset(&defaults);
+    for (const int ignored : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, ignored);  // perhaps, here
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigdefault(&attributes_, &defaults);
+    posix_spawnattr_setflags(&attributes_,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files_, STDOUT_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    posix_spawn_file_actions_adddup2(&files_, STDOUT_FILENO, STDERR_FILENO);
+  }
+  ~SpawnSettings() {
+    posix_spawn_file_actions_destroy(&files_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+
+  const posix_spawnattr_t* attributes() const { return &attributes_; }
+  const posix_spawn_file_actions_t* files() const { return &files_; }
+
+ private:
+  posix_spawnattr_t attributes_;
+  posix_spawn_file_actions_t files_;
+};
+
+}  // namespace
+
+pid_t start_session(const std::vector<std::string>& command, const fs::path& log) {
+  const SpawnSettings settings(log);
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  pid_t leader = -1;
+  const int error = posix_spawn(&leader, words[0], settings.files(), settings.attributes(),
+                                words.data(), environ);
+  if (error != 0)
+    failure("cannot start {} with its output in {}: {}", command[0], log.string(),
+            std::strerror(error));
+  return leader;
+}
+
+bool session_is_over(pid_t leader) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(leader), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == leader;
+}
+
+void ask_session_to_end(pid_t leader) { kill(-leader, SIGTERM); }
+
+int end_session(pid_t leader, bool asked) {
+  // Not only the leader: a shell dies at once, and the launcher it started still has ranks to end.
+  if (!session_is_over(leader)) {
+    if (!asked) ask_session_to_end(leader);
+    const auto end = Clock::now() + kGrace;
+    while (!members_of(leader).empty() && Clock::now() < end) std::this_thread::sleep_for(kGlance);
+  }
+  // The leader is waited for last: until then nobody else can have its number.
+  const auto end = Clock::now() + kGrace;
+  for (auto left = members_of(leader); !left.empty(); left = members_of(leader)) {
+    if (Clock::now() > end)  // in the middle of a call to a driver or a file system, perhaps
+      failure("process {} of a trial cannot be killed", left.front());
+    for (const pid_t process : left) kill(process, SIGKILL);
+    std::this_thread::sleep_for(kGlance);
+  }
+  int status = 0;
+  waitpid(leader, &status, 0);
+  return status;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,324 @@
+#include "cli/plan/output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/units.h"
+#include "core/yaml_document.h"
+#include "model/model_fields.h"
+#include "parallel/schedule_diagram.h"
+#include "parallel/schedule_timing.h"
+
+namespace kintsugi {
+
+std::string in_days(double days) {
+  return days >= 1 ? fmt::format("{:.1f} days", days) : format_duration(days * 86400);
+}
+std::string energy(double mwh) {
+  if (mwh < 1e-6) return fmt::format("{:.3g} kJ", 3.6e6 * mwh);
+  return mwh < 1 ? fmt::format("{:.3g} kWh", 1000 * mwh) : fmt::format("{:.1f} MWh", mwh);
+}
+std::string mass(double tonnes) {
+  if (tonnes < 1e-4) return fmt::format("{:.3g} g", 1e6 * tonnes);
+  if (tonnes < 0.1) return fmt::format("{:.3g} kg", 1000 * tonnes);
+  return tonnes < 10 ? fmt::format("{:.2f} t", tonnes) : fmt::format("{:.1f} t", tonnes);
+}
+
+std::string energy_in_words(const RunEnergy& e, const Machine& machine) {
+  std::string text = energy(e.gpu_mwh) + " in GPUs";
+  if (e.node_mwh) text += fmt::format(", {} in nodes", energy(*e.node_mwh));
+  if (e.facility_mwh) text += fmt::format(", {} with the facility", energy(*e.facility_mwh));
+  if (!e.missing.empty())
+    text += fmt::format(" (no more is known: {} has no {})", machine.name, e.missing);
+  return text;
+}
+
+namespace {
+
+std::string kilojoule(double joule) {
+  return joule < 1e4 ? fmt::format("{:.3g}", joule / 1e3) : fmt::format("{:.1f}", joule / 1e3);
+}
+
+std::string run_line(const RunFootprint& f, const Machine& machine) {
+  std::string text =
+      fmt::format("{}, {}, {} GPU-hours; {}", format_number(std::llround(f.steps), "step"),
+                  in_days(f.days), format_count(f.gpu_hours), energy_in_words(f.energy, machine));
+  if (f.energy.tonnes_co2)
+    text += fmt::format("; {} CO2e{}", mass(*f.energy.tonnes_co2),
+                        f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
+  if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
+  text += fmt::format("; a checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
+  if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
+  if (!f.checkpoint_s)
+    text += " (how long it takes is not counted: the machine's storage_gb_s is not known)";
+  if (f.checkpoint_s && f.checkpoints > 0)
+    text += fmt::format(", {:.0f} of them {} of that time", f.checkpoints,
+                        format_duration(f.checkpoints * *f.checkpoint_s));
+  return text + "\n";
+}
+
+// As much of a pipeline as can be looked at.
+struct ShownPipeline {
+  PipelineSchedule schedule;
+  PipelineTiming timing;
+};
+ShownPipeline shown_pipeline(const PlanJob& job, const PlanLayout& l) {
+  const int stages = std::min(l.pp, 16);
+  const auto shown = static_cast<int>(std::min<std::int64_t>(micro_batches_of(job, l), 2 * stages));
+  PipelineSchedule schedule = make_pipeline_schedule({l.schedule, stages, shown, l.chunks});
+  const double forward = 1.0 / l.chunks;
+  PipelineTiming timing = simulate_pipeline(
+      schedule, {.forward = forward, .backward_input = forward, .backward_weight = forward});
+  return {std::move(schedule), std::move(timing)};
+}
+
+}  // namespace
+
+std::string pipeline_svg(const PlanJob& job, const PlanLayout& layout) {
+  const ShownPipeline pipeline = shown_pipeline(job, layout);
+  return schedule_svg(pipeline.schedule, pipeline.timing);
+}
+
+std::string best_table(const SearchResult& result, const Planner& planner, double tokens) {
+  std::string text =
+      fmt::format("{:>3}{:>10}{:>10}{:>12}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory", "step s",
+                  "tok/s/GPU", "MFU %", "full %", "bubble", "exposed", "kJ/step", "layout");
+  int place = 0;
+  for (const Evaluation& e : result.best)
+    text +=
+        fmt::format("{:>3}{:>10}{:>10.3f}{:>12.1f}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}  {}\n",
+                    ++place, format_bytes(e.memory_bytes), e.step_s, e.tokens_per_s_per_gpu,
+                    100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble,
+                    100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
+  text += fmt::format(
+      "{}, {} fit. Memory with {} for the device itself; MFU with causal attention counted "
+      "half and in full, of {:.4g} TFLOP/s; energy of {}.\n",
+      format_number(result.layouts, "layout"), result.fitting,
+      format_bytes(planner.machine().gpu.own_gb * 1e9),
+      planner.machine().gpu.tflops(planner.job().precision),
+      planner.machine().node.host_w < 0
+          ? fmt::format("GPUs alone ({} has no node.host_w)", planner.machine().name)
+          : "nodes without PUE");
+  if (tokens > 0 && !result.best.empty())
+    text += fmt::format(
+        "{} tokens with the first: {}", format_count(tokens),
+        run_line(footprint_of(result.best.front(), planner.job(), planner.machine(), tokens),
+                 planner.machine()));
+  return text;
+}
+
+std::string misses_table(const SearchResult& result) {
+  if (result.misses.empty()) return "";
+  std::string text = "Near misses:\n";
+  for (const SearchResult::Miss& miss : result.misses)
+    text += fmt::format("  {:<60} {}\n", to_string(miss.evaluation.layout), miss.reason);
+  return text;
+}
+
+std::string explained(Planner& planner, const Evaluation& e, double tokens) {
+  const PlanLayout& l = e.layout;
+  std::string text = fmt::format("{}\n\nMemory per rank, GiB:\n  {:>6}", to_string(l), "stage");
+  for (int region = 0; region < kRegions; ++region)
+    text += fmt::format("{:>15}", to_string(static_cast<Region>(region)));
+  text += fmt::format("{:>10}\n", "all");
+  const std::vector<RegionBytes> memory = planner.memory(l);
+  for (std::size_t stage = 0; stage < memory.size(); ++stage) {
+    // The middle of a long pipeline is a slope.
+    if (memory.size() > 12 && stage > 2 && stage + 3 < memory.size()) continue;
+    text += fmt::format("  {:>6}", stage);
+    for (const std::int64_t bytes : memory[stage])
+      text += fmt::format("{:>15.3f}", static_cast<double>(bytes) / (1 << 30));
+    text += fmt::format("{:>10.3f}\n", static_cast<double>(total(memory[stage])) / (1 << 30));
+  }
+  text += fmt::format("The device itself keeps {} more: {} on stage {}, the fullest.\n",
+                      format_bytes(planner.machine().gpu.own_gb * 1e9),
+                      format_bytes(e.memory_bytes), e.fullest_stage);
+  const auto line = [&](const char* name, double seconds) {
+    return fmt::format("  {:<34}{:>10.4f} s{:>7.1f} %\n", name, seconds, 100 * seconds / e.step_s);
+  };
+  text += "\nOne step:\n" + line("computing (slowest stage)", e.ideal_s) +
+          line("pipeline bubble", e.bubble * e.step_s) +
+          line("waiting for tensor, context ranks", e.tensor_s) +
+          line("waiting for data ranks", e.data_s) + line("waiting for messages", e.message_s) +
+          line("optimizer", e.optimizer_s) + line("data, logging", e.other_s) +
+          line("all", e.step_s);
+  if (e.slow_chance >= 0.01)
+    text += fmt::format(
+        "Of a hundred runs on this network {:.0f} meet slow messages, which take {:.4f} s of a "
+        "step and are {}counted here.\n",
+        100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
+  text += fmt::format("\n{:.1f} tokens/s/GPU, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
+                      kilojoule(e.gpu_joule));
+  text += planner.machine().node.host_w < 0
+              ? fmt::format(" ({} has no node.host_w)\n", planner.machine().name)
+              : fmt::format(", {} in nodes\n", kilojoule(e.node_joule));
+  if (tokens > 0)
+    text += fmt::format(
+        "{} tokens: {}", format_count(tokens),
+        run_line(footprint_of(e, planner.job(), planner.machine(), tokens), planner.machine()));
+  if (l.pp > 1) {
+    const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
+    text += fmt::format("\nThe pipeline, {} of {} stages and {} of {} micro-batches:\n{}",
+                        pipeline.schedule.shape.stages, l.pp, pipeline.schedule.shape.micro_batches,
+                        micro_batches_of(planner.job(), l),
+                        draw_schedule(pipeline.schedule, pipeline.timing));
+  }
+  return text;
+}
+
+namespace {
+
+// null: not known.
+nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
+  const PlanLayout& l = e.layout;
+  return {{"layout",
+           {{"tp", l.tp},
+            {"cp", l.cp},
+            {"pp", l.pp},
+            {"dp", l.dp},
+            {"chunks", l.chunks},
+            {"schedule", to_string(l.schedule)},
+            {"micro", l.micro},
+            {"zero", l.zero},
+            {"shard_group", l.shard_group},
+            {"sequence_parallel", l.sequence_parallel},
+            {"recompute", to_string(l.recompute)},
+            {"recompute_every", l.recompute_every}}},
+          {"fits", e.fits},
+          {"memory_bytes", std::llround(e.memory_bytes)},
+          {"fullest_stage", e.fullest_stage},
+          {"step_time_s", e.step_s},
+          {"tokens_per_s_per_gpu", e.tokens_per_s_per_gpu},
+          {"mfu_causal", e.mfu_causal},
+          {"mfu_full", e.mfu_full},
+          {"bubble", e.bubble},
+          {"computing_s", e.ideal_s},
+          {"tensor_wait_s", e.tensor_s},
+          {"data_wait_s", e.data_s},
+          {"message_wait_s", e.message_s},
+          {"optimizer_s", e.optimizer_s},
+          {"slow_chance", e.slow_chance},
+          {"slow_s", e.slow_s},
+          {"gpu_energy_j", e.gpu_joule},
+          {"node_energy_j", machine.node.host_w < 0 ? nlohmann::ordered_json(nullptr)
+                                                    : nlohmann::ordered_json(e.node_joule)}};
+}
+
+// What --explain prints of the memory: by stage and region, without what the device keeps.
+nlohmann::ordered_json stages_json(Planner& planner, const PlanLayout& layout) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const RegionBytes& memory : planner.memory(layout)) {
+    nlohmann::ordered_json stage;
+    for (int region = 0; region < kRegions; ++region)
+      stage[std::string(to_string(static_cast<Region>(region)))] =
+          memory[static_cast<std::size_t>(region)];
+    stage["all"] = total(memory);
+    stages.push_back(stage);
+  }
+  return stages;
+}
+
+nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
+  nlohmann::ordered_json run = {{"tokens", std::llround(tokens)},
+                                {"steps", std::llround(f.steps)},
+                                {"days", f.days},
+                                {"gpu_hours", f.gpu_hours},
+                                {"gpu_mwh", f.energy.gpu_mwh},
+                                {"node_mwh", number_or_null(f.energy.node_mwh)},
+                                {"facility_mwh", number_or_null(f.energy.facility_mwh)},
+                                {"checkpoints", std::llround(f.checkpoints)}};
+  if (f.checkpoint_s) run["checkpoint_s"] = *f.checkpoint_s;
+  if (f.energy.tonnes_co2) {
+    run["tonnes_co2e"] = *f.energy.tonnes_co2;
+    run["tonnes_co2e_of"] = f.energy.co2_of;
+  }
+  if (f.euro) run["euro"] = *f.euro;
+  return run;
+}
+
+}  // namespace
+
+std::string search_json(const SearchResult& result, Planner& planner, const SearchAsked& asked,
+                        double tokens) {
+  const PlanJob& job = planner.job();
+  const Machine& machine = planner.machine();
+  nlohmann::ordered_json best = nlohmann::ordered_json::array(), misses = best;
+  for (const Evaluation& e : result.best) {
+    best.push_back(to_json(e, machine));
+    best.back()["stage_memory_bytes"] = stages_json(planner, e.layout);
+    if (tokens > 0) best.back()["run"] = run_json(footprint_of(e, job, machine, tokens), tokens);
+  }
+  for (const SearchResult::Miss& miss : result.misses) {
+    misses.push_back(to_json(miss.evaluation, machine));
+    misses.back()["reason"] = miss.reason;
+  }
+  const double checkpoint_gb =
+      footprint_of(result.best.front(), job, machine, job.tokens()).checkpoint_gb;
+  nlohmann::ordered_json root = {{"model", asked.model},
+                                 {"machine", machine.name},
+                                 {"gpus", asked.gpus},
+                                 {"precision", to_string(job.precision)},
+                                 {"batch", job.batch},
+                                 {"sequence_length", job.length},
+                                 {"rank_by", asked.rank_by},
+                                 {"own_gb", machine.gpu.own_gb},
+                                 {"checkpoint_bytes", std::llround(checkpoint_gb * 1e9)},
+                                 {"layouts", result.layouts},
+                                 {"fitting", result.fitting},
+                                 {"best", best},
+                                 {"near_misses", misses}};
+  if (asked.explain > 0) {
+    root["explained"] = best[static_cast<std::size_t>(asked.explain) - 1];
+    root["explained"]["place"] = asked.explain;
+  }
+  return root.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string training_yaml(const Planner& planner, const Evaluation& e, const TrainingInputs& inputs,
+                          double tokens) {
+  const PlanJob& job = planner.job();
+  const PlanLayout& l = e.layout;
+  const std::vector<std::string> presets = preset_names();
+  const std::string& model = inputs.model;
+  const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
+  const double steps = tokens > 0 ? std::ceil(tokens / job.tokens()) : 1000;
+  std::string data = "data:\n";
+  if (inputs.data.empty())
+    data += "  # FILL IN: corpus.txt is a placeholder for the training data.\n";
+  data += fmt::format("  train: [{{path: {}, weight: 1.0}}]\n",
+                      yaml_quoted(inputs.data.empty() ? "corpus.txt" : inputs.data));
+  if (inputs.tokenizer.empty())
+    data += fmt::format(
+        "  # FILL IN: the tokenizer for the vocabulary of {}; bytes is a placeholder.\n",
+        job.model.vocab_size);
+  data +=
+      fmt::format("  tokenizer: {}\n  sequence_length: {}\n",
+                  yaml_quoted(inputs.tokenizer.empty() ? "bytes" : inputs.tokenizer), job.length);
+  std::string todo =
+      tokens > 0 ? "" : "# FILL IN train.steps: 1000 is a placeholder (or plan with --tokens).\n";
+  return fmt::format(
+      "# {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} per rank planned.\n"
+      "run: {{dir: runs/{}, seed: 1}}\n"
+      "model: {{{}: {}}}\n{}"
+      "batch: {{global: {}, micro: {}}}\n"
+      "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}"
+      "train: {{steps: {:.0f}, precision: {}, checkpoint_every: {}}}\n"
+      "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
+      "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
+      "device: auto\n",
+      yaml_quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
+      e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
+      preset ? "preset" : "config", yaml_quoted(model), data, job.batch, l.micro,
+      std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
+      job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
+      l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);
+}
+
+}  // namespace kintsugi

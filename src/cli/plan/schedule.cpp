@@ -1,0 +1,100 @@
+#include "cli/plan/schedule.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "parallel/schedule.h"
+#include "parallel/schedule_diagram.h"
+#include "parallel/schedule_timing.h"
+
+namespace kintsugi {
+namespace {
+
+// The forward of a whole stage is the unit, so that schedules with and without chunks compare.
+ActionTimes times_of(const PlanScheduleOptions& options) {
+  // Far from these the shortest cell would stretch a picture without bound.
+  if (!(options.backward_ratio >= 0.1 && options.backward_ratio <= 10))
+    user_error("--backward-ratio is {}: give the time of a backward in forwards, 0.1 to 10",
+               options.backward_ratio);
+  const double forward = 1.0 / options.chunks;
+  const double half = forward * options.backward_ratio / 2;
+  return {.forward = forward, .backward_input = half, .backward_weight = half, .message = 0};
+}
+
+// Micro-batches of a whole stage: a chunk keeps its share of the activations.
+double peak_in_stages(const PipelineSchedule& schedule, int live) {
+  return static_cast<double>(live) / schedule.shape.chunks;
+}
+
+std::string summary(const PipelineSchedule& schedule, const PipelineTiming& timing) {
+  std::string peaks;
+  for (const int live : timing.peak_live)
+    peaks += fmt::format("{}{}", peaks.empty() ? "" : " ", peak_in_stages(schedule, live));
+  return fmt::format(
+      "{}: {:.4g} forwards long, bubble {:.1f} %, peak activations per rank {} (micro-batches)\n",
+      to_string(schedule.shape.kind), timing.makespan, 100 * timing.bubble, peaks);
+}
+
+std::string json_text(const PlanScheduleOptions& options, const PipelineSchedule& schedule,
+                      const PipelineTiming& timing) {
+  using nlohmann::ordered_json;
+  ordered_json ranks = ordered_json::array();
+  for (int rank = 0; rank < schedule.shape.stages; ++rank) {
+    ordered_json actions = ordered_json::array();
+    for (std::size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
+      const Action& action = schedule.ranks[rank][i];
+      actions.push_back({{"kind", to_string(action.kind)},
+                         {"micro_batch", action.micro_batch},
+                         {"chunk", action.chunk},
+                         {"start", timing.spans[rank][i].start},
+                         {"end", timing.spans[rank][i].end}});
+    }
+    ranks.push_back({{"rank", rank},
+                     {"idle", timing.idle[rank]},
+                     {"peak_activations", peak_in_stages(schedule, timing.peak_live[rank])},
+                     {"actions", actions}});
+  }
+  const ordered_json root = {{"schedule", to_string(schedule.shape.kind)},
+                             {"stages", schedule.shape.stages},
+                             {"micro_batches", schedule.shape.micro_batches},
+                             {"chunks", schedule.shape.chunks},
+                             {"backward_ratio", options.backward_ratio},
+                             {"makespan", timing.makespan},
+                             {"bubble", timing.bubble},
+                             {"ranks", ranks}};
+  return root.dump(2) + "\n";
+}
+
+void write_svg(const std::string& path, const std::string& content) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder))
+    user_error("--svg {}: there is no directory {}", path, folder.string());
+  if (std::filesystem::is_directory(path)) user_error("--svg {} is a directory: name a file", path);
+  write_file_atomically(path, content);
+}
+
+}  // namespace
+
+void plan_schedule(const PlanScheduleOptions& options) {
+  if (options.stages < 0 || options.micro_batches < 0)
+    user_error(
+        "a schedule needs {}; or give --model and --machine to look for layouts, --tune or "
+        "--evaluate",
+        options.stages < 0 ? "--stages" : "--micro-batches");
+  const PipelineSchedule schedule =
+      make_pipeline_schedule({parse_pipeline_kind(options.schedule), options.stages,
+                              options.micro_batches, options.chunks});
+  const PipelineTiming timing = simulate_pipeline(schedule, times_of(options));
+  KINTSUGI_CHECK(timing.deadlock.empty(), "the schedule deadlocks: {}", timing.deadlock);
+  if (!options.svg.empty()) write_svg(options.svg, schedule_svg(schedule, timing));
+  if (options.as_json)
+    fmt::print("{}", json_text(options, schedule, timing));
+  else
+    fmt::print("{}{}", draw_schedule(schedule, timing), summary(schedule, timing));
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,222 @@
+#include "cli/plan/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "cli/plan/output.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/units.h"
+#include "plan/costs/footprint.h"
+#include "plan/search/no_layout.h"
+#include "plan/search/scaling.h"
+#include "train/config/config.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kUsualSequence = 8192;
+constexpr std::int64_t kUsualTokens = 4'000'000;  // of a step, where no batch is given
+
+// About four million tokens that divide well: a power of two of sequences for each GPU.
+std::int64_t usual_batch(std::int64_t length, std::int64_t gpus) {
+  const double each = static_cast<double>(kUsualTokens) / static_cast<double>(length * gpus);
+  return gpus * (std::int64_t{1} << std::lround(std::max(0.0, std::log2(each))));
+}
+
+// Without its batch.
+PlanJob job_of(const PlanSearchOptions& options) {
+  PlanJob job{.model = resolve_model(options.model)};
+  job.length = options.length > 0
+                   ? options.length
+                   : std::min(kUsualSequence, std::max<std::int64_t>(job.model.max_positions, 1));
+  if (job.model.traits().positions == PositionKind::Learned && job.length > job.model.max_positions)
+    user_error("--length {}: the model has {} positions", job.length, job.model.max_positions);
+  job.precision = parse_precision(options.precision);
+  job.checkpoint_every = options.checkpoint_every;
+  return job;
+}
+
+[[noreturn]] void refuse(Planner& planner, const SearchLimits& limits, const SearchResult& result,
+                         const JobOn& job_on) {
+  user_error("{}", why_nothing_fits(planner, limits, result, job_on));
+}
+
+void show_scaling(const PlanSearchOptions& options, const Machine& machine, const JobOn& job_on) {
+  const bool strong = options.scaling == "strong";
+  const int most = options.limits.gpus;
+  PlanJob job = job_on(most);
+  std::vector<int> gpus = {most};
+  std::string notes;
+  while (gpus.front() % 2 == 0 && gpus.size() < 8) {
+    const int half = gpus.front() / 2;
+    if (!strong && job.batch * half % most != 0) {
+      notes += fmt::format("Fewer GPUs are left out: the share of {} of the {} is not whole.\n",
+                           half, format_number(job.batch, "sequence"));
+      break;
+    }
+    gpus.insert(gpus.begin(), half);
+  }
+  if (!strong) job.batch = job.batch * gpus.front() / most;
+  const auto rows =
+      scaling(job, machine, options.limits, strong ? ScalingKind::Strong : ScalingKind::Weak, gpus);
+  if (rows.empty()) {
+    Planner planner(job_on(most), machine);
+    refuse(planner, options.limits, search_layouts(planner, options.limits), job_on);
+  }
+  std::string missing;
+  for (const int count : gpus)
+    if (std::none_of(rows.begin(), rows.end(), [&](const auto& row) { return row.gpus == count; }))
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", count);
+  if (!missing.empty()) notes += fmt::format("GPUs for which no layout fits: {}.\n", missing);
+  if (!options.svg.empty())
+    write_file_atomically(options.svg,
+                          scaling_svg(rows, fmt::format("{} on {}, {} scaling", options.model,
+                                                        machine.name, options.scaling)));
+  fmt::print("{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), notes);
+}
+
+// What can be wrong is said before work begins.
+Machine checked_machine(PlanSearchOptions& options) {
+  if (options.machine.empty())
+    user_error("--model needs --machine: a name ({}…) or a YAML file", "frontier, dgx-h100, ");
+  if (options.gpus.empty()) user_error("--model needs --gpus: how many there are");
+  if (!options.scaling.empty() && options.scaling != "strong" && options.scaling != "weak")
+    user_error("--scaling is '{}': strong or weak", options.scaling);
+  if (!options.emit.empty()) check_folder("--emit", options.emit);
+  if (!options.svg.empty()) check_folder("--svg", options.svg);
+  Machine machine = load_machine(options.machine);
+  if (options.eur_per_gpu_hour >= 0) machine.facility.eur_per_gpu_hour = options.eur_per_gpu_hour;
+  const std::int64_t gpus = count_of("--gpus", options.gpus);
+  if (gpus > machine.gpus()) user_error("--gpus {}: {} has {}", gpus, machine.name, machine.gpus());
+  SearchLimits& limits = options.limits;
+  limits.gpus = static_cast<int>(gpus);
+  limits.rank_by = parse_rank_by(options.rank_by);
+  if (limits.rank_by == RankBy::Cost && machine.facility.eur_per_gpu_hour < 0)
+    user_error("--rank-by cost: {} has no facility.eur_per_gpu_hour; give --eur-per-gpu-hour",
+               machine.name);
+  if (options.eur_per_gpu_hour >= 0 && limits.rank_by != RankBy::Cost && options.tokens.empty() &&
+      options.scaling.empty())
+    user_error("--eur-per-gpu-hour has no effect without --tokens, --scaling or --rank-by cost");
+  if (!limits.schedule.empty()) parse_pipeline_kind(limits.schedule);
+  if (!limits.recompute.empty()) parse_recompute(limits.recompute);
+  return machine;
+}
+
+void write_files(const PlanSearchOptions& options, const Planner& planner, const Evaluation& one,
+                 double tokens) {
+  if (!options.svg.empty() && one.layout.pp == 1)
+    user_error("--svg {}: {} has no pipeline to draw", options.svg, to_string(one.layout));
+  if (!options.emit.empty()) {
+    const std::string yaml =
+        training_yaml(planner, one, {options.model, options.data, options.tokenizer}, tokens);
+    parse_run_config(yaml, options.emit);
+    write_file_atomically(options.emit, yaml);
+  }
+  if (!options.svg.empty())
+    write_file_atomically(options.svg, pipeline_svg(planner.job(), one.layout));
+}
+
+}  // namespace
+
+std::int64_t count_of(const char* option, const std::string& text) {
+  try {
+    const std::int64_t value = parse_count(text);
+    if (value < 1) user_error("it must be 1 or more");
+    return value;
+  } catch (const UserError& error) {
+    user_error("{} {}: {}", option, text, error.what());
+  }
+}
+
+void check_folder(const char* option, const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder))
+    user_error("{} {}: there is no directory {}", option, path, folder.string());
+  if (std::filesystem::is_directory(path))
+    user_error("{} {} is a directory: name a file", option, path);
+}
+
+void plan_search(PlanSearchOptions options) {
+  const Machine machine = checked_machine(options);
+  const PlanJob open = job_of(options);
+  const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);
+  if (batch > 100'000'000) user_error("--batch {} is more than any run had", batch);
+  const JobOn job_on = [&](int gpus) {
+    PlanJob job = open;
+    job.batch = batch > 0 ? batch : usual_batch(job.length, gpus);
+    return job;
+  };
+  const double tokens =
+      options.tokens.empty() ? 0 : static_cast<double>(count_of("--tokens", options.tokens));
+  SearchLimits& limits = options.limits;
+  if (!options.scaling.empty()) return show_scaling(options, machine, job_on);
+
+  Planner planner(job_on(limits.gpus), machine);
+  limits.best = std::max(limits.best, options.explain);
+  const SearchResult result = search_layouts(planner, limits);
+  if (result.best.empty()) refuse(planner, limits, result, job_on);
+  const auto chosen = static_cast<std::size_t>(std::max(1, options.explain)) - 1;
+  if (chosen >= result.best.size())
+    user_error("--explain {}: only {} fit", options.explain,
+               format_number(static_cast<std::int64_t>(result.best.size()), "layout"));
+  const Evaluation& one = result.best[chosen];
+  // The engine's own rules have the last word.
+  fit_layout(request_of(planner.job(), one.layout), one.layout.ranks());
+  write_files(options, planner, one, tokens);
+  if (options.as_json)
+    fmt::print("{}",
+               search_json(result, planner,
+                           {options.model, options.rank_by, limits.gpus, options.explain}, tokens));
+  else if (options.explain > 0)
+    fmt::print("{}", explained(planner, one, tokens));
+  else
+    fmt::print("{}{}", best_table(result, planner, tokens), misses_table(result));
+}
+
+void list_machines() {
+  for (const std::string& name : machine_names()) {
+    const Machine machine = load_machine(name);
+    fmt::print("{:<18}{:>6} nodes x {} {}\n", name, machine.nodes, machine.node.gpus,
+               machine.gpu.name);
+  }
+}
+
+void plan_calculus(const PlanCalculusOptions& o) {
+  if (o.machine.empty()) user_error("--parameters needs --machine: its peak is needed");
+  const Machine machine = load_machine(o.machine);
+  const auto optional = [](const char* name, const std::string& text) {
+    return text.empty() ? 0.0 : static_cast<double>(count_of(name, text));
+  };
+  ComputeCalculus c{.parameters = optional("--parameters", o.parameters),
+                    .tokens = optional("--tokens", o.tokens),
+                    .gpus = optional("--gpus", o.gpus),
+                    .days = o.days,
+                    .peak_flops = machine.gpu.bf16_tflops * 1e12,
+                    .mfu = o.mfu,
+                    .flops_per_parameter = o.flops_per_parameter};
+  c = solve(c);
+  const double gpu_mwh = gpu_joule(c, machine.gpu.busy_w()) / 3.6e9;
+  const double host_mwh = c.gpus / static_cast<double>(machine.node.gpus) *
+                          std::max(machine.node.host_w, 0.0) * c.days * 24 / 1e6;
+  const RunEnergy energy = energy_of(gpu_mwh, host_mwh, machine);
+  fmt::print(
+      "{} parameters, {} tokens ({:.1f} per parameter), {}, {} at an MFU of {:.1f} %\n"
+      "{}",
+      format_count(c.parameters), format_count(c.tokens), c.tokens / c.parameters,
+      format_number(std::llround(c.gpus), "GPU"), in_days(c.days), 100 * c.mfu,
+      energy_in_words(energy, machine));
+  // Both levels: many reports count the GPUs' energy with the PUE, a meter counts the nodes'.
+  const double factor = machine.facility.kg_co2_per_kwh;
+  if (factor >= 0 && energy.facility_mwh)
+    fmt::print("; {} CO2e for the GPUs with PUE, {} for the nodes with PUE",
+               mass(gpu_mwh * machine.facility.pue * factor), mass(*energy.facility_mwh * factor));
+  else if (energy.tonnes_co2)
+    fmt::print("; {} CO2e for the {}", mass(*energy.tonnes_co2), energy.co2_of);
+  fmt::print("\n");
+}
+
+}  // namespace kintsugi

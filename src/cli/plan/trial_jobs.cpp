@@ -1,0 +1,177 @@
+#include "cli/plan/trial_jobs.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/plan/child_session.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/statistics.h"
+#include "core/units.h"
+#include "core/yaml_document.h"
+#include "plan/search/tuning_report.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kWarmUp = 2;  // steps that tune and record
+constexpr std::size_t kFewWords = 160;
+
+std::string replaced(std::string text, const std::string& word, const std::string& value) {
+  for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += value.size())
+    text.replace(at, word.size(), value);
+  return text;
+}
+
+std::string shortened(std::string text) {
+  if (text.size() <= kFewWords) return text;
+  std::size_t end = kFewWords;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
+  return text.substr(0, end) + "…";
+}
+
+// Whether somebody else told the job to stop, as Slurm does when the time is up: train says so.
+bool told_to_stop(const fs::path& log) {
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);)
+    if (line.find("stopped by SIG") != std::string::npos) return true;
+  return false;
+}
+
+// The program's own message, or whatever was said last.
+std::string complaint_in(const fs::path& log) {
+  std::ifstream file(log);
+  std::string last;
+  for (std::string line; std::getline(file, line);) {
+    if (const std::size_t at = line.find("error: "); at != std::string::npos)
+      return shortened(line.substr(at + std::strlen("error: ")));
+    if (line.find_first_not_of(" \t\r-") != std::string::npos) last = line;
+  }
+  return shortened(last.empty() ? "it said nothing" : last);
+}
+
+// The median of the steps after the warm-up; 0: it ended before `steps`.
+double measured_in(const fs::path& metrics, int steps) {
+  std::ifstream file(metrics);
+  std::vector<double> rates;
+  int done = 0;
+  for (std::string line; std::getline(file, line);) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (!record.is_object() || !record.contains("tokens_per_s")) continue;
+    if (++done > kWarmUp && record["tokens_per_s"].is_number())
+      rates.push_back(record["tokens_per_s"].get<double>());
+  }
+  return done < steps || rates.empty() ? 0 : median(rates);
+}
+
+}  // namespace
+
+std::vector<std::string> layout_overrides(const PlanLayout& l) {
+  return {
+      fmt::format("layout={{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: "
+                  "{}, sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}",
+                  l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group, l.sequence_parallel,
+                  to_string(l.schedule), to_string(l.recompute), l.recompute_every),
+      fmt::format("batch.micro={}", l.micro)};
+}
+
+TrialJobs::TrialJobs(TrialSetup setup)
+    : setup_(std::move(setup)), program_(fs::read_symlink("/proc/self/exe").string()) {}
+
+TrialJobs::~TrialJobs() {
+  try {
+    stop();
+  } catch (const std::exception& error) {
+    log_message(LogLevel::Error, error.what());
+  }
+}
+
+fs::path TrialJobs::log_of(int number) const {
+  return setup_.directory / fmt::format("trial-{:03}.log", number);
+}
+fs::path TrialJobs::run_of(int number) const {
+  return setup_.directory / fmt::format("trial-{:03}", number);
+}
+
+std::vector<std::string> TrialJobs::command(int number, const PlanLayout& layout) const {
+  std::vector<std::string> overrides = setup_.overrides;
+  for (std::string& text : layout_overrides(layout)) overrides.push_back(std::move(text));
+  overrides.push_back("run.dir=" + yaml_quoted(run_of(number).string()));
+  overrides.push_back(fmt::format("train.steps={}", setup_.steps));
+  for (const char* text :
+       {"train.tokens=0", "train.eval_every=0", "train.save=false", "train.log_every=1",
+        "optimizer.warmup_steps=0", "optimizer.decay_steps=0"})
+    overrides.emplace_back(text);
+  const std::string launch =
+      replaced(replaced(setup_.launch, "{ranks}", std::to_string(layout.ranks())), "{trial}",
+               std::to_string(number));
+  // The shell reads the launch line as the user would type it, and the rest untouched.
+  std::vector<std::string> words = {"/bin/sh", "-c",    launch + " \"$@\"", "sh",
+                                    program_,  "train", setup_.config};
+  for (const std::string& text : overrides) {
+    words.emplace_back("--set");
+    words.push_back(text);
+  }
+  return words;
+}
+
+void TrialJobs::start(int number, const PlanLayout& layout) {
+  fs::remove_all(run_of(number));  // of a tuning that was killed
+  const pid_t leader = start_session(command(number, layout), log_of(number));
+  jobs_.push_back({number, leader, Clock::now()});
+}
+
+TrialResult TrialJobs::result_of(int number, int status) const {
+  const double rate = measured_in(run_of(number) / "metrics.jsonl", setup_.steps);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && rate > 0) return {rate, {}};
+  const std::string complaint = complaint_in(log_of(number));
+  // What the shell says of a command that it does not find or may not run.
+  if (WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127))
+    user_error("--launch '{}' cannot be run: {}", setup_.launch, complaint);
+  if (WIFSIGNALED(status))
+    return {0, fmt::format("killed by signal {}: {}", WTERMSIG(status), complaint)};
+  return {0, complaint};
+}
+
+TrialJobs::Ended TrialJobs::finish(const Running& job, bool in_time) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - job.began).count();
+  const int status = end_session(job.leader);
+  std::erase_if(jobs_, [&](const Running& other) { return other.number == job.number; });
+  Ended ended{.number = job.number, .seconds = seconds};
+  ended.result =
+      in_time
+          ? result_of(job.number, status)
+          : TrialResult{0, fmt::format("took longer than {}", format_duration(setup_.timeout_s))};
+  ended.told_to_stop = in_time && !ended.result.ran() && told_to_stop(log_of(job.number));
+  std::error_code ignored;
+  fs::remove_all(run_of(job.number), ignored);
+  return ended;
+}
+
+std::optional<TrialJobs::Ended> TrialJobs::poll() {
+  for (const Running job : jobs_) {
+    const bool over = session_is_over(job.leader);
+    const bool late = Clock::now() - job.began > std::chrono::duration<double>(setup_.timeout_s);
+    if (over || late) return finish(job, over);
+  }
+  return std::nullopt;
+}
+
+void TrialJobs::stop() {
+  for (const Running& job : jobs_) ask_session_to_end(job.leader);  // all of them, then wait
+  for (const Running& job : jobs_) {
+    end_session(job.leader, true);
+    std::error_code ignored;
+    fs::remove_all(run_of(job.number), ignored);
+  }
+  jobs_.clear();
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,225 @@
+#include "cli/plan/tune.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "cli/plan/trial_jobs.h"
+#include "cli/train/dry_run.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "core/yaml_document.h"
+#include "model/metrics.h"
+#include "plan/search/trial_log.h"
+#include "plan/search/tuning_report.h"
+#include "train/signals.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kGlance = std::chrono::milliseconds(20);
+constexpr std::size_t kAlike = 5;  // first trials that fail in the same way end the tuning
+
+void check_options(const PlanTuneOptions& o) {
+  const PlanSearchOptions& s = o.search;
+  if (!built_with_dlib()) PointSearch says_so({1}, {});
+  if (is_stream(o.config))
+    user_error("--tune {}: every trial reads the configuration: give a file", o.config);
+  if (s.machine.empty())
+    user_error("--tune needs --machine: its model chooses what is tried first, and what at all");
+  if (s.gpus.empty()) user_error("--tune needs --gpus: how many ranks a trial has");
+  if (!s.emit.empty()) check_folder("--emit", s.emit);
+  std::error_code ignored;
+  if (!s.emit.empty() && fs::equivalent(s.emit, o.config, ignored))
+    user_error("--emit {} would overwrite the configuration that is tuned: name another file",
+               s.emit);
+  if (!o.log.empty()) check_folder("--log", o.log);
+}
+
+bool offloads_something(const OffloadConfig& offload) {
+  return offload.optimizer || offload.gradients || offload.activations;
+}
+
+// What trials must have in common to be compared, beside their layouts.
+std::string job_in_words(const PlanJob& job, const RunConfig& config, const std::string& machine,
+                         int gpus) {
+  return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, moments {}{}, {} ranks of {}",
+                     count_parameters(ParameterSet(job.model)).total, job.model.layers, job.batch,
+                     job.length, to_string(job.precision), to_string(job.moments),
+                     offloads_something(config.offload) ? ", offloaded" : "", gpus, machine);
+}
+
+// The search and what came of it so far.
+class Tuning {
+ public:
+  Tuning(const PlanTuneOptions& options, std::vector<Evaluation> candidates, TrialLog& log)
+      : options_(options), tuner_(std::move(candidates)), log_(log) {
+    for (const Trial& trial : log.known()) {
+      const auto candidate = tuner_.find(trial.layout);
+      if (!candidate) {
+        ++elsewhere_;
+        continue;
+      }
+      tuner_.report(*candidate, trial.result);
+      trials_.push_back(trial);
+    }
+    started_ = static_cast<int>(trials_.size());
+    if (started_ + elsewhere_ > 0)
+      log_note("{}: {} trials are known, {} are outside this search", options.log, started_,
+               elsewhere_);
+  }
+
+  const std::vector<Trial>& trials() const { return trials_; }
+
+  // False where a signal ended it, sent to this process or to a trial.
+  bool run(TrialJobs& jobs) {
+    const StopSignals signals;
+    while (StopSignals::received() == nullptr) {
+      start_some(jobs);
+      if (jobs.running() == 0) return true;
+      const auto ended = jobs.poll();
+      if (ended && ended->told_to_stop) break;
+      if (ended)
+        take(*ended, jobs);
+      else
+        std::this_thread::sleep_for(kGlance);
+    }
+    jobs.stop();
+    return false;
+  }
+
+ private:
+  void start_some(TrialJobs& jobs) {
+    while (jobs.running() < options_.at_once && started_ < options_.trials) {
+      const auto candidate = tuner_.next();
+      if (!candidate) return;
+      under_way_[++started_] = *candidate;
+      jobs.start(started_, tuner_.candidates()[*candidate].layout);
+    }
+  }
+
+  void take(const TrialJobs::Ended& ended, const TrialJobs& jobs) {
+    const std::size_t candidate = under_way_.at(ended.number);
+    const Evaluation& e = tuner_.candidates()[candidate];
+    tuner_.report(candidate, ended.result);
+    trials_.push_back({e.layout, tokens_per_s(e), ended.result, ended.seconds});
+    unlogged_.push_back(trials_.back());
+    // Until one has run, what fails may be the job rather than the layout.
+    if (best_of(trials_))
+      for (const Trial& trial : std::exchange(unlogged_, {})) log_.add(trial);
+    show(ended.number, trials_.back());
+    // A missing file, a wrong number of ranks: no layout would change it.
+    failures_.push_back(ended.result.failure);
+    const bool alike = std::all_of(failures_.begin(), failures_.end(), [&](const auto& text) {
+      return !text.empty() && text == failures_.front();
+    });
+    if (alike && failures_.size() == kAlike && !best_of(trials_))
+      failure("the first {} trials failed alike: {} (all that they said is in {})", kAlike,
+              failures_.front(), jobs.log_of(ended.number).string());
+  }
+
+  void show(int number, const Trial& trial) const {
+    const auto best = best_of(trials_);
+    log_note("trial {}/{}  {}  model {}  {}  best {}", number, options_.trials,
+             to_string(trial.layout), format_count(trial.predicted),
+             trial.result.ran()
+                 ? fmt::format("measured {} tokens/s", format_count(trial.result.tokens_per_s))
+                 : "failed: " + trial.result.failure,
+             best ? format_count(best->result.tokens_per_s) : "–");
+  }
+
+  const PlanTuneOptions& options_;
+  LayoutTuner tuner_;
+  TrialLog& log_;
+  std::vector<Trial> trials_, unlogged_;
+  std::vector<std::string> failures_;  // of this process's trials; empty: it ran
+  std::map<int, std::size_t> under_way_;
+  int started_ = 0, elsewhere_ = 0;
+};
+
+// The user's own configuration in the best layout.
+void emit(const PlanTuneOptions& o, const Trial& best) {
+  std::vector<std::string> overrides = o.overrides;
+  for (std::string& text : layout_overrides(best.layout)) overrides.push_back(std::move(text));
+  const YamlDocument document(read_text_file(o.config), o.config, overrides);
+  const std::string yaml = fmt::format(
+      "# {} with the best layout of a tuning on {} ranks: {:.0f} tokens/s measured.\n{}\n",
+      o.config, best.layout.ranks(), best.result.tokens_per_s, YAML::Dump(document.root()));
+  parse_run_config(yaml, o.search.emit);
+  write_file_atomically(o.search.emit, yaml);
+}
+
+std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig& config,
+                                      const PlanJob& job, const Machine& machine, int gpus) {
+  SearchLimits limits = o.search.limits;
+  limits.gpus = gpus;
+  TrialRange range{.slower = o.within};
+  // What is offloaded the model of the memory does not know.
+  if (offloads_something(config.offload)) range.memory = std::numeric_limits<double>::infinity();
+  if (config.offload.activations && limits.recompute.empty()) limits.recompute = "full";
+  Planner planner(job, machine);
+  std::vector<Evaluation> candidates = trial_candidates(planner, limits, range);
+  if (config.offload.gradients)  // they must be complete before the end of a step
+    std::erase_if(candidates, [](const Evaluation& e) {
+      return e.layout.schedule == PipelineKind::ZeroBubbleH1;
+    });
+  if (candidates.empty())
+    user_error(
+        "no layout of {} on {} GPUs is worth a trial: none is valid within the limits given, or "
+        "all need more memory than a GPU of {} has ({})",
+        o.config, gpus, machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
+  return candidates;
+}
+
+}  // namespace
+
+void plan_tune(const PlanTuneOptions& o) {
+  check_options(o);
+  const double timeout_s = parse_duration_s(o.timeout);
+  const RunConfig config = load_run_config(o.config, o.overrides);
+  const Machine machine = load_machine(o.search.machine);
+  const auto gpus = static_cast<int>(
+      std::min<std::int64_t>(count_of("--gpus", o.search.gpus), machine.gpus() + 1));
+  if (gpus > machine.gpus())
+    user_error("--gpus {}: {} has {}", o.search.gpus, machine.name, machine.gpus());
+  PlanJob job = plan_job(config);
+  job.split = {};  // it belongs to one number of stages
+  TrialLog log(o.log, job_in_words(job, config, machine.name, gpus));
+  Tuning tuning(o, candidates_of(o, config, job, machine, gpus), log);
+
+  const fs::path run = config.run.dir;
+  const fs::path directory = (run.has_filename() ? run : run.parent_path()).string() + "-tune";
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) user_error("cannot create {} for the trials: {}", directory.string(), error.message());
+  const DirectoryLock lock(directory);
+  const std::string launch = !o.launch.empty() ? o.launch : gpus == 1 ? "" : "mpirun -np {ranks}";
+  TrialJobs jobs({.config = o.config,
+                  .overrides = o.overrides,
+                  .launch = launch,
+                  .steps = o.steps,
+                  .timeout_s = timeout_s,
+                  .directory = directory});
+  const bool undisturbed = tuning.run(jobs);
+
+  const auto best = best_of(tuning.trials());
+  if (!undisturbed) log_note("stopped; trials under way were ended and do not count");
+  if (!best)
+    failure("none of {} trials ran{}: {} holds what they said", tuning.trials().size(),
+            tuning.trials().empty() ? "" : " (" + tuning.trials().back().result.failure + ")",
+            directory.string());
+  if (!o.search.emit.empty()) emit(o, *best);
+  fmt::print("{}", tuning_table(tuning.trials()));
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,113 @@
+#include "cli/train/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/sim/sim_backend.h"
+#include "cli/plan/output.h"
+#include "core/error.h"
+#include "core/units.h"
+#include "train/memory_check.h"
+#include "train/trainer.h"
+
+namespace kintsugi {
+
+PlanJob plan_job(const RunConfig& config) {
+  PlanJob job{.model = config.model,
+              .length = config.data.sequence_length,
+              .batch = config.batch.global,
+              .precision = config.train.precision,
+              .reduce_in_bf16 = config.comm.reduce == DType::BF16,
+              .documents = config.data.document_mask,
+              .moments = config.optimizer.moments,
+              .classifier_chunk = config.train.classifier_chunk,
+              .checkpoint_every = config.train.checkpoint_every,
+              .split = config.layout.split_layers()};
+  if (config.device == DeviceChoice::Cpu)
+    job.classifier_elements = make_cpu_backend(1)->classifier_elements();
+  return job;
+}
+
+namespace {
+
+// The planner's model of memory knows no offload, but the engine's own plan does: of the fullest
+// stage, at either side.
+MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
+  OperationTrace trace;
+  std::unique_ptr<Backend> backend;
+  if (config.device == DeviceChoice::Cpu)
+    backend = make_cpu_backend(1);
+  else
+    backend = std::make_unique<SimBackend>(trace);
+  MemoryNeed most;
+  for (int stage = 0; stage < grid.pp; ++stage) {
+    const MemoryNeed need = planned_memory(*backend, config, planned_groups(grid, {.pp = stage}));
+    most.device = std::max(most.device, need.device);
+    most.host = std::max(most.host, need.host);
+  }
+  return most;
+}
+
+void dry_run_with_offload(const RunConfig& config, const Machine& machine, const Grid& grid,
+                          const Evaluation& e) {
+  const MemoryNeed need = engine_memory(config, grid);
+  const double device = static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
+  fmt::print(
+      "{}\nThe fullest rank takes {} on its GPU, with {} for the device itself, and {} of host "
+      "memory.\nA step takes {:.3f} s and the time of the transfers that do not hide: those are "
+      "not "
+      "modelled.\n",
+      to_string(e.layout), format_bytes(device), format_bytes(machine.gpu.own_gb * 1e9),
+      format_bytes(static_cast<double>(need.host)), e.step_s);
+  if (device > machine.gpu.memory_gb * 1e9)
+    user_error("it does not fit: {} are needed, a GPU of {} has {}", format_bytes(device),
+               machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
+}
+
+}  // namespace
+
+void dry_run(const RunConfig& config, const DryRunOptions& options) {
+  if (options.machine.empty())
+    user_error("--dry-run needs --machine: on which? kintsugi plan --machines lists some");
+  if (config.layout.automatic)
+    user_error("--dry-run needs a layout with numbers: kintsugi plan --model finds one");
+  const Machine machine = load_machine(options.machine);
+  const LayoutConfig& c = config.layout;
+  const std::int64_t model = c.tp * c.cp * c.pp;
+  const std::int64_t ranks = options.gpus > 0 ? options.gpus : model * c.dp.value_or(1);
+  if (ranks > machine.gpus())
+    user_error("{} ranks, but {} has {} GPUs", ranks, machine.name, machine.gpus());
+  const Grid grid = fit_layout(layout_request(config), static_cast<int>(ranks));
+  const PlanLayout layout{.tp = grid.tp,
+                          .cp = grid.cp,
+                          .pp = grid.pp,
+                          .dp = grid.dp,
+                          .chunks = static_cast<int>(c.chunks),
+                          .schedule = c.schedule,
+                          .micro = config.batch.micro,
+                          .zero = static_cast<int>(c.zero),
+                          .shard_group = static_cast<int>(c.shard_group),
+                          .sequence_parallel = c.sequence_parallel,
+                          .recompute = c.recompute,
+                          .recompute_every = static_cast<int>(c.recompute_every)};
+  Planner planner(plan_job(config), machine);
+  const Evaluation e = planner.evaluate(layout);
+  const OffloadConfig& offload = config.offload;
+  if (offload.optimizer || offload.gradients || offload.activations)
+    return dry_run_with_offload(config, machine, grid, e);
+  const double tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
+  fmt::print(
+      "{}\n{}", explained(planner, e, tokens),
+      e.fits ? fmt::format("It fits: {} of {} on the fullest rank.\n", format_bytes(e.memory_bytes),
+                           format_bytes(machine.gpu.memory_gb * 1e9))
+             : "");
+  if (!e.fits)
+    user_error("it does not fit: stage {} needs {}, a GPU of {} has {}", e.fullest_stage,
+               format_bytes(e.memory_bytes), machine.name,
+               format_bytes(machine.gpu.memory_gb * 1e9));
+}
+
+}  // namespace kintsugi

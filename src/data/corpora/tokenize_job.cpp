@@ -1,0 +1,303 @@
+#include "data/corpora/tokenize_job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "data/stores/output_lock.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// Files of this name that a job has written or is writing: NAME.bin, NAME-00000.idx, and so on.
+std::vector<fs::path> files_of(const fs::path& prefix, bool partial) {
+  std::vector<fs::path> files;
+  const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path ending = entry.path().extension();
+    if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".lengths") continue;
+    fs::path name = entry.path().filename().stem();
+    if ((name.extension() == ".partial") != partial) continue;
+    if (partial) name = name.stem();
+    if (name == prefix.filename() || store_of_shard(name) == prefix.filename())
+      files.push_back(entry.path());
+  }
+  return files;
+}
+
+// Whether a file has a name that the store takes for itself.
+bool belongs_to(const fs::path& file, const fs::path& prefix) {
+  const fs::path ending = file.extension(), name = file.stem();
+  if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".json") return false;
+  return fs::weakly_canonical(fs::absolute(file).parent_path()) ==
+             fs::weakly_canonical(fs::absolute(prefix).parent_path()) &&
+         (name == prefix.filename() || store_of_shard(name) == prefix.filename());
+}
+
+// PREFIX.json is a likely name for a corpus, too.
+void refuse_foreign_description(const fs::path& prefix) {
+  try {
+    read_store_info(prefix);
+  } catch (const UserError&) {
+    user_error("{} exists and is not what this command writes: choose another --output",
+               with_ending(prefix, ".json").string());
+  }
+}
+
+void check_inputs(const TokenizeOptions& options) {
+  if (options.inputs.empty()) user_error("there are no input files");
+  for (const fs::path& input : options.inputs) {
+    if (!fs::is_regular_file(input))
+      user_error(
+          "{} is no regular file: a job that may be interrupted must be able to read it again",
+          input.string());
+    if (belongs_to(input, options.output) || belongs_to(fs::canonical(input), options.output))
+      user_error(
+          "the input {} has a name that the store {} needs for itself: choose another "
+          "--output",
+          input.string(), options.output.string());
+    if (!options.format.prompt_key.empty() && !RecordReader::is_jsonl(input))
+      user_error("{} is plain text and has no prompts: --prompt-key needs JSONL", input.string());
+  }
+}
+
+class Job {
+ public:
+  Job(const Tokenizer& tokenizer, const TokenizeOptions& options)
+      : tokenizer_(tokenizer), options_(options), prefix_(options.output) {}
+
+  TokenizeResult run(const std::function<bool(const TokenizeProgress&)>& progress);
+
+ private:
+  std::string identity() const;
+  bool prepare();  // false: there is nothing to do
+  void write(const std::function<bool(const TokenizeProgress&)>& progress);
+  void take(const EncodedBatch& batch);
+  void open_writer(const TokenWriter::State& from);
+  void finish_shard();
+  void save();
+  void publish();
+  void give_up() noexcept;
+  fs::path shard_name(std::size_t shard) const {
+    return options_.shard_bytes > 0 ? shard_prefix(prefix_, static_cast<std::int64_t>(shard))
+                                    : prefix_;
+  }
+
+  const Tokenizer& tokenizer_;
+  const TokenizeOptions& options_;
+  fs::path prefix_;
+  TokenType type_ = TokenType::U16;
+  TokenizeJournal journal_;
+  std::unique_ptr<TokenWriter> writer_;
+  bool between_batches_ = true;  // the counts, the place and the writer belong together
+  TokenizeResult result_;
+};
+
+TokenizeResult Job::run(const std::function<bool(const TokenizeProgress&)>& progress) {
+  check_inputs(options_);
+  if (prefix_.has_parent_path()) fs::create_directories(prefix_.parent_path());
+  const OutputLock lock(prefix_);
+  if (!prepare()) {
+    result_.state = TokenizeResult::State::WasComplete;
+    return result_;
+  }
+  if (!journal_.all_written) {
+    try {
+      write(progress);
+    } catch (...) {
+      give_up();
+      throw;
+    }
+  }
+  if (result_.state == TokenizeResult::State::Finished) publish();
+  result_.progress.counts = journal_.counts;
+  result_.first_invalid = journal_.first_invalid;
+  result_.shards = static_cast<std::int64_t>(journal_.shards.size());
+  return result_;
+}
+
+std::string Job::identity() const {
+  return identity_json({options_.inputs, tokenizer_.fingerprint(), options_.end_of_document,
+                        options_.format, type_, options_.shard_bytes});
+}
+
+bool Job::prepare() {
+  type_ = token_type_for(tokenizer_.vocab_size());
+  const std::string identity = this->identity();
+  for (const fs::path& input : options_.inputs)
+    result_.progress.input_bytes_total += fs::file_size(input);
+  if (options_.overwrite) {
+    fs::remove(journal_path(prefix_));
+  } else if (auto journal = read_journal(prefix_)) {
+    if (const std::string difference = identity_difference(journal->made_from, identity);
+        !difference.empty())
+      user_error(
+          "{} belongs to an unfinished job of another kind: {}; finish that one, or start over "
+          "with "
+          "--overwrite",
+          journal_path(prefix_).string(), difference);
+    journal_ = std::move(*journal);
+    result_.progress.text_bytes_before = journal_.counts.text_bytes;
+    return true;
+  } else if (const auto existing = files_of(prefix_, false); !existing.empty()) {
+    const auto info = read_store_info(prefix_);
+    const std::string difference = identity_difference(info ? info->made_from : "", identity);
+    if (!difference.empty())
+      user_error(
+          "{} exists and was made otherwise: {}; replace it with --overwrite, or choose another "
+          "--output",
+          existing.front().string(), difference);
+    journal_.counts.documents = info->documents;
+    journal_.counts.tokens = info->tokens;
+    journal_.counts.text_bytes = info->bytes;
+    result_.progress.counts = journal_.counts;
+    result_.shards = static_cast<std::int64_t>(info->shards.size());
+    return false;
+  } else {
+    refuse_foreign_description(prefix_);
+  }
+  for (const fs::path& leftover : files_of(prefix_, true)) fs::remove(leftover);
+  journal_.made_from = identity;
+  return true;
+}
+
+void Job::open_writer(const TokenWriter::State& from) {
+  TokenWriter::Options options;
+  options.mask = !options_.format.prompt_key.empty();
+  writer_ = std::make_unique<TokenWriter>(shard_name(journal_.shards.size()), type_, options, from);
+}
+
+void Job::write(const std::function<bool(const TokenizeProgress&)>& progress) {
+  TokenizePipeline::Options how;
+  how.format = options_.format;
+  how.end_of_document = options_.end_of_document;
+  how.skip_invalid = options_.skip_invalid;
+  how.threads = options_.threads > 0
+                    ? options_.threads
+                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  how.batch_bytes = options_.batch_bytes;
+  open_writer(journal_.writer);
+  TokenizePipeline pipeline(options_.inputs, tokenizer_, how, journal_.place);
+  auto saved = Clock::now();
+  EncodedBatch batch;
+  while (pipeline.next(batch)) {
+    take(batch);
+    result_.progress.counts = journal_.counts;
+    result_.progress.input_bytes = batch.input_bytes;
+    const bool go_on = progress(result_.progress);
+    if (!go_on) result_.state = TokenizeResult::State::Stopped;
+    if (!go_on ||
+        std::chrono::duration<double>(Clock::now() - saved).count() >= options_.save_every_s) {
+      save();
+      saved = Clock::now();
+    }
+    if (!go_on) return;
+  }
+  if (const std::string difference = identity_difference(journal_.made_from, identity());
+      !difference.empty())
+    user_error("while it was being read, {}: start over with --overwrite", difference);
+  if (journal_.counts.documents == 0)
+    user_error("the inputs hold no document: {} files, {} empty documents, {} malformed lines",
+               options_.inputs.size(), journal_.counts.empty_documents,
+               journal_.counts.invalid_lines);
+  if (writer_->state().documents > 0 || journal_.shards.empty()) finish_shard();
+  journal_.all_written = true;
+  write_journal(prefix_, journal_);
+}
+
+void Job::take(const EncodedBatch& batch) {
+  const std::span<const std::int32_t> ids(batch.ids);
+  const std::span<const std::uint8_t> mask(batch.mask);
+  std::size_t begin = 0;
+  between_batches_ = false;
+  for (const EncodedBatch::Piece& piece : batch.pieces) {
+    const std::size_t count = piece.tokens - begin;
+    writer_->append(ids.subspan(begin, count), mask.empty() ? mask : mask.subspan(begin, count));
+    begin = piece.tokens;
+    if (!piece.ends_document) continue;
+    writer_->end_document();
+    ++journal_.counts.documents;
+    if (options_.shard_bytes > 0 && writer_->bytes() >= options_.shard_bytes) {
+      finish_shard();
+      open_writer({});
+    }
+  }
+  journal_.counts.tokens += static_cast<std::int64_t>(batch.ids.size());
+  journal_.counts.text_bytes += batch.text_bytes;
+  journal_.counts.empty_documents += batch.empty_documents;
+  if (journal_.counts.invalid_lines == 0) journal_.first_invalid = batch.first_invalid;
+  journal_.counts.invalid_lines += batch.invalid_lines;
+  journal_.place = batch.end;
+  between_batches_ = true;
+}
+
+void Job::finish_shard() {
+  journal_.shards.push_back(writer_->finish());
+  writer_.reset();
+}
+
+// Outputs first: the journal never promises what is not on disk.
+void Job::save() {
+  writer_->sync();
+  journal_.writer = writer_->state();
+  write_journal(prefix_, journal_);
+}
+
+// What was done is kept for the next run; a job that has done nothing leaves nothing.
+void Job::give_up() noexcept {
+  try {
+    if (journal_.counts.tokens > 0 && writer_ && between_batches_) save();
+  } catch (...) {  // the error that brought us here says more
+  }
+  try {
+    writer_.reset();
+    if (journal_.counts.tokens == 0) fs::remove(journal_path(prefix_));
+    if (fs::exists(journal_path(prefix_))) return;
+    // Without a journal nobody can go on from these.
+    for (const fs::path& file : files_of(prefix_, true)) fs::remove(file);
+  } catch (...) {
+  }
+}
+
+// Each step may be the last of this process, and is done again by the next.
+void Job::publish() {
+  writer_.reset();
+  std::vector<std::string> kept;
+  for (const StoreInfo::Shard& shard : journal_.shards) kept.push_back(shard.name);
+  const bool mask = !options_.format.prompt_key.empty();
+  for (const fs::path& old : files_of(prefix_, false)) {  // of a store that is being replaced
+    const bool ours = std::find(kept.begin(), kept.end(), old.stem().string()) != kept.end();
+    if (!ours || (old.extension() == ".mask" && !mask)) fs::remove(old);
+  }
+  for (std::size_t i = 0; i < journal_.shards.size(); ++i) TokenWriter::publish(shard_name(i));
+  StoreInfo info;
+  info.tokenizer = tokenizer_.fingerprint();
+  info.tokenizer_description = tokenizer_.description();
+  info.vocab_size = tokenizer_.vocab_size();
+  info.end_of_document = options_.end_of_document;
+  info.bytes = journal_.counts.text_bytes;
+  info.tokens = journal_.counts.tokens;
+  info.documents = journal_.counts.documents;
+  info.shards = journal_.shards;
+  info.made_from = journal_.made_from;
+  write_store_info(prefix_, info);
+  for (const fs::path& leftover : files_of(prefix_, true)) fs::remove(leftover);
+  const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");
+  sync_directory(folder);
+  fs::remove(journal_path(prefix_));
+  sync_directory(folder);
+}
+
+}  // namespace
+
+TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                        const std::function<bool(const TokenizeProgress&)>& progress) {
+  return Job(tokenizer, options).run(progress);
+}
+
+}  // namespace kintsugi

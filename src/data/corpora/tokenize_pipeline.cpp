@@ -1,0 +1,183 @@
+#include "data/corpora/tokenize_pipeline.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+// Records of one file, copied one behind the other.
+struct TokenizePipeline::TextBatch {
+  struct Entry {
+    std::size_t end;
+    std::uint64_t line;
+    bool starts_document, ends_document;
+  };
+  std::uint64_t number = 0;
+  std::string bytes;
+  std::vector<Entry> entries;
+  bool jsonl = false;
+  std::string file;
+  InputPlace end;
+  std::uint64_t input_bytes = 0;
+  std::exception_ptr error;  // of the reader, in place of entries
+};
+
+TokenizePipeline::TokenizePipeline(std::vector<std::filesystem::path> inputs,
+                                   const Tokenizer& tokenizer, Options options, InputPlace from)
+    : inputs_(std::move(inputs)), options_(std::move(options)) {
+  KINTSUGI_CHECK(options_.threads > 0, "{} threads", options_.threads);
+  for (int i = 0; i < options_.threads; ++i) tokenizers_.push_back(tokenizer.clone());
+  threads_.emplace_back([this, from] { read_inputs(from); });
+  for (const auto& own : tokenizers_) threads_.emplace_back([this, &own] { encode_batches(*own); });
+}
+
+TokenizePipeline::~TokenizePipeline() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+// ---- the reading thread
+
+void TokenizePipeline::read_inputs(InputPlace from) {
+  std::uint64_t bytes_before = 0;
+  std::exception_ptr error;
+  try {
+    for (std::uint64_t file = 0; file < inputs_.size(); ++file) {
+      if (file >= from.file)
+        read_file(file, file == from.file ? from.in_file : RecordPlace{}, bytes_before);
+      bytes_before += std::filesystem::file_size(inputs_[file]);
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  TextBatch last;
+  last.error = error;
+  last.end.file = inputs_.size();
+  last.input_bytes = bytes_before;
+  submit(std::move(last));
+  const std::lock_guard lock(mutex_);
+  all_read_ = true;
+  changed_.notify_all();
+}
+
+void TokenizePipeline::read_file(std::uint64_t file, RecordPlace from, std::uint64_t bytes_before) {
+  RecordReader reader(inputs_[file], from);
+  TextBatch batch;
+  const auto hand_on = [&] {
+    batch.jsonl = reader.jsonl();
+    batch.file = reader.name();
+    batch.end = {file, reader.place()};
+    batch.input_bytes = bytes_before + reader.bytes_read();
+    return submit(std::exchange(batch, {}));
+  };
+  bool in_document = !reader.jsonl() && from.text_bytes > 0;
+  for (Record record; reader.next(record);) {
+    batch.bytes.append(record.bytes);
+    batch.entries.push_back({batch.bytes.size(), record.line, !in_document, record.ends_document});
+    in_document = !record.ends_document;
+    if (batch.bytes.size() >= options_.batch_bytes && !hand_on()) return;
+  }
+  if (!batch.entries.empty()) hand_on();
+}
+
+bool TokenizePipeline::submit(TextBatch batch) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopping_ || batches_read_ - batches_taken_ < capacity(); });
+  if (stopping_) return false;
+  batch.number = batches_read_++;
+  to_encode_.push_back(std::move(batch));
+  changed_.notify_all();
+  return true;
+}
+
+// ---- the encoding threads
+
+void TokenizePipeline::encode_batches(Tokenizer& tokenizer) {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopping_ || all_read_ || !to_encode_.empty(); });
+    if (stopping_ || to_encode_.empty()) return;
+    const TextBatch batch = std::move(to_encode_.front());
+    to_encode_.pop_front();
+    lock.unlock();
+    EncodedBatch result;
+    try {
+      result = encode(batch, tokenizer);
+    } catch (...) {
+      result.error = std::current_exception();
+    }
+    lock.lock();
+    encoded_.emplace(batch.number, std::move(result));
+    changed_.notify_all();
+  }
+}
+
+EncodedBatch TokenizePipeline::encode(const TextBatch& batch, Tokenizer& tokenizer) const {
+  EncodedBatch result;
+  result.error = batch.error;
+  result.end = batch.end;
+  result.input_bytes = batch.input_bytes;
+  result.ids.reserve(batch.bytes.size() / 3);
+  Document document;
+  for (std::size_t i = 0; i < batch.entries.size(); ++i)
+    encode_record(batch, i, tokenizer, document, result);
+  return result;
+}
+
+void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
+                                     Tokenizer& tokenizer, Document& document,
+                                     EncodedBatch& result) const {
+  const TextBatch::Entry& entry = batch.entries[record];
+  const std::size_t begin = record == 0 ? 0 : batch.entries[record - 1].end;
+  std::string_view text = std::string_view(batch.bytes).substr(begin, entry.end - begin), prompt;
+  if (batch.jsonl) {
+    try {
+      parse_document(text, options_.format, batch.file, entry.line, document);
+    } catch (const UserError& error) {
+      if (!options_.skip_invalid) throw;
+      if (result.invalid_lines++ == 0) result.first_invalid = error.what();
+      return;
+    }
+    text = document.text;
+    prompt = document.prompt;
+  }
+  const std::size_t before = result.ids.size();
+  tokenizer.encode(prompt, result.ids);
+  const std::size_t prompt_tokens = result.ids.size() - before;
+  tokenizer.encode(text, result.ids);
+  if (entry.starts_document && entry.ends_document && result.ids.size() == before) {
+    ++result.empty_documents;
+    return;
+  }
+  if (entry.ends_document && options_.end_of_document)
+    result.ids.push_back(*options_.end_of_document);
+  if (!options_.format.prompt_key.empty()) {
+    result.mask.resize(before + prompt_tokens, 0);
+    result.mask.resize(result.ids.size(), 1);
+  }
+  result.text_bytes += static_cast<std::int64_t>(prompt.size() + text.size());
+  result.pieces.push_back({result.ids.size(), entry.ends_document});
+}
+
+// ---- the thread that asks
+
+bool TokenizePipeline::next(EncodedBatch& batch) {
+  std::unique_lock lock(mutex_);
+  const auto ready = [&] { return encoded_.contains(batches_taken_); };
+  changed_.wait(lock, [&] { return ready() || (all_read_ && batches_taken_ == batches_read_); });
+  if (!ready()) return false;
+  batch = std::move(encoded_.extract(batches_taken_).mapped());
+  ++batches_taken_;
+  changed_.notify_all();
+  if (batch.error) std::rethrow_exception(batch.error);
+  return true;
+}
+
+}  // namespace kintsugi

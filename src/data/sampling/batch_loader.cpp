@@ -1,0 +1,76 @@
+#include "data/sampling/batch_loader.h"
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+BatchLoader::BatchLoader(const SampleOrder& order, const SampleOptions& options, const Plan& plan)
+    : order_(order), plan_(plan), batches_(plan.batches), reader_(options) {
+  KINTSUGI_CHECK(plan.depth > 0 && plan.batch > 0, "{} batches of {} samples ahead", plan.depth,
+                 plan.batch);
+  pieces_.reserve(static_cast<std::size_t>(options.length) + 1);  // one token each, at worst
+  for (std::int64_t i = 0; i < plan.depth; ++i) slots_.emplace_back(plan.batch, options);
+  thread_ = std::thread([this] { work(); });
+}
+
+BatchLoader::~BatchLoader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void BatchLoader::fill(std::int64_t number, SampleBatch& batch) {
+  const std::int64_t first = plan_.first + number * plan_.stride;
+  for (std::int64_t i = 0; i < plan_.batch; ++i) {
+    pieces_.clear();
+    order_.locate(first + i, pieces_);
+    reader_.read(pieces_, batch.row(i));
+  }
+}
+
+void BatchLoader::work() {
+  try {
+    for (std::int64_t number = 0; number < batches_; ++number) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stop_ || number < released_ + plan_.depth; });
+        if (stop_) return;
+      }
+      fill(number, slot(number));
+      {
+        const std::lock_guard lock(mutex_);
+        ready_ = number + 1;
+      }
+      changed_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+  }
+  changed_.notify_all();
+}
+
+const SampleBatch& BatchLoader::next() {
+  std::unique_lock lock(mutex_);
+  KINTSUGI_CHECK(!handed_out_, "a batch was asked for before the last one was handed back");
+  KINTSUGI_CHECK(released_ < batches_, "the run has {} batches and no more", batches_);
+  changed_.wait(lock, [&] { return released_ < ready_ || error_; });
+  if (released_ == ready_) std::rethrow_exception(error_);
+  handed_out_ = true;
+  return slot(released_);
+}
+
+void BatchLoader::release() {
+  {
+    const std::lock_guard lock(mutex_);
+    KINTSUGI_CHECK(handed_out_, "no batch is out");
+    handed_out_ = false;
+    released_ += 1;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace kintsugi

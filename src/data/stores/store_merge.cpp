@@ -1,0 +1,168 @@
+#include "data/stores/store_merge.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "data/stores/output_lock.h"
+#include "data/stores/token_store.h"
+#include "data/stores/token_writer.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Source {
+  std::vector<TokenShard> shards;
+  std::vector<std::shared_ptr<const StoreInfo>> infos;  // of each shard
+};
+
+std::vector<Source> open_sources(const std::vector<std::string>& names) {
+  std::vector<Source> sources;
+  for (const std::string& name : names) {
+    Source& source = sources.emplace_back();
+    source.shards = open_token_store(name);
+    source.infos = read_store_infos(source.shards);
+    const TokenShard& first = sources.front().shards.front();
+    const TokenShard& shard = source.shards.front();
+    if (shard.type() != first.type())
+      user_error("{} has {} tokens, {} {}: only stores of one type can be merged", first.name(),
+                 to_string(first.type()), shard.name(), to_string(shard.type()));
+  }
+  return sources;
+}
+
+// The bytes of text in these shards; 0 where only a part of a store is there, so nobody knows.
+std::int64_t text_bytes(const std::vector<std::shared_ptr<const StoreInfo>>& infos) {
+  std::map<const StoreInfo*, std::size_t> shards;
+  for (const auto& info : infos) ++shards[info.get()];
+  std::int64_t bytes = 0;
+  for (const auto& [info, count] : shards) {
+    if (count != info->shards.size()) return 0;
+    bytes += info->bytes;
+  }
+  return bytes;
+}
+
+// What all sources say about their tokenizer; nothing where one says nothing.
+std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
+  std::optional<StoreInfo> common;
+  std::int64_t bytes = 0;
+  bool bytes_known = true, all_known = true;
+  for (const Source& source : sources) {
+    for (std::size_t i = 0; i < source.infos.size(); ++i) {
+      const StoreInfo* info = source.infos[i].get();
+      if (info == nullptr) {
+        all_known = false;
+        continue;
+      }
+      if (!common) common = *info;
+      if (common->tokenizer != info->tokenizer)
+        user_error(
+            "{} was made with another tokenizer ({}) than {} ({}): their ids mean different "
+            "text",
+            source.shards[i].name(), info->tokenizer_description,
+            sources.front().shards.front().name(), common->tokenizer_description);
+      if (common->end_of_document != info->end_of_document) common->end_of_document.reset();
+    }
+    if (!all_known) continue;
+    const std::int64_t own = text_bytes(source.infos);
+    bytes_known &= own > 0;
+    bytes += own;
+  }
+  if (!all_known) return std::nullopt;
+  common->bytes = bytes_known ? bytes : 0;
+  common->made_from.clear();
+  return common;
+}
+
+// Room for a part of a sequence.
+struct Part {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> mask;
+};
+
+void copy_sequence(const TokenShard& shard, std::int64_t sequence, TokenWriter& writer,
+                   Part& part) {
+  std::int64_t first = shard.sequence_begin(sequence), rest = shard.sequence_length(sequence);
+  if (rest > shard.tokens() - first)
+    user_error("{}.idx: sequence {} does not fit into {}.bin; see kintsugi data verify",
+               shard.name(), sequence, shard.name());
+  while (rest > 0) {
+    const auto count = std::min<std::int64_t>(rest, 1 << 16);
+    part.ids.resize(static_cast<std::size_t>(count));
+    shard.read(first, part.ids);
+    if (std::any_of(part.ids.begin(), part.ids.end(), [](std::int32_t id) { return id < 0; }))
+      user_error("{}: sequence {} holds a negative id; see kintsugi data verify", shard.name(),
+                 sequence);
+    part.mask.resize(shard.has_mask() ? part.ids.size() : 0);
+    if (shard.has_mask()) shard.read_mask(first, part.mask);
+    writer.append(part.ids, part.mask);
+    first += count;
+    rest -= count;
+  }
+}
+
+void copy_shard(const TokenShard& shard, TokenWriter& writer) {
+  Part part;
+  for (std::int64_t d = 0; d < shard.documents(); ++d) {
+    const std::int64_t begin = shard.document_sequence(d), end = shard.document_sequence(d + 1);
+    if (end < begin)
+      user_error("{}.idx: document {} ends before it starts; see kintsugi data verify",
+                 shard.name(), d);
+    for (std::int64_t s = begin; s < end; ++s) {
+      copy_sequence(shard, s, writer, part);
+      if (s + 1 < end) writer.end_sequence();
+    }
+    end > begin ? writer.end_document() : writer.empty_document();
+  }
+}
+
+void refuse_output(const fs::path& output, const std::vector<Source>& sources, bool overwrite) {
+  for (const Source& source : sources)
+    for (const TokenShard& shard : source.shards)
+      if (fs::absolute(shard.name()).lexically_normal() == fs::absolute(output).lexically_normal())
+        user_error("{} is one of the stores to merge: choose another --output", output.string());
+  for (const char* ending : {".idx", ".bin", ".mask", ".json", ".progress.json"})
+    if (!overwrite && fs::exists(with_ending(output, ending)))
+      user_error("{} exists: replace it with --overwrite, or choose another --output",
+                 with_ending(output, ending).string());
+}
+
+}  // namespace
+
+StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& output,
+                       bool overwrite) {
+  const auto sources = open_sources(names);
+  refuse_output(output, sources, overwrite);
+  auto info = common_info(sources);
+  if (output.has_parent_path()) fs::create_directories(output.parent_path());
+  const OutputLock lock(output);
+  TokenWriter::discard(output);
+  TokenWriter::Options options;
+  for (const Source& source : sources)
+    for (const TokenShard& shard : source.shards) options.mask |= shard.has_mask();
+  StoreInfo result = info.value_or(StoreInfo{});
+  try {
+    TokenWriter writer(output, sources.front().shards.front().type(), options);
+    for (const Source& source : sources)
+      for (const TokenShard& shard : source.shards) copy_shard(shard, writer);
+    result.shards = {writer.finish()};
+    result.tokens = writer.state().tokens;
+    result.documents = writer.state().documents;
+  } catch (...) {
+    TokenWriter::discard(output);
+    throw;
+  }
+  // What belongs to a store that is being replaced must not describe the new one.
+  for (const char* ending : {".json", ".progress.json", ".idx", ".mask"})
+    fs::remove(with_ending(output, ending));
+  TokenWriter::publish(output);
+  if (info) write_store_info(output, result);
+  sync_directory(output.has_parent_path() ? output.parent_path() : fs::path("."));
+  return result;
+}
+
+}  // namespace kintsugi

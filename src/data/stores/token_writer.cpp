@@ -1,0 +1,271 @@
+#include "data/stores/token_writer.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBufferBytes = 1 << 20;
+constexpr std::array<const char*, 4> kEndings = {".bin", ".mask", ".idx", ".lengths"};
+
+fs::path partial(const fs::path& prefix, const char* ending) {
+  return with_ending(with_ending(prefix, ".partial"), ending);
+}
+
+// A file that grows at its end, with the hash of all it holds.
+class GrowingFile {
+ public:
+  GrowingFile(const fs::path& path, std::uint64_t size) : path_(path), size_(size) {
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (descriptor_ < 0) failure("cannot create {}: {}", path.string(), std::strerror(errno));
+    buffer_.reserve(kBufferBytes);
+    try {
+      cut();
+    } catch (...) {
+      ::close(descriptor_);
+      throw;
+    }
+  }
+  ~GrowingFile() { ::close(descriptor_); }
+  GrowingFile(const GrowingFile&) = delete;
+  GrowingFile& operator=(const GrowingFile&) = delete;
+
+  void write(const void* data, std::size_t bytes) {
+    const char* from = static_cast<const char*>(data);
+    hash_.update(data, bytes);
+    size_ += bytes;
+    if (buffer_.size() + bytes > kBufferBytes) flush();
+    if (bytes > kBufferBytes)
+      write_through(from, bytes);
+    else
+      buffer_.insert(buffer_.end(), from, from + bytes);
+  }
+  void flush() {
+    write_through(buffer_.data(), buffer_.size());
+    buffer_.clear();
+  }
+  void sync() {
+    flush();
+    if (::fdatasync(descriptor_) != 0)
+      failure("cannot sync {}: {}", path_.string(), std::strerror(errno));
+  }
+  std::uint64_t size() const { return size_; }
+  std::string hash() const { return hex64(hash_.digest()); }
+
+ private:
+  // Back to the size it had; what stays is read once for the hash.
+  void cut() {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < size_)
+      user_error(
+          "{} is shorter than it was when the job was interrupted: start over with --overwrite",
+          path_.string());
+    if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0)
+      failure("cannot shorten {}: {}", path_.string(), std::strerror(errno));
+    std::vector<char> piece(size_ > 0 ? kBufferBytes : 0);
+    for (std::uint64_t done = 0; done < size_;) {
+      const std::size_t want = std::min<std::uint64_t>(piece.size(), size_ - done);
+      const ssize_t got = ::read(descriptor_, piece.data(), want);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) failure("cannot read {}: {}", path_.string(), std::strerror(errno));
+      hash_.update(piece.data(), static_cast<std::size_t>(got));
+      done += static_cast<std::uint64_t>(got);
+    }
+    ::lseek(descriptor_, static_cast<off_t>(size_), SEEK_SET);
+  }
+  void write_through(const char* next, std::size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t written = ::write(descriptor_, next, bytes);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) failure("cannot write {}: {}", path_.string(), std::strerror(errno));
+      next += written;
+      bytes -= static_cast<std::size_t>(written);
+    }
+  }
+
+  fs::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_;
+  std::vector<char> buffer_;
+  StreamHash hash_;
+};
+
+template <class T>
+void write_narrow(GrowingFile& file, std::span<const std::int32_t> ids) {
+  std::array<T, 4096> narrow;
+  while (!ids.empty()) {
+    const auto piece = ids.first(std::min(ids.size(), narrow.size()));
+    for (std::size_t i = 0; i < piece.size(); ++i) {
+      narrow[i] = static_cast<T>(piece[i]);
+      KINTSUGI_CHECK(static_cast<std::int32_t>(narrow[i]) == piece[i] && piece[i] >= 0,
+                     "token {} does not fit its type", piece[i]);
+    }
+    file.write(narrow.data(), piece.size() * sizeof(T));
+    ids = ids.subspan(piece.size());
+  }
+}
+
+}  // namespace
+
+// The lengths of all sequences, int32, as they will stand in the index; ~length where the document
+// goes on in the next one, kNoSequence for a document without any.
+constexpr std::int32_t kNoSequence = std::numeric_limits<std::int32_t>::min();
+
+struct TokenWriter::Files {
+  Files(const fs::path& prefix, TokenType type, bool with_mask, const State& from)
+      : bin(partial(prefix, ".bin"), static_cast<std::uint64_t>(from.tokens) * size_of(type)),
+        lengths(partial(prefix, ".lengths"),
+                static_cast<std::uint64_t>(from.sequences + from.empty) * 4) {
+    if (with_mask) mask.emplace(partial(prefix, ".mask"), static_cast<std::uint64_t>(from.tokens));
+  }
+  GrowingFile bin, lengths;
+  std::optional<GrowingFile> mask;
+  std::string idx_hash;
+};
+
+TokenWriter::TokenWriter(const fs::path& prefix, TokenType type)
+    : TokenWriter(prefix, type, Options{}, State{}) {}
+
+TokenWriter::TokenWriter(const fs::path& prefix, TokenType type, Options options)
+    : TokenWriter(prefix, type, options, State{}) {}
+
+TokenWriter::TokenWriter(const fs::path& prefix, TokenType type, Options options, const State& from)
+    : prefix_(prefix),
+      type_(type),
+      options_(options),
+      state_(from),
+      files_(std::make_unique<Files>(prefix, type, options.mask, from)) {}
+
+TokenWriter::~TokenWriter() = default;
+
+std::int64_t TokenWriter::bytes() const { return static_cast<std::int64_t>(files_->bin.size()); }
+
+void TokenWriter::append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) {
+  KINTSUGI_CHECK(mask.empty() || (options_.mask && mask.size() == ids.size()),
+                 "{} mask bytes for {} tokens", mask.size(), ids.size());
+  while (!ids.empty()) {
+    if (state_.open_tokens == options_.longest_sequence) end_sequence();
+    const auto room = static_cast<std::size_t>(options_.longest_sequence - state_.open_tokens);
+    const auto piece = ids.first(std::min(ids.size(), room));
+    if (type_ == TokenType::U8)
+      write_narrow<std::uint8_t>(files_->bin, piece);
+    else if (type_ == TokenType::U16)
+      write_narrow<std::uint16_t>(files_->bin, piece);
+    else
+      write_narrow<std::int32_t>(files_->bin, piece);
+    if (files_->mask) {
+      const std::vector<std::uint8_t> ones(mask.empty() ? piece.size() : 0, 1);
+      files_->mask->write(mask.empty() ? ones.data() : mask.data(), piece.size());
+    }
+    state_.open_tokens += static_cast<std::int64_t>(piece.size());
+    state_.tokens += static_cast<std::int64_t>(piece.size());
+    ids = ids.subspan(piece.size());
+    if (!mask.empty()) mask = mask.subspan(piece.size());
+  }
+}
+
+void TokenWriter::put_length(bool ends_document) {
+  const auto length = static_cast<std::int32_t>(state_.open_tokens);
+  const std::int32_t entry = ends_document ? length : ~length;
+  files_->lengths.write(&entry, sizeof entry);
+  state_.open_tokens = 0;
+  ++state_.sequences;
+}
+
+void TokenWriter::end_sequence() { put_length(false); }
+
+void TokenWriter::end_document() {
+  put_length(true);
+  ++state_.documents;
+}
+
+void TokenWriter::empty_document() {
+  KINTSUGI_CHECK(state_.open_tokens == 0, "a document has not ended");
+  files_->lengths.write(&kNoSequence, sizeof kNoSequence);
+  ++state_.empty;
+  ++state_.documents;
+}
+
+void TokenWriter::sync() {
+  files_->bin.sync();
+  files_->lengths.sync();
+  if (files_->mask) files_->mask->sync();
+}
+
+void TokenWriter::write_index() {
+  const MappedFile lengths(partial(prefix_, ".lengths"));
+  const auto entry = [&](std::int64_t i) {
+    std::int32_t value;
+    std::memcpy(&value, lengths.bytes().data() + i * 4, 4);
+    return value;
+  };
+  GrowingFile index(partial(prefix_, ".idx"), 0);
+  const auto put = [&](auto value) { index.write(&value, sizeof value); };
+  index.write("MMIDIDX\0\0", 9);
+  put(std::uint64_t{1});
+  put(static_cast<std::uint8_t>(type_));
+  put(static_cast<std::uint64_t>(state_.sequences));
+  put(static_cast<std::uint64_t>(state_.documents + 1));
+  const std::int64_t entries = state_.sequences + state_.empty;
+  const auto for_each_length = [&](auto&& use) {
+    for (std::int64_t i = 0; i < entries; ++i)
+      if (const std::int32_t value = entry(i); value != kNoSequence)
+        use(value < 0 ? ~value : value);
+  };
+  for_each_length([&](std::int32_t length) { put(length); });
+  std::int64_t pointer = 0;
+  for_each_length([&](std::int32_t length) {
+    put(pointer);
+    pointer += static_cast<std::int64_t>(size_of(type_)) * length;
+  });
+  put(std::int64_t{0});
+  std::int64_t sequences = 0;
+  for (std::int64_t i = 0; i < entries; ++i) {
+    const std::int32_t value = entry(i);
+    if (value != kNoSequence) ++sequences;
+    if (value == kNoSequence || value >= 0) put(sequences);
+  }
+  lengths.check_intact();
+  index.sync();
+  files_->idx_hash = index.hash();
+}
+
+StoreInfo::Shard TokenWriter::finish() {
+  sync();
+  KINTSUGI_CHECK(state_.open_tokens == 0, "a document has not ended");
+  write_index();
+  return {prefix_.filename().string(), files_->bin.hash(), files_->idx_hash,
+          files_->mask ? files_->mask->hash() : ""};
+}
+
+void TokenWriter::publish(const fs::path& prefix) {
+  for (const char* ending : {".bin", ".mask", ".idx"}) {  // a pair is one once its index is there
+    const fs::path from = partial(prefix, ending), to = with_ending(prefix, ending);
+    if (!fs::exists(from)) continue;
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      failure("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
+  }
+  std::error_code ignored;
+  fs::remove(partial(prefix, ".lengths"), ignored);
+}
+
+void TokenWriter::discard(const fs::path& prefix) noexcept {
+  std::error_code ignored;
+  for (const char* ending : kEndings) fs::remove(partial(prefix, ending), ignored);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,239 @@
+#include "data/tokenizer_training/merge_learner.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int32_t kBoundary = -1, kInside = -2;
+constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
+constexpr std::size_t kPrefetchDistance = 12;
+
+}  // namespace
+
+MergeLearner::MergeLearner(std::span<const PieceCount> pieces,
+                           std::span<const std::int32_t> byte_ids, std::int64_t min_frequency)
+    : min_frequency_(std::max<std::int64_t>(min_frequency, 1)),
+      first_byte_(*std::min_element(byte_ids.begin(), byte_ids.end())),
+      lengths_(static_cast<std::size_t>(first_byte_) + 256, 1) {
+  lay_out(pieces, byte_ids);
+  count_byte_pairs();
+}
+
+void MergeLearner::lay_out(std::span<const PieceCount> pieces,
+                           std::span<const std::int32_t> byte_ids) {
+  std::uint64_t slots = 1;
+  for (const PieceCount& piece : pieces) slots += piece.piece.size() + 1;
+  if (slots > std::numeric_limits<std::uint32_t>::max())
+    user_error(
+        "the distinct pieces of the corpus take {}, more than a tokenizer can be trained "
+        "on; train it on a part (--sample-bytes)",
+        format_bytes(static_cast<double>(slots)));
+  slots_.reserve(slots);
+  counts_.reserve(pieces.size());
+  slots_.push_back({kBoundary, 0});
+  for (const PieceCount& piece : pieces) {
+    const auto number = static_cast<std::uint32_t>(counts_.size());
+    for (const char letter : piece.piece)
+      slots_.push_back({byte_ids[static_cast<unsigned char>(letter)], number});
+    slots_.push_back({kBoundary, number});
+    counts_.push_back(piece.count);
+    corpus_bytes_ += piece.count * static_cast<std::int64_t>(piece.piece.size());
+  }
+  corpus_tokens_ = corpus_bytes_;
+}
+
+void MergeLearner::count_byte_pairs() {
+  std::vector<Pair> found(256 * 256);
+  std::vector<std::uint32_t> places(found.size());
+  const auto each_pair = [&](const auto& action) {
+    for (std::size_t place = 1; place + 1 < slots_.size(); ++place) {
+      const std::int32_t left = slots_[place].token, right = slots_[place + 1].token;
+      if (left == kBoundary || right == kBoundary) continue;
+      action(static_cast<std::size_t>((left - first_byte_) * 256 + right - first_byte_), place);
+    }
+  };
+  each_pair([&](std::size_t pair, std::size_t place) {
+    found[pair].count += counts_[slots_[place].piece];
+    ++places[pair];
+  });
+  for (std::size_t pair = 0; pair < found.size(); ++pair)
+    if (found[pair].count >= min_frequency_) found[pair].places.reserve(places[pair]);
+  each_pair([&](std::size_t pair, std::size_t place) {
+    if (found[pair].count >= min_frequency_)
+      found[pair].places.push_back(static_cast<std::uint32_t>(place));
+  });
+  for (std::int32_t left = 0; left < 256; ++left)
+    for (std::int32_t right = 0; right < 256; ++right) {
+      Pair& pair = found[static_cast<std::size_t>(left * 256 + right)];
+      introduce(key(first_byte_ + left, first_byte_ + right), pair.count, pair.places);
+      pair.places = Places();
+    }
+}
+
+std::optional<TrainedBpe::Merge> MergeLearner::best() {
+  while (!heap_.empty()) {
+    const Candidate top = heap_.front();
+    const std::int64_t count = pairs_[top.pair].count;
+    if (count == top.count)  // it stays until merged or forgotten, then its count is 0
+      return TrainedBpe::Merge{static_cast<std::int32_t>(top.key >> 32),
+                               static_cast<std::int32_t>(top.key & 0xFFFFFFFF)};
+    std::pop_heap(heap_.begin(), heap_.end());
+    if (count == 0) {
+      heap_.pop_back();
+    } else {
+      heap_.back().count = count;
+      std::push_heap(heap_.begin(), heap_.end());
+    }
+  }
+  return std::nullopt;
+}
+
+void MergeLearner::forget(TrainedBpe::Merge pair) {
+  const auto found = index_.find(key(pair.left, pair.right));
+  KINTSUGI_CHECK(found, "no pair {} {}", pair.left, pair.right);
+  retire(pairs_[*found]);
+}
+
+void MergeLearner::merge(TrainedBpe::Merge pair, std::int32_t token) {
+  const auto found = index_.find(key(pair.left, pair.right));
+  KINTSUGI_CHECK(found && pairs_[*found].count > 0, "no pair {} {}", pair.left, pair.right);
+  KINTSUGI_CHECK(static_cast<std::size_t>(token) >= lengths_.size(), "token {} exists", token);
+  const auto left = static_cast<std::size_t>(pair.left),
+             right = static_cast<std::size_t>(pair.right);
+  lengths_.resize(static_cast<std::size_t>(token) + 1);
+  lengths_.back() = lengths_[left] + lengths_[right];
+
+  const Places places = std::move(pairs_[*found].places);
+  retire(pairs_[*found]);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (i + kPrefetchDistance < places.size())
+      __builtin_prefetch(&slots_[places[i + kPrefetchDistance]], 1);
+    const std::uint32_t place = places[i];
+    if (slots_[place].token == pair.left && slots_[place + lengths_[left]].token == pair.right)
+      merge_at(place, pair, token);
+  }
+  for (const auto& seen : lefts_.seen()) {
+    reduce(key(seen.token, pair.left), seen.count);
+    introduce(key(seen.token, token), seen.count, seen.places);
+  }
+  for (const auto& seen : rights_.seen()) {
+    reduce(key(pair.right, seen.token), seen.count);
+    introduce(key(token, seen.token), seen.count, seen.places);
+  }
+  for (const auto& seen : runs_.seen()) {
+    reduce(key(pair.right, pair.left), seen.count);
+    introduce(key(token, token), seen.count, seen.places);
+  }
+  lefts_.clear();
+  rights_.clear();
+  runs_.clear();
+}
+
+// Joins the pair that starts at `place` and notes its neighbours: (left neighbour, pair.left)
+// becomes (left neighbour, token), likewise on the right. Where the same pair follows at once, the
+// next call, which finds `token` on its left, notes both at once.
+void MergeLearner::merge_at(std::uint32_t place, TrainedBpe::Merge pair, std::int32_t token) {
+  const std::uint32_t second = place + lengths_[static_cast<std::size_t>(pair.left)];
+  const std::uint32_t after = second + lengths_[static_cast<std::size_t>(pair.right)];
+  const std::int64_t count = counts_[slots_[place].piece];
+  const std::int32_t left = slots_[place - 1].token, right = slots_[after].token;
+
+  if (left != kBoundary)
+    (left == token ? runs_ : lefts_)
+        .add(left, count, place - lengths_[static_cast<std::size_t>(left)]);
+  if (right != kBoundary) {
+    const bool same_follows =
+        right == pair.left && slots_[after + (second - place)].token == pair.right;
+    if (!same_follows) rights_.add(right, count, place);
+  }
+  slots_[second - 1].token = kInside;
+  slots_[second].token = kInside;
+  slots_[place].token = token;
+  slots_[after - 1].token = token;
+  corpus_tokens_ -= count;
+}
+
+void MergeLearner::introduce(Key key, std::int64_t count, const Places& places) {
+  if (count < min_frequency_) return;
+  const auto number = static_cast<std::uint32_t>(pairs_.size());
+  pairs_.push_back({count, Places(places.begin(), places.end())});
+  index_.insert(key, number);
+  heap_.push_back({count, key, number});
+  std::push_heap(heap_.begin(), heap_.end());
+}
+
+void MergeLearner::reduce(Key key, std::int64_t count) {
+  const auto found = index_.find(key);
+  if (!found) return;
+  Pair& pair = pairs_[*found];
+  if (pair.count == 0) return;
+  pair.count -= count;
+  KINTSUGI_CHECK(pair.count >= 0, "pair {:x} counted {} times", key, pair.count);
+  if (pair.count < min_frequency_) retire(pair);
+}
+
+void MergeLearner::retire(Pair& pair) {
+  pair.count = 0;
+  pair.places = Places();
+}
+
+// ---- by pair
+
+MergeLearner::PairIndex::PairIndex() : entries_(std::size_t{1} << 17, Entry{kNoKey, 0}) {}
+
+std::size_t MergeLearner::PairIndex::place_of(Key key) const {
+  const std::size_t mask = entries_.size() - 1;
+  std::uint64_t hash = key * 0x9E3779B97F4A7C15u;
+  hash ^= hash >> 32;
+  std::size_t place = hash & mask;
+  while (entries_[place].key != key && entries_[place].key != kNoKey) place = (place + 1) & mask;
+  return place;
+}
+
+std::optional<std::uint32_t> MergeLearner::PairIndex::find(Key key) const {
+  const Entry& entry = entries_[place_of(key)];
+  if (entry.key == kNoKey) return std::nullopt;
+  return entry.pair;
+}
+
+void MergeLearner::PairIndex::insert(Key key, std::uint32_t pair) {
+  if (2 * ++used_ > entries_.size()) {
+    const std::vector<Entry> old = std::move(entries_);
+    entries_.assign(2 * old.size(), Entry{kNoKey, 0});
+    for (const Entry& entry : old)
+      if (entry.key != kNoKey) entries_[place_of(entry.key)] = entry;
+  }
+  entries_[place_of(key)] = {key, pair};
+}
+
+// ---- by neighbour
+
+void MergeLearner::Neighbours::add(std::int32_t token, std::int64_t count, std::uint32_t place) {
+  const auto id = static_cast<std::size_t>(token);
+  if (id >= index_.size()) index_.resize(2 * id + 1, -1);
+  if (index_[id] < 0) {
+    index_[id] = static_cast<std::int32_t>(used_);
+    if (used_ == seen_.size()) seen_.emplace_back();
+    seen_[used_].token = token;
+    seen_[used_].count = 0;
+    ++used_;
+  }
+  Seen& seen = seen_[static_cast<std::size_t>(index_[id])];
+  seen.count += count;
+  seen.places.push_back(place);
+}
+
+void MergeLearner::Neighbours::clear() {
+  for (Seen& seen : this->seen()) {
+    index_[static_cast<std::size_t>(seen.token)] = -1;
+    seen.places.clear();
+  }
+  used_ = 0;
+}
+
+}  // namespace kintsugi

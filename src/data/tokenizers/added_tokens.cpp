@@ -1,0 +1,98 @@
+#include "data/tokenizers/added_tokens.h"
+
+#include <algorithm>
+
+#include "data/tokenizers/unicode_classes.h"
+#include "data/tokenizers/utf8.h"
+
+namespace kintsugi {
+namespace {
+
+unsigned first_byte(std::string_view text) { return static_cast<unsigned char>(text[0]); }
+
+std::size_t pair_of(std::string_view text, std::size_t at) {
+  return static_cast<std::size_t>(static_cast<unsigned char>(text[at])) << 8 |
+         static_cast<unsigned char>(text[at + 1]);
+}
+
+// The class of the character that ends before or begins at a place; none where it is broken.
+std::uint8_t class_before(std::string_view text, std::size_t end, std::size_t& length) {
+  length = 1;
+  while (length < 4 && length < end &&
+         (static_cast<unsigned char>(text[end - length]) & 0xC0) == 0x80)
+    ++length;
+  const std::string_view letter = text.substr(end - length, length);
+  if (utf8_character_length(letter) != length) return 0;
+  return UnicodeClasses::get().of(utf8_decode(letter, 0, length));
+}
+
+std::uint8_t class_after(std::string_view text, std::size_t begin, std::size_t& length) {
+  const std::string_view rest = text.substr(begin);
+  length = utf8_character_length(rest);
+  if (length == 0) return 0;
+  return UnicodeClasses::get().of(utf8_decode(rest, 0, length));
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<Token> tokens) : tokens_(std::move(tokens)), pairs_(1 << 16) {
+  std::erase_if(tokens_, [](const Token& token) { return token.content.empty(); });
+  // Of two with the same content the later one counts.
+  std::reverse(tokens_.begin(), tokens_.end());
+  std::stable_sort(tokens_.begin(), tokens_.end(), [](const Token& a, const Token& b) {
+    const unsigned first_a = first_byte(a.content), first_b = first_byte(b.content);
+    return first_a != first_b ? first_a < first_b : a.content.size() > b.content.size();
+  });
+  for (const Token& token : tokens_) {
+    ++begin_[first_byte(token.content) + 1];
+    all_special_ = all_special_ && token.special;
+    if (token.content.size() > 1)
+      pairs_[pair_of(token.content, 0)] = true;
+    else
+      for (std::size_t second = 0; second < 256; ++second)
+        pairs_[first_byte(token.content) << 8 | second] = true;
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) begin_[byte + 1] += begin_[byte];
+}
+
+bool AddedTokens::find(std::string_view text, std::size_t from, Match& match) const {
+  for (std::size_t at = from; at < text.size(); ++at) {
+    if (at + 1 < text.size() && !pairs_[pair_of(text, at)]) continue;
+    const unsigned first = first_byte(text.substr(at));
+    for (std::uint32_t i = begin_[first]; i < begin_[first + 1]; ++i)
+      if (text.substr(at).starts_with(tokens_[i].content)) {
+        const std::size_t end = at + tokens_[i].content.size();
+        match = {&tokens_[i], at, end, end};
+        return true;
+      }
+  }
+  return false;
+}
+
+bool AddedTokens::accept(std::string_view text, bool honour_special, std::size_t done,
+                         Match& match) const {
+  const Token& token = *match.token;
+  if (token.special && !honour_special) return false;
+  std::size_t length;
+  if (token.single_word) {
+    if (match.begin > 0 && (class_before(text, match.begin, length) & UnicodeClasses::Word) != 0)
+      return false;
+    if (match.end < text.size() &&
+        (class_after(text, match.end, length) & UnicodeClasses::Word) != 0)
+      return false;
+  }
+  if (token.strip_left)
+    while (match.begin > done &&
+           (class_before(text, match.begin, length) & UnicodeClasses::Space) != 0)
+      match.begin -= length;
+  if (token.strip_right)
+    while (match.end < text.size() &&
+           (class_after(text, match.end, length) & UnicodeClasses::Space) != 0)
+      match.end += length;
+  // White space that the token before has taken is not there any more.
+  match.begin = std::max(match.begin, done);
+  match.end = std::max(match.end, match.begin);
+  return true;
+}
+
+}  // namespace kintsugi

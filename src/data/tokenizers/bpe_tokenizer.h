@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "data/tokenizers/added_tokens.h"
+#include "data/tokenizers/bpe.h"
+#include "data/tokenizers/normalizer.h"
+#include "data/tokenizers/pre_tokenizer.h"
+#include "data/tokenizers/token_decoder.h"
+#include "data/tokenizers/tokenizer.h"
+
+namespace kintsugi {
+
+// What a tokenizer.json says, ready for use.
+struct BpeDefinition {
+  std::string json;                // as it was read
+  TokenizerCompanions companions;  // what was beside it
+  std::string fingerprint;
+
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::shared_ptr<const BpeModel> model;
+  TokenDecoder decoder;
+  AddedTokens raw_tokens;         // cut out of the text as it is
+  AddedTokens normalized_tokens;  // cut out of the normalized text
+
+  struct Token {
+    std::string name, bytes;  // in the file's notation; what it stands for
+    bool present = false, added = false, special = false;
+  };
+  std::vector<Token> tokens;  // by id
+  std::unordered_map<std::string, std::int32_t> ids;
+  std::optional<std::int32_t> end_of_document, begin_of_document;
+};
+
+// UserErrors name the place in the file but not the file.
+BpeDefinition read_tokenizer_json(const std::string& json, TokenizerCompanions companions);
+
+// The byte-pair encodings of Hugging Face's tokenizer.json.
+class BpeTokenizer : public Tokenizer {
+ public:
+  explicit BpeTokenizer(std::shared_ptr<const BpeDefinition> definition);
+
+  std::unique_ptr<Tokenizer> clone() const override;
+  std::string description() const override;
+  std::int64_t vocab_size() const override;
+  std::optional<std::int32_t> end_of_document() const override;
+  std::optional<std::int32_t> token_id(std::string_view token) const override;
+  void encode(std::string_view text, std::vector<std::int32_t>& ids,
+              SpecialTokens special) override;
+  void decode(std::span<const std::int32_t> ids, std::string& text,
+              SpecialTokens special) const override;
+  std::int64_t bytes_of(std::int32_t id) const override;
+  std::vector<File> files(std::int64_t max_positions) const override;
+  std::string fingerprint() const override;
+
+ private:
+  const BpeDefinition::Token& token(std::int32_t id) const;
+
+  std::shared_ptr<const BpeDefinition> definition_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  BpeEncoder encoder_;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,353 @@
+#include "data/tokenizers/pre_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+#include "data/tokenizers/piece_scanner.h"
+#include "data/tokenizers/unicode_regex.h"
+#include "data/tokenizers/utf8.h"
+
+namespace kintsugi {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kBloom = R"( ?[^(\s|[.,!?…。，、।۔،])]+)";
+constexpr std::string_view kO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+struct Family {
+  std::string_view name, pattern;
+};
+constexpr Family kFamilies[] = {{"gpt2", kGpt2},     {"neox", kGpt2},    {"olmo", kGpt2},
+                                {"llama3", kLlama3}, {"olmo2", kLlama3}, {"cl100k", kLlama3},
+                                {"qwen", kQwen},     {"bloom", kBloom},  {"poro", kBloom},
+                                {"o200k", kO200k}};
+
+Json byte_level_json(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+Json split_json(std::string_view pattern) {
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", std::string(pattern)}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level_json(false)})}};
+}
+
+// What becomes of the parts of a text that match and of those between them.
+enum class Behaviour { Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous };
+
+struct Span {
+  std::size_t begin, end;
+  bool match;
+};
+
+// Joins neighbours as the behaviour says.
+void merge_spans(std::vector<Span>& spans, Behaviour behaviour) {
+  std::vector<Span> merged;
+  if (behaviour == Behaviour::MergedWithNext) {
+    bool previous = false;
+    for (std::size_t i = spans.size(); i-- > 0;) {
+      if (spans[i].match && !previous && !merged.empty())
+        merged.back().begin = spans[i].begin;
+      else
+        merged.push_back(spans[i]);
+      previous = spans[i].match;
+    }
+    spans.assign(merged.rbegin(), merged.rend());
+    return;
+  }
+  bool previous = false;
+  for (const Span& span : spans) {
+    const bool join =
+        behaviour == Behaviour::Contiguous ? span.match == previous : span.match && !previous;
+    if (join && !merged.empty())
+      merged.back().end = span.end;
+    else
+      merged.push_back(span);
+    previous = span.match;
+  }
+  spans = std::move(merged);
+}
+
+}  // namespace
+
+// One link of the chain: cuts a piece up, or puts something before it.
+struct PreTokenizer::Step {
+  enum class Kind { Split, PrefixSpace, Metaspace } kind = Kind::Split;
+
+  // Split: at the matches of an expression or of a literal text
+  std::optional<PieceScanner> scanner;  // of an expression that is known
+  std::optional<UnicodeRegex> regex;
+  std::string literal;
+  Behaviour behaviour = Behaviour::Isolated;
+  bool invert = false;
+
+  // Metaspace: what stands for a space, and whether one is put before the text
+  enum class Prepend { Never, First, Always } prepend = Prepend::Never;
+
+  std::string buffer;  // the text with something put before it
+  std::vector<Span> spans;
+
+  void set_regex(const std::string& pattern) {
+    if (pattern == kGpt2)
+      scanner.emplace(PieceScanner::Kind::Gpt2);
+    else if (pattern == kLlama3 || pattern == kQwen)
+      scanner.emplace(PieceScanner::Kind::Llama3, pattern == kQwen ? 1 : 3);
+    else
+      regex.emplace(pattern);
+  }
+
+  template <class Visit>  // visit(begin, end, match), everything in order
+  void visit_spans(std::string_view text, Visit&& visit) {
+    std::size_t done = 0;
+    const auto found = [&](std::size_t begin, std::size_t end) {
+      if (begin > done) visit(done, begin, invert);
+      visit(begin, end, !invert);
+      done = end;
+    };
+    if (scanner) {
+      while (done < text.size()) found(done, scanner->piece_end(text, done));
+    } else if (regex) {
+      UnicodeRegex::Match match;
+      std::size_t last = std::string_view::npos;  // an empty match right behind one does not count
+      while (regex->find(text, done, match, last)) {
+        found(match.begin, match.end);
+        last = match.end;
+      }
+    } else if (!literal.empty()) {
+      for (std::size_t at; (at = text.find(literal, done)) != std::string_view::npos;)
+        found(at, at + literal.size());
+    }
+    if (done < text.size()) visit(done, text.size(), invert);
+  }
+
+  template <class Emit>
+  void split(std::string_view text, Emit&& emit) {
+    const auto cut = [&](std::size_t begin, std::size_t end) {
+      if (begin < end) emit(text.substr(begin, end - begin));
+    };
+    if (behaviour == Behaviour::Isolated || behaviour == Behaviour::Removed) {
+      const bool removed = behaviour == Behaviour::Removed;
+      visit_spans(text, [&](std::size_t begin, std::size_t end, bool match) {
+        if (!removed || !match) cut(begin, end);
+      });
+      return;
+    }
+    spans.clear();
+    visit_spans(text, [&](std::size_t begin, std::size_t end, bool match) {
+      spans.push_back({begin, end, match});
+    });
+    merge_spans(spans, behaviour);
+    for (const Span& span : spans) cut(span.begin, span.end);
+  }
+
+  // Metaspace: spaces become the replacement, one more of which may stand before the text.
+  void replace_spaces(std::string_view text, bool at_start) {
+    buffer.clear();
+    const bool before = prepend == Prepend::Always || (prepend == Prepend::First && at_start);
+    if (before && !text.starts_with(literal) && !text.starts_with(' ')) buffer = literal;
+    for (const char c : text)
+      if (c == ' ')
+        buffer += literal;
+      else
+        buffer += c;
+  }
+};
+
+// Reads the JSON into steps.
+class PreTokenizerReader {
+ public:
+  static PreTokenizer read(const Json& json) {
+    PreTokenizer result;
+    result.definition_.json = json.dump();
+    PreTokenizerReader(result).add(json);
+    return result;
+  }
+
+ private:
+  using Step = PreTokenizer::Step;
+  explicit PreTokenizerReader(PreTokenizer& result) : result_(result) {}
+
+  void add(const Json& json) {
+    if (json.is_null()) return;
+    const std::string type = json.at("type").get<std::string>();
+    if (type == "Sequence") {
+      for (const Json& part : json.at("pretokenizers")) add(part);
+      return;
+    }
+    if (result_.definition_.byte_level)
+      user_error("pre_tokenizer: {} behind ByteLevel is not supported", type);
+    if (type == "ByteLevel")
+      add_byte_level(json);
+    else if (type == "Split")
+      add_split(json);
+    else if (type == "Digits")
+      add_regex("\\p{N}", json.value("individual_digits", false) ? Behaviour::Isolated
+                                                                 : Behaviour::Contiguous);
+    else if (type == "Punctuation")
+      add_regex("[!-/:-@\\[-`{-~\\p{P}]", behaviour(json.value("behavior", "Isolated")));
+    else if (type == "WhitespaceSplit")
+      add_regex("\\s", Behaviour::Removed);
+    else if (type == "Whitespace")
+      add_regex("\\w+|[^\\w\\s]+", Behaviour::Removed).invert = true;
+    else if (type == "Metaspace")
+      add_metaspace(json);
+    else
+      user_error(
+          "pre_tokenizer: the type {} is not supported (known: ByteLevel, Split, Sequence, Digits, "
+          "Metaspace, Punctuation, Whitespace, WhitespaceSplit)",
+          type);
+  }
+
+  Step& add_regex(const std::string& pattern, Behaviour behaviour) {
+    Step& step = result_.steps_.emplace_back();
+    step.set_regex(pattern);
+    step.behaviour = behaviour;
+    return step;
+  }
+
+  void add_byte_level(const Json& json) {
+    if (json.value("add_prefix_space", true))
+      result_.steps_.emplace_back().kind = Step::Kind::PrefixSpace;
+    if (json.value("use_regex", true)) add_regex(std::string(kGpt2), Behaviour::Isolated);
+    result_.definition_.byte_level = true;
+  }
+
+  void add_split(const Json& json) {
+    const Json& pattern = json.at("pattern");
+    Step& step = result_.steps_.emplace_back();
+    if (pattern.contains("Regex"))
+      step.set_regex(pattern.at("Regex").get<std::string>());
+    else
+      step.literal = pattern.at("String").get<std::string>();
+    step.behaviour = behaviour(json.at("behavior").get<std::string>());
+    step.invert = json.value("invert", false);
+  }
+
+  void add_metaspace(const Json& json) {
+    using Prepend = Step::Prepend;
+    Step& step = result_.steps_.emplace_back();
+    step.kind = Step::Kind::Metaspace;
+    step.literal = json.value("replacement", "▁");
+    const std::string scheme =
+        json.value("prepend_scheme", json.value("add_prefix_space", true) ? "always" : "never");
+    if (scheme != "always" && scheme != "first" && scheme != "never")
+      user_error("pre_tokenizer: Metaspace knows no prepend_scheme {}", scheme);
+    step.prepend = scheme == "always"  ? Prepend::Always
+                   : scheme == "first" ? Prepend::First
+                                       : Prepend::Never;
+    if (!json.value("split", true)) return;
+    const std::string literal = step.literal;
+    Step& split = result_.steps_.emplace_back();
+    split.literal = literal;
+    split.behaviour = Behaviour::MergedWithNext;
+  }
+
+  static Behaviour behaviour(const std::string& name) {
+    if (name == "Isolated") return Behaviour::Isolated;
+    if (name == "Removed") return Behaviour::Removed;
+    if (name == "MergedWithPrevious") return Behaviour::MergedWithPrevious;
+    if (name == "MergedWithNext") return Behaviour::MergedWithNext;
+    if (name == "Contiguous") return Behaviour::Contiguous;
+    user_error("pre_tokenizer: there is no behavior {}", name);
+  }
+
+  PreTokenizer& result_;
+};
+
+PreTokenizer::PreTokenizer() = default;
+PreTokenizer::~PreTokenizer() = default;
+PreTokenizer::PreTokenizer(const PreTokenizer& other) = default;
+PreTokenizer& PreTokenizer::operator=(const PreTokenizer& other) = default;
+PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
+PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
+
+const std::string& PreTokenizer::json() const { return definition_.json; }
+bool PreTokenizer::byte_level() const { return definition_.byte_level; }
+
+const std::vector<std::string>& PreTokenizer::family_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Family& family : kFamilies) all.emplace_back(family.name);
+    return all;
+  }();
+  return names;
+}
+
+PreTokenizer PreTokenizer::of_family(std::string_view name) {
+  for (const Family& family : kFamilies)
+    if (family.name == name)
+      return PreTokenizerReader::read(family.pattern == kGpt2 ? byte_level_json(true)
+                                                              : split_json(family.pattern));
+  std::string known;
+  for (const Family& family : kFamilies)
+    known.append(known.empty() ? "" : ", ").append(family.name);
+  user_error("there is no pre-tokenizer {} (known: {})", name, known);
+}
+
+PreTokenizer PreTokenizer::of_regex(const std::string& pattern) {
+  if (valid_utf8_prefix(pattern) != pattern.size())
+    user_error("the regular expression '{}' is not UTF-8", replace_invalid_utf8(pattern));
+  return PreTokenizerReader::read(split_json(pattern));
+}
+
+PreTokenizer PreTokenizer::of_json(std::string_view json) {
+  try {
+    return PreTokenizerReader::read(Json::parse(json));
+  } catch (const Json::exception& error) {
+    user_error("pre_tokenizer: {}", error.what());
+  }
+}
+
+void PreTokenizer::run(std::string_view text, bool at_start, Sink sink) {
+  while (!text.empty()) {
+    const std::size_t valid = valid_utf8_prefix(text);
+    if (valid > 0) run_steps(0, text.substr(0, valid), at_start, sink);
+    text.remove_prefix(valid);
+    std::size_t broken = 0;
+    while (broken < text.size() && utf8_character_length(text.substr(broken)) == 0) ++broken;
+    if (broken > 0) sink(text.substr(0, broken));
+    text.remove_prefix(broken);
+    at_start = false;
+  }
+}
+
+void PreTokenizer::run_steps(std::size_t index, std::string_view text, bool at_start, Sink sink) {
+  if (index == steps_.size()) return sink(text);
+  Step& step = steps_[index];
+  const bool last = index + 1 == steps_.size();
+  switch (step.kind) {
+    case Step::Kind::Split:
+      if (last) return step.split(text, sink);
+      step.split(text, [&](std::string_view piece) {
+        run_steps(index + 1, piece, at_start && piece.data() == text.data(), sink);
+      });
+      return;
+    case Step::Kind::PrefixSpace:
+      if (text.starts_with(' ')) return run_steps(index + 1, text, at_start, sink);
+      step.buffer.assign(1, ' ').append(text);
+      return run_steps(index + 1, step.buffer, at_start, sink);
+    case Step::Kind::Metaspace:
+      step.replace_spaces(text, at_start);
+      return run_steps(index + 1, step.buffer, at_start, sink);
+  }
+}
+
+std::string normalizer_json_of_family(std::string_view family) {
+  return family == "qwen" ? R"({"type":"NFC"})" : "null";
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,48 @@
+#include "plan/costs/block_bytes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kintsugi {
+
+BlockShape block_shape(const ModelConfig& c) {
+  return {.hidden = static_cast<double>(c.hidden_size),
+          .ffn = static_cast<double>(c.ffn_size),
+          .heads = static_cast<double>(c.heads),
+          .query = static_cast<double>(c.heads * c.head_dim),
+          .qkv = static_cast<double>(c.qkv_rows()),
+          .gated = c.traits().activation == ActivationKind::Swiglu};
+}
+
+double attention_bytes(const BlockShape& s, const BlockRun& r) {
+  // Block input and norm output; one mask.
+  const double outside = 4 * s.hidden + (r.dropout ? s.hidden : 0);
+  const double products = 2 * s.qkv + 2 * s.query;
+  // Fused: a log-sum-exp of four bytes. Else softmax, and its dropout's mask and result.
+  const double core = r.fused_attention ? 4 * s.heads + (r.copies_output ? 2 * s.query : 0)
+                                        : (r.dropout ? 5 : 2) * s.heads * r.length;
+  return outside / r.rows + (products + core) / r.tp;
+}
+
+double feed_forward_bytes(const BlockShape& s, const BlockRun& r) {
+  const double outside = 4 * s.hidden + (r.dropout ? s.hidden : 0);
+  return outside / r.rows + (s.gated ? 6 : 4) * s.ffn / r.tp;
+}
+
+double block_bytes(const BlockShape& shape, const BlockRun& run) {
+  return attention_bytes(shape, run) + feed_forward_bytes(shape, run);
+}
+
+double chunks_in_flight(const FlightShape& f) {
+  const int behind = f.stages - 1 - f.stage;
+  if (f.chunks == 1) return std::min<double>(behind + 1, f.micro_batches);
+  // Micro-batches go through a chunk in groups of a pipeline's length, or of the next number that
+  // leaves no short group.
+  double group = f.stages;
+  while (group < f.micro_batches && std::fmod(f.micro_batches, group) != 0 &&
+         std::fmod(f.micro_batches, group) < f.stages)
+    group += 1;
+  return std::min(2.0 * behind + (f.chunks - 1) * group + 1, f.micro_batches * f.chunks);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,69 @@
+#include "plan/costs/collectives.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
+  const NodeSpec& node = machine.node;
+  const std::int64_t span = group.size * group.stride;
+  // Ranks of the group on one node.
+  const std::int64_t here = group.stride >= node.gpus
+                                ? 1
+                                : std::clamp<std::int64_t>(node.gpus / group.stride, 1, group.size);
+  GroupLinks links{.size = group.size, .nodes = (group.size + here - 1) / here};
+  const double inside = span <= node.module_gpus ? node.module_gb_s : node.link_gb_s;
+  const double hop = node.latency_us;
+  if (links.nodes <= 1) {
+    links.gb_s = links.neighbour_gb_s = inside;
+    links.ring_us = static_cast<double>(group.size - 1) * hop;
+    links.tree_us = 2 * std::log2(std::max<double>(2, static_cast<double>(group.size))) * hop;
+    links.neighbour_us = hop;
+    return links;
+  }
+  const NetworkSpec& network = machine.network;
+  const double nodes = static_cast<double>(links.nodes);
+  const double crowd =
+      network.crowded_nodes > 0 ? 1 + std::pow(nodes / network.crowded_nodes, network.crowding) : 1;
+  // Every rank of a node has its share of the adapters, and the ranks of a group pool theirs.
+  const double across = network.gb_s * static_cast<double>(here) / crowd;
+  links.gb_s = here > 1 ? std::min(inside, across) : across;
+  // All ranks of a ring step together: the slowest hop sets the pace.
+  links.ring_us = static_cast<double>(group.size - 1) * network.latency_us;
+  links.tree_us = 2 * (std::log2(nodes) * network.latency_us + static_cast<double>(here - 1) * hop);
+  // With neighbours on one node only at times, the slowest link decides.
+  links.neighbour_gb_s = network.gb_s;
+  links.neighbour_us = network.latency_us;
+  return links;
+}
+
+double collective_s(const GroupLinks& links, TracedOperation::Transfer transfer, double bytes) {
+  using Transfer = TracedOperation::Transfer;
+  if (links.size <= 1) return 0;
+  const double n = static_cast<double>(links.size);
+  const double share = (n - 1) / n * bytes / (links.gb_s * 1e9);
+  switch (transfer) {
+    case Transfer::AllReduce:
+      return std::min(2 * share + 2 * links.ring_us * 1e-6, 2 * share * 1.1 + links.tree_us * 1e-6);
+    case Transfer::ReduceScatter:
+    case Transfer::AllGather:
+      return share + links.ring_us * 1e-6;
+    case Transfer::Broadcast:
+      return bytes / (links.gb_s * 1e9) + links.tree_us * 1e-6;
+    case Transfer::Send:
+    case Transfer::Receive:
+      return bytes / (links.neighbour_gb_s * 1e9) + links.neighbour_us * 1e-6;
+  }
+  failure("no such transfer");
+}
+
+double stall_chance(const Machine& machine, std::int64_t gpus) {
+  if (machine.network.stall_nodes <= 0) return 0;
+  const double nodes = static_cast<double>(gpus) / static_cast<double>(machine.node.gpus);
+  return 1 - std::exp(-nodes / machine.network.stall_nodes);
+}
+
+}  // namespace kintsugi

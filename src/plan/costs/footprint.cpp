@@ -1,0 +1,94 @@
+#include "plan/costs/footprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "model/metrics.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr double kJoulePerMwh = 3.6e9;
+constexpr double kDay = 86400;
+
+void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& f) {
+  const double parameters = static_cast<double>(count_parameters(ParameterSet(job.model)).total);
+  const DType wide = accumulator_of(job.precision);
+  const double each = static_cast<double>(size_of(job.precision)) +
+                      (wide != job.precision ? static_cast<double>(size_of(wide)) : 0) +
+                      2 * static_cast<double>(size_of(wide == DType::F64 ? wide : job.moments));
+  f.checkpoint_gb = parameters * each / 1e9;
+  if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
+  if (job.checkpoint_every > 0)
+    f.checkpoints = std::ceil(f.steps / static_cast<double>(job.checkpoint_every));
+}
+
+}  // namespace
+
+RunEnergy energy_of(double gpu_mwh, double host_mwh, const Machine& machine) {
+  const FacilitySpec& facility = machine.facility;
+  const bool hosts = machine.node.host_w >= 0, pue = facility.pue >= 0;
+  RunEnergy energy{.gpu_mwh = gpu_mwh};
+  double known = gpu_mwh;
+  if (hosts) energy.node_mwh = known = gpu_mwh + host_mwh;
+  if (pue) known *= facility.pue;
+  if (hosts && pue) energy.facility_mwh = known;
+  if (!hosts) energy.missing = "node.host_w";
+  if (!pue) energy.missing += hosts ? "facility.pue" : " and facility.pue";
+  energy.co2_of = fmt::format("{} {} PUE", hosts ? "nodes" : "GPUs", pue ? "with" : "without");
+  if (facility.kg_co2_per_kwh >= 0) energy.tonnes_co2 = known * facility.kg_co2_per_kwh;
+  return energy;
+}
+
+RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine& machine,
+                          double tokens) {
+  RunFootprint f;
+  f.steps = std::ceil(tokens / job.tokens());
+  fill_checkpoints(job, machine, f);
+  const double still = f.checkpoints * f.checkpoint_s.value_or(0);  // GPUs idle
+  const double idle = e.layout.ranks() * machine.gpu.idle_w * still;
+  const double nodes = e.layout.ranks() / static_cast<double>(machine.node.gpus);
+  f.days = (f.steps * e.step_s + still) / kDay;
+  f.gpu_hours = f.days * 24 * e.layout.ranks();
+  const double hosts =
+      f.steps * (e.node_joule - e.gpu_joule) + nodes * std::max(machine.node.host_w, 0.0) * still;
+  f.energy =
+      energy_of((f.steps * e.gpu_joule + idle) / kJoulePerMwh, hosts / kJoulePerMwh, machine);
+  if (machine.facility.eur_per_gpu_hour >= 0)
+    f.euro = f.gpu_hours * machine.facility.eur_per_gpu_hour;
+  return f;
+}
+
+ComputeCalculus solve(ComputeCalculus c) {
+  const int open = (c.parameters == 0) + (c.tokens == 0) + (c.gpus == 0) + (c.days == 0);
+  if (open != 1)
+    user_error(
+        "of parameters, tokens, GPUs and days three must be given and one is computed: {} are open",
+        open);
+  for (const double value : {c.parameters, c.tokens, c.gpus, c.days})
+    if (!(value >= 0 && value < 1e30))
+      user_error("{} is no number of parameters, tokens, GPUs or days", value);
+  if (!(c.flops_per_parameter > 0 && c.flops_per_parameter < 1e6))
+    user_error("{} FLOP per parameter and token: 6, or 8 with full recompute",
+               c.flops_per_parameter);
+  if (!(c.peak_flops > 0 && c.mfu > 0 && c.mfu <= 1))
+    user_error("a peak of {} FLOP/s with an MFU of {} is no machine: the MFU is a share above 0",
+               c.peak_flops, c.mfu);
+  const double rate = c.peak_flops * c.mfu;  // of one GPU
+  if (c.parameters == 0)
+    c.parameters = c.gpus * c.days * kDay * rate / (c.flops_per_parameter * c.tokens);
+  else if (c.tokens == 0)
+    c.tokens = c.gpus * c.days * kDay * rate / (c.flops_per_parameter * c.parameters);
+  else if (c.gpus == 0)
+    c.gpus = c.flops_per_parameter * c.parameters * c.tokens / (c.days * kDay * rate);
+  else
+    c.days = c.flops_per_parameter * c.parameters * c.tokens / (c.gpus * rate * kDay);
+  return c;
+}
+
+double gpu_joule(const ComputeCalculus& c, double watt) { return c.gpus * c.days * kDay * watt; }
+
+}  // namespace kintsugi

@@ -1,0 +1,185 @@
+#include "plan/costs/pass_trace.h"
+
+#include <numeric>
+
+#include "backend/sim/sim_backend.h"
+#include "comm/sim/sim_communicator.h"
+#include "model/stage.h"
+#include "parallel/layer_split.h"
+
+namespace kintsugi {
+
+RegionBytes bytes_by_region(const Arena& arena) {
+  RegionBytes bytes;
+  for (int i = 0; i < kRegions; ++i)
+    bytes[static_cast<std::size_t>(i)] =
+        static_cast<std::int64_t>(arena.bytes(static_cast<Region>(i)));
+  return bytes;
+}
+RegionBytes operator+(const RegionBytes& a, const RegionBytes& b) {
+  RegionBytes sum;
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i];
+  return sum;
+}
+RegionBytes operator-(const RegionBytes& a, const RegionBytes& b) { return a + (-1) * b; }
+RegionBytes operator*(std::int64_t times, const RegionBytes& a) {
+  RegionBytes product;
+  for (std::size_t i = 0; i < product.size(); ++i) product[i] = times * a[i];
+  return product;
+}
+std::int64_t total(const RegionBytes& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+namespace {
+
+constexpr std::int64_t kMostChunks = 64;  // of a head that are traced
+
+// One layer with embedding and head on one rank of the layout's tensor and context groups.
+class Tracer {
+ public:
+  Tracer(const PlanJob& job, const PlanLayout& layout)
+      : job_(job),
+        backend_(trace_, job.classifier_elements),
+        groups_(sim_groups({.tp = layout.tp,
+                            .cp = layout.cp,
+                            .shard_group = 1,
+                            .kv_copies = kv_copies(job.model, layout.tp)},
+                           {}, trace_)),
+        weights_(backend_),
+        set_(one_layer(job.model), slice_of({{.first_layer = 0, .last_layer = 1}}, layout.tp, 0,
+                                            layout.sequence_parallel)),
+        store_(set_, weights_, job.precision, true),
+        model_groups_{groups_.tp.get(), groups_.cp.get(), layout.sequence_parallel} {}
+
+  BlockTrace block(const PlanLayout& layout, Recompute recompute) {
+    Arena arena(backend_);
+    const StageScratch scratch = scratch_of(arena, layout, recompute);
+    BlockTrace traced;
+    traced.stash = added(arena, [&] {
+      allocate_stash(arena, scratch.context().local, job_.precision, scratch.size(), recompute,
+                     scratch.shared(), false);
+    });
+    const StagePart part{.first_layer = 0, .last_layer = 1, .embedding = false, .head = false};
+    StageSlots slots;
+    slots.weights = {0};
+    Stage stage(scratch, arena, part, allocate_stage_memory(scratch, arena, 1, {part}), slots,
+                nullptr);
+    const MicroBatch batch = batch_of(arena, scratch);
+    const Tensor stream = stream_of(arena, scratch);
+    traced.forward = recorded([&] { stage.forward(batch, 0, stream); });
+    traced.backward = recorded([&] { stage.backward(batch, 0, stream); });
+    traced.backward_input = recorded([&] { stage.backward_input(batch, 0, stream); });
+    traced.backward_weight = recorded([&] { stage.backward_weight(batch, 0); });
+    return traced;
+  }
+
+  void ends(const PlanLayout& layout, PassTrace& pass) {
+    Arena arena(backend_);
+    pass.scratch = {};
+    const StageScratch scratch = scratch_of(arena, layout, layout.recompute);
+    pass.scratch = bytes_by_region(arena);
+    pass.tokens = scratch.size().tokens();
+    const StageMemory memory = allocate_stage_memory(scratch, arena, 1, {});
+    const Tensor stream = stream_of(arena, scratch);
+    pass.boundary = static_cast<std::int64_t>(stream.bytes());
+    pass.kept = added(arena, [&] {
+      allocate_kept(arena, scratch.context().local, job_.precision, scratch.size(),
+                    scratch.workspace());
+    });
+    const MicroBatch batch = batch_of(arena, scratch);
+    const RegionBytes before = bytes_by_region(arena);
+    Stage first(scratch, arena,
+                {.first_layer = 0, .last_layer = 0, .embedding = true, .head = false}, memory, {},
+                nullptr);
+    pass.embedding_stash = bytes_by_region(arena) - before;
+    pass.embedding_forward = recorded([&] { first.forward(batch, 0, stream); });
+    pass.embedding_backward = recorded([&] { first.backward(batch, 0, stream); });
+    const RegionBytes middle = bytes_by_region(arena);
+    Stage last(scratch, arena,
+               {.first_layer = 0, .last_layer = 0, .embedding = false, .head = true}, memory, {},
+               nullptr);
+    pass.head_memory = bytes_by_region(arena) - middle;
+    const Tensor sum =
+        arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {1});
+    const auto loss_of = [&](std::int64_t chunks) {
+      MicroBatch part = batch;
+      if (const std::int64_t tokens = chunks * last.head().chunk(); tokens < batch.tokens()) {
+        part.sequences = 1;
+        part.length = tokens;
+        part.ids = part.targets = part.positions = batch.ids.rows(0, tokens);
+      }
+      const Tensor rows = stream.rows(0, scratch.size(part).rows());
+      return recorded([&] { last.loss(part, rows, rows, 1.0, sum); });
+    };
+    pass.head = loss_of(kMostChunks);
+    const double chunks =
+        static_cast<double>(batch.tokens()) / static_cast<double>(last.head().chunk());
+    if (chunks <= kMostChunks) return;
+    pass.head_half = loss_of(kMostChunks / 2);
+    pass.head_extra = (chunks - kMostChunks) / (kMostChunks / 2);
+  }
+
+ private:
+  static ModelConfig one_layer(ModelConfig model) {
+    model.layers = 1;
+    return model;
+  }
+  StageScratch scratch_of(Arena& arena, const PlanLayout& layout, Recompute recompute) {
+    return StageScratch(backend_, arena, store_, job_.model, model_groups_,
+                        {.sequences = layout.micro,
+                         .length = job_.length,
+                         .recompute = recompute,
+                         .classifier_chunk = job_.classifier_chunk});
+  }
+  template <class F>
+  static RegionBytes added(Arena& arena, const F& allocate) {
+    const RegionBytes before = bytes_by_region(arena);
+    allocate();
+    return bytes_by_region(arena) - before;
+  }
+  template <class F>
+  OperationTrace recorded(const F& calls) {
+    trace_ = {};
+    calls();
+    return std::move(trace_);
+  }
+  Tensor stream_of(Arena& arena, const StageScratch& scratch) const {
+    return arena.allocate(Region::Workspace, "stream", job_.precision,
+                          {scratch.size().rows(), job_.model.hidden_size});
+  }
+  MicroBatch batch_of(Arena& arena, const StageScratch& scratch) const {
+    const std::int64_t tokens = scratch.size().tokens();
+    const auto numbers = [&] {
+      return arena.allocate(Region::Workspace, "numbers", DType::I32, {tokens});
+    };
+    return {.sequences = scratch.size().sequences,
+            .length = scratch.size().length,
+            .ids = numbers(),
+            .targets = numbers(),
+            .positions = numbers()};
+  }
+
+  const PlanJob& job_;
+  OperationTrace trace_;
+  SimBackend backend_;
+  Groups groups_;
+  Arena weights_;
+  ParameterSet set_;
+  ParameterStore store_;
+  ModelGroups model_groups_;
+};
+
+}  // namespace
+
+PassTrace trace_pass(const PlanJob& job, const PlanLayout& layout) {
+  Tracer tracer(job, layout);
+  PassTrace pass;
+  pass.plain = tracer.block(layout, Recompute::None);
+  pass.recomputed =
+      layout.recompute == Recompute::None ? pass.plain : tracer.block(layout, layout.recompute);
+  tracer.ends(layout, pass);
+  return pass;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,52 @@
+#include "plan/costs/pipeline_time.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace kintsugi {
+namespace {
+
+double sum(const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
+double most(const std::vector<double>& x) { return *std::max_element(x.begin(), x.end()); }
+
+double busy_s(const StageTimes& t, std::size_t i) {
+  return t.forward[i] + t.backward[i] + (t.stops.empty() ? 0.0 : t.stops[i]);
+}
+
+}  // namespace
+
+std::size_t slowest_stage(const StageTimes& t) {
+  std::size_t at = 0;
+  for (std::size_t i = 1; i < t.forward.size(); ++i)
+    if (busy_s(t, i) > busy_s(t, at)) at = i;
+  return at;
+}
+
+double pipeline_s(const PipelineShape& shape, const StageTimes& t) {
+  const double m = shape.micro_batches, p = shape.stages;
+  std::vector<double> both(t.forward.size());
+  for (std::size_t i = 0; i < both.size(); ++i) both[i] = t.forward[i] + t.backward[i];
+  // Stops count while a stage has micro-batches to work on; on the way through all of them each
+  // message is met once.
+  const std::size_t at = slowest_stage(t);
+  const double slowest = busy_s(t, at), others = sum(both) - both[at];
+  if (shape.stages == 1) return m * slowest;
+  const double messages = 2 * (p - 1) * (t.message + t.first_message);
+  switch (shape.kind) {
+    case PipelineKind::GPipe:
+      return sum(t.forward) + sum(t.backward) + (m - 1) * (most(t.forward) + most(t.backward)) +
+             m * (slowest - both[at]) + messages;
+    case PipelineKind::OneForwardOneBackward:
+      return m * slowest + others + messages;
+    case PipelineKind::Interleaved:
+      return m * slowest + others / shape.chunks + messages;
+    case PipelineKind::ZeroBubbleH1: {
+      // Where another schedule would wait, weights' halves are done.
+      const double mean = others / (p - 1), weights = t.weight_share * sum(t.backward) / p;
+      return m * slowest + (p - 1) * std::max(0.0, mean - 2 * weights) + messages;
+    }
+  }
+  return 0;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,103 @@
+#include "plan/costs/state_trace.h"
+
+#include <algorithm>
+
+#include "backend/sim/sim_backend.h"
+#include "comm/sim/sim_communicator.h"
+#include "parallel/copy_sums.h"
+#include "parallel/layer_split.h"
+#include "parallel/sharding.h"
+
+namespace kintsugi {
+namespace {
+
+// All buckets are cut alike, so from two layers on, everything grows evenly with each.
+constexpr int kExactLayers = 3;
+
+StateTrace traced(const PlanJob& job, const PlanLayout& layout, const StatePart& part,
+                  const Place& place) {
+  OperationTrace trace;
+  SimBackend backend(trace, job.classifier_elements);
+  const Groups groups = sim_groups(grid_of(job, layout), place, trace);
+  Arena arena(backend);
+  ModelSlice slice{.tp = layout.tp,
+                   .tp_rank = place.tp,
+                   .sequence_parallel = layout.sequence_parallel,
+                   .embedding = part.embedding,
+                   .head = part.head};
+  for (int layer = 0; layer < part.layers; ++layer) slice.layers.push_back(layer);
+  const ParameterSet set(job.model, slice);
+  Sharding sharding(
+      backend, arena, set, groups,
+      {.zero = layout.zero,
+       .precision = job.precision,
+       .reduce_in_bf16 = job.reduce_in_bf16,
+       .tied = job.model.tied,
+       .halved_backward = layout.pp > 1 && layout.schedule == PipelineKind::ZeroBubbleH1});
+  CopySums copies(backend, arena, sharding, groups);
+  Optimizer optimizer(backend, arena, sharding, {.moments = job.moments});
+  StateTrace state;
+  state.memory = bytes_by_region(arena);
+  state.parameters = static_cast<double>(set.buffer_elements());
+  const int buckets = static_cast<int>(set.buckets().size());
+  for (int bucket = 0; bucket < buckets; ++bucket) {
+    if (set.buckets()[static_cast<std::size_t>(bucket)].role != Bucket::Role::Block) continue;
+    const double elements =
+        static_cast<double>(sharding.part_elements(bucket)) * groups.shard->size();
+    const DType wide = accumulator_of(job.precision);
+    state.block_weights = elements * static_cast<double>(size_of(job.precision));
+    state.block_gradients =
+        elements * static_cast<double>(size_of(job.reduce_in_bf16 ? DType::BF16 : wide));
+  }
+  trace = {};
+  for (int bucket = buckets - 1; bucket >= 0; --bucket) {
+    sharding.need_gradients(bucket, false);
+    sharding.done_with_gradients(bucket, false, true);
+  }
+  sharding.finish_gradients();
+  copies.run();
+  optimizer.step(1, 1e-3, 1);
+  sharding.finish_weights();
+  for (const TracedOperation& operation : trace.operations) {
+    if (operation.kind == TracedOperation::Kind::Memory) {
+      state.step_bytes += operation.bytes;
+      state.step_kernels += 1;
+    } else if (operation.kind == TracedOperation::Kind::Collective) {
+      StateTrace::Traffic& traffic = state.traffic[{operation.group, operation.transfer}];
+      traffic.calls += 1;
+      traffic.bytes += operation.bytes;
+    }
+  }
+  return state;
+}
+
+// a + n (b - a)
+StateTrace extrapolated(const StateTrace& a, const StateTrace& b, int n) {
+  const auto line = [n](double x, double y) { return x + n * (y - x); };
+  StateTrace sum = b;
+  sum.memory = a.memory + n * (b.memory - a.memory);
+  sum.step_bytes = line(a.step_bytes, b.step_bytes);
+  sum.step_kernels = line(a.step_kernels, b.step_kernels);
+  sum.parameters = line(a.parameters, b.parameters);
+  for (auto& [key, traffic] : sum.traffic) {
+    const auto at = a.traffic.find(key);
+    const StateTrace::Traffic from = at == a.traffic.end() ? StateTrace::Traffic{} : at->second;
+    traffic = {line(from.calls, traffic.calls), line(from.bytes, traffic.bytes)};
+  }
+  return sum;
+}
+
+}  // namespace
+
+StateTrace trace_state(const PlanJob& job, const PlanLayout& layout, const StatePart& part,
+                       const Place& place) {
+  if (part.layers <= kExactLayers) return traced(job, layout, part, place);
+  StatePart small = part;
+  small.layers = kExactLayers - 1;
+  const StateTrace a = traced(job, layout, small, place);
+  small.layers = kExactLayers;
+  const StateTrace b = traced(job, layout, small, place);
+  return extrapolated(a, b, part.layers - small.layers + 1);
+}
+
+}  // namespace kintsugi

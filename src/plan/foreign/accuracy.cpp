@@ -1,0 +1,159 @@
+// What measured_rows.h says about many rows at once.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/statistics.h"
+#include "plan/foreign/measured_rows.h"
+
+namespace kintsugi {
+
+std::string evaluated_csv(const CsvTable& table, const std::vector<RowPrediction>& predictions) {
+  std::vector<std::string> header = table.header();
+  for (const char* name :
+       {"predicted_step_time_s", "predicted_tokens_per_s_per_gpu", "predicted_mem_GB",
+        "predicted_fits", "predicted_why", "predicted_slow_chance", "predicted_slow_s"})
+    header.emplace_back(name);
+  std::string text = csv_line(header);
+  for (std::size_t i = 0; i < table.rows(); ++i) {
+    const RowPrediction& p = predictions[i];
+    std::vector<std::string> cells = table.row(i);
+    const bool known = p.step_s > 0;
+    cells.push_back(known ? fmt::format("{:.4g}", p.step_s) : "");
+    cells.push_back(known ? fmt::format("{:.5g}", p.tokens_per_s_per_gpu) : "");
+    cells.push_back(known ? fmt::format("{:.4g}", p.memory_gb) : "");
+    cells.push_back(known || p.impossible ? (p.fits ? "1" : "0") : "");
+    cells.push_back(p.why);
+    const Evaluation& e = p.evaluation;
+    cells.push_back(e.slow_chance > 0 ? fmt::format("{:.3f}", e.slow_chance) : "");
+    cells.push_back(e.slow_chance > 0 ? fmt::format("{:.4g}", e.slow_s) : "");
+    text += csv_line(cells);
+  }
+  return text;
+}
+
+namespace {
+
+struct Errors {
+  std::vector<double> signed_errors = {};
+  void add(double predicted, double measured) { signed_errors.push_back(predicted / measured - 1); }
+  std::vector<double> absolute() const {
+    std::vector<double> all = signed_errors;
+    for (double& x : all) x = std::abs(x);
+    return all;
+  }
+};
+
+// The layout that would have been chosen among the measured ones, against the best of them.
+struct Choice {
+  double predicted = INFINITY, measured_of_chosen = 0, best = INFINITY;
+  int rows = 0;
+};
+
+struct Group {
+  Errors used, held_out, memory;
+  int rows = 0, unknown = 0;
+  int measured = 0, alarms = 0;      // ran, and was predicted not to fit
+  int oom = 0, oom_found = 0;        // out of memory for certain
+  int failed = 0, failed_found = 0;  // for whatever reason
+  std::map<std::string, Choice> choices = {};
+};
+
+std::string key_of(const CsvTable& table, std::size_t i, bool with_layout) {
+  std::string key;
+  for (const char* column :
+       {"dataset", "model", "layers", "hidden", "seq", "gpus", "GBS", "hardware"})
+    key += table.at(i, column) + "|";
+  if (with_layout)
+    for (const char* column : {"TP", "PP", "CP", "VPP", "MBS", "zero", "precision"})
+      key += table.at(i, column) + "|";
+  return key;
+}
+
+// FNV-1a, which is easy to repeat elsewhere.
+std::uint64_t fingerprint(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash >> 32;
+}
+
+void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group& g) {
+  ++g.rows;
+  if (p.step_s == 0 && !p.impossible) {
+    ++g.unknown;
+    return;
+  }
+  const std::string& status = table.at(i, "status");
+  g.oom += status == "oom";
+  g.oom_found += status == "oom" && !p.fits;
+  g.failed += status == "failed";
+  g.failed_found += status == "failed" && !p.fits;
+  if (status != "measured") return;
+  ++g.measured;
+  g.alarms += !p.fits;
+  if (p.step_s == 0) return;
+  const std::string& kind = table.at(i, "mem_kind");
+  // nanotron prints bytes / 2^30 as GB.
+  const bool binary = kind.find("GiB") != std::string::npos || kind.find("nvidia-smi") == 0 ||
+                      table.at(i, "dataset") == "ultrascale";
+  const double memory = table.number(i, "mem_GB_per_gpu") * (binary ? 1.073741824 : 1);
+  if (memory > 0) g.memory.add(p.memory_gb, memory);
+  const double measured = table.number(i, "step_time_s");
+  if (!(measured > 0)) return;
+  // Rows of one layout stay together.
+  const bool held_out = fingerprint(key_of(table, i, true)) % 2 == 1;
+  (held_out ? g.held_out : g.used).add(p.step_s, measured);
+  Choice& choice = g.choices[key_of(table, i, false)];
+  ++choice.rows;
+  choice.best = std::min(choice.best, measured);
+  if (p.fits && p.step_s < choice.predicted) {
+    choice.predicted = p.step_s;
+    choice.measured_of_chosen = measured;
+  }
+}
+
+std::string percent(double x) { return std::isnan(x) ? "-" : fmt::format("{:.1f}", 100 * x); }
+std::string share(int found, int all) {
+  return all == 0 ? "-" : fmt::format("{:.1f}", 100.0 * found / all);
+}
+
+}  // namespace
+
+std::string accuracy_table(const CsvTable& table, const std::vector<RowPrediction>& predictions) {
+  std::map<std::string, Group> groups;
+  for (std::size_t i = 0; i < table.rows(); ++i)
+    add_row(table, i, predictions[i], groups[table.at(i, "dataset")]);
+  std::string text = fmt::format(
+      "{:<22}{:>6}{:>6} |{:>7}{:>8}{:>8}{:>8} |{:>8}{:>8}{:>8} |{:>7}{:>8}{:>8} |{:>8}\n",
+      "percent", "rows", "timed", "MAPE", "median", "bias", "other", "memory", "median", "bias",
+      "OOM", "failed", "alarms", "regret");
+  for (const auto& [name, g] : groups) {
+    Errors all = g.used;
+    all.signed_errors.insert(all.signed_errors.end(), g.held_out.signed_errors.begin(),
+                             g.held_out.signed_errors.end());
+    std::vector<double> regrets;
+    for (const auto& [key, choice] : g.choices)
+      if (choice.rows > 1 && choice.measured_of_chosen > 0)
+        regrets.push_back(choice.measured_of_chosen / choice.best - 1);
+    text += fmt::format(
+        "{:<22}{:>6}{:>6} |{:>7}{:>8}{:>8}{:>8} |{:>8}{:>8}{:>8} |{:>7}{:>8}{:>8} |{:>8}\n", name,
+        g.rows, all.signed_errors.size(), percent(mean(g.used.absolute())),
+        percent(median(all.absolute())), percent(mean(all.signed_errors)),
+        percent(mean(g.held_out.absolute())), percent(mean(g.memory.absolute())),
+        percent(median(g.memory.absolute())), percent(mean(g.memory.signed_errors)),
+        share(g.oom_found, g.oom), share(g.failed_found, g.failed), share(g.alarms, g.measured),
+        percent(median(regrets)));
+  }
+  return text +
+         "MAPE: of the step time, over the half of the layouts whose errors were looked at while "
+         "constants were chosen; other: over the other half.\n"
+         "memory: mean and median error of bytes per GPU. OOM, failed: share of these that were "
+         "predicted "
+         "not to fit; alarms: of those that ran.\n"
+         "regret: how much slower the predicted best of the measured layouts is than the measured "
+         "best, median over jobs.\n";
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "plan/foreign/megatron_arguments.h"
+
+namespace kintsugi {
+
+// What torch has allocated at its peak on Megatron's last rank.
+struct MegatronMemory {
+  double states = 0;       // weights, gradients, optimizer
+  double activations = 0;  // of chunks between forward and backward
+  double loss = 0;         // logits, or the layer that is computed again
+  double ends = 0;         // final norm, masks, messages of the pipeline
+  double libraries = 0;
+  double total() const { return states + activations + loss + ends + libraries; }
+};
+MegatronMemory megatron_memory(const MegatronRun& run);
+
+}  // namespace kintsugi

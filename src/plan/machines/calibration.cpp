@@ -1,0 +1,168 @@
+#include "plan/machines/calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "core/statistics.h"
+
+namespace kintsugi {
+namespace {
+
+using Kind = TracedOperation::Kind;
+
+// The fastest of several runs of as many calls as fill a good part of the time.
+double time_of(Backend& backend, double effort, const std::function<void()>& call) {
+  using Clock = std::chrono::steady_clock;
+  const auto run = [&](int calls) {
+    backend.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < calls; ++i) call();
+    backend.synchronize();
+    return std::chrono::duration<double>(Clock::now() - start).count() / calls;
+  };
+  run(1);
+  const double once = run(1);
+  const int calls = static_cast<int>(std::clamp(effort / 4 / std::max(once, 1e-9), 1.0, 1000.0));
+  double best = run(calls);
+  for (int i = 0; i < 2; ++i) best = std::min(best, run(calls));
+  return best;
+}
+
+Software this_engine() { return {.host_us = 0, .collective_host_us = 0}; }
+
+double modelled(const GpuSpec& gpu, const TracedOperation& o) {
+  switch (o.kind) {
+    case Kind::Matmul:
+      return matmul_s(gpu, this_engine(), o);
+    case Kind::Memory:
+      return memory_s(gpu, this_engine(), o.bytes);
+    default:
+      return attention_s(gpu, this_engine(), o);
+  }
+}
+
+struct Product {
+  std::int64_t m, n, k;
+};
+
+}  // namespace
+
+std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precision,
+                                                  std::int64_t largest, double effort) {
+  std::vector<MeasuredOperation> measured;
+  Arena arena(backend);
+  const auto take = [&](Shape shape, DType dtype) {
+    const Tensor x = arena.allocate(Region::Workspace, "calibration", dtype, shape);
+    backend.fill(x, 0.01);
+    return x;
+  };
+  const auto add = [&](const TracedOperation& operation, const std::function<void()>& call) {
+    const double seconds = time_of(backend, effort, call);
+    measured.push_back({operation, seconds});
+  };
+  const double width = static_cast<double>(size_of(precision));
+  const std::int64_t d = largest;
+  for (const Product& p : {Product{d, d, d},
+                           {d, d / 2, d / 2},
+                           {d / 2, 2 * d, d / 4},
+                           {d / 4, d, d / 2},
+                           {d / 4, d / 4, d}}) {
+    const Tensor a = take({p.m, p.k}, precision), b = take({p.n, p.k}, precision),
+                 c = take({p.m, p.n}, precision);
+    const double m = static_cast<double>(p.m), n = static_cast<double>(p.n),
+                 k = static_cast<double>(p.k);
+    TracedOperation o{.kind = Kind::Matmul, .dtype = precision, .name = "matmul"};
+    o.flops = 2 * m * n * k;
+    o.bytes = width * (m * k + n * k + m * n);
+    o.m = p.m, o.n = p.n, o.k = p.k;
+    add(o, [&] { backend.matmul(c, a, b, {.transpose_b = true}); });
+  }
+  for (const std::int64_t dim : {64, 128}) {
+    const std::int64_t length = d / 2, heads = std::max<std::int64_t>(1, d / 512);
+    const Shape shape{1, length, heads, dim};
+    const Tensor q = take(shape, precision), k = take(shape, precision), v = take(shape, precision),
+                 out = take(shape, precision), dq = take(shape, precision),
+                 dk = take(shape, precision), dv = take(shape, precision),
+                 lse = take({1, heads, length}, accumulator_of(precision));
+    const AttentionOptions options{.scale = 0.1};
+    const double pairs = static_cast<double>(length) * static_cast<double>(length + 1) / 2 *
+                         static_cast<double>(heads * dim);
+    TracedOperation o{
+        .kind = Kind::AttentionForward, .dtype = precision, .name = "attention_forward"};
+    o.flops = 4 * pairs;
+    o.bytes = 4 * static_cast<double>(q.bytes());
+    o.m = heads, o.n = o.k = length, o.head_dim = dim;
+    add(o, [&] { backend.attention_forward(out, lse, q, k, v, options); });
+    o.kind = Kind::AttentionBackward;
+    o.name = "attention_backward";
+    o.flops = 10 * pairs;
+    o.bytes *= 2;
+    add(o, [&] { backend.attention_backward(dq, dk, dv, out, out, lse, q, k, v, options); });
+  }
+  for (const std::int64_t elements : {std::int64_t{1}, d * d * 4}) {
+    const Tensor from = take({elements}, DType::F32), to = take({elements}, DType::F32);
+    TracedOperation o{.kind = Kind::Memory, .name = elements == 1 ? "smallest kernel" : "copy"};
+    o.bytes = 2 * static_cast<double>(from.bytes());
+    add(o, [&] { backend.copy(to, from); });
+  }
+  return measured;
+}
+
+Machine calibrated(Machine machine, const std::vector<MeasuredOperation>& measured) {
+  GpuSpec& gpu = machine.gpu;
+  for (const MeasuredOperation& m : measured)
+    if (m.operation.kind == Kind::Memory && m.operation.bytes < 64) gpu.launch_us = m.seconds * 1e6;
+  // Bytes first: the others stand on them.
+  const auto fit = [&](auto&& wanted, double& efficiency, double most,
+                       const std::function<void(double)>& raise) {
+    GpuSpec whole = gpu;
+    std::vector<double> shares;
+    efficiency = 1;
+    whole = gpu;
+    for (const MeasuredOperation& m : measured) {
+      if (!wanted(m.operation)) continue;
+      const double launch = gpu.launch_us * 1e-6;
+      shares.push_back((modelled(whole, m.operation) - launch) /
+                       std::max(m.seconds - launch, 1e-9));
+    }
+    if (shares.empty()) return;
+    const double share = median(shares);
+    if (share > most) raise(share / most);
+    efficiency = std::clamp(share, 1e-6, most);
+  };
+  fit([](const TracedOperation& o) { return o.kind == Kind::Memory && o.bytes >= 64; },
+      gpu.memory_efficiency, 1, [&](double times) { gpu.memory_gb_s *= times; });
+  fit([](const TracedOperation& o) { return o.kind == Kind::Matmul; }, gpu.gemm_efficiency, 1,
+      [&](double times) {
+        gpu.bf16_tflops *= times;
+        gpu.fp16_tflops *= times;
+        gpu.fp32_tflops *= times;
+      });
+  fit(
+      [](const TracedOperation& o) {
+        return o.kind == Kind::AttentionForward || o.kind == Kind::AttentionBackward;
+      },
+      gpu.attention_efficiency, 1, [](double) {});
+  return machine;
+}
+
+std::string calibration_table(const Machine& machine,
+                              const std::vector<MeasuredOperation>& measured) {
+  std::string text = fmt::format("{:<20}{:>24}{:>14}{:>12}{:>14}{:>9}\n", "operation", "shape",
+                                 "measured us", "TFLOP/s", "modelled us", "error");
+  for (const MeasuredOperation& m : measured) {
+    const TracedOperation& o = m.operation;
+    const std::string shape = o.kind == Kind::Memory ? fmt::format("{:.3g} bytes", o.bytes)
+                                                     : fmt::format("{} x {} x {}", o.m, o.n, o.k);
+    const double model = modelled(machine.gpu, o);
+    text += fmt::format("{:<20}{:>24}{:>14.1f}{:>12.3f}{:>14.1f}{:>8.1f}%\n", o.name, shape,
+                        m.seconds * 1e6, o.flops / m.seconds / 1e12, model * 1e6,
+                        100 * (model / m.seconds - 1));
+  }
+  return text;
+}
+
+}  // namespace kintsugi

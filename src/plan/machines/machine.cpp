@@ -1,0 +1,182 @@
+#include "plan/machines/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/units.h"
+#include "core/yaml_reader.h"
+#include "plan/machines/embedded_machines.h"
+
+namespace kintsugi {
+
+// ---- the keys, each described once. Upper limits keep figures within what a double can hold.
+
+constexpr Range kRate = between(0, 1e9);
+constexpr Range kShare = {.low = 0, .high = 1, .low_open = true};
+constexpr Range kCount = between(1, 1e7);
+
+template <class V>
+void describe(V& v, GpuSpec& c) {
+  v("name", c.name);
+  v("bf16_tflops", c.bf16_tflops, kRate);
+  v("fp16_tflops", c.fp16_tflops, kRate);
+  v("fp8_tflops", c.fp8_tflops, kRate);
+  v("fp32_tflops", c.fp32_tflops, kRate);
+  v("memory_gb", c.memory_gb, kRate);
+  v("memory_gb_s", c.memory_gb_s, kRate);
+  v("gemm_efficiency", c.gemm_efficiency, kShare);
+  v("attention_efficiency", c.attention_efficiency, kShare);
+  v("memory_efficiency", c.memory_efficiency, kShare);
+  v("launch_us", c.launch_us, between(0, 1e6));
+  v("multiprocessors", c.multiprocessors, kCount);
+  v("own_gb", c.own_gb, kRate);
+  v("tdp_w", c.tdp_w, kRate);
+  v("active_w", c.active_w, kRate);
+  v("idle_w", c.idle_w, kRate);
+}
+
+template <class V>
+void describe(V& v, NodeSpec& c) {
+  v("gpus", c.gpus, kCount);
+  v("module_gpus", c.module_gpus, kCount);
+  v("module_gb_s", c.module_gb_s, kRate);
+  v("link_gb_s", c.link_gb_s, kRate);
+  v("latency_us", c.latency_us, between(0, 1e6));
+  v("host_w", c.host_w, kRate);
+  v("loader_mtokens_s", c.loader_mtokens_s, kRate);
+}
+
+template <class V>
+void describe(V& v, NetworkSpec& c) {
+  v("gb_s", c.gb_s, kRate);
+  v("latency_us", c.latency_us, between(0, 1e6));
+  v("crowded_nodes", c.crowded_nodes, kRate);
+  v("crowding", c.crowding, between(0, 2));
+  v("stall_nodes", c.stall_nodes, kRate);
+  v("stall_ms", c.stall_ms, between(0, 1e6));
+  v("first_message_ms", c.first_message_ms, between(0, 1e6));
+}
+
+template <class V>
+void describe(V& v, FacilitySpec& c) {
+  v("pue", c.pue, between(1, 10));
+  v("kg_co2_per_kwh", c.kg_co2_per_kwh, between(0, 10));
+  v("eur_per_gpu_hour", c.eur_per_gpu_hour, between(0, 1e6));
+}
+
+template <class V>
+void describe(V& v, Machine& c) {
+  v("name", c.name);
+  v("nodes", c.nodes, kCount);
+  v("gpu", c.gpu);
+  v("node", c.node);
+  v("network", c.network);
+  v("storage_gb_s", c.storage_gb_s, kRate);
+  v("facility", c.facility);
+}
+
+namespace {
+
+void require(double value, const std::string& source, const char* key, const char* meaning) {
+  if (value <= 0) user_error("{}: {} is missing: {}", source, key, meaning);
+}
+
+void check(Machine& m, const std::string& source) {
+  require(m.gpu.bf16_tflops, source, "gpu.bf16_tflops",
+          "the dense matrix rate of one GPU, such as 312");
+  require(m.gpu.memory_gb, source, "gpu.memory_gb", "the memory of one GPU, such as 80");
+  require(m.gpu.memory_gb_s, source, "gpu.memory_gb_s", "the memory's bandwidth, such as 2039");
+  if (m.node.gpus % m.node.module_gpus != 0)
+    user_error("{}: node.gpus {} are not whole modules of {} (node.module_gpus)", source,
+               m.node.gpus, m.node.module_gpus);
+  if (m.node.module_gpus > 1)
+    require(m.node.module_gb_s, source, "node.module_gb_s",
+            "the bandwidth between the GPUs of a module, per GPU and direction");
+  if (m.node.gpus > m.node.module_gpus)
+    require(m.node.link_gb_s, source, "node.link_gb_s",
+            "the bandwidth between the GPUs of a node, per GPU and direction, such as 300");
+  if (m.nodes > 1)
+    require(m.network.gb_s, source, "network.gb_s",
+            "the bandwidth between nodes, per GPU and direction, such as 25");
+  require(m.gpu.tdp_w, source, "gpu.tdp_w", "the power of one GPU at work, such as 400");
+  if (m.gpu.idle_w > m.gpu.busy_w())
+    user_error("{}: gpu.idle_w {} is more than the {} W of a GPU at work", source, m.gpu.idle_w,
+               m.gpu.busy_w());
+  if (m.gpu.fp16_tflops == 0) m.gpu.fp16_tflops = m.gpu.bf16_tflops;
+  if (m.gpu.fp32_tflops == 0) m.gpu.fp32_tflops = m.gpu.bf16_tflops / 16;
+}
+
+}  // namespace
+
+double GpuSpec::tflops(DType precision) const {
+  switch (precision) {
+    case DType::BF16:
+      return bf16_tflops;
+    case DType::F16:
+      return fp16_tflops;
+    case DType::F32:
+      return fp32_tflops;
+    case DType::F64:
+      return fp32_tflops / 2;
+    default:
+      failure("no matrix products in {}", to_string(precision));
+  }
+}
+
+Machine parse_machine(const std::string& text, const std::string& source) {
+  const YamlDocument document(text, source);
+  Machine machine;
+  YamlKeys keys;
+  describe(keys, machine);
+  YamlReader(document, keys.keys()).read(machine);
+  check(machine, source);
+  return machine;
+}
+
+std::string to_yaml(const Machine& machine) {
+  Machine copy = machine;
+  // What is not known has no line.
+  const FacilitySpec& facility = copy.facility;
+  const std::vector<std::pair<const char*, double>> optional = {
+      {"host_w:", copy.node.host_w},
+      {"pue:", facility.pue},
+      {"kg_co2_per_kwh:", facility.kg_co2_per_kwh},
+      {"eur_per_gpu_hour:", facility.eur_per_gpu_hour}};
+  YamlWriter writer;
+  describe(writer, copy);
+  std::string text;
+  std::istringstream lines(writer.text());
+  for (std::string line; std::getline(lines, line);) {
+    const bool unknown = std::any_of(optional.begin(), optional.end(), [&](const auto& one) {
+      return one.second < 0 && line.find(one.first) != std::string::npos;
+    });
+    if (!unknown) text += line + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> machine_names() {
+  std::vector<std::string> names;
+  for (const EmbeddedMachine& machine : embedded_machines()) names.push_back(machine.name);
+  return names;
+}
+
+Machine load_machine(const std::string& name_or_path) {
+  for (const EmbeddedMachine& machine : embedded_machines())
+    if (machine.name == name_or_path) return parse_machine(machine.yaml, "machine " + machine.name);
+  if (std::filesystem::is_regular_file(name_or_path))
+    return parse_machine(read_text_file(name_or_path), name_or_path);
+  const std::string near = nearest_word(name_or_path, machine_names());
+  user_error(
+      "there is no machine '{}'{}, nor a file of that name; kintsugi plan --machines lists those "
+      "that are built in",
+      name_or_path, near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,306 @@
+#include "plan/search/planner.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "parallel/layer_split.h"
+#include "plan/costs/loading.h"
+
+namespace kintsugi {
+
+Planner::Planner(PlanJob job, Machine machine, Software software)
+    : job_(std::move(job)),
+      machine_(std::move(machine)),
+      software_(std::move(software)),
+      flops_(training_flops_per_token(job_.model, job_.length)) {}
+
+// ---- what layouts share
+
+GroupLinks Planner::links(const PlanLayout& l, GroupKind kind) const {
+  const std::int64_t data = std::int64_t{l.cp} * l.dp, shard = l.zero == 0          ? 1
+                                                               : l.shard_group == 0 ? data
+                                                                                    : l.shard_group;
+  switch (kind) {
+    case GroupKind::Tp:
+    case GroupKind::Kv:
+      return links_of(machine_, {l.tp, 1});
+    case GroupKind::Cp:
+      return links_of(machine_, {l.cp, l.tp});
+    case GroupKind::Shard:
+      return links_of(machine_, {shard, l.tp});
+    case GroupKind::Replica:
+      return links_of(machine_, {data / shard, l.tp * shard});
+    case GroupKind::Pp:
+    case GroupKind::Tied:
+      return links_of(machine_, {l.pp > 1 ? 2 : 1, l.tp * data});
+    default:
+      return links_of(machine_, {l.tp * shard * l.pp, 1});
+  }
+}
+
+Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& software,
+                                       const LinksOf& links) const {
+  const auto cost = [&](const OperationTrace& t) { return cost_of(machine_, software, t, links); };
+  const double input = cost(trace.backward_input).total_s,
+               weight = cost(trace.backward_weight).total_s;
+  return {cost(trace.forward), cost(trace.backward), weight / (input + weight)};
+}
+
+const Planner::PassCost& Planner::pass(const PlanLayout& l) {
+  const bool grows = software_.pipeline_host_us > 0 && l.pp > 1 && l.ranks() > machine_.node.gpus;
+  auto& entry = passes_[{l.tp, l.cp, l.sequence_parallel, l.micro, l.recompute, grows}];
+  if (entry) return *entry;
+  entry = std::make_unique<PassCost>();
+  entry->trace = trace_pass(job_, l);
+  Software software = software_;
+  if (grows) software.collective_host_us += l.tp * software.pipeline_host_us;
+  const GroupLinks tp = links(l, GroupKind::Tp), cp = links(l, GroupKind::Cp);
+  const LinksOf links = [&](const std::string& group) -> const GroupLinks& {
+    return group == to_string(GroupKind::Cp) ? cp : tp;
+  };
+  const auto cost = [&](const OperationTrace& t) { return cost_of(machine_, software, t, links); };
+  const PassTrace& t = entry->trace;
+  entry->plain = block_cost(t.plain, software, links);
+  entry->recomputed =
+      l.recompute == Recompute::None ? entry->plain : block_cost(t.recomputed, software, links);
+  entry->embedding_forward = cost(t.embedding_forward);
+  entry->embedding_backward = cost(t.embedding_backward);
+  entry->head = cost(t.head);
+  if (t.head_extra > 0) {
+    TraceCost more = entry->head;
+    more += -1 * cost(t.head_half);
+    entry->head += t.head_extra * more;
+  }
+  return *entry;
+}
+
+const StateTrace& Planner::state(const PlanLayout& l, const StatePart& part, int stage) {
+  const bool halved = l.pp > 1 && l.schedule == PipelineKind::ZeroBubbleH1;
+  const StateKey key{l.tp,   l.cp * l.dp, l.sequence_parallel, l.zero, l.shard_group, l.pp > 1,
+                     halved, part};
+  const auto found = states_.find(key);
+  if (found != states_.end()) return found->second;
+  return states_.emplace(key, trace_state(job_, l, part, {.pp = stage})).first->second;
+}
+
+const std::vector<HeldPasses>& Planner::held(const PlanLayout& l) {
+  const int m = static_cast<int>(micro_batches_of(job_, l));
+  const PipelineShape shape =
+      l.pp == 1 ? PipelineShape{} : PipelineShape{l.schedule, l.pp, m, l.chunks};
+  auto& entry = held_[{shape.kind, shape.stages, shape.micro_batches, shape.chunks}];
+  if (entry.empty()) entry = pipeline_passes(shape);
+  return entry;
+}
+
+const Planner::Stages& Planner::stages(const PlanLayout& l) {
+  Stages& entry = stages_[{l.pp, l.chunks}];
+  if (!entry.parts.empty()) return entry;
+  const std::vector<int> split = checked_split(job_.model, l.pp * l.chunks, job_.split);
+  for (int stage = 0; stage < l.pp; ++stage) {
+    entry.parts.push_back(stage_parts(split, l.pp, stage));
+    int layers = 0;
+    for (const StagePart& part : entry.parts.back()) layers += part.last_layer - part.first_layer;
+    entry.state.push_back(
+        {layers, entry.parts.back().front().embedding, entry.parts.back().back().head});
+  }
+  return entry;
+}
+
+// ---- memory
+
+std::vector<RegionBytes> Planner::memory(const PlanLayout& l) {
+  const PassCost& p = pass(l);
+  const Stages& all = stages(l);
+  const auto& all_held = held(l);
+  std::vector<RegionBytes> bytes;
+  for (std::size_t stage = 0; stage < all.parts.size(); ++stage)
+    bytes.push_back(rank_memory(job_, l, p.trace,
+                                state(l, all.state[stage], static_cast<int>(stage)),
+                                all.parts[stage], all_held[stage]));
+  return bytes;
+}
+
+// ---- time
+
+Planner::StageCost Planner::stage_cost(const PlanLayout& l, const PassCost& p, int stage) {
+  const Stages& all = stages(l);
+  StageCost cost;
+  int layers = 0, recomputed = 0;
+  for (const StagePart& part : all.parts[static_cast<std::size_t>(stage)]) {
+    for (int layer = part.first_layer; layer < part.last_layer; ++layer)
+      recomputed += layer % l.recompute_every == 0 ? 1 : 0;
+    layers += part.last_layer - part.first_layer;
+    if (part.embedding) {
+      cost.forward += p.embedding_forward;
+      cost.backward += p.embedding_backward;
+    }
+    if (part.head) cost.forward += p.head;  // with its own backward
+  }
+  const int plain = layers - recomputed;
+  cost.forward += plain * p.plain.forward;
+  cost.forward += recomputed * p.recomputed.forward;
+  cost.backward += plain * p.plain.backward;
+  cost.backward += recomputed * p.recomputed.backward;
+  const StateTrace& held = state(l, all.state[static_cast<std::size_t>(stage)], stage);
+  if (software_.gradient_passes > 0) {
+    const double passes =
+        memory_s(machine_.gpu, software_,
+                 software_.gradient_passes * held.parameters / software_.elementwise);
+    cost.backward.memory_s += passes;
+    cost.backward.total_s += passes;
+  }
+  // ZeRO 3 gathers a layer while the one before it computes; 2 and 3 sum after every backward.
+  if (l.zero < 2 || l.dp * l.cp == 1) return cost;
+  const GroupLinks shard = links(l, GroupKind::Shard);
+  const double calls = software_.layer_calls, slower = calls * software_.communication;
+  const double gather = l.zero == 3
+                            ? slower * collective_s(shard, TracedOperation::Transfer::AllGather,
+                                                    held.block_weights / calls)
+                            : 0;
+  const double wire = software_.gradient_wire > 0 ? software_.gradient_wire / 4 : 1;
+  const double scatter = slower * collective_s(shard, TracedOperation::Transfer::ReduceScatter,
+                                               wire * held.block_gradients / calls);
+  const double forward = cost.forward.total_s / layers, backward = cost.backward.total_s / layers;
+  const double wait_forward = layers * std::max(0.0, gather - software_.overlaps_gather * forward);
+  const double wait_backward =
+      layers * std::max(0.0, gather + scatter - software_.overlaps_data * backward);
+  cost.shard_s = wait_forward + wait_backward + (l.zero == 3 ? gather : 0);
+  cost.forward.total_s += wait_forward + (l.zero == 3 ? gather : 0);
+  cost.backward.total_s += wait_backward;
+  return cost;
+}
+
+// Sums and weights that travel once a step. A stage waits only for what its own last backward and
+// those of the stages before it do not hide.
+void Planner::add_data(const PlanLayout& l, const std::vector<StageCost>& costs, Evaluation& e) {
+  const Stages& all = stages(l);
+  const GroupLinks shard = links(l, GroupKind::Shard), replica = links(l, GroupKind::Replica);
+  const double hides = l.zero > 0 && software_.overlaps_sharded >= 0 ? software_.overlaps_sharded
+                                                                     : software_.overlaps_data;
+  double before_backward = 0, before_forward = 0, waits = 0, gathers = 0, optimizer = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    const StateTrace& held = state(l, all.state[i], static_cast<int>(i));
+    double sums = 0, weights = 0, small = 0;
+    for (const auto& [key, traffic] : held.traffic) {
+      const auto& [group, transfer] = key;
+      const bool over_shard = group == to_string(GroupKind::Shard);
+      const bool over_data = over_shard || group == to_string(GroupKind::Replica);
+      const bool gathers_weights = over_shard && transfer == TracedOperation::Transfer::AllGather;
+      if (over_shard && !gathers_weights && l.zero >= 2) continue;  // counted by micro-batch
+      const double wire = over_data && !gathers_weights && software_.gradient_wire > 0
+                              ? software_.gradient_wire / 4
+                              : 1;
+      const GroupLinks other = over_data ? GroupLinks{}
+                                         : links(l, group == "tp"     ? GroupKind::Tp
+                                                    : group == "kv"   ? GroupKind::Kv
+                                                    : group == "tied" ? GroupKind::Tied
+                                                                      : GroupKind::Copy);
+      const GroupLinks& used = over_shard ? shard : over_data ? replica : other;
+      const double time = software_.communication * traffic.calls *
+                          collective_s(used, transfer, wire * traffic.bytes / traffic.calls);
+      (gathers_weights ? weights : over_data ? sums : small) += time;
+    }
+    waits = std::max(waits, small + sums - before_backward - hides * costs[i].backward.total_s);
+    gathers = std::max(
+        gathers, weights - before_forward - software_.overlaps_gather * costs[i].forward.total_s);
+    optimizer = std::max(
+        optimizer, memory_s(machine_.gpu, software_, held.step_bytes / software_.elementwise) +
+                       held.step_kernels * machine_.gpu.launch_us * 1e-6);
+    before_backward += costs[i].backward.total_s;
+    before_forward += costs[i].forward.total_s;
+  }
+  e.data_s += waits + gathers;
+  e.optimizer_s = optimizer;
+}
+
+Evaluation Planner::evaluate(const PlanLayout& l) {
+  Evaluation e = timing(l);
+  const std::vector<RegionBytes> bytes = memory(l);
+  for (std::size_t stage = 0; stage < bytes.size(); ++stage)
+    if (const double all = static_cast<double>(total(bytes[stage])); all > e.memory_bytes) {
+      e.memory_bytes = all;
+      e.fullest_stage = static_cast<int>(stage);
+    }
+  e.memory_bytes += machine_.gpu.own_gb * 1e9;
+  e.fits = e.memory_bytes <= machine_.gpu.memory_gb * 1e9;
+  return e;
+}
+
+// A message is what the engine sends, or each tensor rank's part of it.
+double Planner::message_s(const PlanLayout& l, const PassCost& p) const {
+  if (l.pp == 1) return 0;
+  const bool cut = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
+                   software_.name != "kintsugi";
+  return software_.communication *
+         collective_s(links(l, GroupKind::Pp), TracedOperation::Transfer::Send,
+                      static_cast<double>(p.trace.boundary) / (cut ? l.tp : 1));
+}
+
+StageTimes Planner::stage_times(const PlanLayout& l, const std::vector<StageCost>& costs,
+                                double message) const {
+  StageTimes times{.message = message};
+  if (l.pp > 1 && l.ranks() > machine_.node.gpus)
+    times.first_message = 1e-3 * machine_.network.first_message_ms;
+  for (const StageCost& c : costs) {
+    times.forward.push_back(c.forward.total_s);
+    times.backward.push_back(c.backward.total_s);
+    const bool end = &c == &costs.front() || &c == &costs.back();
+    const int stops = end ? std::min(1, software_.pipeline_stops) : software_.pipeline_stops;
+    times.stops.push_back(l.pp > 1 ? 2.0 * l.chunks * stops * message : 0);
+  }
+  return times;
+}
+
+Evaluation Planner::timing(const PlanLayout& l) {
+  Evaluation e{.layout = l};
+  const PassCost& p = pass(l);
+  const double m = static_cast<double>(micro_batches_of(job_, l));
+  std::vector<StageCost> costs;
+  for (int stage = 0; stage < l.pp; ++stage) costs.push_back(stage_cost(l, p, stage));
+  const double message = message_s(l, p), stall = 1e-3 * machine_.network.stall_ms;
+  const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
+  StageTimes times = stage_times(l, costs, message);
+  times.weight_share = p.recomputed.weight_share;
+  double passes = pipeline_s(shape, times);
+  if (l.pp > 1 && l.ranks() > machine_.node.gpus) e.slow_chance = stall_chance(machine_, l.ranks());
+  if (e.slow_chance > 0) {
+    StageTimes slow = stage_times(l, costs, message + stall);
+    slow.weight_share = times.weight_share;
+    e.slow_s = pipeline_s(shape, slow) - passes;
+    if (e.slow_chance >= 0.5) {  // as in the median run
+      times = slow;
+      passes += e.slow_s;
+    }
+  }
+  const std::size_t at = slowest_stage(times);
+  const double slowest = times.forward[at] + times.backward[at] + times.stops[at];
+  const StageCost& c = costs[at];
+  e.tensor_s = m * (c.forward.exposed_s + c.backward.exposed_s);
+  e.data_s = m * c.shard_s;
+  e.message_s = m * times.stops[at];
+  e.ideal_s = m * slowest - e.tensor_s - e.data_s - e.message_s;
+  add_data(l, costs, e);
+  e.other_s = software_.step_ms * 1e-3;
+  e.step_s = passes + (e.data_s - m * c.shard_s) + e.optimizer_s + e.other_s;
+  const double late = std::max(0.0, loading_s(job_, l, machine_) - e.step_s);
+  e.other_s += late;
+  e.step_s += late;
+  e.bubble = (passes - m * slowest) / e.step_s;
+  finish(e, e.ideal_s);
+  return e;
+}
+
+void Planner::finish(Evaluation& e, double busy_s) const {
+  const double gpus = e.layout.ranks(), peak = machine_.gpu.tflops(job_.precision) * 1e12;
+  const double per_gpu = job_.tokens() / gpus;
+  e.tokens_per_s_per_gpu = per_gpu / e.step_s;
+  e.mfu_causal = flops_.causal() * per_gpu / (e.step_s * peak);
+  e.mfu_full = flops_.full() * per_gpu / (e.step_s * peak);
+  const double busy = std::min(1.0, busy_s / e.step_s);
+  const GpuSpec& gpu = machine_.gpu;
+  e.gpu_joule = gpus * e.step_s * (gpu.idle_w + busy * (gpu.busy_w() - gpu.idle_w));
+  const double nodes = gpus / static_cast<double>(machine_.node.gpus);
+  e.node_joule = e.gpu_joule + nodes * e.step_s * std::max(machine_.node.host_w, 0.0);
+}
+
+}  // namespace kintsugi

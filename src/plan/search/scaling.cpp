@@ -1,0 +1,90 @@
+#include "plan/search/scaling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/units.h"
+
+namespace kintsugi {
+
+std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
+                                const SearchLimits& limits, ScalingKind kind,
+                                const std::vector<int>& gpus) {
+  std::vector<ScalingRow> rows;
+  for (const int count : gpus) {
+    PlanJob here = job;
+    if (kind == ScalingKind::Weak) here.batch = job.batch * count / gpus.front();
+    SearchLimits wanted = limits;
+    wanted.gpus = count;
+    wanted.best = 1;
+    Planner planner(here, machine);
+    const SearchResult result = search_layouts(planner, wanted);
+    if (result.best.empty()) continue;
+    rows.push_back({count, here.batch, result.best.front(), 1});
+    rows.back().efficiency =
+        rows.back().evaluation.tokens_per_s_per_gpu / rows.front().evaluation.tokens_per_s_per_gpu;
+  }
+  return rows;
+}
+
+std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour) {
+  const bool priced = eur_per_gpu_hour >= 0;
+  std::string text =
+      fmt::format("{:>7}{:>8}{:>10}{:>14}{:>12}{}  {}\n", "GPUs", "batch", "step s", "tokens/s/GPU",
+                  "efficiency", priced ? " EUR/Btokens" : "", "layout");
+  for (const ScalingRow& row : rows) {
+    const double rate = row.evaluation.tokens_per_s_per_gpu;
+    text +=
+        fmt::format("{:>7}{:>8}{:>10.3f}{:>14.1f}{:>11.1f}%{}  {}\n", row.gpus, row.batch,
+                    row.evaluation.step_s, rate, 100 * row.efficiency,
+                    priced ? fmt::format("{:>12.2f}", 1e9 / rate / 3600 * eur_per_gpu_hour) : "",
+                    to_string(row.evaluation.layout));
+  }
+  return text;
+}
+
+std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& title) {
+  constexpr double kWidth = 640, kHeight = 400, kLeft = 60, kTop = 40, kRight = 20, kBottom = 50;
+  if (rows.empty()) return "<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n";
+  const double low = std::log2(rows.front().gpus), high = std::log2(rows.back().gpus);
+  double top = 1;
+  for (const ScalingRow& row : rows) top = std::max(top, row.efficiency);
+  const auto x = [&](int gpus) {
+    const double share = high > low ? (std::log2(gpus) - low) / (high - low) : 0.5;
+    return kLeft + share * (kWidth - kLeft - kRight);
+  };
+  const auto y = [&](double efficiency) {
+    return kHeight - kBottom - efficiency / (1.05 * top) * (kHeight - kTop - kBottom);
+  };
+  std::string escaped;
+  for (const char c : title) escaped += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"sans-serif\" "
+      "font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
+      "<text x=\"{2}\" y=\"22\" font-size=\"15\">{3}</text>\n",
+      kWidth, kHeight, kLeft, escaped);
+  for (int percent = 0; percent <= 100; percent += 20)
+    svg += fmt::format(
+        "<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>"
+        "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{} %</text>\n",
+        kLeft, kWidth - kRight, y(percent / 100.0), y(percent / 100.0), kLeft - 6,
+        y(percent / 100.0) + 4, percent);
+  std::string points;
+  for (const ScalingRow& row : rows) {
+    points += fmt::format("{:.1f},{:.1f} ", x(row.gpus), y(row.efficiency));
+    svg += fmt::format(
+        "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"4\" fill=\"#1f5fa8\"><title>{6}: {3:.1f} %, "
+        "{4}</title></circle><text x=\"{0:.1f}\" y=\"{5}\" text-anchor=\"middle\">{2}</text>\n",
+        x(row.gpus), y(row.efficiency), row.gpus, 100 * row.efficiency,
+        to_string(row.evaluation.layout), kHeight - kBottom + 18, format_number(row.gpus, "GPU"));
+  }
+  return svg + fmt::format(
+                   "<polyline points=\"{}\" fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\"/>\n"
+                   "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">GPUs</text>\n</svg>\n",
+                   points, (kLeft + kWidth - kRight) / 2, kHeight - 12);
+}
+
+}  // namespace kintsugi

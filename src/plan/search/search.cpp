@@ -1,0 +1,306 @@
+#include "plan/search/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "core/error.h"
+#include "core/units.h"
+#include "plan/costs/footprint.h"
+
+namespace kintsugi {
+
+RankBy parse_rank_by(const std::string& word) {
+  if (word == "time") return RankBy::Time;
+  if (word == "energy") return RankBy::Energy;
+  if (word == "cost") return RankBy::Cost;
+  user_error("--rank-by is '{}': time, energy or cost", word);
+}
+
+double score(const Evaluation& e, const Machine& machine, RankBy rank_by) {
+  switch (rank_by) {
+    case RankBy::Time:
+      return e.step_s;
+    case RankBy::Energy:
+      return e.node_joule;
+    case RankBy::Cost:
+      return e.step_s * e.layout.ranks() * std::max(1e-9, machine.facility.eur_per_gpu_hour);
+  }
+  return e.step_s;
+}
+
+// ---- all layouts
+
+namespace {
+
+template <class T>
+bool allowed(T limit, T value) {
+  return limit <= 0 || limit == value;
+}
+
+std::vector<int> divisors(int n) {
+  std::vector<int> all;
+  for (int i = 1; i <= n; ++i)
+    if (n % i == 0) all.push_back(i);
+  return all;
+}
+
+bool cuts_matrices(const PlanJob& job, int tp) {
+  const ModelConfig& m = job.model;
+  const std::int64_t share = (m.vocab_size + tp - 1) / tp;
+  return m.heads % tp == 0 && m.ffn_size % tp == 0 &&
+         (m.kv_heads % tp == 0 || tp % m.kv_heads == 0) && (tp - 1) * share < m.vocab_size;
+}
+
+// Powers of two, or whatever was asked for.
+std::vector<std::int64_t> micro_batches(const SearchLimits& limits, std::int64_t sequences) {
+  if (limits.micro > 0)
+    return sequences % limits.micro == 0 ? std::vector{limits.micro} : std::vector<std::int64_t>();
+  std::vector<std::int64_t> all;
+  for (std::int64_t micro = 1; micro <= 64 && sequences % micro == 0; micro *= 2)
+    all.push_back(micro);
+  return all;
+}
+
+struct Pipelining {
+  PipelineKind kind = PipelineKind::OneForwardOneBackward;
+  int chunks = 1;
+};
+std::vector<Pipelining> pipelinings(const PlanJob& job, const SearchLimits& limits, int pp,
+                                    std::int64_t micro_batches) {
+  if (pp == 1) return {{}};
+  std::vector<Pipelining> all;
+  const auto add = [&](PipelineKind kind, int chunks) {
+    if (limits.schedule.empty() || parse_pipeline_kind(limits.schedule) == kind)
+      all.push_back({kind, chunks});
+  };
+  add(PipelineKind::OneForwardOneBackward, 1);
+  add(PipelineKind::ZeroBubbleH1, 1);
+  if (!limits.schedule.empty()) add(PipelineKind::GPipe, 1);  // never better than 1F1B
+  if (micro_batches % pp == 0)
+    for (const int chunks : {2, 3, 4, 6, 8})
+      if (job.model.layers >= std::int64_t{pp} * chunks) add(PipelineKind::Interleaved, chunks);
+  return all;
+}
+
+struct Rebuilding {
+  Recompute mode;
+  int every;
+};
+constexpr std::array<Rebuilding, 5> kRebuildings = {{{Recompute::None, 1},
+                                                     {Recompute::Selective, 1},
+                                                     {Recompute::Full, 1},
+                                                     {Recompute::Full, 2},
+                                                     {Recompute::Full, 4}}};
+
+}  // namespace
+
+void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLimits& limits,
+                     const std::function<void(const PlanLayout&)>& use) {
+  const int node = static_cast<int>(machine.node.gpus);
+  for (const int tp : divisors(limits.gpus)) {
+    // Beyond two nodes the exchange of every layer never pays.
+    if (!allowed(limits.tp, tp) || (limits.tp <= 0 && tp > 2 * node) || !cuts_matrices(job, tp))
+      continue;
+    for (const int cp : divisors(limits.gpus / tp)) {
+      if (!allowed(limits.cp, cp)) continue;
+      // A rank's part of a sequence should fill it.
+      if (cp > 1 && (job.length % (2 * cp) != 0 || (limits.cp == 0 && job.length / cp < 2048)))
+        continue;
+      for (const int pp : divisors(limits.gpus / (tp * cp))) {
+        const int dp = limits.gpus / (tp * cp * pp);
+        if (!allowed(limits.pp, pp) || pp > job.model.layers || job.batch % dp != 0) continue;
+        const std::int64_t each = job.batch / dp;
+        for (const std::int64_t micro : micro_batches(limits, each)) {
+          for (const Pipelining& line : pipelinings(job, limits, pp, each / micro))
+            for (const Rebuilding& again : kRebuildings) {
+              if (!limits.recompute.empty() && parse_recompute(limits.recompute) != again.mode)
+                continue;
+              for (int zero = 0; zero <= 3; ++zero) {
+                if (limits.zero >= 0 && zero != limits.zero) continue;
+                const int data = dp * cp;
+                if (zero > 0 && data == 1) continue;
+                // All data ranks, or those of a node.
+                const int inside = std::max(1, node / tp);
+                for (const int shard : {0, inside}) {
+                  if (shard > 0 && (zero == 0 || shard == 1 || data <= shard || data % shard != 0))
+                    continue;
+                  use({.tp = tp,
+                       .cp = cp,
+                       .pp = pp,
+                       .dp = dp,
+                       .chunks = line.chunks,
+                       .schedule = line.kind,
+                       .micro = micro,
+                       .zero = zero,
+                       .shard_group = shard,
+                       .sequence_parallel = tp > 1 && job.length / cp % tp == 0,
+                       .recompute = again.mode,
+                       .recompute_every = again.every});
+                }
+              }
+            }
+        }
+      }
+    }
+  }
+}
+
+// ---- why a layout lost
+
+namespace {
+
+struct Part {
+  const char* name;
+  double seconds;
+};
+std::array<Part, 6> parts_of(const Evaluation& e) {
+  return {{{"computing", e.ideal_s},
+           {"pipeline bubble", e.bubble * e.step_s},
+           {"waiting for tensor ranks", e.tensor_s},
+           {"waiting for data ranks", e.data_s},
+           {"waiting for messages", e.message_s},
+           {"optimizer", e.optimizer_s}}};
+}
+
+std::string reason(const Evaluation& e, const Evaluation& best, const Machine& machine,
+                   RankBy rank_by) {
+  if (!e.fits)
+    return fmt::format("does not fit: stage {} needs {}, a GPU has {}", e.fullest_stage,
+                       format_bytes(e.memory_bytes), format_bytes(machine.gpu.memory_gb * 1e9));
+  const auto mine = parts_of(e), others = parts_of(best);
+  std::size_t worst = 0;
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    if (mine[i].seconds - others[i].seconds > mine[worst].seconds - others[worst].seconds)
+      worst = i;
+  // For a number of GPUs cost is time.
+  const bool energy = rank_by == RankBy::Energy;
+  const double ratio = energy ? e.node_joule / best.node_joule : e.step_s / best.step_s;
+  return fmt::format("{:.1f} % {}: {} {:+.3g} s", 100 * (ratio - 1),
+                     energy ? "more energy" : "slower", mine[worst].name,
+                     mine[worst].seconds - others[worst].seconds);
+}
+
+// The best layouts that differ from the winner in one respect that a user would ask about.
+constexpr double kNear = 1.2;  // of the memory there is
+
+class Misses {
+ public:
+  void look_at(const Evaluation& e, double value, double room) {
+    if (!e.fits && e.memory_bytes > kNear * room) return;
+    if (e.fits) offer(fmt::format("tp{}", e.layout.tp), e, value);
+    if (e.fits) offer(fmt::format("pp{}", e.layout.pp), e, value);
+    if (e.fits) offer(fmt::format("micro{}", e.layout.micro), e, value);
+    if (e.fits) offer(fmt::format("zero{}", e.layout.zero), e, value);
+    if (e.fits) offer(fmt::format("recompute {}", to_string(e.layout.recompute)), e, value);
+    if (e.fits) offer(fmt::format("{}", to_string(e.layout.schedule)), e, value);
+    if (!e.fits) offer(fmt::format("more memory, zero{}", e.layout.zero), e, value);
+  }
+  std::vector<SearchResult::Miss> told(const std::vector<Evaluation>& best, const Machine& machine,
+                                       RankBy rank_by) const {
+    std::vector<SearchResult::Miss> misses;
+    if (best.empty()) return misses;
+    for (const auto& [key, found] : best_) {
+      const Evaluation& e = found.second;
+      const bool listed = std::any_of(best.begin(), best.end(), [&](const Evaluation& other) {
+        return other.layout == e.layout;
+      });
+      const bool known = std::any_of(misses.begin(), misses.end(), [&](const auto& miss) {
+        return miss.evaluation.layout == e.layout;
+      });
+      if (!listed && !known) misses.push_back({e, reason(e, best.front(), machine, rank_by)});
+    }
+    std::sort(misses.begin(), misses.end(), [&](const auto& a, const auto& b) {
+      return score(a.evaluation, machine, rank_by) < score(b.evaluation, machine, rank_by);
+    });
+    if (misses.size() > 12) misses.resize(12);
+    return misses;
+  }
+
+ private:
+  void offer(const std::string& key, const Evaluation& e, double value) {
+    const auto found = best_.find(key);
+    if (found == best_.end())
+      best_.emplace(key, std::pair{value, e});
+    else if (value < found->second.first)
+      found->second = {value, e};
+  }
+  std::map<std::string, std::pair<double, Evaluation>> best_;
+};
+
+}  // namespace
+
+SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
+  const PlanJob& job = planner.job();
+  const Machine& machine = planner.machine();
+  SearchResult result;
+  Misses misses;
+  std::vector<std::pair<double, Evaluation>> found;
+  const auto worse = [](const auto& a, const auto& b) { return a.first < b.first; };
+  double fastest = 0;
+  for_each_layout(job, machine, limits, [&](const PlanLayout& layout) {
+    ++result.layouts;
+    const Evaluation e = planner.evaluate(layout);
+    if (result.smallest.memory_bytes == 0 || e.memory_bytes < result.smallest.memory_bytes)
+      result.smallest = e;
+    const double value = score(e, machine, limits.rank_by);
+    // Names for near misses cost more than the evaluation: only for those that come near.
+    const bool near = fastest == 0 || value < 1.5 * fastest;
+    if (near) misses.look_at(e, value, machine.gpu.memory_gb * 1e9);
+    if (!e.fits) return;
+    ++result.fitting;
+    fastest = fastest == 0 ? value : std::min(fastest, value);
+    found.emplace_back(value, e);
+    std::push_heap(found.begin(), found.end(), worse);
+    if (static_cast<int>(found.size()) > limits.best) {
+      std::pop_heap(found.begin(), found.end(), worse);
+      found.pop_back();
+    }
+  });
+  std::sort_heap(found.begin(), found.end(), worse);
+  for (const auto& [value, e] : found) result.best.push_back(e);
+  result.misses = misses.told(result.best, machine, limits.rank_by);
+  return result;
+}
+
+bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
+  const GpuSpec& gpu = planner.machine().gpu;
+  const double room = (gpu.memory_gb - gpu.own_gb) * 1e9;
+  // Larger micro-batches and other schedules only need more.
+  SearchLimits frugal = limits;
+  if (frugal.micro <= 0) frugal.micro = 1;
+  if (frugal.schedule.empty()) frugal.schedule = "1f1b";
+  bool fits = false;
+  for_each_layout(planner.job(), planner.machine(), frugal, [&](const PlanLayout& layout) {
+    if (fits) return;
+    const std::vector<RegionBytes> stages = planner.memory(layout);
+    fits = std::all_of(stages.begin(), stages.end(), [&](const RegionBytes& bytes) {
+      return static_cast<double>(total(bytes)) <= room;
+    });
+  });
+  return fits;
+}
+
+int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits& limits) {
+  const std::int64_t node = machine.node.gpus,
+                     all = std::min<std::int64_t>(machine.gpus(), 1 << 24);
+  std::set<std::int64_t> counts = {all};
+  for (std::int64_t part = 1; part < node; part *= 2) counts.insert(part);
+  for (const std::int64_t first : {node, 3 * node})
+    for (std::int64_t count = first; count <= all; count *= 2) counts.insert(count);
+  for (auto count = counts.upper_bound(limits.gpus); count != counts.end(); ++count) {
+    SearchLimits wider = limits;
+    wider.gpus = static_cast<int>(*count);
+    const PlanJob job = job_on(wider.gpus);
+    // What a checkpoint has must lie somewhere: that spares most of the search.
+    const double least_gb = footprint_of({}, job, machine, job.tokens()).checkpoint_gb;
+    if (least_gb > static_cast<double>(*count) * machine.gpu.memory_gb) continue;
+    Planner planner(job, machine);
+    if (some_layout_fits(planner, wider)) return wider.gpus;
+  }
+  return 0;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,178 @@
+#include "train/checkpoint/branches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+Lineage lineage_of(const CheckpointPaths& checkpoint) {
+  return read_lineage(state_directory(checkpoint.model()));
+}
+
+fs::path abandoned_mark(const CheckpointPaths& checkpoint) {
+  return state_directory(checkpoint.model()) / "abandoned";
+}
+
+bool is_abandoned(const CheckpointPaths& checkpoint) {
+  return fs::exists(abandoned_mark(checkpoint));
+}
+
+// Those without a lineage were saved before all others, in the order of their names.
+std::vector<CheckpointPaths> in_order_of_saving(std::vector<CheckpointPaths> checkpoints) {
+  std::vector<std::pair<std::int64_t, CheckpointPaths>> numbered;
+  for (CheckpointPaths& one : checkpoints)
+    numbered.emplace_back(lineage_of(one).sequence, std::move(one));
+  std::stable_sort(numbered.begin(), numbered.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  checkpoints.clear();
+  for (auto& [sequence, one] : numbered) checkpoints.push_back(std::move(one));
+  return checkpoints;
+}
+
+// A directory that was a link before it was copied: `cp -rL`, or an object store.
+void make_link_of_directory(const fs::path& folder) {
+  const fs::path latest = folder / "latest";
+  if (fs::is_symlink(latest) || !fs::is_directory(latest)) return;
+  std::int64_t step = 0;
+  try {
+    step = nlohmann::json::parse(read_text_file(latest / "trainer.json")).at("step");
+  } catch (const std::exception&) {
+    user_error("{} is a directory without a checkpoint where a link belongs: move it elsewhere",
+               latest.string());
+  }
+  const CheckpointPaths target{folder, checkpoint_name(step)};
+  const auto list = [](const fs::path& model) { return read_text_file(model / "checksums.json"); };
+  if (!fs::exists(target.model())) {
+    fs::rename(latest, target.model());
+    log_info("{} was a directory, not a link: it is now {}", latest.string(), target.name);
+  } else if (list(latest) == list(target.model())) {
+    fs::path copy = folder / "latest-copy";
+    for (int i = 2; fs::exists(copy); ++i) copy = folder / fmt::format("latest-copy-{}", i);
+    fs::rename(latest, copy);
+    log_warning("{} was a copy of {}, not a link: it was moved to {}, which may be deleted",
+                latest.string(), target.name, copy.string());
+  } else {
+    user_error(
+        "{} is a directory, not a link, and differs from {} beside it: move one of them elsewhere, "
+        "whichever the run shall not continue from",
+        latest.string(), target.name);
+  }
+  point_latest_to(target);
+}
+
+// The name in `latest`, whether or not it is still there; empty: there is no `latest`.
+std::string named_by_latest(const fs::path& folder) {
+  const fs::path latest = folder / "latest";
+  if (fs::is_symlink(latest)) return fs::read_symlink(latest).filename().string();
+  if (!fs::is_regular_file(latest)) return "";
+  std::string name = read_text_file(latest);
+  while (!name.empty() && std::isspace(static_cast<unsigned char>(name.back())) != 0)
+    name.pop_back();
+  return name;
+}
+
+// Whether it was saved after a checkpoint of this name: then it is on a branch that was left.
+bool comes_after(const CheckpointPaths& checkpoint, const std::string& name) {
+  const Lineage lineage = lineage_of(checkpoint);
+  return std::any_of(lineage.ancestors.begin(), lineage.ancestors.end(),
+                     [&](const Ancestor& one) { return one.name == name; });
+}
+
+[[noreturn]] void refuse(const fs::path& folder, const std::vector<CheckpointPaths>& checkpoints) {
+  const CheckpointPaths& one = checkpoints.back();
+  const std::string missing = what_is_missing(one);
+  user_error(
+      "{} holds {} checkpoint{} and none to continue from ({}: {}): point {} to one of them, or "
+      "choose another run.dir",
+      folder.string(), checkpoints.size(), checkpoints.size() == 1 ? "" : "s", one.name,
+      missing.empty() ? "it is on a branch that was left by a rollback" : missing,
+      (folder / "latest").string());
+}
+
+}  // namespace
+
+std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
+  make_link_of_directory(folder);
+  const std::string named = named_by_latest(folder);
+  const fs::path latest =
+      fs::is_symlink(folder / "latest") ? folder / "latest" : folder / named / ".";
+  const bool is_there = !named.empty() && fs::exists(latest / "checksums.json");
+  const std::vector<CheckpointPaths> all = list_checkpoints(folder);
+  std::vector<CheckpointPaths> whole;
+  for (const CheckpointPaths& one : all) {
+    const std::string missing = what_is_missing(one);
+    if (missing.empty())
+      whole.push_back(one);
+    else if (!is_there || one.name != named)  // whoever loads that one says what is missing
+      log_warning("the checkpoint {} is skipped: {}", one.model().string(), missing);
+  }
+  if (is_there) return fs::canonical(latest);
+  std::erase_if(whole, [&](const CheckpointPaths& one) {
+    return is_abandoned(one) || (!named.empty() && comes_after(one, named));
+  });
+  if (whole.empty() && all.empty()) return std::nullopt;
+  if (whole.empty()) refuse(folder, all);
+  const CheckpointPaths found = in_order_of_saving(std::move(whole)).back();
+  log_warning(
+      "{} {}: the run continues from {}, the newest checkpoint of its branch",
+      (folder / "latest").string(),
+      named.empty() ? "is missing" : fmt::format("points to {}, which cannot be continued", named),
+      found.name);
+  return found.model();
+}
+
+void mark_branches(const CheckpointPaths& head) {
+  const Lineage lineage = lineage_of(head);
+  bool before_head = true;
+  for (const CheckpointPaths& one : list_checkpoints(head.folder)) {
+    if (!fs::exists(state_directory(one.model()))) continue;
+    const bool is_head = one.name == head.name;
+    if (is_head) before_head = false;
+    const std::string id = lineage_of(one).id;
+    const bool ancestor = id.empty() ? before_head : lineage.descends_from({one.name, id});
+    const fs::path mark = abandoned_mark(one);
+    std::error_code error;
+    if (is_head || ancestor) {
+      fs::remove(mark, error);
+    } else if (!fs::exists(mark)) {
+      write_file_atomically(mark, fmt::format("The run went on from {}.\n", head.name));
+      log_info("{} is on a branch that was left: the run goes on from {}", one.name, head.name);
+    }
+  }
+}
+
+std::vector<Ancestor> ancestors_after(const fs::path& model) {
+  Lineage lineage = read_lineage(state_directory(model));
+  lineage.ancestors.push_back({model.filename().string(), lineage.id});
+  return lineage.ancestors;
+}
+
+std::int64_t next_sequence(const fs::path& folder) {
+  std::int64_t last = 0;
+  for (const CheckpointPaths& one : list_checkpoints(folder))
+    last = std::max(last, lineage_of(one).sequence);
+  return last + 1;
+}
+
+void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
+  if (keep <= 0) return;
+  std::vector<CheckpointPaths> all = list_checkpoints(newest.folder);
+  std::erase_if(all, [&](const CheckpointPaths& one) {
+    return one.name == newest.name || !what_is_missing(one).empty();
+  });
+  all = in_order_of_saving(std::move(all));
+  std::stable_partition(all.begin(), all.end(), is_abandoned);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) <= all.size(); ++i)
+    remove_checkpoint(all[i]);
+}
+
+}  // namespace kintsugi

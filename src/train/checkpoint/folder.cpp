@@ -1,0 +1,213 @@
+#include "train/checkpoint/folder.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+// Renames that are taken back, the last first, if a later one fails.
+class Renames {
+ public:
+  explicit Renames(AfterRename after = {}) : after_(std::move(after)) {}
+
+  void operator()(const fs::path& from, const fs::path& to) {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      failure("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
+    done_.emplace_back(from, to);
+    if (after_) after_();
+  }
+  void undo() {
+    std::error_code ignored;
+    for (auto it = done_.rbegin(); it != done_.rend(); ++it)
+      fs::rename(it->second, it->first, ignored);
+  }
+
+ private:
+  AfterRename after_;
+  std::vector<std::pair<fs::path, fs::path>> done_;
+};
+
+void delete_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::remove_all(directory, error);
+  if (error) log_warning("cannot remove {}: {}", directory.string(), error.message());
+}
+
+// The state before the model: a model without its state could not be continued.
+void delete_both(const CheckpointPaths& checkpoint) {
+  delete_directory(checkpoint.state());
+  delete_directory(checkpoint.model());
+}
+
+bool is_checkpoint_name(const std::string& name) {
+  const std::string prefix = "step-";
+  return name.size() > prefix.size() && name.starts_with(prefix) &&
+         std::all_of(name.begin() + prefix.size(), name.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// "step-00000100" of ".step-00000100.old".
+std::string name_without_suffix(const std::string& name, const std::string& suffix) {
+  if (!name.starts_with(".") || !name.ends_with(suffix) || name.size() < suffix.size() + 1)
+    return "";
+  const std::string bare = name.substr(1, name.size() - 1 - suffix.size());
+  return is_checkpoint_name(bare) ? bare : "";
+}
+
+// A save was killed after it had moved this one away and before the new one was in place. Every
+// order of kills leads here again: the model's return is the last step.
+void put_back(const CheckpointPaths& checkpoint) {
+  const CheckpointPaths old = checkpoint.with(".old"), trash = checkpoint.with(".trash");
+  Renames rename;
+  if (fs::exists(old.state())) {
+    delete_directory(trash.state());
+    if (fs::exists(checkpoint.state())) rename(checkpoint.state(), trash.state());
+    rename(old.state(), checkpoint.state());
+  } else if (fs::exists(old.model() / "optimizer")) {
+    delete_directory(checkpoint.state());  // the new one's: this one has its own inside
+  }
+  rename(old.model(), checkpoint.model());
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
+
+fs::path state_directory(const fs::path& model) {
+  const fs::path inside = model / "optimizer";
+  if (fs::exists(inside)) return inside;
+  return CheckpointPaths{model.parent_path(), model.filename().string()}.state();
+}
+
+void publish_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& after) {
+  const CheckpointPaths old = checkpoint.with(".old"), finished = checkpoint.with(".tmp");
+  delete_both(old);
+  Renames rename(after);
+  try {
+    // The same step, saved again.
+    if (fs::exists(checkpoint.model())) rename(checkpoint.model(), old.model());
+    if (fs::exists(checkpoint.state())) rename(checkpoint.state(), old.state());
+    rename(finished.state(), checkpoint.state());
+    sync_directory(checkpoint.folder / "state");
+    rename(finished.model(), checkpoint.model());
+    sync_directory(checkpoint.folder);
+    point_latest_to(checkpoint);
+  } catch (...) {
+    rename.undo();
+    throw;
+  }
+  sync_directory(checkpoint.folder);
+  delete_both(old);
+}
+
+void withdraw_checkpoint(const CheckpointPaths& checkpoint) {
+  delete_both(checkpoint.with(".tmp"));
+  std::error_code ignored;
+  fs::remove(checkpoint.folder / ".latest.tmp", ignored);
+}
+
+void remove_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& after) {
+  const CheckpointPaths trash = checkpoint.with(".trash");
+  delete_both(trash);
+  Renames rename(after);
+  try {
+    rename(checkpoint.model(), trash.model());  // from now on it is none
+    if (fs::exists(checkpoint.state())) rename(checkpoint.state(), trash.state());
+  } catch (const Failure& error) {
+    rename.undo();
+    log_warning("the old checkpoint is not removed: {}", error.what());
+    return;
+  }
+  delete_both(trash);
+}
+
+void clean_up_checkpoints(const fs::path& folder) {
+  const std::vector<std::string> models = names_in(folder);
+  for (const std::string& name : models)
+    if (const std::string bare = name_without_suffix(name, ".old"); !bare.empty())
+      if (!fs::exists(folder / bare)) put_back({folder, bare});
+  // The state of a save or removal that was under way: its model still has the other name.
+  for (const std::string& name : models)
+    for (const char* suffix : {".tmp", ".trash"}) {
+      const std::string bare = name_without_suffix(name, suffix);
+      if (bare.empty() || fs::exists(folder / bare)) continue;
+      delete_directory(CheckpointPaths{folder, bare}.state());
+    }
+  std::set<std::string> leftovers;
+  for (const fs::path& where : {folder, folder / "state"})
+    for (const std::string& name : names_in(where))
+      if (name.starts_with(".step-")) leftovers.insert(name);
+  for (const std::string& name : leftovers) delete_both({folder, name});
+  // Somebody moved or deleted the model: its state is not ours to delete.
+  for (const std::string& name : names_in(folder / "state"))
+    if (is_checkpoint_name(name) && !fs::exists(folder / name))
+      log_warning("{} is the state of a checkpoint that is not there: delete it unless you need it",
+                  (folder / "state" / name).string());
+  std::error_code ignored;
+  fs::remove(folder / ".latest.tmp", ignored);
+}
+
+std::vector<CheckpointPaths> list_checkpoints(const fs::path& folder) {
+  std::vector<CheckpointPaths> found;
+  for (const std::string& name : names_in(folder))
+    if (is_checkpoint_name(name) && fs::is_directory(folder / name))
+      found.push_back({folder, name});
+  const auto longer = [](const CheckpointPaths& a, const CheckpointPaths& b) {
+    return std::pair(a.name.size(), a.name) < std::pair(b.name.size(), b.name);
+  };
+  std::sort(found.begin(), found.end(), longer);  // names have eight digits or more
+  return found;
+}
+
+std::string what_is_missing(const CheckpointPaths& checkpoint) {
+  const fs::path state = state_directory(checkpoint.model());
+  if (!fs::exists(checkpoint.model() / "checksums.json"))
+    return "it has no checksums.json, so it was not copied in full";
+  if (!fs::exists(state)) return fmt::format("the optimizer's state is not in {}", state.string());
+  return "";
+}
+
+void point_latest_to(const CheckpointPaths& checkpoint, const MakeLink& make_link) {
+  const fs::path link = checkpoint.folder / ".latest.tmp", latest = checkpoint.folder / "latest";
+  std::error_code error;
+  fs::remove(link, error);
+  if (make_link)
+    make_link(checkpoint.name, link, error);
+  else
+    fs::create_directory_symlink(checkpoint.name, link, error);
+  if (error) {  // a file system without links
+    FileWriter file(link);
+    file.write(checkpoint.name.data(), checkpoint.name.size());
+    file.close();
+  }
+  if (::rename(link.c_str(), latest.c_str()) != 0) {
+    const std::string reason = std::strerror(errno);
+    fs::remove(link, error);
+    failure("cannot point {} to {}: {}", latest.string(), checkpoint.name, reason);
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,132 @@
+#include "train/checkpoint/model_card.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/build_info.h"
+#include "core/units.h"
+#include "model/metrics.h"
+
+namespace kintsugi {
+namespace {
+
+// Names are the user's: one of them must not end a cell or a line.
+std::string cell(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '|' || c == '\\' || c == '`' || c == '<' || c == '[' || c == '*') safe += '\\';
+    safe += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? ' ' : c;
+  }
+  return safe;
+}
+
+class Table {
+ public:
+  explicit Table(std::string& text) : text_(text) { text_ += "| | |\n|---|---|\n"; }
+  template <class... Args>
+  void row(const char* name, fmt::format_string<Args...> format, Args&&... args) {
+    text_ += fmt::format("| {} | {} |\n", name, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  std::string& text_;
+};
+
+std::string positions_of(const ModelConfig& model) {
+  const std::string count = fmt::format("{}, ", model.max_positions);
+  switch (model.traits().positions) {
+    case PositionKind::Learned:
+      return count + "learned";
+    case PositionKind::Alibi:
+      return count + "ALiBi";
+    case PositionKind::Rope:
+      break;
+  }
+  const auto& scaling = model.rope_scaling;
+  return count + fmt::format("rotary with base {}{}", model.rope_theta,
+                             scaling ? fmt::format(", scaled by {} from {} on", scaling->factor,
+                                                   scaling->original_max_positions)
+                                     : "");
+}
+
+void add_architecture(std::string& text, const ModelConfig& model, std::int64_t parameters) {
+  text += "\n## Architecture\n\n";
+  Table table(text);
+  table.row("family", "{}", to_string(model.family));
+  table.row("parameters", "{}", parameters);
+  table.row("layers", "{}", model.layers);
+  table.row("hidden size", "{}", model.hidden_size);
+  table.row("attention heads", "{} of size {}, {} for keys and values", model.heads, model.head_dim,
+            model.kv_heads);
+  table.row("MLP size", "{}", model.ffn_size);
+  table.row("vocabulary", "{}, head {}", model.vocab_size,
+            model.tied ? "tied to the embedding" : "with a matrix of its own");
+  table.row("positions", "{}", positions_of(model));
+}
+
+void add_data(std::string& text, const RunData& data) {
+  const Tokenizer& tokenizer = data.tokenizer();
+  text += fmt::format("\n## Data\n\nTokenizer: {} (fingerprint {}).\n\n", tokenizer.description(),
+                      tokenizer.fingerprint());
+  text += "| source | share of the run | tokens | epochs in the whole run |\n|---|---|---|---|\n";
+  for (const RunData::Source& source : data.sources())
+    text += fmt::format("| {} | {:.2f} % | {} | {:.2f} |\n", cell(source.name), 100 * source.share,
+                        source.train.tokens(), source.epochs);
+}
+
+std::string schedule_of(const RunConfig& config) {
+  const OptimizerConfig& o = config.optimizer;
+  const std::int64_t steps = config.total_steps();
+  std::string text = fmt::format("{}, {:g}", to_string(o.schedule), o.lr);
+  if (o.schedule != ScheduleKind::Constant) text += fmt::format(" to {:g}", o.min_lr);
+  if (o.schedule == ScheduleKind::Wsd && o.decay_steps > 0)
+    text += fmt::format(" over the last {} steps", o.decay_steps);
+  return text + fmt::format(", {} of {} steps to warm up", o.warmup_steps, steps);
+}
+
+void add_training(std::string& text, const RunConfig& config, const TrainerState& state,
+                  const StepRecord& last, const std::string& layout) {
+  const OptimizerConfig& o = config.optimizer;
+  text += "\n## Training\n\n";
+  Table table(text);
+  table.row("step", "{} of {}", state.step, config.total_steps());
+  table.row("tokens", "{}", state.tokens);
+  table.row("batch", "{} sequences of {} tokens", config.batch.global, config.data.sequence_length);
+  table.row("optimizer", "AdamW, betas {:g} and {:g}, eps {:g}, weight decay {:g}, clipping {:g}",
+            o.betas[0], o.betas[1], o.eps, o.weight_decay, o.clip);
+  table.row("learning rate", "{}", schedule_of(config));
+  table.row("dropout", "{:g}", config.train.dropout);
+  table.row("precision", "{}, moments {}", to_string(config.train.precision), to_string(o.moments));
+  table.row("seed", "{}", config.run.seed);
+  table.row("layout", "{}", layout);
+  if (std::isfinite(last.loss)) table.row("loss", "{:.4f} nats per token in this step", last.loss);
+  if (last.valid_loss) {
+    const auto& bits = last.valid_bits_per_byte;
+    table.row("validation loss", "{:.4f} nats per token{}", *last.valid_loss,
+              bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
+  }
+}
+
+}  // namespace
+
+Tokenizer::File model_card(const RunConfig& config, const RunData& data, const TrainerState& state,
+                           const StepRecord& last, const std::string& layout) {
+  const ModelConfig& model = config.model;
+  const std::int64_t parameters = count_parameters(ParameterSet(model)).total;
+  std::string name = std::filesystem::path(config.run.dir).filename().string();
+  if (name.empty()) name = to_string(model.family);
+  std::string text = fmt::format(
+      "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- kintsugi\n- {}\n"
+      "---\n\n# {}\n\nA {} model of {} parameters, trained from scratch with Kintsugi {} (commit "
+      "{}).\n",
+      to_string(model.family), cell(name), to_string(model.family),
+      format_count(static_cast<double>(parameters)), program_version(), program_commit());
+  add_architecture(text, model, parameters);
+  add_data(text, data);
+  add_training(text, config, state, last, layout);
+  return {"README.md", std::move(text)};
+}
+
+}  // namespace kintsugi

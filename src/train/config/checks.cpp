@@ -1,0 +1,206 @@
+#include "train/config/checks.h"
+
+#include <limits>
+#include <set>
+
+#include "core/error.h"
+#include "data/sampling/megatron_order.h"
+
+namespace kintsugi {
+namespace {
+
+class Checks {
+ public:
+  Checks(const YamlDocument& document, const RunConfig& config)
+      : document_(document), config_(config) {}
+
+  void run() const {
+    check_data();
+    check_sources(config_.data.train, "data.train");
+    check_sources(config_.data.valid, "data.valid");
+    check_shares();
+    check_order();
+    check_batch();
+    check_length();
+    check_optimizer();
+    check_loss_scale();
+    check_layout();
+    check_offload();
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void complain(const char* key, fmt::format_string<Args...> format,
+                             Args&&... args) const {
+    user_error("{}: {} {}", document_.where(key), key,
+               fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void check_data() const {
+    const DataConfig& data = config_.data;
+    if (data.train.empty())
+      complain("data.train", "is empty: give at least one text, as [{{path: corpus.txt}}]");
+    const ModelConfig& model = config_.model;
+    if (model.traits().positions == PositionKind::Learned &&
+        data.sequence_length > model.max_positions)
+      complain("data.sequence_length",
+               "is {}, but the learned positions of the model end at {}: shorten it or raise "
+               "model.max_positions",
+               data.sequence_length, model.max_positions);
+  }
+
+  template <class Source>
+  void check_sources(const std::vector<Source>& sources, const char* key) const {
+    std::set<std::string> names;
+    for (const Source& source : sources) {
+      if (source.path.empty()) complain(key, "has an item without a path: add one");
+      if (!names.insert(source.name).second)
+        complain(key, "has two items of the name {}: give each its own, as {{path: {}, name: …}}",
+                 source.name, source.path);
+    }
+  }
+
+  // Weights, token targets or the sources' own sizes decide their shares: one of the three.
+  void check_shares() const {
+    const DataConfig& data = config_.data;
+    const bool targets = data.train.front().tokens > 0;
+    for (const DataSource& source : data.train) {
+      if (data.temperature > 0 && (source.weight.value_or(1) != 1 || source.tokens > 0))
+        complain("data.temperature",
+                 "sets the shares by the sizes of the sources, but {} has {} of its own: remove "
+                 "one of them",
+                 source.name, source.tokens > 0 ? "tokens" : "a weight");
+      if (targets != (source.tokens > 0) || (targets && source.weight.value_or(1) != 1))
+        complain("data.train",
+                 "mixes weights and tokens (see {}): give every source a weight, or every source "
+                 "tokens",
+                 source.name);
+    }
+  }
+
+  void check_order() const {
+    const DataConfig& data = config_.data;
+    try {
+      parse_megatron_split(data.split);
+    } catch (const UserError& error) {
+      user_error("{}: data.split: {}", document_.where("data.split"), error.what());
+    }
+    if (!data.megatron()) return;
+    for (const DataSource& source : data.train)
+      if (source.max_epochs > 0 || data.max_epochs > 0)
+        complain("data.order", "is megatron, which knows no max_epochs: remove it");
+    if (config_.run.seed > std::numeric_limits<std::uint32_t>::max())
+      complain("run.seed", "is {}, but Megatron's generator takes 32 bits: use a smaller one",
+               config_.run.seed);
+  }
+
+  void check_batch() const {
+    const auto [global, micro] = config_.batch;
+    if (global % micro == 0) return;
+    const std::int64_t below = global / micro * micro;
+    complain("batch.global", "is {}, which is not a multiple of batch.micro {}: use {}", global,
+             micro,
+             below == 0 ? fmt::format("{}", micro) : fmt::format("{} or {}", below, below + micro));
+  }
+
+  void check_length() const {
+    const TrainConfig& train = config_.train;
+    if (train.steps == 0 && train.tokens == 0)
+      complain("train.steps",
+               "is 0 and so is train.tokens: set one of them, or the run has no end");
+  }
+
+  void check_optimizer() const {
+    const OptimizerConfig& optimizer = config_.optimizer;
+    const std::int64_t steps = config_.total_steps();
+    if (optimizer.min_lr > optimizer.lr)
+      complain("optimizer.min_lr", "is {}, above optimizer.lr {}: lower it", optimizer.min_lr,
+               optimizer.lr);
+    if (optimizer.warmup_steps > steps)
+      complain("optimizer.warmup_steps", "is {}, but the run has only {} steps: use fewer",
+               optimizer.warmup_steps, steps);
+    if (optimizer.moments != DType::F32 && optimizer.moments != DType::BF16)
+      complain("optimizer.moments", "is {}: moments are fp32 or bf16",
+               to_string(optimizer.moments));
+    if (optimizer.stochastic_rounding && optimizer.moments != DType::BF16)
+      complain("optimizer.stochastic_rounding",
+               "rounds bf16 moments, and these are {}: set optimizer.moments to bf16 or remove it",
+               to_string(optimizer.moments));
+    if (optimizer.decay_steps == 0) return;
+    if (optimizer.schedule != ScheduleKind::Wsd)
+      complain("optimizer.decay_steps",
+               "is {}, but schedule {} has no such phase: remove it or use wsd",
+               optimizer.decay_steps, to_string(optimizer.schedule));
+    if (optimizer.warmup_steps + optimizer.decay_steps > steps)
+      complain("optimizer.decay_steps",
+               "is {}, which with {} steps of warm-up passes the run's {}: use fewer",
+               optimizer.decay_steps, optimizer.warmup_steps, steps);
+  }
+
+  void check_loss_scale() const {
+    const LossScaleOptions& scale = config_.train.loss_scale;
+    if (scale.initial < scale.minimum)
+      complain("train.loss_scale.initial", "is {}, below train.loss_scale.minimum {}: raise it",
+               scale.initial, scale.minimum);
+  }
+
+  // What depends on the number of ranks waits for them.
+  void check_layout() const {
+    const LayoutConfig& layout = config_.layout;
+    try {
+      layout.split_layers();
+    } catch (const UserError& error) {
+      user_error("{}: layout.split: {}", document_.where("layout.split"), error.what());
+    }
+    if (layout.recompute_every > 1 && layout.recompute == Recompute::None)
+      complain("layout.recompute_every",
+               "is {}, but layout.recompute is none: set it to selective or full, or remove this",
+               layout.recompute_every);
+    if (layout.shard_group > 0 && layout.zero == 0)
+      complain("layout.shard_group",
+               "is {}, but layout.zero 0 shards nothing: set zero to 1, 2 or 3, or remove it",
+               layout.shard_group);
+    const DType reduce = config_.comm.reduce;
+    if (reduce != DType::F32 && reduce != DType::BF16)
+      complain("comm.reduce", "is {}: gradients travel as fp32 or bf16", to_string(reduce));
+    if (reduce == DType::BF16 && config_.train.precision == DType::F64)
+      complain("comm.reduce", "is bf16, but an fp64 run sums in fp64: remove it");
+  }
+
+  void check_offload() const {
+    const OffloadConfig& offload = config_.offload;
+    if (!offload.optimizer && offload.update != UpdatePlace::Auto)
+      complain("offload.update",
+               "is {}, but the optimizer's state is on the device: set offload.optimizer to true "
+               "or remove this",
+               to_string(offload.update));
+    if (offload.gradients && config_.layout.pp > 1 &&
+        config_.layout.schedule == PipelineKind::ZeroBubbleH1)
+      complain("offload.gradients",
+               "sends a layer's gradients away when its backward is over, but with "
+               "layout.schedule zb-h1 they are complete only at the end of a step: take another "
+               "schedule or remove this");
+    if (offload.activations && config_.layout.recompute != Recompute::Full)
+      complain("offload.activations",
+               "moves the inputs of blocks that are recomputed in full, but layout.recompute is "
+               "{}: set it to full or remove this",
+               to_string(config_.layout.recompute));
+    const std::int64_t parts = config_.layout.pp * config_.layout.chunks;
+    if (offload.activations && config_.model.layers <= 2 * parts)
+      complain("offload.activations",
+               "keeps the first and the last input of each part on the device, and {} layers in {} "
+               "part{} have no others: remove it",
+               config_.model.layers, parts, parts == 1 ? "" : "s");
+  }
+
+  const YamlDocument& document_;
+  const RunConfig& config_;
+};
+
+}  // namespace
+
+void check_run_config(const YamlDocument& document, const RunConfig& config) {
+  Checks(document, config).run();
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,386 @@
+#include "train/config/config.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/units.h"
+#include "core/yaml_reader.h"
+#include "model/model_fields.h"
+#include "train/config/checks.h"
+#include "train/config/model.h"
+#include "train/config/synonyms.h"
+
+namespace kintsugi {
+
+template <>
+struct EnumWords<DeviceChoice> {
+  static constexpr std::array<std::string_view, 3> words = {"auto", "cpu", "cuda"};
+};
+template <>
+struct EnumWords<DataOrder> {
+  static constexpr std::array<std::string_view, 3> words = {"kintsugi", "megatron",
+                                                            "megatron-0.10"};
+};
+template <>
+struct EnumWords<UpdatePlace> {
+  static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
+};
+
+// Values whose words are kept beside their type.
+template <class T, T (*Parse)(std::string_view)>
+struct NamedScalar {
+  static std::string wanted() { return "a name"; }
+  static T parse(const std::string& text) { return Parse(text); }
+  static std::string format(T value) { return std::string(to_string(value)); }
+};
+template <>
+struct YamlScalar<ScheduleKind> : NamedScalar<ScheduleKind, parse_schedule> {};
+template <>
+struct YamlScalar<PipelineKind> : NamedScalar<PipelineKind, parse_pipeline_kind> {};
+template <>
+struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
+template <>
+struct YamlScalar<DType> : NamedScalar<DType, parse_precision> {};
+
+namespace {
+
+template <class E>
+std::string_view word_of(E value) {
+  return EnumWords<E>::words.at(static_cast<std::size_t>(value));
+}
+
+}  // namespace
+
+std::string_view to_string(DeviceChoice device) { return word_of(device); }
+
+// ---- the keys, each described once. Upper limits keep products of sizes within 64 bits.
+
+constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
+constexpr double kMaxSteps = 1e15;
+constexpr std::int64_t kMostLayers = 1'000'000;  // of a part; sums of them fit an int
+
+template <class V>
+void describe(V& v, RunSection& c) {
+  v("dir", c.dir);
+  v("seed", c.seed);
+}
+
+template <class V>
+void describe(V& v, DataSource& c) {
+  v("path", c.path);
+  v("name", c.name);
+  v("weight", c.weight, above(0));
+  v("tokens", c.tokens, at_least(0));
+  v("max_epochs", c.max_epochs, at_least(0));
+}
+
+template <class V>
+void describe(V& v, ValidSource& c) {
+  v("path", c.path);
+  v("name", c.name);
+}
+
+template <class V>
+void describe(V& v, DataConfig& c) {
+  v("train", c.train);
+  v("valid", c.valid);
+  v("valid_fraction", c.valid_fraction, kFraction);
+  v("tokenizer", c.tokenizer);
+  v("sequence_length", c.sequence_length, between(1, kMaxSize));
+  v("temperature", c.temperature, at_least(0));
+  v("max_epochs", c.max_epochs, at_least(0));
+  v("document_mask", c.document_mask);
+  v("boundary_loss", c.boundary_loss);
+  v("order", c.order);
+  v("split", c.split);
+  v("prefetch", c.prefetch, between(1, 1024));
+}
+
+template <class V>
+void describe(V& v, BatchConfig& c) {
+  v("global", c.global, between(1, kMaxSize));
+  v("micro", c.micro, between(1, kMaxSize));
+}
+
+template <class V>
+void describe(V& v, OptimizerConfig& c) {
+  v("lr", c.lr, above(0));
+  v("min_lr", c.min_lr, at_least(0));
+  v("warmup_steps", c.warmup_steps, between(0, kMaxSteps));
+  v("schedule", c.schedule);
+  v("decay_steps", c.decay_steps, between(0, kMaxSteps));
+  v("weight_decay", c.weight_decay, at_least(0));
+  v("betas", c.betas, kFraction);
+  v("eps", c.eps, above(0));
+  v("clip", c.clip, at_least(0));
+  v("moments", c.moments);
+  v("stochastic_rounding", c.stochastic_rounding);
+}
+
+template <class V>
+void describe(V& v, LossScaleOptions& c) {
+  v("initial", c.initial, above(0));
+  v("growth_interval", c.growth_interval, at_least(1));
+  v("hysteresis", c.hysteresis, at_least(1));
+  v("minimum", c.minimum, above(0));
+}
+
+template <class V>
+void describe(V& v, TrainConfig& c) {
+  v("steps", c.steps, between(0, kMaxSteps));
+  v("tokens", c.tokens, at_least(0));
+  v("eval_every", c.eval_every, at_least(0));
+  v("eval_batches", c.eval_batches, between(0, kMaxSize));
+  v("checkpoint_every", c.checkpoint_every, at_least(0));
+  v("keep_checkpoints", c.keep_checkpoints, at_least(0));
+  v("save", c.save);
+  v("log_every", c.log_every, at_least(1));
+  v("precision", c.precision);
+  v("dropout", c.dropout, kFraction);
+  v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
+  v("loss_scale", c.loss_scale);
+  v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
+}
+
+template <class V>
+void describe(V& v, LayoutConfig& c) {
+  v("tp", c.tp, between(1, kMaxSize));
+  v("cp", c.cp, between(1, kMaxSize));
+  v("pp", c.pp, between(1, kMaxSize));
+  v("dp", c.dp, between(1, kMaxSize));
+  v("chunks", c.chunks, between(1, kMaxSize));
+  v("zero", c.zero, between(0, 3));
+  v("shard_group", c.shard_group, between(0, kMaxSize));
+  v("sequence_parallel", c.sequence_parallel);
+  v("schedule", c.schedule);
+  v("split", c.split);
+  v("recompute", c.recompute);
+  v("recompute_every", c.recompute_every, between(1, kMaxSize));
+}
+
+namespace {
+
+// model/ describes its own fields; here they are one section.
+struct ModelSection {
+  ModelConfig& model;
+  std::string& preset;
+  std::string& config;
+};
+
+}  // namespace
+
+template <class V>
+void describe(V& v, CommConfig& c) {
+  v("reduce", c.reduce);
+  v("check", c.check);
+  v("deterministic", c.deterministic);
+  v("timeout_s", c.timeout_s, above(0));
+  v("allow_sockets", c.allow_sockets);
+  v("share_gpu", c.share_gpu);
+  v("register_buffers", c.register_buffers);
+}
+
+template <class V>
+void describe(V& v, OffloadConfig& c) {
+  v("optimizer", c.optimizer);
+  v("gradients", c.gradients);
+  v("activations", c.activations);
+  v("update", c.update);
+}
+
+template <class V>
+void describe(V& v, CudaConfig& c) {
+  v("device", c.device);
+  v("deterministic", c.deterministic);
+  v("graphs", c.graphs);
+  v("tf32", c.tf32);
+  v("matmul_cache", c.matmul_cache);
+}
+
+template <class V>
+void describe(V& v, RunConfig& c) {
+  v("run", c.run);
+  v("model", ModelSection{c.model, c.model_preset, c.model_config});
+  v("data", c.data);
+  v("batch", c.batch);
+  v("optimizer", c.optimizer);
+  v("train", c.train);
+  v("layout", c.layout);
+  v("comm", c.comm);
+  v("offload", c.offload);
+  v("device", c.device);
+  v("cuda", c.cuda);
+  v("threads", c.threads, between(0, 1024));
+}
+
+namespace {
+
+class RunReader : public YamlReader {
+ public:
+  using YamlReader::YamlReader;
+  using YamlReader::operator();
+
+  void operator()(const char* key, ModelSection section) {
+    if (!take(key))
+      user_error("{} says nothing about the model: add for example model: {{preset: llama-tiny}}",
+                 document().source());
+    const YAML::Node node = document().root()[key];
+    section.model = read_model_section(node, document().source_of(key));
+    if (const YAML::Node preset = node["preset"]) section.preset = preset.Scalar();
+    if (const YAML::Node config = node["config"]) section.config = config.Scalar();
+  }
+
+  // A section, or the one word that leaves it to the program.
+  void operator()(const char* key, LayoutConfig& layout) {
+    const YAML::Node node = document().root()[key];
+    if (node && node.IsScalar() && node.Scalar() == "auto") {
+      take(key);
+      layout.automatic = true;
+      return;
+    }
+    YamlReader::operator()(key, layout);
+  }
+
+  void read_all(RunConfig& config) {
+    describe(*this, config);
+    refuse_other_keys();
+  }
+};
+
+class RunWriter : public YamlWriter {
+ public:
+  using YamlWriter::operator();
+  void operator()(const char* key, ModelSection section) {
+    std::string origin;
+    if (!section.preset.empty()) origin = "from preset " + section.preset;
+    if (!section.config.empty()) origin = "from " + section.config;
+    block(key, model_to_yaml(section.model), origin);
+  }
+  void operator()(const char* key, LayoutConfig& layout) {
+    if (layout.automatic) return line(key, "auto");
+    YamlWriter::operator()(key, layout);
+  }
+};
+
+class RunKeys : public YamlKeys {
+ public:
+  using YamlKeys::operator();
+  void operator()(const char* key, ModelSection) {
+    for (const std::string& name : model_section_keys()) add(std::string(key) + "." + name);
+  }
+};
+
+// "fi" of store/fi, store/fi.txt and store/fi/.
+std::string name_of(const std::string& path) {
+  std::filesystem::path whole = path;
+  if (!whole.has_filename()) whole = whole.parent_path();
+  const std::string stem = whole.stem().string();
+  return stem.empty() ? path : stem;
+}
+
+}  // namespace
+
+std::vector<int> LayoutConfig::split_layers() const {
+  std::vector<int> layers;
+  if (split == "auto") return layers;
+  std::istringstream parts(split);
+  for (std::string part; std::getline(parts, part, ',');) {
+    try {
+      const std::int64_t count = parse_count(part);
+      if (count < 1 || count > kMostLayers) user_error("{} layers", count);
+      layers.push_back(static_cast<int>(count));
+    } catch (const UserError&) {
+      layers.clear();
+      break;
+    }
+  }
+  if (layers.empty())
+    user_error(
+        "'{}' is not a split: auto, or the layers of each part of the pipeline, like 7,9,9,7",
+        split);
+  return layers;
+}
+
+std::int64_t RunConfig::total_steps() const {
+  if (train.tokens == 0) return train.steps;
+  const std::int64_t needed = (train.tokens - 1) / tokens_per_step() + 1;
+  return train.steps == 0 ? needed : std::min(train.steps, needed);
+}
+
+RunConfig parse_run_config(const std::string& text, const std::string& source,
+                           const std::vector<std::string>& overrides) {
+  const YamlDocument document(text, source, overrides);
+  RunConfig config;
+  const std::vector<std::string> keys = run_config_keys();
+  const std::vector<Synonym> synonyms = run_config_synonyms();
+  RunReader(document, keys, synonyms).read_all(config);
+  config.vocab_size_given = document.has("model.vocab_size");
+  config.max_positions_given = document.has("model.max_positions");
+  config.rope_scaling_given = document.has("model.rope_scaling");
+  for (DataSource& source : config.data.train)
+    if (source.name.empty()) source.name = name_of(source.path);
+  for (ValidSource& source : config.data.valid)
+    if (source.name.empty()) source.name = name_of(source.path);
+  // A run measured in tokens is not cut short by the default number of steps.
+  if (config.train.tokens > 0 && !document.has("train.steps")) config.train.steps = 0;
+  check_run_config(document, config);
+  claim_trained_positions(config);
+  return config;
+}
+
+RunConfig load_run_config(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides) {
+  RunConfig config = parse_run_config(read_text_file(path), path.string(), overrides);
+  resolve_tokenizer(config);
+  return config;
+}
+
+std::string to_yaml(const RunConfig& config) {
+  RunConfig copy = config;  // a description takes fields that a reader may set
+  RunWriter writer;
+  describe(writer, copy);
+  return writer.text();
+}
+
+namespace {
+
+using Values = std::vector<std::pair<std::string, std::string>>;
+
+void collect(const YAML::Node& node, const std::string& key, Values& values) {
+  if (node.IsMap()) {
+    for (const auto& entry : node)
+      collect(entry.second, key.empty() ? entry.first.Scalar() : key + "." + entry.first.Scalar(),
+              values);
+  } else if (node.IsSequence() && node.size() > 0 && !node[0].IsScalar()) {
+    for (std::size_t i = 0; i < node.size(); ++i)
+      collect(node[i], fmt::format("{}[{}]", key, i), values);
+  } else if (node.IsSequence()) {
+    std::string list;
+    for (const auto& item : node) list += (list.empty() ? "" : ", ") + item.Scalar();
+    values.emplace_back(key, "[" + list + "]");
+  } else {
+    values.emplace_back(key, node.IsNull() ? "null" : node.Scalar());
+  }
+}
+
+}  // namespace
+
+Values config_values(const RunConfig& config) {
+  Values values;
+  collect(YAML::Load(to_yaml(config)), "", values);
+  return values;
+}
+
+std::vector<std::string> run_config_keys() {
+  RunConfig config;
+  RunKeys keys;
+  describe(keys, config);
+  return keys.keys();
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,65 @@
+#include "train/config/model.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/tokenizers/tokenizer.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kVocabularyStep = 128;  // sizes that matrix products like
+
+void fit_vocabulary(RunConfig& config, const Tokenizer& tokenizer) {
+  const std::int64_t wanted = tokenizer.vocab_size();
+  std::int64_t& size = config.model.vocab_size;
+  if (size >= wanted) return;
+  const std::int64_t rounded = (wanted + kVocabularyStep - 1) / kVocabularyStep * kVocabularyStep;
+  if (config.vocab_size_given)
+    user_error(
+        "model.vocab_size is {}, but the tokenizer {} ({}) has {} tokens: raise it to {}, or leave "
+        "it out",
+        size, config.data.tokenizer, tokenizer.description(), wanted, rounded);
+  size = rounded;
+  config.model.complete_and_check();
+}
+
+// The checkpoint's config.json names the tokens that its tokenizer.json has.
+void adopt_end_of_document(ModelConfig& model, const Tokenizer& tokenizer) {
+  const auto end = tokenizer.end_of_document();
+  if (!end || model.eos_token == *end) return;
+  model.eos_token = *end;
+  if (model.bos_token >= 0) model.bos_token = *end;
+}
+
+}  // namespace
+
+void resolve_tokenizer(RunConfig& config) {
+  if (config.loaded.tokenizer) return;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  try {
+    tokenizer = load_tokenizer(config.data.tokenizer);
+  } catch (const UserError& error) {
+    user_error("data.tokenizer: {}", error.what());
+  }
+  fit_vocabulary(config, *tokenizer);
+  adopt_end_of_document(config.model, *tokenizer);
+  config.loaded.tokenizer = std::move(tokenizer);
+}
+
+void claim_trained_positions(RunConfig& config) {
+  ModelConfig& model = config.model;
+  if (model.traits().positions == PositionKind::Learned) return;
+  const std::int64_t length = config.data.sequence_length;
+  model.max_positions = config.max_positions_given ? std::max(model.max_positions, length) : length;
+  if (!config.rope_scaling_given && model.rope_scaling &&
+      length <= model.rope_scaling->original_max_positions)
+    model.rope_scaling.reset();
+}
+
+void continue_rope_scaling(RunConfig& config, const ModelConfig& model) {
+  if (!config.rope_scaling_given && config.model.family == model.family)
+    config.model.rope_scaling = model.rope_scaling;
+}
+
+}  // namespace kintsugi
