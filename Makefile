@@ -8,7 +8,7 @@ CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 all: build
 
-.PHONY: all packages build demo test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
+.PHONY: all packages build demo test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
 packages:
 	@scripts/install_packages.sh
@@ -79,6 +79,10 @@ kill-test: packages
 mutation-check: packages
 	@KINTSUGI_PRECISION=$(PRECISION) scripts/mutate_layouts.sh $(ONLY)
 
+# Whether the commit NEW (HEAD) trains to the same bits as OLD: every *-tiny preset in eight layouts. FAMILIES="gpt2 …" are some.
+same-bits: packages
+	@scripts/same_bits.sh $(if $(FAMILIES),--families "$(FAMILIES)") $(or $(OLD),$(error say which commit: make same-bits OLD=…)) $(NEW)
+
 bench: packages
 	$(call configure,$(BUILD),-DKINTSUGI_BENCH=ON)
 	@cmake --build $(BUILD) -j $(JOBS) --target bench_step
@@ -114,4 +118,4 @@ format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:
-	@rm -rf $(BUILD) build-address build-thread build-gpu build-mutations
+	@rm -rf $(BUILD) build-address build-thread build-gpu build-mutations build-same-bits
