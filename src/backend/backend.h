@@ -15,13 +15,12 @@ namespace kintsugi {
 //
 // Conventions for every operation:
 // - Activations are (tokens, width), row-major; tokens = sequences x sequence length. Their dtype
-// is the run's precision.
+//   is the run's precision.
 // - Statistics, losses and gradients of parameters are in accumulator precision (fp32; fp64 in fp64
-// runs).
-// - The operand that is written comes first. Gradients of parameters are added to
-//   (matmul: where it is told to); gradients
-// of activations are
-//   overwritten unless the operation says otherwise. An empty Tensor means "not there".
+//   runs).
+// - The operand that is written comes first. Gradients of parameters are added to (matmul: where it
+//   is told to); gradients of activations are overwritten unless the operation says otherwise. An
+//   empty Tensor means "not there".
 // - Calls are queued in order on the device; only download() and synchronize() wait.
 
 struct MatmulOptions {
@@ -89,7 +88,6 @@ class Backend : public Allocator {
   // ---- memory. upload, download and fill take tensors in host_memory(), too.
   virtual void upload(Tensor destination, const void* source) = 0;  // contiguous, from host
   virtual void download(void* destination, Tensor source) = 0;      // contiguous, to host; waits
-  virtual void copy(Tensor destination, Tensor source) = 0;         // same shape; converts dtypes
   virtual void fill(Tensor x, double value) = 0;
   virtual void synchronize() = 0;
   // Runs `calls`, which must queue the same operations on the same tensors whenever `key` is the
@@ -131,82 +129,9 @@ class Backend : public Allocator {
   };
   virtual LinkTotals link_totals() { return {}; }
 
-  // ---- linear algebra
-  // c (m, n) = op(a) (m, k) * op(b) (k, n) [+ bias] [+ residual] [+ c]
-  virtual void matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options = {}) = 0;
-  // dbias (n) += column sums of dy (m, n)
-  virtual void bias_backward(Tensor dbias, Tensor dy) = 0;
-
-  // ---- normalisation over the last dimension; x is (rows, width) or (tokens, heads, width) with
-  // any outer strides
-  virtual void rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) = 0;
-  // dx = [residual_gradient +] d norm; residual_gradient may be dx itself, and dx may be dy
-  virtual void rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                 Tensor rstd, Tensor residual_gradient = {}) = 0;
-  virtual void layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                  Tensor bias, double eps) = 0;
-  virtual void layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
-                                   Tensor weight, Tensor mean, Tensor rstd,
-                                   Tensor residual_gradient = {}) = 0;
-
-  // ---- attention: causal, grouped-query. q and out (batch, queries, heads, dim), k and v (batch,
-  // keys, kv_heads, dim), lse (batch, heads, queries), any strides but the last. A query that sees
-  // no key gets 0 and a log-sum-exp of -infinity.
-  virtual void attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
-                                 const AttentionOptions& options) = 0;
-  // out and lse may be those over more keys than are here: the gradients are then these keys' part.
-  virtual void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                  Tensor lse, Tensor q, Tensor k, Tensor v,
-                                  const AttentionOptions& options) = 0;
-  // Takes attention over other keys into `out`, in accumulator precision, and `lse`. Nothing seen
-  // yet: out 0, lse -infinity.
-  virtual void attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) = 0;
-  // Rotates x (tokens, heads, dim) in place, first half against second half. table (positions,
-  // dim): cos then sin halves, in accumulator precision. The inverse rotation is the backward.
-  virtual void rope(Tensor x, Tensor table, Tensor positions, bool inverse) = 0;
-
-  // ---- element-wise
-  // out (tokens, f) = silu(gate) * up with gate_up (tokens, 2f) = [gate | up]
-  virtual void swiglu_forward(Tensor out, Tensor gate_up) = 0;
-  virtual void swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) = 0;
-  virtual void gelu_forward(Tensor out, Tensor x) = 0;  // the tanh form of GPT-2 and BLOOM
-  virtual void gelu_backward(Tensor dx, Tensor dout, Tensor x) = 0;  // dx may be dout
-  // y = [residual +] mask * x / (1 - p); y may be x or residual. The backward is the same call on
-  // the gradient.
-  virtual void dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual = {}) = 0;
-  virtual void add(Tensor y, Tensor x) = 0;  // y += x
-
-  // ---- tokens
-  // out (tokens, width) = [out +] table[ids - first_row]; ids beyond the table's rows: zeros
-  virtual void embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
-                                 std::int64_t first_row = 0) = 0;
-  // dtable[ids - first_row] += dout, always in the order of the tokens; ids beyond: left out
-  virtual void embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
-                                  std::int64_t first_row = 0) = 0;
-  // losses (rows) = -log softmax(logits)[target], 0 where target < 0; with a gradient_scale other
-  // than 0, logits become gradient_scale * d loss / d logits.
-  virtual void cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                             double gradient_scale) = 0;
-  // The same where these logits are only columns first_column … of a row. partial (rows, 3), in
-  // accumulator precision: their largest, the sum of exp(logit - largest), and the target's logit,
-  // 0 where it is not among them.
-  virtual void cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
-                                     std::int64_t first_column) = 0;
-  // partials (parts, rows, 3): those of all columns, part by part.
-  virtual void cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
-                                    std::int64_t first_column, double gradient_scale) = 0;
-
-  // ---- reductions and the optimizer
-  virtual void sum(Tensor out, Tensor x) = 0;           // out (1) += sum of x, fixed order
-  virtual void squared_norm(Tensor out, Tensor x) = 0;  // out (1) += sum of x^2, fixed order
-  // scale (1) = unscale * min(1, clip / (unscale * sqrt(squared_norm))); NaN if the norm is not
-  // finite. clip 0 = no clipping.
-  virtual void clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) = 0;
-  // One AdamW step on gradient * gradient_scale. master may be weight itself (fp32, fp64);
-  // otherwise weight is rounded from it. A gradient_scale that is not finite leaves everything as
-  // it was (fp16 overflow).
-  virtual void adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2, Tensor gradient,
-                     Tensor gradient_scale, const AdamWOptions& options) = 0;
+  // ---- the maths: one virtual per entry of the list
+#define KINTSUGI_OPERATION(name, parameters, ...) virtual void name parameters = 0;
+#include "backend/operations.def"
 };
 
 }  // namespace kintsugi

@@ -4,8 +4,9 @@
 
 namespace kintsugi {
 
-std::string matmul_name(const Tensor& c, const Tensor& a, const MatmulOptions& o) {
-  return fmt::format("matmul {}x{}x{}{}{}{}{}", c.extent(0), c.extent(1),
+std::string operation_name(const char* operation, const Tensor& c, const Tensor& a, const Tensor&,
+                           const MatmulOptions& o) {
+  return fmt::format("{} {}x{}x{}{}{}{}{}", operation, c.extent(0), c.extent(1),
                      a.extent(o.transpose_a ? 0 : 1), o.transpose_a ? " a^T" : "",
                      o.transpose_b ? " b^T" : "", o.bias ? " + bias" : "",
                      o.accumulate   ? " accumulate"

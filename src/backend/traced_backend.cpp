@@ -1,5 +1,8 @@
 #include "backend/traced_backend.h"
 
+#include <string>
+#include <utility>
+
 #include "backend/operation_name.h"
 
 namespace kintsugi {
@@ -26,157 +29,79 @@ class Span {
   TraceSpan span_;
 };
 
+class TracedBackend final : public Backend {
+ public:
+  TracedBackend(std::unique_ptr<Backend> inner, Trace& trace)
+      : inner_(std::move(inner)), trace_(trace) {}
+
+  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  void release(void* address, std::size_t bytes) noexcept override {
+    inner_->release(address, bytes);
+  }
+  std::string description() const override { return inner_->description(); }
+  Peak peak_flops(DType dtype) override { return inner_->peak_flops(dtype); }
+  std::size_t available_bytes() const override { return inner_->available_bytes(); }
+  std::size_t own_bytes() const override { return inner_->own_bytes(); }
+  std::int64_t classifier_elements() const override { return inner_->classifier_elements(); }
+
+  void upload(Tensor destination, const void* source) override {
+    const Span span(trace_, [] { return "upload"; });
+    inner_->upload(destination, source);
+  }
+  void download(void* destination, Tensor source) override {
+    const Span span(trace_, [] { return "download"; });
+    inner_->download(destination, source);
+  }
+  void fill(Tensor x, double value) override {
+    const Span span(trace_, [] { return "fill"; });
+    inner_->fill(x, value);
+  }
+  void synchronize() override { inner_->synchronize(); }
+  void replay(std::uint64_t key, const std::function<void()>& calls) override {
+    inner_->replay(key, calls);
+  }
+  Allocator& host_memory() override { return inner_->host_memory(); }
+  std::size_t available_host_bytes() const override { return inner_->available_host_bytes(); }
+  Transfer to_device(Tensor device, Tensor host) override {
+    const Span span(trace_, [] { return "to device"; });
+    return inner_->to_device(device, host);
+  }
+  Transfer to_host(Tensor host, Tensor device) override {
+    const Span span(trace_, [] { return "to host"; });
+    return inner_->to_host(host, device);
+  }
+  void wait(Transfer transfer) override { inner_->wait(transfer); }
+  void finish(Transfer transfer) override { inner_->finish(transfer); }
+  LinkTotals link_totals() override { return inner_->link_totals(); }
+  bool traces() const override { return trace_.on(); }
+  void begin_phase(std::string name) override {
+    phase_ = {.kind = SpanKind::Pipeline,
+              .lane = "pipeline",
+              .name = std::move(name),
+              .begin_s = Trace::now()};
+  }
+  void end_phase() noexcept override {
+    phase_.end_s = Trace::now();
+    trace_.add(std::move(phase_));
+  }
+
+#define KINTSUGI_OPERATION(name, parameters, ...)                                \
+  void name parameters override {                                                \
+    const Span span(trace_, [&] { return operation_name(#name, __VA_ARGS__); }); \
+    inner_->name(__VA_ARGS__);                                                   \
+  }
+#include "backend/operations.def"
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  Trace& trace_;
+  TraceSpan phase_;
+};
+
 }  // namespace
 
-void TracedBackend::begin_phase(std::string name) {
-  phase_ = {.kind = SpanKind::Pipeline,
-            .lane = "pipeline",
-            .name = std::move(name),
-            .begin_s = Trace::now()};
-}
-
-void TracedBackend::end_phase() noexcept {
-  phase_.end_s = Trace::now();
-  trace_.add(std::move(phase_));
-}
-
-Backend::Transfer TracedBackend::to_device(Tensor device, Tensor host) {
-  const Span span(trace_, [&] { return "to device"; });
-  return inner_->to_device(device, host);
-}
-Backend::Transfer TracedBackend::to_host(Tensor host, Tensor device) {
-  const Span span(trace_, [&] { return "to host"; });
-  return inner_->to_host(host, device);
-}
-void TracedBackend::upload(Tensor destination, const void* source) {
-  const Span span(trace_, [&] { return "upload"; });
-  inner_->upload(destination, source);
-}
-void TracedBackend::download(void* destination, Tensor source) {
-  const Span span(trace_, [&] { return "download"; });
-  inner_->download(destination, source);
-}
-void TracedBackend::copy(Tensor destination, Tensor source) {
-  const Span span(trace_, [&] { return "copy"; });
-  inner_->copy(destination, source);
-}
-void TracedBackend::fill(Tensor x, double value) {
-  const Span span(trace_, [&] { return "fill"; });
-  inner_->fill(x, value);
-}
-void TracedBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
-  const Span span(trace_, [&] { return matmul_name(c, a, options); });
-  inner_->matmul(c, a, b, options);
-}
-void TracedBackend::bias_backward(Tensor dbias, Tensor dy) {
-  const Span span(trace_, [&] { return "bias_backward"; });
-  inner_->bias_backward(dbias, dy);
-}
-void TracedBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) {
-  const Span span(trace_, [&] { return "rms_norm_forward"; });
-  inner_->rms_norm_forward(y, rstd, x, weight, eps);
-}
-void TracedBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                      Tensor rstd, Tensor residual_gradient) {
-  const Span span(trace_, [&] { return "rms_norm_backward"; });
-  inner_->rms_norm_backward(dx, dweight, dy, x, weight, rstd, residual_gradient);
-}
-void TracedBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                       Tensor bias, double eps) {
-  const Span span(trace_, [&] { return "layer_norm_forward"; });
-  inner_->layer_norm_forward(y, mean, rstd, x, weight, bias, eps);
-}
-void TracedBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy,
-                                        Tensor x, Tensor weight, Tensor mean, Tensor rstd,
-                                        Tensor residual_gradient) {
-  const Span span(trace_, [&] { return "layer_norm_backward"; });
-  inner_->layer_norm_backward(dx, dweight, dbias, dy, x, weight, mean, rstd, residual_gradient);
-}
-void TracedBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
-                                      const AttentionOptions& options) {
-  const Span span(trace_, [&] { return "attention_forward"; });
-  inner_->attention_forward(out, lse, q, k, v, options);
-}
-void TracedBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                       Tensor lse, Tensor q, Tensor k, Tensor v,
-                                       const AttentionOptions& options) {
-  const Span span(trace_, [&] { return "attention_backward"; });
-  inner_->attention_backward(dq, dk, dv, dout, out, lse, q, k, v, options);
-}
-void TracedBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
-  const Span span(trace_, [&] { return "attention_merge"; });
-  inner_->attention_merge(out, lse, part_out, part_lse);
-}
-void TracedBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
-  const Span span(trace_, [&] { return "rope"; });
-  inner_->rope(x, table, positions, inverse);
-}
-void TracedBackend::swiglu_forward(Tensor out, Tensor gate_up) {
-  const Span span(trace_, [&] { return "swiglu_forward"; });
-  inner_->swiglu_forward(out, gate_up);
-}
-void TracedBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
-  const Span span(trace_, [&] { return "swiglu_backward"; });
-  inner_->swiglu_backward(dgate_up, dout, gate_up);
-}
-void TracedBackend::gelu_forward(Tensor out, Tensor x) {
-  const Span span(trace_, [&] { return "gelu_forward"; });
-  inner_->gelu_forward(out, x);
-}
-void TracedBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
-  const Span span(trace_, [&] { return "gelu_backward"; });
-  inner_->gelu_backward(dx, dout, x);
-}
-void TracedBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
-  const Span span(trace_, [&] { return "dropout"; });
-  inner_->dropout(y, x, options, residual);
-}
-void TracedBackend::add(Tensor y, Tensor x) {
-  const Span span(trace_, [&] { return "add"; });
-  inner_->add(y, x);
-}
-void TracedBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
-                                      std::int64_t first_row) {
-  const Span span(trace_, [&] { return "embedding_forward"; });
-  inner_->embedding_forward(out, ids, table, accumulate, first_row);
-}
-void TracedBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
-                                       std::int64_t first_row) {
-  const Span span(trace_, [&] { return "embedding_backward"; });
-  inner_->embedding_backward(dtable, ids, dout, first_row);
-}
-void TracedBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                                  double gradient_scale) {
-  const Span span(trace_, [&] { return "cross_entropy"; });
-  inner_->cross_entropy(losses, logits, targets, gradient_scale);
-}
-void TracedBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
-                                          std::int64_t first_column) {
-  const Span span(trace_, [&] { return "cross_entropy_partial"; });
-  inner_->cross_entropy_partial(partial, logits, targets, first_column);
-}
-void TracedBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets,
-                                         Tensor partials, std::int64_t first_column,
-                                         double gradient_scale) {
-  const Span span(trace_, [&] { return "cross_entropy_merged"; });
-  inner_->cross_entropy_merged(losses, logits, targets, partials, first_column, gradient_scale);
-}
-void TracedBackend::sum(Tensor out, Tensor x) {
-  const Span span(trace_, [&] { return "sum"; });
-  inner_->sum(out, x);
-}
-void TracedBackend::squared_norm(Tensor out, Tensor x) {
-  const Span span(trace_, [&] { return "squared_norm"; });
-  inner_->squared_norm(out, x);
-}
-void TracedBackend::clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) {
-  const Span span(trace_, [&] { return "clip_scale"; });
-  inner_->clip_scale(scale, squared_norm, clip, unscale);
-}
-void TracedBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
-                          Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
-  const Span span(trace_, [&] { return "adamw"; });
-  inner_->adamw(weight, master, moment1, moment2, gradient, gradient_scale, options);
+std::unique_ptr<Backend> make_traced_backend(std::unique_ptr<Backend> inner, Trace& trace) {
+  return std::make_unique<TracedBackend>(std::move(inner), trace);
 }
 
 }  // namespace kintsugi

@@ -113,7 +113,7 @@ std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
          .host = on_host()});
   auto backend = on_host();
   if (trace == nullptr) return backend;
-  return std::make_unique<TracedBackend>(std::move(backend), *trace);
+  return make_traced_backend(std::move(backend), *trace);
 }
 
 }  // namespace kintsugi

@@ -46,9 +46,9 @@ class TracedRun : public testing::Test {
                      "steps: 4, eval_every: 0, checkpoint_every: 0, precision: fp64"),
         "test.yaml");
     Trace trace;
-    TracedBackend backend(make_cpu_backend(1), trace);
-    const Groups groups = groups_of_one(backend);
-    Trainer trainer(backend, config, groups);
+    const auto backend = make_traced_backend(make_cpu_backend(1), trace);
+    const Groups groups = groups_of_one(*backend);
+    Trainer trainer(*backend, config, groups);
     StepTrace step_trace(trace, trace_request(directory_ / "trace.json", steps), groups);
     trainer.trace_with(step_trace);
     testing::internal::CaptureStdout();

@@ -3,7 +3,7 @@
 #include "backend/cuda/attention_cudnn.h"
 #include "backend/cuda/attention_flash.h"
 #include "backend/cuda/attention_rows.h"
-#include "backend/cuda/cuda_common.h"
+#include "backend/cuda/kernels.h"
 #include "core/log.h"
 
 namespace kintsugi::cuda {
@@ -124,5 +124,15 @@ std::size_t CudaAttention::own_bytes() const {
 }
 
 const std::vector<std::string>& CudaAttention::refusals() const { return parts_->cudnn.refusals(); }
+
+void attention_forward(const Context& context, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                       const AttentionOptions& options) {
+  context.attention.forward(out, lse, q, k, v, options, context.stream);
+}
+void attention_backward(const Context& context, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                        Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
+                        const AttentionOptions& options) {
+  context.attention.backward(dq, dk, dv, dout, out, lse, q, k, v, options, context.stream);
+}
 
 }  // namespace kintsugi::cuda

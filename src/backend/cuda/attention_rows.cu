@@ -2,8 +2,8 @@
 #include <limits>
 
 #include "backend/cuda/attention_rows.h"
-#include "backend/cuda/cuda_common.h"
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/kernels.h"
 
 namespace kintsugi::cuda {
 namespace {
@@ -82,8 +82,8 @@ dim3 blocks_of(const Tensor& out) {
 
 }  // namespace
 
-void attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse,
-                     cudaStream_t stream) {
+void attention_merge(const Context& context, Tensor out, Tensor lse, Tensor part_out,
+                     Tensor part_lse) {
   KINTSUGI_CHECK(out.rank() == 4 && part_out.shape() == out.shape() &&
                      out.dtype() == accumulator_of(part_out.dtype()) &&
                      lse.shape() == Shape({out.extent(0), out.extent(2), out.extent(1)}) &&
@@ -95,7 +95,7 @@ void attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse,
   if (out.elements() == 0) return;
   visit_device_float(part_out.dtype(), [&]<class T>() {
     using A = Acc<T>;
-    merge_kernel<T><<<blocks_of(out), 32 * kWarps, 0, stream>>>(
+    merge_kernel<T><<<blocks_of(out), 32 * kWarps, 0, context.stream>>>(
         outputs_of<A>(out), sums_of<A>(lse), outputs_of<const T>(part_out),
         sums_of<const A>(part_lse), static_cast<int>(out.extent(1)),
         static_cast<int>(out.extent(3)));

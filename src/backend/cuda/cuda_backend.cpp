@@ -7,12 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/cuda/attention_rows.h"
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/cuda_peaks.h"
-#include "backend/cuda/kernels.h"
 #include "backend/library_memory.h"
-#include "backend/operation_name.h"
 #include "core/free_memory.h"
 #include "core/units.h"
 
@@ -158,7 +155,7 @@ CudaBackend::CudaBackend(const CudaOptions& options, CudaDevice device, int mult
     : options_(options),
       device_(std::move(device)),
       workspace_(kWorkspaceBytes),
-      context_{stream_.get(), multiprocessors, workspace_},
+      context_{stream_.get(), multiprocessors, workspace_, matmul_, attention_},
       matmul_({.tf32 = options.tf32,
                .tune = may_tune(options),
                .cache_file = options.matmul_cache,
@@ -287,140 +284,13 @@ Backend::Transfer CudaBackend::to_host(Tensor host, Tensor device) {
   return start_transfer(Transfers::Direction::ToHost, host, device);
 }
 
-// ---- everything else is one launcher each
-void CudaBackend::copy(Tensor destination, Tensor source) {
-  const auto span = timer_.span("copy");
-  cuda::copy(context_, destination, source);
-}
 void CudaBackend::fill(Tensor x, double value) {
   if (host_memory_.contains(x.data())) {
     synchronize();
     return HostMemory::fill(x, value);
   }
-  const auto span = timer_.span("fill");
+  const auto span = timer_.span([] { return "fill"; });
   cuda::fill(context_, x, value);
-}
-void CudaBackend::add(Tensor y, Tensor x) {
-  const auto span = timer_.span("add");
-  cuda::add(context_, y, x);
-}
-
-void CudaBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
-  const auto span = timer_.span(timer_.on() ? matmul_name(c, a, options) : std::string());
-  matmul_.run(context_, c, a, b, options);
-}
-void CudaBackend::bias_backward(Tensor dbias, Tensor dy) {
-  const auto span = timer_.span("bias_backward");
-  cuda::bias_backward(context_, dbias, dy);
-}
-
-void CudaBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double eps) {
-  const auto span = timer_.span("rms_norm_forward");
-  cuda::rms_norm_forward(context_, y, rstd, x, weight, eps);
-}
-void CudaBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                    Tensor rstd, Tensor residual_gradient) {
-  const auto span = timer_.span("rms_norm_backward");
-  cuda::rms_norm_backward(context_, dx, dweight, dy, x, weight, rstd, residual_gradient);
-}
-void CudaBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                     Tensor bias, double eps) {
-  const auto span = timer_.span("layer_norm_forward");
-  cuda::layer_norm_forward(context_, y, mean, rstd, x, weight, bias, eps);
-}
-void CudaBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
-                                      Tensor weight, Tensor mean, Tensor rstd,
-                                      Tensor residual_gradient) {
-  const auto span = timer_.span("layer_norm_backward");
-  cuda::layer_norm_backward(context_, dx, dweight, dbias, dy, x, weight, mean, rstd,
-                            residual_gradient);
-}
-
-void CudaBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
-                                    const AttentionOptions& options) {
-  const auto span = timer_.span("attention_forward");
-  attention_.forward(out, lse, q, k, v, options, stream());
-}
-void CudaBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
-                                     Tensor lse, Tensor q, Tensor k, Tensor v,
-                                     const AttentionOptions& options) {
-  const auto span = timer_.span("attention_backward");
-  attention_.backward(dq, dk, dv, dout, out, lse, q, k, v, options, stream());
-}
-void CudaBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
-  const auto span = timer_.span("attention_merge");
-  cuda::attention_merge(out, lse, part_out, part_lse, stream());
-}
-void CudaBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
-  const auto span = timer_.span("rope");
-  cuda::rope(context_, x, table, positions, inverse);
-}
-
-void CudaBackend::swiglu_forward(Tensor out, Tensor gate_up) {
-  const auto span = timer_.span("swiglu_forward");
-  cuda::swiglu_forward(context_, out, gate_up);
-}
-void CudaBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
-  const auto span = timer_.span("swiglu_backward");
-  cuda::swiglu_backward(context_, dgate_up, dout, gate_up);
-}
-void CudaBackend::gelu_forward(Tensor out, Tensor x) {
-  const auto span = timer_.span("gelu_forward");
-  cuda::gelu_forward(context_, out, x);
-}
-void CudaBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
-  const auto span = timer_.span("gelu_backward");
-  cuda::gelu_backward(context_, dx, dout, x);
-}
-void CudaBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Tensor residual) {
-  const auto span = timer_.span("dropout");
-  cuda::dropout(context_, y, x, options, residual);
-}
-
-void CudaBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
-                                    std::int64_t first_row) {
-  const auto span = timer_.span("embedding_forward");
-  cuda::embedding_forward(context_, out, ids, table, accumulate, first_row);
-}
-void CudaBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
-                                     std::int64_t first_row) {
-  const auto span = timer_.span("embedding_backward");
-  cuda::embedding_backward(context_, dtable, ids, dout, first_row);
-}
-void CudaBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                                double gradient_scale) {
-  const auto span = timer_.span("cross_entropy");
-  cuda::cross_entropy(context_, losses, logits, targets, gradient_scale);
-}
-void CudaBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
-                                        std::int64_t first_column) {
-  const auto span = timer_.span("cross_entropy_partial");
-  cuda::cross_entropy_partial(context_, partial, logits, targets, first_column);
-}
-void CudaBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets,
-                                       Tensor partials, std::int64_t first_column,
-                                       double gradient_scale) {
-  const auto span = timer_.span("cross_entropy_merged");
-  cuda::cross_entropy_merged(context_, losses, logits, targets, partials, first_column,
-                             gradient_scale);
-}
-
-void CudaBackend::sum(Tensor out, Tensor x) {
-  const auto span = timer_.span("sum");
-  cuda::sum(context_, out, x);
-}
-void CudaBackend::squared_norm(Tensor out, Tensor x) {
-  const auto span = timer_.span("squared_norm");
-  cuda::squared_norm(context_, out, x);
-}
-void CudaBackend::clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) {
-  const auto span = timer_.span("clip_scale");
-  cuda::clip_scale(context_, scale, squared_norm, clip, unscale);
-}
-void CudaBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
-                        Tensor gradient, Tensor gradient_scale, const AdamWOptions& options) {
-  const auto span = timer_.span("adamw");
-  cuda::adamw(context_, weight, master, moment1, moment2, gradient, gradient_scale, options);
 }
 
 }  // namespace cuda

@@ -62,11 +62,16 @@ class Workspace {
   std::vector<Block> blocks_;  // the last one is in use
 };
 
+class CudaAttention;
+class Matmul;
+
 // What a launcher needs to know about where it runs.
 struct Context {
   Stream stream;
   int multiprocessors;
   Workspace& workspace;
+  Matmul& matmul;            // the plans of cuBLASLt
+  CudaAttention& attention;  // and of cuDNN
 };
 
 bool is_capturing(Stream stream);

@@ -496,4 +496,8 @@ void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, 
   KINTSUGI_CUBLAS(parts_->launch(context, plan, problem, plan.algorithm, problem.c.data()));
 }
 
+void matmul(const Context& context, Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
+  context.matmul.run(context, c, a, b, options);
+}
+
 }  // namespace kintsugi::cuda

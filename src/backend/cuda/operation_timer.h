@@ -39,8 +39,9 @@ class OperationTimer final : private Trace::Source {
   void switch_on() { on_ = true; }
   bool traces() const { return trace_ != nullptr && trace_->on(); }
   bool on() const { return on_ || traces(); }
-  Span span(std::string_view name) {
-    return on() ? Span(this, begin(SpanKind::Compute, name)) : Span(nullptr, 0);
+  template <class F>
+  Span span(const F& name) {  // name() is called where it is needed
+    return on() ? Span(this, begin(SpanKind::Compute, name())) : Span(nullptr, 0);
   }
   // What lies between: a span of the trace's lane "pipeline".
   void begin_phase(std::string_view name) { phase_ = begin(SpanKind::Pipeline, name); }
