@@ -1,147 +1,180 @@
 #include "model/block.h"
 
+#include "model/layers/attention.h"
+#include "model/layers/mlp.h"
+
 namespace kintsugi {
 namespace {
 
-std::vector<std::string> optional_name(const std::string& name) {
-  return name.empty() ? std::vector<std::string>{} : std::vector<std::string>{name};
-}
+struct MakeSublayer {
+  std::unique_ptr<Sublayer> operator()(const AttentionSpec& spec) const {
+    return std::make_unique<Attention>(spec);
+  }
+  std::unique_ptr<Sublayer> operator()(const MlpSpec& spec) const {
+    return std::make_unique<Mlp>(spec);
+  }
+};
 
 }  // namespace
 
-Block::Block(const BlockContext& context, int layer)
-    : Block(context, layer, block_names(context.local, layer)) {}
+// ---- a branch
 
-Block::Block(const BlockContext& c, int layer, const BlockNames& names)
-    : backend_(c.backend),
-      tensor_(c.tensor),
-      attention_site_(1 + 2 * static_cast<std::uint64_t>(layer)),
-      mlp_site_(attention_site_ + 1),
-      norm1_(*c.backend, *c.store, c.local.traits().norm, c.local.norm_eps, names.norm1_weight,
-             names.norm1_bias),
-      attention_(*c.backend, *c.store, c.local, names, c.tables, c.ring),
-      attention_out_(*c.backend, *c.store, {names.out_weight}, optional_name(names.out_bias),
-                     c.local.traits().weights_in_out),
-      norm2_(*c.backend, *c.store, c.local.traits().norm, c.local.norm_eps, names.norm2_weight,
-             names.norm2_bias),
-      mlp_(*c.backend, *c.store, c.local, names),
-      mlp_down_(*c.backend, *c.store, {names.down_weight}, optional_name(names.down_bias),
-                c.local.traits().weights_in_out) {}
-
-// ---- forward
-
-void Block::forward(Tensor output, const BlockStash& stash, const BlockWorkspace& workspace,
-                    const MicroBatch& batch, KvCache* cache) const {
-  forward_to_activation(stash, workspace, batch, cache);
-  add_branch(output, mlp_down_, stash.activated, stash.middle, workspace, batch, mlp_site_);
+Branch::Branch(const BranchSpec& spec, std::int64_t hidden, std::uint64_t site)
+    : hidden_(hidden), site_(site), sublayer_(std::visit(MakeSublayer{}, spec.sublayer)) {
+  if (spec.before) before_.emplace(*spec.before);
+  if (spec.after) after_.emplace(*spec.after);
 }
 
-void Block::forward_to_activation(const BlockStash& stash, const BlockWorkspace& workspace,
-                                  const MicroBatch& batch, KvCache* cache) const {
-  norm1_.forward(stash.normed1, stash.norm1, stash.input);
-  attention_.forward(tensor_.all_rows(stash.normed1, workspace.gathered), stash, batch, cache);
-  add_branch(stash.middle, attention_out_, stash.attended, stash.input, workspace, batch,
-             attention_site_);
-  norm2_.forward(stash.normed2, stash.norm2, stash.middle);
-  mlp_.forward(tensor_.all_rows(stash.normed2, workspace.gathered), stash);
+void Branch::declare(Declaration& d) {
+  if (before_) {
+    before_->declare(d, hidden_);
+    before_->declare_statistics(d);
+    normed_ = d.saved({.label = "norm outputs",
+                       .per = Per::Row,
+                       .width = hidden_,
+                       .dropped_by = Recompute::Selective,
+                       .one_at_a_time = true});
+  }
+  sublayer_->declare(d);
+  if (!after_) return;
+  after_->declare(d, hidden_);
+  after_->declare_statistics(d);
+  summed_ = d.saved({.label = "branch outputs", .per = Per::Row, .width = hidden_});
 }
 
-void Block::add_branch(Tensor result, const Linear& linear, Tensor x, Tensor residual,
-                       const BlockWorkspace& workspace, const MicroBatch& batch,
-                       std::uint64_t site) const {
-  if (!tensor_.is_split()) {
-    if (batch.dropout == 0.0) return linear.forward(result, x, residual);
-    linear.forward(workspace.branch, x);
+Tensor Branch::sublayer_input(const LayerRun& run, Tensor input) const {
+  return run.all_rows(before_ ? run[normed_] : input);
+}
+
+void Branch::recompute_norm(const LayerRun& run, Tensor input) const {
+  if (before_) before_->forward(run, run[normed_], before_->statistics(run), input);
+}
+
+void Branch::recompute(const LayerRun& run, Tensor input) const {
+  recompute_norm(run, input);
+  sublayer_->recompute(run);
+}
+
+void Branch::forward_to_output(const LayerRun& run, Tensor input) const {
+  recompute_norm(run, input);
+  sublayer_->forward(run, sublayer_input(run, input));
+}
+
+void Branch::add_output(const LayerRun& run, Tensor output, Tensor input) const {
+  if (!run.tensor().is_split() && !after_ && run.batch.dropout == 0.0)
+    return sublayer_->output().forward(run, output, sublayer_->output_input(run), input);
+  run.backend().dropout(output, branch_output(run), run.tensor().dropout(run.batch, site_), input);
+}
+
+Tensor Branch::branch_output(const LayerRun& run) const {
+  const TensorGroup& tensor = run.tensor();
+  const Linear& linear = sublayer_->output();
+  const Tensor x = sublayer_->output_input(run);
+  const Tensor own = run.stream.own_branch, summed = after_ ? run[summed_] : own;
+  if (tensor.is_split()) {
+    const Tensor partial = tensor.splits_rows() ? run.stream.branch : summed;
+    linear.forward_partial(run, partial, x, tensor.rank() == 0);
+    tensor.sum(summed, partial);
   } else {
-    linear.forward_partial(workspace.branch, x, tensor_.rank() == 0);
-    tensor_.sum(workspace.own_branch, workspace.branch);
+    linear.forward(run, summed, x);
   }
-  backend_->dropout(result, workspace.own_branch, tensor_.dropout(batch, site), residual);
+  if (after_) after_->forward(run, own, after_->statistics(run), summed);
+  return own;
 }
 
-// ---- backward
-
-void Block::backward(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
-                     const MicroBatch& batch, Recompute recompute) const {
-  rebuild(stash, workspace, batch, recompute);
-  backward_mlp(gradient, stash, workspace, batch, Weights::Now);
-  // normed1 and normed2 share memory when they are recomputed, so this one waits for its turn.
-  if (recompute != Recompute::None) norm1_.forward(stash.normed1, stash.norm1, stash.input);
-  backward_attention(gradient, stash, workspace, batch, Weights::Now);
+// All-reduces over the tensor group are under way while the gradients of weights are computed.
+void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept) const {
+  const TensorGroup& tensor = run.tensor();
+  const StreamBuffers& stream = run.stream;
+  const Tensor own = branch_gradient(run, gradient, kept);
+  const Tensor dy = tensor.all_rows(own, stream.branch);
+  if (!kept) sublayer_->output().backward_weight(run, dy, sublayer_->output_input(run), own);
+  sublayer_->backward_input(run, stream.dnormed, dy);
+  const auto sum = tensor.start_sum(stream.own_dnormed, stream.dnormed);
+  if (!kept) sublayer_->backward_weight(run, sublayer_input(run, input));
+  tensor.finish(sum);
+  if (before_)
+    before_->backward(run, gradient, stream.own_dnormed, input, before_->statistics(run), gradient);
+  else
+    run.backend().add(gradient, stream.own_dnormed);
 }
 
-void Block::backward_input(Tensor gradient, const BlockStash& stash,
-                           const BlockWorkspace& workspace, const MicroBatch& batch,
-                           Recompute recompute) const {
-  rebuild(stash, workspace, batch, recompute);
-  backward_mlp(gradient, stash, workspace, batch, Weights::Later);
-  backward_attention(gradient, stash, workspace, batch, Weights::Later);
+void Branch::backward_weight(const LayerRun& run, Tensor input, Tensor kept) const {
+  sublayer_->backward_weight(run, sublayer_input(run, input));
+  sublayer_->output().backward_weight(run, run.tensor().all_rows(kept, run.stream.branch),
+                                      sublayer_->output_input(run), kept);
 }
 
-void Block::backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
-                            const MicroBatch& batch, Recompute recompute) const {
-  rebuild(stash, workspace, batch, recompute);
-  const bool accumulate = !batch.overwrites;
-  mlp_.backward_weight(tensor_.all_rows(stash.normed2, workspace.gathered), workspace, accumulate);
-  mlp_down_.backward_weight(tensor_.all_rows(workspace.kept_mlp, workspace.branch), stash.activated,
-                            accumulate, workspace.kept_mlp);
-  if (recompute != Recompute::None) norm1_.forward(stash.normed1, stash.norm1, stash.input);
-  attention_.backward_weight(tensor_.all_rows(stash.normed1, workspace.gathered), workspace,
-                             accumulate);
-  attention_out_.backward_weight(tensor_.all_rows(workspace.kept_attention, workspace.branch),
-                                 stash.attended, accumulate, workspace.kept_attention);
-}
-
-void Block::rebuild(const BlockStash& stash, const BlockWorkspace& workspace,
-                    const MicroBatch& batch, Recompute recompute) const {
-  if (recompute == Recompute::Full) {
-    forward_to_activation(stash, workspace, batch, nullptr);
-  } else if (recompute == Recompute::Selective) {
-    norm2_.forward(stash.normed2, stash.norm2, stash.middle);
-    mlp_.activate(stash);
-  }
-}
-
-// Sums over the tensor group travel while the products of weights run.
-void Block::backward_mlp(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
-                         const MicroBatch& batch, Weights weights) const {
-  const bool now = weights == Weights::Now;
-  const Tensor own = branch_gradient(gradient, workspace.kept_mlp, workspace, batch, mlp_site_);
-  const Tensor dbranch = tensor_.all_rows(own, workspace.branch);
-  if (now) mlp_down_.backward_weight(dbranch, stash.activated, !batch.overwrites, own);
-  mlp_.backward_input(workspace.dnormed, mlp_down_, dbranch, stash, workspace);
-  const auto sum = tensor_.start_sum(workspace.own_dnormed, workspace.dnormed);
-  if (now)
-    mlp_.backward_weight(tensor_.all_rows(stash.normed2, workspace.gathered), workspace,
-                         !batch.overwrites);
-  tensor_.finish(sum);
-  norm2_.backward(gradient, workspace.own_dnormed, stash.middle, stash.norm2, gradient);
-}
-
-void Block::backward_attention(Tensor gradient, const BlockStash& stash,
-                               const BlockWorkspace& workspace, const MicroBatch& batch,
-                               Weights weights) const {
-  const bool now = weights == Weights::Now;
-  const Tensor own =
-      branch_gradient(gradient, workspace.kept_attention, workspace, batch, attention_site_);
-  const Tensor dbranch = tensor_.all_rows(own, workspace.branch);
-  attention_out_.backward_input(workspace.dattended, dbranch);
-  if (now) attention_out_.backward_weight(dbranch, stash.attended, !batch.overwrites, own);
-  attention_.backward_input(workspace.dnormed, stash, workspace, batch);
-  const auto sum = tensor_.start_sum(workspace.own_dnormed, workspace.dnormed);
-  if (now)
-    attention_.backward_weight(tensor_.all_rows(stash.normed1, workspace.gathered), workspace,
-                               !batch.overwrites);
-  tensor_.finish(sum);
-  norm1_.backward(gradient, workspace.own_dnormed, stash.input, stash.norm1, gradient);
-}
-
-Tensor Block::branch_gradient(Tensor gradient, Tensor kept, const BlockWorkspace& workspace,
-                              const MicroBatch& batch, std::uint64_t site) const {
-  if (batch.dropout == 0.0 && !kept) return gradient;
-  const Tensor before = kept ? kept : workspace.own_branch;
-  backend_->dropout(before, gradient, tensor_.dropout(batch, site));
+// That of the sublayer's output, in `kept` if there is one.
+Tensor Branch::branch_gradient(const LayerRun& run, Tensor gradient, Tensor kept) const {
+  if (run.batch.dropout == 0.0 && !kept && !after_) return gradient;
+  const Tensor before = kept ? kept : run.stream.own_branch;
+  if (!after_ || run.batch.dropout != 0.0)
+    run.backend().dropout(before, gradient, run.tensor().dropout(run.batch, site_));
+  if (after_)
+    after_->backward(run, before, run.batch.dropout != 0.0 ? before : gradient, run[summed_],
+                     after_->statistics(run));
   return before;
+}
+
+// ---- a block
+
+Block::Block(const ModelSpec& model, int layer) : hidden_(model.hidden_size) {
+  const LayerSpec& spec = model.layers[static_cast<std::size_t>(layer)];
+  std::uint64_t site = 1;  // 0 is the embedding's
+  for (int i = 0; i < layer; ++i) site += model.layers[static_cast<std::size_t>(i)].branches.size();
+  for (const BranchSpec& branch : spec.branches) branches_.emplace_back(branch, hidden_, site++);
+}
+
+void Block::declare(Declaration& d) {
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    if (i > 0)
+      middles_.push_back(d.saved({.label = "block middles", .per = Per::Row, .width = hidden_}));
+    branches_[i].declare(d);
+  }
+}
+
+void Block::forward_to_output(const LayerRun& run, Tensor input) const {
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    if (i > 0)
+      branches_[i - 1].add_output(run, input_of(run, input, i), input_of(run, input, i - 1));
+    branches_[i].forward_to_output(run, input_of(run, input, i));
+  }
+}
+
+void Block::forward(const LayerRun& run, Tensor output, Tensor input) const {
+  forward_to_output(run, input);
+  branches_.back().add_output(run, output, input_of(run, input, branches_.size() - 1));
+}
+
+// Norm outputs share their memory when they are dropped, so that each waits for its turn. The first
+// half of a backward reads none of them.
+void Block::recompute(const LayerRun& run, Tensor input, std::size_t branch) const {
+  const Tensor from = input_of(run, input, branch);
+  if (run.recompute == Recompute::Full && branch + 1 == branches_.size()) {
+    forward_to_output(run, input);
+    branches_[branch].recompute_output(run);
+  } else if (run.recompute == Recompute::Full) {
+    branches_[branch].recompute_norm(run, from);
+  } else if (run.recompute == Recompute::Selective) {
+    branches_[branch].recompute(run, from);
+  }
+}
+
+void Block::backward(const LayerRun& run, Tensor gradient, Tensor input) const {
+  const bool halved = !run.kept_gradients.empty();
+  for (std::size_t i = branches_.size(); i-- > 0;) {
+    const bool last = i + 1 == branches_.size();
+    if (!halved || (last && run.recompute == Recompute::Full)) recompute(run, input, i);
+    branches_[i].backward(run, gradient, input_of(run, input, i), kept(run, i));
+  }
+}
+
+void Block::backward_weight(const LayerRun& run, Tensor input) const {
+  for (std::size_t i = branches_.size(); i-- > 0;) {
+    recompute(run, input, i);
+    branches_[i].backward_weight(run, input_of(run, input, i), kept(run, i));
+  }
 }
 
 }  // namespace kintsugi

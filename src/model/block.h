@@ -1,71 +1,83 @@
 #pragma once
 
-#include "model/layers/attention.h"
-#include "model/layers/mlp.h"
-#include "model/layers/tensor_group.h"
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/layers/norm.h"
+#include "model/layers/sublayer.h"
 
 namespace kintsugi {
 
-// What all blocks of a rank have in common.
-struct BlockContext {
-  Backend* backend;
-  const ParameterStore* store;
-  ModelConfig local;  // this rank's heads and MLP columns
-  TensorGroup tensor;
-  PositionTables tables;
-  const RingAttention* ring = nullptr;
-};
-
-// One transformer block:  middle = input + Wo attention(norm1(input));  output = middle + Wd
-// mlp(norm2(middle)).
-class Block {
+// One branch of the residual stream: output = input + after(sublayer(before(input))), with the
+// norms that the layer has.
+class Branch {
  public:
-  Block(const BlockContext& context, int layer);
+  // `site` numbers the branch within the model, for its dropout.
+  Branch(const BranchSpec& spec, std::int64_t hidden, std::uint64_t site);
 
-  // From stash.input to output, filling the stash.
-  void forward(Tensor output, const BlockStash& stash, const BlockWorkspace& workspace,
-               const MicroBatch& batch, KvCache* cache = nullptr) const;
-  // `gradient` holds d loss / d output on entry and d loss / d input on return. What `recompute`
-  // dropped is rebuilt first.
-  void backward(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
-                const MicroBatch& batch, Recompute recompute) const;
-  // The same in two halves, of which the second can come any time later, with a workspace that kept
-  // what it needs. The norms' own gradients belong to the first.
-  void backward_input(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
-                      const MicroBatch& batch, Recompute recompute) const;
-  void backward_weight(const BlockStash& stash, const BlockWorkspace& workspace,
-                       const MicroBatch& batch, Recompute recompute) const;
+  void declare(Declaration& d);
+
+  // From input to what the sublayer's last matmul reads.
+  void forward_to_output(const LayerRun& run, Tensor input) const;
+  // And on to the residual stream.
+  void add_output(const LayerRun& run, Tensor output, Tensor input) const;
+  // Recomputes the sublayer's input; and what Recompute::Selective dropped; and what add_output
+  // leaves for the backward.
+  void recompute_norm(const LayerRun& run, Tensor input) const;
+  void recompute(const LayerRun& run, Tensor input) const;
+  void recompute_output(const LayerRun& run) const {
+    if (after_) branch_output(run);
+  }
+
+  // `gradient` is that of the output on entry and of the input on return. Without the gradients of
+  // weights if `kept`, where the gradient of the sublayer's output is left for backward_weight().
+  void backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept) const;
+  void backward_weight(const LayerRun& run, Tensor input, Tensor kept) const;
 
  private:
-  enum class Weights : bool { Later, Now };
+  Tensor sublayer_input(const LayerRun& run, Tensor input) const;
+  Tensor branch_output(const LayerRun& run) const;  // (rows, hidden), before dropout
+  Tensor branch_gradient(const LayerRun& run, Tensor gradient, Tensor kept) const;
 
-  Block(const BlockContext& context, int layer, const BlockNames& names);
-  // Everything up to the down projection.
-  void forward_to_activation(const BlockStash& stash, const BlockWorkspace& workspace,
-                             const MicroBatch& batch, KvCache* cache) const;
-  void rebuild(const BlockStash& stash, const BlockWorkspace& workspace, const MicroBatch& batch,
-               Recompute recompute) const;
-  void backward_mlp(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
-                    const MicroBatch& batch, Weights weights) const;
-  void backward_attention(Tensor gradient, const BlockStash& stash, const BlockWorkspace& workspace,
-                          const MicroBatch& batch, Weights weights) const;
-  // result = residual + dropout(linear(x))
-  void add_branch(Tensor result, const Linear& linear, Tensor x, Tensor residual,
-                  const BlockWorkspace& workspace, const MicroBatch& batch,
-                  std::uint64_t site) const;
-  // The gradient of a branch's output before its dropout, in `kept` if there is one.
-  Tensor branch_gradient(Tensor gradient, Tensor kept, const BlockWorkspace& workspace,
-                         const MicroBatch& batch, std::uint64_t site) const;
+  std::int64_t hidden_;
+  std::uint64_t site_;
+  std::optional<Norm> before_, after_;
+  std::unique_ptr<Sublayer> sublayer_;
+  Saved normed_;  // (rows, hidden): the sublayer's input
+  Saved summed_;  // (rows, hidden): its output, before the norm behind it
+};
 
-  Backend* backend_;
-  TensorGroup tensor_;
-  std::uint64_t attention_site_, mlp_site_;  // places of the two dropouts
-  Norm norm1_;
-  Attention attention_;
-  Linear attention_out_;
-  Norm norm2_;
-  Mlp mlp_;
-  Linear mlp_down_;
+// One layer of a model: its branches, one after the other.
+class Block {
+ public:
+  Block(const ModelSpec& model, int layer);
+
+  void declare(Declaration& d);
+  int branches() const { return static_cast<int>(branches_.size()); }
+
+  // Fills the saved tensors.
+  void forward(const LayerRun& run, Tensor output, Tensor input) const;
+  // `gradient` is that of the output on entry and of the input on return. What was dropped is
+  // recomputed first. With run.kept_gradients, the gradients of matrices are left for
+  // backward_weight(), any time later; the norms' own are not.
+  void backward(const LayerRun& run, Tensor gradient, Tensor input) const;
+  void backward_weight(const LayerRun& run, Tensor input) const;
+
+ private:
+  Tensor input_of(const LayerRun& run, Tensor input, std::size_t branch) const {
+    return branch == 0 ? input : run[middles_[branch - 1]];
+  }
+  // Everything up to the last branch's output.
+  void forward_to_output(const LayerRun& run, Tensor input) const;
+  void recompute(const LayerRun& run, Tensor input, std::size_t branch) const;
+  Tensor kept(const LayerRun& run, std::size_t branch) const {
+    return run.kept_gradients.empty() ? Tensor() : run.rows(run.kept_gradients[branch], Per::Row);
+  }
+
+  std::int64_t hidden_;
+  std::vector<Branch> branches_;
+  std::vector<Saved> middles_;  // (rows, hidden): between branches
 };
 
 }  // namespace kintsugi

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <system_error>
@@ -11,12 +10,10 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
+#include "model/families/family.h"
 
 namespace kintsugi {
 namespace {
-
-constexpr std::array kFamilies = {Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
-                                  Family::Bloom};
 
 // Beyond these a size is a slip of the finger, and products of sizes could leave 64 bits.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
@@ -42,7 +39,7 @@ void check_token(const char* name, std::int64_t token, std::int64_t vocab_size) 
 }
 
 void check_rotation(const ModelConfig& config) {
-  if (config.traits().positions != PositionKind::Rope) {
+  if (config.positions() != PositionKind::Rope) {
     if (config.rope_scaling)
       user_error("rope_scaling is set, but family {} has no rotary positions: remove it",
                  to_string(config.family));
@@ -62,22 +59,6 @@ void check_rotation(const ModelConfig& config) {
                scaling.low_freq_factor, scaling.high_freq_factor);
 }
 
-// GPT-2 and BLOOM keep q, k and v in one matrix of three equal parts, which leaves no room for
-// other head counts.
-void check_packed_attention(const ModelConfig& config) {
-  const std::string_view family = to_string(config.family);
-  if (config.kv_heads != config.heads)
-    user_error(
-        "kv_heads is {} but family {} has as many key-value heads as heads ({}): remove kv_heads",
-        config.kv_heads, family, config.heads);
-  if (config.head_dim * config.heads != config.hidden_size)
-    user_error("head_dim {} x heads {} is not hidden_size {}, as family {} needs: remove head_dim",
-               config.head_dim, config.heads, config.hidden_size, family);
-  if (config.family == Family::Bloom && config.ffn_size != 4 * config.hidden_size)
-    user_error("ffn_size is {} but family bloom always has 4 x hidden_size ({}): remove ffn_size",
-               config.ffn_size, 4 * config.hidden_size);
-}
-
 void check_total(const ModelConfig& config) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   const double block =
@@ -95,76 +76,23 @@ void check_total(const ModelConfig& config) {
 
 }  // namespace
 
-FamilyTraits traits_of(Family family) {
-  constexpr FamilyTraits llama = {.norm = NormKind::Rms,
-                                  .positions = PositionKind::Rope,
-                                  .activation = ActivationKind::Swiglu,
-                                  .qkv_bias = false,
-                                  .linear_bias = false,
-                                  .qk_norm = false,
-                                  .embedding_norm = false,
-                                  .weights_in_out = false,
-                                  .qkv_per_head = false};
-  constexpr FamilyTraits gpt2 = {.norm = NormKind::Layer,
-                                 .positions = PositionKind::Learned,
-                                 .activation = ActivationKind::Gelu,
-                                 .qkv_bias = true,
-                                 .linear_bias = true,
-                                 .qk_norm = false,
-                                 .embedding_norm = false,
-                                 .weights_in_out = true,
-                                 .qkv_per_head = false};
-  FamilyTraits traits = llama;
-  switch (family) {
-    case Family::Llama:
-      break;
-    case Family::Qwen2:
-      traits.qkv_bias = true;
-      break;
-    case Family::Qwen3:
-      traits.qk_norm = true;
-      break;
-    case Family::Gpt2:
-      traits = gpt2;
-      break;
-    case Family::Bloom:
-      traits = gpt2;
-      traits.positions = PositionKind::Alibi;
-      traits.embedding_norm = true;
-      traits.weights_in_out = false;
-      traits.qkv_per_head = true;
-      break;
-  }
-  return traits;
-}
+PositionKind ModelConfig::positions() const { return family_info(family).positions; }
 
-std::string_view to_string(Family family) {
-  switch (family) {
-    case Family::Gpt2:
-      return "gpt2";
-    case Family::Llama:
-      return "llama";
-    case Family::Qwen2:
-      return "qwen2";
-    case Family::Qwen3:
-      return "qwen3";
-    case Family::Bloom:
-      return "bloom";
-  }
-  return "?";
-}
+std::string_view to_string(Family family) { return family_info(family).model_type; }
 
 Family parse_family(std::string_view text) {
   std::vector<std::string_view> names;
-  for (const Family family : kFamilies) {
-    if (text == to_string(family)) return family;
-    names.push_back(to_string(family));
+  for (const FamilyInfo* info : all_families()) {
+    if (text == info->model_type) return info->family;
+    names.push_back(info->model_type);
   }
   const std::string near = nearest_word(text, names);
   user_error("there is no model family '{}'{}; the families are {}", text,
              near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near),
              fmt::join(names, ", "));
 }
+
+ModelSpec model_spec(const ModelConfig& config) { return family_info(config.family).spec(config); }
 
 void ModelConfig::complete_and_check() {
   check_size("vocab_size", vocab_size);
@@ -187,7 +115,7 @@ void ModelConfig::complete_and_check() {
   check_size("head_dim", head_dim);
   if (ffn_size == 0) ffn_size = 4 * hidden_size;
   check_size("ffn_size", ffn_size);
-  if (family == Family::Gpt2 || family == Family::Bloom) check_packed_attention(*this);
+  if (const auto check = family_info(family).check) check(*this);
   check_rotation(*this);
   check_positive("norm_eps", norm_eps);
   check_positive("rope_theta", rope_theta);

@@ -11,24 +11,7 @@
 namespace kintsugi {
 
 enum class Family : std::uint8_t { Gpt2, Llama, Qwen2, Qwen3, Bloom };
-enum class NormKind : std::uint8_t { Rms, Layer };
 enum class PositionKind : std::uint8_t { Learned, Rope, Alibi };
-enum class ActivationKind : std::uint8_t { Gelu, Swiglu };
-
-// What sets a family apart, apart from its sizes. Layers ask these questions; none asks for the
-// family's name.
-struct FamilyTraits {
-  NormKind norm;
-  PositionKind positions;
-  ActivationKind activation;
-  bool qkv_bias;        // biases of the q, k, v projections
-  bool linear_bias;     // biases of every other projection
-  bool qk_norm;         // RMSNorm on each head of q and k, before the rotation
-  bool embedding_norm;  // LayerNorm right after the embedding
-  bool weights_in_out;  // matrices are stored [in, out] (GPT-2's Conv1D) instead of [out, in]
-  bool qkv_per_head;    // rows of the packed projection are grouped per head: q, k, v (BLOOM)
-};
-FamilyTraits traits_of(Family family);
 std::string_view to_string(
     Family family);  // gpt2 llama qwen2 qwen3 bloom: Hugging Face's model_type
 Family parse_family(std::string_view text);
@@ -61,7 +44,7 @@ struct ModelConfig {
   std::int64_t bos_token = -1;  // -1: none
   std::int64_t eos_token = -1;
 
-  FamilyTraits traits() const { return traits_of(family); }
+  PositionKind positions() const;
   std::int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
   bool operator==(const ModelConfig&) const = default;
 

@@ -26,6 +26,12 @@ double standard_normal(std::uint64_t key, std::int64_t i) {
   return radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
+// Likewise uniform in [-1, 1).
+double uniform(std::uint64_t key, std::int64_t i) {
+  const Philox::Block words = Philox::draw(key, static_cast<std::uint64_t>(i) / 2);
+  return static_cast<double>(words[static_cast<std::size_t>(i % 2)]) * 0x1.0p-31 - 1.0;
+}
+
 template <class F>
 void on_all_cores(std::int64_t n, const F& f) {
   const std::int64_t pieces =
@@ -81,12 +87,15 @@ void check_tensor(const SafetensorsModel::Location& found, const Parameter& para
 
 void FreshParameters::read(const Parameter& parameter, std::int64_t first,
                            std::span<double> values) const {
-  std::fill(values.begin(), values.end(), parameter.init == InitKind::Ones ? 1.0 : 0.0);
-  if (parameter.init != InitKind::Normal) return;
+  const Init& init = parameter.init;
+  std::fill(values.begin(), values.end(), init.kind == InitKind::Ones ? 1.0 : 0.0);
+  if (init.kind == InitKind::Ones || init.kind == InitKind::Zeros) return;
   const std::uint64_t key = derive_key(seed_, hash64(parameter.name));
   on_all_cores(static_cast<std::int64_t>(values.size()), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      values[static_cast<std::size_t>(i)] = parameter.init_std * standard_normal(key, first + i);
+      values[static_cast<std::size_t>(i)] =
+          init.scale * (init.kind == InitKind::Normal ? standard_normal(key, first + i)
+                                                      : uniform(key, first + i));
   });
 }
 

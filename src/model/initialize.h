@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backend/backend.h"
-#include "model/parameter_set.h"
+#include "model/parameter_store.h"
 #include "tensor/safetensors.h"
 
 namespace kintsugi {

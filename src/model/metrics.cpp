@@ -1,5 +1,8 @@
 #include "model/metrics.h"
 
+#include "model/block.h"
+#include "model/layers/head.h"
+
 namespace kintsugi {
 
 ModelSize count_parameters(const ParameterSet& set) {
@@ -11,21 +14,30 @@ ModelSize count_parameters(const ParameterSet& set) {
   return size;
 }
 
-TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
-  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
-  const double hidden = real(config.hidden_size), q_width = real(config.heads * config.head_dim);
-  const double mlp_matrices = config.traits().activation == ActivationKind::Swiglu ? 3 : 2;
-  const double block_weights =
-      hidden * (real(config.qkv_rows()) + q_width + mlp_matrices * real(config.ffn_size));
-  const double head_weights = hidden * real(config.vocab_size);
+LayerFlops forward_flops(const LayerSpec& layer, std::int64_t hidden_size, std::int64_t length) {
+  Declaration declared({}, length);
+  ModelSpec alone;
+  alone.hidden_size = hidden_size;
+  alone.layers = {layer};
+  Block(alone, 0).declare(declared);
+  return declared.flops();
+}
 
-  // Forward and backward together: three times forward, 2 operations per multiply-add.
-  TrainingFlops flops;
-  flops.linear = 6 * (real(config.layers) * block_weights + head_weights);
-  // Each query meets every key twice: in the scores and in the weighted sum of values.
-  flops.attention_full = 6 * 2 * real(config.layers) * real(sequence_length) * q_width;
-  flops.attention_causal = flops.attention_full / 2;
-  return flops;
+TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
+  const ModelSpec model = model_spec(config);
+  Declaration head({});
+  Head(model).declare(head);
+  LayerFlops forward = head.flops();
+  for (const LayerSpec& layer : model.layers) {
+    const LayerFlops flops = forward_flops(layer, model.hidden_size, sequence_length);
+    forward.linear += flops.linear;
+    forward.mixing_causal += flops.mixing_causal;
+    forward.mixing_full += flops.mixing_full;
+  }
+  // Forward and backward together: three times forward.
+  return {.linear = 3 * forward.linear,
+          .attention_causal = 3 * forward.mixing_causal,
+          .attention_full = 3 * forward.mixing_full};
 }
 
 }  // namespace kintsugi

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "model/parameter_set.h"
+#include "model/declaration.h"
 
 namespace kintsugi {
 
@@ -18,11 +18,13 @@ ModelSize count_parameters(const ParameterSet& set);
 // Multiply-add counts 2; backward is twice forward; the embedding look-up is free, the head is not.
 struct TrainingFlops {
   double linear = 0;            // matrix products with parameters
-  double attention_causal = 0;  // scores and values, the half below the diagonal
+  double attention_causal = 0;  // between tokens: scores and values, the half below the diagonal
   double attention_full = 0;    // the whole square, as many papers count
   double causal() const { return linear + attention_causal; }
   double full() const { return linear + attention_full; }
 };
+// As the layer's declaration has them.
+LayerFlops forward_flops(const LayerSpec& layer, std::int64_t hidden_size, std::int64_t length);
 TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t sequence_length);
 
 }  // namespace kintsugi

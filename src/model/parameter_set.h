@@ -6,17 +6,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/config.h"
 #include "model/slice.h"
-#include "tensor/arena.h"
+#include "model/spec.h"
 
 namespace kintsugi {
 
 enum class ParameterGroup : std::uint8_t { Embedding, Attention, Mlp, Norm, Head };
 inline constexpr int kParameterGroups = 5;
 std::string_view to_string(ParameterGroup group);
-
-enum class InitKind : std::uint8_t { Normal, Ones, Zeros };
 
 // Which ranks have a share of the same gradient, beside those that train on other data.
 enum class GradientSum : std::uint8_t {
@@ -27,12 +24,11 @@ enum class GradientSum : std::uint8_t {
 };
 
 struct Parameter {
-  std::string name;   // the public (Hugging Face) name
-  Shape shape;        // what is held here
-  Shape global = {};  // as the public file has it
+  std::string name;  // the public (Hugging Face) name
+  Shape shape = {};  // what is held here
+  Shape global;      // as the public file has it
   ParameterGroup group;
-  InitKind init = InitKind::Normal;
-  double init_std = 0.0;
+  Init init = {};
   TensorCut cut = {};
   int bucket = 0;
   bool decay = false;        // weight decay: matrices only
@@ -54,8 +50,9 @@ struct Bucket {
   std::int64_t end = 0;
 };
 
-// Every parameter of a model, or of one rank's slice of it, in memory order. Checkpoints, sharding,
-// export, counting and the planner read this; none has a list of its own.
+// Every parameter of a model, or of one rank's slice of it, in memory order, as the layers declare
+// them. Checkpoints, sharding, export, counting and the planner read this; none has a list of its
+// own.
 class ParameterSet {
  public:
   explicit ParameterSet(const ModelConfig& config);
@@ -76,72 +73,13 @@ class ParameterSet {
   }  // with padding between tensors
 
  private:
-  void add(Parameter parameter) { parameters_.push_back(std::move(parameter)); }
-  void add_outer(const ModelConfig& config, const ModelSlice& slice);
-  void add_block(const ModelConfig& config, int layer);
-  void cut(const ModelConfig& config, const ModelSlice& slice);
+  void collect(const ModelSpec& model, const ModelSlice& slice);
   void place(int layers);
 
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   std::unordered_map<std::string, int> by_name_;
   int tp_rank_ = 0;
-};
-
-// Public names of the roles that layers ask for, e.g. {"q", "k", "v"} of layer 3; empty where the
-// family has none.
-struct BlockNames {
-  std::vector<std::string> qkv_weight, qkv_bias;  // one name (packed in the file) or three
-  std::string out_weight, out_bias;
-  std::vector<std::string> up_weight, up_bias;  // gate and up for SwiGLU
-  std::string down_weight, down_bias;
-  std::string norm1_weight, norm1_bias, norm2_weight, norm2_bias;
-  std::string q_norm_weight, k_norm_weight;
-};
-struct OuterNames {
-  std::string embedding, positions, embedding_norm_weight, embedding_norm_bias;
-  std::string final_norm_weight, final_norm_bias, head;  // head empty when tied
-};
-BlockNames block_names(const ModelConfig& config, int layer);
-OuterNames outer_names(const ModelConfig& config);
-
-// Where the weights and gradients of a model lie, bucket by bucket. Layers ask at every use: where
-// a bucket is sharded, its memory comes and goes.
-class ParameterStore {
- public:
-  // Without memory yet.
-  ParameterStore(const ParameterSet& set, DType dtype);
-  // With memory for all of it, side by side. Generation and scoring need no gradients.
-  ParameterStore(const ParameterSet& set, Arena& arena, DType dtype, bool with_gradients);
-
-  // `flat` holds the bucket's elements in the set's order; empty: not there now.
-  void place_weights(int bucket, Tensor flat) { places_[at(bucket)].weights = flat; }
-  void place_gradients(int bucket, Tensor flat) { places_[at(bucket)].gradients = flat; }
-  Tensor bucket_weights(int bucket) const { return places_[at(bucket)].weights; }
-  Tensor bucket_gradients(int bucket) const { return places_[at(bucket)].gradients; }
-
-  const ParameterSet& set() const { return *set_; }
-  DType dtype() const { return dtype_; }
-  // (buffer_elements), where the store was made with memory.
-  Tensor weights() const { return weights_; }
-  Tensor gradients() const { return gradients_; }  // accumulator precision
-  Tensor weight(int index) const { return weight(index, (*set_)[index].shape); }
-  Tensor gradient(int index) const { return gradient(index, (*set_)[index].shape); }
-  // Several packed parameters as one tensor of the given shape, starting at `first`.
-  Tensor weight(int first, Shape shape) const;
-  Tensor gradient(int first, Shape shape) const;
-
- private:
-  struct Place {
-    Tensor weights, gradients;
-  };
-  static std::size_t at(int bucket) { return static_cast<std::size_t>(bucket); }
-  Tensor slice(Tensor flat, int index, Shape shape) const;
-  const ParameterSet* set_;
-  DType dtype_;
-  Tensor weights_;
-  Tensor gradients_;
-  std::vector<Place> places_;
 };
 
 }  // namespace kintsugi

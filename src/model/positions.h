@@ -1,19 +1,33 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "model/config.h"
+#include "backend/backend.h"
+#include "model/spec.h"
 
 namespace kintsugi {
 
-// Rotation frequencies of the head's dimension pairs, with Llama 3.1's scaling when the model has
-// it.
-std::vector<double> rope_frequencies(const ModelConfig& config);
-// (positions, head_dim): cosines in the first half of a row, sines in the second.
-std::vector<double> rope_table(const ModelConfig& config, std::int64_t positions);
+// Rotation frequencies of the head's dimension pairs.
+std::vector<double> rope_frequencies(const RopeSpec& spec);
+// (positions, dim): cosines in the first half of a row, sines in the second.
+std::vector<double> rope_table(const RopeSpec& spec, std::int64_t positions);
 // ALiBi's slope per head: a geometric series, with the odd powers of the next one when heads are no
 // power of two.
 std::vector<float> alibi_slopes(std::int64_t heads);
+
+// Constant tables that the layers of a rank share.
+struct PositionTables {
+  std::vector<std::pair<RopeSpec, Tensor>> ropes;  // (positions, dim), accumulator precision
+  Tensor slopes;                                   // (heads of this rank), fp32
+
+  Tensor rope(const RopeSpec& spec) const;
+};
+// For the sublayers of a model, of which this is one of `tp` ranks.
+PositionTables allocate_position_tables(Arena& arena, const ModelSpec& model, DType dtype,
+                                        std::int64_t positions, int tp);
+void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelSpec& model,
+                          int tp_rank);
 
 }  // namespace kintsugi

@@ -34,20 +34,8 @@ ModelSlice whole_model(const ModelConfig& config) {
   return slice;
 }
 
-int kv_copies(const ModelConfig& config, int tp) {
-  return std::max(1, tp / static_cast<int>(config.kv_heads));
-}
-
-ModelConfig local_config(const ModelConfig& config, int tp) {
-  KINTSUGI_CHECK(config.heads % tp == 0 && config.ffn_size % tp == 0 &&
-                     config.kv_heads * kv_copies(config, tp) % tp == 0,
-                 "{} heads, {} key-value heads and {} MLP columns on {} ranks", config.heads,
-                 config.kv_heads, config.ffn_size, tp);
-  ModelConfig local = config;
-  local.heads = config.heads / tp;
-  local.kv_heads = config.kv_heads * kv_copies(config, tp) / tp;
-  local.ffn_size = config.ffn_size / tp;
-  return local;
+int kv_copies(std::int64_t kv_heads, int tp) {
+  return std::max(1, tp / static_cast<int>(kv_heads));
 }
 
 Shape TensorCut::local(const Shape& global) const {

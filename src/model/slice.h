@@ -18,17 +18,12 @@ struct ModelSlice {
   std::vector<int> layers = {};    // rising
   bool embedding = true;
   bool head = true;
-
-  // Embedding and head are one matrix, and only one of them is here: the other rank has a copy.
-  bool shares_table(const ModelConfig& config) const { return config.tied && embedding != head; }
 };
 ModelSlice whole_model(const ModelConfig& config);
 
-// The sizes that a rank's layers work with: its heads and its share of the MLP.
-ModelConfig local_config(const ModelConfig& config, int tp);
 // Neighbouring tp ranks that hold the same key and value heads, because there are fewer of those
 // than ranks.
-int kv_copies(const ModelConfig& config, int tp);
+int kv_copies(std::int64_t kv_heads, int tp);
 
 // How tensor parallelism cuts a parameter: along one dimension, which may consist of several parts
 // that are cut each by itself (GPT-2's q, k and v side by side).

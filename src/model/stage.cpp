@@ -7,7 +7,7 @@
 namespace kintsugi {
 namespace {
 
-PassSize largest_pass(const StageOptions& options, const ModelGroups& groups) {
+BatchSize largest_micro_batch(const StageOptions& options, const ModelGroups& groups) {
   const ContextCut cut{groups.context->size(), groups.context->rank(), options.length};
   return {options.sequences, cut.local_length(),
           groups.sequence_parallel ? groups.tensor->size() : 1};
@@ -20,36 +20,46 @@ PassSize largest_pass(const StageOptions& options, const ModelGroups& groups) {
 StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore& store,
                            const ModelConfig& config, const ModelGroups& groups,
                            const StageOptions& options)
-    : config_(config),
+    : model_(model_spec(config)),
       options_(options),
-      size_(largest_pass(options, groups)),
+      size_(largest_micro_batch(options, groups)),
       context_{.backend = &backend,
                .store = &store,
-               .local = local_config(config, groups.tensor->size()),
-               .tensor = TensorGroup(*groups.tensor, groups.sequence_parallel),
-               .tables = {}} {
+               .tensor = TensorGroup(*groups.tensor, groups.sequence_parallel)} {
   const DType dtype = store.dtype();
-  const ModelConfig& local = context_.local;
-  context_.tables = allocate_position_tables(arena, local, dtype,
-                                             std::max(options.max_positions, options.length));
-  if (groups.context->size() > 1) {
+  const int tp = groups.tensor->size();
+  context_.tables = allocate_position_tables(arena, model_, dtype,
+                                             std::max(options.max_positions, options.length), tp);
+  const auto attention = sublayers_of<AttentionSpec>(model_);
+  if (groups.context->size() > 1 && !attention.empty()) {
+    const AttentionSpec& any = *attention.front();
     ring_.emplace(backend, arena, *groups.context,
                   RingAttentionSizes{.sequences = size_.sequences,
                                      .length = size_.length,
-                                     .heads = local.heads,
-                                     .kv_heads = local.kv_heads,
-                                     .head_dim = local.head_dim},
+                                     .heads = any.heads / tp,
+                                     .kv_heads = any.kv_heads * kv_copies(any.kv_heads, tp) / tp,
+                                     .head_dim = any.head_dim},
                   dtype, options.training, context_.tables.slopes);
     context_.ring = &*ring_;
   }
-  shared_ = allocate_shared_stash(arena, local, dtype, size_, options.recompute);
-  workspace_ = allocate_workspace(arena, local, dtype, size_, options.training);
+  std::vector<Declaration> blocks;
+  for (int layer = 0; layer < static_cast<int>(model_.layers.size()); ++layer) {
+    blocks.emplace_back(tensor_rank());
+    Block(model_, layer).declare(blocks.back());
+  }
+  shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
+  stream_ = allocate_stream_buffers(arena, model_.hidden_size, dtype, size_, options.training);
   losses_ = arena.allocate(Region::Activations, "losses", accumulator_of(dtype), {size_.tokens()});
 }
 
+Declaration StageScratch::declaration(int layer) const {
+  Declaration declared(tensor_rank());
+  Block(model_, layer).declare(declared);
+  return declared;
+}
+
 void StageScratch::prepare() {
-  fill_position_tables(*context_.backend, context_.tables, config_,
-                       context_.tensor.rank() * context_.local.heads);
+  fill_position_tables(*context_.backend, context_.tables, model_, context_.tensor.rank());
   if (ring_) ring_->prepare();
 }
 
@@ -64,28 +74,25 @@ bool offloads(const StageScratch& scratch, const StagePart& part, int block) {
 
 StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
                                   const std::vector<StagePart>& parts) {
-  const ModelConfig& local = scratch.context().local;
   const DType dtype = scratch.context().store->dtype();
   const bool training = scratch.options().training;
+  const auto take_input = [&](Side side) {
+    return arena.allocate(Region::Activations, "block inputs", dtype,
+                          {scratch.size().rows(), scratch.model().hidden_size}, side);
+  };
   StageMemory memory;
-  for (int i = 0; i < inputs; ++i)
-    memory.inputs.push_back(arena.allocate(Region::Activations, "block inputs", dtype,
-                                           {scratch.size().rows(), local.hidden_size}));
+  for (int i = 0; i < inputs; ++i) memory.inputs.push_back(take_input(Side::Device));
   for (const StagePart& part : parts) {
-    // Without a backward one stash does for all blocks.
-    const int blocks = training ? part.last_layer - part.first_layer : 1;
-    std::vector<BlockStash>& stash = memory.stashes.emplace_back();
-    std::vector<Tensor>& away = memory.host_inputs.emplace_back(blocks);
-    for (int block = 0; block < blocks; ++block) {
+    std::vector<BlockMemory>& blocks = memory.blocks.emplace_back();
+    std::vector<Tensor>& away = memory.host_inputs.emplace_back();
+    for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
+      const int block = layer - part.first_layer;
       const bool goes = offloads(scratch, part, block);
-      stash.push_back(allocate_stash(
-          arena, local, dtype, scratch.size(),
-          training ? scratch.recompute_of(part.first_layer + block) : Recompute::None,
-          scratch.shared(), block > 0 && !goes));
-      if (goes)
-        away[static_cast<std::size_t>(block)] =
-            arena.allocate(Region::Activations, "block inputs", dtype,
-                           {scratch.size().rows(), local.hidden_size}, Side::Host);
+      blocks.push_back(scratch.shared().allocate_block(arena, scratch.declaration(layer),
+                                                       scratch.recompute_of(layer)));
+      // The first one's input is the stage's; without a backward, all have that one.
+      if (training && block > 0 && !goes) blocks.back().input = take_input(Side::Device);
+      away.push_back(goes ? take_input(Side::Host) : Tensor());
     }
   }
   return memory;
@@ -97,91 +104,93 @@ int buffers_of(const std::vector<int>& slots) {
   return slots.empty() ? 0 : 1 + *std::max_element(slots.begin(), slots.end());
 }
 
-std::size_t slot_of(const std::vector<int>& slots, int number) {
-  return static_cast<std::size_t>(slots[static_cast<std::size_t>(number)]);
-}
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+std::size_t slot_of(const std::vector<int>& slots, int number) { return at(slots[at(number)]); }
 
 }  // namespace
 
 Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
              const StageMemory& memory, const StageSlots& slots, BucketHooks* hooks)
     : scratch_(&scratch), part_(part), hooks_(hooks), memory_(memory), slots_(slots) {
-  const BlockContext& context = scratch.context();
-  Backend& backend = *context.backend;
-  const ParameterStore& store = *context.store;
+  const LayerContext& context = scratch.context();
+  const ModelSpec& model = scratch.model();
   const StageOptions& options = scratch.options();
-  const DType dtype = store.dtype();
-  if (part.embedding) embedding_.emplace(backend, store, scratch.config(), context.tensor);
-  for (int layer = part.first_layer; layer < part.last_layer; ++layer)
-    blocks_.emplace_back(context, layer);
-  for (int i = 0; embedding_ && i < buffers_of(slots.embeddings); ++i)
-    embeddings_.push_back(embedding_->allocate_stash(arena, scratch.size()));
-  if (options.training && options.offload_inputs && layers() > 2)
-    offload_.emplace(backend, arena, dtype,
-                     Shape{scratch.size().rows(), context.local.hidden_size});
-  kept_.resize(static_cast<std::size_t>(buffers_of(slots.weights)));
-  for (auto& blocks : kept_)
-    for (int block = 0; block < layers(); ++block)
-      blocks.push_back(
-          allocate_kept(arena, context.local, dtype, scratch.size(), scratch.workspace()));
-  if (part.head) {
-    const std::int64_t tokens = scratch.size().tokens();
-    const std::int64_t columns =
-        (scratch.config().vocab_size + context.tensor.size() - 1) / context.tensor.size();
-    const std::int64_t chunk =
-        options.classifier_chunk > 0
-            ? options.classifier_chunk
-            : Head::default_chunk(backend.classifier_elements(), columns, tokens);
-    head_.emplace(backend, arena, store, scratch.config(), context.tensor, scratch.size(), chunk);
-  }
-  find_buckets(store.set());
-}
-
-void Stage::find_buckets(const ParameterSet& set) {
-  const auto add = [&](std::vector<int>& buckets, const std::string& name) {
-    if (name.empty()) return;
-    const int bucket = set[set.index(name)].bucket;
-    if (std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())
-      buckets.push_back(bucket);
+  const ParameterSet& set = context.store->set();
+  const auto declared = [&](auto& layer) {
+    Declaration declaration(scratch.tensor_rank(), 0, &set);
+    layer.declare(declaration);
+    return declaration;
   };
-  const OuterNames names = outer_names(scratch_->config());
-  if (part_.embedding)
-    for (const auto& name : {names.embedding, names.positions, names.embedding_norm_weight})
-      add(embedding_buckets_, name);
-  if (part_.head) {
-    add(head_buckets_, names.final_norm_weight);
-    if (!tied_here()) add(head_buckets_, names.head.empty() ? names.embedding : names.head);
+  if (part.embedding) {
+    embedding_.emplace(model);
+    const Declaration embedding = declared(*embedding_);
+    embedding_->bind(set);
+    embedding_buckets_ = embedding.buckets();
+    for (int i = 0; i < buffers_of(slots.embeddings); ++i)
+      embeddings_.push_back(scratch.shared().allocate_own(arena, embedding));
   }
-  for (int layer = part_.first_layer; layer < part_.last_layer; ++layer)
-    block_buckets_.push_back(
-        set[set.index(block_names(scratch_->config(), layer).norm1_weight)].bucket);
+  std::vector<Declaration> blocks;
+  for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
+    blocks_.emplace_back(model, layer);
+    blocks.push_back(declared(blocks_.back()));
+    block_buckets_.push_back(blocks.back().buckets().front());
+    workspace_.push_back(scratch.shared().workspace(blocks.back()));
+  }
+  if (options.training && options.offload_inputs && layers() > 2)
+    offload_.emplace(*context.backend, arena, context.store->dtype(),
+                     Shape{scratch.size().rows(), model.hidden_size});
+  kept_.resize(static_cast<std::size_t>(buffers_of(slots.weights)));
+  for (auto& kept : kept_)
+    for (std::size_t block = 0; block < blocks.size(); ++block)
+      kept.push_back(scratch.shared().allocate_kept(arena, blocks[block], blocks_[block].branches(),
+                                                    model.hidden_size));
+  if (!part.head) return;
+  head_.emplace(model);
+  for (const int bucket : declared(*head_).buckets())
+    if (!tied_here() || std::find(embedding_buckets_.begin(), embedding_buckets_.end(), bucket) ==
+                            embedding_buckets_.end())
+      head_buckets_.push_back(bucket);
+  const std::int64_t tokens = scratch.size().tokens(), tp = context.tensor.size();
+  const std::int64_t columns = (model.head.vocab_size + tp - 1) / tp;
+  head_->allocate(
+      arena, context, scratch.size(),
+      options.classifier_chunk > 0
+          ? options.classifier_chunk
+          : Head::default_chunk(context.backend->classifier_elements(), columns, tokens));
 }
 
 Tensor Stage::input(const MicroBatch& batch, int number) const {
   return memory_.inputs[slot_of(slots_.inputs, number)].rows(0, scratch_->size(batch).rows());
 }
 
-const EmbeddingStash& Stage::embedding_stash(int number) const {
-  return embeddings_[slot_of(slots_.embeddings, number)];
+Tensor Stage::block_input(const MicroBatch& batch, int number, int block) const {
+  const std::int64_t rows = scratch_->size(batch).rows();
+  if (offloads(block)) return offload_->buffer(block).rows(0, rows);
+  const Tensor own = memory_.blocks[slot_of(slots_.stashes, number)][at(block)].input;
+  return own ? own.rows(0, rows) : input(batch, number);
 }
 
-BlockStash Stage::stash(const MicroBatch& batch, int number, int block) const {
-  const auto& blocks = memory_.stashes[slot_of(slots_.stashes, number)];
-  const bool one = blocks.size() == 1;
-  BlockStash stash = resize_stash(blocks[static_cast<std::size_t>(one ? 0 : block)],
-                                  scratch_->context().local, scratch_->size(batch));
-  if (one || block == 0) stash.input = input(batch, number);
-  if (offloads(block)) stash.input = offload_->buffer(block).rows(0, scratch_->size(batch).rows());
-  return stash;
+LayerRun Stage::block_run(const MicroBatch& batch, int number, int block, bool halved) const {
+  LayerRun run = scratch_->run(batch);
+  run.saved_memory = memory_.blocks[slot_of(slots_.stashes, number)][at(block)].saved;
+  run.workspace_memory = workspace_[at(block)];
+  run.recompute = scratch_->recompute_of(part_.first_layer + block);
+  if (halved) {
+    const KeptMemory& kept = kept_[slot_of(slots_.weights, number)][at(block)];
+    run.workspace_memory = kept.workspace;
+    run.kept_gradients = kept.gradients;
+  }
+  return run;
 }
 
-BlockWorkspace Stage::kept(const MicroBatch& batch, int number, int block) const {
-  const auto& blocks = kept_[slot_of(slots_.weights, number)];
-  return resize_workspace(blocks[static_cast<std::size_t>(block)], scratch_->size(batch));
+LayerRun Stage::embedding_run(const MicroBatch& batch, int number) const {
+  LayerRun run = scratch_->run(batch);
+  run.saved_memory = embeddings_[slot_of(slots_.embeddings, number)].saved;
+  return run;
 }
 
 Tensor Stage::host_input(const MicroBatch& batch, int number, int block) const {
-  return memory_.host_inputs[slot_of(slots_.stashes, number)][static_cast<std::size_t>(block)].rows(
+  return memory_.host_inputs[slot_of(slots_.stashes, number)][at(block)].rows(
       0, scratch_->size(batch).rows());
 }
 
@@ -191,14 +200,13 @@ void Stage::bring_input(const MicroBatch& batch, int number, int block) {
 }
 
 void Stage::forward(const MicroBatch& batch, int number, Tensor output,
-                    std::vector<KvCache>* caches) {
-  const BlockWorkspace workspace = resize_workspace(scratch_->workspace(), scratch_->size(batch));
+                    std::vector<LayerCache>* caches) {
   if (embedding_) {
     told([&](BucketHooks& hooks) {
       for (const int bucket : embedding_buckets_)
         hooks.need_weights(bucket, block_buckets_.front());
     });
-    embedding_->forward(input(batch, number), batch, embedding_stash(number), workspace);
+    embedding_->forward(embedding_run(batch, number), input(batch, number));
     // Where the head is the same matrix, it stays.
     if (!tied_here())
       told([&](BucketHooks& hooks) {
@@ -206,21 +214,23 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
       });
   }
   for (int block = 0; block < layers(); ++block) {
-    const auto b = static_cast<std::size_t>(block);
     const bool last = block + 1 == layers();
+    const int bucket = block_buckets_[at(block)];
     told([&](BucketHooks& hooks) {
-      const int next = !last ? block_buckets_[b + 1] : head_ ? head_buckets_.front() : -1;
-      hooks.need_weights(block_buckets_[b], next);
+      hooks.need_weights(bucket, !last   ? block_buckets_[at(block + 1)]
+                                 : head_ ? head_buckets_.front()
+                                         : -1);
     });
     if (offloads(block + 1)) offload_->reclaim(block + 1);
-    // A block writes straight into the next one's input. With one stash for all, that is its own
-    // input, which it has finished reading by then.
-    blocks_[b].forward(last ? output : stash(batch, number, block + 1).input,
-                       stash(batch, number, block), workspace, batch,
-                       caches == nullptr ? nullptr : &(*caches)[b]);
+    LayerRun run = block_run(batch, number, block);
+    if (caches != nullptr) run.cache = &(*caches)[at(block)];
+    // A block writes straight into the next one's input. With one input for all, that is its own,
+    // which it has finished reading by then.
+    blocks_[at(block)].forward(run, last ? output : block_input(batch, number, block + 1),
+                               block_input(batch, number, block));
     if (offloads(block) && !batch.scored_only)
       offload_->send(block, host_input(batch, number, block));
-    told([&](BucketHooks& hooks) { hooks.done_with_weights(block_buckets_[b]); });
+    told([&](BucketHooks& hooks) { hooks.done_with_weights(bucket); });
   }
 }
 
@@ -235,8 +245,7 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
     if (training)
       for (const int bucket : head_buckets_) hooks.need_gradients(bucket, batch.first);
   });
-  head_->forward(losses, gradient, output, batch, gradient_scale,
-                 resize_workspace(scratch_->workspace(), scratch_->size(batch)));
+  head_->forward(scratch_->run(batch), losses, gradient, output, gradient_scale);
   told([&](BucketHooks& hooks) {
     for (const int bucket : head_buckets_) {
       if (training) hooks.done_with_gradients(bucket, batch.first, batch.last);
@@ -249,62 +258,52 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
 }
 
 void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {
-  const BlockWorkspace workspace = resize_workspace(scratch_->workspace(), scratch_->size(batch));
-  for (int block = layers() - 1; block >= 0; --block) {
-    const auto b = static_cast<std::size_t>(block);
-    const int bucket = block_buckets_[b];
-    told([&](BucketHooks& hooks) {
-      hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
-      hooks.need_gradients(bucket, batch.first);
-    });
-    bring_input(batch, number, block);
-    blocks_[b].backward(gradient, stash(batch, number, block), workspace, batch,
-                        scratch_->recompute_of(part_.first_layer + block));
-    told([&](BucketHooks& hooks) {
-      hooks.done_with_gradients(bucket, batch.first, batch.last);
-      hooks.done_with_weights(bucket);
-    });
-  }
+  backward_blocks(batch, number, gradient, false);
   backward_embedding(batch, number, gradient);
 }
 
 void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient) {
+  backward_blocks(batch, number, gradient, true);
+  backward_embedding(batch, number, gradient);
+}
+
+// Halved: gradients of matrices wait for backward_weight.
+void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved) {
   for (int block = layers() - 1; block >= 0; --block) {
-    const auto b = static_cast<std::size_t>(block);
-    const int bucket = block_buckets_[b];
+    const int bucket = block_buckets_[at(block)];
     told([&](BucketHooks& hooks) {
-      hooks.need_weights(bucket, block > 0 ? block_buckets_[b - 1] : -1);
+      hooks.need_weights(bucket, block > 0 ? block_buckets_[at(block - 1)] : -1);
       hooks.need_gradients(bucket, batch.first);
     });
     bring_input(batch, number, block);
-    blocks_[b].backward_input(gradient, stash(batch, number, block), kept(batch, number, block),
-                              batch, scratch_->recompute_of(part_.first_layer + block));
-    told([&](BucketHooks& hooks) { hooks.done_with_weights(bucket); });
+    blocks_[at(block)].backward(block_run(batch, number, block, halved), gradient,
+                                block_input(batch, number, block));
+    told([&](BucketHooks& hooks) {
+      if (!halved) hooks.done_with_gradients(bucket, batch.first, batch.last);
+      hooks.done_with_weights(bucket);
+    });
   }
-  backward_embedding(batch, number, gradient);
 }
 
 void Stage::backward_weight(const MicroBatch& batch, int number) {
   for (int block = layers() - 1; block >= 0; --block) {
-    const auto b = static_cast<std::size_t>(block);
-    const int bucket = block_buckets_[b];
-    const Recompute recompute = scratch_->recompute_of(part_.first_layer + block);
-    const bool rebuilds = recompute != Recompute::None;  // with the weights, once more
-    if (rebuilds) told([&](BucketHooks& hooks) { hooks.need_weights(bucket, -1); });
+    const int bucket = block_buckets_[at(block)];
+    const LayerRun run = block_run(batch, number, block, true);
+    const bool recomputes = run.recompute != Recompute::None;  // with the weights, once more
+    if (recomputes) told([&](BucketHooks& hooks) { hooks.need_weights(bucket, -1); });
     bring_input(batch, number, block);
-    blocks_[b].backward_weight(stash(batch, number, block), kept(batch, number, block), batch,
-                               recompute);
+    blocks_[at(block)].backward_weight(run, block_input(batch, number, block));
     told([&](BucketHooks& hooks) {
       hooks.done_with_gradients(bucket, batch.first, batch.last);
-      if (rebuilds) hooks.done_with_weights(bucket);
+      if (recomputes) hooks.done_with_weights(bucket);
     });
   }
 }
 
-// On the way back an embedding reads no weights but those of its norm.
+// An embedding's backward reads no weights but those of its norm.
 void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradient) {
   if (!embedding_) return;
-  const bool needed = scratch_->config().traits().embedding_norm;
+  const bool needed = embedding_->has_norm();
   told([&](BucketHooks& hooks) {
     if (tied_here()) return;  // they are all here since the head
     for (const int bucket : embedding_buckets_) {
@@ -312,8 +311,7 @@ void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradi
       hooks.need_gradients(bucket, batch.first);
     }
   });
-  embedding_->backward(gradient, batch, embedding_stash(number),
-                       resize_workspace(scratch_->workspace(), scratch_->size(batch)));
+  embedding_->backward(embedding_run(batch, number), gradient);
   told([&](BucketHooks& hooks) {
     for (const int bucket : embedding_buckets_) {
       hooks.done_with_gradients(bucket, batch.first, batch.last);

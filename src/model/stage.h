@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/block.h"
+#include "model/block_memory.h"
 #include "model/bucket_hooks.h"
 #include "model/input_offload.h"
 #include "model/layers/embedding.h"
@@ -44,28 +44,39 @@ class StageScratch {
   // for its memory plan alone.
   void prepare();
 
-  const ModelConfig& config() const { return config_; }  // of the whole model
+  const ModelSpec& model() const { return model_; }
   const StageOptions& options() const { return options_; }
-  const PassSize& size() const { return size_; }  // of the largest pass
-  PassSize size(const MicroBatch& batch) const {
+  const BatchSize& size() const { return size_; }  // of the largest micro-batch
+  BatchSize size(const MicroBatch& batch) const {
     return {batch.sequences, batch.length, size_.row_parts};
   }
-  const BlockContext& context() const { return context_; }
-  const BlockStash& shared() const { return shared_; }
-  const BlockWorkspace& workspace() const { return workspace_; }
+  const LayerContext& context() const { return context_; }
+  const SharedMemory& shared() const { return *shared_; }
+  LayerRun run(const MicroBatch& batch) const {
+    return {.context = context_,
+            .batch = batch,
+            .size = size(batch),
+            .stream = stream_.first(size(batch))};
+  }
+  // Of a layer on this rank, whose parameters are those of the store.
+  Declaration declaration(int layer) const;
   Recompute recompute_of(int layer) const {
-    return layer % options_.recompute_every == 0 ? options_.recompute : Recompute::None;
+    return options_.training && layer % options_.recompute_every == 0 ? options_.recompute
+                                                                      : Recompute::None;
+  }
+  TensorRank tensor_rank() const {
+    return {context_.tensor.size(), context_.tensor.rank(), context_.tensor.splits_rows()};
   }
   Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
 
  private:
-  ModelConfig config_;
+  ModelSpec model_;
   StageOptions options_;
-  PassSize size_;
+  BatchSize size_;
   std::optional<RingAttention> ring_;
-  BlockContext context_;
-  BlockStash shared_;
-  BlockWorkspace workspace_;
+  LayerContext context_;
+  std::optional<SharedMemory> shared_;
+  StreamBuffers stream_;
   Tensor losses_;  // (tokens)
 };
 
@@ -83,10 +94,10 @@ bool offloads(const StageScratch& scratch, const StagePart& part, int block);
 // What micro-batches under way keep; the stages of a rank share it.
 struct StageMemory {
   std::vector<Tensor> inputs;                    // (rows, hidden)
-  std::vector<std::vector<BlockStash>> stashes;  // by block
+  std::vector<std::vector<BlockMemory>> blocks;  // by block
   std::vector<std::vector<Tensor>> host_inputs;  // beside them, where they are offloaded
 };
-// With a stash for each of `parts`, which has as many blocks as that one.
+// With memory for the blocks of each of `parts`.
 StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
                                   const std::vector<StagePart>& parts);
 
@@ -112,7 +123,7 @@ class Stage {
 
   // From tokens, or input(), to the last block's output.
   void forward(const MicroBatch& batch, int number, Tensor output,
-               std::vector<KvCache>* caches = nullptr);
+               std::vector<LayerCache>* caches = nullptr);
   // From that to the losses, whose sum is added to loss_sum (1). With a gradient_scale other than
   // 0: `gradient` (rows, hidden) becomes that of gradient_scale * loss, and the head's parameters
   // get theirs.
@@ -127,16 +138,17 @@ class Stage {
   const Head& head() const { return *head_; }
 
  private:
-  void find_buckets(const ParameterSet& set);
   int layers() const { return part_.last_layer - part_.first_layer; }
-  bool tied_here() const { return scratch_->config().tied && part_.embedding && part_.head; }
-  BlockStash stash(const MicroBatch& batch, int number, int block) const;
-  const EmbeddingStash& embedding_stash(int number) const;
-  BlockWorkspace kept(const MicroBatch& batch, int number, int block) const;
+  bool tied_here() const { return scratch_->model().tied && part_.embedding && part_.head; }
+  // With the memory of a block for this micro-batch; in `kept` if its backward comes in halves.
+  LayerRun block_run(const MicroBatch& batch, int number, int block, bool halved = false) const;
+  LayerRun embedding_run(const MicroBatch& batch, int number) const;
+  Tensor block_input(const MicroBatch& batch, int number, int block) const;
   bool offloads(int block) const { return kintsugi::offloads(*scratch_, part_, block); }
   Tensor host_input(const MicroBatch& batch, int number, int block) const;
-  // Before a block's way back: its input is there, the one before it on its way.
+  // Before a block's backward: its input is there, the one before it under way.
   void bring_input(const MicroBatch& batch, int number, int block);
+  void backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>
   void told(const F& tell) const {
@@ -151,9 +163,10 @@ class Stage {
   std::optional<Head> head_;
   StageMemory memory_;
   StageSlots slots_;
-  std::vector<EmbeddingStash> embeddings_;
+  std::vector<BlockMemory> embeddings_;
   std::optional<InputOffload> offload_;
-  std::vector<std::vector<BlockWorkspace>> kept_;      // by block
+  std::vector<std::vector<Tensor>> workspace_;         // by block: shared
+  std::vector<std::vector<KeptMemory>> kept_;          // by block
   std::vector<int> embedding_buckets_, head_buckets_;  // whose weights these read
   std::vector<int> block_buckets_;
 };

@@ -13,6 +13,8 @@ class WholeModel {
              const StageOptions& options);
 
   void prepare() { scratch_.prepare(); }
+  // One per layer, for sequences of up to `tokens`.
+  std::vector<LayerCache> allocate_caches(Arena& arena, std::int64_t tokens) const;
 
   // Gradients of gradient_scale * the sum of losses; that sum is added to loss_sum (1).
   void forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum);
@@ -22,15 +24,12 @@ class WholeModel {
 
   // Logits (1, vocabulary) of the last token of one sequence, continuing the caches (one per
   // block).
-  Tensor next_logits(const MicroBatch& batch, std::vector<KvCache>& caches);
+  Tensor next_logits(const MicroBatch& batch, std::vector<LayerCache>& caches);
   // Logits of every token, at most one classifier chunk of them: for tests against other programs.
   Tensor all_logits(const MicroBatch& batch);
 
  private:
-  Tensor forward(const MicroBatch& batch, std::vector<KvCache>* caches);
-  BlockWorkspace workspace(const MicroBatch& batch) const {
-    return resize_workspace(scratch_.workspace(), scratch_.size(batch));
-  }
+  Tensor forward(const MicroBatch& batch, std::vector<LayerCache>* caches);
 
   LocalCommunicator alone_;
   StageScratch scratch_;

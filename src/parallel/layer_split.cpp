@@ -7,16 +7,18 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "model/metrics.h"
 
 namespace kintsugi {
 namespace {
 
-// The head's time in layers: both are products with their matrices.
-double head_in_layers(const ModelConfig& c) {
-  const bool gated = c.traits().activation == ActivationKind::Swiglu;
-  const double attention = static_cast<double>((c.qkv_rows() + c.heads * c.head_dim));
-  const double mlp = static_cast<double>((gated ? 3 : 2) * c.ffn_size);
-  return static_cast<double>(c.vocab_size) / (attention + mlp);
+// The head's time in layers: both are matmuls with their matrices.
+double head_in_layers(const ModelConfig& config) {
+  ModelConfig one = config;
+  one.layers = 1;
+  const ModelSpec model = model_spec(one);
+  return 2.0 * static_cast<double>(config.vocab_size * config.hidden_size) /
+         forward_flops(model.layers.front(), model.hidden_size, 0).linear;
 }
 
 }  // namespace

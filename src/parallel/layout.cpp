@@ -150,7 +150,7 @@ Grid fit_layout(const LayoutRequest& r, int ranks) {
           .dp = static_cast<int>(dp),
           .pp = static_cast<int>(r.pp),
           .shard_group = static_cast<int>(shard),
-          .kv_copies = kv_copies(r.model, static_cast<int>(r.tp))};
+          .kv_copies = kv_copies(r.model.kv_heads, static_cast<int>(r.tp))};
 }
 
 LayoutRequest choose_layout(LayoutRequest request, int ranks, int node,

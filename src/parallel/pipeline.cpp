@@ -196,7 +196,7 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
       group_(&group),
       schedule_(make_pipeline_schedule(shape)) {
   const DType dtype = scratch.context().store->dtype();
-  const Shape size{scratch.size().rows(), scratch.context().local.hidden_size};
+  const Shape size{scratch.size().rows(), scratch.model().hidden_size};
   const RankSlots slots =
       slots_of(schedule_, group.rank(), layers_of(parts), keep_alike(scratch.options(), parts));
   std::vector<StagePart> stashes;

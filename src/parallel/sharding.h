@@ -11,7 +11,7 @@
 #include "backend/backend.h"
 #include "comm/grid.h"
 #include "model/bucket_hooks.h"
-#include "model/parameter_set.h"
+#include "model/parameter_store.h"
 #include "parallel/gradient_offload.h"
 
 namespace kintsugi {

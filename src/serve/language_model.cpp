@@ -60,16 +60,13 @@ struct Session {
               {.length = pass, .max_positions = tokens, .training = false}),
         inputs(arena, pass),
         total(arena.allocate(Region::Workspace, "scalars", accumulator_of(store.dtype()), {1})) {
-    const Shape shape{1, tokens, config.kv_heads, config.head_dim};
-    for (std::int64_t layer = 0; with_caches && layer < config.layers; ++layer)
-      caches.push_back({arena.allocate(Region::Activations, "keys", store.dtype(), shape),
-                        arena.allocate(Region::Activations, "values", store.dtype(), shape)});
+    if (with_caches) caches = model.allocate_caches(arena, tokens);
   }
 
   WholeModel model;
   Inputs inputs;
   Tensor total;  // of losses
-  std::vector<KvCache> caches;
+  std::vector<LayerCache> caches;
 };
 
 Session scoring(Backend& backend, Arena& arena, const ParameterStore& store,
@@ -152,13 +149,14 @@ void LanguageModel::check_memory(Backend& backend, const std::filesystem::path& 
   const Session session = use == Use::Scoring ? scoring(backend, arena, store, config, tokens)
                                               : generation(backend, arena, store, config, tokens);
   std::size_t caches = 0;
-  for (const KvCache& cache : session.caches) caches += cache.keys.bytes() + cache.values.bytes();
+  for (const LayerCache& cache : session.caches)
+    for (const Tensor& x : cache.tensors) caches += x.bytes();
   const std::size_t rest = arena.total_bytes() - caches;
   const std::size_t available = backend.available_bytes();
   if (weights.total_bytes() + caches + rest <= available) return;
   const auto in_words = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   const std::string cached =
-      caches == 0 ? "" : fmt::format(", {} for keys and values", in_words(caches));
+      caches == 0 ? "" : fmt::format(", {} for what came before", in_words(caches));
   user_error(
       "this takes {} for the weights{} and {} to compute, for {} tokens, and {} is free: use "
       "fewer tokens{} or a smaller model",
@@ -171,7 +169,7 @@ void LanguageModel::check_tokens(std::span<const std::int32_t> tokens, std::int6
   for (const std::int32_t token : tokens)
     if (token < 0 || token >= config_.vocab_size)
       user_error("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
-  if (config_.traits().positions == PositionKind::Learned && length > config_.max_positions)
+  if (config_.positions() == PositionKind::Learned && length > config_.max_positions)
     user_error("{} tokens are asked of a model with {} positions", length, config_.max_positions);
 }
 

@@ -67,7 +67,7 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
 }
 
 Engine::BatchSlot Engine::allocate_batch() {
-  const PassSize& size = scratch_.size();
+  const BatchSize& size = scratch_.size();
   const auto take = [&](Shape shape) {
     return arena_.allocate(Region::Workspace, "batch", DType::I32, shape);
   };
@@ -90,7 +90,7 @@ void Engine::prepare() {
 }
 
 void Engine::upload_constants() {
-  const PassSize& size = scratch_.size();
+  const BatchSize& size = scratch_.size();
   std::vector<std::int32_t> positions, rows;
   for (std::int64_t sequence = 0; sequence < size.sequences; ++sequence)
     for (std::int64_t i = 0; i < size.length; ++i) {

@@ -74,7 +74,7 @@ Grid grid_of(const LayoutCase& one) {
           .dp = layout.dp,
           .pp = layout.pp,
           .shard_group = layout.shard(),
-          .kv_copies = kv_copies(one.training().model, layout.tp)};
+          .kv_copies = kv_copies(one.training().model.kv_heads, layout.tp)};
 }
 
 // Groups take NCCL a second or two, so cases that share them follow each other.

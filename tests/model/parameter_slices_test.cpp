@@ -21,7 +21,7 @@ ModelConfig config_of(Family family, bool tied, std::int64_t kv_heads) {
   config.max_positions = 6;
   config.tied = tied;
   if (family == Family::Qwen3) config.head_dim = 4;
-  if (config.traits().positions == PositionKind::Rope) {
+  if (config.positions() == PositionKind::Rope) {
     config.kv_heads = kv_heads;
     config.ffn_size = 24;
   }
@@ -100,7 +100,7 @@ TEST(ParameterSlices, StagesPartitionTheParameters) {
       const ParameterSet whole(config);
       for (const Parameter& p : whole.parameters()) expected[p.name] = 1;
       EXPECT_EQ(counted, expected);
-      if (config.tied && pp > 1) expected[outer_names(config).embedding] = 2;
+      if (config.tied && pp > 1) expected[model_spec(config).embedding.table] = 2;
       EXPECT_EQ(times, expected);
     }
 }
@@ -144,7 +144,7 @@ TEST(ParameterSlices, ASharedTableIsTheFirstBucketOnBothSides) {
       if (!config.tied) continue;
       EXPECT_EQ(first.buckets()[0].end, last.buckets()[0].end);
       EXPECT_EQ(first.buckets()[0].decay_end, last.buckets()[0].decay_end);
-      EXPECT_EQ(first[0].name, outer_names(config).embedding);
+      EXPECT_EQ(first[0].name, model_spec(config).embedding.table);
       EXPECT_EQ(last[0].name, first[0].name);
       EXPECT_EQ(last[0].shape, first[0].shape);
       EXPECT_EQ(last[0].offset, 0);
@@ -165,7 +165,7 @@ bool contains(const std::string& text, const char* part) {
 // From what a rank sees: its heads and columns, its rows where they are shared, all of it else.
 GradientSum expected_sum(const ModelConfig& config, const std::string& name, int tp, bool rows_cut,
                          bool shares_table) {
-  if (name == outer_names(config).embedding)
+  if (name == model_spec(config).embedding.table)
     return shares_table ? GradientSum::Tied : GradientSum::None;
   if (tp == 1) return GradientSum::None;
   if (contains(name, "q_norm") || contains(name, "k_norm")) return GradientSum::Tp;

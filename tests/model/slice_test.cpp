@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "model/parameter_set.h"
+#include "model/block.h"
 
 namespace kintsugi {
 namespace {
@@ -32,7 +32,7 @@ ModelConfig config_of(const Model& model) {
   config.tied = model.family == Family::Qwen2;
   config.kv_heads = model.kv_heads;
   if (model.family == Family::Qwen3) config.head_dim = 4;
-  if (config.traits().positions == PositionKind::Rope) config.ffn_size = 24;
+  if (config.positions() == PositionKind::Rope) config.ffn_size = 24;
   config.complete_and_check();
   return config;
 }
@@ -195,7 +195,7 @@ void expect_cut(const ModelConfig& config, int tp) {
           ASSERT_EQ(p.shape[d], p.global[d]) << "dimension " << d;
         }
       }
-      if (tp > 1 && p.name == outer_names(config).embedding) {
+      if (tp > 1 && p.name == model_spec(config).embedding.table) {
         const RowRange rows = ranks[static_cast<std::size_t>(rank)].rows(static_cast<int>(i));
         ASSERT_EQ(rows.begin * config.hidden_size, expected.front());
         ASSERT_EQ(rows.size() * config.hidden_size,
@@ -231,18 +231,25 @@ TEST(Slice, EveryFamilyIsCutByHeadsColumnsAndRows) {
     }
 }
 
+// The width of what the first layer saves under a label, on one of `tp` ranks.
+std::int64_t saved_width(const ModelConfig& config, int tp, std::string_view label) {
+  Declaration declared({.size = tp});
+  Block(model_spec(config), 0).declare(declared);
+  for (const TensorSpec& spec : declared.saved())
+    if (spec.label == label) return spec.width;
+  return -1;
+}
+
 TEST(Slice, LayersWorkWithTheirShareOfHeadsAndColumns) {
   for (const std::int64_t kv_heads : {1, 2, 4, 8})
     for (const int tp : {1, 2, 4, 8}) {
       const ModelConfig config = config_of({Family::Llama, 64, kv_heads});
-      const ModelConfig local = local_config(config, tp);
-      EXPECT_EQ(local.heads * tp, 8);
-      EXPECT_EQ(local.kv_heads, Naive(config, tp, tp - 1).kv_heads()) << kv_heads << " on " << tp;
-      EXPECT_EQ(local.ffn_size * tp, 24);
-      EXPECT_EQ(local.head_dim, config.head_dim);
-      EXPECT_EQ(local.hidden_size, config.hidden_size);
+      const std::int64_t kv = Naive(config, tp, tp - 1).kv_heads();
+      EXPECT_EQ(saved_width(config, tp, "q, k, v"), (8 / tp + 2 * kv) * config.head_dim)
+          << kv_heads << " on " << tp;
+      EXPECT_EQ(saved_width(config, tp, "mlp"), 2 * 24 / tp);
     }
-  EXPECT_THROW(local_config(config_of({Family::Llama, 64, 8}), 3), Failure);
+  EXPECT_THROW(saved_width(config_of({Family::Llama, 64, 8}), 3, "mlp"), Failure);
 }
 
 // Three dimensions, several parts and an extent that does not divide, by hand: of places 0 … 4 and

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_backend.h"
+#include "support/family_traits.h"
 #include "support/parallel_run.h"
 
 namespace kintsugi {
@@ -46,7 +47,7 @@ Bytes planned(const Plan& plan, const Place& place) {
                                         .dp = layout.dp,
                                         .pp = layout.pp,
                                         .shard_group = layout.shard(),
-                                        .kv_copies = kv_copies(training.model, layout.tp)},
+                                        .kv_copies = kv_copies(training.model.kv_heads, layout.tp)},
                                        place);
   const Engine engine(*backend, memory, options, groups);
   Bytes bytes;
@@ -207,7 +208,7 @@ class Formula {
 
   const Plan& plan_;
   ModelConfig model_;
-  FamilyTraits traits_ = model_.traits();
+  FamilyTraits traits_ = traits_of(model_.family);
   int stage_;
   double t_ = plan_.layout.tp, c_ = plan_.layout.cp, p_ = plan_.layout.pp, v_ = plan_.layout.chunks;
   double n_ = plan_.layout.shard(), m_ = plan_.micro_batches;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -9,6 +10,7 @@
 #include "comm/collective.h"
 #include "comm/grid.h"
 #include "parallel/layer_split.h"
+#include "support/family_traits.h"
 #include "support/parallel_run.h"
 
 namespace kintsugi {
@@ -51,7 +53,7 @@ inline double gathered(const std::vector<double>& b, const ModelConfig& model, d
   double elements = sum(b, 1, layers + 1) + passes * middle_back + (passes - 1) * middle_forth;
   if (model.tied)
     elements += embedding + head;
-  else if (model.traits().embedding_norm)
+  else if (traits_of(model.family).embedding_norm)
     elements += embedding + passes * (head + embedding);
   else
     elements += passes * (head + embedding);
@@ -160,7 +162,7 @@ class StepVolume {
         gathers + gathered_or_scattered(o * m_ * 3 * T_ * t_ * W_, t_);
   }
   void add_context(Sent& all) const {
-    const double kv = static_cast<double>(local_config(model_, layout_.tp).kv_heads);
+    const double kv = static_cast<double>(std::max<std::int64_t>(1, model_.kv_heads / layout_.tp));
     const double pair = 2 * T_ * kv * d_;
     all[{"cp", Collective::Send}] =
         m_ * (c_ - 1) * pair * (layers() * (2 * w_ + W_) + repeated() * w_);
@@ -174,7 +176,7 @@ class StepVolume {
 
   // Bytes of what all tp ranks hold and sum, of this stage.
   double tp_copies() const {
-    const FamilyTraits traits = model_.traits();
+    const FamilyTraits traits = traits_of(model_.family);
     const bool layer_norm = traits.norm == NormKind::Layer, sp = layout_.sequence_parallel;
     const double norm = layer_norm ? 2 * h_ : h_;
     double elements = traits.qk_norm ? layers() * 2 * d_ : 0;
@@ -189,7 +191,7 @@ class StepVolume {
     if (t_ > 1) all[{"tp", Collective::AllReduce}] += all_reduced(tp_copies(), t_);
     const double kv = static_cast<double>(model_.kv_heads), copies = t_ / kv;
     if (copies > 1) {  // each rank has one head of keys and of values
-      const double bias = model_.traits().qkv_bias ? 1 : 0;
+      const double bias = traits_of(model_.family).qkv_bias ? 1 : 0;
       all[{"kv", Collective::AllReduce}] =
           all_reduced(layers() * 2 * (h_ + bias) * d_ * W_, copies);
     }

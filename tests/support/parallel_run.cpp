@@ -154,12 +154,13 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
               bool initialize, const WrapWorld& wrap) {
   run_ranks(layout.ranks(), [&](World& plain) {
     World& world = wrap ? wrap(plain) : plain;
-    const Groups groups = make_groups(world, {.tp = layout.tp,
-                                              .cp = layout.cp,
-                                              .dp = layout.dp,
-                                              .pp = layout.pp,
-                                              .shard_group = layout.shard(),
-                                              .kv_copies = kv_copies(training.model, layout.tp)});
+    const Groups groups =
+        make_groups(world, {.tp = layout.tp,
+                            .cp = layout.cp,
+                            .dp = layout.dp,
+                            .pp = layout.pp,
+                            .shard_group = layout.shard(),
+                            .kv_copies = kv_copies(training.model.kv_heads, layout.tp)});
     const auto backend = training.backend(1);
     Engine engine(*backend, *backend, training.engine(layout), groups);
     initialize ? engine.initialize(11) : engine.prepare();

@@ -61,7 +61,7 @@ std::string field_text(const std::optional<RopeScaling>& value) {
 
 std::string dimensions_table(const ModelConfig& config) {
   std::string text;
-  const bool rotary = config.traits().positions == PositionKind::Rope;
+  const bool rotary = config.positions() == PositionKind::Rope;
   visit_model_fields(config, [&](std::string_view name, const auto& field) {
     if (!rotary && name.starts_with("rope_")) return;
     text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
@@ -164,7 +164,7 @@ Description describe(const std::string& name, const std::string& sequence_length
   if (!sequence_length.empty()) d.sequence_length = parse_count(sequence_length);
   if (d.sequence_length <= 0)
     user_error("--sequence-length is {}: it must be positive", d.sequence_length);
-  if (d.config.traits().positions == PositionKind::Learned && d.sequence_length > longest)
+  if (d.config.positions() == PositionKind::Learned && d.sequence_length > longest)
     user_error("--sequence-length is {}, but {} has a table of {} positions", d.sequence_length,
                name, longest);
   d.size = count_parameters(ParameterSet(d.config));

@@ -33,7 +33,7 @@ PlanJob job_of(const PlanSearchOptions& options) {
   job.length = options.length > 0
                    ? options.length
                    : std::min(kUsualSequence, std::max<std::int64_t>(job.model.max_positions, 1));
-  if (job.model.traits().positions == PositionKind::Learned && job.length > job.model.max_positions)
+  if (job.model.positions() == PositionKind::Learned && job.length > job.model.max_positions)
     user_error("--length {}: the model has {} positions", job.length, job.model.max_positions);
   job.precision = parse_precision(options.precision);
   job.checkpoint_every = options.checkpoint_every;

@@ -1,140 +1,173 @@
 #include "model/layers/attention.h"
 
+#include <algorithm>
 #include <cmath>
-#include <vector>
 
-#include "model/positions.h"
+#include "core/error.h"
 
 namespace kintsugi {
 namespace {
 
 // (tokens, heads, dim) as (sequences, length, heads, dim), strides kept.
-Tensor by_sequence(const Tensor& x, const MicroBatch& batch) { return x.split_first(batch.length); }
+Tensor by_sequence(const Tensor& x, const LayerRun& run) { return x.split_first(run.batch.length); }
 
 }  // namespace
 
-PositionTables allocate_position_tables(Arena& arena, const ModelConfig& config, DType dtype,
-                                        std::int64_t positions) {
-  PositionTables tables;
-  if (config.traits().positions == PositionKind::Rope)
-    tables.rope = arena.allocate(Region::Workspace, "rope table", accumulator_of(dtype),
-                                 {positions, config.head_dim});
-  if (config.traits().positions == PositionKind::Alibi)
-    tables.slopes = arena.allocate(Region::Workspace, "alibi slopes", DType::F32, {config.heads});
-  return tables;
+Attention::Attention(const AttentionSpec& spec)
+    : spec_(spec), projection_(spec.qkv), out_(spec.out) {
+  if (spec.qk_norm == QkNorm::None) return;
+  q_norm_.emplace(spec.q_norm);
+  k_norm_.emplace(spec.k_norm);
 }
 
-void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelConfig& config,
-                          std::int64_t first_head) {
-  if (tables.slopes) backend.upload(tables.slopes, alibi_slopes(config.heads).data() + first_head);
-  if (!tables.rope) return;
-  const std::vector<double> table = rope_table(config, tables.rope.extent(0));
-  if (tables.rope.dtype() == DType::F64) {
-    backend.upload(tables.rope, table.data());
-  } else {
-    const std::vector<float> narrow(table.begin(), table.end());
-    backend.upload(tables.rope, narrow.data());
-  }
+void Attention::declare(Declaration& d) {
+  const int tp = d.tensor().size, copies = kv_copies(spec_.kv_heads, tp);
+  KINTSUGI_CHECK(spec_.heads % tp == 0 && spec_.kv_heads * copies % tp == 0,
+                 "{} heads and {} key-value heads on {} ranks", spec_.heads, spec_.kv_heads, tp);
+  heads_ = spec_.heads / tp;
+  kv_heads_ = spec_.kv_heads * copies / tp;
+  const bool apart = spec_.qkv.weights.size() > 1;
+  projection_.declare_outputs(d, ParameterGroup::Attention,
+                              apart ? std::vector{1, copies, copies} : std::vector{1});
+  const std::int64_t qkv = (heads_ + 2 * kv_heads_) * spec_.head_dim,
+                     width = heads_ * spec_.head_dim;
+  qkv_ = d.saved({.label = "q, k, v", .width = qkv});
+  if (q_norm_) declare_norms(d);
+  out_.declare_inputs(d, ParameterGroup::Attention);
+  attended_ = d.saved({.label = "attention", .width = width});
+  log_sum_exp_ = d.saved({.label = "attention statistics", .width = heads_, .wide = true});
+  dqkv_ = d.workspace(
+      {.label = "gradient of q, k, v", .width = qkv, .training = true, .read_by_weights = true});
+  dattended_ = d.workspace({.label = "gradient of attention", .width = width, .training = true});
+  for (const char* label : {"keys", "values"})
+    d.cache({.label = label, .per_token = kv_heads_ * spec_.head_dim});
+  // Each query meets the keys twice: in the scores and in the weighted sum of values. Below the
+  // diagonal are half of them, and of a window all but its first rows' missing half.
+  const double length = static_cast<double>(d.length()),
+               window =
+                   spec_.window > 0 ? std::min(static_cast<double>(spec_.window), length) : length,
+               per_key = 4.0 * static_cast<double>(spec_.heads * spec_.head_dim);
+  d.mixing(length > 0 ? per_key * window * (1 - window / (2 * length)) : 0, per_key * window);
 }
 
-Attention::Attention(Backend& backend, const ParameterStore& store, const ModelConfig& config,
-                     const BlockNames& names, const PositionTables& tables,
-                     const RingAttention* ring)
-    : backend_(&backend),
-      config_(config),
-      tables_(tables),
-      ring_(ring),
-      projection_(backend, store, names.qkv_weight, names.qkv_bias,
-                  config.traits().weights_in_out) {
-  if (!config.traits().qk_norm) return;
-  q_norm_.emplace(backend, store, NormKind::Rms, config.norm_eps, names.q_norm_weight, "");
-  k_norm_.emplace(backend, store, NormKind::Rms, config.norm_eps, names.k_norm_weight, "");
+void Attention::declare_norms(Declaration& d) {
+  // Each rank norms other heads.
+  q_norm_->declare(d, spec_.head_dim, true);
+  k_norm_->declare(d, spec_.head_dim, true);
+  normed_ = d.saved({.label = "q, k normed", .width = (heads_ + kv_heads_) * spec_.head_dim});
+  const auto statistic = [&](std::int64_t width) {
+    return d.saved({.label = "norm statistics", .width = width, .wide = true});
+  };
+  q_rstd_ = statistic(heads_);
+  k_rstd_ = statistic(kv_heads_);
 }
 
 Attention::Heads Attention::split(Tensor qkv) const {
-  const Tensor heads = qkv.split_last(config_.head_dim);  // (tokens, heads + 2 kv_heads, dim)
-  if (config_.traits().qkv_per_head) {                    // q0 k0 v0 q1 k1 v1 …
-    const Tensor triples = qkv.split_last(3 * config_.head_dim);
-    return {triples.part(2, 0, config_.head_dim),
-            triples.part(2, config_.head_dim, config_.head_dim),
-            triples.part(2, 2 * config_.head_dim, config_.head_dim)};
+  const std::int64_t dim = spec_.head_dim;
+  if (spec_.qkv_per_head) {  // q0 k0 v0 q1 k1 v1 …
+    const Tensor triples = qkv.split_last(3 * dim);
+    return {triples.part(2, 0, dim), triples.part(2, dim, dim), triples.part(2, 2 * dim, dim)};
   }
-  return {heads.part(1, 0, config_.heads), heads.part(1, config_.heads, config_.kv_heads),
-          heads.part(1, config_.heads + config_.kv_heads, config_.kv_heads)};
+  const Tensor heads = qkv.split_last(dim);  // (tokens, heads + 2 kv_heads, dim)
+  return {heads.part(1, 0, heads_), heads.part(1, heads_, kv_heads_),
+          heads.part(1, heads_ + kv_heads_, kv_heads_)};
 }
 
-Attention::Heads Attention::attention_inputs(const BlockStash& stash) const {
-  Heads heads = split(stash.qkv);
+Attention::Heads Attention::attention_inputs(const LayerRun& run) const {
+  const Heads heads = split(run[qkv_]);
   if (!q_norm_) return heads;
-  const Tensor normed = stash.qk_normed.split_last(config_.head_dim);
-  return {normed.part(1, 0, config_.heads), normed.part(1, config_.heads, config_.kv_heads),
-          heads.v};
+  const Tensor normed = run[normed_].split_last(spec_.head_dim);
+  return {normed.part(1, 0, heads_), normed.part(1, heads_, kv_heads_), heads.v};
 }
 
-double Attention::scale() const { return 1.0 / std::sqrt(static_cast<double>(config_.head_dim)); }
+double Attention::scale() const { return 1.0 / std::sqrt(static_cast<double>(spec_.head_dim)); }
 
-AttentionOptions Attention::options(const MicroBatch& batch) const {
-  return {.scale = scale(), .alibi_slopes = tables_.slopes, .document_start = batch.document_start};
+AttentionOptions Attention::options(const LayerRun& run) const {
+  return {
+      .scale = scale(), .alibi_slopes = slopes(run), .document_start = run.batch.document_start};
 }
 
-void Attention::forward(Tensor x, const BlockStash& stash, const MicroBatch& batch,
-                        KvCache* cache) const {
-  projection_.forward(stash.qkv, x);
-  const Heads heads = attention_inputs(stash);
-  if (q_norm_) {
-    const Heads raw = split(stash.qkv);
-    q_norm_->forward(heads.q, {{}, stash.q_rstd}, raw.q);
-    k_norm_->forward(heads.k, {{}, stash.k_rstd}, raw.k);
-  }
-  if (tables_.rope) {
-    backend_->rope(heads.q, tables_.rope, batch.positions, false);
-    backend_->rope(heads.k, tables_.rope, batch.positions, false);
-  }
-  const Tensor out = by_sequence(stash.attended.split_last(config_.head_dim), batch);
-  const Tensor q = by_sequence(heads.q, batch);
-  Tensor k = by_sequence(heads.k, batch), v = by_sequence(heads.v, batch);
-  if (cache != nullptr) {
-    const std::int64_t total = cache->length + batch.length;
-    backend_->copy(cache->keys.flatten_first().rows(cache->length, batch.length), heads.k);
-    backend_->copy(cache->values.flatten_first().rows(cache->length, batch.length), heads.v);
-    k = cache->keys.part(1, 0, total);
-    v = cache->values.part(1, 0, total);
-    cache->length = total;
-  }
-  if (ring_ != nullptr)
-    ring_->forward(out, stash.log_sum_exp, q, k, v, scale(), batch.document_start);
+Tensor Attention::log_sum_exp(const LayerRun& run) const {
+  return run[log_sum_exp_].view({run.batch.sequences, heads_, run.batch.length});
+}
+
+void Attention::norm_forward(const LayerRun& run) const {
+  const Heads raw = split(run[qkv_]), normed = attention_inputs(run);
+  q_norm_->forward(run, normed.q, {{}, run[q_rstd_].view({run.size.tokens() * heads_})}, raw.q);
+  k_norm_->forward(run, normed.k, {{}, run[k_rstd_].view({run.size.tokens() * kv_heads_})}, raw.k);
+}
+
+void Attention::norm_backward(const LayerRun& run, const Heads& gradient) const {
+  const Heads raw = split(run[qkv_]);
+  q_norm_->backward(run, gradient.q, gradient.q, raw.q,
+                    {{}, run[q_rstd_].view({run.size.tokens() * heads_})});
+  k_norm_->backward(run, gradient.k, gradient.k, raw.k,
+                    {{}, run[k_rstd_].view({run.size.tokens() * kv_heads_})});
+}
+
+void Attention::rotate(const LayerRun& run, const Heads& heads, bool inverse) const {
+  if (!spec_.rope) return;
+  const Tensor table = run.context.tables.rope(*spec_.rope);
+  run.backend().rope(heads.q, table, run.batch.positions, inverse);
+  run.backend().rope(heads.k, table, run.batch.positions, inverse);
+}
+
+// Keys and values of the tokens seen before and of these.
+Attention::Heads Attention::with_cache(const LayerRun& run, const Heads& heads) const {
+  LayerCache& cache = *run.cache;
+  const std::int64_t count = run.batch.length;
+  const auto append = [&](const Tensor& flat, const Tensor& x) {
+    const Tensor all =
+        flat.view({flat.elements() / (kv_heads_ * spec_.head_dim), kv_heads_, spec_.head_dim});
+    run.backend().copy(all.rows(cache.length, count), x);
+    return all.rows(0, cache.length + count).split_first(cache.length + count);
+  };
+  const Heads all{by_sequence(heads.q, run), append(cache.tensors[0], heads.k),
+                  append(cache.tensors[1], heads.v)};
+  cache.length += count;
+  return all;
+}
+
+void Attention::forward(const LayerRun& run, Tensor x) const {
+  projection_.forward(run, run[qkv_], x);
+  if (q_norm_) norm_forward(run);
+  const Heads heads = attention_inputs(run);
+  rotate(run, heads, false);
+  const Tensor out = by_sequence(run[attended_].split_last(spec_.head_dim), run);
+  const Heads all =
+      run.cache != nullptr
+          ? with_cache(run, heads)
+          : Heads{by_sequence(heads.q, run), by_sequence(heads.k, run), by_sequence(heads.v, run)};
+  if (run.context.ring != nullptr)
+    run.context.ring->forward(out, log_sum_exp(run), all.q, all.k, all.v, scale(),
+                              run.batch.document_start);
   else
-    backend_->attention_forward(out, stash.log_sum_exp, q, k, v, options(batch));
+    run.backend().attention_forward(out, log_sum_exp(run), all.q, all.k, all.v, options(run));
 }
 
-void Attention::backward_input(Tensor dnormed, const BlockStash& stash,
-                               const BlockWorkspace& workspace, const MicroBatch& batch) const {
-  const Heads heads = attention_inputs(stash), gradient = split(workspace.dqkv);
-  const auto view = [&](const Tensor& x) { return by_sequence(x, batch); };
-  const auto run = [&](const auto& attention) {
+void Attention::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
+  out_.backward_input(run, run[dattended_], dy);
+  const Heads heads = attention_inputs(run), gradient = split(run[dqkv_]);
+  const auto view = [&](const Tensor& x) { return by_sequence(x, run); };
+  const auto backward = [&](const auto& attention) {
     attention(view(gradient.q), view(gradient.k), view(gradient.v),
-              view(workspace.dattended.split_last(config_.head_dim)),
-              view(stash.attended.split_last(config_.head_dim)), stash.log_sum_exp, view(heads.q),
+              view(run[dattended_].split_last(spec_.head_dim)),
+              view(run[attended_].split_last(spec_.head_dim)), log_sum_exp(run), view(heads.q),
               view(heads.k), view(heads.v));
   };
-  if (ring_ != nullptr)
-    run([&](const auto&... all) { ring_->backward(all..., scale(), batch.document_start); });
+  if (run.context.ring != nullptr)
+    backward([&](const auto&... all) {
+      run.context.ring->backward(all..., scale(), run.batch.document_start);
+    });
   else
-    run([&](const auto&... all) { backend_->attention_backward(all..., options(batch)); });
-  if (tables_.rope) {
-    backend_->rope(gradient.q, tables_.rope, batch.positions, true);
-    backend_->rope(gradient.k, tables_.rope, batch.positions, true);
-  }
-  if (q_norm_) {
-    const Heads raw = split(stash.qkv);
-    q_norm_->backward(gradient.q, gradient.q, raw.q, {{}, stash.q_rstd});
-    k_norm_->backward(gradient.k, gradient.k, raw.k, {{}, stash.k_rstd});
-  }
-  projection_.backward_input(dnormed, workspace.dqkv);
+    backward([&](const auto&... all) { run.backend().attention_backward(all..., options(run)); });
+  rotate(run, gradient, true);
+  if (q_norm_) norm_backward(run, gradient);
+  projection_.backward_input(run, dx, run[dqkv_]);
 }
 
-void Attention::backward_weight(Tensor x, const BlockWorkspace& workspace, bool accumulate) const {
-  projection_.backward_weight(workspace.dqkv, x, accumulate);
+void Attention::backward_weight(const LayerRun& run, Tensor x) const {
+  projection_.backward_weight(run, run[dqkv_], x);
 }
 
 }  // namespace kintsugi

@@ -2,66 +2,53 @@
 
 #include <optional>
 
-#include "model/layers/linear.h"
 #include "model/layers/norm.h"
-#include "model/layers/ring_attention.h"
-#include "model/micro_batch.h"
-#include "model/stash.h"
+#include "model/layers/sublayer.h"
 
 namespace kintsugi {
 
-// Keys and values of the tokens seen so far, for generation: one sequence.
-struct KvCache {
-  Tensor keys;    // (1, capacity, kv_heads, head_dim)
-  Tensor values;  // the same
-  std::int64_t length = 0;
-};
-
-// Constant tables that attention layers share.
-struct PositionTables {
-  Tensor rope;    // (positions, head_dim), accumulator precision
-  Tensor slopes;  // (heads of this rank), fp32
-};
-PositionTables allocate_position_tables(Arena& arena, const ModelConfig& local, DType dtype,
-                                        std::int64_t positions);
-// `config` is the whole model's; this rank's heads are those from `first_head` on.
-void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelConfig& config,
-                          std::int64_t first_head);
-
-// Projections to q, k, v, per-head norms, rotation, attention; and back, on this rank's heads. The
-// output projection with the residual belongs to the block.
-class Attention {
+// Projections to q, k, v, norms of q and k, rotation, attention, output projection, on this rank's
+// heads. Where sequences are cut among ranks, keys and values travel around a ring.
+class Attention final : public Sublayer {
  public:
-  // `ring`, if any: sequences are cut among its ranks.
-  Attention(Backend& backend, const ParameterStore& store, const ModelConfig& local,
-            const BlockNames& names, const PositionTables& tables, const RingAttention* ring);
+  explicit Attention(const AttentionSpec& spec);
 
-  // From x (tokens, hidden) to stash.attended. With a cache, the new tokens are appended to it and
-  // see all of it.
-  void forward(Tensor x, const BlockStash& stash, const MicroBatch& batch,
-               KvCache* cache = nullptr) const;
-  // From the gradient of stash.attended to that of x; workspace.dqkv holds what backward_weight
-  // needs.
-  void backward_input(Tensor dnormed, const BlockStash& stash, const BlockWorkspace& workspace,
-                      const MicroBatch& batch) const;
-  void backward_weight(Tensor x, const BlockWorkspace& workspace, bool accumulate) const;
+  void declare(Declaration& d) override;
+  const Linear& output() const override { return out_; }
+  Tensor output_input(const LayerRun& run) const override { return run[attended_]; }
+  void forward(const LayerRun& run, Tensor x) const override;
+  void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;
+  void backward_weight(const LayerRun& run, Tensor x) const override;
 
  private:
   struct Heads {
     Tensor q, k, v;  // (tokens, heads, head_dim) views
   };
+  void declare_norms(Declaration& d);
   Heads split(Tensor qkv) const;
-  // Where q and k lie when attention reads them: in qkv, or in their normed copy.
-  Heads attention_inputs(const BlockStash& stash) const;
+  // Where q and k are when attention reads them: in qkv, or in their normed copy.
+  Heads attention_inputs(const LayerRun& run) const;
+  void norm_forward(const LayerRun& run) const;
+  void norm_backward(const LayerRun& run, const Heads& gradient) const;
+  void rotate(const LayerRun& run, const Heads& heads, bool inverse) const;
+  Heads with_cache(const LayerRun& run, const Heads& heads) const;
   double scale() const;
-  AttentionOptions options(const MicroBatch& batch) const;
+  Tensor slopes(const LayerRun& run) const {
+    return spec_.alibi ? run.context.tables.slopes : Tensor();
+  }
+  AttentionOptions options(const LayerRun& run) const;
+  Tensor log_sum_exp(const LayerRun& run) const;  // (sequences, heads, length)
 
-  Backend* backend_;
-  ModelConfig config_;
-  PositionTables tables_;
-  const RingAttention* ring_;
-  Linear projection_;
+  AttentionSpec spec_;
+  std::int64_t heads_ = 0, kv_heads_ = 0;  // of this rank
+  Linear projection_, out_;
   std::optional<Norm> q_norm_, k_norm_;
+  Saved qkv_;     // (tokens, (heads + 2 kv_heads) head_dim): rotated unless normed
+  Saved normed_;  // (tokens, (heads + kv_heads) head_dim), normed and rotated
+  Saved q_rstd_, k_rstd_;
+  Saved attended_;     // (tokens, heads head_dim)
+  Saved log_sum_exp_;  // (tokens, heads)
+  Workspace dqkv_, dattended_;
 };
 
 }  // namespace kintsugi

@@ -2,51 +2,51 @@
 
 namespace kintsugi {
 
-Embedding::Embedding(Backend& backend, const ParameterStore& store, const ModelConfig& config,
-                     const TensorGroup& tensor)
-    : backend_(&backend), store_(&store), tensor_(tensor), hidden_(config.hidden_size) {
-  const OuterNames names = outer_names(config);
-  table_ = store.set().index(names.embedding);
-  rows_ = store.set().rows(table_);
-  if (!names.positions.empty()) positions_ = store.set().index(names.positions);
-  if (config.traits().embedding_norm)
-    norm_.emplace(backend, store, NormKind::Layer, config.norm_eps, names.embedding_norm_weight,
-                  names.embedding_norm_bias);
+Embedding::Embedding(const ModelSpec& model) : spec_(model.embedding), hidden_(model.hidden_size) {
+  if (spec_.norm) norm_.emplace(*spec_.norm);
 }
 
-EmbeddingStash Embedding::allocate_stash(Arena& arena, const PassSize& size) const {
-  if (!norm_) return {};
-  const DType wide = accumulator_of(store_->dtype());
-  const auto statistic = [&] {
-    return arena.allocate(Region::Activations, "norm statistics", wide, {size.rows()});
+void Embedding::declare(Declaration& d) {
+  const auto options = [&](Declaration::Cut::Along along) {
+    return Declaration::Options{
+        .group = ParameterGroup::Embedding, .init = spec_.init, .cut = {.along = along}};
   };
-  return {arena.allocate(Region::Activations, "embedding", store_->dtype(), {size.rows(), hidden_}),
-          {statistic(), statistic()}};
+  table_ =
+      d.table(spec_.table, spec_.vocab_size, hidden_, options(Declaration::Cut::Along::Outputs));
+  if (!spec_.positions.empty())
+    positions_ = d.table(spec_.positions, spec_.max_positions, hidden_,
+                         options(Declaration::Cut::Along::None));
+  if (!norm_) return;
+  norm_->declare(d, hidden_);
+  raw_ = d.saved({.label = "embedding", .per = Per::Row, .width = hidden_});
+  norm_->declare_statistics(d);
 }
 
-void Embedding::forward(Tensor x, const MicroBatch& batch, const EmbeddingStash& stash,
-                        const BlockWorkspace& workspace) const {
-  const Tensor summed = norm_ ? stash.raw.rows(0, x.extent(0)) : x;
-  const Tensor found = tensor_.splits_rows() ? workspace.branch : summed;
-  backend_->embedding_forward(found, batch.ids, store_->weight(table_).rows(0, rows_.size()), false,
-                              rows_.begin);
-  tensor_.sum(summed, found);
+void Embedding::forward(const LayerRun& run, Tensor x) const {
+  Backend& backend = run.backend();
+  const TensorGroup& tensor = run.tensor();
+  const Tensor summed = norm_ ? run[raw_] : x;
+  const Tensor found = tensor.splits_rows() ? run.stream.branch : summed;
+  backend.embedding_forward(found, run.batch.ids, run.store().weight(table_).rows(0, rows_.size()),
+                            false, rows_.begin);
+  tensor.sum(summed, found);
   if (positions_ >= 0)
-    backend_->embedding_forward(summed, tensor_.own(batch.positions), store_->weight(positions_),
-                                true);
-  if (norm_) norm_->forward(x, stash.statistics.first(x.extent(0)), summed);
-  if (batch.dropout > 0) backend_->dropout(x, x, tensor_.dropout(batch, 0));
+    backend.embedding_forward(summed, tensor.own(run.batch.positions),
+                              run.store().weight(positions_), true);
+  if (norm_) norm_->forward(run, x, norm_->statistics(run), summed);
+  if (run.batch.dropout > 0) backend.dropout(x, x, tensor.dropout(run.batch, 0));
 }
 
-void Embedding::backward(Tensor dx, const MicroBatch& batch, const EmbeddingStash& stash,
-                         const BlockWorkspace& workspace) const {
-  if (batch.dropout > 0) backend_->dropout(dx, dx, tensor_.dropout(batch, 0));
-  if (norm_)
-    norm_->backward(dx, dx, stash.raw.rows(0, dx.extent(0)), stash.statistics.first(dx.extent(0)));
+void Embedding::backward(const LayerRun& run, Tensor dx) const {
+  Backend& backend = run.backend();
+  const TensorGroup& tensor = run.tensor();
+  if (run.batch.dropout > 0) backend.dropout(dx, dx, tensor.dropout(run.batch, 0));
+  if (norm_) norm_->backward(run, dx, dx, run[raw_], norm_->statistics(run));
   if (positions_ >= 0)
-    backend_->embedding_backward(store_->gradient(positions_), tensor_.own(batch.positions), dx);
-  backend_->embedding_backward(store_->gradient(table_).rows(0, rows_.size()), batch.ids,
-                               tensor_.all_rows(dx, workspace.branch), rows_.begin);
+    backend.embedding_backward(run.store().gradient(positions_), tensor.own(run.batch.positions),
+                               dx);
+  backend.embedding_backward(run.store().gradient(table_).rows(0, rows_.size()), run.batch.ids,
+                             tensor.all_rows(dx, run.stream.branch), rows_.begin);
 }
 
 }  // namespace kintsugi

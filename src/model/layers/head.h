@@ -1,9 +1,6 @@
 #pragma once
 
 #include "model/layers/norm.h"
-#include "model/layers/tensor_group.h"
-#include "model/micro_batch.h"
-#include "model/stash.h"
 
 namespace kintsugi {
 
@@ -13,16 +10,20 @@ namespace kintsugi {
 // exchange three numbers per token.
 class Head {
  public:
-  Head(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
-       const TensorGroup& tensor, const PassSize& size, std::int64_t chunk_tokens);
+  explicit Head(const ModelSpec& model);
+
+  void declare(Declaration& d);  // the table last
+  // Takes its memory, for micro-batches up to `size`, `chunk` tokens of logits at a time.
+  void allocate(Arena& arena, const LayerContext& context, const BatchSize& size,
+                std::int64_t chunk);
 
   // losses (tokens) of x (rows, hidden). With a gradient_scale other than 0, `gradient` (rows,
   // hidden) becomes gradient_scale times the gradient of the summed losses, and the head's and
   // norm's parameters get theirs.
-  void forward(Tensor losses, Tensor gradient, Tensor x, const MicroBatch& batch,
-               double gradient_scale, const BlockWorkspace& workspace) const;
+  void forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x,
+               double gradient_scale) const;
   // Logits of the given rows: (rows, vocabulary), at most one chunk; on one rank.
-  Tensor logits(Tensor x, const BlockWorkspace& workspace) const;
+  Tensor logits(const LayerRun& run, Tensor x) const;
 
   // Tokens per chunk that keep about `elements` logits.
   static std::int64_t default_chunk(std::int64_t elements, std::int64_t vocabulary,
@@ -31,13 +32,13 @@ class Head {
   std::int64_t chunk() const { return logits_.extent(0); }  // tokens of logits at a time
 
  private:
-  void cross_entropy(Tensor losses, Tensor logits, Tensor targets, double gradient_scale) const;
+  void cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tensor targets,
+                     double gradient_scale) const;
 
-  Backend* backend_;
-  const ParameterStore* store_;
-  TensorGroup tensor_;
+  HeadSpec spec_;
+  std::int64_t hidden_;
   Norm norm_;
-  int weight_;
+  int weight_ = -1;
   RowRange rows_;    // of the vocabulary
   Tensor logits_;    // (chunk, own vocabulary), rows padded
   Tensor partials_;  // (ranks * chunk * 3), if there are several

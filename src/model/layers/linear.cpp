@@ -2,49 +2,71 @@
 
 namespace kintsugi {
 
-Linear::Linear(Backend& backend, const ParameterStore& store,
-               const std::vector<std::string>& weights, const std::vector<std::string>& biases,
-               bool in_out)
-    : backend_(&backend), store_(&store), in_out_(in_out) {
-  const ParameterSet& set = store.set();
-  weight_ = set.index(weights.front());
-  shape_ = set[weight_].shape;
-  for (std::size_t i = 1; i < weights.size(); ++i) {
-    const Parameter& next = set[weight_ + static_cast<int>(i)];
-    KINTSUGI_CHECK(next.name == weights[i] && next.packed, "{} does not follow {} in memory",
-                   weights[i], weights[0]);
-    shape_[0] += next.shape[0];
+void Linear::declare_outputs(Declaration& d, ParameterGroup group, const std::vector<int>& copies) {
+  declare(d, group, Declaration::Cut::Along::Outputs, copies);
+}
+
+void Linear::declare_inputs(Declaration& d, ParameterGroup group) {
+  declare(d, group, Declaration::Cut::Along::Inputs, {1});
+}
+
+void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Cut::Along along,
+                     const std::vector<int>& copies) {
+  using Along = Declaration::Cut::Along;
+  const auto options = [&](std::size_t i, const Init& init) {
+    return Declaration::Options{
+        .group = group,
+        .init = init,
+        .cut = {.along = along, .parts = spec_.parts, .copies = copies[i % copies.size()]},
+        .in_out = spec_.in_out,
+        .packed = i > 0};
+  };
+  for (std::size_t i = 0; i < spec_.weights.size(); ++i) {
+    const int id = d.matrix(spec_.weights[i], spec_.outputs[i], spec_.inputs,
+                            options(i, spec_.init[i % spec_.init.size()]));
+    const Shape& here = d.parameters().back().shape;
+    if (i == 0) weight_ = id, shape_ = here;
+    if (i > 0) shape_[0] += here[0];
   }
-  if (!biases.empty()) bias_ = set.index(biases.front());
+  for (std::size_t i = 0; i < spec_.biases.size(); ++i) {
+    Declaration::Options bias = options(i, {InitKind::Zeros});
+    if (along == Along::Inputs) bias.cut = {};
+    const int id = d.vector(spec_.biases[i], spec_.outputs[i], bias);
+    if (i == 0) bias_ = id;
+  }
 }
 
-void Linear::forward(Tensor y, Tensor x, Tensor residual) const {
-  backend_->matmul(y, x, weight(), {.transpose_b = !in_out_, .bias = bias(), .residual = residual});
+void Linear::forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual) const {
+  run.backend().matmul(y, x, weight(run),
+                       {.transpose_b = !spec_.in_out, .bias = bias(run), .residual = residual});
 }
 
-void Linear::forward_partial(Tensor y, Tensor x, bool with_bias) const {
-  backend_->matmul(y, x, weight(),
-                   {.transpose_b = !in_out_, .bias = with_bias ? bias() : Tensor()});
+void Linear::forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const {
+  run.backend().matmul(y, x, weight(run),
+                       {.transpose_b = !spec_.in_out, .bias = with_bias ? bias(run) : Tensor()});
 }
 
-void Linear::forward_gelu(Tensor activated, Tensor y, Tensor x) const {
-  backend_->matmul(y, x, weight(), {.transpose_b = !in_out_, .bias = bias(), .gelu = activated});
+void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
+  run.backend().matmul(y, x, weight(run),
+                       {.transpose_b = !spec_.in_out, .bias = bias(run), .gelu = activated});
 }
 
-void Linear::backward_input(Tensor dx, Tensor dy) const {
-  backend_->matmul(dx, dy, weight(), {.transpose_b = in_out_});
+void Linear::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
+  run.backend().matmul(dx, dy, weight(run), {.transpose_b = spec_.in_out});
 }
 
-void Linear::backward_input_gelu(Tensor dbefore, Tensor dy, Tensor before) const {
-  backend_->matmul(dbefore, dy, weight(), {.transpose_b = in_out_, .gelu_input = before});
+void Linear::backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy,
+                                 Tensor before) const {
+  run.backend().matmul(dbefore, dy, weight(run),
+                       {.transpose_b = spec_.in_out, .gelu_input = before});
 }
 
-void Linear::backward_weight(Tensor dy, Tensor x, bool accumulate, Tensor bias_dy) const {
-  const Tensor gradient = store_->gradient(weight_, shape_);
-  backend_->matmul(gradient, in_out_ ? x : dy, in_out_ ? dy : x,
-                   {.transpose_a = true, .accumulate = accumulate});
+void Linear::backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bias_dy) const {
+  const Tensor gradient = run.store().gradient(weight_, shape_);
+  run.backend().matmul(gradient, spec_.in_out ? x : dy, spec_.in_out ? dy : x,
+                       {.transpose_a = true, .accumulate = run.accumulates()});
   if (bias_ >= 0)
-    backend_->bias_backward(store_->gradient(bias_, {outputs()}), bias_dy ? bias_dy : dy);
+    run.backend().bias_backward(run.store().gradient(bias_, {outputs()}), bias_dy ? bias_dy : dy);
 }
 
 }  // namespace kintsugi

@@ -2,39 +2,48 @@
 
 namespace kintsugi {
 
-Mlp::Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config,
-         const BlockNames& names)
-    : backend_(&backend),
-      activation_(config.traits().activation),
-      up_(backend, store, names.up_weight, names.up_bias, config.traits().weights_in_out) {}
-
-void Mlp::forward(Tensor x, const BlockStash& stash) const {
-  if (activation_ == ActivationKind::Gelu && !stash.activation_rebuilt)
-    return up_.forward_gelu(stash.activated, stash.up, x);
-  up_.forward(stash.up, x);
-  activate(stash);
+void Mlp::declare(Declaration& d) {
+  up_.declare_outputs(d, ParameterGroup::Mlp, {1});
+  down_.declare_inputs(d, ParameterGroup::Mlp);
+  const std::int64_t before = up_.outputs(), size = spec_.size / d.tensor().size;
+  before_ = d.saved({.label = "mlp", .width = before});
+  activated_ =
+      d.saved({.label = "mlp activations", .width = size, .dropped_by = Recompute::Selective});
+  dbefore_ = d.workspace(
+      {.label = "gradient of mlp", .width = before, .training = true, .read_by_weights = true});
+  if (gated())
+    dactivated_ =
+        d.workspace({.label = "gradient of mlp activations", .width = size, .training = true});
 }
 
-void Mlp::activate(const BlockStash& stash) const {
-  if (activation_ == ActivationKind::Swiglu)
-    backend_->swiglu_forward(stash.activated, stash.up);
+void Mlp::forward(const LayerRun& run, Tensor x) const {
+  // Where the backward recomputes the activation from its rounded input, the forward computes it
+  // from there as well, so that recomputing changes no bit.
+  if (!gated() && run.recompute != Recompute::Selective)
+    return up_.forward_gelu(run, run[activated_], run[before_], x);
+  up_.forward(run, run[before_], x);
+  recompute(run);
+}
+
+void Mlp::recompute(const LayerRun& run) const {
+  if (gated())
+    run.backend().swiglu_forward(run[activated_], run[before_]);
   else
-    backend_->gelu_forward(stash.activated, stash.up);
+    run.backend().gelu_forward(run[activated_], run[before_]);
 }
 
-void Mlp::backward_input(Tensor dnormed, const Linear& down, Tensor dy, const BlockStash& stash,
-                         const BlockWorkspace& workspace) const {
-  if (activation_ == ActivationKind::Swiglu) {
-    down.backward_input(workspace.dactivated, dy);
-    backend_->swiglu_backward(workspace.dup, workspace.dactivated, stash.up);
+void Mlp::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
+  if (gated()) {
+    down_.backward_input(run, run[dactivated_], dy);
+    run.backend().swiglu_backward(run[dbefore_], run[dactivated_], run[before_]);
   } else {
-    down.backward_input_gelu(workspace.dup, dy, stash.up);
+    down_.backward_input_gelu(run, run[dbefore_], dy, run[before_]);
   }
-  up_.backward_input(dnormed, workspace.dup);
+  up_.backward_input(run, dx, run[dbefore_]);
 }
 
-void Mlp::backward_weight(Tensor x, const BlockWorkspace& workspace, bool accumulate) const {
-  up_.backward_weight(workspace.dup, x, accumulate);
+void Mlp::backward_weight(const LayerRun& run, Tensor x) const {
+  up_.backward_weight(run, run[dbefore_], x);
 }
 
 }  // namespace kintsugi

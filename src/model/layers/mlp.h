@@ -1,29 +1,32 @@
 #pragma once
 
-#include "model/layers/linear.h"
-#include "model/stash.h"
+#include "model/layers/sublayer.h"
 
 namespace kintsugi {
 
-// The first half of the feed-forward network: up projection and activation (GELU, or SwiGLU on gate
-// and up side by side). The down projection with the residual belongs to the block.
-class Mlp {
+// Feed-forward network: up projection, activation (GELU, or SwiGLU on gate and up side by side),
+// down projection.
+class Mlp final : public Sublayer {
  public:
-  Mlp(Backend& backend, const ParameterStore& store, const ModelConfig& config,
-      const BlockNames& names);
+  explicit Mlp(const MlpSpec& spec) : spec_(spec), up_(spec.up), down_(spec.down) {}
 
-  void forward(Tensor x, const BlockStash& stash) const;  // x -> stash.up -> stash.activated
-  void activate(const BlockStash& stash) const;  // stash.up -> stash.activated, also for recompute
-  // From the gradient of what `down` makes of the activation to the gradient of x; workspace.dup
-  // holds what backward_weight needs.
-  void backward_input(Tensor dnormed, const Linear& down, Tensor dy, const BlockStash& stash,
-                      const BlockWorkspace& workspace) const;
-  void backward_weight(Tensor x, const BlockWorkspace& workspace, bool accumulate) const;
+  void declare(Declaration& d) override;
+  const Linear& output() const override { return down_; }
+  Tensor output_input(const LayerRun& run) const override { return run[activated_]; }
+  void forward(const LayerRun& run, Tensor x) const override;
+  void recompute(const LayerRun& run) const override;
+  void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;
+  void backward_weight(const LayerRun& run, Tensor x) const override;
 
  private:
-  Backend* backend_;
-  ActivationKind activation_;
-  Linear up_;
+  bool gated() const { return spec_.activation == ActivationKind::Swiglu; }
+
+  MlpSpec spec_;
+  Linear up_, down_;
+  Saved before_;          // (tokens, size or 2 size)
+  Saved activated_;       // (tokens, size)
+  Workspace dbefore_;     // like before_
+  Workspace dactivated_;  // like activated_, with SwiGLU only
 };
 
 }  // namespace kintsugi

@@ -2,32 +2,39 @@
 
 namespace kintsugi {
 
-Norm::Norm(Backend& backend, const ParameterStore& store, NormKind kind, double eps,
-           const std::string& weight, const std::string& bias)
-    : backend_(&backend),
-      store_(&store),
-      kind_(kind),
-      eps_(eps),
-      weight_(store.set().index(weight)) {
-  if (kind == NormKind::Layer) bias_ = store.set().index(bias);
+void Norm::declare(Declaration& d, std::int64_t width, bool partial) {
+  const auto options = [&](InitKind init) {
+    return Declaration::Options{
+        .group = ParameterGroup::Norm, .init = {init}, .cut = {.partial = partial}};
+  };
+  weight_ = d.vector(spec_.name + ".weight", width, options(InitKind::Ones));
+  if (has_mean()) bias_ = d.vector(spec_.name + ".bias", width, options(InitKind::Zeros));
 }
 
-void Norm::forward(Tensor y, const NormStatistics& s, Tensor x) const {
-  if (kind_ == NormKind::Rms)
-    backend_->rms_norm_forward(y, s.rstd, x, store_->weight(weight_), eps_);
+void Norm::declare_statistics(Declaration& d) {
+  const TensorSpec statistic{.label = "norm statistics", .per = Per::Row, .wide = true};
+  if (has_mean()) mean_ = d.saved(statistic);
+  rstd_ = d.saved(statistic);
+}
+
+void Norm::forward(const LayerRun& run, Tensor y, const NormStatistics& s, Tensor x) const {
+  const ParameterStore& store = run.store();
+  if (spec_.kind == NormKind::Rms)
+    run.backend().rms_norm_forward(y, s.rstd, x, store.weight(weight_), spec_.eps);
   else
-    backend_->layer_norm_forward(y, s.mean, s.rstd, x, store_->weight(weight_),
-                                 store_->weight(bias_), eps_);
+    run.backend().layer_norm_forward(y, s.mean, s.rstd, x, store.weight(weight_),
+                                     store.weight(bias_), spec_.eps);
 }
 
-void Norm::backward(Tensor dx, Tensor dy, Tensor x, const NormStatistics& s,
+void Norm::backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, const NormStatistics& s,
                     Tensor residual_gradient) const {
-  if (kind_ == NormKind::Rms)
-    backend_->rms_norm_backward(dx, store_->gradient(weight_), dy, x, store_->weight(weight_),
-                                s.rstd, residual_gradient);
+  const ParameterStore& store = run.store();
+  if (spec_.kind == NormKind::Rms)
+    run.backend().rms_norm_backward(dx, store.gradient(weight_), dy, x, store.weight(weight_),
+                                    s.rstd, residual_gradient);
   else
-    backend_->layer_norm_backward(dx, store_->gradient(weight_), store_->gradient(bias_), dy, x,
-                                  store_->weight(weight_), s.mean, s.rstd, residual_gradient);
+    run.backend().layer_norm_backward(dx, store.gradient(weight_), store.gradient(bias_), dy, x,
+                                      store.weight(weight_), s.mean, s.rstd, residual_gradient);
 }
 
 }  // namespace kintsugi

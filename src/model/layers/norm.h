@@ -1,9 +1,6 @@
 #pragma once
 
-#include <string>
-
-#include "backend/backend.h"
-#include "model/parameter_set.h"
+#include "model/layers/layer_run.h"
 
 namespace kintsugi {
 
@@ -20,21 +17,27 @@ struct NormStatistics {
 // RMSNorm or LayerNorm over the last dimension.
 class Norm {
  public:
-  Norm(Backend& backend, const ParameterStore& store, NormKind kind, double eps,
-       const std::string& weight, const std::string& bias);
+  explicit Norm(const NormSpec& spec) : spec_(spec) {}
 
-  void forward(Tensor y, const NormStatistics& statistics, Tensor x) const;
+  // `partial`: each tensor rank norms other heads, and has its share of the gradient.
+  void declare(Declaration& d, std::int64_t width, bool partial = false);
+  // One value per row of the residual stream for each statistic.
+  void declare_statistics(Declaration& d);
+  NormStatistics statistics(const LayerRun& run) const {
+    return {has_mean() ? run[mean_] : Tensor(), run[rstd_]};
+  }
+  bool has_mean() const { return spec_.kind == NormKind::Layer; }
+
+  void forward(const LayerRun& run, Tensor y, const NormStatistics& statistics, Tensor x) const;
   // dx = [residual_gradient +] d norm; also adds to the parameters' gradients.
-  void backward(Tensor dx, Tensor dy, Tensor x, const NormStatistics& statistics,
-                Tensor residual_gradient = {}) const;
+  void backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x,
+                const NormStatistics& statistics, Tensor residual_gradient = {}) const;
 
  private:
-  Backend* backend_;
-  const ParameterStore* store_;
-  NormKind kind_;
-  double eps_;
+  NormSpec spec_;
   int weight_ = -1;
   int bias_ = -1;
+  Saved mean_, rstd_;
 };
 
 }  // namespace kintsugi

@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/spec.h"
+
 namespace kintsugi {
 
 BlockShape block_shape(const ModelConfig& c) {
-  return {.hidden = static_cast<double>(c.hidden_size),
-          .ffn = static_cast<double>(c.ffn_size),
-          .heads = static_cast<double>(c.heads),
-          .query = static_cast<double>(c.heads * c.head_dim),
-          .qkv = static_cast<double>(c.qkv_rows()),
-          .gated = c.traits().activation == ActivationKind::Swiglu};
+  return {
+      .hidden = static_cast<double>(c.hidden_size),
+      .ffn = static_cast<double>(c.ffn_size),
+      .heads = static_cast<double>(c.heads),
+      .query = static_cast<double>(c.heads * c.head_dim),
+      .qkv = static_cast<double>(c.qkv_rows()),
+      .gated = sublayers_of<MlpSpec>(model_spec(c)).front()->activation == ActivationKind::Swiglu};
 }
 
 double attention_bytes(const BlockShape& s, const BlockRun& r) {

@@ -44,7 +44,7 @@ class Tracer {
         groups_(sim_groups({.tp = layout.tp,
                             .cp = layout.cp,
                             .shard_group = 1,
-                            .kv_copies = kv_copies(job.model, layout.tp)},
+                            .kv_copies = kv_copies(job.model.kv_heads, layout.tp)},
                            {}, trace_)),
         weights_(backend_),
         set_(one_layer(job.model), slice_of({{.first_layer = 0, .last_layer = 1}}, layout.tp, 0,
@@ -56,10 +56,8 @@ class Tracer {
     Arena arena(backend_);
     const StageScratch scratch = scratch_of(arena, layout, recompute);
     BlockTrace traced;
-    traced.stash = added(arena, [&] {
-      allocate_stash(arena, scratch.context().local, job_.precision, scratch.size(), recompute,
-                     scratch.shared(), false);
-    });
+    traced.stash = added(
+        arena, [&] { scratch.shared().allocate_block(arena, scratch.declaration(0), recompute); });
     const StagePart part{.first_layer = 0, .last_layer = 1, .embedding = false, .head = false};
     StageSlots slots;
     slots.weights = {0};
@@ -84,8 +82,10 @@ class Tracer {
     const Tensor stream = stream_of(arena, scratch);
     pass.boundary = static_cast<std::int64_t>(stream.bytes());
     pass.kept = added(arena, [&] {
-      allocate_kept(arena, scratch.context().local, job_.precision, scratch.size(),
-                    scratch.workspace());
+      scratch.shared().allocate_kept(
+          arena, scratch.declaration(0),
+          static_cast<int>(scratch.model().layers.front().branches.size()),
+          scratch.model().hidden_size);
     });
     const MicroBatch batch = batch_of(arena, scratch);
     const RegionBytes before = bytes_by_region(arena);
@@ -126,7 +126,7 @@ class Tracer {
     return model;
   }
   StageScratch scratch_of(Arena& arena, const PlanLayout& layout, Recompute recompute) {
-    return StageScratch(backend_, arena, store_, job_.model, model_groups_,
+    return StageScratch(backend_, arena, store_, one_layer(job_.model), model_groups_,
                         {.sequences = layout.micro,
                          .length = job_.length,
                          .recompute = recompute,

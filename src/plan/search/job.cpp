@@ -12,7 +12,7 @@ Grid grid_of(const PlanJob& job, const PlanLayout& l) {
           .dp = l.dp,
           .pp = l.pp,
           .shard_group = l.zero == 0 ? 1 : l.shard_group,
-          .kv_copies = kv_copies(job.model, l.tp)};
+          .kv_copies = kv_copies(job.model.kv_heads, l.tp)};
 }
 
 LayoutRequest request_of(const PlanJob& job, const PlanLayout& l) {

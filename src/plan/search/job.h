@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/config.h"
-#include "model/stash.h"
+#include "model/recompute.h"
 #include "optim/optimizer.h"
 #include "parallel/layout.h"
 #include "parallel/schedule.h"

@@ -200,8 +200,7 @@ TrainerState load_verified(const fs::path& directory, const fs::path& beside, En
   const EngineOptions& options = engine.options();
   ModelConfig saved = read_hf_config(directory / "config.json");
   // How long its sequences were is a claim of the model, not a part of it, where no table ends.
-  if (saved.traits().positions != PositionKind::Learned)
-    saved.max_positions = options.model.max_positions;
+  if (saved.positions() != PositionKind::Learned) saved.max_positions = options.model.max_positions;
   if (write_hf_config(saved, options.precision) !=
       write_hf_config(options.model, options.precision))
     user_error(

@@ -36,7 +36,7 @@ class Table {
 
 std::string positions_of(const ModelConfig& model) {
   const std::string count = fmt::format("{}, ", model.max_positions);
-  switch (model.traits().positions) {
+  switch (model.positions()) {
     case PositionKind::Learned:
       return count + "learned";
     case PositionKind::Alibi:

@@ -55,7 +55,7 @@ void limit_length(Json& config, const ModelConfig& model) {
   const auto given = config.find("model_max_length");
   const bool number = given != config.end() && given->is_number();
   const auto positions = static_cast<double>(model.max_positions);
-  const bool learned = model.traits().positions == PositionKind::Learned;
+  const bool learned = model.positions() == PositionKind::Learned;
   if (!number || (learned && given->get<double>() > positions))
     config["model_max_length"] = model.max_positions;
 }

@@ -41,8 +41,7 @@ class Checks {
     if (data.train.empty())
       complain("data.train", "is empty: give at least one text, as [{{path: corpus.txt}}]");
     const ModelConfig& model = config_.model;
-    if (model.traits().positions == PositionKind::Learned &&
-        data.sequence_length > model.max_positions)
+    if (model.positions() == PositionKind::Learned && data.sequence_length > model.max_positions)
       complain("data.sequence_length",
                "is {}, but the learned positions of the model end at {}: shorten it or raise "
                "model.max_positions",

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model/config.h"
-#include "model/stash.h"
+#include "model/recompute.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "optim/state_offload.h"

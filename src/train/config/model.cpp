@@ -49,7 +49,7 @@ void resolve_tokenizer(RunConfig& config) {
 
 void claim_trained_positions(RunConfig& config) {
   ModelConfig& model = config.model;
-  if (model.traits().positions == PositionKind::Learned) return;
+  if (model.positions() == PositionKind::Learned) return;
   const std::int64_t length = config.data.sequence_length;
   model.max_positions = config.max_positions_given ? std::max(model.max_positions, length) : length;
   if (!config.rope_scaling_given && model.rope_scaling &&

@@ -1,0 +1,107 @@
+#include "model/block_memory.h"
+
+#include <fmt/core.h>
+
+namespace kintsugi {
+
+// f(tensor, key): tensors are told apart by their label and how many of it come before them.
+template <class F>
+void SharedMemory::for_each(const std::vector<TensorSpec>& specs, bool sharing, const F& f) {
+  std::map<std::string_view, int> seen;
+  for (const TensorSpec& spec : specs)
+    f(spec, Key{spec.label, sharing && spec.one_at_a_time ? 0 : seen[spec.label]++});
+}
+
+bool SharedMemory::shares(const TensorSpec& saved, Recompute recompute) const {
+  return !training_ || (recompute != Recompute::None && saved.dropped_by <= recompute);
+}
+
+Tensor SharedMemory::view(const Tensor& memory, const TensorSpec& spec) const {
+  return memory ? Tensor(memory.data(), memory.dtype(), spec.shape(size_)) : memory;
+}
+
+SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks, DType dtype,
+                           const BatchSize& size, Recompute recompute, bool training)
+    : dtype_(dtype), size_(size), training_(training) {
+  struct Need {
+    Key key;
+    TensorSpec largest;
+  };
+  const auto collect = [&](auto&& list) {
+    std::vector<Need> needs;  // in the order of their declaration
+    for (const Declaration& block : blocks)
+      list(block, [&](const TensorSpec& spec, const Key& key) {
+        for (Need& need : needs)
+          if (need.key == key) {
+            need.largest.width = std::max(need.largest.width, spec.width);
+            return;
+          }
+        needs.push_back({key, spec});
+      });
+    return needs;
+  };
+  const auto saved = collect([&](const Declaration& block, const auto& add) {
+    for_each(block.saved(), training, [&](const TensorSpec& spec, const Key& key) {
+      if (shares(spec, recompute)) add(spec, key);
+    });
+  });
+  for (const Need& need : saved)
+    saved_[need.key] =
+        arena.allocate(training ? Region::Workspace : Region::Activations,
+                       fmt::format("{}{}", training ? "recomputed " : "", need.key.first),
+                       dtype_of(need.largest), need.largest.shape(size));
+  const auto workspace = collect([&](const Declaration& block, const auto& add) {
+    for_each(block.workspace(), false, [&](const TensorSpec& spec, const Key& key) {
+      if (training || !spec.training) add(spec, key);
+    });
+  });
+  for (const Need& need : workspace)
+    workspace_[need.key] = arena.allocate(Region::Workspace, std::string(need.key.first),
+                                          dtype_of(need.largest), need.largest.shape(size));
+}
+
+BlockMemory SharedMemory::allocate_block(Arena& arena, const Declaration& block,
+                                         Recompute recompute) const {
+  BlockMemory memory;
+  for_each(block.saved(), training_, [&](const TensorSpec& spec, const Key& key) {
+    memory.saved.push_back(shares(spec, recompute) ? view(saved_.at(key), spec)
+                                                   : allocate(arena, spec));
+  });
+  return memory;
+}
+
+BlockMemory SharedMemory::allocate_own(Arena& arena, const Declaration& layer) const {
+  BlockMemory memory;
+  for (const TensorSpec& spec : layer.saved()) memory.saved.push_back(allocate(arena, spec));
+  return memory;
+}
+
+Tensor SharedMemory::allocate(Arena& arena, const TensorSpec& spec) const {
+  return arena.allocate(Region::Activations, std::string(spec.label), dtype_of(spec),
+                        spec.shape(size_));
+}
+
+std::vector<Tensor> SharedMemory::workspace(const Declaration& block) const {
+  std::vector<Tensor> tensors;
+  for_each(block.workspace(), false, [&](const TensorSpec& spec, const Key& key) {
+    const auto found = workspace_.find(key);
+    tensors.push_back(found == workspace_.end() ? Tensor() : view(found->second, spec));
+  });
+  return tensors;
+}
+
+KeptMemory SharedMemory::allocate_kept(Arena& arena, const Declaration& block, int branches,
+                                       std::int64_t hidden) const {
+  const auto take = [&](std::string_view label, DType dtype, const Shape& shape) {
+    return arena.allocate(Region::Activations, fmt::format("kept {}", label), dtype, shape);
+  };
+  KeptMemory kept{.workspace = workspace(block), .gradients = {}};
+  for (std::size_t i = 0; i < kept.workspace.size(); ++i)
+    if (const TensorSpec& spec = block.workspace()[i]; spec.read_by_weights)
+      kept.workspace[i] = take(spec.label, dtype_of(spec), spec.shape(size_));
+  for (int i = 0; i < branches; ++i)
+    kept.gradients.push_back(take("gradient of branches", dtype_, {size_.rows(), hidden}));
+  return kept;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,89 @@
+#include "model/declaration.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+Shape TensorSpec::shape(const BatchSize& size) const {
+  const std::int64_t rows = per == Per::Row ? size.rows() : size.tokens();
+  return width == 0 ? Shape{rows} : Shape{rows, width};
+}
+
+int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inputs,
+                        const Options& o) {
+  flops_.linear += 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);
+  return add({.name = std::move(name),
+              .global = o.in_out ? Shape{inputs, outputs} : Shape{outputs, inputs},
+              .group = o.group,
+              .init = o.init,
+              .cut = {.dimension = (o.cut.along == Cut::Along::Outputs) == o.in_out ? 1 : 0},
+              .decay = true,
+              .overwritten = true,
+              .packed = o.packed},
+             o.cut);
+}
+
+int Declaration::vector(std::string name, std::int64_t extent, const Options& o) {
+  return add({.name = std::move(name),
+              .global = {extent},
+              .group = o.group,
+              .init = o.init,
+              .cut = {.dimension = 0},
+              .packed = o.packed},
+             o.cut);
+}
+
+int Declaration::table(std::string name, std::int64_t rows, std::int64_t width, const Options& o) {
+  return add({.name = std::move(name),
+              .global = {rows, width},
+              .group = o.group,
+              .init = o.init,
+              .cut = {.dimension = 0},
+              .decay = true},
+             o.cut);
+}
+
+int Declaration::add(Parameter parameter, const Cut& cut) {
+  parameter.cut.parts = cut.parts;
+  if (cut.along == Cut::Along::None) parameter.cut.dimension = -1;
+  if (tensor_.size > 1) {
+    parameter.cut.ranks = tensor_.size;
+    if (cut.copies > 1) {
+      parameter.cut.copies = cut.copies;
+      parameter.sum = GradientSum::Kv;
+      parameter.counted = tensor_.rank % cut.copies == 0;
+    }
+    if (cut.along == Cut::Along::None) {
+      if (tensor_.sequence_parallel || cut.partial) parameter.sum = GradientSum::Tp;
+      parameter.counted = parameter.counted && tensor_.rank == 0;
+    }
+  }
+  parameter.shape = parameter.cut.local(parameter.global);
+  ids_.push_back(set_ != nullptr ? set_->index(parameter.name)
+                                 : static_cast<int>(parameters_.size()));
+  parameters_.push_back(std::move(parameter));
+  return ids_.back();
+}
+
+Saved Declaration::saved(const TensorSpec& spec) {
+  saved_.push_back(spec);
+  return {static_cast<int>(saved_.size()) - 1, spec.per};
+}
+
+Workspace Declaration::workspace(const TensorSpec& spec) {
+  workspace_.push_back(spec);
+  return {static_cast<int>(workspace_.size()) - 1, spec.per};
+}
+
+std::vector<int> Declaration::buckets() const {
+  std::vector<int> found;
+  for (const int id : ids_)
+    if (const int bucket = (*set_)[id].bucket;
+        std::find(found.begin(), found.end(), bucket) == found.end())
+      found.push_back(bucket);
+  return found;
+}
+
+}  // namespace kintsugi

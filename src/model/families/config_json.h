@@ -1,0 +1,146 @@
+#pragma once
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+// One JSON object, asked for by key; every complaint names the file and the key. A null counts as
+// absent.
+class ConfigObject {
+ public:
+  using Names = std::initializer_list<const char*>;  // the same key under older or newer names
+
+  ConfigObject(const nlohmann::json& object, std::string source, std::string prefix = "")
+      : object_(object), source_(std::move(source)), prefix_(std::move(prefix)) {}
+
+  template <class... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
+    user_error("{}: {}", source_, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  bool has(const char* name) const { return find({name}).value != nullptr; }
+
+  std::int64_t integer(Names names) const { return required(names, as_integer(find(names))); }
+  std::int64_t integer(Names names, std::int64_t absent) const {
+    return as_integer(find(names)).value_or(absent);
+  }
+  double real(Names names) const { return required(names, as_real(find(names))); }
+  double real(Names names, double absent) const { return as_real(find(names)).value_or(absent); }
+
+  bool flag(const char* name, bool absent) const {
+    const Found found = find({name});
+    if (!found.value) return absent;
+    if (!found.value->is_boolean()) wrong_type(found, "true or false");
+    return found.value->get<bool>();
+  }
+
+  std::string text(Names names, const std::string& absent) const {
+    const Found found = find(names);
+    if (!found.value) return absent;
+    if (!found.value->is_string()) wrong_type(found, "a string");
+    return found.value->get<std::string>();
+  }
+
+  // The object under a key; an empty one when it is absent.
+  ConfigObject object(const char* name) const {
+    static const nlohmann::json empty = nlohmann::json::object();
+    const Found found = find({name});
+    if (found.value && !found.value->is_object()) wrong_type(found, "an object");
+    return {found.value ? *found.value : empty, source_, fmt::format("{}{}.", prefix_, name)};
+  }
+
+  // An id, a list of ids (the first is taken) or none. transformers writes a family's usual ids
+  // even beside a smaller vocabulary: an id that can never occur is none.
+  std::int64_t token(const char* name, std::int64_t vocab_size) const {
+    Found found = find({name});
+    if (found.value && found.value->is_array()) {
+      if (found.value->empty()) return -1;
+      found.value = &found.value->front();
+    }
+    const std::int64_t id = as_integer(found).value_or(-1);
+    return id >= 0 && id < vocab_size ? id : -1;
+  }
+
+  // Settings whose other value is another model.
+  void require_flag(const char* name, bool supported) const {
+    if (flag(name, supported) != supported)
+      refuse("{}{} is {}, which is not supported (only {})", prefix_, name, !supported, supported);
+  }
+  void require_text(Names names, Names supported) const {
+    const std::string value = text(names, *supported.begin());
+    if (std::find(supported.begin(), supported.end(), value) == supported.end())
+      refuse("{}{} is '{}', which is not supported (only {})", prefix_, *names.begin(), value,
+             fmt::join(supported, ", "));
+  }
+
+  // Every entry of the list under a key must be this word.
+  void require_all(const char* name, const char* supported) const {
+    const Found found = find({name});
+    if (!found.value) return;
+    if (!found.value->is_array()) wrong_type(found, "a list");
+    for (const nlohmann::json& entry : *found.value)
+      if (entry != supported)
+        refuse("{}{} holds {}, which is not supported (only {})", prefix_, name, entry.dump(),
+               supported);
+  }
+
+ private:
+  struct Found {
+    const char* name;
+    const nlohmann::json* value;  // none when absent or null
+  };
+
+  Found find(Names names) const {
+    for (const char* name : names)
+      if (const auto it = object_.find(name); it != object_.end() && !it->is_null())
+        return {name, &*it};
+    return {*names.begin(), nullptr};
+  }
+
+  [[noreturn]] void wrong_type(const Found& found, const char* wanted) const {
+    std::string value = found.value->dump();
+    if (value.size() > 40) value = value.substr(0, 40) + "…";
+    refuse("{}{} must be {}, not {}", prefix_, found.name, wanted, value);
+  }
+
+  std::optional<std::int64_t> as_integer(const Found& found) const {
+    if (!found.value) return std::nullopt;
+    constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    if (!found.value->is_number_integer() ||
+        (found.value->is_number_unsigned() && found.value->get<std::uint64_t>() > largest))
+      wrong_type(found, "a whole number");
+    return found.value->get<std::int64_t>();
+  }
+
+  std::optional<double> as_real(const Found& found) const {
+    if (!found.value) return std::nullopt;
+    if (!found.value->is_number()) wrong_type(found, "a number");
+    return found.value->get<double>();
+  }
+
+  template <class T>
+  T required(Names names, const std::optional<T>& value) const {
+    if (!value) refuse("key '{}{}' is missing", prefix_, fmt::join(names, "' or '"));
+    return *value;
+  }
+
+  const nlohmann::json& object_;
+  std::string source_;
+  std::string prefix_;
+};
+
+// A token's id, or null for none.
+inline nlohmann::ordered_json token_or_null(std::int64_t token) {
+  return token < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(token);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,37 @@
+#include "model/families/llama_like.h"
+
+namespace kintsugi {
+namespace {
+
+void read(const ConfigObject& root, ModelConfig& config) {
+  root.require_flag("attention_bias", false);
+  read_llama_like(root, config, {});
+}
+
+void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+  write_llama_like(config, root);
+  root["pretraining_tp"] = 1;
+  root["mlp_bias"] = false;
+  root["attention_bias"] = false;
+  write_rotation(config, root);
+}
+
+ModelSpec spec(const ModelConfig& config) {
+  ModelSpec model = llama_frame(config);
+  for (int layer = 0; layer < config.layers; ++layer)
+    model.layers.push_back(llama_layer(config, layer, llama_attention(config, layer)));
+  return model;
+}
+
+}  // namespace
+
+const FamilyInfo kLlama = {.family = Family::Llama,
+                           .model_type = "llama",
+                           .architecture = "LlamaForCausalLM",
+                           .positions = PositionKind::Rope,
+                           .check = nullptr,
+                           .read = read,
+                           .write = write,
+                           .spec = spec};
+
+}  // namespace kintsugi

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "model/families/config_json.h"
+#include "model/families/family.h"
+
+namespace kintsugi {
+
+// What the families that follow Llama share: RMSNorm, rotary positions, SwiGLU, no biases.
+
+struct LlamaDefaults {
+  std::int64_t head_dim = 0;  // 0: hidden_size / heads
+  std::int64_t max_positions = 2048;
+};
+void read_llama_like(const ConfigObject& root, ModelConfig& config, const LlamaDefaults& defaults);
+void write_llama_like(const ModelConfig& config, nlohmann::ordered_json& root);
+void write_rotation(const ModelConfig& config, nlohmann::ordered_json& root);
+
+// Embedding and head, with the layers left to the family.
+ModelSpec llama_frame(const ModelConfig& config);
+NormSpec llama_norm(const ModelConfig& config, const std::string& name);
+RopeSpec llama_rope(const ModelConfig& config);
+AttentionSpec llama_attention(const ModelConfig& config, int layer);
+MlpSpec llama_mlp(const ModelConfig& config, int layer);
+// Norms before attention and before the MLP.
+LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention);
+inline std::string llama_prefix(int layer) { return fmt::format("model.layers.{}.", layer); }
+
+// Of matrices whose results are added to the residual stream: two per layer, so that its variance
+// is the same for any depth (GPT-2).
+Init residual_init(const ModelConfig& config);
+
+}  // namespace kintsugi

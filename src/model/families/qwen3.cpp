@@ -1,0 +1,47 @@
+#include "model/families/llama_like.h"
+
+// Llama with norms on each head of q and k.
+
+namespace kintsugi {
+namespace {
+
+void read(const ConfigObject& root, ModelConfig& config) {
+  root.require_flag("attention_bias", false);
+  // The default of head_dim is 128 whatever the other sizes are.
+  read_llama_like(root, config, {.head_dim = 128, .max_positions = 32768});
+}
+
+void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+  write_llama_like(config, root);
+  root["use_sliding_window"] = false;
+  root["sliding_window"] = nullptr;
+  root["max_window_layers"] = config.layers;
+  root["attention_bias"] = false;
+  write_rotation(config, root);
+}
+
+ModelSpec spec(const ModelConfig& config) {
+  ModelSpec model = llama_frame(config);
+  for (int layer = 0; layer < config.layers; ++layer) {
+    AttentionSpec attention = llama_attention(config, layer);
+    const std::string prefix = llama_prefix(layer) + "self_attn.";
+    attention.qk_norm = QkNorm::PerHead;
+    attention.q_norm = llama_norm(config, prefix + "q_norm");
+    attention.k_norm = llama_norm(config, prefix + "k_norm");
+    model.layers.push_back(llama_layer(config, layer, std::move(attention)));
+  }
+  return model;
+}
+
+}  // namespace
+
+const FamilyInfo kQwen3 = {.family = Family::Qwen3,
+                           .model_type = "qwen3",
+                           .architecture = "Qwen3ForCausalLM",
+                           .positions = PositionKind::Rope,
+                           .check = nullptr,
+                           .read = read,
+                           .write = write,
+                           .spec = spec};
+
+}  // namespace kintsugi

@@ -1,0 +1,31 @@
+#include "model/layers/layer_run.h"
+
+namespace kintsugi {
+
+StreamBuffers allocate_stream_buffers(Arena& arena, std::int64_t hidden, DType dtype,
+                                      const BatchSize& size, bool training) {
+  const auto take = [&](const char* name, std::int64_t rows) {
+    return arena.allocate(Region::Workspace, name, dtype, {rows, hidden});
+  };
+  const bool split = size.row_parts > 1;
+  StreamBuffers s;
+  s.branch = take("branch", size.tokens());
+  s.own_branch = split ? take("branch, own rows", size.rows()) : s.branch;
+  if (split) s.gathered = take("norm outputs of all ranks", size.tokens());
+  if (!training) return s;
+  s.dnormed = take("gradient of norm outputs", size.tokens());
+  s.own_dnormed = split ? take("gradient of norm outputs, own rows", size.rows()) : s.dnormed;
+  return s;
+}
+
+StreamBuffers StreamBuffers::first(const BatchSize& size) const {
+  const auto tokens = [&](const Tensor& x) { return x ? x.rows(0, size.tokens()) : x; };
+  const auto rows = [&](const Tensor& x) { return x ? x.rows(0, size.rows()) : x; };
+  return {.branch = tokens(branch),
+          .own_branch = rows(own_branch),
+          .gathered = tokens(gathered),
+          .dnormed = tokens(dnormed),
+          .own_dnormed = rows(own_dnormed)};
+}
+
+}  // namespace kintsugi

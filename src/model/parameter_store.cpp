@@ -1,0 +1,55 @@
+#include "model/parameter_store.h"
+
+#include "core/error.h"
+
+namespace kintsugi {
+
+ParameterStore::ParameterStore(const ParameterSet& set, DType dtype)
+    : set_(&set), dtype_(dtype), places_(set.buckets().size()) {}
+
+ParameterStore::ParameterStore(const ParameterSet& set, Arena& arena, DType dtype,
+                               bool with_gradients)
+    : ParameterStore(set, dtype) {
+  weights_ = arena.allocate(Region::Weights, "weights", dtype, {set.buffer_elements()});
+  if (with_gradients)
+    gradients_ = arena.allocate(Region::Gradients, "gradients", accumulator_of(dtype),
+                                {set.buffer_elements()});
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const Bucket& bucket = set.buckets()[i];
+    places_[i].weights = weights_.rows(bucket.begin, bucket.end - bucket.begin);
+    if (with_gradients)
+      places_[i].gradients = gradients_.rows(bucket.begin, bucket.end - bucket.begin);
+  }
+}
+
+Tensor ParameterStore::weight(int first, Shape shape) const {
+  const int bucket = (*set_)[first].bucket;
+  KINTSUGI_CHECK(bucket_weights(bucket), "the weights of {} are not here", (*set_)[first].name);
+  return slice(bucket_weights(bucket), first, shape);
+}
+
+Tensor ParameterStore::gradient(int first, Shape shape) const {
+  return slice(bucket_gradients((*set_)[first].bucket), first, shape);
+}
+
+Tensor ParameterStore::slice(Tensor flat, int index, Shape shape) const {
+  if (!flat) return {};  // gradients of a store without them
+  // The shape covers this parameter and, if more, exactly the packed ones that follow.
+  std::int64_t covered = (*set_)[index].shape.elements();
+  const auto& parameters = set_->parameters();
+  for (std::size_t next = index + 1; covered < shape.elements() && next < parameters.size();
+       ++next) {
+    KINTSUGI_CHECK(parameters[next].packed, "{} does not lie directly behind {}",
+                   parameters[next].name, (*set_)[index].name);
+    covered += parameters[next].shape.elements();
+  }
+  KINTSUGI_CHECK(covered == shape.elements(), "{} has {} elements, {} is asked for",
+                 (*set_)[index].name, covered, to_string(shape));
+  const std::int64_t offset =
+      (*set_)[index].offset - set_->buckets()[at((*set_)[index].bucket)].begin;
+  auto* begin = static_cast<std::byte*>(flat.data()) +
+                static_cast<std::size_t>(offset) * size_of(flat.dtype());
+  return Tensor(begin, flat.dtype(), shape);
+}
+
+}  // namespace kintsugi
