@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -35,14 +37,33 @@ struct MatmulOptions {
       {};  // (m, n): the product is a gradient, c takes it through gelu at this place
 };
 
+// Where the tokens of an attention are in their sequence: one after the other from `first` on, or
+// in two chunks, as context parallelism has them.
+struct TokenPositions {
+  std::int64_t first = 0;
+  std::int64_t chunk = std::numeric_limits<std::int64_t>::max();  // tokens in the first chunk
+  std::int64_t second = 0;  // where the second chunk starts, after the first one
+
+  constexpr std::int64_t of(std::int64_t token) const {
+    return token < chunk ? first + token : second + (token - chunk);
+  }
+  // How many of `tokens` are before a position.
+  constexpr std::int64_t before(std::int64_t position, std::int64_t tokens) const {
+    const std::int64_t early = std::min(tokens, chunk);
+    return std::clamp<std::int64_t>(position - first, 0, early) +
+           std::clamp<std::int64_t>(position - second, 0, tokens - early);
+  }
+  bool operator==(const TokenPositions&) const = default;
+};
+
+// A query sees the keys up to its own position.
 struct AttentionOptions {
   double scale = 1.0;
   Tensor alibi_slopes = {};    // (heads), fp32: adds slope * key position to the scores
-  Tensor key_positions = {};   // (keys), int32, rising: for ALiBi; none: 0, 1, 2, …
   Tensor document_start = {};  // (batch, queries), int32: the first key that query i sees
-  // Query i sees keys up to this + i, as far as there are any; none: keys - queries, so that the
-  // last query sees the last key.
-  std::optional<std::int64_t> first_query_at = {};
+  std::int64_t window = 0;     // how many positions a query sees, its own included; 0: all
+  TokenPositions key_positions = {};
+  std::optional<TokenPositions> query_positions = {};  // none: the last query is at the last key
 };
 
 // Which random numbers a dropout uses: a pure function of the seed, the place in the network and

@@ -60,7 +60,6 @@ Declaration StageScratch::declaration(int layer) const {
 
 void StageScratch::prepare() {
   fill_position_tables(*context_.backend, context_.tables, model_, context_.tensor.rank());
-  if (ring_) ring_->prepare();
 }
 
 // ---- a stage

@@ -13,6 +13,7 @@ struct AttentionInputs {
   Values slopes;  // empty: none
   Ids starts;     // (batch, queries); empty: none
   double scale = 1;
+  std::int64_t window = 0;  // 0: none
 };
 
 struct AttentionOutputs {
@@ -33,8 +34,9 @@ inline AttentionOutputs attention_reference(const AttentionSizes& c, const Atten
     for (std::int64_t h = 0; h < c.heads; ++h)
       for (std::int64_t i = 0; i < c.queries; ++i) {
         const std::int64_t position = c.keys - c.queries + i, kv = h / (c.heads / c.kv_heads);
-        const std::int64_t first =
+        std::int64_t first =
             x.starts.empty() ? 0 : x.starts[static_cast<std::size_t>(b * c.queries + i)];
+        if (x.window > 0) first = std::max(first, position - x.window + 1);
         const std::size_t row = at(b, i, h, c.queries, c.heads);
         Values p;
         double top = -INFINITY, total = 0, delta = 0;

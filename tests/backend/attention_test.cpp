@@ -15,13 +15,14 @@ struct Case : AttentionSizes {
   Packing packing = Packing::Separate;
   bool alibi = false;
   bool documents = false;
+  std::int64_t window = 0;
 };
 
 std::string describe(const Case& c) {
   return fmt::format(
-      "batch {} queries {} keys {} heads {}/{} dim {} packing {} alibi {} documents {}", c.batch,
-      c.queries, c.keys, c.heads, c.kv_heads, c.dim, static_cast<int>(c.packing), c.alibi,
-      c.documents);
+      "batch {} queries {} keys {} heads {}/{} dim {} packing {} alibi {} documents {} window {}",
+      c.batch, c.queries, c.keys, c.heads, c.kv_heads, c.dim, static_cast<int>(c.packing), c.alibi,
+      c.documents, c.window);
 }
 
 class AttentionTest : public OperationTest {
@@ -56,6 +57,7 @@ class AttentionTest : public OperationTest {
     x.v = activations(c.batch * c.keys * c.kv_heads * c.dim);
     x.dout = activations(c.batch * c.queries * c.heads * c.dim);
     x.scale = 1.3 / std::sqrt(static_cast<double>(c.dim));
+    x.window = c.window;
     if (c.alibi) x.slopes = magnitudes(rounded(normal(c.heads, 0.1), DType::F32));
     if (c.documents)
       for (std::int64_t b = 0; b < c.batch;
@@ -70,7 +72,7 @@ class AttentionTest : public OperationTest {
   }
 
   AttentionOptions options(const Case& c, const AttentionInputs& x) {
-    AttentionOptions o{.scale = x.scale};
+    AttentionOptions o{.scale = x.scale, .window = c.window};
     if (c.alibi) o.alibi_slopes = in(x.slopes, DType::F32, {c.heads});
     if (c.documents) o.document_start = in(x.starts, {c.batch, c.queries});
     return o;
@@ -144,6 +146,19 @@ TEST_P(AttentionTest, DocumentsDoNotSeeEachOther) {
   check({2, 200, 200, 2, 1, 8, Packing::Joined, true, true});
 }
 
+// A key alone, within a tile, over several, and more than there is.
+TEST_P(AttentionTest, Windows) {
+  for (const std::int64_t window : {1, 2, 7, 63, 64, 65, 100, 129, 130, 131, 1000}) {
+    check({2, 130, 130, 4, 2, 20, Packing::Joined, false, false, window});
+    check({1, 17, 17, 2, 1, 8, Packing::Separate, true, false, window});
+  }
+  check({2, 333, 333, 2, 1, 8, Packing::Joined, true, true, 50});
+  check({2, 200, 200, 6, 2, 64, Packing::Joined, false, true, 90});
+  check({2, 5, 170, 6, 1, 8, Packing::Cache, true, true, 3});
+  check({1, 66, 231, 2, 2, 80, Packing::Cache, false, false, 70});
+  check({3, 1, 137, 6, 2, 64, Packing::Cache, false, false, 20});
+}
+
 TEST_P(AttentionTest, FewerQueriesThanKeys) {
   check({3, 1, 37, 6, 2, 64, Packing::Cache});
   check({2, 1, 129, 4, 4, 20, Packing::Cache, true});
@@ -171,7 +186,9 @@ KINTSUGI_IN_EACH_WORLD(AttentionGradientTest, {DType::F64});
 
 TEST_P(AttentionGradientTest, MatchesTheForward) {
   for (const Case& c :
-       {Case{2, 70, 70, 4, 2, 8, Packing::Joined, true, true}, Case{1, 9, 67, 3, 1, 20}}) {
+       {Case{2, 70, 70, 4, 2, 8, Packing::Joined, true, true}, Case{1, 9, 67, 3, 1, 20},
+        Case{2, 140, 140, 4, 2, 8, Packing::Joined, true, true, 11},
+        Case{1, 9, 167, 3, 1, 20, Packing::Cache, false, false, 80}}) {
     SCOPED_TRACE(describe(c));
     const AttentionInputs x = inputs(c);
     const Packed from = pack(c), gradient = pack(c);

@@ -43,5 +43,30 @@ TEST(Operations, EachIsOneEntryOfSimAndOneSpanUnderItsName) {
   }
 }
 
+// Sim counts what the mask leaves: pairs of a query and a key in sight, by the definition.
+TEST(Operations, SimCountsAttentionInWindows) {
+  const TokenPositions together{}, behind{.first = 9}, chunks{3, 4, 20}, others{7, 5, 12};
+  for (const TokenPositions& queries : {together, behind, chunks})
+    for (const TokenPositions& keys : {together, chunks, others})
+      for (const std::int64_t window : {0, 1, 2, 5, 8, 13, 100}) {
+        OperationTrace trace;
+        SimBackend backend(trace);
+        const auto tensor = [](std::int64_t tokens, std::int64_t heads) {
+          return Tensor(nullptr, DType::F32, {2, tokens, heads, 8});
+        };
+        backend.attention_forward(
+            tensor(11, 6), {}, tensor(11, 6), tensor(9, 3), tensor(9, 3),
+            {.window = window, .key_positions = keys, .query_positions = queries});
+        std::int64_t pairs = 0;
+        for (std::int64_t i = 0; i < 11; ++i)
+          for (std::int64_t j = 0; j < 9; ++j) {
+            const std::int64_t distance = queries.of(i) - keys.of(j);
+            pairs += distance >= 0 && (window == 0 || distance < window);
+          }
+        EXPECT_EQ(trace.flops(), 2.0 * 2 * 8 * 2 * 6 * static_cast<double>(pairs))
+            << queries.first << " " << keys.first << " " << window;
+      }
+}
+
 }  // namespace
 }  // namespace kintsugi

@@ -35,13 +35,15 @@ struct Case {
   std::int64_t batch, heads, kv_heads, queries, keys, dim;
   bool alibi = false;
   bool documents = false;
+  std::int64_t window = 0;
 };
 
 std::string describe(const Case& c) {
   return fmt::format(
-      "{} {}x{} heads {}/{} dim {}{}{}", to_string(c.dtype), c.batch,
+      "{} {}x{} heads {}/{} dim {}{}{}{}", to_string(c.dtype), c.batch,
       c.queries == c.keys ? fmt::format("{}", c.keys) : fmt::format("{} of {}", c.queries, c.keys),
-      c.heads, c.kv_heads, c.dim, c.alibi ? " alibi" : "", c.documents ? " documents" : "");
+      c.heads, c.kv_heads, c.dim, c.alibi ? " alibi" : "", c.documents ? " documents" : "",
+      c.window > 0 ? fmt::format(" window {}", c.window) : "");
 }
 
 // ---- memory
@@ -160,6 +162,7 @@ class Trial {
         random_(seed) {
     for (Buffer* buffer : {&x_.first, &x_.second, &dout_}) fill(*buffer);
     options_.scale = 1.0 / std::sqrt(static_cast<double>(c.dim));
+    options_.window = c.window;
     std::vector<float> slopes;
     for (std::int64_t h = 0; h < c.heads; ++h)
       slopes.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(c.heads)));
@@ -251,8 +254,9 @@ Outputs Trial::reference() const {
     for (std::int64_t h = 0; h < c_.heads; ++h)
       for (std::int64_t i = 0; i < c_.queries; ++i) {
         const std::int64_t position = c_.keys - c_.queries + i, kv = h / (c_.heads / c_.kv_heads);
-        const std::int64_t first =
+        std::int64_t first =
             c_.documents ? first_key[static_cast<std::size_t>(b * c_.keys + position)] : 0;
+        if (c_.window > 0) first = std::max(first, position - c_.window + 1);
         const std::size_t row = at(b, i, h, c_.queries, c_.heads);
         Values p;
         for (std::int64_t j = first; j <= position; ++j)
@@ -420,7 +424,8 @@ double Checks::median_ms(const std::function<void()>& work) {
   return times[times.size() / 2];
 }
 
-// TFLOP/s with the causal half counted, and the distance from our own kernel's results.
+// TFLOP/s with the causal half counted, windows or not, and the distance from our own kernel's
+// results.
 void Checks::speed(const Case& c) {
   Trial trial(c, seed_++);
   const double flops = 2.0 * static_cast<double>(c.batch * c.heads) * static_cast<double>(c.keys) *
@@ -459,6 +464,9 @@ int check_all() {
            Case{kF32, 2, 6, 2, 130, 130, 64},
            Case{kF32, 1, 3, 3, 131, 131, 100, true, true},
            Case{kF32, 2, 4, 4, 66, 131, 192},
+           Case{kF64, 2, 4, 2, 170, 170, 20, true, true, 40},
+           Case{kF32, 2, 6, 2, 300, 300, 64, false, false, 65},
+           Case{kF32, 2, 4, 4, 66, 231, 192, false, false, 17},
            Case{kF32, 3, 6, 2, 1, 300, 128, true},
            Case{kF16, 2, 4, 2, 256, 256, 64},
            Case{kF16, 1, 4, 4, 200, 200, 128, true},
@@ -480,6 +488,12 @@ int check_all() {
            Case{kBf16, 3, 2, 2, 2, 2, 64},
            Case{kBf16, 2, 5, 5, 65, 65, 8, true},
            Case{kBf16, 1, 1, 1, 1, 1, 64},
+           Case{kBf16, 2, 6, 2, 512, 512, 64, false, false, 100},
+           Case{kBf16, 2, 4, 4, 384, 384, 128, false, false, 1},
+           Case{kBf16, 2, 4, 4, 333, 333, 128, false, false, 128},
+           Case{kBf16, 2, 4, 2, 384, 384, 64, true, false, 129},
+           Case{kBf16, 2, 4, 2, 512, 512, 128, false, true, 200},
+           Case{kBf16, 2, 6, 2, 333, 333, 128, true, true, 50},
        })
     checks.accuracy(c);
 
@@ -499,6 +513,8 @@ int check_all() {
            Case{kBf16, 8, 16, 16, 2048, 2048, 128, false, true},
            Case{kBf16, 8, 16, 16, 2048, 2048, 128},
            Case{kBf16, 16, 25, 25, 1000, 1000, 64},
+           Case{kBf16, 2, 32, 8, 8192, 8192, 128, false, false, 4096},
+           Case{kBf16, 2, 32, 8, 8192, 8192, 128, false, false, 1024},
        })
     checks.speed(c);
   fmt::print("\n{} failures\n", checks.failures());

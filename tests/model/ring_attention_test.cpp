@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/traced_backend.h"
 #include "comm/counting_communicator.h"
 #include "model/context_cut.h"
 #include "support/thread_world.h"
@@ -24,6 +25,7 @@ struct Case {
   int ranks = 2;
   std::int64_t sequences = 1, length = 0, heads = 2, kv_heads = 2, dim = 8;
   bool alibi = false, documents = false;
+  std::int64_t window = 0;
   std::int64_t most_sequences = 0;  // 0: as many as there are
 
   std::int64_t tokens() const { return sequences * length; }
@@ -31,8 +33,9 @@ struct Case {
 };
 
 std::string describe(const Case& c) {
-  return fmt::format("{} ranks, {} x {} tokens, heads {}/{} of {}, alibi {}, documents {}", c.ranks,
-                     c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.alibi, c.documents);
+  return fmt::format(
+      "{} ranks, {} x {} tokens, heads {}/{} of {}, alibi {}, documents {}, window {}", c.ranks,
+      c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.alibi, c.documents, c.window);
 }
 
 // A tensor in host memory that starts as NaN.
@@ -119,7 +122,7 @@ Outputs whole_attention(const Case& c, const Inputs& x, double scale) {
   const Host dout = host_of(x.dout, {c.sequences, c.length, c.heads, c.dim});
   const Host out(DType::F64, dout.tensor.shape());
   const Host lse(DType::F64, {c.sequences, c.heads, c.length});
-  AttentionOptions options{.scale = scale};
+  AttentionOptions options{.scale = scale, .window = c.window};
   Inputs mine = x;
   if (c.alibi) options.alibi_slopes = {mine.slopes.data(), DType::F32, {c.heads}};
   if (c.documents)
@@ -164,12 +167,13 @@ class Share {
   }
   void forward(const RingAttention& ring, double scale) {
     const Heads from = split(qkv_.tensor, c_, local());
-    ring.forward(by_sequence(out_), lse_.tensor, from.q, from.k, from.v, scale, first_keys());
+    ring.forward(by_sequence(out_), lse_.tensor, from.q, from.k, from.v, scale, first_keys(),
+                 c_.window);
   }
   void backward(const RingAttention& ring, double scale) {
     const Heads from = split(qkv_.tensor, c_, local()), gradient = split(dqkv_.tensor, c_, local());
     ring.backward(gradient.q, gradient.k, gradient.v, by_sequence(dout_), by_sequence(out_),
-                  lse_.tensor, from.q, from.k, from.v, scale, first_keys());
+                  lse_.tensor, from.q, from.k, from.v, scale, first_keys(), c_.window);
   }
   // Each rank writes elements of its own.
   void collect(Outputs& whole) const {
@@ -231,7 +235,6 @@ Outputs ring_attention(const Case& c, const Inputs& x, DType dtype, double scale
     Arena arena(*backend);
     Share share(c, x, dtype, *group);
     const RingAttention ring(*backend, arena, *group, share.sizes(), dtype, true, share.slopes());
-    ring.prepare();
     for (int pass = 0; pass < 2; ++pass) {  // what the first one leaves behind does no harm
       share.forward(ring, scale);
       share.backward(ring, scale);
@@ -304,6 +307,61 @@ TEST(RingAttention, Documents) {
         DType::F64);
 }
 
+// Of one token, inside a chunk, over the edges of several, and longer than the sequence.
+TEST(RingAttention, Windows) {
+  for (const int ranks : {2, 4})
+    for (const std::int64_t window : {1, 2, 9, 10, 11, 25, 40, 79, 1000})
+      check({.ranks = ranks, .length = 20 * ranks, .kv_heads = 1, .window = window}, DType::F64);
+  for (const int ranks : {2, 3, 4})
+    check({.ranks = ranks,
+           .sequences = 2,
+           .length = 80 * ranks,
+           .heads = 4,
+           .kv_heads = 2,
+           .alibi = true,
+           .documents = true,
+           .window = 55,
+           .most_sequences = 3},
+          DType::F64);
+  for (const DType dtype : {DType::F32, DType::BF16})
+    check({.ranks = 4, .length = 80, .documents = true, .window = 13}, dtype);
+}
+
+// Keys that no query of a rank has in its window cost nothing; they still pass through.
+TEST(RingAttention, ComputesOnlyWhatTheWindowShows) {
+  // Chunks of 10 tokens. A window of 11 reaches into the chunk before, which is a neighbour's; the
+  // middle chunks are both the last rank's.
+  for (const auto& [window, calls] :
+       std::vector<std::pair<std::int64_t, std::vector<int>>>{{0, {4, 4, 4, 4}},
+                                                              {1, {1, 1, 1, 1}},
+                                                              {2, {2, 3, 3, 2}},
+                                                              {11, {2, 3, 3, 2}},
+                                                              {12, {3, 4, 4, 3}}}) {
+    const Case c{.ranks = 4, .length = 80, .window = window};
+    const Inputs x = make_inputs(c, DType::F64);
+    run_ranks(c.ranks, [&, window = window, calls = calls](World& threads) {
+      CountingWorld world(threads);
+      Trace trace;
+      const auto backend = make_traced_backend(make_cpu_backend(1), trace);
+      const auto group = world.split("cp", 0, world.rank());
+      Arena arena(*backend);
+      Share share(c, x, DType::F64, *group);
+      const RingAttention ring(*backend, arena, *group, share.sizes(), DType::F64, true);
+      trace.begin();
+      share.forward(ring, 1);
+      share.backward(ring, 1);
+      trace.end();
+      const auto spans = trace.take();
+      for (const char* name : {"attention_forward", "attention_backward"})
+        EXPECT_EQ(std::count_if(spans.begin(), spans.end(),
+                                [&](const TraceSpan& span) { return span.name == name; }),
+                  calls[static_cast<std::size_t>(world.rank())])
+            << name << ", rank " << world.rank() << ", window " << window;
+      EXPECT_EQ(world.traffic("cp")[Collective::Send].calls, 9);
+    });
+  }
+}
+
 TEST(RingAttention, OtherPrecisions) {
   for (const DType dtype : {DType::F32, DType::BF16})
     for (const int ranks : {2, 3, 8}) {
@@ -371,7 +429,6 @@ TEST(RingAttention, MemoryIsKnownBeforehand) {
     EXPECT_EQ(plan.total_bytes(), arena.total_bytes());
     // Two pairs of keys and values in flight: 2 x 2 x 8 tokens x 2 heads x 8 x 2 bytes.
     EXPECT_EQ(arena.bytes(Region::Communication), 1024u);
-    inference.prepare();
     share.forward(inference, 1);
     EXPECT_THROW(share.backward(inference, 1), Failure);
     build(plan, true);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/attention_mask.h"
 #include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
 #include "backend/cpu/vector_math.h"
@@ -64,24 +65,23 @@ void product(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_
 
 // Which keys a query sees, and what ALiBi adds for this head.
 template <class A>
-struct Mask {
+struct Mask : AttentionMask {
   Mask(const AttentionOptions& options, std::int64_t batch, std::int64_t head, std::int64_t queries,
        std::int64_t keys)
-      : offset(options.first_query_at.value_or(keys - queries)),
-        last(keys - 1),
+      : AttentionMask(options, queries, keys),
         slope(options.alibi_slopes ? static_cast<A>(options.alibi_slopes.as<float>()[head]) : A(0)),
-        positions(options.key_positions ? options.key_positions.as<std::int32_t>() : nullptr),
         start(options.document_start ? options.document_start.as<std::int32_t>() +
                                            batch * options.document_start.stride(0)
                                      : nullptr) {}
-  std::int64_t first_key(std::int64_t query) const { return start == nullptr ? 0 : start[query]; }
-  std::int64_t last_key(std::int64_t query) const { return std::min(query + offset, last); }
-  // The tile row's visible columns [begin, end) for keys key0 … key0 + columns - 1.
-  std::int64_t begin(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
+  std::int64_t first_key(std::int64_t query) const {
+    return start == nullptr ? begin(query) : std::max<std::int64_t>(begin(query), start[query]);
+  }
+  // The tile row's visible columns [first, last) for keys key0 … key0 + columns - 1.
+  std::int64_t first_column(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
     return std::clamp<std::int64_t>(first_key(query) - key0, 0, columns);
   }
-  std::int64_t end(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
-    return std::clamp<std::int64_t>(last_key(query) + 1 - key0, 0, columns);
+  std::int64_t last_column(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
+    return std::clamp<std::int64_t>(end(query) - key0, 0, columns);
   }
   // The first key tile that any of the queries sees: document starts never decrease along a
   // sequence.
@@ -91,13 +91,10 @@ struct Mask {
     if (slope == A(0)) return;
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < columns; ++j)
-        scores[i * kTile + j] +=
-            slope * static_cast<A>(positions == nullptr ? key0 + j : positions[key0 + j]);
+        scores[i * kTile + j] += slope * static_cast<A>(key_positions.of(key0 + j));
   }
 
-  std::int64_t offset, last;
   A slope;
-  const std::int32_t* positions;
   const std::int32_t* start;
 };
 
@@ -117,7 +114,7 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
   std::fill(result, result + rows * dim, A(0));
 
   const Tile<A> tile_q = load_tile<T, A>(q, query0, rows, dim, buffer_q);
-  const std::int64_t key_end = mask.last_key(query0 + rows - 1) + 1;
+  const std::int64_t key_end = mask.end(query0 + rows - 1);
   for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
     const std::int64_t columns = std::min(kTile, key_end - key0);
     product(scores, kTile, rows, columns, dim, tile_q, false,
@@ -125,8 +122,8 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
     mask.add_alibi(scores, rows, columns, key0);
     for (std::int64_t i = 0; i < rows; ++i) {
       A* s = scores + i * kTile;
-      const std::int64_t begin = mask.begin(query0 + i, key0, columns),
-                         end = mask.end(query0 + i, key0, columns);
+      const std::int64_t begin = mask.first_column(query0 + i, key0, columns),
+                         end = mask.last_column(query0 + i, key0, columns);
       A largest = running_max[i];
 #pragma omp simd reduction(max : largest)
       for (std::int64_t j = begin; j < end; ++j) largest = std::max(largest, s[j]);
@@ -186,7 +183,7 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
       delta[i] = total;
     }
     std::fill(dquery, dquery + rows * dim, A(0));
-    const std::int64_t key_end = mask.last_key(query0 + rows - 1) + 1;
+    const std::int64_t key_end = mask.end(query0 + rows - 1);
     for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
       const std::int64_t columns = std::min(kTile, key_end - key0);
       const Tile<A> tile_k = load_tile<T, A>(k, key0, columns, dim, buffer_k);
@@ -196,8 +193,8 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
       mask.add_alibi(probabilities, rows, columns, key0);
       for (std::int64_t i = 0; i < rows; ++i) {
         A *p = probabilities + i * kTile, *ds = dscores + i * kTile;
-        const std::int64_t begin = mask.begin(query0 + i, key0, columns);
-        const std::int64_t end = std::max(begin, mask.end(query0 + i, key0, columns));
+        const std::int64_t begin = mask.first_column(query0 + i, key0, columns);
+        const std::int64_t end = std::max(begin, mask.last_column(query0 + i, key0, columns));
         const A log_sum = lse[query0 + i], d = delta[i];
         std::fill(p, p + begin, A(0));
         std::fill(ds, ds + begin, A(0));
@@ -229,16 +226,14 @@ struct Sizes {
         dim(q.extent(3)),
         keys(k.extent(1)),
         kv_heads(k.extent(2)) {
-    KINTSUGI_CHECK((queries <= keys || options.first_query_at) && heads % kv_heads == 0 &&
+    KINTSUGI_CHECK((queries <= keys || options.query_positions) && heads % kv_heads == 0 &&
                        k.extent(3) == dim && k.extent(0) == batch,
                    "attention of queries {} over keys {}", to_string(q.shape()),
                    to_string(k.shape()));
-    const Tensor &starts = options.document_start, &positions = options.key_positions;
+    const Tensor& starts = options.document_start;
     KINTSUGI_CHECK(!starts || (starts.extent(0) == batch && starts.extent(1) == queries),
                    "document starts {} of queries {}", to_string(starts.shape()),
                    to_string(q.shape()));
-    KINTSUGI_CHECK(!positions || positions.elements() == keys, "positions {} of keys {}",
-                   to_string(positions.shape()), to_string(k.shape()));
   }
   std::int64_t batch, queries, heads, dim, keys, kv_heads;
 };

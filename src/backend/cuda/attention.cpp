@@ -22,7 +22,7 @@ void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const T
                  to_string(out.shape()), to_string(k.shape()), to_string(v.shape()));
   KINTSUGI_CHECK(q.extent(0) == k.extent(0) && q.extent(3) == k.extent(3) &&
                      q.extent(2) % k.extent(2) == 0 &&
-                     (options.first_query_at || q.extent(1) <= k.extent(1)),
+                     (options.query_positions || q.extent(1) <= k.extent(1)),
                  "attention: q {}, k {}", to_string(q.shape()), to_string(k.shape()));
   KINTSUGI_CHECK(lse.dtype() == accumulator_of(q.dtype()) &&
                      lse.shape() == Shape({q.extent(0), q.extent(2), q.extent(1)}),
@@ -35,10 +35,6 @@ void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const T
                      (options.document_start.dtype() == DType::I32 &&
                       options.document_start.shape() == Shape({q.extent(0), q.extent(1)})),
                  "attention: document_start is {}", to_string(options.document_start.shape()));
-  KINTSUGI_CHECK(!options.key_positions || (options.key_positions.dtype() == DType::I32 &&
-                                            options.key_positions.contiguous() &&
-                                            options.key_positions.elements() == k.extent(1)),
-                 "attention: key_positions is {}", to_string(options.key_positions.shape()));
 }
 
 }  // namespace

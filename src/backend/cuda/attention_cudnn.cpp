@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "backend/attention_mask.h"
 #include "backend/cuda/attention_graph.h"
 #include "backend/cuda/cuda_common.h"
 
@@ -66,10 +67,13 @@ const char* unsuitable(const CudnnCall& call) {
   if (call.q.extent(1) != call.k.extent(1))
     return "cuDNN attention is used with as many queries as keys";
   if (call.q.extent(1) < 2) return "cuDNN attention is used from two positions on";
-  if (call.options.first_query_at.value_or(0) != 0)
-    return "cuDNN attention is used where the first query stands at the first key";
-  if (call.options.alibi_slopes && call.options.key_positions)
-    return "cuDNN attention is used with keys in their places";
+  const AttentionMask mask(call.options, call.q.extent(1), call.k.extent(1));
+  if (mask.query_positions != mask.key_positions)
+    return "cuDNN attention is used where queries and keys have the same positions";
+  if (call.options.alibi_slopes && mask.key_positions != TokenPositions{})
+    return "cuDNN attention is used with ALiBi where positions start at 0";
+  if (mask.window > 0 && mask.key_positions.chunk < mask.keys)
+    return "cuDNN attention is used with a window where positions are consecutive";
   if (!call.lse.contiguous()) return "cuDNN attention wants a contiguous log-sum-exp";
   for (const Tensor* x :
        {&call.out, &call.lse, &call.q, &call.k, &call.v, &call.dq, &call.dk, &call.dv, &call.dout,
@@ -90,6 +94,8 @@ AttentionProblem problem_of(const CudnnCall& call) {
   problem.scale = call.options.scale;
   problem.alibi = static_cast<bool>(call.options.alibi_slopes);
   problem.documents = static_cast<bool>(call.options.document_start);
+  // One that nothing is outside of needs no plan of its own.
+  if (call.options.window < problem.length) problem.window = call.options.window;
   if (problem.documents) problem.document_stride = call.options.document_start.stride(0);
   problem.q = strides_of(call.q);
   problem.k = strides_of(call.k);

@@ -3,9 +3,9 @@
 // columns tx, tx + 16, … of every tile, so that a row lives in half a warp. Heads are padded with
 // zeros to kDim. Nothing is added by atomics: gradients of k and v are summed by the block that
 // owns the keys, gradients of q by the block that owns the queries.
-#include <algorithm>
 #include <limits>
 
+#include "backend/attention_mask.h"
 #include "backend/cuda/attention_flash.h"
 #include "backend/cuda/cuda_common.h"
 #include "backend/cuda/device.cuh"
@@ -29,11 +29,10 @@ struct Heads {
 
 struct Sizes {
   int heads, kv_heads, queries, keys, dim;
-  int offset;  // query i stands at key i + offset
+  AttentionMask mask;
   double scale;
-  const float* slopes;            // (heads) or nullptr
-  const std::int32_t* positions;  // (keys), for the slopes, or nullptr
-  const std::int32_t* starts;     // (batch, queries) or nullptr
+  const float* slopes;         // (heads) or nullptr
+  const std::int32_t* starts;  // (batch, queries) or nullptr
   std::int64_t start_stride;
 };
 
@@ -66,34 +65,41 @@ __device__ void load_tile(HeadTile<A, kTile, kDim>& tile, const Heads<T>& x, int
   }
 }
 
-// Which keys the queries of a tile see.
+// Keys [begin, end).
+struct KeyRange {
+  int begin, end;
+  __device__ bool has(int key) const { return key >= begin && key < end; }
+};
+
+// Which keys the queries of a sequence see.
 struct Visible {
   __device__ Visible(const Sizes& sizes, int b)
-      : offset(sizes.offset),
-        keys(sizes.keys),
-        starts(sizes.starts ? sizes.starts + b * sizes.start_stride : nullptr) {}
+      : mask(sizes.mask), starts(sizes.starts ? sizes.starts + b * sizes.start_stride : nullptr) {}
 
-  __device__ int last(int query) const { return min(keys - 1, query + offset); }
-  __device__ int first(int query) const { return starts ? max(0, starts[query]) : 0; }
-  __device__ bool operator()(int query, int key) const {
-    return key <= last(query) && key >= first(query);
+  __device__ int begin(int query) const {
+    const int begin = static_cast<int>(mask.begin(query));
+    return starts ? max(begin, starts[query]) : begin;
   }
-  // The smallest first() of the queries [begin, end)
-  __device__ int first(int begin, int end) const {
-    if (!starts) return 0;
-    int least = first(begin);
-    for (int query = begin + 1; query < end; ++query) least = min(least, first(query));
-    return least;
+  __device__ int end(int query) const { return static_cast<int>(mask.end(query)); }
+  // Nothing for a row of a tile that is no query.
+  __device__ KeyRange keys(int query) const {
+    return query < mask.queries ? KeyRange{begin(query), end(query)} : KeyRange{0, 0};
+  }
+  // The keys that any of the queries [first, last) sees are among these.
+  __device__ KeyRange keys(int first, int last) const {
+    int least = begin(first);
+    for (int query = first + 1; starts && query < last; ++query) least = min(least, begin(query));
+    return {least, end(last - 1)};
   }
 
-  int offset, keys;
+  const AttentionMask& mask;
   const std::int32_t* starts;
 };
 
 // What ALiBi adds to the score of a key.
 template <class A>
 __device__ A alibi(const Sizes& sizes, A slope, int key) {
-  return slope * static_cast<A>(sizes.positions ? sizes.positions[key] : key);
+  return slope * static_cast<A>(sizes.mask.key_positions.of(key));
 }
 
 // c[i][j] += a[ty + 16 i] . b[tx + 16 j]: one thread's share of A B^T
@@ -201,8 +207,8 @@ __global__ void __launch_bounds__(kThreads)
     total[i] = A(0);
   }
 
-  const int key_end = visible.last(query_end - 1) + 1;
-  for (int key0 = visible.first(query0, query_end) / kTile * kTile; key0 < key_end; key0 += kTile) {
+  const KeyRange keys = visible.keys(query0, query_end);
+  for (int key0 = keys.begin / kTile * kTile; key0 < keys.end; key0 += kTile) {
     __syncthreads();  // the last tile has been used
     load_tile<kTile, kDim>(shared.kv, k, b, kv_h, key0, sizes.keys, sizes.dim);
     __syncthreads();
@@ -211,13 +217,12 @@ __global__ void __launch_bounds__(kThreads)
 
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int query = query0 + ty + kSide * i;
+      const KeyRange seen = visible.keys(query0 + ty + kSide * i);
       A row_max = -kInfinity;
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) {
         const int key = key0 + tx + kSide * j;
-        const bool seen = query < sizes.queries && visible(query, key);
-        s[i][j] = seen ? s[i][j] * scale + alibi(sizes, slope, key) : -kInfinity;
+        s[i][j] = seen.has(key) ? s[i][j] * scale + alibi(sizes, slope, key) : -kInfinity;
         row_max = s[i][j] > row_max ? s[i][j] : row_max;
       }
       row_max = half_warp_max(row_max);
@@ -309,12 +314,13 @@ __global__ void __launch_bounds__(kThreads)
   A dk_sum[kOwn][kDim / kSide] = {};
   A dv_sum[kOwn][kDim / kSide] = {};
 
-  const int first_query = max(0, key0 - visible.offset) / kTile * kTile;
+  const int first_query = static_cast<int>(visible.mask.first_query(key0)) / kTile * kTile;
   for (int h = kv_h * group; h < (kv_h + 1) * group; ++h) {
     const A slope = sizes.slopes ? static_cast<A>(sizes.slopes[h]) : A(0);
     for (int query0 = first_query; query0 < sizes.queries; query0 += kTile) {
-      // Other documents altogether
-      if (visible.first(query0, min(sizes.queries, query0 + kTile)) >= key0 + kTile) continue;
+      // Beyond the window, as are all that follow; other documents altogether
+      if (visible.mask.begin(query0) >= key0 + kTile) break;
+      if (visible.keys(query0, min(sizes.queries, query0 + kTile)).begin >= key0 + kTile) continue;
       __syncthreads();  // the last tile has been used
       load_tile<kTile, kDim>(shared.q, q, b, h, query0, sizes.queries, sizes.dim);
       load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.dim);
@@ -328,12 +334,13 @@ __global__ void __launch_bounds__(kThreads)
       multiply_transposed<kTile, kDim>(s, shared.k, shared.q, ty, tx);
       multiply_transposed<kTile, kDim>(dp, shared.v, shared.dout, ty, tx);
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        const int key = key0 + ty + kSide * i;
+      for (int j = 0; j < kOwn; ++j) {
+        const int column = tx + kSide * j;
+        const KeyRange keys = visible.keys(query0 + column);
 #pragma unroll
-        for (int j = 0; j < kOwn; ++j) {
-          const int column = tx + kSide * j, query = query0 + column;
-          const bool seen = query < sizes.queries && visible(query, key);
+        for (int i = 0; i < kOwn; ++i) {
+          const int key = key0 + ty + kSide * i;
+          const bool seen = keys.has(key);
           const A p =
               seen ? natural_exp(s[i][j] * scale + alibi(sizes, slope, key) - shared.lse[column])
                    : A(0);
@@ -375,8 +382,8 @@ __global__ void __launch_bounds__(kThreads)
   load_rows<kTile>(shared.row_sum, row_sum.of(b, h), query0, sizes.queries);
   A dq_sum[kOwn][kDim / kSide] = {};
 
-  const int key_end = visible.last(query_end - 1) + 1;
-  for (int key0 = visible.first(query0, query_end) / kTile * kTile; key0 < key_end; key0 += kTile) {
+  const KeyRange keys = visible.keys(query0, query_end);
+  for (int key0 = keys.begin / kTile * kTile; key0 < keys.end; key0 += kTile) {
     __syncthreads();
     load_tile<kTile, kDim>(shared.k, k, b, kv_h, key0, sizes.keys, sizes.dim);
     load_tile<kTile, kDim>(shared.v, v, b, kv_h, key0, sizes.keys, sizes.dim);
@@ -387,11 +394,12 @@ __global__ void __launch_bounds__(kThreads)
     multiply_transposed<kTile, kDim>(dp, shared.dout, shared.v, ty, tx);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int row = ty + kSide * i, query = query0 + row;
+      const int row = ty + kSide * i;
+      const KeyRange row_keys = visible.keys(query0 + row);
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) {
         const int key = key0 + tx + kSide * j;
-        const bool seen = query < sizes.queries && visible(query, key);
+        const bool seen = row_keys.has(key);
         const A p =
             seen ? natural_exp(s[i][j] * scale + alibi(sizes, slope, key) - shared.lse[row]) : A(0);
         shared.ds.value[row][tx + kSide * j] =
@@ -432,23 +440,17 @@ Sizes sizes_of(const Tensor& q, const Tensor& k, const AttentionOptions& options
                  q.extent(3));
   KINTSUGI_CHECK(q.extent(0) < 65536 && q.extent(2) < 65536, "attention of {}",
                  to_string(q.shape()));
-  // Beyond these bounds every query sees all keys, or none.
-  const std::int64_t offset = std::clamp(options.first_query_at.value_or(k.extent(1) - q.extent(1)),
-                                         -q.extent(1), k.extent(1));
   Sizes sizes{.heads = extent(q, 2),
               .kv_heads = extent(k, 2),
               .queries = extent(q, 1),
               .keys = extent(k, 1),
               .dim = extent(q, 3),
-              .offset = static_cast<int>(offset),
+              .mask = AttentionMask(options, q.extent(1), k.extent(1)),
               .scale = options.scale,
               .slopes = nullptr,
-              .positions = nullptr,
               .starts = nullptr,
               .start_stride = 0};
   if (options.alibi_slopes) sizes.slopes = options.alibi_slopes.as<float>();
-  if (options.alibi_slopes && options.key_positions)
-    sizes.positions = options.key_positions.as<std::int32_t>();
   if (options.document_start) {
     sizes.starts = options.document_start.as<std::int32_t>();
     sizes.start_stride = options.document_start.stride(0);

@@ -55,6 +55,7 @@ class AttentionGraph {
   Value add_alibi(Value scores);
   Value mask_padding(Value scores);
   Value mask_future(Value scores);
+  Value mask_beyond_window(Value scores);
   Value mask_other_documents(Value scores);
   Value transpose_scores(const char* name, Value scores);
   Value key_gradient(const char* name, Value a, Value b, Value gradient);
@@ -109,6 +110,19 @@ Graph::Value AttentionGraph::mask_future(Value s) {
                       seen);
 }
 
+// The window is a float: that is how cuDNN recognises it and leaves out the tiles beyond.
+Graph::Value AttentionGraph::mask_beyond_window(Value s) {
+  const Value row = g_.index("window row", s, score_like(CUDNN_DATA_INT32), 2);
+  const Value column = g_.index("window column", s, score_like(CUDNN_DATA_INT32), 3);
+  const Value end = g_.pointwise("window end", CUDNN_POINTWISE_ADD, score_like(), column,
+                                 g_.constant(static_cast<float>(p_.window)));
+  const Value seen =
+      g_.pointwise("window end > row", CUDNN_POINTWISE_CMP_GT, score_like(CUDNN_DATA_BOOLEAN), end,
+                   row, Graph::kNone, CUDNN_DATA_BOOLEAN);
+  return g_.pointwise("window select", CUDNN_POINTWISE_BINARY_SELECT, score_like(), s, masked_,
+                      seen);
+}
+
 Graph::Value AttentionGraph::mask_other_documents(Value s) {
   const Value column = g_.index("document column", s, score_like(CUDNN_DATA_INT32), 3);
   const Value seen = g_.pointwise("document column >= start", CUDNN_POINTWISE_CMP_GE,
@@ -143,6 +157,7 @@ Plan AttentionGraph::forward(const Target& target) && {
   Value s = scores(q, k_t);
   if (padded_) s = mask_padding(s);
   s = mask_future(s);
+  if (p_.window > 0) s = mask_beyond_window(s);
   if (p_.documents) s = mask_other_documents(s);
   const Value max = g_.reduce("row max", CUDNN_REDUCE_TENSOR_MAX, s, row_like());
   const Value shifted = g_.pointwise("minus max", CUDNN_POINTWISE_SUB, score_like(), s, max);
@@ -183,6 +198,7 @@ Plan AttentionGraph::backward(const Target& target) && {
   if (padded_) s = mask_padding(s);
   s = g_.pointwise("minus lse", CUDNN_POINTWISE_SUB, score_like(), s, lse);
   s = mask_future(s);
+  if (p_.window > 0) s = mask_beyond_window(s);
   if (p_.documents) s = mask_other_documents(s);
   const Value p = g_.pointwise("exp", CUDNN_POINTWISE_EXP, score_like(), s);
 

@@ -17,6 +17,7 @@ struct AttentionProblem {
   double scale = 1.0;
   bool alibi = false;
   bool documents = false;
+  std::int64_t window = 0;           // 0: none
   std::int64_t document_stride = 0;  // from one sequence's document_start to the next
   bool deterministic = false;
   Extents q{}, k{}, v{}, out{};

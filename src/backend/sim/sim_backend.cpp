@@ -1,6 +1,6 @@
 #include "backend/sim/sim_backend.h"
 
-#include <algorithm>
+#include "backend/attention_mask.h"
 
 namespace kintsugi {
 namespace {
@@ -12,17 +12,6 @@ double bytes_of(std::initializer_list<Tensor> tensors) {
   for (const Tensor& x : tensors)
     if (x) sum += static_cast<double>(x.bytes());
   return sum;
-}
-
-// How many of queries x keys the causal mask leaves: query i sees keys up to first + i.
-double visible_pairs(std::int64_t queries, std::int64_t keys, std::int64_t first) {
-  // Queries before `none` see nothing, those from `all` on see every key.
-  const std::int64_t none = std::clamp<std::int64_t>(-first, 0, queries);
-  const std::int64_t all = std::clamp<std::int64_t>(keys - 1 - first, none, queries);
-  const double ramp = static_cast<double>(all - none);
-  const double lowest = static_cast<double>(first + none + 1);
-  return ramp * lowest + ramp * (ramp - 1) / 2 +
-         static_cast<double>(queries - all) * static_cast<double>(keys);
 }
 
 }  // namespace
@@ -84,14 +73,13 @@ void SimBackend::attention(Kind kind, const Tensor& q, const Tensor& k, double p
                            double bytes, const AttentionOptions& options) {
   const std::int64_t queries = q.extent(1), heads = q.extent(2), dim = q.extent(3),
                      keys = k.extent(1);
-  const std::int64_t first = options.first_query_at.value_or(keys - queries);
+  const double pairs = AttentionMask(options, queries, keys).pairs();
   const double rows = static_cast<double>(q.extent(0) * heads);
   trace_->operations.push_back(
       {.kind = kind,
        .dtype = q.dtype(),
        .name = kind == Kind::AttentionForward ? "attention_forward" : "attention_backward",
-       .flops =
-           2 * products * static_cast<double>(dim) * rows * visible_pairs(queries, keys, first),
+       .flops = 2 * products * static_cast<double>(dim) * rows * pairs,
        .bytes = bytes,
        .m = q.extent(0) * heads,
        .n = queries,

@@ -1,8 +1,8 @@
 #include "model/layers/ring_attention.h"
 
 #include <utility>
-#include <vector>
 
+#include "backend/attention_mask.h"
 #include "model/context_cut.h"
 
 namespace kintsugi {
@@ -27,9 +27,6 @@ RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group
     return {arena.allocate(Region::Communication, name, type, {pair}),
             arena.allocate(Region::Communication, name, type, {pair})};
   };
-  if (slopes_)
-    positions_ = arena.allocate(Region::Workspace, "ring key positions", DType::I32,
-                                {group.size(), sizes.length});
   kv_ = buffers("ring keys and values", dtype);
   part_ = workspace("ring part", dtype, wide);
   part_lse_ = workspace("ring part log-sum-exp", accumulator, tokens * sizes.heads);
@@ -38,18 +35,6 @@ RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group
   if (narrow) wide_ = workspace("ring widened part", accumulator, wide);
   dkv_part_ = workspace("ring key and value gradients", dtype, pair);
   dkv_sum_ = buffers("ring key and value gradients", accumulator);
-}
-
-void RingAttention::prepare() const {
-  if (!positions_) return;
-  const int ranks = group_->size();
-  std::vector<std::int32_t> positions;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const ContextCut cut{ranks, rank, ranks * sizes_.length};
-    for (std::int64_t i = 0; i < sizes_.length; ++i)
-      positions.push_back(static_cast<std::int32_t>(cut.position(i)));
-  }
-  backend_->upload(positions_, positions.data());
 }
 
 Tensor RingAttention::rows(const Tensor& buffer, std::int64_t sequences, std::int64_t tokens,
@@ -71,20 +56,31 @@ RingAttention::Pair RingAttention::pack(const Tensor& k, const Tensor& v) const 
   return packed;
 }
 
+TokenPositions RingAttention::positions(int rank) const {
+  const ContextCut cut{group_->size(), rank, group_->size() * sizes_.length};
+  const std::int64_t half = sizes_.length / 2;
+  return {.first = cut.position(0), .chunk = half, .second = cut.position(half)};
+}
+
+bool RingAttention::Visible::any() const {
+  return AttentionMask(options, queries, keys).pairs() > 0;
+}
+
 // Rank r holds chunks r and 2n - 1 - r of the sequence. Those of a lower rank lie before and behind
 // all of ours; of a higher rank, both lie between ours.
 RingAttention::Visible RingAttention::visible(int source, std::int64_t sequences, double scale,
-                                              const Tensor& first_keys) const {
+                                              const Tensor& first_keys, std::int64_t window) const {
   const int own = group_->rank();
   const std::int64_t length = sizes_.length, half = length / 2;
   Visible result{.first_query = source > own ? half : 0,
                  .queries = source > own ? half : length,
                  .keys = source < own ? half : length,
-                 .options = {.scale = scale, .alibi_slopes = slopes_}};
-  if (source != own) result.options.first_query_at = result.keys - 1;  // all see all of them
-  if (positions_)
-    result.options.key_positions =
-        positions_.rows(source, 1).view({length}).part(0, 0, result.keys);
+                 .options = {.scale = scale,
+                             .alibi_slopes = slopes_,
+                             .window = window,
+                             .key_positions = positions(source),
+                             .query_positions = positions(own)}};
+  if (source > own) result.options.query_positions = TokenPositions{.first = positions(own).second};
   if (first_keys)
     result.options.document_start = result.of(first_keys.rows(source * sequences, sequences));
   return result;
@@ -118,7 +114,7 @@ void RingAttention::wait(const Transfer& transfer) const {
 }
 
 void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, double scale,
-                            Tensor first_keys) const {
+                            Tensor first_keys, std::int64_t window) const {
   check(q, k, lse, first_keys);
   const std::int64_t sequences = q.extent(0);
   const bool narrow = dtype_ != accumulator_of(dtype_);
@@ -127,12 +123,12 @@ void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
     if (step + 1 < group_->size()) transfer = pass_on(here, next);
-    const Visible seen = visible(source(step), sequences, scale, first_keys);
+    const Visible seen = visible(source(step), sequences, scale, first_keys, window);
     const Tensor part = rows(part_, sequences, seen.queries, sizes_.heads);
     if (step == 0) {
       backend_->attention_forward(narrow ? part : out, lse, q, k, v, seen.options);
       if (narrow) backend_->copy(sum, part);
-    } else {
+    } else if (seen.any()) {
       const Tensor part_lse = part_lse_.rows(0, sequences * sizes_.heads * seen.queries)
                                   .view({sequences, sizes_.heads, seen.queries});
       backend_->attention_forward(part, part_lse, seen.of(q), seen.with(here.k), seen.with(here.v),
@@ -164,7 +160,8 @@ void RingAttention::bring_home(const Tensor& gradient, const Tensor& others,
 }
 
 void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                             Tensor q, Tensor k, Tensor v, double scale, Tensor first_keys) const {
+                             Tensor q, Tensor k, Tensor v, double scale, Tensor first_keys,
+                             std::int64_t window) const {
   check(q, k, lse, first_keys);
   KINTSUGI_CHECK(dkv_part_, "ring attention was not built for training");
   const std::int64_t sequences = q.extent(0);
@@ -176,7 +173,7 @@ void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
     if (step + 1 < group_->size()) transfer = pass_on(here, next);
-    const Visible seen = visible(source(step), sequences, scale, first_keys);
+    const Visible seen = visible(source(step), sequences, scale, first_keys, window);
     const Tensor part = rows(part_, sequences, seen.queries, sizes_.heads);
     if (step == 0) {
       backend_->attention_backward(part, dk, dv, dout, out, lse, q, k, v, seen.options);
@@ -186,14 +183,19 @@ void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
                                  sizes_.kv_heads),
                    part_v = rows(dpart.v.view({dpart.v.elements()}), sequences, seen.keys,
                                  sizes_.kv_heads);
-      backend_->attention_backward(part, part_k, part_v, seen.of(dout), seen.of(out),
-                                   seen.of_lse(lse), seen.of(q), seen.with(here.k),
-                                   seen.with(here.v), seen.options);
-      add_to(seen.of(sum), part);
+      const bool any = seen.any();
+      if (any) {
+        backend_->attention_backward(part, part_k, part_v, seen.of(dout), seen.of(out),
+                                     seen.of_lse(lse), seen.of(q), seen.with(here.k),
+                                     seen.with(here.v), seen.options);
+        add_to(seen.of(sum), part);
+      }
       wait(gradients);
       if (step == 1) backend_->fill(dhere.both, 0);  // we are the first to visit these
-      add_to(seen.with(dhere.k), part_k);
-      add_to(seen.with(dhere.v), part_v);
+      if (any) {
+        add_to(seen.with(dhere.k), part_k);
+        add_to(seen.with(dhere.v), part_v);
+      }
       gradients = pass_on(dhere, dnext);
       std::swap(dhere, dnext);
     }

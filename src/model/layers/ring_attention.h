@@ -29,15 +29,14 @@ class RingAttention {
   RingAttention(Backend& backend, Arena& arena, Communicator& group,
                 const RingAttentionSizes& sizes, DType dtype, bool training,
                 Tensor alibi_slopes = {});
-  // Once before the first pass, when the memory is real.
-  void prepare() const;
 
   // first_keys (ranks * sequences, length), int32, as first_visible_keys() has them; none: every
-  // sequence is one document.
+  // sequence is one document. window: as in AttentionOptions.
   void forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, double scale,
-               Tensor first_keys = {}) const;
+               Tensor first_keys = {}, std::int64_t window = 0) const;
   void backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                Tensor k, Tensor v, double scale, Tensor first_keys = {}) const;
+                Tensor k, Tensor v, double scale, Tensor first_keys = {},
+                std::int64_t window = 0) const;
 
  private:
   // Keys and values, or their gradients, of all sequences, as one message.
@@ -49,6 +48,7 @@ class RingAttention {
   struct Visible {
     std::int64_t first_query = 0, queries = 0, keys = 0;
     AttentionOptions options;
+    bool any() const;  // the window may leave nothing
     Tensor of(const Tensor& x) const { return x.part(1, first_query, queries); }
     Tensor of_lse(const Tensor& x) const { return x.part(2, first_query, queries); }
     Tensor with(const Tensor& x) const { return x.part(1, 0, keys); }
@@ -58,7 +58,9 @@ class RingAttention {
   };
 
   int source(int step) const { return (group_->rank() - step + group_->size()) % group_->size(); }
-  Visible visible(int source, std::int64_t sequences, double scale, const Tensor& first_keys) const;
+  TokenPositions positions(int rank) const;
+  Visible visible(int source, std::int64_t sequences, double scale, const Tensor& first_keys,
+                  std::int64_t window) const;
   Pair pair(const Tensor& buffer, std::int64_t sequences) const;
   // The first elements of a buffer as (sequences, tokens, heads, head_dim).
   Tensor rows(const Tensor& buffer, std::int64_t sequences, std::int64_t tokens,
@@ -78,7 +80,6 @@ class RingAttention {
   RingAttentionSizes sizes_;
   DType dtype_;
   Tensor slopes_;
-  Tensor positions_;          // (ranks, length), int32: where each rank's keys stand; for ALiBi
   std::array<Tensor, 2> kv_;  // those that are here and those that come
   Tensor part_, part_lse_;    // of one step: out or dq
   Tensor sum_;                // the same of all steps, in accumulator precision

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/backend.h"
+
+namespace kintsugi {
+
+// Which keys a query sees by its position alone, before documents are asked: causal, in a window.
+// Both ends of the range rise with the query. CUDA kernels use it, too.
+struct AttentionMask {
+  constexpr AttentionMask(const AttentionOptions& options, std::int64_t queries, std::int64_t keys)
+      : queries(queries),
+        keys(keys),
+        window(options.window),
+        key_positions(options.key_positions),
+        query_positions(options.query_positions.value_or(
+            TokenPositions{.first = options.key_positions.of(keys) - queries})) {}
+
+  constexpr std::int64_t begin(std::int64_t query) const {
+    return window == 0 ? 0 : key_positions.before(query_positions.of(query) - window + 1, keys);
+  }
+  constexpr std::int64_t end(std::int64_t query) const {
+    return key_positions.before(query_positions.of(query) + 1, keys);
+  }
+  // The first query that sees a key, if any does.
+  constexpr std::int64_t first_query(std::int64_t key) const {
+    return query_positions.before(key_positions.of(key), queries);
+  }
+  // How many pairs of a query and a key it leaves.
+  double pairs() const;
+
+  std::int64_t queries, keys, window;
+  TokenPositions key_positions, query_positions;
+};
+
+}  // namespace kintsugi
