@@ -66,6 +66,9 @@ struct AttentionOptions {
   std::optional<TokenPositions> query_positions = {};  // none: the last query is at the last key
 };
 
+// Which elements of a head turn against each other: i and i + dim / 2, or 2i and 2i + 1.
+enum class RopePairs : std::uint8_t { Halves, Adjacent };
+
 // Which random numbers a dropout uses: a pure function of the seed, the place in the network and
 // the global element.
 struct DropoutOptions {

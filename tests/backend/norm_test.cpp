@@ -187,6 +187,157 @@ TEST_P(NormTest, LayerShapes) { check_shapes(Kind::Layer); }
 TEST_P(NormTest, RmsStridesAndResiduals) { check_places(Kind::Rms); }
 TEST_P(NormTest, LayerStridesAndResiduals) { check_places(Kind::Layer); }
 
+// A row whose columns are on several ranks: partial sums of each, added up, and merged by each.
+class NormOfPartsTest : public NormTest {
+ protected:
+  struct Part {
+    std::int64_t first, columns;
+  };
+  static std::vector<Part> parts_of(const std::vector<std::int64_t>& widths) {
+    std::vector<Part> parts;
+    std::int64_t first = 0;
+    for (const std::int64_t width : widths) parts.push_back({first, width}), first += width;
+    return parts;
+  }
+  // Columns of (rows, width) values, and back.
+  static Values columns_of(const Values& whole, std::int64_t width, const Part& part) {
+    Values values;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      const std::int64_t column = static_cast<std::int64_t>(i) % width - part.first;
+      if (column >= 0 && column < part.columns) values.push_back(whole[i]);
+    }
+    return values;
+  }
+  static void put_columns(Values& whole, std::int64_t width, const Part& part,
+                          const Values& values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      whole[static_cast<std::size_t>(at / part.columns * width + part.first + at % part.columns)] =
+          values[i];
+    }
+  }
+
+  struct Result {
+    Values y, dx, dweight;
+  };
+  // `rows` where the place has heads: tokens x heads. dweight is added to 1.
+  Result in_parts(const std::vector<std::int64_t>& widths, std::int64_t rows, Place place,
+                  bool dy_is_dx, const Values& x, const Values& w, const Values& dy) {
+    const std::vector<Part> parts = parts_of(widths);
+    const std::int64_t width = parts.back().first + parts.back().columns;
+    Result result{Values(x.size()), Values(x.size()), Values(w.size())};
+    const auto sum_of = [&](const auto& partial) {
+      const Tensor total =
+          inout(Values(static_cast<std::size_t>(rows), 0.0), accumulator(), {rows});
+      for (const Part& part : parts) {
+        const Tensor sums = out(accumulator(), {rows});
+        partial(part, sums);
+        backend().add(total, sums);
+      }
+      return total;
+    };
+    const auto from = [&](const Values& whole, const Part& part) {
+      return rows_at(place, rows, part.columns, columns_of(whole, width, part));
+    };
+    const auto weight = [&](const Part& part) {
+      return in(columns_of(w, width, part), type(), {part.columns});
+    };
+    const Tensor squares = sum_of([&](const Part& part, const Tensor& sums) {
+      backend().rms_norm_partial(sums, from(x, part));
+    });
+    Tensor rstd;
+    for (const Part& part : parts) {
+      const Tensor y = allow(rows_at(place, rows, part.columns));
+      rstd = out(accumulator(), {rows});
+      backend().rms_norm_merged(y, rstd, from(x, part), weight(part), squares, width, kEps);
+      put_columns(result.y, width, part, read(y));
+    }
+    const Tensor dots = sum_of([&](const Part& part, const Tensor& sums) {
+      backend().rms_norm_backward_partial(sums, from(dy, part), from(x, part), weight(part));
+    });
+    for (const Part& part : parts) {
+      const Tensor dx = allow(rows_at(place, rows, part.columns)), gradient = from(dy, part);
+      if (dy_is_dx) write(dx, columns_of(dy, width, part));
+      const Tensor dweight =
+          inout(Values(static_cast<std::size_t>(part.columns), 1.0), accumulator(), {part.columns});
+      backend().rms_norm_backward_merged(dx, dweight, dy_is_dx ? dx : gradient, from(x, part),
+                                         weight(part), rstd, dots, width);
+      put_columns(result.dx, width, part, read(dx));
+      put_columns(result.dweight, width, part, read(dweight));
+    }
+    return result;
+  }
+
+  void check_parts(const std::vector<std::int64_t>& widths, std::int64_t rows, Place place,
+                   bool dy_is_dx) {
+    std::int64_t width = 0;
+    for (const std::int64_t columns : widths) width += columns;
+    SCOPED_TRACE(fmt::format("{} parts of {} rows of {}, place {}", widths.size(), rows, width,
+                             static_cast<int>(place)));
+    const Values x = activations(rows * width, 1.0, 0.3), w = activations(width, 0.3, 1.0),
+                 dy = activations(rows * width);
+    const Result found = in_parts(widths, rows, place, dy_is_dx, x, w, dy);
+    Reference expected = reference(Kind::Rms, rows, width, x, w, w, dy, kEps);
+    for (double& value : expected.dweight) value += 1;
+    const double rounds = 16 + std::sqrt(static_cast<double>(width)),
+                 row_rounds = 16 + std::sqrt(static_cast<double>(rows));
+    expect_close("y", found.y, expected.y, type(), {rounds, accumulator(), {largest(expected.y)}});
+    expect_close("dx", found.dx, expected.dx, type(),
+                 {rounds, accumulator(), {largest(dy) * largest(w) * largest(expected.rstd)}});
+    expect_close("dweight", found.dweight, expected.dweight, accumulator(),
+                 {row_rounds, accumulator(), {row_rounds * largest(dy)}});
+    finish();
+  }
+};
+KINTSUGI_IN_EACH_WORLD(NormOfPartsTest);
+
+TEST_P(NormOfPartsTest, IsTheNormOfTheWhole) {
+  check_parts({20}, 5, Place::Contiguous, false);
+  check_parts({8, 24}, 17, Place::Contiguous, true);
+  check_parts({7, 1, 30}, 131, Place::Contiguous, false);
+  check_parts({512, 64, 128}, 33, Place::InsideWiderRows, true);
+  check_parts({8, 40}, 39, Place::HeadsOfPackedRows, false);
+  check_parts({64, 16}, 39, Place::PackedPerHead, true);
+  check_parts({2500, 700}, 9, Place::Contiguous, false);
+}
+
+class NormOfPartsGradientTest : public NormOfPartsTest {};
+KINTSUGI_IN_EACH_WORLD(NormOfPartsGradientTest, {DType::F64});
+
+TEST_P(NormOfPartsGradientTest, MatchesTheOperationsOnTheWhole) {
+  for (const std::vector<std::int64_t>& widths :
+       {std::vector<std::int64_t>{11, 26}, std::vector<std::int64_t>{5, 19, 13}}) {
+    const std::int64_t rows = 23, width = 37;
+    const Values x = activations(rows * width), w = activations(width, 0.3, 1.0),
+                 dy = activations(rows * width);
+    const Result found = in_parts(widths, rows, Place::Contiguous, false, x, w, dy);
+    const Tensor from = in(x, type(), {rows, width}), weight = in(w, type(), {width});
+    const Tensor y = out(type(), {rows, width}), dx = out(type(), {rows, width});
+    const Tensor rstd = out(type(), {rows}), dweight = inout(Values(37, 1.0), type(), {width});
+    backend().rms_norm_forward(y, rstd, from, weight, kEps);
+    backend().rms_norm_backward(dx, dweight, in(dy, type(), {rows, width}), from, weight, rstd);
+    const auto near = [](const char* what, const Values& actual, const Values& expected) {
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(actual[i], expected[i], 1e-12) << what << " " << i;
+    };
+    near("y", found.y, read(y));
+    near("dx", found.dx, read(dx));
+    near("dweight", found.dweight, read(dweight));
+
+    const auto forward_x = [&](const Values& moved) {
+      return in_parts(widths, rows, Place::Contiguous, false, moved, w, dy).y;
+    };
+    const auto forward_w = [&](const Values& moved) {
+      return in_parts(widths, rows, Place::Contiguous, false, x, moved, dy).y;
+    };
+    const Values x_direction = normal(rows * width), w_direction = normal(width);
+    Values dw = found.dweight;
+    for (double& value : dw) value -= 1;
+    EXPECT_NEAR(slope_along(forward_x, x, x_direction, dy), dot(found.dx, x_direction), 1e-7);
+    EXPECT_NEAR(slope_along(forward_w, w, w_direction, dy), dot(dw, w_direction), 1e-7);
+  }
+}
+
 // Squares that fp16 cannot hold must not be formed in fp16.
 TEST_P(NormTest, LargeActivations) {
   const std::int64_t rows = 5, width = 300;

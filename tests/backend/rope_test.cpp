@@ -19,20 +19,23 @@ class RopeTest : public OperationTest {
     return rounded(values, accumulator());
   }
 
-  // Element i turns against element i + dim / 2 by its position's angle, or back.
+  // The elements of a pair turn against each other by their position's angle, or back.
   static Values rotate(const Values& x, std::int64_t heads, std::int64_t dim, const Values& table,
-                       const Ids& positions, double direction) {
+                       const Ids& positions, double direction,
+                       RopePairs pairs = RopePairs::Halves) {
     Values y(x.size());
     const auto half = static_cast<std::size_t>(dim / 2);
+    const std::size_t step = pairs == RopePairs::Halves ? 1 : 2,
+                      apart = pairs == RopePairs::Halves ? half : 1;
     for (std::size_t row = 0; row * 2 * half < x.size(); ++row) {
       const double* cosine =
           &table[static_cast<std::size_t>(positions[row / static_cast<std::size_t>(heads)]) * 2 *
                  half];
       const double* sine = cosine + half;
       for (std::size_t i = 0; i < half; ++i) {
-        const double a = x[row * 2 * half + i], b = x[row * 2 * half + half + i];
-        y[row * 2 * half + i] = a * cosine[i] - b * sine[i] * direction;
-        y[row * 2 * half + half + i] = b * cosine[i] + a * sine[i] * direction;
+        const std::size_t first = row * 2 * half + i * step, second = first + apart;
+        y[first] = x[first] * cosine[i] - x[second] * sine[i] * direction;
+        y[second] = x[second] * cosine[i] + x[first] * sine[i] * direction;
       }
     }
     return y;
@@ -43,19 +46,23 @@ KINTSUGI_IN_EACH_WORLD(RopeTest);
 TEST_P(RopeTest, TurnsPairsByTheirPosition) {
   for (const std::int64_t dim : {2, 8, 20, 64, 80, 128})
     for (const std::int64_t tokens : {1, 2, 17, 131})
-      for (const bool inverse : {false, true}) {
-        SCOPED_TRACE(fmt::format("dim {} tokens {} inverse {}", dim, tokens, inverse));
-        const std::int64_t heads = 3;
-        const Values cosines = table(300, dim), x = activations(tokens * heads * dim);
-        const Ids positions = integers(tokens, 0, 299);  // any order: packed documents, decoding
-        // The q of a packed row: what lies beside it must stay.
-        const Tensor q = allow(inside(type(), tokens, heads * dim, dim, 2 * dim).split_last(dim));
-        write(q, x);
-        backend().rope(q, in(cosines, accumulator(), {300, dim}), in(positions, {tokens}), inverse);
-        expect_close("q", read(q), rotate(x, heads, dim, cosines, positions, inverse ? -1 : 1),
-                     type(), {4, accumulator()});
-        finish();
-      }
+      for (const bool inverse : {false, true})
+        for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Adjacent}) {
+          SCOPED_TRACE(fmt::format("dim {} tokens {} inverse {} pairs {}", dim, tokens, inverse,
+                                   static_cast<int>(pairs)));
+          const std::int64_t heads = 3;
+          const Values cosines = table(300, dim), x = activations(tokens * heads * dim);
+          const Ids positions = integers(tokens, 0, 299);  // any order: packed documents, decoding
+          // The q of a packed row: what lies beside it must stay.
+          const Tensor q = allow(inside(type(), tokens, heads * dim, dim, 2 * dim).split_last(dim));
+          write(q, x);
+          backend().rope(q, in(cosines, accumulator(), {300, dim}), in(positions, {tokens}),
+                         inverse, pairs);
+          expect_close("q", read(q),
+                       rotate(x, heads, dim, cosines, positions, inverse ? -1 : 1, pairs), type(),
+                       {4, accumulator()});
+          finish();
+        }
 }
 
 TEST_P(RopeTest, HeadsApart) {

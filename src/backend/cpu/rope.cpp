@@ -1,9 +1,24 @@
-// Rotary position embedding in the rotate-half form: element i turns against element i + dim / 2.
+// Rotary position embedding of pairs: halves of a head against each other, or neighbours.
 #include "backend/cpu/cpu_backend_impl.h"
 
 namespace kintsugi {
+namespace {
 
-void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
+// Elements 0, kStep, 2 kStep, … of low and high against each other.
+template <int kStep, class T, class A>
+void turn(T* low, T* high, const A* cosine, const A* sine, A direction, std::int64_t pairs) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const A a = static_cast<A>(low[i * kStep]), b = static_cast<A>(high[i * kStep]),
+            s = direction * sine[i];
+    low[i * kStep] = static_cast<T>(a * cosine[i] - b * s);
+    high[i * kStep] = static_cast<T>(b * cosine[i] + a * s);
+  }
+}
+
+}  // namespace
+
+void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse, RopePairs pairs) {
   const std::int64_t tokens = x.extent(0), heads = x.extent(1), dim = x.extent(2), half = dim / 2;
   KINTSUGI_CHECK(table.extent(1) == dim && positions.elements() == tokens,
                  "rope of {} with table {}", to_string(x.shape()), to_string(table.shape()));
@@ -16,15 +31,11 @@ void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse) {
         const A* cosine = table.as<A>() + at[token] * dim;
         const A* sine = cosine + half;
         for (std::int64_t head = 0; head < heads; ++head) {
-          T* low = x.as<T>() + token * x.stride(0) + head * x.stride(1);
-          T* high = low + half;
-#pragma omp simd
-          for (std::int64_t i = 0; i < half; ++i) {
-            const A a = static_cast<A>(low[i]), b = static_cast<A>(high[i]),
-                    s = direction * sine[i];
-            low[i] = static_cast<T>(a * cosine[i] - b * s);
-            high[i] = static_cast<T>(b * cosine[i] + a * s);
-          }
+          T* row = x.as<T>() + token * x.stride(0) + head * x.stride(1);
+          if (pairs == RopePairs::Halves)
+            turn<1>(row, row + half, cosine, sine, direction, half);
+          else
+            turn<2>(row, row + 1, cosine, sine, direction, half);
         }
       }
     });

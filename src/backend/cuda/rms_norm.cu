@@ -11,8 +11,9 @@ struct Forward {
   Acc<T>* rstd;
   RowView<const T> x;
   const T* weight;
+  const Acc<T>* sums;  // of the squares of each row; nullptr: they are summed here
   std::int64_t rows;
-  int width;
+  std::int64_t width;  // of the whole row
   Acc<T> eps;
 };
 
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T
 #pragma unroll
     for (int k = 0; k < N; ++k) squares += up(in.v[k]) * up(in.v[k]);
   });
-  squares = Threads::sum(squares, shared);
+  squares = p.sums == nullptr ? Threads::sum(squares, shared) : p.sums[there ? row : 0];
   const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
   if (!there) return;
   if (lane == 0) p.rstd[row] = r;
@@ -64,8 +65,9 @@ struct Backward {
   const T* weight;
   const Acc<T>* rstd;
   RowView<const T> residual;  // base nullptr: none
+  const Acc<T>* sums;         // of dy * w * x of each row; nullptr: they are summed here
   std::int64_t rows;
-  int width;
+  std::int64_t width;  // of the whole row
 };
 
 // With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy *
@@ -96,7 +98,11 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
         dot += up(d.v[k]) * up(w.v[k]) * h;
       }
     });
-    const A mean = Threads::sum(dot, shared) / A(p.width);
+    if (p.sums == nullptr)
+      dot = Threads::sum(dot, shared);
+    else
+      dot = p.sums[row] * r;
+    const A mean = dot / A(p.width);
     T* dx = p.dx[row];
     const T* residual = p.residual.base == nullptr ? nullptr : p.residual[row];
     for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
@@ -117,12 +123,67 @@ template <class T, int N, int kVecs, int kLanes>
 void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, int packs) {
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
   const auto kernel = backward_kernel<T, N, kVecs, kLanes>;
-  const int blocks = backward_blocks(context, kernel, p.rows, grid);
+  const int blocks = backward_blocks(context, kernel, p.rows, grid), columns = packs * N;
   p.partials =
-      context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * p.width, context.stream);
+      context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * columns, context.stream);
   kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
   KINTSUGI_LAUNCHED();
-  add_partials(context, dweight, p.partials, blocks, p.width, p.width);
+  add_partials(context, dweight, p.partials, blocks, columns, columns);
+}
+
+template <class T>
+struct RowSums {
+  Acc<T>* sums;
+  RowView<const T> a, b;
+  const T* weight;  // nullptr: 1
+  std::int64_t rows;
+};
+
+// sums = a . b [* weight] of each row
+template <class T, int N, int kVecs, int kLanes>
+__global__ void __launch_bounds__(kNormThreads<kLanes>) row_sum_kernel(RowSums<T> p, int packs) {
+  using A = Acc<T>;
+  using Threads = Team<kLanes>;
+  __shared__ A shared[32];
+  const int lane = Threads::lane(), lanes = Threads::lanes();
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
+  const bool there = row < p.rows;
+  const T *a = p.a[there ? row : 0], *b = p.b[there ? row : 0];
+  A sum = 0;
+  for_packs<kVecs>(there ? packs : 0, lane, lanes, [&](int, int i) {
+    const Pack<T, N> x = load<N>(a + i * N), y = load<N>(b + i * N);
+    Pack<T, N> w;
+    if (p.weight != nullptr) w = load<N>(p.weight + i * N);
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      sum += up(x.v[k]) * up(y.v[k]) * (p.weight == nullptr ? A(1) : up(w.v[k]));
+  });
+  sum = Threads::sum(sum, shared);
+  if (there && lane == 0) p.sums[row] = sum;
+}
+
+void sum_rows(const Context& context, const Tensor& sums, const Tensor& a, const Tensor& b,
+              const Tensor& weight) {
+  KINTSUGI_CHECK(a.shape() == b.shape() && sums.elements() == row_count(a) && sums.contiguous(),
+                 "rms norm: sums {} of {} and {}", to_string(sums.shape()), to_string(a.shape()),
+                 to_string(b.shape()));
+  if (a.elements() == 0) return;
+  visit_device_float(a.dtype(), [&]<class T>() {
+    const RowSums<T> p = {.sums = data_of<Acc<T>>(sums),
+                          .a = rows_of<const T>(a),
+                          .b = rows_of<const T>(b),
+                          .weight = weight ? data_of<T>(weight) : nullptr,
+                          .rows = row_count(a)};
+    const bool aligned = p.a.aligned() && p.b.aligned() && (!p.weight || aligned16(p.weight));
+    const int width = static_cast<int>(a.extent(a.rank() - 1));
+    for_norm_forward<T>(width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
+      const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
+      const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
+      row_sum_kernel<T, N, kVecs, kLanes><<<blocks, grid.threads, 0, context.stream>>>(p, packs);
+      KINTSUGI_LAUNCHED();
+    });
+  });
 }
 
 void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& rstd) {
@@ -132,10 +193,9 @@ void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const 
                  to_string(weight.shape()), to_string(rstd.shape()));
 }
 
-}  // namespace
-
-void rms_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
-                      double eps) {
+// sums: of all columns; none: these are all.
+void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
+                 Tensor sums, std::int64_t width, double eps) {
   check_shapes(y, x, weight, rstd);
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
@@ -143,18 +203,21 @@ void rms_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, T
                           .rstd = data_of<Acc<T>>(rstd),
                           .x = rows_of<const T>(x),
                           .weight = data_of<T>(weight),
+                          .sums = sums ? data_of<Acc<T>>(sums) : nullptr,
                           .rows = row_count(x),
-                          .width = static_cast<int>(x.extent(x.rank() - 1)),
+                          .width = width,
                           .eps = static_cast<Acc<T>>(eps)};
     const bool aligned = p.y.aligned() && p.x.aligned() && aligned16(p.weight);
-    for_norm_forward<T>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
+    const int columns = static_cast<int>(x.extent(x.rank() - 1));
+    for_norm_forward<T>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       launch_forward<T, N, kVecs, kLanes>(context, p, packs);
     });
   });
 }
 
-void rms_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x,
-                       Tensor weight, Tensor rstd, Tensor residual_gradient) {
+void run_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x,
+                  Tensor weight, Tensor rstd, Tensor residual_gradient, Tensor sums,
+                  std::int64_t width) {
   check_shapes(dx, x, weight, rstd);
   KINTSUGI_CHECK(
       dy.shape() == x.shape() && (!residual_gradient || residual_gradient.shape() == x.shape()),
@@ -168,15 +231,46 @@ void rms_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor
                            .weight = data_of<T>(weight),
                            .rstd = data_of<Acc<T>>(rstd),
                            .residual = rows_of<const T>(residual_gradient),
+                           .sums = sums ? data_of<Acc<T>>(sums) : nullptr,
                            .rows = row_count(x),
-                           .width = static_cast<int>(x.extent(x.rank() - 1))};
+                           .width = width};
     const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() &&
                          p.residual.aligned() && aligned16(p.weight);
     Acc<T>* target = data_of<Acc<T>>(dweight);
-    for_norm_backward<T, 4>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
+    const int columns = static_cast<int>(x.extent(x.rank() - 1));
+    for_norm_backward<T, 4>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       launch_backward<T, N, kVecs, kLanes>(context, p, target, packs);
     });
   });
+}
+
+}  // namespace
+
+void rms_norm_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
+                      double eps) {
+  run_forward(context, y, rstd, x, weight, {}, x.extent(x.rank() - 1), eps);
+}
+void rms_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tensor dy, Tensor x,
+                       Tensor weight, Tensor rstd, Tensor residual_gradient) {
+  run_backward(context, dx, dweight, dy, x, weight, rstd, residual_gradient, {},
+               x.extent(x.rank() - 1));
+}
+
+void rms_norm_partial(const Context& context, Tensor sums, Tensor x) {
+  sum_rows(context, sums, x, x, {});
+}
+void rms_norm_merged(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
+                     Tensor sums, std::int64_t width, double eps) {
+  run_forward(context, y, rstd, x, weight, sums, width, eps);
+}
+void rms_norm_backward_partial(const Context& context, Tensor sums, Tensor dy, Tensor x,
+                               Tensor weight) {
+  sum_rows(context, sums, dy, x, weight);
+}
+void rms_norm_backward_merged(const Context& context, Tensor dx, Tensor dweight, Tensor dy,
+                              Tensor x, Tensor weight, Tensor rstd, Tensor sums,
+                              std::int64_t width) {
+  run_backward(context, dx, dweight, dy, x, weight, rstd, {}, sums, width);
 }
 
 }  // namespace kintsugi::cuda

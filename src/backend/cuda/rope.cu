@@ -1,4 +1,4 @@
-// Rotary position embedding in the rotate-half form: element i turns against element i + dim / 2.
+// Rotary position embedding of pairs: halves of a head against each other, or neighbours.
 #include <algorithm>
 
 #include "backend/cuda/device.cuh"
@@ -7,11 +7,13 @@
 namespace kintsugi::cuda {
 namespace {
 
-// One block per token: its heads share one row of the table.
+// One block per token: its heads share one row of the table. Pair i is element i * step and the one
+// `apart` behind it; N at a time where step is 1.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     rope_kernel(T* x, std::int64_t token_stride, std::int64_t head_stride, int heads, int half,
-                const Acc<T>* table, const std::int32_t* positions, Acc<T> direction) {
+                int step, int apart, const Acc<T>* table, const std::int32_t* positions,
+                Acc<T> direction) {
   using A = Acc<T>;
   const std::int64_t token = blockIdx.x;
   const A* cosine = table + static_cast<std::int64_t>(positions[token]) * (2 * half);
@@ -20,8 +22,8 @@ __global__ void __launch_bounds__(256)
   for (int index = static_cast<int>(threadIdx.x); index < heads * packs;
        index += static_cast<int>(blockDim.x)) {
     const int head = index / packs, i = index % packs * N;
-    T* low = x + token * token_stride + head * head_stride + i;
-    T* high = low + half;
+    T* low = x + token * token_stride + head * head_stride + i * step;
+    T* high = low + apart;
     const Pack<T, N> a = load<N>(low), b = load<N>(high);
     const Pack<A, N> c = load<N>(cosine + i), s = load<N>(sine + i);
     Pack<T, N> out_low, out_high;
@@ -38,18 +40,19 @@ __global__ void __launch_bounds__(256)
 
 template <class T, int N>
 void launch(const Context& context, const Tensor& x, const Acc<T>* table,
-            const std::int32_t* positions, bool inverse) {
+            const std::int32_t* positions, bool inverse, RopePairs pairs) {
   const int heads = static_cast<int>(x.extent(1)), half = static_cast<int>(x.extent(2) / 2);
   const int threads = std::min(256, ceil_div(heads * (half / N), 32) * 32);
   rope_kernel<T, N><<<static_cast<unsigned>(x.extent(0)), threads, 0, context.stream>>>(
-      data_of<T>(x), x.stride(0), x.stride(1), heads, half, table, positions,
-      Acc<T>(inverse ? -1 : 1));
+      data_of<T>(x), x.stride(0), x.stride(1), heads, half, pairs == RopePairs::Halves ? 1 : 2,
+      pairs == RopePairs::Halves ? half : 1, table, positions, Acc<T>(inverse ? -1 : 1));
   KINTSUGI_LAUNCHED();
 }
 
 }  // namespace
 
-void rope(const Context& context, Tensor x, Tensor table, Tensor positions, bool inverse) {
+void rope(const Context& context, Tensor x, Tensor table, Tensor positions, bool inverse,
+          RopePairs pairs) {
   KINTSUGI_CHECK(x.rank() == 3 && table.rank() == 2 && table.contiguous() &&
                      table.extent(1) == x.extent(2) && x.extent(2) % 2 == 0 &&
                      positions.elements() == x.extent(0) && positions.contiguous(),
@@ -59,10 +62,11 @@ void rope(const Context& context, Tensor x, Tensor table, Tensor positions, bool
     constexpr int N = kVecSize<T>;
     const Acc<T>* turns = data_of<Acc<T>>(table);
     const std::int32_t* at = data_of<std::int32_t>(positions);
-    if (rows_of<T>(x).aligned() && aligned16(turns) && x.extent(2) / 2 % N == 0)
-      launch<T, N>(context, x, turns, at, inverse);
+    if (pairs == RopePairs::Halves && rows_of<T>(x).aligned() && aligned16(turns) &&
+        x.extent(2) / 2 % N == 0)
+      launch<T, N>(context, x, turns, at, inverse, pairs);
     else
-      launch<T, 1>(context, x, turns, at, inverse);
+      launch<T, 1>(context, x, turns, at, inverse, pairs);
   });
 }
 

@@ -57,6 +57,18 @@ void SimBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
                                    Tensor rstd, Tensor residual_gradient) {
   moved("rms_norm_backward", {dx, dweight, dy, x, weight, rstd, residual_gradient});
 }
+void SimBackend::rms_norm_partial(Tensor sums, Tensor x) { moved("rms_norm_partial", {x, sums}); }
+void SimBackend::rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight, Tensor sums,
+                                 std::int64_t, double) {
+  moved("rms_norm_merged", {y, rstd, x, weight, sums});
+}
+void SimBackend::rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Tensor weight) {
+  moved("rms_norm_backward_partial", {dy, x, weight, sums});
+}
+void SimBackend::rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, Tensor x,
+                                          Tensor weight, Tensor rstd, Tensor sums, std::int64_t) {
+  moved("rms_norm_backward_merged", {dx, dweight, dy, x, weight, rstd, sums});
+}
 void SimBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
                                     Tensor bias, double) {
   moved("layer_norm_forward", {y, mean, rstd, x, weight, bias});
@@ -100,7 +112,7 @@ void SimBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
 void SimBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
   moved("attention_merge", {out, out, lse, lse, part_out, part_lse});
 }
-void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool) {
+void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
   moved("rope", {x, x, positions});
 }
 
