@@ -69,6 +69,13 @@ struct AttentionOptions {
 // Which elements of a head turn against each other: i and i + dim / 2, or 2i and 2i + 1.
 enum class RopePairs : std::uint8_t { Halves, Adjacent };
 
+struct RetentionOptions {
+  double scale = 1.0;
+  Tensor decays = {};               // (heads), fp32, each below 1
+  std::int64_t first_position = 0;  // of the first token inside its sequence
+  std::int64_t chunk = 0;           // tokens per chunk; 0: kRetentionChunk
+};
+
 // Which random numbers a dropout uses: a pure function of the seed, the place in the network and
 // the global element.
 struct DropoutOptions {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace kintsugi {
 
 std::string to_string(const Shape& shape) {
@@ -34,6 +36,27 @@ Tensor Tensor::part(int i, std::int64_t begin, std::int64_t count) const {
   result.data_ = static_cast<std::byte*>(data_) +
                  begin * strides_[i] * static_cast<std::int64_t>(size_of(dtype_));
   result.shape_[i] = count;
+  return result;
+}
+
+Tensor Tensor::select(int d, std::int64_t i) const {
+  KINTSUGI_CHECK(d < rank() - 1, "no dimension {} to select from in {}", d, to_string(shape_));
+  Tensor result = part(d, i, 1);
+  result.shape_ = {};
+  for (int from = 0; from < rank(); ++from) {
+    if (from == d) continue;
+    result.strides_[result.shape_.rank()] = strides_[from];
+    result.shape_.append(shape_[from]);
+  }
+  return result;
+}
+
+Tensor Tensor::transpose(int i, int j) const {
+  KINTSUGI_CHECK(i < rank() - 1 && j < rank() - 1, "cannot transpose {} and {} of {}", i, j,
+                 to_string(shape_));
+  Tensor result = *this;
+  std::swap(result.shape_[i], result.shape_[j]);
+  std::swap(result.strides_[i], result.strides_[j]);
   return result;
 }
 

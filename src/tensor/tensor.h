@@ -80,6 +80,10 @@ class Tensor {
   Tensor rows(std::int64_t begin, std::int64_t count) const;
   // Part [begin, begin + count) of dimension i; the strides stay.
   Tensor part(int i, std::int64_t begin, std::int64_t count) const;
+  // Index i of dimension d, which is gone then; the others keep their strides.
+  Tensor select(int d, std::int64_t i) const;
+  // Dimensions i and j trade places; the last one stays.
+  Tensor transpose(int i, int j) const;
   // Splits the last dimension into (outer, inner), keeping the strides of the others.
   Tensor split_last(std::int64_t inner) const;
   // Splits the first dimension into (outer, inner), keeping the strides of the others.

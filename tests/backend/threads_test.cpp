@@ -5,6 +5,7 @@
 #include <random>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/retention.h"
 
 namespace kintsugi {
 namespace {
@@ -69,6 +70,29 @@ TEST_F(CpuThreadsTest, MoreThreadsThanWork) {
   EXPECT_EQ(c[0], 6.0f);
   backend->add(of(c, {1}), of(a, {1}));
   EXPECT_EQ(c[0], 8.0f);
+}
+
+TEST_F(CpuThreadsTest, RetentionDoesNotDependOnTheirNumber) {
+  const RetentionSizes n = {2, 75, 3, 8, 12, 16};
+  std::vector<float> qk = numbers(2 * 75 * 3 * 8), vd = numbers(2 * 75 * 3 * 12),
+                     decays = {0.9f, 0.96875f, 0.984375f};
+  const auto results = [&](int threads) {
+    const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+    std::vector<float> result(qk.size() + 2 * vd.size());
+    std::vector<std::byte> memory(retention_workspace_bytes(DType::F32, n, true));
+    const Tensor workspace(memory.data(), DType::U8, {static_cast<std::int64_t>(memory.size())});
+    const Shape keys = {2, 75, 3, 8}, values = {2, 75, 3, 12};
+    const Tensor q = of(qk, keys), v = of(vd, values), dq(result.data(), DType::F32, keys),
+                 out(result.data() + qk.size(), DType::F32, values),
+                 dv(result.data() + qk.size() + vd.size(), DType::F32, values);
+    std::vector<float> rest(qk.size());
+    const RetentionOptions o = {.scale = 0.3, .decays = of(decays, {3}), .chunk = n.chunk};
+    backend->retention_forward(out, q, q, v, {}, workspace, o);
+    backend->retention_backward(dq, of(rest, keys), dv, v, q, q, v, {}, {}, workspace, o);
+    return result;
+  };
+  const std::vector<float> one = results(1);
+  for (const int threads : {2, 3, 8}) EXPECT_EQ(results(threads), one) << threads;
 }
 
 }  // namespace

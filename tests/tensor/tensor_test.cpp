@@ -127,6 +127,18 @@ TEST_F(TensorView, SplitFirstAndFlattenFirst) {
   EXPECT_EQ(at(one, {1, 3}), at(split, {1, 1, 3}));
 }
 
+TEST_F(TensorView, SelectsAndTransposesOuterDimensions) {
+  const Tensor x = tensor({2, 3, 4, 5});
+  const Tensor chosen = x.select(2, 1), turned = x.transpose(0, 2);
+  EXPECT_EQ(chosen.shape(), (Shape{2, 3, 5}));
+  EXPECT_EQ(turned.shape(), (Shape{4, 3, 2, 5}));
+  EXPECT_EQ(at(chosen, {1, 2, 3}), at(x, {1, 2, 1, 3}));
+  EXPECT_EQ(at(turned, {3, 2, 1, 4}), at(x, {1, 2, 3, 4}));
+  EXPECT_THROW(x.select(3, 0), Failure);
+  EXPECT_THROW(x.select(0, 2), Failure);
+  EXPECT_THROW(x.transpose(0, 3), Failure);
+}
+
 TEST_F(TensorView, ContiguityIgnoresExtentsOfOne) {
   EXPECT_TRUE(tensor({1, 6}).part(1, 0, 3).contiguous());
   EXPECT_TRUE(tensor({4, 6}).rows(2, 1).part(1, 2, 2).contiguous());

@@ -5,63 +5,14 @@
 #include <limits>
 
 #include "backend/attention_mask.h"
-#include "backend/cpu/blas.h"
 #include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/tiles.h"
 #include "backend/cpu/vector_math.h"
 
 namespace kintsugi {
 namespace {
 
 constexpr std::int64_t kTile = 64;
-
-// One head of a (batch, tokens, heads, dim) tensor.
-template <class T>
-struct Head {
-  Head(const Tensor& x, std::int64_t batch, std::int64_t head)
-      : base(x.as<T>() + batch * x.stride(0) + head * x.stride(2)), ld(x.stride(1)) {}
-  T* row(std::int64_t token) const { return base + token * ld; }
-  T* base;
-  std::int64_t ld;
-};
-
-// A tile in accumulator precision: the tensor itself when it already is, a widened copy otherwise.
-template <class A>
-struct Tile {
-  const A* data;
-  std::int64_t ld;
-};
-
-template <class T, class A>
-Tile<A> load_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, std::int64_t dim,
-                  A* buffer) {
-  if constexpr (std::is_same_v<T, A>) {
-    return {head.row(first), head.ld};
-  } else {
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < dim; ++j)
-        buffer[i * dim + j] = static_cast<A>(head.row(first + i)[j]);
-    return {buffer, dim};
-  }
-}
-
-template <class A>
-void product(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_t k,
-             const Tile<A>& a, bool transpose_a, const Tile<A>& b, bool transpose_b, A alpha,
-             A beta) {
-  gemm(GemmArguments<A>{.transpose_a = transpose_a,
-                        .transpose_b = transpose_b,
-                        .m = m,
-                        .n = n,
-                        .k = k,
-                        .alpha = alpha,
-                        .a = a.data,
-                        .lda = a.ld,
-                        .b = b.data,
-                        .ldb = b.ld,
-                        .beta = beta,
-                        .c = c,
-                        .ldc = ldc});
-}
 
 // Which keys a query sees, and what ALiBi adds for this head.
 template <class A>

@@ -10,6 +10,8 @@
 
 namespace kintsugi {
 
+struct RetentionSizes;
+
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(int threads);
@@ -59,6 +61,16 @@ class CpuBackend : public Backend {
   // The sum of piece(begin, end) over [0, n) cut at fixed places.
   template <class F>
   double reduce(std::int64_t n, const F& piece);
+
+  // retention.cpp. States between chunks: slots = x^T y of each chunk, then what was summed before
+  // it, from `given` on; `reverse` is the order of the gradients.
+  template <class T>
+  void sum_and_scan(const Tensor& slots, const Tensor& x, const Tensor& y, const Tensor& given,
+                    const RetentionSizes& n, const RetentionOptions& options, bool reverse);
+  // state = g^length state + sum of factor(g, i) x_i^T y_i
+  template <class F>
+  void add_to_state(const Tensor& state, const Tensor& x, const Tensor& y,
+                    const RetentionOptions& options, const F& factor);
 
   ThreadPool pool_;
   std::vector<std::vector<std::byte>> scratch_;  // one per thread

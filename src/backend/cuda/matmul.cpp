@@ -62,8 +62,15 @@ cudaDataType_t library_type(DType dtype) {
   }
 }
 
+// Operands are (rows, columns), or (count, rows, columns): as many products at once.
+int rows_of(const Tensor& x) { return x.rank() - 2; }
+std::int64_t leading(const Tensor& x) { return x.stride(rows_of(x)); }
+std::int64_t count_of(const Tensor& x) { return x.rank() == 3 ? x.extent(0) : 1; }
+std::int64_t between(const Tensor& x) { return x.rank() == 3 ? x.stride(0) : 0; }
+
 std::int64_t alignment_of(const Tensor& x) {
-  const auto address = reinterpret_cast<std::uintptr_t>(x.data());
+  const auto address = reinterpret_cast<std::uintptr_t>(x.data()) |
+                       static_cast<std::uintptr_t>(between(x)) * size_of(x.dtype());
   std::uintptr_t alignment = kAlignment;
   while (address % alignment != 0) alignment /= 2;
   return static_cast<std::int64_t>(alignment);
@@ -82,9 +89,9 @@ struct Problem {
         bias(o.bias),
         transpose_a(o.transpose_a),
         transpose_b(o.transpose_b),
-        m(c.extent(0)),
-        n(c.extent(1)),
-        k(a.extent(o.transpose_a ? 0 : 1)),
+        m(c.extent(rows_of(c))),
+        n(c.extent(rows_of(c) + 1)),
+        k(a.extent(rows_of(a) + (o.transpose_a ? 0 : 1))),
         added(o.accumulate ? c : o.residual),
         beside(o.gelu ? c : o.gelu_input),
         epilogue(o.gelu         ? Epilogue::Gelu
@@ -101,7 +108,7 @@ struct Problem {
 };
 
 // Everything an algorithm may depend on.
-using Key = std::array<std::int64_t, 18>;
+using Key = std::array<std::int64_t, 22>;
 Key key_of(const Problem& p) {
   return {static_cast<std::int64_t>(p.a.dtype()),
           static_cast<std::int64_t>(p.c.dtype()),
@@ -110,13 +117,17 @@ Key key_of(const Problem& p) {
           p.m,
           p.n,
           p.k,
-          p.a.stride(0),
-          p.b.stride(0),
-          p.c.stride(0),
+          count_of(p.c),
+          leading(p.a),
+          between(p.a),
+          leading(p.b),
+          between(p.b),
+          leading(p.c),
+          between(p.c),
           !p.added       ? 0
           : p.in_place() ? 1
                          : 2,
-          p.added ? p.added.stride(0) : 0,
+          p.added ? leading(p.added) : 0,
           p.bias ? 1 : 0,
           static_cast<std::int64_t>(p.epilogue),
           alignment_of(p.a),
@@ -128,10 +139,17 @@ Key key_of(const Problem& p) {
 Layout layout_of(const Tensor& x) {
   cublasLtMatrixLayout_t layout = nullptr;
   // Our rows are the library's columns.
-  KINTSUGI_CUBLAS(cublasLtMatrixLayoutCreate(&layout, library_type(x.dtype()),
-                                             static_cast<std::uint64_t>(x.extent(1)),
-                                             static_cast<std::uint64_t>(x.extent(0)), x.stride(0)));
-  return Layout(layout);
+  KINTSUGI_CUBLAS(cublasLtMatrixLayoutCreate(
+      &layout, library_type(x.dtype()), static_cast<std::uint64_t>(x.extent(rows_of(x) + 1)),
+      static_cast<std::uint64_t>(x.extent(rows_of(x))), leading(x)));
+  Layout owned(layout);
+  const auto count = static_cast<std::int32_t>(count_of(x));
+  const std::int64_t stride = between(x);
+  KINTSUGI_CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                   &count, sizeof(count)));
+  KINTSUGI_CUBLAS(cublasLtMatrixLayoutSetAttribute(
+      layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride)));
+  return owned;
 }
 
 template <class T>
@@ -347,8 +365,9 @@ cublasStatus_t Matmul::Parts::launch(const Context& context, const Plan& plan, c
 cublasLtMatmulAlgo_t Matmul::Parts::fastest(
     const Context& context, const Plan& plan, const Problem& p,
     const std::vector<cublasLtMatmulAlgo_t>& candidates) const {
-  const std::size_t bytes =
-      static_cast<std::size_t>((p.m - 1) * p.c.stride(0) + p.n) * size_of(p.c.dtype());
+  const std::size_t bytes = static_cast<std::size_t>((count_of(p.c) - 1) * between(p.c) +
+                                                     (p.m - 1) * leading(p.c) + p.n) *
+                            size_of(p.c.dtype());
   const Loan copy(p.in_place() ? bytes : 1);
   if (copy.address == nullptr) return candidates.front();
   void* c = p.in_place() ? copy.address : p.c.data();
@@ -428,14 +447,18 @@ std::size_t Matmul::own_bytes() const { return kWorkspaceBytes; }
 
 void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                  const MatmulOptions& o) {
-  KINTSUGI_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2 &&
-                     a.extent(o.transpose_a ? 1 : 0) == c.extent(0) &&
-                     b.extent(o.transpose_b ? 0 : 1) == c.extent(1) &&
-                     b.extent(o.transpose_b ? 1 : 0) == a.extent(o.transpose_a ? 0 : 1) &&
-                     (!o.bias || o.bias.elements() == c.extent(1)) &&
-                     (!o.residual || o.residual.shape() == c.shape()),
-                 "matmul {} = {}{} x {}{}", to_string(c.shape()), to_string(a.shape()),
-                 o.transpose_a ? "^T" : "", to_string(b.shape()), o.transpose_b ? "^T" : "");
+  const int rows = rows_of(c), columns = rows + 1;
+  KINTSUGI_CHECK(
+      (rows == 0 || (rows == 1 && !o.bias && !o.residual && !o.gelu && !o.gelu_input)) &&
+          a.rank() == c.rank() && b.rank() == c.rank() && count_of(a) == count_of(c) &&
+          count_of(b) == count_of(c) &&
+          a.extent(o.transpose_a ? columns : rows) == c.extent(rows) &&
+          b.extent(o.transpose_b ? rows : columns) == c.extent(columns) &&
+          b.extent(o.transpose_b ? columns : rows) == a.extent(o.transpose_a ? rows : columns) &&
+          (!o.bias || o.bias.elements() == c.extent(columns)) &&
+          (!o.residual || o.residual.shape() == c.shape()),
+      "matmul {} = {}{} x {}{}", to_string(c.shape()), to_string(a.shape()),
+      o.transpose_a ? "^T" : "", to_string(b.shape()), o.transpose_b ? "^T" : "");
   KINTSUGI_CHECK(a.dtype() == b.dtype() &&
                      (c.dtype() == a.dtype() || c.dtype() == accumulator_of(a.dtype())) &&
                      (!o.residual || o.residual.dtype() == c.dtype()),
@@ -448,7 +471,7 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
   const Problem problem(c, a, b, o);
   // A bias at an odd address, or in double, is added by our own kernel; so is one of unaligned
   // rows, where the library rounds the product before it adds.
-  const bool aligned_rows = c.stride(0) * static_cast<std::int64_t>(size_of(c.dtype())) % 16 == 0;
+  const bool aligned_rows = leading(c) * static_cast<std::int64_t>(size_of(c.dtype())) % 16 == 0;
   const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() &&
                                    aligned_rows && aligned16(o.bias.data()));
   if (fusable) {

@@ -24,6 +24,8 @@ class Matmul {
   explicit Matmul(const MatmulSettings& settings);
   ~Matmul();
 
+  // As Backend::matmul; operands of three dimensions are as many products at once, then without
+  // bias, residual and GELU.
   void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
            const MatmulOptions& options);
   std::size_t own_bytes() const;

@@ -1,6 +1,7 @@
 #include "backend/sim/sim_backend.h"
 
 #include "backend/attention_mask.h"
+#include "backend/retention.h"
 
 namespace kintsugi {
 namespace {
@@ -11,6 +12,13 @@ double bytes_of(std::initializer_list<Tensor> tensors) {
   double sum = 0;
   for (const Tensor& x : tensors)
     if (x) sum += static_cast<double>(x.bytes());
+  return sum;
+}
+
+// The same of tensors that have no memory.
+double sized(std::initializer_list<Tensor> tensors) {
+  double sum = 0;
+  for (const Tensor& x : tensors) sum += static_cast<double>(x.bytes());
   return sum;
 }
 
@@ -31,20 +39,25 @@ void SimBackend::fill(Tensor x, double) { moved("fill", {x}); }
 
 // ---- linear algebra
 
-void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
-  const std::int64_t m = c.extent(0), n = c.extent(1), k = a.extent(options.transpose_a ? 0 : 1);
-  double bytes =
-      bytes_of({a, b, c, options.bias, options.residual, options.gelu, options.gelu_input});
-  if (options.accumulate) bytes += bytes_of({c});
+void SimBackend::product(const char* name, DType dtype, std::int64_t m, std::int64_t n,
+                         std::int64_t k, double bytes) {
   trace_->operations.push_back(
       {.kind = Kind::Matmul,
-       .dtype = a.dtype(),
-       .name = "matmul",
+       .dtype = dtype,
+       .name = name,
        .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
        .bytes = bytes,
        .m = m,
        .n = n,
        .k = k});
+}
+
+void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
+  const std::int64_t m = c.extent(0), n = c.extent(1), k = a.extent(options.transpose_a ? 0 : 1);
+  double bytes =
+      bytes_of({a, b, c, options.bias, options.residual, options.gelu, options.gelu_input});
+  if (options.accumulate) bytes += bytes_of({c});
+  product("matmul", a.dtype(), m, n, k, bytes);
 }
 void SimBackend::bias_backward(Tensor dbias, Tensor dy) { moved("bias_backward", {dbias, dy}); }
 
@@ -114,6 +127,73 @@ void SimBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor
 }
 void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
   moved("rope", {x, x, positions});
+}
+
+// ---- retention
+
+// One product per chunk, all at once.
+void SimBackend::chunk_products(const char* name, DType dtype, const RetentionSizes& sizes,
+                                std::initializer_list<std::array<std::int64_t, 3>> products) {
+  const std::int64_t chunks = sizes.batch * sizes.heads * sizes.chunks();
+  for (const auto& [m, n, k] : products)
+    product(name, dtype, chunks * m, n, k,
+            static_cast<double>(chunks * (m * k + k * n + m * n)) *
+                static_cast<double>(size_of(dtype)));
+}
+void SimBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Tensor state, Tensor,
+                                   const RetentionOptions& options) {
+  if (q.extent(1) == 1) return moved("retention_forward", {out, q, k, v, state});
+  const RetentionSizes n = retention_sizes(k, v, options);
+  const RetentionWorkspace parts({}, k.dtype(), n, false);
+  const std::int64_t c = n.chunk_tokens();
+  chunk_products("retention_forward", k.dtype(), n,
+                 {{n.k_dim, n.v_dim, c}, {c, n.v_dim, n.k_dim}, {c, c, n.k_dim}, {c, n.v_dim, c}});
+  // Scaled queries and keys, the scan, the decay of the scores.
+  moved("retention_forward", {q, q, k, k}, 2 * sized({parts.states, parts.scores}));
+}
+void SimBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
+                                    Tensor k, Tensor v, Tensor state, Tensor dstate, Tensor,
+                                    const RetentionOptions& options) {
+  if (q.extent(1) == 1)
+    return moved("retention_backward", {dq, dk, dv, dout, q, k, v, state, dstate});
+  const RetentionSizes n = retention_sizes(k, v, options);
+  const RetentionWorkspace parts({}, k.dtype(), n, true);
+  const std::int64_t c = n.chunk_tokens();
+  chunk_products("retention_backward", k.dtype(), n,
+                 {{n.k_dim, n.v_dim, c},  // sums of both directions, scores and their gradients
+                  {n.k_dim, n.v_dim, c},
+                  {c, c, n.k_dim},
+                  {c, c, n.v_dim},
+                  {c, n.k_dim, n.v_dim},  // dq, dk, dv: through the state and inside the chunk
+                  {c, n.k_dim, c},
+                  {c, n.k_dim, n.v_dim},
+                  {c, n.k_dim, c},
+                  {c, n.v_dim, n.k_dim},
+                  {c, n.v_dim, c}});
+  moved("retention_backward", {q, q, k, k, dq, dq, dk, dk},
+        2 * sized({parts.states, parts.dstates, parts.scores, parts.dscores}));
+}
+void SimBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
+                                 const RetentionOptions&) {
+  state_sum("retention_state", state, k, v);
+}
+void SimBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
+                                          const RetentionOptions&) {
+  state_sum("retention_state_backward", dstate, q, dout);
+}
+void SimBackend::state_sum(const char* name, const Tensor& state, const Tensor& x,
+                           const Tensor& y) {
+  if (x.extent(1) > 1)
+    product(name, x.dtype(), x.extent(0) * x.extent(2) * x.extent(3), y.extent(3), x.extent(1),
+            bytes_of({state, state, x, y}));
+  moved(name, {state, state, x, x});  // its decay, and a scaled copy
+}
+void SimBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate, double) {
+  moved("gated_norm_forward", {y, rstd, x, gate});
+}
+void SimBackend::gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor x, Tensor gate,
+                                     Tensor rstd) {
+  moved("gated_norm_backward", {dx, dgate, dy, x, gate, rstd});
 }
 
 // ---- element-wise

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <array>
+#include <initializer_list>
+
 #include "backend/backend.h"
 #include "backend/operation_trace.h"
 
 namespace kintsugi {
+
+struct RetentionSizes;
 
 // The device of the `sim` world: hands out addresses that nobody may touch, computes nothing, and
 // writes down what it was asked for.
@@ -38,6 +43,11 @@ class SimBackend final : public Backend {
 
  private:
   void moved(const char* name, std::initializer_list<Tensor> tensors, double extra = 0);
+  void product(const char* name, DType dtype, std::int64_t m, std::int64_t n, std::int64_t k,
+               double bytes);
+  void chunk_products(const char* name, DType dtype, const RetentionSizes& sizes,
+                      std::initializer_list<std::array<std::int64_t, 3>> products);
+  void state_sum(const char* name, const Tensor& state, const Tensor& x, const Tensor& y);
   void attention(TracedOperation::Kind kind, const Tensor& q, const Tensor& k, double products,
                  double bytes, const AttentionOptions& options);
 

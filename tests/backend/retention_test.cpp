@@ -1,0 +1,399 @@
+#include "backend/retention.h"
+
+#include "backend/operation_fixture.h"
+#include "backend/sim/sim_backend.h"
+
+namespace kintsugi {
+namespace {
+
+struct Case {
+  std::int64_t batch, length, heads, k_dim, v_dim, chunk;
+  std::int64_t first_position = 0;
+  bool state = false;   // one arrives, and a gradient of the one behind the last token
+  bool packed = false;  // q, k, v and a gate are columns of one projection
+  bool longer = false;  // sequences are the first tokens of longer ones
+};
+
+std::string describe(const Case& c) {
+  return fmt::format("batch {} length {} heads {} dims {}/{} chunk {} first {} state {} packed {}",
+                     c.batch, c.length, c.heads, c.k_dim, c.v_dim, c.chunk, c.first_position,
+                     c.state, c.packed);
+}
+
+struct Inputs {
+  Values q, k, v, dout, state, dstate;
+  Values decays;
+  double scale = 1;
+};
+
+struct Outputs {
+  Values out, dq, dk, dv;
+  Values state, dstate;  // behind the last token; before the first
+};
+
+// The parallel form: each output from all keys before it, straight from the definition, and its
+// gradient.
+Outputs reference(const Case& c, const Inputs& x) {
+  Outputs r;
+  r.dq = r.dk = Values(x.q.size(), 0.0);
+  r.out = r.dv = Values(x.v.size(), 0.0);
+  r.state = r.dstate = Values(x.state.size(), 0.0);
+  const auto key = static_cast<std::size_t>(c.k_dim), value = static_cast<std::size_t>(c.v_dim);
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h) {
+      const double g = x.decays[static_cast<std::size_t>(h)];
+      const auto power = [&](std::int64_t n) { return std::pow(g, static_cast<double>(n)); };
+      const auto row = [&](std::int64_t token) {
+        return static_cast<std::size_t>((b * c.length + token) * c.heads + h);
+      };
+      const double *S = &x.state[static_cast<std::size_t>(b * c.heads + h) * key * value],
+                   *dS = &x.dstate[static_cast<std::size_t>(b * c.heads + h) * key * value];
+      double* S_out = &r.state[static_cast<std::size_t>(b * c.heads + h) * key * value];
+      double* dS_in = &r.dstate[static_cast<std::size_t>(b * c.heads + h) * key * value];
+      for (std::size_t i = 0; i < key * value; ++i) {
+        S_out[i] = power(c.length) * S[i];
+        dS_in[i] = power(c.length) * dS[i];
+      }
+      double squares = 0;  // of the norm: the sum of the powers so far
+      for (std::int64_t n = 0; n < c.first_position; ++n) squares = g * squares + 1;
+      for (std::int64_t n = 0; n < c.length; ++n) {
+        squares = g * squares + 1;
+        const double norm = std::sqrt(squares);
+        const double *q = &x.q[row(n) * key], *dout = &x.dout[row(n) * value];
+        double *dq = &r.dq[row(n) * key], *out = &r.out[row(n) * value];
+        for (std::int64_t m = 0; m <= n; ++m) {
+          const double *k = &x.k[row(m) * key], *v = &x.v[row(m) * value];
+          const double weight = x.scale / norm * power(n - m);
+          double score = 0, dscore = 0;
+          for (std::size_t i = 0; i < key; ++i) score += weight * q[i] * k[i];
+          for (std::size_t j = 0; j < value; ++j) {
+            out[j] += score * v[j];
+            r.dv[row(m) * value + j] += score * dout[j];
+            dscore += weight * dout[j] * v[j];
+          }
+          for (std::size_t i = 0; i < key; ++i) {
+            dq[i] += dscore * k[i];
+            r.dk[row(m) * key + i] += dscore * q[i];
+          }
+        }
+        const double from_state = x.scale / norm * power(n + 1), to_state = power(c.length - 1 - n);
+        for (std::size_t i = 0; i < key; ++i)
+          for (std::size_t j = 0; j < value; ++j) {
+            const double k = x.k[row(n) * key + i], v = x.v[row(n) * value + j];
+            out[j] += from_state * q[i] * S[i * value + j];
+            dq[i] += from_state * dout[j] * S[i * value + j];
+            dS_in[i * value + j] += from_state * q[i] * dout[j];
+            S_out[i * value + j] += to_state * k * v;
+            r.dk[row(n) * key + i] += to_state * v * dS[i * value + j];
+            r.dv[row(n) * value + j] += to_state * k * dS[i * value + j];
+          }
+      }
+    }
+  return r;
+}
+
+class RetentionTest : public OperationTest {
+ protected:
+  Inputs inputs(const Case& c) {
+    const std::int64_t tokens = c.batch * c.length * c.heads,
+                       states = c.batch * c.heads * c.k_dim * c.v_dim;
+    Inputs x;
+    x.q = activations(tokens * c.k_dim);
+    x.k = activations(tokens * c.k_dim);
+    x.v = activations(tokens * c.v_dim);
+    x.dout = activations(tokens * c.v_dim);
+    x.state = x.dstate = Values(static_cast<std::size_t>(states), 0.0);
+    if (c.state) {
+      x.state = rounded(normal(states, 3.0), accumulator());
+      x.dstate = rounded(normal(states), accumulator());
+    }
+    x.scale = 1 / std::sqrt(static_cast<double>(c.k_dim));
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      x.decays.push_back(1 - std::exp2(static_cast<double>(-5 - h)));
+    return x;
+  }
+
+  struct Operands {
+    Tensor q, k, v, out;
+  };
+  // As a layer has them, unwritten.
+  Operands operands(const Case& c) {
+    const std::int64_t keys = c.heads * c.k_dim, values = c.heads * c.v_dim;
+    const std::int64_t all = c.length + (c.longer ? 3 : 0);
+    const auto split = [&](Tensor x, std::int64_t dim) {
+      return x.part(1, 0, c.length).split_last(dim);
+    };
+    const Tensor out = split(buffer(type(), {c.batch, all, values}), c.v_dim);
+    if (!c.packed)
+      return {split(buffer(type(), {c.batch, all, keys}), c.k_dim),
+              split(buffer(type(), {c.batch, all, keys}), c.k_dim),
+              split(buffer(type(), {c.batch, all, values}), c.v_dim), out};
+    const Tensor joined = buffer(type(), {c.batch, all, 2 * keys + 2 * values});
+    return {split(joined.part(2, 0, keys), c.k_dim), split(joined.part(2, keys, keys), c.k_dim),
+            split(joined.part(2, 2 * keys, values), c.v_dim), out};
+  }
+  Tensor workspace(const Case& c, bool backward) {
+    return out(DType::U8,
+               {static_cast<std::int64_t>(retention_workspace_bytes(
+                   type(), {c.batch, c.length, c.heads, c.k_dim, c.v_dim, c.chunk}, backward))});
+  }
+  RetentionOptions options(const Case& c, const Inputs& x) {
+    return {.scale = x.scale,
+            .decays = in(x.decays, DType::F32, {c.heads}),
+            .first_position = c.first_position,
+            .chunk = c.chunk};
+  }
+  Shape state_shape(const Case& c) const { return {c.batch, c.heads, c.k_dim, c.v_dim}; }
+
+  Bound bound(const Values& expected, const Case& c) const {
+    const double rounds = narrow() ? 4 : 16 + 4 * std::sqrt(static_cast<double>(c.length));
+    return {rounds, type(), {std::max(1.0, largest(expected))}};  // single sums may cancel
+  }
+
+  void check(const Case& c) {
+    SCOPED_TRACE(describe(c));
+    const Inputs x = inputs(c);
+    const Outputs expected = reference(c, x);
+    const Operands from = operands(c), gradient = operands(c);
+    write(from.q, x.q);
+    write(from.k, x.k);
+    write(from.v, x.v);
+    write(gradient.out, x.dout);
+    for (const Tensor& x : {from.out, gradient.q, gradient.k, gradient.v}) allow(x);
+    const RetentionOptions o = options(c, x);
+    Tensor state, dstate;
+    if (c.state) {
+      state = in(x.state, accumulator(), state_shape(c));
+      dstate = in(x.dstate, accumulator(), state_shape(c));
+    }
+    backend().retention_forward(from.out, from.q, from.k, from.v, state, workspace(c, false), o);
+    backend().retention_backward(gradient.q, gradient.k, gradient.v, gradient.out, from.q, from.k,
+                                 from.v, state, dstate, workspace(c, true), o);
+    const Tensor after = inout(x.state, accumulator(), state_shape(c)),
+                 before = inout(x.dstate, accumulator(), state_shape(c));
+    backend().retention_state(after, from.k, from.v, workspace(c, false), o);
+    backend().retention_state_backward(before, from.q, gradient.out, workspace(c, false), o);
+
+    const auto compare = [&](const char* what, Tensor actual, const Values& values, DType stored) {
+      expect_close(what, read(actual), values, stored, bound(values, c));
+    };
+    compare("out", from.out, expected.out, type());
+    compare("dq", gradient.q, expected.dq, type());
+    compare("dk", gradient.k, expected.dk, type());
+    compare("dv", gradient.v, expected.dv, type());
+    compare("state", after, expected.state, accumulator());
+    compare("dstate", before, expected.dstate, accumulator());
+    finish();
+  }
+};
+KINTSUGI_IN_EACH_WORLD(RetentionTest);
+
+TEST_P(RetentionTest, LengthsAndChunks) {
+  for (const std::int64_t length : {1, 2, 16, 37, 130})
+    for (const std::int64_t chunk : {1, 16, 50, 0}) check({2, length, 3, 8, 12, chunk});
+  check({1, 300, 2, 24, 40, 0});
+}
+
+TEST_P(RetentionTest, OddSizes) {
+  check({1, 33, 1, 1, 1, 8});
+  check({3, 19, 2, 7, 5, 6, 4, true});
+  check({2, 65, 5, 20, 33, 64, 0, false, true});
+  check({1, 96, 2, 64, 48, 32});
+}
+
+TEST_P(RetentionTest, StatesInAndOut) {
+  for (const std::int64_t chunk : {8, 24, 0}) {
+    check({2, 40, 3, 8, 16, chunk, 0, true});
+    check({1, 48, 2, 16, 8, chunk, 1000, true});
+    check({2, 1, 2, 8, 16, chunk, 7, true});
+  }
+}
+
+TEST_P(RetentionTest, ViewsOfAProjection) {
+  check({2, 64, 4, 16, 24, 16, 0, false, true});
+  check({2, 70, 4, 16, 24, 16, 5, true, true});
+  check({2, 64, 2, 8, 8, 32, 0, true, true, true});
+  check({3, 37, 2, 8, 8, 16, 0, false, false, true});
+}
+
+// A decay that forgets at once: its powers vanish inside a chunk.
+TEST_P(RetentionTest, StrongDecay) {
+  const Case c = {1, 400, 2, 8, 8, 128, 0, true};
+  Inputs x = inputs(c);
+  x.decays = {0.0078125, 0.5};
+  const Operands from = operands(c);
+  write(from.q, x.q);
+  write(from.k, x.k);
+  write(from.v, x.v);
+  backend().retention_forward(allow(from.out), from.q, from.k, from.v,
+                              in(x.state, accumulator(), state_shape(c)), workspace(c, false),
+                              options(c, x));
+  const Values expected = reference(c, x).out;
+  expect_close("out", read(from.out), expected, type(), bound(expected, c));
+}
+
+// A sequence in two calls is the sequence in one, and so are the gradients.
+TEST_P(RetentionTest, TwoCallsAreOne) {
+  const Case c = {2, 61, 3, 8, 12, 16};
+  const std::int64_t cut = 27;
+  const Inputs x = inputs(c);
+  const Outputs expected = reference(c, x);
+  const Operands all = operands(c), gradient = operands(c);
+  write(all.q, x.q);
+  write(all.k, x.k);
+  write(all.v, x.v);
+  write(gradient.out, x.dout);
+  for (const Tensor& x : {all.out, gradient.q, gradient.k, gradient.v}) allow(x);
+  const auto half = [&](const Operands& o, std::int64_t begin, std::int64_t count) {
+    return Operands{o.q.part(1, begin, count), o.k.part(1, begin, count), o.v.part(1, begin, count),
+                    o.out.part(1, begin, count)};
+  };
+  const Operands first = half(all, 0, cut), second = half(all, cut, c.length - cut);
+  const Operands dfirst = half(gradient, 0, cut), dsecond = half(gradient, cut, c.length - cut);
+  RetentionOptions o = options(c, x), later = o;
+  later.first_position = cut;
+  const Tensor work = workspace(c, true);
+  const Tensor state = inout(x.state, accumulator(), state_shape(c)),
+               dstate = inout(x.state, accumulator(), state_shape(c));  // both zero
+  backend().retention_forward(first.out, first.q, first.k, first.v, {}, work, o);
+  backend().retention_state(state, first.k, first.v, work, o);
+  backend().retention_forward(second.out, second.q, second.k, second.v, state, work, later);
+  backend().retention_backward(dsecond.q, dsecond.k, dsecond.v, dsecond.out, second.q, second.k,
+                               second.v, state, {}, work, later);
+  backend().retention_state_backward(dstate, second.q, dsecond.out, work, later);
+  backend().retention_backward(dfirst.q, dfirst.k, dfirst.v, dfirst.out, first.q, first.k, first.v,
+                               {}, dstate, work, o);
+  expect_close("out", read(all.out), expected.out, type(), bound(expected.out, c));
+  expect_close("dq", read(gradient.q), expected.dq, type(), bound(expected.dq, c));
+  expect_close("dk", read(gradient.k), expected.dk, type(), bound(expected.dk, c));
+  expect_close("dv", read(gradient.v), expected.dv, type(), bound(expected.dv, c));
+}
+
+// Generation: one token at a time, without a workspace.
+TEST_P(RetentionTest, TokenByToken) {
+  const Case c = {2, 23, 3, 16, 40, 0};
+  const Inputs x = inputs(c);
+  const Operands all = operands(c);
+  write(all.q, x.q);
+  write(all.k, x.k);
+  write(all.v, x.v);
+  allow(all.out);
+  RetentionOptions o = options(c, x);
+  const Tensor state = inout(x.state, accumulator(), state_shape(c));
+  for (std::int64_t n = 0; n < c.length; ++n) {
+    const auto token = [&](const Tensor& x) { return x.part(1, n, 1); };
+    o.first_position = n;
+    backend().retention_forward(token(all.out), token(all.q), token(all.k), token(all.v),
+                                n == 0 ? Tensor() : state, {}, o);
+    backend().retention_state(state, token(all.k), token(all.v), {}, o);
+  }
+  const Outputs expected = reference(c, x);
+  expect_close("out", read(all.out), expected.out, type(), bound(expected.out, c));
+  expect_close("state", read(state), expected.state, accumulator(),
+               {64, accumulator(), {largest(expected.state)}});
+}
+
+class RetentionGradientTest : public RetentionTest {};
+KINTSUGI_IN_EACH_WORLD(RetentionGradientTest, {DType::F64});
+
+// The backward operations against the forward operation itself, along a random direction of each
+// input.
+TEST_P(RetentionGradientTest, Slopes) {
+  const Case c = {2, 21, 2, 5, 6, 8, 3, true};
+  const Inputs x = inputs(c);
+  const Operands from = operands(c), gradient = operands(c);
+  write(from.q, x.q);
+  write(from.k, x.k);
+  write(from.v, x.v);
+  write(gradient.out, x.dout);
+  for (const Tensor& x : {from.out, gradient.q, gradient.k, gradient.v}) allow(x);
+  const RetentionOptions o = options(c, x);
+  const Tensor state = in(x.state, type(), state_shape(c)),
+               dstate = inout(x.dstate, type(), state_shape(c)),
+               after = out(type(), state_shape(c)), work = workspace(c, true);
+  backend().retention_backward(gradient.q, gradient.k, gradient.v, gradient.out, from.q, from.k,
+                               from.v, state, dstate, work, o);
+  backend().retention_state_backward(dstate, from.q, gradient.out, work, o);
+
+  Values cotangent = x.dout;  // of the outputs, and of the state behind them
+  cotangent.insert(cotangent.end(), x.dstate.begin(), x.dstate.end());
+  const auto check = [&](const char* what, Tensor operand, const Values& at, Tensor slope) {
+    const auto moved = [&](const Values& values) {
+      write(operand, values);
+      backend().retention_forward(from.out, from.q, from.k, from.v, state, work, o);
+      backend().copy(after, state);
+      backend().retention_state(after, from.k, from.v, work, o);
+      Values result = read(from.out);
+      const Values last = read(after);
+      result.insert(result.end(), last.begin(), last.end());
+      return result;
+    };
+    const Values direction = normal(operand.elements());
+    EXPECT_NEAR(slope_along(moved, at, direction, cotangent), dot(read(slope), direction), 1e-8)
+        << what;
+    write(operand, at);
+  };
+  check("q", from.q, x.q, gradient.q);
+  check("k", from.k, x.k, gradient.k);
+  check("v", from.v, x.v, gradient.v);
+  check("state", state, x.state, dstate);
+}
+
+TEST_P(RetentionGradientTest, ChunkSizesAgree) {
+  const Case c = {1, 150, 3, 16, 20, 0};
+  const Inputs x = inputs(c);
+  const Operands from = operands(c);
+  write(from.q, x.q);
+  write(from.k, x.k);
+  write(from.v, x.v);
+  allow(from.out);
+  const auto with_chunk = [&](std::int64_t chunk) {
+    Case other = c;
+    other.chunk = chunk;
+    backend().retention_forward(from.out, from.q, from.k, from.v, {}, workspace(other, false),
+                                options(other, x));
+    return read(from.out);
+  };
+  const Values whole = with_chunk(150);
+  for (const std::int64_t chunk : {1, 7, 50, 64}) {
+    const Values cut = with_chunk(chunk);
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(cut[i], whole[i], 1e-12) << chunk;
+  }
+}
+
+TEST(RetentionWorkspaceTest, RefusesLessThanItsSize) {
+  const RetentionSizes n = {1, 64, 2, 8, 8, 16};
+  const std::size_t bytes = retention_workspace_bytes(DType::F32, n, true);
+  EXPECT_LT(retention_workspace_bytes(DType::F32, n, false), bytes);
+  EXPECT_LT(retention_workspace_bytes(DType::BF16, n, true), bytes);
+  std::vector<std::byte> memory(bytes);
+  const auto carve = [&](std::size_t size) {
+    const Tensor bytes(memory.data(), DType::U8, {static_cast<std::int64_t>(size)});
+    return RetentionWorkspace(bytes, DType::F32, n, true);
+  };
+  EXPECT_EQ(carve(bytes).bytes, bytes);
+  EXPECT_THROW(carve(bytes - 1), Failure);
+}
+
+// Four products forward and ten backward, each of them once per chunk.
+TEST(RetentionSimTest, CountsMatmuls) {
+  OperationTrace trace;
+  SimBackend backend(trace);
+  const auto tensor = [&](Shape shape) {
+    return Tensor(backend.allocate(static_cast<std::size_t>(shape.elements()) * 2), DType::BF16,
+                  shape);
+  };
+  const Tensor q = tensor({2, 512, 4, 64}), v = tensor({2, 512, 4, 96});
+  const RetentionOptions o = {.decays = Tensor(backend.allocate(16), DType::F32, {4}),
+                              .chunk = 128};
+  backend.retention_forward(v, q, q, v, {}, {}, o);
+  const double tokens = 2 * 512 * 4;
+  EXPECT_DOUBLE_EQ(trace.flops(), 2 * tokens * (2 * 64 * 96 + 128 * 64 + 128 * 96));
+  EXPECT_EQ(trace.operations.back().kind, TracedOperation::Kind::Memory);
+  trace.operations.clear();
+  backend.retention_backward(q, q, v, v, q, q, v, {}, {}, {}, o);
+  EXPECT_DOUBLE_EQ(trace.flops(), 2 * tokens * (5 * 64 * 96 + 3 * 128 * 64 + 2 * 128 * 96));
+}
+
+}  // namespace
+}  // namespace kintsugi
