@@ -29,8 +29,8 @@ void choose_offload(const std::vector<std::string>& parts, const std::string& up
       options.offload.on = true;
     else if (part == "gradients")
       options.offload.gradients = true;
-    else if (part == "activations" && options.stage.recompute == Recompute::Full)
-      options.stage.offload_inputs = true;
+    else if (part == "activations" && options.layout.recompute == Recompute::Full)
+      options.offload_inputs = true;
     else
       user_error("--offload {}: optimizer, gradients, or activations with --recompute full", part);
   }
@@ -119,10 +119,9 @@ int main(int argc, char** argv) {
     EngineOptions options{
         .model = model,
         .precision = parse_precision(precision),
-        .stage = {.sequences = micro,
-                  .length = length,
-                  .recompute = parse_recompute(recompute),
-                  .classifier_chunk = chunk},
+        .layout = {.micro_batch = micro, .recompute = parse_recompute(recompute)},
+        .length = length,
+        .classifier_chunk = chunk,
         .adamw = {.moments = parse_precision(moments), .stochastic_rounding = stochastic}};
     choose_offload(offload, update, options);
     if (options.offload.on && options.offload.update == UpdatePlace::Auto)

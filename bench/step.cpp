@@ -50,8 +50,8 @@ void run(const Case& c, double seconds) {
   Engine engine(*backend, *backend,
                 {.model = model,
                  .precision = c.precision,
-                 .stage = {.sequences = c.sequences, .length = c.length},
-                 .adamw = {}});
+                 .layout = {.micro_batch = c.sequences},
+                 .length = c.length});
   engine.initialize(1);
   const std::int64_t tokens = c.sequences * c.length;
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens)), targets(ids.size());

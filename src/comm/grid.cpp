@@ -1,35 +1,10 @@
 #include "comm/grid.h"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "comm/local_communicator.h"
 
 namespace kintsugi {
-
-const char* to_string(GroupKind kind) {
-  switch (kind) {
-    case GroupKind::World:
-      return "world";
-    case GroupKind::Tp:
-      return "tp";
-    case GroupKind::Cp:
-      return "cp";
-    case GroupKind::Pp:
-      return "pp";
-    case GroupKind::Kv:
-      return "kv";
-    case GroupKind::Tied:
-      return "tied";
-    case GroupKind::Shard:
-      return "shard";
-    case GroupKind::Replica:
-      return "replica";
-    case GroupKind::Copy:
-      return "copy";
-  }
-  return "?";
-}
 
 void check_grid(const Grid& grid, int world_size) {
   if (grid.tp < 1 || grid.cp < 1 || grid.dp < 1 || grid.pp < 1 || grid.shard_group < 0)
@@ -61,80 +36,133 @@ int rank_of(const Grid& grid, const Place& place) {
   return place.tp + grid.tp * (place.cp + grid.cp * (place.dp + grid.dp * place.pp));
 }
 
+// ---- the kinds
+
 namespace {
 
-// Which one of its shard group a rank is.
-int data_in_shard(const Grid& grid, const Place& place) {
-  return (place.cp + grid.cp * place.dp) % grid.shard();
-}
+int data_index(const Grid& grid, const Place& place) { return place.cp + grid.cp * place.dp; }
 
-}  // namespace
-
-int group_leader(const Grid& grid, GroupKind kind, int rank) {
-  Place place = place_of(grid, rank);
-  const auto set_data = [&](int index) {
-    place.cp = index % grid.cp;
-    place.dp = index / grid.cp;
-  };
-  switch (kind) {
-    case GroupKind::World:
-      return 0;
-    case GroupKind::Tp:
-      place.tp = 0;
-      break;
-    case GroupKind::Cp:
-      place.cp = 0;
-      break;
-    case GroupKind::Pp:
-      place.pp = 0;
-      break;
-    case GroupKind::Kv:
-      place.tp -= place.tp % grid.kv_copies;
-      break;
-    case GroupKind::Tied:
-      if (place.pp == grid.pp - 1) place.pp = 0;
-      break;
-    case GroupKind::Shard:
-      set_data(place.cp + grid.cp * place.dp - data_in_shard(grid, place));
-      break;
-    case GroupKind::Replica:
-      set_data(data_in_shard(grid, place));
-      break;
-    case GroupKind::Copy:
-      set_data(place.cp + grid.cp * place.dp - data_in_shard(grid, place));
-      place.tp = place.pp = 0;
-      break;
-  }
+// The rank at another index among the data ranks.
+int with_data(const Grid& grid, Place place, int index) {
+  place.cp = index % grid.cp;
+  place.dp = index / grid.cp;
   return rank_of(grid, place);
 }
 
+int first_of_shard(const Grid& grid, const Place& place) {
+  const int data = data_index(grid, place);
+  return data - data % grid.shard();
+}
+
+GroupPosition tp_group(const Grid& grid, const Place& place) {
+  return {rank_of(grid, place) - place.tp, place.tp, grid.tp, 1};
+}
+
+GroupPosition tied_group(const Grid& grid, const Place& place) {
+  const int stage = grid.tp * grid.data();
+  if (grid.pp == 1 || (place.pp > 0 && place.pp < grid.pp - 1))
+    return {rank_of(grid, place), 0, 1, stage};
+  return {rank_of(grid, place) - place.pp * stage, place.pp > 0 ? 1 : 0, 2, stage * (grid.pp - 1)};
+}
+
+GroupPosition copy_group(const Grid& grid, const Place& place) {
+  const int shard = grid.shard(), first = first_of_shard(grid, place);
+  const int in_shard = data_index(grid, place) - first;
+  return {with_data(grid, {}, first), place.tp + grid.tp * (in_shard + shard * place.pp),
+          grid.tp * grid.pp * shard, 1};
+}
+
+constexpr bool kHost = true, kDevice = false;
+
+constexpr std::array<GroupSpec, kGroupKinds> kSpecs = {{
+    {GroupKind::World, "world", kHost,
+     [](const Grid& grid, const Place& place) -> GroupPosition {
+       return {0, rank_of(grid, place), grid.world(), 1};
+     }},
+    {GroupKind::HostTp, "host_tp", kHost, tp_group},
+    {GroupKind::Tp, "tp", kDevice, tp_group},
+    {GroupKind::Cp, "cp", kDevice,
+     [](const Grid& grid, const Place& place) -> GroupPosition {
+       return {rank_of(grid, place) - grid.tp * place.cp, place.cp, grid.cp, grid.tp};
+     }},
+    {GroupKind::Pp, "pp", kDevice,
+     [](const Grid& grid, const Place& place) -> GroupPosition {
+       const int stage = grid.tp * grid.data();
+       return {rank_of(grid, place) - stage * place.pp, place.pp, grid.pp, stage};
+     }},
+    {GroupKind::Kv, "kv", kDevice,
+     [](const Grid& grid, const Place& place) -> GroupPosition {
+       const int rank = place.tp % grid.kv_copies;
+       return {rank_of(grid, place) - rank, rank, grid.kv_copies, 1};
+     }},
+    {GroupKind::Tied, "tied", kDevice, tied_group},
+    {GroupKind::Shard, "shard", kDevice,
+     [](const Grid& grid, const Place& place) -> GroupPosition {
+       const int first = first_of_shard(grid, place);
+       return {with_data(grid, place, first), data_index(grid, place) - first, grid.shard(),
+               grid.tp};
+     }},
+    {GroupKind::Replica, "replica", kDevice,
+     [](const Grid& grid, const Place& place) -> GroupPosition {
+       const int data = data_index(grid, place), shard = grid.shard();
+       return {with_data(grid, place, data % shard), data / shard, grid.data() / shard,
+               grid.tp * shard};
+     }},
+    {GroupKind::Copy, "copy", kDevice, copy_group},
+}};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < kSpecs.size(); ++i)
+    if (kSpecs[i].kind != static_cast<GroupKind>(i)) return false;
+  return true;
+}
+static_assert(in_order(), "the table is indexed by kind");
+
+}  // namespace
+
+const std::array<GroupSpec, kGroupKinds>& group_specs() { return kSpecs; }
+
+const char* to_string(GroupKind kind) { return kSpecs[static_cast<std::size_t>(kind)].name; }
+
+GroupKind parse_group_kind(std::string_view name) {
+  for (const GroupSpec& spec : kSpecs)
+    if (name == spec.name) return spec.kind;
+  failure("no kind of group is named {}", name);
+}
+
+GroupPosition group_position(const Grid& grid, GroupKind kind, const Place& place) {
+  return kSpecs[static_cast<std::size_t>(kind)].position(grid, place);
+}
+
 std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank) {
-  const int leader = group_leader(grid, kind, rank);
+  const auto leader_of = [&](int one) {
+    return group_position(grid, kind, place_of(grid, one)).leader;
+  };
+  const int leader = leader_of(rank);
   std::vector<int> members;
   for (int other = 0; other < grid.world(); ++other)
-    if (group_leader(grid, kind, other) == leader) members.push_back(other);
+    if (leader_of(other) == leader) members.push_back(other);
   return members;
+}
+
+// ---- the groups of a rank
+
+Groups make_groups(const Grid& grid, const Place& place, const MakeCommunicator& make) {
+  Groups groups{.grid = grid, .place = place};
+  for (std::size_t i = 0; i < kSpecs.size(); ++i)
+    groups.communicators[i] = make(kSpecs[i], kSpecs[i].position(grid, place));
+  return groups;
 }
 
 Groups make_groups(World& hosts, World& devices, const Grid& grid) {
   check_grid(grid, hosts.size());
-  const auto make = [&](GroupKind kind, World& world) {
-    return world.split(to_string(kind), group_leader(grid, kind, world.rank()), world.rank());
-  };
-  // Members are made in the order they are written: the same on all ranks.
-  return Groups{.grid = grid,
-                .place = place_of(grid, hosts.rank()),
-                .node_ranks = hosts.local_size(),
-                .world = make(GroupKind::World, hosts),
-                .host_tp = make(GroupKind::Tp, hosts),
-                .tp = make(GroupKind::Tp, devices),
-                .cp = make(GroupKind::Cp, devices),
-                .pp = make(GroupKind::Pp, devices),
-                .kv = make(GroupKind::Kv, devices),
-                .tied = make(GroupKind::Tied, devices),
-                .shard = make(GroupKind::Shard, devices),
-                .replica = make(GroupKind::Replica, devices),
-                .copy = make(GroupKind::Copy, devices)};
+  Groups groups = make_groups(grid, place_of(grid, hosts.rank()),
+                              [&](const GroupSpec& spec, const GroupPosition& position) {
+                                World& world = spec.on_host ? hosts : devices;
+                                return world.split(spec.name, position.leader, world.rank());
+                              });
+  groups.node_ranks = hosts.local_size();
+  return groups;
 }
 
 namespace {
@@ -164,36 +192,13 @@ class PlannedCommunicator final : public Communicator {
   int rank_, size_;
 };
 
-class PlannedWorld final : public World {
- public:
-  PlannedWorld(const Grid& grid, int rank) : grid_(grid), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return grid_.world(); }
-  int local_rank() const override { return 0; }
-  int local_size() const override { return 1; }
-  std::unique_ptr<Communicator> split(const std::string& name, int, int) override {
-    for (const GroupKind kind :
-         {GroupKind::World, GroupKind::Tp, GroupKind::Cp, GroupKind::Pp, GroupKind::Kv,
-          GroupKind::Tied, GroupKind::Shard, GroupKind::Replica, GroupKind::Copy}) {
-      if (name != to_string(kind)) continue;
-      const std::vector<int> members = group_members(grid_, kind, rank_);
-      const auto at = std::find(members.begin(), members.end(), rank_) - members.begin();
-      return std::make_unique<PlannedCommunicator>(name, static_cast<int>(at),
-                                                   static_cast<int>(members.size()));
-    }
-    failure("no group {}", name);
-  }
-
- private:
-  Grid grid_;
-  int rank_;
-};
-
 }  // namespace
 
 Groups planned_groups(const Grid& grid, const Place& place) {
-  PlannedWorld world(grid, rank_of(grid, place));
-  return make_groups(world, grid);
+  KINTSUGI_CHECK(place_of(grid, rank_of(grid, place)) == place, "no such place in the grid");
+  return make_groups(grid, place, [](const GroupSpec& spec, const GroupPosition& position) {
+    return std::make_unique<PlannedCommunicator>(spec.name, position.rank, position.size);
+  });
 }
 
 Groups groups_of_one(Backend& backend) {

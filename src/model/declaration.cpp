@@ -52,11 +52,11 @@ int Declaration::add(Parameter parameter, const Cut& cut) {
     parameter.cut.ranks = tensor_.size;
     if (cut.copies > 1) {
       parameter.cut.copies = cut.copies;
-      parameter.sum = GradientSum::Kv;
+      parameter.sum_over = {GroupKind::Kv};
       parameter.counted = tensor_.rank % cut.copies == 0;
     }
     if (cut.along == Cut::Along::None) {
-      if (tensor_.sequence_parallel || cut.partial) parameter.sum = GradientSum::Tp;
+      if (tensor_.sequence_parallel || cut.partial) parameter.sum_over = {GroupKind::Tp};
       parameter.counted = parameter.counted && tensor_.rank == 0;
     }
   }

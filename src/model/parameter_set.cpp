@@ -41,12 +41,15 @@ std::string_view to_string(ParameterGroup group) {
 
 ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, whole_model(config)) {}
 
-ParameterSet::ParameterSet(const ModelConfig& config, const ModelSlice& slice)
+ParameterSet::ParameterSet(const ModelConfig& config, const ModelSlice& slice,
+                           const DataGroupsOf& data)
     : tp_rank_(slice.tp_rank) {
   KINTSUGI_CHECK(
       config.layers > 0 && config.head_dim > 0 && config.kv_heads > 0 && config.ffn_size > 0,
       "a model configuration is completed before it is used");
   collect(model_spec(config), slice);
+  if (data)
+    for (Parameter& parameter : parameters_) parameter.data = data(parameter);
   place(static_cast<int>(config.layers));
 }
 
@@ -73,13 +76,13 @@ void ParameterSet::collect(const ModelSpec& model, const ModelSlice& slice) {
     Parameter& copy = slice.embedding ? parameters_.front() : parameters_.back();
     copy.bucket = kTableBucket;
     copy.group = ParameterGroup::Embedding;
-    copy.sum = GradientSum::Tied;
+    copy.sum_over = {GroupKind::Tied};
     copy.counted = slice.embedding;
   }
 }
 
 void ParameterSet::place(int layers) {
-  const auto order = [](const Parameter& p) { return std::tuple(p.bucket, !p.decay); };
+  const auto order = [](const Parameter& p) { return std::tuple(p.bucket, p.data, !p.decay); };
   std::stable_sort(parameters_.begin(), parameters_.end(),
                    [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });
   const auto role = [&](int bucket) {
@@ -90,8 +93,11 @@ void ParameterSet::place(int layers) {
   std::int64_t end = 0;
   for (std::size_t i = 0; i < parameters_.size();) {
     const int key = parameters_[i].bucket;
-    Bucket bucket{.role = role(key), .begin = end, .decay_end = end};
-    for (; i < parameters_.size() && parameters_[i].bucket == key; ++i) {
+    const DataGroups data = parameters_[i].data;
+    Bucket bucket{.role = role(key), .data = data, .begin = end, .decay_end = end};
+    if (bucket.role == Bucket::Role::Block) bucket.layer = key - kFirstBlockBucket;
+    for (; i < parameters_.size() && parameters_[i].bucket == key && parameters_[i].data == data;
+         ++i) {
       Parameter& parameter = parameters_[i];
       parameter.bucket = static_cast<int>(buckets_.size());
       parameter.offset = parameter.packed ? end : aligned(end);

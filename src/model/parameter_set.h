@@ -1,11 +1,14 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "comm/grid.h"
 #include "model/slice.h"
 #include "model/spec.h"
 
@@ -15,12 +18,11 @@ enum class ParameterGroup : std::uint8_t { Embedding, Attention, Mlp, Norm, Head
 inline constexpr int kParameterGroups = 5;
 std::string_view to_string(ParameterGroup group);
 
-// Which ranks have a share of the same gradient, beside those that train on other data.
-enum class GradientSum : std::uint8_t {
-  None,
-  Tp,    // each tp rank saw other rows, or other heads
-  Kv,    // the tp ranks that hold the same key and value heads
-  Tied,  // the first stage has it as embedding, the last as head
+// The ranks that train a parameter on other data.
+struct DataGroups {
+  GroupKind shard = GroupKind::Shard;      // share one sharded copy of it
+  GroupKind replica = GroupKind::Replica;  // hold the same shard
+  auto operator<=>(const DataGroups&) const = default;
 };
 
 struct Parameter {
@@ -35,16 +37,21 @@ struct Parameter {
   bool overwritten = false;  // its gradient is one product: a step's first micro-batch writes it
   // Follows its predecessor in memory without a gap: the two are read as one matrix.
   bool packed = false;
-  GradientSum sum = GradientSum::None;
+  // Who has a share of the same gradient, beside those that train on other data: tp ranks that saw
+  // other rows or heads, those with the same key and value heads, the other stage that has it.
+  std::vector<GroupKind> sum_over = {};
+  DataGroups data = {};
   bool counted = true;      // stands for its copies on other ranks: in norms, in files
   std::int64_t offset = 0;  // first element in the flat buffers
 };
 
 // A contiguous range of the flat buffers that is reduced, gathered and stepped as one: decayed part
-// first.
+// first. Its parameters have the same data groups.
 struct Bucket {
   enum class Role : std::uint8_t { Table, Embedding, Block, Head };
   Role role = Role::Block;  // Table: an embedding that another rank has as its head, or the reverse
+  int layer = -1;           // of a block
+  DataGroups data = {};
   std::int64_t begin = 0;
   std::int64_t decay_end = 0;  // [begin, decay_end) decays, [decay_end, end) does not
   std::int64_t end = 0;
@@ -56,7 +63,9 @@ struct Bucket {
 class ParameterSet {
  public:
   explicit ParameterSet(const ModelConfig& config);
-  ParameterSet(const ModelConfig& config, const ModelSlice& slice);
+  // `data` says in which groups a parameter is trained; none: all in those of DataGroups.
+  using DataGroupsOf = std::function<DataGroups(const Parameter&)>;
+  ParameterSet(const ModelConfig& config, const ModelSlice& slice, const DataGroupsOf& data = {});
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }

@@ -132,7 +132,7 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
   for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
     blocks_.emplace_back(model, layer);
     blocks.push_back(declared(blocks_.back()));
-    block_buckets_.push_back(blocks.back().buckets().front());
+    block_buckets_.push_back(blocks.back().buckets());
     workspace_.push_back(scratch.shared().workspace(blocks.back()));
   }
   if (options.training && options.offload_inputs && layers() > 2)
@@ -202,23 +202,18 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
                     std::vector<LayerCache>* caches) {
   if (embedding_) {
     told([&](BucketHooks& hooks) {
-      for (const int bucket : embedding_buckets_)
-        hooks.need_weights(bucket, block_buckets_.front());
+      hooks.need_all_weights(embedding_buckets_, block_buckets_.front());
     });
     embedding_->forward(embedding_run(batch, number), input(batch, number));
     // Where the head is the same matrix, it stays.
     if (!tied_here())
-      told([&](BucketHooks& hooks) {
-        for (const int bucket : embedding_buckets_) hooks.done_with_weights(bucket);
-      });
+      told([&](BucketHooks& hooks) { hooks.done_with_all_weights(embedding_buckets_); });
   }
   for (int block = 0; block < layers(); ++block) {
     const bool last = block + 1 == layers();
-    const int bucket = block_buckets_[at(block)];
+    const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     told([&](BucketHooks& hooks) {
-      hooks.need_weights(bucket, !last   ? block_buckets_[at(block + 1)]
-                                 : head_ ? head_buckets_.front()
-                                         : -1);
+      hooks.need_all_weights(buckets, last ? head_buckets_ : block_buckets_[at(block + 1)]);
     });
     if (offloads(block + 1)) offload_->reclaim(block + 1);
     LayerRun run = block_run(batch, number, block);
@@ -229,7 +224,7 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
                                block_input(batch, number, block));
     if (offloads(block) && !batch.scored_only)
       offload_->send(block, host_input(batch, number, block));
-    told([&](BucketHooks& hooks) { hooks.done_with_weights(bucket); });
+    told([&](BucketHooks& hooks) { hooks.done_with_all_weights(buckets); });
   }
 }
 
@@ -238,20 +233,15 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
   const Tensor losses = scratch_->losses(batch.tokens());
   const bool training = gradient_scale != 0;
   told([&](BucketHooks& hooks) {
-    for (const int bucket : head_buckets_) hooks.need_weights(bucket, -1);
-    if (training && tied_here())
-      for (const int bucket : embedding_buckets_) hooks.need_gradients(bucket, batch.first);
-    if (training)
-      for (const int bucket : head_buckets_) hooks.need_gradients(bucket, batch.first);
+    hooks.need_all_weights(head_buckets_);
+    if (training && tied_here()) hooks.need_all_gradients(embedding_buckets_, batch.first);
+    if (training) hooks.need_all_gradients(head_buckets_, batch.first);
   });
   head_->forward(scratch_->run(batch), losses, gradient, output, gradient_scale);
   told([&](BucketHooks& hooks) {
-    for (const int bucket : head_buckets_) {
-      if (training) hooks.done_with_gradients(bucket, batch.first, batch.last);
-      hooks.done_with_weights(bucket);
-    }
-    if (!training && tied_here())
-      for (const int bucket : embedding_buckets_) hooks.done_with_weights(bucket);
+    if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
+    hooks.done_with_all_weights(head_buckets_);
+    if (!training && tied_here()) hooks.done_with_all_weights(embedding_buckets_);
   });
   scratch_->context().backend->sum(loss_sum, losses);
 }
@@ -269,32 +259,33 @@ void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient)
 // Halved: gradients of matrices wait for backward_weight.
 void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved) {
   for (int block = layers() - 1; block >= 0; --block) {
-    const int bucket = block_buckets_[at(block)];
+    const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     told([&](BucketHooks& hooks) {
-      hooks.need_weights(bucket, block > 0 ? block_buckets_[at(block - 1)] : -1);
-      hooks.need_gradients(bucket, batch.first);
+      hooks.need_all_weights(buckets,
+                             block > 0 ? block_buckets_[at(block - 1)] : BucketHooks::kNone);
+      hooks.need_all_gradients(buckets, batch.first);
     });
     bring_input(batch, number, block);
     blocks_[at(block)].backward(block_run(batch, number, block, halved), gradient,
                                 block_input(batch, number, block));
     told([&](BucketHooks& hooks) {
-      if (!halved) hooks.done_with_gradients(bucket, batch.first, batch.last);
-      hooks.done_with_weights(bucket);
+      if (!halved) hooks.done_with_all_gradients(buckets, batch.first, batch.last);
+      hooks.done_with_all_weights(buckets);
     });
   }
 }
 
 void Stage::backward_weight(const MicroBatch& batch, int number) {
   for (int block = layers() - 1; block >= 0; --block) {
-    const int bucket = block_buckets_[at(block)];
+    const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     const LayerRun run = block_run(batch, number, block, true);
     const bool recomputes = run.recompute != Recompute::None;  // with the weights, once more
-    if (recomputes) told([&](BucketHooks& hooks) { hooks.need_weights(bucket, -1); });
+    if (recomputes) told([&](BucketHooks& hooks) { hooks.need_all_weights(buckets); });
     bring_input(batch, number, block);
     blocks_[at(block)].backward_weight(run, block_input(batch, number, block));
     told([&](BucketHooks& hooks) {
-      hooks.done_with_gradients(bucket, batch.first, batch.last);
-      if (recomputes) hooks.done_with_weights(bucket);
+      hooks.done_with_all_gradients(buckets, batch.first, batch.last);
+      if (recomputes) hooks.done_with_all_weights(buckets);
     });
   }
 }
@@ -305,17 +296,13 @@ void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradi
   const bool needed = embedding_->has_norm();
   told([&](BucketHooks& hooks) {
     if (tied_here()) return;  // they are all here since the head
-    for (const int bucket : embedding_buckets_) {
-      if (needed) hooks.need_weights(bucket, -1);
-      hooks.need_gradients(bucket, batch.first);
-    }
+    if (needed) hooks.need_all_weights(embedding_buckets_);
+    hooks.need_all_gradients(embedding_buckets_, batch.first);
   });
   embedding_->backward(embedding_run(batch, number), gradient);
   told([&](BucketHooks& hooks) {
-    for (const int bucket : embedding_buckets_) {
-      hooks.done_with_gradients(bucket, batch.first, batch.last);
-      if (tied_here() || needed) hooks.done_with_weights(bucket);
-    }
+    hooks.done_with_all_gradients(embedding_buckets_, batch.first, batch.last);
+    if (tied_here() || needed) hooks.done_with_all_weights(embedding_buckets_);
   });
 }
 

@@ -165,10 +165,10 @@ class Stage {
   StageSlots slots_;
   std::vector<BlockMemory> embeddings_;
   std::optional<InputOffload> offload_;
-  std::vector<std::vector<Tensor>> workspace_;         // by block: shared
-  std::vector<std::vector<KeptMemory>> kept_;          // by block
-  std::vector<int> embedding_buckets_, head_buckets_;  // whose weights these read
-  std::vector<int> block_buckets_;
+  std::vector<std::vector<Tensor>> workspace_;             // by block: shared
+  std::vector<std::vector<KeptMemory>> kept_;              // by block
+  BucketHooks::Buckets embedding_buckets_, head_buckets_;  // whose weights these read
+  std::vector<BucketHooks::Buckets> block_buckets_;
 };
 
 }  // namespace kintsugi

@@ -52,7 +52,14 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
   squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   const bool in_pieces = offload.on || offload.gradients;
-  if (!offload.gradients) gradient_pieces_ = sharding.counted_gradient_pieces();
+  for (std::size_t i = 0; i < sharding.data_groups().size(); ++i) {
+    const DataGroups& data = sharding.data_groups()[i];
+    const bool usual = data == DataGroups{};
+    norms_.push_back(
+        {usual ? nullptr : &sharding.groups()[data.shard],
+         usual ? squared_norm_ : arena.allocate(Region::Optimizer, "scalars", wide, {1}),
+         offload.gradients ? std::vector<Tensor>() : sharding.counted_gradient_pieces(i)});
+  }
   const std::int64_t most = std::max<std::int64_t>(1, in_pieces ? std::min(n, offload.piece) : n);
   pieces_ = plan_updates(sharding, offsets_, n, most);
   if (!in_pieces) return;
@@ -143,7 +150,7 @@ void Optimizer::try_update(const UpdateStep& step) {
   seconds_[trial % seconds_.size()] = seconds;
   if (++tried_ < static_cast<int>(kTrial.size())) return;
   // Copies of a weight must be updated by the same arithmetic everywhere.
-  Communicator& world = *sharding_->groups().world;
+  Communicator& world = sharding_->groups()[GroupKind::World];
   world.wait(world.all_reduce(
       Tensor(seconds_.data(), DType::F64, {static_cast<std::int64_t>(seconds_.size())}),
       ReduceOp::Max));
@@ -157,21 +164,30 @@ void Optimizer::try_update(const UpdateStep& step) {
 
 // Gradients that went to host memory were counted on the way.
 void Optimizer::sum_squares() {
-  if (GradientOffload* const offload = sharding_->offload()) {
-    backend_->copy(squared_norm_, offload->squared_norm());
-    backend_->fill(offload->squared_norm(), 0.0);
-    return;
-  }
+  const Groups& groups = sharding_->groups();
+  GradientOffload* const offload = sharding_->offload();
   backend_->fill(squared_norm_, 0.0);
-  for (const Tensor& piece : gradient_pieces_) backend_->squared_norm(squared_norm_, piece);
+  for (std::size_t i = 0; i < norms_.size(); ++i) {
+    const auto& [shard, squares, pieces] = norms_[i];
+    if (shard != nullptr) backend_->fill(squares, 0.0);
+    for (const Tensor& piece : pieces) backend_->squared_norm(squares, piece);
+    if (offload != nullptr) {
+      backend_->add(squares, offload->squared_norm(i));
+      backend_->fill(offload->squared_norm(i), 0.0);
+    }
+    if (shard == nullptr) continue;
+    if (shard->size() > 1) shard->wait(shard->all_reduce(squares));
+    // One rank of each stage brings it into the sum of the whole model.
+    if (groups[GroupKind::Shard].rank() == 0) backend_->add(squared_norm_, squares);
+  }
+  Communicator& copy = groups[GroupKind::Copy];
+  if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));
 }
 
 void Optimizer::step(std::int64_t step, double lr, double unscale) {
   if (streamed_) streamed_->finish();
   if (streamed_ && place_ == UpdatePlace::Device) streamed_->begin();
   sum_squares();
-  Communicator& copy = *sharding_->groups().copy;
-  if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));
   backend_->clip_scale(scale_, squared_norm_, settings_.clip, unscale);
   UpdateStep update{.options = {.lr = lr,
                                 .beta1 = settings_.beta1,

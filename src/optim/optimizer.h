@@ -69,8 +69,15 @@ class Optimizer {
   std::vector<std::int64_t> offsets_;  // of each bucket in the state
   OptimizerState state_;
   std::vector<UpdatePiece> pieces_;
-  std::vector<Tensor> gradient_pieces_;  // that count in the norm
-  Tensor squared_norm_, scale_;          // (1)
+  // Of the parameters with the same data groups. Those with the usual ones are summed in
+  // squared_norm_ itself; of others every shard group makes a sum of its own first.
+  struct Norm {
+    Communicator* shard;         // none: the usual
+    Tensor squares;              // (1)
+    std::vector<Tensor> pieces;  // of gradients that count
+  };
+  std::vector<Norm> norms_;
+  Tensor squared_norm_, scale_;  // (1)
   std::optional<StreamedUpdate> streamed_;
   std::optional<HostUpdate> on_host_;
   // Of the trial: how many updates it has made, and the seconds that each place took.

@@ -9,18 +9,23 @@ constexpr std::int64_t kLarge = std::int64_t{1} << 16;  // elements worth a mess
 
 }  // namespace
 
-// What this rank owns of the gradients that are summed like this.
-std::vector<CopySums::Piece> CopySums::owned_pieces(const Sharding& sharding, GradientSum kind) {
+// What this rank owns of the gradients that are summed over such groups.
+std::vector<CopySums::Piece> CopySums::owned_pieces(Sharding& sharding, GroupKind kind) {
   std::vector<Piece> pieces;
   for (const Parameter& parameter : sharding.set().parameters()) {
-    if (parameter.sum != kind) continue;
+    const auto& kinds = parameter.sum_over;
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
     const Sharding::Range owned = sharding.owned(parameter.bucket);
     const std::int64_t begin = std::max(owned.begin, parameter.offset),
                        end = std::min(owned.end, parameter.offset + parameter.shape.elements());
-    if (begin < end)
-      pieces.push_back(
-          {sharding.owned_gradients(parameter.bucket).rows(begin - owned.begin, end - begin),
-           parameter.counted});
+    if (begin >= end) continue;
+    Piece& piece = pieces.emplace_back();
+    piece.gradients =
+        sharding.owned_gradients(parameter.bucket).rows(begin - owned.begin, end - begin);
+    // Only the last of several sums is final.
+    if (sharding.offload() != nullptr && parameter.counted &&
+        kind == *std::max_element(kinds.begin(), kinds.end()))
+      piece.squared_norm = sharding.offload()->squared_norm(sharding.data_group(parameter.bucket));
   }
   return pieces;
 }
@@ -29,12 +34,10 @@ CopySums::CopySums(Backend& backend, Arena& arena, Sharding& sharding, const Gro
     : backend_(&backend), offload_(sharding.offload()) {
   const DType wide = accumulator_of(sharding.store().dtype());
   std::int64_t largest = 0;
-  for (const auto& [kind, group] :
-       {std::pair{GradientSum::Tp, groups.tp.get()}, std::pair{GradientSum::Kv, groups.kv.get()},
-        std::pair{GradientSum::Tied, groups.tied.get()}}) {
-    Family family{.kind = kind, .group = group};
+  for (const GroupSpec& spec : group_specs()) {
+    Family family{.group = &groups[spec.kind]};
     std::int64_t elements = 0;
-    for (const Piece& piece : owned_pieces(sharding, kind)) {
+    for (const Piece& piece : owned_pieces(sharding, spec.kind)) {
       const std::int64_t count = piece.gradients.elements();
       const bool large = count >= kLarge;
       (large ? family.large : family.small).push_back(piece);
@@ -59,7 +62,7 @@ void CopySums::bring(Tensor here, const Piece& piece) {
 
 void CopySums::put_back(const Piece& piece, Tensor here) {
   if (offload_ == nullptr) return backend_->copy(piece.gradients, here);
-  if (piece.counted) backend_->squared_norm(offload_->squared_norm(), here);
+  if (piece.squared_norm) backend_->squared_norm(piece.squared_norm, here);
   backend_->wait(backend_->to_host(piece.gradients, here));
 }
 

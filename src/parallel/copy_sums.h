@@ -19,17 +19,16 @@ class CopySums {
 
  private:
   struct Piece {
-    Tensor gradients;      // owned; in host memory if they are offloaded
-    bool counted = false;  // in the norm
+    Tensor gradients;     // owned; in host memory if they are offloaded
+    Tensor squared_norm;  // takes its squares on the way back to host memory; may be none
   };
-  struct Family {  // one kind of copies
-    GradientSum kind;
+  struct Family {  // summed over one kind of group
     Communicator* group;
     std::vector<Piece> large = {};  // summed where they lie, or in staging_
     std::vector<Piece> small = {};  // packed first, to travel together
     Tensor packed = {};
   };
-  static std::vector<Piece> owned_pieces(const Sharding& sharding, GradientSum kind);
+  static std::vector<Piece> owned_pieces(Sharding& sharding, GroupKind kind);
   void bring(Tensor here, const Piece& piece);
   void put_back(const Piece& piece, Tensor here);
   void sum_large(const Family& family);

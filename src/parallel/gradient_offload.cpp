@@ -5,11 +5,12 @@
 namespace kintsugi {
 
 GradientOffload::GradientOffload(Backend& backend, Arena& arena, DType dtype, std::int64_t elements,
-                                 std::int64_t largest)
+                                 std::int64_t largest, std::size_t norms)
     : backend_(&backend),
       gradients_(
-          arena.allocate(Region::Gradients, "gradients, a part", dtype, {elements}, Side::Host)),
-      squared_norm_(arena.allocate(Region::Gradients, "scalars", dtype, {1})) {
+          arena.allocate(Region::Gradients, "gradients, a part", dtype, {elements}, Side::Host)) {
+  for (std::size_t i = 0; i < norms; ++i)
+    squared_norms_.push_back(arena.allocate(Region::Gradients, "scalars", dtype, {1}));
   for (Arrival& arrival : arrivals_)
     arrival.here =
         arena.allocate(Region::Communication, "earlier gradients of a layer", dtype, {largest});
@@ -17,7 +18,7 @@ GradientOffload::GradientOffload(Backend& backend, Arena& arena, DType dtype, st
 
 void GradientOffload::zero_state() {
   backend_->fill(gradients_, 0.0);
-  backend_->fill(squared_norm_, 0.0);
+  for (const Tensor& norm : squared_norms_) backend_->fill(norm, 0.0);
 }
 
 void GradientOffload::fetch(Tensor host) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "backend/backend.h"
 
@@ -11,14 +12,15 @@ namespace kintsugi {
 // what the ones before it left, and goes back.
 class GradientOffload {
  public:
-  // Parts of at most `largest` elements, of which `kUnderWay` come at a time.
+  // Parts of at most `largest` elements, of which `kUnderWay` come at a time; `norms` sums of
+  // squares.
   static constexpr std::size_t kUnderWay = 2;
   GradientOffload(Backend& backend, Arena& arena, DType dtype, std::int64_t elements,
-                  std::int64_t largest);
+                  std::int64_t largest, std::size_t norms);
 
   Tensor gradients() const { return gradients_; }  // in host memory
   // The squares of what counts, and is final, on its way out: (1), on the device.
-  Tensor squared_norm() const { return squared_norm_; }
+  Tensor squared_norm(std::size_t which) const { return squared_norms_[which]; }
   void zero_state();
 
   // What is there of a part starts to come.
@@ -34,7 +36,8 @@ class GradientOffload {
   };
 
   Backend* backend_;
-  Tensor gradients_, squared_norm_;
+  Tensor gradients_;
+  std::vector<Tensor> squared_norms_;
   std::array<Arrival, kUnderWay> arrivals_;
   std::size_t fetched_ = 0, added_ = 0;  // so far
 };

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 #include <tuple>
 
 #include "core/error.h"
+#include "core/units.h"
 #include "model/metrics.h"
 
 namespace kintsugi {
@@ -53,6 +55,28 @@ std::vector<int> checked_split(const ModelConfig& config, int parts, std::vector
         "(layers), such as {}",
         fmt::join(split, ","), parts, config.layers, fmt::join(balanced_split(config, parts), ","));
   return split;
+}
+
+std::vector<int> parse_split(const std::string& text) {
+  constexpr std::int64_t kMostLayers = 1'000'000;  // of a part; sums of them fit an int
+  std::vector<int> layers;
+  if (text == "auto") return layers;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    try {
+      const std::int64_t count = parse_count(part);
+      if (count < 1 || count > kMostLayers) user_error("{} layers", count);
+      layers.push_back(static_cast<int>(count));
+    } catch (const UserError&) {
+      layers.clear();
+      break;
+    }
+  }
+  if (layers.empty())
+    user_error(
+        "'{}' is not a split: auto, or the layers of each part of the pipeline, like 7,9,9,7",
+        text);
+  return layers;
 }
 
 std::vector<StagePart> stage_parts(const std::vector<int>& split, int stages, int rank) {

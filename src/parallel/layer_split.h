@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "model/config.h"
@@ -16,6 +17,9 @@ std::vector<int> balanced_split(const ModelConfig& config, int parts);
 // A split that was given, or the balanced one if it is empty; UserError unless it has `parts` parts
 // with all layers and none without.
 std::vector<int> checked_split(const ModelConfig& config, int parts, std::vector<int> split);
+
+// "7,9,9,7"; empty for "auto". UserError for anything else.
+std::vector<int> parse_split(const std::string& text);
 
 // The parts that one pipeline rank has, chunk by chunk.
 std::vector<StagePart> stage_parts(const std::vector<int>& split, int stages, int rank);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <climits>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -37,147 +38,179 @@ std::string nearest_divisors(std::int64_t n, std::int64_t wanted, std::int64_t t
                         : fmt::format("{} or {}", times * below, times * above);
 }
 
-void check_batch(const LayoutRequest& r, std::int64_t dp) {
-  if (r.batch % dp != 0) {
-    const std::int64_t unit = dp * r.micro, below = r.batch / unit * unit;
+void check_batch(const Layout& l, const Workload& work) {
+  if (work.batch % l.dp != 0) {
+    const std::int64_t unit = l.dp * l.micro_batch, below = work.batch / unit * unit;
     user_error(
         "batch.global is {}, which {} data ranks cannot share evenly: use {}{}, or start {} ranks",
-        r.batch, dp, below > 0 ? fmt::format("{} or ", below) : "", below + unit,
-        nearest_divisors(r.batch, dp, r.tp * r.cp * r.pp));
+        work.batch, l.dp, below > 0 ? fmt::format("{} or ", below) : "", below + unit,
+        nearest_divisors(work.batch, l.dp, l.tp * l.cp * l.pp));
   }
-  const std::int64_t each = r.batch / dp;
-  if (each % r.micro != 0)
+  const std::int64_t each = work.batch / l.dp;
+  if (each % l.micro_batch != 0)
     user_error(
         "batch.micro is {}, but a rank's share of batch.global {} among {} data ranks is {}: use "
         "batch.micro {}",
-        r.micro, r.batch, dp, each, nearest_divisors(each, std::min(r.micro, each)));
+        l.micro_batch, work.batch, l.dp, each,
+        nearest_divisors(each, std::min(l.micro_batch, each)));
 }
 
 // Of what tp ranks share: heads, MLP columns and vocabulary.
-void check_tensor(const LayoutRequest& r) {
-  const ModelConfig& m = r.model;
-  if (r.tp == 1) {
-    if (r.sequence_parallel)
+void check_tensor(const Layout& l, const Workload& work) {
+  const ModelConfig& m = work.model;
+  if (l.tp == 1) {
+    if (l.sequence_parallel)
       user_error(
           "layout.sequence_parallel shares rows among tp ranks, and layout.tp is 1: raise tp or "
           "remove it");
     return;
   }
-  if (m.heads % r.tp != 0 || m.ffn_size % r.tp != 0)
-    user_error("layout.tp is {}, which must divide the model's {} heads and {} MLP columns: use {}",
-               r.tp, m.heads, m.ffn_size,
-               nearest_divisors(std::gcd(m.heads, m.ffn_size), std::min(r.tp, m.heads)));
-  if (m.kv_heads % r.tp != 0 && r.tp % m.kv_heads != 0)
+  if (m.heads % l.tp != 0 || m.ffn_size % l.tp != 0)
+    user_error(
+        "layout.tp is {}, which must divide the model's {} heads and {} MLP columns: use {}", l.tp,
+        m.heads, m.ffn_size,
+        nearest_divisors(std::gcd(m.heads, m.ffn_size), std::min<std::int64_t>(l.tp, m.heads)));
+  if (m.kv_heads % l.tp != 0 && l.tp % m.kv_heads != 0)
     user_error("layout.tp is {}, and the model has {} key-value heads: one must divide the other",
-               r.tp, m.kv_heads);
-  const std::int64_t share = (m.vocab_size + r.tp - 1) / r.tp;
-  if ((r.tp - 1) * share >= m.vocab_size)
+               l.tp, m.kv_heads);
+  const std::int64_t share = (m.vocab_size + l.tp - 1) / l.tp;
+  if ((l.tp - 1) * share >= m.vocab_size)
     user_error("layout.tp is {}, too many for a vocabulary of {}: the last rank would have none",
-               r.tp, m.vocab_size);
-  if (r.sequence_parallel && r.length / r.cp % r.tp != 0)
+               l.tp, m.vocab_size);
+  if (l.sequence_parallel && work.length / l.cp % l.tp != 0)
     user_error(
         "data.sequence_length {}{} is not a multiple of layout.tp {}, which sequence_parallel "
         "needs: change one of them",
-        r.length, r.cp > 1 ? fmt::format(" / cp {}", r.cp) : "", r.tp);
+        work.length, l.cp > 1 ? fmt::format(" / cp {}", l.cp) : "", l.tp);
 }
 
-void check_context(const LayoutRequest& r) {
-  const std::int64_t chunks = 2 * r.cp, below = r.length / chunks * chunks;
-  if (r.cp > 1 && r.length != below)
+void check_context(const Layout& l, std::int64_t length) {
+  const std::int64_t chunks = std::int64_t{2} * l.cp, below = length / chunks * chunks;
+  if (l.cp > 1 && length != below)
     user_error(
         "data.sequence_length is {}, but layout.cp {} cuts it into {} equal chunks: use {}{}",
-        r.length, r.cp, chunks, below > 0 ? fmt::format("{} or ", below) : "", below + chunks);
+        length, l.cp, chunks, below > 0 ? fmt::format("{} or ", below) : "", below + chunks);
 }
 
-void check_pipeline(const LayoutRequest& r, std::int64_t dp) {
-  if (r.pp == 1) {
-    if (r.chunks > 1)
+void check_pipeline(const Layout& l, const Workload& work) {
+  if (l.pp == 1) {
+    if (l.chunks > 1)
       user_error("layout.chunks is {}, but layout.pp is 1: there is no pipeline to interleave",
-                 r.chunks);
-    if (!r.split.empty())
+                 l.chunks);
+    if (!l.split.empty())
       user_error("layout.split is given, but layout.pp is 1: there is no pipeline to split");
     return;
   }
   // First: a schedule of more stages than there are layers takes long to make.
-  checked_split(r.model, static_cast<int>(r.pp * r.chunks), r.split);
-  const std::int64_t passes = r.batch / dp / r.micro;
+  const std::int64_t parts = std::int64_t{l.pp} * l.chunks;
+  checked_split(work.model, static_cast<int>(std::min<std::int64_t>(parts, INT_MAX)), l.split);
   // The rules of the schedule itself, in its own words.
   try {
-    make_pipeline_schedule({.kind = r.schedule,
-                            .stages = static_cast<int>(r.pp),
-                            .micro_batches = static_cast<int>(passes),
-                            .chunks = static_cast<int>(r.chunks)});
+    make_pipeline_schedule(
+        {.kind = l.schedule,
+         .stages = l.pp,
+         .micro_batches = static_cast<int>(micro_batches_per_step(l, work.batch)),
+         .chunks = l.chunks});
   } catch (const UserError& error) {
-    user_error("layout.schedule {}: {}", to_string(r.schedule), error.what());
+    user_error("layout.schedule {}: {}", to_string(l.schedule), error.what());
   }
 }
 
-}  // namespace
-
-Grid fit_layout(const LayoutRequest& r, int ranks) {
-  const std::int64_t model = r.tp * r.cp * r.pp;
-  if (ranks < model)
-    user_error(
-        "layout.tp × cp × pp is {} × {} × {}, which needs {} ranks, and {} started: start {} with "
-        "mpirun -np {} kintsugi train … (or srun -n {} kintsugi train …), or lower them",
-        r.tp, r.cp, r.pp, model, ranks == 1 ? "1 was" : fmt::format("{} were", ranks), model, model,
-        model);
-  if (ranks % model != 0)
-    user_error("layout.tp × cp × pp is {} × {} × {} = {}, which does not divide {} ranks: use {}",
-               r.tp, r.cp, r.pp, model, ranks, nearest_divisors(ranks, model));
-  const std::int64_t dp = ranks / model, data = dp * r.cp;
-  if (r.dp && *r.dp != dp)
-    user_error(
-        "layout.dp is {}, but {} ranks were started, which makes {}: set it to {} or auto, "
-        "or start {} ranks",
-        *r.dp, ranks, dp, dp, *r.dp * model);
-  check_batch(r, dp);
-  check_context(r);
-  check_tensor(r);
-  check_pipeline(r, dp);
-  std::int64_t shard = r.shard_group;
-  if (shard > 0 && r.zero == 0)
+void check_shards(const Layout& l) {
+  const int shard = l.shard_group, data = l.dp * l.cp;
+  if (shard > 0 && l.zero == 0)
     user_error(
         "layout.shard_group is {}, but layout.zero 0 shards nothing: set zero to 1, 2 or 3, "
         "or remove it",
         shard);
   if (shard > 0 && data % shard != 0)
     user_error("layout.shard_group is {}, which does not divide {} data ranks{}: use {}", shard,
-               data, r.cp > 1 ? " (cp × dp)" : "", nearest_divisors(data, std::min(shard, data)));
-  if (r.zero == 0) shard = 1;  // every rank holds everything
-  return {.tp = static_cast<int>(r.tp),
-          .cp = static_cast<int>(r.cp),
-          .dp = static_cast<int>(dp),
-          .pp = static_cast<int>(r.pp),
-          .shard_group = static_cast<int>(shard),
-          .kv_copies = kv_copies(r.model.kv_heads, static_cast<int>(r.tp))};
+               data, l.cp > 1 ? " (cp × dp)" : "", nearest_divisors(data, std::min(shard, data)));
 }
 
-LayoutRequest choose_layout(LayoutRequest request, int ranks, int node,
-                            const std::function<bool(const LayoutRequest&, const Grid&)>& fits) {
+}  // namespace
+
+std::string to_string(const Layout& l) {
+  std::string text = fmt::format("tp{} pp{} dp{} micro{}", l.tp, l.pp, l.dp, l.micro_batch);
+  if (l.cp > 1) text += fmt::format(" cp{}", l.cp);
+  if (l.pp > 1) text += fmt::format(" {}", to_string(l.schedule));
+  if (l.chunks > 1) text += fmt::format(" chunks{}", l.chunks);
+  if (!l.split.empty()) text += fmt::format(" split{}", fmt::join(l.split, ","));
+  text += fmt::format(" zero{}", l.zero);
+  if (l.shard_group > 0) text += fmt::format("/{}", l.shard_group);
+  if (l.sequence_parallel) text += " sp";
+  if (l.recompute != Recompute::None) {
+    text += fmt::format(" recompute-{}", to_string(l.recompute));
+    if (l.recompute_every > 1) text += fmt::format("/{}", l.recompute_every);
+  }
+  return text;
+}
+
+Layout fit_layout(Layout l, const Workload& work, int ranks) {
+  const std::int64_t model = std::int64_t{l.tp} * l.cp * l.pp;
+  if (ranks < model)
+    user_error(
+        "layout.tp × cp × pp is {} × {} × {}, which needs {} ranks, and {} started: start {} with "
+        "mpirun -np {} kintsugi train … (or srun -n {} kintsugi train …), or lower them",
+        l.tp, l.cp, l.pp, model, ranks == 1 ? "1 was" : fmt::format("{} were", ranks), model, model,
+        model);
+  if (ranks % model != 0)
+    user_error("layout.tp × cp × pp is {} × {} × {} = {}, which does not divide {} ranks: use {}",
+               l.tp, l.cp, l.pp, model, ranks, nearest_divisors(ranks, model));
+  const int dp = static_cast<int>(ranks / model);
+  if (l.dp > 0 && l.dp != dp)
+    user_error(
+        "layout.dp is {}, but {} ranks were started, which makes {}: set it to {} or auto, "
+        "or start {} ranks",
+        l.dp, ranks, dp, dp, l.dp * model);
+  l.dp = dp;
+  check_batch(l, work);
+  check_context(l, work.length);
+  check_tensor(l, work);
+  check_pipeline(l, work);
+  check_shards(l);
+  return l;
+}
+
+Grid grid_of(const Layout& l, const ModelConfig& model) {
+  return {.tp = l.tp,
+          .cp = l.cp,
+          .dp = l.dp,
+          .pp = l.pp,
+          .shard_group = l.zero == 0 ? 1 : l.shard_group,  // with ZeRO 0 each holds everything
+          .kv_copies = kv_copies(model.kv_heads, l.tp)};
+}
+
+std::int64_t micro_batches_per_step(const Layout& l, std::int64_t batch) {
+  return batch / (l.dp * l.micro_batch);
+}
+
+Layout choose_layout(const Layout& layout, const Workload& work, int ranks, int node,
+                     const std::function<bool(const Layout&)>& fits) {
   std::string why;  // the first thing that was wrong with a layout that is none
-  std::vector<LayoutRequest> tries;
+  std::vector<Layout> tries;
   for (const std::int64_t tp : divisors(node))
     for (const std::int64_t pp : divisors(ranks))
       for (const int zero : {0, 1}) {
-        LayoutRequest one = request;
-        one.tp = tp;
-        one.pp = pp;
+        Layout one = layout;
+        one.tp = static_cast<int>(tp);
+        one.pp = static_cast<int>(pp);
         one.zero = zero;
-        one.sequence_parallel = tp > 1 && request.length / request.cp % tp == 0;
+        one.sequence_parallel = tp > 1 && work.length / layout.cp % tp == 0;
         tries.push_back(one);
       }
   // Little cutting first; the same amount of it rather inside the node.
   std::stable_sort(tries.begin(), tries.end(), [](const auto& a, const auto& b) {
-    return std::tuple(a.tp * a.pp, a.pp, a.zero) < std::tuple(b.tp * b.pp, b.pp, b.zero);
+    return std::tuple(std::int64_t{a.tp} * a.pp, a.pp, a.zero) <
+           std::tuple(std::int64_t{b.tp} * b.pp, b.pp, b.zero);
   });
   bool valid = false;
-  for (const LayoutRequest& one : tries) {
+  for (const Layout& one : tries) {
     try {
-      const Grid grid = fit_layout(one, ranks);
-      if (one.zero == 1 && grid.data() == 1) continue;  // nothing to share
+      const Layout fitted = fit_layout(one, work, ranks);
+      if (one.zero == 1 && fitted.cp * fitted.dp == 1) continue;  // nothing to share
       valid = true;
-      if (fits(one, grid)) return one;
+      if (fits(fitted)) return one;
     } catch (const UserError& error) {
       if (why.empty()) why = error.what();
     }

@@ -17,6 +17,18 @@ std::int64_t part_of(std::int64_t elements, int parts) {
   return (even + kLine - 1) / kLine * kLine;
 }
 
+std::vector<DataGroups> data_groups_of(const ParameterSet& set) {
+  std::vector<DataGroups> all;
+  for (const Bucket& bucket : set.buckets())
+    if (std::find(all.begin(), all.end(), bucket.data) == all.end()) all.push_back(bucket.data);
+  return all;
+}
+
+bool shares_something(const std::vector<DataGroups>& all, const Groups& groups) {
+  return std::any_of(all.begin(), all.end(),
+                     [&](const DataGroups& data) { return groups[data.shard].size() > 1; });
+}
+
 }  // namespace
 
 Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set, const Groups& groups,
@@ -25,30 +37,28 @@ Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set, cons
       set_(&set),
       groups_(&groups),
       options_(options),
-      zero_(groups.shard->size() == 1 ? 0 : options.zero),
+      data_groups_(data_groups_of(set)),
+      zero_(shares_something(data_groups_, groups) ? options.zero : 0),
       whole_gradients_((zero_ < 2 && !options.offload_gradients) || options.halved_backward),
       store_(set, options.precision),
       buckets_(static_cast<int>(set.buckets().size())),
       gathering_(set.buckets().size()) {
-  KINTSUGI_CHECK(zero_ > 0 || groups.shard->size() == 1, "a shard group of {} without sharding",
-                 groups.shard->size());
+  KINTSUGI_CHECK(zero_ > 0 || !shares_something(data_groups_, groups),
+                 "a shard group without sharding");
   KINTSUGI_CHECK(!options.offload_gradients || !options.halved_backward,
                  "gradients that are never complete before the end cannot be offloaded");
   std::int64_t at = 0, whole = 0;
   for (const Bucket& bucket : set.buckets()) {
-    parts_.push_back(part_of(bucket.end - bucket.begin, groups.shard->size()));
+    const int ranks = groups[bucket.data.shard].size();
+    parts_.push_back(part_of(bucket.end - bucket.begin, ranks));
     offsets_.push_back(at);
     whole_offsets_.push_back(whole);
     at += parts_.back();
-    whole += parts_.back() * groups.shard->size();
+    whole += parts_.back() * ranks;
   }
   offsets_.push_back(at);
   whole_offsets_.push_back(whole);
-  for (int bucket = 0; bucket < buckets_; ++bucket) {
-    Slot& slot = slot_of(bucket);
-    slot.elements = std::max(slot.elements, parts_[static_cast<std::size_t>(bucket)] *
-                                                static_cast<std::int64_t>(groups.shard->size()));
-  }
+  find_slots();
   reductions_.reserve(2 * kInFlight + 1);
   find_added();
   place(arena);
@@ -66,21 +76,26 @@ Sharding::~Sharding() {
 void Sharding::place(Arena& arena) {
   const DType wide = accumulator_of(options_.precision);
   const std::int64_t whole = whole_offsets_.back(), cut = offsets_.back();
-  const std::int64_t largest = *std::max_element(parts_.begin(), parts_.end());
+  std::int64_t largest = 0, largest_whole = 0;
+  bool travels = false;
+  for (int bucket = 0; bucket < buckets_; ++bucket) {
+    largest = std::max(largest, part_elements(bucket));
+    largest_whole = std::max(largest_whole, whole_elements(bucket));
+    travels = travels || shard(bucket).size() * replica(bucket).size() > 1;
+  }
   weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, a part",
                             options_.precision, {zero_ < 3 ? whole : cut});
   if (options_.offload_gradients)
-    gradients_ = offload_.emplace(*backend_, arena, wide, cut, largest).gradients();
+    gradients_ =
+        offload_.emplace(*backend_, arena, wide, cut, largest, data_groups_.size()).gradients();
   else
     gradients_ =
         arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, a part",
                        wide, {whole_gradients_ ? whole : cut});
   place_slots(arena);
-  const bool travels = groups_->shard->size() * groups_->replica->size() > 1;
   if (options_.reduce_in_bf16 && travels && wide == DType::F32) {
     for (Tensor& wire : wire_)
-      wire = arena.allocate(Region::Communication, "bf16 gradients", DType::BF16,
-                            {largest * groups_->shard->size()});
+      wire = arena.allocate(Region::Communication, "bf16 gradients", DType::BF16, {largest_whole});
     incoming_ = arena.allocate(Region::Communication, "arriving gradients", wide, {largest});
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) {
@@ -141,30 +156,54 @@ void Sharding::register_memory() {
   const auto tell = [&](Communicator& group, const Tensor& memory) {
     if (group.size() > 1 && memory) registered_.push_back(group.register_memory(memory));
   };
-  tell(*groups_->shard, weights_);
-  for (Communicator* const group : {groups_->shard.get(), groups_->replica.get()}) {
-    if (!offload_) tell(*group, gradients_);
-    for (const Tensor& wire : wire_) tell(*group, wire);
-    for (const Slot& slot : slots_) tell(*group, slot.gradients);
+  for (const DataGroups& data : data_groups_) {
+    Communicator& shard = (*groups_)[data.shard];
+    tell(shard, weights_);
+    for (Communicator* const group : {&shard, &(*groups_)[data.replica]}) {
+      if (!offload_) tell(*group, gradients_);
+      for (const Tensor& wire : wire_) tell(*group, wire);
+      for (const Slot& slot : slots_)
+        if (slot.shard == &shard) tell(*group, slot.gradients);
+    }
+    for (const Slot& slot : slots_)
+      if (slot.shard == &shard) tell(shard, slot.weights);
   }
-  for (const Slot& slot : slots_) tell(*groups_->shard, slot.weights);
 }
 
-// Neighbouring layers alternate between two slots. Embedding and head take turns in a third, unless
-// they are tied and live together; a table of its own lives beside either.
-Sharding::Slot& Sharding::slot_of(int bucket) {
-  switch (set_->buckets()[static_cast<std::size_t>(bucket)].role) {
-    case Bucket::Role::Block:
-      return slots_[static_cast<std::size_t>(bucket % 2)];
-    case Bucket::Role::Embedding:
-      return slots_[2];
-    case Bucket::Role::Head:
-      return slots_[options_.tied && set_->buckets().front().role == Bucket::Role::Embedding ? 3
-                                                                                             : 2];
-    case Bucket::Role::Table:
-      return slots_[3];
+// Four for each kind of data groups. Neighbouring layers alternate between two slots. Embedding and
+// head take turns in a third, unless they are tied and live together; a table of its own lives
+// beside either.
+void Sharding::find_slots() {
+  constexpr std::size_t kEach = 4;
+  slots_.resize(kEach * data_groups_.size());
+  std::vector<std::size_t> blocks(data_groups_.size());  // so far
+  const bool together = options_.tied && set_->buckets().front().role == Bucket::Role::Embedding;
+  for (int bucket = 0; bucket < buckets_; ++bucket) {
+    const std::size_t group = data_group(bucket);
+    std::size_t at = 3;  // of a table
+    switch (set_->buckets()[static_cast<std::size_t>(bucket)].role) {
+      case Bucket::Role::Block:
+        at = blocks[group]++ % 2;
+        break;
+      case Bucket::Role::Embedding:
+        at = 2;
+        break;
+      case Bucket::Role::Head:
+        at = together ? 3 : 2;
+        break;
+      case Bucket::Role::Table:
+        break;
+    }
+    slot_of_.push_back(kEach * group + at);
+    Slot& slot = slot_of(bucket);
+    slot.shard = &shard(bucket);
+    slot.elements = std::max(slot.elements, whole_elements(bucket));
   }
-  failure("bucket {} has no role", bucket);
+}
+
+std::size_t Sharding::data_group(int bucket) const {
+  const auto found = std::find(data_groups_.begin(), data_groups_.end(), data_of(bucket));
+  return static_cast<std::size_t>(found - data_groups_.begin());
 }
 
 // ---- what this rank owns
@@ -172,13 +211,13 @@ Sharding::Slot& Sharding::slot_of(int bucket) {
 Sharding::Range Sharding::owned(int bucket) const {
   const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
   const std::int64_t part = part_elements(bucket);
-  const std::int64_t begin = std::min(all.end, all.begin + part * groups_->shard->rank());
+  const std::int64_t begin = std::min(all.end, all.begin + part * shard(bucket).rank());
   return {begin, std::min(all.end, begin + part)};
 }
 
 Tensor Sharding::part(int bucket, const Tensor& all_parts) const {
   const std::int64_t part = part_elements(bucket);
-  return all_parts.rows(part * groups_->shard->rank(), part);
+  return all_parts.rows(part * shard(bucket).rank(), part);
 }
 
 Tensor Sharding::owned_weights(int bucket) const { return weights_at(bucket, owned(bucket)); }
@@ -192,19 +231,21 @@ Tensor Sharding::owned_gradients(int bucket) const {
   return mine.rows(0, owned(bucket).size());
 }
 
-std::vector<Tensor> Sharding::counted_gradient_pieces() const {
+std::vector<Tensor> Sharding::counted_gradient_pieces(std::size_t group) const {
   const auto& parameters = set_->parameters();
-  const bool all = std::all_of(parameters.begin(), parameters.end(),
+  const bool all = data_groups_.size() == 1 &&
+                   std::all_of(parameters.begin(), parameters.end(),
                                [](const Parameter& parameter) { return parameter.counted; });
   // Whole, or parts side by side: one piece, whose padding is zero.
-  if (all && (groups_->shard->size() == 1 || !whole_gradients_)) return {gradients_};
+  if (all && (shard(0).size() == 1 || !whole_gradients_)) return {gradients_};
   std::vector<Tensor> pieces;
   for (int bucket = 0; bucket < buckets_; ++bucket)
-    for_each_owned_run(
-        bucket, [](const Parameter& parameter) { return !parameter.counted; },
-        [&](std::int64_t first, std::int64_t count) {
-          pieces.push_back(owned_gradients(bucket).rows(first, count));
-        });
+    if (data_group(bucket) == group)
+      for_each_owned_run(
+          bucket, [](const Parameter& parameter) { return !parameter.counted; },
+          [&](std::int64_t first, std::int64_t count) {
+            pieces.push_back(owned_gradients(bucket).rows(first, count));
+          });
   return pieces;
 }
 
@@ -241,13 +282,12 @@ Tensor Sharding::weights_at(int bucket, Range range) const {
 void Sharding::gather(int bucket) {
   Slot& slot = slot_of(bucket);
   if (slot.bucket == bucket || slot.busy) return;
-  groups_->shard->wait(std::exchange(slot.gathering, {}));  // of weights that nobody came for
+  slot.shard->wait(std::exchange(slot.gathering, {}));  // of weights that nobody came for
   bring_up_to_date(bucket);
   const auto b = static_cast<std::size_t>(bucket);
   slot.bucket = bucket;
-  slot.gathering = groups_->shard->all_gather(
-      slot.weights.rows(0, part_elements(bucket) * groups_->shard->size()),
-      weights_.rows(offsets_[b], part_elements(bucket)));
+  slot.gathering = slot.shard->all_gather(slot.weights.rows(0, whole_elements(bucket)),
+                                          weights_.rows(offsets_[b], part_elements(bucket)));
 }
 
 void Sharding::need_weights(int bucket, int next) {
@@ -256,14 +296,13 @@ void Sharding::need_weights(int bucket, int next) {
     Slot& slot = slot_of(bucket);
     KINTSUGI_CHECK(slot.bucket == bucket, "the slot of bucket {} still holds {}", bucket,
                    slot.bucket);
-    groups_->shard->wait(std::exchange(slot.gathering, {}));
+    slot.shard->wait(std::exchange(slot.gathering, {}));
     slot.busy = true;
-    store_.place_weights(bucket,
-                         slot.weights.rows(0, part_elements(bucket) * groups_->shard->size()));
+    store_.place_weights(bucket, slot.weights.rows(0, whole_elements(bucket)));
     if (next >= 0) gather(next);
   } else {
     bring_up_to_date(bucket);
-    groups_->shard->wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
+    shard(bucket).wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
   }
 }
 
@@ -274,26 +313,27 @@ void Sharding::done_with_weights(int bucket) {
 }
 
 void Sharding::weights_changed() {
-  if (groups_->shard->size() == 1) return;
   if (zero_ == 3) {
     for (Slot& slot : slots_) {
       KINTSUGI_CHECK(!slot.busy, "bucket {} is in use while it changes", slot.bucket);
-      groups_->shard->wait(std::exchange(slot.gathering, {}));
+      if (slot.shard != nullptr) slot.shard->wait(std::exchange(slot.gathering, {}));
       slot.bucket = -1;
     }
     return;
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) {
+    if (shard(bucket).size() == 1) continue;
     const Tensor whole = store_.bucket_weights(bucket);
     bring_up_to_date(bucket);
     gathering_[static_cast<std::size_t>(bucket)] =
-        groups_->shard->all_gather(whole, part(bucket, whole));
+        shard(bucket).all_gather(whole, part(bucket, whole));
   }
 }
 
 void Sharding::finish_weights() {
   bring_up_to_date(buckets_);
-  for (Communicator::Work& work : gathering_) groups_->shard->wait(std::exchange(work, {}));
+  for (int bucket = 0; bucket < buckets_; ++bucket)
+    shard(bucket).wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
 }
 
 }  // namespace kintsugi

@@ -34,8 +34,8 @@ struct ShardingOptions {
 // Weights and gradients of a rank, one mechanism for ZeRO 0 to 3 and hybrids: the stages differ in
 // what is cut and for how long a bucket is whole.
 //
-// Each block of `shard` ranks holds one copy of what is sharded, cut into shard.size() parts;
-// `replica` joins the owners of the same part. A bucket is cut into equal parts of whole cache
+// The ranks of a bucket's shard group hold one copy of it, cut into as many parts; its replica
+// group joins the owners of the same part (DataGroups). The parts are equal and of whole cache
 // lines, the last one padded. Sums of gradients travel while earlier layers compute; weights are
 // gathered one layer ahead and dropped behind.
 class Sharding final : public BucketHooks {
@@ -52,6 +52,11 @@ class Sharding final : public BucketHooks {
   const ParameterStore& store() const { return store_; }
   const ParameterSet& set() const { return *set_; }
   const Groups& groups() const { return *groups_; }
+  Communicator& shard(int bucket) const { return (*groups_)[data_of(bucket).shard]; }
+  Communicator& replica(int bucket) const { return (*groups_)[data_of(bucket).replica]; }
+  // All that the buckets have, each once, and which of them a bucket's are.
+  const std::vector<DataGroups>& data_groups() const { return data_groups_; }
+  std::size_t data_group(int bucket) const;
 
   // The elements [begin, end) of the set's numbering that this rank updates; may be empty.
   struct Range {
@@ -63,9 +68,9 @@ class Sharding final : public BucketHooks {
   Tensor owned_weights(int bucket) const;  // (owned size), in the run's precision
   // (owned size), in accumulator precision; in host memory if they are offloaded
   Tensor owned_gradients(int bucket) const;
-  // Owned gradients, in as few pieces as they lie in, without those of copies that another rank
-  // counts.
-  std::vector<Tensor> counted_gradient_pieces() const;
+  // Owned gradients of the buckets with the same data groups, in as few pieces as they lie in,
+  // without those of copies that another rank counts.
+  std::vector<Tensor> counted_gradient_pieces(std::size_t data_group) const;
   GradientOffload* offload() { return offload_ ? &*offload_ : nullptr; }
 
   // All memory of this kind, whole buckets or parts of them, one after the other.
@@ -102,6 +107,7 @@ class Sharding final : public BucketHooks {
   // Memory in which one bucket at a time is whole.
   struct Slot {
     std::int64_t elements = 0;
+    Communicator* shard = nullptr;  // of all buckets that come here
     Tensor weights, gradients;
     int bucket = -1;  // whose weights are in it, or on their way
     bool busy = false;
@@ -130,7 +136,14 @@ class Sharding final : public BucketHooks {
   void bring_up_to_date(int bucket) {
     if (update_) update_(bucket);
   }
-  Slot& slot_of(int bucket);
+  const DataGroups& data_of(int bucket) const {
+    return set_->buckets()[static_cast<std::size_t>(bucket)].data;
+  }
+  std::int64_t whole_elements(int bucket) const {  // with padding
+    return part_elements(bucket) * shard(bucket).size();
+  }
+  void find_slots();
+  Slot& slot_of(int bucket) { return slots_[slot_of_[static_cast<std::size_t>(bucket)]]; }
   Tensor part(int bucket, const Tensor& all_parts) const;  // this rank's piece of a row of parts
   void gather(int bucket);
   void zero_added(int bucket);
@@ -147,6 +160,7 @@ class Sharding final : public BucketHooks {
   const ParameterSet* set_;
   const Groups* groups_;
   ShardingOptions options_;
+  std::vector<DataGroups> data_groups_;
   int zero_;
   bool whole_gradients_;  // all the time
   ParameterStore store_;
@@ -157,9 +171,10 @@ class Sharding final : public BucketHooks {
   Tensor gradients_;                   // whole buckets or parts
   std::vector<std::int64_t> whole_offsets_;
   std::optional<GradientOffload> offload_;
-  std::array<Slot, 4> slots_;
-  Tensor incoming_;             // (largest part): a sum that is widened before it is added
-  std::array<Tensor, 2> wire_;  // (largest bucket), bf16
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> slot_of_;  // by bucket
+  Tensor incoming_;                   // (largest part): a sum that is widened before it is added
+  std::array<Tensor, 2> wire_;        // (largest bucket), bf16
   std::size_t next_wire_ = 0;
   std::vector<Reduction> reductions_;  // oldest first; a few at most
   // By bucket, elements [begin, end) whose gradients are added to, and the padding between.

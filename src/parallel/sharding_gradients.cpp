@@ -9,8 +9,12 @@ namespace kintsugi {
 // Weights of ZeRO 1 arrive in the first pass, sums of whole gradients leave in the last.
 bool Sharding::is_idle_in(bool first, bool last) const {
   if (offload_) return false;
-  const bool shares = groups_->shard->size() > 1;
-  if (!shares && groups_->replica->size() == 1) return true;
+  bool shares = false, repeats = false;
+  for (const DataGroups& data : data_groups_) {
+    shares = shares || (*groups_)[data.shard].size() > 1;
+    repeats = repeats || (*groups_)[data.replica].size() > 1;
+  }
+  if (!shares && !repeats) return true;
   return whole_gradients_ && zero_ < 3 && !last && !(first && shares);
 }
 
@@ -25,18 +29,16 @@ void Sharding::need_gradients(int bucket, bool first) {
   if (!whole_gradients_) {
     Slot& slot = slot_of(bucket);
     finish_reductions_of(slot);
-    store_.place_gradients(bucket,
-                           slot.gradients.rows(0, part_elements(bucket) * groups_->shard->size()));
+    store_.place_gradients(bucket, slot.gradients.rows(0, whole_elements(bucket)));
   }
   if (first) bring_up_to_date(bucket);  // which reads the gradients of the step before
   if (overwrites(first)) zero_added(bucket);
 }
 
 void Sharding::done_with_gradients(int bucket, bool first, bool last) {
-  const bool leaves_now = !whole_gradients_ || last;
-  if (offload_ || (groups_->shard->size() > 1 && leaves_now))
+  if (!whole_gradients_ || (last && shard(bucket).size() > 1))
     start_scatter(bucket, first, last);
-  else if (groups_->replica->size() > 1 && last)
+  else if (last && replica(bucket).size() > 1)
     start_replicate(bucket);
 }
 
@@ -48,15 +50,15 @@ Tensor Sharding::to_wire(const Tensor& x) {
   return wire;
 }
 
-// With offload also where there is nobody to share with: everything leaves the same way.
+// Gradients that are not whole leave the same way where there is nobody to share with.
 void Sharding::start_scatter(int bucket, bool first, bool last) {
   while (reductions_.size() >= kInFlight) finish_oldest();
   if (offload_ && !first && owned(bucket).size() > 0) offload_->fetch(owned_gradients(bucket));
   const Tensor whole = store_.bucket_gradients(bucket);
   Reduction leaving{bucket, true, first, last, whole, {}};
-  if (groups_->shard->size() > 1) {
+  if (shard(bucket).size() > 1) {
     leaving.sum = to_wire(whole);
-    leaving.work = groups_->shard->reduce_scatter(part(bucket, leaving.sum), leaving.sum);
+    leaving.work = shard(bucket).reduce_scatter(part(bucket, leaving.sum), leaving.sum);
   }
   reductions_.push_back(leaving);
 }
@@ -65,13 +67,13 @@ void Sharding::start_replicate(int bucket) {
   if (owned(bucket).size() == 0) return;
   while (reductions_.size() >= kInFlight) finish_oldest();
   const Tensor sum = to_wire(gradients_here(bucket));
-  reductions_.push_back({bucket, false, false, true, sum, groups_->replica->all_reduce(sum)});
+  reductions_.push_back({bucket, false, false, true, sum, replica(bucket).all_reduce(sum)});
 }
 
 Tensor Sharding::gradients_here(int bucket) {
   if (!offload_) return owned_gradients(bucket);
-  const std::int64_t whole = part_elements(bucket) * groups_->shard->size();
-  return part(bucket, slot_of(bucket).gradients.rows(0, whole)).rows(0, owned(bucket).size());
+  return part(bucket, slot_of(bucket).gradients.rows(0, whole_elements(bucket)))
+      .rows(0, owned(bucket).size());
 }
 
 void Sharding::take_sum(const Reduction& done, Tensor mine) {
@@ -96,10 +98,11 @@ void Sharding::send_gradients(int bucket, bool last) {
     for_each_owned_run(
         bucket,
         [](const Parameter& parameter) {
-          return !parameter.counted || parameter.sum != GradientSum::None;
+          return !parameter.counted || !parameter.sum_over.empty();
         },
         [&](std::int64_t first, std::int64_t count) {
-          backend_->squared_norm(offload_->squared_norm(), mine.rows(first, count));
+          backend_->squared_norm(offload_->squared_norm(data_group(bucket)),
+                                 mine.rows(first, count));
         });
   slot_of(bucket).going = backend_->to_host(owned_gradients(bucket), mine);
 }
@@ -107,10 +110,10 @@ void Sharding::send_gradients(int bucket, bool last) {
 void Sharding::finish_oldest() {
   const Reduction done = reductions_.front();
   reductions_.erase(reductions_.begin());
-  (done.scattering ? groups_->shard : groups_->replica)->wait(done.work);
+  (done.scattering ? shard(done.bucket) : replica(done.bucket)).wait(done.work);
   if (owned(done.bucket).size() == 0) return;
   take_sum(done, gradients_here(done.bucket));
-  if (done.scattering && done.last && groups_->replica->size() > 1)
+  if (done.scattering && done.last && replica(done.bucket).size() > 1)
     start_replicate(done.bucket);
   else if (offload_)
     send_gradients(done.bucket, done.last);

@@ -10,12 +10,28 @@
 namespace kintsugi {
 namespace {
 
-PipelineShape pipeline_shape(const EngineOptions& options, const Grid& grid) {
-  if (grid.pp == 1) return {};  // nothing to arrange
-  return {.kind = options.schedule,
-          .stages = grid.pp,
-          .micro_batches = options.micro_batches,
-          .chunks = options.chunks};
+const EngineOptions& checked(const EngineOptions& options, const Groups& groups) {
+  KINTSUGI_CHECK(groups.grid == grid_of(options.layout, options.model),
+                 "the groups are not those of {}", to_string(options.layout));
+  return options;
+}
+
+StageOptions stage_options(const EngineOptions& options) {
+  return {.sequences = options.layout.micro_batch,
+          .length = options.length,
+          .recompute = options.layout.recompute,
+          .offload_inputs = options.offload_inputs,
+          .recompute_every = options.layout.recompute_every,
+          .classifier_chunk = options.classifier_chunk};
+}
+
+PipelineShape pipeline_shape(const EngineOptions& options) {
+  const Layout& layout = options.layout;
+  if (layout.pp == 1) return {};  // nothing to arrange
+  return {.kind = layout.schedule,
+          .stages = layout.pp,
+          .micro_batches = options.micro_batches(),
+          .chunks = layout.chunks};
 }
 
 }  // namespace
@@ -30,32 +46,34 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
 }
 
 Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
-               const Groups& groups)
+               const Groups& groups, const ParameterSet::DataGroupsOf& data)
     : backend_(&backend),
-      options_(options),
+      options_(checked(options, groups)),
       groups_(&groups),
-      cut_{groups.cp->size(), groups.cp->rank(), options.stage.length},
+      cut_{groups[GroupKind::Cp].size(), groups[GroupKind::Cp].rank(), options.length},
       arena_(memory),
-      parts_(
-          stage_parts(checked_split(options.model, groups.grid.pp * options.chunks, options.split),
-                      groups.grid.pp, groups.place.pp)),
+      parts_(stage_parts(checked_split(options.model, options.layout.pp * options.layout.chunks,
+                                       options.layout.split),
+                         options.layout.pp, groups.place.pp)),
       set_(options.model,
-           slice_of(parts_, groups.grid.tp, groups.place.tp, options.sequence_parallel)),
-      sharding_(
-          backend, arena_, set_, groups,
-          {.zero = options.zero,
-           .precision = options.precision,
-           .reduce_in_bf16 = options.reduce_in_bf16,
-           .tied = options.model.tied,
-           .halved_backward = groups.grid.pp > 1 && options.schedule == PipelineKind::ZeroBubbleH1,
-           .offload_gradients = options.offload.gradients}),
+           slice_of(parts_, options.layout.tp, groups.place.tp, options.layout.sequence_parallel),
+           data),
+      sharding_(backend, arena_, set_, groups,
+                {.zero = options.layout.zero,
+                 .precision = options.precision,
+                 .reduce_in_bf16 = options.reduce_in_bf16,
+                 .tied = options.model.tied,
+                 .halved_backward =
+                     options.layout.pp > 1 && options.layout.schedule == PipelineKind::ZeroBubbleH1,
+                 .offload_gradients = options.offload.gradients}),
       copies_(backend, arena_, sharding_, groups),
       scratch_(backend, arena_, sharding_.store(), options.model,
-               {groups.tp.get(), groups.cp.get(), options.sequence_parallel}, options.stage),
-      pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options, groups.grid), *groups.pp,
+               {&groups[GroupKind::Tp], &groups[GroupKind::Cp], options.layout.sequence_parallel},
+               stage_options(options)),
+      pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options), groups[GroupKind::Pp],
                 &sharding_),
       optimizer_(backend, arena_, sharding_, options.adamw, options.offload) {
-  const int slots = groups.grid.pp == 1 ? 1 : options.micro_batches;
+  const int slots = options.layout.pp == 1 ? 1 : options.micro_batches();
   for (int i = 0; i < slots; ++i) batches_.push_back(allocate_batch());
   const std::int64_t tokens = scratch_.size().tokens();
   if (cut_.ranks > 1) {
@@ -121,7 +139,7 @@ void Engine::write_weights(const ParameterSource& weights, const ParameterSource
 // ---- batches
 
 int Engine::micro_batches_of(const TokenBatch& batch) const {
-  const std::int64_t micro = options_.stage.sequences;
+  const std::int64_t micro = options_.layout.micro_batch;
   return static_cast<int>((sequences_of(batch) + micro - 1) / micro);
 }
 
@@ -144,8 +162,8 @@ Tensor Engine::upload_part(Tensor to, std::span<const std::int32_t> whole, std::
 }
 
 MicroBatch Engine::upload(const TokenBatch& batch, int number) {
-  const std::int64_t first = number * options_.stage.sequences,
-                     count = std::min(options_.stage.sequences, sequences_of(batch) - first);
+  const std::int64_t micro_batch = options_.layout.micro_batch, first = number * micro_batch,
+                     count = std::min(micro_batch, sequences_of(batch) - first);
   const BatchSlot& slot = batches_[static_cast<std::size_t>(number) % batches_.size()];
   MicroBatch micro{.sequences = count,
                    .length = cut_.local_length(),
@@ -190,7 +208,8 @@ double read_scalar(Backend& backend, const Tensor& x) {
 double Engine::summed_over_ranks(double value) {
   shared_[0] = value;
   const Tensor host(shared_.data(), DType::F64, {1});
-  groups_->world->wait(groups_->world->all_reduce(host));
+  Communicator& world = (*groups_)[GroupKind::World];
+  world.wait(world.all_reduce(host));
   return shared_[0];
 }
 
@@ -198,7 +217,7 @@ double Engine::summed_over_ranks(double value) {
 bool Engine::is_repeatable(const MicroBatch& part) const {
   const Grid& grid = groups_->grid;
   return part.dropout == 0 && grid.tp == 1 && grid.cp == 1 && grid.pp == 1 &&
-         !options_.stage.offload_inputs && !(part.first && optimizer_.updates_late()) &&
+         !options_.offload_inputs && !(part.first && optimizer_.updates_late()) &&
          sharding_.is_idle_in(part.first, part.last);
 }
 

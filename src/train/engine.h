@@ -13,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "parallel/copy_sums.h"
 #include "parallel/layer_split.h"
+#include "parallel/layout.h"
 #include "parallel/pipeline.h"
 #include "parallel/sharding.h"
 
@@ -21,18 +22,17 @@ namespace kintsugi {
 struct EngineOptions {
   ModelConfig model;
   DType precision = DType::F32;
-  StageOptions stage;
-  AdamWSettings adamw;
-  StateOffload offload = {};  // of the optimizer's state and the gradients
-  bool documents = false;     // batches come with positions and document starts
-  int zero = 0;               // what the data ranks share: ShardingOptions::zero
+  Layout layout = {};                 // fitted
+  std::int64_t batch = 1;             // sequences per step; counts where there is a pipeline
+  std::int64_t length = 1;            // tokens per sequence
+  std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen from the vocabulary
+  AdamWSettings adamw = {};
+  StateOffload offload = {};    // of the optimizer's state and the gradients
+  bool offload_inputs = false;  // of blocks that are recomputed in full
+  bool documents = false;       // batches come with positions and document starts
   bool reduce_in_bf16 = false;
-  bool sequence_parallel = false;
-  // Of a pipeline:
-  PipelineKind schedule = PipelineKind::OneForwardOneBackward;
-  int chunks = 1;               // parts of the model per rank
-  std::vector<int> split = {};  // layers of each part; empty: balanced
-  int micro_batches = 1;        // of every step, on each data rank
+
+  int micro_batches() const { return static_cast<int>(micro_batches_per_step(layout, batch)); }
 };
 
 // Token ids and what follows each of them, on the host: any number of whole sequences. Every data
@@ -73,8 +73,10 @@ struct StepResult {
 class Engine {
  public:
   // Takes all memory from `memory`: the backend itself, or a PlanningAllocator when only arena() is
-  // of interest. The groups must outlive it.
-  Engine(Backend& backend, Allocator& memory, const EngineOptions& options, const Groups& groups);
+  // of interest. The groups are those of the layout and must outlive it.
+  // `data`: the groups that train a parameter, where not all have those of DataGroups.
+  Engine(Backend& backend, Allocator& memory, const EngineOptions& options, const Groups& groups,
+         const ParameterSet::DataGroupsOf& data = {});
   // On one rank.
   Engine(Backend& backend, Allocator& memory, const EngineOptions& options);
 
@@ -120,7 +122,7 @@ class Engine {
   void upload_constants();
   double summed_over_ranks(double value);
   std::int64_t sequences_of(const TokenBatch& batch) const {
-    return static_cast<std::int64_t>(batch.ids.size()) / options_.stage.length;
+    return static_cast<std::int64_t>(batch.ids.size()) / options_.length;
   }
   int micro_batches_of(const TokenBatch& batch) const;
   bool is_repeatable(const MicroBatch& part) const;

@@ -41,7 +41,7 @@ bool weights_are_finite(Engine& engine) {
     backend.download(&sum, norm);
     bad = std::isfinite(static_cast<double>(static_cast<Accumulator<T>>(sum))) ? 0 : 1;
   });
-  Communicator& world = *engine.groups().world;
+  Communicator& world = engine.groups()[GroupKind::World];
   world.wait(world.all_reduce(Tensor(&bad, DType::F64, {1}), ReduceOp::Max));
   return bad == 0;
 }

@@ -5,7 +5,7 @@
 
 #include "core/free_memory.h"
 #include "core/units.h"
-#include "train/trainer.h"
+#include "train/engine_options.h"
 
 namespace kintsugi {
 namespace {
@@ -25,9 +25,9 @@ void check_host(const MemoryNeed& need, const Backend& backend, const RunConfig&
 }
 
 // Whether the layout's rules allow it, too.
-bool is_valid(const RunConfig& config, const Grid& grid) {
+bool is_valid(const RunConfig& config, int ranks) {
   try {
-    fit_layout(layout_request(config), grid.world());
+    layout_on(config, ranks);
     return true;
   } catch (const UserError&) {
     return false;
@@ -59,12 +59,11 @@ std::string enough_ranks(Backend& backend, const RunConfig& config, const Groups
                          std::size_t needed, std::size_t available) {
   const bool processor = &backend.host_memory() == &backend;
   const int node = processor ? groups.node_ranks : std::max(kUsualNode, groups.node_ranks);
-  LayoutRequest request = layout_request(config);
-  request.dp = {};
+  RunConfig there = config;
   std::size_t taken = 0;
-  const auto fits_there = [&](const LayoutRequest& tried, const Grid& grid) {
-    RunConfig there = config;
-    take_layout(there, layout_in_words(tried));
+  const auto fits_there = [&](const Layout& tried) {
+    there.layout = tried;
+    const Grid grid = grid_of(tried, config.model);
     taken = 0;
     for (const int stage : {0, 1, grid.pp - 1}) {
       if (stage >= grid.pp) continue;
@@ -74,16 +73,19 @@ std::string enough_ranks(Backend& backend, const RunConfig& config, const Groups
     }
     return true;
   };
+  Layout open = config.layout;
+  open.dp = 0;
   // Fewer cannot hold what this rank would have to hold.
   const auto least = static_cast<std::int64_t>(needed / std::max<std::size_t>(available, 1));
   for (std::int64_t ranks = 2 * groups.ranks(); ranks <= kMostRanks; ranks *= 2) {
     if (ranks < least * groups.ranks()) continue;
     try {
-      const LayoutRequest found = choose_layout(request, static_cast<int>(ranks), node, fits_there);
+      const Layout found =
+          choose_layout(open, work_of(config), static_cast<int>(ranks), node, fits_there);
       return fmt::format(
           "start {} ranks with as much memory each (mpirun -np {} …): with batch.micro: {} and "
           "layout: {{tp: {}, pp: {}, zero: {}, recompute: full}} each would take {}",
-          ranks, ranks, config.batch.micro, found.tp, found.pp, found.zero, in_words(taken));
+          ranks, ranks, config.layout.micro_batch, found.tp, found.pp, found.zero, in_words(taken));
     } catch (const UserError&) {
       if (ranks > 64 * least * groups.ranks()) break;  // something else is in the way
     }
@@ -95,11 +97,11 @@ std::string enough_ranks(Backend& backend, const RunConfig& config, const Groups
 
 LibraryUse library_use(const RunConfig& config, const Groups& groups) {
   const Grid& grid = groups.grid;
-  LibraryUse use{.attention_elements = config.batch.micro * config.data.sequence_length / grid.cp *
-                                       config.model.heads / grid.tp * config.model.head_dim};
-  for (const auto* group : {&groups.tp, &groups.cp, &groups.pp, &groups.kv, &groups.tied,
-                            &groups.shard, &groups.replica, &groups.copy})
-    use.groups += (*group)->size() > 1 ? 1 : 0;
+  LibraryUse use{.attention_elements = config.layout.micro_batch * config.data.sequence_length /
+                                       grid.cp * config.model.heads / grid.tp *
+                                       config.model.head_dim};
+  for (const GroupSpec& spec : group_specs())
+    use.groups += !spec.on_host && groups[spec.kind].size() > 1 ? 1 : 0;
   return use;
 }
 
@@ -110,7 +112,7 @@ std::string memory_table(const Arena& arena, const Backend& backend) {
 
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
   PlanningAllocator nothing;
-  const Engine engine(backend, nothing, engine_options(config, groups.grid), groups);
+  const Engine engine(backend, nothing, engine_options(config, groups.ranks()), groups);
   const std::size_t device = engine.arena().total_bytes(),
                     host = engine.arena().total_bytes(Side::Host);
   const std::size_t libraries = library_bytes(backend, library_use(config, groups));
@@ -134,19 +136,20 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   // The least change that fits: recompute more, then smaller micro-batches.
   RunConfig smaller = config;
   const std::int64_t sequences = config.batch.global / groups.grid.dp;
-  for (smaller.batch.micro = config.batch.micro; smaller.batch.micro >= 1; --smaller.batch.micro) {
-    if (sequences % smaller.batch.micro != 0 || !is_valid(smaller, groups.grid)) continue;
+  for (smaller.layout.micro_batch = config.layout.micro_batch; smaller.layout.micro_batch >= 1;
+       --smaller.layout.micro_batch) {
+    if (sequences % smaller.layout.micro_batch != 0 || !is_valid(smaller, groups.ranks())) continue;
     for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
       if (recompute < config.layout.recompute) continue;
       smaller.layout.recompute = recompute;
       if (const MemoryNeed less = planned_memory(backend, smaller, groups);
           less.on_device() <= available)
         user_error("{}: batch.micro: {} with layout.recompute: {} would take {}", problem,
-                   smaller.batch.micro, to_string(recompute), in_words(less.on_device()));
+                   smaller.layout.micro_batch, to_string(recompute), in_words(less.on_device()));
     }
   }
-  smaller.batch.micro = 1;
-  if (!is_valid(smaller, groups.grid)) smaller.batch.micro = config.batch.micro;
+  smaller.layout.micro_batch = 1;
+  if (!is_valid(smaller, groups.ranks())) smaller.layout.micro_batch = config.layout.micro_batch;
   const MemoryNeed least = planned_memory(backend, smaller, groups);
   const auto propose_offload = [&](bool OffloadConfig::*what, const char* words) {
     if (smaller.offload.*what) return;
@@ -156,7 +159,8 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
       user_error(
           "{}: batch.micro: {} with layout.recompute: full and {} would take {} and {} of "
           "host memory",
-          problem, smaller.batch.micro, words, in_words(less.on_device()), in_words(less.host));
+          problem, smaller.layout.micro_batch, words, in_words(less.on_device()),
+          in_words(less.host));
   };
   propose_offload(&OffloadConfig::optimizer, "offload.optimizer: true");
   if (config.layout.pp == 1 || config.layout.schedule != PipelineKind::ZeroBubbleH1)
@@ -166,7 +170,8 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
   user_error(
       "{}: even batch.micro: {} with layout.recompute: full would take {}, so {}take a smaller "
       "model{}{}",
-      problem, smaller.batch.micro, in_words(least.on_device()), more.empty() ? "" : more + "; or ",
+      problem, smaller.layout.micro_batch, in_words(least.on_device()),
+      more.empty() ? "" : more + "; or ",
       groups.ranks() > 1 ? ", share it with layout.zero, tp or pp" : "",
       config.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
                                              : " or a shorter sequence");

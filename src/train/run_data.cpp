@@ -189,7 +189,7 @@ void RunData::open_validation(const RunConfig& config) {
   const std::int64_t length = config.data.sequence_length;
   for (const HeldOutPart& part : held_out_) {
     ValidationSet set(part.name, part.stream, length,
-                      config.train.eval_batches * config.batch.micro);
+                      config.train.eval_batches * config.layout.micro_batch);
     if (set.size() > 0)
       validation_.push_back(std::move(set));
     else if (!config.data.valid.empty())

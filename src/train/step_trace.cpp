@@ -78,7 +78,7 @@ void StepTrace::finish() {
 }
 
 void StepTrace::begin() {
-  Communicator& world = *groups_->world;
+  Communicator& world = (*groups_)[GroupKind::World];
   offset_s_ = clock_offset(world, host_name(), Trace::now);
   world.barrier();
   trace_.begin();
@@ -87,9 +87,9 @@ void StepTrace::begin() {
 
 void StepTrace::end() {
   // All ranks have made their calls, so those under way will end.
-  groups_->world->barrier();
+  (*groups_)[GroupKind::World].barrier();
   trace_.end();
-  RankTrace mine{groups_->world->rank(), place_text(groups_->place), trace_.take()};
+  RankTrace mine{(*groups_)[GroupKind::World].rank(), place_text(groups_->place), trace_.take()};
   for (TraceSpan& span : mine.spans) {
     span.begin_s += offset_s_;
     span.end_s += offset_s_;
@@ -100,7 +100,7 @@ void StepTrace::end() {
 
 // One after the other, to rank 0 alone: they are long.
 std::vector<std::string> StepTrace::texts_of_all(std::string mine) const {
-  Communicator& world = *groups_->world;
+  Communicator& world = (*groups_)[GroupKind::World];
   std::vector<std::string> texts;
   if (world.rank() == 0) texts.push_back(std::move(mine));
   for (int rank = 1; rank < world.size(); ++rank) {

@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <numbers>
-#include <sstream>
 
 #include "comm/exchange.h"
 #include "core/file.h"
@@ -20,78 +19,6 @@
 
 namespace kintsugi {
 namespace fs = std::filesystem;
-
-EngineOptions engine_options(const RunConfig& config, const Grid& grid) {
-  return {.model = config.model,
-          .precision = config.train.precision,
-          .stage = {.sequences = config.batch.micro,
-                    .length = config.data.sequence_length,
-                    .recompute = config.layout.recompute,
-                    .offload_inputs = config.offload.activations,
-                    .recompute_every = static_cast<int>(config.layout.recompute_every),
-                    .classifier_chunk = config.train.classifier_chunk},
-          .adamw = {.beta1 = config.optimizer.betas[0],
-                    .beta2 = config.optimizer.betas[1],
-                    .eps = config.optimizer.eps,
-                    .weight_decay = config.optimizer.weight_decay,
-                    .clip = config.optimizer.clip,
-                    .moments = config.optimizer.moments,
-                    .stochastic_rounding = config.optimizer.stochastic_rounding,
-                    .seed = config.run.seed},
-          .offload = {.on = config.offload.optimizer,
-                      .gradients = config.offload.gradients,
-                      .update = config.offload.update},
-          .documents = config.data.document_mask,
-          .zero = static_cast<int>(config.layout.zero),
-          .reduce_in_bf16 = config.comm.reduce == DType::BF16,
-          .sequence_parallel = config.layout.sequence_parallel,
-          .schedule = config.layout.schedule,
-          .chunks = static_cast<int>(config.layout.chunks),
-          .split = config.layout.split_layers(),
-          .micro_batches = static_cast<int>(config.batch.global / grid.dp / config.batch.micro)};
-}
-
-LayoutRequest layout_request(const RunConfig& config) {
-  return {.tp = config.layout.tp,
-          .cp = config.layout.cp,
-          .pp = config.layout.pp,
-          .dp = config.layout.dp,
-          .chunks = config.layout.chunks,
-          .schedule = config.layout.schedule,
-          .split = config.layout.split_layers(),
-          .sequence_parallel = config.layout.sequence_parallel,
-          .zero = config.layout.zero,
-          .shard_group = config.layout.shard_group,
-          .batch = config.batch.global,
-          .micro = config.batch.micro,
-          .length = config.data.sequence_length,
-          .model = config.model};
-}
-
-std::string automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node) {
-  const auto fits = [&](const LayoutRequest& request, const Grid& grid) {
-    RunConfig tried = config;
-    take_layout(tried, layout_in_words(request));
-    for (int stage = 0; stage < grid.pp; ++stage) {
-      const Groups groups = planned_groups(grid, {.pp = stage});
-      if (!kintsugi::fits(planned_memory(backend, tried, groups), backend, node)) return false;
-    }
-    return true;
-  };
-  return layout_in_words(choose_layout(layout_request(config), ranks, node, fits));
-}
-
-std::string layout_in_words(const LayoutRequest& chosen) {
-  return fmt::format("{} {} {} {}", chosen.tp, chosen.pp, chosen.zero, chosen.sequence_parallel);
-}
-
-void take_layout(RunConfig& config, const std::string& chosen) {
-  LayoutConfig& layout = config.layout;
-  std::istringstream words(chosen);
-  words >> layout.tp >> layout.pp >> layout.zero >> std::boolalpha >> layout.sequence_parallel;
-  KINTSUGI_CHECK(words, "'{}' is no layout", chosen);
-  layout.automatic = false;
-}
 
 Trainer::Trainer(Backend& backend, RunConfig config)
     : Trainer(backend, std::move(config), std::make_unique<Groups>(groups_of_one(backend))) {}
@@ -288,9 +215,9 @@ double Trainer::look_ahead(std::int64_t step, Trace* trace) {
 
 CommunicationTimes Trainer::communication_times() const {
   CommunicationTimes now;
-  for (const auto* group : {&groups_->world, &groups_->tp, &groups_->cp, &groups_->pp, &groups_->kv,
-                            &groups_->tied, &groups_->shard, &groups_->replica, &groups_->copy}) {
-    const CommunicationTimes one = (*group)->times();
+  for (const GroupSpec& spec : group_specs()) {
+    if (spec.kind == GroupKind::HostTp) continue;  // for checkpoints, not for steps
+    const CommunicationTimes one = (*groups_)[spec.kind].times();
     now.busy_s += one.busy_s;
     now.waited_s += one.waited_s;
     now.bytes += one.bytes;
@@ -317,7 +244,7 @@ std::optional<double> Trainer::Score::bits_per_byte() const {
 // Data ranks take turns by micro-batches, and all take as many: a pass may need everybody's
 // weights. Whose turn finds no samples left computes on what is there, without a loss.
 Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
-  const std::int64_t length = config_.data.sequence_length, micro = config_.batch.micro;
+  const std::int64_t length = config_.data.sequence_length, micro = config_.layout.micro_batch;
   SampleReader reader(data_->sample_options());
   std::vector<TokenPiece> pieces;
   Score score;
@@ -350,7 +277,7 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
 }
 
 void Trainer::validate() {
-  SampleBatch batch(config_.batch.micro, data_->sample_options());
+  SampleBatch batch(config_.layout.micro_batch, data_->sample_options());
   Score all;
   record_.valid.clear();
   for (const ValidationSet& set : data_->validation()) {

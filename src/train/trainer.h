@@ -13,10 +13,9 @@
 #include "data/sampling/batch_loader.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
-#include "parallel/layout.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/config/config.h"
-#include "train/engine.h"
+#include "train/engine_options.h"
 #include "train/health.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
@@ -31,15 +30,6 @@ enum class ResumeMode {
   Never
 };  // continue the run directory's latest checkpoint, or insist on a new run
 enum class RunOutcome { Finished, Stopped };
-
-EngineOptions engine_options(const RunConfig& config, const Grid& grid = {});
-// `ranks` is what the job has; the groups' grid comes of it.
-LayoutRequest layout_request(const RunConfig& config);
-// For `layout: auto`: a layout for `ranks` in nodes of `node`, by the memory that this rank's
-// device has, in words that take_layout reads: one rank chooses for all.
-std::string automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node);
-std::string layout_in_words(const LayoutRequest& chosen);
-void take_layout(RunConfig& config, const std::string& chosen);
 
 // One run from its configuration to its end. Reads batches, steps the engine, validates, writes
 // metrics, saves, obeys signals.
@@ -69,7 +59,7 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
 
   bool is_first() const { return groups_->is_first(); }
-  Communicator& host() const { return *groups_->world; }
+  Communicator& host() const { return (*groups_)[GroupKind::World]; }
   // Of a data rank, and of the ranks that share a model with it.
   std::int64_t sequences_per_rank() const { return config_.batch.global / groups_->grid.dp; }
   std::int64_t first_sequence() const { return groups_->place.dp * sequences_per_rank(); }

@@ -59,8 +59,8 @@ void Trainer::open_run(ResumeMode resume) {
   const std::optional<fs::path> latest = open_directory(resume);
   if (latest) follow_checkpoint(*latest);
   together(host(), [&] {
-    engine_ = std::make_unique<Engine>(backend_, backend_, engine_options(config_, groups_->grid),
-                                       *groups_);
+    engine_ = std::make_unique<Engine>(backend_, backend_,
+                                       engine_options(config_, groups_->ranks()), *groups_);
     latest ? engine_->prepare() : engine_->initialize(config_.run.seed);
   });
   if (latest) state_ = load_checkpoint(*latest, *engine_);

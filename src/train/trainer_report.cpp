@@ -39,8 +39,8 @@ void Trainer::announce() const {
              source.shards.size() == 1 ? "" : "s", 100 * source.share, source.epochs);
   log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all",
            config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
-           config_.batch.global / config_.batch.micro,
-           config_.batch.global == config_.batch.micro ? "" : "es", schedule_.total_steps);
+           config_.batch.global / config_.layout.micro_batch,
+           config_.batch.global == config_.layout.micro_batch ? "" : "es", schedule_.total_steps);
   log_info("layout: {}", describe_layout());
   log_info(
       "work per token: {}FLOP (attention counted causally), {}FLOP (in full); peak {}FLOP/s ({})",
@@ -54,7 +54,7 @@ void Trainer::preview() {
   peak_ = backend_.peak_flops(config_.train.precision);
   announce();
   PlanningAllocator nothing;
-  const Engine planned(backend_, nothing, engine_options(config_, groups_->grid), *groups_);
+  const Engine planned(backend_, nothing, engine_options(config_, groups_->ranks()), *groups_);
   log_info("{}", memory_table(planned.arena(), backend_));
   log_info("run directory: {}", directory_.string());
   const double tokens = static_cast<double>(config_.total_steps() * config_.tokens_per_step());
@@ -69,7 +69,7 @@ void Trainer::preview() {
 
 std::string Trainer::describe_layout() const {
   const Grid& grid = groups_->grid;
-  const LayoutConfig& layout = config_.layout;
+  const Layout& layout = config_.layout;
   std::string text =
       fmt::format("{} = tp {} × cp {} × dp {} × pp {}", format_number(grid.world(), "rank"),
                   grid.tp, grid.cp, grid.dp, grid.pp);
@@ -77,14 +77,12 @@ std::string Trainer::describe_layout() const {
   text += fmt::format(
       ", ZeRO {}{}", layout.zero,
       layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group) : "");
-  const std::int64_t passes = sequences_per_rank() / config_.batch.micro;
+  const std::int64_t passes = sequences_per_rank() / config_.layout.micro_batch;
   text += fmt::format("; {} micro-batch{} each per step", passes, passes == 1 ? "" : "es");
   if (grid.pp > 1)
     text += fmt::format(
         ", schedule {}, layers {}", to_string(layout.schedule),
-        fmt::join(checked_split(config_.model, static_cast<int>(grid.pp * layout.chunks),
-                                layout.split_layers()),
-                  ","));
+        fmt::join(checked_split(config_.model, grid.pp * layout.chunks, layout.split), ","));
   return text;
 }
 

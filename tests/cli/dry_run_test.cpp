@@ -48,7 +48,7 @@ TEST(PlanJobOfARun, IsTheEnginesOnProcessorsToo) {
                        {"model.vocab_size=50304", "data.tokenizer=bytes"});
   const auto cpu = make_cpu_backend(1);
   Planner planner(plan_job(config), load_machine("laptop"));
-  const auto stages = planner.memory({.micro = config.batch.micro});
+  const auto stages = planner.memory({.micro_batch = config.layout.micro_batch});
   EXPECT_EQ(total(stages[0]),
             static_cast<std::int64_t>(planned_memory(*cpu, config, groups_of_one(*cpu)).device));
 }

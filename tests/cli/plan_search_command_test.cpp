@@ -53,7 +53,7 @@ TEST_F(PlanSearchCommand, EmitsWhatTrainRuns) {
   EXPECT_EQ(config.layout.pp, 2);
   EXPECT_EQ(config.batch.global, 64);
   const json& best = plan["best"][0];
-  EXPECT_EQ(config.batch.micro, best["layout"]["micro"]);
+  EXPECT_EQ(config.layout.micro_batch, best["layout"]["micro"]);
   EXPECT_EQ(config.layout.zero, best["layout"]["zero"]);
   EXPECT_GT(best["memory_bytes"], 1e9);
   EXPECT_EQ(plan["best"].size(), 10u);

@@ -101,7 +101,7 @@ TEST_F(PlanTune, MeasuresGoesOnAndEmitsTheBest) {
   EXPECT_EQ(emitted.layout.tp, table.number(best, "tp"));
   EXPECT_EQ(emitted.layout.pp, table.number(best, "pp"));
   EXPECT_EQ(emitted.layout.zero, table.number(best, "zero"));
-  EXPECT_EQ(emitted.batch.micro, table.number(best, "micro"));
+  EXPECT_EQ(emitted.layout.micro_batch, table.number(best, "micro"));
   EXPECT_EQ(emitted.batch.global, 8);
   EXPECT_EQ(emitted.train.steps, 100);
   EXPECT_TRUE(emitted.train.save);

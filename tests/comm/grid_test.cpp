@@ -10,10 +10,6 @@
 namespace kintsugi {
 namespace {
 
-const std::vector<GroupKind> kKinds = {GroupKind::World, GroupKind::Tp,      GroupKind::Cp,
-                                       GroupKind::Pp,    GroupKind::Kv,      GroupKind::Tied,
-                                       GroupKind::Shard, GroupKind::Replica, GroupKind::Copy};
-
 using Members = std::vector<int>;
 
 // Written out by hand: 2 x 1 x 4 x 2 ranks, shards of 2.
@@ -71,6 +67,7 @@ int expected_size(const Grid& grid, GroupKind kind, const Place& place) {
   switch (kind) {
     case GroupKind::World:
       return grid.tp * grid.cp * grid.dp * grid.pp;
+    case GroupKind::HostTp:
     case GroupKind::Tp:
       return grid.tp;
     case GroupKind::Cp:
@@ -100,13 +97,18 @@ TEST(Grid, EveryKindIsAPartition) {
           for (const int shard : {0, 1, 2}) {
             if (shard != 0 && cp * dp % shard != 0) continue;
             const Grid grid{tp, cp, dp, pp, shard, tp == 1 ? 1 : 2};
-            for (const GroupKind kind : kKinds) {
+            for (const auto& [kind, name, on_host, position] : group_specs()) {
               for (int rank = 0; rank < grid.world(); ++rank) {
                 ASSERT_EQ(rank_of(grid, place_of(grid, rank)), rank);
                 const Members members = group_members(grid, kind, rank);
-                ASSERT_EQ(static_cast<int>(members.size()),
-                          expected_size(grid, kind, place_of(grid, rank)));
-                ASSERT_TRUE(std::count(members.begin(), members.end(), rank));
+                const GroupPosition here = position(grid, place_of(grid, rank));
+                ASSERT_EQ(here.size, expected_size(grid, kind, place_of(grid, rank))) << name;
+                ASSERT_EQ(static_cast<int>(members.size()), here.size) << name;
+                ASSERT_EQ(members.front(), here.leader) << name;
+                ASSERT_EQ(members[static_cast<std::size_t>(here.rank)], rank) << name;
+                if (here.size > 1 && kind != GroupKind::Copy) {
+                  ASSERT_EQ(members.back(), here.leader + here.stride * (here.size - 1)) << name;
+                }
                 for (const int member : members)
                   ASSERT_EQ(group_members(grid, kind, member), members);
               }
@@ -129,12 +131,12 @@ TEST(Grid, AWrongGridIsTheUsersMistake) {
   check_grid({.tp = 2, .dp = 4, .shard_group = 2}, 8);
 }
 
-std::vector<std::pair<GroupKind, Communicator*>> communicators(const Groups& groups) {
-  return {{GroupKind::World, groups.world.get()}, {GroupKind::Tp, groups.host_tp.get()},
-          {GroupKind::Tp, groups.tp.get()},       {GroupKind::Cp, groups.cp.get()},
-          {GroupKind::Pp, groups.pp.get()},       {GroupKind::Kv, groups.kv.get()},
-          {GroupKind::Tied, groups.tied.get()},   {GroupKind::Shard, groups.shard.get()},
-          {GroupKind::Copy, groups.copy.get()},   {GroupKind::Replica, groups.replica.get()}};
+TEST(Grid, KindsAreFoundByTheirNames) {
+  for (const GroupSpec& spec : group_specs()) {
+    EXPECT_EQ(parse_group_kind(spec.name), spec.kind);
+    EXPECT_STREQ(to_string(spec.kind), spec.name);
+  }
+  EXPECT_THROW(parse_group_kind("ep"), Failure);
 }
 
 // The communicators hold the ranks that the pure functions name, in that order.
@@ -145,9 +147,10 @@ TEST(Grid, CommunicatorsFollowTheGrid) {
     EXPECT_EQ(groups.place, place_of(grid, world.rank()));
     EXPECT_EQ(groups.is_first(), world.rank() == 0);
     EXPECT_EQ(groups.ranks(), 24);
-    for (const auto& [kind, group] : communicators(groups)) {
-      EXPECT_EQ(group->name(), to_string(kind));
-      const Members expected = group_members(grid, kind, world.rank());
+    for (const GroupSpec& spec : group_specs()) {
+      Communicator* const group = &groups[spec.kind];
+      EXPECT_EQ(group->name(), spec.name);
+      const Members expected = group_members(grid, spec.kind, world.rank());
       Members found(group->size(), -1);
       std::int32_t mine = world.rank();
       group->wait(group->all_gather(Tensor(found.data(), DType::I32, {group->size()}),
@@ -165,10 +168,11 @@ TEST(Grid, PlannedGroupsAreThoseOfTheJob) {
     const Groups groups = planned_groups(grid, place_of(grid, rank));
     EXPECT_EQ(groups.grid, grid);
     EXPECT_EQ(groups.place, place_of(grid, rank));
-    for (const auto& [kind, group] : communicators(groups)) {
-      const Members members = group_members(grid, kind, rank);
-      ASSERT_EQ(group->size(), static_cast<int>(members.size())) << to_string(kind);
-      ASSERT_EQ(members[static_cast<std::size_t>(group->rank())], rank) << to_string(kind);
+    for (const GroupSpec& spec : group_specs()) {
+      Communicator* const group = &groups[spec.kind];
+      const Members members = group_members(grid, spec.kind, rank);
+      ASSERT_EQ(group->size(), static_cast<int>(members.size())) << spec.name;
+      ASSERT_EQ(members[static_cast<std::size_t>(group->rank())], rank) << spec.name;
       std::int32_t value = 0;
       EXPECT_THROW(group->all_reduce(Tensor(&value, DType::I32, {1}), ReduceOp::Sum), Failure);
     }

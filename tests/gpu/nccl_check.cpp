@@ -145,9 +145,8 @@ void expect(Backend& backend, Tensor x, float value, const std::string& what) {
 void grid(Gpu& gpu) {
   const Grid grid{.tp = 2, .cp = 1, .dp = 2, .pp = gpu.world.size() / 4, .shard_group = 1};
   const Groups groups = make_groups(gpu.world, grid);
-  const std::vector<Communicator*> all = {
-      groups.world.get(), groups.tp.get(),      groups.cp.get(),  groups.pp.get(),
-      groups.shard.get(), groups.replica.get(), groups.copy.get()};
+  std::vector<Communicator*> all;
+  for (const GroupSpec& spec : group_specs()) all.push_back(&groups[spec.kind]);
   Pool pool(gpu.backend, std::size_t{16} << 20);
   const Tensor memory = pool.take(DType::F32, 300000);
   std::vector<std::shared_ptr<void>> registered;

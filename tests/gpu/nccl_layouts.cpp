@@ -68,20 +68,15 @@ std::vector<LayoutCase> choose_cases(int ranks, std::size_t count, std::uint64_t
 }
 
 Grid grid_of(const LayoutCase& one) {
-  const RankLayout layout = one.layout();
-  return {.tp = layout.tp,
-          .cp = layout.cp,
-          .dp = layout.dp,
-          .pp = layout.pp,
-          .shard_group = layout.shard(),
-          .kv_copies = kv_copies(one.training().model.kv_heads, layout.tp)};
+  const Training training = one.training();
+  return grid_of(training.layout(one.layout()), training.model);
 }
 
 // Groups take NCCL a second or two, so cases that share them follow each other.
 void sort_by_grid(std::vector<LayoutCase>& cases) {
   const auto key = [](const LayoutCase& one) {
     const Grid grid = grid_of(one);
-    return std::array{grid.tp, grid.cp, grid.dp, grid.pp, grid.shard_group, grid.kv_copies};
+    return std::array{grid.tp, grid.cp, grid.dp, grid.pp, grid.shard(), grid.kv_copies};
   };
   std::stable_sort(cases.begin(), cases.end(),
                    [&](const LayoutCase& a, const LayoutCase& b) { return key(a) < key(b); });

@@ -162,19 +162,21 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
+using Kinds = std::vector<GroupKind>;
+
 // From what a rank sees: its heads and columns, its rows where they are shared, all of it else.
-GradientSum expected_sum(const ModelConfig& config, const std::string& name, int tp, bool rows_cut,
-                         bool shares_table) {
+Kinds expected_sum(const ModelConfig& config, const std::string& name, int tp, bool rows_cut,
+                   bool shares_table) {
   if (name == model_spec(config).embedding.table)
-    return shares_table ? GradientSum::Tied : GradientSum::None;
-  if (tp == 1) return GradientSum::None;
-  if (contains(name, "q_norm") || contains(name, "k_norm")) return GradientSum::Tp;
+    return shares_table ? Kinds{GroupKind::Tied} : Kinds{};
+  if (tp == 1) return {};
+  if (contains(name, "q_norm") || contains(name, "k_norm")) return {GroupKind::Tp};
   if (contains(name, "k_proj") || contains(name, "v_proj"))
-    return config.kv_heads < tp ? GradientSum::Kv : GradientSum::None;
+    return config.kv_heads < tp ? Kinds{GroupKind::Kv} : Kinds{};
   const bool on_rows = contains(name, "norm") || contains(name, "ln_") || contains(name, "wpe") ||
                        contains(name, "c_proj.bias") || contains(name, "dense.bias") ||
                        contains(name, "dense_4h_to_h.bias");
-  return on_rows && rows_cut ? GradientSum::Tp : GradientSum::None;
+  return on_rows && rows_cut ? Kinds{GroupKind::Tp} : Kinds{};
 }
 
 TEST(ParameterSlices, GradientsAreSummedWhereSeveralRanksHaveAShare) {
@@ -187,7 +189,7 @@ TEST(ParameterSlices, GradientsAreSummedWhereSeveralRanksHaveAShare) {
             const ParameterSet set(config, stage(pp, s, tp, tp / 2, rows_cut));
             const bool shares = config.tied && pp > 1 && (s == 0 || s == pp - 1);
             for (const Parameter& p : set.parameters())
-              EXPECT_EQ(p.sum, expected_sum(config, p.name, tp, rows_cut, shares))
+              EXPECT_EQ(p.sum_over, expected_sum(config, p.name, tp, rows_cut, shares))
                   << p.name << " of " << described(config) << ", tp " << tp << ", stage " << s
                   << " of " << pp << (rows_cut ? ", rows cut" : "");
           }
@@ -204,6 +206,29 @@ TEST(ParameterSlices, OneOfTheCopiesCounts) {
     EXPECT_EQ(find("model.layers.0.self_attn.v_proj.weight").counted, rank % 4 == 0) << rank;
     EXPECT_TRUE(find("model.layers.0.self_attn.q_proj.weight").counted) << rank;
     EXPECT_EQ(find("model.norm.weight").counted, rank == 0) << rank;
+  }
+}
+
+// A layer has a bucket for each kind of data groups, and a bucket has one kind.
+TEST(ParameterSlices, BucketsHoldParametersOfTheSameDataGroups) {
+  static constexpr DataGroups kOther{GroupKind::Replica, GroupKind::Shard};
+  for (const ModelConfig& config : models()) {
+    const ParameterSet plain(config);
+    const ParameterSet set(config, whole_model(config), [](const Parameter& p) {
+      return p.group == ParameterGroup::Mlp && p.decay ? kOther : DataGroups{};
+    });
+    EXPECT_EQ(set.buckets().size(),
+              plain.buckets().size() + static_cast<std::size_t>(config.layers));
+    EXPECT_EQ(set.parameters().size(), plain.parameters().size());
+    for (const Parameter& p : set.parameters()) {
+      const Bucket& bucket = set.buckets()[static_cast<std::size_t>(p.bucket)];
+      EXPECT_EQ(bucket.data, p.data) << p.name;
+      EXPECT_EQ(p.data == kOther, p.group == ParameterGroup::Mlp && p.decay) << p.name;
+      EXPECT_GE(p.offset, bucket.begin) << p.name;
+      EXPECT_LE(p.offset + p.shape.elements(), bucket.end) << p.name;
+      const Parameter& same = plain[plain.index(p.name)];
+      EXPECT_EQ(bucket.layer, plain.buckets()[static_cast<std::size_t>(same.bucket)].layer);
+    }
   }
 }
 

@@ -142,10 +142,8 @@ void grid(World& world) {
   const Grid grid{
       .tp = 2, .cp = 1, .dp = 2, .pp = world.size() / 4, .shard_group = 1, .kv_copies = 2};
   const Groups groups = make_groups(world, grid);
-  std::vector<Communicator*> all = {groups.world.get(),  groups.host_tp.get(), groups.tp.get(),
-                                    groups.cp.get(),     groups.pp.get(),      groups.kv.get(),
-                                    groups.tied.get(),   groups.shard.get(),   groups.copy.get(),
-                                    groups.replica.get()};
+  std::vector<Communicator*> all;
+  for (const GroupSpec& spec : group_specs()) all.push_back(&groups[spec.kind]);
   // A call may meet its peers' calls to other groups first: nobody waits for that.
   if (world.rank() % 2 == 1) std::reverse(all.begin(), all.end());
   std::vector<std::vector<float>> ones(all.size(), std::vector<float>(30000, 1.0f));

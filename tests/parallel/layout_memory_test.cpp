@@ -38,17 +38,10 @@ Bytes planned(const Plan& plan, const Place& place) {
                           .recompute = plan.recompute,
                           .recompute_every = plan.every};
   EngineOptions options = training.engine(plan.layout);
-  options.stage.classifier_chunk = static_cast<std::int64_t>(kChunk);
+  options.classifier_chunk = static_cast<std::int64_t>(kChunk);
   const auto backend = make_cpu_backend(1);
   PlanningAllocator memory;
-  const RankLayout& layout = plan.layout;
-  const Groups groups = planned_groups({.tp = layout.tp,
-                                        .cp = layout.cp,
-                                        .dp = layout.dp,
-                                        .pp = layout.pp,
-                                        .shard_group = layout.shard(),
-                                        .kv_copies = kv_copies(training.model.kv_heads, layout.tp)},
-                                       place);
+  const Groups groups = planned_groups(grid_of(options.layout, options.model), place);
   const Engine engine(*backend, memory, options, groups);
   Bytes bytes;
   for (int region = 0; region < kRegions; ++region)

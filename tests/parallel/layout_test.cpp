@@ -25,152 +25,167 @@ ModelConfig model() {
   return config;
 }
 
-Grid fit(LayoutRequest request, int ranks) {
-  request.model = model();
-  return fit_layout(request, ranks);
-}
+// A layout whose dp is open, and what it trains.
+struct Asked {
+  Layout layout = {};
+  std::int64_t batch = 1, length = 1;
+};
 
-std::string refusal(const LayoutRequest& request, int ranks) {
-  try {
-    fit(request, ranks);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
+Layout fitted(Asked asked, int ranks, const ModelConfig& config = model()) {
+  if (asked.layout.dp == 1) asked.layout.dp = 0;
+  return fit_layout(asked.layout, {config, asked.batch, asked.length}, ranks);
+}
+Grid fit(const Asked& asked, int ranks) { return grid_of(fitted(asked, ranks), model()); }
+
+std::string refusal(const Asked& asked, int ranks) {
+  return user_error_of([&] { fitted(asked, ranks); });
 }
 
 TEST(FitLayout, DataRanksFillTheWorld) {
   EXPECT_EQ(fit({.batch = 16}, 8), (Grid{.dp = 8, .shard_group = 1}));
-  EXPECT_EQ(fit({.zero = 2, .batch = 16, .micro = 2}, 8), (Grid{.dp = 8}));
-  EXPECT_EQ(fit({.dp = 4, .zero = 3, .shard_group = 2, .batch = 16}, 4),
+  EXPECT_EQ(fit({.layout = {.micro_batch = 2, .zero = 2}, .batch = 16}, 8), (Grid{.dp = 8}));
+  EXPECT_EQ(fit({.layout = {.dp = 4, .zero = 3, .shard_group = 2}, .batch = 16}, 4),
             (Grid{.dp = 4, .shard_group = 2}));
-  EXPECT_EQ(fit({.tp = 2, .pp = 3, .batch = 4}, 12),
+  EXPECT_EQ(fit({.layout = {.tp = 2, .pp = 3}, .batch = 4}, 12),
             (Grid{.tp = 2, .dp = 2, .pp = 3, .shard_group = 1}));
 }
 
 TEST(FitLayout, NamesTheNearestChoices) {
-  EXPECT_THAT(refusal({.dp = 4, .batch = 16}, 8),
+  EXPECT_THAT(refusal({.layout = {.dp = 4}, .batch = 16}, 8),
               HasSubstr("layout.dp is 4, but 8 ranks were started, which makes 8: set it to 8"));
   EXPECT_THAT(refusal({.batch = 16}, 3),
               HasSubstr("batch.global is 16, which 3 data ranks cannot share evenly: use 15 or 18, "
                         "or start 2 or 4 ranks"));
-  EXPECT_THAT(refusal({.batch = 2, .micro = 2}, 4), HasSubstr("use 8, or start 2 ranks"));
+  EXPECT_THAT(refusal({.layout = {.micro_batch = 2}, .batch = 2}, 4),
+              HasSubstr("use 8, or start 2 ranks"));
   EXPECT_THAT(
-      refusal({.batch = 24, .micro = 4}, 4),
+      refusal({.layout = {.micro_batch = 4}, .batch = 24}, 4),
       HasSubstr("a rank's share of batch.global 24 among 4 data ranks is 6: use batch.micro "
                 "3 or 6"));
-  EXPECT_THAT(refusal({.zero = 1, .shard_group = 3, .batch = 16}, 8),
+  EXPECT_THAT(refusal({.layout = {.zero = 1, .shard_group = 3}, .batch = 16}, 8),
               HasSubstr("layout.shard_group is 3, which does not divide 8 data ranks: use 2 or 4"));
-  EXPECT_THAT(refusal({.tp = 3, .batch = 16}, 8), HasSubstr("does not divide 8 ranks: use 2 or 4"));
-  EXPECT_THAT(refusal({.tp = 2, .batch = 16}, 1),
+  EXPECT_THAT(refusal({.layout = {.tp = 3}, .batch = 16}, 8),
+              HasSubstr("does not divide 8 ranks: use 2 or 4"));
+  EXPECT_THAT(refusal({.layout = {.tp = 2}, .batch = 16}, 1),
               AllOf(HasSubstr("needs 2 ranks, and 1 was started"),
                     HasSubstr("mpirun -np 2 kintsugi train"), HasSubstr("srun -n 2")));
-  EXPECT_THAT(refusal({.tp = 2, .pp = 4, .batch = 16}, 4), HasSubstr("mpirun -np 8"));
+  EXPECT_THAT(refusal({.layout = {.tp = 2, .pp = 4}, .batch = 16}, 4), HasSubstr("mpirun -np 8"));
 }
 
 // Of a model with 12 heads, 6 of them for keys and values, 384 MLP columns and 12 layers.
 TEST(FitLayout, TensorRanksShareHeadsAndColumns) {
-  EXPECT_EQ(fit({.tp = 6}, 6), (Grid{.tp = 6, .shard_group = 1}));
-  EXPECT_EQ(fit({.tp = 12}, 12), (Grid{.tp = 12, .shard_group = 1, .kv_copies = 2}));
-  EXPECT_EQ(fit({.tp = 3, .sequence_parallel = true, .length = 33}, 3),
+  EXPECT_EQ(fit({.layout = {.tp = 6}}, 6), (Grid{.tp = 6, .shard_group = 1}));
+  EXPECT_EQ(fit({.layout = {.tp = 12}}, 12), (Grid{.tp = 12, .shard_group = 1, .kv_copies = 2}));
+  EXPECT_EQ(fit({.layout = {.tp = 3, .sequence_parallel = true}, .length = 33}, 3),
             (Grid{.tp = 3, .shard_group = 1}));
-  EXPECT_THAT(refusal({.tp = 8}, 8),
+  EXPECT_THAT(refusal({.layout = {.tp = 8}}, 8),
               HasSubstr("layout.tp is 8, which must divide the model's 12 heads and 384 MLP "
                         "columns: use 6 or 12"));
-  EXPECT_THAT(refusal({.tp = 24}, 24), HasSubstr("MLP columns: use 12"));
-  EXPECT_THAT(refusal({.tp = 4}, 4), HasSubstr("layout.tp is 4, and the model has 6 key-value "
-                                               "heads: one must divide the other"));
-  EXPECT_THAT(refusal({.sequence_parallel = true}, 1),
+  EXPECT_THAT(refusal({.layout = {.tp = 24}}, 24), HasSubstr("MLP columns: use 12"));
+  EXPECT_THAT(refusal({.layout = {.tp = 4}}, 4),
+              HasSubstr("layout.tp is 4, and the model has 6 key-value "
+                        "heads: one must divide the other"));
+  EXPECT_THAT(refusal({.layout = {.sequence_parallel = true}}, 1),
               HasSubstr("layout.sequence_parallel shares rows among tp ranks, and layout.tp is 1"));
-  EXPECT_THAT(refusal({.tp = 2, .sequence_parallel = true, .length = 33}, 2),
+  EXPECT_THAT(refusal({.layout = {.tp = 2, .sequence_parallel = true}, .length = 33}, 2),
               HasSubstr("data.sequence_length 33 is not a multiple of layout.tp 2"));
-  EXPECT_THAT(refusal({.tp = 3, .cp = 2, .sequence_parallel = true, .length = 40}, 6),
+  EXPECT_THAT(refusal({.layout = {.tp = 3, .cp = 2, .sequence_parallel = true}, .length = 40}, 6),
               HasSubstr("data.sequence_length 40 / cp 2 is not a multiple of layout.tp 3"));
 }
 
 // Two rows each for six ranks: the fifth has one and the last none.
 TEST(FitLayout, EveryTensorRankHasAPartOfTheVocabulary) {
-  LayoutRequest request{.tp = 6, .model = model()};
-  request.model.vocab_size = 9;
-  const auto fit_it = [&] { fit_layout(request, 6); };
-  EXPECT_THAT(user_error_of(fit_it),
+  ModelConfig config = model();
+  config.vocab_size = 9;
+  const Asked six{.layout = {.tp = 6}};
+  EXPECT_THAT(user_error_of([&] { fitted(six, 6, config); }),
               HasSubstr("layout.tp is 6, too many for a vocabulary of 9: the last rank would have "
                         "none"));
-  request.model.vocab_size = 11;
-  EXPECT_EQ(fit_layout(request, 6).tp, 6);
+  config.vocab_size = 11;
+  EXPECT_EQ(fitted(six, 6, config).tp, 6);
 }
 
 TEST(FitLayout, ContextRanksCutSequencesInPairsOfChunks) {
-  EXPECT_EQ(fit({.cp = 3, .batch = 2, .length = 36}, 6),
+  EXPECT_EQ(fit({.layout = {.cp = 3}, .batch = 2, .length = 36}, 6),
             (Grid{.cp = 3, .dp = 2, .shard_group = 1}));
-  EXPECT_THAT(refusal({.cp = 3, .length = 32}, 3),
+  EXPECT_THAT(refusal({.layout = {.cp = 3}, .length = 32}, 3),
               HasSubstr("data.sequence_length is 32, but layout.cp 3 cuts it into 6 equal chunks: "
                         "use 30 or 36"));
-  EXPECT_THAT(refusal({.cp = 4, .length = 4}, 4), HasSubstr("into 8 equal chunks: use 8"));
+  EXPECT_THAT(refusal({.layout = {.cp = 4}, .length = 4}, 4),
+              HasSubstr("into 8 equal chunks: use 8"));
 }
 
 TEST(FitLayout, PipelinesFollowTheirSchedules) {
   constexpr auto kInterleaved = PipelineKind::Interleaved;
-  EXPECT_EQ(fit({.pp = 2, .chunks = 3, .schedule = kInterleaved, .batch = 4}, 2),
+  EXPECT_EQ(fit({.layout = {.pp = 2, .chunks = 3, .schedule = kInterleaved}, .batch = 4}, 2),
             (Grid{.pp = 2, .shard_group = 1}));
-  EXPECT_EQ(fit({.pp = 3, .split = {2, 7, 3}, .batch = 4}, 3), (Grid{.pp = 3, .shard_group = 1}));
-  EXPECT_THAT(refusal({.chunks = 2, .schedule = kInterleaved}, 1),
+  EXPECT_EQ(fit({.layout = {.pp = 3, .split = {2, 7, 3}}, .batch = 4}, 3),
+            (Grid{.pp = 3, .shard_group = 1}));
+  EXPECT_THAT(refusal({.layout = {.chunks = 2, .schedule = kInterleaved}}, 1),
               HasSubstr("layout.chunks is 2, but layout.pp is 1: there is no pipeline"));
-  EXPECT_THAT(refusal({.pp = 2, .chunks = 2, .batch = 4}, 2),
+  EXPECT_THAT(refusal({.layout = {.pp = 2, .chunks = 2}, .batch = 4}, 2),
               HasSubstr("layout.schedule 1f1b: chunks is 2, but 1f1b has one per rank"));
-  EXPECT_THAT(refusal({.pp = 2, .schedule = kInterleaved, .batch = 4}, 2),
+  EXPECT_THAT(refusal({.layout = {.pp = 2, .schedule = kInterleaved}, .batch = 4}, 2),
               HasSubstr("layout.schedule interleaved: chunks is 1"));
-  EXPECT_THAT(refusal({.pp = 2, .chunks = 2, .schedule = kInterleaved, .batch = 20, .micro = 2}, 4),
+  EXPECT_THAT(refusal({.layout = {.pp = 2, .chunks = 2, .schedule = kInterleaved, .micro_batch = 2},
+                       .batch = 20},
+                      4),
               HasSubstr("layout.schedule interleaved: an interleaved schedule needs a multiple of "
                         "2 micro-batches (the stages), not 5; the nearest are 4 and 6"));
-  EXPECT_THAT(refusal({.pp = 2, .split = {5, 6}, .batch = 4}, 2),
+  EXPECT_THAT(refusal({.layout = {.pp = 2, .split = {5, 6}}, .batch = 4}, 2),
               HasSubstr("layout.split is 5,6: it must have 2 numbers (pp × chunks) of at least "
                         "1 with the sum 12 (layers)"));
-  EXPECT_THAT(refusal({.pp = 3, .split = {6, 6}, .batch = 4}, 3), HasSubstr("must have 3 numbers"));
-  EXPECT_THAT(refusal({.pp = 13, .batch = 4}, 13),
+  EXPECT_THAT(refusal({.layout = {.pp = 3, .split = {6, 6}}, .batch = 4}, 3),
+              HasSubstr("must have 3 numbers"));
+  EXPECT_THAT(refusal({.layout = {.pp = 13}, .batch = 4}, 13),
               HasSubstr("12 layers cannot be split in 13 parts: use fewer stages or chunks"));
 }
 
 TEST(FitLayout, ShardsRunOverContextAndDataRanks) {
-  EXPECT_EQ(fit({.cp = 2, .zero = 1, .shard_group = 4, .batch = 4, .length = 8}, 8),
+  EXPECT_EQ(fit({.layout = {.cp = 2, .zero = 1, .shard_group = 4}, .batch = 4, .length = 8}, 8),
             (Grid{.cp = 2, .dp = 4, .shard_group = 4}));
-  EXPECT_THAT(refusal({.cp = 2, .zero = 1, .shard_group = 4, .batch = 3, .length = 8}, 6),
-              HasSubstr("layout.shard_group is 4, which does not divide 6 data ranks (cp × dp): "
-                        "use 3 or 6"));
-  EXPECT_THAT(refusal({.shard_group = 2, .batch = 4}, 4),
+  EXPECT_THAT(
+      refusal({.layout = {.cp = 2, .zero = 1, .shard_group = 4}, .batch = 3, .length = 8}, 6),
+      HasSubstr("layout.shard_group is 4, which does not divide 6 data ranks (cp × dp): "
+                "use 3 or 6"));
+  EXPECT_THAT(refusal({.layout = {.shard_group = 2}, .batch = 4}, 4),
               HasSubstr("layout.shard_group is 2, but layout.zero 0 shards nothing"));
 }
 
 // ---- a layout from memory
 
-LayoutRequest open_request() {
-  LayoutRequest request{.batch = 64, .length = 32, .model = model()};
-  request.model.heads = request.model.kv_heads = 16;
-  request.model.layers = 16;
-  return request;
+const ModelConfig& large_model() {
+  static const ModelConfig large = [] {
+    ModelConfig config = model();
+    config.heads = config.kv_heads = 16;
+    config.layers = 16;
+    return config;
+  }();
+  return large;
 }
+
+Workload open_work() { return {large_model(), 64, 32}; }
 
 // One unit of weights and gradients and two of state, cut by tp x pp, the state also by ZeRO.
-double memory_of(const LayoutRequest& r, const Grid& grid) {
-  return (1.0 + 2.0 / (r.zero > 0 ? grid.data() : 1)) / (r.tp * r.pp);
+double memory_of(const Layout& l) {
+  return (1.0 + 2.0 / (l.zero > 0 ? l.cp * l.dp : 1)) / (l.tp * l.pp);
 }
 
-LayoutRequest choose(double memory, int ranks, int node) {
-  return choose_layout(open_request(), ranks, node, [&](const LayoutRequest& r, const Grid& grid) {
-    return memory_of(r, grid) <= memory;
-  });
+Layout choose(double memory, int ranks, int node) {
+  return choose_layout({.dp = 0}, open_work(), ranks, node,
+                       [&](const Layout& l) { return memory_of(l) <= memory; });
 }
 
 TEST(ChooseLayout, CutsAsLittleAsItCan) {
-  const LayoutRequest ample = choose(3.0, 16, 8);
+  const Layout ample = choose(3.0, 16, 8);
   EXPECT_EQ(ample.tp, 1);
   EXPECT_EQ(ample.pp, 1);
   EXPECT_EQ(ample.zero, 0);
   EXPECT_FALSE(ample.sequence_parallel);
-  const LayoutRequest shared = choose(1.2, 16, 8);  // 1 + 2 / 16
+  const Layout shared = choose(1.2, 16, 8);  // 1 + 2 / 16
   EXPECT_EQ(shared.tp * shared.pp, 1);
   EXPECT_EQ(shared.zero, 1);
-  const LayoutRequest half = choose(0.65, 16, 8);  // (1 + 2 / 8) / 2
+  const Layout half = choose(0.65, 16, 8);  // (1 + 2 / 8) / 2
   EXPECT_EQ(half.tp, 2) << "matrices before layers";
   EXPECT_EQ(half.pp, 1);
   EXPECT_EQ(half.zero, 1);
@@ -179,11 +194,11 @@ TEST(ChooseLayout, CutsAsLittleAsItCan) {
 
 TEST(ChooseLayout, MatricesStayInsideANode) {
   for (const int node : {1, 2, 4, 8}) {
-    const LayoutRequest eighth = choose(3.0 / 8, 16, node);
+    const Layout eighth = choose(3.0 / 8, 16, node);
     EXPECT_LE(eighth.tp, node);
     EXPECT_EQ(node % eighth.tp, 0);
   }
-  const LayoutRequest pairs = choose(0.19, 16, 2);  // 3 / 16 with everything cut
+  const Layout pairs = choose(0.19, 16, 2);  // 3 / 16 with everything cut
   EXPECT_EQ(pairs.tp, 2);
   EXPECT_EQ(pairs.pp, 8);
 }
@@ -214,31 +229,51 @@ TEST(ChooseLayout, NothingThatCutsLessFits) {
                                             ranks)));
           continue;
         }
-        const LayoutRequest chosen = choose(memory, ranks, node);
+        const Layout chosen = choose(memory, ranks, node);
         EXPECT_EQ(chosen.tp * chosen.pp, least);
         EXPECT_EQ(chosen.pp, stages);
-        const Grid grid = fit_layout(chosen, ranks);
-        EXPECT_LE(memory_of(chosen, grid), memory);
+        EXPECT_EQ(chosen.dp, 0) << "as open as it was";
+        EXPECT_LE(memory_of(fit_layout(chosen, open_work(), ranks)), memory);
       }
 }
 
 // Rows can be shared only if there are as many for everybody.
 TEST(ChooseLayout, SequencesThatDoNotDivideStayWhole) {
-  LayoutRequest request = open_request();
-  request.length = 33;
-  const LayoutRequest chosen =
-      choose_layout(request, 4, 4, [](const LayoutRequest& r, const Grid&) { return r.tp >= 2; });
+  Workload work = open_work();
+  work.length = 33;
+  const Layout chosen =
+      choose_layout({.dp = 0}, work, 4, 4, [](const Layout& l) { return l.tp >= 2; });
   EXPECT_EQ(chosen.tp, 2);
   EXPECT_FALSE(chosen.sequence_parallel);
 }
 
 TEST(ChooseLayout, SaysWhyThereIsNone) {
-  LayoutRequest request = open_request();
-  request.batch = 5;
-  request.micro = 3;
-  const auto always = [](const LayoutRequest&, const Grid&) { return true; };
-  EXPECT_THAT(user_error_of([&] { choose_layout(request, 2, 2, always); }),
+  const Workload five{large_model(), 5, 32};
+  const Layout layout{.dp = 0, .micro_batch = 3};
+  const auto always = [](const Layout&) { return true; };
+  EXPECT_THAT(user_error_of([&] { choose_layout(layout, five, 2, 2, always); }),
               HasSubstr("layout auto: no layout of 2 ranks works: batch.global is 5"));
+}
+
+// ---- what follows from a layout
+
+TEST(Layout, SaysItsMicroBatches) {
+  EXPECT_EQ(micro_batches_per_step({.dp = 4, .micro_batch = 2}, 48), 6);
+  EXPECT_EQ(micro_batches_per_step({}, 3), 3);
+}
+
+TEST(Layout, IsShownInAFewWords) {
+  EXPECT_EQ(to_string(Layout{}), "tp1 pp1 dp1 micro1 zero0");
+  EXPECT_EQ(to_string(Layout{.tp = 2,
+                             .cp = 4,
+                             .pp = 2,
+                             .split = {5, 7},
+                             .zero = 1,
+                             .shard_group = 2,
+                             .sequence_parallel = true,
+                             .recompute = Recompute::Full,
+                             .recompute_every = 2}),
+            "tp2 pp2 dp1 micro1 cp4 1f1b split5,7 zero1/2 sp recompute-full/2");
 }
 
 }  // namespace

@@ -64,9 +64,9 @@ Finished run(const RankLayout& layout, const Training& training, std::int64_t st
     TrainerState state;
     state.step = steps;
     const fs::path saved = save_checkpoint(directory.path(), member.engine, state, {.keep = 0});
-    member.groups.world->barrier();
+    member.groups[GroupKind::World].barrier();
     if (member.world.rank() == 0) result.files = directory_contents(saved);
-    member.groups.world->barrier();
+    member.groups[GroupKind::World].barrier();
   });
   return result;
 }

@@ -20,14 +20,16 @@ struct Plan {
 std::array<double, kRegions> plan(const Plan& wanted, int rank) {
   const auto backend = make_cpu_backend(1);
   PlanningAllocator memory;
-  const Groups groups =
-      planned_groups({.dp = wanted.ranks, .shard_group = wanted.shard}, {.dp = rank});
+  const ModelConfig model = load_preset(wanted.model);
+  Layout layout{.dp = wanted.ranks, .zero = wanted.zero};
+  if (wanted.zero > 0) layout.shard_group = wanted.shard;
+  const Groups groups = planned_groups(grid_of(layout, model), {.dp = rank});
   const Engine engine(*backend, memory,
-                      {.model = load_preset(wanted.model),
+                      {.model = model,
                        .precision = wanted.precision,
-                       .stage = {.sequences = 1, .length = 1024},
+                       .layout = layout,
+                       .length = 1024,
                        .adamw = {.moments = wanted.moments},
-                       .zero = wanted.zero,
                        .reduce_in_bf16 = wanted.reduce_in_bf16},
                       groups);
   std::array<double, kRegions> bytes;

@@ -64,7 +64,9 @@ void expect_volume(const RankLayout& layout, const Training& training) {
     if (layout.zero == 3 && training.sequences == layout.dp) {
       EXPECT_LE(step.gathers_per_element(), 2);  // and a reduction: 3Ψ
     }
-    if (layout.shard() == 1 || group_leader(grid, GroupKind::Shard, rank) != rank) continue;
+    if (layout.shard() == 1 ||
+        group_position(grid, GroupKind::Shard, place_of(grid, rank)).rank > 0)
+      continue;
     Sent together;
     for (const int other : group_members(grid, GroupKind::Shard, rank))
       for (const auto& [key, bytes] : sent[static_cast<std::size_t>(other)]) together[key] += bytes;

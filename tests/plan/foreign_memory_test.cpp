@@ -32,8 +32,8 @@ TEST(ForeignMemory, FrontierLog) {
                                         29502198272, 29187624960, 28873051648, 30553248256};
   PlanJob job{.model = gpt(96, 12288, 96, 51200), .length = 2048, .batch = 1280};
   job.precision = DType::F16;
-  const PlanLayout layout{
-      .tp = 4, .pp = 16, .dp = 2, .micro = 1, .zero = 1, .recompute = Recompute::Full};
+  const Layout layout{
+      .tp = 4, .pp = 16, .dp = 2, .micro_batch = 1, .zero = 1, .recompute = Recompute::Full};
   const auto stages = foreign_memory(System::MegatronDeepSpeed, job, layout, {.gradient_bytes = 2});
   ASSERT_EQ(stages.size(), measured.size());
   for (std::size_t i = 0; i < stages.size(); ++i)
@@ -61,7 +61,7 @@ TEST(ForeignMemory, FigureOfKorthikanti) {
     const PlanJob job{.model = gpt(row.layers, row.hidden, row.heads, 51200),
                       .length = 2048,
                       .batch = 8 * row.pp * row.micro};
-    PlanLayout l{.tp = 8, .pp = row.pp, .chunks = row.chunks, .micro = row.micro};
+    Layout l{.tp = 8, .pp = row.pp, .chunks = row.chunks, .micro_batch = row.micro};
     const auto stages = [&] { return foreign_memory(System::Megatron2021, job, l); };
     EXPECT_NEAR(stages()[static_cast<std::size_t>(row.pp / 2)].states / row.states, 1, 0.03);
     EXPECT_NEAR(stages()[0].activations / row.plain, 1, 0.03) << row.layers;
@@ -140,7 +140,7 @@ TEST(ForeignMemory, NanotronSplitsByWeight) {
   EXPECT_EQ(nanotron_split(model, 8).head, 6);  // behind it only cast and loss
   EXPECT_EQ(nanotron_split(model, 16).layers.back(), -1);
   const PlanJob job{.model = model, .length = 4096, .batch = 256};
-  PlanLayout layout{.pp = 8, .dp = 8};
+  Layout layout{.pp = 8, .dp = 8};
   EXPECT_EQ(refusal(System::Nanotron, job, layout, 32), "");
   EXPECT_THAT(refusal(System::Nanotron, job, layout, 6), HasSubstr("at least 7 micro-batches"));
   layout.pp = 16;

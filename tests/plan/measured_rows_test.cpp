@@ -121,7 +121,7 @@ TEST(ForeignMemory, ActivationsOfKorthikanti) {
   model.max_positions = 2048;
   model.complete_and_check();
   const PlanJob job{.model = model, .length = 2048, .batch = 4};
-  PlanLayout layout{.tp = 8, .micro = 4};
+  Layout layout{.tp = 8, .micro_batch = 4};
   const auto activations = [&] {
     return foreign_memory(System::Megatron2021, job, layout, {.gradient_bytes = 2})[0].activations;
   };

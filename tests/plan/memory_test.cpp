@@ -44,13 +44,13 @@ PlanJob random_job(std::mt19937& random) {
   return job;
 }
 
-PlanLayout random_layout(std::mt19937& random) {
-  PlanLayout layout;
+Layout random_layout(std::mt19937& random) {
+  Layout layout;
   layout.tp = one_of(random, {1, 1, 2, 4});
   layout.cp = one_of(random, {1, 1, 2});
   layout.pp = one_of(random, {1, 2, 3, 4});
   layout.dp = one_of(random, {1, 2, 3, 4});
-  layout.micro = one_of<std::int64_t>(random, {1, 2, 3});
+  layout.micro_batch = one_of<std::int64_t>(random, {1, 2, 3});
   if (layout.pp > 1)
     layout.schedule = one_of(random, {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
                                       PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1});
@@ -64,24 +64,16 @@ PlanLayout random_layout(std::mt19937& random) {
   return layout;
 }
 
-EngineOptions engine_options(const PlanJob& job, const PlanLayout& layout) {
-  EngineOptions options;
-  options.model = job.model;
-  options.precision = job.precision;
-  options.stage = {.sequences = layout.micro,
-                   .length = job.length,
-                   .recompute = layout.recompute,
-                   .recompute_every = layout.recompute_every,
-                   .classifier_chunk = job.classifier_chunk};
-  options.adamw.moments = job.moments;
-  options.documents = job.documents;
-  options.zero = layout.zero;
-  options.reduce_in_bf16 = job.reduce_in_bf16;
-  options.sequence_parallel = layout.sequence_parallel;
-  options.schedule = layout.schedule;
-  options.chunks = layout.chunks;
-  options.micro_batches = static_cast<int>(micro_batches_of(job, layout));
-  return options;
+EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
+  return {.model = job.model,
+          .precision = job.precision,
+          .layout = layout,
+          .batch = job.batch,
+          .length = job.length,
+          .classifier_chunk = job.classifier_chunk,
+          .adamw = {.moments = job.moments},
+          .documents = job.documents,
+          .reduce_in_bf16 = job.reduce_in_bf16};
 }
 
 TEST(PlanMemory, IsTheEnginesByteForByte) {
@@ -89,29 +81,28 @@ TEST(PlanMemory, IsTheEnginesByteForByte) {
   int layouts = 0, pipelines = 0;
   for (int attempt = 0; layouts < 60 && attempt < 2000; ++attempt) {
     const PlanJob job = random_job(random);
-    const PlanLayout layout = random_layout(random);
-    Grid grid;
+    const Layout layout = random_layout(random);
     try {
-      grid = fit_layout(request_of(job, layout), layout.ranks());
+      fit_layout(layout, work_of(job), layout.ranks());
     } catch (const UserError&) {
       continue;
     }
     ++layouts;
     pipelines += layout.pp > 1 ? 1 : 0;
-    ASSERT_EQ(grid_of(job, layout).shard(), grid.shard());
     const PassTrace pass = trace_pass(job, layout);
     const auto slots =
         layout.pp == 1
             ? pipeline_passes({})
             : pipeline_passes({layout.schedule, layout.pp,
-                               static_cast<int>(micro_batches_of(job, layout)), layout.chunks});
+                               static_cast<int>(micro_batches_per_step(layout, job.batch)),
+                               layout.chunks});
     const auto split = balanced_split(job.model, layout.pp * layout.chunks);
     for (int stage = 0; stage < layout.pp; ++stage) {
       const Place place{.pp = stage};
       OperationTrace trace;
       SimBackend backend(trace, job.classifier_elements);
       PlanningAllocator memory;
-      const Groups groups = planned_groups(grid, place);
+      const Groups groups = planned_groups(grid_of(layout, job.model), place);
       const Engine engine(backend, memory, engine_options(job, layout), groups);
       const auto parts = stage_parts(split, layout.pp, stage);
       int layers = 0;
@@ -136,7 +127,8 @@ TEST(PlanMemory, IsThatOfARealRun) {
   for (int round = 0; round < 8; ++round) {
     PlanJob job = random_job(random);
     job.classifier_elements = backend->classifier_elements();
-    PlanLayout layout{.micro = 2, .recompute = one_of(random, {Recompute::None, Recompute::Full})};
+    Layout layout{.micro_batch = 2,
+                  .recompute = one_of(random, {Recompute::None, Recompute::Full})};
     Engine engine(*backend, *backend, engine_options(job, layout));
     const RegionBytes planned = rank_memory(
         job, layout, trace_pass(job, layout),
@@ -182,14 +174,13 @@ TEST(SimWorld, GroupsAreThoseOfTheGrid) {
     const Place place =
         place_of(grid, static_cast<int>(random() % static_cast<unsigned>(grid.world())));
     OperationTrace trace;
-    const Groups sim = sim_groups(grid, place, trace), planned = planned_groups(grid, place);
-    using Member = std::unique_ptr<Communicator> Groups::*;
-    for (const Member member :
-         {&Groups::world, &Groups::host_tp, &Groups::tp, &Groups::cp, &Groups::pp, &Groups::kv,
-          &Groups::tied, &Groups::shard, &Groups::replica, &Groups::copy}) {
-      EXPECT_EQ((sim.*member)->name(), (planned.*member)->name());
-      EXPECT_EQ((sim.*member)->size(), (planned.*member)->size()) << (sim.*member)->name();
-      EXPECT_EQ((sim.*member)->rank(), (planned.*member)->rank()) << (sim.*member)->name();
+    const Groups sim = sim_groups(grid, place, trace);
+    for (const GroupSpec& spec : group_specs()) {
+      const Communicator& group = sim[spec.kind];
+      const std::vector<int> members = group_members(grid, spec.kind, rank_of(grid, place));
+      EXPECT_EQ(group.name(), spec.name);
+      ASSERT_EQ(group.size(), static_cast<int>(members.size())) << spec.name;
+      EXPECT_EQ(members[static_cast<std::size_t>(group.rank())], rank_of(grid, place)) << spec.name;
     }
   }
 }

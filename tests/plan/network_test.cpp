@@ -52,7 +52,7 @@ TEST(Network, StopsOfAPipeline) {
 TEST(Network, SlowMessagesAreCountedWhereTheyAreUsual) {
   Machine machine = load_machine("h100-cloud");
   const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 256};
-  const PlanLayout layout{.tp = 2, .pp = 4, .dp = 4, .sequence_parallel = true};
+  const Layout layout{.tp = 2, .pp = 4, .dp = 4, .sequence_parallel = true};
   const auto evaluated = [&](double nodes) {
     machine.network.stall_nodes = nodes;
     return Planner(job, machine, software_of(System::Nanotron)).timing(layout);
@@ -107,7 +107,7 @@ TEST(Costs, ExchangesBesideProducts) {
 TEST(Loading, WaitsOnlyForWhatIsSlowerThanTheStep) {
   Machine machine = load_machine("dgx-h100");
   const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 64};
-  const PlanLayout layout{.tp = 8, .dp = 4};  // on four nodes, each with sequences of its own
+  const Layout layout{.tp = 8, .dp = 4};  // on four nodes, each with sequences of its own
   EXPECT_EQ(loading_s(job, layout, machine), 0);
   machine.storage_gb_s = 1e-3;
   const double bytes = 4 * 64 * 4096;  // ids beyond 65,535 take four

@@ -42,7 +42,7 @@ PlanJob job_of(const char* preset, std::int64_t length) {
 TEST(PassTrace, FlopsAreTheFormulas) {
   for (const char* preset : {"gpt-175b", "llama-8b", "qwen3-8b", "bloom-560m"}) {
     const PlanJob job = job_of(preset, 2048);
-    const PassTrace pass = trace_pass(job, {.micro = 2});
+    const PassTrace pass = trace_pass(job, {.micro_batch = 2});
     const double tokens = 2 * 2048, layers = static_cast<double>(job.model.layers);
     const TrainingFlops wanted = training_flops_per_token(job.model, job.length);
     const double linear = layers * (flops_of(pass.plain.forward, Kind::Matmul) +

@@ -23,10 +23,10 @@ TEST(Search, LayoutsAreTheEngines) {
   const Machine machine = load_machine("dgx-h100");
   std::set<std::string> listed;
   int layouts = 0;
-  for_each_layout(job, machine, {.gpus = 16}, [&](const PlanLayout& layout) {
+  for_each_layout(job, machine, {.gpus = 16}, [&](const Layout& layout) {
     ++layouts;
     EXPECT_EQ(layout.ranks(), 16);
-    EXPECT_NO_THROW(fit_layout(request_of(job, layout), 16)) << to_string(layout);
+    EXPECT_NO_THROW(fit_layout(layout, work_of(job), 16)) << to_string(layout);
     EXPECT_TRUE(listed.insert(to_string(layout)).second) << to_string(layout) << " twice";
   });
   EXPECT_GT(layouts, 500);
@@ -34,12 +34,12 @@ TEST(Search, LayoutsAreTheEngines) {
   for (int tp = 1; tp <= 16; ++tp)
     for (int pp = 1; pp <= 16; ++pp)
       for (int micro = 1; micro <= 64; micro *= 2) {
-        PlanLayout layout{.tp = tp, .pp = pp, .micro = micro};
+        Layout layout{.tp = tp, .pp = pp, .micro_batch = micro};
         if (16 % (tp * pp) != 0) continue;
         layout.dp = 16 / (tp * pp);
         layout.sequence_parallel = tp > 1;
         try {
-          fit_layout(request_of(job, layout), 16);
+          fit_layout(layout, work_of(job), 16);
         } catch (const UserError&) {
           continue;
         }
@@ -54,7 +54,7 @@ TEST(Search, FindsTheBest) {
   ASSERT_EQ(result.best.size(), 5u);
   double best = INFINITY;
   std::int64_t fitting = 0;
-  for_each_layout(planner.job(), planner.machine(), limits, [&](const PlanLayout& layout) {
+  for_each_layout(planner.job(), planner.machine(), limits, [&](const Layout& layout) {
     const Evaluation e = planner.evaluate(layout);
     fitting += e.fits;
     if (e.fits) best = std::min(best, e.step_s);
@@ -76,7 +76,7 @@ TEST(Search, FindsTheBest) {
 // The parts of a step are the step.
 TEST(Planner, PartsAddUp) {
   Planner planner(small_job(), load_machine("dgx-a100"));
-  for_each_layout(planner.job(), planner.machine(), {.gpus = 8}, [&](const PlanLayout& layout) {
+  for_each_layout(planner.job(), planner.machine(), {.gpus = 8}, [&](const Layout& layout) {
     const Evaluation e = planner.evaluate(layout);
     EXPECT_NEAR(e.ideal_s + e.bubble * e.step_s + e.exposed_s() + e.optimizer_s + e.other_s,
                 e.step_s, 1e-9 * e.step_s)
@@ -104,7 +104,7 @@ TEST(Planner, ThisEngineOnAnH200) {
     job.model.vocab_size = m.vocabulary;
     job.model.layers = m.layers;
     Planner planner(job, load_machine("h200"));
-    const PlanLayout layout{.micro = m.micro};
+    const Layout layout{.micro_batch = m.micro};
     EXPECT_NEAR(planner.evaluate(layout).tokens_per_s_per_gpu / m.tokens_per_s, 1, 0.06)
         << m.preset;
     // The figure measured has the libraries' work space in it, 0.1 to 0.6 GiB.
@@ -378,9 +378,9 @@ TEST(Search, TriesLimitsAsGiven) {
   machine.node.gpus = 4;
   const auto count = [&](const SearchLimits& limits) {
     int layouts = 0;
-    for_each_layout(job, machine, limits, [&](const PlanLayout& layout) {
+    for_each_layout(job, machine, limits, [&](const Layout& layout) {
       ++layouts;
-      EXPECT_NO_THROW(fit_layout(request_of(job, layout), limits.gpus)) << to_string(layout);
+      EXPECT_NO_THROW(fit_layout(layout, work_of(job), limits.gpus)) << to_string(layout);
     });
     return layouts;
   };

@@ -23,7 +23,8 @@ class TunerTest : public testing::Test {
         for (const std::int64_t micro : {1, 2, 4, 8, 16})
           for (const int zero : {0, 1, 2, 3}) {
             if (tp * pp > 32 || (pp > 1 && zero > 1)) continue;
-            Evaluation e{.layout = {.tp = tp, .pp = pp, .dp = 64 / (tp * pp), .micro = micro}};
+            Evaluation e{
+                .layout = {.tp = tp, .pp = pp, .dp = 64 / (tp * pp), .micro_batch = micro}};
             e.layout.zero = zero;
             e.tokens_per_s_per_gpu = rate(e.layout, 1, 8, 2, 0) / 64;
             e.step_s = 1 / e.tokens_per_s_per_gpu;
@@ -34,13 +35,14 @@ class TunerTest : public testing::Test {
   }
 
   // Largest at the values given, and less by a factor for each doubling away from them.
-  static double rate(const PlanLayout& l, int tp, int pp, std::int64_t micro, int zero) {
+  static double rate(const Layout& l, int tp, int pp, std::int64_t micro, int zero) {
     const auto away = [](double a, double b) { return std::pow(std::log2(a / b), 2); };
-    return 1e6 * std::exp(-0.15 * away(l.tp, tp) - 0.1 * away(l.pp, pp) -
-                          0.08 * away(static_cast<double>(l.micro), static_cast<double>(micro)) -
-                          0.05 * std::pow(l.zero - zero, 2));
+    return 1e6 *
+           std::exp(-0.15 * away(l.tp, tp) - 0.1 * away(l.pp, pp) -
+                    0.08 * away(static_cast<double>(l.micro_batch), static_cast<double>(micro)) -
+                    0.05 * std::pow(l.zero - zero, 2));
   }
-  static double truth(const PlanLayout& l) { return rate(l, 4, 1, 8, 2); }
+  static double truth(const Layout& l) { return rate(l, 4, 1, 8, 2); }
   double best_truth() const {
     double best = 0;
     for (const Evaluation& e : candidates_) best = std::max(best, truth(e.layout));
@@ -94,8 +96,8 @@ TEST_F(TunerTest, ManyAtOnceInAnyOrder) {
     ASSERT_FALSE(open.empty());
     const std::size_t at = random() % open.size(), candidate = open[at];
     open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
-    const PlanLayout& layout = candidates_[candidate].layout;
-    if (layout.pp == 8 || layout.micro == 16) {  // the model's favourites among them
+    const Layout& layout = candidates_[candidate].layout;
+    if (layout.pp == 8 || layout.micro_batch == 16) {  // the model's favourites among them
       tuner.report(candidate, {.failure = "out of memory"});
       continue;
     }
@@ -152,7 +154,7 @@ TEST(TrialCandidates, AreWhatFitsOrNearlyDoes) {
   const TrialRange range{.memory = 1.2, .slower = 1.5};
   const SearchResult best = search_layouts(planner, limits);
   std::set<std::string> expected;
-  for_each_layout(job, planner.machine(), limits, [&](const PlanLayout& layout) {
+  for_each_layout(job, planner.machine(), limits, [&](const Layout& layout) {
     const Evaluation e = planner.evaluate(layout);
     if (e.memory_bytes <= 1.2 * room && e.step_s <= 1.5 * best.best.front().step_s)
       expected.insert(to_string(layout));

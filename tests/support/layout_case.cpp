@@ -182,23 +182,10 @@ bool valid(const LayoutCase& one) {
       !has_effect(one) || !can_offload(one))
     return false;
   try {
-    const RankLayout layout = one.layout();
     const Training training = one.training();
     // An engine takes a smaller last pass; a run's configuration does not offer one.
-    fit_layout({.tp = layout.tp,
-                .cp = layout.cp,
-                .pp = layout.pp,
-                .chunks = layout.chunks,
-                .schedule = layout.schedule,
-                .split = layout.split,
-                .sequence_parallel = layout.sequence_parallel,
-                .zero = layout.zero,
-                .shard_group = layout.shard_group,
-                .batch = std::int64_t{one[kDp]} * one[kPasses] * one[kMicro],
-                .micro = training.micro,
-                .length = training.length,
-                .model = training.model},
-               ranks);
+    const std::int64_t batch = std::int64_t{one[kDp]} * one[kPasses] * one[kMicro];
+    fit_layout(training.layout(one.layout()), {training.model, batch, training.length}, ranks);
     return true;
   } catch (const UserError&) {
     return false;

@@ -120,7 +120,7 @@ Outcome trained_and_evaluated(const RankLayout& layout, const Training& training
     if (half > 0) train(member, 1, half, outcome);
     double sum = member.evaluate(1000);
     const Tensor shared(&sum, DType::F64, {1});
-    member.groups.world->wait(member.groups.world->all_reduce(shared));
+    member.groups[GroupKind::World].wait(member.groups[GroupKind::World].all_reduce(shared));
     if (member.groups.is_first())
       evaluated = sum / static_cast<double>(training.sequences * training.length);
     train(member, half + 1, steps, outcome);

@@ -100,24 +100,35 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
   return config;
 }
 
-EngineOptions Training::engine(const RankLayout& layout) const {
+Layout Training::layout(const RankLayout& ranks) const {
+  return {.tp = ranks.tp,
+          .cp = ranks.cp,
+          .pp = ranks.pp,
+          .dp = ranks.dp,
+          .chunks = ranks.chunks,
+          .schedule = ranks.schedule,
+          .split = ranks.split,
+          .micro_batch = micro,
+          .zero = ranks.zero,
+          .shard_group = ranks.shard_group,
+          .sequence_parallel = ranks.sequence_parallel,
+          .recompute = recompute,
+          .recompute_every = recompute_every};
+}
+
+EngineOptions Training::engine(const RankLayout& ranks) const {
+  // The last micro-batch may be smaller than the others.
+  const std::int64_t micro_batches = (sequences / ranks.dp + micro - 1) / micro;
   return {.model = model,
           .precision = precision,
-          .stage = {.sequences = micro,
-                    .length = length,
-                    .recompute = recompute,
-                    .offload_inputs = offload_inputs,
-                    .recompute_every = recompute_every},
+          .layout = layout(ranks),
+          .batch = ranks.dp * micro_batches * micro,
+          .length = length,
           .adamw = adamw,
           .offload = offload,
+          .offload_inputs = offload_inputs,
           .documents = documents,
-          .zero = layout.zero,
-          .reduce_in_bf16 = reduce_in_bf16,
-          .sequence_parallel = layout.sequence_parallel,
-          .schedule = layout.schedule,
-          .chunks = layout.chunks,
-          .split = layout.split,
-          .micro_batches = static_cast<int>((sequences / layout.dp + micro - 1) / micro)};
+          .reduce_in_bf16 = reduce_in_bf16};
 }
 
 std::int64_t Member::share() const {
@@ -154,13 +165,7 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
               bool initialize, const WrapWorld& wrap) {
   run_ranks(layout.ranks(), [&](World& plain) {
     World& world = wrap ? wrap(plain) : plain;
-    const Groups groups =
-        make_groups(world, {.tp = layout.tp,
-                            .cp = layout.cp,
-                            .dp = layout.dp,
-                            .pp = layout.pp,
-                            .shard_group = layout.shard(),
-                            .kv_copies = kv_copies(training.model.kv_heads, layout.tp)});
+    const Groups groups = make_groups(world, grid_of(training.layout(layout), training.model));
     const auto backend = training.backend(1);
     Engine engine(*backend, *backend, training.engine(layout), groups);
     initialize ? engine.initialize(11) : engine.prepare();
@@ -201,7 +206,7 @@ void collect_weights(const Member& member, const ParameterSet& whole, Outcome& o
 }  // namespace
 
 void train(const Member& member, std::int64_t first, std::int64_t last, Outcome& outcome) {
-  Communicator& host = *member.groups.world;
+  Communicator& host = member.groups[GroupKind::World];
   const bool speaks = host.rank() == 0;
   for (std::int64_t step = first; step <= last; ++step) {
     const StepResult result = member.step(step);

@@ -54,7 +54,8 @@ struct Training {
   std::unique_ptr<Backend> (*backend)(int threads) = make_cpu_backend;
   double lr = 3e-3;
 
-  EngineOptions engine(const RankLayout& layout) const;
+  Layout layout(const RankLayout& ranks) const;
+  EngineOptions engine(const RankLayout& ranks) const;
 };
 
 // Everybody's engine, on threads of this process; initialized unless asked otherwise.

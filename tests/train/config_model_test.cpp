@@ -155,7 +155,7 @@ TEST_F(LoadedVocabulary, IsTheTokenizersBeforeAnythingIsPlanned) {
   EXPECT_EQ(config.model.vocab_size, rounded);
   EXPECT_EQ(config.model.eos_token, *load_tokenizer(tokenizer_)->end_of_document());
   EXPECT_EQ(plan_job(config).model.vocab_size, rounded);
-  EXPECT_EQ(layout_request(config).model.vocab_size, rounded);
+  EXPECT_EQ(work_of(config).model.vocab_size, rounded);
   // A dry run plans what the run will have, and not what the preset has.
   const std::string planned = dry_run();
   EXPECT_EQ(planned, dry_run(fmt::format("--set model.vocab_size={}", rounded)));

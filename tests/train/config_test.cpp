@@ -73,7 +73,7 @@ TEST(RunConfigReading, TheContract) {
   EXPECT_EQ(config.data.tokenizer, "bytes");
   EXPECT_EQ(config.data.sequence_length, 256);
   EXPECT_EQ(config.batch.global, 32);
-  EXPECT_EQ(config.batch.micro, 8);
+  EXPECT_EQ(config.layout.micro_batch, 8);
   EXPECT_EQ(config.optimizer.lr, 1e-3);
   EXPECT_EQ(config.optimizer.min_lr, 1e-4);
   EXPECT_EQ(config.optimizer.warmup_steps, 50);
@@ -87,7 +87,7 @@ TEST(RunConfigReading, TheContract) {
   EXPECT_EQ(config.train.checkpoint_every, 250);
   EXPECT_EQ(config.train.precision, DType::F32);
   EXPECT_EQ(config.train.dropout, 0.0);
-  EXPECT_EQ(config.layout, LayoutConfig{});
+  EXPECT_EQ(config.layout, RunConfig{}.layout);
   EXPECT_EQ(config.device, DeviceChoice::Auto);
 }
 
@@ -98,7 +98,7 @@ TEST(RunConfigReading, DefaultsAreThoseOfTheContract) {
   expected.data.train[0].name = "a";
   expected.data.train[0].weight = std::nullopt;  // counts as 1, but Megatron's order asks
   EXPECT_EQ(parse(kShort), expected);
-  EXPECT_EQ(parse(kShort + "layout:\n").layout, LayoutConfig{});
+  EXPECT_EQ(parse(kShort + "layout:\n").layout, RunConfig{}.layout);
 }
 
 TEST(RunConfigReading, RefusesWhatThisVersionCannotDo) {
@@ -135,7 +135,7 @@ threads: 3
   EXPECT_EQ(config.data.train.at(1).path, "b #1.txt");
   EXPECT_EQ(config.data.train.at(1).weight, std::nullopt);
   EXPECT_EQ(config.batch.global, 400);
-  EXPECT_EQ(config.batch.micro, 100);
+  EXPECT_EQ(config.layout.micro_batch, 100);
   EXPECT_EQ(config.optimizer.schedule, ScheduleKind::Wsd);
   EXPECT_EQ(config.optimizer.decay_steps, 1000);
   EXPECT_EQ(config.optimizer.betas, (std::array{0.0, 0.999}));
@@ -386,17 +386,17 @@ TEST(RunConfigErrors, Layouts) {
 }
 
 TEST(RunConfigLayout, PipelinesAndRecomputation) {
-  const LayoutConfig layout =
-      parse(kShort +
-            "layout: {pp: 4, schedule: zb-h1, split: '7,9,9,7', recompute: full, "
-            "recompute_every: 3}\n")
-          .layout;
+  const RunConfig config = parse(
+      kShort +
+      "layout: {pp: 4, schedule: zb-h1, split: '7,9,9,7', recompute: full, recompute_every: 3}\n");
+  const Layout& layout = config.layout;
   EXPECT_EQ(layout.schedule, PipelineKind::ZeroBubbleH1);
-  EXPECT_EQ(layout.split_layers(), (std::vector{7, 9, 9, 7}));
+  EXPECT_EQ(layout.split, (std::vector{7, 9, 9, 7}));
   EXPECT_EQ(layout.recompute_every, 3);
-  EXPECT_FALSE(layout.automatic);
-  EXPECT_EQ(LayoutConfig{}.split_layers(), std::vector<int>{});
-  EXPECT_EQ(parse(kShort, {"layout.split=12"}).layout.split_layers(), std::vector{12});
+  EXPECT_FALSE(config.layout_auto);
+  EXPECT_THAT(to_yaml(config), HasSubstr("  split: \"7,9,9,7\"\n"));
+  EXPECT_THAT(to_yaml(parse(kShort)), HasSubstr("  split: auto\n"));
+  EXPECT_EQ(parse(kShort, {"layout.split=12"}).layout.split, std::vector{12});
   const std::vector<std::pair<std::string, PipelineKind>> schedules = {
       {"gpipe", PipelineKind::GPipe},
       {"1f1b", PipelineKind::OneForwardOneBackward},
@@ -408,13 +408,35 @@ TEST(RunConfigLayout, PipelinesAndRecomputation) {
 
 TEST(RunConfigLayout, AutoIsOneWordForAllOfIt) {
   const RunConfig config = parse(kShort + "layout: auto\n");
-  EXPECT_TRUE(config.layout.automatic);
-  LayoutConfig rest = config.layout;
-  rest.automatic = false;
-  EXPECT_EQ(rest, LayoutConfig{});
-  EXPECT_TRUE(parse(kShort, {"layout=auto"}).layout.automatic);
+  EXPECT_TRUE(config.layout_auto);
+  EXPECT_EQ(config.layout, RunConfig{}.layout);
+  EXPECT_TRUE(parse(kShort, {"layout=auto"}).layout_auto);
   EXPECT_EQ(parse(to_yaml(config)), without_origin(config));
   EXPECT_THAT(set_error("layout=automatic"), HasSubstr("layout"));
+}
+
+// As rank 0 tells the others what it chose. The micro-batch is not the section's.
+TEST(RunConfigLayout, TravelsAsText) {
+  const Layout chosen{.tp = 2,
+                      .cp = 3,
+                      .pp = 4,
+                      .dp = 0,
+                      .chunks = 2,
+                      .schedule = PipelineKind::Interleaved,
+                      .split = {1, 2, 3, 4, 5, 6, 7, 8},
+                      .micro_batch = 5,
+                      .zero = 1,
+                      .shard_group = 6,
+                      .sequence_parallel = true,
+                      .recompute = Recompute::Full,
+                      .recompute_every = 2};
+  Layout taken{.micro_batch = 5};
+  read_layout(to_yaml(chosen), taken);
+  EXPECT_EQ(taken, chosen);
+  Layout fixed = chosen;
+  fixed.dp = 7;
+  read_layout(to_yaml(fixed), taken);
+  EXPECT_EQ(taken, fixed);
 }
 
 TEST(RunConfigLayout, MistakesAreNamed) {

@@ -25,8 +25,8 @@ EngineOptions options_of(const std::string& family, std::int64_t sequences, std:
       "test");
   return {.model = model,
           .precision = precision,
-          .stage = {.sequences = sequences, .length = length},
-          .adamw = {},
+          .layout = {.micro_batch = sequences},
+          .length = length,
           .documents = documents};
 }
 

@@ -8,7 +8,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "support/late_backend.h"
-#include "train/trainer.h"
+#include "train/engine_options.h"
 
 namespace kintsugi {
 namespace {
@@ -119,14 +119,14 @@ TEST_F(MemoryCheckTest, NamesHowManyRanksWouldDo) {
   ASSERT_EQ(std::sscanf(error.c_str() + at, "start %d ranks", &ranks), 1) << error;
   const std::size_t layout = error.find("layout: {tp");
   ASSERT_NE(layout, std::string::npos) << error;
-  ASSERT_EQ(std::sscanf(error.c_str() + layout, "layout: {tp: %ld, pp: %ld, zero: %ld",
+  ASSERT_EQ(std::sscanf(error.c_str() + layout, "layout: {tp: %d, pp: %d, zero: %d",
                         &there.layout.tp, &there.layout.pp, &there.layout.zero),
             3)
       << error;
   EXPECT_GE(ranks, 4) << "a fifth of the memory each";
   EXPECT_LE(ranks, 16);
   EXPECT_THAT(error, HasSubstr("mpirun -np " + std::to_string(ranks)));
-  const Grid grid = fit_layout(layout_request(there), ranks);
+  const Grid grid = grid_of(layout_on(there, ranks), there.model);
   for (int stage = 0; stage < grid.pp; ++stage)
     EXPECT_TRUE(
         fits(planned_memory(machine, there, planned_groups(grid, {.pp = stage})), machine, 1))

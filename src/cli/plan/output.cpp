@@ -65,9 +65,10 @@ struct ShownPipeline {
   PipelineSchedule schedule;
   PipelineTiming timing;
 };
-ShownPipeline shown_pipeline(const PlanJob& job, const PlanLayout& l) {
+ShownPipeline shown_pipeline(const PlanJob& job, const Layout& l) {
   const int stages = std::min(l.pp, 16);
-  const auto shown = static_cast<int>(std::min<std::int64_t>(micro_batches_of(job, l), 2 * stages));
+  const auto shown =
+      static_cast<int>(std::min<std::int64_t>(micro_batches_per_step(l, job.batch), 2 * stages));
   PipelineSchedule schedule = make_pipeline_schedule({l.schedule, stages, shown, l.chunks});
   const double forward = 1.0 / l.chunks;
   PipelineTiming timing = simulate_pipeline(
@@ -77,7 +78,7 @@ ShownPipeline shown_pipeline(const PlanJob& job, const PlanLayout& l) {
 
 }  // namespace
 
-std::string pipeline_svg(const PlanJob& job, const PlanLayout& layout) {
+std::string pipeline_svg(const PlanJob& job, const Layout& layout) {
   const ShownPipeline pipeline = shown_pipeline(job, layout);
   return schedule_svg(pipeline.schedule, pipeline.timing);
 }
@@ -119,7 +120,7 @@ std::string misses_table(const SearchResult& result) {
 }
 
 std::string explained(Planner& planner, const Evaluation& e, double tokens) {
-  const PlanLayout& l = e.layout;
+  const Layout& l = e.layout;
   std::string text = fmt::format("{}\n\nMemory per rank, GiB:\n  {:>6}", to_string(l), "stage");
   for (int region = 0; region < kRegions; ++region)
     text += fmt::format("{:>15}", to_string(static_cast<Region>(region)));
@@ -163,7 +164,7 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
     const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
     text += fmt::format("\nThe pipeline, {} of {} stages and {} of {} micro-batches:\n{}",
                         pipeline.schedule.shape.stages, l.pp, pipeline.schedule.shape.micro_batches,
-                        micro_batches_of(planner.job(), l),
+                        micro_batches_per_step(l, planner.job().batch),
                         draw_schedule(pipeline.schedule, pipeline.timing));
   }
   return text;
@@ -177,7 +178,7 @@ nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
 }
 
 nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
-  const PlanLayout& l = e.layout;
+  const Layout& l = e.layout;
   return {{"layout",
            {{"tp", l.tp},
             {"cp", l.cp},
@@ -185,7 +186,7 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
             {"dp", l.dp},
             {"chunks", l.chunks},
             {"schedule", to_string(l.schedule)},
-            {"micro", l.micro},
+            {"micro", l.micro_batch},
             {"zero", l.zero},
             {"shard_group", l.shard_group},
             {"sequence_parallel", l.sequence_parallel},
@@ -212,7 +213,7 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
 }
 
 // What --explain prints of the memory: by stage and region, without what the device keeps.
-nlohmann::ordered_json stages_json(Planner& planner, const PlanLayout& layout) {
+nlohmann::ordered_json stages_json(Planner& planner, const Layout& layout) {
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   for (const RegionBytes& memory : planner.memory(layout)) {
     nlohmann::ordered_json stage;
@@ -284,7 +285,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
 std::string training_yaml(const Planner& planner, const Evaluation& e, const TrainingInputs& inputs,
                           double tokens) {
   const PlanJob& job = planner.job();
-  const PlanLayout& l = e.layout;
+  const Layout& l = e.layout;
   const std::vector<std::string> presets = preset_names();
   const std::string& model = inputs.model;
   const bool preset = std::find(presets.begin(), presets.end(), model) != presets.end();
@@ -315,7 +316,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       "device: auto\n",
       yaml_quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
       e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
-      preset ? "preset" : "config", yaml_quoted(model), data, job.batch, l.micro,
+      preset ? "preset" : "config", yaml_quoted(model), data, job.batch, l.micro_batch,
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
       job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
       l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);

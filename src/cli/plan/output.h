@@ -11,7 +11,7 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
 std::string misses_table(const SearchResult& result);
 std::string explained(Planner& planner, const Evaluation& evaluation, double tokens);
 // The pipeline of a layout with one, as that of `explained`.
-std::string pipeline_svg(const PlanJob& job, const PlanLayout& layout);
+std::string pipeline_svg(const PlanJob& job, const Layout& layout);
 
 struct SearchAsked {
   std::string model, rank_by;

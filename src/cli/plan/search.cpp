@@ -165,7 +165,7 @@ void plan_search(PlanSearchOptions options) {
                format_number(static_cast<std::int64_t>(result.best.size()), "layout"));
   const Evaluation& one = result.best[chosen];
   // The engine's own rules have the last word.
-  fit_layout(request_of(planner.job(), one.layout), one.layout.ranks());
+  fit_layout(one.layout, work_of(planner.job()), one.layout.ranks());
   write_files(options, planner, one, tokens);
   if (options.as_json)
     fmt::print("{}",

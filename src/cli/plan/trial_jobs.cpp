@@ -73,13 +73,13 @@ double measured_in(const fs::path& metrics, int steps) {
 
 }  // namespace
 
-std::vector<std::string> layout_overrides(const PlanLayout& l) {
+std::vector<std::string> layout_overrides(const Layout& l) {
   return {
       fmt::format("layout={{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: "
                   "{}, sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}",
                   l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group, l.sequence_parallel,
                   to_string(l.schedule), to_string(l.recompute), l.recompute_every),
-      fmt::format("batch.micro={}", l.micro)};
+      fmt::format("batch.micro={}", l.micro_batch)};
 }
 
 TrialJobs::TrialJobs(TrialSetup setup)
@@ -100,7 +100,7 @@ fs::path TrialJobs::run_of(int number) const {
   return setup_.directory / fmt::format("trial-{:03}", number);
 }
 
-std::vector<std::string> TrialJobs::command(int number, const PlanLayout& layout) const {
+std::vector<std::string> TrialJobs::command(int number, const Layout& layout) const {
   std::vector<std::string> overrides = setup_.overrides;
   for (std::string& text : layout_overrides(layout)) overrides.push_back(std::move(text));
   overrides.push_back("run.dir=" + yaml_quoted(run_of(number).string()));
@@ -122,7 +122,7 @@ std::vector<std::string> TrialJobs::command(int number, const PlanLayout& layout
   return words;
 }
 
-void TrialJobs::start(int number, const PlanLayout& layout) {
+void TrialJobs::start(int number, const Layout& layout) {
   fs::remove_all(run_of(number));  // of a tuning that was killed
   const pid_t leader = start_session(command(number, layout), log_of(number));
   jobs_.push_back({number, leader, Clock::now()});

@@ -23,7 +23,7 @@ struct TrialSetup {
 };
 
 // The section `layout` and the micro-batch of a layout, as train's --set takes them.
-std::vector<std::string> layout_overrides(const PlanLayout& layout);
+std::vector<std::string> layout_overrides(const Layout& layout);
 
 // Trials as child processes of this binary: kintsugi train for a few steps, without checkpoints.
 // Each is a session of its own, which ends as a whole.
@@ -34,7 +34,7 @@ class TrialJobs {
   TrialJobs(const TrialJobs&) = delete;
   TrialJobs& operator=(const TrialJobs&) = delete;
 
-  void start(int number, const PlanLayout& layout);
+  void start(int number, const Layout& layout);
   int running() const { return static_cast<int>(jobs_.size()); }
 
   struct Ended {
@@ -59,7 +59,7 @@ class TrialJobs {
   };
 
   std::filesystem::path run_of(int number) const;
-  std::vector<std::string> command(int number, const PlanLayout& layout) const;
+  std::vector<std::string> command(int number, const Layout& layout) const;
   Ended finish(const Running& job, bool in_time);
   TrialResult result_of(int number, int status) const;
 

@@ -192,8 +192,7 @@ void plan_tune(const PlanTuneOptions& o) {
       std::min<std::int64_t>(count_of("--gpus", o.search.gpus), machine.gpus() + 1));
   if (gpus > machine.gpus())
     user_error("--gpus {}: {} has {}", o.search.gpus, machine.name, machine.gpus());
-  PlanJob job = plan_job(config);
-  job.split = {};  // it belongs to one number of stages
+  const PlanJob job = plan_job(config);
   TrialLog log(o.log, job_in_words(job, config, machine.name, gpus));
   Tuning tuning(o, candidates_of(o, config, job, machine, gpus), log);
 

@@ -10,8 +10,8 @@
 #include "cli/plan/output.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "train/engine_options.h"
 #include "train/memory_check.h"
-#include "train/trainer.h"
 
 namespace kintsugi {
 
@@ -24,8 +24,7 @@ PlanJob plan_job(const RunConfig& config) {
               .documents = config.data.document_mask,
               .moments = config.optimizer.moments,
               .classifier_chunk = config.train.classifier_chunk,
-              .checkpoint_every = config.train.checkpoint_every,
-              .split = config.layout.split_layers()};
+              .checkpoint_every = config.train.checkpoint_every};
   if (config.device == DeviceChoice::Cpu)
     job.classifier_elements = make_cpu_backend(1)->classifier_elements();
   return job;
@@ -51,9 +50,8 @@ MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
   return most;
 }
 
-void dry_run_with_offload(const RunConfig& config, const Machine& machine, const Grid& grid,
-                          const Evaluation& e) {
-  const MemoryNeed need = engine_memory(config, grid);
+void dry_run_with_offload(const RunConfig& config, const Machine& machine, const Evaluation& e) {
+  const MemoryNeed need = engine_memory(config, grid_of(e.layout, config.model));
   const double device = static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
   fmt::print(
       "{}\nThe fullest rank takes {} on its GPU, with {} for the device itself, and {} of host "
@@ -72,32 +70,20 @@ void dry_run_with_offload(const RunConfig& config, const Machine& machine, const
 void dry_run(const RunConfig& config, const DryRunOptions& options) {
   if (options.machine.empty())
     user_error("--dry-run needs --machine: on which? kintsugi plan --machines lists some");
-  if (config.layout.automatic)
+  if (config.layout_auto)
     user_error("--dry-run needs a layout with numbers: kintsugi plan --model finds one");
   const Machine machine = load_machine(options.machine);
-  const LayoutConfig& c = config.layout;
-  const std::int64_t model = c.tp * c.cp * c.pp;
-  const std::int64_t ranks = options.gpus > 0 ? options.gpus : model * c.dp.value_or(1);
+  const Layout& open = config.layout;
+  const std::int64_t model = std::int64_t{open.tp} * open.cp * open.pp;
+  const std::int64_t ranks = options.gpus > 0 ? options.gpus : model * std::max(open.dp, 1);
   if (ranks > machine.gpus())
     user_error("{} ranks, but {} has {} GPUs", ranks, machine.name, machine.gpus());
-  const Grid grid = fit_layout(layout_request(config), static_cast<int>(ranks));
-  const PlanLayout layout{.tp = grid.tp,
-                          .cp = grid.cp,
-                          .pp = grid.pp,
-                          .dp = grid.dp,
-                          .chunks = static_cast<int>(c.chunks),
-                          .schedule = c.schedule,
-                          .micro = config.batch.micro,
-                          .zero = static_cast<int>(c.zero),
-                          .shard_group = static_cast<int>(c.shard_group),
-                          .sequence_parallel = c.sequence_parallel,
-                          .recompute = c.recompute,
-                          .recompute_every = static_cast<int>(c.recompute_every)};
+  const Layout layout = layout_on(config, static_cast<int>(ranks));
   Planner planner(plan_job(config), machine);
   const Evaluation e = planner.evaluate(layout);
   const OffloadConfig& offload = config.offload;
   if (offload.optimizer || offload.gradients || offload.activations)
-    return dry_run_with_offload(config, machine, grid, e);
+    return dry_run_with_offload(config, machine, e);
   const double tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
   fmt::print(
       "{}\n{}", explained(planner, e, tokens),

@@ -15,7 +15,6 @@
 #include "core/build_info.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "parallel/layout.h"
 #include "train/trainer.h"
 
 namespace kintsugi {
@@ -129,15 +128,17 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   compare(config_facts(*config), startup);
   job.together([&] {
     resolve_tokenizer(*config);
-    if (!config->layout.automatic) fit_layout(layout_request(*config), job.world().size());
+    if (!config->layout_auto) layout_on(*config, job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
                            job.world().local_rank(), trace);
-    if (config->layout.automatic && job.world().rank() == 0)
-      layout = automatic_layout(*config, *backend, job.world().size(), job.world().local_size());
+    if (config->layout_auto && job.world().rank() == 0)
+      layout = to_yaml(
+          automatic_layout(*config, *backend, job.world().size(), job.world().local_size()));
   });
-  if (config->layout.automatic) take_layout(*config, job.of_first(layout));
+  if (config->layout_auto) read_layout(job.of_first(layout), config->layout);
+  config->layout_auto = false;
   job.together([&] {
-    groups.emplace(job, *backend, fit_layout(layout_request(*config), job.world().size()),
+    groups.emplace(job, *backend, grid_of(layout_on(*config, job.world().size()), config->model),
                    comm_of(*config), trace);
   });
   if (!groups->description().empty()) log_info("{}", groups->description());

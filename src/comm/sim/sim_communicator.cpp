@@ -46,25 +46,9 @@ void SimCommunicator::wait(Work work) {
 }
 
 Groups sim_groups(const Grid& grid, const Place& place, OperationTrace& trace) {
-  const auto make = [&](GroupKind kind, int rank, int size) {
-    return std::make_unique<SimCommunicator>(to_string(kind), rank, size, trace);
-  };
-  const int data = place.cp + grid.cp * place.dp, shard = grid.shard();
-  const bool end = grid.pp > 1 && (place.pp == 0 || place.pp == grid.pp - 1);
-  return Groups{
-      .grid = grid,
-      .place = place,
-      .world = make(GroupKind::World, rank_of(grid, place), grid.world()),
-      .host_tp = make(GroupKind::Tp, place.tp, grid.tp),
-      .tp = make(GroupKind::Tp, place.tp, grid.tp),
-      .cp = make(GroupKind::Cp, place.cp, grid.cp),
-      .pp = make(GroupKind::Pp, place.pp, grid.pp),
-      .kv = make(GroupKind::Kv, place.tp % grid.kv_copies, grid.kv_copies),
-      .tied = make(GroupKind::Tied, end && place.pp > 0 ? 1 : 0, end ? 2 : 1),
-      .shard = make(GroupKind::Shard, data % shard, shard),
-      .replica = make(GroupKind::Replica, data / shard, grid.data() / shard),
-      .copy = make(GroupKind::Copy, place.tp + grid.tp * (data % shard + shard * place.pp),
-                   grid.tp * grid.pp * shard)};
+  return make_groups(grid, place, [&](const GroupSpec& spec, const GroupPosition& position) {
+    return std::make_unique<SimCommunicator>(spec.name, position.rank, position.size, trace);
+  });
 }
 
 }  // namespace kintsugi

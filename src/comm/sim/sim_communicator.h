@@ -35,8 +35,7 @@ class SimCommunicator final : public Communicator {
   OperationTrace* trace_;
 };
 
-// The groups of the rank at `place`, as make_groups has them, in a time that does not depend on how
-// many ranks there are.
+// The groups of the rank at `place`.
 Groups sim_groups(const Grid& grid, const Place& place, OperationTrace& trace);
 
 }  // namespace kintsugi

@@ -4,7 +4,7 @@
 
 namespace kintsugi {
 
-double loading_s(const PlanJob& job, const PlanLayout& l, const Machine& machine) {
+double loading_s(const PlanJob& job, const Layout& l, const Machine& machine) {
   // Every rank reads the sequences of its data rank; ranks of one node find them in its memory.
   const double gpus = static_cast<double>(machine.node.gpus);
   const double nodes = std::max(1.0, l.ranks() / gpus);

@@ -15,7 +15,7 @@ int multiples(int first, int last, int n) { return (last + n - 1) / n - (first +
 int layers_of(const StagePart& part) { return part.last_layer - part.first_layer; }
 
 // Of one micro-batch in a stage's blocks, without what comes in.
-RegionBytes stash_memory(const PlanLayout& layout, const PassTrace& pass, const StagePart& part) {
+RegionBytes stash_memory(const Layout& layout, const PassTrace& pass, const StagePart& part) {
   const int layers = layers_of(part);
   const int recomputed = multiples(part.first_layer, part.last_layer, layout.recompute_every);
   RegionBytes bytes = recomputed * pass.recomputed.stash + (layers - recomputed) * pass.plain.stash;
@@ -24,7 +24,7 @@ RegionBytes stash_memory(const PlanLayout& layout, const PassTrace& pass, const 
 }
 
 // As Pipeline's constructor shares them.
-RegionBytes stashes_memory(const PlanLayout& layout, const PassTrace& pass,
+RegionBytes stashes_memory(const Layout& layout, const PassTrace& pass,
                            const std::vector<StagePart>& parts, const HeldPasses& held) {
   int own = 0;
   RegionBytes bytes = {};
@@ -81,7 +81,7 @@ std::vector<HeldPasses> pipeline_passes(const PipelineShape& shape) {
   return ranks;
 }
 
-RegionBytes rank_memory(const PlanJob& job, const PlanLayout& layout, const PassTrace& pass,
+RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const PassTrace& pass,
                         const StateTrace& state, const std::vector<StagePart>& parts,
                         const HeldPasses& held) {
   RegionBytes bytes = state.memory + pass.scratch + stashes_memory(layout, pass, parts, held);
@@ -96,7 +96,7 @@ RegionBytes rank_memory(const PlanJob& job, const PlanLayout& layout, const Pass
   at(bytes, Region::Activations) += (one_output ? 1 : 2) * pass.boundary;
   // The batch as Engine keeps it: ids, targets, positions, first visible keys.
   const std::int64_t numbers = pass.tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
-  const std::int64_t batches = layout.pp == 1 ? 1 : micro_batches_of(job, layout);
+  const std::int64_t batches = layout.pp == 1 ? 1 : micro_batches_per_step(layout, job.batch);
   std::int64_t& workspace = at(bytes, Region::Workspace);
   workspace += batches * 2 * numbers + (job.documents ? batches : 1) * numbers;
   if (job.documents) workspace += batches * layout.cp * numbers;

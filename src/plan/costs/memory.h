@@ -21,7 +21,7 @@ HeldPasses held_passes(const PipelineSchedule& schedule, int rank);
 std::vector<HeldPasses> pipeline_passes(const PipelineShape& shape);
 
 // The engine's arena on one rank of a layout, byte for byte.
-RegionBytes rank_memory(const PlanJob& job, const PlanLayout& layout, const PassTrace& pass,
+RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const PassTrace& pass,
                         const StateTrace& state, const std::vector<StagePart>& parts,
                         const HeldPasses& held);
 

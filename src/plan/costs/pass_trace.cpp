@@ -38,7 +38,7 @@ constexpr std::int64_t kMostChunks = 64;  // of a head that are traced
 // One layer with embedding and head on one rank of the layout's tensor and context groups.
 class Tracer {
  public:
-  Tracer(const PlanJob& job, const PlanLayout& layout)
+  Tracer(const PlanJob& job, const Layout& layout)
       : job_(job),
         backend_(trace_, job.classifier_elements),
         groups_(sim_groups({.tp = layout.tp,
@@ -50,9 +50,9 @@ class Tracer {
         set_(one_layer(job.model), slice_of({{.first_layer = 0, .last_layer = 1}}, layout.tp, 0,
                                             layout.sequence_parallel)),
         store_(set_, weights_, job.precision, true),
-        model_groups_{groups_.tp.get(), groups_.cp.get(), layout.sequence_parallel} {}
+        model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {}
 
-  BlockTrace block(const PlanLayout& layout, Recompute recompute) {
+  BlockTrace block(const Layout& layout, Recompute recompute) {
     Arena arena(backend_);
     const StageScratch scratch = scratch_of(arena, layout, recompute);
     BlockTrace traced;
@@ -72,7 +72,7 @@ class Tracer {
     return traced;
   }
 
-  void ends(const PlanLayout& layout, PassTrace& pass) {
+  void ends(const Layout& layout, PassTrace& pass) {
     Arena arena(backend_);
     pass.scratch = {};
     const StageScratch scratch = scratch_of(arena, layout, layout.recompute);
@@ -125,9 +125,9 @@ class Tracer {
     model.layers = 1;
     return model;
   }
-  StageScratch scratch_of(Arena& arena, const PlanLayout& layout, Recompute recompute) {
+  StageScratch scratch_of(Arena& arena, const Layout& layout, Recompute recompute) {
     return StageScratch(backend_, arena, store_, one_layer(job_.model), model_groups_,
-                        {.sequences = layout.micro,
+                        {.sequences = layout.micro_batch,
                          .length = job_.length,
                          .recompute = recompute,
                          .classifier_chunk = job_.classifier_chunk});
@@ -172,7 +172,7 @@ class Tracer {
 
 }  // namespace
 
-PassTrace trace_pass(const PlanJob& job, const PlanLayout& layout) {
+PassTrace trace_pass(const PlanJob& job, const Layout& layout) {
   Tracer tracer(job, layout);
   PassTrace pass;
   pass.plain = tracer.block(layout, Recompute::None);

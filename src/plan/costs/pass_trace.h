@@ -41,7 +41,7 @@ struct PassTrace {
   std::int64_t tokens = 0;  // of a micro-batch on this rank
 };
 
-// Of tp, cp, sequence_parallel, micro and recompute of the layout; the rest does not matter.
-PassTrace trace_pass(const PlanJob& job, const PlanLayout& layout);
+// Of tp, cp, sequence_parallel, micro_batch and recompute of the layout; the rest does not matter.
+PassTrace trace_pass(const PlanJob& job, const Layout& layout);
 
 }  // namespace kintsugi

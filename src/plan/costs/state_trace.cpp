@@ -14,11 +14,11 @@ namespace {
 // All buckets are cut alike, so from two layers on, everything grows evenly with each.
 constexpr int kExactLayers = 3;
 
-StateTrace traced(const PlanJob& job, const PlanLayout& layout, const StatePart& part,
+StateTrace traced(const PlanJob& job, const Layout& layout, const StatePart& part,
                   const Place& place) {
   OperationTrace trace;
   SimBackend backend(trace, job.classifier_elements);
-  const Groups groups = sim_groups(grid_of(job, layout), place, trace);
+  const Groups groups = sim_groups(grid_of(layout, job.model), place, trace);
   Arena arena(backend);
   ModelSlice slice{.tp = layout.tp,
                    .tp_rank = place.tp,
@@ -43,7 +43,7 @@ StateTrace traced(const PlanJob& job, const PlanLayout& layout, const StatePart&
   for (int bucket = 0; bucket < buckets; ++bucket) {
     if (set.buckets()[static_cast<std::size_t>(bucket)].role != Bucket::Role::Block) continue;
     const double elements =
-        static_cast<double>(sharding.part_elements(bucket)) * groups.shard->size();
+        static_cast<double>(sharding.part_elements(bucket)) * sharding.shard(bucket).size();
     const DType wide = accumulator_of(job.precision);
     state.block_weights = elements * static_cast<double>(size_of(job.precision));
     state.block_gradients =
@@ -89,7 +89,7 @@ StateTrace extrapolated(const StateTrace& a, const StateTrace& b, int n) {
 
 }  // namespace
 
-StateTrace trace_state(const PlanJob& job, const PlanLayout& layout, const StatePart& part,
+StateTrace trace_state(const PlanJob& job, const Layout& layout, const StatePart& part,
                        const Place& place) {
   if (part.layers <= kExactLayers) return traced(job, layout, part, place);
   StatePart small = part;

@@ -31,7 +31,7 @@ struct StatePart {
   auto operator<=>(const StatePart&) const = default;
 };
 
-StateTrace trace_state(const PlanJob& job, const PlanLayout& layout, const StatePart& part,
+StateTrace trace_state(const PlanJob& job, const Layout& layout, const StatePart& part,
                        const Place& place = {});
 
 }  // namespace kintsugi

@@ -33,7 +33,7 @@ struct StateBytes {
   double step = 0;    // passing, while the optimizer runs; shared like the optimizer
   bool step_cut = false;
 };
-StateBytes state_bytes(System system, const PlanLayout& l, DType precision, double gradients) {
+StateBytes state_bytes(System system, const Layout& l, DType precision, double gradients) {
   // torchtitan's weights are their own master copy in fp32.
   const double weights = 2, optimizer = system == System::Torchtitan ? 10 : 12;
   const bool wide = gradients == 4;
@@ -62,7 +62,7 @@ bool by_operation(System system, const ForeignRun& run) {
 }
 
 // Bytes that one token leaves behind in one layer for the backward, on one tensor rank.
-double token_bytes(System system, const PlanJob& job, const PlanLayout& l, Recompute recompute,
+double token_bytes(System system, const PlanJob& job, const Layout& l, Recompute recompute,
                    const ForeignRun& options) {
   const BlockShape b = block_shape(job.model);
   const double t = l.tp, rows = l.sequence_parallel ? t : 1;
@@ -113,7 +113,7 @@ struct StageLayers {
   double layers = 0, recomputed = 0;
   bool head = false;
 };
-std::vector<StageLayers> stages_of(System system, const PlanJob& job, const PlanLayout& l,
+std::vector<StageLayers> stages_of(System system, const PlanJob& job, const Layout& l,
                                    const ForeignRun& run) {
   std::vector<StageLayers> stages;
   if (system == System::Nanotron) {
@@ -137,12 +137,12 @@ std::vector<StageLayers> stages_of(System system, const PlanJob& job, const Plan
 }
 
 // Beside the states and what waits for the backward.
-double work_bytes(System system, const PlanJob& job, const PlanLayout& l, const ForeignRun& run,
+double work_bytes(System system, const PlanJob& job, const Layout& l, const ForeignRun& run,
                   bool head, double plain) {
   const BlockShape b = block_shape(job.model);
   const double vocabulary = static_cast<double>(job.model.vocab_size), t = l.tp;
   const Sizes sizes = sizes_of(b, vocabulary);
-  const double tokens = static_cast<double>(l.micro * job.length) / l.cp;
+  const double tokens = static_cast<double>(l.micro_batch * job.length) / l.cp;
   // Logits are gone before the first layer is computed again.
   const double again = l.recompute == Recompute::Full ? tokens * plain : 0;
   const double logits = head ? tokens * vocabulary / t * logit_bytes(system, run) : 0;
@@ -187,7 +187,7 @@ NanotronSplit nanotron_split(const ModelConfig& config, int stages) {
   return split;
 }
 
-std::string refusal(System system, const PlanJob& job, const PlanLayout& l, double m) {
+std::string refusal(System system, const PlanJob& job, const Layout& l, double m) {
   if (system != System::Nanotron || l.pp == 1) return "";
   if (m < l.pp - 1)
     return fmt::format("nanotron's 1F1B wants at least {} micro-batches for {} stages", l.pp - 1,
@@ -199,13 +199,14 @@ std::string refusal(System system, const PlanJob& job, const PlanLayout& l, doub
                                             empty - split.begin(), l.pp);
 }
 
-std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, const PlanLayout& l,
+std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, const Layout& l,
                                           const ForeignRun& run) {
   const ModelConfig& c = job.model;
   const BlockShape block = block_shape(c);
   const Sizes sizes = sizes_of(block, static_cast<double>(c.vocab_size));
-  const double tokens = static_cast<double>(l.micro * job.length) / l.cp, t = l.tp;
-  const double m = static_cast<double>(std::max<std::int64_t>(1, micro_batches_of(job, l)));
+  const double tokens = static_cast<double>(l.micro_batch * job.length) / l.cp, t = l.tp;
+  const double m =
+      static_cast<double>(std::max<std::int64_t>(1, micro_batches_per_step(l, job.batch)));
   const StateBytes per =
       state_bytes(system, l, job.precision, run.gradient_bytes > 0 ? run.gradient_bytes : 4);
   const double shards = l.dp * l.cp;
@@ -231,8 +232,8 @@ std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, con
   return result;
 }
 
-double device_bytes(System system, const ForeignMemory& m, const PlanLayout& l,
-                    const Machine& machine, bool pressed) {
+double device_bytes(System system, const ForeignMemory& m, const Layout& l, const Machine& machine,
+                    bool pressed) {
   // NCCL's buffers: all ranks, and each kind of group; a pipeline has one for either direction.
   constexpr double kGroup = 0.4e9;
   const int groups = 1 + (l.tp > 1) + 2 * (l.pp > 1) + (l.cp > 1) + (l.dp > 1 && l.dp < l.ranks());

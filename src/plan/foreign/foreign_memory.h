@@ -26,17 +26,16 @@ struct ForeignRun {
   bool by_operation = false;   // torchtitan recomputes every second product, not layer
 };
 // Stage by stage, by the formulas of planning.md §3 for that program.
-std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job,
-                                          const PlanLayout& layout, const ForeignRun& run = {});
+std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, const Layout& layout,
+                                          const ForeignRun& run = {});
 
 // What that program keeps of the device: the allocator's holes, NCCL's buffers and the context
 // included. `pressed`: where the device is full and torch gives back what it only keeps.
-double device_bytes(System system, const ForeignMemory& memory, const PlanLayout& layout,
+double device_bytes(System system, const ForeignMemory& memory, const Layout& layout,
                     const Machine& machine, bool pressed);
 
 // Why a program does not even start a layout; empty where it does.
-std::string refusal(System system, const PlanJob& job, const PlanLayout& layout,
-                    double micro_batches);
+std::string refusal(System system, const PlanJob& job, const Layout& layout, double micro_batches);
 // Layers of each stage, -1 where a stage gets nothing at all, and which of them has the head.
 struct NanotronSplit {
   std::vector<int> layers = {};

@@ -76,7 +76,7 @@ void fill_model(const CsvTable& table, std::size_t row, ModelConfig& c) {
   c.complete_and_check();
 }
 
-void read_recompute(const RowText& t, System system, PlanLayout& l) {
+void read_recompute(const RowText& t, System system, Layout& l) {
   const bool titan = system == System::Torchtitan;
   if (has(t.recompute, "full")) {
     l.recompute = Recompute::Full;
@@ -155,7 +155,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return r;
   }
   r.job.length = static_cast<std::int64_t>(number("seq", 2048));
-  PlanLayout l;
+  Layout l;
   l.tp = static_cast<int>(number("TP", 1));
   l.pp = static_cast<int>(number("PP", 1));
   l.cp = static_cast<int>(number("CP", 1));
@@ -193,10 +193,10 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
       const bool even = c.layers % parts == 0 || (c.layers + 2) % parts == 0;
       if (v > 1 && (!open || !even)) continue;
       if (micro > 0 && b != 1) continue;
-      PlanLayout one = l;
+      Layout one = l;
       one.chunks = chunks > 0 ? static_cast<int>(chunks) : v;
-      one.micro = micro > 0 ? static_cast<std::int64_t>(micro) : b;
-      if (one.micro * one.dp > r.sequences && b > 1) continue;
+      one.micro_batch = micro > 0 ? static_cast<std::int64_t>(micro) : b;
+      if (one.micro_batch * one.dp > r.sequences && b > 1) continue;
       if (one.chunks * one.pp > r.job.model.layers) continue;
       if (one.pp > 1 && one.chunks > 1) one.schedule = PipelineKind::Interleaved;
       r.layouts.push_back(one);
@@ -207,7 +207,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
 
 namespace {
 
-void judge_memory(const MeasuredRow& row, const PlanJob& job, const PlanLayout& layout,
+void judge_memory(const MeasuredRow& row, const PlanJob& job, const Layout& layout,
                   RowPrediction& one) {
   const auto stages = foreign_memory(row.system, job, layout, row.run);
   double held = 0;
@@ -231,7 +231,7 @@ void judge_memory(const MeasuredRow& row, const PlanJob& job, const PlanLayout& 
   if (!one.fits)
     one.why = fmt::format("stage {} needs {:.1f} GB, {:.1f} are there", fullest, held / 1e9,
                           row.machine.gpu.memory_gb);
-  const double m = static_cast<double>(micro_batches_of(job, layout));
+  const double m = static_cast<double>(micro_batches_per_step(layout, job.batch));
   if (const std::string why = refusal(row.system, job, layout, m); !why.empty()) {
     one.fits = false;
     one.why = why;
@@ -247,9 +247,9 @@ RowPrediction predict(const MeasuredRow& row) {
     best.impossible = row.impossible;
     return best;
   }
-  for (const PlanLayout& layout : row.layouts) {
+  for (const Layout& layout : row.layouts) {
     PlanJob job = row.job;
-    const double share = static_cast<double>(layout.dp) * static_cast<double>(layout.micro);
+    const double share = static_cast<double>(layout.dp) * static_cast<double>(layout.micro_batch);
     const double m = std::max(1.0, std::ceil(row.sequences / share - 1e-9));
     job.batch = static_cast<std::int64_t>(m * share);
     Planner planner(job, row.machine, row.software);
@@ -260,7 +260,7 @@ RowPrediction predict(const MeasuredRow& row) {
         row.sequences * static_cast<double>(job.length) / (one.step_s * layout.ranks());
     judge_memory(row, job, layout, one);
     if (!one.fits && row.open_zero && layout.zero == 1) {
-      PlanLayout sharded = layout;  // gradients too, as Llama 3 was trained
+      Layout sharded = layout;  // gradients too, as Llama 3 was trained
       sharded.zero = 2;
       one.memory_gb = 0;
       one.why = {};

@@ -16,7 +16,7 @@ struct MeasuredRow {
   PlanJob job = {};
   Machine machine = {};
   Software software = {};
-  std::vector<PlanLayout> layouts = {};
+  std::vector<Layout> layouts = {};
   System system = System::MegatronCore;
   ForeignRun run = {};
   bool with_device = false;  // its memory is that of nvidia-smi: context and fragments included

@@ -31,17 +31,17 @@ MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool states
   c.ffn_size = whole("ffn_hidden_size", 4.0 * static_cast<double>(c.hidden_size));
   c.vocab_size = whole("vocab_size", 51200);
   c.max_positions = job.length = whole("seq_length", 0);
-  PlanLayout l;
+  Layout l;
   l.tp = static_cast<int>(whole("tensor_model_parallel_size", 1));
   l.pp = static_cast<int>(whole("pipeline_model_parallel_size", 1));
   const std::int64_t gpus = whole("gpus_total", 0);
-  l.micro = whole("micro_batch_size", 1);
+  l.micro_batch = whole("micro_batch_size", 1);
   const std::int64_t stage = whole("pp_stage", 0);
   MemoryPrediction p;
   try {
     c.complete_and_check();
     if (l.tp < 1 || l.pp < 1 || l.pp > c.layers || c.layers > 10'000 || stage >= l.pp ||
-        l.micro < 1 || gpus < l.tp * l.pp || c.heads % l.tp != 0)
+        l.micro_batch < 1 || gpus < l.tp * l.pp || c.heads % l.tp != 0)
       user_error("not a layout");
   } catch (const UserError& error) {
     p.why = error.what();

@@ -1,14 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "model/config.h"
-#include "model/recompute.h"
 #include "optim/optimizer.h"
 #include "parallel/layout.h"
-#include "parallel/schedule.h"
 
 namespace kintsugi {
 
@@ -25,31 +21,10 @@ struct PlanJob {
 
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: as the device chooses
   std::int64_t checkpoint_every = 0;  // steps; 0: never
-  std::vector<int> split = {};        // layers of each part of a pipeline; empty: balanced
 
   double tokens() const { return static_cast<double>(batch) * static_cast<double>(length); }
 };
 
-// One way to spread it.
-struct PlanLayout {
-  int tp = 1, cp = 1, pp = 1, dp = 1;
-  int chunks = 1;
-  PipelineKind schedule = PipelineKind::OneForwardOneBackward;
-  std::int64_t micro = 1;
-  int zero = 0;
-  int shard_group = 0;  // data ranks that share a copy; 0: all
-  bool sequence_parallel = false;
-  Recompute recompute = Recompute::None;
-  int recompute_every = 1;
-
-  int ranks() const { return tp * cp * pp * dp; }
-  bool operator==(const PlanLayout&) const = default;
-};
-
-// The grid of a layout that fit_layout accepts.
-Grid grid_of(const PlanJob& job, const PlanLayout& layout);
-LayoutRequest request_of(const PlanJob& job, const PlanLayout& layout);
-std::int64_t micro_batches_of(const PlanJob& job, const PlanLayout& layout);
-std::string to_string(const PlanLayout& layout);  // "tp4 pp16 dp2 micro1 zero1 …"
+inline Workload work_of(const PlanJob& job) { return {job.model, job.batch, job.length}; }
 
 }  // namespace kintsugi

@@ -117,7 +117,7 @@ std::string why_no_layout(const PlanJob& job, const Machine& machine, const Sear
   const std::vector<GivenLimit> given = given_limits(limits);
   const std::string help = helpful(given, limits, [&](const SearchLimits& wider) {
     bool some = false;
-    for_each_layout(job, machine, wider, [&](const PlanLayout&) { some = true; });
+    for_each_layout(job, machine, wider, [&](const Layout&) { some = true; });
     return some;
   });
   if (!help.empty())

@@ -16,26 +16,12 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
 
 // ---- what layouts share
 
-GroupLinks Planner::links(const PlanLayout& l, GroupKind kind) const {
-  const std::int64_t data = std::int64_t{l.cp} * l.dp, shard = l.zero == 0          ? 1
-                                                               : l.shard_group == 0 ? data
-                                                                                    : l.shard_group;
-  switch (kind) {
-    case GroupKind::Tp:
-    case GroupKind::Kv:
-      return links_of(machine_, {l.tp, 1});
-    case GroupKind::Cp:
-      return links_of(machine_, {l.cp, l.tp});
-    case GroupKind::Shard:
-      return links_of(machine_, {shard, l.tp});
-    case GroupKind::Replica:
-      return links_of(machine_, {data / shard, l.tp * shard});
-    case GroupKind::Pp:
-    case GroupKind::Tied:
-      return links_of(machine_, {l.pp > 1 ? 2 : 1, l.tp * data});
-    default:
-      return links_of(machine_, {l.tp * shard * l.pp, 1});
-  }
+GroupLinks Planner::links(const Layout& l, GroupKind kind) const {
+  // Copies of a head cost what a tensor group does; a message or a tied table has two ends.
+  const bool ends = kind == GroupKind::Pp || kind == GroupKind::Tied;
+  const GroupKind spread = kind == GroupKind::Kv ? GroupKind::Tp : ends ? GroupKind::Pp : kind;
+  const GroupPosition group = group_position(grid_of(l, job_.model), spread, {});
+  return links_of(machine_, {ends ? std::min(group.size, 2) : group.size, group.stride});
 }
 
 Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& software,
@@ -46,9 +32,9 @@ Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& 
   return {cost(trace.forward), cost(trace.backward), weight / (input + weight)};
 }
 
-const Planner::PassCost& Planner::pass(const PlanLayout& l) {
+const Planner::PassCost& Planner::pass(const Layout& l) {
   const bool grows = software_.pipeline_host_us > 0 && l.pp > 1 && l.ranks() > machine_.node.gpus;
-  auto& entry = passes_[{l.tp, l.cp, l.sequence_parallel, l.micro, l.recompute, grows}];
+  auto& entry = passes_[{l.tp, l.cp, l.sequence_parallel, l.micro_batch, l.recompute, grows}];
   if (entry) return *entry;
   entry = std::make_unique<PassCost>();
   entry->trace = trace_pass(job_, l);
@@ -74,7 +60,7 @@ const Planner::PassCost& Planner::pass(const PlanLayout& l) {
   return *entry;
 }
 
-const StateTrace& Planner::state(const PlanLayout& l, const StatePart& part, int stage) {
+const StateTrace& Planner::state(const Layout& l, const StatePart& part, int stage) {
   const bool halved = l.pp > 1 && l.schedule == PipelineKind::ZeroBubbleH1;
   const StateKey key{l.tp,   l.cp * l.dp, l.sequence_parallel, l.zero, l.shard_group, l.pp > 1,
                      halved, part};
@@ -83,8 +69,8 @@ const StateTrace& Planner::state(const PlanLayout& l, const StatePart& part, int
   return states_.emplace(key, trace_state(job_, l, part, {.pp = stage})).first->second;
 }
 
-const std::vector<HeldPasses>& Planner::held(const PlanLayout& l) {
-  const int m = static_cast<int>(micro_batches_of(job_, l));
+const std::vector<HeldPasses>& Planner::held(const Layout& l) {
+  const int m = static_cast<int>(micro_batches_per_step(l, job_.batch));
   const PipelineShape shape =
       l.pp == 1 ? PipelineShape{} : PipelineShape{l.schedule, l.pp, m, l.chunks};
   auto& entry = held_[{shape.kind, shape.stages, shape.micro_batches, shape.chunks}];
@@ -92,10 +78,10 @@ const std::vector<HeldPasses>& Planner::held(const PlanLayout& l) {
   return entry;
 }
 
-const Planner::Stages& Planner::stages(const PlanLayout& l) {
-  Stages& entry = stages_[{l.pp, l.chunks}];
+const Planner::Stages& Planner::stages(const Layout& l) {
+  Stages& entry = stages_[{l.pp, l.chunks, l.split}];
   if (!entry.parts.empty()) return entry;
-  const std::vector<int> split = checked_split(job_.model, l.pp * l.chunks, job_.split);
+  const std::vector<int> split = checked_split(job_.model, l.pp * l.chunks, l.split);
   for (int stage = 0; stage < l.pp; ++stage) {
     entry.parts.push_back(stage_parts(split, l.pp, stage));
     int layers = 0;
@@ -108,7 +94,7 @@ const Planner::Stages& Planner::stages(const PlanLayout& l) {
 
 // ---- memory
 
-std::vector<RegionBytes> Planner::memory(const PlanLayout& l) {
+std::vector<RegionBytes> Planner::memory(const Layout& l) {
   const PassCost& p = pass(l);
   const Stages& all = stages(l);
   const auto& all_held = held(l);
@@ -122,7 +108,7 @@ std::vector<RegionBytes> Planner::memory(const PlanLayout& l) {
 
 // ---- time
 
-Planner::StageCost Planner::stage_cost(const PlanLayout& l, const PassCost& p, int stage) {
+Planner::StageCost Planner::stage_cost(const Layout& l, const PassCost& p, int stage) {
   const Stages& all = stages(l);
   StageCost cost;
   int layers = 0, recomputed = 0;
@@ -172,7 +158,7 @@ Planner::StageCost Planner::stage_cost(const PlanLayout& l, const PassCost& p, i
 
 // Sums and weights that travel once a step. A stage waits only for what its own last backward and
 // those of the stages before it do not hide.
-void Planner::add_data(const PlanLayout& l, const std::vector<StageCost>& costs, Evaluation& e) {
+void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Evaluation& e) {
   const Stages& all = stages(l);
   const GroupLinks shard = links(l, GroupKind::Shard), replica = links(l, GroupKind::Replica);
   const double hides = l.zero > 0 && software_.overlaps_sharded >= 0 ? software_.overlaps_sharded
@@ -182,19 +168,16 @@ void Planner::add_data(const PlanLayout& l, const std::vector<StageCost>& costs,
     const StateTrace& held = state(l, all.state[i], static_cast<int>(i));
     double sums = 0, weights = 0, small = 0;
     for (const auto& [key, traffic] : held.traffic) {
-      const auto& [group, transfer] = key;
-      const bool over_shard = group == to_string(GroupKind::Shard);
-      const bool over_data = over_shard || group == to_string(GroupKind::Replica);
+      const auto& [name, transfer] = key;
+      const GroupKind group = parse_group_kind(name);
+      const bool over_shard = group == GroupKind::Shard;
+      const bool over_data = over_shard || group == GroupKind::Replica;
       const bool gathers_weights = over_shard && transfer == TracedOperation::Transfer::AllGather;
       if (over_shard && !gathers_weights && l.zero >= 2) continue;  // counted by micro-batch
       const double wire = over_data && !gathers_weights && software_.gradient_wire > 0
                               ? software_.gradient_wire / 4
                               : 1;
-      const GroupLinks other = over_data ? GroupLinks{}
-                                         : links(l, group == "tp"     ? GroupKind::Tp
-                                                    : group == "kv"   ? GroupKind::Kv
-                                                    : group == "tied" ? GroupKind::Tied
-                                                                      : GroupKind::Copy);
+      const GroupLinks other = over_data ? GroupLinks{} : links(l, group);
       const GroupLinks& used = over_shard ? shard : over_data ? replica : other;
       const double time = software_.communication * traffic.calls *
                           collective_s(used, transfer, wire * traffic.bytes / traffic.calls);
@@ -213,7 +196,7 @@ void Planner::add_data(const PlanLayout& l, const std::vector<StageCost>& costs,
   e.optimizer_s = optimizer;
 }
 
-Evaluation Planner::evaluate(const PlanLayout& l) {
+Evaluation Planner::evaluate(const Layout& l) {
   Evaluation e = timing(l);
   const std::vector<RegionBytes> bytes = memory(l);
   for (std::size_t stage = 0; stage < bytes.size(); ++stage)
@@ -227,7 +210,7 @@ Evaluation Planner::evaluate(const PlanLayout& l) {
 }
 
 // A message is what the engine sends, or each tensor rank's part of it.
-double Planner::message_s(const PlanLayout& l, const PassCost& p) const {
+double Planner::message_s(const Layout& l, const PassCost& p) const {
   if (l.pp == 1) return 0;
   const bool cut = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
                    software_.name != "kintsugi";
@@ -236,7 +219,7 @@ double Planner::message_s(const PlanLayout& l, const PassCost& p) const {
                       static_cast<double>(p.trace.boundary) / (cut ? l.tp : 1));
 }
 
-StageTimes Planner::stage_times(const PlanLayout& l, const std::vector<StageCost>& costs,
+StageTimes Planner::stage_times(const Layout& l, const std::vector<StageCost>& costs,
                                 double message) const {
   StageTimes times{.message = message};
   if (l.pp > 1 && l.ranks() > machine_.node.gpus)
@@ -251,10 +234,10 @@ StageTimes Planner::stage_times(const PlanLayout& l, const std::vector<StageCost
   return times;
 }
 
-Evaluation Planner::timing(const PlanLayout& l) {
+Evaluation Planner::timing(const Layout& l) {
   Evaluation e{.layout = l};
   const PassCost& p = pass(l);
-  const double m = static_cast<double>(micro_batches_of(job_, l));
+  const double m = static_cast<double>(micro_batches_per_step(l, job_.batch));
   std::vector<StageCost> costs;
   for (int stage = 0; stage < l.pp; ++stage) costs.push_back(stage_cost(l, p, stage));
   const double message = message_s(l, p), stall = 1e-3 * machine_.network.stall_ms;

@@ -15,7 +15,7 @@ namespace kintsugi {
 
 // What a layout will cost. Times are of one step.
 struct Evaluation {
-  PlanLayout layout;
+  Layout layout;
   double memory_bytes = 0;  // of the fullest rank, with what the device keeps for itself
   int fullest_stage = 0;
   bool fits = false;
@@ -42,11 +42,11 @@ class Planner {
  public:
   Planner(PlanJob job, Machine machine, Software software = {});
 
-  Evaluation evaluate(const PlanLayout& layout);
+  Evaluation evaluate(const Layout& layout);
   // The same without the memory.
-  Evaluation timing(const PlanLayout& layout);
+  Evaluation timing(const Layout& layout);
   // By stage; of the whole arena.
-  std::vector<RegionBytes> memory(const PlanLayout& layout);
+  std::vector<RegionBytes> memory(const Layout& layout);
 
   const PlanJob& job() const { return job_; }
   const Machine& machine() const { return machine_; }
@@ -73,18 +73,18 @@ class Planner {
   using PassKey = std::tuple<int, int, bool, std::int64_t, Recompute, bool>;
   using StateKey = std::tuple<int, int, bool, int, int, int, bool, StatePart>;
 
-  const PassCost& pass(const PlanLayout& layout);
-  const StateTrace& state(const PlanLayout& layout, const StatePart& part, int stage);
-  const std::vector<HeldPasses>& held(const PlanLayout& layout);
-  const Stages& stages(const PlanLayout& layout);
-  GroupLinks links(const PlanLayout& layout, GroupKind kind) const;
+  const PassCost& pass(const Layout& layout);
+  const StateTrace& state(const Layout& layout, const StatePart& part, int stage);
+  const std::vector<HeldPasses>& held(const Layout& layout);
+  const Stages& stages(const Layout& layout);
+  GroupLinks links(const Layout& layout, GroupKind kind) const;
   BlockCost block_cost(const BlockTrace& trace, const Software& software,
                        const LinksOf& links) const;
-  StageCost stage_cost(const PlanLayout& layout, const PassCost& pass, int stage);
-  double message_s(const PlanLayout& layout, const PassCost& pass) const;
-  StageTimes stage_times(const PlanLayout& layout, const std::vector<StageCost>& costs,
+  StageCost stage_cost(const Layout& layout, const PassCost& pass, int stage);
+  double message_s(const Layout& layout, const PassCost& pass) const;
+  StageTimes stage_times(const Layout& layout, const std::vector<StageCost>& costs,
                          double message) const;
-  void add_data(const PlanLayout& layout, const std::vector<StageCost>& costs, Evaluation& e);
+  void add_data(const Layout& layout, const std::vector<StageCost>& costs, Evaluation& e);
   void finish(Evaluation& e, double busy_s) const;
 
   PlanJob job_;
@@ -94,7 +94,7 @@ class Planner {
   std::map<PassKey, std::unique_ptr<PassCost>> passes_;
   std::map<StateKey, StateTrace> states_;
   std::map<std::tuple<PipelineKind, int, int, int>, std::vector<HeldPasses>> held_;
-  std::map<std::pair<int, int>, Stages> stages_;
+  std::map<std::tuple<int, int, std::vector<int>>, Stages> stages_;
 };
 
 }  // namespace kintsugi

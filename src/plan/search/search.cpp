@@ -98,7 +98,7 @@ constexpr std::array<Rebuilding, 5> kRebuildings = {{{Recompute::None, 1},
 }  // namespace
 
 void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLimits& limits,
-                     const std::function<void(const PlanLayout&)>& use) {
+                     const std::function<void(const Layout&)>& use) {
   const int node = static_cast<int>(machine.node.gpus);
   for (const int tp : divisors(limits.gpus)) {
     // Beyond two nodes the exchange of every layer never pays.
@@ -133,7 +133,7 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
                        .dp = dp,
                        .chunks = line.chunks,
                        .schedule = line.kind,
-                       .micro = micro,
+                       .micro_batch = micro,
                        .zero = zero,
                        .shard_group = shard,
                        .sequence_parallel = tp > 1 && job.length / cp % tp == 0,
@@ -192,7 +192,7 @@ class Misses {
     if (!e.fits && e.memory_bytes > kNear * room) return;
     if (e.fits) offer(fmt::format("tp{}", e.layout.tp), e, value);
     if (e.fits) offer(fmt::format("pp{}", e.layout.pp), e, value);
-    if (e.fits) offer(fmt::format("micro{}", e.layout.micro), e, value);
+    if (e.fits) offer(fmt::format("micro{}", e.layout.micro_batch), e, value);
     if (e.fits) offer(fmt::format("zero{}", e.layout.zero), e, value);
     if (e.fits) offer(fmt::format("recompute {}", to_string(e.layout.recompute)), e, value);
     if (e.fits) offer(fmt::format("{}", to_string(e.layout.schedule)), e, value);
@@ -240,7 +240,7 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
   std::vector<std::pair<double, Evaluation>> found;
   const auto worse = [](const auto& a, const auto& b) { return a.first < b.first; };
   double fastest = 0;
-  for_each_layout(job, machine, limits, [&](const PlanLayout& layout) {
+  for_each_layout(job, machine, limits, [&](const Layout& layout) {
     ++result.layouts;
     const Evaluation e = planner.evaluate(layout);
     if (result.smallest.memory_bytes == 0 || e.memory_bytes < result.smallest.memory_bytes)
@@ -273,7 +273,7 @@ bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
   if (frugal.micro <= 0) frugal.micro = 1;
   if (frugal.schedule.empty()) frugal.schedule = "1f1b";
   bool fits = false;
-  for_each_layout(planner.job(), planner.machine(), frugal, [&](const PlanLayout& layout) {
+  for_each_layout(planner.job(), planner.machine(), frugal, [&](const Layout& layout) {
     if (fits) return;
     const std::vector<RegionBytes> stages = planner.memory(layout);
     fits = std::all_of(stages.begin(), stages.end(), [&](const RegionBytes& bytes) {

@@ -41,7 +41,7 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits);
 
 // Calls `use` for each valid layout.
 void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLimits& limits,
-                     const std::function<void(const PlanLayout&)>& use);
+                     const std::function<void(const Layout&)>& use);
 
 double score(const Evaluation& evaluation, const Machine& machine, RankBy rank_by);
 

@@ -38,9 +38,9 @@ const std::vector<std::string> kHeader = {"job",
 constexpr double kMost = 1e9;  // of anything; products of ranks stay within an int
 
 std::string row_of(const std::string& job, const Trial& trial) {
-  const PlanLayout& l = trial.layout;
+  const Layout& l = trial.layout;
   const auto text = [](auto value) { return fmt::format("{}", value); };
-  return csv_line({job, text(l.tp), text(l.cp), text(l.pp), text(l.dp), text(l.micro),
+  return csv_line({job, text(l.tp), text(l.cp), text(l.pp), text(l.dp), text(l.micro_batch),
                    std::string(to_string(l.schedule)), text(l.chunks), text(l.zero),
                    text(l.shard_group), text(l.sequence_parallel),
                    std::string(to_string(l.recompute)), text(l.recompute_every),
@@ -61,7 +61,7 @@ class Reader {
                 .dp = whole("dp", 1),
                 .chunks = whole("chunks", 1),
                 .schedule = word("schedule", parse_pipeline_kind),
-                .micro = whole("micro", 1),
+                .micro_batch = whole("micro", 1),
                 .zero = whole("zero", 0),
                 .shard_group = whole("shard_group", 0),
                 .sequence_parallel = word("sequence_parallel", parse_bool),

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kAxes = 7;
 
 // What decides the order of layouts along each axis, so that neighbours behave alike.
-std::array<std::int64_t, kAxes> keys_of(const PlanLayout& l) {
+std::array<std::int64_t, kAxes> keys_of(const Layout& l) {
   constexpr std::int64_t kAll = std::int64_t{1} << 32;  // above any shard group
   const std::int64_t schedule = l.schedule == PipelineKind::ZeroBubbleH1 ? -2
                                 : l.schedule == PipelineKind::GPipe      ? -1
@@ -21,8 +21,8 @@ std::array<std::int64_t, kAxes> keys_of(const PlanLayout& l) {
   const std::int64_t rebuilt = l.recompute == Recompute::None        ? 0
                                : l.recompute == Recompute::Selective ? 1
                                                                      : kAll - l.recompute_every;
-  return {l.tp,    l.cp,     l.pp,
-          l.micro, schedule, l.zero * 2 * kAll + (l.shard_group == 0 ? kAll : l.shard_group),
+  return {l.tp,          l.cp,     l.pp,
+          l.micro_batch, schedule, l.zero * 2 * kAll + (l.shard_group == 0 ? kAll : l.shard_group),
           rebuilt};
 }
 
@@ -50,7 +50,7 @@ std::vector<Evaluation> trial_candidates(Planner& planner, const SearchLimits& l
   std::vector<Evaluation> all;
   double fastest = std::numeric_limits<double>::infinity();
   const double room = planner.machine().gpu.memory_gb * 1e9;
-  for_each_layout(planner.job(), planner.machine(), limits, [&](const PlanLayout& layout) {
+  for_each_layout(planner.job(), planner.machine(), limits, [&](const Layout& layout) {
     const Evaluation e = planner.evaluate(layout);
     if (e.memory_bytes > range.memory * room) return;
     if (e.fits) fastest = std::min(fastest, e.step_s);
@@ -83,7 +83,7 @@ LayoutTuner::LayoutTuner(std::vector<Evaluation> candidates, std::size_t seeds)
   }
 }
 
-std::optional<std::size_t> LayoutTuner::find(const PlanLayout& layout) const {
+std::optional<std::size_t> LayoutTuner::find(const Layout& layout) const {
   for (std::size_t i = 0; i < candidates_.size(); ++i)
     if (candidates_[i].layout == layout) return i;
   return std::nullopt;

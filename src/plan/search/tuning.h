@@ -20,7 +20,7 @@ struct TrialResult {
 };
 
 struct Trial {
-  PlanLayout layout = {};
+  Layout layout = {};
   double predicted = 0;  // tokens/s
   TrialResult result = {};
   double seconds = 0;  // that the trial took
@@ -47,7 +47,7 @@ class LayoutTuner {
   explicit LayoutTuner(std::vector<Evaluation> candidates, std::size_t seeds = 5);
 
   const std::vector<Evaluation>& candidates() const { return candidates_; }
-  std::optional<std::size_t> find(const PlanLayout& layout) const;  // among the candidates
+  std::optional<std::size_t> find(const Layout& layout) const;  // among the candidates
 
   // The candidate to try next. None: all have been tried, or the search waits for the first few.
   std::optional<std::size_t> next();

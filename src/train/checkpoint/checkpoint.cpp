@@ -59,9 +59,9 @@ void announce(CheckpointWriter& writer, const std::string& stem, const std::vect
 // Each element is written by one rank: its owner, or of several owners each a share.
 void put_share(PieceWriter& pieces, CheckpointWriter& writer, const Sharding& sharding,
                const Kind& kind) {
-  const Communicator& replica = *sharding.groups().replica;
   for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket) {
     const Sharding::Range owned = sharding.owned(bucket);
+    const Communicator& replica = sharding.replica(bucket);
     const std::int64_t begin = owned.begin + owned.size() * replica.rank() / replica.size(),
                        end = owned.begin + owned.size() * (replica.rank() + 1) / replica.size();
     pieces.put(writer, kind.prefix, bucket, {begin, end},
@@ -88,7 +88,7 @@ std::string state_to_json(const TrainerState& state, DType precision) {
 
 void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerState& state,
                     const CheckpointOptions& options) {
-  Communicator& host = *engine.sharding().groups().world;
+  Communicator& host = engine.sharding().groups()[GroupKind::World];
   const EngineOptions& engine_options = engine.options();
   const std::vector<Kind> kinds = kinds_of(engine);
   const std::string trainer = state_to_json(state, engine_options.precision);
@@ -127,7 +127,7 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
   if (!weights_are_finite(engine))
     throw Diverged(fmt::format(
         "the weights are not finite after step {}, so no checkpoint is saved", state.step));
-  Communicator& host = *engine.sharding().groups().world;
+  Communicator& host = engine.sharding().groups()[GroupKind::World];
   const bool first = host.rank() == 0;
   // What failed together, all ranks know of; anything else ends the job.
   const auto give_up = [&] [[noreturn]] (const std::exception& error) {
@@ -234,7 +234,7 @@ std::string saved_config(const fs::path& model) {
 }
 
 TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
-  Communicator& host = *engine.groups().world;
+  Communicator& host = engine.groups()[GroupKind::World];
   fs::path model, beside;
   together(host, [&] {
     model = fs::canonical(checkpoint);  // `latest` is a link

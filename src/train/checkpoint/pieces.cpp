@@ -21,7 +21,7 @@ PieceWriter::PieceWriter(Engine& engine) : engine_(engine) {
   for (const Parameter& parameter : engine.parameters().parameters())
     if (parameter.cut.ranks > 1 && parameter.cut.dimension > 0)
       most = std::max({most, parameter.shape[1], std::min(kExchanged, parameter.shape.elements())});
-  const auto ranks = static_cast<std::size_t>(engine.groups().host_tp->size());
+  const auto ranks = static_cast<std::size_t>(engine.groups()[GroupKind::HostTp].size());
   const std::size_t bytes = static_cast<std::size_t>(most) * sizeof(double);
   mine_.resize(bytes);
   everybodys_.resize(bytes * ranks);
@@ -73,7 +73,7 @@ void PieceWriter::put_runs(const Target& target, std::int64_t first, const Tenso
 }
 
 void PieceWriter::put_rows(const Target& target, std::int64_t first, const Tensor& elements) {
-  Communicator& group = *engine_.groups().host_tp;
+  Communicator& group = engine_.groups()[GroupKind::HostTp];
   const std::int64_t width = target.parameter.shape[1], last = first + elements.elements();
   const std::int64_t step = std::max<std::int64_t>(1, kExchanged / width) * width;
   for (std::int64_t begin = first; begin < last;) {
@@ -95,7 +95,7 @@ void PieceWriter::join_rows(const Target& target, std::int64_t begin, std::int64
   const Parameter& parameter = target.parameter;
   const auto size = static_cast<std::int64_t>(size_of(dtype));
   std::vector<Source> sources;
-  for (int rank = 0; rank < engine_.groups().host_tp->size(); ++rank)
+  for (int rank = 0; rank < engine_.groups()[GroupKind::HostTp].size(); ++rank)
     for_each_run(parameter.cut, parameter.global, rank, begin, end, [&](const CutRun& run) {
       sources.push_back({run.there, run.count, rank * (end - begin) + run.here - begin});
     });

@@ -94,7 +94,7 @@ class Checks {
   }
 
   void check_batch() const {
-    const auto [global, micro] = config_.batch;
+    const std::int64_t global = config_.batch.global, micro = config_.layout.micro_batch;
     if (global % micro == 0) return;
     const std::int64_t below = global / micro * micro;
     complain("batch.global", "is {}, which is not a multiple of batch.micro {}: use {}", global,
@@ -145,12 +145,7 @@ class Checks {
 
   // What depends on the number of ranks waits for them.
   void check_layout() const {
-    const LayoutConfig& layout = config_.layout;
-    try {
-      layout.split_layers();
-    } catch (const UserError& error) {
-      user_error("{}: layout.split: {}", document_.where("layout.split"), error.what());
-    }
+    const Layout& layout = config_.layout;
     if (layout.recompute_every > 1 && layout.recompute == Recompute::None)
       complain("layout.recompute_every",
                "is {}, but layout.recompute is none: set it to selective or full, or remove this",
@@ -184,7 +179,7 @@ class Checks {
                "moves the inputs of blocks that are recomputed in full, but layout.recompute is "
                "{}: set it to full or remove this",
                to_string(config_.layout.recompute));
-    const std::int64_t parts = config_.layout.pp * config_.layout.chunks;
+    const std::int64_t parts = std::int64_t{config_.layout.pp} * config_.layout.chunks;
     if (offload.activations && config_.model.layers <= 2 * parts)
       complain("offload.activations",
                "keeps the first and the last input of each part on the device, and {} layers in {} "

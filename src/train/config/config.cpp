@@ -1,16 +1,17 @@
 #include "train/config/config.h"
 
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
 #include "core/yaml_reader.h"
 #include "model/model_fields.h"
+#include "parallel/layer_split.h"
 #include "train/config/checks.h"
 #include "train/config/model.h"
 #include "train/config/synonyms.h"
@@ -47,6 +48,17 @@ struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
 template <>
 struct YamlScalar<DType> : NamedScalar<DType, parse_precision> {};
 
+// Layers of each part of a pipeline: "7,9,9,7", or auto.
+template <>
+struct YamlScalar<std::vector<int>> {
+  static std::string wanted() { return "a text"; }
+  static std::vector<int> parse(const std::string& text) { return parse_split(text); }
+  static std::string format(const std::vector<int>& split) {
+    return YamlScalar<std::string>::format(
+        split.empty() ? "auto" : fmt::format("{}", fmt::join(split, ",")));
+  }
+};
+
 namespace {
 
 template <class E>
@@ -62,7 +74,6 @@ std::string_view to_string(DeviceChoice device) { return word_of(device); }
 
 constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr double kMaxSteps = 1e15;
-constexpr std::int64_t kMostLayers = 1'000'000;  // of a part; sums of them fit an int
 
 template <class V>
 void describe(V& v, RunSection& c) {
@@ -101,8 +112,17 @@ void describe(V& v, DataConfig& c) {
   v("prefetch", c.prefetch, between(1, 1024));
 }
 
+namespace {
+
+struct BatchSection {
+  std::int64_t& global;
+  std::int64_t& micro;  // of the layout
+};
+
+}  // namespace
+
 template <class V>
-void describe(V& v, BatchConfig& c) {
+void describe(V& v, BatchSection& c) {
   v("global", c.global, between(1, kMaxSize));
   v("micro", c.micro, between(1, kMaxSize));
 }
@@ -148,19 +168,27 @@ void describe(V& v, TrainConfig& c) {
 }
 
 template <class V>
-void describe(V& v, LayoutConfig& c) {
-  v("tp", c.tp, between(1, kMaxSize));
-  v("cp", c.cp, between(1, kMaxSize));
-  v("pp", c.pp, between(1, kMaxSize));
-  v("dp", c.dp, between(1, kMaxSize));
-  v("chunks", c.chunks, between(1, kMaxSize));
-  v("zero", c.zero, between(0, 3));
-  v("shard_group", c.shard_group, between(0, kMaxSize));
+void describe(V& v, Layout& c) {
+  const auto whole = [&v](const char* key, int& value, Range range) {
+    std::int64_t wide = value;
+    v(key, wide, range);
+    value = static_cast<int>(wide);
+  };
+  std::optional<std::int64_t> dp;
+  if (c.dp > 0) dp = c.dp;
+  whole("tp", c.tp, between(1, kMaxSize));
+  whole("cp", c.cp, between(1, kMaxSize));
+  whole("pp", c.pp, between(1, kMaxSize));
+  v("dp", dp, between(1, kMaxSize));
+  c.dp = static_cast<int>(dp.value_or(0));
+  whole("chunks", c.chunks, between(1, kMaxSize));
+  whole("zero", c.zero, between(0, 3));
+  whole("shard_group", c.shard_group, between(0, kMaxSize));
   v("sequence_parallel", c.sequence_parallel);
   v("schedule", c.schedule);
   v("split", c.split);
   v("recompute", c.recompute);
-  v("recompute_every", c.recompute_every, between(1, kMaxSize));
+  whole("recompute_every", c.recompute_every, between(1, kMaxSize));
 }
 
 namespace {
@@ -170,6 +198,12 @@ struct ModelSection {
   ModelConfig& model;
   std::string& preset;
   std::string& config;
+};
+
+// The keys of a layout, or the one word that leaves it to the program.
+struct LayoutSection {
+  Layout& layout;
+  bool& automatic;
 };
 
 }  // namespace
@@ -207,10 +241,11 @@ void describe(V& v, RunConfig& c) {
   v("run", c.run);
   v("model", ModelSection{c.model, c.model_preset, c.model_config});
   v("data", c.data);
-  v("batch", c.batch);
+  BatchSection batch{c.batch.global, c.layout.micro_batch};
+  v("batch", batch);
   v("optimizer", c.optimizer);
   v("train", c.train);
-  v("layout", c.layout);
+  v("layout", LayoutSection{c.layout, c.layout_auto});
   v("comm", c.comm);
   v("offload", c.offload);
   v("device", c.device);
@@ -235,15 +270,13 @@ class RunReader : public YamlReader {
     if (const YAML::Node config = node["config"]) section.config = config.Scalar();
   }
 
-  // A section, or the one word that leaves it to the program.
-  void operator()(const char* key, LayoutConfig& layout) {
+  void operator()(const char* key, LayoutSection section) {
     const YAML::Node node = document().root()[key];
-    if (node && node.IsScalar() && node.Scalar() == "auto") {
+    section.automatic = node && node.IsScalar() && node.Scalar() == "auto";
+    if (section.automatic)
       take(key);
-      layout.automatic = true;
-      return;
-    }
-    YamlReader::operator()(key, layout);
+    else
+      YamlReader::operator()(key, section.layout);
   }
 
   void read_all(RunConfig& config) {
@@ -261,9 +294,9 @@ class RunWriter : public YamlWriter {
     if (!section.config.empty()) origin = "from " + section.config;
     block(key, model_to_yaml(section.model), origin);
   }
-  void operator()(const char* key, LayoutConfig& layout) {
-    if (layout.automatic) return line(key, "auto");
-    YamlWriter::operator()(key, layout);
+  void operator()(const char* key, LayoutSection section) {
+    if (section.automatic) return line(key, "auto");
+    YamlWriter::operator()(key, section.layout);
   }
 };
 
@@ -272,6 +305,9 @@ class RunKeys : public YamlKeys {
   using YamlKeys::operator();
   void operator()(const char* key, ModelSection) {
     for (const std::string& name : model_section_keys()) add(std::string(key) + "." + name);
+  }
+  void operator()(const char* key, LayoutSection section) {
+    YamlKeys::operator()(key, section.layout);
   }
 };
 
@@ -284,27 +320,6 @@ std::string name_of(const std::string& path) {
 }
 
 }  // namespace
-
-std::vector<int> LayoutConfig::split_layers() const {
-  std::vector<int> layers;
-  if (split == "auto") return layers;
-  std::istringstream parts(split);
-  for (std::string part; std::getline(parts, part, ',');) {
-    try {
-      const std::int64_t count = parse_count(part);
-      if (count < 1 || count > kMostLayers) user_error("{} layers", count);
-      layers.push_back(static_cast<int>(count));
-    } catch (const UserError&) {
-      layers.clear();
-      break;
-    }
-  }
-  if (layers.empty())
-    user_error(
-        "'{}' is not a split: auto, or the layers of each part of the pipeline, like 7,9,9,7",
-        split);
-  return layers;
-}
 
 std::int64_t RunConfig::total_steps() const {
   if (train.tokens == 0) return train.steps;
@@ -345,6 +360,18 @@ std::string to_yaml(const RunConfig& config) {
   RunWriter writer;
   describe(writer, copy);
   return writer.text();
+}
+
+std::string to_yaml(const Layout& layout) {
+  Layout copy = layout;
+  YamlWriter writer;
+  describe(writer, copy);
+  return writer.text();
+}
+
+void read_layout(const std::string& text, Layout& layout) {
+  const YamlDocument document(text, "layout", {});
+  YamlReader(document, {}).read(layout);
 }
 
 namespace {

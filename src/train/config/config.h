@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "model/config.h"
-#include "model/recompute.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "optim/state_offload.h"
-#include "parallel/schedule.h"
+#include "parallel/layout.h"
 #include "tensor/dtype.h"
 
 namespace kintsugi {
@@ -70,8 +69,7 @@ struct DataConfig {
 };
 
 struct BatchConfig {
-  std::int64_t global = 32;  // sequences per optimizer step
-  std::int64_t micro = 8;    // sequences per forward pass on one rank
+  std::int64_t global = 32;  // sequences per optimizer step; batch.micro is layout.micro_batch
   bool operator==(const BatchConfig&) const = default;
 };
 
@@ -106,24 +104,6 @@ struct TrainConfig {
   LossScaleOptions loss_scale;  // fp16 only
   std::int64_t max_skipped_steps = 50;  // in a row without a finite loss and norm: diverged
   bool operator==(const TrainConfig&) const = default;
-};
-
-struct LayoutConfig {
-  std::int64_t tp = 1;
-  std::int64_t cp = 1;
-  std::int64_t pp = 1;
-  std::optional<std::int64_t> dp;  // none: auto, whatever ranks are left
-  std::int64_t chunks = 1;
-  std::int64_t zero = 0;
-  std::int64_t shard_group = 0;
-  bool sequence_parallel = false;
-  PipelineKind schedule = PipelineKind::OneForwardOneBackward;
-  std::string split = "auto";  // layers of each part of the pipeline: "7,9,9,7"
-  Recompute recompute = Recompute::None;
-  std::int64_t recompute_every = 1;       // of layers 0, n, 2 n, …
-  bool automatic = false;                 // `layout: auto`: tp, pp, dp and zero from the ranks
-  std::vector<int> split_layers() const;  // empty: auto; UserError
-  bool operator==(const LayoutConfig&) const = default;
 };
 
 // What goes between ranks.
@@ -172,7 +152,8 @@ struct RunConfig {
   BatchConfig batch;
   OptimizerConfig optimizer;
   TrainConfig train;
-  LayoutConfig layout;
+  Layout layout = {.dp = 0, .micro_batch = 8};
+  bool layout_auto = false;  // `layout: auto`: tp, pp, dp and zero from the ranks
   CommConfig comm;
   OffloadConfig offload;
   DeviceChoice device = DeviceChoice::Auto;
@@ -205,6 +186,11 @@ void resolve_tokenizer(RunConfig& config);
 // Every key, resolved: it reads back to the same configuration with no need of the preset or
 // config.json, which are only remembered in a comment.
 std::string to_yaml(const RunConfig& config);
+
+// A layout as text and back, from the rank that chose it to the others. Its micro-batch, which is
+// batch.micro, stays as it is.
+std::string to_yaml(const Layout& layout);
+void read_layout(const std::string& text, Layout& layout);
 
 // Every dotted key: "optimizer.lr".
 std::vector<std::string> run_config_keys();

@@ -1,0 +1,52 @@
+#include "train/engine_options.h"
+
+#include "train/memory_check.h"
+
+namespace kintsugi {
+
+Workload work_of(const RunConfig& config) {
+  return {config.model, config.batch.global, config.data.sequence_length};
+}
+
+Layout layout_on(const RunConfig& config, int ranks) {
+  return fit_layout(config.layout, work_of(config), ranks);
+}
+
+EngineOptions engine_options(const RunConfig& config, int ranks) {
+  return {.model = config.model,
+          .precision = config.train.precision,
+          .layout = layout_on(config, ranks),
+          .batch = config.batch.global,
+          .length = config.data.sequence_length,
+          .classifier_chunk = config.train.classifier_chunk,
+          .adamw = {.beta1 = config.optimizer.betas[0],
+                    .beta2 = config.optimizer.betas[1],
+                    .eps = config.optimizer.eps,
+                    .weight_decay = config.optimizer.weight_decay,
+                    .clip = config.optimizer.clip,
+                    .moments = config.optimizer.moments,
+                    .stochastic_rounding = config.optimizer.stochastic_rounding,
+                    .seed = config.run.seed},
+          .offload = {.on = config.offload.optimizer,
+                      .gradients = config.offload.gradients,
+                      .update = config.offload.update},
+          .offload_inputs = config.offload.activations,
+          .documents = config.data.document_mask,
+          .reduce_in_bf16 = config.comm.reduce == DType::BF16};
+}
+
+Layout automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node) {
+  RunConfig tried = config;
+  const auto fits = [&](const Layout& layout) {
+    tried.layout = layout;
+    const Grid grid = grid_of(layout, config.model);
+    for (int stage = 0; stage < grid.pp; ++stage) {
+      const Groups groups = planned_groups(grid, {.pp = stage});
+      if (!kintsugi::fits(planned_memory(backend, tried, groups), backend, node)) return false;
+    }
+    return true;
+  };
+  return choose_layout(config.layout, work_of(config), ranks, node, fits);
+}
+
+}  // namespace kintsugi
