@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
         .layout = {.micro_batch = micro, .recompute = parse_recompute(recompute)},
         .length = length,
         .classifier_chunk = chunk,
-        .adamw = {.moments = parse_precision(moments), .stochastic_rounding = stochastic}};
+        .optimizer = {.moments = parse_precision(moments), .stochastic_rounding = stochastic}};
     choose_offload(offload, update, options);
     if (options.offload.on && options.offload.update == UpdatePlace::Auto)
       warmup = std::max<std::int64_t>(warmup, 5);  // the trial is not what is measured

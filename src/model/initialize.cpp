@@ -100,11 +100,13 @@ void FreshParameters::read(const Parameter& parameter, std::int64_t first,
 }
 
 StoredParameters::StoredParameters(const SafetensorsModel& files, const ParameterSet& set,
-                                   std::string prefix)
+                                   std::string prefix,
+                                   const std::function<bool(const Parameter&)>& has)
     : files_(&files), prefix_(std::move(prefix)) {
   const std::string where = files.files().front().path().parent_path().string();
   for (const Parameter& parameter : set.parameters())  // before anything is written
-    check_tensor(locate(files, prefix_ + parameter.name), parameter, prefix_, where);
+    if (!has || has(parameter))
+      check_tensor(locate(files, prefix_ + parameter.name), parameter, prefix_, where);
 }
 
 void StoredParameters::read(const Parameter& parameter, std::int64_t first,

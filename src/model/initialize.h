@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -36,7 +37,9 @@ class FreshParameters final : public ParameterSource {
 // missing, has another shape or a type that cannot be converted.
 class StoredParameters final : public ParameterSource {
  public:
-  StoredParameters(const SafetensorsModel& files, const ParameterSet& set, std::string prefix = "");
+  // Some parameters, if the files do not have all of the set's.
+  StoredParameters(const SafetensorsModel& files, const ParameterSet& set, std::string prefix = "",
+                   const std::function<bool(const Parameter&)>& has = {});
   void read(const Parameter& parameter, std::int64_t first,
             std::span<double> values) const override;
 

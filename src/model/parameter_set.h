@@ -25,6 +25,9 @@ struct DataGroups {
   auto operator<=>(const DataGroups&) const = default;
 };
 
+// How a parameter follows from its gradient: optim/update_rule.h.
+enum class UpdateRuleKind : std::uint8_t { AdamW };
+
 struct Parameter {
   std::string name;  // the public (Hugging Face) name
   Shape shape = {};  // what is held here
@@ -33,6 +36,7 @@ struct Parameter {
   Init init = {};
   TensorCut cut = {};
   int bucket = 0;
+  UpdateRuleKind rule = UpdateRuleKind::AdamW;
   bool decay = false;        // weight decay: matrices only
   bool overwritten = false;  // its gradient is one product: a step's first micro-batch writes it
   // Follows its predecessor in memory without a gap: the two are read as one matrix.

@@ -2,147 +2,184 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace kintsugi {
+namespace {
+
+// Elements of the largest piece; of a rule, if one is named.
+std::int64_t largest(const std::vector<UpdatePiece>& pieces, const UpdateRule* rule = nullptr) {
+  std::int64_t most = 0;
+  for (const UpdatePiece& piece : pieces)
+    if (rule == nullptr || piece.rule == rule) most = std::max(most, piece.count);
+  return most;
+}
+
+void wait_for(Backend& backend, std::vector<Backend::Transfer>& transfers) {
+  for (const Backend::Transfer transfer : transfers) backend.wait(transfer);
+  transfers.clear();
+}
+
+}  // namespace
 
 // ---- on the device
 
 StreamedUpdate::StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-                               const std::vector<UpdatePiece>& pieces, std::int64_t most,
+                               const std::vector<UpdatePiece>& pieces, DType precision,
                                const StateOffload& offload, std::size_t ahead)
     : backend_(&backend),
-      offload_(offload),
-      state_{state.master, state.moment1, state.moment2},
-      pieces_(&pieces),
       ahead_(ahead),
-      slots_(std::min(ahead + kLeaving, pieces.size())),
+      buffers_(std::min(ahead + kLeaving, pieces.size())),
       next_(pieces.size()) {
-  const DType wide = accumulator_of(state.master ? state.master.dtype() : state.moment1.dtype());
-  std::size_t ranges = 0;
-  for (const UpdatePiece& piece : pieces) ranges = std::max(ranges, piece.ranges.size());
-  for (Slot& slot : slots_) {
-    for (std::size_t i = 0; offload.on && i < state_.size(); ++i)
-      if (state_[i])
-        slot.here[i] =
-            arena.allocate(Region::Optimizer, "state on its way", state_[i].dtype(), {most});
-    if (!offload.gradients) continue;
-    slot.gradients = arena.allocate(Region::Gradients, "gradients on their way", wide, {most});
-    slot.gradients_coming.reserve(ranges);
+  allocate(arena, state, pieces, precision, offload);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    pieces_.push_back(on_device(pieces[i], state, offload, buffer(i)));
+    Buffer& with = buffer(i);  // steps take no memory
+    with.coming.reserve(pieces_.back().state.size() + pieces_.back().gradients.size());
+    with.going.reserve(pieces_.back().state.size());
   }
+}
+
+void StreamedUpdate::allocate(Arena& arena, const OptimizerState& state,
+                              const std::vector<UpdatePiece>& pieces, DType precision,
+                              const StateOffload& offload) {
+  const auto take = [&](DType dtype, const UpdateRule* rule) {
+    return arena.allocate(Region::Optimizer, "state on its way", dtype, {largest(pieces, rule)});
+  };
+  for (Buffer& buffer : buffers_) {
+    if (offload.on && state.has_master()) buffer.master = take(state.master().dtype(), nullptr);
+    for (const auto& [rule, slots] : state.rules()) {
+      buffer.slots.emplace_back();
+      for (const Tensor& slot : slots)
+        if (offload.on) buffer.slots.back().push_back(take(slot.dtype(), rule));
+    }
+    if (offload.gradients)
+      buffer.gradients = arena.allocate(Region::Gradients, "gradients on their way",
+                                        accumulator_of(precision), {largest(pieces)});
+  }
+}
+
+StreamedUpdate::Piece StreamedUpdate::on_device(const UpdatePiece& piece,
+                                                const OptimizerState& state,
+                                                const StateOffload& offload, const Buffer& buffer) {
+  Piece here{.state = {}, .gradients = {}, .ranges = piece.ranges};
+  const auto part = [&](const Tensor& x, const UpdateRange& range) {
+    return x.rows(range.at - piece.first, range.size());
+  };
+  if (offload.on && state.has_master()) {
+    here.state.push_back(
+        {state.master().rows(piece.first, piece.count), buffer.master.rows(0, piece.count)});
+    for (UpdateRange& range : here.ranges) range.master = part(buffer.master, range);
+  }
+  for (std::size_t rule = 0; offload.on && rule < state.rules().size(); ++rule) {
+    if (state.rules()[rule].rule != piece.rule) continue;
+    for (std::size_t i = 0; i < buffer.slots[rule].size(); ++i) {
+      const Tensor& slot = buffer.slots[rule][i];
+      here.state.push_back({state.rules()[rule].slots[i].rows(piece.slot_first, piece.count),
+                            slot.rows(0, piece.count)});
+      for (UpdateRange& range : here.ranges) range.slots[i] = part(slot, range);
+    }
+  }
+  for (UpdateRange& range : here.ranges) {
+    if (!offload.gradients) break;
+    here.gradients.push_back({range.gradient, part(buffer.gradients, range)});
+    range.gradient = here.gradients.back().device;
+  }
+  return here;
 }
 
 void StreamedUpdate::fetch(std::size_t piece) {
-  const auto& [first, count, ranges] = (*pieces_)[piece];
-  Slot& to = slot(piece);
-  for (std::size_t i = 0; offload_.on && i < state_.size(); ++i) {
-    if (!state_[i]) continue;
-    backend_->wait(std::exchange(to.going[i], {}));
-    to.coming[i] = backend_->to_device(to.here[i].rows(0, count), state_[i].rows(first, count));
-  }
-  if (!offload_.gradients) return;
-  for (const UpdateRange& range : ranges)
-    to.gradients_coming.push_back(
-        backend_->to_device(to.gradients.rows(range.at - first, range.size()), range.gradient));
+  Buffer& to = buffer(piece);
+  wait_for(*backend_, to.going);
+  for (const auto* tensors : {&pieces_[piece].state, &pieces_[piece].gradients})
+    for (const auto& [host, device] : *tensors)
+      to.coming.push_back(backend_->to_device(device, host));
 }
 
 void StreamedUpdate::begin() {
-  for (std::size_t piece = 0; piece < std::min(ahead_, pieces_->size()); ++piece) fetch(piece);
+  for (std::size_t piece = 0; piece < std::min(ahead_, pieces_.size()); ++piece) fetch(piece);
 }
 
 void StreamedUpdate::update(std::size_t piece) {
-  const auto& [first, count, ranges] = (*pieces_)[piece];
-  Slot& with = slot(piece);
-  for (Backend::Transfer& coming : with.coming) backend_->wait(std::exchange(coming, {}));
-  for (const Backend::Transfer coming : with.gradients_coming) backend_->wait(coming);
-  with.gradients_coming.clear();
-  for (const UpdateRange& range : ranges) {
-    const auto part = [&, begin = range.at - first](std::size_t i) {
-      return offload_.on ? with.here[i].rows(begin, range.size())
-                         : state_[i].rows(range.at, range.size());
-    };
-    const Tensor gradient =
-        offload_.gradients ? with.gradients.rows(range.at - first, range.size()) : range.gradient;
-    backend_->adamw(range.weight, state_[0] ? part(0) : range.weight, part(1), part(2), gradient,
-                    step_.scale, step_.of(range));
-  }
-  for (std::size_t i = 0; offload_.on && i < state_.size(); ++i)
-    if (state_[i])
-      with.going[i] = backend_->to_host(state_[i].rows(first, count), with.here[i].rows(0, count));
+  Buffer& with = buffer(piece);
+  wait_for(*backend_, with.coming);
+  for (const UpdateRange& range : pieces_[piece].ranges) range.update(*backend_, step_);
+  for (const auto& [host, device] : pieces_[piece].state)
+    with.going.push_back(backend_->to_host(host, device));
 }
 
 void StreamedUpdate::start(const UpdateStep& step) {
-  KINTSUGI_CHECK(next_ == pieces_->size(), "an update starts before the last one is over");
+  KINTSUGI_CHECK(next_ == pieces_.size(), "an update starts before the last one is over");
   step_ = step;
   next_ = 0;
 }
 
 void StreamedUpdate::run_until(std::size_t piece) {
-  for (; next_ < std::min(piece, pieces_->size()); ++next_) {
-    if (next_ + ahead_ < pieces_->size()) fetch(next_ + ahead_);
+  for (; next_ < std::min(piece, pieces_.size()); ++next_) {
+    if (next_ + ahead_ < pieces_.size()) fetch(next_ + ahead_);
     update(next_);
   }
 }
 
 void StreamedUpdate::finish() {
-  run_until(pieces_->size());
-  for (Slot& slot : slots_)
-    for (Backend::Transfer& going : slot.going) backend_->wait(std::exchange(going, {}));
+  run_until(pieces_.size());
+  for (Buffer& buffer : buffers_) wait_for(*backend_, buffer.going);
 }
 
 // ---- on the host
 
-HostUpdate::HostUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-                       const std::vector<UpdatePiece>& pieces, std::int64_t most, DType precision,
-                       const StateOffload& offload)
-    : backend_(&backend),
-      host_(backend.host()),
-      gradients_here_(offload.gradients),
-      state_(state),
-      pieces_(&pieces),
-      slots_(std::min(kSlots, pieces.size())) {
+HostUpdate::HostUpdate(Backend& backend, Arena& arena, const std::vector<UpdatePiece>& pieces,
+                       DType precision, const StateOffload& offload)
+    : backend_(&backend), host_(backend.host()), buffers_(std::min(kBuffers, pieces.size())) {
   KINTSUGI_CHECK(host_ != nullptr, "no backend for the host's side of an update");
   const DType wide = accumulator_of(precision);
-  std::size_t ranges = 0;
-  for (const UpdatePiece& piece : pieces) ranges = std::max(ranges, piece.ranges.size());
-  for (Slot& slot : slots_) {
-    if (!gradients_here_)
-      slot.gradients =
+  const std::int64_t most = largest(pieces);
+  for (Buffer& buffer : buffers_) {
+    if (!offload.gradients)
+      buffer.gradients =
           arena.allocate(Region::Gradients, "gradients on their way", wide, {most}, Side::Host);
-    slot.weights =
+    buffer.weights =
         arena.allocate(Region::Weights, "weights on their way", precision, {most}, Side::Host);
-    slot.coming.reserve(2 * ranges);
-    slot.going.reserve(ranges);
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    pieces_.push_back(on_host(pieces[i], offload, buffer(i)));
+    buffer(i).coming.reserve(pieces_.back().coming.size());
+    buffer(i).going.reserve(pieces_.back().weights.size());
   }
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1}, Side::Host);
 }
 
+HostUpdate::Piece HostUpdate::on_host(const UpdatePiece& piece, const StateOffload& offload,
+                                      const Buffer& buffer) {
+  Piece here{.coming = {}, .weights = {}, .ranges = piece.ranges};
+  for (UpdateRange& range : here.ranges) {
+    const std::int64_t begin = range.at - piece.first, count = range.size();
+    if (!offload.gradients) {
+      here.coming.push_back({buffer.gradients.rows(begin, count), range.gradient});
+      range.gradient = here.coming.back().host;
+    }
+    here.weights.push_back({buffer.weights.rows(begin, count), range.weight});
+    range.weight = here.weights.back().host;
+    if (!range.master) here.coming.push_back(here.weights.back());
+  }
+  return here;
+}
+
 void HostUpdate::fetch(std::size_t piece) {
-  Slot& to = slot(piece);
+  Buffer& to = buffer(piece);
   for (const Backend::Transfer going : to.going) backend_->finish(going);
   to.going.clear();
-  for (const UpdateRange& range : (*pieces_)[piece].ranges) {
-    const std::int64_t begin = range.at - (*pieces_)[piece].first;
-    if (!gradients_here_)
-      to.coming.push_back(
-          backend_->to_host(to.gradients.rows(begin, range.size()), range.gradient));
-    if (!state_.master)
-      to.coming.push_back(backend_->to_host(to.weights.rows(begin, range.size()), range.weight));
-  }
+  for (const auto& [host, device] : pieces_[piece].coming)
+    to.coming.push_back(backend_->to_host(host, device));
 }
 
 void HostUpdate::update(std::size_t piece, const UpdateStep& step) {
-  Slot& with = slot(piece);
+  Buffer& with = buffer(piece);
   for (const Backend::Transfer coming : with.coming) backend_->finish(coming);
   with.coming.clear();
-  for (const UpdateRange& range : (*pieces_)[piece].ranges) {
-    const std::int64_t begin = range.at - (*pieces_)[piece].first, count = range.size();
-    const Tensor weights = with.weights.rows(begin, count);
-    host_->adamw(weights, state_.master ? state_.master.rows(range.at, count) : weights,
-                 state_.moment1.rows(range.at, count), state_.moment2.rows(range.at, count),
-                 gradients_here_ ? range.gradient : with.gradients.rows(begin, count), scale_,
-                 step.of(range));
-    with.going.push_back(backend_->to_device(range.weight, weights));
+  for (std::size_t i = 0; i < pieces_[piece].ranges.size(); ++i) {
+    pieces_[piece].ranges[i].update(*host_, step);
+    const auto& [host, device] = pieces_[piece].weights[i];
+    with.going.push_back(backend_->to_device(device, host));
   }
 }
 
@@ -154,16 +191,15 @@ void HostUpdate::run(const UpdateStep& step) {
     skipped = !std::isfinite(static_cast<double>(static_cast<Accumulator<T>>(*scale_.as<T>())));
   });
   if (skipped) return;  // and so no stale weights go back
-  const std::size_t ahead = slots_.size() > 1 ? slots_.size() - 1 : 1;
-  for (std::size_t piece = 0; piece < std::min(ahead, pieces_->size()); ++piece) fetch(piece);
-  for (std::size_t piece = 0; piece < pieces_->size(); ++piece) {
-    update(piece, step);
-    if (piece + ahead < pieces_->size()) fetch(piece + ahead);
+  UpdateStep here = step;
+  here.scale = scale_;
+  const std::size_t ahead = buffers_.size() > 1 ? buffers_.size() - 1 : 1;
+  for (std::size_t piece = 0; piece < std::min(ahead, pieces_.size()); ++piece) fetch(piece);
+  for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+    update(piece, here);
+    if (piece + ahead < pieces_.size()) fetch(piece + ahead);
   }
-  for (Slot& slot : slots_) {
-    for (const Backend::Transfer going : slot.going) backend_->wait(going);
-    slot.going.clear();
-  }
+  for (Buffer& buffer : buffers_) wait_for(*backend_, buffer.going);
 }
 
 }  // namespace kintsugi

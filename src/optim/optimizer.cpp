@@ -6,7 +6,6 @@
 #include <exception>
 
 #include "core/log.h"
-#include "core/philox.h"
 
 namespace kintsugi {
 namespace {
@@ -30,25 +29,16 @@ std::string_view to_string(UpdatePlace place) {
 }
 
 Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
-                     const AdamWSettings& settings, const StateOffload& offload)
+                     const OptimizerSettings& settings, const StateOffload& offload)
     : backend_(&backend),
       sharding_(&sharding),
-      settings_(settings),
-      place_(offload.on ? offload.update : UpdatePlace::Device) {
+      clip_(settings.clip),
+      rules_(update_rules(settings)),
+      place_(offload.on ? offload.update : UpdatePlace::Device),
+      state_(arena, sharding, rules_, offload.on ? Side::Host : Side::Device) {
   // Nothing to choose from where the host does not compute.
   if (place_ == UpdatePlace::Auto && backend.host() == nullptr) place_ = UpdatePlace::Device;
   const DType precision = sharding.store().dtype(), wide = accumulator_of(precision);
-  std::int64_t n = 0;
-  for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket) {
-    offsets_.push_back(n);
-    n += sharding.part_elements(bucket);
-  }
-  const Side side = offload.on ? Side::Host : Side::Device;
-  if (wide != precision)
-    state_.master = arena.allocate(Region::Optimizer, "master weights", wide, {n}, side);
-  const DType moments = wide == DType::F64 ? wide : settings.moments;
-  state_.moment1 = arena.allocate(Region::Optimizer, "first moments", moments, {n}, side);
-  state_.moment2 = arena.allocate(Region::Optimizer, "second moments", moments, {n}, side);
   squared_norm_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1});
   const bool in_pieces = offload.on || offload.gradients;
@@ -60,15 +50,16 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
          usual ? squared_norm_ : arena.allocate(Region::Optimizer, "scalars", wide, {1}),
          offload.gradients ? std::vector<Tensor>() : sharding.counted_gradient_pieces(i)});
   }
-  const std::int64_t most = std::max<std::int64_t>(1, in_pieces ? std::min(n, offload.piece) : n);
-  pieces_ = plan_updates(sharding, offsets_, n, most);
+  const std::int64_t most =
+      in_pieces ? std::min(state_.elements(), offload.piece) : state_.elements();
+  pieces_ = plan_updates(sharding, state_, most);
   if (!in_pieces) return;
   if (place_ != UpdatePlace::Host) {
-    streamed_.emplace(backend, arena, state_, pieces_, most, offload, pieces_ahead(most));
+    find_pieces_of_buckets();
+    streamed_.emplace(backend, arena, state_, pieces_, precision, offload, pieces_ahead(most));
     sharding.on_reading([this](int bucket) { update_until(bucket); });
   }
-  if (place_ != UpdatePlace::Device)
-    on_host_.emplace(backend, arena, state_, pieces_, most, precision, offload);
+  if (place_ != UpdatePlace::Device) on_host_.emplace(backend, arena, pieces_, precision, offload);
 }
 
 Optimizer::~Optimizer() {
@@ -84,49 +75,37 @@ Optimizer::~Optimizer() {
 
 // Those of a layer: they travel while the one before it computes.
 std::size_t Optimizer::pieces_ahead(std::int64_t most) const {
-  std::int64_t layer = 0;
   const std::vector<Bucket>& buckets = sharding_->set().buckets();
-  for (std::size_t b = 0; b < buckets.size(); ++b)
-    if (buckets[b].role == Bucket::Role::Block)
-      layer = std::max(layer, sharding_->part_elements(static_cast<int>(b)));
-  return std::max<std::size_t>(2, static_cast<std::size_t>((layer + most - 1) / most));
+  std::vector<std::int64_t> pieces(buckets.size(), 0);
+  std::int64_t layer = 2;
+  for (const StateRun& run : state_.runs()) {
+    const auto bucket = static_cast<std::size_t>(run.bucket);
+    pieces[bucket] += (run.elements + most - 1) / most;
+    if (buckets[bucket].role == Bucket::Role::Block) layer = std::max(layer, pieces[bucket]);
+  }
+  return static_cast<std::size_t>(layer);
+}
+
+void Optimizer::find_pieces_of_buckets() {
+  std::size_t piece = 0;
+  pieces_until_.resize(sharding_->set().buckets().size());
+  for (const StateRun& run : state_.runs()) {
+    while (piece < pieces_.size() && pieces_[piece].first < run.at + run.elements) ++piece;
+    pieces_until_[static_cast<std::size_t>(run.bucket)] = piece;
+  }
 }
 
 void Optimizer::update_until(int bucket) {
-  const auto next = static_cast<std::size_t>(bucket) + 1;
-  if (next > offsets_.size()) return streamed_->finish();
-  if (next == offsets_.size()) return streamed_->run_until(pieces_.size());
-  const std::int64_t most = pieces_.front().count;
-  streamed_->run_until(static_cast<std::size_t>((offsets_[next] + most - 1) / most));
-}
-
-Tensor Optimizer::owned(const Tensor& flat, int bucket) const {
-  return flat.rows(offsets_[static_cast<std::size_t>(bucket)], sharding_->owned(bucket).size());
-}
-
-Tensor Optimizer::master(int bucket) const {
-  return state_.master ? owned(state_.master, bucket) : sharding_->owned_weights(bucket);
-}
-
-void Optimizer::zero_state() {
-  for (const Tensor& x : {state_.master, state_.moment1, state_.moment2})
-    if (x) backend_->fill(x, 0.0);
-}
-
-void Optimizer::update_in_place(const UpdateStep& step) {
-  for (const UpdatePiece& piece : pieces_)
-    for (const UpdateRange& range : piece.ranges) {
-      const auto part = [&](const Tensor& x) { return x.rows(range.at, range.size()); };
-      backend_->adamw(range.weight, state_.master ? part(state_.master) : range.weight,
-                      part(state_.moment1), part(state_.moment2), range.gradient, step.scale,
-                      step.of(range));
-    }
+  const auto last = static_cast<std::size_t>(bucket);
+  if (last >= pieces_until_.size()) return streamed_->finish();
+  streamed_->run_until(pieces_until_[last]);
 }
 
 void Optimizer::update(UpdatePlace place, const UpdateStep& step) {
   if (place == UpdatePlace::Host) return on_host_->run(step);
   if (streamed_) return streamed_->start(step);
-  update_in_place(step);
+  for (const UpdatePiece& piece : pieces_)
+    for (const UpdateRange& range : piece.ranges) range.update(*backend_, step);
 }
 
 void Optimizer::try_update(const UpdateStep& step) {
@@ -188,18 +167,8 @@ void Optimizer::step(std::int64_t step, double lr, double unscale) {
   if (streamed_) streamed_->finish();
   if (streamed_ && place_ == UpdatePlace::Device) streamed_->begin();
   sum_squares();
-  backend_->clip_scale(scale_, squared_norm_, settings_.clip, unscale);
-  UpdateStep update{.options = {.lr = lr,
-                                .beta1 = settings_.beta1,
-                                .beta2 = settings_.beta2,
-                                .eps = settings_.eps,
-                                .weight_decay = 0,
-                                .step = step},
-                    .weight_decay = settings_.weight_decay,
-                    .scale = scale_};
-  if (settings_.stochastic_rounding)
-    update.options.rounding_key =
-        derive_key(settings_.seed, 0x50FF, static_cast<std::uint64_t>(step)) | 1;
+  backend_->clip_scale(scale_, squared_norm_, clip_, unscale);
+  const UpdateStep update{.step = step, .lr = lr, .scale = scale_};
   if (place_ == UpdatePlace::Auto)
     try_update(update);
   else

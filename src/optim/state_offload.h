@@ -11,7 +11,7 @@ enum class UpdatePlace : std::uint8_t { Auto, Device, Host };
 std::string_view to_string(UpdatePlace place);
 
 struct StateOffload {
-  bool on = false;         // master weights and moments lie in host memory
+  bool on = false;         // the optimizer's state lies in host memory
   bool gradients = false;  // and so do gradients, but for a layer or two
   UpdatePlace update = UpdatePlace::Auto;
   std::int64_t piece = std::int64_t{1} << 22;  // elements of the state that travel together

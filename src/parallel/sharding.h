@@ -65,6 +65,10 @@ class Sharding final : public BucketHooks {
   };
   Range owned(int bucket) const;
   std::int64_t part_elements(int bucket) const { return parts_[static_cast<std::size_t>(bucket)]; }
+  // Whether one rank owns all of it: no bound between tensor ranks or between parts cuts it. The
+  // answer is the same on all ranks. Parts are cut without regard to parameters, so ZeRO promises
+  // this for few; whoever needs whole matrices must refuse the others.
+  bool keeps_whole(const Parameter& parameter) const;
   Tensor owned_weights(int bucket) const;  // (owned size), in the run's precision
   // (owned size), in accumulator precision; in host memory if they are offloaded
   Tensor owned_gradients(int bucket) const;

@@ -72,7 +72,7 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
                stage_options(options)),
       pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options), groups[GroupKind::Pp],
                 &sharding_),
-      optimizer_(backend, arena_, sharding_, options.adamw, options.offload) {
+      optimizer_(backend, arena_, sharding_, options.optimizer, options.offload) {
   const int slots = options.layout.pp == 1 ? 1 : options.micro_batches();
   for (int i = 0; i < slots; ++i) batches_.push_back(allocate_batch());
   const std::int64_t tokens = scratch_.size().tokens();
@@ -127,13 +127,14 @@ void Engine::initialize(std::uint64_t seed) {
 
 void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master) {
   for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
-    const Sharding::Range stored = sharding_.stored_weights(bucket),
-                          owned = sharding_.owned(bucket);
+    const Sharding::Range stored = sharding_.stored_weights(bucket);
     fill_from(weights, *backend_, sharding_.weights_at(bucket, stored), set_, stored.begin,
               stored.end);
-    if (optimizer_.has_master())
-      fill_from(master, *backend_, optimizer_.master(bucket), set_, owned.begin, owned.end);
   }
+  const OptimizerState& state = optimizer_.state();
+  if (!state.has_master()) return;
+  for (const StateRun& run : state.runs())
+    fill_from(master, *backend_, state.master(run), set_, run.range.begin, run.range.end);
 }
 
 // ---- batches

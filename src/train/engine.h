@@ -26,7 +26,7 @@ struct EngineOptions {
   std::int64_t batch = 1;             // sequences per step; counts where there is a pipeline
   std::int64_t length = 1;            // tokens per sequence
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen from the vocabulary
-  AdamWSettings adamw = {};
+  OptimizerSettings optimizer = {};
   StateOffload offload = {};    // of the optimizer's state and the gradients
   bool offload_inputs = false;  // of blocks that are recomputed in full
   bool documents = false;       // batches come with positions and document starts

@@ -31,7 +31,7 @@ ModelConfig tiny_model(Family family) {
 
 class Bench {
  public:
-  Bench(Family family, DType dtype, const AdamWSettings& settings)
+  Bench(Family family, DType dtype, const OptimizerSettings& settings)
       : backend_(make_cpu_backend(1)),
         set_(tiny_model(family)),
         arena_(*backend_),
@@ -54,9 +54,11 @@ class Bench {
   std::size_t bucket_of(int i) const { return static_cast<std::size_t>(set_[i].bucket); }
   Tensor weights(int i) const { return in(sharding_.weights(), i); }
   Tensor gradients(int i) const { return in(sharding_.gradients(), i); }
-  Tensor master(int i) const { return in_bucket(optimizer_.master(set_[i].bucket), i); }
-  Tensor moment1(int i) const { return in_bucket(optimizer_.moment1(set_[i].bucket), i); }
-  Tensor moment2(int i) const { return in_bucket(optimizer_.moment2(set_[i].bucket), i); }
+  // With one rule and one rank, there is one run per bucket.
+  const StateRun& run(int i) const { return optimizer_.state().runs()[bucket_of(i)]; }
+  Tensor master(int i) const { return in_bucket(optimizer_.state().master(run(i)), i); }
+  Tensor moment1(int i) const { return in_bucket(optimizer_.state().slot(run(i), 0), i); }
+  Tensor moment2(int i) const { return in_bucket(optimizer_.state().slot(run(i), 1), i); }
 
   void write(const Tensor& x, const Values& values) {
     visit_float(x.dtype(), [&]<class T>() {
@@ -84,10 +86,10 @@ class Bench {
       backend_->download(all.data() + old, x);
     };
     append(sharding_.weights());
-    for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket)
-      for (const Tensor& x :
-           {optimizer_.master(bucket), optimizer_.moment1(bucket), optimizer_.moment2(bucket)})
-        append(x);
+    const OptimizerState& state = optimizer_.state();
+    EXPECT_EQ(state.runs().size(), set_.buckets().size());
+    for (const StateRun& run : state.runs())
+      for (const Tensor& x : {state.master(run), state.slot(run, 0), state.slot(run, 1)}) append(x);
     return all;
   }
 
@@ -104,7 +106,7 @@ struct Reference {
   struct State {
     Values weight, first, second;
   };
-  AdamWSettings settings;
+  OptimizerSettings settings;
   std::vector<State> states;
 
   void step(const std::vector<Values>& gradients, const std::vector<bool>& is_matrix, double t,
@@ -201,7 +203,7 @@ class OptimizerTest : public testing::TestWithParam<Case> {
   }
 
   std::mt19937 random_{11};
-  AdamWSettings settings_;
+  OptimizerSettings settings_;
   Bench bench_;
   Reference reference_;
   std::vector<bool> is_matrix_;
@@ -291,11 +293,11 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Models, OptimizerTest, testing::ValuesIn(all_cases()), case_name);
 
 TEST(OptimizerMemory, SixteenBitWeightsHaveAMasterAndWideOnesAreTheirOwn) {
-  EXPECT_FALSE(Bench(Family::Llama, DType::F32, {}).optimizer_.has_master());
-  EXPECT_FALSE(Bench(Family::Llama, DType::F64, {}).optimizer_.has_master());
+  EXPECT_FALSE(Bench(Family::Llama, DType::F32, {}).optimizer_.state().has_master());
+  EXPECT_FALSE(Bench(Family::Llama, DType::F64, {}).optimizer_.state().has_master());
   Bench narrow(Family::Llama, DType::BF16, {});
-  EXPECT_TRUE(narrow.optimizer_.has_master());
-  EXPECT_EQ(narrow.optimizer_.master(0).dtype(), DType::F32);
+  EXPECT_TRUE(narrow.optimizer_.state().has_master());
+  EXPECT_EQ(narrow.optimizer_.state().master().dtype(), DType::F32);
   const auto n = static_cast<std::size_t>(narrow.set_.buffer_elements());
   EXPECT_EQ(narrow.arena_.bytes(Region::Optimizer), 12 * n + 8)
       << "master, two moments and two scalars";

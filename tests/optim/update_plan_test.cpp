@@ -21,20 +21,24 @@ struct Found {
 std::map<std::int64_t, Found> updates(const ParameterSet& set, int ranks, int zero,
                                       std::int64_t most) {
   const auto backend = make_cpu_backend(1);
+  const UpdateRules rules = update_rules({});
   std::map<std::int64_t, Found> found;
   for (int rank = 0; rank < ranks; ++rank) {
     PlanningAllocator nothing;
     Arena arena(nothing);
     const Groups groups = planned_groups({.dp = ranks}, {.dp = rank});
     const Sharding sharding(*backend, arena, set, groups, {.zero = zero, .precision = DType::BF16});
+    const OptimizerState state(arena, sharding, rules, Side::Device);
+    const auto n = static_cast<std::int64_t>(arena.bytes(Region::Optimizer));
     std::vector<std::int64_t> offsets;
     std::int64_t elements = 0;
     for (int bucket = 0; bucket < static_cast<int>(set.buckets().size()); ++bucket) {
       offsets.push_back(elements);
       elements += sharding.part_elements(bucket);
     }
+    EXPECT_EQ(n, 12 * elements) << "master and moments";
     std::int64_t next = 0;  // of the state
-    for (const UpdatePiece& piece : plan_updates(sharding, offsets, elements, most)) {
+    for (const UpdatePiece& piece : plan_updates(sharding, state, most)) {
       EXPECT_EQ(piece.first, next);
       EXPECT_LE(piece.count, most);
       next += piece.count;
@@ -50,6 +54,11 @@ std::map<std::int64_t, Found> updates(const ParameterSet& set, int ranks, int ze
                   sharding.weights_at(bucket, {first, first + range.size()}).data());
         EXPECT_EQ(range.gradient.data(),
                   sharding.owned_gradients(bucket).rows(first - begin, range.size()).data());
+        EXPECT_EQ(range.master.data(), state.master().rows(range.at, range.size()).data());
+        EXPECT_EQ(range.slots.size(), 2u);
+        for (std::size_t i = 0; i < range.slots.size(); ++i)
+          EXPECT_EQ(range.slots[i].data(),
+                    state.rules().front().slots[i].rows(range.at, range.size()).data());
         for (std::int64_t i = 0; i < range.size(); ++i) {
           ++found[first + i].times;
           found[first + i].decays = range.decays;

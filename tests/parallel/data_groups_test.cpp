@@ -38,7 +38,7 @@ Training training_of(const std::string& model) {
           .sequences = 16,
           .micro = 2,
           .masked = true,
-          .adamw = {.clip = 0.1}};  // so that the norm counts
+          .optimizer = {.clip = 0.1}};  // so that the norm counts
 }
 
 bool is_one(const Parameter& p) { return p.name == "model.layers.1.mlp.down_proj.weight"; }

@@ -83,7 +83,7 @@ void expect_equal_runs(const Finished& actual, const Finished& expected) {
 struct StateCase {
   const char* name;
   DType precision;
-  AdamWSettings adamw = {};
+  OptimizerSettings optimizer = {};
   bool everywhere = false;  // or in a few layouts only
 };
 void PrintTo(const StateCase& state, std::ostream* out) { *out << state.name; }
@@ -108,7 +108,7 @@ TEST_P(OffloadedState, ChangesNoBitInAnyLayout) {
   for (std::size_t i = 0; i < layouts().size(); i += GetParam().everywhere ? 1 : 4) {
     const RankLayout& layout = layouts()[i];
     Training training = small(GetParam().precision);
-    training.adamw = GetParam().adamw;
+    training.optimizer = GetParam().optimizer;
     const Finished expected = run(layout, training, 5);
     // In the CPU world both places compute with the same function.
     for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host, UpdatePlace::Auto}) {
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, OffloadedState, testing::ValuesIn(kStates),
 
 TEST(OffloadedStatePieces, OfAnySizeDoTheSame) {
   Training training = small(DType::BF16);
-  training.adamw = {.moments = DType::BF16, .stochastic_rounding = true};
+  training.optimizer = {.moments = DType::BF16, .stochastic_rounding = true};
   const RankLayout layout{.dp = 2, .zero = 1};
   const Finished expected = run(layout, training, 3);
   for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host})
@@ -175,10 +175,10 @@ TEST(OffloadedOptimizer, IsLeftAloneByAnOverflow) {
           const Tensor x = member.engine.sharding().weights();
           std::vector<std::byte> bytes(x.bytes());
           member.engine.backend().download(bytes.data(), x);
-          for (int bucket = 0; bucket < 6; ++bucket)
-            for (const Tensor& state : {member.engine.optimizer().master(bucket),
-                                        member.engine.optimizer().moment1(bucket),
-                                        member.engine.optimizer().moment2(bucket)}) {
+          const OptimizerState& all = member.engine.optimizer().state();
+          EXPECT_EQ(all.runs().size(), 6u);
+          for (const StateRun& run : all.runs())
+            for (const Tensor& state : {all.master(run), all.slot(run, 0), all.slot(run, 1)}) {
               bytes.resize(bytes.size() + state.bytes());
               member.engine.backend().download(bytes.data() + bytes.size() - state.bytes(), state);
             }
@@ -273,7 +273,7 @@ std::vector<RankLayout> without_halves() {
 Training without_clipping(DType precision, const char* family) {
   Training training = small(precision);
   training.model = tiny_model(family, 4);
-  training.adamw.clip = 0;
+  training.optimizer.clip = 0;
   return training;
 }
 
@@ -323,7 +323,7 @@ TEST(OffloadedGradientSums, AreClippedAlike) {
     for (const bool narrow : {false, true}) {
       SCOPED_TRACE(fmt::format("{}, {} sums", to_string(layout), narrow ? "bf16" : "fp32"));
       Training training = small(DType::BF16);
-      training.adamw.clip = 0.1;
+      training.optimizer.clip = 0.1;
       training.reduce_in_bf16 = narrow;
       const Finished expected = run(layout, training, 4);
       training.offload = {

@@ -29,7 +29,7 @@ std::array<double, kRegions> plan(const Plan& wanted, int rank) {
                        .precision = wanted.precision,
                        .layout = layout,
                        .length = 1024,
-                       .adamw = {.moments = wanted.moments},
+                       .optimizer = {.moments = wanted.moments},
                        .reduce_in_bf16 = wanted.reduce_in_bf16},
                       groups);
   std::array<double, kRegions> bytes;

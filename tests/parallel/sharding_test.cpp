@@ -46,7 +46,8 @@ TEST(ShardingTest, StagesAgreeToTheBit) {
     Training training = training_of("llama-gqa", DType::BF16);
     training.sequences = 15;
     training.micro = accumulates ? 2 : 5;
-    training.adamw = {.clip = 0, .moments = DType::BF16, .stochastic_rounding = true, .seed = 21};
+    training.optimizer = {
+        .clip = 0, .moments = DType::BF16, .stochastic_rounding = true, .seed = 21};
     const Outcome zero0 = trained({3, 0}, training, 6), zero3 = trained({3, 3}, training, 6);
     EXPECT_EQ(trained({3, 1}, training, 6).weights, zero0.weights);
     EXPECT_EQ(trained({3, 2}, training, 6).weights, zero3.weights);

@@ -71,7 +71,7 @@ EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
           .batch = job.batch,
           .length = job.length,
           .classifier_chunk = job.classifier_chunk,
-          .adamw = {.moments = job.moments},
+          .optimizer = {.moments = job.moments},
           .documents = job.documents,
           .reduce_in_bf16 = job.reduce_in_bf16};
 }

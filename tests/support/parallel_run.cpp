@@ -124,7 +124,7 @@ EngineOptions Training::engine(const RankLayout& ranks) const {
           .layout = layout(ranks),
           .batch = ranks.dp * micro_batches * micro,
           .length = length,
-          .adamw = adamw,
+          .optimizer = optimizer,
           .offload = offload,
           .offload_inputs = offload_inputs,
           .documents = documents,

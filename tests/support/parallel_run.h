@@ -48,7 +48,7 @@ struct Training {
   bool documents = false;
   bool masked = false;  // targets without a loss, unevenly spread
   bool reduce_in_bf16 = false;
-  AdamWSettings adamw = {};
+  OptimizerSettings optimizer = {};
   StateOffload offload = {};
   bool offload_inputs = false;
   std::unique_ptr<Backend> (*backend)(int threads) = make_cpu_backend;

@@ -164,13 +164,13 @@ TEST(CheckpointOfManyRanks, MovesFromManyRanksToOne) {
 struct Kept {
   const char* name;
   DType precision;
-  AdamWSettings adamw;
+  OptimizerSettings optimizer;
 };
 class CheckpointBits : public testing::TestWithParam<Kept> {};
 
 TEST_P(CheckpointBits, AreKeptWhereNothingChanges) {
   Training training = training_of("llama-gqa", GetParam().precision, 8);
-  training.adamw = GetParam().adamw;
+  training.optimizer = GetParam().optimizer;
   training.length = 8;
   for (const RankLayout& layout :
        {RankLayout{1, 0}, RankLayout{4, 0}, RankLayout{4, 1}, RankLayout{2, 2}, RankLayout{4, 3, 2},

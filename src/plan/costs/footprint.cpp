@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "model/metrics.h"
+#include "optim/update_rule.h"
 
 namespace kintsugi {
 namespace {
@@ -15,12 +15,16 @@ constexpr double kJoulePerMwh = 3.6e9;
 constexpr double kDay = 86400;
 
 void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& f) {
-  const double parameters = static_cast<double>(count_parameters(ParameterSet(job.model)).total);
   const DType wide = accumulator_of(job.precision);
-  const double each = static_cast<double>(size_of(job.precision)) +
-                      (wide != job.precision ? static_cast<double>(size_of(wide)) : 0) +
-                      2 * static_cast<double>(size_of(wide == DType::F64 ? wide : job.moments));
-  f.checkpoint_gb = parameters * each / 1e9;
+  const UpdateRules rules = update_rules({.moments = job.moments});
+  const ParameterSet set(job.model);
+  double bytes = 0;
+  for (const Parameter& parameter : set.parameters()) {
+    std::size_t each = size_of(job.precision) + (wide != job.precision ? size_of(wide) : 0);
+    for (const StateSlot& slot : rules(parameter).slots(job.precision)) each += size_of(slot.dtype);
+    bytes += static_cast<double>(parameter.shape.elements()) * static_cast<double>(each);
+  }
+  f.checkpoint_gb = bytes / 1e9;
   if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
   if (job.checkpoint_every > 0)
     f.checkpoints = std::ceil(f.steps / static_cast<double>(job.checkpoint_every));

@@ -24,7 +24,7 @@ struct RunFootprint {
   double steps = 0, days = 0, gpu_hours = 0;
   RunEnergy energy = {};
   std::optional<double> euro = {};
-  double checkpoint_gb = 0;                 // weights, master copy and moments
+  double checkpoint_gb = 0;                 // weights and the optimizer's state
   std::optional<double> checkpoint_s = {};  // that training stands still for one
   double checkpoints = 0;                   // of the whole run; their time is in `days`
 };

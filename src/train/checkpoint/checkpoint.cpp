@@ -28,44 +28,53 @@ struct Kind {
   Part part;
   std::string prefix;
   DType dtype;
-  std::function<Tensor(int bucket)> owned;
+  std::function<Tensor(const StateRun& run)> owned;
+  const UpdateRule* rule = nullptr;  // of the parameters that have it; none: all
 };
 
-std::vector<Kind> kinds_of(Engine& engine) {
+// The same on every rank, so of the whole model's parameters.
+std::vector<Kind> kinds_of(Engine& engine, const ParameterSet& whole) {
   const Sharding& sharding = engine.sharding();
-  const Optimizer& optimizer = engine.optimizer();
+  const OptimizerState& state = engine.optimizer().state();
+  const DType precision = engine.options().precision;
   std::vector<Kind> kinds;
-  const auto add = [&](Part part, const std::string& prefix, auto owned) {
-    kinds.push_back({part, prefix, owned(0).dtype(), owned});
-  };
-  add(Part::Model, "", [&](int bucket) { return sharding.owned_weights(bucket); });
-  if (optimizer.has_master())
-    add(Part::State, "master.", [&](int bucket) { return optimizer.master(bucket); });
-  add(Part::State, "exp_avg.", [&](int bucket) { return optimizer.moment1(bucket); });
-  add(Part::State, "exp_avg_sq.", [&](int bucket) { return optimizer.moment2(bucket); });
+  kinds.push_back({Part::Model, "", precision, [&](const StateRun& run) {
+                     return sharding.weights_at(run.bucket, run.range);
+                   }});
+  if (state.has_master())
+    kinds.push_back({Part::State, "master.", accumulator_of(precision),
+                     [&](const StateRun& run) { return state.master(run); }});
+  for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
+    const std::vector<StateSlot> slots = rule->slots(precision);
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      kinds.push_back({Part::State, slots[i].name + ".", slots[i].dtype,
+                       [&state, i](const StateRun& run) { return state.slot(run, i); }, rule});
+  }
   return kinds;
 }
 
 void announce(CheckpointWriter& writer, const std::string& stem, const std::vector<Kind>& kinds,
-              Part part, const ParameterSet& set, std::uint64_t max_bytes) {
+              Part part, const ParameterSet& set, const UpdateRules& rules,
+              std::uint64_t max_bytes) {
   std::vector<SafetensorsWriter::Announced> tensors;
   for (const Kind& kind : kinds)
     if (kind.part == part)
       for (const Parameter& parameter : set.parameters())
-        tensors.push_back({kind.prefix + parameter.name, kind.dtype, parameter.shape});
+        if (kind.rule == nullptr || kind.rule == &rules(parameter))
+          tensors.push_back({kind.prefix + parameter.name, kind.dtype, parameter.shape});
   writer.tensors(stem, tensors, max_bytes);
 }
 
 // Each element is written by one rank: its owner, or of several owners each a share.
-void put_share(PieceWriter& pieces, CheckpointWriter& writer, const Sharding& sharding,
-               const Kind& kind) {
-  for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket) {
-    const Sharding::Range owned = sharding.owned(bucket);
-    const Communicator& replica = sharding.replica(bucket);
+void put_share(PieceWriter& pieces, CheckpointWriter& writer, Engine& engine, const Kind& kind) {
+  for (const StateRun& run : engine.optimizer().state().runs()) {
+    if (kind.rule != nullptr && kind.rule != run.rule) continue;
+    const Sharding::Range owned = run.range;
+    const Communicator& replica = engine.sharding().replica(run.bucket);
     const std::int64_t begin = owned.begin + owned.size() * replica.rank() / replica.size(),
                        end = owned.begin + owned.size() * (replica.rank() + 1) / replica.size();
-    pieces.put(writer, kind.prefix, bucket, {begin, end},
-               kind.owned(bucket).rows(begin - owned.begin, end - begin));
+    pieces.put(writer, kind.prefix, run.bucket, {begin, end},
+               kind.owned(run).rows(begin - owned.begin, end - begin));
   }
 }
 
@@ -90,29 +99,30 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
                     const CheckpointOptions& options) {
   Communicator& host = engine.sharding().groups()[GroupKind::World];
   const EngineOptions& engine_options = engine.options();
-  const std::vector<Kind> kinds = kinds_of(engine);
+  const ParameterSet whole(engine_options.model);
+  const UpdateRules& rules = engine.optimizer().rules();
+  const std::vector<Kind> kinds = kinds_of(engine, whole);
   const std::string trainer = state_to_json(state, engine_options.precision);
   std::optional<CheckpointWriter> model, rest;
   std::optional<PieceWriter> pieces;
   together(host, [&] {
-    const ParameterSet whole(engine_options.model);
     model.emplace(host, at.model());
     model->text("config.json", write_hf_config(engine_options.model, engine_options.precision));
     model->text("generation_config.json", write_hf_generation_config(engine_options.model));
     for (const Tokenizer::File& file : options.files) model->text(file.name, file.content);
     model->text("trainer.json", trainer);
-    announce(*model, "model", kinds, Part::Model, whole, options.max_shard_bytes);
+    announce(*model, "model", kinds, Part::Model, whole, rules, options.max_shard_bytes);
     rest.emplace(host, at.state());
     if (!options.config.empty()) rest->text("config.yaml", options.config);
     if (host.rank() == 0)
       rest->text("lineage.json", to_json(child_lineage(options.ancestors, next_sequence(at.folder),
                                                        trainer + options.config)));
-    announce(*rest, "optimizer", kinds, Part::State, whole, options.max_shard_bytes);
+    announce(*rest, "optimizer", kinds, Part::State, whole, rules, options.max_shard_bytes);
   });
   together(host, [&] { pieces.emplace(engine); });
   together(host, [&] {
     for (const Kind& kind : kinds)
-      put_share(*pieces, kind.part == Part::Model ? *model : *rest, engine.sharding(), kind);
+      put_share(*pieces, kind.part == Part::Model ? *model : *rest, engine, kind);
     pieces->rethrow();
   });
   model->finish();
@@ -195,8 +205,27 @@ DType saved_precision(const fs::path& model) {
 
 namespace {
 
+struct StoredSlot {
+  const UpdateRule* rule;
+  std::size_t slot;
+  StoredParameters source;
+};
+
+std::vector<StoredSlot> stored_slots(const SafetensorsModel& files, Engine& engine) {
+  const ParameterSet& set = engine.parameters();
+  const UpdateRules& rules = engine.optimizer().rules();
+  std::vector<StoredSlot> stored;
+  for (const UpdateRule* const rule : rules_of(set, rules)) {
+    const std::vector<StateSlot> slots = rule->slots(engine.options().precision);
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      stored.push_back({rule, i,
+                        StoredParameters(files, set, slots[i].name + ".",
+                                         [&](const Parameter& p) { return &rules(p) == rule; })});
+  }
+  return stored;
+}
+
 TrainerState load_verified(const fs::path& directory, const fs::path& beside, Engine& engine) {
-  const Sharding& sharding = engine.sharding();
   const EngineOptions& options = engine.options();
   ModelConfig saved = read_hf_config(directory / "config.json");
   // How long its sequences were is a claim of the model, not a part of it, where no table ends.
@@ -208,21 +237,21 @@ TrainerState load_verified(const fs::path& directory, const fs::path& beside, En
         "with `model:`, or choose another run.dir",
         directory.string());
   const ParameterSet& set = engine.parameters();
-  Optimizer& optimizer = engine.optimizer();
+  const Optimizer& optimizer = engine.optimizer();
   const TrainerState state = saved_state(directory);
   const SafetensorsModel model(directory), rest(beside, "optimizer");
-  const StoredParameters weights(model, set), first(rest, set, "exp_avg."),
-      second(rest, set, "exp_avg_sq.");
+  const StoredParameters weights(model, set);
+  const std::vector<StoredSlot> slots = stored_slots(rest, engine);
   // 16-bit runs keep their weights in full there.
   const bool has_master = static_cast<bool>(rest.find("master." + set.parameters().front().name));
   const StoredParameters master = has_master ? StoredParameters(rest, set, "master.") : weights;
   const bool same_precision = saved_precision(directory) == options.precision;
   engine.write_weights(same_precision ? weights : master, master);
-  for (int bucket = 0; bucket < static_cast<int>(set.buckets().size()); ++bucket) {
-    const auto [begin, end] = sharding.owned(bucket);
-    fill_from(first, engine.backend(), optimizer.moment1(bucket), set, begin, end);
-    fill_from(second, engine.backend(), optimizer.moment2(bucket), set, begin, end);
-  }
+  for (const auto& [rule, slot, source] : slots)
+    for (const StateRun& run : optimizer.state().runs())
+      if (run.rule == rule)
+        fill_from(source, engine.backend(), optimizer.state().slot(run, slot), set, run.range.begin,
+                  run.range.end);
   return state;
 }
 

@@ -121,10 +121,10 @@ struct CommConfig {
 
 // What lies in host memory instead of the device's.
 struct OffloadConfig {
-  bool optimizer = false;                  // master weights and moments
+  bool optimizer = false;                  // the optimizer's state
   bool gradients = false;                  // but for a layer or two
   bool activations = false;                // blocks' inputs, with layout.recompute full
-  UpdatePlace update = UpdatePlace::Auto;  // of master weights and moments
+  UpdatePlace update = UpdatePlace::Auto;  // of the optimizer's state
   bool operator==(const OffloadConfig&) const = default;
 };
 

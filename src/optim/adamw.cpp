@@ -1,0 +1,31 @@
+#include "optim/adamw.h"
+
+#include "core/philox.h"
+
+namespace kintsugi {
+
+AdamW::AdamW(const OptimizerSettings& settings)
+    : options_{.beta1 = settings.beta1, .beta2 = settings.beta2, .eps = settings.eps},
+      weight_decay_(settings.weight_decay),
+      moments_(settings.moments),
+      stochastic_rounding_(settings.stochastic_rounding),
+      seed_(settings.seed) {}
+
+std::vector<StateSlot> AdamW::slots(DType precision) const {
+  const DType moments = accumulator_of(precision) == DType::F64 ? DType::F64 : moments_;
+  return {{"exp_avg", "first moments", moments}, {"exp_avg_sq", "second moments", moments}};
+}
+
+void AdamW::update(Backend& backend, Tensor weight, Tensor master, std::span<const Tensor> slots,
+                   Tensor gradient, Tensor scale, const UpdateOptions& options) const {
+  AdamWOptions here = options_;
+  here.lr = options.lr;
+  here.weight_decay = options.decays ? weight_decay_ : 0.0;
+  here.step = options.step;
+  here.first_element = options.first_element;
+  if (stochastic_rounding_)
+    here.rounding_key = derive_key(seed_, 0x50FF, static_cast<std::uint64_t>(options.step)) | 1;
+  backend.adamw(weight, master, slots[0], slots[1], gradient, scale, here);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,285 @@
+// A second rule beside AdamW, which nothing outside this file knows: SGD with momentum on the MLPs.
+#include "optim/update_rule.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "optim/adamw.h"
+#include "support/directory_contents.h"
+#include "support/late_backend.h"
+#include "support/parallel_run.h"
+#include "support/temporary_directory.h"
+#include "tensor/safetensors.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+// With one slot. Its backends compute in host memory.
+class Sgd : public UpdateRule {
+ public:
+  std::string_view name() const override { return "SGD"; }
+  Grain grain() const override { return Grain::Element; }
+  std::vector<StateSlot> slots(DType precision) const override {
+    return {{"momentum", "momentum", accumulator_of(precision)}};
+  }
+  void update(Backend&, Tensor weight, Tensor master, std::span<const Tensor> slots,
+              Tensor gradient, Tensor scale, const UpdateOptions& options) const override {
+    visit_float(weight.dtype(), [&]<class T>() {
+      using A = Accumulator<T>;
+      A *const w = master.as<A>(), *const m = slots[0].as<A>();
+      const A *const g = gradient.as<A>(), by = *scale.as<A>();
+      if (!std::isfinite(by)) return;
+      for (std::int64_t i = 0; i < weight.elements(); ++i) {
+        m[i] = static_cast<A>(0.9) * m[i] + by * g[i];
+        w[i] -= static_cast<A>(options.lr) * m[i];
+        weight.as<T>()[i] = T(w[i]);
+      }
+    });
+  }
+};
+
+// AdamW for everything that is not SGD's. In a block, SGD's parameters are between others.
+bool is_of_sgd(const Parameter& parameter) { return parameter.group == ParameterGroup::Mlp; }
+
+OptimizerSettings mixed(const OptimizerSettings& settings = {}) {
+  OptimizerSettings both = settings;
+  both.rules = [adamw = std::make_shared<AdamW>(settings),
+                sgd = std::make_shared<Sgd>()](const Parameter& parameter) -> const UpdateRule& {
+    if (is_of_sgd(parameter)) return *sgd;
+    return *adamw;
+  };
+  return both;
+}
+
+Training training_of(const char* model, DType precision) {
+  return {.model = tiny_model(model, 3),
+          .precision = precision,
+          .sequences = 8,
+          .length = 8,
+          .optimizer = mixed(),
+          .lr = 1e-2};
+}
+
+fs::path save(const fs::path& directory, const Member& member, std::int64_t step) {
+  TrainerState state;
+  state.step = step;
+  const fs::path saved = save_checkpoint(directory, member.engine, state, {.keep = 0});
+  member.groups.world->barrier();
+  return saved;
+}
+
+const RankLayout kLayouts[] = {
+    {.dp = 4},
+    {.dp = 4, .zero = 1},
+    {.dp = 4, .zero = 3},
+    {.dp = 4, .zero = 3, .shard_group = 2},
+    {.dp = 2, .zero = 1, .tp = 2},
+    {.dp = 2, .zero = 2, .pp = 2},
+};
+
+TEST(TwoUpdateRules, TrainAsOnOneRank) {
+  for (const char* model : {"gpt2", "llama-gqa"}) {
+    const Training training = training_of(model, DType::F64);
+    const Outcome expected = trained({}, training, 5);
+    EXPECT_LT(expected.losses.back(), expected.losses.front());
+    for (const RankLayout& layout : kLayouts)
+      expect_same(trained(layout, training, 5), expected, to_string(layout));
+  }
+}
+
+TEST(TwoUpdateRules, LeaveTheOthersParametersAlone) {
+  Training training = training_of("llama-gqa", DType::F32);
+  training.optimizer.clip = 0;
+  Training only_adamw = training;
+  only_adamw.optimizer.rules = {};
+  const ParameterSet set(training.model);
+  const Outcome before = trained({}, training, 0), adamw = trained({}, only_adamw, 1);
+  Outcome after;
+  std::vector<float> momentum;
+  on_ranks({}, training, [&](const Member& member) {
+    train(member, 1, 1, after);
+    const OptimizerState& state = member.engine.optimizer().state();
+    for (const StateRun& run : state.runs()) {
+      if (run.rule->name() != "SGD") continue;
+      const Tensor slot = state.slot(run, 0);
+      ASSERT_EQ(slot.elements(), run.range.size());
+      momentum.resize(static_cast<std::size_t>(run.range.end));
+      member.engine.backend().download(&momentum[static_cast<std::size_t>(run.range.begin)], slot);
+    }
+  });
+  for (const Parameter& parameter : set.parameters())
+    for (std::int64_t at = parameter.offset; at < parameter.offset + parameter.shape.elements();
+         ++at) {
+      const auto i = static_cast<std::size_t>(at);
+      if (is_of_sgd(parameter)) {
+        const auto weight = static_cast<float>(before.weights[i]);
+        ASSERT_NEAR(after.weights[i], weight - 1e-2F * momentum[i], 1e-7) << parameter.name;
+        ASSERT_NE(momentum[i], 0) << parameter.name;
+      } else {
+        ASSERT_EQ(after.weights[i], adamw.weights[i]) << parameter.name;
+      }
+    }
+}
+
+TEST(TwoUpdateRules, HaveTheirOwnStateOnly) {
+  for (const DType precision : {DType::F32, DType::BF16}) {
+    const Training training = training_of("llama-gqa", precision);
+    const ParameterSet set(training.model);
+    std::size_t all = 0, of_sgd = 0;
+    for (std::size_t i = 0; i < set.parameters().size(); ++i) {  // with the padding behind it
+      const std::int64_t end =
+          i + 1 < set.parameters().size() ? set.parameters()[i + 1].offset : set.buffer_elements();
+      const auto elements = static_cast<std::size_t>(end - set.parameters()[i].offset);
+      all += elements;
+      of_sgd += is_of_sgd(set.parameters()[i]) ? elements : 0;
+    }
+    EXPECT_GT(of_sgd, 0u);
+    const auto backend = make_cpu_backend(1);
+    PlanningAllocator nothing;
+    const Engine engine(*backend, nothing, training.engine({}));
+    EXPECT_EQ(engine.arena().bytes(Region::Optimizer),
+              (precision == DType::BF16 ? 4 : 0) * all + 8 * (all - of_sgd) + 4 * of_sgd + 8);
+  }
+}
+
+TEST(TwoUpdateRules, GoOnFromACheckpointBitForBit) {
+  for (const DType precision : {DType::F64, DType::BF16})
+    for (const RankLayout& layout : kLayouts) {
+      SCOPED_TRACE(fmt::format("{}, {}", to_string(layout), to_string(precision)));
+      const Training training = training_of("gpt2", precision);
+      const Outcome straight = trained(layout, training, 4);
+      const TemporaryDirectory directory;
+      Outcome outcome;
+      fs::path middle;
+      on_ranks(layout, training, [&](const Member& member) {
+        train(member, 1, 2, outcome);
+        const fs::path saved = save(directory.path(), member, 2);
+        if (member.world.rank() == 0) middle = saved;
+      });
+      on_ranks(
+          layout, training,
+          [&](const Member& member) {
+            load_checkpoint(middle, member.engine);
+            train(member, 3, 4, outcome);
+          },
+          false);
+      EXPECT_EQ(outcome.losses, straight.losses);
+      EXPECT_EQ(outcome.weights, straight.weights);
+      const SafetensorsModel state(state_directory(middle), "optimizer");
+      const ParameterSet set(training.model);
+      std::size_t tensors = precision == DType::BF16 ? set.parameters().size() : 0;
+      for (const Parameter& parameter : set.parameters()) {
+        const bool sgd = is_of_sgd(parameter);
+        tensors += sgd ? 1 : 2;
+        EXPECT_EQ(static_cast<bool>(state.find("momentum." + parameter.name)), sgd);
+        EXPECT_EQ(static_cast<bool>(state.find("exp_avg." + parameter.name)), !sgd);
+        EXPECT_EQ(static_cast<bool>(state.find("exp_avg_sq." + parameter.name)), !sgd);
+      }
+      EXPECT_EQ(state.names().size(), tensors);
+    }
+}
+
+TEST(TwoUpdateRules, AreTheSameOffloaded) {
+  for (const DType precision : {DType::F64, DType::BF16})
+    for (const RankLayout& layout : {RankLayout{}, RankLayout{.dp = 4, .zero = 3}}) {
+      Training training = training_of("llama-gqa", precision);
+      training.backend = [](int threads) -> std::unique_ptr<Backend> {
+        return std::make_unique<LateBackend>(threads);
+      };
+      const auto run = [&] {
+        const TemporaryDirectory directory;
+        std::pair<Outcome, std::map<std::string, std::string>> result;
+        on_ranks(layout, training, [&](const Member& member) {
+          train(member, 1, 5, result.first);
+          const fs::path saved = save(directory.path(), member, 5);
+          if (member.world.rank() == 0) result.second = directory_contents(state_directory(saved));
+          member.groups.world->barrier();
+        });
+        return result;
+      };
+      const auto [expected, files] = run();
+      EXPECT_FALSE(files.empty());
+      for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host, UpdatePlace::Auto})
+        for (const std::int64_t piece : {208, 1 << 22}) {
+          SCOPED_TRACE(fmt::format("{}, {}, {}, {}", to_string(layout), to_string(precision),
+                                   to_string(place), piece));
+          training.offload = {.on = true, .update = place, .piece = piece};
+          const auto [actual, saved] = run();
+          EXPECT_EQ(actual.losses, expected.losses);
+          EXPECT_EQ(actual.weights, expected.weights);
+          EXPECT_TRUE(saved == files);
+        }
+      // Sums of offloaded gradients take another order, but every element is updated.
+      training.offload = {
+          .on = true, .gradients = true, .update = UpdatePlace::Device, .piece = 208};
+      if (precision == DType::F64) {
+        EXPECT_LT(difference(run().first.weights, expected.weights), 1e-8);
+      }
+    }
+}
+
+// ---- whole matrices
+
+// Notes what it is given, and changes nothing.
+class Whole : public Sgd {
+ public:
+  std::string_view name() const override { return "Whole"; }
+  Grain grain() const override { return Grain::Matrix; }
+  void update(Backend&, Tensor weight, Tensor, std::span<const Tensor> slots, Tensor gradient,
+              Tensor, const UpdateOptions& options) const override {
+    EXPECT_EQ(weight.elements(), options.shape.elements());
+    EXPECT_EQ(gradient.elements(), options.shape.elements());
+    EXPECT_EQ(slots[0].elements(), options.shape.elements());
+    given.emplace_back(options.first_element, options.shape);
+  }
+  mutable std::vector<std::pair<std::int64_t, Shape>> given;
+};
+
+struct WholeMatrices : testing::Test {
+  WholeMatrices() : training(training_of("llama-gqa", DType::F32)) {
+    training.optimizer.rules = [this, adamw = std::make_shared<AdamW>(OptimizerSettings{})](
+                                   const Parameter& parameter) -> const UpdateRule& {
+      if (is_of_sgd(parameter)) return whole;
+      return *adamw;
+    };
+  }
+  // What refuses a layout, by the name of a parameter that it cuts.
+  void expect_refused(const RankLayout& layout, const std::string& names) {
+    try {
+      trained(layout, training, 1);
+      FAIL() << to_string(layout) << " was not refused";
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find("Whole updates whole matrices"), std::string::npos)
+          << error.what();
+      EXPECT_NE(std::string(error.what()).find(names), std::string::npos) << error.what();
+    }
+  }
+  Training training;
+  Whole whole;
+};
+
+TEST_F(WholeMatrices, AreGivenOneAtATime) {
+  trained({}, training, 1);
+  std::vector<std::pair<std::int64_t, Shape>> expected;
+  const ParameterSet set(training.model);
+  for (const Parameter& parameter : set.parameters())
+    if (is_of_sgd(parameter)) expected.emplace_back(parameter.offset, parameter.shape);
+  EXPECT_EQ(expected.size(), 9u);
+  EXPECT_EQ(whole.given, expected);
+}
+
+TEST_F(WholeMatrices, RefuseALayoutThatCutsThem) {
+  expect_refused({.dp = 4, .zero = 1}, "mlp");
+  expect_refused({.dp = 4, .zero = 3}, "mlp");
+  expect_refused({.tp = 2}, "mlp");
+  training.offload = {.on = true, .update = UpdatePlace::Device, .piece = 208};
+  expect_refused({}, "a piece of the offloaded state");
+}
+
+}  // namespace
+}  // namespace kintsugi
