@@ -15,14 +15,15 @@ void check_grain(const Sharding& sharding, const UpdateRule& rule, const Paramet
 
 void add_part(StateRun& run, const Parameter& parameter, Sharding::Range range) {
   if (range.size() == 0) return;
-  if (run.rule->grain() == Grain::Matrix)
-    run.parts.push_back({{parameter.offset, parameter.offset + parameter.shape.elements()},
-                         parameter.decay,
-                         parameter.shape});
-  else if (!run.parts.empty() && run.parts.back().decays == parameter.decay)
+  if (run.rule->grain() == Grain::Matrix) {
+    if (range.begin != parameter.offset) return;  // another rank's, but for padding
+    range.end = parameter.offset + parameter.shape.elements();
+    run.parts.push_back({range, parameter.decay, parameter.shape});
+  } else if (!run.parts.empty() && run.parts.back().decays == parameter.decay) {
     run.parts.back().range.end = range.end;
-  else
+  } else {
     run.parts.push_back({range, parameter.decay});
+  }
 }
 
 }  // namespace

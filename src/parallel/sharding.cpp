@@ -217,10 +217,10 @@ Sharding::Range Sharding::owned(int bucket) const {
 
 bool Sharding::keeps_whole(const Parameter& parameter) const {
   if (parameter.cut.ranks > 1 && parameter.cut.dimension >= 0) return false;
-  const auto part_of =
-      [&, begin = set_->buckets()[static_cast<std::size_t>(parameter.bucket)].begin](
-          std::int64_t element) { return (element - begin) / part_elements(parameter.bucket); };
-  return part_of(parameter.offset) == part_of(parameter.offset + parameter.shape.elements() - 1);
+  const std::int64_t part = part_elements(parameter.bucket);
+  const std::int64_t first =
+      parameter.offset - set_->buckets()[static_cast<std::size_t>(parameter.bucket)].begin;
+  return first / part == (first + parameter.shape.elements() - 1) / part;
 }
 
 Tensor Sharding::part(int bucket, const Tensor& all_parts) const {

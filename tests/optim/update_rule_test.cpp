@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "optim/adamw.h"
 #include "support/directory_contents.h"
@@ -271,6 +272,35 @@ TEST_F(WholeMatrices, AreGivenOneAtATime) {
     if (is_of_sgd(parameter)) expected.emplace_back(parameter.offset, parameter.shape);
   EXPECT_EQ(expected.size(), 9u);
   EXPECT_EQ(whole.given, expected);
+}
+
+// Also where a rank's part begins in the padding behind one.
+TEST_F(WholeMatrices, HaveOneOwner) {
+  const auto backend = make_cpu_backend(1);
+  const Sgd sgd;
+  const ParameterSet set(training.model);
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    std::map<std::int64_t, int> times, expected;
+    for (int rank = 0; rank < ranks; ++rank) {
+      PlanningAllocator nothing;
+      Arena arena(nothing);
+      const Groups groups = planned_groups({.dp = ranks}, {.dp = rank});
+      const Sharding sharding(*backend, arena, set, groups, {.zero = ranks > 1 ? 1 : 0});
+      for (const Parameter& parameter : set.parameters())
+        if (sharding.keeps_whole(parameter)) expected[parameter.offset] = 1;
+      const auto rules = [&](const Parameter& parameter) -> const UpdateRule& {
+        return sharding.keeps_whole(parameter) ? whole : sgd;
+      };
+      for (const StateRun& run : plan_state(sharding, rules))
+        for (const StateRun::Part& part : run.parts) {
+          EXPECT_GE(part.range.begin, sharding.owned(run.bucket).begin);
+          EXPECT_LE(part.range.end, sharding.owned(run.bucket).end);
+          if (run.rule == &whole) ++times[part.range.begin];
+        }
+    }
+    EXPECT_EQ(times, expected) << ranks << " ranks";
+    EXPECT_GT(expected.size(), set.buckets().size()) << ranks << " ranks";
+  }
 }
 
 TEST_F(WholeMatrices, RefuseALayoutThatCutsThem) {
