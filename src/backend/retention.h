@@ -7,23 +7,7 @@
 
 namespace kintsugi {
 
-// Tokens per chunk where the options name none: products of this size fill a GPU's matrix units,
-// and cost no more than those with the states.
-inline constexpr std::int64_t kRetentionChunk = 256;
-
-// What a call of the retention operations works on.
-struct RetentionSizes {
-  std::int64_t batch = 0, length = 0, heads = 0, k_dim = 0, v_dim = 0;
-  std::int64_t chunk = 0;  // 0: kRetentionChunk
-
-  std::int64_t chunk_tokens() const;  // at most the length
-  std::int64_t chunks() const;        // of a sequence; the last may be shorter
-};
-
-// The workspace of any of the operations; the backward needs the most.
-std::size_t retention_workspace_bytes(DType dtype, const RetentionSizes& sizes, bool backward);
-
-// Its parts. Backends use those that they need.
+// The parts of a workspace. Backends use those that they need.
 struct RetentionWorkspace {
   RetentionWorkspace() = default;
   RetentionWorkspace(const Tensor& memory, DType dtype, const RetentionSizes& sizes, bool backward);

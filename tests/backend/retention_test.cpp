@@ -375,7 +375,7 @@ TEST(RetentionWorkspaceTest, RefusesLessThanItsSize) {
   EXPECT_THROW(carve(bytes - 1), Failure);
 }
 
-// Four products forward and ten backward, each of them once per chunk.
+// Four matmuls forward and ten backward, each of them once per chunk.
 TEST(RetentionSimTest, CountsMatmuls) {
   OperationTrace trace;
   SimBackend backend(trace);

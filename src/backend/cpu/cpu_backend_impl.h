@@ -10,8 +10,6 @@
 
 namespace kintsugi {
 
-struct RetentionSizes;
-
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(int threads);

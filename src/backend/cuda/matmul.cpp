@@ -62,7 +62,7 @@ cudaDataType_t library_type(DType dtype) {
   }
 }
 
-// Operands are (rows, columns), or (count, rows, columns): as many products at once.
+// Operands are (rows, columns), or (count, rows, columns): as many matmuls at once.
 int rows_of(const Tensor& x) { return x.rank() - 2; }
 std::int64_t leading(const Tensor& x) { return x.stride(rows_of(x)); }
 std::int64_t count_of(const Tensor& x) { return x.rank() == 3 ? x.extent(0) : 1; }

@@ -24,7 +24,7 @@ class Matmul {
   explicit Matmul(const MatmulSettings& settings);
   ~Matmul();
 
-  // As Backend::matmul; operands of three dimensions are as many products at once, then without
+  // As Backend::matmul; operands of three dimensions are as many matmuls at once, then without
   // bias, residual and GELU.
   void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
            const MatmulOptions& options);

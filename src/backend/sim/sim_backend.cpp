@@ -39,8 +39,8 @@ void SimBackend::fill(Tensor x, double) { moved("fill", {x}); }
 
 // ---- linear algebra
 
-void SimBackend::product(const char* name, DType dtype, std::int64_t m, std::int64_t n,
-                         std::int64_t k, double bytes) {
+void SimBackend::add_matmul(const char* name, DType dtype, std::int64_t m, std::int64_t n,
+                            std::int64_t k, double bytes) {
   trace_->operations.push_back(
       {.kind = Kind::Matmul,
        .dtype = dtype,
@@ -57,7 +57,7 @@ void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& optio
   double bytes =
       bytes_of({a, b, c, options.bias, options.residual, options.gelu, options.gelu_input});
   if (options.accumulate) bytes += bytes_of({c});
-  product("matmul", a.dtype(), m, n, k, bytes);
+  add_matmul("matmul", a.dtype(), m, n, k, bytes);
 }
 void SimBackend::bias_backward(Tensor dbias, Tensor dy) { moved("bias_backward", {dbias, dy}); }
 
@@ -131,14 +131,14 @@ void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
 
 // ---- retention
 
-// One product per chunk, all at once.
-void SimBackend::chunk_products(const char* name, DType dtype, const RetentionSizes& sizes,
-                                std::initializer_list<std::array<std::int64_t, 3>> products) {
+// One matmul per chunk, all at once.
+void SimBackend::chunk_matmuls(const char* name, DType dtype, const RetentionSizes& sizes,
+                               std::initializer_list<std::array<std::int64_t, 3>> matmuls) {
   const std::int64_t chunks = sizes.batch * sizes.heads * sizes.chunks();
-  for (const auto& [m, n, k] : products)
-    product(name, dtype, chunks * m, n, k,
-            static_cast<double>(chunks * (m * k + k * n + m * n)) *
-                static_cast<double>(size_of(dtype)));
+  for (const auto& [m, n, k] : matmuls)
+    add_matmul(name, dtype, chunks * m, n, k,
+               static_cast<double>(chunks * (m * k + k * n + m * n)) *
+                   static_cast<double>(size_of(dtype)));
 }
 void SimBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Tensor state, Tensor,
                                    const RetentionOptions& options) {
@@ -146,8 +146,8 @@ void SimBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Ten
   const RetentionSizes n = retention_sizes(k, v, options);
   const RetentionWorkspace parts({}, k.dtype(), n, false);
   const std::int64_t c = n.chunk_tokens();
-  chunk_products("retention_forward", k.dtype(), n,
-                 {{n.k_dim, n.v_dim, c}, {c, n.v_dim, n.k_dim}, {c, c, n.k_dim}, {c, n.v_dim, c}});
+  chunk_matmuls("retention_forward", k.dtype(), n,
+                {{n.k_dim, n.v_dim, c}, {c, n.v_dim, n.k_dim}, {c, c, n.k_dim}, {c, n.v_dim, c}});
   // Scaled queries and keys, the scan, the decay of the scores.
   moved("retention_forward", {q, q, k, k}, 2 * sized({parts.states, parts.scores}));
 }
@@ -159,17 +159,17 @@ void SimBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
   const RetentionSizes n = retention_sizes(k, v, options);
   const RetentionWorkspace parts({}, k.dtype(), n, true);
   const std::int64_t c = n.chunk_tokens();
-  chunk_products("retention_backward", k.dtype(), n,
-                 {{n.k_dim, n.v_dim, c},  // sums of both directions, scores and their gradients
-                  {n.k_dim, n.v_dim, c},
-                  {c, c, n.k_dim},
-                  {c, c, n.v_dim},
-                  {c, n.k_dim, n.v_dim},  // dq, dk, dv: through the state and inside the chunk
-                  {c, n.k_dim, c},
-                  {c, n.k_dim, n.v_dim},
-                  {c, n.k_dim, c},
-                  {c, n.v_dim, n.k_dim},
-                  {c, n.v_dim, c}});
+  chunk_matmuls("retention_backward", k.dtype(), n,
+                {{n.k_dim, n.v_dim, c},  // sums of both directions, scores and their gradients
+                 {n.k_dim, n.v_dim, c},
+                 {c, c, n.k_dim},
+                 {c, c, n.v_dim},
+                 {c, n.k_dim, n.v_dim},  // dq, dk, dv: through the state and inside the chunk
+                 {c, n.k_dim, c},
+                 {c, n.k_dim, n.v_dim},
+                 {c, n.k_dim, c},
+                 {c, n.v_dim, n.k_dim},
+                 {c, n.v_dim, c}});
   moved("retention_backward", {q, q, k, k, dq, dq, dk, dk},
         2 * sized({parts.states, parts.dstates, parts.scores, parts.dscores}));
 }
@@ -184,8 +184,8 @@ void SimBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, 
 void SimBackend::state_sum(const char* name, const Tensor& state, const Tensor& x,
                            const Tensor& y) {
   if (x.extent(1) > 1)
-    product(name, x.dtype(), x.extent(0) * x.extent(2) * x.extent(3), y.extent(3), x.extent(1),
-            bytes_of({state, state, x, y}));
+    add_matmul(name, x.dtype(), x.extent(0) * x.extent(2) * x.extent(3), y.extent(3), x.extent(1),
+               bytes_of({state, state, x, y}));
   moved(name, {state, state, x, x});  // its decay, and a scaled copy
 }
 void SimBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate, double) {

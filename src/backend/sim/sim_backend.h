@@ -8,8 +8,6 @@
 
 namespace kintsugi {
 
-struct RetentionSizes;
-
 // The device of the `sim` world: hands out addresses that nobody may touch, computes nothing, and
 // writes down what it was asked for.
 class SimBackend final : public Backend {
@@ -43,10 +41,10 @@ class SimBackend final : public Backend {
 
  private:
   void moved(const char* name, std::initializer_list<Tensor> tensors, double extra = 0);
-  void product(const char* name, DType dtype, std::int64_t m, std::int64_t n, std::int64_t k,
-               double bytes);
-  void chunk_products(const char* name, DType dtype, const RetentionSizes& sizes,
-                      std::initializer_list<std::array<std::int64_t, 3>> products);
+  void add_matmul(const char* name, DType dtype, std::int64_t m, std::int64_t n, std::int64_t k,
+                  double bytes);
+  void chunk_matmuls(const char* name, DType dtype, const RetentionSizes& sizes,
+                     std::initializer_list<std::array<std::int64_t, 3>> matmuls);
   void state_sum(const char* name, const Tensor& state, const Tensor& x, const Tensor& y);
   void attention(TracedOperation::Kind kind, const Tensor& q, const Tensor& k, double products,
                  double bytes, const AttentionOptions& options);
