@@ -1,5 +1,6 @@
 // The way of gradients: from a stage, through sums over the data ranks, to their owner's memory.
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "parallel/sharding.h"
@@ -94,16 +95,16 @@ void Sharding::take_sum(const Reduction& done, Tensor mine) {
 // Squares of sums that CopySums completes later are its to add.
 void Sharding::send_gradients(int bucket, bool last) {
   const Tensor mine = gradients_here(bucket);
+  const auto add_squares = [&](std::int64_t first, std::int64_t count) {
+    backend_->squared_norm(offload_->squared_norm(data_group(bucket)), mine.rows(first, count));
+  };
   if (last)
     for_each_owned_run(
         bucket,
         [](const Parameter& parameter) {
           return !parameter.counted || !parameter.sum_over.empty();
         },
-        [&](std::int64_t first, std::int64_t count) {
-          backend_->squared_norm(offload_->squared_norm(data_group(bucket)),
-                                 mine.rows(first, count));
-        });
+        std::cref(add_squares));  // a copy would not fit a function object without memory
   slot_of(bucket).going = backend_->to_host(owned_gradients(bucket), mine);
 }
 

@@ -70,7 +70,7 @@ fs::path save(const fs::path& directory, const Member& member, std::int64_t step
   TrainerState state;
   state.step = step;
   const fs::path saved = save_checkpoint(directory, member.engine, state, {.keep = 0});
-  member.groups.world->barrier();
+  member.groups[GroupKind::World].barrier();
   return saved;
 }
 
@@ -199,7 +199,7 @@ TEST(TwoUpdateRules, AreTheSameOffloaded) {
           train(member, 1, 5, result.first);
           const fs::path saved = save(directory.path(), member, 5);
           if (member.world.rank() == 0) result.second = directory_contents(state_directory(saved));
-          member.groups.world->barrier();
+          member.groups[GroupKind::World].barrier();
         });
         return result;
       };

@@ -20,24 +20,15 @@ int messages_per_rank(int ranks) { return std::bit_width(static_cast<unsigned>(r
 
 // The groups of rank 0 of 4,096 data ranks, all of which do what it does. The world's are counted.
 Groups echoed_groups(Backend& backend, Traffic& world) {
-  const auto alone = [&](const char* name) {
-    return std::make_unique<LocalCommunicator>(name, &backend);
-  };
-  const auto all = [](const char* name) {
-    return std::make_unique<EchoCommunicator>(name, 0, kRanks);
-  };
-  return Groups{.grid = {.dp = kRanks, .shard_group = 1},
-                .place = {},
-                .world = std::make_unique<CountingCommunicator>(all("world"), world),
-                .host_tp = alone("tp"),
-                .tp = alone("tp"),
-                .cp = alone("cp"),
-                .pp = alone("pp"),
-                .kv = alone("kv"),
-                .tied = alone("tied"),
-                .shard = alone("shard"),
-                .replica = all("replica"),
-                .copy = alone("copy")};
+  using Made = std::unique_ptr<Communicator>;
+  return make_groups({.dp = kRanks, .shard_group = 1}, {},
+                     [&](const GroupSpec& spec, const GroupPosition& position) -> Made {
+                       if (position.size == 1)
+                         return std::make_unique<LocalCommunicator>(spec.name, &backend);
+                       Made echo = std::make_unique<EchoCommunicator>(spec.name, 0, kRanks);
+                       if (spec.kind != GroupKind::World) return echo;
+                       return std::make_unique<CountingCommunicator>(std::move(echo), world);
+                     });
 }
 
 // Collectives among all ranks in a run of that many steps.
