@@ -37,4 +37,8 @@ double AttentionMask::pairs() const {
   return sum;
 }
 
+bool sees_anything(const AttentionOptions& options, std::int64_t queries, std::int64_t keys) {
+  return AttentionMask(options, queries, keys).pairs() > 0;
+}
+
 }  // namespace kintsugi

@@ -65,6 +65,8 @@ struct AttentionOptions {
   TokenPositions key_positions = {};
   std::optional<TokenPositions> query_positions = {};  // none: the last query is at the last key
 };
+// Whether any query sees a key, documents aside.
+bool sees_anything(const AttentionOptions& options, std::int64_t queries, std::int64_t keys);
 
 // Which elements of a head turn against each other: i and i + dim / 2, or 2i and 2i + 1.
 enum class RopePairs : std::uint8_t { Halves, Adjacent };

@@ -72,6 +72,18 @@ Tensor Tensor::split_last(std::int64_t inner) const {
   return result;
 }
 
+Tensor Tensor::join_last() const {
+  const int last = rank() - 1;
+  KINTSUGI_CHECK(last >= 1 && strides_[last] == 1 && strides_[last - 1] == shape_[last],
+                 "cannot join the last dimensions of {}", to_string(shape_));
+  Tensor result = *this;
+  result.shape_ = {};
+  for (int i = 0; i < last - 1; ++i) result.shape_.append(shape_[i]);
+  result.shape_.append(shape_[last - 1] * shape_[last]);
+  result.strides_[last - 1] = 1;
+  return result;
+}
+
 Tensor Tensor::split_first(std::int64_t inner) const {
   KINTSUGI_CHECK(rank() >= 1 && rank() < kMaxRank && inner > 0 && shape_[0] % inner == 0,
                  "cannot split the first dimension of {} by {}", to_string(shape_), inner);

@@ -85,6 +85,8 @@ class Tensor {
   // Dimensions i and j trade places; the last one stays.
   Tensor transpose(int i, int j) const;
   // Splits the last dimension into (outer, inner), keeping the strides of the others.
+  // (…, a, b) as (…, a b), where the rows of b follow each other.
+  Tensor join_last() const;
   Tensor split_last(std::int64_t inner) const;
   // Splits the first dimension into (outer, inner), keeping the strides of the others.
   Tensor split_first(std::int64_t inner) const;

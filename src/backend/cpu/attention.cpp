@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "backend/attention_mask.h"
 #include "backend/cpu/cpu_backend_impl.h"
@@ -18,9 +19,10 @@ constexpr std::int64_t kTile = 64;
 template <class A>
 struct Mask : AttentionMask {
   Mask(const AttentionOptions& options, std::int64_t batch, std::int64_t head, std::int64_t queries,
-       std::int64_t keys)
+       std::int64_t keys, const std::vector<std::int32_t>& alibi_positions)
       : AttentionMask(options, queries, keys),
         slope(options.alibi_slopes ? static_cast<A>(options.alibi_slopes.as<float>()[head]) : A(0)),
+        positions(alibi_positions.empty() ? nullptr : alibi_positions.data()),
         start(options.document_start ? options.document_start.as<std::int32_t>() +
                                            batch * options.document_start.stride(0)
                                      : nullptr) {}
@@ -42,10 +44,12 @@ struct Mask : AttentionMask {
     if (slope == A(0)) return;
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < columns; ++j)
-        scores[i * kTile + j] += slope * static_cast<A>(key_positions.of(key0 + j));
+        scores[i * kTile + j] +=
+            slope * static_cast<A>(positions == nullptr ? key0 + j : positions[key0 + j]);
   }
 
   A slope;
+  const std::int32_t* positions;
   const std::int32_t* start;
 };
 
@@ -169,6 +173,15 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
   }
 }
 
+// Where ALiBi's keys are: empty for 0, 1, 2, … or without ALiBi.
+std::vector<std::int32_t> alibi_positions(const AttentionOptions& options, std::int64_t keys) {
+  if (!options.alibi_slopes || options.key_positions == TokenPositions{}) return {};
+  std::vector<std::int32_t> positions;
+  for (std::int64_t key = 0; key < keys; ++key)
+    positions.push_back(static_cast<std::int32_t>(options.key_positions.of(key)));
+  return positions;
+}
+
 struct Sizes {
   Sizes(const Tensor& q, const Tensor& k, const AttentionOptions& options)
       : batch(q.extent(0)),
@@ -195,6 +208,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
                                    const AttentionOptions& options) {
   const Sizes n(q, k, options);
   const std::int64_t group = n.heads / n.kv_heads, tiles = (n.queries + kTile - 1) / kTile;
+  const std::vector<std::int32_t> positions = alibi_positions(options, n.keys);
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     reserve_scratch<A>(kTile * kTile + 3 * kTile * n.dim);
@@ -204,7 +218,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
           (tiles - 1 - task % tiles) * kTile;  // longest rows first: better balance
       forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + b * lse.stride(0) + h * lse.stride(1),
                       Head<T>(q, b, h), Head<T>(k, b, h / group), Head<T>(v, b, h / group),
-                      Mask<A>(options, b, h, n.queries, n.keys), query0,
+                      Mask<A>(options, b, h, n.queries, n.keys, positions), query0,
                       std::min(kTile, n.queries - query0), n.dim, static_cast<A>(options.scale),
                       scratch<A>(thread));
     });
@@ -216,6 +230,7 @@ void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
                                     const AttentionOptions& options) {
   const Sizes n(q, k, options);
   const std::int64_t group = n.heads / n.kv_heads;
+  const std::vector<std::int32_t> positions = alibi_positions(options, n.keys);
   visit_float(q.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int64_t sums = n.keys * n.dim;
@@ -229,7 +244,7 @@ void CpuBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
         backward_head<T>(Head<T>(dq, b, h), dkey, dvalue, Head<T>(dout, b, h), Head<T>(out, b, h),
                          lse.as<A>() + b * lse.stride(0) + h * lse.stride(1), Head<T>(q, b, h),
                          Head<T>(k, b, kv), Head<T>(v, b, kv),
-                         Mask<A>(options, b, h, n.queries, n.keys), n.queries, n.dim,
+                         Mask<A>(options, b, h, n.queries, n.keys, positions), n.queries, n.dim,
                          static_cast<A>(options.scale), dvalue + sums);
       const Head<T> dk_out(dk, b, kv), dv_out(dv, b, kv);
       for (std::int64_t token = 0; token < n.keys; ++token)

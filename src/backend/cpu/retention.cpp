@@ -363,6 +363,20 @@ void CpuBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
   });
 }
 
+void CpuBackend::retention_decay(Tensor state, std::int64_t tokens,
+                                 const RetentionOptions& options) {
+  const std::int64_t heads = state.extent(1), size = state.extent(2) * state.extent(3);
+  visit_float(state.dtype(), [&]<class T>() {
+    pool_.run(state.extent(0) * heads, [&](std::int64_t task, int) {
+      const double decay = decay_of(options, task % heads);
+      const auto shrink = static_cast<Accumulator<T>>(std::pow(decay, static_cast<double>(tokens)));
+      T* const to = state.as<T>() + task * size;
+      for (std::int64_t i = 0; i < size; ++i)
+        to[i] = static_cast<T>(shrink * static_cast<Accumulator<T>>(to[i]));
+    });
+  });
+}
+
 void CpuBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
                                           const RetentionOptions& options) {
   add_to_state(dstate, q, dout, options, [&](double decay, std::int64_t i) {

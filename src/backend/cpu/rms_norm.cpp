@@ -28,21 +28,6 @@ void scale_row(T* y, const T* x, const T* weight, Accumulator<T> rstd, std::int6
     y[i] = static_cast<T>(static_cast<A>(x[i]) * rstd * static_cast<A>(weight[i]));
 }
 
-// dx = rstd * (g - h * mean) [+ extra] with g = dy * w and h = x * rstd, where mean is that of g *
-// h
-template <class T>
-void row_gradient(T* dx, const T* dy, const T* x, const T* weight, const T* extra,
-                  Accumulator<T> rstd, Accumulator<T> mean, std::int64_t width) {
-  using A = Accumulator<T>;
-  const bool adds = extra != nullptr;
-#pragma omp simd
-  for (std::int64_t i = 0; i < width; ++i) {
-    const A h = static_cast<A>(x[i]) * rstd;
-    const A value = rstd * (static_cast<A>(dy[i]) * static_cast<A>(weight[i]) - h * mean);
-    dx[i] = static_cast<T>(adds ? static_cast<A>(extra[i]) + value : value);
-  }
-}
-
 template <class A>
 A rstd_of(A squares, std::int64_t width, double eps) {
   return A(1) / std::sqrt(squares / static_cast<A>(width) + static_cast<A>(eps));
@@ -98,6 +83,7 @@ void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy), residual(residual_gradient ? residual_gradient : dx);
+    const bool adds = static_cast<bool>(residual_gradient);
     const std::int64_t width = in.width;
     const T* w = weight.as<T>();
     const A* scale = rstd.as<A>();
@@ -105,7 +91,8 @@ void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
     reduce_columns<A>(
         in.count, width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* sums) {
           for (std::int64_t row = begin; row < end; ++row) {
-            const T *from = in[row], *gradient = dout[row];
+            const T *from = in[row], *gradient = dout[row], *extra = residual[row];
+            T* to = din[row];
             const A r = scale[row];
             A dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -114,8 +101,13 @@ void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
               sums[i] += g * h;
               dot += g * static_cast<A>(w[i]) * h;
             }
-            row_gradient(din[row], gradient, from, w, residual_gradient ? residual[row] : nullptr,
-                         r, dot / static_cast<A>(width), width);
+            const A mean = dot / static_cast<A>(width);
+#pragma omp simd
+            for (std::int64_t i = 0; i < width; ++i) {
+              const A h = static_cast<A>(from[i]) * r;
+              const A value = r * (static_cast<A>(gradient[i]) * static_cast<A>(w[i]) - h * mean);
+              to[i] = static_cast<T>(adds ? static_cast<A>(extra[i]) + value : value);
+            }
           }
         });
   });
@@ -146,18 +138,24 @@ void CpuBackend::rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, 
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const Rows<T> in(x), din(dx), dout(dy);
+    const T* w = weight.as<T>();
     const A *scale = rstd.as<A>(), *dots = sums.as<A>();
     A* const target = dweight.as<A>();
     reduce_columns<A>(
         in.count, in.width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* columns) {
           for (std::int64_t row = begin; row < end; ++row) {
             const T *from = in[row], *gradient = dout[row];
+            T* to = din[row];
             const A r = scale[row];
 #pragma omp simd
             for (std::int64_t i = 0; i < in.width; ++i)
               columns[i] += static_cast<A>(gradient[i]) * (static_cast<A>(from[i]) * r);
-            row_gradient<T>(din[row], gradient, from, weight.as<T>(), nullptr, r,
-                            dots[row] * r / static_cast<A>(width), in.width);
+            const A mean = dots[row] * r / static_cast<A>(width);
+#pragma omp simd
+            for (std::int64_t i = 0; i < in.width; ++i) {
+              const A h = static_cast<A>(from[i]) * r, g = static_cast<A>(gradient[i]);
+              to[i] = static_cast<T>(r * (g * static_cast<A>(w[i]) - h * mean));
+            }
           }
         });
   });

@@ -203,6 +203,11 @@ void retention_state(const Context& context, Tensor state, Tensor k, Tensor v, T
   add_to_state(context, state, k, v, workspace, options, RetentionFactor::ToState);
 }
 
+void retention_decay(const Context& context, Tensor state, std::int64_t tokens,
+                     const RetentionOptions& options) {
+  decay_state(context, state, tokens, {}, {}, options);
+}
+
 void retention_state_backward(const Context& context, Tensor dstate, Tensor q, Tensor dout,
                               Tensor workspace, const RetentionOptions& options) {
   add_to_state(context, dstate, q, dout, workspace, options, RetentionFactor::FromState);

@@ -177,6 +177,9 @@ void SimBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
                                  const RetentionOptions&) {
   state_sum("retention_state", state, k, v);
 }
+void SimBackend::retention_decay(Tensor state, std::int64_t, const RetentionOptions&) {
+  moved("retention_decay", {state, state});
+}
 void SimBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
                                           const RetentionOptions&) {
   state_sum("retention_state_backward", dstate, q, dout);
