@@ -49,8 +49,8 @@ void fill_quickly(Engine& engine) {
   backend.fill(weights, 0.02);
   const Tensor most = weights.rows(0, rows * width).view({rows, width});
   backend.dropout(most, most, {.probability = 0.5, .key = 1});
-  for (int bucket = 0; bucket < static_cast<int>(engine.parameters().buckets().size()); ++bucket)
-    if (engine.optimizer().has_master()) backend.fill(engine.optimizer().master(bucket), 0.02);
+  if (const OptimizerState& state = engine.optimizer().state(); state.has_master())
+    backend.fill(state.master(), 0.02);
 }
 
 // What went over the link since `before`, per step, and how fast while it went.
@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
   app.add_flag("--breakdown", breakdown, "device time by operation, without graphs");
   CLI11_PARSE(app, argc, argv);
   try {
-    ModelConfig model = load_preset(model_name);
+    ModelConfig model = resolve_model(model_name);
     if (layers > 0) model.layers = layers;
     if (vocabulary > 0) model.vocab_size = vocabulary;
     model.max_positions = std::max(model.max_positions, length);

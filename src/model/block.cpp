@@ -2,6 +2,7 @@
 
 #include "model/layers/attention.h"
 #include "model/layers/mlp.h"
+#include "model/layers/retention.h"
 
 namespace kintsugi {
 namespace {
@@ -9,6 +10,9 @@ namespace {
 struct MakeSublayer {
   std::unique_ptr<Sublayer> operator()(const AttentionSpec& spec) const {
     return std::make_unique<Attention>(spec);
+  }
+  std::unique_ptr<Sublayer> operator()(const RetentionSpec& spec) const {
+    return std::make_unique<Retention>(spec);
   }
   std::unique_ptr<Sublayer> operator()(const MlpSpec& spec) const {
     return std::make_unique<Mlp>(spec);

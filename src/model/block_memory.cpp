@@ -16,8 +16,17 @@ bool SharedMemory::shares(const TensorSpec& saved, Recompute recompute) const {
   return !training_ || (recompute != Recompute::None && saved.dropped_by <= recompute);
 }
 
+DType SharedMemory::dtype_of(const TensorSpec& spec) const {
+  if (spec.bytes) return DType::U8;
+  return spec.wide ? accumulator_of(dtype_) : dtype_;
+}
+
+Shape SharedMemory::shape_of(const TensorSpec& spec) const {
+  return spec.bytes ? Shape{spec.bytes(size_, dtype_, training_)} : spec.shape(size_);
+}
+
 Tensor SharedMemory::view(const Tensor& memory, const TensorSpec& spec) const {
-  return memory ? Tensor(memory.data(), memory.dtype(), spec.shape(size_)) : memory;
+  return memory ? Tensor(memory.data(), memory.dtype(), shape_of(spec)) : memory;
 }
 
 SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks, DType dtype,
@@ -33,7 +42,7 @@ SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks,
       list(block, [&](const TensorSpec& spec, const Key& key) {
         for (Need& need : needs)
           if (need.key == key) {
-            need.largest.width = std::max(need.largest.width, spec.width);
+            if (shape_of(spec).elements() > shape_of(need.largest).elements()) need.largest = spec;
             return;
           }
         needs.push_back({key, spec});
@@ -49,7 +58,7 @@ SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks,
     saved_[need.key] =
         arena.allocate(training ? Region::Workspace : Region::Activations,
                        fmt::format("{}{}", training ? "recomputed " : "", need.key.first),
-                       dtype_of(need.largest), need.largest.shape(size));
+                       dtype_of(need.largest), shape_of(need.largest));
   const auto workspace = collect([&](const Declaration& block, const auto& add) {
     for_each(block.workspace(), false, [&](const TensorSpec& spec, const Key& key) {
       if (training || !spec.training) add(spec, key);
@@ -57,7 +66,7 @@ SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks,
   });
   for (const Need& need : workspace)
     workspace_[need.key] = arena.allocate(Region::Workspace, std::string(need.key.first),
-                                          dtype_of(need.largest), need.largest.shape(size));
+                                          dtype_of(need.largest), shape_of(need.largest));
 }
 
 BlockMemory SharedMemory::allocate_block(Arena& arena, const Declaration& block,
@@ -78,7 +87,7 @@ BlockMemory SharedMemory::allocate_own(Arena& arena, const Declaration& layer) c
 
 Tensor SharedMemory::allocate(Arena& arena, const TensorSpec& spec) const {
   return arena.allocate(Region::Activations, std::string(spec.label), dtype_of(spec),
-                        spec.shape(size_));
+                        shape_of(spec));
 }
 
 std::vector<Tensor> SharedMemory::workspace(const Declaration& block) const {
@@ -98,7 +107,7 @@ KeptMemory SharedMemory::allocate_kept(Arena& arena, const Declaration& block, i
   KeptMemory kept{.workspace = workspace(block), .gradients = {}};
   for (std::size_t i = 0; i < kept.workspace.size(); ++i)
     if (const TensorSpec& spec = block.workspace()[i]; spec.read_by_weights)
-      kept.workspace[i] = take(spec.label, dtype_of(spec), spec.shape(size_));
+      kept.workspace[i] = take(spec.label, dtype_of(spec), shape_of(spec));
   for (int i = 0; i < branches; ++i)
     kept.gradients.push_back(take("gradient of branches", dtype_, {size_.rows(), hidden}));
   return kept;

@@ -42,9 +42,8 @@ class SharedMemory {
   template <class F>
   static void for_each(const std::vector<TensorSpec>& specs, bool sharing, const F& f);
   bool shares(const TensorSpec& saved, Recompute recompute) const;
-  DType dtype_of(const TensorSpec& spec) const {
-    return spec.wide ? accumulator_of(dtype_) : dtype_;
-  }
+  DType dtype_of(const TensorSpec& spec) const;
+  Shape shape_of(const TensorSpec& spec) const;
   Tensor allocate(Arena& arena, const TensorSpec& spec) const;
   Tensor view(const Tensor& memory, const TensorSpec& spec) const;
 

@@ -38,6 +38,50 @@ void check_token(const char* name, std::int64_t token, std::int64_t vocab_size) 
         name, token, vocab_size);
 }
 
+void check_yarn(const RopeScaling& scaling) {
+  check_positive("rope_scaling.beta_fast", scaling.beta_fast);
+  check_positive("rope_scaling.beta_slow", scaling.beta_slow);
+  if (scaling.beta_slow >= scaling.beta_fast)
+    user_error("rope_scaling.beta_slow {} must be below beta_fast {}", scaling.beta_slow,
+               scaling.beta_fast);
+  if (!(std::isfinite(scaling.attention_factor) && scaling.attention_factor >= 0))
+    user_error("rope_scaling.attention_factor is {}: it must be positive, or 0 for the default",
+               scaling.attention_factor);
+}
+
+// The shortest list that gives the same types when it is repeated; none where all are full.
+void shorten(std::vector<LayerType>& types) {
+  const auto all = static_cast<std::ptrdiff_t>(types.size());
+  for (std::ptrdiff_t period = 1; period < all; ++period)
+    if (all % period == 0 &&
+        std::equal(types.begin(), types.end() - period, types.begin() + period)) {
+      types.resize(static_cast<std::size_t>(period));
+      break;
+    }
+  if (types.size() == 1 && types.front() == LayerType::Full) types.clear();
+}
+
+void check_windows(ModelConfig& config) {
+  const bool sliding = std::find(config.layer_types.begin(), config.layer_types.end(),
+                                 LayerType::Sliding) != config.layer_types.end();
+  if (!family_info(config.family).windows && (sliding || config.sliding_window != 0))
+    user_error(
+        "sliding windows are set, but family {} has none: remove sliding_window and "
+        "layer_types",
+        to_string(config.family));
+  if (sliding) check_size("sliding_window", config.sliding_window);
+  if (static_cast<std::int64_t>(config.layer_types.size()) > config.layers)
+    user_error("layer_types names {} layers, but there are {}", config.layer_types.size(),
+               config.layers);
+  if (!config.layer_types.empty() &&
+      config.layers % static_cast<std::int64_t>(config.layer_types.size()) != 0)
+    user_error(
+        "layer_types names {} layers, which does not divide the {} of the model: give a "
+        "pattern that repeats, or all of them",
+        config.layer_types.size(), config.layers);
+  shorten(config.layer_types);
+}
+
 void check_rotation(const ModelConfig& config) {
   if (config.positions() != PositionKind::Rope) {
     if (config.rope_scaling)
@@ -51,9 +95,10 @@ void check_rotation(const ModelConfig& config) {
   if (!config.rope_scaling) return;
   const RopeScaling& scaling = *config.rope_scaling;
   check_positive("rope_scaling.factor", scaling.factor);
+  check_size("rope_scaling.original_max_positions", scaling.original_max_positions);
+  if (scaling.type == RopeScalingKind::Yarn) return check_yarn(scaling);
   check_positive("rope_scaling.low_freq_factor", scaling.low_freq_factor);
   check_positive("rope_scaling.high_freq_factor", scaling.high_freq_factor);
-  check_size("rope_scaling.original_max_positions", scaling.original_max_positions);
   if (scaling.low_freq_factor >= scaling.high_freq_factor)
     user_error("rope_scaling.low_freq_factor {} must be below high_freq_factor {}",
                scaling.low_freq_factor, scaling.high_freq_factor);
@@ -77,6 +122,26 @@ void check_total(const ModelConfig& config) {
 }  // namespace
 
 PositionKind ModelConfig::positions() const { return family_info(family).positions; }
+
+std::string_view to_string(LayerType type) {
+  return type == LayerType::Full ? "full_attention" : "sliding_attention";
+}
+
+LayerType parse_layer_type(std::string_view text) {
+  for (const LayerType type : {LayerType::Full, LayerType::Sliding})
+    if (text == to_string(type)) return type;
+  user_error("'{}' is no type of layer: full_attention or sliding_attention", text);
+}
+
+std::string_view to_string(RopeScalingKind kind) {
+  return kind == RopeScalingKind::Llama3 ? "llama3" : "yarn";
+}
+
+RopeScalingKind parse_rope_scaling(std::string_view text) {
+  for (const RopeScalingKind kind : {RopeScalingKind::Llama3, RopeScalingKind::Yarn})
+    if (text == to_string(kind)) return kind;
+  user_error("'{}' is no way to scale rotary positions: llama3 or yarn", text);
+}
 
 std::string_view to_string(Family family) { return family_info(family).model_type; }
 
@@ -113,10 +178,14 @@ void ModelConfig::complete_and_check() {
     head_dim = hidden_size / heads;
   }
   check_size("head_dim", head_dim);
+  if (value_size != 0 && !family_info(family).values)
+    user_error("value_size is {}, but family {} has no such size: remove it", value_size,
+               to_string(family));
   if (ffn_size == 0) ffn_size = 4 * hidden_size;
   check_size("ffn_size", ffn_size);
   if (const auto check = family_info(family).check) check(*this);
   check_rotation(*this);
+  check_windows(*this);
   check_positive("norm_eps", norm_eps);
   check_positive("rope_theta", rope_theta);
   if (!(std::isfinite(init_std) && init_std >= 0))

@@ -7,7 +7,9 @@
 namespace kintsugi {
 
 Shape TensorSpec::shape(const BatchSize& size) const {
-  const std::int64_t rows = per == Per::Row ? size.rows() : size.tokens();
+  const std::int64_t rows = per == Per::Row        ? size.rows()
+                            : per == Per::Sequence ? size.sequences
+                                                   : size.tokens();
   return width == 0 ? Shape{rows} : Shape{rows, width};
 }
 
@@ -48,16 +50,16 @@ int Declaration::table(std::string name, std::int64_t rows, std::int64_t width, 
 int Declaration::add(Parameter parameter, const Cut& cut) {
   parameter.cut.parts = cut.parts;
   if (cut.along == Cut::Along::None) parameter.cut.dimension = -1;
-  if (tensor_.size > 1) {
-    parameter.cut.ranks = tensor_.size;
+  if (ranks_.tensor > 1) {
+    parameter.cut.ranks = ranks_.tensor;
     if (cut.copies > 1) {
       parameter.cut.copies = cut.copies;
       parameter.sum_over = {GroupKind::Kv};
-      parameter.counted = tensor_.rank % cut.copies == 0;
+      parameter.counted = ranks_.tensor_rank % cut.copies == 0;
     }
     if (cut.along == Cut::Along::None) {
-      if (tensor_.sequence_parallel || cut.partial) parameter.sum_over = {GroupKind::Tp};
-      parameter.counted = parameter.counted && tensor_.rank == 0;
+      if (ranks_.sequence_parallel || cut.partial) parameter.sum_over = {GroupKind::Tp};
+      parameter.counted = parameter.counted && ranks_.tensor_rank == 0;
     }
   }
   parameter.shape = parameter.cut.local(parameter.global);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,10 +22,11 @@ struct BatchSize {
   std::int64_t rows() const { return tokens() / row_parts; }
 };
 
-// What a tensor has one row for: every token, or every row of the residual stream on this rank.
-enum class Per : std::uint8_t { Token, Row };
+// What a tensor has one row for: every token, every row of the residual stream on this rank, or
+// every sequence. Whole: it is not made of rows.
+enum class Per : std::uint8_t { Token, Row, Sequence, Whole };
 
-// A tensor that a layer asks for: (tokens or rows, width); width 0: one number each.
+// A tensor that a layer asks for: (tokens or rows …, width); width 0: one number each.
 struct TensorSpec {
   std::string_view label;
   Per per = Per::Token;
@@ -36,6 +38,9 @@ struct TensorSpec {
   // Of workspace:
   bool training = false;         // only the backward needs it
   bool read_by_weights = false;  // by the second half of a backward, which may come much later
+  // Bytes of memory that an operation arranges by itself, of micro-batches up to a size.
+  using Bytes = std::int64_t(const BatchSize& size, DType dtype, bool training);
+  std::function<Bytes> bytes = {};
 
   Shape shape(const BatchSize& size) const;
 };
@@ -64,11 +69,12 @@ struct LayerFlops {
   double mixing_full = 0;    // the whole square
 };
 
-// Which of the ranks that share the matrices of a layer declares.
-struct TensorRank {
-  int size = 1;
-  int rank = 0;
+// The ranks that compute a layer together, and which of those that share its matrices declares.
+struct LayerRanks {
+  int tensor = 1;
+  int tensor_rank = 0;
   bool sequence_parallel = false;
+  int context = 1;
 };
 
 // Filled by layers, which are the only ones who know what they need; read by ParameterSet, the
@@ -76,11 +82,11 @@ struct TensorRank {
 class Declaration {
  public:
   // `set`: parameters are looked up in it, so that their handles are its indices.
-  explicit Declaration(const TensorRank& tensor, std::int64_t length = 0,
+  explicit Declaration(const LayerRanks& ranks, std::int64_t length = 0,
                        const ParameterSet* set = nullptr)
-      : tensor_(tensor), length_(length), set_(set) {}
+      : ranks_(ranks), length_(length), set_(set) {}
 
-  const TensorRank& tensor() const { return tensor_; }
+  const LayerRanks& ranks() const { return ranks_; }
   std::int64_t length() const { return length_; }  // of a sequence, for FLOPs
 
   // How a parameter is sharded among the tensor ranks.
@@ -123,7 +129,7 @@ class Declaration {
  private:
   int add(Parameter parameter, const Cut& cut);
 
-  TensorRank tensor_;
+  LayerRanks ranks_;
   std::int64_t length_;
   const ParameterSet* set_;
   std::vector<Parameter> parameters_;

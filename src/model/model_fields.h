@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/units.h"
@@ -25,10 +26,13 @@ void visit_model_fields(Config& config, Visit&& visit) {
   visit("kv_heads", config.kv_heads);
   visit("head_dim", config.head_dim);
   visit("ffn_size", config.ffn_size);
+  visit("value_size", config.value_size);
   visit("max_positions", config.max_positions);
   visit("norm_eps", config.norm_eps);
   visit("rope_theta", config.rope_theta);
   visit("rope_scaling", config.rope_scaling);
+  visit("sliding_window", config.sliding_window);
+  visit("layer_types", config.layer_types);
   visit("tied", config.tied);
   visit("init_std", config.init_std);
   visit("bos_token", config.bos_token);
@@ -37,10 +41,20 @@ void visit_model_fields(Config& config, Visit&& visit) {
 
 template <class Scaling, class Visit>
 void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
+  // To read, every key is known; to write, those of the type.
+  const bool all = !std::is_const_v<Scaling>;
+  visit("type", scaling.type);
   visit("factor", scaling.factor);
-  visit("low_freq_factor", scaling.low_freq_factor);
-  visit("high_freq_factor", scaling.high_freq_factor);
   visit("original_max_positions", scaling.original_max_positions);
+  if (all || scaling.type == RopeScalingKind::Llama3) {
+    visit("low_freq_factor", scaling.low_freq_factor);
+    visit("high_freq_factor", scaling.high_freq_factor);
+  }
+  if (all || scaling.type == RopeScalingKind::Yarn) {
+    visit("beta_fast", scaling.beta_fast);
+    visit("beta_slow", scaling.beta_slow);
+    visit("attention_factor", scaling.attention_factor);
+  }
 }
 
 // The `model:` section of a run configuration: {preset: NAME} or {config: FILE or DIR}, and any

@@ -29,6 +29,8 @@ std::string_view to_string(ParameterGroup group) {
       return "embedding";
     case ParameterGroup::Attention:
       return "attention";
+    case ParameterGroup::Retention:
+      return "retention";
     case ParameterGroup::Mlp:
       return "mlp";
     case ParameterGroup::Norm:
@@ -54,9 +56,9 @@ ParameterSet::ParameterSet(const ModelConfig& config, const ModelSlice& slice,
 }
 
 void ParameterSet::collect(const ModelSpec& model, const ModelSlice& slice) {
-  const TensorRank tensor{slice.tp, slice.tp_rank, slice.sequence_parallel};
+  const LayerRanks ranks{slice.tp, slice.tp_rank, slice.sequence_parallel};
   const auto add = [&](auto&& layer, int bucket) {
-    Declaration declared(tensor);
+    Declaration declared(ranks);
     layer.declare(declared);
     for (Parameter& parameter : declared.parameters()) {
       parameter.bucket = bucket;

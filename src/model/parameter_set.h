@@ -14,8 +14,8 @@
 
 namespace kintsugi {
 
-enum class ParameterGroup : std::uint8_t { Embedding, Attention, Mlp, Norm, Head };
-inline constexpr int kParameterGroups = 5;
+enum class ParameterGroup : std::uint8_t { Embedding, Attention, Retention, Mlp, Norm, Head };
+inline constexpr int kParameterGroups = 6;
 std::string_view to_string(ParameterGroup group);
 
 // The ranks that train a parameter on other data.

@@ -8,23 +8,56 @@
 
 namespace kintsugi {
 
+namespace {
+
+double llama3_scaled(double f, const RopeScaling& s) {
+  const double wavelength = 2 * std::numbers::pi / f,
+               length = static_cast<double>(s.original_max_positions);
+  if (wavelength > length / s.low_freq_factor) return f / s.factor;
+  if (wavelength <= length / s.high_freq_factor) return f;
+  const double smooth =
+      (length / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - smooth) * f / s.factor + smooth * f;
+}
+
+// arXiv 2309.00071, with the roundings of transformers.
+double yarn_scaled(double f, std::int64_t i, const RopeSpec& spec) {
+  const RopeScaling& s = *spec.scaling;
+  const auto dim = static_cast<double>(spec.dim);
+  // The dimension pair that turns so often in the original length.
+  const auto pair_of = [&](double turns) {
+    const double length = static_cast<double>(s.original_max_positions);
+    return dim * std::log(length / (turns * 2 * std::numbers::pi)) / (2 * std::log(spec.theta));
+  };
+  const double low = std::max(std::floor(pair_of(s.beta_fast)), 0.0),
+               high = std::min(std::ceil(pair_of(s.beta_slow)), dim - 1);
+  const double width = high > low ? high - low : 0.001;
+  const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
+  return f / s.factor * ramp + f * (1 - ramp);
+}
+
+double attention_factor(const RopeSpec& spec) {
+  if (!spec.scaling || spec.scaling->type != RopeScalingKind::Yarn) return 1;
+  const RopeScaling& s = *spec.scaling;
+  if (s.attention_factor > 0) return s.attention_factor;
+  return s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1;
+}
+
+}  // namespace
+
 std::vector<double> rope_frequencies(const RopeSpec& spec) {
   std::vector<double> frequencies;
-  for (std::int64_t i = 0; i < spec.dim / 2; ++i) {
-    double f = std::pow(spec.theta, -2.0 * static_cast<double>(i) / static_cast<double>(spec.dim));
-    if (spec.scaling) {
-      const RopeScaling& s = *spec.scaling;
-      const double wavelength = 2 * std::numbers::pi / f,
-                   length = static_cast<double>(s.original_max_positions);
-      if (wavelength > length / s.low_freq_factor) {
-        f /= s.factor;
-      } else if (wavelength > length / s.high_freq_factor) {
-        const double smooth =
-            (length / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-        f = (1 - smooth) * f / s.factor + smooth * f;
-      }
-    }
-    frequencies.push_back(f);
+  const std::int64_t pairs = spec.dim / 2;
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const double exponent =
+        spec.adjacent
+            ? static_cast<double>(i) / static_cast<double>(std::max<std::int64_t>(1, pairs - 1))
+            : 2.0 * static_cast<double>(i) / static_cast<double>(spec.dim);
+    const double f = std::pow(spec.theta, -exponent);
+    frequencies.push_back(!spec.scaling ? f
+                          : spec.scaling->type == RopeScalingKind::Yarn
+                              ? yarn_scaled(f, i, spec)
+                              : llama3_scaled(f, *spec.scaling));
   }
   return frequencies;
 }
@@ -32,12 +65,13 @@ std::vector<double> rope_frequencies(const RopeSpec& spec) {
 std::vector<double> rope_table(const RopeSpec& spec, std::int64_t positions) {
   const std::vector<double> frequencies = rope_frequencies(spec);
   const std::int64_t half = spec.dim / 2;
+  const double factor = attention_factor(spec);
   std::vector<double> table(static_cast<std::size_t>(positions * spec.dim));
   for (std::int64_t position = 0; position < positions; ++position)
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)];
-      table[static_cast<std::size_t>(position * spec.dim + i)] = std::cos(angle);
-      table[static_cast<std::size_t>(position * spec.dim + half + i)] = std::sin(angle);
+      table[static_cast<std::size_t>(position * spec.dim + i)] = factor * std::cos(angle);
+      table[static_cast<std::size_t>(position * spec.dim + half + i)] = factor * std::sin(angle);
     }
   return table;
 }
@@ -54,6 +88,13 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
   for (std::int64_t h = power; h < heads; ++h)
     slopes.push_back(slope(2 * power, 2 * (h - power) + 1));
   return slopes;
+}
+
+std::vector<float> retention_decays(std::int64_t heads) {
+  std::vector<float> decays;
+  for (std::int64_t h = 0; h < heads; ++h)
+    decays.push_back(static_cast<float>(1.0 - std::exp2(-5.0 - static_cast<double>(h))));
+  return decays;
 }
 
 Tensor PositionTables::rope(const RopeSpec& spec) const {
@@ -78,16 +119,25 @@ PositionTables allocate_position_tables(Arena& arena, const ModelSpec& model, DT
       tables.slopes =
           arena.allocate(Region::Workspace, "alibi slopes", DType::F32, {attention->heads / tp});
   }
+  for (const RetentionSpec* retention : sublayers_of<RetentionSpec>(model)) {
+    add_rope(retention->rope);
+    if (!tables.decays)
+      tables.decays =
+          arena.allocate(Region::Workspace, "decays", DType::F32, {retention->heads / tp});
+  }
   return tables;
 }
 
 void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelSpec& model,
                           int tp_rank) {
-  if (tables.slopes) {
-    const std::int64_t heads = tables.slopes.elements();
-    const std::int64_t all = sublayers_of<AttentionSpec>(model).front()->heads;
-    backend.upload(tables.slopes, alibi_slopes(all).data() + tp_rank * heads);
-  }
+  // Of all heads, those of this rank.
+  const auto fill = [&](const Tensor& table, const std::vector<float>& all) {
+    backend.upload(table, all.data() + tp_rank * table.elements());
+  };
+  if (tables.slopes)
+    fill(tables.slopes, alibi_slopes(sublayers_of<AttentionSpec>(model).front()->heads));
+  if (tables.decays)
+    fill(tables.decays, retention_decays(sublayers_of<RetentionSpec>(model).front()->heads));
   for (const auto& [spec, table] : tables.ropes) {
     const std::vector<double> values = rope_table(spec, table.extent(0));
     if (table.dtype() == DType::F64) {

@@ -16,11 +16,13 @@ std::vector<double> rope_table(const RopeSpec& spec, std::int64_t positions);
 // ALiBi's slope per head: a geometric series, with the odd powers of the next one when heads are no
 // power of two.
 std::vector<float> alibi_slopes(std::int64_t heads);
+// RetNet's decay per head: 1 - 2^(-5 - head).
+std::vector<float> retention_decays(std::int64_t heads);
 
 // Constant tables that the layers of a rank share.
 struct PositionTables {
   std::vector<std::pair<RopeSpec, Tensor>> ropes;  // (positions, dim), accumulator precision
-  Tensor slopes;                                   // (heads of this rank), fp32
+  Tensor slopes, decays;                           // (heads of this rank), fp32
 
   Tensor rope(const RopeSpec& spec) const;
 };

@@ -51,6 +51,19 @@ void read_value(bool& field, const YAML::Node& node, const std::string& where, c
 void read_value(Family& field, const YAML::Node& node, const std::string& where, const Place&) {
   field = parsed(node, where, "a model family", parse_family);
 }
+void read_value(RopeScalingKind& field, const YAML::Node& node, const std::string& where,
+                const Place&) {
+  field = parsed(node, where, "llama3 or yarn", parse_rope_scaling);
+}
+void read_value(std::vector<LayerType>& field, const YAML::Node& node, const std::string& where,
+                const Place&) {
+  if (!node.IsSequence())
+    user_error("{}: a list like [sliding_attention, full_attention] is wanted, not {}", where,
+               in_words(node));
+  field.clear();
+  for (const YAML::Node& entry : node)
+    field.push_back(parsed(entry, where, "a type of layer", parse_layer_type));
+}
 void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
                 const Place& inside);
 
@@ -222,6 +235,16 @@ ModelConfig read_model_section(const YAML::Node& section, const std::string& sou
   return config;
 }
 
+namespace {
+
+template <class T>
+const T& in_text(const T& value) {
+  return value;
+}
+std::string_view in_text(RopeScalingKind kind) { return to_string(kind); }
+
+}  // namespace
+
 std::string model_to_yaml(const ModelConfig& config) {
   std::string text;
   const auto write = [&](const char* name, const auto& field) {
@@ -232,9 +255,13 @@ std::string model_to_yaml(const ModelConfig& config) {
       std::string parts;
       if (field)
         visit_rope_scaling_fields(*field, [&](const char* key, const auto& value) {
-          parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, value);
+          parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, in_text(value));
         });
       text += fmt::format("{}: {}\n", name, field ? "{" + parts + "}" : "null");
+    } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
+      std::vector<std::string_view> types;
+      for (const LayerType type : field) types.push_back(to_string(type));
+      text += fmt::format("{}: [{}]\n", name, fmt::join(types, ", "));
     } else {
       // fmt writes the shortest digits that read back to the same number.
       text += fmt::format("{}: {}\n", name, field);

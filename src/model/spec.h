@@ -45,8 +45,8 @@ struct RopeSpec {
   std::int64_t dim = 0;
   double theta = 10000.0;
   std::optional<RopeScaling> scaling = {};
-  // RetNet's: pairs are neighbours instead of halves, and the slowest frequency is 1 / theta.
-  bool neighbours = false;
+  // RetNet's: adjacent pairs instead of halves, and the slowest frequency is 1 / theta.
+  bool adjacent = false;
   bool operator==(const RopeSpec&) const = default;
 };
 
@@ -64,6 +64,14 @@ struct AttentionSpec {
   std::int64_t window = 0;  // keys that a query sees, itself included; 0: all before it
 };
 
+// RetNet's mixer: projections to q, k, v and a gate; retention; a norm per head times the gate.
+struct RetentionSpec {
+  std::int64_t heads = 0, k_dim = 0, v_dim = 0;  // of a head
+  LinearSpec projection, out;                    // projection: q, k, v, gate
+  RopeSpec rope;
+  double norm_eps = 1e-6;
+};
+
 struct MlpSpec {
   std::int64_t size = 0;
   ActivationKind activation = ActivationKind::Swiglu;
@@ -73,7 +81,7 @@ struct MlpSpec {
 // x += after(sublayer(before(x))), each norm where it is given.
 struct BranchSpec {
   std::optional<NormSpec> before = {}, after = {};
-  std::variant<AttentionSpec, MlpSpec> sublayer;
+  std::variant<AttentionSpec, RetentionSpec, MlpSpec> sublayer;
 };
 
 // One block: its branches, one after the other.

@@ -31,6 +31,7 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   context_.tables = allocate_position_tables(arena, model_, dtype,
                                              std::max(options.max_positions, options.length), tp);
   const auto attention = sublayers_of<AttentionSpec>(model_);
+  if (groups.context->size() > 1) context_.context = groups.context;
   if (groups.context->size() > 1 && !attention.empty()) {
     const AttentionSpec& any = *attention.front();
     ring_.emplace(backend, arena, *groups.context,
@@ -44,7 +45,7 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   }
   std::vector<Declaration> blocks;
   for (int layer = 0; layer < static_cast<int>(model_.layers.size()); ++layer) {
-    blocks.emplace_back(tensor_rank());
+    blocks.emplace_back(layer_ranks());
     Block(model_, layer).declare(blocks.back());
   }
   shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
@@ -53,7 +54,7 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
 }
 
 Declaration StageScratch::declaration(int layer) const {
-  Declaration declared(tensor_rank());
+  Declaration declared(layer_ranks());
   Block(model_, layer).declare(declared);
   return declared;
 }
@@ -116,7 +117,7 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
   const StageOptions& options = scratch.options();
   const ParameterSet& set = context.store->set();
   const auto declared = [&](auto& layer) {
-    Declaration declaration(scratch.tensor_rank(), 0, &set);
+    Declaration declaration(scratch.layer_ranks(), 0, &set);
     layer.declare(declaration);
     return declaration;
   };

@@ -64,8 +64,9 @@ class StageScratch {
     return options_.training && layer % options_.recompute_every == 0 ? options_.recompute
                                                                       : Recompute::None;
   }
-  TensorRank tensor_rank() const {
-    return {context_.tensor.size(), context_.tensor.rank(), context_.tensor.splits_rows()};
+  LayerRanks layer_ranks() const {
+    return {context_.tensor.size(), context_.tensor.rank(), context_.tensor.splits_rows(),
+            context_.context == nullptr ? 1 : context_.context->size()};
   }
   Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
 

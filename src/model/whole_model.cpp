@@ -28,10 +28,12 @@ std::vector<LayerCache> WholeModel::allocate_caches(Arena& arena, std::int64_t t
   for (int layer = 0; layer < static_cast<int>(scratch_.model().layers.size()); ++layer) {
     LayerCache& cache = caches.emplace_back();
     const Declaration declared = scratch_.declaration(layer);
-    for (const CacheSpec& spec : declared.caches())
+    for (const CacheSpec& spec : declared.caches()) {
+      cache.labels.push_back(spec.label);
       cache.tensors.push_back(arena.allocate(Region::Activations, std::string(spec.label),
                                              spec.wide ? accumulator_of(dtype) : dtype,
                                              {spec.fixed + tokens * spec.per_token}));
+    }
   }
   return caches;
 }

@@ -1,5 +1,7 @@
 #include "serve/language_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -155,8 +157,10 @@ void LanguageModel::check_memory(Backend& backend, const std::filesystem::path& 
   const std::size_t available = backend.available_bytes();
   if (weights.total_bytes() + caches + rest <= available) return;
   const auto in_words = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  const std::string cached =
-      caches == 0 ? "" : fmt::format(", {} for what came before", in_words(caches));
+  const std::string cached = caches == 0
+                                 ? ""
+                                 : fmt::format(", {} for {}", in_words(caches),
+                                               fmt::join(session.caches.front().labels, " and "));
   user_error(
       "this takes {} for the weights{} and {} to compute, for {} tokens, and {} is free: use "
       "fewer tokens{} or a smaller model",

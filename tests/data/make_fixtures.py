@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the reference models of the tests: python3 make_fixtures.py OUTPUT_DIRECTORY
+"""Writes the reference models of the tests: python3 make_fixtures.py OUTPUT_DIRECTORY [CASE…]
 
 One directory per case with config.json and model.safetensors as `save_pretrained` writes them, and
 expected.safetensors: input_ids (2, T), logits (2, T, V), losses (2, T - 1), loss (1) and grad.<parameter>.
@@ -7,16 +7,20 @@ Made with PyTorch 2.11 and transformers 5.17; another version gives other bytes 
 """
 
 import copy
+import json
 import pathlib
 import sys
 
 import torch
+from retnet_reference import RetNet
 from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
     GPT2Config,
     LlamaConfig,
+    Olmo2Config,
+    Olmo3Config,
     Qwen2Config,
     Qwen3Config,
 )
@@ -43,6 +47,15 @@ LLAMA3_ROPE = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
+}
+# Of the four pairs of dimensions the first is kept, the second blended, the others stretched.
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 8.0,
+    "beta_slow": 1.0,
 }
 NO_DROPOUT = dict(hidden_dropout=0.0, attention_dropout=0.0)
 
@@ -90,6 +103,27 @@ def cases():
         "bloom": BloomConfig(**COMMON, **NO_DROPOUT, hidden_size=32, n_layer=2, n_head=4),
         # Heads that are no power of two take the second half of the ALiBi slopes' formula. One layer: it is larger.
         "bloom-6heads": BloomConfig(**COMMON, **NO_DROPOUT, hidden_size=48, n_layer=1, n_head=6),
+        "llama-yarn": LlamaConfig(
+            **{**SMALL, "max_position_embeddings": 256},
+            rope_parameters=YARN_ROPE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+        ),
+        "olmo2": Olmo2Config(
+            **SMALL, rope_parameters=PLAIN_ROPE, rms_norm_eps=1e-6, tie_word_embeddings=False
+        ),
+        # Queries of the first layer see 6 keys; rotations of the second are scaled.
+        "olmo3": Olmo3Config(
+            **{**SMALL, "max_position_embeddings": 256},
+            sliding_window=6,
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters={
+                "sliding_attention": {"rope_type": "default", "rope_theta": YARN_ROPE["rope_theta"]},
+                "full_attention": YARN_ROPE,
+            },
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
+        ),
     }
 
 
@@ -138,10 +172,57 @@ def check_llama3_rope(model):
     assert (abs(ratio[2:] - stretched) < 1e-5).all(), ratio
 
 
+RETNET = {
+    "architectures": ["RetNetForCausalLM"],
+    "model_type": "retnet",
+    "vocab_size": VOCABULARY,
+    "decoder_embed_dim": 32,
+    "decoder_value_embed_dim": 48,
+    "decoder_ffn_embed_dim": 40,
+    "decoder_layers": 2,
+    "decoder_retention_heads": 2,
+    "max_position_embeddings": 64,
+    "activation_fn": "swish",
+    "layernorm_eps": 1e-6,
+    "no_scale_embedding": True,
+    "share_decoder_input_output_embed": False,
+}
+
+
+# transformers has no RetNet: the model of retnet_reference.py, and its logits in fp64.
+def make_retnet(directory):
+    directory.mkdir(parents=True, exist_ok=True)
+    model = RetNet(RETNET, 50)
+    ids = torch.randint(0, VOCABULARY, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(150))
+    logits = model(ids)
+    losses = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+    ).view(SEQUENCES, LENGTH - 1)
+    losses.mean().backward()
+    tensors = {
+        "input_ids": ids.to(torch.int32),
+        "logits": logits.detach().float(),
+        "logits64": logits.detach(),
+        "losses": losses.detach().float(),
+        "loss": losses.mean().detach().float().view(1),
+    }
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+        tensors["grad." + name] = parameter.grad.float()
+    save_file({name: x.contiguous().clone() for name, x in tensors.items()}, directory / "expected.safetensors")
+    weights = {name: parameter.detach().float().contiguous() for name, parameter in model.named_parameters()}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(RETNET, indent=2) + "\n")
+
+
 def main():
     output = pathlib.Path(sys.argv[1])
     torch.use_deterministic_algorithms(True)
+    if len(sys.argv) == 2 or "retnet" in sys.argv[2:]:
+        make_retnet(output / "retnet")
     for seed, (name, config) in enumerate(cases().items(), start=1):
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
         directory = output / name
         directory.mkdir(parents=True, exist_ok=True)
         model = build(config, seed)
@@ -156,6 +237,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
     main()

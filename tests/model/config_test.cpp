@@ -147,7 +147,7 @@ TEST(ModelYamlTest, ReadsEveryKindOfValue) {
   EXPECT_EQ(config.norm_eps, 1e-6);
   EXPECT_FALSE(config.tied);
   ASSERT_TRUE(config.rope_scaling.has_value());
-  EXPECT_EQ(*config.rope_scaling, (RopeScaling{32, 1, 4, 8000}));
+  EXPECT_EQ(*config.rope_scaling, (RopeScaling{.factor = 32, .original_max_positions = 8000}));
   // On top of a base, only what is named changes; null takes the scaling away.
   const ModelConfig changed = parse_model_yaml("{layers: 7, rope_scaling: null}", "m.yaml", config);
   ModelConfig expected = config;

@@ -177,8 +177,8 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (std::size_t world = 0; world < worlds().size(); ++world)
-    for (const char* name :
-         {"gpt2", "llama", "llama2", "llama-tied", "qwen2", "qwen3", "bloom", "bloom-6heads"}) {
+    for (const char* name : {"gpt2", "llama", "llama2", "llama-tied", "qwen2", "qwen3", "bloom",
+                             "bloom-6heads", "llama-yarn", "olmo2", "olmo3", "retnet"}) {
       for (const DType dtype : worlds()[world].precisions)
         cases.push_back({name, dtype, Recompute::None, world});
       cases.push_back({name, DType::F32, Recompute::Selective, world});
@@ -197,7 +197,7 @@ std::vector<double> gradients_of(const Case& c, std::int64_t chunk) {
 // Recomputation repeats the same arithmetic: not a bit may change.
 TEST(Recompute, NeverChangesAGradient) {
   for (std::size_t world = 0; world < worlds().size(); ++world)
-    for (const char* name : {"llama", "qwen3", "gpt2", "bloom"})
+    for (const char* name : {"llama", "qwen3", "gpt2", "bloom", "olmo3", "retnet"})
       for (const DType dtype : {DType::F32, DType::BF16}) {
         const auto kept = gradients_of({name, dtype, Recompute::None, world}, 0);
         EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Selective, world}, 0)) << name;

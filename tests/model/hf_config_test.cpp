@@ -5,6 +5,7 @@
 
 #include "model/config.h"
 #include "model/model_test_util.h"
+#include "model/parameter_set.h"
 
 namespace kintsugi {
 namespace {
@@ -151,8 +152,8 @@ TEST(HfConfigTest, RefusesWhatItCannotCompute) {
               HasSubstr("use_sliding_window is true"));
   EXPECT_THAT(complaint(kQwen25, "layer_types", {"full_attention", "sliding_attention"}),
               HasSubstr("layer_types holds \"sliding_attention\""));
-  EXPECT_THAT(complaint(kQwen25, "rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}),
-              HasSubstr("rope_scaling.rope_type is 'yarn'"));
+  EXPECT_THAT(complaint(kQwen25, "rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}),
+              HasSubstr("rope_scaling.rope_type is 'dynamic'"));
   EXPECT_THAT(complaint(kQwen3, "rope_parameters", {{"rope_type", "linear"}}),
               HasSubstr("rope_parameters.rope_type is 'linear'"));
   EXPECT_THAT(complaint(kGpt2, "activation_function", "gelu"),
@@ -273,6 +274,57 @@ TEST(HfConfigTest, DamagedTextIsRefusedAndNothingWorse) {
     expect_robust(document.dump(1),
                   [](const std::string& text) { parse_hf_config(text, "c.json"); });
   EXPECT_THROW(parse_hf_config(std::string(200'000, '['), "deep"), UserError);
+}
+
+std::string olmo3_with(const std::string& changes) {
+  auto json = nlohmann::json::parse(R"({"model_type": "olmo3", "vocab_size": 64, "hidden_size": 32,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+      "max_position_embeddings": 256, "sliding_window": 8,
+      "layer_types": ["sliding_attention", "full_attention"]})");
+  json.update(nlohmann::json::parse(changes));
+  return json.dump();
+}
+
+TEST(HfConfigTest, WindowsAndScalingsThatAreWrongAreReportedInOneLine) {
+  const auto complaint = [](const std::string& changes) {
+    return user_error_of([&] { parse_hf_config(olmo3_with(changes), "config.json"); });
+  };
+  EXPECT_NO_THROW(parse_hf_config(olmo3_with("{}"), "config.json"));
+  EXPECT_THAT(complaint(R"({"sliding_window": 0})"), HasSubstr("sliding_window is missing"));
+  EXPECT_THAT(complaint(R"({"sliding_window": -3})"), HasSubstr("sliding_window is -3"));
+  EXPECT_THAT(complaint(R"({"layer_types": ["full_attention"]})"),
+              HasSubstr("layer_types has 1 entries, but the model has 2 layers"));
+  EXPECT_THAT(complaint(R"({"layer_types": ["full_attention", "odd"]})"), HasSubstr("'odd'"));
+  EXPECT_THAT(complaint(R"({"layer_types": [1, 2]})"), HasSubstr("layer_types"));
+  EXPECT_THAT(complaint(R"({"rope_scaling": {"rope_type": "longrope", "factor": 2}})"),
+              HasSubstr("'longrope', which is not supported (only default, llama3, yarn)"));
+  EXPECT_THAT(complaint(R"({"rope_scaling": {"rope_type": "yarn"}})"), HasSubstr("factor"));
+  EXPECT_THAT(complaint(R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "beta_fast": 1,
+                            "beta_slow": 4}})"),
+              HasSubstr("beta_slow 4 must be below beta_fast 1"));
+  EXPECT_THAT(complaint(R"({"rope_scaling": {"rope_type": "yarn", "factor": 2, "mscale": 1}})"),
+              HasSubstr("mscale is not supported"));
+}
+
+TEST(HfConfigTest, NewFamiliesAreWrittenAndReadBack) {
+  for (const char* name : {"olmo2-1b", "olmo2-7b", "olmo3-7b", "olmo3-32b", "olmo3-tiny",
+                           "retnet-tiny", "retnet-medium"}) {
+    const ModelConfig config = load_preset(name),
+                      read = parse_hf_config(write_hf_config(config, DType::F32), "config.json");
+    EXPECT_EQ(read, config) << name;
+  }
+}
+
+// Published sizes: allenai's model cards and torchscale's paper.
+TEST(HfConfigTest, NewPresetsHaveThePublishedSizes) {
+  const auto billions = [](const char* name) {
+    return static_cast<double>(ParameterSet(load_preset(name)).elements()) * 1e-9;
+  };
+  EXPECT_NEAR(billions("olmo2-1b"), 1.48, 0.01);
+  EXPECT_NEAR(billions("olmo2-7b"), 7.30, 0.01);
+  EXPECT_NEAR(billions("olmo3-7b"), 7.30, 0.01);
+  EXPECT_NEAR(billions("olmo3-32b"), 32.2, 0.1);
+  EXPECT_NEAR(billions("retnet-medium"), 0.306, 0.001);
 }
 
 }  // namespace

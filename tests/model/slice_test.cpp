@@ -233,7 +233,7 @@ TEST(Slice, EveryFamilyIsCutByHeadsColumnsAndRows) {
 
 // The width of what the first layer saves under a label, on one of `tp` ranks.
 std::int64_t saved_width(const ModelConfig& config, int tp, std::string_view label) {
-  Declaration declared({.size = tp});
+  Declaration declared({.tensor = tp});
   Block(model_spec(config), 0).declare(declared);
   for (const TensorSpec& spec : declared.saved())
     if (spec.label == label) return spec.width;

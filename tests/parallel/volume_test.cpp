@@ -81,10 +81,18 @@ Training training_of(const std::string& model, int layers, int passes, DType pre
           .micro = 1};
 }
 
+// Those that the formulas are written for.
+std::vector<std::string> models() {
+  std::vector<std::string> all = tiny_models();
+  std::erase_if(
+      all, [](const std::string& name) { return name.starts_with("olmo") || name == "retnet"; });
+  return all;
+}
+
 // ---- data ranks
 
 TEST(CommunicationVolume, IsThatOfTheFormulas) {
-  for (const std::string& model : tiny_models())
+  for (const std::string& model : models())
     for (const RankLayout& layout :
          {RankLayout{4, 0}, RankLayout{4, 1}, RankLayout{3, 2}, RankLayout{4, 3},
           RankLayout{6, 1, 3}, RankLayout{4, 2, 2}, RankLayout{8, 3, 2}})
@@ -142,14 +150,14 @@ Training shared_training(const std::string& model, int layers = 4, std::int64_t 
 }
 
 TEST(CommunicationVolume, OfTensorRanks) {
-  for (const std::string& model : tiny_models())
+  for (const std::string& model : models())
     for (const int tp : {2, 4})
       for (const bool sp : {false, true})
         expect_volume({.tp = tp, .sequence_parallel = sp}, shared_training(model, 3, 2));
 }
 
 TEST(CommunicationVolume, OfContextRanks) {
-  for (const std::string& model : tiny_models()) {
+  for (const std::string& model : models()) {
     expect_volume({.cp = 2}, shared_training(model, 2, 2));
     expect_volume({.cp = 4}, shared_training(model, 2, 2));
     expect_volume({.tp = 2, .cp = 2}, shared_training(model, 2, 2));
@@ -166,7 +174,7 @@ const std::vector<RankLayout>& pipelines() {
 }
 
 TEST(CommunicationVolume, OfPipelines) {
-  for (const std::string& model : tiny_models())
+  for (const std::string& model : models())
     for (const RankLayout& layout : pipelines()) expect_volume(layout, shared_training(model));
 }
 
@@ -188,7 +196,7 @@ TEST(CommunicationVolume, OfRecomputing) {
 // Everything at once, with stages of many and of few layers.
 TEST(CommunicationVolume, OfAllTogether) {
   int turn = 0;
-  for (const std::string& model : tiny_models())
+  for (const std::string& model : models())
     for (const RankLayout& pipeline : pipelines())
       for (const int zero : {0, 1, 2, 3}) {
         if (zero < 3 && model != "gpt2" && model != "qwen3") continue;

@@ -76,7 +76,8 @@ bool has_effect(const LayoutCase& c) {
 }
 
 int kv_heads_of(const std::string& family, int heads) {
-  return family == "qwen3" ? 1 : family == "llama-gqa" || family == "qwen2" ? heads / 2 : heads;
+  if (family == "qwen3") return 1;
+  return family == "llama-gqa" || family == "qwen2" || family == "olmo3" ? heads / 2 : heads;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ Batch make_batch(const Training& training, std::int64_t step, std::int64_t first
     const std::uint32_t kept = training.masked ? few : 8;
     std::int32_t start = 0;
     for (std::int32_t at = 0; at < training.length; ++at) {
-      if (training.documents && random() % 3 == 0) start = at;
+      if (training.has_documents() && random() % 3 == 0) start = at;
       batch.ids.push_back(static_cast<std::int32_t>(random() % kVocabulary));
       const auto target = static_cast<std::int32_t>(random() % kVocabulary);
       batch.targets.push_back(random() % 8 < kept ? target : -1);
@@ -79,7 +79,8 @@ std::string to_string(const RankLayout& layout) {
 
 const std::vector<std::string>& tiny_models() {
   static const std::vector<std::string> kinds = {
-      "gpt2", "llama-tied", "llama-untied", "llama-gqa", "qwen2", "qwen3", "bloom", "bloom-untied"};
+      "gpt2",  "llama-tied",   "llama-untied", "llama-gqa", "qwen2", "qwen3",
+      "bloom", "bloom-untied", "olmo2",        "olmo3",     "retnet"};
   return kinds;
 }
 
@@ -90,12 +91,25 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
   config.hidden_size = heads % 3 == 0 ? 24 : 16;
   config.layers = layers;
   config.heads = heads;
-  if (kind == "llama-gqa" || kind == "qwen2") config.kv_heads = heads / 2;
+  // Norms of keys as a whole need more than two numbers to be well conditioned.
+  if (kind == "llama-gqa" || kind == "qwen2" || kind == "olmo3") config.kv_heads = heads / 2;
   if (kind == "qwen3") config.kv_heads = 1;
+  if (kind == "olmo3") {
+    config.sliding_window = 5;
+    config.layer_types = {LayerType::Sliding, LayerType::Full};
+    if (layers % 2 != 0) config.layer_types = {LayerType::Sliding};
+  }
+  if (kind == "retnet") config.value_size = 3 * config.hidden_size / 2;
   if (config.family != Family::Bloom) config.ffn_size = 24;
   config.max_positions = 32;
   config.tied = kind != "llama-gqa" && !kind.ends_with("untied");
   config.init_std = 0.1;
+  // Norms behind the sublayers: their inputs are about 1 in wide models, where std is 1 /
+  // sqrt(hidden).
+  if (kind.starts_with("olmo")) config.init_std = 0.3;
+  // Where q . k of a token is about 0, the norm behind retention keeps its sign only: not with
+  // this.
+  if (kind == "retnet") config.norm_eps = 1e-2;
   config.complete_and_check();
   return config;
 }
@@ -127,7 +141,7 @@ EngineOptions Training::engine(const RankLayout& ranks) const {
           .optimizer = optimizer,
           .offload = offload,
           .offload_inputs = offload_inputs,
-          .documents = documents,
+          .documents = has_documents(),
           .reduce_in_bf16 = reduce_in_bf16};
 }
 
@@ -141,7 +155,7 @@ std::int64_t Member::share() const {
 template <class F>
 auto Member::on_batch(std::int64_t step, const F& use) const {
   const Batch batch = make_batch(training, step, share() * groups.place.dp, share());
-  return training.documents
+  return training.has_documents()
              ? use(TokenBatch{batch.ids, batch.targets, batch.positions, batch.starts})
              : use(TokenBatch{batch.ids, batch.targets});
 }

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "comm/grid.h"
+#include "model/families/family.h"
 #include "train/engine.h"
 
 namespace kintsugi {
@@ -45,7 +46,8 @@ struct Training {
   Recompute recompute = Recompute::None;
   int recompute_every = 1;
   double dropout = 0;
-  bool documents = false;
+  bool documents = false;  // where the family can be confined to them
+  bool has_documents() const { return documents && family_info(model.family).document_masks; }
   bool masked = false;  // targets without a loss, unevenly spread
   bool reduce_in_bf16 = false;
   OptimizerSettings optimizer = {};

@@ -56,14 +56,23 @@ std::string field_text(double value) { return fmt::format("{}", value); }
 std::string field_text(bool value) { return value ? "yes" : "no"; }
 std::string field_text(Family value) { return std::string(to_string(value)); }
 std::string field_text(const std::optional<RopeScaling>& value) {
-  return value ? fmt::format("llama3 x {}", value->factor) : "none";
+  return value ? fmt::format("{} x {}", to_string(value->type), value->factor) : "none";
+}
+std::string field_text(const std::vector<LayerType>& value) {
+  if (value.empty()) return "all full";
+  std::string text;
+  for (const LayerType type : value) text += type == LayerType::Full ? 'F' : 'S';
+  return text;
 }
 
 std::string dimensions_table(const ModelConfig& config) {
   std::string text;
   const bool rotary = config.positions() == PositionKind::Rope;
+  const bool windows = config.sliding_window > 0, values = config.value_size > 0;
   visit_model_fields(config, [&](std::string_view name, const auto& field) {
     if (!rotary && name.starts_with("rope_")) return;
+    if (!windows && (name == "sliding_window" || name == "layer_types")) return;
+    if (!values && name == "value_size") return;
     text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
   });
   return text;
@@ -73,11 +82,13 @@ std::string table(const Description& d) {
   std::string text =
       fmt::format("{}: {} parameters\n\ndimensions\n{}\nparameters\n", d.name,
                   format_count(static_cast<double>(d.size.total)), dimensions_table(d.config));
-  for (int i = 0; i < kParameterGroups; ++i)
+  for (int i = 0; i < kParameterGroups; ++i) {
+    if (d.size.by_group[i] == 0) continue;
     text += fmt::format(
         "  {:<24}{:>20}{:>8.1f} %\n", to_string(static_cast<ParameterGroup>(i)),
         grouped(d.size.by_group[i]),
         100.0 * static_cast<double>(d.size.by_group[i]) / static_cast<double>(d.size.total));
+  }
   text += fmt::format("  {:<24}{:>20}\n", "total", grouped(d.size.total));
 
   text += fmt::format("\ntraining FLOPs per token, sequences of {} tokens\n",
@@ -118,8 +129,15 @@ std::string json_text(const Description& d) {
     } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
       config[name] = nullptr;
       if (field)
-        visit_rope_scaling_fields(
-            *field, [&](const char* key, const auto& value) { config[name][key] = value; });
+        visit_rope_scaling_fields(*field, [&](const char* key, const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, RopeScalingKind>)
+            config[name][key] = to_string(value);
+          else
+            config[name][key] = value;
+        });
+    } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
+      config[name] = ordered_json::array();
+      for (const LayerType type : field) config[name].push_back(to_string(type));
     } else {
       config[name] = field;
     }

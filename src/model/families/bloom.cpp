@@ -5,7 +5,7 @@
 namespace kintsugi {
 namespace {
 
-void check(const ModelConfig& config) {
+void check(ModelConfig& config) {
   check_gpt2_like(config);
   if (config.ffn_size != 4 * config.hidden_size)
     user_error("ffn_size is {} but family bloom always has 4 x hidden_size ({}): remove ffn_size",

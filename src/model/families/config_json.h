@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "model/config.h"
 
 namespace kintsugi {
 
@@ -80,6 +82,26 @@ class ConfigObject {
     if (std::find(supported.begin(), supported.end(), value) == supported.end())
       refuse("{}{} is '{}', which is not supported (only {})", prefix_, *names.begin(), value,
              fmt::join(supported, ", "));
+  }
+
+  // A type for each of so many layers; none where the key is absent.
+  std::vector<LayerType> layer_types(const char* name, std::int64_t layers) const {
+    const Found found = find({name});
+    std::vector<LayerType> types;
+    if (!found.value) return types;
+    if (!found.value->is_array()) wrong_type(found, "a list");
+    if (static_cast<std::int64_t>(found.value->size()) != layers)
+      refuse("{}{} has {} entries, but the model has {} layers", prefix_, name, found.value->size(),
+             layers);
+    for (const nlohmann::json& entry : *found.value) {
+      if (!entry.is_string()) wrong_type(found, "a list of words");
+      try {
+        types.push_back(parse_layer_type(entry.get<std::string>()));
+      } catch (const UserError& error) {
+        refuse("{}{}: {}", prefix_, name, error.what());
+      }
+    }
+    return types;
   }
 
   // Every entry of the list under a key must be this word.

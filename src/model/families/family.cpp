@@ -7,7 +7,8 @@
 namespace kintsugi {
 
 std::span<const FamilyInfo* const> all_families() {
-  static constexpr std::array families = {&kGpt2, &kLlama, &kQwen2, &kQwen3, &kBloom};
+  static constexpr std::array families = {&kGpt2,  &kLlama, &kQwen2, &kQwen3,
+                                          &kBloom, &kOlmo2, &kOlmo3, &kRetnet};
   return families;
 }
 

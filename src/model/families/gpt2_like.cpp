@@ -23,7 +23,7 @@ LinearSpec linear(const std::string& name, std::int64_t outputs, std::int64_t in
 
 // GPT-2 and BLOOM keep q, k and v in one matrix of three equal parts, which leaves no room for
 // other head counts.
-void check_gpt2_like(const ModelConfig& config) {
+void check_gpt2_like(ModelConfig& config) {
   const std::string_view family = to_string(config.family);
   if (config.kv_heads != config.heads)
     user_error(

@@ -17,6 +17,6 @@ LayerSpec gpt2_layer(const ModelConfig& config, const Gpt2Names& names, int laye
                      AttentionSpec attention, bool in_out);
 ModelSpec gpt2_frame(const ModelConfig& config, const std::string& table);
 NormSpec gpt2_norm(const ModelConfig& config, const std::string& name);
-void check_gpt2_like(const ModelConfig& config);
+void check_gpt2_like(ModelConfig& config);
 
 }  // namespace kintsugi

@@ -5,6 +5,7 @@ namespace {
 
 void read(const ConfigObject& root, ModelConfig& config) {
   root.require_flag("attention_bias", false);
+  root.require_all("layer_types", "full_attention");
   read_llama_like(root, config, {});
 }
 

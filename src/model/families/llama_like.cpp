@@ -5,10 +5,37 @@
 namespace kintsugi {
 namespace {
 
+void read_yarn(const ConfigObject& rope, ModelConfig& config) {
+  // A change of the factor that is meant to undo itself, and other roundings, are other models.
+  for (const char* key : {"mscale", "mscale_all_dim"})
+    if (rope.has(key)) rope.refuse("rope_scaling.{} is not supported", key);
+  rope.require_flag("truncate", true);
+  config.rope_scaling = RopeScaling{
+      .type = RopeScalingKind::Yarn,
+      .factor = rope.real({"factor"}),
+      .original_max_positions =
+          rope.integer({"original_max_position_embeddings"}, config.max_positions),
+      .beta_fast = rope.real({"beta_fast"}, 32.0),
+      .beta_slow = rope.real({"beta_slow"}, 1.0),
+      .attention_factor = rope.real({"attention_factor"}, 0.0),
+  };
+}
+
+// Where layers have types, version 5 has rope_parameters for each; those with a window are plain.
+ConfigObject rope_parameters(const ConfigObject& root) {
+  const ConfigObject all = root.object("rope_parameters");
+  if (!all.has("full_attention")) return all;
+  const ConfigObject full = all.object("full_attention"), sliding = all.object("sliding_attention");
+  sliding.require_text({"rope_type", "type"}, {"default"});
+  if (sliding.has("rope_theta") && sliding.real({"rope_theta"}) != full.real({"rope_theta"}))
+    root.refuse("rope_parameters has another rope_theta for each type of layer");
+  return full;
+}
+
 // Version 4 has rope_theta and rope_scaling, version 5 has both inside rope_parameters.
 void read_rotation(const ConfigObject& root, ModelConfig& config) {
   const ConfigObject old_form = root.object("rope_scaling");
-  const ConfigObject new_form = root.object("rope_parameters");
+  const ConfigObject new_form = rope_parameters(root);
   const bool old_given = root.has("rope_scaling");
   const ConfigObject& rope = old_given ? old_form : new_form;
   config.rope_theta = new_form.real(
@@ -17,8 +44,10 @@ void read_rotation(const ConfigObject& root, ModelConfig& config) {
     if (const double share = place->real({"partial_rotary_factor"}, 1.0); share != 1.0)
       root.refuse("partial_rotary_factor is {}, which is not supported (only 1)", share);
 
-  rope.require_text({"rope_type", "type"}, {"default", "llama3"});
-  if (rope.text({"rope_type", "type"}, "default") == "default") return;
+  rope.require_text({"rope_type", "type"}, {"default", "llama3", "yarn"});
+  const std::string type = rope.text({"rope_type", "type"}, "default");
+  if (type == "default") return;
+  if (type == "yarn") return read_yarn(rope, config);
   config.rope_scaling = RopeScaling{
       .factor = rope.real({"factor"}),
       .low_freq_factor = rope.real({"low_freq_factor"}),
@@ -33,7 +62,6 @@ void read_llama_like(const ConfigObject& root, ModelConfig& config, const LlamaD
   root.require_text({"hidden_act"}, {"silu", "swish"});
   root.require_flag("mlp_bias", false);
   root.require_flag("use_sliding_window", false);
-  root.require_all("layer_types", "full_attention");
   config.vocab_size = root.integer({"vocab_size"});
   config.hidden_size = root.integer({"hidden_size"});
   config.layers = root.integer({"num_hidden_layers"});
@@ -70,12 +98,23 @@ void write_llama_like(const ModelConfig& config, nlohmann::ordered_json& root) {
 void write_rotation(const ModelConfig& config, nlohmann::ordered_json& root) {
   root["rope_theta"] = config.rope_theta;
   root["rope_scaling"] = nullptr;
-  if (const auto& scaling = config.rope_scaling)
+  const auto& scaling = config.rope_scaling;
+  if (!scaling) return;
+  if (scaling->type == RopeScalingKind::Yarn) {
+    root["rope_scaling"] = {{"rope_type", "yarn"},
+                            {"factor", scaling->factor},
+                            {"original_max_position_embeddings", scaling->original_max_positions},
+                            {"beta_fast", scaling->beta_fast},
+                            {"beta_slow", scaling->beta_slow}};
+    if (scaling->attention_factor > 0)
+      root["rope_scaling"]["attention_factor"] = scaling->attention_factor;
+  } else {
     root["rope_scaling"] = {{"rope_type", "llama3"},
                             {"factor", scaling->factor},
                             {"low_freq_factor", scaling->low_freq_factor},
                             {"high_freq_factor", scaling->high_freq_factor},
                             {"original_max_position_embeddings", scaling->original_max_positions}};
+  }
 }
 
 Init residual_init(const ModelConfig& config) {

@@ -6,6 +6,7 @@ namespace kintsugi {
 namespace {
 
 void read(const ConfigObject& root, ModelConfig& config) {
+  root.require_all("layer_types", "full_attention");
   read_llama_like(root, config, {.max_positions = 32768});
 }
 

@@ -8,6 +8,7 @@ namespace {
 void read(const ConfigObject& root, ModelConfig& config) {
   root.require_flag("attention_bias", false);
   // The default of head_dim is 128 whatever the other sizes are.
+  root.require_all("layer_types", "full_attention");
   read_llama_like(root, config, {.head_dim = 128, .max_positions = 32768});
 }
 

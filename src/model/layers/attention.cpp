@@ -21,7 +21,7 @@ Attention::Attention(const AttentionSpec& spec)
 }
 
 void Attention::declare(Declaration& d) {
-  const int tp = d.tensor().size, copies = kv_copies(spec_.kv_heads, tp);
+  const int tp = d.ranks().tensor, copies = kv_copies(spec_.kv_heads, tp);
   KINTSUGI_CHECK(spec_.heads % tp == 0 && spec_.kv_heads * copies % tp == 0,
                  "{} heads and {} key-value heads on {} ranks", spec_.heads, spec_.kv_heads, tp);
   heads_ = spec_.heads / tp;
@@ -51,15 +51,23 @@ void Attention::declare(Declaration& d) {
 }
 
 void Attention::declare_norms(Declaration& d) {
-  // Each rank norms other heads.
-  q_norm_->declare(d, spec_.head_dim, true);
-  k_norm_->declare(d, spec_.head_dim, true);
-  normed_ = d.saved({.label = "q, k normed", .width = (heads_ + kv_heads_) * spec_.head_dim});
-  const auto statistic = [&](std::int64_t width) {
-    return d.saved({.label = "norm statistics", .width = width, .wide = true});
+  const std::int64_t dim = spec_.head_dim;
+  const bool whole = spec_.qk_norm == QkNorm::Whole;
+  if (whole) {
+    q_norm_->declare_sharded(d, spec_.heads * dim, 1);
+    k_norm_->declare_sharded(d, spec_.kv_heads * dim, kv_copies(spec_.kv_heads, d.ranks().tensor));
+  } else {  // each rank norms other heads
+    q_norm_->declare(d, dim, true);
+    k_norm_->declare(d, dim, true);
+  }
+  normed_ = d.saved({.label = "q, k normed", .width = (heads_ + kv_heads_) * dim});
+  const auto statistic = [&](std::int64_t heads) {
+    return d.saved({.label = "norm statistics", .width = whole ? 1 : heads, .wide = true});
   };
   q_rstd_ = statistic(heads_);
   k_rstd_ = statistic(kv_heads_);
+  if (whole && d.ranks().tensor > 1)
+    sums_ = d.workspace({.label = "sums of squares", .width = 1, .wide = true});
 }
 
 Attention::Heads Attention::split(Tensor qkv) const {
@@ -83,26 +91,48 @@ Attention::Heads Attention::attention_inputs(const LayerRun& run) const {
 double Attention::scale() const { return 1.0 / std::sqrt(static_cast<double>(spec_.head_dim)); }
 
 AttentionOptions Attention::options(const LayerRun& run) const {
-  return {
-      .scale = scale(), .alibi_slopes = slopes(run), .document_start = run.batch.document_start};
+  return {.scale = scale(),
+          .alibi_slopes = slopes(run),
+          .document_start = run.batch.document_start,
+          .window = spec_.window};
 }
 
 Tensor Attention::log_sum_exp(const LayerRun& run) const {
   return run[log_sum_exp_].view({run.batch.sequences, heads_, run.batch.length});
 }
 
+// What a norm works on: (tokens, heads, dim) for each head, (tokens, heads * dim) for all together.
+Attention::Normed Attention::normed(const LayerRun& run, const Heads& raw, const Heads& result,
+                                    bool of_keys) const {
+  const Tensor &x = of_keys ? raw.k : raw.q, &y = of_keys ? result.k : result.q;
+  const Tensor rstd = run[of_keys ? k_rstd_ : q_rstd_];
+  const bool whole = spec_.qk_norm == QkNorm::Whole;
+  return {whole ? x.join_last() : x, whole ? y.join_last() : y, rstd.view({rstd.elements()}),
+          whole && run.tensor().is_split() ? run[sums_].view({run.size.tokens()}) : Tensor()};
+}
+
 void Attention::norm_forward(const LayerRun& run) const {
-  const Heads raw = split(run[qkv_]), normed = attention_inputs(run);
-  q_norm_->forward(run, normed.q, {{}, run[q_rstd_].view({run.size.tokens() * heads_})}, raw.q);
-  k_norm_->forward(run, normed.k, {{}, run[k_rstd_].view({run.size.tokens() * kv_heads_})}, raw.k);
+  const Heads raw = split(run[qkv_]), result = attention_inputs(run);
+  for (const bool of_keys : {false, true}) {
+    const Normed n = normed(run, raw, result, of_keys);
+    const Norm& norm = of_keys ? *k_norm_ : *q_norm_;
+    if (n.sums)
+      norm.forward_sharded(run, n.y, n.rstd, n.x, n.sums);
+    else
+      norm.forward(run, n.y, {{}, n.rstd}, n.x);
+  }
 }
 
 void Attention::norm_backward(const LayerRun& run, const Heads& gradient) const {
   const Heads raw = split(run[qkv_]);
-  q_norm_->backward(run, gradient.q, gradient.q, raw.q,
-                    {{}, run[q_rstd_].view({run.size.tokens() * heads_})});
-  k_norm_->backward(run, gradient.k, gradient.k, raw.k,
-                    {{}, run[k_rstd_].view({run.size.tokens() * kv_heads_})});
+  for (const bool of_keys : {false, true}) {
+    const Normed n = normed(run, raw, gradient, of_keys);
+    const Norm& norm = of_keys ? *k_norm_ : *q_norm_;
+    if (n.sums)
+      norm.backward_sharded(run, n.y, n.y, n.x, n.rstd, n.sums);
+    else
+      norm.backward(run, n.y, n.y, n.x, {{}, n.rstd});
+  }
 }
 
 void Attention::rotate(const LayerRun& run, const Heads& heads, bool inverse) const {
@@ -140,7 +170,7 @@ void Attention::forward(const LayerRun& run, Tensor x) const {
           : Heads{by_sequence(heads.q, run), by_sequence(heads.k, run), by_sequence(heads.v, run)};
   if (run.context.ring != nullptr)
     run.context.ring->forward(out, log_sum_exp(run), all.q, all.k, all.v, scale(),
-                              run.batch.document_start);
+                              run.batch.document_start, spec_.window);
   else
     run.backend().attention_forward(out, log_sum_exp(run), all.q, all.k, all.v, options(run));
 }
@@ -157,7 +187,7 @@ void Attention::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const 
   };
   if (run.context.ring != nullptr)
     backward([&](const auto&... all) {
-      run.context.ring->backward(all..., scale(), run.batch.document_start);
+      run.context.ring->backward(all..., scale(), run.batch.document_start, spec_.window);
     });
   else
     backward([&](const auto&... all) { run.backend().attention_backward(all..., options(run)); });

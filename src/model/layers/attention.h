@@ -24,7 +24,12 @@ class Attention final : public Sublayer {
   struct Heads {
     Tensor q, k, v;  // (tokens, heads, head_dim) views
   };
+  struct Normed {
+    Tensor x, y;        // what a norm reads and writes, or in the backward both
+    Tensor rstd, sums;  // sums: of rows that are spread over the tensor ranks
+  };
   void declare_norms(Declaration& d);
+  Normed normed(const LayerRun& run, const Heads& raw, const Heads& result, bool of_keys) const;
   Heads split(Tensor qkv) const;
   // Where q and k are when attention reads them: in qkv, or in their normed copy.
   Heads attention_inputs(const LayerRun& run) const;
@@ -48,7 +53,7 @@ class Attention final : public Sublayer {
   Saved q_rstd_, k_rstd_;
   Saved attended_;     // (tokens, heads head_dim)
   Saved log_sum_exp_;  // (tokens, heads)
-  Workspace dqkv_, dattended_;
+  Workspace dqkv_, dattended_, sums_;
 };
 
 }  // namespace kintsugi

@@ -18,7 +18,9 @@ struct LayerContext {
   const ParameterStore* store;
   TensorGroup tensor;
   PositionTables tables = {};
-  const RingAttention* ring = nullptr;  // where sequences are cut among ranks
+  // Where sequences are cut among ranks:
+  Communicator* context = nullptr;
+  const RingAttention* ring = nullptr;
 };
 
 // Buffers of the residual stream's width, which all layers of a rank share.
@@ -37,7 +39,8 @@ StreamBuffers allocate_stream_buffers(Arena& arena, std::int64_t hidden, DType d
 // What generation keeps of one layer: the declared caches of one sequence.
 struct LayerCache {
   std::vector<Tensor> tensors;
-  std::int64_t length = 0;  // tokens seen
+  std::vector<std::string_view> labels;  // of the tensors
+  std::int64_t length = 0;               // tokens seen
 };
 
 // What layers run with: one micro-batch and the memory for it.
@@ -57,7 +60,17 @@ struct LayerRun {
   const ParameterStore& store() const { return *context.store; }
   const TensorGroup& tensor() const { return context.tensor; }
   Tensor rows(const Tensor& x, Per per) const {
-    return x.rows(0, per == Per::Row ? size.rows() : size.tokens());
+    switch (per) {
+      case Per::Token:
+        return x.rows(0, size.tokens());
+      case Per::Row:
+        return x.rows(0, size.rows());
+      case Per::Sequence:
+        return x.rows(0, size.sequences);
+      case Per::Whole:
+        break;
+    }
+    return x;
   }
   Tensor operator[](Saved id) const { return rows(saved_memory[at(id.index)], id.per); }
   Tensor operator[](Workspace id) const { return rows(workspace_memory[at(id.index)], id.per); }

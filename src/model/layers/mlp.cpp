@@ -5,7 +5,7 @@ namespace kintsugi {
 void Mlp::declare(Declaration& d) {
   up_.declare_outputs(d, ParameterGroup::Mlp, {1});
   down_.declare_inputs(d, ParameterGroup::Mlp);
-  const std::int64_t before = up_.outputs(), size = spec_.size / d.tensor().size;
+  const std::int64_t before = up_.outputs(), size = spec_.size / d.ranks().tensor;
   before_ = d.saved({.label = "mlp", .width = before});
   activated_ =
       d.saved({.label = "mlp activations", .width = size, .dropped_by = Recompute::Selective});

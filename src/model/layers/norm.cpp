@@ -11,6 +11,14 @@ void Norm::declare(Declaration& d, std::int64_t width, bool partial) {
   if (has_mean()) bias_ = d.vector(spec_.name + ".bias", width, options(InitKind::Zeros));
 }
 
+void Norm::declare_sharded(Declaration& d, std::int64_t width, int copies) {
+  weight_ = d.vector(spec_.name + ".weight", width,
+                     {.group = ParameterGroup::Norm,
+                      .init = {InitKind::Ones},
+                      .cut = {.along = Declaration::Cut::Along::Outputs, .copies = copies}});
+  width_ = width * copies;
+}
+
 void Norm::declare_statistics(Declaration& d) {
   const TensorSpec statistic{.label = "norm statistics", .per = Per::Row, .wide = true};
   if (has_mean()) mean_ = d.saved(statistic);
@@ -35,6 +43,26 @@ void Norm::backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, const N
   else
     run.backend().layer_norm_backward(dx, store.gradient(weight_), store.gradient(bias_), dy, x,
                                       store.weight(weight_), s.mean, s.rstd, residual_gradient);
+}
+
+// Columns of which several ranks have copies count once for each: in the sums and in the width. In
+// the backward each copy has its own share of dy, and all of them together are in the sum.
+void Norm::forward_sharded(const LayerRun& run, Tensor y, Tensor rstd, Tensor x,
+                           Tensor sums) const {
+  Communicator& group = run.tensor().group();
+  run.backend().rms_norm_partial(sums, x);
+  group.wait(group.all_reduce(sums));
+  run.backend().rms_norm_merged(y, rstd, x, run.store().weight(weight_), sums, width_, spec_.eps);
+}
+
+void Norm::backward_sharded(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, Tensor rstd,
+                            Tensor sums) const {
+  Communicator& group = run.tensor().group();
+  const Tensor weight = run.store().weight(weight_);
+  run.backend().rms_norm_backward_partial(sums, dy, x, weight);
+  group.wait(group.all_reduce(sums));
+  run.backend().rms_norm_backward_merged(dx, run.store().gradient(weight_), dy, x, weight, rstd,
+                                         sums, width_);
 }
 
 }  // namespace kintsugi

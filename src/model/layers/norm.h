@@ -21,6 +21,9 @@ class Norm {
 
   // `partial`: each tensor rank norms other heads, and has its share of the gradient.
   void declare(Declaration& d, std::int64_t width, bool partial = false);
+  // RMSNorm of rows whose columns are spread over the tensor ranks; `copies` neighbours have the
+  // same ones.
+  void declare_sharded(Declaration& d, std::int64_t width, int copies);
   // One value per row of the residual stream for each statistic.
   void declare_statistics(Declaration& d);
   NormStatistics statistics(const LayerRun& run) const {
@@ -32,11 +35,16 @@ class Norm {
   // dx = [residual_gradient +] d norm; also adds to the parameters' gradients.
   void backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x,
                 const NormStatistics& statistics, Tensor residual_gradient = {}) const;
+  // The same of spread columns; sums (rows) are theirs to use.
+  void forward_sharded(const LayerRun& run, Tensor y, Tensor rstd, Tensor x, Tensor sums) const;
+  void backward_sharded(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, Tensor rstd,
+                        Tensor sums) const;
 
  private:
   NormSpec spec_;
   int weight_ = -1;
   int bias_ = -1;
+  std::int64_t width_ = 0;  // of all ranks' columns, copies included
   Saved mean_, rstd_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "backend/attention_mask.h"
 #include "model/context_cut.h"
 
 namespace kintsugi {
@@ -60,10 +59,6 @@ TokenPositions RingAttention::positions(int rank) const {
   const ContextCut cut{group_->size(), rank, group_->size() * sizes_.length};
   const std::int64_t half = sizes_.length / 2;
   return {.first = cut.position(0), .chunk = half, .second = cut.position(half)};
-}
-
-bool RingAttention::Visible::any() const {
-  return AttentionMask(options, queries, keys).pairs() > 0;
 }
 
 // Rank r holds chunks r and 2n - 1 - r of the sequence. Those of a lower rank lie before and behind

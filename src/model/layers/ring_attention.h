@@ -48,7 +48,7 @@ class RingAttention {
   struct Visible {
     std::int64_t first_query = 0, queries = 0, keys = 0;
     AttentionOptions options;
-    bool any() const;  // the window may leave nothing
+    bool any() const { return sees_anything(options, queries, keys); }
     Tensor of(const Tensor& x) const { return x.part(1, first_query, queries); }
     Tensor of_lse(const Tensor& x) const { return x.part(2, first_query, queries); }
     Tensor with(const Tensor& x) const { return x.part(1, 0, keys); }

@@ -1,5 +1,6 @@
 #include "plan/costs/pass_trace.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "backend/sim/sim_backend.h"
@@ -47,18 +48,35 @@ class Tracer {
                             .kv_copies = kv_copies(job.model.kv_heads, layout.tp)},
                            {}, trace_)),
         weights_(backend_),
-        set_(one_layer(job.model), slice_of({{.first_layer = 0, .last_layer = 1}}, layout.tp, 0,
-                                            layout.sequence_parallel)),
+        model_(smallest(job.model)),
+        set_(model_, slice_of({{.first_layer = 0, .last_layer = static_cast<int>(model_.layers)}},
+                              layout.tp, 0, layout.sequence_parallel)),
         store_(set_, weights_, job.precision, true),
         model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {}
 
-  BlockTrace block(const Layout& layout, Recompute recompute) {
+  LayerTraces layer(const Layout& layout, int number) {
+    LayerTraces traced{block(layout, Recompute::None, number), {}};
+    traced.recomputed = layout.recompute == Recompute::None
+                            ? traced.plain
+                            : block(layout, layout.recompute, number);
+    return traced;
+  }
+  // The first one of a type; -1: there is none.
+  int layer_of(LayerType type) const {
+    for (int layer = 0; layer < model_.layers; ++layer)
+      if (model_.layer_type(layer) == type) return layer;
+    return -1;
+  }
+
+  BlockTrace block(const Layout& layout, Recompute recompute, int layer) {
     Arena arena(backend_);
     const StageScratch scratch = scratch_of(arena, layout, recompute);
     BlockTrace traced;
-    traced.stash = added(
-        arena, [&] { scratch.shared().allocate_block(arena, scratch.declaration(0), recompute); });
-    const StagePart part{.first_layer = 0, .last_layer = 1, .embedding = false, .head = false};
+    traced.stash = added(arena, [&] {
+      scratch.shared().allocate_block(arena, scratch.declaration(layer), recompute);
+    });
+    const StagePart part{
+        .first_layer = layer, .last_layer = layer + 1, .embedding = false, .head = false};
     StageSlots slots;
     slots.weights = {0};
     Stage stage(scratch, arena, part, allocate_stage_memory(scratch, arena, 1, {part}), slots,
@@ -121,12 +139,13 @@ class Tracer {
   }
 
  private:
-  static ModelConfig one_layer(ModelConfig model) {
-    model.layers = 1;
+  // With a layer of each type.
+  static ModelConfig smallest(ModelConfig model) {
+    model.layers = std::max<std::int64_t>(1, static_cast<std::int64_t>(model.layer_types.size()));
     return model;
   }
   StageScratch scratch_of(Arena& arena, const Layout& layout, Recompute recompute) {
-    return StageScratch(backend_, arena, store_, one_layer(job_.model), model_groups_,
+    return StageScratch(backend_, arena, store_, model_, model_groups_,
                         {.sequences = layout.micro_batch,
                          .length = job_.length,
                          .recompute = recompute,
@@ -165,6 +184,7 @@ class Tracer {
   SimBackend backend_;
   Groups groups_;
   Arena weights_;
+  ModelConfig model_;
   ParameterSet set_;
   ParameterStore store_;
   ModelGroups model_groups_;
@@ -175,9 +195,9 @@ class Tracer {
 PassTrace trace_pass(const PlanJob& job, const Layout& layout) {
   Tracer tracer(job, layout);
   PassTrace pass;
-  pass.plain = tracer.block(layout, Recompute::None);
-  pass.recomputed =
-      layout.recompute == Recompute::None ? pass.plain : tracer.block(layout, layout.recompute);
+  const int full = tracer.layer_of(LayerType::Full), sliding = tracer.layer_of(LayerType::Sliding);
+  if (sliding >= 0) pass.sliding = tracer.layer(layout, sliding);
+  static_cast<LayerTraces&>(pass) = full >= 0 ? tracer.layer(layout, full) : pass.sliding;
   tracer.ends(layout, pass);
   return pass;
 }

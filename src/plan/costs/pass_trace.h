@@ -24,9 +24,12 @@ struct BlockTrace {
   OperationTrace backward_input, backward_weight;
   RegionBytes stash = {};  // of one micro-batch, without the block's input
 };
-struct PassTrace {
+struct LayerTraces {
   BlockTrace plain;       // keeps everything
   BlockTrace recomputed;  // as the layout's mode has it
+};
+struct PassTrace : LayerTraces {
+  LayerTraces sliding;  // of layers with a window, where there are any; they take the same memory
   OperationTrace embedding_forward, embedding_backward;
   // A head works in chunks of tokens, all alike: of a long micro-batch only some are traced. Its
   // cost is head + head_extra x (head - head_half).

@@ -49,6 +49,8 @@ const Planner::PassCost& Planner::pass(const Layout& l) {
   entry->plain = block_cost(t.plain, software, links);
   entry->recomputed =
       l.recompute == Recompute::None ? entry->plain : block_cost(t.recomputed, software, links);
+  entry->sliding_plain = block_cost(t.sliding.plain, software, links);
+  entry->sliding_recomputed = block_cost(t.sliding.recomputed, software, links);
   entry->embedding_forward = cost(t.embedding_forward);
   entry->embedding_backward = cost(t.embedding_backward);
   entry->head = cost(t.head);
@@ -111,22 +113,27 @@ std::vector<RegionBytes> Planner::memory(const Layout& l) {
 Planner::StageCost Planner::stage_cost(const Layout& l, const PassCost& p, int stage) {
   const Stages& all = stages(l);
   StageCost cost;
-  int layers = 0, recomputed = 0;
+  int counts[2][2] = {};  // of layers: with a window, recomputed
   for (const StagePart& part : all.parts[static_cast<std::size_t>(stage)]) {
     for (int layer = part.first_layer; layer < part.last_layer; ++layer)
-      recomputed += layer % l.recompute_every == 0 ? 1 : 0;
-    layers += part.last_layer - part.first_layer;
+      ++counts[job_.model.layer_type(layer) == LayerType::Sliding ? 1 : 0]
+              [layer % l.recompute_every == 0 ? 1 : 0];
     if (part.embedding) {
       cost.forward += p.embedding_forward;
       cost.backward += p.embedding_backward;
     }
     if (part.head) cost.forward += p.head;  // with its own backward
   }
-  const int plain = layers - recomputed;
-  cost.forward += plain * p.plain.forward;
-  cost.forward += recomputed * p.recomputed.forward;
-  cost.backward += plain * p.plain.backward;
-  cost.backward += recomputed * p.recomputed.backward;
+  const auto add = [&](int layers, const BlockCost& block) {
+    cost.forward += layers * block.forward;
+    cost.backward += layers * block.backward;
+  };
+  add(counts[0][0], p.plain);
+  add(counts[0][1], p.recomputed);
+  add(counts[1][0], p.sliding_plain);
+  add(counts[1][1], p.sliding_recomputed);
+  int layers = 0;
+  for (const auto& row : counts) layers += row[0] + row[1];
   const StateTrace& held = state(l, all.state[static_cast<std::size_t>(stage)], stage);
   if (software_.gradient_passes > 0) {
     const double passes =

@@ -59,7 +59,7 @@ class Planner {
   };
   struct PassCost {
     PassTrace trace;
-    BlockCost plain, recomputed;
+    BlockCost plain, recomputed, sliding_plain, sliding_recomputed;
     TraceCost embedding_forward, embedding_backward, head;
   };
   struct Stages {  // of a layout

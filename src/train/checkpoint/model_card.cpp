@@ -41,6 +41,8 @@ std::string positions_of(const ModelConfig& model) {
       return count + "learned";
     case PositionKind::Alibi:
       return count + "ALiBi";
+    case PositionKind::Retention:
+      return count + "rotary, with a decay per head";
     case PositionKind::Rope:
       break;
   }

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "data/sampling/megatron_order.h"
+#include "model/families/family.h"
 
 namespace kintsugi {
 namespace {
@@ -46,6 +47,11 @@ class Checks {
                "is {}, but the learned positions of the model end at {}: shorten it or raise "
                "model.max_positions",
                data.sequence_length, model.max_positions);
+    if (data.document_mask && !family_info(model.family).document_masks)
+      complain("data.document_mask",
+               "is set, but family {} reads over the ends of documents: "
+               "remove it",
+               to_string(model.family));
   }
 
   template <class Source>

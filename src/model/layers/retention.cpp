@@ -1,0 +1,226 @@
+#include "model/layers/retention.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "model/context_cut.h"
+
+namespace kintsugi {
+
+void Retention::declare(Declaration& d) {
+  const int tp = d.ranks().tensor;
+  KINTSUGI_CHECK(spec_.heads % tp == 0, "{} heads on {} ranks", spec_.heads, tp);
+  heads_ = spec_.heads / tp;
+  projection_.declare_outputs(d, ParameterGroup::Retention, {1});
+  out_.declare_inputs(d, ParameterGroup::Retention);
+  const std::int64_t values = heads_ * spec_.v_dim, all = projection_.outputs();
+  projected_ = d.saved({.label = "q, k, v, gate", .width = all});
+  retained_ = d.saved({.label = "retention", .width = values});
+  rstd_ = d.saved({.label = "norm statistics",
+                   .width = heads_,
+                   .wide = true,
+                   .dropped_by = Recompute::Selective});
+  gated_ =
+      d.saved({.label = "gated retention", .width = values, .dropped_by = Recompute::Selective});
+  dprojected_ = d.workspace({.label = "gradient of q, k, v, gate",
+                             .width = all,
+                             .training = true,
+                             .read_by_weights = true});
+  dretained_ = d.workspace({.label = "gradient of retention", .width = values, .training = true});
+  const int cut = d.ranks().context > 1 ? 2 : 1;  // chunks on this rank
+  scratch_ = d.workspace({.label = "retention chunks",
+                          .per = Per::Whole,
+                          .bytes = [=, heads = heads_, k = spec_.k_dim, v = spec_.v_dim](
+                                       const BatchSize& size, DType dtype, bool training) {
+                            const RetentionSizes sizes{.batch = size.sequences,
+                                                       .length = size.length / cut,
+                                                       .heads = heads,
+                                                       .k_dim = k,
+                                                       .v_dim = v};
+                            return static_cast<std::int64_t>(
+                                retention_workspace_bytes(dtype, sizes, training));
+                          }});
+  if (cut > 1) declare_states(d);
+  d.cache({.label = "retention state", .fixed = heads_ * spec_.k_dim * spec_.v_dim, .wide = true});
+  // The state takes a token's outer product in and is read by its query.
+  const double flops = 4.0 * static_cast<double>(spec_.heads * spec_.k_dim * spec_.v_dim);
+  d.mixing(flops, flops);
+}
+
+void Retention::declare_states(Declaration& d) {
+  const TensorSpec state{.label = "retention states",
+                         .per = Per::Sequence,
+                         .width = heads_ * spec_.k_dim * spec_.v_dim,
+                         .wide = true};
+  for (Saved& id : before_) id = d.saved(state);
+  for (Workspace& id : states_) id = d.workspace(state);
+}
+
+Retention::Parts Retention::split(Tensor x) const {
+  const std::int64_t keys = heads_ * spec_.k_dim, values = heads_ * spec_.v_dim;
+  return {x.part(1, 0, keys).split_last(spec_.k_dim), x.part(1, keys, keys).split_last(spec_.k_dim),
+          x.part(1, 2 * keys, values).split_last(spec_.v_dim),
+          x.part(1, 2 * keys + values, values).split_last(spec_.v_dim)};
+}
+
+void Retention::rotate(const LayerRun& run, const Parts& parts, bool inverse) const {
+  const Tensor table = run.context.tables.rope(spec_.rope);
+  for (const Tensor& x : {parts.q, parts.k})
+    run.backend().rope(x, table, run.batch.positions, inverse, RopePairs::Adjacent);
+}
+
+RetentionOptions Retention::options(const LayerRun& run, std::int64_t first_position) const {
+  return {.scale = 1.0 / std::sqrt(static_cast<double>(spec_.k_dim)),
+          .decays = run.context.tables.decays,
+          .first_position = first_position};
+}
+
+Tensor Retention::state(const LayerRun& run, const Tensor& memory) const {
+  return memory.view({run.batch.sequences, heads_, spec_.k_dim, spec_.v_dim});
+}
+
+void Retention::forward(const LayerRun& run, Tensor x) const {
+  KINTSUGI_CHECK(!run.batch.document_start, "retention does not stop at documents");
+  projection_.forward(run, run[projected_], x);
+  const Parts parts = split(run[projected_]);
+  rotate(run, parts, false);
+  if (run.context.context != nullptr) {
+    forward_chunks(run, parts);
+  } else {
+    const auto by_sequence = [&](const Tensor& t) { return t.split_first(run.batch.length); };
+    const Tensor out = by_sequence(run[retained_].split_last(spec_.v_dim));
+    const Tensor q = by_sequence(parts.q), k = by_sequence(parts.k), v = by_sequence(parts.v);
+    Tensor before;
+    if (run.cache != nullptr) before = state(run, run.cache->tensors[0]);
+    if (run.cache != nullptr && run.cache->length == 0) run.backend().fill(before, 0.0);
+    const RetentionOptions at = options(run, run.cache != nullptr ? run.cache->length : 0);
+    run.backend().retention_forward(out, q, k, v, before, run[scratch_], at);
+    if (run.cache != nullptr) {
+      run.backend().retention_state(before, k, v, run[scratch_], at);
+      run.cache->length += run.batch.length;
+    }
+  }
+  recompute(run);
+}
+
+void Retention::recompute(const LayerRun& run) const {
+  run.backend().gated_norm_forward(
+      run[gated_].split_last(spec_.v_dim), run[rstd_].view({run.size.tokens() * heads_}),
+      run[retained_].split_last(spec_.v_dim), split(run[projected_]).gate, spec_.norm_eps);
+}
+
+void Retention::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
+  out_.backward_input(run, run[dretained_], dy);
+  const Parts parts = split(run[projected_]), gradients = split(run[dprojected_]);
+  const Tensor dretained = run[dretained_].split_last(spec_.v_dim);
+  run.backend().gated_norm_backward(dretained, gradients.gate, dretained,
+                                    run[retained_].split_last(spec_.v_dim), parts.gate,
+                                    run[rstd_].view({run.size.tokens() * heads_}));
+  if (run.context.context != nullptr) {
+    backward_chunks(run, parts, gradients, dretained);
+  } else {
+    const auto by_sequence = [&](const Tensor& t) { return t.split_first(run.batch.length); };
+    run.backend().retention_backward(by_sequence(gradients.q), by_sequence(gradients.k),
+                                     by_sequence(gradients.v), by_sequence(dretained),
+                                     by_sequence(parts.q), by_sequence(parts.k),
+                                     by_sequence(parts.v), {}, {}, run[scratch_], options(run, 0));
+  }
+  rotate(run, gradients, true);
+  projection_.backward_input(run, dx, run[dprojected_]);
+}
+
+void Retention::backward_weight(const LayerRun& run, Tensor x) const {
+  projection_.backward_weight(run, run[dprojected_], x);
+}
+
+// ---- context parallelism. Rank r of n has chunks r and 2n - 1 - r of every sequence. States
+// travel from chunk to chunk: up the ranks through their earlier chunks, and back down through the
+// later ones. Every rank sums its own chunks first, so that only the sum of a state and a decayed
+// one is left to wait for.
+
+Tensor Retention::chunk_of(const LayerRun& run, const Tensor& x, int chunk) const {
+  const std::int64_t half = run.batch.length / 2;
+  return x.split_first(run.batch.length).part(1, chunk * half, half);
+}
+
+Retention::Piece Retention::piece(const LayerRun& run, const Parts& parts, int chunk) const {
+  const Communicator& group = *run.context.context;
+  const ContextCut cut{group.size(), group.rank(), group.size() * run.batch.length};
+  return {chunk_of(run, parts.q, chunk), chunk_of(run, parts.k, chunk),
+          chunk_of(run, parts.v, chunk), options(run, cut.position(chunk * run.batch.length / 2))};
+}
+
+// sum += what is left of `other` after a chunk's tokens
+void Retention::add_decayed(const LayerRun& run, Tensor sum, Tensor other) const {
+  const Tensor left = state(run, run[states_[4]]);
+  run.backend().copy(left, other);
+  run.backend().retention_decay(left, run.batch.length / 2, options(run, 0));
+  run.backend().add(sum, left);
+}
+
+void Retention::forward_chunks(const LayerRun& run, const Parts& parts) const {
+  Backend& backend = run.backend();
+  Communicator& group = *run.context.context;
+  const int rank = group.rank(), last = group.size() - 1;
+  const Tensor before[2] = {state(run, run[before_[0]]), state(run, run[before_[1]])};
+  const Tensor sums[2] = {state(run, run[states_[0]]), state(run, run[states_[1]])};
+  const Piece pieces[2] = {piece(run, parts, 0), piece(run, parts, 1)};
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    backend.fill(sums[chunk], 0.0);
+    backend.retention_state(sums[chunk], pieces[chunk].k, pieces[chunk].v, run[scratch_],
+                            pieces[chunk].options);
+  }
+  // From the state before a chunk to the one behind it, in `sums`.
+  const auto pass = [&](int chunk, int from, int to) {
+    if (from >= 0)
+      group.wait(group.receive(before[chunk], from));
+    else if (chunk == 0)
+      backend.fill(before[0], 0.0);
+    add_decayed(run, sums[chunk], before[chunk]);
+    if (to >= 0) group.wait(group.send(sums[chunk], to));
+  };
+  pass(0, rank - 1, rank < last ? rank + 1 : -1);
+  if (rank == last) backend.copy(before[1], sums[0]);
+  pass(1, rank < last ? rank + 1 : -1, rank - 1);
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    const Piece& p = pieces[chunk];
+    backend.retention_forward(chunk_of(run, run[retained_].split_last(spec_.v_dim), chunk), p.q,
+                              p.k, p.v, before[chunk], run[scratch_], p.options);
+  }
+}
+
+// The gradients of states travel the other way.
+void Retention::backward_chunks(const LayerRun& run, const Parts& parts, const Parts& gradients,
+                                Tensor dretained) const {
+  Backend& backend = run.backend();
+  Communicator& group = *run.context.context;
+  const int rank = group.rank(), last = group.size() - 1;
+  const Tensor behind[2] = {state(run, run[states_[0]]), state(run, run[states_[1]])};
+  const Tensor sums[2] = {state(run, run[states_[2]]), state(run, run[states_[3]])};
+  const Piece pieces[2] = {piece(run, parts, 0), piece(run, parts, 1)};
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    backend.fill(sums[chunk], 0.0);
+    backend.retention_state_backward(sums[chunk], pieces[chunk].q, chunk_of(run, dretained, chunk),
+                                     run[scratch_], pieces[chunk].options);
+  }
+  const auto pass = [&](int chunk, int from, int to) {
+    if (from >= 0)
+      group.wait(group.receive(behind[chunk], from));
+    else if (chunk == 1)
+      backend.fill(behind[1], 0.0);
+    add_decayed(run, sums[chunk], behind[chunk]);
+    if (to >= 0) group.wait(group.send(sums[chunk], to));
+  };
+  pass(1, rank - 1, rank < last ? rank + 1 : -1);
+  if (rank == last) backend.copy(behind[0], sums[1]);
+  pass(0, rank < last ? rank + 1 : -1, rank - 1);
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    const Piece& p = pieces[chunk];
+    backend.retention_backward(chunk_of(run, gradients.q, chunk), chunk_of(run, gradients.k, chunk),
+                               chunk_of(run, gradients.v, chunk), chunk_of(run, dretained, chunk),
+                               p.q, p.k, p.v, state(run, run[before_[chunk]]), behind[chunk],
+                               run[scratch_], p.options);
+  }
+}
+
+}  // namespace kintsugi

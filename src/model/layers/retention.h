@@ -1,0 +1,57 @@
+#pragma once
+
+#include "model/layers/sublayer.h"
+
+namespace kintsugi {
+
+// RetNet's mixer: projections to q, k, v and a gate, rotation, retention in its chunkwise form, a
+// norm per head times the gate, output projection, on this rank's heads. Where sequences are cut
+// among ranks, only the state between chunks is sent. Generation keeps one state per head.
+class Retention final : public Sublayer {
+ public:
+  explicit Retention(const RetentionSpec& spec)
+      : spec_(spec), projection_(spec.projection), out_(spec.out) {}
+
+  void declare(Declaration& d) override;
+  const Linear& output() const override { return out_; }
+  Tensor output_input(const LayerRun& run) const override { return run[gated_]; }
+  void forward(const LayerRun& run, Tensor x) const override;
+  void recompute(const LayerRun& run) const override;
+  void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const override;
+  void backward_weight(const LayerRun& run, Tensor x) const override;
+
+ private:
+  struct Parts {
+    Tensor q, k, v, gate;  // (tokens, heads, dim) views
+  };
+  // What one call of the operations works on: all tokens, or one of the two chunks of a rank.
+  struct Piece {
+    Tensor q, k, v;  // (sequences, length, heads, dim)
+    RetentionOptions options;
+  };
+  void declare_states(Declaration& d);
+  Parts split(Tensor projected) const;
+  void rotate(const LayerRun& run, const Parts& parts, bool inverse) const;
+  RetentionOptions options(const LayerRun& run, std::int64_t first_position) const;
+  Tensor state(const LayerRun& run, const Tensor& memory) const;
+  // A tensor of all tokens as its two chunks; chunk 0 is the earlier one.
+  Tensor chunk_of(const LayerRun& run, const Tensor& x, int chunk) const;
+  Piece piece(const LayerRun& run, const Parts& parts, int chunk) const;
+  void add_decayed(const LayerRun& run, Tensor sum, Tensor other) const;
+  void forward_chunks(const LayerRun& run, const Parts& parts) const;
+  void backward_chunks(const LayerRun& run, const Parts& parts, const Parts& gradients,
+                       Tensor dretained) const;
+
+  RetentionSpec spec_;
+  std::int64_t heads_ = 0;  // of this rank
+  Linear projection_, out_;
+  Saved projected_;  // (tokens, heads (2 k_dim + 2 v_dim)): q and k rotated
+  Saved retained_;   // (tokens, heads v_dim)
+  Saved rstd_;       // (tokens, heads)
+  Saved gated_;      // like retained_
+  Saved before_[2];  // (sequences, heads, k_dim, v_dim): states before the chunks of this rank
+  Workspace dprojected_, dretained_, scratch_;
+  Workspace states_[5];  // like before_
+};
+
+}  // namespace kintsugi
