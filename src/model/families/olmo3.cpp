@@ -21,6 +21,14 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
   for (int layer = 0; layer < config.layers; ++layer)
     types.push_back(to_string(config.layer_type(layer)));
   root["layer_types"] = std::move(types);
+  // Version 5 reads the rotations of each type of layer here; from the keys above it would take
+  // another rope_theta for the sliding ones.
+  nlohmann::ordered_json full = root["rope_scaling"];
+  if (full.is_null()) full = {{"rope_type", "default"}};
+  full["rope_theta"] = config.rope_theta;
+  root["rope_parameters"] = {
+      {"full_attention", std::move(full)},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", config.rope_theta}}}};
 }
 
 ModelSpec spec(const ModelConfig& config) {
