@@ -1,30 +1,43 @@
-# make demo: install what is missing, build, train a small model on the King James Bible, show what it writes.
-# make test: install what is missing, build, run every test.
+# make demo:    install missing packages, build, train a small model on the King James Bible, show what it writes.
+# make test:    install missing packages, build, run all tests.
+# make build:   install missing packages, build the program. Without apt, CMake names what it does not find.
+# make install: build, then install to PREFIX (/usr/local) below DESTDIR.
 BUILD := build
 JOBS := $(shell nproc)
 CMAKE_FLAGS ?=
-# Where a toolkit is found; elsewhere it changes nothing.
+# Used where a CUDA toolkit is found.
 CUDA_FLAG := -DKINTSUGI_CUDA=ON
+
+PREFIX ?= /usr/local
+GENERATOR := $(if $(shell command -v ninja),-G Ninja)
 
 all: build
 
-.PHONY: all packages build demo test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
+.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
+# What is installed depends on what is built (cmake/dependencies.txt).
+KINDS := required optional tool
 packages:
-	@scripts/install_packages.sh
+	@scripts/install_packages.sh $(KINDS)
+demo: KINDS += demo
+test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check same-bits: KINDS += test demo
 
 # $(call configure,directory,flags)
 define configure
 @mkdir -p $(1)
-@cmake -S . -B $(1) -G Ninja -DCMAKE_BUILD_TYPE=Release $(2) $(CMAKE_FLAGS) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
+@cmake -S . -B $(1) $(GENERATOR) -DCMAKE_BUILD_TYPE=Release $(2) $(CMAKE_FLAGS) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
 endef
 
 build: packages
 	$(call configure,$(BUILD),$(CUDA_FLAG))
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi
 
-# A first look needs no CUDA world on a machine without a GPU: kernels take minutes to compile. A build directory that exists
-# keeps what it was configured for.
+install: build
+	@cmake --build $(BUILD) --target reference
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+# The CUDA kernels take minutes to compile, so the demo leaves them out on a machine without a GPU. An existing build directory
+# keeps its configuration.
 demo: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt /dev/nvidiactl),,-DKINTSUGI_CUDA=OFF)
 demo: build
 	@scripts/demo.sh
@@ -34,23 +47,22 @@ test: packages
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
-# The tests under the address and undefined-behaviour sanitizers, then under the thread sanitizer; in one process each, since
-# an instrumented one takes a second to start. Tests that limit a process are left out under the latter, and named; so is what
-# it finds in Open MPI alone (scripts/thread_sanitizer.supp).
-# Open MPI unloads its plugins before leaks are looked for, so that those of plugins have no name to suppress: what runs under
-# mpirun is not searched for leaks.
+# All tests with the address and undefined-behaviour sanitizers, then with the thread sanitizer. One process each, because an
+# instrumented process takes a second to start. The thread sanitizer skips tests that limit the process, and ignores what it
+# finds inside Open MPI (scripts/thread_sanitizer.supp).
+# Tests under mpirun are not checked for leaks: Open MPI unloads its plugins first, so their leaks have no name to suppress.
 MPIRUN_TESTS := *OnRanks*:RanksAgree*:PlanTune*
 sanitize: packages
-	$(call configure,build-address,-DKINTSUGI_SANITIZE=address)
-	@cmake --build build-address -j $(JOBS)
+	$(call configure,build-asan,-DKINTSUGI_SANITIZE=address -DKINTSUGI_TESTS=ON)
+	@cmake --build build-asan -j $(JOBS)
 	@LSAN_OPTIONS="$$LSAN_OPTIONS suppressions=$(CURDIR)/scripts/leak_sanitizer.supp print_suppressions=0" \
-	  build-address/kintsugi_tests --gtest_brief=1 --gtest_filter='-$(MPIRUN_TESTS)'
-	@ASAN_OPTIONS="$$ASAN_OPTIONS detect_leaks=0" build-address/kintsugi_tests --gtest_brief=1 --gtest_filter='$(MPIRUN_TESTS)'
-	$(call configure,build-thread,-DKINTSUGI_SANITIZE=thread)
-	@cmake --build build-thread -j $(JOBS)
-	@TSAN_OPTIONS="$$TSAN_OPTIONS suppressions=$(CURDIR)/scripts/thread_sanitizer.supp print_suppressions=0" build-thread/kintsugi_tests --gtest_brief=1
+	  build-asan/kintsugi_tests --gtest_brief=1 --gtest_filter='-$(MPIRUN_TESTS)'
+	@ASAN_OPTIONS="$$ASAN_OPTIONS detect_leaks=0" build-asan/kintsugi_tests --gtest_brief=1 --gtest_filter='$(MPIRUN_TESTS)'
+	$(call configure,build-tsan,-DKINTSUGI_SANITIZE=thread -DKINTSUGI_TESTS=ON)
+	@cmake --build build-tsan -j $(JOBS)
+	@TSAN_OPTIONS="$$TSAN_OPTIONS suppressions=$(CURDIR)/scripts/thread_sanitizer.supp print_suppressions=0" build-tsan/kintsugi_tests --gtest_brief=1
 
-# N random layouts against one process; SEED repeats a draw, PRECISION=fp32 has all of them in fp32, CASE='tp=2 …' runs one.
+# Compares N random layouts with one process. SEED repeats a draw, PRECISION=fp32 uses fp32 for all, CASE='tp=2 …' runs one.
 N ?= 200
 fuzz-layouts: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CUDA=OFF)
 fuzz-layouts: packages
@@ -58,15 +70,16 @@ fuzz-layouts: packages
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi_fuzz_layouts
 	@$(BUILD)/kintsugi_fuzz_layouts $(N) $(if $(SEED),--seed $(SEED)) $(if $(PRECISION),--precision $(PRECISION)) $(if $(CASE),--case '$(CASE)')
 
-# Damaged files for every parser of files from outside, SECONDS of each, under the address and undefined-behaviour sanitizers;
-# SEED repeats the damage, PARSERS="jsonl …" are some.
+# Feeds damaged files to every parser for SECONDS each, with the address and undefined-behaviour sanitizers. SEED repeats the
+# damage, PARSERS="jsonl …" selects parsers.
 SECONDS ?= 60
 fuzz-parsers: packages
-	$(call configure,build-address,-DKINTSUGI_SANITIZE=address)
-	@cmake --build build-address -j $(JOBS) --target kintsugi_fuzz_parsers
-	@build-address/kintsugi_fuzz_parsers --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(addprefix --only ,$(PARSERS))
+	$(call configure,build-asan,-DKINTSUGI_SANITIZE=address -DKINTSUGI_TESTS=ON)
+	@cmake --build build-asan -j $(JOBS) --target kintsugi_fuzz_parsers
+	@build-asan/kintsugi_fuzz_parsers --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(addprefix --only ,$(PARSERS))
 
-# N random kills of runs, among them during saves and removals of checkpoints: each run must end as if undisturbed, bit for bit.
+# Kills runs N times at random moments, also while checkpoints are saved and removed. Each run must end with the same bits as an
+# undisturbed one.
 kill-test: N := $(if $(filter command% environment%,$(origin N)),$(N),50)
 kill-test: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CUDA=OFF)
 kill-test: packages
@@ -74,12 +87,13 @@ kill-test: packages
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_kill_runs
 	@$(BUILD)/kintsugi_kill_runs $(N) $(if $(SEED),--seed $(SEED))
 
-# A test of the tests: the bugs of tests/mutations, one after the other, must each be found. ONLY="name …" tries some; PRECISION=fp32 has every
-# layout trained in fp32.
+# Applies each bug of tests/mutations in turn; the tests must find it. ONLY="name …" selects some, PRECISION=fp32 trains every
+# layout in fp32.
 mutation-check: packages
 	@KINTSUGI_PRECISION=$(PRECISION) scripts/mutate_layouts.sh $(ONLY)
 
-# Whether the commit NEW (HEAD) trains to the same bits as OLD: every *-tiny preset in eight layouts. FAMILIES="gpt2 …" are some.
+# Checks that the commit NEW (HEAD) trains to the same bits as OLD: every *-tiny preset in eight layouts. FAMILIES="gpt2 …" selects
+# some.
 same-bits: packages
 	@scripts/same_bits.sh $(if $(FAMILIES),--families "$(FAMILIES)") $(or $(OLD),$(error say which commit: make same-bits OLD=…)) $(NEW)
 
@@ -88,18 +102,18 @@ bench: packages
 	@cmake --build $(BUILD) -j $(JOBS) --target bench_step
 	@$(BUILD)/bench_step
 
-# How well the planner predicts published measurements: errors by source.
+# Compares the planner with published measurements: errors by source.
 ROWS ?= ../shared/ground_truth/layouts.csv
 MEMORY_ROWS ?= ../shared/ground_truth/memory.csv
 plan-accuracy: build
 	@$(BUILD)/kintsugi plan --evaluate $(ROWS) --accuracy
 	@$(BUILD)/kintsugi plan --evaluate $(MEMORY_ROWS) --accuracy
 
-# On a machine with a GPU and a CUDA toolkit. Packages are not installed there: headers and libraries that it lacks may lie in
-# SYSROOT (a folder of unpacked Debian packages).
+# For a machine with a GPU and a CUDA toolkit. No packages are installed there: missing headers and libraries can be in SYSROOT,
+# a directory of unpacked Debian packages.
 SYSROOT ?= carry/sysroot
 gpu-build:
-	$(call configure,build-gpu,-DKINTSUGI_BENCH=ON -DKINTSUGI_WERROR=OFF -DKINTSUGI_CUDA_ARCHITECTURES=90a-real \
+	$(call configure,build-gpu,-DKINTSUGI_CUDA=REQUIRED -DKINTSUGI_TESTS=ON -DKINTSUGI_BENCH=ON -DKINTSUGI_CUDA_ARCHITECTURES=90a-real \
 	  -DCMAKE_INCLUDE_PATH=$(abspath $(SYSROOT))/usr/include \
 	  -DCMAKE_LIBRARY_PATH=$(abspath $(SYSROOT))/usr/lib/x86_64-linux-gnu)
 	@cmake --build build-gpu -j $(JOBS)
@@ -107,7 +121,7 @@ gpu-build:
 gpu-test: gpu-build
 	@ctest --test-dir build-gpu --output-on-failure -j 4
 
-# Every pair of features on 2 and on 4 ranks with NCCL, which share the GPU where there are not enough.
+# Every pair of features on 2 and 4 ranks with NCCL. The ranks share a GPU if there are too few.
 gpu-layouts: gpu-build
 	@for ranks in 2 4; do scripts/share_gpu.sh mpirun -np $$ranks build-gpu/nccl_layouts || exit 1; done
 
@@ -118,4 +132,4 @@ format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:
-	@rm -rf $(BUILD) build-address build-thread build-gpu build-mutations build-same-bits
+	@rm -rf $(BUILD) build-asan build-tsan build-gpu build-mutations build-same-bits

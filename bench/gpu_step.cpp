@@ -34,23 +34,9 @@ void choose_offload(const std::vector<std::string>& parts, const std::string& up
     else
       user_error("--offload {}: optimizer, gradients, or activations with --recompute full", part);
   }
-  options.offload.update = update == "device" ? UpdatePlace::Device
-                           : update == "host" ? UpdatePlace::Host
-                                              : UpdatePlace::Auto;
-}
-
-// Weights of about the right size in a second, where fresh ones of billions take minutes: half of
-// them 0, because constant operands would run faster than real ones.
-void fill_quickly(Engine& engine) {
-  Backend& backend = engine.backend();
-  engine.prepare();
-  const Tensor weights = engine.sharding().weights();
-  const std::int64_t width = 4096, rows = weights.elements() / width;
-  backend.fill(weights, 0.02);
-  const Tensor most = weights.rows(0, rows * width).view({rows, width});
-  backend.dropout(most, most, {.probability = 0.5, .key = 1});
-  if (const OptimizerState& state = engine.optimizer().state(); state.has_master())
-    backend.fill(state.master(), 0.02);
+  options.offload.update = update == "device" ? UpdateLocation::Device
+                           : update == "host" ? UpdateLocation::Host
+                                              : UpdateLocation::Auto;
 }
 
 // What went over the link since `before`, per step, and how fast while it went.
@@ -79,7 +65,7 @@ int main(int argc, char** argv) {
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0;
   bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
-       ahead = false, quick = false;
+       ahead = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -98,7 +84,6 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--update", update)->check(CLI::IsMember({"auto", "device", "host"}));
-  app.add_flag("--quick-weights", quick, "not fresh ones: for models of many billions");
   app.add_flag("--deterministic", deterministic);
   app.add_flag("--no-graphs", no_graphs);
   app.add_flag("--ahead", ahead, "queue all steps, wait for the last: what waiting for each costs");
@@ -124,12 +109,12 @@ int main(int argc, char** argv) {
         .classifier_chunk = chunk,
         .optimizer = {.moments = parse_precision(moments), .stochastic_rounding = stochastic}};
     choose_offload(offload, update, options);
-    if (options.offload.on && options.offload.update == UpdatePlace::Auto)
+    if (options.offload.on && options.offload.update == UpdateLocation::Auto)
       warmup = std::max<std::int64_t>(warmup, 5);  // the trial is not what is measured
     const std::size_t before = backend->available_bytes();
     Engine engine(*backend, *backend, options);
     const std::size_t allocated = before - backend->available_bytes();
-    quick ? fill_quickly(engine) : engine.initialize(1);
+    engine.initialize(1);
     std::mt19937 random(1);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(micro * length * accumulate)),
         targets(ids.size());
@@ -184,7 +169,7 @@ int main(int argc, char** argv) {
         static_cast<double>(allocated) / 0x1p30, static_cast<double>(backend->own_bytes()) / 0x1p30,
         static_cast<double>(peak_bytes) / 0x1p30,
         static_cast<double>(engine.arena().total_bytes(Side::Host)) / 0x1p30,
-        to_string(engine.optimizer().update_place()),
+        to_string(engine.optimizer().update_location()),
         link_figures(link, backend->link_totals(), steps),
         energy && after ? fmt::format("{:.6f}", (*after - *energy) / tokens) : "null", loss);
     double total = 0;

@@ -7,7 +7,7 @@
 
 #include "data/corpora/path_pattern.h"
 #include "data/tokenizer_training/bpe_trainer.h"
-#include "data/tokenizer_training/corpus_pieces.h"
+#include "data/tokenizer_training/corpus_pre_tokens.h"
 
 using namespace kintsugi;
 
@@ -38,9 +38,9 @@ int main(int argc, char** argv) {
                "merging", "bytes/token");
     for (int round = 0; round < rounds; ++round) {
       auto begin = std::chrono::steady_clock::now();
-      const CorpusPieces corpus = count_corpus_pieces(
+      const CorpusPreTokens corpus = count_corpus_pre_tokens(
           files, {.pre_tokenizer = family, .format = {}, .threads = threads, .progress = {}});
-      const auto pieces = corpus.pieces();
+      const auto pieces = corpus.counts();
       const double counting_s = seconds_since(begin);
       begin = std::chrono::steady_clock::now();
       const TrainedBpe bpe = train_bpe(pieces, {.vocab_size = vocab,

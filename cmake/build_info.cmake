@@ -1,4 +1,4 @@
-# Writes OUTPUT: the program's version and commit. A file that would not change is left alone, so that nothing is
+# Writes OUTPUT: the program's version, commit, compiler and libraries. A file that would not change is left alone, so that nothing is
 # compiled anew. Sources without git, or inside somebody else's repository, have no commit unless COMMIT says it.
 set(commit "${COMMIT}")
 find_program(GIT git)
@@ -23,6 +23,8 @@ namespace kintsugi {
 
 std::string_view program_version() { return \"${VERSION}\"; }
 std::string_view program_commit() { return \"${commit}\"; }
+std::string_view program_compiler() { return \"${COMPILER}\"; }
+std::string_view program_libraries() { return \"${LIBRARIES}\"; }
 
 }  // namespace kintsugi
 ")

@@ -1,10 +1,18 @@
-# The CUDA world, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/cuda_missing.cpp stands in for it.
+# The CUDA backend, where a CUDA toolkit and cuDNN are installed; elsewhere src/backend/cuda_missing.cpp replaces it.
 # Included once kintsugi_engine exists. Sets KINTSUGI_CUDA_FOUND.
-option(KINTSUGI_CUDA "Build the CUDA world where a toolkit is found" ON)
+set(KINTSUGI_CUDA ON CACHE STRING "The CUDA and NCCL backends: ON (where they are found), OFF or REQUIRED")
 set(KINTSUGI_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
     "GPUs to compile for: machine code for Hopper, and PTX that newer drivers compile for the others")
 set(KINTSUGI_CUDA_FOUND FALSE)
 get_filename_component(KINTSUGI_ROOT ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+
+function(kintsugi_cuda_missing what)
+  if(KINTSUGI_CUDA STREQUAL "REQUIRED")
+    message(FATAL_ERROR "The CUDA backend needs ${what}, which was not found: set CUDA_HOME or CMAKE_PREFIX_PATH to where it is "
+                        "installed (docs/install.md), or configure with -DKINTSUGI_CUDA=OFF")
+  endif()
+  message(STATUS "CUDA backend: not built, ${what} was not found")
+endfunction()
 
 # The sanitizers' flags are not for nvcc.
 if(KINTSUGI_CUDA AND NOT KINTSUGI_SANITIZE)
@@ -22,10 +30,10 @@ if(KINTSUGI_CUDA AND NOT KINTSUGI_SANITIZE)
     if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY)
       set(KINTSUGI_CUDA_FOUND TRUE)
     else()
-      message(STATUS "CUDA world: not built, cuDNN 9 was not found")
+      kintsugi_cuda_missing("cuDNN 9")
     endif()
   else()
-    message(STATUS "CUDA world: not built, nvcc was not found")
+    kintsugi_cuda_missing("nvcc")
   endif()
 endif()
 
@@ -41,7 +49,7 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know 
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 find_package(CUDAToolkit REQUIRED)
-message(STATUS "CUDA world: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${KINTSUGI_CUDA_ARCHITECTURES}, ${CUDNN_LIBRARY}")
+message(STATUS "CUDA backend: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${KINTSUGI_CUDA_ARCHITECTURES}, ${CUDNN_LIBRARY}")
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()

@@ -1,5 +1,5 @@
 # dlib's global search, for kintsugi plan --tune; where dlib is not installed,
-# src/plan/search/point_search_missing.cpp stands in for it. Included once kintsugi_engine exists.
+# src/plan/search/point_search_missing.cpp replaces it. Included once kintsugi_engine exists.
 option(KINTSUGI_DLIB "Build kintsugi plan --tune where dlib is found" ON)
 if(KINTSUGI_DLIB)
   find_path(DLIB_INCLUDE_DIR NAMES dlib/global_optimization.h)

@@ -1,6 +1,6 @@
-# The MPI world, where MPI is installed; elsewhere src/comm/mpi_missing.cpp stands in for it.
+# The MPI communicators, where MPI is installed; elsewhere src/comm/mpi_missing.cpp replaces them.
 # Included once kintsugi_engine exists. Sets KINTSUGI_MPI_FOUND.
-option(KINTSUGI_MPI "Build the MPI world where MPI is found" ON)
+option(KINTSUGI_MPI "Build with MPI where it is found" ON)
 set(KINTSUGI_MPI_FOUND FALSE)
 if(KINTSUGI_MPI)
   enable_language(C)  # FindMPI asks the C compiler
@@ -9,7 +9,7 @@ if(KINTSUGI_MPI)
 endif()
 
 if(NOT KINTSUGI_MPI_FOUND)
-  message(STATUS "MPI world: not built, MPI was not found")
+  message(STATUS "MPI: not built, no MPI was found (Debian: libopenmpi-dev)")
   target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/comm/mpi_missing.cpp)
   return()
 endif()

@@ -1,6 +1,6 @@
-# The NCCL world, where CUDA and NCCL are installed; elsewhere src/comm/nccl_missing.cpp stands in for it.
+# The NCCL communicators, where CUDA and NCCL are installed; elsewhere src/comm/nccl_missing.cpp replaces them.
 # Included after cuda.cmake and mpi.cmake. Sets KINTSUGI_NCCL_FOUND.
-option(KINTSUGI_NCCL "Build the NCCL world where NCCL is found" ON)
+option(KINTSUGI_NCCL "Build with NCCL where it is found" ON)
 set(KINTSUGI_NCCL_FOUND FALSE)
 if(KINTSUGI_NCCL AND KINTSUGI_CUDA_FOUND)
   find_path(NCCL_INCLUDE_DIR NAMES nccl.h HINTS ${KINTSUGI_CUDA_ROOT}/include $ENV{NCCL_HOME}/include)
@@ -9,7 +9,7 @@ if(KINTSUGI_NCCL AND KINTSUGI_CUDA_FOUND)
   if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
     set(KINTSUGI_NCCL_FOUND TRUE)
   else()
-    message(STATUS "NCCL world: not built, NCCL was not found")
+    kintsugi_cuda_missing("NCCL")
   endif()
 endif()
 
@@ -17,7 +17,7 @@ if(NOT KINTSUGI_NCCL_FOUND)
   target_sources(kintsugi_engine PRIVATE ${CMAKE_SOURCE_DIR}/src/comm/nccl_missing.cpp)
   return()
 endif()
-message(STATUS "NCCL world: ${NCCL_LIBRARY}")
+message(STATUS "NCCL: ${NCCL_LIBRARY}")
 
 file(GLOB KINTSUGI_NCCL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp)
 add_library(kintsugi_nccl OBJECT ${KINTSUGI_NCCL_SOURCES})

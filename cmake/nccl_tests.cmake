@@ -31,7 +31,7 @@ kintsugi_nccl_test(grid 4 "passed on 4 ranks" 0)
 kintsugi_nccl_test(behind 2 "passed on 2 ranks" 0)
 kintsugi_nccl_test(pipeline 3 "passed on 3 ranks" 0)
 kintsugi_nccl_test(hang 3
-  "REPORT: rank [01]: group dp#[0-9]+: all_reduce number 2 has not ended in 8 s on rank [01]; it was not made by rank 2 .after 1 calls" 1)
+  "REPORT: rank [01]: group dp#[0-9]+: all_reduce number 2 did not finish within 8 s on rank [01]; it was not called by rank 2 .after 1 calls" 1)
 kintsugi_nccl_test(mismatch 3 
   "REPORT: rank [012]: group dp, call 1: rank 2 .2 in the group. calls all_reduce .sum. of 999 fp32, but rank 0 and 1 more call all_reduce .sum. of 1000" 1)
 kintsugi_nccl_test(throw 3 "REPORT: rank 2: the disk is full" 1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes small corpora from Debian packages, one JSON object {"text": …} per document:
-#   en.jsonl  the King James Bible, a chapter a document (bible-kjv)
+#   en.jsonl  the King James Bible, one document per chapter (bible-kjv)
 #   fi.jsonl, nl.jsonl, pl.jsonl  translated manual pages (manpages-fi, -nl, -pl)
 # Usage: scripts/corpora.sh DIRECTORY [language …]     default: all four
 set -euo pipefail
@@ -12,7 +12,7 @@ mkdir -p "$directory"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Lines of text to one line of JSON; a form feed ends a document.
+# Converts text to JSONL; a form feed ends a document.
 to_jsonl() {
   awk 'BEGIN { text = "" }
     /^\f/ { if (text ~ /[^\\n ]/) printf "{\"text\": \"%s\"}\n", text; text = ""; next }
@@ -20,18 +20,18 @@ to_jsonl() {
     END { if (text ~ /[^\\n ]/) printf "{\"text\": \"%s\"}\n", text }'
 }
 
-# "Ge1:2 And the earth" -> a document per chapter, the verses as lines
+# "Ge1:2 And the earth": one document per chapter, one line per verse.
 bible_text() {
   bible -f gen1:1-rev22:21 | awk '{ chapter = $1; sub(/:.*/, "", chapter)
     if (chapter != last && NR > 1) print "\f"
     last = chapter; sub(/^[^ ]+ /, ""); print }'
 }
 
-# The words of manual pages: no requests, no font changes.
+# The text of manual pages without roff requests and font changes.
 manual_text() {
   local language=$1 root=/
   if ! ls /usr/share/man/"$language"/man*/*.gz > /dev/null 2>&1; then
-    # Slim images install packages without their manual pages: unpack the package itself.
+    # Slim images install packages without manual pages: unpack the package instead.
     (cd "$work" && apt-get download -q "manpages-$language" > /dev/null && dpkg-deb -x manpages-"$language"_*.deb "$language")
     root=$work/$language/
   fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From text to a model: trains a tokenizer on the King James Bible (or CORPUS=file, text or JSONL), makes a token store, trains
-# the default model on it and shows a sample of what it writes.
+# From text to a model: trains a tokenizer on the King James Bible (or CORPUS=file, text or JSONL),
+# writes a token store, trains the demo model on it and prints a generated sample.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,11 +21,11 @@ rm -rf "$run"
 
 checkpoint=$run/checkpoints/latest
 echo
-echo "A sample of what it has learned to write:"
+echo "A sample of the trained model:"
 echo
 "$kintsugi" generate --checkpoint "$checkpoint" --prompt "${PROMPT:-And God said}" --max-tokens 150 --seed 1
 echo
 echo "The run directory is $run: metrics.jsonl, log.txt, status.json, config.yaml and the checkpoint"
-echo "$checkpoint, which Hugging Face transformers opens as it lies."
+echo "$checkpoint, which Hugging Face transformers can load directly."
 echo "Try:  $kintsugi generate --checkpoint $checkpoint --prompt 'In the beginning'"
 echo "      $kintsugi data inspect $data/en --tokenizer $data/tokenizer"

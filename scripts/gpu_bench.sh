@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Times the training step of the models that peers publish, on one GPU: one JSON line each.
+# Times the training step of models with published results, on one GPU: one JSON line each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bench=build-gpu/bench_gpu_step
@@ -11,7 +11,7 @@ cache=$(mktemp -d)/matmul.txt
 "$bench" qwen2.5-7b --micro 8 --length 1024 --accumulate 4 --moments bf16 --steps 5 --matmul-cache "$cache"
 "$bench" llama-3b --micro 2 --length 4096 --steps 4 --matmul-cache "$cache"
 "$bench" llama-8b --micro 1 --length 4096 --moments bf16 --recompute full --steps 3 --matmul-cache "$cache"
-# PEER=path of a PyTorch trainer with the same options: times it in the same run
+# PEER: path of a PyTorch trainer with the same options, to time it in the same session.
 if [ -n "${PEER:-}" ]; then
   python3 "$PEER" --model gpt2-124m --mb 64 --seq 1024 --steps 10
   python3 "$PEER" --model llama-1b --mb 4 --seq 4096 --fp32-master --steps 10

@@ -1,40 +1,42 @@
 #!/usr/bin/env bash
-# Installs the Debian packages this project needs and this machine lacks. Without root, says which are missing.
+# Installs the Debian packages of cmake/dependencies.txt that this machine lacks: all, or those of the kinds given (required,
+# optional, tool, test, demo). Where apt is missing, or root, or the network, it says so and succeeds: CMake then names what it
+# does not find. --list prints the packages and installs nothing.
 set -euo pipefail
 
-packages=(
-  g++ cmake ninja-build ccache
-  libopenblas-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libxxhash-dev
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev zlib1g-dev libdlib-dev
-  openmpi-bin libopenmpi-dev
-  libgtest-dev libgmock-dev
-  bible-kjv bible-kjv-text manpages-fi manpages-nl manpages-pl
-)
+list=$(dirname "$0")/../cmake/dependencies.txt
+only_list=false
+[ "${1:-}" != --list ] || { only_list=true; shift; }
+kinds=" ${*:-required optional tool test demo} "
 
+packages=()
+while read -r name kind debian _; do
+  case "$name" in ''|'#'*) continue ;; esac
+  [[ $kinds != *" $kind "* ]] || packages+=("$debian")
+done < "$list"
+if $only_list; then printf '%s\n' "${packages[@]}"; exit 0; fi
+
+command -v apt-get > /dev/null && command -v dpkg-query > /dev/null || exit 0
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  dpkg-query -W -f='${Status}' "$package" 2> /dev/null | grep -q 'install ok installed' || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
+[ ${#missing[@]} -gt 0 ] || exit 0
 
-if ! command -v apt-get > /dev/null; then
-  echo "This machine has no apt-get. Please install what these Debian packages hold: ${missing[*]}" >&2
-  exit 1
-fi
 become=()
 if [ "$(id -u)" -ne 0 ]; then
   if command -v sudo > /dev/null && sudo -n true 2> /dev/null; then
     become=(sudo -n)
   else
-    echo "These packages are missing and installing needs root: apt-get install ${missing[*]}" >&2
-    exit 1
+    echo "These packages are missing and installing them needs root: apt-get install ${missing[*]}" >&2
+    exit 0
   fi
 fi
 echo "installing: ${missing[*]}"
 log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 if ! { "${become[@]}" apt-get update && "${become[@]}" env DEBIAN_FRONTEND=noninteractive \
        apt-get install -y --no-install-recommends "${missing[@]}"; } > "$log" 2>&1; then
-  cat "$log" >&2
-  exit 1
+  tail -n 3 "$log" >&2
+  echo "These packages could not be installed: ${missing[*]}" >&2
 fi
-rm -f "$log"

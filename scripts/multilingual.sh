@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Four languages from Debian packages: one tokenizer for all, a store each, and a run that blends them and validates each by
-# itself (examples/multilingual.yaml).
+# Four languages from Debian packages: one tokenizer for all, one token store per language, and a
+# run that blends them and validates per language (examples/multilingual.yaml).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

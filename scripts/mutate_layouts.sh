@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# A test of the tests. Every patch of tests/mutations is a bug: applied alone to a copy of the tree, it must make the
-# equivalence tests fail. Prints what became of each; ends with 1 if one was not caught, 2 if one could not be tried.
-# Usage: scripts/mutate_layouts.sh [name …]   (all, or tests/mutations/name.patch)
+# Mutation tests. Every patch of tests/mutations is a bug: applied alone to a copy of the tree, it
+# must make the equivalence tests fail. Prints the result of each patch. Exit code: 1 if a mutation
+# was not caught, 2 if one could not be tried.
+# Usage: scripts/mutate_layouts.sh [name …]   (default: all; name: tests/mutations/name.patch)
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=${MUTATION_DIRECTORY:-$root/build-mutations}
 tree=$scratch/tree log=$scratch/log
-build=$tree/build  # inside, so that the compiler's cache knows the files by the same names as those of the root
+build=$tree/build  # inside the tree, so that ccache sees the same relative paths as in the root
 jobs=${JOBS:-$(nproc)}
-export GIT_CEILING_DIRECTORIES=$scratch  # patches are for the copy, which is no repository
+export GIT_CEILING_DIRECTORIES=$scratch  # git apply must patch the copy, which is not a repository
 export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1
-# All but the random draws: what is caught does not depend on them.
+# Without the random draws, so that the result does not depend on them.
 tests=(env KINTSUGI_NO_SHRINK=1 timeout 300 "$build/kintsugi_equivalence_tests"
        --gtest_brief=1 --gtest_fail_fast '--gtest_filter=-*RandomDraws')
 
 fail() { echo "$*" >&2; exit 2; }
 
-# Every file looks new: what an interrupted run left compiled is not taken for this.
+# Gives every file a new time stamp, so that objects of an interrupted run are rebuilt.
 copy_tree() {
   mkdir -p "$tree"
   find "$tree" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
@@ -35,10 +36,11 @@ for name in "$@"; do patches+=("$root/tests/mutations/$name.patch"); done
 copy_tree
 cd "$tree"
 for patch in "${patches[@]}"; do
-  git apply --check "$patch" || fail "$patch does not apply any more: write it anew for the sources as they are"
+  git apply --check "$patch" || fail "$patch does not apply any more: rewrite it for the current sources"
 done
-cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKINTSUGI_CUDA=OFF > "$log" 2>&1 || fail "$(cat "$log")"
-build_tests || fail "the sources as they are do not build: $(cat "$log")"
+cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKINTSUGI_CUDA=OFF -DKINTSUGI_TESTS=ON -DKINTSUGI_UNITY=OFF \
+  > "$log" 2>&1 || fail "$(cat "$log")"
+build_tests || fail "the unmodified sources do not build: $(cat "$log")"
 "${tests[@]}" > "$log" 2>&1 || fail "the tests fail without a mutation: $(cat "$log")"
 
 survived=() untried=()
@@ -55,7 +57,7 @@ for patch in "${patches[@]}"; do
   fi
   git apply -R "$patch"
   printf '%-34s %-14s %3d s  %s\n' "$name" "$verdict" $SECONDS "$(head -1 "$patch")"
-  # The first case that failed, and how; a crash leaves neither.
+  # The first failed case and its message; after a crash there is none.
   [ "$verdict" != caught ] || grep -m1 -A1 -E '^tp=' "$log" | cut -c1-170 | sed 's/^/    /' || true
 done
 

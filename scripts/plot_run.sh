@@ -4,7 +4,7 @@ set -euo pipefail
 metrics=${1:?usage: plot_run.sh RUN_DIRECTORY > curve.svg}/metrics.jsonl
 grep -o '"step":[0-9]*\|"loss":[0-9.]*\|"valid_loss":[0-9.]*' "$metrics" | awk -F: '
   /"step"/ { n++; step[n] = $2 }
-  /"loss"/ && !(n in loss) { loss[n] = $2; if ($2 > top) top = $2 }  # those of single sources follow
+  /"loss"/ && !(n in loss) { loss[n] = $2; if ($2 > top) top = $2 }  # the first is the total; losses per source follow
   /"valid_loss"/ { valid[n] = $2 }
   END {
     w = 720; h = 360; l = 60; r = 20; t = 30; b = 50; bottom = 1; top = int(top + 1); last = step[n]

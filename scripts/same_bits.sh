@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Proves that two commits compute the same bits: builds both, trains every *-tiny preset that OLD knows in eight layouts on the
-# CPU, and compares every weight and every value of the optimizer's state. Ends with 1 if any differs or any run fails.
-# Usage: scripts/same_bits.sh [--families "gpt2 llama …"] OLD [NEW]   (NEW: HEAD)
+# Checks that two commits compute the same bits: builds both, trains every *-tiny preset of OLD in
+# eight layouts on the CPU, and compares all weights and optimizer states. Exit code 1 if any value
+# differs or any run fails.
+# Usage: scripts/same_bits.sh [--families "gpt2 llama …"] OLD [NEW]   (default of NEW: HEAD)
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -12,8 +13,8 @@ fail() { echo "$*" >&2; exit 1; }
 families=
 if [ "${1:-}" = --families ]; then families=${2:-}; shift 2; fi
 [ $# -ge 1 ] && [ $# -le 2 ] || fail "usage: $0 [--families \"gpt2 llama …\"] OLD [NEW]"
-old=$(git -C "$root" rev-parse --verify --quiet "$1^{commit}") || fail "$1 is no commit"
-new=$(git -C "$root" rev-parse --verify --quiet "${2:-HEAD}^{commit}") || fail "$2 is no commit"
+old=$(git -C "$root" rev-parse --verify --quiet "$1^{commit}") || fail "$1 is not a commit"
+new=$(git -C "$root" rev-parse --verify --quiet "${2:-HEAD}^{commit}") || fail "$2 is not a commit"
 
 # name, ranks, keys of the layout
 layouts=(
@@ -30,7 +31,7 @@ layouts=(
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
 
-# The build is inside the tree, so that the compiler's cache knows the files of both commits by the same names.
+# The build directory is inside the tree, so that ccache sees the same relative paths for both.
 build() {
   local tree=$scratch/$1/tree log=$scratch/$1/build.log
   mkdir -p "$tree"
@@ -41,7 +42,8 @@ build() {
     fail "$1 does not build: see $log"
 }
 
-# train COMMIT RUN FAMILY LAYOUT: leaves RUN/sums, the hash and name of every file of tensors. None without a whole run.
+# train COMMIT RUN FAMILY LAYOUT: writes RUN/sums, the hash and name of every tensor file, if the
+# run completes.
 train() {
   local commit=$1 run=$2 family=$3 name ranks keys key
   read -r name ranks keys <<< "$4"
@@ -96,4 +98,4 @@ for family in $families; do
   done
   echo
 done
-[ $bad -eq 0 ] || fail "$bad comparisons did not end equal: the logs are in $scratch/runs"
+[ $bad -eq 0 ] || fail "$bad comparisons failed: the logs are in $scratch/runs"

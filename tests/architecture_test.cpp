@@ -45,11 +45,11 @@ const std::map<std::string, Folders> kBelow = {
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.find('/')); }
 
-// "backend/cuda" of "backend/cuda/matmul.h"; empty where the file belongs to no world.
-std::string world_of(const std::string& path) {
-  static const std::regex world("^((?:backend|comm)/[a-z]+)/.*");
+// "backend/cuda" of "backend/cuda/matmul.h"; empty where the file belongs to no backend.
+std::string backend_of(const std::string& path) {
+  static const std::regex backend("^((?:backend|comm)/[a-z]+)/.*");
   std::smatch match;
-  return std::regex_match(path, match, world) ? match[1].str() : "";
+  return std::regex_match(path, match, backend) ? match[1].str() : "";
 }
 
 // What is wrong with src/`file` including "`included`", or nothing.
@@ -60,12 +60,12 @@ std::string complaint(const std::string& file, const std::string& included) {
   if (rule == kBelow.end()) return "no rule for the folder " + from;
   if (from != to && !rule->second.contains(to))
     return from + " stands below " + to + ", or beside it";
-  const std::string world = world_of(included);
-  // The stand-in for a world that was not built implements its header.
-  const bool stand_in = file == world + "_missing.cpp";
-  const bool simulated = from == "plan" && world.ends_with("/sim");
-  if (!world.empty() && world_of(file) != world && !stand_in && !simulated)
-    return "only cli picks a world";
+  const std::string backend = backend_of(included);
+  // The stand-in for a backend that was not built implements its header.
+  const bool stand_in = file == backend + "_missing.cpp";
+  const bool simulated = from == "plan" && backend.ends_with("/sim");
+  if (!backend.empty() && backend_of(file) != backend && !stand_in && !simulated)
+    return "only cli picks a backend";
   if (from == "model" && to == "backend" && included != "backend/backend.h")
     return "layers know the interface only";
   return "";
@@ -129,12 +129,12 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"data/sampling/blend.cpp", "model/config.h"},
            {"serve/language_model.cpp", "train/checkpoint/checkpoint.h"},
            {"train/trainer.cpp", "backend/cpu/cpu_backend.h"},
-           {"train/trainer.cpp", "cli/worlds.h"},
+           {"train/trainer.cpp", "cli/backends.h"},
            {"somewhere/new.cpp", "core/file.h"},
        })
     EXPECT_FALSE(complaint(file, included).empty()) << file << " -> " << included;
   for (const auto& [file, included] : std::vector<std::pair<std::string, std::string>>{
-           {"cli/worlds.cpp", "backend/cpu/cpu_backend.h"},
+           {"cli/backends.cpp", "backend/cpu/cpu_backend.h"},
            {"backend/cpu/adamw.cpp", "backend/cpu/rows.h"},
            {"backend/cuda_missing.cpp", "backend/cuda/cuda_backend.h"},
            {"model/stage.cpp", "backend/backend.h"},

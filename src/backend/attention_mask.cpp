@@ -14,9 +14,9 @@ std::array<Chunk, 2> chunks_of(const TokenPositions& positions, std::int64_t tok
   return {{{positions.first, early}, {positions.second, tokens - early}}};
 }
 
-// How many of queries x keys remain where query i sees keys up to first + i.
+// The number of (query, key) pairs where query i sees the keys up to first + i.
 double causal_pairs(std::int64_t queries, std::int64_t keys, std::int64_t first) {
-  // Queries before `none` see nothing, those from `all` on see every key.
+  // Queries before `none` see no key; queries from `all` on see every key.
   const std::int64_t none = std::clamp<std::int64_t>(-first, 0, queries);
   const std::int64_t all = std::clamp<std::int64_t>(keys - 1 - first, none, queries);
   const double ramp = static_cast<double>(all - none);

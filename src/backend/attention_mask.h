@@ -7,8 +7,9 @@
 
 namespace kintsugi {
 
-// Which keys a query sees by its position alone, before documents are asked: causal, in a window.
-// Both ends of the range rise with the query. CUDA kernels use it, too.
+// The range of keys [begin, end) that a query sees: causal, and within the window if there is one.
+// Document boundaries are not included. begin and end never decrease from one query to the next.
+// CUDA kernels use it, too.
 struct AttentionMask {
   constexpr AttentionMask(const AttentionOptions& options, std::int64_t queries, std::int64_t keys)
       : queries(queries),
@@ -24,11 +25,11 @@ struct AttentionMask {
   constexpr std::int64_t end(std::int64_t query) const {
     return key_positions.before(query_positions.of(query) + 1, keys);
   }
-  // The first query that sees a key, if any does.
+  // The first query that sees `key`, if any query does.
   constexpr std::int64_t first_query(std::int64_t key) const {
     return query_positions.before(key_positions.of(key), queries);
   }
-  // How many pairs of a query and a key it leaves.
+  // The number of (query, key) pairs that the mask keeps.
   double pairs() const;
 
   std::int64_t queries, keys, window;

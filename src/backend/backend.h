@@ -12,18 +12,18 @@
 
 namespace kintsugi {
 
-// Memory and maths on one device, at the grain of a fused kernel. Layers are written against this
-// and nothing else.
+// The memory of one device and the operations on it, each about as large as a fused kernel. Layers
+// use only this interface.
 //
 // Conventions for every operation:
 // - Activations are (tokens, width), row-major; tokens = sequences x sequence length. Their dtype
-//   is the run's precision.
-// - Statistics, losses and gradients of parameters are in accumulator precision (fp32; fp64 in fp64
-//   runs).
-// - The operand that is written comes first. Gradients of parameters are added to (matmul: where it
-//   is told to); gradients of activations are overwritten unless the operation says otherwise. An
-//   empty Tensor means "not there".
-// - Calls are queued in order on the device; only download() and synchronize() wait.
+//   is the precision of the training run.
+// - Statistics, losses and parameter gradients are in accumulator precision (fp32, or fp64 when
+//   training in fp64).
+// - Output operands come first. Parameter gradients are accumulated (matmul: only with
+//   `accumulate`). Activation gradients are overwritten unless the operation says otherwise. An
+//   empty Tensor means that the operand is absent.
+// - Calls are queued in order on the device. Only download(), synchronize() and finish() block.
 
 struct MatmulOptions {
   bool transpose_a = false;
@@ -31,23 +31,22 @@ struct MatmulOptions {
   bool accumulate = false;  // c += instead of c =
   Tensor bias = {};         // (n), added to every row
   Tensor residual = {};     // (m, n), added; may be c itself
-  // A GELU on either side, fused where the device gains by it:
-  Tensor gelu = {};  // (m, n), written beside c: gelu(c)
-  Tensor gelu_input =
-      {};  // (m, n): the product is a gradient, c takes it through gelu at this place
+  // GELU forward or backward, fused into the matmul where that is faster:
+  Tensor gelu = {};        // (m, n), second output: gelu(c)
+  Tensor gelu_input = {};  // (m, n): the result is multiplied by gelu'(gelu_input)
 };
 
-// Where the tokens of an attention are in their sequence: one after the other from `first` on, or
-// in two chunks, as context parallelism has them.
+// The positions of an attention's tokens in their sequence: consecutive from `first`, or in two
+// consecutive chunks, as in context parallelism.
 struct TokenPositions {
   std::int64_t first = 0;
   std::int64_t chunk = std::numeric_limits<std::int64_t>::max();  // tokens in the first chunk
-  std::int64_t second = 0;  // where the second chunk starts, after the first one
+  std::int64_t second = 0;  // position of the second chunk's first token, behind the first chunk
 
   constexpr std::int64_t of(std::int64_t token) const {
     return token < chunk ? first + token : second + (token - chunk);
   }
-  // How many of `tokens` are before a position.
+  // Returns how many of the first `tokens` tokens are before a position.
   constexpr std::int64_t before(std::int64_t position, std::int64_t tokens) const {
     const std::int64_t early = std::min(tokens, chunk);
     return std::clamp<std::int64_t>(position - first, 0, early) +
@@ -56,7 +55,7 @@ struct TokenPositions {
   bool operator==(const TokenPositions&) const = default;
 };
 
-// A query sees the keys up to its own position.
+// Causal: a query sees the keys up to its own position.
 struct AttentionOptions {
   double scale = 1.0;
   Tensor alibi_slopes = {};    // (heads), fp32: adds slope * key position to the scores
@@ -65,10 +64,10 @@ struct AttentionOptions {
   TokenPositions key_positions = {};
   std::optional<TokenPositions> query_positions = {};  // none: the last query is at the last key
 };
-// Whether any query sees a key, documents aside.
+// Returns whether any query sees a key, ignoring document_start.
 bool sees_anything(const AttentionOptions& options, std::int64_t queries, std::int64_t keys);
 
-// Which elements of a head turn against each other: i and i + dim / 2, or 2i and 2i + 1.
+// The pairs of elements of a head that RoPE rotates: i and i + dim / 2, or 2i and 2i + 1.
 enum class RopePairs : std::uint8_t { Halves, Adjacent };
 
 struct RetentionOptions {
@@ -78,29 +77,45 @@ struct RetentionOptions {
   std::int64_t chunk = 0;           // tokens per chunk; 0: kRetentionChunk
 };
 
-// Tokens per chunk where the options name none: matmuls of this size fill a GPU's matrix units,
-// and cost no more than those with the states.
+// The default tokens per chunk: matmuls of this size fill a GPU's tensor cores, and the matmuls
+// within a chunk cost no more than those with the states.
 inline constexpr std::int64_t kRetentionChunk = 256;
 
-// What a call of the retention operations works on.
+// The sizes of a retention operation.
 struct RetentionSizes {
   std::int64_t batch = 0, length = 0, heads = 0, k_dim = 0, v_dim = 0;
   std::int64_t chunk = 0;  // 0: kRetentionChunk
 
   std::int64_t chunk_tokens() const;  // at most the length
-  std::int64_t chunks() const;        // of a sequence; the last may be shorter
+  std::int64_t chunks() const;        // per sequence; the last may be shorter
 };
 
-// The workspace of any of the operations; the backward needs the most.
+// The workspace that the retention operations need; `backward` includes the backward, which needs
+// the most.
 std::size_t retention_workspace_bytes(DType dtype, const RetentionSizes& sizes, bool backward);
 
-// Which random numbers a dropout uses: a pure function of the seed, the place in the network and
-// the global element.
+// Selects the random numbers of a dropout: a pure function of the seed, the layer and the global
+// index of the element.
 struct DropoutOptions {
   double probability = 0.0;
   std::uint64_t key = 0;       // derive_key(seed, site, step)
   std::int64_t first_row = 0;  // global index of row 0 of this tensor within the step
   Tensor rows = {};            // (rows), int32: row i is global row first_row + rows[i]; none: + i
+};
+
+enum class Distribution : std::uint8_t {
+  Normal,  // mean 0 and standard deviation `scale`: Box-Muller in double
+  Uniform  // in [-scale, scale)
+};
+
+// Selects the random numbers of initial weights. Each is a pure function of the key and the
+// element's index in the whole parameter, so that every layout initializes the same model.
+struct DrawOptions {
+  Distribution distribution = Distribution::Normal;
+  double scale = 1.0;
+  std::uint64_t key = 0;        // derive_key(seed, hash of the parameter's name)
+  std::int64_t first = 0;       // index of element (0, 0)
+  std::int64_t row_stride = 0;  // index of element (1, 0) minus that of (0, 0)
 };
 
 struct AdamWOptions {
@@ -110,8 +125,8 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0;  // decoupled: w -= lr * weight_decay * w
   std::int64_t step = 1;    // counts from 1, for bias correction
-  // bf16 moments rounded up or down by chance, so that their errors average out: random bits for
-  // element i are a pure function of this key and first_element + i. 0: to the nearest.
+  // bf16 moments are rounded stochastically, so that rounding errors average out. The random bits
+  // of element i are a pure function of this key and first_element + i. 0: round to nearest.
   std::uint64_t rounding_key = 0;
   std::int64_t first_element = 0;
 };
@@ -119,48 +134,50 @@ struct AdamWOptions {
 class Backend : public Allocator {
  public:
   virtual std::string description() const = 0;  // "cpu: 2 threads, OpenBLAS neoversev1"
-  // The best matmul rate this device reaches in a precision, and where the figure comes from: the
-  // MFU's denominator.
+  // The device's peak matmul rate in a precision, the denominator of MFU, and its source.
   struct Peak {
     double flops_per_s = 0;
     std::string source;
   };
   virtual Peak peak_flops(DType dtype) = 0;
   virtual std::size_t available_bytes() const = 0;
-  // Memory the backend holds for itself beside the arena (conversion tiles, library work space).
+  // Memory that the backend allocates outside the arena (conversion tiles, library workspace).
   virtual std::size_t own_bytes() const = 0;
 
-  // How many logits the classifier should hold at a time: few enough to stay in a cache, or enough
-  // to fill a large chip.
+  // The number of logits that the classifier should compute at a time: few enough to stay in
+  // cache on a CPU, enough to fill a GPU.
   virtual std::int64_t classifier_elements() const { return std::int64_t{1} << 24; }
 
-  // ---- memory. upload, download and fill take tensors in host_memory(), too.
+  // ---- memory. upload, download and fill also accept tensors in host_memory().
   virtual void upload(Tensor destination, const void* source) = 0;  // contiguous, from host
-  virtual void download(void* destination, Tensor source) = 0;      // contiguous, to host; waits
+  virtual void download(void* destination, Tensor source) = 0;      // contiguous, to host; blocks
   virtual void fill(Tensor x, double value) = 0;
   virtual void synchronize() = 0;
-  // Runs `calls`, which must queue the same operations on the same tensors whenever `key` is the
-  // same. A device that can records them the second time and replays the record from then on.
+  // Runs `calls`, which must queue the same operations on the same tensors for the same `key`. A
+  // backend may record them in the second call and replay the recording afterwards (CUDA graphs).
   virtual void replay(std::uint64_t key, const std::function<void()>& calls) {
     (void)key;
     calls();
   }
-  // Whether operations are being recorded just now (core/trace.h), and a common name for those
-  // queued between begin_phase and end_phase. See backend/phase.h.
+  // traces() returns whether operations are being traced now (core/trace.h). begin_phase and
+  // end_phase give the operations queued between them a common name (backend/phase.h).
   virtual bool traces() const { return false; }
   virtual void begin_phase(std::string name) { (void)name; }
   virtual void end_phase() noexcept {}
 
-  // ---- host memory beside the device
+  // ---- host memory
   virtual std::size_t available_host_bytes() const = 0;
-  // Operations on tensors in host_memory(), done when a call returns; nullptr where this backend
-  // was made without. In the CPU world, the backend itself.
+  // Returns whether host threads can read and write the tensor's memory.
+  virtual bool is_on_host(const Tensor& x) const = 0;
+  // The backend for operations on tensors in host_memory(); its calls block until they are done.
+  // nullptr if this backend was created without one. The CPU backend returns itself.
   virtual Backend* host() { return this; }
-  // Copies between host_memory() and the device, contiguous and of the same size, each direction
-  // one after the other beside the operations. A copy starts when the operations queued so far are
-  // done, and a call returns at once. Every one is waited for once, in any order: either wait()
-  // lets operations and copies queued afterwards see its result, or finish() returns when it is
-  // done, for the host itself. In between, nobody touches its tensors.
+  // Asynchronous copies between host_memory() and the device. Both tensors are contiguous and of
+  // the same size. Copies of one direction are done in order and overlap with operations. A copy
+  // starts when the operations queued before it are done; the call returns immediately. Each copy
+  // must be waited for exactly once, in any order: wait() makes operations and copies queued
+  // afterwards see its result, finish() blocks the host until it is done. Until then, nothing may
+  // use its tensors.
   struct Transfer {
     std::int64_t ticket = 0;  // 0: nothing to wait for
   };
@@ -168,7 +185,7 @@ class Backend : public Allocator {
   virtual Transfer to_host(Tensor host, Tensor device) = 0;
   virtual void wait(Transfer transfer) = 0;
   virtual void finish(Transfer transfer) = 0;
-  // What the copies that were waited for amounted to so far, without those in a replay.
+  // Totals of the copies that were waited for so far, without those in a replay.
   struct TransferTotals {
     std::int64_t bytes = 0;
     double busy_s = 0;  // between a copy's start and its end
@@ -178,7 +195,7 @@ class Backend : public Allocator {
   };
   virtual LinkTotals link_totals() { return {}; }
 
-  // ---- the maths: one virtual per entry of the list
+  // ---- operations: one virtual function per entry of operations.def
 #define KINTSUGI_OPERATION(name, parameters, ...) virtual void name parameters = 0;
 #include "backend/operations.def"
 };

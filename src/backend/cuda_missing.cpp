@@ -1,4 +1,4 @@
-// Stands in for backend/cuda/ in a binary built without CUDA.
+// Replaces backend/cuda/ in a binary built without CUDA.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/library_memory.h"
 #include "core/error.h"
@@ -6,6 +6,7 @@
 namespace kintsugi {
 
 int cuda_device_count() { return 0; }
+std::string cuda_library_versions() { return ""; }
 std::vector<CudaDevice> cuda_devices() { return {}; }
 
 void* cuda_stream(Backend&) { return nullptr; }

@@ -6,8 +6,8 @@
 
 namespace kintsugi {
 
-// What a call is named in timers and traces: the operation, and of a matmul which one it is, such
-// as "matmul 16384x2048x8192 + residual".
+// The name of a call in timers and traces: the operation's name; a matmul also gets its shape and
+// options, such as "matmul 16384x2048x8192 + residual".
 template <class... Arguments>
 std::string operation_name(const char* operation, const Arguments&...) {
   return operation;

@@ -8,15 +8,15 @@
 
 namespace kintsugi {
 
-// What a rank asked of its device and of the other ranks, in order: the `sim` world writes it, the
-// planner reads it.
+// One operation of a rank: on its device, or communication with other ranks. The `sim` backend
+// records operations in order; the planner reads them.
 struct TracedOperation {
   enum class Kind : std::uint8_t {
     Matmul,             // m x n x k
-    AttentionForward,   // m (batch x heads) of n queries and k keys
-    AttentionBackward,  // likewise
-    Memory,             // costs what its bytes cost
-    Collective,         // starts; `bytes` as Communicator's words have it: the whole tensor
+    AttentionForward,   // m = batch x heads, n queries, k keys
+    AttentionBackward,  // the same sizes
+    Memory,             // memory-bound: its cost is given by its bytes
+    Collective,         // the start of a collective; `bytes` is the size of the full tensor
     Wait,               // for the collective with this ticket
   };
   enum class Transfer : std::uint8_t {
@@ -31,10 +31,10 @@ struct TracedOperation {
   Kind kind = Kind::Memory;
   DType dtype = DType::F32;
   const char* name = "";
-  double flops = 0;  // multiply-add is 2; of attention, what the mask leaves
+  double flops = 0;  // a multiply-add is 2; attention counts only the pairs that the mask keeps
   double bytes = 0;  // read and written
   std::int64_t m = 0, n = 0, k = 0, head_dim = 0;
-  // Of collectives:
+  // Collectives only:
   Transfer transfer = Transfer::AllReduce;
   std::string group = {};
   std::int64_t ticket = 0;

@@ -4,8 +4,9 @@
 
 namespace kintsugi {
 
-// Names what a scope queues in the trace's lane "pipeline": Phase phase(backend, [&] { return … }).
-// The name is made only when somebody reads it.
+// Names the operations that a scope queues, in the trace's lane "pipeline":
+//   Phase phase(backend, [&] { return … });
+// The name is built only while a trace is on.
 class Phase {
  public:
   template <class F>

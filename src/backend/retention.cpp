@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-// Hands out one tensor after the other; without an address it only counts.
+// Places tensors one after another in a buffer. With a null base it only counts the bytes.
 struct Cursor {
   Tensor take(DType dtype, Shape shape) {
     void* address = base == nullptr ? nullptr : static_cast<std::byte*>(base) + used;
@@ -50,7 +50,7 @@ RetentionWorkspace::RetentionWorkspace(const Tensor& memory, DType dtype, const 
   }
   bytes = cursor.used;
   KINTSUGI_CHECK(!memory || (memory.contiguous() && memory.bytes() >= bytes),
-                 "retention has a workspace of {} bytes, {} are needed", memory.bytes(), bytes);
+                 "retention needs a workspace of {} bytes, got {}", bytes, memory.bytes());
 }
 
 RetentionSizes retention_sizes(const Tensor& x, const Tensor& y, const RetentionOptions& options) {

@@ -61,6 +61,7 @@ class TracedBackend final : public Backend {
     inner_->replay(key, calls);
   }
   Allocator& host_memory() override { return inner_->host_memory(); }
+  bool is_on_host(const Tensor& x) const override { return inner_->is_on_host(x); }
   std::size_t available_host_bytes() const override { return inner_->available_host_bytes(); }
   Transfer to_device(Tensor device, Tensor host) override {
     const Span span(trace_, [] { return "to device"; });

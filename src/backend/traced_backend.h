@@ -7,8 +7,8 @@
 
 namespace kintsugi {
 
-// Passes everything on to a backend whose operations are done when they return, with a span in the
-// trace for each.
+// A backend that forwards every call to `inner` and records a span of it in the trace. Operations
+// of `inner` must be complete when they return.
 std::unique_ptr<Backend> make_traced_backend(std::unique_ptr<Backend> inner, Trace& trace);
 
 }  // namespace kintsugi

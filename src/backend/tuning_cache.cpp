@@ -39,15 +39,16 @@ std::optional<std::string> TuningCache::find(const std::string& key) const {
 
 void TuningCache::store(const std::string& key, const std::string& value) {
   KINTSUGI_CHECK((owner_ + key + value).find_first_of("\t\n") == std::string::npos,
-                 "tabs and line ends separate entries: '{}' '{}' '{}'", owner_, key, value);
+                 "a tuning cache entry must not contain tabs or line breaks: '{}' '{}' '{}'",
+                 owner_, key, value);
   entries_[owner_ + '\t' + key] = value;
   if (!writable_) return;
   Entries merged = entries_;
-  merged.merge(read());  // what is ours wins
+  merged.merge(read());  // our own entries take precedence
   std::string text;
   for (const auto& [name, content] : merged) text += name + '\t' + content + '\n';
   try {
-    std::error_code ignored;  // the write below says what is wrong
+    std::error_code ignored;  // the write below reports the error
     if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
     write_file_atomically(path_, text);
   } catch (const std::runtime_error&) {

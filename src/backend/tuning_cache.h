@@ -7,18 +7,18 @@
 
 namespace kintsugi {
 
-// What was found by measuring, kept in a text file: one line "owner<TAB>key<TAB>value" each. The
-// owner names what a value holds for (GPU, library version); several owners, and several processes,
+// Results of autotuning in a text file, one line "owner<TAB>key<TAB>value" each. The owner names
+// what the values are valid for (GPU, library version). Several owners and several processes can
 // share one file.
 class TuningCache {
  public:
-  // An empty path keeps everything in memory. A file that is missing or damaged is an empty cache,
+  // With an empty path the cache is in memory only. A missing or damaged file is an empty cache,
   // never an error.
   TuningCache(std::filesystem::path path, std::string owner);
 
   std::optional<std::string> find(const std::string& key) const;
-  // Remembered at once; written with what others have added meanwhile. Where the file cannot be
-  // written, the cache lives on in memory.
+  // Stores the value in memory and in the file, and keeps entries that other processes have added
+  // to the file. If the file cannot be written, the cache continues in memory.
   void store(const std::string& key, const std::string& value);
 
  private:

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "cli/worlds.h"
+#include "cli/backends.h"
 #include "comm/checked_communicator.h"
 #include "comm/exchange.h"
 #include "comm/mpi/mpi_world.h"
@@ -25,7 +25,7 @@ Lifeline::Callbacks callbacks(std::function<void(const std::string&)> on_failure
           .end =
               [](const RankFailure& failure) {
                 std::fflush(nullptr);
-                ::_exit(failure.exit_code);  // what this rank waits for will never come
+                ::_exit(failure.exit_code);  // this rank may wait for a message that never arrives
               }};
 }
 
@@ -46,7 +46,7 @@ Job::Job(Trace* trace)
 }
 
 Job::~Job() {
-  // Nothing of this rank is worth hearing any more; rank 0 keeps its terminal.
+  // From here on only rank 0 writes messages.
   if (world_->size() > 1 && world_->rank() > 0) redirect_log([](LogLevel, std::string_view) {});
 }
 
@@ -59,18 +59,18 @@ void Job::together(const std::function<void()>& work) { kintsugi::together(*cont
 
 void Job::check_agreement(const Facts& facts) { kintsugi::check_agreement(*control_, facts); }
 
-std::string Job::of_first(const std::string& text) { return text_of(*control_, 0, text); }
+std::string Job::broadcast_text(const std::string& text) { return text_of(*control_, 0, text); }
 
-void Job::give_up(const std::string& text, int exit_code) {
+void Job::abort(const std::string& text, int exit_code) {
   if (!lifeline_) return;
   lifeline_->fail(text, exit_code);
   std::fflush(nullptr);
-  ::_exit(exit_code);  // collectives that will never end still hold this rank's memory
+  ::_exit(exit_code);  // no destructors: pending collectives still use this rank's memory
 }
 
-void Job::leave(const std::string& text) {
+void Job::report_shared_error(const std::string& text) {
   if (!lifeline_) return;
-  // Said before anybody ends: a launcher stops the job at the first exit code that is not 0.
+  // Before any rank exits: a launcher ends the job at the first non-zero exit code.
   if (world_->rank() == 0) log_message(LogLevel::Error, text);
   lifeline_->goodbye();
   redirect_log([](LogLevel, std::string_view) {});
@@ -81,16 +81,16 @@ void Job::run(const std::function<void()>& work) {
     work();
     if (lifeline_) lifeline_->goodbye();
   } catch (const SharedUserError& error) {
-    leave(error.what());
+    report_shared_error(error.what());
     throw;
   } catch (const SharedFailure& error) {
-    leave(error.what());
+    report_shared_error(error.what());
     throw;
   } catch (const UserError& error) {
-    give_up(error.what(), 2);
+    abort(error.what(), 2);
     throw;
   } catch (const std::exception& error) {
-    give_up(error.what(), 1);
+    abort(error.what(), 1);
     throw;
   }
 }
@@ -98,7 +98,7 @@ void Job::run(const std::function<void()>& work) {
 JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm,
                      Trace* trace)
     : devices_(make_device_world(
-          job.world(), backend, comm, [&job](const std::string& text) { job.give_up(text); },
+          job.world(), backend, comm, [&job](const std::string& text) { job.abort(text); },
           trace)) {
   World* hosts = &job.world();
   sum_in_rank_order(*hosts, comm.deterministic);

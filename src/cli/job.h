@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "cli/worlds.h"
+#include "cli/backends.h"
 #include "comm/agreement.h"
 #include "comm/communicator.h"
 #include "comm/grid.h"
@@ -13,43 +13,43 @@
 
 namespace kintsugi {
 
-// The ranks that were started together with this process, or this process alone. Rank 0 has the
-// terminal; what the others have to say goes through it.
+// All ranks of one launch, or this process alone. Only rank 0 writes to the terminal; warnings of
+// the other ranks are sent to it.
 class Job {
  public:
-  explicit Job(Trace* trace = nullptr);  // which outlives it
+  explicit Job(Trace* trace = nullptr);  // `trace` must outlive the job
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   World& world() { return *world_; }
-  // Errors that all ranks find are reported once, errors of one rank with its number, and none is
-  // left waiting for the others.
+  // Runs `work` on this rank. An error found by all ranks is reported once; an error of one rank is
+  // reported with its rank number and ends the other ranks.
   void run(const std::function<void()>& work);
-  // On rank 0, what else to do when a rank fails; called from another thread.
+  // Sets a callback that runs on rank 0, in another thread, when a rank fails.
   void on_failure(std::function<void(const std::string&)> listener);
-  // One part of it that ends on all ranks or fails on all of them.
+  // Collective: if `work` throws on one rank, all ranks throw.
   void together(const std::function<void()>& work);
-  // Every rank calls it: one mistake of all where their facts differ (comm/agreement.h).
+  // Collective: throws a UserError on all ranks if their facts differ (comm/agreement.h).
   void check_agreement(const Facts& facts);
-  // What rank 0 says; every rank calls it.
-  std::string of_first(const std::string& text);
-  // Ends the job, from any thread: this rank cannot go on.
-  void give_up(const std::string& text, int exit_code = 1);
+  // Collective: returns the text of rank 0.
+  std::string broadcast_text(const std::string& text);
+  // Ends the job because this rank has failed; callable from any thread.
+  void abort(const std::string& text, int exit_code = 1);
 
  private:
-  // After an error that all ranks know of.
-  void leave(const std::string& text);
+  // Reports an error that all ranks know of.
+  void report_shared_error(const std::string& text);
 
   std::mutex mutex_;
   std::function<void(const std::string&)> on_failure_;
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> control_;
-  std::unique_ptr<Lifeline> lifeline_;  // with several ranks
+  std::unique_ptr<Lifeline> lifeline_;  // nullptr with one rank
 };
 
-// The groups of a grid, between hosts and between the backend's devices, with every collective
-// checked if asked for.
+// The communicators of a grid's groups, between hosts and between devices. With comm.check every
+// collective is checked.
 class JobGroups {
  public:
   JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm,

@@ -7,15 +7,15 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/process.h"
+#include "cli/version.h"
 #include "comm/launch_environment.h"
-#include "core/build_info.h"
 #include "core/error.h"
 #include "core/log.h"
 
 namespace {
 
-// All ranks of a job find the same mistake in the same command: one reports it. A launcher ends the
-// job when the first rank leaves, so the others give that one time.
+// All ranks find the same mistake in the command line; only one reports it. A launcher ends the job
+// when the first rank exits, so the other ranks wait for the report.
 int refuse_command_line(const std::string& text) {
   if (kintsugi::another_rank_reports())
     std::this_thread::sleep_for(std::chrono::seconds(2));
@@ -25,16 +25,15 @@ int refuse_command_line(const std::string& text) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app(
-      "Kintsugi pre-trains large language models: one native binary, from the text to the model.",
-      "kintsugi");
-  app.set_version_flag("--version", fmt::format("kintsugi {}", kintsugi::program_version()));
-  app.require_subcommand(0,
-                         1);  // none is an error too, but told after an unknown word has been named
+  CLI::App app("Kintsugi pre-trains large language models: one native binary, from text to model.",
+               "kintsugi");
+  app.set_version_flag("--version", kintsugi::version_text(),
+                       "Print version, commit, backends and library versions");
+  app.require_subcommand(0, 1);  // no command is an error too, reported below
   app.footer(
-      "Each command has its own --help with an example.\n"
-      "Exit codes: 0 done, 1 failure, 2 a mistake in the command, the configuration or an input "
-      "file.");
+      "Each command has its own --help with examples.\n"
+      "Exit codes: 0 success, 1 failure, 2 a mistake in the command line, the configuration or an "
+      "input file.");
   kintsugi::add_data_command(app);
   kintsugi::add_train_command(app);
   kintsugi::add_generate_command(app);
@@ -42,8 +41,9 @@ int run(int argc, char** argv) {
   kintsugi::add_model_command(app);
   kintsugi::add_plan_command(app);
   kintsugi::add_calibrate_command(app);
+  kintsugi::add_completion_command(app);
   try {
-    // Before anything else: --help would end the program without a word about it.
+    // First, because --help would otherwise hide an unknown command.
     if (const std::string text = kintsugi::unknown_command(app, argc, argv); !text.empty())
       return refuse_command_line(text);
     app.parse(argc, argv);
@@ -63,8 +63,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-// Exit codes: 0 done (also when a signal asked a run to stop and it saved), 2 the user's mistake, 1
-// failure.
+// Exit codes: 0 success (also for a run that a signal stopped and that saved), 1 failure, 2 the
+// user's mistake.
 int main(int argc, char** argv) {
   kintsugi::prepare_process();
   return kintsugi::finish_process(run(argc, argv));

@@ -13,7 +13,8 @@
 namespace kintsugi {
 namespace {
 
-// `parse` reads a text or throws; the option then reads the plain number that it stands for.
+// `parse` reads a text or throws UserError. Unless keep_text, the text is replaced by the plain
+// number, which CLI11 then reads.
 template <class Parse>
 CLI::Validator checked(Range range, bool keep_text, Parse parse) {
   const auto check = [=](std::string& text) -> std::string {
@@ -29,7 +30,7 @@ CLI::Validator checked(Range range, bool keep_text, Parse parse) {
       return error.what();
     }
   };
-  // For --help.
+  // The range shown by --help.
   const bool closed = std::isfinite(range.low) && std::isfinite(range.high) && !range.low_open;
   return CLI::Validator(check,
                         closed ? fmt::format("{} to {}", range.low, range.high) : range.text());
@@ -46,13 +47,13 @@ std::vector<std::string> names_of(const std::vector<const CLI::App*>& commands) 
   return names;
 }
 
-// How to go on: the word that was probably meant, and where all of them are listed.
+// The remedy in an error message: the name that was probably meant, and where all are listed.
 std::string remedy(const CLI::App& command, const std::string& near) {
   const std::string list = full_name(command) + " --help lists them";
   return near.empty() ? list : fmt::format("did you mean '{}'? {}", near, list);
 }
 
-// The innermost command that was named.
+// The innermost subcommand on the command line.
 const CLI::App& innermost(const CLI::App& app) {
   const std::vector<CLI::App*> named = app.get_subcommands();
   return named.empty() ? app : innermost(*named.front());
@@ -63,7 +64,7 @@ std::string unexpected(const CLI::App& command) {
   if (words.empty()) return "";
   const std::string& word = words.front();
   if (!word.starts_with("-"))
-    return fmt::format("{} does not take '{}'; {} --help lists what it takes", full_name(command),
+    return fmt::format("{} does not take '{}'; {} --help lists its arguments", full_name(command),
                        word, full_name(command));
   const std::string name = word.substr(0, word.find('='));
   std::vector<std::string> options;
@@ -89,7 +90,7 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
     const auto inner = command->get_subcommands([](const CLI::App*) { return true; });
     if (inner.empty()) return "";
     const std::string word = argv[i];
-    if (word.starts_with("-")) continue;  // these commands have flags only
+    if (word.starts_with("-")) continue;  // options before a subcommand take no values
     const auto named = std::find_if(inner.begin(), inner.end(),
                                     [&](const CLI::App* one) { return one->get_name() == word; });
     if (named == inner.end())
@@ -103,7 +104,7 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
 std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)
     if (const std::string text = unexpected(innermost(app)); !text.empty()) return text;
-  return std::string(error.what()) + "; --help lists what there is";
+  return std::string(error.what()) + "; see --help";
 }
 
 }  // namespace kintsugi

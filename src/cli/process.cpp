@@ -18,11 +18,11 @@
 namespace kintsugi {
 namespace {
 
-constexpr int kNobodyReads = 128 + SIGPIPE;  // as a shell reports what the signal ends
+constexpr int kClosedPipe = 128 + SIGPIPE;  // what a shell reports for a process ended by SIGPIPE
 
-// What standard output should have held is lost.
+// Reports that standard output could not be written; returns the exit code.
 int report_output(int reason) {
-  if (reason == EPIPE) return kNobodyReads;
+  if (reason == EPIPE) return kClosedPipe;
   log_message(LogLevel::Error,
               fmt::format("cannot write standard output: {}", std::strerror(reason)));
   return 1;
@@ -35,7 +35,7 @@ bool output_failed() { return std::ferror(stdout) != 0 || !std::cout; }
 void prepare_process() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
-      (void)!::open("/dev/null", O_RDWR);  // takes the lowest free number: this one
+      (void)!::open("/dev/null", O_RDWR);  // gets the lowest free descriptor: this one
   for (const int signal : {SIGXFSZ, SIGPIPE}) ::signal(signal, SIG_IGN);
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) disable_live_line();
 }
@@ -49,15 +49,15 @@ int report(const std::exception& error) {
 }
 
 int finish_process(int code) {
-  int reason = errno;  // of a failure before this
+  int reason = errno;  // of an earlier failed write
   if (std::fflush(stdout) != 0) reason = errno;
   std::cout.flush();
   if (code == 0 && output_failed())
     code = report_output(reason);
   else if (code == 0 && lost_output() != 0 && lost_output() != EPIPE)
-    code = report_output(lost_output());  // messages alone are nothing to a reader who has gone
+    code = report_output(lost_output());  // lost log messages matter, except to a closed pipe
   if (free_address_space() != kUnlimited) {
-    // Within a limit OpenBLAS's own threads may have found no memory: they try for ever, and its
+    // Under an address space limit OpenBLAS's threads may retry an allocation for ever, and its
     // destructor would wait for them.
     std::fflush(nullptr);
     ::_exit(code);

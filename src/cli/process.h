@@ -4,18 +4,18 @@
 
 namespace kintsugi {
 
-// What a process owes the system it runs in, whichever the command.
+// Process set-up and exit, common to all commands.
 
-// First of all: descriptors 0 to 2 that are closed become /dev/null, so that no file of ours gets
-// one of these numbers and a message in it; a file size limit and a pipe without a reader become
-// errors of the write; no live line on the terminal that mpirun pretends to be.
+// Called first. Opens /dev/null for closed descriptors 0 to 2, so that no file gets one of these
+// numbers and then messages written into it. Ignores SIGXFSZ and SIGPIPE, so that a file size limit
+// or a closed pipe is an error of write(). Disables the live line under mpirun.
 void prepare_process();
 
-// Reports what ended a command, and returns its exit code: 2 for the user's mistake, 1 otherwise.
+// Logs the error that ended a command. Returns the exit code: 2 for a UserError, otherwise 1.
 int report(const std::exception& error);
 
-// Last of all: the exit code. It is 1 instead of 0 if standard output has not taken everything; if
-// that is because nobody reads a result any more, 141, without a message.
+// Called last; returns the exit code. Instead of 0 it is 1 if standard output could not be written
+// completely, and 141 without a message if the reader closed the pipe.
 int finish_process(int code);
 
 }  // namespace kintsugi

@@ -7,7 +7,7 @@
 
 namespace kintsugi {
 
-// A line that moves on a terminal, one every half minute elsewhere.
+// A live line on a terminal; elsewhere a log line every 30 s.
 class ProgressLine {
  public:
   template <class MakeLine>  // std::string(); called when a line is due

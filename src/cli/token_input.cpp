@@ -19,9 +19,8 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text) {
     std::int32_t id = 0;
     const auto result = std::from_chars(next, end, id);
     if (result.ec != std::errc())
-      user_error(
-          "'{}' is not a list of token ids: whole numbers with spaces or commas between them",
-          text);
+      user_error("'{}' is not a list of token ids: give integers separated by spaces or commas",
+                 text);
     ids.push_back(id);
     next = result.ptr;
   }
@@ -61,9 +60,9 @@ std::string TextOutput::add(std::int32_t token) {
   return after.starts_with(before) ? after.substr(before.size()) : "";
 }
 
-std::string TerminalText::add(const std::string& piece) {
-  held_ += piece;
-  // The last lead byte, if its character is not complete.
+std::string TerminalText::add(const std::string& text) {
+  held_ += text;
+  // Hold back the last character if it is incomplete.
   std::size_t end = held_.size();
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, held_.size()); ++back) {
     const auto byte = static_cast<unsigned char>(held_[held_.size() - back]);

@@ -18,24 +18,24 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text);
 // The tokenizer of a model directory; UserError if it has none.
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& directory);
 
-// Text as it grows by tokens. A tokenizer may write a token differently at the beginning of a text,
-// so a few tokens before it are decoded along.
+// Decodes tokens one by one into text. Some tokenizers decode a token differently at the beginning
+// of a text, so the last few tokens are decoded with it.
 class TextOutput {
  public:
   TextOutput(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt);
-  std::string add(std::int32_t token);  // what it appends; nothing for ids that are no tokens
+  std::string add(std::int32_t token);  // the text it appends; empty for ids without a token
 
  private:
   const Tokenizer& tokenizer_;
   std::vector<std::int32_t> recent_;
 };
 
-// Text that comes in pieces, for a terminal: printable (core/log.h), so that a model cannot send
-// it commands. A character that is not complete yet waits for the next piece.
+// Makes streamed text safe for a terminal: printable (core/log.h), so that a model cannot send
+// control sequences. An incomplete UTF-8 character is held back until its last byte is added.
 class TerminalText {
  public:
-  std::string add(const std::string& piece);
-  std::string rest();  // at the end
+  std::string add(const std::string& text);
+  std::string rest();  // what is still held back, at the end
 
  private:
   std::string held_;

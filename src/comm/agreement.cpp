@@ -9,20 +9,20 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::size_t kLongestText = 256 << 10;  // of all facts of a rank
-constexpr std::size_t kLongestValue = 80;
-constexpr std::size_t kMostRanks = 4, kMostKeys = 4, kMostVariants = 3;  // that are named
+constexpr std::size_t kMaxFactsBytes = 256 << 10;  // of all facts of a rank
+constexpr std::size_t kMaxValueBytes = 80;
+constexpr std::size_t kMaxRanks = 4, kMaxKeys = 4, kMaxVariants = 3;  // limits of the message
 
 // One "key\tvalue\n" per fact.
 std::string text_of_facts(const Facts& facts) {
-  const auto in_one_line = [](std::string text) {
+  const auto on_one_line = [](std::string text) {
     for (char& c : text)
       if (static_cast<unsigned char>(c) < 0x20) c = '?';
     return text;
   };
   std::string text;
   for (const auto& [key, value] : facts)
-    text += in_one_line(key) + "\t" + in_one_line(value) + "\n";
+    text += on_one_line(key) + "\t" + on_one_line(value) + "\n";
   return text;
 }
 
@@ -30,7 +30,7 @@ std::map<std::string, std::string> facts_of(const std::string& text) {
   std::map<std::string, std::string> facts;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t tab = text.find('\t', begin), end = text.find('\n', begin);
-    if (tab == std::string::npos || end == std::string::npos) break;  // cut off
+    if (tab == std::string::npos || end == std::string::npos) break;  // truncated
     facts[text.substr(begin, tab - begin)] = text.substr(tab + 1, end - tab - 1);
     begin = end + 1;
   }
@@ -38,7 +38,7 @@ std::map<std::string, std::string> facts_of(const std::string& text) {
 }
 
 std::string shortened(std::string value) {
-  if (value.size() > kLongestValue) value = value.substr(0, kLongestValue) + " …";
+  if (value.size() > kMaxValueBytes) value = value.substr(0, kMaxValueBytes) + " …";
   return value.empty() ? "''" : value;
 }
 
@@ -57,21 +57,21 @@ std::string difference(const std::string& theirs, const std::string& usual) {
     return found == facts.end() ? "absent" : shortened(found->second);
   };
   std::string text;
-  for (std::size_t i = 0; i < std::min(keys.size(), kMostKeys); ++i)
+  for (std::size_t i = 0; i < std::min(keys.size(), kMaxKeys); ++i)
     text += fmt::format("{}{} is {} instead of {}", i == 0 ? "" : ", ", keys[i],
                         value_in(odd, keys[i]), value_in(common, keys[i]));
-  if (keys.size() > kMostKeys) text += fmt::format(" and {} more", keys.size() - kMostKeys);
+  if (keys.size() > kMaxKeys) text += fmt::format(" and {} more", keys.size() - kMaxKeys);
   return keys.empty() ? "something too long to show differs" : text;
 }
 
 // Ranks with the same facts.
 struct Variant {
   std::int64_t hash = 0;
-  std::vector<int> first = {};  // the lowest ranks, a few of them
+  std::vector<int> first = {};  // a few of the lowest ranks
   int count = 0;
 };
 
-// The largest first; of equal ones that with the lowest rank.
+// Sorted by count, largest first; ties by lowest rank.
 std::vector<Variant> variants_of(const std::vector<std::int64_t>& hashes) {
   std::vector<Variant> variants;
   std::map<std::int64_t, std::size_t> known;
@@ -79,7 +79,7 @@ std::vector<Variant> variants_of(const std::vector<std::int64_t>& hashes) {
     const auto [at, is_new] = known.emplace(hashes[rank], variants.size());
     if (is_new) variants.push_back({.hash = hashes[rank]});
     Variant& variant = variants[at->second];
-    if (variant.first.size() < kMostRanks) variant.first.push_back(static_cast<int>(rank));
+    if (variant.first.size() < kMaxRanks) variant.first.push_back(static_cast<int>(rank));
     ++variant.count;
   }
   std::stable_sort(variants.begin(), variants.end(),
@@ -98,10 +98,10 @@ std::string ranks_in_words(const Variant& variant) {
 
 }  // namespace
 
-void check_agreement(Communicator& group, const Facts& mine) {
-  std::string text = text_of_facts(mine);
+void check_agreement(Communicator& group, const Facts& local) {
+  std::string text = text_of_facts(local);
   std::int64_t hash = static_cast<std::int64_t>(hash64(text));
-  std::int64_t range[2] = {hash, ~hash};  // the largest, and the complement of the smallest
+  std::int64_t range[2] = {hash, ~hash};  // maximum, and complement of the minimum
   group.wait(group.all_reduce(Tensor(range, DType::I64, {2}), ReduceOp::Max));
   if (range[0] == ~range[1]) return;
 
@@ -109,11 +109,11 @@ void check_agreement(Communicator& group, const Facts& mine) {
   group.wait(group.all_gather(Tensor(hashes.data(), DType::I64, {group.size()}),
                               Tensor(&hash, DType::I64, {1})));
   const std::vector<Variant> variants = variants_of(hashes);
-  text.resize(std::min(text.size(), kLongestText));
+  text.resize(std::min(text.size(), kMaxFactsBytes));
   const int usual_rank = variants.front().first.front();
   const std::string usual = text_of(group, usual_rank, text);
   std::string message;
-  const std::size_t named = std::min(variants.size(), kMostVariants + 1);
+  const std::size_t named = std::min(variants.size(), kMaxVariants + 1);
   for (std::size_t i = 1; i < named; ++i) {
     const Variant& odd = variants[i];
     message += fmt::format("{}on {} {}", i == 1 ? "" : "; ", ranks_in_words(odd),
@@ -125,8 +125,8 @@ void check_agreement(Communicator& group, const Facts& mine) {
                                  : fmt::format(" and {} more", variants.front().count - 1));
   }
   if (variants.size() > named)
-    message += fmt::format("; and {} more kinds of ranks", variants.size() - named);
-  throw SharedUserError("the ranks were not started alike: " + message +
+    message += fmt::format("; and {} more variants", variants.size() - named);
+  throw SharedUserError("the ranks were started differently: " + message +
                         "; give all of them the same program, options, configuration and data");
 }
 

@@ -8,12 +8,12 @@
 
 namespace kintsugi {
 
-// What must be the same on all ranks, each under a name: "optimizer.lr", "0.001".
+// Named values that must be the same on all ranks: {"optimizer.lr", "0.001"}.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// Every rank of the group calls it with its own facts. If not all have the same, every rank throws
-// the same SharedUserError, which names ranks and facts that differ from the most. One all-reduce
-// of two numbers where all agree; otherwise texts of a few ranks, whatever the size of the group.
-void check_agreement(Communicator& group, const Facts& mine);
+// All ranks of the group call it with their own facts. If the facts differ, all ranks throw the
+// same SharedUserError, which names the ranks and facts that differ from the majority. Costs one
+// all-reduce of two numbers if all agree; otherwise the texts of a few ranks are broadcast.
+void check_agreement(Communicator& group, const Facts& local);
 
 }  // namespace kintsugi

@@ -40,50 +40,50 @@ CheckedCommunicator::Call CheckedCommunicator::make_call(Collective kind, Tensor
           .world_rank = world_rank_};
 }
 
-// All ranks see the same calls and so come to the same verdict.
-void CheckedCommunicator::agree(Collective kind, Tensor x, int detail) {
+// All ranks compare the same list of calls, so all of them throw or none does.
+void CheckedCommunicator::check_same_call(Collective kind, Tensor x, int detail) {
   if (size() == 1) return;
   Call own = make_call(kind, x, detail, calls_++);
   std::vector<Call> calls(size());
-  told().wait(told().all_gather(as_tensor(calls.data(), size()), as_tensor(&own, 1)));
-  const auto alike = [&](const Call& call) {
+  host_group().wait(host_group().all_gather(as_tensor(calls.data(), size()), as_tensor(&own, 1)));
+  const auto count_equal = [&](const Call& call) {
     return std::count_if(calls.begin(), calls.end(),
                          [&](const Call& other) { return other.same_as(call); });
   };
-  // The first of the largest number of equal calls.
-  const Call& usual =
-      *std::max_element(calls.begin(), calls.end(),
-                        [&](const Call& a, const Call& b) { return alike(a) < alike(b); });
+  // The most frequent call; of equally frequent ones the first.
+  const Call& usual = *std::max_element(
+      calls.begin(), calls.end(),
+      [&](const Call& a, const Call& b) { return count_equal(a) < count_equal(b); });
   const auto odd = std::find_if(calls.begin(), calls.end(),
                                 [&](const Call& call) { return !call.same_as(usual); });
   if (odd == calls.end()) return;
   failure("group {}, call {}: rank {} ({} in the group) calls {}, but rank {} and {} more call {}",
           name(), own.number, odd->world_rank, odd - calls.begin(), odd->text(), usual.world_rank,
-          alike(usual) - 1, usual.text());
+          count_equal(usual) - 1, usual.text());
 }
 
 Communicator::Work CheckedCommunicator::all_reduce(Tensor x, ReduceOp op) {
-  agree(Collective::AllReduce, x, static_cast<int>(op));
+  check_same_call(Collective::AllReduce, x, static_cast<int>(op));
   return numbered(inner_->all_reduce(x, op));
 }
 
 Communicator::Work CheckedCommunicator::reduce_scatter(Tensor shard, Tensor full) {
-  agree(Collective::ReduceScatter, full, 0);
+  check_same_call(Collective::ReduceScatter, full, 0);
   return numbered(inner_->reduce_scatter(shard, full));
 }
 
 Communicator::Work CheckedCommunicator::all_gather(Tensor full, Tensor shard) {
-  agree(Collective::AllGather, full, 0);
+  check_same_call(Collective::AllGather, full, 0);
   return numbered(inner_->all_gather(full, shard));
 }
 
 Communicator::Work CheckedCommunicator::broadcast(Tensor x, int root) {
-  agree(Collective::Broadcast, x, root);
+  check_same_call(Collective::Broadcast, x, root);
   return numbered(inner_->broadcast(x, root));
 }
 
 void CheckedCommunicator::barrier() {
-  agree(Collective::Barrier, {}, 0);
+  check_same_call(Collective::Barrier, {}, 0);
   inner_->barrier();
 }
 
@@ -102,7 +102,7 @@ Communicator::Work CheckedCommunicator::numbered(Work inner) {
 Communicator::Work CheckedCommunicator::send(Tensor x, int to) {
   auto message = std::make_unique<Message>();
   message->call = make_call(Collective::Send, x, 0, sent_[to]++);
-  message->call_work = told().send(as_tensor(&message->call, 1), to);
+  message->call_work = host_group().send(as_tensor(&message->call, 1), to);
   return remember(std::move(message), inner_->send(x, to));
 }
 
@@ -110,7 +110,7 @@ Communicator::Work CheckedCommunicator::receive(Tensor x, int from) {
   auto message = std::make_unique<Message>();
   message->received = true;
   message->expected = make_call(Collective::Send, x, 0, received_[from]++);
-  message->call_work = told().receive(as_tensor(&message->call, 1), from);
+  message->call_work = host_group().receive(as_tensor(&message->call, 1), from);
   return remember(std::move(message), inner_->receive(x, from));
 }
 
@@ -127,12 +127,12 @@ void CheckedCommunicator::wait(Work work) {
   if (const auto found = messages_.find(work.ticket); found != messages_.end()) {
     const std::unique_ptr<Message> message = std::move(found->second);
     messages_.erase(found);
-    told().wait(message->call_work);
+    host_group().wait(message->call_work);
     if (message->received) check_message(*message);
     return inner_->wait(message->payload);
   }
   const auto found = collectives_.find(work.ticket);
-  KINTSUGI_CHECK(found != collectives_.end(), "group {}: wait for call {}, which is not under way",
+  KINTSUGI_CHECK(found != collectives_.end(), "group {}: wait for call {}, which is not in flight",
                  name(), work.ticket);
   const Work inner = found->second;
   collectives_.erase(found);

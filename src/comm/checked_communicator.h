@@ -8,11 +8,11 @@
 
 namespace kintsugi {
 
-// Before each collective the ranks tell each other what they are about to call. If they disagree,
-// every one of them ends in the same Failure, which names the first rank that differs from the most
-// and what it called. A receiver learns the same of its message, in wait(). For bugs: calls wait
-// for all ranks of the group. They tell each other through a group for host memory: this one, or
-// its double where it is for devices.
+// For debugging: before each collective the ranks exchange what they are about to call. If they
+// disagree, all ranks throw the same Failure, which names the first rank that differs from the
+// majority and its call. A receiver checks its message in wait(). Every call blocks until all ranks
+// of the group make one. The exchange uses `host`, a group of the same ranks for host memory;
+// without it, the group itself.
 class CheckedCommunicator : public Communicator {
  public:
   CheckedCommunicator(std::unique_ptr<Communicator> inner, int world_rank,
@@ -36,39 +36,39 @@ class CheckedCommunicator : public Communicator {
  private:
   struct Call {
     std::int64_t kind = 0, elements = 0, dtype = 0, detail = 0;  // detail: the operation or root
-    std::int64_t number = 0;      // calls of this kind of exchange before this one
-    std::int64_t world_rank = 0;  // who calls, not compared
+    std::int64_t number = 0;      // index of the collective, or of the message between two ranks
+    std::int64_t world_rank = 0;  // of the caller; not compared
     bool same_as(const Call& other) const;
     std::string text() const;
   };
-  // A message travels behind the call that sent it.
+  // The description of the call is sent before the payload.
   struct Message {
-    Call call;      // as sent, or as received
-    Call expected;  // by the receiver
+    Call call;      // sent or received
+    Call expected;  // on the receiver
     Work call_work;
     Work payload;
     bool received = false;
   };
 
   Call make_call(Collective kind, Tensor x, int detail, std::int64_t number) const;
-  void agree(Collective kind, Tensor x, int detail);
+  void check_same_call(Collective kind, Tensor x, int detail);
   void check_message(const Message& message) const;
-  // Its own number for a message: a group may give several payloads none (NCCL: empty ones).
+  // Returns a ticket of our own, since the inner group may return ticket 0 (NCCL: empty tensors).
   Work remember(std::unique_ptr<Message> message, Work payload);
   Work numbered(Work inner);
 
-  Communicator& told() { return host_ ? *host_ : *inner_; }
+  Communicator& host_group() { return host_ ? *host_ : *inner_; }
 
   std::unique_ptr<Communicator> inner_, host_;
   int world_rank_;
   std::int64_t calls_ = 0;
   std::int64_t tickets_ = 0;
   std::map<std::int64_t, std::unique_ptr<Message>> messages_;  // by ticket
-  std::map<std::int64_t, Work> collectives_;                   // the group's own, by ticket
+  std::map<std::int64_t, Work> collectives_;                   // the inner group's work, by ticket
   std::map<int, std::int64_t> sent_, received_;                // by peer
 };
 
-// A world whose groups check.
+// Makes groups of the type CheckedCommunicator.
 class CheckedWorld : public World {
  public:
   explicit CheckedWorld(World& inner, World* hosts = nullptr) : inner_(inner), hosts_(hosts) {}

@@ -7,10 +7,10 @@
 namespace kintsugi {
 namespace {
 
-constexpr int kQuestions = 8;
+constexpr int kRoundTrips = 8;
 
 void answer(Communicator& group, int rank, const std::function<double()>& now) {
-  for (int i = 0; i < kQuestions; ++i) {
+  for (int i = 0; i < kRoundTrips; ++i) {
     double value = 0;
     const Tensor message(&value, DType::F64, {1});
     group.wait(group.receive(message, rank));
@@ -20,16 +20,16 @@ void answer(Communicator& group, int rank, const std::function<double()>& now) {
 }
 
 double ask(Communicator& group, const std::function<double()>& now) {
-  double least = std::numeric_limits<double>::infinity(), offset = 0;
-  for (int i = 0; i < kQuestions; ++i) {
+  double shortest = std::numeric_limits<double>::infinity(), offset = 0;
+  for (int i = 0; i < kRoundTrips; ++i) {
     double value = 0;
     const Tensor message(&value, DType::F64, {1});
     const double before = now();
     group.wait(group.send(message, 0));
     group.wait(group.receive(message, 0));
     const double after = now();
-    if (after - before >= least) continue;
-    least = after - before;
+    if (after - before >= shortest) continue;
+    shortest = after - before;
     offset = value - (before + after) / 2;
   }
   return offset;

@@ -15,10 +15,11 @@ enum class Collective : std::uint8_t {
 };
 inline constexpr int kCollectives = 7;
 
-const char* to_string(Collective kind);  // "all_reduce", … as the functions are called
+const char* to_string(Collective kind);  // "all_reduce", …: the names of the functions
 
-// What one rank of `size` must send at least in a ring, of `bytes` in all: the whole tensor of an
-// all_reduce, `full` of the others. The bound of any algorithm for reductions and gathers.
+// Bytes that each of `size` ranks sends in a ring algorithm. `bytes`: the whole tensor of an
+// all_reduce, `full` of a reduce_scatter or all_gather. For these it is the lower bound of any
+// algorithm.
 double ring_bytes(Collective kind, double bytes, int size);
 
 }  // namespace kintsugi

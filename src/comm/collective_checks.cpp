@@ -10,16 +10,17 @@ void check_contiguous(const Communicator& group, const char* collective, Tensor 
 void check_parts(const Communicator& group, const char* collective, Tensor full, Tensor shard) {
   check_contiguous(group, collective, full);
   check_contiguous(group, collective, shard);
-  KINTSUGI_CHECK(full.dtype() == shard.dtype(), "{} in group {}: {} against {}", collective,
-                 group.name(), to_string(full.dtype()), to_string(shard.dtype()));
+  KINTSUGI_CHECK(full.dtype() == shard.dtype(), "{} in group {}: full is {}, but shard is {}",
+                 collective, group.name(), to_string(full.dtype()), to_string(shard.dtype()));
   KINTSUGI_CHECK(full.elements() == shard.elements() * group.size(),
-                 "{} in group {}: {} elements are not {} parts of {}", collective, group.name(),
+                 "{} in group {}: {} elements are not {} shards of {}", collective, group.name(),
                  full.elements(), group.size(), shard.elements());
 }
 
 void check_rank(const Communicator& group, const char* collective, int rank) {
-  KINTSUGI_CHECK(rank >= 0 && rank < group.size(), "{} in group {}: no rank {} among {}",
-                 collective, group.name(), rank, group.size());
+  KINTSUGI_CHECK(rank >= 0 && rank < group.size(),
+                 "{} in group {}: there is no rank {}, the group has {}", collective, group.name(),
+                 rank, group.size());
 }
 
 void check_peer(const Communicator& group, const char* collective, int rank) {

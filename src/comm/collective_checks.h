@@ -4,12 +4,12 @@
 
 namespace kintsugi {
 
-// What every implementation asks of the operands of a collective; Failure otherwise.
+// Checks of the operands of a collective, used by all implementations. They throw Failure.
 void check_contiguous(const Communicator& group, const char* collective, Tensor x);
-// full holds group.size() times shard.
+// `full` must have group.size() times the elements of `shard`.
 void check_parts(const Communicator& group, const char* collective, Tensor full, Tensor shard);
 void check_rank(const Communicator& group, const char* collective, int rank);
-// As check_rank, and not this rank itself.
+// Like check_rank; in addition, `rank` must not be this rank.
 void check_peer(const Communicator& group, const char* collective, int rank);
 
 }  // namespace kintsugi

@@ -8,7 +8,7 @@
 
 namespace kintsugi {
 
-// What one rank called in the groups of one name, and what that amounts to by ring_bytes().
+// The calls of one rank in the groups with one name, and their bytes by ring_bytes().
 struct Traffic {
   struct Entry {
     std::int64_t calls = 0;
@@ -21,7 +21,7 @@ struct Traffic {
   double bytes() const;
 };
 
-// Passes everything on and counts it in `traffic`, which outlives it.
+// Forwards all calls and counts them in `traffic`, which must outlive it.
 class CountingCommunicator : public Communicator {
  public:
   CountingCommunicator(std::unique_ptr<Communicator> inner, Traffic& traffic)
@@ -48,7 +48,7 @@ class CountingCommunicator : public Communicator {
   Traffic& traffic_;
 };
 
-// A world whose groups count, by the name of the group.
+// Makes groups of the type CountingCommunicator and counts by group name.
 class CountingWorld : public World {
  public:
   explicit CountingWorld(World& inner) : inner_(inner) {}

@@ -5,17 +5,17 @@
 
 namespace kintsugi {
 
-std::vector<std::string> gather_texts(Communicator& group, const std::string& mine) {
-  if (group.size() == 1) return {mine};
+std::vector<std::string> gather_texts(Communicator& group, const std::string& local) {
+  if (group.size() == 1) return {local};
   const auto ranks = static_cast<std::size_t>(group.size());
   std::vector<std::int64_t> lengths(ranks);
-  std::int64_t length = static_cast<std::int64_t>(mine.size());
+  std::int64_t length = static_cast<std::int64_t>(local.size());
   group.wait(group.all_gather(Tensor(lengths.data(), DType::I64, {group.size()}),
                               Tensor(&length, DType::I64, {1})));
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   std::vector<std::string> texts(ranks);
   if (longest == 0) return texts;
-  std::string padded = mine, all(static_cast<std::size_t>(longest) * ranks, '\0');
+  std::string padded = local, all(static_cast<std::size_t>(longest) * ranks, '\0');
   padded.resize(static_cast<std::size_t>(longest));
   group.wait(group.all_gather(Tensor(all.data(), DType::U8, {longest * group.size()}),
                               Tensor(padded.data(), DType::U8, {longest})));
@@ -37,20 +37,20 @@ std::string text_of(Communicator& group, int root, const std::string& text) {
 
 namespace {
 
-constexpr std::size_t kLongestVerdict = 16 << 10;
+constexpr std::size_t kMaxErrorBytes = 16 << 10;
 
-// How a rank's work ended: 'U' or 'F' and the message; empty: all is well.
-std::string verdict_of(const std::function<void()>& work) {
-  std::string verdict;
+// Runs the work and returns 'U' or 'F' followed by the error message; empty on success.
+std::string error_of(const std::function<void()>& work) {
+  std::string text;
   try {
     work();
   } catch (const UserError& error) {
-    verdict = std::string("U") + error.what();
+    text = std::string("U") + error.what();
   } catch (const std::exception& error) {
-    verdict = std::string("F") + error.what();
+    text = std::string("F") + error.what();
   }
-  if (verdict.size() > kLongestVerdict) verdict.resize(kLongestVerdict);
-  return verdict;
+  if (text.size() > kMaxErrorBytes) text.resize(kMaxErrorBytes);
+  return text;
 }
 
 std::int64_t reduced(Communicator& group, std::int64_t value, ReduceOp op) {
@@ -61,14 +61,14 @@ std::int64_t reduced(Communicator& group, std::int64_t value, ReduceOp op) {
 }  // namespace
 
 void together(Communicator& group, const std::function<void()>& work) {
-  const std::string verdict = verdict_of(work);
+  const std::string error = error_of(work);
   const std::int64_t size = group.size();
-  const std::int64_t trouble =
-      reduced(group, verdict.empty() ? 0 : size - group.rank(), ReduceOp::Max);
-  if (trouble == 0) return;
-  const auto first = static_cast<int>(size - trouble);  // the lowest rank that threw
-  const std::string shared = text_of(group, first, verdict);
-  const std::int64_t alike = reduced(group, verdict == shared ? 1 : 0, ReduceOp::Sum);
+  const std::int64_t highest =
+      reduced(group, error.empty() ? 0 : size - group.rank(), ReduceOp::Max);
+  if (highest == 0) return;
+  const auto first = static_cast<int>(size - highest);  // the lowest rank that threw
+  const std::string shared = text_of(group, first, error);
+  const std::int64_t alike = reduced(group, error == shared ? 1 : 0, ReduceOp::Sum);
   std::string who;
   if (alike < size)
     who = alike == 1 ? fmt::format("rank {}: ", first)

@@ -9,7 +9,7 @@
 
 namespace kintsugi {
 
-// What all ranks throw together: each has heard of it.
+// Errors that all ranks throw together, so that no rank has to report them to the others.
 class SharedUserError : public UserError {
  public:
   using UserError::UserError;
@@ -19,17 +19,18 @@ class SharedFailure : public Failure {
   using Failure::Failure;
 };
 
-// All on host memory, called by every rank of the group.
+// All ranks of the group call these functions. They use host memory.
 
-// Every rank's text, by rank. Memory for all of them on each: for short ones, at the start.
-std::vector<std::string> gather_texts(Communicator& group, const std::string& mine);
-// One rank's text, on all of them.
+// Returns the texts of all ranks, indexed by rank. Every rank stores all of them, so use it for
+// short texts only.
+std::vector<std::string> gather_texts(Communicator& group, const std::string& local);
+// Broadcasts the text of `root`.
 std::string text_of(Communicator& group, int root, const std::string& text);
 
-// Runs `work` here and waits for the others. If it threw on any rank, every rank throws what the
-// first of them threw, with its rank in front unless all threw the same; so that no rank goes on
-// alone. No collective of the same ranks may run inside: a rank that threw would not take part.
-// One all-reduce of one number where nothing is wrong.
+// Runs `work` on all ranks. If it throws on any rank, all ranks throw the error of the lowest such
+// rank, prefixed with the rank unless all threw the same error; so no rank continues alone. `work`
+// must not call collectives, because a rank that threw would not take part. Costs one all-reduce of
+// one number if nothing throws.
 void together(Communicator& group, const std::function<void()>& work);
 
 }  // namespace kintsugi

@@ -20,92 +20,98 @@ void check_grid(const Grid& grid, int world_size) {
                grid.dp);
 }
 
-Place place_of(const Grid& grid, int rank) {
+Coordinates coordinates_of(const Grid& grid, int rank) {
   KINTSUGI_CHECK(rank >= 0 && rank < grid.world(), "no rank {} among {}", rank, grid.world());
-  Place place;
-  place.tp = rank % grid.tp;
+  Coordinates coordinates;
+  coordinates.tp = rank % grid.tp;
   rank /= grid.tp;
-  place.cp = rank % grid.cp;
+  coordinates.cp = rank % grid.cp;
   rank /= grid.cp;
-  place.dp = rank % grid.dp;
-  place.pp = rank / grid.dp;
-  return place;
+  coordinates.dp = rank % grid.dp;
+  coordinates.pp = rank / grid.dp;
+  return coordinates;
 }
 
-int rank_of(const Grid& grid, const Place& place) {
-  return place.tp + grid.tp * (place.cp + grid.cp * (place.dp + grid.dp * place.pp));
+int rank_of(const Grid& grid, const Coordinates& coordinates) {
+  return coordinates.tp +
+         grid.tp * (coordinates.cp + grid.cp * (coordinates.dp + grid.dp * coordinates.pp));
 }
 
 // ---- the kinds
 
 namespace {
 
-int data_index(const Grid& grid, const Place& place) { return place.cp + grid.cp * place.dp; }
-
-// The rank at another index among the data ranks.
-int with_data(const Grid& grid, Place place, int index) {
-  place.cp = index % grid.cp;
-  place.dp = index / grid.cp;
-  return rank_of(grid, place);
+int data_index(const Grid& grid, const Coordinates& coordinates) {
+  return coordinates.cp + grid.cp * coordinates.dp;
 }
 
-int first_of_shard(const Grid& grid, const Place& place) {
-  const int data = data_index(grid, place);
+// The rank with another data index and the same tp and pp.
+int with_data(const Grid& grid, Coordinates coordinates, int index) {
+  coordinates.cp = index % grid.cp;
+  coordinates.dp = index / grid.cp;
+  return rank_of(grid, coordinates);
+}
+
+int first_of_shard(const Grid& grid, const Coordinates& coordinates) {
+  const int data = data_index(grid, coordinates);
   return data - data % grid.shard();
 }
 
-GroupPosition tp_group(const Grid& grid, const Place& place) {
-  return {rank_of(grid, place) - place.tp, place.tp, grid.tp, 1};
+GroupPosition tp_group(const Grid& grid, const Coordinates& coordinates) {
+  return {rank_of(grid, coordinates) - coordinates.tp, coordinates.tp, grid.tp, 1};
 }
 
-GroupPosition tied_group(const Grid& grid, const Place& place) {
+GroupPosition tied_group(const Grid& grid, const Coordinates& coordinates) {
   const int stage = grid.tp * grid.data();
-  if (grid.pp == 1 || (place.pp > 0 && place.pp < grid.pp - 1))
-    return {rank_of(grid, place), 0, 1, stage};
-  return {rank_of(grid, place) - place.pp * stage, place.pp > 0 ? 1 : 0, 2, stage * (grid.pp - 1)};
+  if (grid.pp == 1 || (coordinates.pp > 0 && coordinates.pp < grid.pp - 1))
+    return {rank_of(grid, coordinates), 0, 1, stage};
+  return {rank_of(grid, coordinates) - coordinates.pp * stage, coordinates.pp > 0 ? 1 : 0, 2,
+          stage * (grid.pp - 1)};
 }
 
-GroupPosition copy_group(const Grid& grid, const Place& place) {
-  const int shard = grid.shard(), first = first_of_shard(grid, place);
-  const int in_shard = data_index(grid, place) - first;
-  return {with_data(grid, {}, first), place.tp + grid.tp * (in_shard + shard * place.pp),
-          grid.tp * grid.pp * shard, 1};
+GroupPosition copy_group(const Grid& grid, const Coordinates& coordinates) {
+  const int shard = grid.shard(), first = first_of_shard(grid, coordinates);
+  const int in_shard = data_index(grid, coordinates) - first;
+  return {with_data(grid, {}, first),
+          coordinates.tp + grid.tp * (in_shard + shard * coordinates.pp), grid.tp * grid.pp * shard,
+          1};
 }
 
 constexpr bool kHost = true, kDevice = false;
 
 constexpr std::array<GroupSpec, kGroupKinds> kSpecs = {{
     {GroupKind::World, "world", kHost,
-     [](const Grid& grid, const Place& place) -> GroupPosition {
-       return {0, rank_of(grid, place), grid.world(), 1};
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       return {0, rank_of(grid, coordinates), grid.world(), 1};
      }},
     {GroupKind::HostTp, "host_tp", kHost, tp_group},
     {GroupKind::Tp, "tp", kDevice, tp_group},
     {GroupKind::Cp, "cp", kDevice,
-     [](const Grid& grid, const Place& place) -> GroupPosition {
-       return {rank_of(grid, place) - grid.tp * place.cp, place.cp, grid.cp, grid.tp};
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       return {rank_of(grid, coordinates) - grid.tp * coordinates.cp, coordinates.cp, grid.cp,
+               grid.tp};
      }},
     {GroupKind::Pp, "pp", kDevice,
-     [](const Grid& grid, const Place& place) -> GroupPosition {
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
        const int stage = grid.tp * grid.data();
-       return {rank_of(grid, place) - stage * place.pp, place.pp, grid.pp, stage};
+       return {rank_of(grid, coordinates) - stage * coordinates.pp, coordinates.pp, grid.pp, stage};
      }},
     {GroupKind::Kv, "kv", kDevice,
-     [](const Grid& grid, const Place& place) -> GroupPosition {
-       const int rank = place.tp % grid.kv_copies;
-       return {rank_of(grid, place) - rank, rank, grid.kv_copies, 1};
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       const int rank = coordinates.tp % grid.kv_copies;
+       return {rank_of(grid, coordinates) - rank, rank, grid.kv_copies, 1};
      }},
     {GroupKind::Tied, "tied", kDevice, tied_group},
     {GroupKind::Shard, "shard", kDevice,
-     [](const Grid& grid, const Place& place) -> GroupPosition {
-       const int first = first_of_shard(grid, place);
-       return {with_data(grid, place, first), data_index(grid, place) - first, grid.shard(),
-               grid.tp};
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       const int first = first_of_shard(grid, coordinates);
+       return {with_data(grid, coordinates, first), data_index(grid, coordinates) - first,
+               grid.shard(), grid.tp};
      }},
     {GroupKind::Replica, "replica", kDevice,
-     [](const Grid& grid, const Place& place) -> GroupPosition {
-       const int data = data_index(grid, place), shard = grid.shard();
-       return {with_data(grid, place, data % shard), data / shard, grid.data() / shard,
+     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
+       const int data = data_index(grid, coordinates), shard = grid.shard();
+       return {with_data(grid, coordinates, data % shard), data / shard, grid.data() / shard,
                grid.tp * shard};
      }},
     {GroupKind::Copy, "copy", kDevice, copy_group},
@@ -130,13 +136,13 @@ GroupKind parse_group_kind(std::string_view name) {
   failure("no kind of group is named {}", name);
 }
 
-GroupPosition group_position(const Grid& grid, GroupKind kind, const Place& place) {
-  return kSpecs[static_cast<std::size_t>(kind)].position(grid, place);
+GroupPosition group_position(const Grid& grid, GroupKind kind, const Coordinates& coordinates) {
+  return kSpecs[static_cast<std::size_t>(kind)].position(grid, coordinates);
 }
 
 std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank) {
   const auto leader_of = [&](int one) {
-    return group_position(grid, kind, place_of(grid, one)).leader;
+    return group_position(grid, kind, coordinates_of(grid, one)).leader;
   };
   const int leader = leader_of(rank);
   std::vector<int> members;
@@ -147,16 +153,16 @@ std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank) {
 
 // ---- the groups of a rank
 
-Groups make_groups(const Grid& grid, const Place& place, const MakeCommunicator& make) {
-  Groups groups{.grid = grid, .place = place};
+Groups make_groups(const Grid& grid, const Coordinates& coordinates, const MakeCommunicator& make) {
+  Groups groups{.grid = grid, .coordinates = coordinates};
   for (std::size_t i = 0; i < kSpecs.size(); ++i)
-    groups.communicators[i] = make(kSpecs[i], kSpecs[i].position(grid, place));
+    groups.communicators[i] = make(kSpecs[i], kSpecs[i].position(grid, coordinates));
   return groups;
 }
 
 Groups make_groups(World& hosts, World& devices, const Grid& grid) {
   check_grid(grid, hosts.size());
-  Groups groups = make_groups(grid, place_of(grid, hosts.rank()),
+  Groups groups = make_groups(grid, coordinates_of(grid, hosts.rank()),
                               [&](const GroupSpec& spec, const GroupPosition& position) {
                                 World& world = spec.on_host ? hosts : devices;
                                 return world.split(spec.name, position.leader, world.rank());
@@ -167,7 +173,7 @@ Groups make_groups(World& hosts, World& devices, const Grid& grid) {
 
 namespace {
 
-// A rank of a job on paper.
+// For planning: has a rank and a size, but cannot communicate.
 class PlannedCommunicator final : public Communicator {
  public:
   PlannedCommunicator(std::string name, int rank, int size)
@@ -187,21 +193,22 @@ class PlannedCommunicator final : public Communicator {
   void barrier() override { refuse(); }
 
  private:
-  [[noreturn]] void refuse() const { failure("group {} exists on paper only", name_); }
+  [[noreturn]] void refuse() const { failure("group {} is for planning only", name_); }
   std::string name_;
   int rank_, size_;
 };
 
 }  // namespace
 
-Groups planned_groups(const Grid& grid, const Place& place) {
-  KINTSUGI_CHECK(place_of(grid, rank_of(grid, place)) == place, "no such place in the grid");
-  return make_groups(grid, place, [](const GroupSpec& spec, const GroupPosition& position) {
+Groups planned_groups(const Grid& grid, const Coordinates& coordinates) {
+  KINTSUGI_CHECK(coordinates_of(grid, rank_of(grid, coordinates)) == coordinates,
+                 "coordinates outside the grid");
+  return make_groups(grid, coordinates, [](const GroupSpec& spec, const GroupPosition& position) {
     return std::make_unique<PlannedCommunicator>(spec.name, position.rank, position.size);
   });
 }
 
-Groups groups_of_one(Backend& backend) {
+Groups single_rank_groups(Backend& backend) {
   LocalWorld world(&backend);
   return make_groups(world, {});
 }

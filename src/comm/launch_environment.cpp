@@ -7,8 +7,8 @@
 namespace kintsugi {
 
 int launched_ranks(const std::function<const char*(const char*)>& variable) {
-  // Open MPI's mpirun; MPICH's and Intel's; srun. A batch script's own SLURM_NTASKS is no sign: the
-  // script itself runs once.
+  // Open MPI's mpirun; MPICH's and Intel's; srun. SLURM_NTASKS is not used: it is also set in a
+  // batch script, which runs once.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const char* text = variable(name);
     const int ranks = text == nullptr ? 0 : std::atoi(text);
@@ -24,7 +24,7 @@ bool another_rank_reports(const std::function<const char*(const char*)>& variabl
     if (text == nullptr) continue;
     const std::string rank = text;
     if (rank == "0") return false;
-    // `mpirun -np 2 a : -np 2 b`: ranks 0 and 2 are the first of theirs.
+    // `mpirun -np 2 a : -np 2 b`: ranks 0 and 2 are the first of their commands.
     const char* firsts = variable("OMPI_FIRST_RANKS");
     std::istringstream words(firsts == nullptr ? "" : firsts);
     for (std::string first; words >> first;)

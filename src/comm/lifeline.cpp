@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <random>
 #include <sstream>
 
 #include "core/error.h"
@@ -18,29 +17,21 @@ namespace kintsugi {
 namespace {
 
 constexpr char kHello = 'H', kSay = 'S', kFail = 'F', kGoodbye = 'G', kEnd = 'E';
-constexpr int kMeetSeconds = 30;
+constexpr int kConnectSeconds = 30;
 constexpr int kReportSeconds = 5;
 constexpr std::int64_t kAddressBytes = 4096;
 
-// Strangers may knock at an open port; only ranks of this job know the word.
-std::string make_password() {
-  std::random_device random;
-  std::string word;
-  for (int i = 0; i < 4; ++i) word += fmt::format("{:08x}", random());
-  return word;
-}
-
 std::string lost(int rank) {
-  return fmt::format("rank {} was lost: its process ended without a word (killed?)", rank);
+  return fmt::format("rank {} was lost: its process exited unexpectedly (killed?)", rank);
 }
 
-// A socket per rank may be more than a process is given to begin with.
-void allow_sockets(int count) {
+// One socket per rank may exceed the default limit of open files.
+void raise_file_limit(int count) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, 512 + static_cast<rlim_t>(count));
-  if (limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = wanted;
+  const rlim_t needed = std::min<rlim_t>(limit.rlim_max, 512 + static_cast<rlim_t>(count));
+  if (limit.rlim_cur >= needed) return;
+  limit.rlim_cur = needed;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
@@ -58,7 +49,7 @@ RankFailure unpack(const std::string& packed) {
   return failure;
 }
 
-// The same text on all ranks: rank 0's.
+// Broadcasts the text of rank 0.
 std::string broadcast_text(World& world, std::string text) {
   KINTSUGI_CHECK(text.size() < kAddressBytes, "an address of {} bytes", text.size());
   text.resize(kAddressBytes, '\0');
@@ -73,21 +64,22 @@ Lifeline::Lifeline(World& world, Callbacks callbacks)
     : rank_(world.rank()), size_(world.size()), callbacks_(std::move(callbacks)) {
   if (size_ == 1) return;
   int pipe[2] = {-1, -1};
-  if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0) failure("no pipe: {}", std::strerror(errno));
+  if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+    failure("cannot create a pipe: {}", std::strerror(errno));
   wake_read_ = pipe[0];
   wake_write_ = pipe[1];
   const bool one_node = world.local_size() == size_;
   if (rank_ == 0) {
-    allow_sockets(size_);
+    raise_file_limit(size_);
     Listener listener(one_node);
     const std::string password = make_password();
     std::string address = fmt::format("{} {} {}", password, host_name(), listener.port());
     for (const std::string& interface : one_node ? std::vector<std::string>{} : host_addresses())
       if (address.size() + interface.size() + 1 < kAddressBytes) address += " " + interface;
     broadcast_text(world, address);
-    meet_all(password, listener);
+    accept_all(password, listener);
   } else {
-    meet_first(broadcast_text(world, ""), one_node);
+    connect_to_first(broadcast_text(world, ""), one_node);
   }
   watcher_ = std::thread([this] { watch(); });
 }
@@ -105,10 +97,10 @@ Lifeline::~Lifeline() {
   if (wake_write_ >= 0) ::close(wake_write_);
 }
 
-// Rank 0: lets in whoever knows the password, and answers.
-void Lifeline::meet_all(const std::string& password, Listener& listener) {
+// Rank 0: accepts the connections that send the password, and answers them.
+void Lifeline::accept_all(const std::string& password, Listener& listener) {
   peers_.resize(size_);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kMeetSeconds);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kConnectSeconds);
   for (int missing = size_ - 1; missing > 0;) {
     pollfd entry{listener.descriptor(), POLLIN, 0};
     const auto left = deadline - std::chrono::steady_clock::now();
@@ -117,21 +109,21 @@ void Lifeline::meet_all(const std::string& password, Listener& listener) {
       const auto absent = std::find_if(peers_.begin() + 1, peers_.end(),
                                        [](const Peer& peer) { return !peer.socket; });
       failure("rank {} did not reach rank 0 ({}) within {} s", absent - peers_.begin(), host_name(),
-              kMeetSeconds);
+              kConnectSeconds);
     }
-    Socket guest = listener.accept();
-    if (!guest) continue;
-    const auto hello = guest.receive(1000);
+    Socket client = listener.accept();
+    if (!client) continue;
+    const auto hello = client.receive(1000);
     if (!hello || hello->type != kHello || !hello->text.starts_with(password + " ")) continue;
     const int rank = std::atoi(hello->text.c_str() + password.size() + 1);
-    if (rank < 1 || rank >= size_ || !guest.send(kHello, password)) continue;
+    if (rank < 1 || rank >= size_ || !client.send(kHello, password)) continue;
     if (!peers_[rank].socket) --missing;
-    peers_[rank].socket = std::move(guest);
+    peers_[rank].socket = std::move(client);
   }
 }
 
-// The others: tries rank 0's addresses until one answers as it should.
-void Lifeline::meet_first(const std::string& address, bool one_node) {
+// Other ranks: tries the addresses of rank 0 until one answers with the password.
+void Lifeline::connect_to_first(const std::string& address, bool one_node) {
   std::istringstream stream(address);
   std::string password, host;
   int port = 0;
@@ -139,7 +131,7 @@ void Lifeline::meet_first(const std::string& address, bool one_node) {
   std::vector<std::string> interfaces;
   if (one_node || host == host_name()) interfaces.emplace_back("127.0.0.1");
   for (std::string interface; stream >> interface;) interfaces.push_back(interface);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kMeetSeconds);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kConnectSeconds);
   while (std::chrono::steady_clock::now() < deadline) {
     for (const std::string& interface : interfaces) {
       Socket socket = connect_to(interface, port, 3000);
@@ -160,10 +152,10 @@ void Lifeline::say(const std::string& text) {
   if (rank_ == 0)
     callbacks_.on_message(0, text);
   else
-    tell_first(kSay, text);
+    send_to_first(kSay, text);
 }
 
-void Lifeline::tell_first(char type, const std::string& text) {
+void Lifeline::send_to_first(char type, const std::string& text) {
   const std::lock_guard lock(send_mutex_);
   peers_[0].socket.send(type, text);
 }
@@ -176,19 +168,19 @@ void Lifeline::fail(const std::string& text, int exit_code) {
     if (state_ == State::Over) return;
     own_failure_ = failure;
   }
-  if (rank_ != 0) tell_first(kFail, pack(failure));
-  change(State::Failing);
+  if (rank_ != 0) send_to_first(kFail, pack(failure));
+  set_state(State::Failing);
   wait_until_over(kReportSeconds);
 }
 
 void Lifeline::goodbye() {
   if (size_ == 1) return;
-  if (rank_ != 0) tell_first(kGoodbye, "");
-  change(State::Leaving);
+  if (rank_ != 0) send_to_first(kGoodbye, "");
+  set_state(State::Leaving);
   wait_until_over(0);
 }
 
-void Lifeline::change(State state) {
+void Lifeline::set_state(State state) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::Over) state_ = state;
@@ -211,14 +203,14 @@ void Lifeline::watch() {
     watch_peers();
   else
     watch_first();
-  // fail() and goodbye() do not wait for a thread that is gone.
-  change(State::Over);
+  // So that fail() and goodbye() do not wait for this thread.
+  set_state(State::Over);
 }
 
-// Indices of the peers that something came from. Returns at once when the state changed.
-std::vector<int> Lifeline::wait_for_news() {
+// Returns the indices of the peers with input. Also returns when the state has changed.
+std::vector<int> Lifeline::wait_for_input() {
   std::vector<pollfd> entries{{wake_read_, POLLIN, 0}};
-  std::vector<int> ranks{-1}, news;
+  std::vector<int> ranks{-1}, input;
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     if (!peers_[i].socket) continue;
     entries.push_back({peers_[i].socket.descriptor(), POLLIN, 0});
@@ -230,29 +222,29 @@ std::vector<int> Lifeline::wait_for_news() {
   while (::read(wake_read_, bytes, sizeof bytes) > 0) {
   }
   for (std::size_t i = 1; i < entries.size(); ++i)
-    if (entries[i].revents != 0) news.push_back(ranks[i]);
-  return news;
+    if (entries[i].revents != 0) input.push_back(ranks[i]);
+  return input;
 }
 
 void Lifeline::watch_peers() {
   for (;;) {
-    const std::vector<int> news = wait_for_news();
+    const std::vector<int> input = wait_for_input();
     State state;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
       state = state_;
     }
-    if (state == State::Failing) return settle(*own_failure_);
-    for (const int rank : news) {
+    if (state == State::Failing) return end_job(*own_failure_);
+    for (const int rank : input) {
       Peer& peer = peers_[rank];
       const bool alive = peer.socket.read();
       while (const auto frame = peer.socket.next()) {
-        if (frame->type == kFail) return settle(unpack(frame->text));
+        if (frame->type == kFail) return end_job(unpack(frame->text));
         if (frame->type == kSay) callbacks_.on_message(rank, frame->text);
         if (frame->type == kGoodbye) peer.done = true;
       }
-      if (!alive && !peer.done) return settle({rank, 1, lost(rank)});
+      if (!alive && !peer.done) return end_job({rank, 1, lost(rank)});
       if (!alive) peer.socket.close();
     }
     const bool all_done =
@@ -264,24 +256,24 @@ void Lifeline::watch_peers() {
   }
 }
 
-// Rank 0: reports a failure, then tells everyone.
-void Lifeline::settle(RankFailure failure) {
+// Rank 0: reports a failure, notifies the other ranks, and ends this process.
+void Lifeline::end_job(RankFailure failure) {
   callbacks_.on_failure(failure);
   for (Peer& peer : peers_)
     if (peer.socket) peer.socket.send(kFail, pack(failure));
-  change(State::Over);
+  set_state(State::Over);
   if (failure.rank != 0) callbacks_.end(failure);
 }
 
 void Lifeline::watch_first() {
   Socket& first = peers_[0].socket;
   for (;;) {
-    const bool news = !wait_for_news().empty();
+    const bool input = !wait_for_input().empty();
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
     }
-    if (!news) continue;
+    if (!input) continue;
     const bool alive = first.read();
     std::optional<RankFailure> failure;
     for (auto frame = first.next(); frame && !failure; frame = first.next()) {
@@ -290,8 +282,8 @@ void Lifeline::watch_first() {
     }
     if (!failure && !alive) failure = {0, 1, lost(0)};
     if (!failure) continue;
-    change(State::Over);
-    // A rank that failed itself ends by its own exit code.
+    set_state(State::Over);
+    // A rank that called fail() exits with its own exit code.
     bool own = false;
     {
       const std::lock_guard lock(mutex_);

@@ -19,37 +19,37 @@ struct RankFailure {
   std::string text;  // "rank 3: …" or "rank 3 was lost: …"
 };
 
-// A thread of TCP sockets from every rank to rank 0, beside whatever the ranks compute with. It
-// notices when a process is gone, whatever the reason, and ends the job instead of letting it hang:
-// rank 0 reports the first failure, tells all others, and then every rank is ended.
+// Failure detector: every rank has a TCP connection to rank 0, independent of MPI and NCCL. When a
+// process is gone, for any reason, it ends the job instead of letting it hang: rank 0 reports the
+// first failure and notifies the other ranks, and then all ranks exit.
 //
-// mpirun, too, ends a job when a process dies: SIGTERM at once, SIGKILL a second later. Handle the
-// first, or rank 0 may not come to its report.
+// mpirun also ends a job when a process dies: SIGTERM at once, SIGKILL a second later. Handle
+// SIGTERM, or rank 0 may be killed before it has reported.
 //
-// One thread per rank watches; the callbacks run there.
+// Each rank has one watcher thread, which runs the callbacks.
 class Lifeline {
  public:
   struct Callbacks {
-    // On rank 0: what a rank has to say (a warning).
+    // On rank 0: a message (a warning) from a rank.
     std::function<void(int rank, const std::string& text)> on_message;
-    // On rank 0, once, for the first failure, its own too: log it and flush.
+    // On rank 0, once, for the first failure, which may be its own: log it and flush.
     std::function<void(const RankFailure&)> on_failure;
-    // On every rank but the one that failed by fail(): end the process, with exit_code; what it
-    // waits for will never come.
+    // On every rank except the one that called fail(): exit the process with exit_code. The main
+    // thread may wait for a rank that is gone.
     std::function<void(const RankFailure&)> end;
   };
 
-  // Every rank of the world calls it; Failure if they do not find each other in 30 s.
+  // All ranks of the world construct it. Throws Failure if they do not connect within 30 s.
   Lifeline(World& world, Callbacks callbacks);
-  ~Lifeline();  // without goodbye() or fail() before, the others take this rank for lost
+  ~Lifeline();  // without goodbye() or fail() before, the others report this rank as lost
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
   void say(const std::string& text);
-  // This rank gives up: returns when rank 0 has reported it and told the others (or cannot), so
-  // that the process may end.
+  // Reports that this rank failed. Returns after rank 0 has logged it and notified the others, or
+  // after a timeout; then the process may exit.
   void fail(const std::string& text, int exit_code = 1);
-  // This rank is done: returns when all ranks are, or when one failed.
+  // Reports that this rank is done. Returns when all ranks are done or one has failed.
   void goodbye();
 
  private:
@@ -59,24 +59,24 @@ class Lifeline {
   };
   enum class State { Running, Failing, Leaving, Over };
 
-  void meet_all(const std::string& password, Listener& listener);
-  void meet_first(const std::string& address, bool one_node);
-  void tell_first(char type, const std::string& text);
+  void accept_all(const std::string& password, Listener& listener);
+  void connect_to_first(const std::string& address, bool one_node);
+  void send_to_first(char type, const std::string& text);
   void watch();
   void watch_peers();  // rank 0
   void watch_first();  // the others
-  void settle(RankFailure failure);
-  std::vector<int> wait_for_news();
-  void change(State state);
+  void end_job(RankFailure failure);
+  std::vector<int> wait_for_input();
+  void set_state(State state);
   void wait_until_over(int seconds);
 
   const int rank_;
   const int size_;
   const Callbacks callbacks_;
-  std::vector<Peer> peers_;  // on rank 0 all by rank; elsewhere rank 0
+  std::vector<Peer> peers_;  // on rank 0: all ranks; elsewhere: rank 0
   int wake_read_ = -1, wake_write_ = -1;
 
-  std::mutex send_mutex_;  // say() may come from any thread
+  std::mutex send_mutex_;  // say() is thread-safe
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::Running;

@@ -41,12 +41,11 @@ Communicator::Work LocalCommunicator::broadcast(Tensor x, int root) {
 }
 
 Communicator::Work LocalCommunicator::send(Tensor, int to) {
-  failure("group {}: a group of one rank has nobody to send to (asked for rank {})", name_, to);
+  failure("group {}: cannot send to rank {}: the group has one rank", name_, to);
 }
 
 Communicator::Work LocalCommunicator::receive(Tensor, int from) {
-  failure("group {}: a group of one rank has nobody to receive from (asked for rank {})", name_,
-          from);
+  failure("group {}: cannot receive from rank {}: the group has one rank", name_, from);
 }
 
 void LocalCommunicator::wait(Work work) {

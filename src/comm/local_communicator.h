@@ -5,8 +5,8 @@
 
 namespace kintsugi {
 
-// A world of one rank: collectives copy where source and destination differ. The tensors are the
-// backend's; without one they are in host memory.
+// A world of one rank: collectives copy if source and destination differ. Tensors are in the
+// memory of `backend`, or in host memory without one.
 class LocalWorld : public World {
  public:
   explicit LocalWorld(Backend* backend = nullptr) : backend_(backend) {}

@@ -1,10 +1,11 @@
-// Stands in for comm/mpi/ in a binary built without MPI.
+// Replaces comm/mpi/ in a binary built without MPI.
 #include "comm/launch_environment.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/error.h"
 
 namespace kintsugi {
 
+std::string mpi_library_version() { return ""; }
 bool started_by_mpi() { return launched_ranks() != 1; }
 
 std::unique_ptr<World> make_mpi_world(Trace*) {

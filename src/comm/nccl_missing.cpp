@@ -1,4 +1,4 @@
-// Stands in for comm/nccl/ in a binary built without CUDA or NCCL.
+// Replaces comm/nccl/ in a binary built without CUDA or NCCL.
 #include "comm/nccl/nccl_world.h"
 #include "core/error.h"
 
@@ -9,6 +9,7 @@ struct NcclWorld::State {
 };
 
 bool built_with_nccl() { return false; }
+std::string nccl_library_version() { return ""; }
 
 NcclWorld::NcclWorld(World&, Backend&, NcclOptions) {
   user_error(

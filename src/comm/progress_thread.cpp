@@ -83,32 +83,32 @@ void ProgressThread::freeze() {
   frozen_ = true;
   done_.notify_all();
   submitted_.notify_one();
-  // The thread leaves work() before any memory goes away.
+  // Wait until the thread has left work(), since memory is freed after this.
   done_.wait(lock, [this] { return stop_; });
 }
 
 void ProgressThread::work() {
-  int idle_passes = 0;
+  int idle_rounds = 0;
   std::unique_lock lock(mutex_);
   while (!stop_ && !frozen_) {
     if (queue_.empty() && active_.empty())
       submitted_.wait(lock, [this] { return stop_ || frozen_ || !queue_.empty(); });
-    if (!queue_.empty()) idle_passes = 0;
+    if (!queue_.empty()) idle_rounds = 0;
     active_.insert(active_.end(), queue_.begin(), queue_.end());
     queue_.clear();
     lock.unlock();
-    idle_passes = advance_all() ? 0 : idle_passes + 1;
+    idle_rounds = advance_all() ? 0 : idle_rounds + 1;
     lock.lock();
     for (const auto& operation : finished_) finish(*operation);
     if (!finished_.empty()) done_.notify_all();
     finished_.clear();
-    if (idle_passes > 0 && queue_.empty()) pause(lock, idle_passes);
+    if (idle_rounds > 0 && queue_.empty()) pause(lock, idle_rounds);
   }
   stop_ = true;
   done_.notify_all();
 }
 
-// Whether anything was done. Of each lane, only the oldest operation moves.
+// Returns whether any operation finished. Only the oldest operation of each lane advances.
 bool ProgressThread::advance_all() {
   std::vector<const void*> lanes;
   for (auto at = active_.begin(); at != active_.end();) {
@@ -126,7 +126,8 @@ bool ProgressThread::advance_all() {
       }
     }
     if (done) {
-      if (operation.span_) operation.span_->end_s = Trace::now();  // before the next of the lane
+      if (operation.span_)
+        operation.span_->end_s = Trace::now();  // before the next operation of the lane starts
       finished_.push_back(*at);
       at = active_.erase(at);
     } else {
@@ -149,16 +150,16 @@ void ProgressThread::finish(Operation& operation) {
   busy_.erase(busy);
 }
 
-// Peers may need this very core: give it away at once, and sleep when they are slow.
-void ProgressThread::pause(std::unique_lock<std::mutex>& lock, int idle_passes) {
+// Other ranks may need this core: yield at first, then sleep if nothing happens.
+void ProgressThread::pause(std::unique_lock<std::mutex>& lock, int idle_rounds) {
   constexpr int kYields = 50;
-  if (idle_passes <= kYields) {
+  if (idle_rounds <= kYields) {
     lock.unlock();
     sched_yield();
     lock.lock();
     return;
   }
-  const auto sleep = std::chrono::microseconds(std::min(20 * (idle_passes - kYields), 500));
+  const auto sleep = std::chrono::microseconds(std::min(20 * (idle_rounds - kYields), 500));
   submitted_.wait_for(lock, sleep, [this] { return stop_ || frozen_ || !queue_.empty(); });
 }
 

@@ -16,13 +16,13 @@
 
 namespace kintsugi {
 
-// A call that is under way. advance() is called again and again in the progress thread, starts it
-// the first time, never blocks, and returns true when it is done.
+// A call in flight. The progress thread calls advance() repeatedly: the first call starts it, no
+// call blocks, and it returns true when the operation is done.
 class Operation {
  public:
   virtual ~Operation() = default;
   virtual bool advance() = 0;
-  // What a trace shall show of it; the times are the thread's to fill in.
+  // Sets the span for the trace; the progress thread fills in the times.
   void describe(TraceSpan span) { span_ = std::make_unique<TraceSpan>(std::move(span)); }
 
  protected:
@@ -37,28 +37,28 @@ class Operation {
   std::unique_ptr<TraceSpan> span_;
 };
 
-// For libraries such as MPI that make progress only inside their calls: one thread of the process
-// makes all of these, while the others compute. It sleeps when nothing is under way.
+// For libraries such as MPI that make progress only inside their calls: one thread makes all calls
+// while the others compute. It sleeps when nothing is in flight.
 class ProgressThread final : private Trace::Source {
  public:
   explicit ProgressThread(Trace* trace = nullptr);
-  ~ProgressThread() override;  // abandons what is under way
+  ~ProgressThread() override;  // abandons operations in flight
 
   // Runs a task in the thread and waits for it; rethrows.
   void run(const std::function<void()>& task);
 
-  // Starts an operation. Those of one lane run one after the other, those without a lane (nullptr)
-  // at once; all of them start in the order they were submitted. Counted in `times`, which outlives
-  // it.
+  // Starts an operation. Operations of one lane run one after the other, those without a lane
+  // (nullptr) concurrently; all start in the order of submission. They are counted in `times`,
+  // which must outlive them.
   void submit(std::shared_ptr<Operation> operation, const void* lane, CommunicationTimes& times);
   void wait(Operation& operation);
   CommunicationTimes read(const CommunicationTimes& times);
 
-  bool idle();  // nothing is under way
+  bool idle();  // nothing is in flight
   bool traces() const { return trace_ != nullptr && trace_->on(); }
 
-  // From now on nothing moves and every wait is a Failure: memory of operations under way is going
-  // away.
+  // Stops all progress; every wait throws Failure from now on. Call it before the memory of
+  // operations in flight is freed.
   void freeze();
 
  private:
@@ -66,12 +66,12 @@ class ProgressThread final : private Trace::Source {
   class Task;
 
   void trace_begins() override {}
-  void trace_ends() override;  // waits until nothing is under way
+  void trace_ends() override;  // waits until nothing is in flight
 
   void work();
   bool advance_all();
   void finish(Operation& operation);
-  void pause(std::unique_lock<std::mutex>& lock, int idle_passes);
+  void pause(std::unique_lock<std::mutex>& lock, int idle_rounds);
 
   Trace* trace_;
   std::mutex mutex_;
@@ -84,10 +84,10 @@ class ProgressThread final : private Trace::Source {
     Clock::time_point since;
   };
   std::vector<Busy> busy_;
-  // The thread's own:
+  // Used by the thread only:
   std::list<std::shared_ptr<Operation>> active_;
   std::vector<std::shared_ptr<Operation>> finished_;
-  std::thread thread_;  // last: starts when everything else is there
+  std::thread thread_;  // last, so that all other members are initialized first
 };
 
 }  // namespace kintsugi

@@ -19,7 +19,7 @@ struct Widened<f16> {
   using type = float;
 };
 
-// A block of sums stays in the first-level cache while the parts pass by.
+// A block of sums stays in the L1 cache while the parts are added.
 constexpr std::int64_t kBlock = 1024;
 
 template <class T>

@@ -13,19 +13,19 @@
 
 namespace kintsugi {
 
-// Lets a rank that waits for others ask each of them where it stands, while its main thread may be
-// anywhere. A thread per rank answers.
+// Lets a rank that waits for others ask each of them for its status, whatever their main threads
+// are doing. One thread per rank answers.
 class RollCall {
  public:
-  // Every rank of the world calls it; the world's groups are on host memory. `answer` runs in that
-  // thread.
+  // All ranks of the world, which must be for host memory, construct it. `answer` runs in the
+  // answering thread.
   RollCall(World& world, std::function<std::string()> answer);
   ~RollCall();
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
 
-  // What each of these ranks says of itself, in their order; nothing if it does not in that time.
-  // All are asked at once, a few hundred at a time. From any thread.
+  // Returns the answers of these ranks in their order; empty for a rank that does not answer within
+  // the timeout. A few hundred ranks are asked in parallel. Thread-safe.
   std::vector<std::optional<std::string>> ask(const std::vector<int>& ranks, int timeout_ms) const;
 
  private:
@@ -37,7 +37,7 @@ class RollCall {
   };
   void serve();
   Peer peer(int rank) const;
-  // Asks those without an answer at their n-th address.
+  // Asks the ranks that have not answered yet at their n-th address.
   void ask_round(const std::vector<int>& ranks, std::size_t address,
                  std::vector<std::optional<std::string>>& answers,
                  Clock::time_point deadline) const;
@@ -45,7 +45,7 @@ class RollCall {
   const std::function<std::string()> answer_;
   Listener listener_;
   std::string password_;
-  std::vector<std::string> places_;  // by rank: password, host, port, addresses
+  std::vector<std::string> endpoints_;  // by rank: password, host, port, addresses
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

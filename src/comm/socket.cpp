@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "core/error.h"
@@ -21,18 +22,18 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kHeader = 5;  // type, length
-constexpr std::size_t kLongestText = 64 * 1024;
+constexpr std::size_t kMaxTextBytes = 64 * 1024;
 
 void set_option(int descriptor, int level, int option, int value) {
   setsockopt(descriptor, level, option, &value, sizeof value);
 }
 
 sockaddr_in ipv4(const std::string& address, int port) {
-  sockaddr_in place{};
-  place.sin_family = AF_INET;
-  place.sin_port = htons(static_cast<std::uint16_t>(port));
-  inet_pton(AF_INET, address.c_str(), &place.sin_addr);
-  return place;
+  sockaddr_in endpoint{};
+  endpoint.sin_family = AF_INET;
+  endpoint.sin_port = htons(static_cast<std::uint16_t>(port));
+  inet_pton(AF_INET, address.c_str(), &endpoint.sin_addr);
+  return endpoint;
 }
 
 bool wait_for(int descriptor, short events, int timeout_ms) {
@@ -49,7 +50,7 @@ bool wait_for(int descriptor, short events, int timeout_ms) {
 Socket::Socket(int descriptor) : descriptor_(descriptor) {
   if (descriptor < 0) return;
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  // A machine that vanishes sends no farewell: it is missed after 4 + 3 x 2 seconds.
+  // A machine that crashes does not close the connection: detect it after 4 + 3 x 2 seconds.
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 4);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 2);
@@ -73,7 +74,7 @@ void Socket::close() {
 }
 
 bool Socket::send(char type, std::string text) {
-  if (text.size() > kLongestText) text.resize(kLongestText);
+  if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
   const auto length = static_cast<std::uint32_t>(text.size());
   std::string bytes(kHeader, type);
   for (int i = 0; i < 4; ++i) bytes[1 + i] = static_cast<char>(length >> (8 * i));
@@ -107,8 +108,8 @@ std::optional<Socket::Frame> Socket::next() {
   std::uint32_t length = 0;
   for (int i = 0; i < 4; ++i)
     length |= static_cast<std::uint32_t>(static_cast<unsigned char>(input_[1 + i])) << (8 * i);
-  // Nobody of ours sends more: a stranger, whose frame never becomes complete.
-  if (length > kLongestText || input_.size() < kHeader + length) return {};
+  // No rank sends more: another program connected, and its frame is never complete.
+  if (length > kMaxTextBytes || input_.size() < kHeader + length) return {};
   Frame frame{input_[0], input_.substr(kHeader, length)};
   input_.erase(0, kHeader + length);
   return frame;
@@ -129,13 +130,13 @@ std::optional<Socket::Frame> Socket::receive(int timeout_ms) {
 
 Listener::Listener(bool loopback_only)
     : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
-  sockaddr_in place = ipv4(loopback_only ? "127.0.0.1" : "0.0.0.0", 0);
-  socklen_t length = sizeof place;
-  if (!socket_ || bind(descriptor(), reinterpret_cast<sockaddr*>(&place), length) != 0 ||
+  sockaddr_in endpoint = ipv4(loopback_only ? "127.0.0.1" : "0.0.0.0", 0);
+  socklen_t length = sizeof endpoint;
+  if (!socket_ || bind(descriptor(), reinterpret_cast<sockaddr*>(&endpoint), length) != 0 ||
       listen(descriptor(), SOMAXCONN) != 0 ||
-      getsockname(descriptor(), reinterpret_cast<sockaddr*>(&place), &length) != 0)
+      getsockname(descriptor(), reinterpret_cast<sockaddr*>(&endpoint), &length) != 0)
     failure("cannot listen for the other ranks: {}", std::strerror(errno));
-  port_ = ntohs(place.sin_port);
+  port_ = ntohs(endpoint.sin_port);
 }
 
 Socket Listener::accept() { return Socket(accept4(descriptor(), nullptr, nullptr, SOCK_CLOEXEC)); }
@@ -143,8 +144,9 @@ Socket Listener::accept() { return Socket(accept4(descriptor(), nullptr, nullptr
 Socket begin_connect(const std::string& address, int port) {
   Socket result(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!result) return {};
-  const sockaddr_in place = ipv4(address, port);
-  if (connect(result.descriptor(), reinterpret_cast<const sockaddr*>(&place), sizeof place) == 0 ||
+  const sockaddr_in endpoint = ipv4(address, port);
+  if (connect(result.descriptor(), reinterpret_cast<const sockaddr*>(&endpoint), sizeof endpoint) ==
+          0 ||
       errno == EINPROGRESS)
     return result;
   return {};
@@ -161,6 +163,13 @@ Socket connect_to(const std::string& address, int port, int timeout_ms) {
   if (!result || !wait_for(result.descriptor(), POLLOUT, timeout_ms) || !connected(result))
     return {};
   return result;
+}
+
+std::string make_password() {
+  std::random_device random;
+  std::string password;
+  for (int i = 0; i < 4; ++i) password += fmt::format("{:08x}", random());
+  return password;
 }
 
 std::string host_name() {

@@ -7,7 +7,7 @@
 
 namespace kintsugi {
 
-// A connected TCP socket that carries frames: a type and a text. Closes itself.
+// A TCP connection that transfers frames, each a type and a text. The destructor closes it.
 class Socket {
  public:
   struct Frame {
@@ -25,13 +25,13 @@ class Socket {
   int descriptor() const { return descriptor_; }
   void close();
 
-  // False if the other side is gone. Long texts are cut.
+  // Returns false if the connection is closed. Texts longer than 64 KiB are truncated.
   bool send(char type, std::string text);
-  // Reads what has arrived, without waiting; false if the other side is gone. Frames that are
-  // complete come out of next().
+  // Reads the input so far without blocking; false if the connection is closed. next() returns the
+  // complete frames.
   bool read();
   std::optional<Frame> next();
-  // Waits for a frame; nothing if none comes in time or the other side is gone.
+  // Waits for a frame; empty after the timeout or if the connection is closed.
   std::optional<Frame> receive(int timeout_ms);
 
  private:
@@ -41,26 +41,29 @@ class Socket {
 
 class Listener {
  public:
-  // On any free port; on the loopback interface alone if told so. Failure if that cannot be.
+  // Listens on any free port, with loopback_only on the loopback interface only. Throws Failure if
+  // it cannot listen.
   explicit Listener(bool loopback_only);
   int port() const { return port_; }
   int descriptor() const { return socket_.descriptor(); }
-  Socket accept();  // none if nobody is there
+  Socket accept();  // an empty socket if there is no connection
 
  private:
   Socket socket_;
   int port_ = 0;
 };
 
-// IPv4 only. Does not wait: writable when it is connected or has failed, which connected() tells.
-// None if that fails at once.
+// Starts to connect (IPv4 only) and does not block. The socket becomes writable when it is
+// connected or has failed; connected() tells which. Returns an empty socket if it fails at once.
 Socket begin_connect(const std::string& address, int port);
 bool connected(const Socket& socket);
-// None if it does not answer in time.
+// Returns an empty socket if the connection fails or times out.
 Socket connect_to(const std::string& address, int port, int timeout_ms);
 
 std::string host_name();
-// The IPv4 addresses of this machine but the loopback's.
+// A random text. Other programs may connect to an open port; only ranks of this job know it.
+std::string make_password();
+// The IPv4 addresses of this machine except the loopback.
 std::vector<std::string> host_addresses();
 
 }  // namespace kintsugi

@@ -14,7 +14,7 @@ std::size_t padded(std::size_t bytes, std::size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// The note of type NT_GNU_BUILD_ID among those of a segment; empty if there is none.
+// The note of type NT_GNU_BUILD_ID in a segment; empty if there is none.
 std::string id_in(const std::byte* notes, std::size_t bytes, std::size_t alignment) {
   while (bytes >= sizeof(ElfW(Nhdr))) {
     ElfW(Nhdr) header;

@@ -4,8 +4,8 @@
 
 namespace kintsugi {
 
-// What tells this program's file from that of any other build: the identifier that the linker
-// computed from its contents, in hexadecimal digits. "unknown" where the linker made none.
+// The GNU build ID of this executable, which the linker computed from its contents, in hexadecimal
+// digits. "unknown" if the linker wrote none.
 std::string build_id();
 
 }  // namespace kintsugi

@@ -4,8 +4,10 @@
 
 namespace kintsugi {
 
-// Written by cmake/build_info.cmake.
-std::string_view program_version();  // "0.1.0"
-std::string_view program_commit();   // "91f9bbc0a1b2", "… with changes", or "unknown"
+// Defined in a file that cmake/build_info.cmake generates.
+std::string_view program_version();    // "0.1.0"
+std::string_view program_commit();     // "91f9bbc0a1b2", "… with changes", or "unknown"
+std::string_view program_compiler();   // "GNU 12.2.0 for x86-64-v3"
+std::string_view program_libraries();  // "fmt 9.1.0, yaml-cpp 0.7.0, …"
 
 }  // namespace kintsugi

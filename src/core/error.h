@@ -8,14 +8,13 @@
 
 namespace kintsugi {
 
-// Something the user can put right: a file, a key, a shape, a flag. Exit code 2.
+// An error that the user can fix: a file, a key, a shape, an option. Exit code 2.
 class UserError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Something that went wrong while we were right to try: a full disk, a broken invariant. Exit
-// code 1.
+// An error that valid input did not cause: a full disk, a broken invariant. Exit code 1.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -39,7 +38,7 @@ namespace detail {
 }  // namespace detail
 }  // namespace kintsugi
 
-// An invariant of the program itself. The message says what was expected, with the values at hand.
+// Checks an internal invariant. The message says what was expected, with the actual values.
 #define KINTSUGI_CHECK(condition, ...)                                 \
   do {                                                                 \
     if (!(condition)) [[unlikely]]                                     \

@@ -18,7 +18,7 @@ namespace {
 
 std::string reason() { return std::strerror(errno); }
 
-// Closes on every path out, including exceptions.
+// Closes the descriptor when it goes out of scope.
 struct Descriptor {
   int value;
   ~Descriptor() {
@@ -41,13 +41,13 @@ std::string read_text_file(const std::filesystem::path& path) {
     user_error("cannot read {}: {}", path.string(), reason());
   if (S_ISDIR(status.st_mode)) user_error("{} is a directory, a file is needed", path.string());
   // A pipe has no size, and a device may never end.
-  constexpr std::size_t kMostOfAStream = 64 << 20, kPiece = 1 << 16;
+  constexpr std::size_t kMaxStreamBytes = 64 << 20, kBlock = 1 << 16;
   const bool file = S_ISREG(status.st_mode);
   std::string text;
-  if (file) text.reserve(static_cast<std::size_t>(status.st_size) + kPiece);
+  if (file) text.reserve(static_cast<std::size_t>(status.st_size) + kBlock);
   for (std::size_t used = 0;;) {
-    text.resize(used + kPiece);
-    const ssize_t bytes = ::read(descriptor.value, text.data() + used, kPiece);
+    text.resize(used + kBlock);
+    const ssize_t bytes = ::read(descriptor.value, text.data() + used, kBlock);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0) user_error("cannot read {}: {}", path.string(), reason());
     used += static_cast<std::size_t>(bytes);
@@ -55,9 +55,11 @@ std::string read_text_file(const std::filesystem::path& path) {
       text.resize(used);
       return text;
     }
-    if (!file && used > kMostOfAStream)
-      user_error("{} gives more than {} MiB: no text file of ours is that long", path.string(),
-                 kMostOfAStream >> 20);
+    if (!file && used > kMaxStreamBytes)
+      user_error(
+          "{} is longer than {} MiB, the limit for text from a pipe or device: is it the "
+          "right file?",
+          path.string(), kMaxStreamBytes >> 20);
   }
 }
 
@@ -93,7 +95,7 @@ int open_regular_file(const std::filesystem::path& path) {
                                                   : "device";
     user_error("{} is a {}, a file is needed", path.string(), what);
   };
-  // Asked before it is opened: opening a pipe waits for its writer, or sets it off.
+  // Check before opening: opening a pipe waits for its writer, or unblocks it.
   if (::stat(path.c_str(), &status) == 0) refuse_others();
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) user_error("cannot open {}: {}", path.string(), reason());
@@ -144,13 +146,93 @@ void MappedFile::complain() const {
   struct stat status {};
   if (::stat(path_.c_str(), &status) == 0 && static_cast<std::size_t>(status.st_size) < size_)
     failure(
-        "{} was shortened while it was read: it had {} bytes, now it has {}; restore it and run "
+        "{} was truncated while it was read: it had {} bytes, now it has {}; restore it and run "
         "again",
         path_.string(), size_, status.st_size);
   failure(
-      "{} could not be read to its end: its disk failed, or it was shortened for a while; restore "
+      "{} could not be read to its end: the disk failed, or the file was truncated for a while; "
+      "restore "
       "it and run again",
       path_.string());
+}
+
+namespace {
+
+// Estimates from a sample of pages whether most of a file is in the page cache. Returns true if the
+// system cannot tell.
+bool is_cached(int descriptor, std::uint64_t size) {
+  constexpr std::uint64_t kSamples = 64;
+  const std::uint64_t pages = size / FileReader::kPage;
+  if (pages == 0) return true;
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+  if (address == MAP_FAILED) return true;
+  std::uint64_t cached = 0;
+  for (std::uint64_t i = 0; i < kSamples; ++i) {
+    unsigned char resident = 1;
+    const std::uint64_t page = pages * i / kSamples;
+    if (::mincore(static_cast<std::byte*>(address) + page * FileReader::kPage, FileReader::kPage,
+                  &resident) != 0 ||
+        (resident & 1) != 0)
+      ++cached;
+  }
+  ::munmap(address, size);
+  return cached * 2 > kSamples;
+}
+
+// Reads until `bytes` are read or the file ends. Returns the number of bytes read, or -1.
+ssize_t read_fully(int descriptor, std::uint64_t offset, std::size_t bytes, std::byte* to) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got =
+        ::pread(descriptor, to + done, bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+    if (done < bytes && done % FileReader::kPage != 0) break;  // the end of the file, with O_DIRECT
+  }
+  return static_cast<ssize_t>(done);
+}
+
+}  // namespace
+
+FileReader::FileReader(const std::filesystem::path& path)
+    : path_(path), descriptor_(open_regular_file(path)) {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) {
+    ::close(descriptor_);
+    user_error("cannot read {}: {}", path.string(), reason());
+  }
+  size_ = static_cast<std::uint64_t>(status.st_size);
+  if (!is_cached(descriptor_, size_))
+    direct_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+}
+
+FileReader::~FileReader() {
+  ::close(descriptor_);
+  if (direct_ >= 0) ::close(direct_);
+}
+
+std::byte* FileReader::read(std::uint64_t offset, std::size_t bytes, std::byte* buffer) const {
+  const std::size_t before = offset % kPage;
+  if (direct_ >= 0) {
+    const std::size_t whole = (before + bytes + kPage - 1) / kPage * kPage;
+    const ssize_t got = read_fully(direct_, offset - before, whole, buffer);
+    if (got >= 0 && static_cast<std::size_t>(got) >= before + bytes) return buffer + before;
+  }
+  // Also the fallback if O_DIRECT failed above: some file systems refuse it only when reading.
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = read_fully(descriptor_, offset + done, bytes - done, buffer + done);
+    if (got < 0) failure("cannot read {}: {}", path_.string(), reason());
+    if (got == 0)
+      failure(
+          "{} was truncated while it was read: it had {} bytes, byte {} is missing; restore it and "
+          "run again",
+          path_.string(), size_, offset + done);
+    done += static_cast<std::size_t>(got);
+  }
+  return buffer;
 }
 
 FileWriter::FileWriter(const std::filesystem::path& path) : path_(path) {
@@ -179,16 +261,18 @@ void FileWriter::close() {
     failure("cannot close {}: {}", path_.string(), reason());
 }
 
-PlacedWriter::PlacedWriter(const std::filesystem::path& path) : path_(path) {
+OffsetWriter::OffsetWriter(const std::filesystem::path& path) : path_(path) {
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0) failure("cannot open {}: {}", path.string(), reason());
 }
 
-PlacedWriter::~PlacedWriter() {
+OffsetWriter::~OffsetWriter() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void PlacedWriter::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
+void OffsetWriter::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
+  constexpr std::size_t kLarge = 1 << 20;
+  const off64_t begin = static_cast<off64_t>(offset), length = static_cast<off64_t>(bytes);
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t written = ::pwrite(descriptor_, next, bytes, static_cast<off_t>(offset));
@@ -198,9 +282,12 @@ void PlacedWriter::write_at(std::uint64_t offset, const void* data, std::size_t 
     offset += static_cast<std::uint64_t>(written);
     bytes -= static_cast<std::size_t>(written);
   }
+  // A hint: the disk starts writing now and not only at fsync.
+  if (length >= static_cast<off64_t>(kLarge))
+    ::sync_file_range(descriptor_, begin, length, SYNC_FILE_RANGE_WRITE);
 }
 
-void PlacedWriter::close() {
+void OffsetWriter::close() {
   if (::fsync(descriptor_) != 0) failure("cannot sync {}: {}", path_.string(), reason());
   if (::close(std::exchange(descriptor_, -1)) != 0)
     failure("cannot close {}: {}", path_.string(), reason());
@@ -215,7 +302,7 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& path) {
     user_error("another process is working in {}: wait for it or choose another directory",
                path.string());
   }
-  log_warning("cannot lock {} ({}): a second process in it would go unnoticed", path.string(),
+  log_warning("cannot lock {} ({}): a second process in it would not be detected", path.string(),
               reason());
 }
 

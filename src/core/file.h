@@ -11,19 +11,19 @@
 
 namespace kintsugi {
 
-// All of these throw UserError when the named file cannot be read (it is the user's to give) and
-// Failure when a write does not succeed (disk full, read-only, quota), always with the path and the
-// system's reason.
+// All of these throw UserError if a file cannot be read and Failure if a write fails (disk full,
+// read-only, quota). The message has the path and the system's reason.
 
-std::string read_text_file(const std::filesystem::path& path);  // or a pipe, until it ends
-// Something that can be read only once, and by one process: a pipe, a terminal, /dev/stdin.
+std::string read_text_file(const std::filesystem::path& path);  // or a pipe, to its end
+// Returns whether the path can be read only once and by one process: a pipe, a socket, a terminal.
 bool is_stream(const std::filesystem::path& path);
 
-// Writes beside the target, syncs, renames: a reader sees the old content or the new, never a part.
+// Writes a temporary file next to the target, syncs and renames it: readers see the old content or
+// the new, never a partial file.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// The file opened for reading, without waiting: a pipe, a device, a socket or a directory is a
-// UserError. The caller closes it.
+// Opens a file for reading and returns the descriptor, which the caller closes. Never blocks:
+// throws UserError for a pipe, a device, a socket or a directory.
 int open_regular_file(const std::filesystem::path& path);
 
 // A read-only memory map of a regular file. An empty file maps to an empty span.
@@ -37,8 +37,8 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // After something was copied out of bytes(): Failure if the file has been shortened since it was
-  // opened, or could not be read.
+  // Call it after copying from bytes(). Throws Failure if the file was truncated since it was
+  // opened or could not be read.
   void check_intact() const {
     if (guard_.cut()) [[unlikely]]
       complain();
@@ -53,8 +53,33 @@ class MappedFile {
   MappingGuard guard_;
 };
 
-// A file being written front to back. Data is on disk only after close(); an abandoned writer
-// leaves its file to the caller, who works inside a temporary directory.
+// A file that several threads read at once in large blocks. A file that is not in the page cache is
+// read with O_DIRECT if the file system supports it.
+class FileReader {
+ public:
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kSlack = 2 * kPage;
+
+  explicit FileReader(const std::filesystem::path& path);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }
+  // Reads bytes [offset, offset + bytes) and returns their address inside `buffer`, which is
+  // page-aligned and has room for kSlack more bytes. Throws Failure if the file ends earlier.
+  std::byte* read(std::uint64_t offset, std::size_t bytes, std::byte* buffer) const;
+
+ private:
+  std::filesystem::path path_;
+  std::uint64_t size_ = 0;
+  int descriptor_ = -1;
+  int direct_ = -1;  // opened with O_DIRECT; -1: not used
+};
+
+// Writes a file sequentially. Data is on disk only after close(). A writer that is destroyed before
+// leaves an incomplete file; callers therefore write to temporary files or directories.
 class FileWriter {
  public:
   explicit FileWriter(const std::filesystem::path& path);
@@ -70,15 +95,15 @@ class FileWriter {
   int descriptor_ = -1;
 };
 
-// A file of known size that several processes fill, each its own places.
-class PlacedWriter {
+// Writes to a file of known size that several processes fill, each its own byte ranges.
+class OffsetWriter {
  public:
-  explicit PlacedWriter(const std::filesystem::path& path);  // which exists
-  ~PlacedWriter();
-  PlacedWriter(const PlacedWriter&) = delete;
-  PlacedWriter& operator=(const PlacedWriter&) = delete;
+  explicit OffsetWriter(const std::filesystem::path& path);  // the file must exist
+  ~OffsetWriter();
+  OffsetWriter(const OffsetWriter&) = delete;
+  OffsetWriter& operator=(const OffsetWriter&) = delete;
 
-  void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
+  void write_at(std::uint64_t offset, const void* data, std::size_t bytes);  // thread-safe
   void close();  // fsync and close; throws when either fails
 
  private:
@@ -86,11 +111,11 @@ class PlacedWriter {
   int descriptor_ = -1;
 };
 
-// Holds a directory for this process; the system lets go of it when the process dies. File systems
-// that know no locks are used without, with a warning.
+// Locks a directory for this process; the system releases the lock when the process dies. On a file
+// system without locks it only logs a warning.
 class DirectoryLock {
  public:
-  explicit DirectoryLock(const std::filesystem::path& path);  // UserError if another process has it
+  explicit DirectoryLock(const std::filesystem::path& path);  // UserError if it is locked already
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;

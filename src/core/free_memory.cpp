@@ -26,13 +26,14 @@ std::optional<std::size_t> number(const fs::path& path) {
   return std::nullopt;  // no such file, or "max"
 }
 
-// What a group may still take; the files it only reads from make way.
+// What a control group may still allocate; its page cache can be reclaimed.
 std::size_t left_in(const fs::path& group, const char* limit, const char* usage,
                     const char* cache) {
-  const auto most = number(group / limit), used = number(group / usage);
-  if (!most || !used) return kUnlimited;
-  const std::size_t firm = *used - std::min(*used, entry(group / "memory.stat", cache).value_or(0));
-  return *most - std::min(*most, firm);
+  const auto maximum = number(group / limit), used = number(group / usage);
+  if (!maximum || !used) return kUnlimited;
+  const std::size_t unreclaimable =
+      *used - std::min(*used, entry(group / "memory.stat", cache).value_or(0));
+  return *maximum - std::min(*maximum, unreclaimable);
 }
 
 // The soft limit in a line "Max address space  unlimited  unlimited  bytes" of proc/self/limits.
@@ -46,15 +47,14 @@ std::optional<std::size_t> own_limit(const fs::path& root, const std::string& na
   return std::nullopt;
 }
 
-// The group of this process in the hierarchy with this controller; "" of the second version's only
-// one.
+// The control group of this process in the hierarchy of `controller`; "" means cgroup v2.
 std::string group_path(const fs::path& root, const std::string& controller) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos || second + 1 >= line.size()) continue;
     if (line.substr(first + 1, second - first - 1) == controller)
-      return line.substr(second + 2);  // without its slash
+      return line.substr(second + 2);  // without the leading slash
   }
   return "";
 }
@@ -63,7 +63,7 @@ std::string group_path(const fs::path& root, const std::string& controller) {
 
 std::size_t free_memory(const fs::path& root) {
   std::size_t least = entry(root / "proc/meminfo", "MemAvailable:").value_or(0) * 1024;
-  // A group and those above it; in a container, its own is the root.
+  // Check the group and its parents; in a container, the container's own group is the root.
   const auto walk = [&](const fs::path& top, const std::string& group, const char* limit,
                         const char* usage, const char* cache) {
     for (fs::path at = top / group;; at = at.parent_path()) {
@@ -81,8 +81,8 @@ std::size_t free_memory(const fs::path& root) {
 std::size_t free_address_space(const fs::path& root) {
   std::size_t least = kUnlimited;
   const auto within = [&](const char* limit, const char* usage) {
-    const auto most = own_limit(root, limit), used = entry(root / "proc/self/status", usage);
-    if (most) least = std::min(least, *most - std::min(*most, used.value_or(0) * 1024));
+    const auto maximum = own_limit(root, limit), used = entry(root / "proc/self/status", usage);
+    if (maximum) least = std::min(least, *maximum - std::min(*maximum, used.value_or(0) * 1024));
   };
   within("Max address space", "VmSize:");
   within("Max data size", "VmData:");

@@ -6,14 +6,14 @@
 
 namespace kintsugi {
 
-// `root` is where proc and sys are.
+// `root` is the directory that contains proc and sys.
 
-// What is left of the machine's memory for this process and those beside it: what is available, or
-// less where its control group has a limit.
+// Memory that is available on this machine, or less if a control group limits this process. Other
+// processes on the machine use the same memory.
 std::size_t free_memory(const std::filesystem::path& root = "/");
 
-// What this process may still map within its own limits (ulimit -v, ulimit -d); kUnlimited if it
-// has none.
+// Bytes that this process may still map within its limits (ulimit -v, ulimit -d); kUnlimited if it
+// has no limit.
 inline constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 std::size_t free_address_space(const std::filesystem::path& root = "/");
 

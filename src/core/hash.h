@@ -7,11 +7,11 @@
 
 namespace kintsugi {
 
-// XXH3, 64 bits: for checksums of files and for keys, not for secrets.
+// XXH3, 64 bits: for file checksums and keys. Not cryptographic.
 std::uint64_t hash64(const void* data, std::size_t bytes, std::uint64_t seed = 0);
 inline std::uint64_t hash64(std::string_view text) { return hash64(text.data(), text.size()); }
 
-// The same hash over data that arrives in pieces.
+// The same hash, computed incrementally.
 class StreamHash {
  public:
   StreamHash();

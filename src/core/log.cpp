@@ -37,12 +37,12 @@ bool& live_lines_allowed() {
   return allowed;
 }
 
-std::atomic<int>& first_lost() {
+std::atomic<int>& first_write_error() {
   static std::atomic<int> reason{0};
   return reason;
 }
 
-// Past stdio: what could not be written does not stay in a buffer.
+// Bypasses stdio, so that unwritten text does not stay in a buffer.
 void write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
@@ -53,13 +53,13 @@ void write_all(int descriptor, std::string_view text) {
       ::poll(&ready, 1, -1);
     } else if (errno != EINTR) {
       int none = 0;
-      if (descriptor == STDOUT_FILENO) first_lost().compare_exchange_strong(none, errno);
+      if (descriptor == STDOUT_FILENO) first_write_error().compare_exchange_strong(none, errno);
       return;
     }
   }
 }
 
-// The length of the UTF-8 character at the beginning of `text`; 0 if there is none.
+// The length of the UTF-8 character at the beginning of `text`; 0 if it is invalid.
 std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -75,14 +75,14 @@ std::size_t character_length(std::string_view text) {
   return length;
 }
 
-// C0, DEL and C1 (U+0080 … U+009F), without the two that texts are made of.
+// C0, DEL and C1 (U+0080 … U+009F), except line ends and tabs.
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (first == 0xC2) return static_cast<unsigned char>(character[1]) < 0xA0;
   return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
 }
 
-// An error is one line, whatever it quotes.
+// Errors are always one line.
 std::string on_one_line(const std::string& text) {
   std::string line;
   for (const char c : text) c == '\n' ? line += "\\n" : line += c;
@@ -123,7 +123,7 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-int lost_output() { return first_lost(); }
+int lost_output() { return first_write_error(); }
 
 void redirect_log(std::function<void(LogLevel, std::string_view)> function) {
   listener() = std::move(function);
@@ -135,8 +135,8 @@ void open_log_file(const std::filesystem::path& path) {
     file_logger() = std::make_shared<spdlog::logger>("file", sink);
     file_logger()->set_pattern("%Y-%m-%dT%H:%M:%S%z %l %v");
     file_logger()->flush_on(spdlog::level::info);
-    file_logger()->set_error_handler([path, told = false](const std::string& reason) mutable {
-      if (std::exchange(told, true)) return;
+    file_logger()->set_error_handler([path, warned = false](const std::string& reason) mutable {
+      if (std::exchange(warned, true)) return;
       write_all(STDERR_FILENO,
                 printable(fmt::format("warning: cannot write {}: {}\n", path.string(), reason)));
     });
@@ -170,7 +170,7 @@ void log_message(LogLevel level, std::string_view message) {
 }
 
 bool terminal_is_live() {
-  const char* terminal = std::getenv("TERM");  // "dumb": one that cannot overwrite a line
+  const char* terminal = std::getenv("TERM");  // "dumb" terminals cannot overwrite a line
   return live_lines_allowed() && !listener() && isatty(STDOUT_FILENO) == 1 && terminal != nullptr &&
          std::string_view(terminal) != "" && std::string_view(terminal) != "dumb";
 }

@@ -10,15 +10,16 @@
 
 namespace kintsugi {
 
-// Notes go to standard error, as warnings and errors do: standard output then holds a result.
+// Notes, warnings and errors go to standard error, so that standard output can hold a result.
 enum class LogLevel { Info, Note, Warning, Error };
 
-// One message to the terminal and, after open_log_file, to log.txt with the time. May hold several
-// lines unless it is an error. Never throws: a message that cannot be written must not end a run.
+// Writes a message to the terminal and, after open_log_file, with the time to log.txt. It may have
+// several lines unless it is an error. Does not throw: a failed write must not end a run.
 void log_message(LogLevel level, std::string_view message);
-// To log.txt alone, for what the live line shows on the terminal.
+// Writes to log.txt only, for text that the live line shows on the terminal.
 void log_to_file(std::string_view message);
-// Messages of this process go there instead of the terminal and log.txt: a rank that owns neither.
+// Sends the messages of this process to `listener` instead of the terminal and log.txt. For ranks
+// other than 0.
 void redirect_log(std::function<void(LogLevel, std::string_view)> listener);
 void open_log_file(const std::filesystem::path& path);
 void close_log_file();
@@ -36,18 +37,17 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
   log_message(LogLevel::Warning, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// errno of the first message that standard output did not take; 0 while it has taken all.
+// errno of the first failed write to standard output; 0 if none failed.
 int lost_output();
 
-// The text with control characters and bytes that are no UTF-8 spelled out as \xNN, line ends and
-// tabs excepted: names and values in messages come from anywhere, and a terminal obeys them.
+// Escapes control characters (except line ends and tabs) and invalid UTF-8 as \xNN, because names
+// and values in messages are untrusted and could contain terminal control sequences.
 std::string printable(std::string_view text);
 
-// A line that is overwritten by the next one, at the bottom of a terminal; nothing when standard
-// output is not one.
+// Shows a line that the next one overwrites. Does nothing unless standard output is a terminal.
 void show_live_line(std::string_view line);
 bool terminal_is_live();
-// Plain lines from now on: launchers give a rank a terminal that nobody looks at.
+// Only plain lines from now on: launchers may give a rank a terminal that nobody reads.
 void disable_live_line();
 
 }  // namespace kintsugi

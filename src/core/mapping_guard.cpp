@@ -15,22 +15,22 @@
 namespace kintsugi {
 namespace {
 
-// Fixed, since a signal handler must find its way in it: more mappings than the system grants a
-// process by default (vm.max_map_count). One that finds no slot has no guard.
+// A fixed table, since a signal handler reads it. It has more slots than the system allows mappings
+// per process by default (vm.max_map_count). A mapping without a slot is not guarded.
 constexpr int kSlots = 1 << 16;
 struct Slot {
   std::atomic<std::uintptr_t> begin{0}, end{0};  // begin 0: free
   std::atomic<bool> cut{false};
 };
 std::array<Slot, kSlots> slots;
-std::atomic<int> used_slots{0};  // the highest that was ever in use, plus one
+std::atomic<int> used_slots{0};  // highest slot ever used, plus one
 
-std::mutex mutex;             // of what follows
+std::mutex mutex;             // guards free_slots and previous
 std::vector<int> free_slots;  // below used_slots
 struct sigaction previous {};
 std::atomic<bool> passing_on{false};
 
-// Zeros from the page of `address` to the end of its mapping. Async-signal-safe.
+// Maps zeros from the page of `address` to the end of its mapping. Async-signal-safe.
 bool cover(std::uintptr_t address) {
   const int count = used_slots.load();
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -46,8 +46,8 @@ bool cover(std::uintptr_t address) {
   return false;
 }
 
-// Not one of our mappings: whoever was there before us decides. Our guard against two handlers that
-// pass the signal to each other is that the second time it is fatal.
+// The address is in none of our mappings: call the previous handler. A second call from inside it
+// is fatal, so that two handlers cannot call each other forever.
 void pass_on(int signal, siginfo_t* info, void* context) {
   const bool again = passing_on.exchange(true);
   if (!again && (previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
@@ -67,8 +67,8 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
   errno = error;
 }
 
-// At every mapping: a library that was loaded since (MPI's network layer) may have put its own
-// handler in place of ours.
+// Called for every mapping, because a library loaded later (MPI's network layer) may have replaced
+// our handler.
 void install() {
   struct sigaction now {};
   if (::sigaction(SIGBUS, nullptr, &now) != 0) return;

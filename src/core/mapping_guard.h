@@ -4,14 +4,14 @@
 
 namespace kintsugi {
 
-// A mapped file that another process shortens, or whose disk fails, answers the next read with
-// SIGBUS. Inside a guarded mapping that signal is caught: the rest of the mapping reads as zeros
-// from then on, and cut() says so. Whoever copies out of a mapping asks afterwards.
+// If another process truncates a mapped file, or its disk fails, reading the mapping raises SIGBUS.
+// In a guarded mapping the signal is caught: the rest of the mapping reads as zeros from then on
+// and cut() returns true. Check cut() after each copy out of the mapping.
 class MappingGuard {
  public:
-  MappingGuard() = default;  // of nothing
+  MappingGuard() = default;  // guards nothing
   MappingGuard(const void* begin, std::size_t bytes);
-  ~MappingGuard();  // before the mapping goes
+  ~MappingGuard();  // must run before the file is unmapped
   MappingGuard(MappingGuard&& other) noexcept;
   MappingGuard& operator=(MappingGuard&& other) noexcept;
   MappingGuard(const MappingGuard&) = delete;

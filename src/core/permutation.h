@@ -6,8 +6,8 @@
 
 namespace kintsugi {
 
-// A pseudo-random bijection of [0, n): a keyed Feistel network on the next even power of two,
-// walked until it lands inside. Any position is reached in constant time and nothing is stored.
+// A pseudo-random permutation of [0, n): a keyed Feistel network on the next power of four, applied
+// until the result is below n (cycle walking). Constant expected time per index, no storage.
 class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t key) : n_(n), key_(key) {

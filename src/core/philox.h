@@ -6,8 +6,8 @@
 namespace kintsugi {
 
 // Philox4x32-10 (Salmon et al., SC'11): 128 random bits that are a pure function of a 128-bit
-// counter and a 64-bit key. Everything random in a run is drawn this way from the seed and from
-// global indices, so no layout changes it.
+// counter and a 64-bit key. All random numbers of a run are drawn this way from the seed and global
+// indices, so they do not depend on the layout.
 struct Philox {
   using Block = std::array<std::uint32_t, 4>;
 

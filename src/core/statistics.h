@@ -4,8 +4,8 @@
 
 namespace kintsugi {
 
-// NaN of nothing.
+// Both return NaN for an empty vector.
 double mean(const std::vector<double>& values);
-double median(std::vector<double> values);  // of an even number: between the middle two
+double median(std::vector<double> values);  // for an even count: the mean of the middle two
 
 }  // namespace kintsugi

@@ -31,7 +31,7 @@ bool take_number(std::string_view& text, double& value) {
   std::string digits;
   std::size_t used = 0;
   if (!text.empty() && text.front() == '+') text.remove_prefix(1);
-  // An underscore groups digits; "1e9" is a number but "1e" is not, which from_chars decides.
+  // An underscore groups digits. "1e9" is a number, but "1e" is not: from_chars decides.
   for (; used < text.size() && (text[used] != '_' || used > 0); ++used) {
     const char c = text[used];
     const bool part = std::isdigit(static_cast<unsigned char>(c)) || c == '.' || c == '-' ||
@@ -113,7 +113,7 @@ std::int64_t parse_bytes(std::string_view text) {
 double parse_duration_s(std::string_view text) {
   const std::string wrong =
       fmt::format("'{}' is not a duration (for example 90s, 30min or 1h30min)", text);
-  // Longer ones would not fit a clock; none goes backwards.
+  // The limit keeps durations within the range of a clock.
   const auto checked = [&](double seconds) {
     if (!(seconds >= 0 && seconds <= 1e9)) user_error("{}", wrong);
     return seconds;
@@ -132,7 +132,7 @@ double parse_duration_s(std::string_view text) {
                                     [&](const Unit& candidate) { return candidate.first == unit; });
     if (unit.empty() && !any && rest.empty()) return checked(value);
     any = found != kTimeUnits.end();
-    if (!any) break;  // also a last number without a unit: "1h30" says neither minutes nor seconds
+    if (!any) break;  // also for a last number without a unit: "1h30" is ambiguous
     total += checked(value * found->second);
     rest = trimmed(rest.substr(letters));
   }

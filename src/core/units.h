@@ -7,31 +7,30 @@
 
 namespace kintsugi {
 
-// Numbers as people write them. Throws UserError with the text when it is not one.
+// Parse numbers as users write them. Throw UserError with the text if it is invalid.
 double parse_real(std::string_view text);  // "1e-3", "0.1"
 std::int64_t parse_count(
     std::string_view text);  // "4M" = 4,000,000; k M G T (and B = G); "1e9"; underscores
 std::int64_t parse_bytes(std::string_view text);  // "64GiB", "500MB", "4096"
-double parse_duration_s(std::string_view text);  // "30min", "90s", "1h30min", "2d", "45"; from 0 on
-bool parse_bool(std::string_view text);          // true false yes no on off
+double parse_duration_s(std::string_view text);   // "30min", "90s", "1h30min", "2d", "45"; >= 0
+bool parse_bool(std::string_view text);           // true false yes no on off
 
 std::string format_count(double value);       // 1.24 M, 34.2 B
-std::string format_si(double value);          // 98.2 G, for FLOP and the like
+std::string format_si(double value);          // 98.2 G, for example for FLOP
 std::string format_bytes(double bytes);       // 3.5 GiB
 std::string format_duration(double seconds);  // 1 h 05 min, 12.3 s
 std::string format_number(std::int64_t number, std::string_view thing);  // 1 GPU, 64 GPUs
 
-// The candidate closest to `word` by edit distance, or "" when none is near enough to be a slip of
-// the finger.
+// The candidate closest to `word` by edit distance, or "" if none is close enough to be a typo.
 template <class Range>
 std::string nearest_word(std::string_view word, const Range& candidates);
 int edit_distance(std::string_view a, std::string_view b);
 
-// A name that other programs have for something, and ours.
+// A name in other programs, and our name for the same thing.
 struct Synonym {
   std::string theirs, ours;
 };
-// Ours for a name of theirs, however it is written (learning-rate); "" for none.
+// Our name for `word`; case, "-" and "_" do not matter. "" if there is none.
 std::string synonym_of(std::string_view word, const std::vector<Synonym>& synonyms);
 
 template <class Range>

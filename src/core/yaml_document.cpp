@@ -16,23 +16,23 @@ namespace {
 
 constexpr std::size_t kMaxTextBytes = 1 << 20;
 constexpr int kMaxDepth = 64;
-constexpr int kMaxNodes = 100'000;  // with aliases followed: a short text can stand for a huge tree
+constexpr int kMaxNodes = 100'000;  // with aliases expanded: a short text can be a huge tree
 
 std::string at_line(const std::string& source, int line) {
   return line < 0 ? source : fmt::format("{} line {}", source, line + 1);
 }
 
-// Checks a whole tree once, so that later walks need no care.
+// Checks the whole tree once, so that later code can traverse it without checks.
 class TreeCheck {
  public:
   explicit TreeCheck(const std::string& source) : source_(source) {}
 
   void run(const YAML::Node& node, const std::string& prefix = "", int depth = 0) {
     if (depth > kMaxDepth)
-      user_error("{} is nested more than {} levels deep: no setting needs that", source_,
+      user_error("{} is nested more than {} levels deep: is it the right file?", source_,
                  kMaxDepth);
     if (++nodes_ > kMaxNodes)
-      user_error("{} has more than {} values: no configuration needs that", source_, kMaxNodes);
+      user_error("{} has more than {} values: is it the right file?", source_, kMaxNodes);
     if (node.IsSequence())
       for (const auto& item : node) run(item, prefix, depth + 1);
     if (!node.IsMap()) return;
@@ -40,7 +40,7 @@ class TreeCheck {
     for (const auto& item : node) {
       const std::string where = at_line(source_, item.first.Mark().line);
       if (!item.first.IsScalar())
-        user_error("{}: a key is a word, not {}", where, in_words(item.first));
+        user_error("{}: a key must be a word, not {}", where, in_words(item.first));
       const std::string key = prefix + item.first.Scalar();
       if (!seen.insert(key).second) user_error("{}: {} is given twice: remove one", where, key);
       run(item.second, key + ".", depth + 1);
@@ -52,7 +52,7 @@ class TreeCheck {
   int nodes_ = 0;
 };
 
-// Remembers where documents begin and ignores their content.
+// Counts the documents and ignores their content.
 class DocumentStarts : public YAML::EventHandler {
  public:
   int count = 0;
@@ -75,8 +75,8 @@ class DocumentStarts : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// YAML::Load ignores what follows the first document, and YAML::LoadAll finds documents without end
-// after a stray bracket.
+// YAML::Load ignores everything after the first document, and YAML::LoadAll finds infinitely many
+// documents after a stray bracket.
 void refuse_second_document(const std::string& text, const std::string& source) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
@@ -85,7 +85,7 @@ void refuse_second_document(const std::string& text, const std::string& source) 
   }
   if (starts.count > 1)
     user_error(
-        "{}: something follows the end of the configuration, a stray bracket or a second document: "
+        "{}: text after the end of the configuration (a stray bracket or a second document): "
         "remove it",
         at_line(source, starts.last_line));
 }
@@ -113,7 +113,7 @@ std::optional<Item> find_path(const YAML::Node& root, std::string_view path) {
   }
 }
 
-// A copy without line numbers: what an override sets stands in no file.
+// A copy without line numbers, since the value of an override is not in a file.
 YAML::Node without_marks(const YAML::Node& node) {
   YAML::Node copy(node.Type());
   if (node.IsScalar()) copy = node.Scalar();
@@ -125,7 +125,7 @@ YAML::Node without_marks(const YAML::Node& node) {
   return copy;
 }
 
-// The map with `path` set, as a new map: two aliases of one map must not change together.
+// Returns a copy of the map with `path` set. The original stays, since aliases may refer to it.
 YAML::Node with_value(const YAML::Node& map, std::string_view path, const YAML::Node& value,
                       const std::string& done) {
   if (map.IsDefined() && !map.IsNull() && !map.IsMap())
@@ -142,9 +142,9 @@ YAML::Node with_value(const YAML::Node& map, std::string_view path, const YAML::
   YAML::Node copy(YAML::NodeType::Map);
   bool replaced = false;
   for (const auto& item : map) {
-    const bool here = item.first.Scalar() == key;
-    replaced |= here;
-    copy.force_insert(item.first, here ? replacement(item.second) : item.second);
+    const bool matches = item.first.Scalar() == key;
+    replaced |= matches;
+    copy.force_insert(item.first, matches ? replacement(item.second) : item.second);
   }
   if (!replaced) copy.force_insert(key, replacement(YAML::Node()));
   return copy;
@@ -181,7 +181,7 @@ int line_of_key(const YAML::Node& map, std::string_view key) {
 
 YAML::Node load_yaml(const std::string& text, const std::string& source) {
   if (text.size() > kMaxTextBytes)
-    user_error("{} has {} bytes, more than a configuration's {}: is it the right file?", source,
+    user_error("{} has {} bytes, but a configuration has at most {}: is it the right file?", source,
                text.size(), kMaxTextBytes);
   try {
     refuse_second_document(text, source);
@@ -197,10 +197,10 @@ void apply_override(YAML::Node& root, const std::string& assignment) {
   const std::string source = "--set " + assignment;
   const std::string key = key_of(assignment);
   if (key.size() == assignment.size())
-    user_error("{}: there is no '=', write key=value, for example optimizer.lr=3e-4", source);
+    user_error("{}: there is no '=': write key=value, for example optimizer.lr=3e-4", source);
   if (key.empty() || key.front() == '.' || key.back() == '.' ||
       key.find("..") != std::string::npos || key.find_first_of(" \t\n[]{}") != std::string::npos)
-    user_error("{}: '{}' is not a key, write for example optimizer.lr=3e-4", source, key);
+    user_error("{}: '{}' is not a key: write for example optimizer.lr=3e-4", source, key);
   if (std::count(key.begin(), key.end(), '.') >= kMaxDepth)
     user_error("{}: the key has too many levels", source);
   const YAML::Node value = without_marks(load_yaml(assignment.substr(key.size() + 1), source));
@@ -218,7 +218,7 @@ YamlDocument::YamlDocument(const std::string& text, std::string source,
   if (root_->IsNull()) root_->reset(YAML::Node(YAML::NodeType::Map));
   if (!root_->IsMap())
     user_error("{} is not a configuration: keys like 'run: …' are expected, found {}", source_,
-               root_->IsScalar() ? "a text" : in_words(*root_));
+               root_->IsScalar() ? "a string" : in_words(*root_));
   for (const std::string& assignment : overrides_) apply_override(*root_, assignment);
 }
 

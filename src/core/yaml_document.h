@@ -11,15 +11,15 @@ class Node;
 
 namespace kintsugi {
 
-// One YAML document that is safe to walk: of bearable size and depth, without cycles, with word
-// keys that occur once. Everything else is a UserError with the line. An empty text is a null node.
+// Parses one YAML document and checks that it is safe to traverse: limited size and depth, no
+// cycles, scalar keys without duplicates. Throws UserError with the line otherwise. An empty text
+// gives a null node.
 YAML::Node load_yaml(const std::string& text, const std::string& source);
 
-// "a.b=value" for a tree: makes the maps on the way; the value is YAML, so [1, 2] is a list.
+// Applies "a.b=value" to a tree and creates missing maps. The value is YAML, so [1, 2] is a list.
 void apply_override(YAML::Node& root, const std::string& assignment);
 
-// A YAML text that is safe to walk: of bearable size and depth, without cycles, with word keys that
-// occur once. Everything else is a UserError with the line.
+// A YAML document with overrides, checked as by load_yaml. The root is a map.
 class YamlDocument {
  public:
   YamlDocument(const std::string& text, std::string source,
@@ -28,10 +28,11 @@ class YamlDocument {
   const std::string& source() const { return source_; }
   const YAML::Node& root() const { return *root_; }
   bool has(std::string_view key) const;  // "optimizer.lr"
-  // Who set a key: "demo.yaml line 12", "--set optimizer.lr=1", or the source when nobody did.
+  // Where a key was set: "demo.yaml line 12", "--set optimizer.lr=1", or the source if it is not
+  // set.
   std::string where(const std::string& key) const;
   std::string where(const std::string& key, int line) const;
-  // The source, with the overrides below `section` in words.
+  // The source and the overrides below `section`, for messages.
   std::string source_of(const std::string& section) const;
 
  private:
@@ -41,10 +42,11 @@ class YamlDocument {
 };
 
 // For messages.
-std::string in_words(const YAML::Node& node);                  // 'text', a list, a map, nothing
-int line_of_key(const YAML::Node& map, std::string_view key);  // from 0; -1 when no file holds it
+std::string in_words(const YAML::Node& node);  // 'text', a list, a map, nothing
+int line_of_key(const YAML::Node& map,
+                std::string_view key);  // from 0; -1 if the key is not from a file
 
-// As a scalar in double quotes, whatever is in it.
+// A YAML scalar in double quotes, escaped.
 std::string yaml_quoted(const std::string& text);
 
 }  // namespace kintsugi

@@ -27,7 +27,7 @@ double YamlScalar<double>::parse(const std::string& text) { return parse_real(te
 
 namespace {
 
-// Plain integers are read exactly; units and exponents go through a double.
+// Plain integers are parsed exactly; numbers with units or exponents are parsed as double.
 template <class T>
 std::optional<T> parse_exactly(const std::string& text) {
   T value = 0;
@@ -47,7 +47,7 @@ std::int64_t YamlScalar<std::int64_t>::parse(const std::string& text) {
 std::uint64_t YamlScalar<std::uint64_t>::parse(const std::string& text) {
   if (const auto exact = parse_exactly<std::uint64_t>(text)) return *exact;
   const std::int64_t value = parse_count(text);
-  if (value < 0) user_error("'{}' is below zero", text);
+  if (value < 0) user_error("'{}' is negative", text);
   return static_cast<std::uint64_t>(value);
 }
 
@@ -71,14 +71,14 @@ std::string YamlScalar<std::optional<double>>::format(const std::optional<double
   return value ? YamlScalar<double>::format(*value) : "auto";
 }
 
-// The shortest digits that read back to the same value.
+// The shortest decimal number that parses to the same value.
 std::string YamlScalar<double>::format(double value) { return fmt::format("{}", value); }
 
 std::string YamlScalar<std::string>::parse(const std::string& text) {
-  if (text.empty()) user_error("a text is expected, found an empty one");
+  if (text.empty()) user_error("a string is expected, found an empty one");
   for (const char c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
-      user_error("the text holds a control character (code {}): remove it", static_cast<int>(c));
+      user_error("the string holds a control character (code {}): remove it", static_cast<int>(c));
   return text;
 }
 
@@ -153,16 +153,16 @@ bool YamlReader::take(const char* key) {
   return (*node_)[key].IsDefined();
 }
 
-std::optional<std::string> YamlReader::scalar(const char* key, const std::string& wanted) {
+std::optional<std::string> YamlReader::scalar(const char* key, const std::string& expected) {
   if (!take(key)) return {};
   const YAML::Node value = (*node_)[key];
   if (!value.IsScalar())
-    complain(key, fmt::format("{} is expected, found {}", wanted, in_words(value)));
+    complain(key, fmt::format("{} is expected, found {}", expected, in_words(value)));
   return value.Scalar();
 }
 
 std::optional<std::vector<std::string>> YamlReader::scalars(const char* key, std::size_t count,
-                                                            const std::string& wanted) {
+                                                            const std::string& expected) {
   if (!take(key)) return {};
   const YAML::Node value = (*node_)[key];
   if (!value.IsSequence() || value.size() != count)
@@ -172,7 +172,7 @@ std::optional<std::vector<std::string>> YamlReader::scalars(const char* key, std
   std::vector<std::string> texts;
   for (const auto& item : value) {
     if (!item.IsScalar())
-      complain(key, fmt::format("{} is expected in the list, found {}", wanted, in_words(item)));
+      complain(key, fmt::format("{} is expected in the list, found {}", expected, in_words(item)));
     texts.push_back(item.Scalar());
   }
   return texts;
@@ -181,7 +181,7 @@ std::optional<std::vector<std::string>> YamlReader::scalars(const char* key, std
 std::optional<YamlReader> YamlReader::section(const char* key) {
   if (!take(key)) return {};
   const YAML::Node value = (*node_)[key];
-  if (value.IsNull()) return {};  // every key below it is commented out
+  if (value.IsNull()) return {};  // an empty section: all its keys are commented out
   if (!value.IsMap())
     complain(key, fmt::format("a map of keys is expected, found {}", in_words(value)));
   return YamlReader(*this, value, prefix_ + key + ".");
@@ -207,15 +207,15 @@ void YamlReader::refuse_other_keys() const {
   for (const auto& item : *node_) {
     const std::string key = item.first.Scalar();
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    const std::string place = document_->where(prefix_ + key, item.first.Mark().line);
+    const std::string where = document_->where(prefix_ + key, item.first.Mark().line);
     const std::string near = nearest_word(key, known_);
     std::string hint = near.empty() ? "" : prefix_ + near;
     for (const std::string& other : *all_keys_)  // the right key in the wrong section
       if (other.ends_with("." + key)) hint = other;
     if (const std::string ours = synonym_of(key, *synonyms_); !ours.empty()) hint = ours;
     if (!hint.empty())
-      user_error("{}: unknown key '{}{}'; did you mean '{}'?", place, prefix_, key, hint);
-    user_error("{}: unknown key '{}{}'; the keys are {}", place, prefix_, key,
+      user_error("{}: unknown key '{}{}'; did you mean '{}'?", where, prefix_, key, hint);
+    user_error("{}: unknown key '{}{}'; the keys are {}", where, prefix_, key,
                fmt::join(known_, ", "));
   }
 }

@@ -20,17 +20,17 @@
 
 namespace kintsugi {
 
-// Strict configuration files. A struct is described once,
+// Strict parsing of configuration files. Each struct has one description,
 //
 //   template <class V>
 //   void describe(V& v, Batch& b) {
 //     v("global", b.global, at_least(1));
 //   }
 //
-// and YamlReader, YamlWriter and YamlKeys are the visitors that read it, write it and list its
-// keys.
+// and the visitors YamlReader, YamlWriter and YamlKeys use it to read and write the struct and to
+// list its keys.
 
-// ---- scalars: what a reader asks for, how it is read and how it is written
+// ---- scalars: expected value in words, parsing and formatting
 
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
@@ -48,52 +48,52 @@ constexpr Range above(double low) { return {.low = low, .low_open = true}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
 constexpr Range kFraction = {.low = 0, .high = 1, .high_open = true};
 
-// parse() throws UserError about the text alone; the reader adds where it stands.
+// parse() throws a UserError about the text; the reader adds the file, the line and the key.
 template <class T>
 struct YamlScalar;
 
 template <>
 struct YamlScalar<bool> {
-  static std::string wanted() { return "true or false"; }
+  static std::string expected() { return "true or false"; }
   static bool parse(const std::string& text);
   static std::string format(bool value) { return value ? "true" : "false"; }
 };
 template <>
 struct YamlScalar<double> {
-  static std::string wanted() { return "a number"; }
+  static std::string expected() { return "a number"; }
   static double parse(const std::string& text);
   static std::string format(double value);
 };
 template <>
 struct YamlScalar<std::int64_t> {
-  static std::string wanted() { return "a whole number"; }
+  static std::string expected() { return "a whole number"; }
   static std::int64_t parse(const std::string& text);
   static std::string format(std::int64_t value) { return std::to_string(value); }
 };
 template <>
 struct YamlScalar<std::uint64_t> {
-  static std::string wanted() { return "a whole number"; }
+  static std::string expected() { return "a whole number"; }
   static std::uint64_t parse(const std::string& text);
   static std::string format(std::uint64_t value) { return std::to_string(value); }
 };
 template <>
 struct YamlScalar<std::string> {
-  static std::string wanted() { return "a text"; }
+  static std::string expected() { return "a string"; }
   static std::string parse(const std::string& text);
   static std::string format(const std::string& value);
 };
-// A count that the program may choose itself.
+// A whole number, or "auto".
 template <>
 struct YamlScalar<std::optional<std::int64_t>> {
-  static std::string wanted() { return "auto or a whole number"; }
+  static std::string expected() { return "auto or a whole number"; }
   static std::optional<std::int64_t> parse(const std::string& text);
   static std::string format(const std::optional<std::int64_t>& value);
 };
 
-// A number that may be left open.
+// A number, or "auto".
 template <>
 struct YamlScalar<std::optional<double>> {
-  static std::string wanted() { return "auto or a number"; }
+  static std::string expected() { return "auto or a number"; }
   static std::optional<double> parse(const std::string& text);
   static std::string format(const std::optional<double>& value);
 };
@@ -101,14 +101,15 @@ struct YamlScalar<std::optional<double>> {
 std::size_t parse_word(const std::string& text, std::span<const std::string_view> words);
 std::string joined(std::span<const std::string_view> words);  // "a, b or c"
 
-// The words of an enumeration in the order of its values: static constexpr std::array words.
+// Specialize it with `static constexpr std::array words`: the words of an enumeration in the order
+// of its values.
 template <class E>
 struct EnumWords;
 
 template <class E>
 requires std::is_enum_v<E>
 struct YamlScalar<E> {
-  static std::string wanted() { return joined(EnumWords<E>::words); }
+  static std::string expected() { return joined(EnumWords<E>::words); }
   static E parse(const std::string& text) {
     return static_cast<E>(parse_word(text, EnumWords<E>::words));
   }
@@ -125,11 +126,11 @@ concept Described = requires(AnyVisitor& visitor, T& value) {
 
 // ---- visitors
 
-// Reads one map. Fields that the map does not name keep their values.
+// Reads one map. Fields whose keys are missing in the map keep their values.
 class YamlReader {
  public:
-  // For hints about unknown keys: every dotted key of the document, and what other programs call
-  // some of them. All three outlive it.
+  // `all_keys` (every dotted key of the document) and `synonyms` (names in other programs) are used
+  // for hints about unknown keys. The arguments must outlive the reader.
   YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys,
              const std::vector<Synonym>& synonyms);
   YamlReader(const YamlDocument& document, const std::vector<std::string>& all_keys);
@@ -139,7 +140,7 @@ class YamlReader {
     if constexpr (Described<T>) {
       if (std::optional<YamlReader> inner = section(key)) inner->read(value);
     } else {
-      if (const auto text = scalar(key, YamlScalar<T>::wanted()))
+      if (const auto text = scalar(key, YamlScalar<T>::expected()))
         value = parse<T>(key, *text, range);
     }
   }
@@ -154,12 +155,12 @@ class YamlReader {
 
   template <class T, std::size_t N>
   void operator()(const char* key, std::array<T, N>& values, Range range = {}) {
-    const auto texts = scalars(key, N, YamlScalar<T>::wanted());
+    const auto texts = scalars(key, N, YamlScalar<T>::expected());
     if (!texts) return;
     for (std::size_t i = 0; i < N; ++i) values[i] = parse<T>(key, (*texts)[i], range);
   }
 
-  // Everything of a described struct, and nothing else.
+  // Reads a described struct; any other key is a UserError.
   template <Described T>
   void read(T& value) {
     describe(*this, value);
@@ -168,15 +169,15 @@ class YamlReader {
 
  protected:
   const YamlDocument& document() const { return *document_; }
-  bool take(const char* key);  // is it there? From now on it is a known key
+  bool take(const char* key);  // marks the key as known; returns whether the map has it
   void refuse_other_keys() const;
 
  private:
   YamlReader(const YamlReader& parent, const YAML::Node& node, std::string prefix);
 
-  std::optional<std::string> scalar(const char* key, const std::string& wanted);
+  std::optional<std::string> scalar(const char* key, const std::string& expected);
   std::optional<std::vector<std::string>> scalars(const char* key, std::size_t count,
-                                                  const std::string& wanted);
+                                                  const std::string& expected);
   std::optional<YamlReader> section(const char* key);
   std::optional<std::vector<YamlReader>> sections(const char* key);
   std::string where(const std::string& key) const;
@@ -244,7 +245,7 @@ class YamlWriter {
 
  protected:
   void line(const char* key, const std::string& value);
-  // Lines that are YAML already, one level below `key`; `remark` follows the key as a comment.
+  // Writes YAML `lines` indented below `key`; `remark` follows the key as a comment.
   void block(const char* key, const std::string& lines, const std::string& remark);
 
  private:
@@ -252,7 +253,7 @@ class YamlWriter {
   std::string text_;
 };
 
-// The dotted keys of a description, without those of list items.
+// Collects the dotted keys of a description, without those of list items.
 class YamlKeys {
  public:
   const std::vector<std::string>& keys() const { return keys_; }

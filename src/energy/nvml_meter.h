@@ -5,8 +5,8 @@
 
 namespace kintsugi {
 
-// The energy counter of one NVIDIA GPU, read through the driver's own library, which is opened at
-// run time: a machine without it simply has no counter.
+// The energy counter of one NVIDIA GPU, read through NVML. The library is loaded at run time; a
+// machine without it has no counter.
 class NvmlMeter {
  public:
   explicit NvmlMeter(const std::string& pci_bus_id);
@@ -14,7 +14,7 @@ class NvmlMeter {
   NvmlMeter(const NvmlMeter&) = delete;
   NvmlMeter& operator=(const NvmlMeter&) = delete;
 
-  // Joules since the driver was loaded; empty when there is no such counter.
+  // Joules since the driver was loaded; nullopt if there is no counter.
   std::optional<double> joules() const;
 
  private:

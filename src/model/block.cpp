@@ -86,7 +86,7 @@ Tensor Branch::branch_output(const LayerRun& run) const {
   return own;
 }
 
-// All-reduces over the tensor group are under way while the gradients of weights are computed.
+// The all-reduce over the tensor group overlaps with the weight gradients.
 void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept) const {
   const TensorGroup& tensor = run.tensor();
   const StreamBuffers& stream = run.stream;
@@ -109,7 +109,7 @@ void Branch::backward_weight(const LayerRun& run, Tensor input, Tensor kept) con
                                       sublayer_->output_input(run), kept);
 }
 
-// That of the sublayer's output, in `kept` if there is one.
+// Returns the gradient of the sublayer's output, which is stored in `kept` if there is one.
 Tensor Branch::branch_gradient(const LayerRun& run, Tensor gradient, Tensor kept) const {
   if (run.batch.dropout == 0.0 && !kept && !after_) return gradient;
   const Tensor before = kept ? kept : run.stream.own_branch;
@@ -125,7 +125,7 @@ Tensor Branch::branch_gradient(const LayerRun& run, Tensor gradient, Tensor kept
 
 Block::Block(const ModelSpec& model, int layer) : hidden_(model.hidden_size) {
   const LayerSpec& spec = model.layers[static_cast<std::size_t>(layer)];
-  std::uint64_t site = 1;  // 0 is the embedding's
+  std::uint64_t site = 1;  // 0 is the embedding
   for (int i = 0; i < layer; ++i) site += model.layers[static_cast<std::size_t>(i)].branches.size();
   for (const BranchSpec& branch : spec.branches) branches_.emplace_back(branch, hidden_, site++);
 }
@@ -151,8 +151,8 @@ void Block::forward(const LayerRun& run, Tensor output, Tensor input) const {
   branches_.back().add_output(run, output, input_of(run, input, branches_.size() - 1));
 }
 
-// Norm outputs share their memory when they are dropped, so that each waits for its turn. The first
-// half of a backward reads none of them.
+// Dropped norm outputs share one buffer, so each is recomputed just before its use. backward_input
+// reads none of them.
 void Block::recompute(const LayerRun& run, Tensor input, std::size_t branch) const {
   const Tensor from = input_of(run, input, branch);
   if (run.recompute == Recompute::Full && branch + 1 == branches_.size()) {

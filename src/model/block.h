@@ -9,29 +9,31 @@
 
 namespace kintsugi {
 
-// One branch of the residual stream: output = input + after(sublayer(before(input))), with the
-// norms that the layer has.
+// One branch of the residual stream: output = input + after(sublayer(before(input))). Both norms
+// are optional.
 class Branch {
  public:
-  // `site` numbers the branch within the model, for its dropout.
+  // `site` is the number of the branch within the model; it selects the dropout random numbers.
   Branch(const BranchSpec& spec, std::int64_t hidden, std::uint64_t site);
 
   void declare(Declaration& d);
 
-  // From input to what the sublayer's last matmul reads.
+  // Computes the input of the sublayer's last matmul.
   void forward_to_output(const LayerRun& run, Tensor input) const;
-  // And on to the residual stream.
+  // Computes the last matmul and adds it to the residual stream.
   void add_output(const LayerRun& run, Tensor output, Tensor input) const;
-  // Recomputes the sublayer's input; and what Recompute::Selective dropped; and what add_output
-  // leaves for the backward.
+  // Recomputes the sublayer's input.
   void recompute_norm(const LayerRun& run, Tensor input) const;
+  // Recomputes everything that Recompute::Selective dropped.
   void recompute(const LayerRun& run, Tensor input) const;
+  // Recomputes what add_output() saves for the backward.
   void recompute_output(const LayerRun& run) const {
     if (after_) branch_output(run);
   }
 
-  // `gradient` is that of the output on entry and of the input on return. Without the gradients of
-  // weights if `kept`, where the gradient of the sublayer's output is left for backward_weight().
+  // `gradient` is that of the output on entry and of the input on return. With `kept`, the weight
+  // gradients are not computed: the gradient of the sublayer's output is stored in `kept` for
+  // backward_weight().
   void backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor kept) const;
   void backward_weight(const LayerRun& run, Tensor input, Tensor kept) const;
 
@@ -45,10 +47,10 @@ class Branch {
   std::optional<Norm> before_, after_;
   std::unique_ptr<Sublayer> sublayer_;
   Saved normed_;  // (rows, hidden): the sublayer's input
-  Saved summed_;  // (rows, hidden): its output, before the norm behind it
+  Saved summed_;  // (rows, hidden): the sublayer's output, before the norm `after`
 };
 
-// One layer of a model: its branches, one after the other.
+// One transformer block: its branches run in order.
 class Block {
  public:
   Block(const ModelSpec& model, int layer);
@@ -56,11 +58,11 @@ class Block {
   void declare(Declaration& d);
   int branches() const { return static_cast<int>(branches_.size()); }
 
-  // Fills the saved tensors.
+  // Also fills the saved tensors.
   void forward(const LayerRun& run, Tensor output, Tensor input) const;
-  // `gradient` is that of the output on entry and of the input on return. What was dropped is
-  // recomputed first. With run.kept_gradients, the gradients of matrices are left for
-  // backward_weight(), any time later; the norms' own are not.
+  // `gradient` is that of the output on entry and of the input on return. Dropped tensors are
+  // recomputed first. With run.kept_gradients, the gradients of matrices (not those of norms) are
+  // left to backward_weight(), which may run any time later.
   void backward(const LayerRun& run, Tensor gradient, Tensor input) const;
   void backward_weight(const LayerRun& run, Tensor input) const;
 
@@ -68,7 +70,7 @@ class Block {
   Tensor input_of(const LayerRun& run, Tensor input, std::size_t branch) const {
     return branch == 0 ? input : run[middles_[branch - 1]];
   }
-  // Everything up to the last branch's output.
+  // Computes everything but the last branch's output.
   void forward_to_output(const LayerRun& run, Tensor input) const;
   void recompute(const LayerRun& run, Tensor input, std::size_t branch) const;
   Tensor kept(const LayerRun& run, std::size_t branch) const {

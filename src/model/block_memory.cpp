@@ -4,7 +4,8 @@
 
 namespace kintsugi {
 
-// f(tensor, key): tensors are told apart by their label and how many of it come before them.
+// Calls f(tensor, key) for each tensor. With `sharing`, one_at_a_time tensors of a label have one
+// key.
 template <class F>
 void SharedMemory::for_each(const std::vector<TensorSpec>& specs, bool sharing, const F& f) {
   std::map<std::string_view, int> seen;
@@ -37,7 +38,7 @@ SharedMemory::SharedMemory(Arena& arena, const std::vector<Declaration>& blocks,
     TensorSpec largest;
   };
   const auto collect = [&](auto&& list) {
-    std::vector<Need> needs;  // in the order of their declaration
+    std::vector<Need> needs;  // in order of declaration
     for (const Declaration& block : blocks)
       list(block, [&](const TensorSpec& spec, const Key& key) {
         for (Need& need : needs)

@@ -5,21 +5,21 @@
 
 namespace kintsugi {
 
-// What a stage tells whoever looks after the memory of its parameters, bucket by bucket, in the
-// order of its work. Between need and done, the bucket's weights (or gradients) lie in the
-// ParameterStore; at other times they may not.
+// A stage calls these before and after it uses the weights or gradients of a bucket. Between need_*
+// and done_with_*, the ParameterStore has the bucket's weights (or gradients) in memory; at other
+// times it may not.
 class BucketHooks {
  public:
   virtual ~BucketHooks() = default;
-  // `next`: whose weights will be asked for after these; -1: nobody knows.
+  // `next`: the bucket whose weights are needed next, to prefetch them; -1: unknown.
   virtual void need_weights(int bucket, int next) = 0;
   virtual void done_with_weights(int bucket) = 0;
-  // Before a micro-batch's first contribution to the bucket's gradients, and after its last. First
-  // and last: of the step.
+  // Called before a micro-batch's first contribution to the bucket's gradients, and after its last.
+  // `first` and `last`: whether it is the step's first or last micro-batch.
   virtual void need_gradients(int bucket, bool first) = 0;
   virtual void done_with_gradients(int bucket, bool first, bool last) = 0;
 
-  // The same of all buckets of a layer.
+  // The same for all buckets of a layer.
   using Buckets = std::vector<int>;
   static inline const Buckets kNone = {};
   void need_all_weights(const Buckets& buckets, const Buckets& next = kNone) {

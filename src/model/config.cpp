@@ -15,7 +15,7 @@
 namespace kintsugi {
 namespace {
 
-// Beyond these a size is a slip of the finger, and products of sizes could leave 64 bits.
+// A size above these limits is a typo, and products of sizes could overflow 64 bits.
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxLayers = 16384;
 constexpr double kMaxParameters = 1e16;
@@ -49,7 +49,8 @@ void check_yarn(const RopeScaling& scaling) {
                scaling.attention_factor);
 }
 
-// The shortest list that gives the same types when it is repeated; none where all are full.
+// Reduces the list to its shortest repeating pattern. The list becomes empty if all layers are
+// full.
 void shorten(std::vector<LayerType>& types) {
   const auto all = static_cast<std::ptrdiff_t>(types.size());
   for (std::ptrdiff_t period = 1; period < all; ++period)
@@ -130,7 +131,7 @@ std::string_view to_string(LayerType type) {
 LayerType parse_layer_type(std::string_view text) {
   for (const LayerType type : {LayerType::Full, LayerType::Sliding})
     if (text == to_string(type)) return type;
-  user_error("'{}' is no type of layer: full_attention or sliding_attention", text);
+  user_error("'{}' is not a layer type: use full_attention or sliding_attention", text);
 }
 
 std::string_view to_string(RopeScalingKind kind) {
@@ -140,7 +141,7 @@ std::string_view to_string(RopeScalingKind kind) {
 RopeScalingKind parse_rope_scaling(std::string_view text) {
   for (const RopeScalingKind kind : {RopeScalingKind::Llama3, RopeScalingKind::Yarn})
     if (text == to_string(kind)) return kind;
-  user_error("'{}' is no way to scale rotary positions: llama3 or yarn", text);
+  user_error("'{}' is not a type of rope scaling: use llama3 or yarn", text);
 }
 
 std::string_view to_string(Family family) { return family_info(family).model_type; }

@@ -20,11 +20,11 @@ int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inp
               .global = o.in_out ? Shape{inputs, outputs} : Shape{outputs, inputs},
               .group = o.group,
               .init = o.init,
-              .cut = {.dimension = (o.cut.along == Cut::Along::Outputs) == o.in_out ? 1 : 0},
+              .shard = {.dimension = (o.shard.along == Shard::Along::Outputs) == o.in_out ? 1 : 0},
               .decay = true,
               .overwritten = true,
               .packed = o.packed},
-             o.cut);
+             o.shard);
 }
 
 int Declaration::vector(std::string name, std::int64_t extent, const Options& o) {
@@ -32,9 +32,9 @@ int Declaration::vector(std::string name, std::int64_t extent, const Options& o)
               .global = {extent},
               .group = o.group,
               .init = o.init,
-              .cut = {.dimension = 0},
+              .shard = {.dimension = 0},
               .packed = o.packed},
-             o.cut);
+             o.shard);
 }
 
 int Declaration::table(std::string name, std::int64_t rows, std::int64_t width, const Options& o) {
@@ -42,27 +42,27 @@ int Declaration::table(std::string name, std::int64_t rows, std::int64_t width, 
               .global = {rows, width},
               .group = o.group,
               .init = o.init,
-              .cut = {.dimension = 0},
+              .shard = {.dimension = 0},
               .decay = true},
-             o.cut);
+             o.shard);
 }
 
-int Declaration::add(Parameter parameter, const Cut& cut) {
-  parameter.cut.parts = cut.parts;
-  if (cut.along == Cut::Along::None) parameter.cut.dimension = -1;
+int Declaration::add(Parameter parameter, const Shard& shard) {
+  parameter.shard.parts = shard.parts;
+  if (shard.along == Shard::Along::None) parameter.shard.dimension = -1;
   if (ranks_.tensor > 1) {
-    parameter.cut.ranks = ranks_.tensor;
-    if (cut.copies > 1) {
-      parameter.cut.copies = cut.copies;
+    parameter.shard.ranks = ranks_.tensor;
+    if (shard.copies > 1) {
+      parameter.shard.copies = shard.copies;
       parameter.sum_over = {GroupKind::Kv};
-      parameter.counted = ranks_.tensor_rank % cut.copies == 0;
+      parameter.counted = ranks_.tensor_rank % shard.copies == 0;
     }
-    if (cut.along == Cut::Along::None) {
-      if (ranks_.sequence_parallel || cut.partial) parameter.sum_over = {GroupKind::Tp};
+    if (shard.along == Shard::Along::None) {
+      if (ranks_.sequence_parallel || shard.partial) parameter.sum_over = {GroupKind::Tp};
       parameter.counted = parameter.counted && ranks_.tensor_rank == 0;
     }
   }
-  parameter.shape = parameter.cut.local(parameter.global);
+  parameter.shape = parameter.shard.local(parameter.global);
   ids_.push_back(set_ != nullptr ? set_->index(parameter.name)
                                  : static_cast<int>(parameters_.size()));
   parameters_.push_back(std::move(parameter));

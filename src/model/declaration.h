@@ -12,8 +12,8 @@
 
 namespace kintsugi {
 
-// The tokens of one micro-batch on one rank. In sequence parallelism a rank has only an equal part
-// of the rows between the matrices.
+// The tokens of one micro-batch on one rank. With sequence parallelism, the rows of the residual
+// stream are split evenly over `row_parts` ranks.
 struct BatchSize {
   std::int64_t sequences = 1;
   std::int64_t length = 0;
@@ -22,30 +22,30 @@ struct BatchSize {
   std::int64_t rows() const { return tokens() / row_parts; }
 };
 
-// What a tensor has one row for: every token, every row of the residual stream on this rank, or
-// every sequence. Whole: it is not made of rows.
+// What a tensor has one row per: token, row of the residual stream on this rank, or sequence.
+// Whole: the tensor has no rows.
 enum class Per : std::uint8_t { Token, Row, Sequence, Whole };
 
-// A tensor that a layer asks for: (tokens or rows …, width); width 0: one number each.
+// A tensor that a layer requests: (tokens, rows or sequences; width). Width 0: one number each.
 struct TensorSpec {
   std::string_view label;
   Per per = Per::Token;
   std::int64_t width = 0;
   bool wide = false;  // accumulator precision
-  // Of what the backward reads: the first mode that drops it.
+  // Saved tensors: the first recompute mode that drops it.
   Recompute dropped_by = Recompute::Full;
-  bool one_at_a_time = false;  // dropped, those of one label share their memory
-  // Of workspace:
+  bool one_at_a_time = false;  // if dropped, all tensors with this label share one buffer
+  // Workspace only:
   bool training = false;         // only the backward needs it
-  bool read_by_weights = false;  // by the second half of a backward, which may come much later
-  // Bytes of memory that an operation arranges by itself, of micro-batches up to a size.
+  bool read_by_weights = false;  // backward_weight(), which may run much later, reads it
+  // Bytes of memory with a layout private to the operation, for micro-batches up to a size.
   using Bytes = std::int64_t(const BatchSize& size, DType dtype, bool training);
   std::function<Bytes> bytes = {};
 
   Shape shape(const BatchSize& size) const;
 };
 
-// What generation keeps of the tokens before.
+// A tensor that generation keeps from token to token (KV cache, retention state).
 struct CacheSpec {
   std::string_view label;
   std::int64_t per_token = 0, fixed = 0;  // elements
@@ -62,14 +62,15 @@ struct Workspace {
   Per per = Per::Token;
 };
 
-// Forward floating-point operations per token, of the whole model; multiply-add counts 2.
+// Forward floating-point operations per token, summed over all tensor ranks. A multiply-add
+// counts 2.
 struct LayerFlops {
   double linear = 0;         // matmuls with parameters
   double mixing_causal = 0;  // between tokens: attention's half below the diagonal
-  double mixing_full = 0;    // the whole square
+  double mixing_full = 0;    // the full square
 };
 
-// The ranks that compute a layer together, and which of those that share its matrices declares.
+// The ranks that compute a layer together, and the tensor rank whose shard is declared.
 struct LayerRanks {
   int tensor = 1;
   int tensor_rank = 0;
@@ -77,36 +78,36 @@ struct LayerRanks {
   int context = 1;
 };
 
-// Filled by layers, which are the only ones who know what they need; read by ParameterSet, the
-// memory of a stage, checkpoints, FLOP counts and the planner.
+// Lists the parameters and buffers of a layer. Layers fill it; ParameterSet, the memory of a stage,
+// checkpoints, FLOP counts and the planner read it.
 class Declaration {
  public:
-  // `set`: parameters are looked up in it, so that their handles are its indices.
+  // With `set`, the handles of parameters are their indices in it.
   explicit Declaration(const LayerRanks& ranks, std::int64_t length = 0,
                        const ParameterSet* set = nullptr)
       : ranks_(ranks), length_(length), set_(set) {}
 
   const LayerRanks& ranks() const { return ranks_; }
-  std::int64_t length() const { return length_; }  // of a sequence, for FLOPs
+  std::int64_t length() const { return length_; }  // tokens per sequence, for FLOPs
 
   // How a parameter is sharded among the tensor ranks.
-  struct Cut {
+  struct Shard {
     enum class Along : std::uint8_t { None, Outputs, Inputs };
     Along along = Along::None;
     int parts = 1;
     int copies = 1;        // neighbouring ranks that hold the same shard
-    bool partial = false;  // not sharded, but each rank has only its share of the gradient
+    bool partial = false;  // not sharded, but each rank computes only a partial gradient
   };
   struct Options {
     ParameterGroup group;
     Init init;
-    Cut cut = {};
+    Shard shard = {};
     bool in_out = false;
-    bool packed = false;  // read as one matrix with the parameter before
+    bool packed = false;  // forms one matrix with the preceding parameter
   };
   int matrix(std::string name, std::int64_t outputs, std::int64_t inputs, const Options& options);
   int vector(std::string name, std::int64_t extent, const Options& options);
-  // A table of rows, sharded by rows or not at all.
+  // A table of rows, sharded by rows or not sharded.
   int table(std::string name, std::int64_t rows, std::int64_t width, const Options& options);
 
   Saved saved(const TensorSpec& spec);
@@ -122,12 +123,12 @@ class Declaration {
   const std::vector<TensorSpec>& workspace() const { return workspace_; }
   const std::vector<CacheSpec>& caches() const { return caches_; }
   const LayerFlops& flops() const { return flops_; }
-  // Of the parameters, in the order of their declaration, each once.
+  // The buckets of the declared parameters, in order of declaration, without duplicates.
   std::vector<int> buckets() const;
   int last() const { return ids_.back(); }
 
  private:
-  int add(Parameter parameter, const Cut& cut);
+  int add(Parameter parameter, const Shard& shard);
 
   LayerRanks ranks_;
   std::int64_t length_;

@@ -5,7 +5,7 @@
 
 namespace kintsugi {
 
-// The files of models/, compiled in by cmake/embed_presets.cmake.
+// The files of models/, embedded in the binary by cmake/embed_presets.cmake.
 struct EmbeddedPreset {
   std::string name;
   std::string yaml;

@@ -4,8 +4,8 @@
 #include "model/families/config_json.h"
 #include "model/families/family.h"
 
-// config.json of a Hugging Face model directory: the keys of transformers 4 and 5 are read, those
-// of 4 are written. What they mean is the families' business.
+// Reads and writes config.json of a Hugging Face model directory. Reads the keys of transformers 4
+// and 5, writes those of 4. Each family reads and writes its own keys.
 
 namespace kintsugi {
 namespace {
@@ -39,7 +39,8 @@ json parse_object(const std::string& text, const std::string& source) {
       reason.remove_prefix(end + 2);
     user_error("{} is not valid JSON: {}", source, reason);
   }
-  if (!root.is_object()) user_error("{} is not a model's config.json: it holds no object", source);
+  if (!root.is_object())
+    user_error("{} is not a model's config.json: it is not a JSON object", source);
   return root;
 }
 
@@ -82,8 +83,8 @@ std::string write_hf_config(const ModelConfig& config, DType dtype) {
   root["model_type"] = info.model_type;
   info.write(config, root);
   root["torch_dtype"] = torch_name(dtype);
-  // Whose keys these are. Without it, transformers warns that a large vocabulary needs a correction
-  // meant for Mistral's, and following the advice would change the ids.
+  // The version whose keys these are. Without it, transformers warns that a large vocabulary needs
+  // a fix meant for Mistral's tokenizer, and applying that fix would change the token ids.
   root["transformers_version"] = "4.51.0";
   return root.dump(2) + "\n";
 }

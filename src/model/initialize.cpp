@@ -3,10 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <numbers>
-#include <thread>
 #include <vector>
 
 #include "core/hash.h"
@@ -15,47 +11,8 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kChunk = std::int64_t{1} << 22;  // elements handled at a time
-
-// Element i of a parameter's standard normal values: Box-Muller on two words of Philox draw i / 2.
-double standard_normal(std::uint64_t key, std::int64_t i) {
-  const Philox::Block words = Philox::draw(key, static_cast<std::uint64_t>(i) / 2);
-  const double u1 = (static_cast<double>(words[0]) + 1.0) * 0x1.0p-32,
-               u2 = static_cast<double>(words[1]) * 0x1.0p-32;
-  const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 2.0 * std::numbers::pi * u2;
-  return radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
-}
-
-// Likewise uniform in [-1, 1).
-double uniform(std::uint64_t key, std::int64_t i) {
-  const Philox::Block words = Philox::draw(key, static_cast<std::uint64_t>(i) / 2);
-  return static_cast<double>(words[static_cast<std::size_t>(i % 2)]) * 0x1.0p-31 - 1.0;
-}
-
-template <class F>
-void on_all_cores(std::int64_t n, const F& f) {
-  const std::int64_t pieces =
-      std::clamp<std::int64_t>(n / 65536, 1, std::max(1u, std::thread::hardware_concurrency()));
-  if (pieces == 1) return f(0, n);
-  std::vector<std::thread> threads;
-  for (std::int64_t p = 0; p < pieces; ++p)
-    threads.emplace_back([&f, n, p, pieces] { f(n * p / pieces, n * (p + 1) / pieces); });
-  for (std::thread& thread : threads) thread.join();
-}
-
-void upload_rounded(Backend& backend, const Tensor& to, std::span<const double> values,
-                    std::vector<std::byte>& buffer) {
-  buffer.resize(to.bytes());
-  visit_float(to.dtype(), [&]<class T>() {
-    T* out = reinterpret_cast<T*>(buffer.data());
-    for (std::size_t i = 0; i < values.size(); ++i)
-      out[i] = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
-  });
-  backend.upload(to, buffer.data());
-}
-
-// The name in the file: as it is, or with GPT-2's and BLOOM's prefix left out as files on the hub
-// do.
+// Finds a tensor by its name, or without the prefix that GPT-2 and BLOOM files on the hub leave
+// out.
 SafetensorsModel::Location locate(const SafetensorsModel& source, const std::string& name) {
   if (const auto found = source.find(name)) return found;
   constexpr std::string_view prefix = "transformer.";
@@ -67,7 +24,7 @@ void check_tensor(const SafetensorsModel::Location& found, const Parameter& para
                   const std::string& prefix, const std::string& where) {
   if (!found)
     user_error(
-        "{} has no tensor {}{}: it is not a model of this configuration, or a part of it is "
+        "{} has no tensor {}{}: it holds another model than the configuration, or a file is "
         "missing",
         where, prefix, parameter.name);
   bool same = found.entry->shape.size() == static_cast<std::size_t>(parameter.global.rank());
@@ -85,78 +42,122 @@ void check_tensor(const SafetensorsModel::Location& found, const Parameter& para
 
 }  // namespace
 
-void FreshParameters::read(const Parameter& parameter, std::int64_t first,
-                           std::span<double> values) const {
-  const Init& init = parameter.init;
-  std::fill(values.begin(), values.end(), init.kind == InitKind::Ones ? 1.0 : 0.0);
-  if (init.kind == InitKind::Ones || init.kind == InitKind::Zeros) return;
-  const std::uint64_t key = derive_key(seed_, hash64(parameter.name));
-  on_all_cores(static_cast<std::int64_t>(values.size()), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      values[static_cast<std::size_t>(i)] =
-          init.scale * (init.kind == InitKind::Normal ? standard_normal(key, first + i)
-                                                      : uniform(key, first + i));
-  });
+void ParameterSource::fill(Backend& backend, const Tensor& destination, const ParameterSet& set,
+                           std::int64_t begin, std::int64_t end) const {
+  KINTSUGI_CHECK(destination.elements() == end - begin, "{} elements for [{}, {})",
+                 destination.elements(), begin, end);
+  backend.fill(destination, 0.0);
+  for (const Parameter& parameter : set.parameters()) {
+    const std::int64_t from = std::max(begin, parameter.offset),
+                       to = std::min(end, parameter.offset + parameter.shape.elements());
+    if (from < to)
+      fill_parameter(backend, destination.rows(from - begin, to - from), parameter, set.tp_rank(),
+                     from - parameter.offset);
+  }
 }
 
-StoredParameters::StoredParameters(const SafetensorsModel& files, const ParameterSet& set,
-                                   std::string prefix,
+// ---- random initialization
+
+namespace {
+
+// The number of ranges from `first` on, `period` apart, that are rows of one matrix, both locally
+// and in the whole parameter.
+std::size_t rows_from(const std::vector<ShardRange>& ranges, std::size_t first,
+                      std::size_t period) {
+  std::size_t rows = 1;
+  for (std::size_t i = first + period; i < ranges.size(); i += period, ++rows) {
+    const ShardRange &before = ranges[i - period], &range = ranges[i],
+                     &second = ranges[first + period];
+    if (range.count != ranges[first].count ||
+        range.local - before.local != second.local - ranges[first].local ||
+        range.global - before.global != second.global - ranges[first].global)
+      break;
+  }
+  return rows;
+}
+
+// Draws all ranges. Ranges at equal distances take one call: a matrix that is sharded by columns
+// has thousands of ranges.
+void draw_ranges(Backend& backend, const Tensor& destination, const std::vector<ShardRange>& ranges,
+                 std::int64_t first, std::size_t period, DrawOptions options) {
+  auto* const begin = static_cast<std::byte*>(destination.data());
+  for (std::size_t phase = 0; phase < std::min(period, ranges.size()); ++phase)
+    for (std::size_t i = phase; i < ranges.size();) {
+      const std::size_t rows = rows_from(ranges, i, period);
+      const ShardRange &range = ranges[i], &next = ranges[rows > 1 ? i + period : i];
+      const std::int64_t distance = rows > 1 ? next.local - range.local : range.count;
+      options.first = range.global;
+      options.row_stride = next.global - range.global;
+      const Tensor matrix(
+          begin + static_cast<std::size_t>(range.local - first) * size_of(destination.dtype()),
+          destination.dtype(), {static_cast<std::int64_t>(rows), distance});
+      backend.draw(matrix.part(1, 0, range.count), options);
+      i += rows * period;
+    }
+}
+
+}  // namespace
+
+void FreshParameters::fill_parameter(Backend& backend, const Tensor& destination,
+                                     const Parameter& parameter, int tp_rank,
+                                     std::int64_t first) const {
+  const Init& init = parameter.init;
+  if (init.kind == InitKind::Zeros) return;
+  std::vector<ShardRange> ranges;
+  for_each_range(parameter.shard, parameter.global, tp_rank, first, first + destination.elements(),
+                 [&](const ShardRange& range) { ranges.push_back(range); });
+  if (init.kind == InitKind::Ones) {
+    for (const ShardRange& range : ranges)
+      backend.fill(destination.rows(range.local - first, range.count), 1.0);
+    return;
+  }
+  draw_ranges(
+      backend, destination, ranges, first, static_cast<std::size_t>(parameter.shard.parts),
+      {.distribution = init.kind == InitKind::Normal ? Distribution::Normal : Distribution::Uniform,
+       .scale = init.scale,
+       .key = derive_key(seed_, hash64(parameter.name))});
+}
+
+// ---- from files
+
+StoredParameters::StoredParameters(FileLoader& loader, const SafetensorsModel& files,
+                                   const ParameterSet& set, std::string prefix,
                                    const std::function<bool(const Parameter&)>& has)
-    : files_(&files), prefix_(std::move(prefix)) {
+    : loader_(&loader), files_(&files), prefix_(std::move(prefix)) {
   const std::string where = files.files().front().path().parent_path().string();
   for (const Parameter& parameter : set.parameters())  // before anything is written
     if (!has || has(parameter))
       check_tensor(locate(files, prefix_ + parameter.name), parameter, prefix_, where);
 }
 
-void StoredParameters::read(const Parameter& parameter, std::int64_t first,
-                            std::span<double> values) const {
+void StoredParameters::fill_parameter(Backend&, const Tensor& destination,
+                                      const Parameter& parameter, int tp_rank,
+                                      std::int64_t first) const {
   const auto found = locate(*files_, prefix_ + parameter.name);
-  const std::span<const std::byte> bytes = found.bytes();
-  visit_float(*found.entry->dtype, [&]<class T>() {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      T value;  // the file promises no alignment
-      std::memcpy(&value, bytes.data() + (static_cast<std::size_t>(first) + i) * sizeof(T),
-                  sizeof(T));
-      values[i] = static_cast<double>(static_cast<Accumulator<T>>(value));
-    }
-  });
-  found.file->check_intact();
+  const int file = loader_->open(found.file->path());
+  const DType stored = *found.entry->dtype;
+  for_each_range(parameter.shard, parameter.global, tp_rank, first, first + destination.elements(),
+                 [&](const ShardRange& range) {
+                   loader_->load(file,
+                                 found.file->offset(*found.entry) +
+                                     static_cast<std::uint64_t>(range.global) * size_of(stored),
+                                 stored, destination.rows(range.local - first, range.count));
+                 });
 }
 
-void fill_from(const ParameterSource& source, Backend& backend, Tensor destination,
-               const ParameterSet& set, std::int64_t begin, std::int64_t end) {
-  KINTSUGI_CHECK(destination.elements() == end - begin, "{} elements for [{}, {})",
-                 destination.elements(), begin, end);
-  backend.fill(destination, 0.0);
-  std::vector<double> values;
-  std::vector<std::byte> buffer;
-  for (const Parameter& parameter : set.parameters()) {
-    const std::int64_t stop = std::min(end, parameter.offset + parameter.shape.elements());
-    for (std::int64_t at = std::max(begin, parameter.offset); at < stop; at += kChunk) {
-      const std::int64_t first = at - parameter.offset, count = std::min(kChunk, stop - at);
-      values.assign(static_cast<std::size_t>(count), 0.0);
-      for_each_run(parameter.cut, parameter.global, set.tp_rank(), first, first + count,
-                   [&](const CutRun& run) {
-                     source.read(
-                         parameter, run.there,
-                         std::span(values).subspan(static_cast<std::size_t>(run.here - first),
-                                                   static_cast<std::size_t>(run.count)));
-                   });
-      upload_rounded(backend, destination.rows(at - begin, count), values, buffer);
-    }
-  }
-}
+// ---- all weights
 
 void initialize_parameters(Backend& backend, const ParameterStore& store, std::uint64_t seed) {
-  fill_from(FreshParameters(seed), backend, store.weights(), store.set(), 0,
-            store.set().buffer_elements());
+  FreshParameters(seed).fill(backend, store.weights(), store.set(), 0,
+                             store.set().buffer_elements());
 }
 
 void load_parameters(Backend& backend, const ParameterStore& store,
                      const SafetensorsModel& source) {
-  fill_from(StoredParameters(source, store.set()), backend, store.weights(), store.set(), 0,
-            store.set().buffer_elements());
+  FileLoader loader(backend);
+  StoredParameters(loader, source, store.set())
+      .fill(backend, store.weights(), store.set(), 0, store.set().buffer_elements());
+  loader.run();
 }
 
 }  // namespace kintsugi

@@ -7,35 +7,35 @@
 
 namespace kintsugi {
 
-// What one forward pass is about: `sequences` rows of `length` tokens, on the device. Where
-// sequences are cut among ranks, `length` is what this rank has of each.
+// One micro-batch on the device: `sequences` rows of `length` tokens. With context parallelism,
+// `length` is the number of local tokens per sequence.
 struct MicroBatch {
   std::int64_t sequences = 0;
   std::int64_t length = 0;
   Tensor ids = {};        // (tokens), int32
-  Tensor targets = {};    // (tokens), int32; negative: no loss there
+  Tensor targets = {};    // (tokens), int32; negative: no loss for this token
   Tensor positions = {};  // (tokens), int32
-  // (sequences, length), int32: the first token of its sequence that each one sees; one such table
-  // per rank that has other tokens of the sequences. Empty: attention is not confined to documents.
+  // (sequences, length), int32: the first token of the sequence that each token attends to. With
+  // context parallelism, one such table per rank (first_visible_keys). Empty: attention crosses
+  // document boundaries.
   Tensor document_start = {};
   std::int64_t tokens() const { return sequences * length; }
 
-  // Of the step.
-  bool first = false, last = false;
-  bool scored_only = false;  // no backward follows its forward
-  // Products overwrite the gradients of their matrices instead of adding to them, which saves
-  // clearing and reading those.
+  bool first = false, last = false;  // of the step
+  bool scored_only = false;          // no backward follows the forward
+  // Matmuls overwrite the gradients of their matrices instead of accumulating, which saves clearing
+  // and reading them.
   bool overwrites = false;
-  // Its pass is the same calls as every other of this size, and none of them meets another rank or
-  // a copy under way: a device may record it (Backend::replay).
+  // Forward and backward make the same calls as every other micro-batch of this size, and none of
+  // them communicates or waits for a host copy: the device may record them (Backend::replay).
   bool repeatable = false;
 
-  // Dropout draws from the seed, the step and the global token, so it is the same however the batch
-  // is cut.
+  // Dropout is a function of the seed, the step and the global token index, so it is the same in
+  // every layout.
   double dropout = 0.0;
-  std::uint64_t dropout_seed = 0;  // of the step
+  std::uint64_t dropout_seed = 0;  // changes every step
   std::int64_t first_token = 0;    // global index of this micro-batch's first token within the step
-  Tensor token_rows = {};          // (tokens), int32: from there; empty: one after the other
+  Tensor token_rows = {};  // (tokens), int32: index relative to first_token; empty: consecutive
   std::uint64_t dropout_key(std::uint64_t site) const { return derive_key(dropout_seed, site); }
 };
 

@@ -13,9 +13,8 @@ class Node;
 
 namespace kintsugi {
 
-// The one list of the fields of a model description: reading, writing, printing and the names of
-// known keys all walk it. visit(name, field) is called with each field, const or not as the
-// configuration is.
+// The only list of the fields of a model description: used to read, write and print them and to
+// check keys. Calls visit(name, field) for each field; fields are const if the configuration is.
 template <class Config, class Visit>
 void visit_model_fields(Config& config, Visit&& visit) {
   visit("family", config.family);
@@ -41,7 +40,7 @@ void visit_model_fields(Config& config, Visit&& visit) {
 
 template <class Scaling, class Visit>
 void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
-  // To read, every key is known; to write, those of the type.
+  // When reading, all keys are accepted; when writing, only those of the scaling type.
   const bool all = !std::is_const_v<Scaling>;
   visit("type", scaling.type);
   visit("factor", scaling.factor);
@@ -57,16 +56,16 @@ void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
   }
 }
 
-// The `model:` section of a run configuration: {preset: NAME} or {config: FILE or DIR}, and any
-// field on top. Sizes that a preset leaves to be derived are derived after the overrides. Complete
-// and checked. UserError names the key, the source and the line.
-// The section comes from load_yaml (core/yaml_document.h), which has looked at its keys.
+// Reads the `model:` section of a run configuration: {preset: NAME} or {config: FILE or DIR}, with
+// any field as an override. Derived sizes are computed after the overrides. The result is complete
+// and checked. UserError names the key, the source and the line. The section must come from
+// load_yaml (core/yaml_document.h), which checks for duplicate keys.
 ModelConfig read_model_section(const YAML::Node& section, const std::string& source);
 
-// The keys that read_model_section knows.
+// The keys that read_model_section accepts.
 std::vector<std::string> model_section_keys();
 
-// What other programs call some of the fields.
+// Names that other programs use for some of the fields.
 const std::vector<Synonym>& model_synonyms();
 
 // Every field, one per line; parse_model_yaml and read_model_section read it back to an equal

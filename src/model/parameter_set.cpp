@@ -11,14 +11,14 @@
 namespace kintsugi {
 namespace {
 
-// Tensors start on whole cache lines in every precision, and every bucket divides among 64 ranks.
+// In every precision, tensors start on cache lines and bucket sizes are divisible by 64 ranks.
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t aligned(std::int64_t offset) {
   return (offset + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Buckets in the order of their use; those that a slice does not have leave no gap.
+// Bucket keys, in order of use. Buckets that a shard does not have leave no gap.
 constexpr int kTableBucket = 0, kEmbeddingBucket = 1, kFirstBlockBucket = 2;
 
 }  // namespace
@@ -43,20 +43,20 @@ std::string_view to_string(ParameterGroup group) {
 
 ParameterSet::ParameterSet(const ModelConfig& config) : ParameterSet(config, whole_model(config)) {}
 
-ParameterSet::ParameterSet(const ModelConfig& config, const ModelSlice& slice,
+ParameterSet::ParameterSet(const ModelConfig& config, const ModelShard& shard,
                            const DataGroupsOf& data)
-    : tp_rank_(slice.tp_rank) {
+    : tp_rank_(shard.tp_rank) {
   KINTSUGI_CHECK(
       config.layers > 0 && config.head_dim > 0 && config.kv_heads > 0 && config.ffn_size > 0,
-      "a model configuration is completed before it is used");
-  collect(model_spec(config), slice);
+      "complete_and_check() was not called on the model configuration");
+  collect(model_spec(config), shard);
   if (data)
     for (Parameter& parameter : parameters_) parameter.data = data(parameter);
-  place(static_cast<int>(config.layers));
+  assign_offsets(static_cast<int>(config.layers));
 }
 
-void ParameterSet::collect(const ModelSpec& model, const ModelSlice& slice) {
-  const LayerRanks ranks{slice.tp, slice.tp_rank, slice.sequence_parallel};
+void ParameterSet::collect(const ModelSpec& model, const ModelShard& shard) {
+  const LayerRanks ranks{shard.tp, shard.tp_rank, shard.sequence_parallel};
   const auto add = [&](auto&& layer, int bucket) {
     Declaration declared(ranks);
     layer.declare(declared);
@@ -65,25 +65,25 @@ void ParameterSet::collect(const ModelSpec& model, const ModelSlice& slice) {
       parameters_.push_back(std::move(parameter));
     }
   };
-  if (slice.embedding) add(Embedding(model), kEmbeddingBucket);
-  for (const int layer : slice.layers) add(Block(model, layer), kFirstBlockBucket + layer);
-  if (slice.head) add(Head(model), kFirstBlockBucket + static_cast<int>(model.layers.size()));
+  if (shard.embedding) add(Embedding(model), kEmbeddingBucket);
+  for (const int layer : shard.layers) add(Block(model, layer), kFirstBlockBucket + layer);
+  if (shard.head) add(Head(model), kFirstBlockBucket + static_cast<int>(model.layers.size()));
   if (!model.tied) return;
-  // One matrix, which the head's gradient writes before the embedding's is added.
-  // The embedding declares its table first, the head last.
-  if (slice.embedding && slice.head) {
+  // The head and the embedding are one matrix: the head's gradient overwrites, the embedding's is
+  // added. The embedding declares its table first, the head last.
+  if (shard.embedding && shard.head) {
     parameters_.pop_back();
     parameters_.front().overwritten = true;
-  } else if (slice.embedding || slice.head) {  // the other rank has a copy
-    Parameter& copy = slice.embedding ? parameters_.front() : parameters_.back();
+  } else if (shard.embedding || shard.head) {  // another stage has the other copy
+    Parameter& copy = shard.embedding ? parameters_.front() : parameters_.back();
     copy.bucket = kTableBucket;
     copy.group = ParameterGroup::Embedding;
     copy.sum_over = {GroupKind::Tied};
-    copy.counted = slice.embedding;
+    copy.counted = shard.embedding;
   }
 }
 
-void ParameterSet::place(int layers) {
+void ParameterSet::assign_offsets(int layers) {
   const auto order = [](const Parameter& p) { return std::tuple(p.bucket, p.data, !p.decay); };
   std::stable_sort(parameters_.begin(), parameters_.end(),
                    [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });

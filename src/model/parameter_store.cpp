@@ -5,7 +5,7 @@
 namespace kintsugi {
 
 ParameterStore::ParameterStore(const ParameterSet& set, DType dtype)
-    : set_(&set), dtype_(dtype), places_(set.buckets().size()) {}
+    : set_(&set), dtype_(dtype), memory_(set.buckets().size()) {}
 
 ParameterStore::ParameterStore(const ParameterSet& set, Arena& arena, DType dtype,
                                bool with_gradients)
@@ -14,36 +14,37 @@ ParameterStore::ParameterStore(const ParameterSet& set, Arena& arena, DType dtyp
   if (with_gradients)
     gradients_ = arena.allocate(Region::Gradients, "gradients", accumulator_of(dtype),
                                 {set.buffer_elements()});
-  for (std::size_t i = 0; i < places_.size(); ++i) {
+  for (std::size_t i = 0; i < memory_.size(); ++i) {
     const Bucket& bucket = set.buckets()[i];
-    places_[i].weights = weights_.rows(bucket.begin, bucket.end - bucket.begin);
+    memory_[i].weights = weights_.rows(bucket.begin, bucket.end - bucket.begin);
     if (with_gradients)
-      places_[i].gradients = gradients_.rows(bucket.begin, bucket.end - bucket.begin);
+      memory_[i].gradients = gradients_.rows(bucket.begin, bucket.end - bucket.begin);
   }
 }
 
 Tensor ParameterStore::weight(int first, Shape shape) const {
   const int bucket = (*set_)[first].bucket;
-  KINTSUGI_CHECK(bucket_weights(bucket), "the weights of {} are not here", (*set_)[first].name);
-  return slice(bucket_weights(bucket), first, shape);
+  KINTSUGI_CHECK(bucket_weights(bucket), "the weights of {} are not in memory",
+                 (*set_)[first].name);
+  return view(bucket_weights(bucket), first, shape);
 }
 
 Tensor ParameterStore::gradient(int first, Shape shape) const {
-  return slice(bucket_gradients((*set_)[first].bucket), first, shape);
+  return view(bucket_gradients((*set_)[first].bucket), first, shape);
 }
 
-Tensor ParameterStore::slice(Tensor flat, int index, Shape shape) const {
-  if (!flat) return {};  // gradients of a store without them
-  // The shape covers this parameter and, if more, exactly the packed ones that follow.
+Tensor ParameterStore::view(Tensor flat, int index, Shape shape) const {
+  if (!flat) return {};  // the store has no gradients
+  // The shape must cover this parameter and, if it is larger, whole packed ones that follow.
   std::int64_t covered = (*set_)[index].shape.elements();
   const auto& parameters = set_->parameters();
   for (std::size_t next = index + 1; covered < shape.elements() && next < parameters.size();
        ++next) {
-    KINTSUGI_CHECK(parameters[next].packed, "{} does not lie directly behind {}",
+    KINTSUGI_CHECK(parameters[next].packed, "{} is not stored directly after {}",
                    parameters[next].name, (*set_)[index].name);
     covered += parameters[next].shape.elements();
   }
-  KINTSUGI_CHECK(covered == shape.elements(), "{} has {} elements, {} is asked for",
+  KINTSUGI_CHECK(covered == shape.elements(), "{} has {} elements, but shape {} is requested",
                  (*set_)[index].name, covered, to_string(shape));
   const std::int64_t offset =
       (*set_)[index].offset - set_->buckets()[at((*set_)[index].bucket)].begin;

@@ -7,43 +7,43 @@
 
 namespace kintsugi {
 
-// Where the weights and gradients of a model lie, bucket by bucket. Layers ask at every use: where
-// a bucket is sharded, its memory comes and goes.
+// The device memory of the weights and gradients, by bucket. Layers look tensors up at every use,
+// because the memory of a ZeRO-sharded bucket changes during a step.
 class ParameterStore {
  public:
-  // Without memory yet.
+  // Allocates no memory: set_weights() and set_gradients() provide it.
   ParameterStore(const ParameterSet& set, DType dtype);
-  // With memory for all of it, side by side. Generation and scoring need no gradients.
+  // Allocates all buckets contiguously. Generation and scoring need no gradients.
   ParameterStore(const ParameterSet& set, Arena& arena, DType dtype, bool with_gradients);
 
-  // `flat` holds the bucket's elements in the set's order; empty: not there now.
-  void place_weights(int bucket, Tensor flat) { places_[at(bucket)].weights = flat; }
-  void place_gradients(int bucket, Tensor flat) { places_[at(bucket)].gradients = flat; }
-  Tensor bucket_weights(int bucket) const { return places_[at(bucket)].weights; }
-  Tensor bucket_gradients(int bucket) const { return places_[at(bucket)].gradients; }
+  // `flat` holds the bucket's elements in the order of the set; empty: not in memory now.
+  void set_weights(int bucket, Tensor flat) { memory_[at(bucket)].weights = flat; }
+  void set_gradients(int bucket, Tensor flat) { memory_[at(bucket)].gradients = flat; }
+  Tensor bucket_weights(int bucket) const { return memory_[at(bucket)].weights; }
+  Tensor bucket_gradients(int bucket) const { return memory_[at(bucket)].gradients; }
 
   const ParameterSet& set() const { return *set_; }
   DType dtype() const { return dtype_; }
-  // (buffer_elements), where the store was made with memory.
+  // (buffer_elements); empty if the store was built without memory.
   Tensor weights() const { return weights_; }
-  Tensor gradients() const { return gradients_; }  // accumulator precision
+  Tensor gradients() const { return gradients_; }  // in accumulator precision
   Tensor weight(int index) const { return weight(index, (*set_)[index].shape); }
   Tensor gradient(int index) const { return gradient(index, (*set_)[index].shape); }
-  // Several packed parameters as one tensor of the given shape, starting at `first`.
+  // Several packed parameters as one tensor of the given shape; `first` is the first of them.
   Tensor weight(int first, Shape shape) const;
   Tensor gradient(int first, Shape shape) const;
 
  private:
-  struct Place {
+  struct BucketMemory {
     Tensor weights, gradients;
   };
   static std::size_t at(int bucket) { return static_cast<std::size_t>(bucket); }
-  Tensor slice(Tensor flat, int index, Shape shape) const;
+  Tensor view(Tensor flat, int index, Shape shape) const;
   const ParameterSet* set_;
   DType dtype_;
   Tensor weights_;
   Tensor gradients_;
-  std::vector<Place> places_;
+  std::vector<BucketMemory> memory_;  // by bucket
 };
 
 }  // namespace kintsugi

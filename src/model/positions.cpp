@@ -20,11 +20,11 @@ double llama3_scaled(double f, const RopeScaling& s) {
   return (1 - smooth) * f / s.factor + smooth * f;
 }
 
-// arXiv 2309.00071, with the roundings of transformers.
+// arXiv 2309.00071, rounded as in transformers.
 double yarn_scaled(double f, std::int64_t i, const RopeSpec& spec) {
   const RopeScaling& s = *spec.scaling;
   const auto dim = static_cast<double>(spec.dim);
-  // The dimension pair that turns so often in the original length.
+  // The dimension pair that makes this many rotations in the original length.
   const auto pair_of = [&](double turns) {
     const double length = static_cast<double>(s.original_max_positions);
     return dim * std::log(length / (turns * 2 * std::numbers::pi)) / (2 * std::log(spec.theta));
@@ -100,7 +100,7 @@ std::vector<float> retention_decays(std::int64_t heads) {
 Tensor PositionTables::rope(const RopeSpec& spec) const {
   const auto found = std::find_if(ropes.begin(), ropes.end(),
                                   [&](const auto& entry) { return entry.first == spec; });
-  KINTSUGI_CHECK(found != ropes.end(), "no rotation table of dimension {}", spec.dim);
+  KINTSUGI_CHECK(found != ropes.end(), "there is no RoPE table of dimension {}", spec.dim);
   return found->second;
 }
 
@@ -130,7 +130,7 @@ PositionTables allocate_position_tables(Arena& arena, const ModelSpec& model, DT
 
 void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelSpec& model,
                           int tp_rank) {
-  // Of all heads, those of this rank.
+  // `all` has the values of all heads; uploads those of this rank.
   const auto fill = [&](const Tensor& table, const std::vector<float>& all) {
     backend.upload(table, all.data() + tp_rank * table.elements());
   };

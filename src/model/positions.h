@@ -13,20 +13,20 @@ namespace kintsugi {
 std::vector<double> rope_frequencies(const RopeSpec& spec);
 // (positions, dim): cosines in the first half of a row, sines in the second.
 std::vector<double> rope_table(const RopeSpec& spec, std::int64_t positions);
-// ALiBi's slope per head: a geometric series, with the odd powers of the next one when heads are no
-// power of two.
+// ALiBi's slope per head: a geometric series. If the number of heads is not a power of two, the
+// remaining heads get the odd powers of the next finer series.
 std::vector<float> alibi_slopes(std::int64_t heads);
 // RetNet's decay per head: 1 - 2^(-5 - head).
 std::vector<float> retention_decays(std::int64_t heads);
 
-// Constant tables that the layers of a rank share.
+// Constant tables, shared by all layers of a rank.
 struct PositionTables {
   std::vector<std::pair<RopeSpec, Tensor>> ropes;  // (positions, dim), accumulator precision
   Tensor slopes, decays;                           // (heads of this rank), fp32
 
   Tensor rope(const RopeSpec& spec) const;
 };
-// For the sublayers of a model, of which this is one of `tp` ranks.
+// Allocates the tables that the model's sublayers need on one of `tp` ranks.
 PositionTables allocate_position_tables(Arena& arena, const ModelSpec& model, DType dtype,
                                         std::int64_t positions, int tp);
 void fill_position_tables(Backend& backend, const PositionTables& tables, const ModelSpec& model,

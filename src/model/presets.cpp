@@ -15,22 +15,22 @@
 namespace kintsugi {
 namespace {
 
-// Where a key stands: the file (or other source) and the path above it, for messages.
-struct Place {
+// Where a key comes from, for messages: the file (or other source) and the path of its parent key.
+struct KeyOrigin {
   std::string source;
   std::string prefix;  // "", "model." or "model.rope_scaling."
 
   std::string at(const YAML::Node& node) const {
-    const YAML::Mark mark = node.Mark();  // null for nodes that no file holds (--set)
+    const YAML::Mark mark = node.Mark();  // null for nodes that are not from a file (--set)
     return mark.is_null() ? source : fmt::format("{} line {}", source, mark.line + 1);
   }
 };
 
-// `where` already names the file, the line and the key; the parsers of core/units.h say what is
-// wrong with the value.
+// `where` names the file, the line and the key; the parsers of core/units.h report what is wrong
+// with the value.
 template <class Parse>
-auto parsed(const YAML::Node& node, const std::string& where, const char* wanted, Parse parse) {
-  if (!node.IsScalar()) user_error("{}: {} is wanted, not {}", where, wanted, in_words(node));
+auto parsed(const YAML::Node& node, const std::string& where, const char* expected, Parse parse) {
+  if (!node.IsScalar()) user_error("{}: must be {}, not {}", where, expected, in_words(node));
   try {
     return parse(node.Scalar());
   } catch (const UserError& error) {
@@ -39,57 +39,58 @@ auto parsed(const YAML::Node& node, const std::string& where, const char* wanted
 }
 
 void read_value(std::int64_t& field, const YAML::Node& node, const std::string& where,
-                const Place&) {
+                const KeyOrigin&) {
   field = parsed(node, where, "a whole number", parse_count);
 }
-void read_value(double& field, const YAML::Node& node, const std::string& where, const Place&) {
+void read_value(double& field, const YAML::Node& node, const std::string& where, const KeyOrigin&) {
   field = parsed(node, where, "a number", parse_real);
 }
-void read_value(bool& field, const YAML::Node& node, const std::string& where, const Place&) {
+void read_value(bool& field, const YAML::Node& node, const std::string& where, const KeyOrigin&) {
   field = parsed(node, where, "true or false", parse_bool);
 }
-void read_value(Family& field, const YAML::Node& node, const std::string& where, const Place&) {
+void read_value(Family& field, const YAML::Node& node, const std::string& where, const KeyOrigin&) {
   field = parsed(node, where, "a model family", parse_family);
 }
 void read_value(RopeScalingKind& field, const YAML::Node& node, const std::string& where,
-                const Place&) {
+                const KeyOrigin&) {
   field = parsed(node, where, "llama3 or yarn", parse_rope_scaling);
 }
 void read_value(std::vector<LayerType>& field, const YAML::Node& node, const std::string& where,
-                const Place&) {
+                const KeyOrigin&) {
   if (!node.IsSequence())
-    user_error("{}: a list like [sliding_attention, full_attention] is wanted, not {}", where,
+    user_error("{}: must be a list like [sliding_attention, full_attention], not {}", where,
                in_words(node));
   field.clear();
   for (const YAML::Node& entry : node)
-    field.push_back(parsed(entry, where, "a type of layer", parse_layer_type));
+    field.push_back(parsed(entry, where, "a layer type", parse_layer_type));
 }
 void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
-                const Place& inside);
+                const KeyOrigin& inside);
 
-[[noreturn]] void unknown_key(const std::string& where, const Place& place, const std::string& key,
-                              const std::vector<std::string>& known) {
+[[noreturn]] void unknown_key(const std::string& where, const KeyOrigin& origin,
+                              const std::string& key, const std::vector<std::string>& known) {
   std::string near = synonym_of(key, model_synonyms());
   if (std::find(known.begin(), known.end(), near) == known.end()) near = nearest_word(key, known);
   if (!near.empty())
-    user_error("{}: unknown key '{}{}'; did you mean '{}'?", where, place.prefix, key, near);
-  user_error("{}: unknown key '{}{}'; the keys are {}", where, place.prefix, key,
+    user_error("{}: unknown key '{}{}'; did you mean '{}'?", where, origin.prefix, key, near);
+  user_error("{}: unknown key '{}{}'; the keys are {}", where, origin.prefix, key,
              fmt::join(known, ", "));
 }
 
-// Sets the fields that the map names. `visit_fields` walks them; keys in `others` are the caller's.
+// Sets the fields that the map names. `visit_fields` visits all fields; keys in `others` are
+// accepted and left to the caller.
 template <class VisitFields>
-void read_map(const YAML::Node& map, const Place& place, const std::vector<std::string>& others,
-              VisitFields visit_fields) {
+void read_map(const YAML::Node& map, const KeyOrigin& origin,
+              const std::vector<std::string>& others, VisitFields visit_fields) {
   std::vector<std::string> known = others;
   visit_fields([&](const char* name, auto&) { known.emplace_back(name); });
   for (const auto& item : map) {
-    const std::string line = place.at(item.first);
+    const std::string line = origin.at(item.first);
     const std::string key = item.first.Scalar();
     if (std::find(known.begin(), known.end(), key) == known.end())
-      unknown_key(line, place, key, known);
-    const std::string where = fmt::format("{}: {}{}", line, place.prefix, key);
-    const Place inside{place.source, place.prefix + key + "."};
+      unknown_key(line, origin, key, known);
+    const std::string where = fmt::format("{}: {}{}", line, origin.prefix, key);
+    const KeyOrigin inside{origin.source, origin.prefix + key + "."};
     visit_fields([&](const char* name, auto& field) {
       if (key == name) read_value(field, item.second, where, inside);
     });
@@ -97,23 +98,23 @@ void read_map(const YAML::Node& map, const Place& place, const std::vector<std::
 }
 
 void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
-                const Place& inside) {
+                const KeyOrigin& inside) {
   if (node.IsNull()) {
     field.reset();
     return;
   }
   if (!node.IsMap())
-    user_error("{}: a map like {{factor: 8}} or null is wanted, not {}", where, in_words(node));
+    user_error("{}: must be a map like {{factor: 8}} or null, not {}", where, in_words(node));
   if (!field) field.emplace();
   read_map(node, inside, {}, [&](auto visit) { visit_rope_scaling_fields(*field, visit); });
 }
 
-void read_fields(const YAML::Node& map, const Place& place, const std::vector<std::string>& others,
-                 ModelConfig& config) {
+void read_fields(const YAML::Node& map, const KeyOrigin& origin,
+                 const std::vector<std::string>& others, ModelConfig& config) {
   if (!map.IsMap())
-    user_error("{}: a model description is a map of keys like 'layers: 12', not {}", place.source,
+    user_error("{}: a model description is a map of keys like 'layers: 12', not {}", origin.source,
                in_words(map));
-  read_map(map, place, others, [&](auto visit) { visit_model_fields(config, visit); });
+  read_map(map, origin, others, [&](auto visit) { visit_model_fields(config, visit); });
 }
 
 void complete(ModelConfig& config, const std::string& source) {
@@ -124,7 +125,7 @@ void complete(ModelConfig& config, const std::string& source) {
   }
 }
 
-// The fields of a text, without what is derived from them.
+// Parses the fields without computing derived sizes.
 ModelConfig parse_fields(const std::string& text, const std::string& source, ModelConfig config) {
   read_fields(load_yaml(text, source), {source, ""}, {}, config);
   return config;
@@ -138,7 +139,8 @@ ModelConfig preset_fields(const std::string& name) {
              near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
 }
 
-// Keys of a run's model section beside the fields: what the fields stand on.
+// Keys of a run's model section besides the fields: the base configuration that the fields
+// override.
 const std::vector<std::string> kSectionKeys = {"preset", "config"};
 
 }  // namespace
@@ -218,19 +220,19 @@ std::vector<std::string> model_section_keys() {
 }
 
 ModelConfig read_model_section(const YAML::Node& section, const std::string& source) {
-  const Place place{source, "model."};
+  const KeyOrigin origin{source, "model."};
   ModelConfig config;
-  // A first reading on a throw-away configuration finds wrong keys before a base is looked for.
-  read_fields(section, place, kSectionKeys, config);
+  // Reads once into a temporary configuration, to report wrong keys before the base is loaded.
+  read_fields(section, origin, kSectionKeys, config);
   const YAML::Node preset = section["preset"], file = section["config"];
   if (preset && file)
-    user_error("{}: model.preset and model.config exclude each other: keep one", place.at(file));
+    user_error("{}: model.preset and model.config exclude each other: keep one", origin.at(file));
   if (const YAML::Node base = preset ? preset : file; base && !base.IsScalar())
-    user_error("{}: model.{} is a name, not {}", place.at(base), preset ? "preset" : "config",
+    user_error("{}: model.{} is a name, not {}", origin.at(base), preset ? "preset" : "config",
                in_words(base));
   if (preset) config = preset_fields(preset.Scalar());
   if (file) config = resolve_model(file.Scalar());
-  read_fields(section, place, kSectionKeys, config);
+  read_fields(section, origin, kSectionKeys, config);
   complete(config, fmt::format("{}: model", source));
   return config;
 }

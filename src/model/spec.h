@@ -10,64 +10,66 @@
 
 namespace kintsugi {
 
-// What a model is made of, with the public names of its parameters: families write it, sublayers
-// are built from it. Sizes are those of the whole model.
+// Describes the layers of a model and the public (Hugging Face) names of its parameters. Each
+// family writes a ModelSpec; the layers are built from it. All sizes are those of the unsharded
+// model.
 
 enum class NormKind : std::uint8_t { Rms, Layer };
 enum class ActivationKind : std::uint8_t { Gelu, Swiglu };
 enum class InitKind : std::uint8_t { Normal, Uniform, Ones, Zeros };
 
-// Normal: the standard deviation. Uniform: values in [-scale, scale).
 struct Init {
   InitKind kind = InitKind::Normal;
-  double scale = 0.0;
+  double scale = 0.0;  // Normal: standard deviation. Uniform: values are in [-scale, scale).
 };
 
 struct NormSpec {
   NormKind kind = NormKind::Rms;
   double eps = 1e-5;
-  std::string name;  // of the parameters, without .weight and, for LayerNorm, .bias
+  std::string name;  // prefix of the parameter names: NAME.weight and, for LayerNorm, NAME.bias
 };
 
-// y = x W^T + b. Several matrices with the same input are read as one.
+// y = x W^T + b. Several matrices with the same input are computed as one matmul.
 struct LinearSpec {
   std::vector<std::string> weights = {};
-  std::vector<std::string> biases = {};  // none, or one for each
+  std::vector<std::string> biases = {};  // empty, or one per matrix
   std::vector<std::int64_t> outputs = {};
   std::int64_t inputs = 0;
   bool in_out = false;  // stored [in, out] (GPT-2's Conv1D) instead of [out, in]
-  int parts = 1;        // of the outputs of one matrix; each is sharded by itself
+  int parts = 1;        // the outputs consist of this many parts, each sharded separately
   std::vector<Init> init = {};
 };
 
-// The rotation of pairs of a head's dimensions by their position.
+// Rotary position embedding.
 struct RopeSpec {
   std::int64_t dim = 0;
   double theta = 10000.0;
   std::optional<RopeScaling> scaling = {};
-  // RetNet's: adjacent pairs instead of halves, and the slowest frequency is 1 / theta.
+  // RetNet's variant: it rotates adjacent pairs instead of halves, and the lowest frequency is
+  // 1 / theta.
   bool adjacent = false;
   bool operator==(const RopeSpec&) const = default;
 };
 
-// Norms of q and k before the rotation: of each head, or of all heads together.
+// Norms of q and k before the rotation: one per head, or one over all heads together.
 enum class QkNorm : std::uint8_t { None, PerHead, Whole };
 
 struct AttentionSpec {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   LinearSpec qkv, out;
-  bool qkv_per_head = false;  // outputs of the packed projection are grouped per head: q, k, v
+  bool qkv_per_head = false;  // the packed projection is ordered by head: q0 k0 v0 q1 k1 v1 …
   QkNorm qk_norm = QkNorm::None;
   NormSpec q_norm = {}, k_norm = {};
   std::optional<RopeSpec> rope = {};
   bool alibi = false;
-  std::int64_t window = 0;  // keys that a query sees, itself included; 0: all before it
+  std::int64_t window = 0;  // keys that a query attends to, including its own; 0: all earlier ones
 };
 
-// RetNet's mixer: projections to q, k, v and a gate; retention; a norm per head times the gate.
+// RetNet's token mixer: projections to q, k, v and a gate; retention; a norm per head times the
+// gate.
 struct RetentionSpec {
-  std::int64_t heads = 0, k_dim = 0, v_dim = 0;  // of a head
-  LinearSpec projection, out;                    // projection: q, k, v, gate
+  std::int64_t heads = 0, k_dim = 0, v_dim = 0;  // dims are per head
+  LinearSpec projection, out;                    // projection outputs q, k, v, gate
   RopeSpec rope;
   double norm_eps = 1e-6;
 };
@@ -75,16 +77,16 @@ struct RetentionSpec {
 struct MlpSpec {
   std::int64_t size = 0;
   ActivationKind activation = ActivationKind::Swiglu;
-  LinearSpec up, down;  // up: gate and up side by side for SwiGLU
+  LinearSpec up, down;  // SwiGLU: `up` outputs gate and up side by side
 };
 
-// x += after(sublayer(before(x))), each norm where it is given.
+// x += after(sublayer(before(x))); both norms are optional.
 struct BranchSpec {
   std::optional<NormSpec> before = {}, after = {};
   std::variant<AttentionSpec, RetentionSpec, MlpSpec> sublayer;
 };
 
-// One block: its branches, one after the other.
+// One transformer block: its branches run in order.
 struct LayerSpec {
   std::vector<BranchSpec> branches;
 };
@@ -92,7 +94,7 @@ struct LayerSpec {
 struct EmbeddingSpec {
   std::string table;
   std::int64_t vocab_size = 0;
-  std::string positions = {};  // learned ones
+  std::string positions = {};  // table of learned positions; empty: none
   std::int64_t max_positions = 0;
   std::optional<NormSpec> norm = {};
   Init init = {};
@@ -100,7 +102,7 @@ struct EmbeddingSpec {
 
 struct HeadSpec {
   NormSpec norm;
-  std::string table;  // the embedding's where they are tied
+  std::string table;  // the embedding's table if they are tied
   std::int64_t vocab_size = 0;
   Init init = {};
 };
@@ -115,7 +117,7 @@ struct ModelSpec {
 
 ModelSpec model_spec(const ModelConfig& config);
 
-// The sublayers of one kind, in the order of the layers.
+// All sublayers of one kind, in layer order.
 template <class Sublayer>
 std::vector<const Sublayer*> sublayers_of(const ModelSpec& model) {
   std::vector<const Sublayer*> found;

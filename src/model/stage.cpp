@@ -2,20 +2,20 @@
 
 #include <algorithm>
 
-#include "model/context_cut.h"
+#include "model/context_shard.h"
 
 namespace kintsugi {
 namespace {
 
 BatchSize largest_micro_batch(const StageOptions& options, const ModelGroups& groups) {
-  const ContextCut cut{groups.context->size(), groups.context->rank(), options.length};
-  return {options.sequences, cut.local_length(),
+  const ContextShard shard{groups.context->size(), groups.context->rank(), options.length};
+  return {options.sequences, shard.local_length(),
           groups.sequence_parallel ? groups.tensor->size() : 1};
 }
 
 }  // namespace
 
-// ---- what the stages of a rank share
+// ---- scratch, shared by the stages of a rank
 
 StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore& store,
                            const ModelConfig& config, const ModelGroups& groups,
@@ -65,15 +65,15 @@ void StageScratch::prepare() {
 
 // ---- a stage
 
-bool offloads(const StageScratch& scratch, const StagePart& part, int block) {
+bool offloads(const StageScratch& scratch, const StageLayers& range, int block) {
   const StageOptions& options = scratch.options();
-  const int layers = part.last_layer - part.first_layer;
+  const int layers = range.last_layer - range.first_layer;
   return options.training && options.offload_inputs && block > 0 && block + 1 < layers &&
-         scratch.recompute_of(part.first_layer + block) == Recompute::Full;
+         scratch.recompute_of(range.first_layer + block) == Recompute::Full;
 }
 
 StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
-                                  const std::vector<StagePart>& parts) {
+                                  const std::vector<StageLayers>& ranges) {
   const DType dtype = scratch.context().store->dtype();
   const bool training = scratch.options().training;
   const auto take_input = [&](Side side) {
@@ -82,17 +82,17 @@ StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int
   };
   StageMemory memory;
   for (int i = 0; i < inputs; ++i) memory.inputs.push_back(take_input(Side::Device));
-  for (const StagePart& part : parts) {
+  for (const StageLayers& range : ranges) {
     std::vector<BlockMemory>& blocks = memory.blocks.emplace_back();
-    std::vector<Tensor>& away = memory.host_inputs.emplace_back();
-    for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
-      const int block = layer - part.first_layer;
-      const bool goes = offloads(scratch, part, block);
+    std::vector<Tensor>& host_inputs = memory.host_inputs.emplace_back();
+    for (int layer = range.first_layer; layer < range.last_layer; ++layer) {
+      const int block = layer - range.first_layer;
+      const bool offloaded = offloads(scratch, range, block);
       blocks.push_back(scratch.shared().allocate_block(arena, scratch.declaration(layer),
                                                        scratch.recompute_of(layer)));
-      // The first one's input is the stage's; without a backward, all have that one.
-      if (training && block > 0 && !goes) blocks.back().input = take_input(Side::Device);
-      away.push_back(goes ? take_input(Side::Host) : Tensor());
+      // The first block's input is that of the stage. Without training, all blocks use that one.
+      if (training && block > 0 && !offloaded) blocks.back().input = take_input(Side::Device);
+      host_inputs.push_back(offloaded ? take_input(Side::Host) : Tensor());
     }
   }
   return memory;
@@ -109,9 +109,9 @@ std::size_t slot_of(const std::vector<int>& slots, int number) { return at(slots
 
 }  // namespace
 
-Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
+Stage::Stage(const StageScratch& scratch, Arena& arena, const StageLayers& range,
              const StageMemory& memory, const StageSlots& slots, BucketHooks* hooks)
-    : scratch_(&scratch), part_(part), hooks_(hooks), memory_(memory), slots_(slots) {
+    : scratch_(&scratch), range_(range), hooks_(hooks), memory_(memory), slots_(slots) {
   const LayerContext& context = scratch.context();
   const ModelSpec& model = scratch.model();
   const StageOptions& options = scratch.options();
@@ -121,7 +121,7 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
     layer.declare(declaration);
     return declaration;
   };
-  if (part.embedding) {
+  if (range.embedding) {
     embedding_.emplace(model);
     const Declaration embedding = declared(*embedding_);
     embedding_->bind(set);
@@ -130,7 +130,7 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
       embeddings_.push_back(scratch.shared().allocate_own(arena, embedding));
   }
   std::vector<Declaration> blocks;
-  for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
+  for (int layer = range.first_layer; layer < range.last_layer; ++layer) {
     blocks_.emplace_back(model, layer);
     blocks.push_back(declared(blocks_.back()));
     block_buckets_.push_back(blocks.back().buckets());
@@ -144,11 +144,11 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StagePart& part,
     for (std::size_t block = 0; block < blocks.size(); ++block)
       kept.push_back(scratch.shared().allocate_kept(arena, blocks[block], blocks_[block].branches(),
                                                     model.hidden_size));
-  if (!part.head) return;
+  if (!range.head) return;
   head_.emplace(model);
   for (const int bucket : declared(*head_).buckets())
-    if (!tied_here() || std::find(embedding_buckets_.begin(), embedding_buckets_.end(), bucket) ==
-                            embedding_buckets_.end())
+    if (!tied_in_stage() || std::find(embedding_buckets_.begin(), embedding_buckets_.end(),
+                                      bucket) == embedding_buckets_.end())
       head_buckets_.push_back(bucket);
   const std::int64_t tokens = scratch.size().tokens(), tp = context.tensor.size();
   const std::int64_t columns = (model.head.vocab_size + tp - 1) / tp;
@@ -174,7 +174,7 @@ LayerRun Stage::block_run(const MicroBatch& batch, int number, int block, bool h
   LayerRun run = scratch_->run(batch);
   run.saved_memory = memory_.blocks[slot_of(slots_.stashes, number)][at(block)].saved;
   run.workspace_memory = workspace_[at(block)];
-  run.recompute = scratch_->recompute_of(part_.first_layer + block);
+  run.recompute = scratch_->recompute_of(range_.first_layer + block);
   if (halved) {
     const KeptMemory& kept = kept_[slot_of(slots_.weights, number)][at(block)];
     run.workspace_memory = kept.workspace;
@@ -194,7 +194,7 @@ Tensor Stage::host_input(const MicroBatch& batch, int number, int block) const {
       0, scratch_->size(batch).rows());
 }
 
-void Stage::bring_input(const MicroBatch& batch, int number, int block) {
+void Stage::fetch_input(const MicroBatch& batch, int number, int block) {
   if (offloads(block - 1)) offload_->fetch(block - 1, host_input(batch, number, block - 1));
   if (offloads(block)) offload_->receive(block);
 }
@@ -202,30 +202,30 @@ void Stage::bring_input(const MicroBatch& batch, int number, int block) {
 void Stage::forward(const MicroBatch& batch, int number, Tensor output,
                     std::vector<LayerCache>* caches) {
   if (embedding_) {
-    told([&](BucketHooks& hooks) {
+    call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(embedding_buckets_, block_buckets_.front());
     });
     embedding_->forward(embedding_run(batch, number), input(batch, number));
-    // Where the head is the same matrix, it stays.
-    if (!tied_here())
-      told([&](BucketHooks& hooks) { hooks.done_with_all_weights(embedding_buckets_); });
+    // A tied head needs the same matrix later.
+    if (!tied_in_stage())
+      call_hooks([&](BucketHooks& hooks) { hooks.done_with_all_weights(embedding_buckets_); });
   }
   for (int block = 0; block < layers(); ++block) {
     const bool last = block + 1 == layers();
     const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
-    told([&](BucketHooks& hooks) {
+    call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(buckets, last ? head_buckets_ : block_buckets_[at(block + 1)]);
     });
     if (offloads(block + 1)) offload_->reclaim(block + 1);
     LayerRun run = block_run(batch, number, block);
     if (caches != nullptr) run.cache = &(*caches)[at(block)];
-    // A block writes straight into the next one's input. With one input for all, that is its own,
-    // which it has finished reading by then.
+    // A block writes directly into the next block's input. If all blocks share one input, this is
+    // the block's own input, which it no longer reads by then.
     blocks_[at(block)].forward(run, last ? output : block_input(batch, number, block + 1),
                                block_input(batch, number, block));
     if (offloads(block) && !batch.scored_only)
       offload_->send(block, host_input(batch, number, block));
-    told([&](BucketHooks& hooks) { hooks.done_with_all_weights(buckets); });
+    call_hooks([&](BucketHooks& hooks) { hooks.done_with_all_weights(buckets); });
   }
 }
 
@@ -233,16 +233,16 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
                  Tensor loss_sum) {
   const Tensor losses = scratch_->losses(batch.tokens());
   const bool training = gradient_scale != 0;
-  told([&](BucketHooks& hooks) {
+  call_hooks([&](BucketHooks& hooks) {
     hooks.need_all_weights(head_buckets_);
-    if (training && tied_here()) hooks.need_all_gradients(embedding_buckets_, batch.first);
+    if (training && tied_in_stage()) hooks.need_all_gradients(embedding_buckets_, batch.first);
     if (training) hooks.need_all_gradients(head_buckets_, batch.first);
   });
   head_->forward(scratch_->run(batch), losses, gradient, output, gradient_scale);
-  told([&](BucketHooks& hooks) {
+  call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
     hooks.done_with_all_weights(head_buckets_);
-    if (!training && tied_here()) hooks.done_with_all_weights(embedding_buckets_);
+    if (!training && tied_in_stage()) hooks.done_with_all_weights(embedding_buckets_);
   });
   scratch_->context().backend->sum(loss_sum, losses);
 }
@@ -257,19 +257,19 @@ void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient)
   backward_embedding(batch, number, gradient);
 }
 
-// Halved: gradients of matrices wait for backward_weight.
+// `halved`: the gradients of matrices are left to backward_weight().
 void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved) {
   for (int block = layers() - 1; block >= 0; --block) {
     const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
-    told([&](BucketHooks& hooks) {
+    call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(buckets,
                              block > 0 ? block_buckets_[at(block - 1)] : BucketHooks::kNone);
       hooks.need_all_gradients(buckets, batch.first);
     });
-    bring_input(batch, number, block);
+    fetch_input(batch, number, block);
     blocks_[at(block)].backward(block_run(batch, number, block, halved), gradient,
                                 block_input(batch, number, block));
-    told([&](BucketHooks& hooks) {
+    call_hooks([&](BucketHooks& hooks) {
       if (!halved) hooks.done_with_all_gradients(buckets, batch.first, batch.last);
       hooks.done_with_all_weights(buckets);
     });
@@ -280,30 +280,30 @@ void Stage::backward_weight(const MicroBatch& batch, int number) {
   for (int block = layers() - 1; block >= 0; --block) {
     const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     const LayerRun run = block_run(batch, number, block, true);
-    const bool recomputes = run.recompute != Recompute::None;  // with the weights, once more
-    if (recomputes) told([&](BucketHooks& hooks) { hooks.need_all_weights(buckets); });
-    bring_input(batch, number, block);
+    const bool recomputes = run.recompute != Recompute::None;  // which needs the weights again
+    if (recomputes) call_hooks([&](BucketHooks& hooks) { hooks.need_all_weights(buckets); });
+    fetch_input(batch, number, block);
     blocks_[at(block)].backward_weight(run, block_input(batch, number, block));
-    told([&](BucketHooks& hooks) {
+    call_hooks([&](BucketHooks& hooks) {
       hooks.done_with_all_gradients(buckets, batch.first, batch.last);
       if (recomputes) hooks.done_with_all_weights(buckets);
     });
   }
 }
 
-// An embedding's backward reads no weights but those of its norm.
+// The embedding's backward reads only the weights of its norm.
 void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradient) {
   if (!embedding_) return;
   const bool needed = embedding_->has_norm();
-  told([&](BucketHooks& hooks) {
-    if (tied_here()) return;  // they are all here since the head
+  call_hooks([&](BucketHooks& hooks) {
+    if (tied_in_stage()) return;  // Stage::loss has requested them
     if (needed) hooks.need_all_weights(embedding_buckets_);
     hooks.need_all_gradients(embedding_buckets_, batch.first);
   });
   embedding_->backward(embedding_run(batch, number), gradient);
-  told([&](BucketHooks& hooks) {
+  call_hooks([&](BucketHooks& hooks) {
     hooks.done_with_all_gradients(embedding_buckets_, batch.first, batch.last);
-    if (tied_here() || needed) hooks.done_with_all_weights(embedding_buckets_);
+    if (tied_in_stage() || needed) hooks.done_with_all_weights(embedding_buckets_);
   });
 }
 

@@ -15,24 +15,24 @@ namespace kintsugi {
 // The ranks that compute one micro-batch together.
 struct ModelGroups {
   Communicator* tensor = nullptr;
-  Communicator* context = nullptr;  // each has a part of every sequence
+  Communicator* context = nullptr;  // context parallelism: each rank has part of every sequence
   bool sequence_parallel = false;
 };
 
-// How large a rank's passes get and what they keep.
+// The largest micro-batch of a rank, and what it keeps for the backward.
 struct StageOptions {
   std::int64_t sequences = 1;      // per micro-batch
-  std::int64_t length = 0;         // tokens of a whole sequence
-  std::int64_t max_positions = 0;  // rotation table's length; 0: `length`
+  std::int64_t length = 0;         // tokens of a sequence, before context parallelism
+  std::int64_t max_positions = 0;  // rows of the RoPE table; 0: `length`
   Recompute recompute = Recompute::None;
-  // Inputs of blocks that are recomputed in full lie in host memory between forward and backward.
+  // Offload the inputs of fully recomputed blocks to host memory between forward and backward.
   bool offload_inputs = false;
-  int recompute_every = 1;            // of layers 0, n, 2 n, …; the others keep everything
-  bool training = true;               // false: no gradients, one stash for all blocks
-  std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen from the vocabulary
+  int recompute_every = 1;            // recompute layers 0, n, 2n, …; the others keep everything
+  bool training = true;               // false: no gradients; all blocks share one stash
+  std::int64_t classifier_chunk = 0;  // tokens per chunk of logits; 0: chosen by vocabulary size
 };
 
-// What all stages of a rank share: tables, groups, and the memory of whichever runs.
+// What all stages of a rank share: tables, groups, and workspace for the stage that runs.
 class StageScratch {
  public:
   StageScratch(Backend& backend, Arena& arena, const ParameterStore& store,
@@ -40,8 +40,8 @@ class StageScratch {
   StageScratch(const StageScratch&) = delete;
   StageScratch& operator=(const StageScratch&) = delete;
 
-  // Writes constant tables to the device. Apart from construction, so that a scratch can be built
-  // for its memory plan alone.
+  // Writes constant tables to the device. Not done in the constructor, so that a scratch can be
+  // built only to plan its memory.
   void prepare();
 
   const ModelSpec& model() const { return model_; }
@@ -58,7 +58,7 @@ class StageScratch {
             .size = size(batch),
             .stream = stream_.first(size(batch))};
   }
-  // Of a layer on this rank, whose parameters are those of the store.
+  // The declaration of a layer on this rank.
   Declaration declaration(int layer) const;
   Recompute recompute_of(int layer) const {
     return options_.training && layer % options_.recompute_every == 0 ? options_.recompute
@@ -81,83 +81,88 @@ class StageScratch {
   Tensor losses_;  // (tokens)
 };
 
-// Which layers a stage has.
-struct StagePart {
+// The layers of one stage (of one chunk, if the pipeline is interleaved).
+struct StageLayers {
   int first_layer = 0, last_layer = 0;  // [first, last)
   bool embedding = true, head = true;
-  bool operator==(const StagePart&) const = default;
+  bool operator==(const StageLayers&) const = default;
 };
 
-// Whether a block's input waits in host memory. The first one's belongs to whoever sends it, the
-// last one's is needed again at once.
-bool offloads(const StageScratch& scratch, const StagePart& part, int block);
+// Whether a block's input is offloaded to host memory. The first block's input is the stage's
+// receive buffer, and the last block's is needed again at once: neither is offloaded.
+bool offloads(const StageScratch& scratch, const StageLayers& range, int block);
 
-// What micro-batches under way keep; the stages of a rank share it.
+// Memory of the micro-batches between forward and backward. The stages of a rank share it.
 struct StageMemory {
   std::vector<Tensor> inputs;                    // (rows, hidden)
-  std::vector<std::vector<BlockMemory>> blocks;  // by block
-  std::vector<std::vector<Tensor>> host_inputs;  // beside them, where they are offloaded
+  std::vector<std::vector<BlockMemory>> blocks;  // by stash and block
+  std::vector<std::vector<Tensor>> host_inputs;  // the same, for offloaded inputs
 };
-// With memory for the blocks of each of `parts`.
+// Allocates `inputs` input buffers and one stash for each of `ranges`.
 StageMemory allocate_stage_memory(const StageScratch& scratch, Arena& arena, int inputs,
-                                  const std::vector<StagePart>& parts);
+                                  const std::vector<StageLayers>& ranges);
 
-// Which buffer a micro-batch takes, by its number within a step.
+// The index of the buffer that a micro-batch uses, by its number within a step.
 struct StageSlots {
-  std::vector<int> inputs = {0};      // received or made, until its backward is over
+  std::vector<int> inputs = {0};      // the stage's input, until the end of its backward
   std::vector<int> stashes = {0};     // between forward and backward
-  std::vector<int> embeddings = {0};  // the same, of the stage's own
-  std::vector<int> weights = {};      // between the halves of a backward; none: it is never halved
+  std::vector<int> embeddings = {0};  // the same, for the embedding's saved tensors
+  std::vector<int> weights = {};  // between backward_input and backward_weight; empty: never split
 };
 
-// A run of layers. Micro-batches are numbered within a step. Memory is taken from the arena when it
-// is built.
+// Consecutive layers of the model. `number` is the number of a micro-batch within the step. The
+// constructor allocates all memory from the arena.
 class Stage {
  public:
-  // `hooks`, if any, are told which buckets are in use; without, all are always there.
-  Stage(const StageScratch& scratch, Arena& arena, const StagePart& part, const StageMemory& memory,
-        const StageSlots& slots, BucketHooks* hooks);
+  // `hooks`, if any, are called before and after each use of a bucket; null: all buckets are always
+  // in memory.
+  Stage(const StageScratch& scratch, Arena& arena, const StageLayers& range,
+        const StageMemory& memory, const StageSlots& slots, BucketHooks* hooks);
 
-  const StagePart& part() const { return part_; }
-  // Where a micro-batch's residual stream comes in, (rows, hidden), unless it is made from tokens.
+  const StageLayers& range() const { return range_; }
+  // The input buffer of a micro-batch, (rows, hidden). A stage without an embedding receives into
+  // it.
   Tensor input(const MicroBatch& batch, int number) const;
 
-  // From tokens, or input(), to the last block's output.
+  // Computes the last block's output from tokens or from input().
   void forward(const MicroBatch& batch, int number, Tensor output,
                std::vector<LayerCache>* caches = nullptr);
-  // From that to the losses, whose sum is added to loss_sum (1). With a gradient_scale other than
-  // 0: `gradient` (rows, hidden) becomes that of gradient_scale * loss, and the head's parameters
-  // get theirs.
+  // Computes the losses from that output and adds their sum to loss_sum (1). If gradient_scale is
+  // not 0, also computes the gradients of gradient_scale * loss: of `output` into `gradient` (rows,
+  // hidden), and of the head's parameters.
   void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
             Tensor loss_sum);
-  // `gradient` is of the output on entry and of the input on return.
+  // `gradient` is that of the output on entry and of the input on return.
   void backward(const MicroBatch& batch, int number, Tensor gradient);
-  // The same in two halves.
+  // The same in two halves, for zero-bubble schedules.
   void backward_input(const MicroBatch& batch, int number, Tensor gradient);
   void backward_weight(const MicroBatch& batch, int number);
 
   const Head& head() const { return *head_; }
 
  private:
-  int layers() const { return part_.last_layer - part_.first_layer; }
-  bool tied_here() const { return scratch_->model().tied && part_.embedding && part_.head; }
-  // With the memory of a block for this micro-batch; in `kept` if its backward comes in halves.
+  int layers() const { return range_.last_layer - range_.first_layer; }
+  // Whether the stage has both the embedding and a head that is tied to it.
+  bool tied_in_stage() const { return scratch_->model().tied && range_.embedding && range_.head; }
+  // A LayerRun with the memory of a block. `halved`: with the memory kept between the halves of a
+  // backward.
   LayerRun block_run(const MicroBatch& batch, int number, int block, bool halved = false) const;
   LayerRun embedding_run(const MicroBatch& batch, int number) const;
   Tensor block_input(const MicroBatch& batch, int number, int block) const;
-  bool offloads(int block) const { return kintsugi::offloads(*scratch_, part_, block); }
+  bool offloads(int block) const { return kintsugi::offloads(*scratch_, range_, block); }
   Tensor host_input(const MicroBatch& batch, int number, int block) const;
-  // Before a block's backward: its input is there, the one before it under way.
-  void bring_input(const MicroBatch& batch, int number, int block);
+  // Waits for the offloaded input of a block and prefetches that of the block before it. Call
+  // before the block's backward.
+  void fetch_input(const MicroBatch& batch, int number, int block);
   void backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>
-  void told(const F& tell) const {
-    if (hooks_ != nullptr) tell(*hooks_);
+  void call_hooks(const F& call) const {
+    if (hooks_ != nullptr) call(*hooks_);
   }
 
   const StageScratch* scratch_;
-  StagePart part_;
+  StageLayers range_;
   BucketHooks* hooks_;
   std::optional<Embedding> embedding_;
   std::vector<Block> blocks_;
@@ -166,9 +171,9 @@ class Stage {
   StageSlots slots_;
   std::vector<BlockMemory> embeddings_;
   std::optional<InputOffload> offload_;
-  std::vector<std::vector<Tensor>> workspace_;             // by block: shared
-  std::vector<std::vector<KeptMemory>> kept_;              // by block
-  BucketHooks::Buckets embedding_buckets_, head_buckets_;  // whose weights these read
+  std::vector<std::vector<Tensor>> workspace_;             // by block; shared
+  std::vector<std::vector<KeptMemory>> kept_;              // by slot and block
+  BucketHooks::Buckets embedding_buckets_, head_buckets_;  // of the weights that they read
   std::vector<BucketHooks::Buckets> block_buckets_;
 };
 

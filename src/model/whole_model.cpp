@@ -3,7 +3,7 @@
 namespace kintsugi {
 namespace {
 
-StagePart all_layers(const ModelConfig& config) {
+StageLayers all_layers(const ModelConfig& config) {
   return {.last_layer = static_cast<int>(config.layers)};
 }
 
@@ -11,8 +11,8 @@ StagePart all_layers(const ModelConfig& config) {
 
 WholeModel::WholeModel(Backend& backend, Arena& arena, const ParameterStore& store,
                        const ModelConfig& config, const StageOptions& options)
-    : alone_("alone", &backend),
-      scratch_(backend, arena, store, config, {&alone_, &alone_}, options),
+    : single_rank_("alone", &backend),
+      scratch_(backend, arena, store, config, {&single_rank_, &single_rank_}, options),
       stage_(scratch_, arena, all_layers(config),
              allocate_stage_memory(scratch_, arena, 1, {all_layers(config)}), {}, nullptr) {
   const Shape size{scratch_.size().tokens(), config.hidden_size};

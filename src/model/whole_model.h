@@ -5,33 +5,33 @@
 
 namespace kintsugi {
 
-// A model in one piece on one device, for generation, scoring and comparison with other programs.
+// An unsharded model on one device, for generation, scoring and comparison with other programs.
 class WholeModel {
  public:
-  // The store has all weights, and gradients if `options.training`.
+  // The store must have all weights in memory, and gradients if `options.training`.
   WholeModel(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
              const StageOptions& options);
 
   void prepare() { scratch_.prepare(); }
-  // One per layer, for sequences of up to `tokens`.
+  // Allocates one cache per layer, for sequences of up to `tokens`.
   std::vector<LayerCache> allocate_caches(Arena& arena, std::int64_t tokens) const;
 
-  // Gradients of gradient_scale * the sum of losses; that sum is added to loss_sum (1).
+  // Computes the gradients of gradient_scale * (sum of losses) and adds the sum to loss_sum (1).
   void forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum);
-  // Losses per token only.
+  // Computes the losses only and adds their sum to loss_sum (1).
   void evaluate(const MicroBatch& batch, Tensor loss_sum);
   Tensor losses(std::int64_t tokens) const { return scratch_.losses(tokens); }
 
-  // Logits (1, vocabulary) of the last token of one sequence, continuing the caches (one per
-  // block).
+  // Logits (1, vocabulary) of the last token of one sequence, which continues the tokens in the
+  // caches (one per block).
   Tensor next_logits(const MicroBatch& batch, std::vector<LayerCache>& caches);
-  // Logits of every token, at most one classifier chunk of them: for tests against other programs.
+  // Logits of all tokens, at most one classifier chunk. For tests against other programs.
   Tensor all_logits(const MicroBatch& batch);
 
  private:
   Tensor forward(const MicroBatch& batch, std::vector<LayerCache>* caches);
 
-  LocalCommunicator alone_;
+  LocalCommunicator single_rank_;
   StageScratch scratch_;
   Stage stage_;
   Tensor output_, gradient_;  // (tokens, hidden)

@@ -18,14 +18,14 @@ std::vector<StateSlot> AdamW::slots(DType precision) const {
 
 void AdamW::update(Backend& backend, Tensor weight, Tensor master, std::span<const Tensor> slots,
                    Tensor gradient, Tensor scale, const UpdateOptions& options) const {
-  AdamWOptions here = options_;
-  here.lr = options.lr;
-  here.weight_decay = options.decays ? weight_decay_ : 0.0;
-  here.step = options.step;
-  here.first_element = options.first_element;
+  AdamWOptions adamw = options_;
+  adamw.lr = options.lr;
+  adamw.weight_decay = options.decays ? weight_decay_ : 0.0;
+  adamw.step = options.step;
+  adamw.first_element = options.first_element;
   if (stochastic_rounding_)
-    here.rounding_key = derive_key(seed_, 0x50FF, static_cast<std::uint64_t>(options.step)) | 1;
-  backend.adamw(weight, master, slots[0], slots[1], gradient, scale, here);
+    adamw.rounding_key = derive_key(seed_, 0x50FF, static_cast<std::uint64_t>(options.step)) | 1;
+  backend.adamw(weight, master, slots[0], slots[1], gradient, scale, adamw);
 }
 
 }  // namespace kintsugi

@@ -4,7 +4,7 @@
 
 namespace kintsugi {
 
-// Loshchilov and Hutter: Adam with decoupled weight decay.
+// Adam with decoupled weight decay (Loshchilov and Hutter).
 class AdamW final : public UpdateRule {
  public:
   explicit AdamW(const OptimizerSettings& settings);

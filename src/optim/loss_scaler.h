@@ -12,9 +12,9 @@ struct LossScaleOptions {
   bool operator==(const LossScaleOptions&) const = default;
 };
 
-// Dynamic loss scaling for fp16, with Megatron's rules: the scale doubles after `growth_interval`
-// good steps; an overflow skips the step and uses up hysteresis, and halves the scale once that is
-// gone. Only growth refills the hysteresis.
+// Dynamic loss scaling for fp16, with Megatron's rules. The scale doubles after `growth_interval`
+// good steps. An overflow skips the step and decrements the hysteresis; at 0, it also halves the
+// scale. Only growth resets the hysteresis.
 class LossScaler {
  public:
   struct State {
@@ -24,7 +24,7 @@ class LossScaler {
     bool operator==(const State&) const = default;
   };
 
-  LossScaler() = default;  // a fixed scale of 1: every precision but fp16
+  LossScaler() = default;  // a constant scale of 1, for all precisions but fp16
   explicit LossScaler(const LossScaleOptions& options)
       : options_(options), dynamic_(true), state_{options.initial, 0, options.hysteresis} {}
 

@@ -6,11 +6,11 @@
 namespace kintsugi {
 namespace {
 
-// Elements of the largest piece; of a rule, if one is named.
-std::int64_t largest(const std::vector<UpdatePiece>& pieces, const UpdateRule* rule = nullptr) {
+// Returns the elements of the largest block, or of the largest block of one rule.
+std::int64_t largest(const std::vector<UpdateBlock>& blocks, const UpdateRule* rule = nullptr) {
   std::int64_t most = 0;
-  for (const UpdatePiece& piece : pieces)
-    if (rule == nullptr || piece.rule == rule) most = std::max(most, piece.count);
+  for (const UpdateBlock& block : blocks)
+    if (rule == nullptr || block.rule == rule) most = std::max(most, block.count);
   return most;
 }
 
@@ -24,26 +24,26 @@ void wait_for(Backend& backend, std::vector<Backend::Transfer>& transfers) {
 // ---- on the device
 
 StreamedUpdate::StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-                               const std::vector<UpdatePiece>& pieces, DType precision,
+                               const std::vector<UpdateBlock>& blocks, DType precision,
                                const StateOffload& offload, std::size_t ahead)
     : backend_(&backend),
       ahead_(ahead),
-      buffers_(std::min(ahead + kLeaving, pieces.size())),
-      next_(pieces.size()) {
-  allocate(arena, state, pieces, precision, offload);
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    pieces_.push_back(on_device(pieces[i], state, offload, buffer(i)));
-    Buffer& with = buffer(i);  // steps take no memory
-    with.coming.reserve(pieces_.back().state.size() + pieces_.back().gradients.size());
-    with.going.reserve(pieces_.back().state.size());
+      buffers_(std::min(ahead + kLeaving, blocks.size())),
+      next_(blocks.size()) {
+  allocate(arena, state, blocks, precision, offload);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks_.push_back(on_device(blocks[i], state, offload, buffer(i)));
+    Buffer& with = buffer(i);  // reserve now, so that steps allocate no memory
+    with.to_device.reserve(blocks_.back().state.size() + blocks_.back().gradients.size());
+    with.to_host.reserve(blocks_.back().state.size());
   }
 }
 
 void StreamedUpdate::allocate(Arena& arena, const OptimizerState& state,
-                              const std::vector<UpdatePiece>& pieces, DType precision,
+                              const std::vector<UpdateBlock>& blocks, DType precision,
                               const StateOffload& offload) {
   const auto take = [&](DType dtype, const UpdateRule* rule) {
-    return arena.allocate(Region::Optimizer, "state on its way", dtype, {largest(pieces, rule)});
+    return arena.allocate(Region::Optimizer, "state buffers", dtype, {largest(blocks, rule)});
   };
   for (Buffer& buffer : buffers_) {
     if (offload.on && state.has_master()) buffer.master = take(state.master().dtype(), nullptr);
@@ -53,153 +53,153 @@ void StreamedUpdate::allocate(Arena& arena, const OptimizerState& state,
         if (offload.on) buffer.slots.back().push_back(take(slot.dtype(), rule));
     }
     if (offload.gradients)
-      buffer.gradients = arena.allocate(Region::Gradients, "gradients on their way",
-                                        accumulator_of(precision), {largest(pieces)});
+      buffer.gradients = arena.allocate(Region::Gradients, "gradient buffers",
+                                        accumulator_of(precision), {largest(blocks)});
   }
 }
 
-StreamedUpdate::Piece StreamedUpdate::on_device(const UpdatePiece& piece,
+StreamedUpdate::Block StreamedUpdate::on_device(const UpdateBlock& block,
                                                 const OptimizerState& state,
                                                 const StateOffload& offload, const Buffer& buffer) {
-  Piece here{.state = {}, .gradients = {}, .ranges = piece.ranges};
+  Block result{.state = {}, .gradients = {}, .ranges = block.ranges};
   const auto part = [&](const Tensor& x, const UpdateRange& range) {
-    return x.rows(range.at - piece.first, range.size());
+    return x.rows(range.at - block.first, range.size());
   };
   if (offload.on && state.has_master()) {
-    here.state.push_back(
-        {state.master().rows(piece.first, piece.count), buffer.master.rows(0, piece.count)});
-    for (UpdateRange& range : here.ranges) range.master = part(buffer.master, range);
+    result.state.push_back(
+        {state.master().rows(block.first, block.count), buffer.master.rows(0, block.count)});
+    for (UpdateRange& range : result.ranges) range.master = part(buffer.master, range);
   }
   for (std::size_t rule = 0; offload.on && rule < state.rules().size(); ++rule) {
-    if (state.rules()[rule].rule != piece.rule) continue;
+    if (state.rules()[rule].rule != block.rule) continue;
     for (std::size_t i = 0; i < buffer.slots[rule].size(); ++i) {
       const Tensor& slot = buffer.slots[rule][i];
-      here.state.push_back({state.rules()[rule].slots[i].rows(piece.slot_first, piece.count),
-                            slot.rows(0, piece.count)});
-      for (UpdateRange& range : here.ranges) range.slots[i] = part(slot, range);
+      result.state.push_back({state.rules()[rule].slots[i].rows(block.slot_first, block.count),
+                              slot.rows(0, block.count)});
+      for (UpdateRange& range : result.ranges) range.slots[i] = part(slot, range);
     }
   }
-  for (UpdateRange& range : here.ranges) {
+  for (UpdateRange& range : result.ranges) {
     if (!offload.gradients) break;
-    here.gradients.push_back({range.gradient, part(buffer.gradients, range)});
-    range.gradient = here.gradients.back().device;
+    result.gradients.push_back({range.gradient, part(buffer.gradients, range)});
+    range.gradient = result.gradients.back().device;
   }
-  return here;
+  return result;
 }
 
-void StreamedUpdate::fetch(std::size_t piece) {
-  Buffer& to = buffer(piece);
-  wait_for(*backend_, to.going);
-  for (const auto* tensors : {&pieces_[piece].state, &pieces_[piece].gradients})
+void StreamedUpdate::fetch(std::size_t block) {
+  Buffer& to = buffer(block);
+  wait_for(*backend_, to.to_host);
+  for (const auto* tensors : {&blocks_[block].state, &blocks_[block].gradients})
     for (const auto& [host, device] : *tensors)
-      to.coming.push_back(backend_->to_device(device, host));
+      to.to_device.push_back(backend_->to_device(device, host));
 }
 
 void StreamedUpdate::begin() {
-  for (std::size_t piece = 0; piece < std::min(ahead_, pieces_.size()); ++piece) fetch(piece);
+  for (std::size_t block = 0; block < std::min(ahead_, blocks_.size()); ++block) fetch(block);
 }
 
-void StreamedUpdate::update(std::size_t piece) {
-  Buffer& with = buffer(piece);
-  wait_for(*backend_, with.coming);
-  for (const UpdateRange& range : pieces_[piece].ranges) range.update(*backend_, step_);
-  for (const auto& [host, device] : pieces_[piece].state)
-    with.going.push_back(backend_->to_host(host, device));
+void StreamedUpdate::update(std::size_t block) {
+  Buffer& with = buffer(block);
+  wait_for(*backend_, with.to_device);
+  for (const UpdateRange& range : blocks_[block].ranges) range.update(*backend_, step_);
+  for (const auto& [host, device] : blocks_[block].state)
+    with.to_host.push_back(backend_->to_host(host, device));
 }
 
 void StreamedUpdate::start(const UpdateStep& step) {
-  KINTSUGI_CHECK(next_ == pieces_.size(), "an update starts before the last one is over");
+  KINTSUGI_CHECK(next_ == blocks_.size(), "an update starts before the last one is finished");
   step_ = step;
   next_ = 0;
 }
 
-void StreamedUpdate::run_until(std::size_t piece) {
-  for (; next_ < std::min(piece, pieces_.size()); ++next_) {
-    if (next_ + ahead_ < pieces_.size()) fetch(next_ + ahead_);
+void StreamedUpdate::run_until(std::size_t block) {
+  for (; next_ < std::min(block, blocks_.size()); ++next_) {
+    if (next_ + ahead_ < blocks_.size()) fetch(next_ + ahead_);
     update(next_);
   }
 }
 
 void StreamedUpdate::finish() {
-  run_until(pieces_.size());
-  for (Buffer& buffer : buffers_) wait_for(*backend_, buffer.going);
+  run_until(blocks_.size());
+  for (Buffer& buffer : buffers_) wait_for(*backend_, buffer.to_host);
 }
 
 // ---- on the host
 
-HostUpdate::HostUpdate(Backend& backend, Arena& arena, const std::vector<UpdatePiece>& pieces,
+HostUpdate::HostUpdate(Backend& backend, Arena& arena, const std::vector<UpdateBlock>& blocks,
                        DType precision, const StateOffload& offload)
-    : backend_(&backend), host_(backend.host()), buffers_(std::min(kBuffers, pieces.size())) {
+    : backend_(&backend), host_(backend.host()), buffers_(std::min(kBuffers, blocks.size())) {
   KINTSUGI_CHECK(host_ != nullptr, "no backend for the host's side of an update");
   const DType wide = accumulator_of(precision);
-  const std::int64_t most = largest(pieces);
+  const std::int64_t most = largest(blocks);
   for (Buffer& buffer : buffers_) {
     if (!offload.gradients)
       buffer.gradients =
-          arena.allocate(Region::Gradients, "gradients on their way", wide, {most}, Side::Host);
+          arena.allocate(Region::Gradients, "gradient buffers", wide, {most}, Side::Host);
     buffer.weights =
-        arena.allocate(Region::Weights, "weights on their way", precision, {most}, Side::Host);
+        arena.allocate(Region::Weights, "weight buffers", precision, {most}, Side::Host);
   }
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    pieces_.push_back(on_host(pieces[i], offload, buffer(i)));
-    buffer(i).coming.reserve(pieces_.back().coming.size());
-    buffer(i).going.reserve(pieces_.back().weights.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    blocks_.push_back(on_host(blocks[i], offload, buffer(i)));
+    buffer(i).to_host.reserve(blocks_.back().to_host.size());
+    buffer(i).to_device.reserve(blocks_.back().weights.size());
   }
   scale_ = arena.allocate(Region::Optimizer, "scalars", wide, {1}, Side::Host);
 }
 
-HostUpdate::Piece HostUpdate::on_host(const UpdatePiece& piece, const StateOffload& offload,
+HostUpdate::Block HostUpdate::on_host(const UpdateBlock& block, const StateOffload& offload,
                                       const Buffer& buffer) {
-  Piece here{.coming = {}, .weights = {}, .ranges = piece.ranges};
-  for (UpdateRange& range : here.ranges) {
-    const std::int64_t begin = range.at - piece.first, count = range.size();
+  Block result{.to_host = {}, .weights = {}, .ranges = block.ranges};
+  for (UpdateRange& range : result.ranges) {
+    const std::int64_t begin = range.at - block.first, count = range.size();
     if (!offload.gradients) {
-      here.coming.push_back({buffer.gradients.rows(begin, count), range.gradient});
-      range.gradient = here.coming.back().host;
+      result.to_host.push_back({buffer.gradients.rows(begin, count), range.gradient});
+      range.gradient = result.to_host.back().host;
     }
-    here.weights.push_back({buffer.weights.rows(begin, count), range.weight});
-    range.weight = here.weights.back().host;
-    if (!range.master) here.coming.push_back(here.weights.back());
+    result.weights.push_back({buffer.weights.rows(begin, count), range.weight});
+    range.weight = result.weights.back().host;
+    if (!range.master) result.to_host.push_back(result.weights.back());
   }
-  return here;
+  return result;
 }
 
-void HostUpdate::fetch(std::size_t piece) {
-  Buffer& to = buffer(piece);
-  for (const Backend::Transfer going : to.going) backend_->finish(going);
-  to.going.clear();
-  for (const auto& [host, device] : pieces_[piece].coming)
-    to.coming.push_back(backend_->to_host(host, device));
+void HostUpdate::fetch(std::size_t block) {
+  Buffer& to = buffer(block);
+  for (const Backend::Transfer transfer : to.to_device) backend_->finish(transfer);
+  to.to_device.clear();
+  for (const auto& [host, device] : blocks_[block].to_host)
+    to.to_host.push_back(backend_->to_host(host, device));
 }
 
-void HostUpdate::update(std::size_t piece, const UpdateStep& step) {
-  Buffer& with = buffer(piece);
-  for (const Backend::Transfer coming : with.coming) backend_->finish(coming);
-  with.coming.clear();
-  for (std::size_t i = 0; i < pieces_[piece].ranges.size(); ++i) {
-    pieces_[piece].ranges[i].update(*host_, step);
-    const auto& [host, device] = pieces_[piece].weights[i];
-    with.going.push_back(backend_->to_device(device, host));
+void HostUpdate::update(std::size_t block, const UpdateStep& step) {
+  Buffer& with = buffer(block);
+  for (const Backend::Transfer transfer : with.to_host) backend_->finish(transfer);
+  with.to_host.clear();
+  for (std::size_t i = 0; i < blocks_[block].ranges.size(); ++i) {
+    blocks_[block].ranges[i].update(*host_, step);
+    const auto& [host, device] = blocks_[block].weights[i];
+    with.to_device.push_back(backend_->to_device(device, host));
   }
 }
 
 void HostUpdate::run(const UpdateStep& step) {
-  // Behind the gradients, if those are offloaded: copies of a direction come one after the other.
+  // Copies of one direction are done in order, so offloaded gradients are on the host after this.
   backend_->finish(backend_->to_host(scale_, step.scale));
   bool skipped = false;
   visit_float(scale_.dtype(), [&]<class T>() {
     skipped = !std::isfinite(static_cast<double>(static_cast<Accumulator<T>>(*scale_.as<T>())));
   });
-  if (skipped) return;  // and so no stale weights go back
-  UpdateStep here = step;
-  here.scale = scale_;
+  if (skipped) return;  // so that no stale weights are copied back
+  UpdateStep host_step = step;
+  host_step.scale = scale_;
   const std::size_t ahead = buffers_.size() > 1 ? buffers_.size() - 1 : 1;
-  for (std::size_t piece = 0; piece < std::min(ahead, pieces_.size()); ++piece) fetch(piece);
-  for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-    update(piece, here);
-    if (piece + ahead < pieces_.size()) fetch(piece + ahead);
+  for (std::size_t block = 0; block < std::min(ahead, blocks_.size()); ++block) fetch(block);
+  for (std::size_t block = 0; block < blocks_.size(); ++block) {
+    update(block, host_step);
+    if (block + ahead < blocks_.size()) fetch(block + ahead);
   }
-  for (Buffer& buffer : buffers_) wait_for(*backend_, buffer.going);
+  for (Buffer& buffer : buffers_) wait_for(*backend_, buffer.to_device);
 }
 
 }  // namespace kintsugi

@@ -7,87 +7,88 @@
 
 namespace kintsugi {
 
-// The same elements on both sides.
+// The copies of the same elements in host memory and on the device.
 struct OffloadedTensor {
   Tensor host, device;
 };
 
-// Updates on the device over a state or gradients in host memory: a piece is updated while the ones
-// behind it come and the ones before it go back. A piece's turn can wait until its weights are
-// asked for: then pieces travel while the layers before theirs compute.
+// Updates on the device with optimizer state or gradients in host memory. One block is updated
+// while the next blocks are copied to the device and the previous ones back to the host. The update
+// of a block may be deferred until its weights are needed: its copies then overlap with the forward
+// of the layers before.
 class StreamedUpdate {
  public:
-  // What lies in host memory: `offload`. `ahead`: how many pieces come before their turn.
+  // `offload` says what is stored in host memory. `ahead` is the number of blocks to prefetch.
   StreamedUpdate(Backend& backend, Arena& arena, const OptimizerState& state,
-                 const std::vector<UpdatePiece>& pieces, DType precision,
+                 const std::vector<UpdateBlock>& blocks, DType precision,
                  const StateOffload& offload, std::size_t ahead);
 
-  // The first pieces may come while the gradients' norm is still being made.
+  // Prefetches the first blocks, for example while the gradient norm is still being computed.
   void begin();
-  // After begin(): what the pieces' turns will need. Gradients and scale stay until they are over.
+  // Called after begin(). Gradients and scale must not change until finish() returns.
   void start(const UpdateStep& step);
-  // Operations queued later see the new weights of the pieces before this one.
-  void run_until(std::size_t piece);
-  // And all weights and, in host memory, all state.
+  // Updates the blocks before `block`. Operations queued later see their new weights.
+  void run_until(std::size_t block);
+  // Updates the remaining blocks. Operations and copies queued later see all new weights and state.
   void finish();
 
  private:
-  static constexpr std::size_t kLeaving = 2;  // so that what goes back has some time to do so
-  // Memory on the device for one piece at a time.
+  static constexpr std::size_t kLeaving = 2;  // more buffers, so that copies to the host have time
+  // Device memory for one block at a time.
   struct Buffer {
     Tensor master, gradients;
     std::vector<std::vector<Tensor>> slots;  // by rule
-    std::vector<Backend::Transfer> coming, going;
+    std::vector<Backend::Transfer> to_device, to_host;
   };
-  struct Piece {
+  struct Block {
     std::vector<OffloadedTensor> state, gradients;
-    std::vector<UpdateRange> ranges;  // all of it on the device
+    std::vector<UpdateRange> ranges;  // all tensors on the device
   };
-  void allocate(Arena& arena, const OptimizerState& state, const std::vector<UpdatePiece>& pieces,
+  void allocate(Arena& arena, const OptimizerState& state, const std::vector<UpdateBlock>& blocks,
                 DType precision, const StateOffload& offload);
-  static Piece on_device(const UpdatePiece& piece, const OptimizerState& state,
+  static Block on_device(const UpdateBlock& block, const OptimizerState& state,
                          const StateOffload& offload, const Buffer& buffer);
-  Buffer& buffer(std::size_t piece) { return buffers_[piece % buffers_.size()]; }
-  void fetch(std::size_t piece);
-  void update(std::size_t piece);
+  Buffer& buffer(std::size_t block) { return buffers_[block % buffers_.size()]; }
+  void fetch(std::size_t block);
+  void update(std::size_t block);
 
   Backend* backend_;
   std::size_t ahead_;
   std::vector<Buffer> buffers_;
-  std::vector<Piece> pieces_;
-  UpdateStep step_;       // under way
-  std::size_t next_ = 0;  // piece whose turn it is; all of them: none is under way
+  std::vector<Block> blocks_;
+  UpdateStep step_;       // in progress
+  std::size_t next_ = 0;  // block to update next; blocks_.size(): no update is in progress
 };
 
-// Updates on the host's cores, where the state is: gradients come if they are not there, rounded
-// weights go back.
+// Updates on the host's cores, with the state in host memory. Gradients are copied to the host
+// unless they are offloaded; rounded weights are copied back to the device.
 class HostUpdate {
  public:
-  HostUpdate(Backend& backend, Arena& arena, const std::vector<UpdatePiece>& pieces,
+  HostUpdate(Backend& backend, Arena& arena, const std::vector<UpdateBlock>& blocks,
              DType precision, const StateOffload& offload);
 
-  // Waits for the gradients. Operations queued later see the new weights.
+  // Blocks until the gradients are on the host. Operations queued later see the new weights.
   void run(const UpdateStep& step);
 
  private:
   static constexpr std::size_t kBuffers = 4;
   struct Buffer {
     Tensor gradients, weights;  // in host memory
-    std::vector<Backend::Transfer> coming, going;
+    std::vector<Backend::Transfer> to_host, to_device;
   };
-  struct Piece {
-    std::vector<OffloadedTensor> coming, weights;
-    std::vector<UpdateRange> ranges;  // all of it in host memory
+  struct Block {
+    std::vector<OffloadedTensor> to_host, weights;
+    std::vector<UpdateRange> ranges;  // all tensors in host memory
   };
-  static Piece on_host(const UpdatePiece& piece, const StateOffload& offload, const Buffer& buffer);
-  Buffer& buffer(std::size_t piece) { return buffers_[piece % buffers_.size()]; }
-  void fetch(std::size_t piece);
-  void update(std::size_t piece, const UpdateStep& step);
+  static Block on_host(const UpdateBlock& block, const StateOffload& offload, const Buffer& buffer);
+  Buffer& buffer(std::size_t block) { return buffers_[block % buffers_.size()]; }
+  void fetch(std::size_t block);
+  void update(std::size_t block, const UpdateStep& step);
 
   Backend* backend_;
   Backend* host_;
   std::vector<Buffer> buffers_;
-  std::vector<Piece> pieces_;
+  std::vector<Block> blocks_;
   Tensor scale_;  // (1), in host memory
 };
 

@@ -8,16 +8,16 @@
 
 namespace kintsugi {
 
-// Neighbouring elements of a bucket that this rank owns and one rule updates. Padding belongs to
-// the parameter before it.
-struct StateRun {
+// A contiguous segment of a bucket that this rank owns and one rule updates. Padding belongs to the
+// parameter before it.
+struct StateSegment {
   const UpdateRule* rule = nullptr;
   int bucket = 0;
-  Sharding::Range range;      // in the set's numbering, without the padding at the end of a part
+  Sharding::Range range;      // in the set's numbering, without the padding at the end of the shard
   std::int64_t elements = 0;  // in the state, with that padding
-  std::int64_t at = 0;        // the first of them, among all that this rank owns
-  std::int64_t slot_at = 0;   // and among those of the rule
-  // What one update takes: elements with the same decay, or at Grain::Matrix one parameter.
+  std::int64_t at = 0;        // offset of the first element among all that this rank owns
+  std::int64_t slot_at = 0;   // offset of the first element in the rule's slots
+  // The elements of one update: with the same decay or, with Grain::Matrix, one parameter.
   struct Part {
     Sharding::Range range;
     bool decays = false;
@@ -26,28 +26,29 @@ struct StateRun {
   std::vector<Part> parts = {};
 };
 
-// All that this rank owns, bucket after bucket. UserError if the layout cuts a parameter whose rule
-// has Grain::Matrix.
-std::vector<StateRun> plan_state(const Sharding& sharding, const UpdateRules& rules);
+// The segments of all elements that this rank owns, in bucket order. Throws UserError if the layout
+// splits a parameter whose rule has Grain::Matrix.
+std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules& rules);
 
-// The optimizer's state of what a rank owns: a master copy of the weights, where they need one, and
-// the slots of each rule for its own parameters only.
+// The optimizer state of the elements that a rank owns: a master copy of the weights, if they need
+// one, and the slots of each rule for the parameters of that rule.
 class OptimizerState {
  public:
   OptimizerState(Arena& arena, const Sharding& sharding, const UpdateRules& rules, Side side);
 
-  const std::vector<StateRun>& runs() const { return runs_; }
-  std::int64_t elements() const { return runs_.back().at + runs_.back().elements; }
+  const std::vector<StateSegment>& segments() const { return segments_; }
+  std::int64_t elements() const { return segments_.back().at + segments_.back().elements; }
   bool has_master() const { return static_cast<bool>(master_); }
-  // Of a run, without padding: (range.size()).
-  Tensor master(const StateRun& run) const;  // the weights themselves when they need no copy
-  Tensor slot(const StateRun& run, std::size_t slot) const;
+  // The state of a segment, without padding: (range.size()). Without a master copy, master()
+  // returns the weights.
+  Tensor master(const StateSegment& segment) const;
+  Tensor slot(const StateSegment& segment, std::size_t slot) const;
 
-  // In accumulator precision, for all elements; empty: the weights are their own.
+  // The master copy of all elements, in accumulator precision; empty: no master copy.
   Tensor master() const { return master_; }
   struct RuleState {
     const UpdateRule* rule = nullptr;
-    std::vector<Tensor> slots;  // for the elements of its runs
+    std::vector<Tensor> slots;  // for the elements of its segments
   };
   const std::vector<RuleState>& rules() const { return rules_; }
   const std::vector<Tensor>& slots_of(const UpdateRule* rule) const;
@@ -55,7 +56,7 @@ class OptimizerState {
 
  private:
   const Sharding* sharding_;
-  std::vector<StateRun> runs_;
+  std::vector<StateSegment> segments_;
   Tensor master_;
   std::vector<RuleState> rules_;
 };

@@ -40,10 +40,10 @@ double Schedule::learning_rate(std::int64_t step) const {
   if (begin >= total_steps) return lr;
   const double progress = std::clamp(
       static_cast<double>(step - begin) / static_cast<double>(total_steps - begin), 0.0, 1.0);
-  const double share = kind == ScheduleKind::Cosine
-                           ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress))
-                           : 1.0 - progress;
-  return min_lr + (lr - min_lr) * share;
+  const double factor = kind == ScheduleKind::Cosine
+                            ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress))
+                            : 1.0 - progress;
+  return min_lr + (lr - min_lr) * factor;
 }
 
 }  // namespace kintsugi

@@ -5,16 +5,16 @@
 
 namespace kintsugi {
 
-// Who computes the update of a state in host memory. Auto: whoever is faster in the first steps;
-// all ranks together.
-enum class UpdatePlace : std::uint8_t { Auto, Device, Host };
-std::string_view to_string(UpdatePlace place);
+// Where offloaded optimizer state is updated. Auto: all ranks measure both in the first steps and
+// take the faster one.
+enum class UpdateLocation : std::uint8_t { Auto, Device, Host };
+std::string_view to_string(UpdateLocation location);
 
 struct StateOffload {
-  bool on = false;         // the optimizer's state lies in host memory
-  bool gradients = false;  // and so do gradients, but for a layer or two
-  UpdatePlace update = UpdatePlace::Auto;
-  std::int64_t piece = std::int64_t{1} << 22;  // elements of the state that travel together
+  bool on = false;         // optimizer state is stored in host memory
+  bool gradients = false;  // gradients too, except for one or two layers
+  UpdateLocation update = UpdateLocation::Auto;
+  std::int64_t block_elements = std::int64_t{1} << 22;  // elements of state per transfer
 };
 
 }  // namespace kintsugi

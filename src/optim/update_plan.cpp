@@ -5,30 +5,31 @@
 namespace kintsugi {
 namespace {
 
-// The updates of elements `range` of a run, which are in one piece.
-void add_ranges(const Sharding& sharding, const OptimizerState& state, const StateRun& run,
+// Adds the updates of elements `range` of a segment, which belong to one block.
+void add_ranges(const Sharding& sharding, const OptimizerState& state, const StateSegment& segment,
                 Sharding::Range range, std::vector<UpdateRange>& ranges) {
-  for (const StateRun::Part& part : run.parts) {
+  for (const StateSegment::Part& part : segment.parts) {
     const std::int64_t begin = std::max(part.range.begin, range.begin),
                        count = std::min(part.range.end, range.end) - begin;
     if (count <= 0) continue;
-    if (run.rule->grain() == Grain::Matrix && count != part.range.size())
+    if (segment.rule->grain() == Grain::Matrix && count != part.range.size())
       user_error(
-          "{} updates whole matrices, and a piece of the offloaded state cuts one of {} elements: "
+          "{} updates whole matrices, but blocks of offloaded state split one of {} elements: "
           "turn offload off, or choose another optimizer",
-          run.rule->name(), part.range.size());
-    const std::int64_t from = begin - run.range.begin;
-    ranges.push_back({.rule = run.rule,
-                      .weight = sharding.weights_at(run.bucket, {begin, begin + count}),
-                      .gradient = sharding.owned_gradients(run.bucket)
-                                      .rows(begin - sharding.owned(run.bucket).begin, count),
-                      .master = state.has_master() ? state.master(run).rows(from, count) : Tensor(),
-                      .at = run.at + from,
-                      .first_element = begin,
-                      .decays = part.decays,
-                      .shape = part.shape});
-    for (std::size_t slot = 0; slot < state.slots_of(run.rule).size(); ++slot)
-      ranges.back().slots.push_back(state.slot(run, slot).rows(from, count));
+          segment.rule->name(), part.range.size());
+    const std::int64_t from = begin - segment.range.begin;
+    ranges.push_back(
+        {.rule = segment.rule,
+         .weight = sharding.weights_at(segment.bucket, {begin, begin + count}),
+         .gradient = sharding.owned_gradients(segment.bucket)
+                         .rows(begin - sharding.owned(segment.bucket).begin, count),
+         .master = state.has_master() ? state.master(segment).rows(from, count) : Tensor(),
+         .at = segment.at + from,
+         .first_element = begin,
+         .decays = part.decays,
+         .shape = part.shape});
+    for (std::size_t slot = 0; slot < state.slots_of(segment.rule).size(); ++slot)
+      ranges.back().slots.push_back(state.slot(segment, slot).rows(from, count));
   }
 }
 
@@ -43,22 +44,23 @@ void UpdateRange::update(Backend& backend, const UpdateStep& step) const {
                 .shape = shape});
 }
 
-std::vector<UpdatePiece> plan_updates(const Sharding& sharding, const OptimizerState& state,
+std::vector<UpdateBlock> plan_updates(const Sharding& sharding, const OptimizerState& state,
                                       std::int64_t most) {
-  std::vector<UpdatePiece> pieces;
-  for (const StateRun& run : state.runs())
-    for (std::int64_t done = 0; done < run.elements;) {
-      if (pieces.empty() || pieces.back().rule != run.rule || pieces.back().count == most)
-        pieces.push_back(
-            {.rule = run.rule, .first = run.at + done, .slot_first = run.slot_at + done});
-      UpdatePiece& piece = pieces.back();
-      const std::int64_t count = std::min(run.elements - done, most - piece.count);
-      const std::int64_t begin = run.range.begin + done;
-      add_ranges(sharding, state, run, {begin, begin + count}, piece.ranges);
-      piece.count += count;
+  std::vector<UpdateBlock> blocks;
+  for (const StateSegment& segment : state.segments())
+    for (std::int64_t done = 0; done < segment.elements;) {
+      if (blocks.empty() || blocks.back().rule != segment.rule || blocks.back().count == most)
+        blocks.push_back({.rule = segment.rule,
+                          .first = segment.at + done,
+                          .slot_first = segment.slot_at + done});
+      UpdateBlock& block = blocks.back();
+      const std::int64_t count = std::min(segment.elements - done, most - block.count);
+      const std::int64_t begin = segment.range.begin + done;
+      add_ranges(sharding, state, segment, {begin, begin + count}, block.ranges);
+      block.count += count;
       done += count;
     }
-  return pieces;
+  return blocks;
 }
 
 }  // namespace kintsugi

@@ -7,21 +7,21 @@
 
 namespace kintsugi {
 
-// What all updates of one step have in common.
+// Arguments that all updates of one step share.
 struct UpdateStep {
   std::int64_t step = 1;
   double lr = 0;
-  Tensor scale;  // (1): of the gradients
+  Tensor scale;  // (1): gradients are multiplied by it
 };
 
-// Neighbouring elements that one update takes together.
+// A contiguous range of elements that one call of UpdateRule::update updates.
 struct UpdateRange {
   const UpdateRule* rule = nullptr;
   Tensor weight;                   // on the device
-  Tensor gradient;                 // likewise, unless gradients are offloaded
-  Tensor master = {};              // empty: the weight is its own
-  std::vector<Tensor> slots = {};  // of the rule
-  std::int64_t at = 0;             // among all that this rank owns
+  Tensor gradient;                 // on the device, unless gradients are offloaded
+  Tensor master = {};              // empty: no master copy
+  std::vector<Tensor> slots = {};  // in the order of the rule's slots()
+  std::int64_t at = 0;             // offset among all elements that this rank owns
   std::int64_t first_element = 0;  // in the set's numbering
   bool decays = false;
   Shape shape = {};  // Grain::Matrix only
@@ -29,17 +29,18 @@ struct UpdateRange {
   void update(Backend& backend, const UpdateStep& step) const;
 };
 
-// Elements [first, first + count) of what this rank owns, which have one rule, and their updates.
-struct UpdatePiece {
+// Elements [first, first + count) of those that this rank owns, all with the same rule, and their
+// updates.
+struct UpdateBlock {
   const UpdateRule* rule = nullptr;
   std::int64_t first = 0, count = 0;
   std::int64_t slot_first = 0;  // in the rule's slots
   std::vector<UpdateRange> ranges = {};
 };
 
-// Everything this rank updates, in pieces of at most `most` elements. All of the state, including
-// padding, is in some piece.
-std::vector<UpdatePiece> plan_updates(const Sharding& sharding, const OptimizerState& state,
+// Divides all elements that this rank updates, including padding, into blocks of at most `most`
+// elements.
+std::vector<UpdateBlock> plan_updates(const Sharding& sharding, const OptimizerState& state,
                                       std::int64_t most);
 
 }  // namespace kintsugi

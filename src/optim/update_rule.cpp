@@ -15,7 +15,7 @@ UpdateRules update_rules(const OptimizerSettings& settings) {
       case UpdateRuleKind::AdamW:
         return *adamw;
     }
-    failure("{} names no update rule", parameter.name);
+    failure("{} has no update rule", parameter.name);
   };
 }
 

@@ -5,13 +5,14 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kLarge = std::int64_t{1} << 16;  // elements worth a message of their own
+constexpr std::int64_t kLarge = std::int64_t{1}
+                                << 16;  // elements from which a gradient is sent on its own
 
 }  // namespace
 
-// What this rank owns of the gradients that are summed over such groups.
-std::vector<CopySums::Piece> CopySums::owned_pieces(Sharding& sharding, GroupKind kind) {
-  std::vector<Piece> pieces;
+// The gradients that this rank owns and that are reduced over groups of this kind.
+std::vector<CopySums::OwnedGradient> CopySums::owned_gradients(Sharding& sharding, GroupKind kind) {
+  std::vector<OwnedGradient> found;
   for (const Parameter& parameter : sharding.set().parameters()) {
     const auto& kinds = parameter.sum_over;
     if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
@@ -19,15 +20,16 @@ std::vector<CopySums::Piece> CopySums::owned_pieces(Sharding& sharding, GroupKin
     const std::int64_t begin = std::max(owned.begin, parameter.offset),
                        end = std::min(owned.end, parameter.offset + parameter.shape.elements());
     if (begin >= end) continue;
-    Piece& piece = pieces.emplace_back();
-    piece.gradients =
+    OwnedGradient& gradient = found.emplace_back();
+    gradient.gradients =
         sharding.owned_gradients(parameter.bucket).rows(begin - owned.begin, end - begin);
-    // Only the last of several sums is final.
+    // If a gradient is reduced over several groups, only the last sum is final.
     if (sharding.offload() != nullptr && parameter.counted &&
         kind == *std::max_element(kinds.begin(), kinds.end()))
-      piece.squared_norm = sharding.offload()->squared_norm(sharding.data_group(parameter.bucket));
+      gradient.squared_norm =
+          sharding.offload()->squared_norm(sharding.data_group(parameter.bucket));
   }
-  return pieces;
+  return found;
 }
 
 CopySums::CopySums(Backend& backend, Arena& arena, Sharding& sharding, const Groups& groups)
@@ -35,69 +37,68 @@ CopySums::CopySums(Backend& backend, Arena& arena, Sharding& sharding, const Gro
   const DType wide = accumulator_of(sharding.store().dtype());
   std::int64_t largest = 0;
   for (const GroupSpec& spec : group_specs()) {
-    Family family{.group = &groups[spec.kind]};
+    GroupGradients group{.group = &groups[spec.kind]};
     std::int64_t elements = 0;
-    for (const Piece& piece : owned_pieces(sharding, spec.kind)) {
-      const std::int64_t count = piece.gradients.elements();
+    for (const OwnedGradient& owned : owned_gradients(sharding, spec.kind)) {
+      const std::int64_t count = owned.gradients.elements();
       const bool large = count >= kLarge;
-      (large ? family.large : family.small).push_back(piece);
+      (large ? group.large : group.small).push_back(owned);
       if (large)
         largest = std::max(largest, count);
       else
         elements += count;
     }
     if (elements > 0)
-      family.packed =
-          arena.allocate(Region::Communication, "gradients of copies", wide, {elements});
-    if (elements > 0 || !family.large.empty()) families_.push_back(family);
+      group.packed = arena.allocate(Region::Communication, "gradients of copies", wide, {elements});
+    if (elements > 0 || !group.large.empty()) groups_.push_back(group);
   }
   if (offload_ != nullptr && largest > 0)
     staging_ = arena.allocate(Region::Communication, "gradients of copies", wide, {largest});
 }
 
-void CopySums::bring(Tensor here, const Piece& piece) {
-  if (offload_ == nullptr) return backend_->copy(here, piece.gradients);
-  backend_->wait(backend_->to_device(here, piece.gradients));
+void CopySums::copy_in(Tensor device, const OwnedGradient& owned) {
+  if (offload_ == nullptr) return backend_->copy(device, owned.gradients);
+  backend_->wait(backend_->to_device(device, owned.gradients));
 }
 
-void CopySums::put_back(const Piece& piece, Tensor here) {
-  if (offload_ == nullptr) return backend_->copy(piece.gradients, here);
-  if (piece.squared_norm) backend_->squared_norm(piece.squared_norm, here);
-  backend_->wait(backend_->to_host(piece.gradients, here));
+void CopySums::copy_out(const OwnedGradient& owned, Tensor device) {
+  if (offload_ == nullptr) return backend_->copy(owned.gradients, device);
+  if (owned.squared_norm) backend_->squared_norm(owned.squared_norm, device);
+  backend_->wait(backend_->to_host(owned.gradients, device));
 }
 
-void CopySums::sum_large(const Family& family) {
-  for (const Piece& piece : family.large) {
+void CopySums::reduce_large(const GroupGradients& group) {
+  for (const OwnedGradient& owned : group.large) {
     if (offload_ == nullptr) {
-      family.group->wait(family.group->all_reduce(piece.gradients));
+      group.group->wait(group.group->all_reduce(owned.gradients));
       continue;
     }
-    const Tensor here = staging_.rows(0, piece.gradients.elements());
-    bring(here, piece);
-    family.group->wait(family.group->all_reduce(here));
-    put_back(piece, here);
+    const Tensor device = staging_.rows(0, owned.gradients.elements());
+    copy_in(device, owned);
+    group.group->wait(group.group->all_reduce(device));
+    copy_out(owned, device);
   }
 }
 
-void CopySums::sum_small(const Family& family) {
-  if (!family.packed) return;
+void CopySums::reduce_small(const GroupGradients& group) {
+  if (!group.packed) return;
   const auto for_each = [&](const auto& f) {
-    std::int64_t at = 0;
-    for (const Piece& piece : family.small) {
-      const std::int64_t count = piece.gradients.elements();
-      f(family.packed.rows(at, count), piece);
-      at += count;
+    std::int64_t offset = 0;
+    for (const OwnedGradient& owned : group.small) {
+      const std::int64_t count = owned.gradients.elements();
+      f(group.packed.rows(offset, count), owned);
+      offset += count;
     }
   };
-  for_each([&](Tensor here, const Piece& piece) { bring(here, piece); });
-  family.group->wait(family.group->all_reduce(family.packed));
-  for_each([&](Tensor here, const Piece& piece) { put_back(piece, here); });
+  for_each([&](Tensor device, const OwnedGradient& owned) { copy_in(device, owned); });
+  group.group->wait(group.group->all_reduce(group.packed));
+  for_each([&](Tensor device, const OwnedGradient& owned) { copy_out(owned, device); });
 }
 
 void CopySums::run() {
-  for (const Family& family : families_) {
-    sum_large(family);
-    sum_small(family);
+  for (const GroupGradients& group : groups_) {
+    reduce_large(group);
+    reduce_small(group);
   }
 }
 

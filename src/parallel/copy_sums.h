@@ -6,38 +6,39 @@
 
 namespace kintsugi {
 
-// Parameters of which several ranks hold a copy and a share of the gradient: norms whose rows are
-// split, key and value heads with more ranks than heads, an embedding tied to a head on another
-// stage. Their gradients are summed once per step, when they are already sums over the data ranks,
-// and only where they are owned.
+// All-reduces the gradients of parameters of which several ranks hold a copy and a partial
+// gradient: norms with sequence parallelism, key and value heads if there are more tp ranks than
+// heads, and an embedding tied to a head on another stage. Runs once per step, after the reduction
+// over the data ranks, and only on the gradients that this rank owns.
 class CopySums {
  public:
   CopySums(Backend& backend, Arena& arena, Sharding& sharding, const Groups& groups);
 
-  // After Sharding::finish_gradients.
+  // Call after Sharding::finish_gradients().
   void run();
 
  private:
-  struct Piece {
-    Tensor gradients;     // owned; in host memory if they are offloaded
-    Tensor squared_norm;  // takes its squares on the way back to host memory; may be none
+  struct OwnedGradient {
+    Tensor gradients;  // in host memory if gradients are offloaded
+    Tensor
+        squared_norm;  // offload only: the squares of the final sum are added to it; may be empty
   };
-  struct Family {  // summed over one kind of group
+  struct GroupGradients {  // reduced over one group
     Communicator* group;
-    std::vector<Piece> large = {};  // summed where they lie, or in staging_
-    std::vector<Piece> small = {};  // packed first, to travel together
+    std::vector<OwnedGradient> large = {};  // reduced in place, or in staging_
+    std::vector<OwnedGradient> small = {};  // packed into one message
     Tensor packed = {};
   };
-  static std::vector<Piece> owned_pieces(Sharding& sharding, GroupKind kind);
-  void bring(Tensor here, const Piece& piece);
-  void put_back(const Piece& piece, Tensor here);
-  void sum_large(const Family& family);
-  void sum_small(const Family& family);
+  static std::vector<OwnedGradient> owned_gradients(Sharding& sharding, GroupKind kind);
+  void copy_in(Tensor device, const OwnedGradient& owned);
+  void copy_out(const OwnedGradient& owned, Tensor device);
+  void reduce_large(const GroupGradients& group);
+  void reduce_small(const GroupGradients& group);
 
   Backend* backend_;
   GradientOffload* offload_;
-  std::vector<Family> families_;
-  Tensor staging_;  // of gradients that are offloaded
+  std::vector<GroupGradients> groups_;
+  Tensor staging_;  // device buffer for offloaded gradients
 };
 
 }  // namespace kintsugi

@@ -8,12 +8,11 @@ GradientOffload::GradientOffload(Backend& backend, Arena& arena, DType dtype, st
                                  std::int64_t largest, std::size_t norms)
     : backend_(&backend),
       gradients_(
-          arena.allocate(Region::Gradients, "gradients, a part", dtype, {elements}, Side::Host)) {
+          arena.allocate(Region::Gradients, "gradients, sharded", dtype, {elements}, Side::Host)) {
   for (std::size_t i = 0; i < norms; ++i)
     squared_norms_.push_back(arena.allocate(Region::Gradients, "scalars", dtype, {1}));
-  for (Arrival& arrival : arrivals_)
-    arrival.here =
-        arena.allocate(Region::Communication, "earlier gradients of a layer", dtype, {largest});
+  for (Fetch& fetch : fetches_)
+    fetch.buffer = arena.allocate(Region::Communication, "fetched gradients", dtype, {largest});
 }
 
 void GradientOffload::zero_state() {
@@ -22,19 +21,19 @@ void GradientOffload::zero_state() {
 }
 
 void GradientOffload::fetch(Tensor host) {
-  KINTSUGI_CHECK(fetched_ - added_ < kUnderWay, "{} parts of gradients are already on their way",
+  KINTSUGI_CHECK(fetched_ - added_ < kInFlight, "{} fetches of gradients are already in flight",
                  fetched_ - added_);
-  Arrival& arrival = arrivals_[fetched_++ % kUnderWay];
-  arrival.elements = host.elements();
-  arrival.coming = backend_->to_device(arrival.here.rows(0, arrival.elements), host);
+  Fetch& fetch = fetches_[fetched_++ % kInFlight];
+  fetch.elements = host.elements();
+  fetch.transfer = backend_->to_device(fetch.buffer.rows(0, fetch.elements), host);
 }
 
 void GradientOffload::add_fetched(Tensor sum) {
-  Arrival& arrival = arrivals_[added_++ % kUnderWay];
-  KINTSUGI_CHECK(arrival.elements == sum.elements(), "{} elements came for {}", arrival.elements,
-                 sum.elements());
-  backend_->wait(std::exchange(arrival.coming, {}));
-  backend_->add(sum, arrival.here.rows(0, arrival.elements));
+  Fetch& fetch = fetches_[added_++ % kInFlight];
+  KINTSUGI_CHECK(fetch.elements == sum.elements(), "{} elements were fetched for a sum of {}",
+                 fetch.elements, sum.elements());
+  backend_->wait(std::exchange(fetch.transfer, {}));
+  backend_->add(sum, fetch.buffer.rows(0, fetch.elements));
 }
 
 }  // namespace kintsugi

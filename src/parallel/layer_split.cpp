@@ -14,7 +14,7 @@
 namespace kintsugi {
 namespace {
 
-// The head's time in layers: both are matmuls with their matrices.
+// The head's time relative to a layer's, estimated from the FLOPs of their matmuls.
 double head_in_layers(const ModelConfig& config) {
   ModelConfig one = config;
   one.layers = 1;
@@ -25,46 +25,47 @@ double head_in_layers(const ModelConfig& config) {
 
 }  // namespace
 
-std::vector<int> balanced_split(const ModelConfig& config, int parts) {
-  if (config.layers < parts)
-    user_error("{} layers cannot be split in {} parts: use fewer stages or chunks", config.layers,
-               parts);
+std::vector<int> balanced_split(const ModelConfig& config, int chunks) {
+  if (config.layers < chunks)
+    user_error("{} layers cannot be split into {} pipeline chunks: use fewer stages or chunks",
+               config.layers, chunks);
   const double head = head_in_layers(config);
-  std::vector<int> split(static_cast<std::size_t>(parts), 1);
-  for (std::int64_t given = parts; given < config.layers; ++given) {
-    const auto order = [&](int part) {  // the least wins
-      const bool first = part == 0, last = part == parts - 1;
-      const double time = split[static_cast<std::size_t>(part)] + 1 + (last ? head : 0.0);
-      return std::tuple(time, first || last, part);
+  std::vector<int> split(static_cast<std::size_t>(chunks), 1);
+  for (std::int64_t assigned = chunks; assigned < config.layers; ++assigned) {
+    const auto order = [&](int chunk) {  // the smallest gets the next layer
+      const bool first = chunk == 0, last = chunk == chunks - 1;
+      const double time = split[static_cast<std::size_t>(chunk)] + 1 + (last ? head : 0.0);
+      return std::tuple(time, first || last, chunk);
     };
     int best = 0;
-    for (int part = 1; part < parts; ++part)
-      if (order(part) < order(best)) best = part;
+    for (int chunk = 1; chunk < chunks; ++chunk)
+      if (order(chunk) < order(best)) best = chunk;
     ++split[static_cast<std::size_t>(best)];
   }
   return split;
 }
 
-std::vector<int> checked_split(const ModelConfig& config, int parts, std::vector<int> split) {
-  if (split.empty()) return balanced_split(config, parts);
+std::vector<int> checked_split(const ModelConfig& config, int chunks, std::vector<int> split) {
+  if (split.empty()) return balanced_split(config, chunks);
   const int sum = std::accumulate(split.begin(), split.end(), 0);
-  if (static_cast<int>(split.size()) != parts || sum != config.layers ||
+  if (static_cast<int>(split.size()) != chunks || sum != config.layers ||
       *std::min_element(split.begin(), split.end()) < 1)
     user_error(
         "layout.split is {}: it must have {} numbers (pp × chunks) of at least 1 with the sum {} "
         "(layers), such as {}",
-        fmt::join(split, ","), parts, config.layers, fmt::join(balanced_split(config, parts), ","));
+        fmt::join(split, ","), chunks, config.layers,
+        fmt::join(balanced_split(config, chunks), ","));
   return split;
 }
 
 std::vector<int> parse_split(const std::string& text) {
-  constexpr std::int64_t kMostLayers = 1'000'000;  // of a part; sums of them fit an int
+  constexpr std::int64_t kMostLayers = 1'000'000;  // per chunk; sums of them fit an int
   std::vector<int> layers;
   if (text == "auto") return layers;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
+  std::istringstream fields(text);
+  for (std::string field; std::getline(fields, field, ',');) {
     try {
-      const std::int64_t count = parse_count(part);
+      const std::int64_t count = parse_count(field);
       if (count < 1 || count > kMostLayers) user_error("{} layers", count);
       layers.push_back(static_cast<int>(count));
     } catch (const UserError&) {
@@ -73,36 +74,35 @@ std::vector<int> parse_split(const std::string& text) {
     }
   }
   if (layers.empty())
-    user_error(
-        "'{}' is not a split: auto, or the layers of each part of the pipeline, like 7,9,9,7",
-        text);
+    user_error("'{}' is not a split: auto, or the layers of each pipeline chunk, like 7,9,9,7",
+               text);
   return layers;
 }
 
-std::vector<StagePart> stage_parts(const std::vector<int>& split, int stages, int rank) {
-  const int parts = static_cast<int>(split.size());
-  std::vector<StagePart> mine;
-  for (int part = rank; part < parts; part += stages) {
-    const int first = std::accumulate(split.begin(), split.begin() + part, 0);
-    mine.push_back({.first_layer = first,
-                    .last_layer = first + split[static_cast<std::size_t>(part)],
-                    .embedding = part == 0,
-                    .head = part == parts - 1});
+std::vector<StageLayers> stage_layers(const std::vector<int>& split, int stages, int rank) {
+  const int chunks = static_cast<int>(split.size());
+  std::vector<StageLayers> ranges;
+  for (int chunk = rank; chunk < chunks; chunk += stages) {
+    const int first = std::accumulate(split.begin(), split.begin() + chunk, 0);
+    ranges.push_back({.first_layer = first,
+                      .last_layer = first + split[static_cast<std::size_t>(chunk)],
+                      .embedding = chunk == 0,
+                      .head = chunk == chunks - 1});
   }
-  return mine;
+  return ranges;
 }
 
-ModelSlice slice_of(const std::vector<StagePart>& parts, int tp, int tp_rank,
-                    bool sequence_parallel) {
-  ModelSlice slice{.tp = tp,
+ModelShard model_shard(const std::vector<StageLayers>& ranges, int tp, int tp_rank,
+                       bool sequence_parallel) {
+  ModelShard shard{.tp = tp,
                    .tp_rank = tp_rank,
                    .sequence_parallel = sequence_parallel,
-                   .embedding = parts.front().embedding,
-                   .head = parts.back().head};
-  for (const StagePart& part : parts)
-    for (int layer = part.first_layer; layer < part.last_layer; ++layer)
-      slice.layers.push_back(layer);
-  return slice;
+                   .embedding = ranges.front().embedding,
+                   .head = ranges.back().head};
+  for (const StageLayers& range : ranges)
+    for (int layer = range.first_layer; layer < range.last_layer; ++layer)
+      shard.layers.push_back(layer);
+  return shard;
 }
 
 }  // namespace kintsugi

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/slice.h"
+#include "model/shard.h"
 #include "parallel/layer_split.h"
 
 namespace kintsugi {
@@ -24,12 +24,12 @@ std::vector<std::int64_t> divisors(std::int64_t n) {
   return all;
 }
 
-// The largest divisor of n not above `wanted` and the smallest not below it: "4 or 8".
-std::string nearest_divisors(std::int64_t n, std::int64_t wanted, std::int64_t times = 1) {
+// The largest divisor of n not above `target` and the smallest not below it: "4 or 8".
+std::string nearest_divisors(std::int64_t n, std::int64_t target, std::int64_t times = 1) {
   std::int64_t below = 1, above = n;
   for (const std::int64_t divisor : divisors(n)) {
-    if (divisor <= wanted) below = divisor;
-    if (divisor >= wanted) {
+    if (divisor <= target) below = divisor;
+    if (divisor >= target) {
       above = divisor;
       break;
     }
@@ -42,26 +42,27 @@ void check_batch(const Layout& l, const Workload& work) {
   if (work.batch % l.dp != 0) {
     const std::int64_t unit = l.dp * l.micro_batch, below = work.batch / unit * unit;
     user_error(
-        "batch.global is {}, which {} data ranks cannot share evenly: use {}{}, or start {} ranks",
+        "batch.global is {}, which is not a multiple of {} data ranks: use {}{}, or start {} ranks",
         work.batch, l.dp, below > 0 ? fmt::format("{} or ", below) : "", below + unit,
         nearest_divisors(work.batch, l.dp, l.tp * l.cp * l.pp));
   }
   const std::int64_t each = work.batch / l.dp;
   if (each % l.micro_batch != 0)
     user_error(
-        "batch.micro is {}, but a rank's share of batch.global {} among {} data ranks is {}: use "
-        "batch.micro {}",
-        l.micro_batch, work.batch, l.dp, each,
+        "batch.micro is {}, which does not divide the {} sequences per data rank (batch.global {} "
+        "/ "
+        "dp {}): use batch.micro {}",
+        l.micro_batch, each, work.batch, l.dp,
         nearest_divisors(each, std::min(l.micro_batch, each)));
 }
 
-// Of what tp ranks share: heads, MLP columns and vocabulary.
+// tp must divide heads, MLP columns and vocabulary.
 void check_tensor(const Layout& l, const Workload& work) {
   const ModelConfig& m = work.model;
   if (l.tp == 1) {
     if (l.sequence_parallel)
       user_error(
-          "layout.sequence_parallel shares rows among tp ranks, and layout.tp is 1: raise tp or "
+          "layout.sequence_parallel splits rows over the tp ranks, but layout.tp is 1: raise tp or "
           "remove it");
     return;
   }
@@ -73,10 +74,11 @@ void check_tensor(const Layout& l, const Workload& work) {
   if (m.kv_heads % l.tp != 0 && l.tp % m.kv_heads != 0)
     user_error("layout.tp is {}, and the model has {} key-value heads: one must divide the other",
                l.tp, m.kv_heads);
-  const std::int64_t share = (m.vocab_size + l.tp - 1) / l.tp;
-  if ((l.tp - 1) * share >= m.vocab_size)
-    user_error("layout.tp is {}, too many for a vocabulary of {}: the last rank would have none",
-               l.tp, m.vocab_size);
+  const std::int64_t rows = (m.vocab_size + l.tp - 1) / l.tp;
+  if ((l.tp - 1) * rows >= m.vocab_size)
+    user_error(
+        "layout.tp is {}, too many for a vocabulary of {}: the last rank would have no tokens",
+        l.tp, m.vocab_size);
   if (l.sequence_parallel && work.length / l.cp % l.tp != 0)
     user_error(
         "data.sequence_length {}{} is not a multiple of layout.tp {}, which sequence_parallel "
@@ -88,7 +90,7 @@ void check_context(const Layout& l, std::int64_t length) {
   const std::int64_t chunks = std::int64_t{2} * l.cp, below = length / chunks * chunks;
   if (l.cp > 1 && length != below)
     user_error(
-        "data.sequence_length is {}, but layout.cp {} cuts it into {} equal chunks: use {}{}",
+        "data.sequence_length is {}, but layout.cp {} splits it into {} equal chunks: use {}{}",
         length, l.cp, chunks, below > 0 ? fmt::format("{} or ", below) : "", below + chunks);
 }
 
@@ -101,10 +103,10 @@ void check_pipeline(const Layout& l, const Workload& work) {
       user_error("layout.split is given, but layout.pp is 1: there is no pipeline to split");
     return;
   }
-  // First: a schedule of more stages than there are layers takes long to make.
-  const std::int64_t parts = std::int64_t{l.pp} * l.chunks;
-  checked_split(work.model, static_cast<int>(std::min<std::int64_t>(parts, INT_MAX)), l.split);
-  // The rules of the schedule itself, in its own words.
+  // Check this first: a schedule with more stages than layers takes long to build.
+  const std::int64_t chunks = std::int64_t{l.pp} * l.chunks;
+  checked_split(work.model, static_cast<int>(std::min<std::int64_t>(chunks, INT_MAX)), l.split);
+  // The schedule checks its own rules.
   try {
     make_pipeline_schedule(
         {.kind = l.schedule,
@@ -177,7 +179,7 @@ Grid grid_of(const Layout& l, const ModelConfig& model) {
           .cp = l.cp,
           .dp = l.dp,
           .pp = l.pp,
-          .shard_group = l.zero == 0 ? 1 : l.shard_group,  // with ZeRO 0 each holds everything
+          .shard_group = l.zero == 0 ? 1 : l.shard_group,  // with ZeRO 0 every rank has all of it
           .kv_copies = kv_copies(model.kv_heads, l.tp)};
 }
 
@@ -187,8 +189,8 @@ std::int64_t micro_batches_per_step(const Layout& l, std::int64_t batch) {
 
 Layout choose_layout(const Layout& layout, const Workload& work, int ranks, int node,
                      const std::function<bool(const Layout&)>& fits) {
-  std::string why;  // the first thing that was wrong with a layout that is none
-  std::vector<Layout> tries;
+  std::string why;  // the error of the first invalid layout
+  std::vector<Layout> candidates;
   for (const std::int64_t tp : divisors(node))
     for (const std::int64_t pp : divisors(ranks))
       for (const int zero : {0, 1}) {
@@ -197,18 +199,18 @@ Layout choose_layout(const Layout& layout, const Workload& work, int ranks, int 
         one.pp = static_cast<int>(pp);
         one.zero = zero;
         one.sequence_parallel = tp > 1 && work.length / layout.cp % tp == 0;
-        tries.push_back(one);
+        candidates.push_back(one);
       }
-  // Little cutting first; the same amount of it rather inside the node.
-  std::stable_sort(tries.begin(), tries.end(), [](const auto& a, const auto& b) {
+  // Smallest tp × pp first; among equals, prefer tp, which stays inside the node.
+  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
     return std::tuple(std::int64_t{a.tp} * a.pp, a.pp, a.zero) <
            std::tuple(std::int64_t{b.tp} * b.pp, b.pp, b.zero);
   });
   bool valid = false;
-  for (const Layout& one : tries) {
+  for (const Layout& one : candidates) {
     try {
       const Layout fitted = fit_layout(one, work, ranks);
-      if (one.zero == 1 && fitted.cp * fitted.dp == 1) continue;  // nothing to share
+      if (one.zero == 1 && fitted.cp * fitted.dp == 1) continue;  // nothing to shard
       valid = true;
       if (fits(fitted)) return one;
     } catch (const UserError& error) {
@@ -217,7 +219,7 @@ Layout choose_layout(const Layout& layout, const Workload& work, int ranks, int 
   }
   if (valid)
     user_error(
-        "layout auto: no way to spread this model over {} ranks fits their memory: start more "
+        "layout auto: no layout of {} ranks fits this model into their memory: start more "
         "ranks, use a smaller batch.micro, or give tp, pp, zero and recompute yourself",
         ranks);
   user_error("layout auto: no layout of {} ranks works: {}", ranks, why);

@@ -12,45 +12,45 @@
 
 namespace kintsugi {
 
-// How a run is spread over its ranks: the only description of it. The configuration reads it, the
-// planner searches it, the engine is built from it.
+// How a run is distributed over its ranks. The configuration reads a Layout, the planner searches
+// for one, and the engine is built from one.
 struct Layout {
   int tp = 1, cp = 1, pp = 1;
-  int dp = 1;  // 0: whatever ranks are left, which fit_layout fills in
+  int dp = 1;  // 0: all remaining ranks; fit_layout fills it in
   int chunks = 1;
   PipelineKind schedule = PipelineKind::OneForwardOneBackward;
-  std::vector<int> split = {};   // layers of each part of a pipeline; empty: balanced
+  std::vector<int> split = {};   // layers of each pipeline chunk; empty: balanced
   std::int64_t micro_batch = 1;  // sequences per forward on one rank
   int zero = 0;
-  int shard_group = 0;  // data ranks that share one sharded copy; 0: all
+  int shard_group = 0;  // data ranks that hold one sharded copy; 0: all
   bool sequence_parallel = false;
   Recompute recompute = Recompute::None;
-  int recompute_every = 1;  // of layers 0, n, 2 n, …
+  int recompute_every = 1;  // recompute layers 0, n, 2n, …
 
   int ranks() const { return tp * cp * pp * dp; }
   bool operator==(const Layout&) const = default;
 };
 std::string to_string(const Layout& layout);  // "tp4 pp16 dp2 micro1 zero1 …"
 
-// What is trained, as far as a layout must divide it. The model must outlive it.
+// The sizes of the training job that a layout must divide. The model must outlive it.
 struct Workload {
   const ModelConfig& model;
   std::int64_t batch = 1;   // sequences per step
   std::int64_t length = 1;  // tokens per sequence
 };
 
-// The layout on `ranks`, with dp filled in. Whatever does not divide is a UserError that names the
-// nearest choices that do.
+// Returns the layout with dp filled in for `ranks`. Throws UserError if a size does not divide; the
+// message names the nearest values that do.
 Layout fit_layout(Layout layout, const Workload& work, int ranks);
 
-// Of a layout that fits.
+// These two take a layout that fit_layout has accepted.
 Grid grid_of(const Layout& layout, const ModelConfig& model);
 std::int64_t micro_batches_per_step(const Layout& layout, std::int64_t batch);
 
-// tp, pp and zero for `ranks` in nodes of `node`: the least cutting with which a rank's memory
-// suffices, matrices before layers, matrices inside a node only; the rest are data ranks. `fits`
-// tells whether the memory of a layout, with its dp, does. What the layout leaves open stays open.
-// UserError if none fits.
+// Chooses tp, pp and zero for `ranks` in nodes of `node` ranks: the smallest tp × pp for which the
+// memory of a rank suffices. Prefers tp to pp; tp stays inside a node; the other ranks are data
+// ranks. `fits` tells whether a layout, with dp filled in, fits the memory. The other fields are
+// unchanged. UserError if no layout fits.
 Layout choose_layout(const Layout& layout, const Workload& work, int ranks, int node,
                      const std::function<bool(const Layout&)>& fits);
 

@@ -11,13 +11,13 @@
 namespace kintsugi {
 namespace {
 
-// When, in a rank's list, a micro-batch takes a buffer and when it is done with it.
+// The first and last action of a rank's list that use a buffer for a micro-batch.
 struct Interval {
   int begin = -1, end = -1;
 };
 using Intervals = std::map<int, Interval>;  // by micro-batch
 
-// "forward 3", and the chunk where there are several: for a trace.
+// Name in a trace: "forward 3", with the chunk if there are several.
 std::string name_of(const Action& action, std::size_t chunks) {
   std::string name = fmt::format("{} {}", to_string(action.kind), action.micro_batch);
   if (chunks > 1) name += fmt::format(" of chunk {}", action.chunk);
@@ -40,7 +40,7 @@ std::vector<ChunkIntervals> intervals_of(const PipelineSchedule& schedule, int r
     const Action& action = actions[static_cast<std::size_t>(at)];
     ChunkIntervals& chunk = all[static_cast<std::size_t>(action.chunk)];
     const int m = action.micro_batch;
-    const bool has_head = !next_place(shape, {rank, action.chunk});
+    const bool has_head = !next_chunk(shape, {rank, action.chunk});
     switch (action.kind) {
       case ActionKind::ReceiveActivation:
         begin(chunk.inputs, m, at);
@@ -74,16 +74,16 @@ std::vector<ChunkIntervals> intervals_of(const PipelineSchedule& schedule, int r
   return all;
 }
 
-// Which buffer each micro-batch of each chunk takes.
+// Which buffer each micro-batch of each chunk uses.
 struct Buffers {
   int count = 0;
-  std::vector<std::vector<int>> of;  // by chunk
+  std::vector<std::vector<int>> of;  // by chunk and micro-batch
 };
 
-// As few as are in use at a time, and `more`. Of those that are free, the one that has been so for
-// the longest.
-Buffers share(const std::vector<ChunkIntervals>& chunks, Intervals ChunkIntervals::*kind,
-              int more = 0) {
+// Assigns as few buffers as possible, plus `more`. Of the free buffers, takes the one that has been
+// free for the longest.
+Buffers assign_buffers(const std::vector<ChunkIntervals>& chunks, Intervals ChunkIntervals::*kind,
+                       int more = 0) {
   struct User {
     Interval interval;
     std::size_t chunk, micro_batch;
@@ -97,20 +97,20 @@ Buffers share(const std::vector<ChunkIntervals>& chunks, Intervals ChunkInterval
   }
   std::sort(users.begin(), users.end(),
             [](const User& a, const User& b) { return a.interval.begin < b.interval.begin; });
-  std::vector<int> until;
-  const auto place = [&] {
+  std::vector<int> busy_until;  // by buffer
+  const auto assign = [&] {
     for (const User& user : users) {
-      auto oldest = std::min_element(until.begin(), until.end());
-      if (oldest == until.end() || *oldest >= user.interval.begin)
-        oldest = until.insert(until.end(), -1);
+      auto oldest = std::min_element(busy_until.begin(), busy_until.end());
+      if (oldest == busy_until.end() || *oldest >= user.interval.begin)
+        oldest = busy_until.insert(busy_until.end(), -1);
       *oldest = user.interval.end;
-      buffers.of[user.chunk][user.micro_batch] = static_cast<int>(oldest - until.begin());
+      buffers.of[user.chunk][user.micro_batch] = static_cast<int>(oldest - busy_until.begin());
     }
   };
-  place();  // how many there must be
-  until.assign(until.size() + static_cast<std::size_t>(more), -1);
-  place();
-  buffers.count = static_cast<int>(until.size());
+  assign();  // finds the number of buffers
+  busy_until.assign(busy_until.size() + static_cast<std::size_t>(more), -1);
+  assign();
+  buffers.count = static_cast<int>(busy_until.size());
   return buffers;
 }
 
@@ -121,27 +121,27 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
   const std::vector<ChunkIntervals> chunks = intervals_of(schedule, rank);
   RankSlots slots;
   slots.chunks.resize(chunks.size());
-  const Buffers inputs = share(chunks, &ChunkIntervals::inputs);
+  const Buffers inputs = assign_buffers(chunks, &ChunkIntervals::inputs);
   slots.inputs = inputs.count;
-  // One more where they are sent, so that the next can arrive meanwhile.
+  // One more if gradients are sent, so that the next one can be received during the send.
   const bool sends = rank > 0 || chunks.size() > 1;
-  Buffers gradients = share(chunks, &ChunkIntervals::gradients, sends ? 1 : 0);
+  Buffers gradients = assign_buffers(chunks, &ChunkIntervals::gradients, sends ? 1 : 0);
   slots.gradients = gradients.count;
   slots.gradient_of = std::move(gradients.of);
   int own_blocks = 0;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    const Buffers own = share({chunks[c]}, &ChunkIntervals::stashes);
+    const Buffers own = assign_buffers({chunks[c]}, &ChunkIntervals::stashes);
     slots.chunks[c] = {.inputs = inputs.of[c],
                        .stashes = own.of[0],
                        .embeddings = own.of[0],
-                       .weights = share({chunks[c]}, &ChunkIntervals::weights).of[0]};
+                       .weights = assign_buffers({chunks[c]}, &ChunkIntervals::weights).of[0]};
     for (int& stash : slots.chunks[c].stashes) stash += static_cast<int>(slots.stashes.size());
     slots.stashes.insert(slots.stashes.end(), static_cast<std::size_t>(own.count),
                          static_cast<int>(c));
     own_blocks += own.count * layers[c];
   }
-  // Chunks that take turns need fewer, if the largest is not much larger than the others.
-  const Buffers common = share(chunks, &ChunkIntervals::stashes);
+  // If chunks share stashes, fewer are needed, but each must hold the largest chunk.
+  const Buffers common = assign_buffers(chunks, &ChunkIntervals::stashes);
   const auto largest = std::max_element(layers.begin(), layers.end());
   if (alike && common.count * *largest < own_blocks) {
     slots.stashes.assign(static_cast<std::size_t>(common.count),
@@ -153,43 +153,42 @@ RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector
 
 namespace {
 
-std::vector<int> layers_of(const std::vector<StagePart>& parts) {
+std::vector<int> layers_of(const std::vector<StageLayers>& ranges) {
   std::vector<int> layers;
-  for (const StagePart& part : parts) layers.push_back(part.last_layer - part.first_layer);
+  for (const StageLayers& range : ranges) layers.push_back(range.last_layer - range.first_layer);
   return layers;
 }
 
 }  // namespace
 
-bool keep_alike(const StageOptions& options, const std::vector<StagePart>& parts) {
-  if (options.offload_inputs) return false;  // which ones depends on the stage
+bool save_same_tensors(const StageOptions& options, const std::vector<StageLayers>& ranges) {
+  if (options.offload_inputs) return false;  // chunks offload different blocks
   return options.recompute == Recompute::None ||
-         std::all_of(parts.begin(), parts.end(), [&](const StagePart& part) {
-           return part.first_layer % options.recompute_every ==
-                  parts.front().first_layer % options.recompute_every;
+         std::all_of(ranges.begin(), ranges.end(), [&](const StageLayers& range) {
+           return range.first_layer % options.recompute_every ==
+                  ranges.front().first_layer % options.recompute_every;
          });
 }
 
-std::size_t OutputTurns::write(int chunk, int micro_batch) {
+std::size_t OutputBuffers::write(int chunk, int micro_batch) {
   const std::pair name{chunk, micro_batch};
   for (auto& held : held_)
-    if (held == name) held = {-1, -1};  // of the step before
+    if (held == name) held = {-1, -1};  // from the previous step
   last_ ^= 1;
   held_[last_] = name;
   return last_;
 }
 
-std::size_t OutputTurns::holder(int chunk, int micro_batch) const {
-  const std::pair wanted{chunk, micro_batch};
-  const auto found = std::find(held_.begin(), held_.end(), wanted);
+std::size_t OutputBuffers::find(int chunk, int micro_batch) const {
+  const auto found = std::find(held_.begin(), held_.end(), std::pair{chunk, micro_batch});
   KINTSUGI_CHECK(found != held_.end(),
-                 "the output of micro-batch {} of chunk {} was written over before it was sent",
+                 "the output of micro-batch {} of chunk {} was overwritten before it was sent",
                  micro_batch, chunk);
   return static_cast<std::size_t>(found - held_.begin());
 }
 
 Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
-                   const std::vector<StagePart>& parts, const PipelineShape& shape,
+                   const std::vector<StageLayers>& ranges, const PipelineShape& shape,
                    Communicator& group, BucketHooks* hooks)
     : backend_(&backend),
       scratch_(&scratch),
@@ -198,23 +197,23 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
   const DType dtype = scratch.context().store->dtype();
   const Shape size{scratch.size().rows(), scratch.model().hidden_size};
   const RankSlots slots =
-      slots_of(schedule_, group.rank(), layers_of(parts), keep_alike(scratch.options(), parts));
-  std::vector<StagePart> stashes;
-  for (const int chunk : slots.stashes) stashes.push_back(parts[static_cast<std::size_t>(chunk)]);
+      slots_of(schedule_, group.rank(), layers_of(ranges), save_same_tensors(scratch.options(), ranges));
+  std::vector<StageLayers> stashes;
+  for (const int chunk : slots.stashes) stashes.push_back(ranges[static_cast<std::size_t>(chunk)]);
   const StageMemory memory = allocate_stage_memory(scratch, arena, slots.inputs, stashes);
   const auto micro_batches = static_cast<std::size_t>(shape.micro_batches);
-  for (std::size_t c = 0; c < parts.size(); ++c) {
-    Chunk chunk{.stage = Stage(scratch, arena, parts[c], memory, slots.chunks[c], hooks)};
+  for (std::size_t c = 0; c < ranges.size(); ++c) {
+    Chunk chunk{.stage = Stage(scratch, arena, ranges[c], memory, slots.chunks[c], hooks)};
     chunk.gradient_of = slots.gradient_of[c];
-    chunk.inputs_on_their_way.resize(micro_batches);
-    chunk.gradients_on_their_way.resize(micro_batches);
+    chunk.input_receives.resize(micro_batches);
+    chunk.gradient_receives.resize(micro_batches);
     chunks_.push_back(std::move(chunk));
   }
   for (int i = 0; i < slots.gradients; ++i)
     gradients_.push_back(
         {arena.allocate(Region::Workspace, "gradient of the residual stream", dtype, size)});
-  // The head's input, or what travels to the next stage while the next micro-batch is computed.
-  const std::size_t outputs = parts.size() == 1 && parts[0].head ? 1 : outputs_.size();
+  // One buffer for the head's input; two if an output is sent while the next one is computed.
+  const std::size_t outputs = ranges.size() == 1 && ranges[0].head ? 1 : outputs_.size();
   for (std::size_t i = 0; i < outputs; ++i)
     outputs_[i].buffer = arena.allocate(Region::Activations, "last block's output", dtype, size);
   if (outputs == 1) outputs_[1] = outputs_[0];
@@ -223,13 +222,13 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
 
 const PipelineSchedule& Pipeline::schedule_for(int micro_batches) {
   KINTSUGI_CHECK(micro_batches == schedule_.shape.micro_batches,
-                 "a step of {} micro-batches in a pipeline for {}", micro_batches,
+                 "a step of {} micro-batches in a pipeline built for {}", micro_batches,
                  schedule_.shape.micro_batches);
   return schedule_;
 }
 
 void Pipeline::run(const Step& step, const Load& load) {
-  if (group_->size() == 1) return run_alone(step, load);
+  if (group_->size() == 1) return run_single_stage(step, load);
   std::fill(batches_.begin(), batches_.end(), MicroBatch{});
   for (const Action& action :
        schedule_for(step.micro_batches).ranks[static_cast<std::size_t>(group_->rank())])
@@ -239,11 +238,11 @@ void Pipeline::run(const Step& step, const Load& load) {
 }
 
 // On one stage, forward and backward of a micro-batch follow each other.
-void Pipeline::run_alone(const Step& step, const Load& load) {
+void Pipeline::run_single_stage(const Step& step, const Load& load) {
   Chunk& chunk = chunks_.front();
   for (int number = 0; number < step.micro_batches; ++number) {
     batches_[0] = load(number);
-    const auto pass = [&] {
+    const auto compute = [&] {
       {
         const Phase phase(*backend_, [&] { return name_of({ActionKind::Forward, number, 0}, 1); });
         forward(0, 0, step);
@@ -255,54 +254,53 @@ void Pipeline::run_alone(const Step& step, const Load& load) {
       backend_->replay(
           derive_key(static_cast<std::uint64_t>(batch(0).sequences), batch(0).overwrites,
                      std::bit_cast<std::uint64_t>(step.gradient_scale)),
-          std::ref(pass));
+          std::ref(compute));
     else
-      pass();
+      compute();
   }
 }
 
 void Pipeline::act(const Action& action, const Step& step, const Load& load) {
   const auto number = static_cast<std::size_t>(action.micro_batch);
   Chunk& chunk = chunks_[static_cast<std::size_t>(action.chunk)];
-  const PartPlace here{group_->rank(), action.chunk};
-  const auto arrive = [&](std::vector<Communicator::Work>& on_their_way) {
-    group_->wait(std::exchange(on_their_way[number], {}));
+  const PipelineChunk own{group_->rank(), action.chunk};
+  const auto finish = [&](std::vector<Communicator::Work>& receives) {
+    group_->wait(std::exchange(receives[number], {}));
   };
-  const bool from_here = action.chunk == 0 && (action.kind == ActionKind::ReceiveActivation ||
-                                               action.kind == ActionKind::Forward);
-  if (from_here && batches_[number].sequences == 0) batches_[number] = load(action.micro_batch);
+  const bool is_first = action.chunk == 0 && (action.kind == ActionKind::ReceiveActivation ||
+                                              action.kind == ActionKind::Forward);
+  if (is_first && batches_[number].sequences == 0) batches_[number] = load(action.micro_batch);
   const MicroBatch& current = batches_[number];
   Outgoing& gradient = this->gradient(chunk, action.micro_batch);
   const auto name = [&] { return name_of(action, chunks_.size()); };
   switch (action.kind) {
     case ActionKind::ReceiveActivation:
-      chunk.inputs_on_their_way[number] =
-          group_->receive(chunk.stage.input(current, action.micro_batch),
-                          previous_place(schedule_.shape, here)->rank);
+      chunk.input_receives[number] = group_->receive(chunk.stage.input(current, action.micro_batch),
+                                                     previous_chunk(schedule_.shape, own)->rank);
       break;
     case ActionKind::Forward: {
-      arrive(chunk.inputs_on_their_way);
+      finish(chunk.input_receives);
       const Phase phase(*backend_, name);
       forward(action.chunk, action.micro_batch, step);
       break;
     }
     case ActionKind::SendActivation:
-      send(outputs_[turns_.holder(action.chunk, action.micro_batch)], current,
-           next_place(schedule_.shape, here)->rank);
+      send(outputs_[output_buffers_.find(action.chunk, action.micro_batch)], current,
+           next_chunk(schedule_.shape, own)->rank);
       break;
     case ActionKind::ReceiveGradient:
       reclaim(gradient);
-      chunk.gradients_on_their_way[number] =
-          group_->receive(rows(gradient.buffer, current), next_place(schedule_.shape, here)->rank);
+      chunk.gradient_receives[number] =
+          group_->receive(rows(gradient.buffer, current), next_chunk(schedule_.shape, own)->rank);
       break;
     case ActionKind::Backward: {
-      arrive(chunk.gradients_on_their_way);
+      finish(chunk.gradient_receives);
       const Phase phase(*backend_, name);
       chunk.stage.backward(current, action.micro_batch, rows(gradient.buffer, current));
       break;
     }
     case ActionKind::BackwardInput: {
-      arrive(chunk.gradients_on_their_way);
+      finish(chunk.gradient_receives);
       const Phase phase(*backend_, name);
       chunk.stage.backward_input(current, action.micro_batch, rows(gradient.buffer, current));
       break;
@@ -313,9 +311,9 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
       break;
     }
     case ActionKind::SendGradient:
-      send(gradient, current, previous_place(schedule_.shape, here)->rank);
+      send(gradient, current, previous_chunk(schedule_.shape, own)->rank);
       break;
-    case ActionKind::Reduce:  // the stages told the hooks, bucket by bucket
+    case ActionKind::Reduce:  // the stages have called the hooks for each bucket
       break;
   }
 }
@@ -323,11 +321,11 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
 void Pipeline::forward(int chunk_number, int number, const Step& step) {
   Chunk& chunk = chunks_[static_cast<std::size_t>(chunk_number)];
   const MicroBatch& current = batch(number);
-  Outgoing& output = outputs_[turns_.write(chunk_number, number)];
+  Outgoing& output = outputs_[output_buffers_.write(chunk_number, number)];
   reclaim(output);
   const Tensor x = rows(output.buffer, current);
   chunk.stage.forward(current, number, x);
-  if (!chunk.stage.part().head) return;
+  if (!chunk.stage.range().head) return;
   Outgoing& gradient = this->gradient(chunk, number);
   if (step.gradient_scale != 0) reclaim(gradient);
   chunk.stage.loss(current, x, rows(gradient.buffer, current), step.gradient_scale, step.loss_sum);
@@ -344,12 +342,12 @@ void Pipeline::evaluate(const Step& step, const Load& load) {
     batches_[0] = load(number);
     batches_[0].scored_only = true;
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      const PartPlace here{group_->rank(), static_cast<int>(c)};
-      if (const auto from = previous_place(schedule_.shape, here))
+      const PipelineChunk own{group_->rank(), static_cast<int>(c)};
+      if (const auto from = previous_chunk(schedule_.shape, own))
         group_->wait(group_->receive(chunks_[c].stage.input(batch(0), 0), from->rank));
-      forward(here.chunk, 0, forward_only);
-      if (const auto to = next_place(schedule_.shape, here))
-        send(outputs_[turns_.holder(here.chunk, 0)], batch(0), to->rank);
+      forward(own.chunk, 0, forward_only);
+      if (const auto to = next_chunk(schedule_.shape, own))
+        send(outputs_[output_buffers_.find(own.chunk, 0)], batch(0), to->rank);
     }
   }
   for (Outgoing& buffer : outputs_) reclaim(buffer);

@@ -10,69 +10,69 @@
 
 namespace kintsugi {
 
-// How one rank's memory for micro-batches follows from its list of actions. Its chunks share it.
+// The buffers that one rank needs for its list of actions. Its chunks share them.
 struct RankSlots {
   int inputs = 1;
-  int gradients = 1;  // of the residual stream, received or made by the head, until they are sent
-  std::vector<int> stashes;                   // the chunk whose layers each of them has
-  std::vector<StageSlots> chunks;             // where each chunk's micro-batches are
-  std::vector<std::vector<int>> gradient_of;  // the same of gradients
+  int gradients = 1;               // of the residual stream, from receive (or the head) to send
+  std::vector<int> stashes;        // by stash: the chunk whose layers it has memory for
+  std::vector<StageSlots> chunks;  // which buffers each chunk's micro-batches use
+  std::vector<std::vector<int>> gradient_of;  // the same for gradients
 };
-// `layers` of each chunk. Chunks that are `alike` can use each other's stashes.
+// `layers`: number of layers of each chunk. Chunks that are `alike` can share stashes.
 RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector<int>& layers,
                    bool alike);
-// Whether the n-th layers of all parts of a rank keep the same.
-bool keep_alike(const StageOptions& options, const std::vector<StagePart>& parts);
+// Whether the n-th layers of all chunks of a rank save the same tensors.
+bool save_same_tensors(const StageOptions& options, const std::vector<StageLayers>& ranges);
 
-// Which of two buffers holds the output of which forward pass: they are written in turns, and a
-// schedule may compute something else before it sends.
-class OutputTurns {
+// Tracks which of two buffers holds the output of which forward. Forwards write them in turn, and a
+// schedule may run another forward before it sends an output.
+class OutputBuffers {
  public:
-  std::size_t write(int chunk, int micro_batch);         // the buffer to write to
-  std::size_t holder(int chunk, int micro_batch) const;  // Failure if it was written over
+  std::size_t write(int chunk, int micro_batch);       // returns the buffer to write to
+  std::size_t find(int chunk, int micro_batch) const;  // Failure if it was overwritten
 
  private:
   std::array<std::pair<int, int>, 2> held_ = {{{-1, -1}, {-1, -1}}};
   std::size_t last_ = 0;
 };
 
-// Runs a schedule: one rank's stages, the messages to its neighbours, and the memory of what is
-// under way.
+// Runs one rank's part of a schedule: its stages, the messages to its neighbours, and the memory of
+// the micro-batches in flight.
 class Pipeline {
  public:
-  // `micro_batches` of every step; on a single stage any number will do.
+  // Every step must have shape.micro_batches; a single stage accepts any number.
   Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
-           const std::vector<StagePart>& parts, const PipelineShape& shape, Communicator& group,
+           const std::vector<StageLayers>& ranges, const PipelineShape& shape, Communicator& group,
            BucketHooks* hooks);
 
-  // Brings a micro-batch to the device when its turn comes.
+  // Copies a micro-batch to the device; called when it is needed first.
   using Load = std::function<MicroBatch(int number)>;
   struct Step {
     int micro_batches = 1;
     double gradient_scale = 1.0;
-    Tensor loss_sum = {};  // (1): on the last stage, the losses are added to it
+    Tensor loss_sum = {};  // (1): the last stage adds the losses to it
   };
-  // Gradients of gradient_scale * the sum of all losses.
+  // Computes the gradients of gradient_scale * (sum of all losses).
   void run(const Step& step, const Load& load);
-  // Losses only, one micro-batch after the other.
+  // Computes the losses only, one micro-batch after the other.
   void evaluate(const Step& step, const Load& load);
 
   bool is_last() const { return group_->rank() == group_->size() - 1; }
 
  private:
-  // A buffer that may be on its way to another rank.
+  // A buffer that may be in use by a send.
   struct Outgoing {
     Tensor buffer;  // (rows, hidden)
     Communicator::Work sending = {};
   };
   struct Chunk {
     Stage stage;
-    std::vector<int> gradient_of = {};                         // by micro-batch
-    std::vector<Communicator::Work> inputs_on_their_way = {};  // by micro-batch
-    std::vector<Communicator::Work> gradients_on_their_way = {};
+    std::vector<int> gradient_of = {};                       // by micro-batch: index in gradients_
+    std::vector<Communicator::Work> input_receives = {};     // by micro-batch
+    std::vector<Communicator::Work> gradient_receives = {};  // by micro-batch
   };
   const PipelineSchedule& schedule_for(int micro_batches);
-  void run_alone(const Step& step, const Load& load);
+  void run_single_stage(const Step& step, const Load& load);
   void act(const Action& action, const Step& step, const Load& load);
   void forward(int chunk, int number, const Step& step);
   void send(Outgoing& from, const MicroBatch& batch, int to);
@@ -92,9 +92,9 @@ class Pipeline {
   PipelineSchedule schedule_;
   std::vector<Chunk> chunks_;
   std::vector<Outgoing> gradients_;
-  std::array<Outgoing, 2> outputs_;  // what stages without a head write
-  OutputTurns turns_;
-  std::vector<MicroBatch> batches_;  // of the step, as far as they were loaded
+  std::array<Outgoing, 2> outputs_;  // of stages
+  OutputBuffers output_buffers_;
+  std::vector<MicroBatch> batches_;  // of the step; those that were loaded
 };
 
 }  // namespace kintsugi

@@ -10,8 +10,8 @@
 namespace kintsugi {
 namespace {
 
-// A schedule is held in memory and drawn; what is larger is a slip of the finger.
-constexpr std::int64_t kMostPasses = 200'000;
+// A schedule is stored in memory and drawn; a larger one is a typo.
+constexpr std::int64_t kMostActions = 200'000;
 
 constexpr std::array<std::string_view, 4> kScheduleNames = {"gpipe", "1f1b", "interleaved",
                                                             "zb-h1"};
@@ -46,35 +46,35 @@ void check(const PipelineShape& shape) {
   if (shape.micro_batches < 1)
     user_error("micro-batches is {}: it must be 1 or more", shape.micro_batches);
   if (shape.chunks < 1) user_error("chunks is {}: it must be 1 or more", shape.chunks);
-  const double passes = 1.0 * shape.stages * shape.micro_batches * shape.chunks;
-  if (passes > static_cast<double>(kMostPasses))
-    user_error("{} stages of {} chunks with {} micro-batches are too many: at most {} in product",
-               shape.stages, shape.chunks, shape.micro_batches, kMostPasses);
+  const double actions = 1.0 * shape.stages * shape.micro_batches * shape.chunks;
+  if (actions > static_cast<double>(kMostActions))
+    user_error("stages {} × chunks {} × micro-batches {} is too large: the product is at most {}",
+               shape.stages, shape.chunks, shape.micro_batches, kMostActions);
   if (shape.kind == PipelineKind::Interleaved)
     check_interleaved(shape);
   else if (shape.chunks > 1)
-    user_error("chunks is {}, but {} has one per rank; only interleaved has more", shape.chunks,
+    user_error("chunks is {}, but {} has one per rank: use interleaved for more", shape.chunks,
                to_string(shape.kind));
 }
 
-// ---- the order of the passes of one rank
+// ---- the order of forwards and backwards of one rank
 
-// Forwards that a rank runs ahead; from then on each is followed by a backward.
+// The number of warm-up forwards of a rank; after them, each forward is followed by a backward.
 int warm_up(const PipelineShape& shape, int rank) {
   const int total = shape.micro_batches * shape.chunks;
-  const int behind = shape.stages - 1 - rank;
+  const int later_stages = shape.stages - 1 - rank;
   switch (shape.kind) {
     case PipelineKind::GPipe:
       return total - 1;
-    case PipelineKind::Interleaved:  // as Megatron counts them
-      return std::min(total, 2 * behind + (shape.chunks - 1) * shape.stages);
+    case PipelineKind::Interleaved:  // the same number as in Megatron
+      return std::min(total, 2 * later_stages + (shape.chunks - 1) * shape.stages);
     default:
-      return std::min(total, behind);
+      return std::min(total, later_stages);
   }
 }
 
-// The n-th forward: as many micro-batches as there are stages pass a chunk before the next chunk
-// has its turn, so that the first of them has just come round when it does.
+// The n-th forward of a rank. A chunk runs `stages` micro-batches before the next chunk's turn; by
+// then the first of them has passed through all other ranks.
 Action forward_at(const PipelineShape& shape, int n) {
   const int round = shape.stages * shape.chunks;
   if (shape.chunks == 1) return {ActionKind::Forward, n, 0};
@@ -95,9 +95,9 @@ Order compute_order(const PipelineShape& shape, int rank) {
   const int total = shape.micro_batches * shape.chunks;
   const int warm = warm_up(shape, rank);
   const bool split = shape.kind == PipelineKind::ZeroBubbleH1;
-  // Rank r holds r weight halves back: with them it keeps p micro-batches, as rank 0 does. Its
-  // first gradients go out sooner for it, and the halves fill the wait at the end.
-  const int held_back = split ? rank : 0;
+  // Rank r delays r weight halves, so that it stashes as many micro-batches as rank 0. Its first
+  // gradients are sent sooner, and the delayed halves fill the bubble at the end.
+  const int delayed = split ? rank : 0;
   const auto weight_half = [&](int n) {
     order.push_back({ActionKind::BackwardWeight, backward_at(shape, n).micro_batch, 0});
   };
@@ -105,20 +105,21 @@ Order compute_order(const PipelineShape& shape, int rank) {
     if (step < total) order.push_back(forward_at(shape, step));
     if (step < warm) continue;
     order.push_back(backward_at(shape, step - warm));
-    if (split && step - warm >= held_back) weight_half(step - warm - held_back);
+    if (split && step - warm >= delayed) weight_half(step - warm - delayed);
   }
   if (split)
-    for (int n = std::max(0, total - held_back); n < total; ++n) weight_half(n);
+    for (int n = std::max(0, total - delayed); n < total; ++n) weight_half(n);
   return order;
 }
 
 // ---- messages
 
-// Every rank's list is cut from one common list of events in the order of an ideal clock, in which
-// a send and its receive are one event. A wait in a circle would be an event before itself.
+// Every rank's list of actions is taken from one list of events in the order of an ideal clock, in
+// which a send and its receive are one event. This order rules out cyclic waits, that is,
+// deadlocks.
 struct Event {
   std::int64_t time;
-  int phase;  // at the same time: messages, then reductions, then the passes that need them
+  int phase;  // order of events at the same time: messages, reductions, compute
   int rank;
   Action action;
 };
@@ -134,9 +135,9 @@ class IdealClock {
         next_(orders.size(), 0),
         now_(orders.size(), 0),
         backwards_left_(orders.size(), std::vector<int>(shape.chunks, shape.micro_batches)) {
-    const auto places = static_cast<std::size_t>(shape.stages) * shape.chunks;
-    forward_end_.resize(places * shape.micro_batches, kNotYet);
-    backward_end_.resize(places * shape.micro_batches, kNotYet);
+    const auto chunks = static_cast<std::size_t>(shape.stages) * shape.chunks;
+    forward_end_.resize(chunks * shape.micro_batches, kNotYet);
+    backward_end_.resize(chunks * shape.micro_batches, kNotYet);
   }
 
   std::vector<Event> events() {
@@ -155,55 +156,55 @@ class IdealClock {
  private:
   static constexpr std::int64_t kNotYet = -1;
 
-  std::int64_t& end_of(std::vector<std::int64_t>& ends, PartPlace place, int micro_batch) {
-    const auto part = static_cast<std::size_t>(place.chunk) * shape_.stages + place.rank;
-    return ends[part * shape_.micro_batches + micro_batch];
+  std::int64_t& end_of(std::vector<std::int64_t>& ends, PipelineChunk from, int micro_batch) {
+    const auto number = static_cast<std::size_t>(from.chunk) * shape_.stages + from.rank;
+    return ends[number * shape_.micro_batches + micro_batch];
   }
 
-  // When what the action needs from another part of the model is there.
-  std::int64_t ready(PartPlace here, const Action& action) {
+  // The time at which the action's input from another chunk is there.
+  std::int64_t ready(PipelineChunk own, const Action& action) {
     if (action.kind == ActionKind::BackwardWeight) return 0;
     const bool forward = action.kind == ActionKind::Forward;
-    const std::optional<PartPlace> from =
-        forward ? previous_place(shape_, here) : next_place(shape_, here);
+    const std::optional<PipelineChunk> from =
+        forward ? previous_chunk(shape_, own) : next_chunk(shape_, own);
     if (!from) return 0;
     return end_of(forward ? forward_end_ : backward_end_, *from, action.micro_batch);
   }
 
   bool step(int rank) {
     const Action& action = orders_[rank][next_[rank]];
-    const PartPlace here{rank, action.chunk};
-    const std::int64_t from = ready(here, action);
+    const PipelineChunk own{rank, action.chunk};
+    const std::int64_t from = ready(own, action);
     if (from == kNotYet) return false;
     const std::int64_t start = std::max(now_[rank], from);
     now_[rank] = start + nominal_time(action.kind);
     events_.push_back({start, kCompute, rank, action});
-    finish(here, action);
+    finish(own, action);
     ++next_[rank];
     return true;
   }
 
-  void finish(PartPlace here, const Action& action) {
-    const std::int64_t now = now_[here.rank];
+  void finish(PipelineChunk own, const Action& action) {
+    const std::int64_t now = now_[own.rank];
     if (action.kind == ActionKind::Forward) {
-      end_of(forward_end_, here, action.micro_batch) = now;
-      send(ActionKind::SendActivation, here, next_place(shape_, here), action);
+      end_of(forward_end_, own, action.micro_batch) = now;
+      send(ActionKind::SendActivation, own, next_chunk(shape_, own), action);
       return;
     }
     if (action.kind != ActionKind::BackwardWeight) {
-      end_of(backward_end_, here, action.micro_batch) = now;
-      send(ActionKind::SendGradient, here, previous_place(shape_, here), action);
+      end_of(backward_end_, own, action.micro_batch) = now;
+      send(ActionKind::SendGradient, own, previous_chunk(shape_, own), action);
       if (action.kind == ActionKind::BackwardInput) return;
     }
-    if (--backwards_left_[here.rank][here.chunk] == 0)
+    if (--backwards_left_[own.rank][own.chunk] == 0)
       events_.push_back(
-          {now, kReduce, here.rank, {ActionKind::Reduce, action.micro_batch, here.chunk}});
+          {now, kReduce, own.rank, {ActionKind::Reduce, action.micro_batch, own.chunk}});
   }
 
-  void send(ActionKind kind, PartPlace here, std::optional<PartPlace> to, const Action& action) {
-    if (!to || to->rank == here.rank) return;  // a single rank hands over in its own memory
-    events_.push_back(
-        {now_[here.rank], kMessage, here.rank, {kind, action.micro_batch, here.chunk}});
+  void send(ActionKind kind, PipelineChunk own, std::optional<PipelineChunk> to,
+            const Action& action) {
+    if (!to || to->rank == own.rank) return;  // the same rank needs no message
+    events_.push_back({now_[own.rank], kMessage, own.rank, {kind, action.micro_batch, own.chunk}});
   }
 
   const PipelineShape& shape_;
@@ -211,7 +212,7 @@ class IdealClock {
   std::vector<std::size_t> next_;
   std::vector<std::int64_t> now_;
   std::vector<std::vector<int>> backwards_left_;          // (rank, chunk)
-  std::vector<std::int64_t> forward_end_, backward_end_;  // (part of the model, micro-batch)
+  std::vector<std::int64_t> forward_end_, backward_end_;  // (chunk in layer order, micro-batch)
   std::vector<Event> events_;
 };
 
@@ -219,9 +220,9 @@ void append(PipelineSchedule& schedule, const Event& event) {
   schedule.ranks[event.rank].push_back(event.action);
   if (event.phase != kMessage) return;
   const bool activation = event.action.kind == ActionKind::SendActivation;
-  const PartPlace here{event.rank, event.action.chunk};
-  const PartPlace to =
-      activation ? *next_place(schedule.shape, here) : *previous_place(schedule.shape, here);
+  const PipelineChunk own{event.rank, event.action.chunk};
+  const PipelineChunk to =
+      activation ? *next_chunk(schedule.shape, own) : *previous_chunk(schedule.shape, own);
   schedule.ranks[to.rank].push_back(
       {activation ? ActionKind::ReceiveActivation : ActionKind::ReceiveGradient,
        event.action.micro_batch, to.chunk});
@@ -252,15 +253,15 @@ PipelineKind parse_pipeline_kind(std::string_view name) {
   return static_cast<PipelineKind>(found - kScheduleNames.begin());
 }
 
-std::optional<PartPlace> next_place(const PipelineShape& shape, PartPlace place) {
-  if (place.rank + 1 < shape.stages) return PartPlace{place.rank + 1, place.chunk};
-  if (place.chunk + 1 < shape.chunks) return PartPlace{0, place.chunk + 1};
+std::optional<PipelineChunk> next_chunk(const PipelineShape& shape, PipelineChunk from) {
+  if (from.rank + 1 < shape.stages) return PipelineChunk{from.rank + 1, from.chunk};
+  if (from.chunk + 1 < shape.chunks) return PipelineChunk{0, from.chunk + 1};
   return std::nullopt;
 }
 
-std::optional<PartPlace> previous_place(const PipelineShape& shape, PartPlace place) {
-  if (place.rank > 0) return PartPlace{place.rank - 1, place.chunk};
-  if (place.chunk > 0) return PartPlace{shape.stages - 1, place.chunk - 1};
+std::optional<PipelineChunk> previous_chunk(const PipelineShape& shape, PipelineChunk from) {
+  if (from.rank > 0) return PipelineChunk{from.rank - 1, from.chunk};
+  if (from.chunk > 0) return PipelineChunk{shape.stages - 1, from.chunk - 1};
   return std::nullopt;
 }
 

@@ -6,8 +6,8 @@
 
 namespace kintsugi {
 
-// What one pipeline rank does, one after the other. BackwardInput and BackwardWeight are the two
-// halves of Backward: zero-bubble schedules put off the second, for which nobody waits.
+// The actions of a pipeline rank. BackwardInput and BackwardWeight are the two halves of Backward:
+// zero-bubble schedules delay the second, because no other rank waits for it.
 enum class ActionKind {
   Forward,
   Backward,
@@ -17,7 +17,7 @@ enum class ActionKind {
   ReceiveActivation,
   SendGradient,
   ReceiveGradient,
-  Reduce,  // gradients of a chunk over the data ranks, after its last backward
+  Reduce,  // reduce the gradients of a chunk over the data ranks, after its last backward
 };
 
 std::string_view to_string(ActionKind kind);
@@ -27,7 +27,7 @@ bool is_receive(ActionKind kind);
 
 struct Action {
   ActionKind kind;
-  int micro_batch;  // of Reduce: the last one that went into the sum
+  int micro_batch;  // Reduce: the last one that contributed
   int chunk;
 
   bool operator==(const Action&) const = default;
@@ -42,28 +42,29 @@ struct PipelineShape {
   PipelineKind kind = PipelineKind::OneForwardOneBackward;
   int stages = 1;
   int micro_batches = 1;
-  int chunks = 1;  // parts of the model per rank; more than one only when interleaved
+  int chunks = 1;  // per rank; more than one only if interleaved
 };
 
-// Chunk c of rank r holds part c * stages + r of the model.
-struct PartPlace {
+// A chunk of the pipeline. In layer order, chunk c of rank r has number c * stages + r.
+struct PipelineChunk {
   int rank;
   int chunk;
 
-  bool operator==(const PartPlace&) const = default;
+  bool operator==(const PipelineChunk&) const = default;
 };
 
-// Where the next or the previous part of the model is; none behind the last and before the first.
-std::optional<PartPlace> next_place(const PipelineShape& shape, PartPlace place);
-std::optional<PartPlace> previous_place(const PipelineShape& shape, PartPlace place);
+// The chunk that holds the next or previous layers of the model; none after the last or before the
+// first.
+std::optional<PipelineChunk> next_chunk(const PipelineShape& shape, PipelineChunk from);
+std::optional<PipelineChunk> previous_chunk(const PipelineShape& shape, PipelineChunk from);
 
 struct PipelineSchedule {
   PipelineShape shape;
   std::vector<std::vector<Action>> ranks;
 };
 
-// UserError where the numbers make no such schedule. Every rank's messages stand in an order that
-// cannot deadlock, even if each send waits for its receive.
+// Throws UserError if the shape does not allow such a schedule. Sends and receives are ordered so
+// that they cannot deadlock, even if each send blocks until its receive.
 PipelineSchedule make_pipeline_schedule(const PipelineShape& shape);
 
 }  // namespace kintsugi

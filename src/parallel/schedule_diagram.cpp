@@ -11,8 +11,8 @@
 namespace kintsugi {
 namespace {
 
-// The shortest pass: the grid on which the picture is drawn.
-double shortest_pass(const PipelineSchedule& schedule, const PipelineTiming& timing) {
+// The shortest compute action: the unit of the drawing's grid.
+double shortest_action(const PipelineSchedule& schedule, const PipelineTiming& timing) {
   double shortest = std::numeric_limits<double>::infinity();
   for (std::size_t rank = 0; rank < timing.spans.size(); ++rank)
     for (std::size_t i = 0; i < timing.spans[rank].size(); ++i)
@@ -21,10 +21,10 @@ double shortest_pass(const PipelineSchedule& schedule, const PipelineTiming& tim
   return shortest;
 }
 
-// Calls draw(action, span) for every pass of a rank.
+// Calls draw(action, span) for every forward and backward of a rank.
 template <class Draw>
-void for_each_pass(const PipelineSchedule& schedule, const PipelineTiming& timing, int rank,
-                   const Draw& draw) {
+void for_each_compute(const PipelineSchedule& schedule, const PipelineTiming& timing, int rank,
+                      const Draw& draw) {
   for (std::size_t i = 0; i < timing.spans[rank].size(); ++i) {
     const Action& action = schedule.ranks[rank][i];
     if (is_compute(action.kind)) draw(action, timing.spans[rank][i]);
@@ -45,7 +45,7 @@ char letter(const Action& action) {
   }
 }
 
-// Letter and number, or else the letter, so that no cell can be taken for another kind.
+// The letter and number, or only the letter if there is no room.
 std::string cell(const Action& action, int width) {
   std::string text = letter(action) + std::to_string(action.micro_batch);
   if (static_cast<int>(text.size()) > width) text.resize(1);
@@ -55,7 +55,7 @@ std::string cell(const Action& action, int width) {
 
 double columns_per_time(const PipelineSchedule& schedule, const PipelineTiming& timing,
                         int columns) {
-  const double cell = shortest_pass(schedule, timing);
+  const double cell = shortest_action(schedule, timing);
   const double whole = std::floor(columns * cell / timing.makespan);
   return whole >= 1 ? whole / cell : columns / timing.makespan;
 }
@@ -65,7 +65,7 @@ std::string text_legend(const PipelineSchedule& schedule) {
   if (schedule.shape.kind == PipelineKind::ZeroBubbleH1)
     text = "F forward, B backward of the inputs, W of the weights";
   if (schedule.shape.chunks > 1) text += ", capitals for even chunks and small letters for odd";
-  return text + "; number of the micro-batch where it fits; . waiting\n";
+  return text + "; number of the micro-batch if it fits; . idle\n";
 }
 
 // ---- SVG
@@ -134,7 +134,7 @@ std::string draw_schedule(const PipelineSchedule& schedule, const PipelineTiming
   std::string text;
   for (int rank = 0; rank < stages; ++rank) {
     std::string row(column(timing.makespan), '.');
-    for_each_pass(schedule, timing, rank, [&](const Action& action, const Span& span) {
+    for_each_compute(schedule, timing, rank, [&](const Action& action, const Span& span) {
       const int from = column(span.start), width = column(span.end) - from;
       if (width > 0) row.replace(from, width, cell(action, width));
     });
@@ -144,8 +144,8 @@ std::string draw_schedule(const PipelineSchedule& schedule, const PipelineTiming
 }
 
 std::string schedule_svg(const PipelineSchedule& schedule, const PipelineTiming& timing) {
-  const double scale = kCellWidth / shortest_pass(schedule, timing);
-  // Wide enough for the legend too.
+  const double scale = kCellWidth / shortest_action(schedule, timing);
+  // At least as wide as the legend.
   const double width = std::max(kLeft + timing.makespan * scale + 20, kLeft + 4 * 170);
   const double height = kTop + schedule.shape.stages * kRowHeight + 20;
   std::string text = fmt::format(
@@ -158,7 +158,7 @@ std::string schedule_svg(const PipelineSchedule& schedule, const PipelineTiming&
   for (int rank = 0; rank < schedule.shape.stages; ++rank) {
     const double y = kTop + rank * kRowHeight;
     text += label(kLeft - 8, y + 16, "end", fmt::format("rank {}", rank));
-    for_each_pass(schedule, timing, rank, [&](const Action& action, const Span& span) {
+    for_each_compute(schedule, timing, rank, [&](const Action& action, const Span& span) {
       const double x = kLeft + span.start * scale, wide = (span.end - span.start) * scale;
       text += rectangle(x, y, wide, kRowHeight - 4, colour(action));
       text += label(x + wide / 2, y + 15, "middle", std::to_string(action.micro_batch));

@@ -7,12 +7,12 @@
 
 namespace kintsugi {
 
-// One row of characters per rank, at most `columns` wide, and a legend. Cells carry the number of
-// the micro-batch where it fits.
+// Draws one row of characters per rank, at most `columns` wide, and a legend. Cells show the number
+// of the micro-batch if it fits.
 std::string draw_schedule(const PipelineSchedule& schedule, const PipelineTiming& timing,
                           int columns = 100);
 
-// The same as an SVG picture, with a rectangle per pass.
+// The same as an SVG picture, with a rectangle per forward and backward.
 std::string schedule_svg(const PipelineSchedule& schedule, const PipelineTiming& timing);
 
 }  // namespace kintsugi

@@ -22,7 +22,7 @@ struct Sent {
   double arrival;
 };
 
-// From one rank to another, in the order of the sender's list.
+// Messages from one rank to another, in the order of the sender's actions.
 struct Channel {
   std::vector<Sent> sent;
   std::size_t received = 0;
@@ -70,14 +70,13 @@ class Simulation {
     }
     for (int rank = 0; rank < shape_.stages && timing_.deadlock.empty(); ++rank)
       if (const Action* action = current(rank))
-        timing_.deadlock =
-            fmt::format("rank {} waits for ever with {} of micro-batch {}, chunk {}", rank,
-                        to_string(action->kind), action->micro_batch, action->chunk);
+        timing_.deadlock = fmt::format("rank {} is blocked in {} of micro-batch {}, chunk {}", rank,
+                                       to_string(action->kind), action->micro_batch, action->chunk);
     return std::move(timing_);
   }
 
  private:
-  // Null when the rank has done all.
+  // Null if the rank has finished.
   const Action* current(int rank) const {
     const std::size_t position = timing_.spans[rank].size();
     const std::vector<Action>& actions = schedule_.ranks[rank];
@@ -100,15 +99,15 @@ class Simulation {
   }
 
   // The other end of a message.
-  PartPlace peer(int rank, const Action& action) const {
-    const bool forth =
+  PipelineChunk peer(int rank, const Action& action) const {
+    const bool downstream =
         action.kind == ActionKind::SendActivation || action.kind == ActionKind::ReceiveGradient;
-    const PartPlace here{rank, action.chunk};
-    const std::optional<PartPlace> there =
-        forth ? next_place(shape_, here) : previous_place(shape_, here);
-    KINTSUGI_CHECK(there.has_value(), "rank {} has a {} that leads out of the pipeline", rank,
+    const PipelineChunk own{rank, action.chunk};
+    const std::optional<PipelineChunk> peer =
+        downstream ? next_chunk(shape_, own) : previous_chunk(shape_, own);
+    KINTSUGI_CHECK(peer.has_value(), "rank {} has a {} without a peer in the pipeline", rank,
                    to_string(action.kind));
-    return *there;
+    return *peer;
   }
 
   Action receive_of(int rank, const Action& send) const {
@@ -118,7 +117,7 @@ class Simulation {
   }
 
   bool send(int rank, const Action& action) {
-    const PartPlace to = peer(rank, action);
+    const PipelineChunk to = peer(rank, action);
     if (transport_ == Transport::Overlapped) {
       channels_[{rank, to.rank}].sent.push_back(
           {receive_of(rank, action), clock_[rank] + times_.message});
@@ -134,7 +133,7 @@ class Simulation {
   }
 
   bool receive(int rank, const Action& action) {
-    if (transport_ == Transport::Blocking) return false;  // the sender moves both
+    if (transport_ == Transport::Blocking) return false;  // the sender advances both ranks
     const int from = peer(rank, action).rank;
     receipts_[rank][key_of(action)] = {from, channels_[{from, rank}].received++};
     record(rank, clock_[rank], clock_[rank]);
@@ -149,34 +148,34 @@ class Simulation {
     return true;
   }
 
-  // None while what the pass needs is not there.
+  // The time at which the inputs of the action are there; none if they have not been computed yet.
   std::optional<double> ready_time(int rank, const Action& action) const {
-    const PartPlace here{rank, action.chunk};
+    const PipelineChunk own{rank, action.chunk};
     const int micro_batch = action.micro_batch;
     if (action.kind == ActionKind::BackwardWeight)
-      return own(rank, {ActionKind::BackwardInput, micro_batch, action.chunk});
+      return finished(rank, {ActionKind::BackwardInput, micro_batch, action.chunk});
     if (action.kind == ActionKind::Forward)
-      return input(here, previous_place(shape_, here),
+      return input(own, previous_chunk(shape_, own),
                    {ActionKind::ReceiveActivation, micro_batch, action.chunk}, action);
-    if (!own(rank, {ActionKind::Forward, micro_batch, action.chunk})) return std::nullopt;
-    return input(here, next_place(shape_, here),
+    if (!finished(rank, {ActionKind::Forward, micro_batch, action.chunk})) return std::nullopt;
+    return input(own, next_chunk(shape_, own),
                  {ActionKind::ReceiveGradient, micro_batch, action.chunk}, action);
   }
 
-  std::optional<double> own(int rank, const Action& earlier) const {
+  std::optional<double> finished(int rank, const Action& earlier) const {
     if (!done_[rank].contains(key_of(earlier))) return std::nullopt;
-    return 0;  // the rank's own clock is past it
+    return 0;  // the rank's clock is already past it
   }
 
-  std::optional<double> input(PartPlace here, std::optional<PartPlace> from, const Action& receive,
-                              const Action& action) const {
+  std::optional<double> input(PipelineChunk own, std::optional<PipelineChunk> from,
+                              const Action& receive, const Action& action) const {
     if (!from) return 0;
-    if (from->rank == here.rank)
-      return own(here.rank, {action.kind, action.micro_batch, from->chunk});
-    if (transport_ == Transport::Blocking) return own(here.rank, receive);
-    const auto receipt = receipts_[here.rank].find(key_of(receive));
-    if (receipt == receipts_[here.rank].end()) return std::nullopt;
-    const std::vector<Sent>& sent = channels_.at({receipt->second.from, here.rank}).sent;
+    if (from->rank == own.rank)
+      return finished(own.rank, {action.kind, action.micro_batch, from->chunk});
+    if (transport_ == Transport::Blocking) return finished(own.rank, receive);
+    const auto receipt = receipts_[own.rank].find(key_of(receive));
+    if (receipt == receipts_[own.rank].end()) return std::nullopt;
+    const std::vector<Sent>& sent = channels_.at({receipt->second.from, own.rank}).sent;
     const std::size_t index = receipt->second.index;
     if (index >= sent.size() || sent[index].action != receive) return std::nullopt;
     return sent[index].arrival;
@@ -193,8 +192,8 @@ class Simulation {
   PipelineTiming timing_;
 };
 
-// A pass is kept from its forward to the end of its backward; with a split backward to the end of
-// the weight half, which still needs the inputs of the layers.
+// A micro-batch is stashed from its forward to the end of its backward. If the backward is split,
+// to the end of backward_weight, which still needs the layers' inputs.
 int peak_live(const std::vector<Action>& actions) {
   int live = 0, peak = 0;
   for (const Action& action : actions) {

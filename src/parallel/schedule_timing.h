@@ -7,17 +7,18 @@
 
 namespace kintsugi {
 
-// Of one micro-batch through one chunk, in any unit. Backward takes both halves.
+// Times of one micro-batch in one chunk, in any unit. Backward takes backward_input +
+// backward_weight.
 struct ActionTimes {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  double message = 0;  // from the end of a send to the arrival
+  double message = 0;  // from the send to the arrival
 };
 
 enum class Transport {
-  Overlapped,  // sends and receives are posted; the pass that needs a message waits for it
-  Blocking,    // a send and its receive wait for each other, and take the time of the message
+  Overlapped,  // sends and receives are asynchronous; the action that needs a message waits for it
+  Blocking,    // a send and its receive wait for each other and take the time of the message
 };
 
 struct Span {
@@ -26,15 +27,16 @@ struct Span {
 };
 
 struct PipelineTiming {
-  std::vector<std::vector<Span>> spans;  // as PipelineSchedule::ranks; cut short by a deadlock
+  std::vector<std::vector<Span>> spans;  // by rank and action; incomplete after a deadlock
   double makespan = 0;
-  double bubble = 0;           // share of ranks x makespan in which nothing is computed
+  double bubble = 0;           // idle fraction of ranks × makespan
   std::vector<double> idle;    // time per rank
-  std::vector<int> peak_live;  // stashed passes per rank, in micro-batches of one chunk
-  std::string deadlock;        // empty, or which rank waits with what
+  std::vector<int> peak_live;  // per rank: most micro-batches (of one chunk) stashed at a time
+  std::string deadlock;        // empty, or the rank and the action that are blocked
 };
 
-// Runs the lists as the ranks would: each in order, messages between two ranks matched in order.
+// Simulates the schedule: every rank runs its actions in order; messages between two ranks match in
+// order.
 PipelineTiming simulate_pipeline(const PipelineSchedule& schedule, const ActionTimes& times,
                                  Transport transport = Transport::Overlapped);
 

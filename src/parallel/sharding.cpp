@@ -9,11 +9,11 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kLine = 16;  // elements: parts start on whole cache lines
+constexpr std::int64_t kLine = 16;  // elements: shards start on cache lines
 
-std::int64_t part_of(std::int64_t elements, int parts) {
-  if (parts == 1) return elements;
-  const std::int64_t even = (elements + parts - 1) / parts;
+std::int64_t shard_size(std::int64_t elements, int ranks) {
+  if (ranks == 1) return elements;
+  const std::int64_t even = (elements + ranks - 1) / ranks;
   return (even + kLine - 1) / kLine * kLine;
 }
 
@@ -24,7 +24,7 @@ std::vector<DataGroups> data_groups_of(const ParameterSet& set) {
   return all;
 }
 
-bool shares_something(const std::vector<DataGroups>& all, const Groups& groups) {
+bool has_shard_group(const std::vector<DataGroups>& all, const Groups& groups) {
   return std::any_of(all.begin(), all.end(),
                      [&](const DataGroups& data) { return groups[data.shard].size() > 1; });
 }
@@ -38,30 +38,30 @@ Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set, cons
       groups_(&groups),
       options_(options),
       data_groups_(data_groups_of(set)),
-      zero_(shares_something(data_groups_, groups) ? options.zero : 0),
+      zero_(has_shard_group(data_groups_, groups) ? options.zero : 0),
       whole_gradients_((zero_ < 2 && !options.offload_gradients) || options.halved_backward),
       store_(set, options.precision),
       buckets_(static_cast<int>(set.buckets().size())),
       gathering_(set.buckets().size()) {
-  KINTSUGI_CHECK(zero_ > 0 || !shares_something(data_groups_, groups),
-                 "a shard group without sharding");
+  KINTSUGI_CHECK(zero_ > 0 || !has_shard_group(data_groups_, groups),
+                 "the shard group has several ranks, but ZeRO is 0");
   KINTSUGI_CHECK(!options.offload_gradients || !options.halved_backward,
-                 "gradients that are never complete before the end cannot be offloaded");
-  std::int64_t at = 0, whole = 0;
+                 "gradients cannot be offloaded if the backward runs in two halves");
+  std::int64_t offset = 0, whole = 0;
   for (const Bucket& bucket : set.buckets()) {
     const int ranks = groups[bucket.data.shard].size();
-    parts_.push_back(part_of(bucket.end - bucket.begin, ranks));
-    offsets_.push_back(at);
+    shard_sizes_.push_back(shard_size(bucket.end - bucket.begin, ranks));
+    offsets_.push_back(offset);
     whole_offsets_.push_back(whole);
-    at += parts_.back();
-    whole += parts_.back() * ranks;
+    offset += shard_sizes_.back();
+    whole += shard_sizes_.back() * ranks;
   }
-  offsets_.push_back(at);
+  offsets_.push_back(offset);
   whole_offsets_.push_back(whole);
   find_slots();
   reductions_.reserve(2 * kInFlight + 1);
-  find_added();
-  place(arena);
+  find_accumulated();
+  allocate(arena);
 }
 
 Sharding::~Sharding() {
@@ -69,45 +69,45 @@ Sharding::~Sharding() {
   try {
     finish_weights();
   } catch (const std::exception& error) {
-    log_warning("weights of the last step did not arrive: {}", error.what());
+    log_warning("the weights of the last step were not gathered: {}", error.what());
   }
 }
 
-void Sharding::place(Arena& arena) {
+void Sharding::allocate(Arena& arena) {
   const DType wide = accumulator_of(options_.precision);
-  const std::int64_t whole = whole_offsets_.back(), cut = offsets_.back();
+  const std::int64_t whole = whole_offsets_.back(), sharded = offsets_.back();
   std::int64_t largest = 0, largest_whole = 0;
-  bool travels = false;
+  bool communicates = false;
   for (int bucket = 0; bucket < buckets_; ++bucket) {
-    largest = std::max(largest, part_elements(bucket));
+    largest = std::max(largest, shard_elements(bucket));
     largest_whole = std::max(largest_whole, whole_elements(bucket));
-    travels = travels || shard(bucket).size() * replica(bucket).size() > 1;
+    communicates = communicates || shard(bucket).size() * replica(bucket).size() > 1;
   }
-  weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, a part",
-                            options_.precision, {zero_ < 3 ? whole : cut});
+  weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, sharded",
+                            options_.precision, {zero_ < 3 ? whole : sharded});
   if (options_.offload_gradients)
     gradients_ =
-        offload_.emplace(*backend_, arena, wide, cut, largest, data_groups_.size()).gradients();
+        offload_.emplace(*backend_, arena, wide, sharded, largest, data_groups_.size()).gradients();
   else
     gradients_ =
-        arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, a part",
-                       wide, {whole_gradients_ ? whole : cut});
-  place_slots(arena);
-  if (options_.reduce_in_bf16 && travels && wide == DType::F32) {
+        arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, sharded",
+                       wide, {whole_gradients_ ? whole : sharded});
+  allocate_slots(arena);
+  if (options_.reduce_in_bf16 && communicates && wide == DType::F32) {
     for (Tensor& wire : wire_)
       wire = arena.allocate(Region::Communication, "bf16 gradients", DType::BF16, {largest_whole});
-    incoming_ = arena.allocate(Region::Communication, "arriving gradients", wide, {largest});
+    incoming_ = arena.allocate(Region::Communication, "received gradients", wide, {largest});
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) {
     const auto b = static_cast<std::size_t>(bucket);
     const std::int64_t elements = whole_offsets_[b + 1] - whole_offsets_[b];
-    if (zero_ < 3) store_.place_weights(bucket, weights_.rows(whole_offsets_[b], elements));
+    if (zero_ < 3) store_.set_weights(bucket, weights_.rows(whole_offsets_[b], elements));
     if (whole_gradients_)
-      store_.place_gradients(bucket, gradients_.rows(whole_offsets_[b], elements));
+      store_.set_gradients(bucket, gradients_.rows(whole_offsets_[b], elements));
   }
 }
 
-void Sharding::place_slots(Arena& arena) {
+void Sharding::allocate_slots(Arena& arena) {
   for (Slot& slot : slots_) {
     if (slot.elements == 0) continue;
     if (zero_ == 3)
@@ -119,21 +119,21 @@ void Sharding::place_slots(Arena& arena) {
   }
 }
 
-void Sharding::find_added() {
-  added_.resize(static_cast<std::size_t>(buckets_));
-  for (std::size_t b = 0; b < added_.size(); ++b) {
-    std::int64_t covered = 0;  // by what one product writes
+void Sharding::find_accumulated() {
+  accumulated_.resize(static_cast<std::size_t>(buckets_));
+  for (std::size_t b = 0; b < accumulated_.size(); ++b) {
+    std::int64_t covered = 0;  // end of the last range that a matmul overwrites
     const auto add = [&](std::int64_t end) {
-      if (end > covered) added_[b].emplace_back(covered, end);
+      if (end > covered) accumulated_[b].emplace_back(covered, end);
     };
     for (int index = 0; index < static_cast<int>(set_->parameters().size()); ++index) {
       const Parameter& parameter = (*set_)[index];
       if (parameter.bucket != static_cast<int>(b) || !parameter.overwritten) continue;
       const std::int64_t begin = parameter.offset - set_->buckets()[b].begin;
       add(begin);
-      // Of what is cut among ranks, the last one's share may end in padding.
+      // The last tensor rank's shard may end in padding.
       covered =
-          begin + (parameter.cut.dimension == 0 && parameter.cut.parts == 1
+          begin + (parameter.shard.dimension == 0 && parameter.shard.parts == 1
                        ? set_->rows(index).size() * (parameter.shape.elements() /
                                                      std::max<std::int64_t>(1, parameter.shape[0]))
                        : parameter.shape.elements());
@@ -153,34 +153,35 @@ void Sharding::zero_state() {
 
 void Sharding::register_memory() {
   registered_.clear();
-  const auto tell = [&](Communicator& group, const Tensor& memory) {
+  const auto add = [&](Communicator& group, const Tensor& memory) {
     if (group.size() > 1 && memory) registered_.push_back(group.register_memory(memory));
   };
   for (const DataGroups& data : data_groups_) {
     Communicator& shard = (*groups_)[data.shard];
-    tell(shard, weights_);
+    add(shard, weights_);
     for (Communicator* const group : {&shard, &(*groups_)[data.replica]}) {
-      if (!offload_) tell(*group, gradients_);
-      for (const Tensor& wire : wire_) tell(*group, wire);
+      if (!offload_) add(*group, gradients_);
+      for (const Tensor& wire : wire_) add(*group, wire);
       for (const Slot& slot : slots_)
-        if (slot.shard == &shard) tell(*group, slot.gradients);
+        if (slot.shard == &shard) add(*group, slot.gradients);
     }
     for (const Slot& slot : slots_)
-      if (slot.shard == &shard) tell(shard, slot.weights);
+      if (slot.shard == &shard) add(shard, slot.weights);
   }
 }
 
-// Four for each kind of data groups. Neighbouring layers alternate between two slots. Embedding and
-// head take turns in a third, unless they are tied and live together; a table of its own lives
-// beside either.
+// Four slots per data group. Blocks alternate between slots 0 and 1. Embedding and head share slot
+// 2; if they are tied and both are in use at the same time, the head gets slot 3. A tied table
+// whose other copy is on another stage gets slot 3.
 void Sharding::find_slots() {
   constexpr std::size_t kEach = 4;
   slots_.resize(kEach * data_groups_.size());
-  std::vector<std::size_t> blocks(data_groups_.size());  // so far
-  const bool together = options_.tied && set_->buckets().front().role == Bucket::Role::Embedding;
+  std::vector<std::size_t> blocks(data_groups_.size());  // by data group, so far
+  const bool tied_in_stage =
+      options_.tied && set_->buckets().front().role == Bucket::Role::Embedding;
   for (int bucket = 0; bucket < buckets_; ++bucket) {
     const std::size_t group = data_group(bucket);
-    std::size_t at = 3;  // of a table
+    std::size_t at = 3;
     switch (set_->buckets()[static_cast<std::size_t>(bucket)].role) {
       case Bucket::Role::Block:
         at = blocks[group]++ % 2;
@@ -189,7 +190,7 @@ void Sharding::find_slots() {
         at = 2;
         break;
       case Bucket::Role::Head:
-        at = together ? 3 : 2;
+        at = tied_in_stage ? 3 : 2;
         break;
       case Bucket::Role::Table:
         break;
@@ -206,71 +207,73 @@ std::size_t Sharding::data_group(int bucket) const {
   return static_cast<std::size_t>(found - data_groups_.begin());
 }
 
-// ---- what this rank owns
+// ---- elements that this rank owns
 
 Sharding::Range Sharding::owned(int bucket) const {
   const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
-  const std::int64_t part = part_elements(bucket);
-  const std::int64_t begin = std::min(all.end, all.begin + part * shard(bucket).rank());
-  return {begin, std::min(all.end, begin + part)};
+  const std::int64_t elements = shard_elements(bucket);
+  const std::int64_t begin = std::min(all.end, all.begin + elements * shard(bucket).rank());
+  return {begin, std::min(all.end, begin + elements)};
 }
 
 bool Sharding::keeps_whole(const Parameter& parameter) const {
-  if (parameter.cut.ranks > 1 && parameter.cut.dimension >= 0) return false;
-  const std::int64_t part = part_elements(parameter.bucket);
+  if (parameter.shard.ranks > 1 && parameter.shard.dimension >= 0) return false;
+  const std::int64_t elements = shard_elements(parameter.bucket);
   const std::int64_t first =
       parameter.offset - set_->buckets()[static_cast<std::size_t>(parameter.bucket)].begin;
-  return first / part == (first + parameter.shape.elements() - 1) / part;
+  return first / elements == (first + parameter.shape.elements() - 1) / elements;
 }
 
-Tensor Sharding::part(int bucket, const Tensor& all_parts) const {
-  const std::int64_t part = part_elements(bucket);
-  return all_parts.rows(part * shard(bucket).rank(), part);
+Tensor Sharding::own_shard(int bucket, const Tensor& whole) const {
+  const std::int64_t elements = shard_elements(bucket);
+  return whole.rows(elements * shard(bucket).rank(), elements);
 }
 
 Tensor Sharding::owned_weights(int bucket) const { return weights_at(bucket, owned(bucket)); }
 
 Tensor Sharding::owned_gradients(int bucket) const {
   const auto b = static_cast<std::size_t>(bucket);
-  const Tensor mine = whole_gradients_
-                          ? part(bucket, gradients_.rows(whole_offsets_[b],
-                                                         whole_offsets_[b + 1] - whole_offsets_[b]))
-                          : gradients_.rows(offsets_[b], part_elements(bucket));
-  return mine.rows(0, owned(bucket).size());
+  const Tensor padded =
+      whole_gradients_
+          ? own_shard(bucket,
+                      gradients_.rows(whole_offsets_[b], whole_offsets_[b + 1] - whole_offsets_[b]))
+          : gradients_.rows(offsets_[b], shard_elements(bucket));
+  return padded.rows(0, owned(bucket).size());
 }
 
-std::vector<Tensor> Sharding::counted_gradient_pieces(std::size_t group) const {
+std::vector<Tensor> Sharding::counted_gradients(std::size_t group) const {
   const auto& parameters = set_->parameters();
   const bool all = data_groups_.size() == 1 &&
                    std::all_of(parameters.begin(), parameters.end(),
                                [](const Parameter& parameter) { return parameter.counted; });
-  // Whole, or parts side by side: one piece, whose padding is zero.
+  // All gradients are contiguous, and padding is zero: one tensor.
   if (all && (shard(0).size() == 1 || !whole_gradients_)) return {gradients_};
-  std::vector<Tensor> pieces;
+  std::vector<Tensor> gradients;
   for (int bucket = 0; bucket < buckets_; ++bucket)
     if (data_group(bucket) == group)
-      for_each_owned_run(
+      for_each_owned_range(
           bucket, [](const Parameter& parameter) { return !parameter.counted; },
           [&](std::int64_t first, std::int64_t count) {
-            pieces.push_back(owned_gradients(bucket).rows(first, count));
+            gradients.push_back(owned_gradients(bucket).rows(first, count));
           });
-  return pieces;
+  return gradients;
 }
 
-void Sharding::for_each_owned_run(int bucket, bool (*leave_out)(const Parameter&),
-                                  const std::function<void(std::int64_t, std::int64_t)>& f) const {
-  const Range mine = owned(bucket);
-  std::int64_t at = mine.begin;
-  const auto run_until = [&](std::int64_t end) {
-    end = std::min(end, mine.end);
-    if (at < end) f(at - mine.begin, end - at);
+void Sharding::for_each_owned_range(
+    int bucket, bool (*leave_out)(const Parameter&),
+    const std::function<void(std::int64_t, std::int64_t)>& f) const {
+  const Range range = owned(bucket);
+  std::int64_t begin = range.begin;
+  const auto emit_until = [&](std::int64_t end) {
+    end = std::min(end, range.end);
+    if (begin < end) f(begin - range.begin, end - begin);
   };
   for (const Parameter& parameter : set_->parameters()) {
     if (parameter.bucket != bucket || !leave_out(parameter)) continue;
-    run_until(parameter.offset);
-    at = std::max(at, parameter.offset + parameter.shape.elements());
+    emit_until(parameter.offset);
+    begin = std::max(begin, parameter.offset + parameter.shape.elements());
   }
-  run_until(mine.end);
+  emit_until(range.end);
 }
 
 Sharding::Range Sharding::stored_weights(int bucket) const {
@@ -290,26 +293,26 @@ Tensor Sharding::weights_at(int bucket, Range range) const {
 void Sharding::gather(int bucket) {
   Slot& slot = slot_of(bucket);
   if (slot.bucket == bucket || slot.busy) return;
-  slot.shard->wait(std::exchange(slot.gathering, {}));  // of weights that nobody came for
-  bring_up_to_date(bucket);
+  slot.shard->wait(std::exchange(slot.gathering, {}));  // of prefetched weights that were not used
+  apply_late_update(bucket);
   const auto b = static_cast<std::size_t>(bucket);
   slot.bucket = bucket;
   slot.gathering = slot.shard->all_gather(slot.weights.rows(0, whole_elements(bucket)),
-                                          weights_.rows(offsets_[b], part_elements(bucket)));
+                                          weights_.rows(offsets_[b], shard_elements(bucket)));
 }
 
 void Sharding::need_weights(int bucket, int next) {
   if (zero_ == 3) {
     gather(bucket);
     Slot& slot = slot_of(bucket);
-    KINTSUGI_CHECK(slot.bucket == bucket, "the slot of bucket {} still holds {}", bucket,
+    KINTSUGI_CHECK(slot.bucket == bucket, "the slot of bucket {} still holds bucket {}", bucket,
                    slot.bucket);
     slot.shard->wait(std::exchange(slot.gathering, {}));
     slot.busy = true;
-    store_.place_weights(bucket, slot.weights.rows(0, whole_elements(bucket)));
+    store_.set_weights(bucket, slot.weights.rows(0, whole_elements(bucket)));
     if (next >= 0) gather(next);
   } else {
-    bring_up_to_date(bucket);
+    apply_late_update(bucket);
     shard(bucket).wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
   }
 }
@@ -317,13 +320,13 @@ void Sharding::need_weights(int bucket, int next) {
 void Sharding::done_with_weights(int bucket) {
   if (zero_ < 3) return;
   slot_of(bucket).busy = false;
-  store_.place_weights(bucket, {});
+  store_.set_weights(bucket, {});
 }
 
 void Sharding::weights_changed() {
   if (zero_ == 3) {
     for (Slot& slot : slots_) {
-      KINTSUGI_CHECK(!slot.busy, "bucket {} is in use while it changes", slot.bucket);
+      KINTSUGI_CHECK(!slot.busy, "bucket {} is in use while its weights change", slot.bucket);
       if (slot.shard != nullptr) slot.shard->wait(std::exchange(slot.gathering, {}));
       slot.bucket = -1;
     }
@@ -332,14 +335,14 @@ void Sharding::weights_changed() {
   for (int bucket = 0; bucket < buckets_; ++bucket) {
     if (shard(bucket).size() == 1) continue;
     const Tensor whole = store_.bucket_weights(bucket);
-    bring_up_to_date(bucket);
+    apply_late_update(bucket);
     gathering_[static_cast<std::size_t>(bucket)] =
-        shard(bucket).all_gather(whole, part(bucket, whole));
+        shard(bucket).all_gather(whole, own_shard(bucket, whole));
   }
 }
 
 void Sharding::finish_weights() {
-  bring_up_to_date(buckets_);
+  apply_late_update(buckets_);
   for (int bucket = 0; bucket < buckets_; ++bucket)
     shard(bucket).wait(std::exchange(gathering_[static_cast<std::size_t>(bucket)], {}));
 }

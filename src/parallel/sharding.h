@@ -17,34 +17,34 @@
 namespace kintsugi {
 
 struct ShardingOptions {
-  // What is cut among the ranks of a shard group. 0: nothing; 1: the optimizer's state; 2: and the
-  // gradients; 3: and the weights.
+  // ZeRO stage: what is sharded over the ranks of a shard group. 0: nothing; 1: optimizer state; 2:
+  // also gradients; 3: also weights.
   int zero = 0;
   DType precision = DType::F32;
-  bool reduce_in_bf16 = false;  // gradients travel in half the bytes; sums round to bf16
-  bool tied = false;            // the head reads the embedding's bucket, too
-  // Backwards come in halves: gradients stay whole until the step's end even with ZeRO 2 and 3,
-  // because a layer's are never complete at one moment before.
+  bool reduce_in_bf16 = false;  // gradients are sent as bf16; sums are rounded to bf16
+  bool tied = false;            // the head also reads the embedding's bucket
+  // The backward runs in two halves (zero-bubble). Gradients then stay unsharded until the end of
+  // the step even with ZeRO 2 and 3, because a layer's gradients are complete only then.
   bool halved_backward = false;
-  // Owned gradients lie in host memory; on the device, those of a layer or two. Not with
-  // halved_backward.
+  // Owned gradients are stored in host memory; only those of one or two layers are on the device.
+  // Not with halved_backward.
   bool offload_gradients = false;
 };
 
-// Weights and gradients of a rank, one mechanism for ZeRO 0 to 3 and hybrids: the stages differ in
-// what is cut and for how long a bucket is whole.
+// Weights and gradients of a rank: one mechanism for ZeRO 0 to 3 and hybrid sharding. The stages
+// differ in what is sharded and for how long a bucket is gathered.
 //
-// The ranks of a bucket's shard group hold one copy of it, cut into as many parts; its replica
-// group joins the owners of the same part (DataGroups). The parts are equal and of whole cache
-// lines, the last one padded. Sums of gradients travel while earlier layers compute; weights are
-// gathered one layer ahead and dropped behind.
+// The ranks of a bucket's shard group hold one copy of it, one shard each; the ranks of its replica
+// group own the same shard (DataGroups). Shards have equal size, in whole cache lines; the last one
+// is padded. Gradients are reduced while earlier layers compute. Weights are gathered one layer
+// ahead and dropped after use.
 class Sharding final : public BucketHooks {
  public:
   // The groups must outlive it.
   Sharding(Backend& backend, Arena& arena, const ParameterSet& set, const Groups& groups,
            const ShardingOptions& options);
-  // Waits for weights on their way into memory that goes next; not when an exception flies, because
-  // then the others may be gone.
+  // Waits for gathers into memory that is freed next. Does not wait during stack unwinding, because
+  // other ranks may be gone.
   ~Sharding() override;
   Sharding(const Sharding&) = delete;
   Sharding& operator=(const Sharding&) = delete;
@@ -54,7 +54,7 @@ class Sharding final : public BucketHooks {
   const Groups& groups() const { return *groups_; }
   Communicator& shard(int bucket) const { return (*groups_)[data_of(bucket).shard]; }
   Communicator& replica(int bucket) const { return (*groups_)[data_of(bucket).replica]; }
-  // All that the buckets have, each once, and which of them a bucket's are.
+  // The distinct data groups of the buckets, and the index of a bucket's groups among them.
   const std::vector<DataGroups>& data_groups() const { return data_groups_; }
   std::size_t data_group(int bucket) const;
 
@@ -64,42 +64,47 @@ class Sharding final : public BucketHooks {
     std::int64_t size() const { return end - begin; }
   };
   Range owned(int bucket) const;
-  std::int64_t part_elements(int bucket) const { return parts_[static_cast<std::size_t>(bucket)]; }
-  // Whether one rank owns all of it: no bound between tensor ranks or between parts cuts it. The
-  // answer is the same on all ranks. Parts are cut without regard to parameters, so ZeRO promises
-  // this for few; whoever needs whole matrices must refuse the others.
+  std::int64_t shard_elements(int bucket) const {
+    return shard_sizes_[static_cast<std::size_t>(bucket)];
+  }
+  // Whether one rank owns the whole parameter: neither tensor parallelism nor ZeRO splits it. The
+  // answer is the same on all ranks. ZeRO shards buckets regardless of parameter boundaries, so
+  // this holds for few parameters; a caller that needs whole matrices must refuse the others.
   bool keeps_whole(const Parameter& parameter) const;
   Tensor owned_weights(int bucket) const;  // (owned size), in the run's precision
-  // (owned size), in accumulator precision; in host memory if they are offloaded
+  // (owned size), in accumulator precision; in host memory if gradients are offloaded
   Tensor owned_gradients(int bucket) const;
-  // Owned gradients of the buckets with the same data groups, in as few pieces as they lie in,
-  // without those of copies that another rank counts.
-  std::vector<Tensor> counted_gradient_pieces(std::size_t data_group) const;
+  // The owned gradients of the buckets with these data groups, in as few contiguous tensors as
+  // possible, without copies that another rank counts (Parameter::counted).
+  std::vector<Tensor> counted_gradients(std::size_t data_group) const;
   GradientOffload* offload() { return offload_ ? &*offload_ : nullptr; }
 
-  // All memory of this kind, whole buckets or parts of them, one after the other.
+  // All memory of this kind: buckets or their shards, one after the other.
   Tensor weights() const { return weights_; }
   Tensor gradients() const { return gradients_; }
-  // Where the elements `range` of a bucket lie that are stored here: the owned ones, or all.
+  // The elements of a bucket whose weights are stored on this rank: the owned ones with ZeRO 3,
+  // otherwise all.
   Range stored_weights(int bucket) const;
+  // The memory of stored elements.
   Tensor weights_at(int bucket, Range range) const;
 
-  // Everything at zero, padding too, which nobody writes later; and the groups know the memory.
+  // Sets all memory to zero, including padding, which is never written later. Registers the memory
+  // with the groups.
   void zero_state();
 
-  // Whether a micro-batch's gradients replace what is there instead of adding to it.
+  // Whether a micro-batch's gradients overwrite the buffer instead of being added to it.
   bool overwrites(bool first) const { return first || !whole_gradients_; }
-  // Whether a micro-batch's pass moves nothing: neither between ranks nor to the host.
-  bool is_idle_in(bool first, bool last) const;
-  // After the last micro-batch: owned gradients are the sums over all data ranks.
+  // Whether a micro-batch causes no transfers, neither between ranks nor to the host.
+  bool has_no_transfers(bool first, bool last) const;
+  // Call after the last micro-batch. Afterwards, owned gradients are summed over all data ranks.
   void finish_gradients();
-  // Who changes owned weights late: is called before a bucket's are read, and with the number of
-  // buckets before anybody looks at all of them. None: nobody does.
-  void on_reading(std::function<void(int bucket)> update) { update_ = std::move(update); }
-  // After owned weights changed, or will when they are read: everybody's copies follow, bucket by
-  // bucket when they are needed.
+  // Sets a function that updates owned weights late. It is called before a bucket's weights are
+  // read, and with the number of buckets before all weights are read. Empty: no late updates.
+  void set_late_update(std::function<void(int bucket)> update) { late_update_ = std::move(update); }
+  // Call after the owned weights have changed (or a late update is pending). The copies on other
+  // ranks are updated by bucket, when they are needed.
   void weights_changed();
-  // Waits for weights that are still on their way.
+  // Finishes late updates and waits for all gathers.
   void finish_weights();
 
   void need_weights(int bucket, int next) override;
@@ -108,55 +113,56 @@ class Sharding final : public BucketHooks {
   void done_with_gradients(int bucket, bool first, bool last) override;
 
  private:
-  // Memory in which one bucket at a time is whole.
+  // A buffer for one unsharded bucket at a time.
   struct Slot {
     std::int64_t elements = 0;
-    Communicator* shard = nullptr;  // of all buckets that come here
+    Communicator* shard = nullptr;  // shard group of all buckets that use this slot
     Tensor weights, gradients;
-    int bucket = -1;  // whose weights are in it, or on their way
+    int bucket = -1;  // whose weights are in it, or being gathered into it
     bool busy = false;
     Communicator::Work gathering;
-    Backend::Transfer going;  // its gradients, to host memory
+    Backend::Transfer to_host;  // of its gradients
   };
-  static constexpr std::size_t kInFlight = 2;  // sums under way at a time
-  static_assert(kInFlight <= GradientOffload::kUnderWay);
-  // A bucket's gradients on their way: summed into the owner's part, then over the replicas.
+  static constexpr std::size_t kInFlight = 2;  // reductions at a time
+  static_assert(kInFlight <= GradientOffload::kInFlight);
+  // A reduction in flight: a reduce-scatter of a bucket's gradients, or the all-reduce of owned
+  // gradients over the replicas that follows it.
   struct Reduction {
     int bucket = 0;
-    bool scattering = false;           // within the shard group; else over the replicas
-    bool first = false, last = false;  // of the micro-batch it belongs to
-    Tensor sum;                        // what travels
+    bool scattering = false;           // reduce-scatter in the shard group; else over the replicas
+    bool first = false, last = false;  // whether it is of the step's first or last micro-batch
+    Tensor sum;                        // the buffer that is reduced
     Communicator::Work work;
   };
 
-  void place(Arena& arena);
-  void place_slots(Arena& arena);
+  void allocate(Arena& arena);
+  void allocate_slots(Arena& arena);
   void register_memory();
-  void find_added();
-  // Runs of the owned elements of a bucket, without the parameters that are left out:
-  // f(first within the owned ones, count).
-  void for_each_owned_run(int bucket, bool (*leave_out)(const Parameter&),
-                          const std::function<void(std::int64_t, std::int64_t)>& f) const;
-  void bring_up_to_date(int bucket) {
-    if (update_) update_(bucket);
+  void find_accumulated();
+  // Calls f(first, count) for each contiguous range of the owned elements of a bucket, without the
+  // parameters that are left out. `first` is relative to the owned elements.
+  void for_each_owned_range(int bucket, bool (*leave_out)(const Parameter&),
+                            const std::function<void(std::int64_t, std::int64_t)>& f) const;
+  void apply_late_update(int bucket) {
+    if (late_update_) late_update_(bucket);
   }
   const DataGroups& data_of(int bucket) const {
     return set_->buckets()[static_cast<std::size_t>(bucket)].data;
   }
   std::int64_t whole_elements(int bucket) const {  // with padding
-    return part_elements(bucket) * shard(bucket).size();
+    return shard_elements(bucket) * shard(bucket).size();
   }
   void find_slots();
   Slot& slot_of(int bucket) { return slots_[slot_of_[static_cast<std::size_t>(bucket)]]; }
-  Tensor part(int bucket, const Tensor& all_parts) const;  // this rank's piece of a row of parts
+  Tensor own_shard(int bucket, const Tensor& whole) const;
   void gather(int bucket);
-  void zero_added(int bucket);
+  void zero_accumulated(int bucket);
   Tensor to_wire(const Tensor& x);
   void start_scatter(int bucket, bool first, bool last);
   void start_replicate(int bucket);
-  Tensor gradients_here(int bucket);  // owned, on the device while they are on their way
-  void take_sum(const Reduction& done, Tensor mine);
-  void send_gradients(int bucket, bool last);
+  Tensor device_gradients(int bucket);  // the owned ones; with offload, in the bucket's slot
+  void store_sum(const Reduction& done, Tensor owned);
+  void send_to_host(int bucket, bool last);
   void finish_oldest();
   void finish_reductions_of(Slot& slot);
 
@@ -166,26 +172,27 @@ class Sharding final : public BucketHooks {
   ShardingOptions options_;
   std::vector<DataGroups> data_groups_;
   int zero_;
-  bool whole_gradients_;  // all the time
+  bool whole_gradients_;  // gradients are stored unsharded
   ParameterStore store_;
   int buckets_;
-  std::vector<std::int64_t> parts_;    // elements of a part, by bucket
-  std::vector<std::int64_t> offsets_;  // of a bucket's part in a row of all parts
-  Tensor weights_;                     // whole buckets (zero < 3) or parts
-  Tensor gradients_;                   // whole buckets or parts
-  std::vector<std::int64_t> whole_offsets_;
+  std::vector<std::int64_t> shard_sizes_;    // elements of a shard, by bucket
+  std::vector<std::int64_t> offsets_;        // of a bucket's shard, if shards are stored
+  Tensor weights_;                           // whole buckets (zero < 3) or shards
+  Tensor gradients_;                         // whole buckets or shards
+  std::vector<std::int64_t> whole_offsets_;  // of a bucket, if whole buckets are stored
   std::optional<GradientOffload> offload_;
   std::vector<Slot> slots_;
   std::vector<std::size_t> slot_of_;  // by bucket
-  Tensor incoming_;                   // (largest part): a sum that is widened before it is added
+  Tensor incoming_;                   // (largest shard): a bf16 sum, converted before it is added
   std::array<Tensor, 2> wire_;        // (largest bucket), bf16
   std::size_t next_wire_ = 0;
-  std::vector<Reduction> reductions_;  // oldest first; a few at most
-  // By bucket, elements [begin, end) whose gradients are added to, and the padding between.
-  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> added_;
-  std::function<void(int bucket)> update_;
-  std::vector<std::shared_ptr<void>> registered_;  // with the groups
-  std::vector<Communicator::Work> gathering_;      // weights on their way after a step (zero 1, 2)
+  std::vector<Reduction> reductions_;  // oldest first
+  // By bucket: elements [begin, end) whose gradients are accumulated, not overwritten by a matmul;
+  // with the padding between them.
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> accumulated_;
+  std::function<void(int bucket)> late_update_;
+  std::vector<std::shared_ptr<void>> registered_;  // memory registered with the groups
+  std::vector<Communicator::Work> gathering_;      // by bucket: gather after a step (zero 1, 2)
 };
 
 }  // namespace kintsugi

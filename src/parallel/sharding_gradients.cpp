@@ -1,4 +1,4 @@
-// The way of gradients: from a stage, through sums over the data ranks, to their owner's memory.
+// Reduces gradients over the data ranks and stores them in their owner's memory.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -7,22 +7,23 @@
 
 namespace kintsugi {
 
-// Weights of ZeRO 1 arrive in the first pass, sums of whole gradients leave in the last.
-bool Sharding::is_idle_in(bool first, bool last) const {
+// With ZeRO 1, the first micro-batch waits for gathered weights. Unsharded gradients are reduced in
+// the last.
+bool Sharding::has_no_transfers(bool first, bool last) const {
   if (offload_) return false;
-  bool shares = false, repeats = false;
+  bool shards = false, replicates = false;
   for (const DataGroups& data : data_groups_) {
-    shares = shares || (*groups_)[data.shard].size() > 1;
-    repeats = repeats || (*groups_)[data.replica].size() > 1;
+    shards = shards || (*groups_)[data.shard].size() > 1;
+    replicates = replicates || (*groups_)[data.replica].size() > 1;
   }
-  if (!shares && !repeats) return true;
-  return whole_gradients_ && zero_ < 3 && !last && !(first && shares);
+  if (!shards && !replicates) return true;
+  return whole_gradients_ && zero_ < 3 && !last && !(first && shards);
 }
 
-// What is added to, instead of being written by one product, starts at zero.
-void Sharding::zero_added(int bucket) {
+// Clears the gradients that are accumulated instead of being overwritten by a matmul.
+void Sharding::zero_accumulated(int bucket) {
   const Tensor flat = store_.bucket_gradients(bucket);
-  for (const auto& [begin, end] : added_[static_cast<std::size_t>(bucket)])
+  for (const auto& [begin, end] : accumulated_[static_cast<std::size_t>(bucket)])
     backend_->fill(flat.rows(begin, end - begin), 0.0);
 }
 
@@ -30,10 +31,10 @@ void Sharding::need_gradients(int bucket, bool first) {
   if (!whole_gradients_) {
     Slot& slot = slot_of(bucket);
     finish_reductions_of(slot);
-    store_.place_gradients(bucket, slot.gradients.rows(0, whole_elements(bucket)));
+    store_.set_gradients(bucket, slot.gradients.rows(0, whole_elements(bucket)));
   }
-  if (first) bring_up_to_date(bucket);  // which reads the gradients of the step before
-  if (overwrites(first)) zero_added(bucket);
+  if (first) apply_late_update(bucket);  // it reads the gradients of the previous step
+  if (overwrites(first)) zero_accumulated(bucket);
 }
 
 void Sharding::done_with_gradients(int bucket, bool first, bool last) {
@@ -51,61 +52,61 @@ Tensor Sharding::to_wire(const Tensor& x) {
   return wire;
 }
 
-// Gradients that are not whole leave the same way where there is nobody to share with.
+// Sharded or offloaded gradients take this path even if the shard group has one rank.
 void Sharding::start_scatter(int bucket, bool first, bool last) {
   while (reductions_.size() >= kInFlight) finish_oldest();
   if (offload_ && !first && owned(bucket).size() > 0) offload_->fetch(owned_gradients(bucket));
   const Tensor whole = store_.bucket_gradients(bucket);
-  Reduction leaving{bucket, true, first, last, whole, {}};
+  Reduction reduction{bucket, true, first, last, whole, {}};
   if (shard(bucket).size() > 1) {
-    leaving.sum = to_wire(whole);
-    leaving.work = shard(bucket).reduce_scatter(part(bucket, leaving.sum), leaving.sum);
+    reduction.sum = to_wire(whole);
+    reduction.work = shard(bucket).reduce_scatter(own_shard(bucket, reduction.sum), reduction.sum);
   }
-  reductions_.push_back(leaving);
+  reductions_.push_back(reduction);
 }
 
 void Sharding::start_replicate(int bucket) {
   if (owned(bucket).size() == 0) return;
   while (reductions_.size() >= kInFlight) finish_oldest();
-  const Tensor sum = to_wire(gradients_here(bucket));
+  const Tensor sum = to_wire(device_gradients(bucket));
   reductions_.push_back({bucket, false, false, true, sum, replica(bucket).all_reduce(sum)});
 }
 
-Tensor Sharding::gradients_here(int bucket) {
+Tensor Sharding::device_gradients(int bucket) {
   if (!offload_) return owned_gradients(bucket);
-  return part(bucket, slot_of(bucket).gradients.rows(0, whole_elements(bucket)))
+  return own_shard(bucket, slot_of(bucket).gradients.rows(0, whole_elements(bucket)))
       .rows(0, owned(bucket).size());
 }
 
-void Sharding::take_sum(const Reduction& done, Tensor mine) {
-  const std::int64_t n = mine.elements();
-  const Tensor sum = done.scattering ? part(done.bucket, done.sum).rows(0, n) : done.sum;
-  const bool more = done.scattering && !whole_gradients_ && !done.first;
-  if (more && !offload_ && sum.dtype() != mine.dtype()) {
+void Sharding::store_sum(const Reduction& done, Tensor owned) {
+  const std::int64_t n = owned.elements();
+  const Tensor sum = done.scattering ? own_shard(done.bucket, done.sum).rows(0, n) : done.sum;
+  const bool accumulate = done.scattering && !whole_gradients_ && !done.first;
+  if (accumulate && !offload_ && sum.dtype() != owned.dtype()) {
     backend_->copy(incoming_.rows(0, n), sum);
-    backend_->add(mine, incoming_.rows(0, n));
-  } else if (more && !offload_) {
-    backend_->add(mine, sum);
-  } else if (sum.data() != mine.data()) {
-    backend_->copy(mine, sum);
+    backend_->add(owned, incoming_.rows(0, n));
+  } else if (accumulate && !offload_) {
+    backend_->add(owned, sum);
+  } else if (sum.data() != owned.data()) {
+    backend_->copy(owned, sum);
   }
-  if (more && offload_) offload_->add_fetched(mine);
+  if (accumulate && offload_) offload_->add_fetched(owned);
 }
 
-// Squares of sums that CopySums completes later are its to add.
-void Sharding::send_gradients(int bucket, bool last) {
-  const Tensor mine = gradients_here(bucket);
+// Adds to the squared norm, except for gradients that CopySums reduces later: it adds those.
+void Sharding::send_to_host(int bucket, bool last) {
+  const Tensor owned = device_gradients(bucket);
   const auto add_squares = [&](std::int64_t first, std::int64_t count) {
-    backend_->squared_norm(offload_->squared_norm(data_group(bucket)), mine.rows(first, count));
+    backend_->squared_norm(offload_->squared_norm(data_group(bucket)), owned.rows(first, count));
   };
   if (last)
-    for_each_owned_run(
+    for_each_owned_range(
         bucket,
         [](const Parameter& parameter) {
           return !parameter.counted || !parameter.sum_over.empty();
         },
-        std::cref(add_squares));  // a copy would not fit a function object without memory
-  slot_of(bucket).going = backend_->to_host(owned_gradients(bucket), mine);
+        std::cref(add_squares));  // std::function would allocate memory for a copy
+  slot_of(bucket).to_host = backend_->to_host(owned_gradients(bucket), owned);
 }
 
 void Sharding::finish_oldest() {
@@ -113,25 +114,25 @@ void Sharding::finish_oldest() {
   reductions_.erase(reductions_.begin());
   (done.scattering ? shard(done.bucket) : replica(done.bucket)).wait(done.work);
   if (owned(done.bucket).size() == 0) return;
-  take_sum(done, gradients_here(done.bucket));
+  store_sum(done, device_gradients(done.bucket));
   if (done.scattering && done.last && replica(done.bucket).size() > 1)
     start_replicate(done.bucket);
   else if (offload_)
-    send_gradients(done.bucket, done.last);
+    send_to_host(done.bucket, done.last);
 }
 
-// And whatever else still reads the slot's gradients.
+// Also waits for the copy of the slot's gradients to the host.
 void Sharding::finish_reductions_of(Slot& slot) {
   while (std::any_of(reductions_.begin(), reductions_.end(), [&](const Reduction& reduction) {
     return (reduction.scattering || offload_) && &slot_of(reduction.bucket) == &slot;
   }))
     finish_oldest();
-  backend_->wait(std::exchange(slot.going, {}));
+  backend_->wait(std::exchange(slot.to_host, {}));
 }
 
 void Sharding::finish_gradients() {
   while (!reductions_.empty()) finish_oldest();
-  for (Slot& slot : slots_) backend_->wait(std::exchange(slot.going, {}));
+  for (Slot& slot : slots_) backend_->wait(std::exchange(slot.to_host, {}));
 }
 
 }  // namespace kintsugi

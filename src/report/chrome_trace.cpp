@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// In whole nanoseconds, so that what follows each other does not overlap by rounding.
+// Times in integer nanoseconds, so that consecutive events do not overlap by rounding.
 struct Event {
   const TraceSpan* span;
   std::int64_t begin_ns, end_ns;
@@ -22,15 +22,15 @@ struct Event {
 
 bool nests(SpanKind kind) { return kind == SpanKind::Host; }
 
-// Viewers draw the events of a thread inside each other or one after the other: the rest moves to
-// rows of its own.
+// Viewers need the events of a thread to be nested or consecutive. Other overlapping events get
+// additional rows.
 std::vector<std::vector<Event>> rows_of(std::vector<Event> events) {
   std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return std::tuple(a.begin_ns, -a.end_ns) < std::tuple(b.begin_ns, -b.end_ns);
   });
   struct Row {
     std::vector<Event> events;
-    std::vector<std::int64_t> open;  // ends of what is around the next one
+    std::vector<std::int64_t> open;  // ends of the events that enclose the next one
   };
   std::vector<Row> rows;
   for (const Event& event : events) {
@@ -57,9 +57,9 @@ class Writer {
   explicit Writer(double zero_s) : zero_s_(zero_s) {}
 
   void add(const RankTrace& rank) {
-    name("process", rank.rank, 0, fmt::format("rank {}: {}", rank.rank, rank.place));
+    name("process", rank.rank, 0, fmt::format("rank {}: {}", rank.rank, rank.coordinates));
     sort("process", rank.rank, 0, rank.rank);
-    // The host above, then what it queues, then communication.
+    // From top to bottom: host, pipeline, compute, communication.
     constexpr int kOrder[] = {2, 3, 1, 0};  // by SpanKind
     std::map<std::pair<int, std::string>, std::vector<Event>> lanes;
     for (const TraceSpan& span : rank.spans)
@@ -147,12 +147,12 @@ std::string to_text(const RankTrace& trace) {
   for (const TraceSpan& span : trace.spans)
     spans.push_back({static_cast<int>(span.kind), span.lane, span.name, span.begin_s, span.end_s,
                      span.bytes, span.call});
-  return json{{"rank", trace.rank}, {"place", trace.place}, {"spans", spans}}.dump();
+  return json{{"rank", trace.rank}, {"coordinates", trace.coordinates}, {"spans", spans}}.dump();
 }
 
 RankTrace rank_trace_from(const std::string& text) {
   const json parsed = json::parse(text);
-  RankTrace trace{.rank = parsed.at("rank"), .place = parsed.at("place")};
+  RankTrace trace{.rank = parsed.at("rank"), .coordinates = parsed.at("coordinates")};
   for (const json& span : parsed.at("spans"))
     trace.spans.push_back({.kind = static_cast<SpanKind>(span.at(0).get<int>()),
                            .lane = span.at(1),

@@ -7,12 +7,12 @@
 
 namespace kintsugi {
 
-// A Chrome trace-event file, which Perfetto opens: a process per rank, in it a thread per lane (and
-// more where spans of a lane overlap), the exposures under "otherData".
+// A Chrome trace-event file for Perfetto: one process per rank, one thread per lane (more if spans
+// of a lane overlap), and the exposures under "otherData".
 std::string chrome_trace(const std::vector<RankTrace>& ranks,
                          const std::vector<StepExposure>& steps);
 
-// A rank's part on its way to the rank that writes the file.
+// Serialize a rank's trace, to send it to the rank that writes the file.
 std::string to_text(const RankTrace& trace);
 RankTrace rank_trace_from(const std::string& text);
 

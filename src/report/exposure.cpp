@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kStep = "step ";
 
-// When the last rank came to each call.
+// The time at which the last rank entered each call.
 using Readiness = std::map<std::string, double>;
 
 Readiness readiness_of(const std::vector<RankTrace>& ranks) {
@@ -27,14 +27,14 @@ Readiness readiness_of(const std::vector<RankTrace>& ranks) {
   return ready;
 }
 
-// Calls of one group, or of all.
+// The calls of one group, or of all groups.
 struct Calls {
-  TimeIntervals under_way, moving;  // moving: not waiting for a rank
+  TimeIntervals active, moving;  // moving: not waiting for a rank
   std::vector<const TraceSpan*> spans;
   void add(const TraceSpan& span, const Readiness& ready) {
     const auto found = ready.find(span.call);
     const double moves = found == ready.end() ? span.begin_s : found->second;
-    under_way.push_back({span.begin_s, span.end_s});
+    active.push_back({span.begin_s, span.end_s});
     moving.push_back({std::max(span.begin_s, moves), span.end_s});
     spans.push_back(&span);
   }
@@ -42,10 +42,10 @@ struct Calls {
 
 Exposure exposure_in(const TimeInterval& window, const TimeIntervals& compute, const Calls& calls) {
   const TimeIntervals step{window};
-  const TimeIntervals exposed = without(common(merged(calls.under_way), step), compute);
+  const TimeIntervals exposed = without(common(merged(calls.active), step), compute);
   Exposure result{.total_s = window.end - window.begin,
                   .compute_s = length_of(common(compute, step)),
-                  .communication_s = length_of(common(merged(calls.under_way), step)),
+                  .communication_s = length_of(common(merged(calls.active), step)),
                   .exposed_s = length_of(exposed),
                   .waiting_s = length_of(without(exposed, merged(calls.moving)))};
   for (const TraceSpan* span : calls.spans)
@@ -74,12 +74,12 @@ void add_steps(const RankTrace& rank, const Readiness& ready, std::vector<StepEx
   }
 }
 
-std::string percent(double part, double whole) {
-  return fmt::format("{:.1f} %", whole > 0 ? 100 * part / whole : 0.0);
+std::string percent(double value, double total) {
+  return fmt::format("{:.1f} %", total > 0 ? 100 * value / total : 0.0);
 }
 
 std::string exposed_text(const Exposure& sum) {
-  return fmt::format("{:.0f} % behind compute; exposed {} (waiting for another rank {})",
+  return fmt::format("{:.0f} % overlaps with compute; exposed {} (waiting for another rank {})",
                      100 * sum.hidden_share(), percent(sum.exposed_s, sum.total_s),
                      percent(sum.waiting_s, sum.total_s));
 }

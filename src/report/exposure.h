@@ -9,25 +9,25 @@
 
 namespace kintsugi {
 
-// What one rank did while it was traced.
+// The trace of one rank.
 struct RankTrace {
   int rank = 0;
-  std::string place = {};  // "tp 0 cp 0 dp 1 pp 0"
+  std::string coordinates = {};  // "tp 0 cp 0 dp 1 pp 0"
   std::vector<TraceSpan> spans = {};
 };
 
-// Where the time of some steps went. Communication is under way from the moment this rank has come
-// to a call; until the last of its ranks has come too, the call only waits.
+// The time of some steps by activity. A call is active from the moment this rank enters it. Until
+// the last rank has entered it, the call is waiting.
 struct Exposure {
   double total_s = 0;
-  double compute_s = 0;        // an operation ran
-  double communication_s = 0;  // a call was under way
-  double exposed_s = 0;        // of that, while no operation ran
-  double waiting_s = 0;        // of that, while all calls under way waited for other ranks
-  std::int64_t bytes = 0;      // of the tensors of the calls
+  double compute_s = 0;        // while an operation ran
+  double communication_s = 0;  // while a call was active
+  double exposed_s = 0;        // part of communication_s while no operation ran
+  double waiting_s = 0;        // part of exposed_s while all active calls waited for other ranks
+  std::int64_t bytes = 0;      // size of the tensors of the calls
 
   double idle_s() const { return total_s - compute_s - exposed_s; }
-  // Of communication; 1 where there was none.
+  // The fraction of communication that overlaps with compute; 1 without communication.
   double hidden_share() const {
     return communication_s > 0 ? 1 - exposed_s / communication_s : 1.0;
   }
@@ -38,13 +38,13 @@ struct StepExposure {
   int rank = 0;
   std::string step = {};  // "step 3"
   Exposure all = {};
-  std::map<std::string, Exposure> groups = {};  // each as if there were no other
+  std::map<std::string, Exposure> groups = {};  // each computed as if it were the only one
 };
 
-// By the host's spans "step …" of every rank. The clocks of the ranks agree.
+// One entry per host span "step …" of every rank. Assumes synchronized clocks.
 std::vector<StepExposure> step_exposures(const std::vector<RankTrace>& ranks);
 
-// For people, one line for all and one for each group.
+// Readable summary: one line for all groups and one per group.
 std::vector<std::string> exposure_lines(const std::vector<StepExposure>& steps);
 
 }  // namespace kintsugi

@@ -29,7 +29,7 @@ TimeIntervals common(const TimeIntervals& a, const TimeIntervals& b) {
 }
 
 TimeIntervals without(const TimeIntervals& a, const TimeIntervals& b) {
-  TimeIntervals rest;  // everything but b
+  TimeIntervals rest;  // complement of b
   double end = -std::numeric_limits<double>::infinity();
   for (const TimeInterval& one : b) {
     rest.push_back({end, one.begin});

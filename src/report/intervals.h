@@ -9,13 +9,13 @@ struct TimeInterval {
   double end = 0;
   bool operator==(const TimeInterval&) const = default;
 };
-// Sets of moments. What the functions return, and what they take but for `merged`, is in order and
-// does not touch.
+// A set of time intervals. Results and arguments of all functions, except the argument of
+// `merged`, are sorted and disjoint.
 using TimeIntervals = std::vector<TimeInterval>;
 
-TimeIntervals merged(TimeIntervals any);  // their union; empty and backward ones are dropped
-TimeIntervals common(const TimeIntervals& a, const TimeIntervals& b);
-TimeIntervals without(const TimeIntervals& a, const TimeIntervals& b);
+TimeIntervals merged(TimeIntervals any);  // union; intervals with end <= begin are dropped
+TimeIntervals common(const TimeIntervals& a, const TimeIntervals& b);   // intersection
+TimeIntervals without(const TimeIntervals& a, const TimeIntervals& b);  // difference
 double length_of(const TimeIntervals& a);
 
 }  // namespace kintsugi

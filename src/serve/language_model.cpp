@@ -15,7 +15,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kPrefill = 256;  // prompt tokens per forward pass
+constexpr std::int64_t kPrefill = 256;  // prompt tokens per forward
 
 std::vector<float> to_host(Backend& backend, const Tensor& row) {
   std::vector<float> values(static_cast<std::size_t>(row.elements()));
@@ -28,7 +28,7 @@ std::vector<float> to_host(Backend& backend, const Tensor& row) {
   return values;
 }
 
-// Device buffers for passes over one sequence.
+// Device buffers for a forward over one sequence.
 struct Inputs {
   Inputs(Arena& arena, std::int64_t capacity)
       : ids(arena.allocate(Region::Workspace, "batch", DType::I32, {capacity})),
@@ -53,21 +53,21 @@ struct Inputs {
   Tensor ids, targets, positions;
 };
 
-// A model at work on one sequence: all that it takes beside its weights.
+// Everything that one sequence needs besides the weights: model, inputs and caches.
 struct Session {
-  // `tokens` in all, in passes of at most `pass`; caches only if there is more than one.
+  // `tokens` in total, at most `length` per forward.
   Session(Backend& backend, Arena& arena, const ParameterStore& store, const ModelConfig& config,
-          std::int64_t pass, std::int64_t tokens, bool with_caches)
+          std::int64_t length, std::int64_t tokens, bool with_caches)
       : model(backend, arena, store, config,
-              {.length = pass, .max_positions = tokens, .training = false}),
-        inputs(arena, pass),
+              {.length = length, .max_positions = tokens, .training = false}),
+        inputs(arena, length),
         total(arena.allocate(Region::Workspace, "scalars", accumulator_of(store.dtype()), {1})) {
     if (with_caches) caches = model.allocate_caches(arena, tokens);
   }
 
   WholeModel model;
   Inputs inputs;
-  Tensor total;  // of losses
+  Tensor total;  // sum of the losses
   std::vector<LayerCache> caches;
 };
 
@@ -83,12 +83,12 @@ Session generation(Backend& backend, Arena& arena, const ParameterStore& store,
 
 [[noreturn]] void not_finite(const std::string& what) {
   failure(
-      "{}: the model's weights are not finite, or too large for this precision; take an earlier "
-      "checkpoint, or --precision fp32",
+      "{}: the model's weights are not finite or too large for this precision; use an earlier "
+      "checkpoint or --precision fp32",
       what);
 }
 
-// An order of NaN is none, and what the algorithms of the library do with it is undefined.
+// NaN has no order: sorting it is undefined behaviour.
 void check_logits(std::span<const float> logits) {
   float largest = -std::numeric_limits<float>::infinity();
   for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -156,25 +156,26 @@ void LanguageModel::check_memory(Backend& backend, const std::filesystem::path& 
   const std::size_t rest = arena.total_bytes() - caches;
   const std::size_t available = backend.available_bytes();
   if (weights.total_bytes() + caches + rest <= available) return;
-  const auto in_words = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  const auto text = [](std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   const std::string cached = caches == 0
                                  ? ""
-                                 : fmt::format(", {} for {}", in_words(caches),
+                                 : fmt::format(", {} for {}", text(caches),
                                                fmt::join(session.caches.front().labels, " and "));
   user_error(
-      "this takes {} for the weights{} and {} to compute, for {} tokens, and {} is free: use "
+      "this needs {} for the weights{} and {} of work memory for {} tokens, but {} is free: use "
       "fewer tokens{} or a smaller model",
-      in_words(weights.total_bytes()), cached, in_words(rest), tokens, in_words(available),
+      text(weights.total_bytes()), cached, text(rest), tokens, text(available),
       size_of(precision) > 2 ? ", --precision bf16" : "");
 }
 
 void LanguageModel::check_tokens(std::span<const std::int32_t> tokens, std::int64_t length) const {
-  if (tokens.empty()) user_error("at least one token is needed: the prompt is empty");
+  if (tokens.empty()) user_error("the prompt is empty: give at least one token");
   for (const std::int32_t token : tokens)
     if (token < 0 || token >= config_.vocab_size)
       user_error("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
   if (config_.positions() == PositionKind::Learned && length > config_.max_positions)
-    user_error("{} tokens are asked of a model with {} positions", length, config_.max_positions);
+    user_error("{} tokens are too many for a model with {} positions", length,
+               config_.max_positions);
 }
 
 std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_t> tokens) {
@@ -203,7 +204,7 @@ std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_
 void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
                              const SamplingOptions& options,
                              const std::function<bool(std::int32_t)>& on_token) {
-  // The last token is never fed back.
+  // The last generated token is not an input.
   const std::int64_t capacity = static_cast<std::int64_t>(prompt.size()) + max_tokens - 1;
   check_tokens(prompt, capacity);
   Arena arena(backend_);

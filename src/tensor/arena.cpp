@@ -58,7 +58,7 @@ std::size_t Arena::total_bytes(Side side) const {
   return sum;
 }
 
-std::string Arena::rows(Side side) const {
+std::string Arena::table_rows(Side side) const {
   std::string text;
   for (int i = 0; i < kRegions; ++i) {
     const Region region = static_cast<Region>(i);
@@ -81,8 +81,8 @@ std::string Arena::rows(Side side) const {
 }
 
 std::string Arena::table() const {
-  std::string text = "memory plan\n" + rows(Side::Device);
-  if (total_bytes(Side::Host) > 0) text += "\nin host memory\n" + rows(Side::Host);
+  std::string text = "memory plan\n" + table_rows(Side::Device);
+  if (total_bytes(Side::Host) > 0) text += "\nin host memory\n" + table_rows(Side::Host);
   return text;
 }
 

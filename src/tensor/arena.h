@@ -11,20 +11,19 @@
 
 namespace kintsugi {
 
-// Where bytes come from: a Backend for real memory, a PlanningAllocator for the question "how
-// many?".
+// A Backend allocates real memory; a PlanningAllocator only counts bytes.
 class Allocator {
  public:
   virtual ~Allocator() = default;
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* address, std::size_t bytes) noexcept = 0;
-  // Memory of the host that a device reads and writes by itself; the same where the device is the
+  // Allocates host memory that the device can access directly. Returns itself if the device is the
   // host.
   virtual Allocator& host_memory() { return *this; }
 };
 
-// Hands out addresses that must never be touched. Building the engine on it yields the memory plan
-// and costs nothing.
+// Returns addresses that must not be accessed. Constructing an engine with it gives the memory plan
+// without allocating memory.
 class PlanningAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override;
@@ -47,7 +46,7 @@ std::string_view to_string(Region region);
 
 enum class Side : std::uint8_t { Device, Host };  // whose memory
 
-// Every byte of a run is taken here once, before the first step, under a region and a name.
+// Allocates all memory of a run before the first step. Each allocation has a region and a name.
 class Arena {
  public:
   explicit Arena(Allocator& allocator) : allocator_(allocator) {}
@@ -60,8 +59,8 @@ class Arena {
 
   std::size_t bytes(Region region, Side side = Side::Device) const;
   std::size_t total_bytes(Side side = Side::Device) const;
-  // Region by region with the largest allocations of each, the host's after the device's: what is
-  // printed when a run starts.
+  // The memory plan that is printed at start: for each region its size and largest allocations,
+  // device memory first, then host memory.
   std::string table() const;
 
  private:
@@ -75,7 +74,7 @@ class Arena {
   Allocator& allocator(Side side) const {
     return side == Side::Host ? allocator_.host_memory() : allocator_;
   }
-  std::string rows(Side side) const;  // of the table
+  std::string table_rows(Side side) const;
 
   Allocator& allocator_;
   std::vector<Entry> entries_;

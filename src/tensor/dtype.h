@@ -33,7 +33,7 @@ constexpr std::size_t size_of(DType dtype) {
 std::string_view to_string(DType dtype);       // "fp32", "bf16", … as users write them
 DType parse_precision(std::string_view text);  // fp64, fp32, bf16, fp16; UserError otherwise
 
-// 16-bit floats as storage: arithmetic happens in float after conversion.
+// 16-bit floats are storage types: arithmetic is done in float.
 struct bf16 {
   std::uint16_t bits;
   bf16() = default;
@@ -87,7 +87,7 @@ struct DTypeOf<std::uint8_t> {
   static constexpr DType value = DType::U8;
 };
 
-// Arithmetic on a stored type happens here: double for double, float for everything smaller.
+// The type for arithmetic on a stored type: double for double, float for all smaller types.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 constexpr DType accumulator_of(DType dtype) {

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::string_view kDamaged = "the file is truncated or damaged; copy it again";
-constexpr std::string_view kNotOurs = "the program that wrote it is at fault; write it again";
+constexpr std::string_view kInvalid = "the program that wrote it is at fault; write it again";
 
 struct DTypeInfo {
   std::string_view name;
@@ -55,7 +55,7 @@ constexpr std::array<DTypeInfo, 22> kDTypes = {{
     {"F4", 4, std::nullopt},
 }};
 
-// Names come from the file: keep a message on one line of bearable length.
+// Quotes a name from a file so that the message stays on one line of limited length.
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kLongest = 120;
   std::string result = "'";
@@ -64,8 +64,8 @@ std::string in_quotes(std::string_view text) {
   return result + (text.size() > kLongest ? "…'" : "'");
 }
 
-// JSON in which every object has distinct keys. nlohmann takes a NUL byte for the end of the text,
-// so we look first.
+// Parses JSON and refuses duplicate keys. nlohmann takes a NUL byte as the end of the text, so this
+// is checked first.
 Json parse_strict_json(std::string_view text, const std::string& what) {
   if (text.find('\0') != std::string_view::npos)
     user_error("{} holds a zero byte and is not JSON: {}", what, kDamaged);
@@ -74,7 +74,7 @@ Json parse_strict_json(std::string_view text, const std::string& what) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      user_error("{} names {} twice: {}", what, in_quotes(parsed.get<std::string>()), kNotOurs);
+      user_error("{} names {} twice: {}", what, in_quotes(parsed.get<std::string>()), kInvalid);
     return true;
   };
   try {
@@ -82,11 +82,11 @@ Json parse_strict_json(std::string_view text, const std::string& what) {
   } catch (const Json::parse_error& error) {
     user_error("{} is not valid JSON at byte {}: {}", what, error.byte, kDamaged);
   } catch (const Json::exception&) {
-    user_error("{} holds a number that no tensor has: {}", what, kDamaged);
+    user_error("{} holds a number that is out of range: {}", what, kDamaged);
   }
 }
 
-// The parts of one entry, with its name in every complaint.
+// Reads one entry of the header; errors name the tensor.
 class EntryReader {
  public:
   EntryReader(const std::string& source, const std::string& name, const Json& value)
@@ -126,7 +126,7 @@ class EntryReader {
   std::int64_t read_extent(const Json& extent) const {
     constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
     if (!extent.is_number_unsigned() || extent.get<std::uint64_t>() > kLargest)
-      complain("has a shape with something else than sizes");
+      complain("has a shape with an entry that is not a size");
     return extent.get<std::int64_t>();
   }
 
@@ -137,7 +137,7 @@ class EntryReader {
       return info.name == entry.dtype_name;
     });
     if (known == kDTypes.end())
-      return;  // a later version of the format: carried, not computed with
+      return;  // from a later version of the format: has no DType, its size is not checked
     entry.dtype = known->dtype;
     std::uint64_t bits = static_cast<std::uint64_t>(known->bits);
     for (const std::int64_t extent : entry.shape)
@@ -157,18 +157,18 @@ class EntryReader {
 
 SafetensorsMetadata read_metadata(const Json& value, const std::string& source) {
   if (!value.is_object())
-    user_error("{}: {} is not a JSON object: {}", source, kMetadataKey, kNotOurs);
+    user_error("{}: {} is not a JSON object: {}", source, kMetadataKey, kInvalid);
   SafetensorsMetadata metadata;
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string())
       user_error("{}: {} key {} is not a string: {}", source, kMetadataKey, in_quotes(key),
-                 kNotOurs);
+                 kInvalid);
     metadata[key] = text.get<std::string>();
   }
   return metadata;
 }
 
-// Sorts by place and demands that the tensors cover the data exactly.
+// Sorts the entries by offset and checks that they cover the data exactly.
 void check_coverage(std::vector<SafetensorsEntry>& entries, std::uint64_t data_bytes,
                     const std::string& source) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
@@ -183,8 +183,8 @@ void check_coverage(std::vector<SafetensorsEntry>& entries, std::uint64_t data_b
       user_error(
           "{}: tensor {} begins at byte {} of the data, which {} byte {}: {}", source,
           in_quotes(entry.name), entry.begin,
-          entry.begin < covered ? "overlaps the tensor before it up to" : "leaves a hole from",
-          covered, kNotOurs);
+          entry.begin < covered ? "overlaps the tensor before it up to" : "leaves a gap from",
+          covered, kInvalid);
     covered = entry.end;
   }
   if (covered != data_bytes)
@@ -202,19 +202,17 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
   std::memcpy(&length, file.data(), sizeof length);
   if (length > kMaxHeaderBytes)
     user_error(
-        "{} announces a header of {} bytes where the format allows {}: it is not a safetensors "
-        "file, or it is "
-        "damaged; copy it again",
+        "{} has a header length of {} bytes, but the format allows {}: it is not a safetensors "
+        "file, or it is damaged; copy it again",
         source, length, kMaxHeaderBytes);
   if (length > file.size() - sizeof length)
-    user_error("{} announces a header of {} bytes and has {} bytes in all: {}", source, length,
+    user_error("{} has a header length of {} bytes, but the file has {} bytes: {}", source, length,
                file.size(), kDamaged);
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + sizeof length, length);
   if (!text.starts_with('{'))
     user_error(
         "{} has a header that does not begin with a brace: it is not a safetensors file, or it is "
-        "damaged; copy "
-        "it again",
+        "damaged; copy it again",
         source);
 
   SafetensorsHeader header;
@@ -289,31 +287,30 @@ void SafetensorsModel::open_shards(const std::filesystem::path& index) {
   std::vector<std::size_t> shard_of;
   for (const auto& [name, value] : map->items()) {
     if (!value.is_string())
-      user_error("{} places tensor {} in something that is not a file name: {}", source,
+      user_error("{} maps tensor {} to something that is not a file name: {}", source,
                  in_quotes(name), kDamaged);
     const std::string shard = value.get<std::string>();
     if (shard.empty() || shard == "." || shard == ".." ||
         shard.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
       user_error(
-          "{} places tensor {} in {}, which is not the name of a file beside it: correct the index",
+          "{} maps tensor {} to {}, which is not a file name in its directory: correct the index",
           source, in_quotes(name), in_quotes(shard));
-    const auto [place, is_new] = opened.emplace(shard, files_.size());
+    const auto [found, is_new] = opened.emplace(shard, files_.size());
     if (is_new) {
       const auto file = index.parent_path() / shard;
       std::error_code ignored;
       if (!std::filesystem::exists(file, ignored))
-        user_error("{} is missing, and {} places tensor {} in it: copy the missing shard",
+        user_error("{} is missing, but {} maps tensor {} to it: copy the missing shard",
                    file.string(), source, in_quotes(name));
       files_.emplace_back(file);
     }
-    if (files_[place->second].find(name) == nullptr)
+    if (files_[found->second].find(name) == nullptr)
       user_error(
-          "{} places tensor {} in {}, which does not hold it: index and shards are not of one "
-          "model; copy them "
-          "again",
+          "{} maps tensor {} to {}, which does not hold it: index and shards are from different "
+          "models; copy them again",
           source, in_quotes(name), shard);
     names_.push_back(name);
-    shard_of.push_back(place->second);
+    shard_of.push_back(found->second);
   }
   for (std::size_t i = 0; i < names_.size(); ++i) file_of_.emplace(names_[i], shard_of[i]);
 }
@@ -402,8 +399,8 @@ void SafetensorsWriter::append(std::string_view name, const void* data, std::siz
   KINTSUGI_CHECK(next_ < tensors_.size(), "{}: tensor {} follows the last one announced",
                  path_.string(), in_quotes(name));
   const Announced& expected = tensors_[next_];
-  KINTSUGI_CHECK(name == expected.name, "{}: tensor {} comes where {} was announced",
-                 path_.string(), in_quotes(name), in_quotes(expected.name));
+  KINTSUGI_CHECK(name == expected.name, "{}: tensor {} is appended, but {} is next", path_.string(),
+                 in_quotes(name), in_quotes(expected.name));
   KINTSUGI_CHECK(bytes == bytes_of(expected), "{}: tensor {} has {} bytes, {} were announced",
                  path_.string(), in_quotes(name), bytes, bytes_of(expected));
   write(data, bytes);

@@ -18,9 +18,9 @@
 
 namespace kintsugi {
 
-// The file format of Hugging Face models: u64 header length, a JSON header, row-major tensors
-// without holes. Whatever is wrong with a file that we read is a UserError which names the file,
-// the tensor and the remedy.
+// The file format of Hugging Face models: a u64 header length, a JSON header, row-major tensors
+// without gaps. Reading an invalid file throws a UserError that names the file, the tensor and the
+// remedy.
 
 struct SafetensorsEntry {
   std::string name;
@@ -36,7 +36,7 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // in the order of the data
   SafetensorsMetadata metadata;
-  std::size_t data_offset = 0;  // where `begin` 0 lies in the file
+  std::size_t data_offset = 0;  // file offset of `begin` 0
 };
 
 // Reads and checks the header of a whole file in memory; `source` names it in errors.
@@ -51,10 +51,11 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
   const SafetensorsEntry* find(std::string_view name) const;  // nullptr when there is none
-  // The data of an entry of this file. Nothing promises alignment: copy out, do not cast.
+  // The data of an entry of this file. It may be unaligned: copy it, do not cast it.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
-  // After a copy: Failure if the file was shortened meanwhile.
-  void check_intact() const { file_.check_intact(); }
+  std::uint64_t offset(const SafetensorsEntry& entry) const {  // file offset of its first byte
+    return header_.data_offset + entry.begin;
+  }
 
  private:
   std::filesystem::path path_;
@@ -74,7 +75,7 @@ class SafetensorsModel {
     std::span<const std::byte> bytes() const { return file->bytes(*entry); }
   };
 
-  // `stem` is the files' common name: "model", or "optimizer" for the state beside it.
+  // `stem` is the common prefix of the file names: "model", or "optimizer" for optimizer state.
   explicit SafetensorsModel(const std::filesystem::path& path, const std::string& stem = "model");
 
   const std::vector<std::string>& names() const { return names_; }
@@ -91,8 +92,8 @@ class SafetensorsModel {
       file_of_;  // tensor name -> files_; keys live in names_
 };
 
-// Writes one file front to back. Every tensor is announced to the constructor, which writes the
-// header; the data follows in the same order.
+// Writes one file sequentially. The constructor takes the list of tensors and writes the header;
+// append() adds their data in the same order.
 class SafetensorsWriter {
  public:
   struct Announced {
@@ -105,8 +106,8 @@ class SafetensorsWriter {
     std::uint64_t hash;   // hash64 of the whole file
   };
 
-  // What such a file begins with, length included, and where each tensor's bytes lie behind it: for
-  // those who fill a file in another order.
+  // The header, with the length before it, and the file offsets of the tensors: for callers that
+  // write the data in another order.
   struct Plan {
     std::string header;
     std::vector<std::uint64_t> offsets;  // of each tensor, from the start of the file

@@ -31,7 +31,8 @@ Tensor Tensor::rows(std::int64_t begin, std::int64_t count) const { return part(
 
 Tensor Tensor::part(int i, std::int64_t begin, std::int64_t count) const {
   KINTSUGI_CHECK(i < rank() && begin >= 0 && count >= 0 && begin + count <= shape_[i],
-                 "part [{}, {}) of dimension {} of {}", begin, begin + count, i, to_string(shape_));
+                 "range [{}, {}) of dimension {} of {}", begin, begin + count, i,
+                 to_string(shape_));
   Tensor result = *this;
   result.data_ = static_cast<std::byte*>(data_) +
                  begin * strides_[i] * static_cast<std::int64_t>(size_of(dtype_));

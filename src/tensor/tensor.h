@@ -42,9 +42,9 @@ class Shape {
 
 std::string to_string(const Shape& shape);  // [2, 3]
 
-// A view: where, what type, which extents and strides (in elements). Owns nothing, copies freely.
-// The last dimension is always contiguous. A default-constructed Tensor is "none", used for
-// optional operands.
+// A view: address, type, extents and strides (in elements). It owns no memory and is cheap to copy.
+// The last dimension is always contiguous. A default-constructed Tensor is empty and stands for an
+// omitted optional operand.
 class Tensor {
  public:
   Tensor() = default;
@@ -69,24 +69,24 @@ class Tensor {
 
   template <class T>
   T* as() const {
-    KINTSUGI_CHECK(dtype_ == DTypeOf<T>::value, "tensor holds {}, {} was asked for",
+    KINTSUGI_CHECK(dtype_ == DTypeOf<T>::value, "tensor holds {}, but {} was requested",
                    to_string(dtype_), to_string(DTypeOf<T>::value));
     return static_cast<T*>(data_);
   }
 
-  // Same elements, other extents; contiguous tensors only.
+  // The same elements with other extents; contiguous tensors only.
   Tensor view(Shape shape) const;
   // Rows [begin, begin + count) of the first dimension.
   Tensor rows(std::int64_t begin, std::int64_t count) const;
-  // Part [begin, begin + count) of dimension i; the strides stay.
+  // The range [begin, begin + count) of dimension i, with the same strides.
   Tensor part(int i, std::int64_t begin, std::int64_t count) const;
-  // Index i of dimension d, which is gone then; the others keep their strides.
+  // Index i of dimension d. Removes that dimension; the others keep their strides.
   Tensor select(int d, std::int64_t i) const;
-  // Dimensions i and j trade places; the last one stays.
+  // Swaps dimensions i and j; neither may be the last one.
   Tensor transpose(int i, int j) const;
-  // Splits the last dimension into (outer, inner), keeping the strides of the others.
-  // (…, a, b) as (…, a b), where the rows of b follow each other.
+  // Joins the last two dimensions, (…, a, b) to (…, a b); the rows of length b must be adjacent.
   Tensor join_last() const;
+  // Splits the last dimension into (outer, inner), keeping the strides of the others.
   Tensor split_last(std::int64_t inner) const;
   // Splits the first dimension into (outer, inner), keeping the strides of the others.
   Tensor split_first(std::int64_t inner) const;

@@ -12,7 +12,7 @@ namespace {
 
 const EngineOptions& checked(const EngineOptions& options, const Groups& groups) {
   KINTSUGI_CHECK(groups.grid == grid_of(options.layout, options.model),
-                 "the groups are not those of {}", to_string(options.layout));
+                 "the groups do not match the layout {}", to_string(options.layout));
   return options;
 }
 
@@ -27,7 +27,7 @@ StageOptions stage_options(const EngineOptions& options) {
 
 PipelineShape pipeline_shape(const EngineOptions& options) {
   const Layout& layout = options.layout;
-  if (layout.pp == 1) return {};  // nothing to arrange
+  if (layout.pp == 1) return {};  // no pipeline
   return {.kind = layout.schedule,
           .stages = layout.pp,
           .micro_batches = options.micro_batches(),
@@ -37,12 +37,12 @@ PipelineShape pipeline_shape(const EngineOptions& options) {
 }  // namespace
 
 Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options)
-    : Engine(backend, memory, options, std::make_unique<Groups>(groups_of_one(backend))) {}
+    : Engine(backend, memory, options, std::make_unique<Groups>(single_rank_groups(backend))) {}
 
 Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
-               std::unique_ptr<Groups> alone)
-    : Engine(backend, memory, options, *alone) {
-  alone_ = std::move(alone);
+               std::unique_ptr<Groups> own_groups)
+    : Engine(backend, memory, options, *own_groups) {
+  own_groups_ = std::move(own_groups);
 }
 
 Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
@@ -50,13 +50,14 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
     : backend_(&backend),
       options_(checked(options, groups)),
       groups_(&groups),
-      cut_{groups[GroupKind::Cp].size(), groups[GroupKind::Cp].rank(), options.length},
+      context_shard_{groups[GroupKind::Cp].size(), groups[GroupKind::Cp].rank(), options.length},
       arena_(memory),
-      parts_(stage_parts(checked_split(options.model, options.layout.pp * options.layout.chunks,
-                                       options.layout.split),
-                         options.layout.pp, groups.place.pp)),
+      chunks_(stage_layers(checked_split(options.model, options.layout.pp * options.layout.chunks,
+                                         options.layout.split),
+                           options.layout.pp, groups.coordinates.pp)),
       set_(options.model,
-           slice_of(parts_, options.layout.tp, groups.place.tp, options.layout.sequence_parallel),
+           model_shard(chunks_, options.layout.tp, groups.coordinates.tp,
+                       options.layout.sequence_parallel),
            data),
       sharding_(backend, arena_, set_, groups,
                 {.zero = options.layout.zero,
@@ -70,16 +71,16 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
       scratch_(backend, arena_, sharding_.store(), options.model,
                {&groups[GroupKind::Tp], &groups[GroupKind::Cp], options.layout.sequence_parallel},
                stage_options(options)),
-      pipeline_(backend, arena_, scratch_, parts_, pipeline_shape(options), groups[GroupKind::Pp],
+      pipeline_(backend, arena_, scratch_, chunks_, pipeline_shape(options), groups[GroupKind::Pp],
                 &sharding_),
       optimizer_(backend, arena_, sharding_, options.optimizer, options.offload) {
   const int slots = options.layout.pp == 1 ? 1 : options.micro_batches();
   for (int i = 0; i < slots; ++i) batches_.push_back(allocate_batch());
   const std::int64_t tokens = scratch_.size().tokens();
-  if (cut_.ranks > 1) {
+  if (context_shard_.ranks > 1) {
     token_rows_ = arena_.allocate(Region::Workspace, "batch", DType::I32, {tokens});
     staging_.reserve(static_cast<std::size_t>(tokens));
-    first_keys_.reserve(static_cast<std::size_t>(tokens * cut_.ranks));
+    first_keys_.reserve(static_cast<std::size_t>(tokens * context_shard_.ranks));
   }
   loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
 }
@@ -90,17 +91,18 @@ Engine::BatchSlot Engine::allocate_batch() {
     return arena_.allocate(Region::Workspace, "batch", DType::I32, shape);
   };
   BatchSlot slot{.ids = take({size.tokens()}), .targets = take({size.tokens()})};
-  // Without documents, positions are the same for all.
+  // Without document masks, all micro-batches have the same positions.
   if (options_.documents || batches_.empty())
     slot.positions = take({size.tokens()});
   else
     slot.positions = batches_.front().positions;
-  if (options_.documents) slot.document_start = take({cut_.ranks * size.sequences, size.length});
+  if (options_.documents)
+    slot.document_start = take({context_shard_.ranks * size.sequences, size.length});
   return slot;
 }
 
 void Engine::prepare() {
-  sharding_.finish_weights();  // of steps before, if there were any
+  sharding_.finish_weights();  // of an earlier step, if any
   scratch_.prepare();
   sharding_.zero_state();
   optimizer_.zero_state();
@@ -112,8 +114,9 @@ void Engine::upload_constants() {
   std::vector<std::int32_t> positions, rows;
   for (std::int64_t sequence = 0; sequence < size.sequences; ++sequence)
     for (std::int64_t i = 0; i < size.length; ++i) {
-      positions.push_back(static_cast<std::int32_t>(cut_.position(i)));
-      rows.push_back(static_cast<std::int32_t>(sequence * cut_.length + cut_.position(i)));
+      positions.push_back(static_cast<std::int32_t>(context_shard_.position(i)));
+      rows.push_back(
+          static_cast<std::int32_t>(sequence * context_shard_.length + context_shard_.position(i)));
     }
   backend_->upload(batches_.front().positions, positions.data());
   if (token_rows_) backend_->upload(token_rows_, rows.data());
@@ -128,13 +131,12 @@ void Engine::initialize(std::uint64_t seed) {
 void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master) {
   for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
     const Sharding::Range stored = sharding_.stored_weights(bucket);
-    fill_from(weights, *backend_, sharding_.weights_at(bucket, stored), set_, stored.begin,
-              stored.end);
+    weights.fill(*backend_, sharding_.weights_at(bucket, stored), set_, stored.begin, stored.end);
   }
   const OptimizerState& state = optimizer_.state();
   if (!state.has_master()) return;
-  for (const StateRun& run : state.runs())
-    fill_from(master, *backend_, state.master(run), set_, run.range.begin, run.range.end);
+  for (const StateSegment& run : state.segments())
+    master.fill(*backend_, state.master(run), set_, run.range.begin, run.range.end);
 }
 
 // ---- batches
@@ -144,22 +146,22 @@ int Engine::micro_batches_of(const TokenBatch& batch) const {
   return static_cast<int>((sequences_of(batch) + micro - 1) / micro);
 }
 
-const std::int32_t* Engine::part_of(std::span<const std::int32_t> whole, std::int64_t first,
-                                    std::int64_t count) {
-  const std::int32_t* from = whole.data() + first * cut_.length;
-  if (cut_.ranks == 1) return from;
+const std::int32_t* Engine::context_shard_of(std::span<const std::int32_t> whole,
+                                             std::int64_t first, std::int64_t count) {
+  const std::int32_t* from = whole.data() + first * context_shard_.length;
+  if (context_shard_.ranks == 1) return from;
   staging_.clear();
   for (std::int64_t sequence = 0; sequence < count; ++sequence)
-    for (std::int64_t i = 0; i < cut_.local_length(); ++i)
-      staging_.push_back(from[sequence * cut_.length + cut_.position(i)]);
+    for (std::int64_t i = 0; i < context_shard_.local_length(); ++i)
+      staging_.push_back(from[sequence * context_shard_.length + context_shard_.position(i)]);
   return staging_.data();
 }
 
-Tensor Engine::upload_part(Tensor to, std::span<const std::int32_t> whole, std::int64_t first,
-                           std::int64_t count) {
-  const Tensor part = to.rows(0, count * cut_.local_length());
-  backend_->upload(part, part_of(whole, first, count));
-  return part;
+Tensor Engine::upload_shard(Tensor to, std::span<const std::int32_t> whole, std::int64_t first,
+                            std::int64_t count) {
+  const Tensor rows = to.rows(0, count * context_shard_.local_length());
+  backend_->upload(rows, context_shard_of(whole, first, count));
+  return rows;
 }
 
 MicroBatch Engine::upload(const TokenBatch& batch, int number) {
@@ -167,23 +169,23 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number) {
                      count = std::min(micro_batch, sequences_of(batch) - first);
   const BatchSlot& slot = batches_[static_cast<std::size_t>(number) % batches_.size()];
   MicroBatch micro{.sequences = count,
-                   .length = cut_.local_length(),
-                   .ids = upload_part(slot.ids, batch.ids, first, count),
-                   .targets = upload_part(slot.targets, batch.targets, first, count),
-                   .positions = slot.positions.rows(0, count * cut_.local_length()),
-                   .first_token = first * cut_.length};
+                   .length = context_shard_.local_length(),
+                   .ids = upload_shard(slot.ids, batch.ids, first, count),
+                   .targets = upload_shard(slot.targets, batch.targets, first, count),
+                   .positions = slot.positions.rows(0, count * context_shard_.local_length()),
+                   .first_token = first * context_shard_.length};
   if (token_rows_) micro.token_rows = token_rows_.rows(0, micro.tokens());
   if (!options_.documents) return micro;
   KINTSUGI_CHECK(
       batch.positions.size() == batch.ids.size() && batch.document_start.size() == batch.ids.size(),
       "{} tokens with {} positions and {} document starts", batch.ids.size(),
       batch.positions.size(), batch.document_start.size());
-  upload_part(slot.positions, batch.positions, first, count);
-  micro.document_start = slot.document_start.rows(0, cut_.ranks * count);
-  const std::int32_t* starts = part_of(batch.document_start, first, count);
-  if (cut_.ranks > 1) {
+  upload_shard(slot.positions, batch.positions, first, count);
+  micro.document_start = slot.document_start.rows(0, context_shard_.ranks * count);
+  const std::int32_t* starts = context_shard_of(batch.document_start, first, count);
+  if (context_shard_.ranks > 1) {
     first_keys_.resize(static_cast<std::size_t>(micro.document_start.elements()));
-    first_visible_keys(first_keys_, cut_, {starts, staging_.size()});
+    first_visible_keys(first_keys_, context_shard_, {starts, staging_.size()});
     starts = first_keys_.data();
   }
   backend_->upload(micro.document_start, starts);
@@ -207,19 +209,19 @@ double read_scalar(Backend& backend, const Tensor& x) {
 }  // namespace
 
 double Engine::summed_over_ranks(double value) {
-  shared_[0] = value;
-  const Tensor host(shared_.data(), DType::F64, {1});
+  all_reduced_[0] = value;
+  const Tensor host(all_reduced_.data(), DType::F64, {1});
   Communicator& world = (*groups_)[GroupKind::World];
   world.wait(world.all_reduce(host));
-  return shared_[0];
+  return all_reduced_[0];
 }
 
-// Dropout's keys differ from pass to pass.
-bool Engine::is_repeatable(const MicroBatch& part) const {
+// The keys of dropout differ between micro-batches.
+bool Engine::is_repeatable(const MicroBatch& micro) const {
   const Grid& grid = groups_->grid;
-  return part.dropout == 0 && grid.tp == 1 && grid.cp == 1 && grid.pp == 1 &&
-         !options_.offload_inputs && !(part.first && optimizer_.updates_late()) &&
-         sharding_.is_idle_in(part.first, part.last);
+  return micro.dropout == 0 && grid.tp == 1 && grid.cp == 1 && grid.pp == 1 &&
+         !options_.offload_inputs && !(micro.first && optimizer_.updates_late()) &&
+         sharding_.has_no_transfers(micro.first, micro.last);
 }
 
 double Engine::targets_of(const TokenBatch& batch) const {
@@ -229,29 +231,30 @@ double Engine::targets_of(const TokenBatch& batch) const {
 }
 
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
-  KINTSUGI_CHECK(settings.targets >= 0, "step {} was not told how many targets it has",
+  KINTSUGI_CHECK(settings.targets >= 0, "StepSettings::targets is not set for step {}",
                  settings.step);
-  // Scaled by all tokens first, counted or not, so that passes of every step are the same calls.
+  // Gradients are scaled by the number of all tokens first, with or without a loss, so that the
+  // micro-batches of every step make identical calls (CUDA graphs).
   const double tokens = static_cast<double>(batch.targets.size()) * groups_->grid.dp;
   unscale_ = tokens / std::max(settings.targets, 1.0) / settings.loss_scale;
   const int micro_batches = micro_batches_of(batch);
   const auto load = [&](int number) {
-    MicroBatch part = upload(batch, number);
-    part.first = number == 0;
-    part.last = number == micro_batches - 1;
-    part.overwrites = sharding_.overwrites(part.first);
-    part.first_token += settings.first_sequence * cut_.length;
-    part.dropout = settings.dropout;
-    part.repeatable = is_repeatable(part);
-    part.dropout_seed =
+    MicroBatch micro = upload(batch, number);
+    micro.first = number == 0;
+    micro.last = number == micro_batches - 1;
+    micro.overwrites = sharding_.overwrites(micro.first);
+    micro.first_token += settings.first_sequence * context_shard_.length;
+    micro.dropout = settings.dropout;
+    micro.repeatable = is_repeatable(micro);
+    micro.dropout_seed =
         derive_key(settings.seed, 0xD509, static_cast<std::uint64_t>(settings.step));
-    return part;
+    return micro;
   };
   backend_->fill(loss_sum_, 0.0);
   pipeline_.run({.micro_batches = micro_batches,
                  .gradient_scale = settings.loss_scale / tokens,
                  .loss_sum = loss_sum_},
-                std::cref(load));  // a copy would not fit a function object without memory
+                std::cref(load));  // by reference: a copy would allocate memory
   {
     const Phase phase(*backend_, [] { return "sum gradients"; });
     sharding_.finish_gradients();
@@ -264,14 +267,14 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
 StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
   settings.targets = summed_over_ranks(targets_of(batch));
   begin_step(batch, settings);
-  const StepPart part = finish_step();
-  return {.loss = summed_over_ranks(part.loss_sum) / std::max(settings.targets, 1.0),
-          .gradient_norm = part.gradient_norm};
+  const LocalStepResult local = finish_step();
+  return {.loss = summed_over_ranks(local.loss_sum) / std::max(settings.targets, 1.0),
+          .gradient_norm = local.gradient_norm};
 }
 
-StepPart Engine::finish_step() {
+LocalStepResult Engine::finish_step() {
   // Every rank of a tensor group has the same losses.
-  const bool counts = groups_->place.tp == 0 && pipeline_.is_last();
+  const bool counts = groups_->coordinates.tp == 0 && pipeline_.is_last();
   return {.loss_sum = counts ? read_scalar(*backend_, loss_sum_) : 0.0,
           .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) * unscale_};
 }
@@ -280,7 +283,7 @@ double Engine::evaluate(const TokenBatch& batch) {
   backend_->fill(loss_sum_, 0.0);
   pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
                      [&](int number) { return upload(batch, number); });
-  const bool counts = groups_->place.tp == 0 && pipeline_.is_last();
+  const bool counts = groups_->coordinates.tp == 0 && pipeline_.is_last();
   return counts ? read_scalar(*backend_, loss_sum_) : 0.0;
 }
 

@@ -4,12 +4,12 @@
 
 namespace kintsugi {
 
-Workload work_of(const RunConfig& config) {
+Workload workload_of(const RunConfig& config) {
   return {config.model, config.batch.global, config.data.sequence_length};
 }
 
 Layout layout_on(const RunConfig& config, int ranks) {
-  return fit_layout(config.layout, work_of(config), ranks);
+  return fit_layout(config.layout, workload_of(config), ranks);
 }
 
 EngineOptions engine_options(const RunConfig& config, int ranks) {
@@ -46,7 +46,7 @@ Layout automatic_layout(const RunConfig& config, Backend& backend, int ranks, in
     }
     return true;
   };
-  return choose_layout(config.layout, work_of(config), ranks, node, fits);
+  return choose_layout(config.layout, workload_of(config), ranks, node, fits);
 }
 
 }  // namespace kintsugi

@@ -5,14 +5,14 @@
 
 namespace kintsugi {
 
-// What a configuration trains. The configuration must outlive it.
-Workload work_of(const RunConfig& config);
-// Its layout on so many ranks, filled in and checked: UserError.
+// The workload of a configuration, which must outlive it.
+Workload workload_of(const RunConfig& config);
+// The configuration's layout completed for `ranks` ranks. Throws UserError if it is invalid.
 Layout layout_on(const RunConfig& config, int ranks);
 EngineOptions engine_options(const RunConfig& config, int ranks = 1);
 
-// For `layout: auto`: a layout for `ranks` in nodes of `node`, by the memory that this rank's
-// device has. One rank chooses for all. Its dp stays auto.
+// For `layout: auto`: chooses a layout for `ranks` ranks, `node` of them per node, that fits the
+// memory of this rank's device. One rank chooses for all ranks. dp stays auto.
 Layout automatic_layout(const RunConfig& config, Backend& backend, int ranks, int node);
 
 }  // namespace kintsugi

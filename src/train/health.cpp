@@ -7,14 +7,16 @@
 namespace kintsugi {
 
 std::string RunHealth::after_step(Engine& engine, const StepResult& result, double loss_scale) {
-  const bool overflow = !std::isfinite(result.gradient_norm), lost = !std::isfinite(result.loss);
-  if (!overflow && !lost) {
+  const bool overflow = !std::isfinite(result.gradient_norm),
+             bad_loss = !std::isfinite(result.loss);
+  if (!overflow && !bad_loss) {
     skipped_ = 0;
     return "";
   }
   ++skipped_;
-  // A dynamic loss scale overflows now and then with a finite loss; anything else is suspicious.
-  if ((lost || !minimum_scale_) && !weights_are_finite(engine))
+  // With a dynamic loss scale, an overflow with a finite loss is normal. Otherwise check the
+  // weights.
+  if ((bad_loss || !minimum_scale_) && !weights_are_finite(engine))
     return "the weights are no longer finite";
   if (overflow && minimum_scale_ && loss_scale <= *minimum_scale_)
     return fmt::format("the gradients overflow with the loss scale at its minimum of {}",
@@ -30,7 +32,7 @@ std::string RunHealth::after_step(Engine& engine, const StepResult& result, doub
 bool weights_are_finite(Engine& engine) {
   Backend& backend = engine.backend();
   engine.sharding().finish_weights();
-  // Its value was read at the end of the step; the next one starts from zero.
+  // The norm of this step was already read; the next step clears it.
   const Tensor norm = engine.optimizer().squared_norm();
   backend.fill(norm, 0.0);
   for (int bucket = 0; bucket < static_cast<int>(engine.parameters().buckets().size()); ++bucket)

@@ -9,28 +9,28 @@
 
 namespace kintsugi {
 
-// The run cannot go on from its own weights. All ranks throw it together.
+// The weights are no longer usable. All ranks throw it together.
 class Diverged : public SharedFailure {
  public:
   using SharedFailure::SharedFailure;
 };
 
-// Whether a run still learns. It decides from values that all ranks share, so all decide alike. A
-// step is healthy if its loss and its gradient norm are finite: then its update was applied.
+// Detects divergence. It uses only values that are the same on all ranks, so all ranks decide
+// alike. A step is healthy if its loss and its gradient norm are finite; then its update was
+// applied.
 class RunHealth {
  public:
   RunHealth() = default;
-  // `minimum_scale` is that of a dynamic loss scale, if there is one.
+  // `minimum_scale`: the minimum of the dynamic loss scale, if there is one.
   RunHealth(std::int64_t max_skipped, std::optional<double> minimum_scale)
       : max_skipped_(max_skipped), minimum_scale_(minimum_scale) {}
 
-  // Steps in a row until now that were not healthy; a resume goes on counting.
+  // Number of consecutive steps up to now that were not healthy; kept across a resume.
   std::int64_t skipped() const { return skipped_; }
   void restore(std::int64_t skipped) { skipped_ = skipped; }
   bool healthy() const { return skipped_ == 0; }
 
-  // After each step, with the loss scale that it used. Returns why the run has diverged, or
-  // nothing.
+  // Call after each step with the loss scale of that step. Returns why the run has diverged, or "".
   std::string after_step(Engine& engine, const StepResult& result, double loss_scale);
 
  private:
@@ -39,7 +39,7 @@ class RunHealth {
   std::int64_t skipped_ = 0;
 };
 
-// Of all ranks; all call it together.
+// Checks the weights of all ranks; all ranks call it.
 bool weights_are_finite(Engine& engine);
 
 }  // namespace kintsugi

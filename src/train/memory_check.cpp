@@ -10,21 +10,20 @@
 namespace kintsugi {
 namespace {
 
-std::string in_words(std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+std::string bytes_text(std::size_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 void check_host(const MemoryNeed& need, const Backend& backend, const RunConfig& config,
                 int node_ranks) {
   const auto ranks = static_cast<std::size_t>(node_ranks);
   if (need.host * ranks <= backend.available_host_bytes()) return;
   user_error(
-      "this run offloads {} to host memory{} and {} of that is free: offload less, share the "
-      "optimizer's state among more ranks with layout.zero{} or take a smaller model",
-      in_words(need.host), node_ranks > 1 ? fmt::format(" on each of {} ranks", node_ranks) : "",
-      in_words(backend.available_host_bytes()),
+      "this run offloads {} to host memory{}, but only {} of host memory is free: offload less, "
+      "shard the optimizer state over more ranks with layout.zero{} or use a smaller model",
+      bytes_text(need.host), node_ranks > 1 ? fmt::format(" on each of {} ranks", node_ranks) : "",
+      bytes_text(backend.available_host_bytes()),
       config.optimizer.moments == DType::F32 ? ", set optimizer.moments: bf16" : "");
 }
 
-// Whether the layout's rules allow it, too.
 bool is_valid(const RunConfig& config, int ranks) {
   try {
     layout_on(config, ranks);
@@ -34,60 +33,62 @@ bool is_valid(const RunConfig& config, int ranks) {
   }
 }
 
-// What one rank may take: where the device is the host, the ranks of a node share it, but not each
-// one's own limits.
-std::size_t share_of(Backend& backend, int node_ranks) {
+// The memory that one rank may use. If the device is the host, the ranks of a node share its free
+// memory; the limits of the process itself apply to each rank.
+std::size_t available_per_rank(Backend& backend, int node_ranks) {
   const std::size_t available = backend.available_bytes();
   if (&backend.host_memory() != &backend || node_ranks == 1) return available;
-  const std::size_t share = free_memory() / static_cast<std::size_t>(node_ranks);
-  return std::min(available, share - std::min(share, backend.own_bytes()));
+  const std::size_t per_rank = free_memory() / static_cast<std::size_t>(node_ranks);
+  return std::min(available, per_rank - std::min(per_rank, backend.own_bytes()));
 }
 
 // "24 GiB (1 GiB of it for libraries)"
-std::string need_in_words(const MemoryNeed& need) {
-  const std::string all = in_words(need.on_device());
+std::string need_text(const MemoryNeed& need) {
+  const std::string all = bytes_text(need.on_device());
   if (need.libraries == 0) return all;
-  return fmt::format("{} ({} of it for libraries)", all, in_words(need.libraries));
+  return fmt::format("{} ({} of it for libraries)", all, bytes_text(need.libraries));
 }
 
-constexpr int kUsualNode = 8;  // GPUs
-constexpr std::int64_t kMostRanks = 1 << 16;
+constexpr int kDefaultNodeRanks = 8;  // GPUs per node
+constexpr std::int64_t kMaxRanks = 1 << 16;
 
-// A number of ranks like this one that the run fits on, with their layout; "" if none is found. The
-// first and the last stages of a pipeline need most.
-std::string enough_ranks(Backend& backend, const RunConfig& config, const Groups& groups,
-                         std::size_t needed, std::size_t available) {
-  const bool processor = &backend.host_memory() == &backend;
-  const int node = processor ? groups.node_ranks : std::max(kUsualNode, groups.node_ranks);
-  RunConfig there = config;
-  std::size_t taken = 0;
-  const auto fits_there = [&](const Layout& tried) {
-    there.layout = tried;
-    const Grid grid = grid_of(tried, config.model);
-    taken = 0;
+// Proposes a larger number of ranks on which the run fits, with a layout; "" if none is found. Only
+// the first two stages and the last stage of a pipeline are checked: they need most memory.
+std::string propose_ranks(Backend& backend, const RunConfig& config, const Groups& groups,
+                          std::size_t needed, std::size_t available) {
+  const bool on_cpu = &backend.host_memory() == &backend;
+  const int node = on_cpu ? groups.node_ranks : std::max(kDefaultNodeRanks, groups.node_ranks);
+  RunConfig candidate = config;
+  std::size_t used = 0;
+  const auto candidate_fits = [&](const Layout& layout) {
+    candidate.layout = layout;
+    const Grid grid = grid_of(layout, config.model);
+    used = 0;
     for (const int stage : {0, 1, grid.pp - 1}) {
       if (stage >= grid.pp) continue;
-      const MemoryNeed need = planned_memory(backend, there, planned_groups(grid, {.pp = stage}));
+      const MemoryNeed need =
+          planned_memory(backend, candidate, planned_groups(grid, {.pp = stage}));
       if (!fits(need, backend, groups.node_ranks)) return false;
-      taken = std::max(taken, need.on_device());
+      used = std::max(used, need.on_device());
     }
     return true;
   };
   Layout open = config.layout;
   open.dp = 0;
-  // Fewer cannot hold what this rank would have to hold.
+  // A lower bound: fewer ranks cannot hold the memory that this rank needs.
   const auto least = static_cast<std::int64_t>(needed / std::max<std::size_t>(available, 1));
-  for (std::int64_t ranks = 2 * groups.ranks(); ranks <= kMostRanks; ranks *= 2) {
+  for (std::int64_t ranks = 2 * groups.ranks(); ranks <= kMaxRanks; ranks *= 2) {
     if (ranks < least * groups.ranks()) continue;
     try {
       const Layout found =
-          choose_layout(open, work_of(config), static_cast<int>(ranks), node, fits_there);
+          choose_layout(open, workload_of(config), static_cast<int>(ranks), node, candidate_fits);
       return fmt::format(
-          "start {} ranks with as much memory each (mpirun -np {} …): with batch.micro: {} and "
+          "start {} ranks with the same memory each (mpirun -np {} …): with batch.micro: {} and "
           "layout: {{tp: {}, pp: {}, zero: {}, recompute: full}} each would take {}",
-          ranks, ranks, config.layout.micro_batch, found.tp, found.pp, found.zero, in_words(taken));
+          ranks, ranks, config.layout.micro_batch, found.tp, found.pp, found.zero,
+          bytes_text(used));
     } catch (const UserError&) {
-      if (ranks > 64 * least * groups.ranks()) break;  // something else is in the way
+      if (ranks > 64 * least * groups.ranks()) break;  // memory is not the problem
     }
   }
   return "";
@@ -106,8 +107,8 @@ LibraryUse library_use(const RunConfig& config, const Groups& groups) {
 }
 
 std::string memory_table(const Arena& arena, const Backend& backend) {
-  return fmt::format("{}\n  {:<14}{:>12}  of the backend and its libraries", arena.table(),
-                     "beside it", in_words(backend.own_bytes()));
+  return fmt::format("{}\n  {:<14}{:>12}  the backend and its libraries", arena.table(), "backend",
+                     bytes_text(backend.own_bytes()));
 }
 
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
@@ -116,12 +117,12 @@ MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Group
   const std::size_t device = engine.arena().total_bytes(),
                     host = engine.arena().total_bytes(Side::Host);
   const std::size_t libraries = library_bytes(backend, library_use(config, groups));
-  const bool one = &backend.host_memory() == &backend;
-  return one ? MemoryNeed{device + host, 0, libraries} : MemoryNeed{device, host, libraries};
+  const bool on_cpu = &backend.host_memory() == &backend;
+  return on_cpu ? MemoryNeed{device + host, 0, libraries} : MemoryNeed{device, host, libraries};
 }
 
 bool fits(const MemoryNeed& need, Backend& backend, int node_ranks) {
-  return need.on_device() <= share_of(backend, node_ranks) &&
+  return need.on_device() <= available_per_rank(backend, node_ranks) &&
          (need.host == 0 ||
           need.host * static_cast<std::size_t>(node_ranks) <= backend.available_host_bytes());
 }
@@ -129,11 +130,11 @@ bool fits(const MemoryNeed& need, Backend& backend, int node_ranks) {
 void check_memory(Backend& backend, const RunConfig& config, const Groups& groups) {
   const MemoryNeed need = planned_memory(backend, config, groups);
   if (need.host > 0) check_host(need, backend, config, groups.node_ranks);
-  const std::size_t available = share_of(backend, groups.node_ranks);
+  const std::size_t available = available_per_rank(backend, groups.node_ranks);
   if (need.on_device() <= available) return;
   const std::string problem =
-      fmt::format("this run needs {} and {} is free", need_in_words(need), in_words(available));
-  // The least change that fits: recompute more, then smaller micro-batches.
+      fmt::format("this run needs {} and {} is free", need_text(need), bytes_text(available));
+  // Find the smallest change that fits: more recomputation, then smaller micro-batches.
   RunConfig smaller = config;
   const std::int64_t sequences = config.batch.global / groups.grid.dp;
   for (smaller.layout.micro_batch = config.layout.micro_batch; smaller.layout.micro_batch >= 1;
@@ -145,34 +146,34 @@ void check_memory(Backend& backend, const RunConfig& config, const Groups& group
       if (const MemoryNeed less = planned_memory(backend, smaller, groups);
           less.on_device() <= available)
         user_error("{}: batch.micro: {} with layout.recompute: {} would take {}", problem,
-                   smaller.layout.micro_batch, to_string(recompute), in_words(less.on_device()));
+                   smaller.layout.micro_batch, to_string(recompute), bytes_text(less.on_device()));
     }
   }
   smaller.layout.micro_batch = 1;
   if (!is_valid(smaller, groups.ranks())) smaller.layout.micro_batch = config.layout.micro_batch;
   const MemoryNeed least = planned_memory(backend, smaller, groups);
-  const auto propose_offload = [&](bool OffloadConfig::*what, const char* words) {
-    if (smaller.offload.*what) return;
-    smaller.offload.*what = true;
+  const auto propose_offload = [&](bool OffloadConfig::*key, const char* setting) {
+    if (smaller.offload.*key) return;
+    smaller.offload.*key = true;
     const MemoryNeed less = planned_memory(backend, smaller, groups);
     if (less.host > 0 && fits(less, backend, groups.node_ranks))
       user_error(
           "{}: batch.micro: {} with layout.recompute: full and {} would take {} and {} of "
           "host memory",
-          problem, smaller.layout.micro_batch, words, in_words(less.on_device()),
-          in_words(less.host));
+          problem, smaller.layout.micro_batch, setting, bytes_text(less.on_device()),
+          bytes_text(less.host));
   };
   propose_offload(&OffloadConfig::optimizer, "offload.optimizer: true");
   if (config.layout.pp == 1 || config.layout.schedule != PipelineKind::ZeroBubbleH1)
     propose_offload(&OffloadConfig::gradients, "offload: {optimizer: true, gradients: true}");
   smaller.offload = config.offload;
-  const std::string more = enough_ranks(backend, smaller, groups, least.on_device(), available);
+  const std::string more = propose_ranks(backend, smaller, groups, least.on_device(), available);
   user_error(
-      "{}: even batch.micro: {} with layout.recompute: full would take {}, so {}take a smaller "
+      "{}: even batch.micro: {} with layout.recompute: full would take {}, so {}use a smaller "
       "model{}{}",
-      problem, smaller.layout.micro_batch, in_words(least.on_device()),
+      problem, smaller.layout.micro_batch, bytes_text(least.on_device()),
       more.empty() ? "" : more + "; or ",
-      groups.ranks() > 1 ? ", share it with layout.zero, tp or pp" : "",
+      groups.ranks() > 1 ? ", shard it with layout.zero, tp or pp" : "",
       config.optimizer.moments == DType::F32 ? ", a shorter sequence or optimizer.moments: bf16"
                                              : " or a shorter sequence");
 }

@@ -10,23 +10,23 @@
 
 namespace kintsugi {
 
-// What a rank of a run takes: tensors, and what the backend's libraries take beside them. Where the
-// device is the host, all of it is the device's.
+// Bytes that one rank needs: tensors in device and host memory, and the memory of the backend's
+// libraries. On the CPU backend `host` is 0 and everything counts as device memory.
 struct MemoryNeed {
   std::size_t device = 0, host = 0, libraries = 0;
   std::size_t on_device() const { return device + libraries; }
 };
 LibraryUse library_use(const RunConfig& config, const Groups& groups);
-// Found by building its engine on paper.
+// Computed by constructing the engine with a PlanningAllocator.
 MemoryNeed planned_memory(Backend& backend, const RunConfig& config, const Groups& groups);
 
-// The regions of an engine's memory, and what the backend takes beside them.
+// A table of the engine's memory regions and of the backend's own memory.
 std::string memory_table(const Arena& arena, const Backend& backend);
 
-// Whether a device and its share of a host with `node_ranks` of them have it.
+// Whether the need fits a device, and its fraction of a host that `node_ranks` ranks use.
 bool fits(const MemoryNeed& need, Backend& backend, int node_ranks);
 
-// UserError with the least change that fits, if there is one.
+// Throws UserError if the run does not fit; the message proposes the smallest change that fits.
 void check_memory(Backend& backend, const RunConfig& config, const Groups& groups);
 
 }  // namespace kintsugi

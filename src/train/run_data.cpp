@@ -13,8 +13,8 @@
 namespace kintsugi {
 namespace {
 
-// The sequences of one part of a Megatron split as a row of tokens.
-TokenStream sequences_of(const TokenShard& shard, std::int64_t first, std::int64_t end) {
+// The tokens of the sequences [first, end): one part of a Megatron split.
+TokenStream sequence_range(const TokenShard& shard, std::int64_t first, std::int64_t end) {
   if (first >= end) return {};
   const std::int64_t begin = shard.sequence_begin(first);
   const std::int64_t last = shard.sequence_begin(end - 1) + shard.sequence_length(end - 1);
@@ -26,8 +26,8 @@ void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Token
   if (shard.is_text()) {
     if (config.data.tokenizer != "bytes")
       user_error(
-          "{} is text, but data.tokenizer is {}: make a token store of it with `kintsugi data "
-          "tokenize --input {} --tokenizer {} --output …` and name that store",
+          "{} is text, but data.tokenizer is {}: convert it to a token store with `kintsugi data "
+          "tokenize --input {} --tokenizer {} --output …` and use that store as the path",
           shard.name(), config.data.tokenizer, shard.name(), config.data.tokenizer);
     return;
   }
@@ -35,7 +35,7 @@ void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Token
   if (!info->tokenizer.empty() && info->tokenizer != tokenizer.fingerprint())
     user_error(
         "{} was made with another tokenizer (fingerprint {}, {} tokens) than data.tokenizer {} "
-        "(fingerprint {}, {} tokens): name the one it was made with",
+        "(fingerprint {}, {} tokens): set data.tokenizer to the one it was made with",
         shard.name(), info->tokenizer, info->vocab_size, config.data.tokenizer,
         tokenizer.fingerprint(), tokenizer.vocab_size());
   if (info->vocab_size > config.model.vocab_size)
@@ -55,9 +55,9 @@ RunData::RunData(RunConfig& config) {
               .vocab_size = config.model.vocab_size,
               .document_mask = config.data.document_mask,
               .boundary_loss = config.data.boundary_loss};
-  sources_.reserve(config.data.train.size());  // pieces point to the shards inside
+  sources_.reserve(config.data.train.size());  // streams point to the shards inside
   for (const DataSource& source : config.data.train) open_source(source, config);
-  put_in_order(config);
+  make_order(config);
   open_validation(config);
 }
 
@@ -83,16 +83,16 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
           source.path, opened.shards.size());
     const TokenShard& shard = opened.shards.front();
     const auto ends = megatron_split(parse_megatron_split(config.data.split), shard.sequences());
-    opened.train = sequences_of(shard, ends[0], ends[1]);
-    valid = sequences_of(shard, ends[1], ends[2]);
+    opened.train = sequence_range(shard, ends[0], ends[1]);
+    valid = sequence_range(shard, ends[1], ends[2]);
   } else {
     const double fraction = config.data.valid.empty() ? config.data.valid_fraction : 0.0;
-    HeldOut parts = hold_out(opened.shards, fraction);
-    opened.train = std::move(parts.train);
-    valid = std::move(parts.valid);
+    HeldOut split = hold_out(opened.shards, fraction);
+    opened.train = std::move(split.train);
+    valid = std::move(split.valid);
   }
   const std::int64_t length = config.data.sequence_length;
-  // Megatron's order reads a short source in as many epochs as a sample takes.
+  // Megatron's order repeats a source that is shorter than a sample.
   if (opened.train.tokens() <= length && !config.data.megatron())
     user_error(
         "the training part of {} has {} tokens, one sample needs {}: take a larger corpus, a "
@@ -101,7 +101,7 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
   if (config.data.valid.empty()) held_out_.push_back({source.name, {}, std::move(valid)});
 }
 
-std::vector<std::optional<double>> RunData::weights_of(const DataConfig& data) const {
+std::vector<std::optional<double>> RunData::source_weights(const DataConfig& data) const {
   std::vector<std::optional<double>> weights;
   if (data.temperature > 0) {
     std::vector<double> sizes;
@@ -111,8 +111,8 @@ std::vector<std::optional<double>> RunData::weights_of(const DataConfig& data) c
     for (std::size_t i = 0; i < tempered.size(); ++i)
       if (tempered[i] == 0 && sizes[i] > 0)
         user_error(
-            "data.temperature {} makes the share of {} smaller than a number can be: raise it, or "
-            "leave that source out",
+            "data.temperature {} makes the weight of {} underflow to 0: raise it, or remove that "
+            "source",
             data.temperature, sources_[i].name);
     weights.assign(tempered.begin(), tempered.end());
     return weights;
@@ -122,26 +122,26 @@ std::vector<std::optional<double>> RunData::weights_of(const DataConfig& data) c
   return weights;
 }
 
-void RunData::put_in_order(const RunConfig& config) {
+void RunData::make_order(const RunConfig& config) {
   const DataConfig& data = config.data;
   const std::int64_t samples = config.total_samples(), length = data.sequence_length;
-  const std::vector<std::optional<double>> given = weights_of(data);
+  const std::vector<std::optional<double>> given = source_weights(data);
   std::vector<double> weights;
   if (data.megatron()) {
-    weights = put_in_megatron_order(config, given);
+    weights = make_megatron_order(config, given);
   } else {
     std::vector<BlendSource> blend;
     std::vector<const TokenStream*> streams;
     for (std::size_t i = 0; i < sources_.size(); ++i) {
-      const double own = data.train[i].max_epochs;
+      const double source_limit = data.train[i].max_epochs;
       blend.push_back({.weight = given[i].value_or(1.0),
                        .epoch = Windows(sources_[i].train.tokens(), length).count,
-                       .max_epochs = own > 0 ? own : data.max_epochs});
+                       .max_epochs = source_limit > 0 ? source_limit : data.max_epochs});
       streams.push_back(&sources_[i].train);
     }
-    const std::vector<std::uint64_t> whole = blend_weights(blend, samples, length);
-    weights.assign(whole.begin(), whole.end());
-    order_ = std::make_unique<ShuffledOrder>(streams, whole, length, config.run.seed);
+    const std::vector<std::uint64_t> integers = blend_weights(blend, samples, length);
+    weights.assign(integers.begin(), integers.end());
+    order_ = std::make_unique<ShuffledOrder>(streams, integers, length, config.run.seed);
   }
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -149,12 +149,12 @@ void RunData::put_in_order(const RunConfig& config) {
     sources_[i].epochs = sources_[i].share * static_cast<double>(samples * length) /
                          static_cast<double>(sources_[i].train.tokens());
     if (data.temperature > 0 && sources_[i].share * static_cast<double>(samples) < 1)
-      log_warning("data.temperature {} leaves {} a share of {:.3g}: less than one of {} samples",
+      log_warning("data.temperature {} gives {} a fraction of {:.3g}: less than one of {} samples",
                   data.temperature, sources_[i].name, sources_[i].share, samples);
   }
 }
 
-std::vector<double> RunData::put_in_megatron_order(
+std::vector<double> RunData::make_megatron_order(
     const RunConfig& config, const std::vector<std::optional<double>>& weights) {
   std::vector<MegatronOrder::Source> sources;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -175,36 +175,36 @@ std::vector<double> RunData::put_in_megatron_order(
   return shares;
 }
 
-// One set per source. Those of Megatron's order are our own windows over its validation split: a
-// fixed set, so that its losses can be compared with each other.
+// One set per source. With Megatron's order, a set is made of our own windows over the validation
+// split: it is fixed, so that losses of different steps can be compared.
 void RunData::open_validation(const RunConfig& config) {
   if (config.train.eval_every == 0) return;
   held_out_.reserve(held_out_.size() + config.data.valid.size());
   for (const ValidSource& source : config.data.valid) {
-    HeldOutPart& part = held_out_.emplace_back();
-    part.name = source.name;
-    part.shards = open_checked(source.path, config);
-    part.stream = hold_out(part.shards, 0.0).train;
+    HeldOutSet& held = held_out_.emplace_back();
+    held.name = source.name;
+    held.shards = open_checked(source.path, config);
+    held.stream = hold_out(held.shards, 0.0).train;
   }
   const std::int64_t length = config.data.sequence_length;
-  for (const HeldOutPart& part : held_out_) {
-    ValidationSet set(part.name, part.stream, length,
+  for (const HeldOutSet& held : held_out_) {
+    ValidationSet set(held.name, held.stream, length,
                       config.train.eval_batches * config.layout.micro_batch);
     if (set.size() > 0)
       validation_.push_back(std::move(set));
     else if (!config.data.valid.empty())
       user_error("the validation set {} has {} tokens, one sample needs {}: take a larger one",
-                 part.name, part.stream.tokens(), length + 1);
+                 held.name, held.stream.tokens(), length + 1);
   }
   if (validation_.empty())
     user_error(
         "the held-out part of the data is shorter than one sample of {} tokens: raise {} or set "
         "train.eval_every to 0",
         length, config.data.megatron() ? "the second part of data.split" : "data.valid_fraction");
-  for (const HeldOutPart& part : held_out_)
-    if (part.stream.tokens() <= length)
+  for (const HeldOutSet& held : held_out_)
+    if (held.stream.tokens() <= length)
       log_warning("{} tokens are held out of {}, one sample needs {}: it is not validated",
-                  part.stream.tokens(), part.name, length + 1);
+                  held.stream.tokens(), held.name, length + 1);
 }
 
 std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); }
@@ -212,11 +212,11 @@ std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); 
 std::string RunData::held_out_fingerprint() const {
   StreamHash hash;
   const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
-  for (const HeldOutPart& part : held_out_)
-    for (const TokenPiece& piece : part.stream.parts()) {
-      add(piece.shard->fingerprint());
-      add(piece.first);
-      add(piece.count);
+  for (const HeldOutSet& held : held_out_)
+    for (const TokenRange& range : held.stream.parts()) {
+      add(range.shard->fingerprint());
+      add(range.first);
+      add(range.count);
     }
   return hex64(hash.digest());
 }
@@ -227,8 +227,8 @@ void RunData::check_content(const std::filesystem::path& record, bool continues)
   const auto before = continues ? read_content(record, fingerprint()) : std::nullopt;
   if (continues && !before)
     log_warning(
-        "{} does not say what the data held when the run was started: only sizes and ends of the "
-        "files were compared",
+        "{} has no record of the data's content at the start of the run: only the sizes and the "
+        "ends of the files were compared",
         record.string());
   write_content(record, fingerprint(),
                 before ? kintsugi::check_content(stores, *before) : record_content(stores));

@@ -35,12 +35,12 @@ std::string utc_now() {
   return text;
 }
 
-// Names and messages may hold bytes that are no UTF-8.
-std::string text_of(const Json& json, int indent = -1) {
+// Names and messages may contain invalid UTF-8.
+std::string to_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-// All of it or nothing: half a line would spoil the file for its readers.
+// Appends the whole line or nothing: a partial line would make the file unreadable.
 void append(const std::filesystem::path& path, std::string_view line) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) failure("cannot open {}: {}", path.string(), std::strerror(errno));
@@ -58,8 +58,8 @@ void append(const std::filesystem::path& path, std::string_view line) {
   if (problem != 0) failure("cannot write {}: {}", path.string(), std::strerror(problem));
 }
 
-// For a disk that has no room for a second copy: into the blocks that the file has. Readers may see
-// a mixture of both for a moment.
+// For a full disk: overwrites the file in its existing blocks. Readers may briefly see a mixture of
+// the old and the new text.
 bool overwrite(const std::filesystem::path& path, std::string_view text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return false;
@@ -81,7 +81,7 @@ RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps)
   std::uintmax_t whole = 0, bytes = 0;
   for (std::string line; std::getline(file, line);) {
     bytes += line.size() + (file.eof() ? 0 : 1);
-    if (file.eof()) break;  // half a line, of a machine that went down
+    if (file.eof()) break;  // a partial line, left by a crash
     whole = bytes;
     ++sequence_;
   }
@@ -119,18 +119,18 @@ void RunLog::record(const StepRecord& r) {
     for (const StepRecord::Valid& set : r.valid)
       json["valid"][set.name] = {{"loss", number(set.loss)},
                                  {"bits_per_byte", number(set.bits_per_byte)}};
-  append(directory_ / "metrics.jsonl", text_of(json) + "\n");
+  append(directory_ / "metrics.jsonl", to_text(json) + "\n");
 }
 
-// Never throws: a status that cannot be written must not end a run.
+// Does not throw: a failed status write must not end the run.
 void RunLog::write_status(const std::string& text, bool last) noexcept {
   const std::filesystem::path path = directory_ / "status.json";
   try {
     write_file_atomically(path, text);
   } catch (const std::exception& error) {
-    // A run that has ended must not be called running.
+    // The last status must not say that the run is still running.
     if ((last && overwrite(path, text)) || std::exchange(status_lost_, true)) return;
-    log_warning("{}: the run goes on, its status is out of date", error.what());
+    log_warning("{}: the run continues, but status.json is out of date", error.what());
   }
 }
 
@@ -152,8 +152,8 @@ void RunLog::status(const std::string& state, const StepRecord& last,
     if (!message.empty()) json["message"] = message;
     const std::lock_guard lock(mutex_);
     if (failed_) return;
-    status_ = text_of(json);
-    write_status(text_of(json, 2) + "\n", state != "running");
+    status_ = to_text(json);
+    write_status(to_text(json, 2) + "\n", state != "running");
   } catch (...) {
   }
 }
@@ -167,7 +167,7 @@ void RunLog::fail(const std::string& message) noexcept {
     json["state"] = "failed";
     json["updated"] = utc_now();
     json["message"] = message;
-    write_status(text_of(json, 2) + "\n", true);
+    write_status(to_text(json, 2) + "\n", true);
   } catch (...) {
   }
 }

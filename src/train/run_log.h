@@ -9,7 +9,7 @@
 
 namespace kintsugi {
 
-// Everything a step leaves behind for people and programs.
+// The metrics of one step.
 struct StepRecord {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
@@ -18,14 +18,15 @@ struct StepRecord {
   double lr = 0;
   double loss_scale = 1;
   double step_time_s = 0;
-  double data_wait_s = 0;  // of step_time_s: how long the step waited for the tokens of the next
-  // With several ranks, on rank 0: communication under way, and the part the step waited for.
+  double data_wait_s = 0;  // part of step_time_s spent waiting for the next batch
+  // Only with several ranks, measured on rank 0: time with communication in flight, and time in
+  // which the step waited for it.
   std::optional<double> comm_busy_s = {}, comm_wait_s = {};
-  std::optional<std::int64_t> comm_bytes = {};  // sent by it
+  std::optional<std::int64_t> comm_bytes = {};  // sent by rank 0
   double tokens_per_s = 0;
-  std::optional<double> mfu_causal = {}, mfu_full = {};  // empty: the peak is not known
+  std::optional<double> mfu_causal = {}, mfu_full = {};  // empty: the peak is unknown
   std::uint64_t memory_bytes = 0;
-  std::optional<double> energy_j = {};    // empty: no counter is read
+  std::optional<double> energy_j = {};    // empty: no energy counter
   std::optional<double> valid_loss = {};  // nats per token
   std::optional<double> valid_bits_per_byte = {};
   struct Valid {
@@ -33,11 +34,11 @@ struct StepRecord {
     double loss = 0;
     std::optional<double> bits_per_byte;
   };
-  std::vector<Valid> valid = {};  // each set by itself
+  std::vector<Valid> valid = {};  // one entry per validation set
 };
 
-// metrics.jsonl (one object per step, whole lines only, append-only over restarts, `seq` counts
-// records) and status.json (replaced whole).
+// Writes metrics.jsonl (one object per line and step, complete lines only, appended to after a
+// restart; `seq` counts records) and status.json (replaced atomically).
 class RunLog {
  public:
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps);
@@ -47,14 +48,15 @@ class RunLog {
   void status(const std::string& state, const StepRecord& last, std::optional<double> valid_loss,
               double eta_s, const std::string& checkpoint,
               const std::string& message = "") noexcept;
-  // The last status again, as failed, and none after it. From any thread.
+  // Writes the last status again with the state "failed"; later calls of status() write nothing.
+  // Thread-safe.
   void fail(const std::string& message) noexcept;
 
  private:
   void write_status(const std::string& text, bool last) noexcept;
 
-  std::mutex mutex_;    // of these three
-  std::string status_;  // the last one, JSON
+  std::mutex mutex_;    // guards status_, failed_ and status_lost_
+  std::string status_;  // last status, as JSON
   bool failed_ = false, status_lost_ = false;
   std::filesystem::path directory_;
   std::int64_t total_steps_;

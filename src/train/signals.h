@@ -2,10 +2,10 @@
 
 namespace kintsugi {
 
-// While one of these lives, SIGTERM, SIGUSR1, SIGINT and SIGHUP ask the run to finish its step,
-// save and stop; a second SIGINT ends the process at once. SIGPIPE is ignored: `| tee` dies of the
-// same Ctrl-C, and a line that cannot be printed must not cost a checkpoint. Restores what was
-// there.
+// While this object exists, SIGTERM, SIGUSR1, SIGINT and SIGHUP ask the run to finish its step,
+// save and stop; a second SIGINT ends the process at once. SIGPIPE is ignored: Ctrl-C also kills
+// `| tee`, and a line that cannot be printed must not prevent the checkpoint. The destructor
+// restores the previous handlers.
 class StopSignals {
  public:
   StopSignals();

@@ -6,24 +6,24 @@
 
 namespace kintsugi {
 
-void Startup::mark(std::string what) {
+void Startup::mark(std::string phase) {
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - last_).count();
   last_ = now;
-  const auto known = std::find_if(parts_.begin(), parts_.end(),
-                                  [&](const auto& part) { return part.first == what; });
-  if (known != parts_.end())
+  const auto known = std::find_if(phases_.begin(), phases_.end(),
+                                  [&](const auto& entry) { return entry.first == phase; });
+  if (known != phases_.end())
     known->second += seconds;
   else
-    parts_.emplace_back(std::move(what), seconds);
+    phases_.emplace_back(std::move(phase), seconds);
 }
 
 std::string Startup::summary() const {
   double total = 0;
   std::string text;
-  for (const auto& [what, seconds] : parts_) {
+  for (const auto& [phase, seconds] : phases_) {
     total += seconds;
-    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", what, seconds);
+    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", phase, seconds);
   }
   return fmt::format("{:.2f} s: {}", total, text);
 }

@@ -7,17 +7,17 @@
 
 namespace kintsugi {
 
-// Where the time between the launch and the first step went.
+// The time from launch to the end of the first step, by phase.
 class Startup {
  public:
-  // What has passed since the last mark was spent on this; it may be so several times.
-  void mark(std::string what);
-  std::string summary() const;  // "1.93 s: joining the ranks 0.81, configuration 0.02, …"
+  // Adds the time since the last mark to this phase.
+  void mark(std::string phase);
+  std::string summary() const;  // "0.86 s: init ranks 0.33, load data 0.05, …"
 
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point last_ = Clock::now();
-  std::vector<std::pair<std::string, double>> parts_;  // seconds
+  std::vector<std::pair<std::string, double>> phases_;  // seconds
 };
 
 }  // namespace kintsugi

@@ -7,8 +7,8 @@
 
 namespace kintsugi {
 
-// What the lines of the log show: the steps since the last line, in the mean. One step alone
-// depends on its batch, and on what else the machine did.
+// Means over the steps since the last log line. A single step varies with its batch and with other
+// load on the machine.
 class StepMeans {
  public:
   void add(const StepRecord& record, std::int64_t tokens) {
@@ -25,14 +25,16 @@ class StepMeans {
   void clear() { *this = {}; }
 
   std::int64_t steps() const { return steps_; }
-  std::int64_t skipped() const { return skipped_; }  // overflowed in fp16: they have no loss
-  double loss() const { return loss_ / taken(); }
-  double gradient_norm() const { return norm_ / taken(); }
+  std::int64_t skipped() const {
+    return skipped_;
+  }  // steps without a finite loss and norm (fp16 overflow)
+  double loss() const { return loss_ / applied(); }
+  double gradient_norm() const { return norm_ / applied(); }
   double step_time_s() const { return seconds_ / static_cast<double>(steps_); }
   double tokens_per_s() const { return static_cast<double>(tokens_) / seconds_; }
 
  private:
-  double taken() const { return static_cast<double>(steps_ - skipped_); }
+  double applied() const { return static_cast<double>(steps_ - skipped_); }
 
   std::int64_t steps_ = 0, skipped_ = 0, tokens_ = 0;
   double loss_ = 0, norm_ = 0, seconds_ = 0;

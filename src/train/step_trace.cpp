@@ -18,15 +18,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kMostSteps = 100;  // every operation of each is kept in memory
+constexpr std::int64_t kMaxSteps = 100;  // all their operations are kept in memory
 
 bool read_number(std::string_view text, std::int64_t& value) {
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
 }
 
-std::string place_text(const Place& place) {
-  return fmt::format("tp {} cp {} dp {} pp {}", place.tp, place.cp, place.dp, place.pp);
+std::string coordinates_text(const Coordinates& coordinates) {
+  return fmt::format("tp {} cp {} dp {} pp {}", coordinates.tp, coordinates.cp, coordinates.dp,
+                     coordinates.pp);
 }
 
 }  // namespace
@@ -42,8 +43,8 @@ TraceRequest trace_request(const std::string& file, std::string_view steps) {
         "--trace-steps {}: a step or a range of steps is needed, counted from 1 in this process, "
         "such as 3-4",
         steps);
-  if (request.last - request.first >= kMostSteps)
-    user_error("--trace-steps {}: at most {} steps can be traced at once", steps, kMostSteps);
+  if (request.last - request.first >= kMaxSteps)
+    user_error("--trace-steps {}: at most {} steps can be traced at once", steps, kMaxSteps);
   return request;
 }
 
@@ -51,7 +52,7 @@ void check_writable(const fs::path& file) {
   const fs::path directory = file.has_parent_path() ? file.parent_path() : fs::path(".");
   std::error_code error;
   if (!file.has_filename() || fs::is_directory(file, error))
-    user_error("--trace {}: that is a directory, the name of a file is needed", file.string());
+    user_error("--trace {}: that is a directory, but a file name is needed", file.string());
   if (!fs::is_directory(directory, error))
     user_error("--trace {}: there is no directory {}", file.string(), directory.string());
   if (::access(directory.c_str(), W_OK | X_OK) != 0)
@@ -73,8 +74,10 @@ void StepTrace::after_step() {
 void StepTrace::finish() {
   if (trace_.on()) end();
   if (steps_ < request_.first && groups_->is_first())
-    log_warning("no trace: it was to begin with step {} of this process, which took {}",
-                request_.first, steps_);
+    log_warning(
+        "no trace: it was requested from step {} of this process, but the process ran only {} "
+        "steps",
+        request_.first, steps_);
 }
 
 void StepTrace::begin() {
@@ -86,27 +89,28 @@ void StepTrace::begin() {
 }
 
 void StepTrace::end() {
-  // All ranks have made their calls, so those under way will end.
+  // After the barrier all ranks have made their calls, so calls in flight will finish.
   (*groups_)[GroupKind::World].barrier();
   trace_.end();
-  RankTrace mine{(*groups_)[GroupKind::World].rank(), place_text(groups_->place), trace_.take()};
-  for (TraceSpan& span : mine.spans) {
+  RankTrace local{(*groups_)[GroupKind::World].rank(), coordinates_text(groups_->coordinates),
+                  trace_.take()};
+  for (TraceSpan& span : local.spans) {
     span.begin_s += offset_s_;
     span.end_s += offset_s_;
   }
-  const std::vector<std::string> texts = texts_of_all(to_text(mine));
+  const std::vector<std::string> texts = gather_traces(to_text(local));
   if (groups_->is_first()) write(texts);
 }
 
-// One after the other, to rank 0 alone: they are long.
-std::vector<std::string> StepTrace::texts_of_all(std::string mine) const {
+// Ranks send one after the other, only to rank 0, because the traces are large.
+std::vector<std::string> StepTrace::gather_traces(std::string local) const {
   Communicator& world = (*groups_)[GroupKind::World];
   std::vector<std::string> texts;
-  if (world.rank() == 0) texts.push_back(std::move(mine));
+  if (world.rank() == 0) texts.push_back(std::move(local));
   for (int rank = 1; rank < world.size(); ++rank) {
     if (world.rank() != 0 && world.rank() != rank) continue;
     std::string received;
-    std::string& text = world.rank() == rank ? mine : received;
+    std::string& text = world.rank() == rank ? local : received;
     const auto transfer = [&](const Tensor& x) {
       world.wait(world.rank() == rank ? world.send(x, 0) : world.receive(x, rank));
     };
@@ -126,8 +130,8 @@ void StepTrace::write(const std::vector<std::string>& texts) const {
   for (const std::string& line : exposure_lines(steps)) log_info("{}", line);
   try {
     write_file_atomically(request_.file, chrome_trace(ranks, steps));
-    log_info("the trace is in {}: open it in https://ui.perfetto.dev", request_.file.string());
-  } catch (const Failure& error) {  // no reason to end the run
+    log_info("trace written to {}: open it in https://ui.perfetto.dev", request_.file.string());
+  } catch (const Failure& error) {  // not fatal
     log_warning("no trace: {}", error.what());
   }
 }

@@ -12,24 +12,23 @@ namespace kintsugi {
 
 struct TraceRequest {
   std::filesystem::path file;
-  std::int64_t first = 3, last = 4;  // steps of this process, from 1
+  std::int64_t first = 3, last = 4;  // steps of this process, counted from 1
 };
-// `steps` is "3-4" or "3". UserError where they are no steps, or are too many.
+// `steps` is "3-4" or "3". Throws UserError if it is not a range of steps or too long.
 TraceRequest trace_request(const std::string& file, std::string_view steps);
-// UserError unless a file can be written there.
+// Throws UserError unless `file` can be written.
 void check_writable(const std::filesystem::path& file);
 
-// Traces some steps of a run and writes what all ranks saw into one file, which rank 0 writes as
-// soon as the last of them is done.
+// Traces some steps of a run on all ranks. Rank 0 writes one file after the last traced step.
 class StepTrace {
  public:
-  // `trace` is the one that backend and communicators were given. All outlive it.
+  // `trace` is the one given to the backend and the communicators. The arguments must outlive it.
   StepTrace(Trace& trace, TraceRequest request, const Groups& groups);
 
-  // Every rank calls these.
+  // Called by all ranks.
   void before_step();
   void after_step();
-  void finish();  // the run has no more steps
+  void finish();  // after the last step of the run
 
   Trace* active() const { return trace_.on() ? &trace_ : nullptr; }
 
@@ -37,13 +36,13 @@ class StepTrace {
   void begin();
   void end();
   void write(const std::vector<std::string>& texts) const;
-  std::vector<std::string> texts_of_all(std::string mine) const;  // on rank 0
+  std::vector<std::string> gather_traces(std::string local) const;  // result on rank 0
 
   Trace& trace_;
   const TraceRequest request_;
   const Groups* groups_;
   std::int64_t steps_ = 0;
-  double offset_s_ = 0;  // from this rank's clock to that of rank 0
+  double offset_s_ = 0;  // add to this rank's clock to get rank 0's
 };
 
 }  // namespace kintsugi

@@ -21,11 +21,11 @@ namespace kintsugi {
 namespace fs = std::filesystem;
 
 Trainer::Trainer(Backend& backend, RunConfig config)
-    : Trainer(backend, std::move(config), std::make_unique<Groups>(groups_of_one(backend))) {}
+    : Trainer(backend, std::move(config), std::make_unique<Groups>(single_rank_groups(backend))) {}
 
-Trainer::Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> alone)
-    : Trainer(backend, std::move(config), *alone) {
-  alone_ = std::move(alone);
+Trainer::Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> own_groups)
+    : Trainer(backend, std::move(config), *own_groups) {
+  own_groups_ = std::move(own_groups);
 }
 
 Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup)
@@ -35,6 +35,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
       directory_(config_.run.dir),
       startup_(std::move(startup)) {
   data_ = std::make_unique<RunData>(config_);
+  startup_.mark("load data");
   schedule_ = schedule_of(config_);
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
   health_ =
@@ -43,7 +44,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
   check_memory(backend_, config_, *groups_);
-  startup_.mark("data and memory plan");
+  startup_.mark("plan memory");
 }
 
 void Trainer::note_failure(const std::string& message) {
@@ -75,7 +76,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
   if (is_first()) log_->status("running", record_, last_valid_loss_, NAN, last_checkpoint_);
   last_report_ = Clock::now();
   try {
-    StepSums start{.next_targets = look_ahead(state_.step + 1, nullptr)};
+    StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr)};
     sum_over_ranks(start);
     while (!finished() && !stop_) {
       if (step_trace_ != nullptr) step_trace_->before_step();
@@ -87,9 +88,9 @@ RunOutcome Trainer::run(ResumeMode resume) {
       if (step_trace_ != nullptr) step_trace_->after_step();
       if (state_.step == first_step_ + 1) {
         startup_.mark("first step");
-        log_info("from the launch to the end of the first step {}", startup_.summary());
+        log_info("startup {}", startup_.summary());
       }
-      // Asked to stop, saving comes first. A validation takes long and asks once more.
+      // Skip validation after a stop signal: saving is urgent. validate() updates stop_.
       const std::int64_t every = config_.train.eval_every;
       if (every > 0 && !stop_ && (due(every) || finished())) validate();
       if (is_first()) {
@@ -129,7 +130,7 @@ void Trainer::train_step() {
   const double lr = schedule_.learning_rate(step);
   Trace* trace = step_trace_ == nullptr ? nullptr : step_trace_->active();
   const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
-  if (batch_ == nullptr) batch_ = &loader_->next();  // throws what look_ahead has met
+  if (batch_ == nullptr) batch_ = &loader_->next();  // rethrows an error that was deferred
   const double targets = std::max(targets_, 1.0);
   {
     const HostSpan span(trace, "queue the step");
@@ -141,18 +142,18 @@ void Trainer::train_step() {
                                    .first_sequence = first_sequence(),
                                    .targets = targets});
   }
-  loader_->release();  // read on while the device computes
+  loader_->release();  // continue reading while the device computes
   batch_ = nullptr;
   const auto queued = Clock::now();
-  StepSums sums{.next_targets = look_ahead(step + 1, trace)};
+  StepSums sums{.next_targets = load_next_batch(step + 1, trace)};
   const double data_wait_s = std::chrono::duration<double>(Clock::now() - queued).count();
   const StepResult result = [&]() -> StepResult {
     const HostSpan span(trace, "wait for its result");
-    const StepPart part = engine_->finish_step();
-    sums.loss = part.loss_sum;
+    const LocalStepResult local = engine_->finish_step();
+    sums.loss = local.loss_sum;
     sums.stops = asked_to_stop();
     sum_over_ranks(sums);
-    return {sums.loss / targets, part.gradient_norm};
+    return {sums.loss / targets, local.gradient_norm};
   }();
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
@@ -185,16 +186,16 @@ std::optional<double> Trainer::mfu(double tokens_per_s, double flops_per_token) 
   return tokens_per_s * flops_per_token / (peak_.flops_per_s * groups_->ranks());
 }
 
-// A step that was faster than the peak proves the peak wrong, and with it every share of it.
+// A step that is faster than the measured peak shows that the peak, and so every MFU, is wrong.
 void Trainer::check_peak() {
-  const auto share = mfu(record_.tokens_per_s, flops_.causal());
-  if (!share || *share <= 1) return;
+  const auto utilization = mfu(record_.tokens_per_s, flops_.causal());
+  if (!utilization || *utilization <= 1) return;
   peak_is_known_ = false;
   if (!is_first()) return;
   log_info(
       "step {} reached {}FLOP/s per rank, more than the peak of {}FLOP/s ({}): other work "
-      "disturbed that measurement, so MFU is left out from here on",
-      record_.step, format_si(*share * peak_.flops_per_s), format_si(peak_.flops_per_s),
+      "disturbed the measurement of the peak, so MFU is no longer reported",
+      record_.step, format_si(*utilization * peak_.flops_per_s), format_si(peak_.flops_per_s),
       peak_.source);
 }
 
@@ -202,7 +203,7 @@ TokenBatch Trainer::tokens() const {
   return {batch_->ids, batch_->targets, batch_->positions, batch_->document_start};
 }
 
-double Trainer::look_ahead(std::int64_t step, Trace* trace) {
+double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
   if (step > schedule_.total_steps) return 0;
   const HostSpan span(trace, "data wait");
   try {
@@ -241,30 +242,31 @@ std::optional<double> Trainer::Score::bits_per_byte() const {
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
-// Data ranks take turns by micro-batches, and all take as many: a pass may need everybody's
-// weights. Whose turn finds no samples left computes on what is there, without a loss.
+// Micro-batches are dealt to the data ranks in turn. All data ranks compute the same number, since
+// a forward may gather weights from all of them. A rank without samples computes on old tokens,
+// without a loss.
 Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.layout.micro_batch;
   SampleReader reader(data_->sample_options());
-  std::vector<TokenPiece> pieces;
+  std::vector<TokenRange> pieces;
   Score score;
-  const Place& place = groups_->place;
+  const Coordinates& coordinates = groups_->coordinates;
   for (std::int64_t round = 0; round < set.size(); round += micro * groups_->grid.dp) {
-    const std::int64_t first = round + micro * place.dp;
-    const std::int64_t left = std::min(micro, set.size() - first);
-    const std::int64_t count = std::max<std::int64_t>(left, 1);
-    for (std::int64_t i = 0; i < left; ++i) {
+    const std::int64_t first = round + micro * coordinates.dp;
+    const std::int64_t samples = std::min(micro, set.size() - first);
+    const std::int64_t count = std::max<std::int64_t>(samples, 1);
+    for (std::int64_t i = 0; i < samples; ++i) {
       pieces.clear();
       set.locate(first + i, pieces);
       reader.read(pieces, batch.row(i));
     }
-    if (left <= 0) std::fill_n(batch.targets.begin(), length, -1);
-    const auto part = [&](const std::vector<std::int32_t>& all) {
+    if (samples <= 0) std::fill_n(batch.targets.begin(), length, -1);
+    const auto rows = [&](const std::vector<std::int32_t>& all) {
       return std::span(all).first(all.empty() ? 0 : static_cast<std::size_t>(count * length));
     };
-    const auto targets = part(batch.targets);
+    const auto targets = rows(batch.targets);
     score.nats += engine_->evaluate(
-        {part(batch.ids), targets, part(batch.positions), part(batch.document_start)});
+        {rows(batch.ids), targets, rows(batch.positions), rows(batch.document_start)});
     if (!groups_->counts_sequences()) continue;
     score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
     score.bytes += data_->bytes_of(targets);
@@ -311,7 +313,7 @@ std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
 void Trainer::save() {
   const auto begin = Clock::now();
   show_live_line("saving a checkpoint …");
-  // What was good stays until the run is healthy again.
+  // Do not delete healthy checkpoints until the run is healthy again.
   const std::int64_t keep = health_.healthy() ? config_.train.keep_checkpoints : 0;
   fs::path saved;
   try {
@@ -333,9 +335,9 @@ void Trainer::save() {
 void Trainer::end_diverged(const std::string& why) const {
   const std::string advice =
       last_healthy_.empty()
-          ? "no checkpoint was saved while it was healthy: lower optimizer.lr, or look at the data"
+          ? "no checkpoint was saved while it was healthy: lower optimizer.lr, or check the data"
           : fmt::format(
-                "the newest healthy checkpoint is {}: lower optimizer.lr, or look at the data, {}",
+                "the newest healthy checkpoint is {}: lower optimizer.lr, or check the data, {}",
                 last_healthy_,
                 last_healthy_ == last_checkpoint_ ? "and run again to continue from it"
                                                   : "point checkpoints/latest to it and run again");

@@ -25,80 +25,79 @@
 
 namespace kintsugi {
 
-enum class ResumeMode {
-  Auto,
-  Never
-};  // continue the run directory's latest checkpoint, or insist on a new run
+// Auto: continue from the latest checkpoint in the run directory, if there is one. Never: start a
+// new run; UserError if the directory already has one.
+enum class ResumeMode { Auto, Never };
 enum class RunOutcome { Finished, Stopped };
 
-// One run from its configuration to its end. Reads batches, steps the engine, validates, writes
-// metrics, saves, obeys signals.
+// One training run. Reads batches, steps the engine, validates, writes metrics, saves checkpoints
+// and stops on signals.
 class Trainer {
  public:
-  // Everything about the input is checked here, before memory is taken and before anything is
-  // written. Every rank of the job makes one; rank 0 owns the terminal and the files.
-  // The groups must outlive it.
+  // Checks the whole input before it allocates memory or writes a file. Every rank of the job
+  // constructs one; rank 0 owns the terminal and the files. The groups must outlive the trainer.
   Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup = {});
-  Trainer(Backend& backend, RunConfig config);  // alone
+  Trainer(Backend& backend, RunConfig config);  // on one rank
 
-  // Before run(): lets this trace some of the steps. It outlives the run.
+  // Call before run(): records the steps that `trace` asks for. `trace` must outlive the run.
   void trace_with(StepTrace& trace) { step_trace_ = &trace; }
   RunOutcome run(ResumeMode resume);
-  // Instead: logs sizes, layout, memory, steps and how long the run may take.
+  // Call instead of run(): logs sizes, layout, memory, steps and the estimated duration.
   void preview();
 
   const std::filesystem::path& directory() const { return directory_; }
-  const RunConfig& config() const { return config_; }  // completed by what the data says
+  const RunConfig& config() const { return config_; }  // completed from the data
   const RunData& data() const { return *data_; }
   Startup& startup() { return startup_; }
-  // Another rank ended the job: the status says so. From any thread, while run() runs.
+  // Records in status.json that another rank ended the job. Thread-safe during run().
   void note_failure(const std::string& message);
 
  private:
-  Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> alone);
+  Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> own_groups);
   using Clock = std::chrono::steady_clock;
 
   bool is_first() const { return groups_->is_first(); }
   Communicator& host() const { return (*groups_)[GroupKind::World]; }
-  // Of a data rank, and of the ranks that share a model with it.
+  // Sequences per step of one data rank, and of the other ranks that hold the same model copy.
   std::int64_t sequences_per_rank() const { return config_.batch.global / groups_->grid.dp; }
-  std::int64_t first_sequence() const { return groups_->place.dp * sequences_per_rank(); }
-  // What the ranks tell each other in a step: its only collective on host memory, made when its
-  // work is done. Each is a sum over all ranks.
+  std::int64_t first_sequence() const { return groups_->coordinates.dp * sequences_per_rank(); }
+  // Summed over all ranks by one all-reduce on host memory at the end of each step. A step has no
+  // other collective on host memory.
   struct StepSums {
     double loss = 0;          // of this step
-    double next_targets = 0;  // tokens with a loss in the next step's batches
-    double stops = 0;         // ranks that were asked to stop
+    double next_targets = 0;  // tokens with a loss in the batches of the next step
+    double stops = 0;         // number of ranks that received a stop signal
   };
   void sum_over_ranks(std::span<double> values);
   void sum_over_ranks(StepSums& sums);
-  // Takes the batch of that step, if the run has it, and returns its targets on this rank. What is
-  // wrong with it is thrown by the step itself: the one before can still be saved.
-  double look_ahead(std::int64_t step, Trace* trace);
-  TokenBatch tokens() const;  // of the batch that was taken
+  // Loads the batch of `step`, if the run has such a step, and returns its number of targets on
+  // this rank. Errors are not thrown here but by that step, so that the current step can still be
+  // saved.
+  double load_next_batch(std::int64_t step, Trace* trace);
+  TokenBatch tokens() const;  // of batch_
   void open_run(ResumeMode resume);
-  // What the checkpoint was trained with, where the configuration leaves it open.
+  // Fills in what the configuration leaves open with the checkpoint's values.
   void follow_checkpoint(const std::filesystem::path& checkpoint);
-  // The checkpoint to go on from, if there is one; what rank 0 sees decides.
+  // Returns the checkpoint to resume from, if there is one. Rank 0 decides for all ranks.
   std::optional<std::filesystem::path> open_directory(ResumeMode resume);
   void check_same_run() const;
   void take_over(const std::filesystem::path& checkpoint);
-  // Every key of the configuration that is not what it was, and a jump of the learning rate.
+  // Logs every configuration key whose value has changed, and a jump of the learning rate.
   void report_changes(const std::filesystem::path& checkpoint) const;
   void announce() const;
   std::string describe_layout() const;
-  // Shares of the peak at some rate, causally and in full. Empty once a step was faster than the
-  // peak that was measured.
+  // Model FLOPs utilization. Empty once a step was faster than the measured peak.
   std::optional<double> mfu(double tokens_per_s, double flops_per_token) const;
   void check_peak();
   void train_step();
-  // Of all groups until now. Failure where a call was given up: then a step has no result.
+  // Sum over all groups since the start. Throws Failure if a call was abandoned, because the step
+  // then has no result.
   CommunicationTimes communication_times() const;
   void record_communication(const CommunicationTimes& now);
   void validate();
   struct Score {
     double nats = 0;
-    std::int64_t tokens = 0, bytes = 0;  // of the targets that count
+    std::int64_t tokens = 0, bytes = 0;  // of the targets with a loss
     double loss() const;
     std::optional<double> bits_per_byte() const;
   };
@@ -113,39 +112,39 @@ class Trainer {
   bool finished() const { return state_.step >= schedule_.total_steps; }
 
   Backend& backend_;
-  std::unique_ptr<Groups> alone_;
+  std::unique_ptr<Groups> own_groups_;  // only without given groups
   const Groups* groups_;
   RunConfig config_;
   std::filesystem::path directory_;
   std::unique_ptr<RunData> data_;
-  std::vector<Tokenizer::File> tokenizer_files_;  // of each checkpoint; on rank 0
+  std::vector<Tokenizer::File> tokenizer_files_;  // copied into each checkpoint; on rank 0
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunLog> log_;              // on rank 0
-  std::atomic<RunLog*> open_log_ = nullptr;  // the same, once it is there
+  std::atomic<RunLog*> open_log_ = nullptr;  // log_.get() once it is open
   std::unique_ptr<DirectoryLock> lock_;      // one process per run directory
   Schedule schedule_;
   LossScaler scaler_;
   RunHealth health_;
-  std::string divergence_;  // why the last step was the last; empty: it was not
+  std::string divergence_;  // why the run diverged in the last step; empty: it did not
   TrainerState state_;
   TrainingFlops flops_;
   Backend::Peak peak_;
   bool peak_is_known_ = true;
   StepRecord record_;
-  StepMeans means_;  // since the last line
+  StepMeans means_;  // since the last log line
   std::optional<double> last_valid_loss_;
   std::string last_checkpoint_, last_healthy_;
   std::vector<Ancestor> ancestors_;  // of the next checkpoint; on rank 0
-  std::int64_t first_step_ = 0;      // of this process
+  std::int64_t first_step_ = 0;      // steps done before this process
   Startup startup_;
-  StepTrace* step_trace_ = nullptr;   // if any
-  CommunicationTimes communication_;  // until the last step
+  StepTrace* step_trace_ = nullptr;   // optional
+  CommunicationTimes communication_;  // up to the last step
   Clock::time_point last_report_;
-  double step_seconds_ = 0;  // in steps alone, for the time left
+  double step_seconds_ = 0;  // time in steps only, for the ETA
   std::unique_ptr<BatchLoader> loader_;
-  const SampleBatch* batch_ = nullptr;  // the next step's, once it is there
-  double targets_ = 0;                  // with a loss in it, of all ranks
-  bool stop_ = false;                   // some rank was asked to, and all know
+  const SampleBatch* batch_ = nullptr;  // the next step's batch, once it is loaded
+  double targets_ = 0;                  // tokens with a loss in batch_, over all ranks
+  bool stop_ = false;                   // a rank received a stop signal; the same on all ranks
 };
 
 }  // namespace kintsugi

@@ -1,4 +1,5 @@
-// The start of a run: its directory, the checkpoint to go on from, and what has changed since.
+// Starts or resumes a run: opens its directory, loads the latest checkpoint and reports the changes
+// of the configuration since.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +15,7 @@ namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
 
-// Of these, from the last to the first; empty: none is left.
+// Returns the newest ancestor that is complete and has no skipped steps; empty if there is none.
 std::string newest_healthy(const fs::path& folder, const std::vector<Ancestor>& ancestors) {
   for (auto one = ancestors.rbegin(); one != ancestors.rend(); ++one) {
     const CheckpointPaths at{folder, one->name};
@@ -51,19 +52,23 @@ void Trainer::follow_checkpoint(const fs::path& checkpoint) {
   try {
     continue_rope_scaling(config_, read_hf_config(checkpoint / "config.json"));
   } catch (const UserError&) {
-    // It is damaged; loading it says so.
+    // The checkpoint is damaged; load_checkpoint() reports that.
   }
 }
 
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<fs::path> latest = open_directory(resume);
   if (latest) follow_checkpoint(*latest);
+  startup_.mark("open run");
   together(host(), [&] {
     engine_ = std::make_unique<Engine>(backend_, backend_,
                                        engine_options(config_, groups_->ranks()), *groups_);
+    startup_.mark("allocate memory");
     latest ? engine_->prepare() : engine_->initialize(config_.run.seed);
   });
   if (latest) state_ = load_checkpoint(*latest, *engine_);
+  backend_.synchronize();  // so that this phase includes the device's work
+  startup_.mark(latest ? "load checkpoint" : "initialize weights");
   together(host(), [&] {
     if (latest) {
       check_same_run();
@@ -83,7 +88,7 @@ void Trainer::open_run(ResumeMode resume) {
   first_step_ = state_.step;
   record_.step = state_.step;
   record_.tokens = state_.tokens;
-  // Nothing is known of these before this process has taken a step.
+  // Unknown before the first step of this process.
   record_.loss = NAN;
   record_.tokens_per_s = NAN;
   const std::int64_t steps_left = std::max<std::int64_t>(schedule_.total_steps - state_.step, 0);
@@ -94,9 +99,9 @@ void Trainer::open_run(ResumeMode resume) {
                                                       .batch = sequences_per_rank(),
                                                       .stride = config_.batch.global,
                                                       .depth = config_.data.prefetch});
-  startup_.mark(latest ? "checkpoint" : "fresh weights");
+  startup_.mark("open run");
   peak_ = backend_.peak_flops(config_.train.precision);
-  startup_.mark("measuring the peak");
+  startup_.mark("measure peak");
   announce();
   log_info("{}", memory_table(engine_->arena(), backend_));
   log_info("run directory: {}", directory_.string());
@@ -111,9 +116,9 @@ void Trainer::check_same_run() const {
                directory_.string(), state_.seed, config_.run.seed);
   if (state_.data != data_->fingerprint())
     user_error(
-        "the run in {} was started on other data, shares, data.valid_fraction, "
+        "the run in {} was started on other data, weights, data.valid_fraction, "
         "data.sequence_length or (with max_epochs or order megatron) for another number of steps: "
-        "its place in the order would mean nothing; choose another run.dir",
+        "its data position cannot be carried over; choose another run.dir",
         directory_.string());
   if (state_.step > schedule_.total_steps)
     user_error(
@@ -123,7 +128,7 @@ void Trainer::check_same_run() const {
 }
 
 void Trainer::take_over(const fs::path& checkpoint) {
-  // Another precision starts with a loss scale of its own.
+  // A checkpoint in another precision has no usable loss scale.
   if (scaler_.dynamic() && saved_precision(checkpoint) == DType::F16)
     scaler_.restore(state_.loss_scale);
   health_.restore(state_.skipped);
@@ -135,7 +140,8 @@ void Trainer::take_over(const fs::path& checkpoint) {
   if (last_healthy_.empty()) last_healthy_ = newest_healthy(checkpoint.parent_path(), ancestors_);
 }
 
-// The checkpoint's own configuration; in older versions it was in the run directory alone.
+// Compares with the configuration in the checkpoint; older versions saved it only in the run
+// directory.
 void Trainer::report_changes(const fs::path& checkpoint) const {
   std::string before = saved_config(checkpoint);
   if (before.empty() && fs::exists(directory_ / "config.yaml"))
@@ -149,7 +155,7 @@ void Trainer::report_changes(const fs::path& checkpoint) const {
     const std::string jump = schedule_jump(then, schedule_, next);
     if (!jump.empty()) log_warning("{}", jump);
   } catch (const UserError&) {
-    // Written by a version with other keys: the lines above say what can be compared.
+    // Written by a version with other keys: the changes above are all that can be compared.
   }
 }
 

@@ -1,4 +1,4 @@
-// What a run says of itself: at its start, in a preview, and line by line.
+// The log output of a run: at its start, in a preview, and during training.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr double kAssumedMfu = 0.4;  // of a run that nobody has seen yet
+constexpr double kAssumedMfu = 0.4;  // for the preview, before any measurement
 
 }  // namespace
 
@@ -26,8 +26,8 @@ void Trainer::announce() const {
     if (const auto scaling = load_preset(config_.model_preset).rope_scaling;
         scaling && !config_.rope_scaling_given)
       log_info(
-          "positions: {}; the preset's rope scaling is for more than {} and left out (set "
-          "model.rope_scaling to train with one)",
+          "positions: {}; the preset's rope scaling is only for more than {} positions and is not "
+          "used (set model.rope_scaling to use one)",
           config_.model.max_positions, scaling->original_max_positions);
   std::int64_t held_out = 0;
   for (const ValidationSet& set : data_->validation()) held_out += set.size();
@@ -43,13 +43,13 @@ void Trainer::announce() const {
            config_.batch.global == config_.layout.micro_batch ? "" : "es", schedule_.total_steps);
   log_info("layout: {}", describe_layout());
   log_info(
-      "work per token: {}FLOP (attention counted causally), {}FLOP (in full); peak {}FLOP/s ({})",
+      "FLOPs per token: {}FLOP (causal attention), {}FLOP (full attention); peak {}FLOP/s ({})",
       format_si(flops_.causal()), format_si(flops_.full()), format_si(peak_.flops_per_s),
       peak_.source);
-  log_info("energy: no counter that this version reads; energy_j is null in metrics.jsonl");
+  log_info("energy: this version reads no energy counter; energy_j is null in metrics.jsonl");
 }
 
-// Nothing but the FLOPs is known before the first step, so that the share of the peak is assumed.
+// Before the first step only the FLOPs are known; the MFU is assumed.
 void Trainer::preview() {
   peak_ = backend_.peak_flops(config_.train.precision);
   announce();
@@ -77,8 +77,9 @@ std::string Trainer::describe_layout() const {
   text += fmt::format(
       ", ZeRO {}{}", layout.zero,
       layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group) : "");
-  const std::int64_t passes = sequences_per_rank() / config_.layout.micro_batch;
-  text += fmt::format("; {} micro-batch{} each per step", passes, passes == 1 ? "" : "es");
+  const std::int64_t micro_batches = sequences_per_rank() / config_.layout.micro_batch;
+  text += fmt::format("; {} micro-batch{} per rank and step", micro_batches,
+                      micro_batches == 1 ? "" : "es");
   if (grid.pp > 1)
     text += fmt::format(
         ", schedule {}, layers {}", to_string(layout.schedule),
@@ -96,7 +97,7 @@ std::string Trainer::progress_line() const {
   const double rate = means_.tokens_per_s();
   const auto causal = mfu(rate, flops_.causal()), full = mfu(rate, flops_.full());
   return fmt::format(
-      "step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  left {}  MFU {}  norm {:.3f}  "
+      "step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
       "lr {:.2e}{}  J/token –",
       state_.step, schedule_.total_steps, means_.loss(), format_count(rate), means_.step_time_s(),
       format_duration(eta_s()),

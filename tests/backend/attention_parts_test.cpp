@@ -1,4 +1,4 @@
-// Attention of a sequence whose tokens lie in several places: part by part, merged, is the whole.
+// Attention over ranges of queries and keys, merged, equals attention over the whole sequence.
 #include "backend/attention_reference.h"
 
 namespace kintsugi {
@@ -11,15 +11,15 @@ struct Range {
 
 struct Case {
   std::int64_t batch, length, heads, kv_heads, dim;
-  std::vector<std::int64_t> query_cuts, key_cuts;  // inner boundaries
+  std::vector<std::int64_t> query_bounds, key_bounds;  // inner boundaries of the ranges
   bool alibi = false, documents = false;
   std::int64_t window = 0;
 };
 
-std::vector<Range> ranges(const std::vector<std::int64_t>& cuts, std::int64_t length) {
+std::vector<Range> ranges(const std::vector<std::int64_t>& bounds, std::int64_t length) {
   std::vector<Range> result;
   std::int64_t begin = 0;
-  for (const std::int64_t cut : cuts) result.push_back({begin, cut}), begin = cut;
+  for (const std::int64_t bound : bounds) result.push_back({begin, bound}), begin = bound;
   result.push_back({begin, length});
   return result;
 }
@@ -43,7 +43,7 @@ class AttentionPartsTest : public OperationTest {
     return x;
   }
 
-  // What these queries see of these keys, said from where the parts begin.
+  // The options for one range of queries and one range of keys.
   AttentionOptions options(const Case& c, const AttentionInputs& x, Range queries, Range keys) {
     AttentionOptions o{.scale = x.scale,
                        .window = c.window,
@@ -51,7 +51,7 @@ class AttentionPartsTest : public OperationTest {
                        .query_positions = TokenPositions{.first = queries.begin}};
     if (c.alibi) o.alibi_slopes = in(x.slopes, DType::F32, {c.heads});
     if (!c.documents) return o;
-    Ids starts;  // of all queries, of which the options take a part: strided
+    Ids starts;  // of all queries; the options get a strided view of them
     for (const std::int32_t start : x.starts)
       starts.push_back(
           static_cast<std::int32_t>(std::clamp<std::int64_t>(start - keys.begin, 0, keys.size())));
@@ -75,8 +75,8 @@ class AttentionPartsTest : public OperationTest {
     const Tensor lse =
         inout(Values(expected.lse.size(), -INFINITY), accumulator(), {c.batch, c.heads, c.length});
     const Tensor part_out = out(type(), wide), part_lse = out(accumulator(), lse.shape());
-    const auto key_ranges = ranges(c.key_cuts, c.length);
-    const auto query_ranges = ranges(c.query_cuts, c.length);
+    const auto key_ranges = ranges(c.key_bounds, c.length);
+    const auto query_ranges = ranges(c.query_bounds, c.length);
     for (const Range& queries : query_ranges)
       for (const Range& keys : key_ranges) {
         const auto of = [&](const Tensor& t) { return t.part(1, queries.begin, queries.size()); };
@@ -88,7 +88,7 @@ class AttentionPartsTest : public OperationTest {
         backend().attention_merge(of(merged), lse.part(2, queries.begin, queries.size()),
                                   of(part_out), some_lse);
       }
-    // Each part rounds its result once; the shares add up to 1. Large scores lose digits.
+    // Each range rounds its result once; the weights add up to 1. Large scores lose digits.
     const double slack = narrow() ? 4 : 8 * std::max(8.0, largest(expected.lse));
     expect_close("out", read(merged), expected.out, accumulator(), {slack, type(), {largest(x.v)}});
     expect_close("lse", read(lse), expected.lse, accumulator(),
@@ -101,7 +101,7 @@ class AttentionPartsTest : public OperationTest {
       for (const Range& keys : key_ranges) {
         const auto of = [&](const Tensor& t) { return t.part(1, queries.begin, queries.size()); };
         const auto with = [&](const Tensor& t) { return t.part(1, keys.begin, keys.size()); };
-        // Zeros around, so that the parts can be added up as wholes.
+        // Zero outside the range, so that full tensors can be added up.
         const Tensor gq = inout(Values(x.q.size(), 0.0), type(), wide),
                      gk = inout(Values(x.k.size(), 0.0), type(), narrow_shape),
                      gv = inout(Values(x.k.size(), 0.0), type(), narrow_shape);
@@ -139,7 +139,7 @@ class AttentionPartsTest : public OperationTest {
       }
   }
 };
-KINTSUGI_IN_EACH_WORLD(AttentionPartsTest);
+KINTSUGI_ON_EACH_BACKEND(AttentionPartsTest);
 
 TEST_P(AttentionPartsTest, KeysInParts) {
   check({2, 33, 4, 4, 8, {}, {10}});
@@ -166,8 +166,8 @@ TEST_P(AttentionPartsTest, Windows) {
   check({2, 150, 6, 2, 64, {75}, {70, 110}, true, true, 20});
 }
 
-// Both sides in two chunks, as context parallelism has them: chunks 1 and 2 of four against chunks
-// 0 and 3, and against themselves.
+// Queries and keys in two chunks each, as in context parallelism: queries of chunks 1 and 2 (of
+// four) against keys of chunks 0 and 3, and of chunks 1 and 2.
 TEST_P(AttentionPartsTest, TwoChunks) {
   constexpr std::int64_t kChunk = 33;
   const AttentionSizes c{2, 2 * kChunk, 2 * kChunk, 4, 2, 8};
@@ -192,7 +192,7 @@ TEST_P(AttentionPartsTest, TwoChunks) {
       for (std::int64_t b = 0; b < c.batch; ++b)
         for (std::int64_t i = 0; i < c.queries; ++i)
           for (std::int64_t h = 0; h < c.heads; ++h) {
-            double total = 0, sum = 0;  // of the first element of each head
+            double total = 0, sum = 0;  // sum is of the first element of each head
             for (std::int64_t j = 0; j < c.keys; ++j) {
               const std::int64_t distance = inner.of(i) - key_positions.of(j);
               if (distance < 0 || (window > 0 && distance >= window)) continue;
@@ -220,14 +220,14 @@ TEST_P(AttentionPartsTest, TwoChunks) {
     }
 }
 
-// All of the keys lie before the queries, and there are fewer of them.
+// All keys are before the queries, and there are fewer keys than queries.
 TEST_P(AttentionPartsTest, MoreQueriesThanKeys) {
   const AttentionSizes c{2, 70, 9, 4, 2, 20};
   AttentionInputs x;
   x.q = activations(c.batch * c.queries * c.heads * c.dim);
   x.k = activations(c.batch * c.keys * c.kv_heads * c.dim);
   x.v = activations(c.batch * c.keys * c.kv_heads * c.dim);
-  // Each of them alone, as the last query of a sequence, sees the same.
+  // Each query must give the same result as alone, as the last query of a sequence.
   const Shape wide = {c.batch, c.queries, c.heads, c.dim};
   const Tensor y = out(type(), wide), lse = out(accumulator(), {c.batch, c.heads, c.queries});
   backend().attention_forward(y, lse, in(x.q, type(), wide),

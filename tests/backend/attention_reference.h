@@ -20,7 +20,7 @@ struct AttentionOutputs {
   Values out, lse, dq, dk, dv;
 };
 
-// Softmax attention row by row, straight from the definition, and its gradient.
+// Softmax attention row by row from the definition, and its gradient.
 inline AttentionOutputs attention_reference(const AttentionSizes& c, const AttentionInputs& x) {
   const auto at = [&](std::int64_t b, std::int64_t token, std::int64_t head, std::int64_t tokens,
                       std::int64_t heads) {

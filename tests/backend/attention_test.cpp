@@ -3,7 +3,7 @@
 namespace kintsugi {
 namespace {
 
-// How q, k and v lie in memory.
+// The memory layout of q, k and v.
 enum class Packing {
   Separate,  // three buffers
   Joined,    // one buffer, rows [q | k | v]
@@ -11,14 +11,14 @@ enum class Packing {
   Cache,     // k and v are the first rows of longer buffers
 };
 
-struct Case : AttentionSizes {
+struct AttentionCase : AttentionSizes {
   Packing packing = Packing::Separate;
   bool alibi = false;
   bool documents = false;
   std::int64_t window = 0;
 };
 
-std::string describe(const Case& c) {
+std::string describe(const AttentionCase& c) {
   return fmt::format(
       "batch {} queries {} keys {} heads {}/{} dim {} packing {} alibi {} documents {} window {}",
       c.batch, c.queries, c.keys, c.heads, c.kv_heads, c.dim, static_cast<int>(c.packing), c.alibi,
@@ -30,7 +30,7 @@ class AttentionTest : public OperationTest {
   struct Packed {
     Tensor q, k, v;
   };
-  Packed pack(const Case& c) {
+  Packed pack(const AttentionCase& c) {
     const Shape q = {c.batch, c.queries, c.heads, c.dim}, kv = {c.batch, c.keys, c.kv_heads, c.dim};
     if (c.packing == Packing::Separate)
       return {buffer(type(), q), buffer(type(), kv), buffer(type(), kv)};
@@ -50,7 +50,7 @@ class AttentionTest : public OperationTest {
             all.part(2, q_width + kv_width, kv_width).split_last(c.dim)};
   }
 
-  AttentionInputs inputs(const Case& c, double deviation = 1.0) {
+  AttentionInputs inputs(const AttentionCase& c, double deviation = 1.0) {
     AttentionInputs x;
     x.q = activations(c.batch * c.queries * c.heads * c.dim, deviation);
     x.k = activations(c.batch * c.keys * c.kv_heads * c.dim);
@@ -60,8 +60,8 @@ class AttentionTest : public OperationTest {
     x.window = c.window;
     if (c.alibi) x.slopes = magnitudes(rounded(normal(c.heads, 0.1), DType::F32));
     if (c.documents)
-      for (std::int64_t b = 0; b < c.batch;
-           ++b) {  // a new document every b + 7, then ever fewer tokens
+      // The first document has b + 7 tokens; each next one is about three times longer.
+      for (std::int64_t b = 0; b < c.batch; ++b) {
         std::int32_t start = 0, length = static_cast<std::int32_t>(b) + 7;
         for (std::int32_t token = 0; token < c.keys; ++token) {
           if (token == start + length) start = token, length = length * 3 + 1;
@@ -71,14 +71,14 @@ class AttentionTest : public OperationTest {
     return x;
   }
 
-  AttentionOptions options(const Case& c, const AttentionInputs& x) {
+  AttentionOptions options(const AttentionCase& c, const AttentionInputs& x) {
     AttentionOptions o{.scale = x.scale, .window = c.window};
     if (c.alibi) o.alibi_slopes = in(x.slopes, DType::F32, {c.heads});
     if (c.documents) o.document_start = in(x.starts, {c.batch, c.queries});
     return o;
   }
 
-  void check(const Case& c, double deviation = 1.0) {
+  void check(const AttentionCase& c, double deviation = 1.0) {
     SCOPED_TRACE(describe(c));
     const AttentionInputs x = inputs(c, deviation);
     const AttentionOutputs expected = attention_reference(c, x);
@@ -87,14 +87,13 @@ class AttentionTest : public OperationTest {
     write(from.k, x.k);
     write(from.v, x.v);
     const AttentionOptions o = options(c, x);
-    // As a layer has them: rows of all heads side by side.
+    // As in a layer: each row has all heads side by side.
     const Tensor out_tensor =
         allow(buffer(type(), {c.batch, c.queries, c.heads * c.dim}).split_last(c.dim));
     const Tensor lse = out(accumulator(), {c.batch, c.heads, c.queries});
     backend().attention_forward(out_tensor, lse, from.q, from.k, from.v, o);
 
-    // Kernels in 16 bits round the probabilities too; scores as large as `score` lose that many
-    // digits.
+    // 16-bit kernels also round the probabilities. The error grows with the largest score.
     const double score = std::max(1.0, largest(expected.lse)),
                  root = std::sqrt(static_cast<double>(c.keys));
     const double slack = narrow() ? 4 : 16 * score;
@@ -108,7 +107,7 @@ class AttentionTest : public OperationTest {
     const Tensor dout = in(x.dout, type(), {c.batch, c.queries, c.heads, c.dim});
     backend().attention_backward(gradient.q, gradient.k, gradient.v, dout, out_tensor, lse, from.q,
                                  from.k, from.v, o);
-    // Where a query sees one key, the gradient of its score is a difference of equal numbers of
+    // If a query sees only one key, the gradient of its score is a difference of equal numbers of
     // about 1.
     const auto size = [](const Values& gradients) {
       return Values{std::max(1.0, largest(gradients))};
@@ -119,13 +118,13 @@ class AttentionTest : public OperationTest {
     finish();
   }
 };
-KINTSUGI_IN_EACH_WORLD(AttentionTest);
+KINTSUGI_ON_EACH_BACKEND(AttentionTest);
 
 TEST_P(AttentionTest, SequencesAndHeads) {
-  for (const Case& c :
-       {Case{1, 1, 1, 1, 1, 8}, Case{3, 2, 2, 2, 2, 20}, Case{2, 17, 17, 6, 2, 64},
-        Case{1, 64, 64, 6, 1, 80}, Case{2, 65, 65, 4, 4, 8}, Case{1, 130, 130, 6, 2, 20},
-        Case{1, 130, 130, 2, 1, 128}, Case{1, 67, 67, 3, 3, 64}})
+  for (const AttentionCase& c :
+       {AttentionCase{1, 1, 1, 1, 1, 8}, AttentionCase{3, 2, 2, 2, 2, 20}, AttentionCase{2, 17, 17, 6, 2, 64},
+        AttentionCase{1, 64, 64, 6, 1, 80}, AttentionCase{2, 65, 65, 4, 4, 8}, AttentionCase{1, 130, 130, 6, 2, 20},
+        AttentionCase{1, 130, 130, 2, 1, 128}, AttentionCase{1, 67, 67, 3, 3, 64}})
     check(c);
 }
 
@@ -146,7 +145,7 @@ TEST_P(AttentionTest, DocumentsDoNotSeeEachOther) {
   check({2, 200, 200, 2, 1, 8, Packing::Joined, true, true});
 }
 
-// A key alone, within a tile, over several, and more than there is.
+// Windows of one key, within a tile, over several tiles, and longer than the sequence.
 TEST_P(AttentionTest, Windows) {
   for (const std::int64_t window : {1, 2, 7, 63, 64, 65, 100, 129, 130, 131, 1000}) {
     check({2, 130, 130, 4, 2, 20, Packing::Joined, false, false, window});
@@ -166,9 +165,9 @@ TEST_P(AttentionTest, FewerQueriesThanKeys) {
   check({1, 66, 131, 2, 2, 80, Packing::Cache});
 }
 
-// Scores of hundreds: exponentials overflow unless the largest is taken away first.
+// Scores of hundreds: exponentials overflow unless the largest score is subtracted first.
 TEST_P(AttentionTest, LargeScores) {
-  const Case c{1, 70, 70, 2, 2, 64};
+  const AttentionCase c{1, 70, 70, 2, 2, 64};
   AttentionInputs x = inputs(c, 60.0);
   const AttentionOutputs expected = attention_reference(c, x);
   const Shape shape = {c.batch, c.queries, c.heads, c.dim};
@@ -182,13 +181,13 @@ TEST_P(AttentionTest, LargeScores) {
 }
 
 class AttentionGradientTest : public AttentionTest {};
-KINTSUGI_IN_EACH_WORLD(AttentionGradientTest, {DType::F64});
+KINTSUGI_ON_EACH_BACKEND(AttentionGradientTest, {DType::F64});
 
 TEST_P(AttentionGradientTest, MatchesTheForward) {
-  for (const Case& c :
-       {Case{2, 70, 70, 4, 2, 8, Packing::Joined, true, true}, Case{1, 9, 67, 3, 1, 20},
-        Case{2, 140, 140, 4, 2, 8, Packing::Joined, true, true, 11},
-        Case{1, 9, 167, 3, 1, 20, Packing::Cache, false, false, 80}}) {
+  for (const AttentionCase& c :
+       {AttentionCase{2, 70, 70, 4, 2, 8, Packing::Joined, true, true}, AttentionCase{1, 9, 67, 3, 1, 20},
+        AttentionCase{2, 140, 140, 4, 2, 8, Packing::Joined, true, true, 11},
+        AttentionCase{1, 9, 167, 3, 1, 20, Packing::Cache, false, false, 80}}) {
     SCOPED_TRACE(describe(c));
     const AttentionInputs x = inputs(c);
     const Packed from = pack(c), gradient = pack(c);

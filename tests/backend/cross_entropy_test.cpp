@@ -35,7 +35,7 @@ class CrossEntropyTest : public OperationTest {
     return ids;
   }
 };
-KINTSUGI_IN_EACH_WORLD(CrossEntropyTest);
+KINTSUGI_ON_EACH_BACKEND(CrossEntropyTest);
 
 TEST_P(CrossEntropyTest, LossAndGradient) {
   for (const auto& [rows, vocabulary] : {std::pair<std::int64_t, std::int64_t>{1, 1},
@@ -51,14 +51,14 @@ TEST_P(CrossEntropyTest, LossAndGradient) {
     const Expected expected = reference(z, vocabulary, ids, scale);
     const Tensor losses = out(accumulator(), {rows}), logits = inout(z, type(), {rows, vocabulary});
     backend().cross_entropy(losses, logits, in(ids, {rows}), scale);
-    // A loss is a difference of logits; a probability carries the rounding of its exponent.
+    // A loss is a difference of logits; a probability has the rounding error of its exponent.
     const double rounds = 8 + std::sqrt(static_cast<double>(vocabulary)) / 4;
     expect_close("losses", read(losses), expected.losses, accumulator(),
                  {rounds, accumulator(), {16.0}});
     const Values found = read(logits);
     expect_close("gradient", found, expected.gradient, type(),
                  {2 * rounds, accumulator(), {4 * scale}});
-    for (std::int64_t row = 0; row < rows; ++row) {  // a softmax moves no total
+    for (std::int64_t row = 0; row < rows; ++row) {  // the gradients of a row sum to 0
       double total = 0, size = 0;
       for (std::int64_t i = 0; i < vocabulary; ++i) {
         total += found[static_cast<std::size_t>(row * vocabulary + i)];
@@ -112,7 +112,7 @@ TEST_P(CrossEntropyTest, LogitsWhoseExponentialsOverflow) {
   }
 }
 
-// A fp16 run multiplies its loss: the gradients of a large vocabulary must not vanish before they
+// fp16 training scales its loss: the gradients of a large vocabulary must not underflow before they
 // are scaled.
 TEST_P(CrossEntropyTest, ScaleIsAppliedBeforeRounding) {
   const std::int64_t vocabulary = 20011;
@@ -124,9 +124,9 @@ TEST_P(CrossEntropyTest, ScaleIsAppliedBeforeRounding) {
                Values(20000, scale / static_cast<double>(vocabulary)), type(), {64, accumulator()});
 }
 
-// 23 columns on three ranks, of 8, 8 and 7; the second row's largest logits differ by more than an
-// exponential can tell.
-TEST_P(CrossEntropyTest, PartsOfTheVocabulary) {
+// 23 columns sharded over three ranks as 8, 8 and 7. The largest logits of the second row differ so
+// much between ranks that exp() underflows.
+TEST_P(CrossEntropyTest, ShardsOfTheVocabulary) {
   const std::int64_t rows = 17, vocabulary = 23;
   Values z = activations(rows * vocabulary, 3.0);
   for (std::size_t i = 0; i < 8; ++i) z[23 + i] = rounded({500.0 + z[i]}, type())[0];
@@ -175,7 +175,7 @@ TEST_P(CrossEntropyTest, PartialSums) {
 }
 
 class CrossEntropyGradientTest : public CrossEntropyTest {};
-KINTSUGI_IN_EACH_WORLD(CrossEntropyGradientTest, {DType::F64});
+KINTSUGI_ON_EACH_BACKEND(CrossEntropyGradientTest, {DType::F64});
 
 TEST_P(CrossEntropyGradientTest, MatchesTheLoss) {
   const Values z = normal(7 * 31), direction = normal(7 * 31);

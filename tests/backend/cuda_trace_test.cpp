@@ -1,4 +1,4 @@
-// What a trace learns of a GPU's operations: that they lie, in order, where the host saw them.
+// Traces of GPU operations: their spans are in order and agree with the host's clock.
 #include <gtest/gtest.h>
 
 #include "backend/cuda/cuda_backend.h"
@@ -7,12 +7,12 @@
 namespace kintsugi {
 namespace {
 
-constexpr double kDoubt_s = 1e-3;  // of the device's clock against the host's; microseconds in fact
+constexpr double kTolerance_s = 1e-3;  // between the clocks of device and host; really microseconds
 
 class CudaTrace : public testing::Test {
  protected:
   void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU here";
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
     backend_ = make_cuda_backend({.trace = &trace_});
     arena_ = std::make_unique<Arena>(*backend_);
     for (Tensor* x : {&a_, &b_, &c_})
@@ -28,7 +28,7 @@ class CudaTrace : public testing::Test {
   Tensor a_, b_, c_;
 };
 
-TEST_F(CudaTrace, OperationsLieInTheirPhaseAndInHostTime) {
+TEST_F(CudaTrace, OperationsAreInTheirPhaseAndInHostTime) {
   calls();
   EXPECT_FALSE(backend_->traces());
   const double before = Trace::now();
@@ -52,15 +52,15 @@ TEST_F(CudaTrace, OperationsLieInTheirPhaseAndInHostTime) {
   EXPECT_LE(fill.end_s, matmul.begin_s);
   EXPECT_LT(matmul.begin_s, matmul.end_s);
   EXPECT_LE(matmul.end_s, phase.end_s);
-  EXPECT_GE(phase.begin_s, before - kDoubt_s);
-  EXPECT_LE(phase.end_s, after + kDoubt_s);
+  EXPECT_GE(phase.begin_s, before - kTolerance_s);
+  EXPECT_LE(phase.end_s, after + kTolerance_s);
 }
 
 TEST_F(CudaTrace, NothingIsReplayedWhileItIsOn) {
   const auto twice = [&] {
     for (int i = 0; i < 2; ++i) backend_->replay(1, [&] { calls(); });
   };
-  twice();  // the second is recorded
+  twice();  // the second call is recorded
   trace_.begin();
   twice();
   trace_.end();

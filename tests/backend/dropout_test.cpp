@@ -6,7 +6,7 @@ namespace {
 
 class DropoutTest : public OperationTest {
  protected:
-  // Which elements of a (rows, width) tensor survive.
+  // Which elements of a (rows, width) tensor are kept.
   std::vector<bool> mask(std::int64_t rows, std::int64_t width, const DropoutOptions& options,
                          DType dtype) {
     const Tensor x = in(Values(static_cast<std::size_t>(rows * width), 1.0), dtype, {rows, width});
@@ -19,11 +19,11 @@ class DropoutTest : public OperationTest {
   std::vector<bool> mask(std::int64_t rows, std::int64_t width, const DropoutOptions& options) {
     return mask(rows, width, options, type());
   }
-  static double share(const std::vector<bool>& kept) {
+  static double kept_fraction(const std::vector<bool>& kept) {
     return static_cast<double>(std::count(kept.begin(), kept.end(), true)) /
            static_cast<double>(kept.size());
   }
-  // The share of places where two masks, or a mask and itself shifted, agree.
+  // The fraction of elements where two masks, or a mask and itself shifted, agree.
   static double agreement(const std::vector<bool>& a, const std::vector<bool>& b,
                           std::size_t shift = 0) {
     std::size_t same = 0;
@@ -31,16 +31,16 @@ class DropoutTest : public OperationTest {
     return static_cast<double>(same) / static_cast<double>(a.size() - shift);
   }
 };
-KINTSUGI_IN_EACH_WORLD(DropoutTest);
+KINTSUGI_ON_EACH_BACKEND(DropoutTest);
 
-TEST_P(DropoutTest, KeepsTheRightShare) {
+TEST_P(DropoutTest, KeepsTheRightFraction) {
   const std::int64_t rows = 211, width = 307;
   const auto count = static_cast<double>(rows * width);
   for (const double p : {0.1, 0.5, 0.9}) {
     SCOPED_TRACE(p);
     const std::vector<bool> kept = mask(rows, width, {.probability = p, .key = 17});
-    EXPECT_NEAR(share(kept), 1 - p, 5 * std::sqrt(p * (1 - p) / count));
-    // Neighbours along a row and a column, and halves of the tensor, know nothing of each other.
+    EXPECT_NEAR(kept_fraction(kept), 1 - p, 5 * std::sqrt(p * (1 - p) / count));
+    // Neighbours along rows and columns, and the halves of the tensor, are independent.
     const double alike = p * p + (1 - p) * (1 - p),
                  deviation = std::sqrt(alike * (1 - alike) / count);
     for (const std::size_t shift : {1u, 2u, 3u, 4u, 307u, 32768u})
@@ -83,29 +83,29 @@ TEST_P(DropoutTest, SurvivorsAreScaledUpAndAddedToTheResidual) {
     }
 }
 
-// A rank that holds some of the rows draws what the whole tensor would have drawn there.
+// A rank with some of the rows gets the same mask for them as the full tensor.
 TEST_P(DropoutTest, RowsAreGlobal) {
   for (const std::int64_t width : {1, 7, 64, 129}) {
     SCOPED_TRACE(width);
     const std::vector<bool> whole =
         mask(40, width, {.probability = 0.4, .key = 3, .first_row = 100});
-    const auto cut = static_cast<std::ptrdiff_t>(13 * width);
+    const auto split = static_cast<std::ptrdiff_t>(13 * width);
     const std::vector<bool> top = mask(13, width, {.probability = 0.4, .key = 3, .first_row = 100});
     const std::vector<bool> rest =
         mask(27, width, {.probability = 0.4, .key = 3, .first_row = 113});
-    EXPECT_EQ(std::vector<bool>(whole.begin(), whole.begin() + cut), top);
-    EXPECT_EQ(std::vector<bool>(whole.begin() + cut, whole.end()), rest);
+    EXPECT_EQ(std::vector<bool>(whole.begin(), whole.begin() + split), top);
+    EXPECT_EQ(std::vector<bool>(whole.begin() + split, whole.end()), rest);
     finish();
   }
 }
 
 TEST_P(DropoutTest, FarRowsOfALongRun) {
-  const std::int64_t far = std::int64_t{1} << 40;  // element numbers beyond 32 bits
+  const std::int64_t far = std::int64_t{1} << 40;  // element indices beyond 32 bits
   const std::vector<bool> near_mask = mask(64, 129, {.probability = 0.5, .key = 3});
   const std::vector<bool> far_mask =
       mask(64, 129, {.probability = 0.5, .key = 3, .first_row = far});
   EXPECT_NEAR(agreement(near_mask, far_mask), 0.5, 0.03);
-  EXPECT_NEAR(share(far_mask), 0.5, 0.03);
+  EXPECT_NEAR(kept_fraction(far_mask), 0.5, 0.03);
 }
 
 TEST_P(DropoutTest, KeysAreIndependentAndRepeatable) {
@@ -116,8 +116,7 @@ TEST_P(DropoutTest, KeysAreIndependentAndRepeatable) {
   EXPECT_NEAR(agreement(first, mask(100, 101, {.probability = 0.5, .key = 1 + high})), 0.5, 0.03);
 }
 
-// Element e takes word e % 4 of draw e / 4: runs of today continue tomorrow and elsewhere with the
-// same masks.
+// Element e uses word e % 4 of draw e / 4. This must never change: runs resume with the same masks.
 TEST_P(DropoutTest, DrawsByGlobalElement) {
   for (const std::int64_t width : {1, 3, 7, 64, 130}) {
     SCOPED_TRACE(width);
@@ -132,17 +131,16 @@ TEST_P(DropoutTest, DrawsByGlobalElement) {
   }
 }
 
-// A run in bf16 drops what the same run in fp32 drops, and more probability drops more of the same
-// elements.
+// bf16 drops the same elements as fp32.
 TEST_P(DropoutTest, MaskIsTheSameInEveryPrecision) {
   const DropoutOptions options{.probability = 0.3, .key = 8};
   const std::vector<bool> kept = mask(50, 77, options);
   EXPECT_EQ(kept, mask(50, 77, options, DType::F32));
 }
 
-// A rank with tokens from several places of a sequence draws for each what the whole would have
-// drawn there.
-TEST_P(DropoutTest, RowsByNumber) {
+// A rank with tokens from several ranges of a sequence gets the same mask for them as the full
+// tensor.
+TEST_P(DropoutTest, RowsByIndex) {
   for (const std::int64_t width : {7, 64}) {
     SCOPED_TRACE(width);
     const DropoutOptions whole{.probability = 0.4, .key = 3, .first_row = 100};
@@ -159,7 +157,7 @@ TEST_P(DropoutTest, RowsByNumber) {
   }
 }
 
-// Probability 0 keeps everything to the bit.
+// Probability 0 keeps every bit.
 TEST_P(DropoutTest, NothingToDrop) {
   const Shape shape = {9, 33};
   const Values x = activations(9 * 33);

@@ -10,7 +10,7 @@ constexpr Lookup kLookups[] = {{1, 1, 1},     {2, 7, 3},    {17, 20, 5},
                                {65, 64, 300}, {130, 33, 7}, {3, 1001, 50}};
 
 class EmbeddingTest : public OperationTest {};
-KINTSUGI_IN_EACH_WORLD(EmbeddingTest);
+KINTSUGI_ON_EACH_BACKEND(EmbeddingTest);
 
 TEST_P(EmbeddingTest, TakesRowsOfTheTable) {
   for (const Lookup& c : kLookups)
@@ -57,8 +57,7 @@ TEST_P(EmbeddingTest, AddsGradientsOfRepeatedTokens) {
   }
 }
 
-// In token order: (big + 1) - big is 0 in fp32 where any other order gives 1, and twice the same
-// bits.
+// Sums are in token order: (big + small) - big is 0, while other orders give `small`.
 TEST_P(EmbeddingTest, AddsInTheOrderOfTheTokens) {
   const double big = type() == DType::F64 ? 0x1p60 : type() == DType::F16 ? 0x1p15 : 0x1p30;
   const double small = type() == DType::F16 ? 0x1p-12 : 1.0;
@@ -72,9 +71,9 @@ TEST_P(EmbeddingTest, AddsInTheOrderOfTheTokens) {
   EXPECT_EQ(read(dtable.rows(0, 1)), Values(width, 0.0));
 }
 
-// A table of 23 rows cut in three of 8, 8 and 7: each part knows its own ids only, and together
-// they are the whole.
-TEST_P(EmbeddingTest, PartsOfTheTable) {
+// A table of 23 rows in three shards of 8, 8 and 7: each shard handles only its own ids; together
+// they give the result of the full table.
+TEST_P(EmbeddingTest, ShardsOfTheTable) {
   const std::int64_t tokens = 67, width = 20, vocabulary = 23;
   const auto columns = static_cast<std::size_t>(width);
   const Ids ids = integers(tokens, 0, static_cast<std::int32_t>(vocabulary) - 1);
@@ -87,14 +86,15 @@ TEST_P(EmbeddingTest, PartsOfTheTable) {
         before[i] + table[static_cast<std::size_t>(ids[i / columns]) * columns + i % columns];
   for (const std::int64_t first : {0, 8, 16}) {
     const std::int64_t rows = std::min<std::int64_t>(8, vocabulary - first);
-    const Values part(table.begin() + first * width, table.begin() + (first + rows) * width);
-    const Tensor y = out(type(), {tokens, width}), some = in(part, type(), {rows, width});
+    const Values shard(table.begin() + first * width, table.begin() + (first + rows) * width);
+    const Tensor y = out(type(), {tokens, width}), some = in(shard, type(), {rows, width});
     backend().embedding_forward(y, in(ids, {tokens}), some, false, first);
     const Values found = read(y);
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::int64_t row = ids[i / columns] - first;
-      const bool here = row >= 0 && row < rows;
-      ASSERT_EQ(found[i], here ? part[static_cast<std::size_t>(row) * columns + i % columns] : 0.0);
+      const bool in_shard = row >= 0 && row < rows;
+      ASSERT_EQ(found[i],
+                in_shard ? shard[static_cast<std::size_t>(row) * columns + i % columns] : 0.0);
     }
     backend().embedding_forward(gathered, in(ids, {tokens}), some, true, first);
 

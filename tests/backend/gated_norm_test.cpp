@@ -31,44 +31,45 @@ Reference reference(std::int64_t width, const Values& x, const Values& gate, con
   return r;
 }
 
-enum class Place { Contiguous, HeadsOfPackedRows };
+enum class MemoryLayout { Contiguous, HeadsOfPackedRows };
 
 class GatedNormTest : public OperationTest {
  protected:
   static constexpr double kEps = 1e-6;
 
-  Tensor heads_at(Place place, std::int64_t tokens, std::int64_t heads, std::int64_t width) {
-    if (place == Place::Contiguous) return buffer(type(), {tokens, heads, width});
+  Tensor heads_at(MemoryLayout layout, std::int64_t tokens, std::int64_t heads,
+                  std::int64_t width) {
+    if (layout == MemoryLayout::Contiguous) return buffer(type(), {tokens, heads, width});
     return inside(type(), tokens, heads * width, 2 * heads * width, heads * width)
         .split_last(width);
   }
 
   // With `in_place`, dx overwrites dy and dgate overwrites the gate.
-  void check(std::int64_t tokens, std::int64_t heads, std::int64_t width, Place place,
+  void check(std::int64_t tokens, std::int64_t heads, std::int64_t width, MemoryLayout layout,
              bool in_place) {
-    SCOPED_TRACE(fmt::format("tokens {} heads {} width {} place {} in place {}", tokens, heads,
-                             width, static_cast<int>(place), in_place));
+    SCOPED_TRACE(fmt::format("tokens {} heads {} width {} layout {} in place {}", tokens, heads,
+                             width, static_cast<int>(layout), in_place));
     const std::int64_t count = tokens * heads * width;
     const Values x = activations(count), g = activations(count, 2.0), dy = activations(count);
     const Reference expected = reference(width, x, g, dy, kEps);
     const auto operand = [&](const Values& values) {
-      const Tensor view = heads_at(place, tokens, heads, width);
+      const Tensor view = heads_at(layout, tokens, heads, width);
       write(view, values);
       return view;
     };
-    const auto result = [&] { return allow(heads_at(place, tokens, heads, width)); };
+    const auto result = [&] { return allow(heads_at(layout, tokens, heads, width)); };
     const Tensor from = operand(x), gate = operand(g), gradient = operand(dy);
     const Tensor y = result(), rstd = out(accumulator(), {tokens, heads});
     backend().gated_norm_forward(y, rstd, from, gate, kEps);
     const double rounds = 16 + std::sqrt(static_cast<double>(width));
-    // The fast exponential of 16-bit kernels is good for some digits more than they keep.
+    // The fast exponential of 16-bit kernels is somewhat more accurate than their type.
     const double slack = narrow() ? 256 : rounds;
     expect_close("y", read(y), expected.y, type(), {slack, accumulator()});
     expect_close("rstd", read(rstd), expected.rstd, accumulator(), {rounds, accumulator()});
     const Tensor dx = in_place ? allow(gradient) : result(),
                  dgate = in_place ? allow(gate) : result();
     backend().gated_norm_backward(dx, dgate, gradient, from, gate, rstd);
-    Values dx_size(x.size());  // of the terms, which cancel in short rows
+    Values dx_size(x.size());  // the size of the terms, which cancel in short rows
     const double top = largest(dy) * largest(g);
     for (std::size_t i = 0; i < x.size(); ++i)
       dx_size[i] = expected.rstd[i / static_cast<std::size_t>(width)] * top;
@@ -77,22 +78,22 @@ class GatedNormTest : public OperationTest {
     finish();
   }
 };
-KINTSUGI_IN_EACH_WORLD(GatedNormTest);
+KINTSUGI_ON_EACH_BACKEND(GatedNormTest);
 
 TEST_P(GatedNormTest, Shapes) {
   for (const std::int64_t width : {1, 2, 7, 8, 33, 64, 128, 257, 432, 1000, 5000})
-    check(5, 3, width, Place::Contiguous, false);
-  check(700, 4, 24, Place::Contiguous, false);
+    check(5, 3, width, MemoryLayout::Contiguous, false);
+  check(700, 4, 24, MemoryLayout::Contiguous, false);
 }
 
 TEST_P(GatedNormTest, StridesAndAliases) {
-  for (const Place place : {Place::Contiguous, Place::HeadsOfPackedRows})
+  for (const MemoryLayout layout : {MemoryLayout::Contiguous, MemoryLayout::HeadsOfPackedRows})
     for (const bool in_place : {false, true})
-      for (const std::int64_t width : {8, 20, 432, 5000}) check(9, 2, width, place, in_place);
+      for (const std::int64_t width : {8, 20, 432, 5000}) check(9, 2, width, layout, in_place);
 }
 
 class GatedNormGradientTest : public GatedNormTest {};
-KINTSUGI_IN_EACH_WORLD(GatedNormGradientTest, {DType::F64});
+KINTSUGI_ON_EACH_BACKEND(GatedNormGradientTest, {DType::F64});
 
 TEST_P(GatedNormGradientTest, Slopes) {
   const Shape shape = {7, 2, 19};

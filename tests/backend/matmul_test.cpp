@@ -5,21 +5,21 @@
 namespace kintsugi {
 namespace {
 
-struct Product {
+struct Problem {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
 };
 
-std::string describe(const Product& p) {
+std::string describe(const Problem& p) {
   return fmt::format("m {} n {} k {}{}{}", p.m, p.n, p.k, p.transpose_a ? " a^T" : "",
                      p.transpose_b ? " b^T" : "");
 }
 
-Shape shape_a(const Product& p) { return p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}; }
-Shape shape_b(const Product& p) { return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}; }
+Shape shape_a(const Problem& p) { return p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}; }
+Shape shape_b(const Problem& p) { return p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}; }
 
 // op(a) op(b), element by element.
-Values multiply(const Product& p, const Values& a, const Values& b) {
+Values multiply(const Problem& p, const Values& a, const Values& b) {
   Values c(static_cast<std::size_t>(p.m * p.n), 0.0);
   for (std::int64_t i = 0; i < p.m; ++i)
     for (std::int64_t l = 0; l < p.k; ++l) {
@@ -31,19 +31,19 @@ Values multiply(const Product& p, const Values& a, const Values& b) {
   return c;
 }
 
-const Product kProducts[] = {
+const Problem kProblems[] = {
     {1, 1, 1},     {1, 7, 5},     {2, 3, 1},     {3, 1, 130},    {17, 13, 31},  {64, 64, 64},
     {65, 130, 33}, {5, 1000, 17}, {263, 40, 97}, {20, 260, 521}, {521, 9, 513}, {1, 300, 64},
 };
 
 class MatmulTest : public OperationTest {
  protected:
-  // Operands of a product, and what it should be together with its rounding's scale.
+  // The operands of a matmul, its expected result, and the bound of its error.
   struct Case {
     Values a, b, expected;
     Bound bound;
   };
-  Case make(const Product& p) {
+  Case make(const Problem& p) {
     Case c;
     c.a = activations(p.m * p.k);
     c.b = activations(p.k * p.n);
@@ -52,16 +52,15 @@ class MatmulTest : public OperationTest {
                multiply(p, magnitudes(c.a), magnitudes(c.b))};
     return c;
   }
-  static void plus(Values& to, const Values& values) {  // a bias when values has one row only
+  static void plus(Values& to, const Values& values) {  // values is a bias if it has only one row
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += values[i % values.size()];
   }
   void add(Case& c, const Values& values) {
     plus(c.expected, values);
     plus(c.bound.size, magnitudes(values));
   }
-  // All options at once: which of bias and residual are there, and whether the residual is c
-  // itself.
-  void check(const Product& p, bool with_bias, bool with_residual, bool in_place) {
+  // Checks a matmul with or without bias and residual. in_place: the residual is c itself.
+  void check(const Problem& p, bool with_bias, bool with_residual, bool in_place) {
     SCOPED_TRACE(fmt::format("{} bias {} residual {} in place {}", describe(p), with_bias,
                              with_residual, in_place));
     Case x = make(p);
@@ -84,10 +83,10 @@ class MatmulTest : public OperationTest {
     finish();
   }
 };
-KINTSUGI_IN_EACH_WORLD(MatmulTest);
+KINTSUGI_ON_EACH_BACKEND(MatmulTest);
 
 TEST_P(MatmulTest, EveryTranspose) {
-  for (Product p : kProducts)
+  for (Problem p : kProblems)
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true}) {
         p.transpose_a = transpose_a;
@@ -97,8 +96,8 @@ TEST_P(MatmulTest, EveryTranspose) {
 }
 
 TEST_P(MatmulTest, BiasAndResidual) {
-  for (const Product& p : {Product{1, 5, 3}, Product{65, 33, 17, false, true},
-                           Product{290, 300, 20, false, true}, Product{13, 7, 41, true, false}}) {
+  for (const Problem& p : {Problem{1, 5, 3}, Problem{65, 33, 17, false, true},
+                           Problem{290, 300, 20, false, true}, Problem{13, 7, 41, true, false}}) {
     check(p, true, false, false);
     check(p, false, true, false);
     check(p, false, true, true);
@@ -107,20 +106,20 @@ TEST_P(MatmulTest, BiasAndResidual) {
   }
 }
 
-// gelu and its slope, in double.
-double gelu(double x) {
+// gelu and its derivative, in double.
+double reference_gelu(double x) {
   const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
   return 0.5 * x * (1 + std::tanh(u));
 }
-double gelu_slope(double x) {
+double reference_gelu_slope(double x) {
   const double root = std::sqrt(2.0 / std::numbers::pi), u = root * (x + 0.044715 * x * x * x),
                t = std::tanh(u);
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
 }
 
-TEST_P(MatmulTest, GeluOfTheProduct) {
-  for (const Product& p : {Product{1, 5, 3}, Product{65, 33, 17, false, true}, Product{64, 64, 40},
-                           Product{130, 256, 72, false, true}})
+TEST_P(MatmulTest, GeluOfTheResult) {
+  for (const Problem& p : {Problem{1, 5, 3}, Problem{65, 33, 17, false, true}, Problem{64, 64, 40},
+                           Problem{130, 256, 72, false, true}})
     for (const bool with_bias : {false, true}) {
       SCOPED_TRACE(fmt::format("{} bias {}", describe(p), with_bias));
       Case x = make(p);
@@ -134,24 +133,24 @@ TEST_P(MatmulTest, GeluOfTheProduct) {
       options.gelu = out(type(), {p.m, p.n});
       backend().matmul(c, in(x.a, type(), shape_a(p)), in(x.b, type(), shape_b(p)), options);
       expect_close("before", read(c), x.expected, type(), x.bound);
-      // From the product, or from its rounded form: one more rounding of c, where gelu's slope is
-      // below 1.13.
+      // gelu may be computed from c before or after rounding: one more rounding of c, times gelu's
+      // derivative, which is below 1.13.
       Values expected = x.expected;
       Bound bound = x.bound;
       for (std::size_t i = 0; i < expected.size(); ++i) {
         bound.size[i] = 1.13 * bound.size[i] + 1.13 * std::abs(expected[i]) *
                                                    unit_roundoff(type()) /
                                                    unit_roundoff(accumulator());
-        expected[i] = gelu(expected[i]);
+        expected[i] = reference_gelu(expected[i]);
       }
       expect_close("gelu", read(options.gelu), expected, type(), bound);
       finish();
     }
 }
 
-TEST_P(MatmulTest, ProductThroughTheSlopeOfGelu) {
-  for (const Product& p : {Product{1, 5, 3}, Product{65, 33, 17, false, true}, Product{64, 64, 40},
-                           Product{130, 256, 72, false, true}}) {
+TEST_P(MatmulTest, GradientThroughGelu) {
+  for (const Problem& p : {Problem{1, 5, 3}, Problem{65, 33, 17, false, true}, Problem{64, 64, 40},
+                           Problem{130, 256, 72, false, true}}) {
     SCOPED_TRACE(describe(p));
     Case x = make(p);
     const Values before = activations(p.m * p.n);
@@ -164,7 +163,7 @@ TEST_P(MatmulTest, ProductThroughTheSlopeOfGelu) {
       x.bound.size[i] = 1.13 * x.bound.size[i] + 1.13 * std::abs(x.expected[i]) *
                                                      unit_roundoff(type()) /
                                                      unit_roundoff(accumulator());
-      x.expected[i] *= gelu_slope(before[i]);
+      x.expected[i] *= reference_gelu_slope(before[i]);
     }
     expect_close("gradient", read(c), x.expected, type(), x.bound);
     finish();
@@ -172,8 +171,8 @@ TEST_P(MatmulTest, ProductThroughTheSlopeOfGelu) {
 }
 
 TEST_P(MatmulTest, Accumulates) {
-  for (const Product& p :
-       {Product{1, 1, 1}, Product{31, 65, 17, true, false}, Product{270, 19, 64}}) {
+  for (const Problem& p :
+       {Problem{1, 1, 1}, Problem{31, 65, 17, true, false}, Problem{270, 19, 64}}) {
     SCOPED_TRACE(describe(p));
     Case x = make(p);
     const Values before = activations(p.m * p.n);
@@ -189,8 +188,8 @@ TEST_P(MatmulTest, Accumulates) {
 
 // Weight gradients: operands in the run's precision, sums over micro-batches in the accumulator's.
 TEST_P(MatmulTest, ResultInAccumulatorPrecision) {
-  for (const Product& p :
-       {Product{1, 3, 2}, Product{33, 65, 130, true, false}, Product{70, 300, 600, false, true}}) {
+  for (const Problem& p :
+       {Problem{1, 3, 2}, Problem{33, 65, 130, true, false}, Problem{70, 300, 600, false, true}}) {
     SCOPED_TRACE(describe(p));
     const Case x = make(p), y = make(p);
     const Tensor c = out(accumulator(), {p.m, p.n});
@@ -209,7 +208,7 @@ TEST_P(MatmulTest, ResultInAccumulatorPrecision) {
 }
 
 TEST_P(MatmulTest, StridedOperands) {
-  for (Product p : {Product{1, 3, 5}, Product{65, 37, 19}, Product{130, 270, 66}})
+  for (Problem p : {Problem{1, 3, 5}, Problem{65, 37, 19}, Problem{130, 270, 66}})
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true}) {
         p.transpose_a = transpose_a;

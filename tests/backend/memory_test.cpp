@@ -5,24 +5,24 @@ namespace kintsugi {
 namespace {
 
 class MemoryTest : public OperationTest {};
-KINTSUGI_IN_EACH_WORLD(MemoryTest);
+KINTSUGI_ON_EACH_BACKEND(MemoryTest);
 
 TEST_P(MemoryTest, CopyConvertsToAndFromEveryPrecision) {
-  for (const DType other : GetParam().world.precisions)
+  for (const DType other : GetParam().backend.precisions)
     for (const std::int64_t count : {1, 7, 64, 1001, 70001}) {
       SCOPED_TRACE(fmt::format("{} elements, {}", count, to_string(other)));
       const Values x = rounded(normal(count, 3.0), other);
-      const Tensor here = out(type(), {count}), back = out(other, {count});
-      backend().copy(here, in(x, other, {count}));
-      EXPECT_EQ(read(here), rounded(x, type()));
-      backend().copy(back, here);
+      const Tensor converted = out(type(), {count}), back = out(other, {count});
+      backend().copy(converted, in(x, other, {count}));
+      EXPECT_EQ(read(converted), rounded(x, type()));
+      backend().copy(back, converted);
       EXPECT_EQ(read(back), rounded(rounded(x, type()), other));
       finish();
     }
 }
 
 class RoundingTest : public OperationTest {};
-KINTSUGI_IN_EACH_WORLD(RoundingTest, {DType::BF16, DType::F16});
+KINTSUGI_ON_EACH_BACKEND(RoundingTest, {DType::BF16, DType::F16});
 
 TEST_P(RoundingTest, CopyRoundsToNearestEvenAndKeepsSpecialNumbers) {
   const double bit = 2 * unit_roundoff(type());  // from 1 to the next number
@@ -39,11 +39,11 @@ TEST_P(RoundingTest, CopyRoundsToNearestEvenAndKeepsSpecialNumbers) {
 }
 
 class Fp16RangeTest : public OperationTest {};
-KINTSUGI_IN_EACH_WORLD(Fp16RangeTest, {DType::F16});
+KINTSUGI_ON_EACH_BACKEND(Fp16RangeTest, {DType::F16});
 
 TEST_P(Fp16RangeTest, Copy) {
-  // 65519 rounds to the largest number, 65520 to infinity; 2^-25 is half of the smallest and goes
-  // to even.
+  // 65519 rounds to the largest number, 65520 to infinity; 2^-25 is half of the smallest number and
+  // rounds to even.
   const Values x = {65519, 65520, -1e9, 0x1p-24, 0x1p-25, 0x1.8p-25, 0x1.ff8p-15, 0x1.ffcp-15};
   const Tensor y = out(type(), {8});
   backend().copy(y, in(x, DType::F32, {8}));

@@ -6,15 +6,15 @@ namespace {
 
 enum class Kind { Rms, Layer };
 
-// What a norm makes of (rows, width): forward, and backward for the gradient dy.
-struct Reference {
+// Expected results of a norm over (rows, width): forward, and backward of the gradient dy.
+struct NormReference {
   Values y, mean, rstd, dx, dweight, dbias;
 };
 
-Reference reference(Kind kind, std::int64_t rows, std::int64_t width, const Values& x,
+NormReference reference(Kind kind, std::int64_t rows, std::int64_t width, const Values& x,
                     const Values& weight, const Values& bias, const Values& dy, double eps) {
   const auto n = static_cast<std::size_t>(width);
-  Reference r;
+  NormReference r;
   r.y = r.dx = Values(x.size());
   r.dweight = r.dbias = Values(n, 0.0);
   for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
@@ -46,9 +46,9 @@ Reference reference(Kind kind, std::int64_t rows, std::int64_t width, const Valu
   return r;
 }
 
-// How much each element's error grows when a row's values lie close together: subtracting the mean
-// leaves few digits.
-Values condition(Kind kind, const Reference& r, const Values& x, std::int64_t width) {
+// By how much each element's error grows if the values of a row are close to each other, because
+// subtracting the mean cancels digits.
+Values condition(Kind kind, const NormReference& r, const Values& x, std::int64_t width) {
   Values result(x.size(), 1.0);
   if (kind == Kind::Rms) return result;
   const double top = largest(x);
@@ -62,30 +62,25 @@ Values times(Values values, double factor) {
   return values;
 }
 
-// Where the rows of x, y and their gradients lie.
-enum class Place { Contiguous, InsideWiderRows, HeadsOfPackedRows, PackedPerHead };
-enum class Residual {
-  None,
-  Separate,
-  IsDx,
-  DyIsDx
-};  // DyIsDx: none, and the gradient is overwritten by its result
+// The memory layout of the rows of x, y and their gradients.
+enum class NormMemoryLayout { Contiguous, InsideWiderRows, HeadsOfPackedRows, PackedPerHead };
+enum class Residual { None, Separate, IsDx, DyIsDx };  // DyIsDx: no residual; dx overwrites dy
 
 class NormTest : public OperationTest {
  protected:
   static constexpr double kEps = 1e-5;
 
-  // rows = tokens x heads where the place has heads.
-  Tensor rows_at(Place place, std::int64_t rows, std::int64_t width) {
+  // rows = tokens x heads if the layout has heads.
+  Tensor rows_at(NormMemoryLayout layout, std::int64_t rows, std::int64_t width) {
     constexpr std::int64_t kHeads = 3;
-    if (place == Place::Contiguous) return buffer(type(), {rows, width});
-    if (place == Place::InsideWiderRows) return inside(type(), rows, width, 8, 5);
-    if (place == Place::PackedPerHead)
+    if (layout == NormMemoryLayout::Contiguous) return buffer(type(), {rows, width});
+    if (layout == NormMemoryLayout::InsideWiderRows) return inside(type(), rows, width, 8, 5);
+    if (layout == NormMemoryLayout::PackedPerHead)
       return buffer(type(), {rows / kHeads, kHeads, 3 * width}).part(2, width, width);
     return inside(type(), rows / kHeads, kHeads * width, 2 * width, width).split_last(width);
   }
-  Tensor rows_at(Place place, std::int64_t rows, std::int64_t width, const Values& values) {
-    const Tensor view = rows_at(place, rows, width);
+  Tensor rows_at(NormMemoryLayout layout, std::int64_t rows, std::int64_t width, const Values& values) {
+    const Tensor view = rows_at(layout, rows, width);
     write(view, values);
     return view;
   }
@@ -105,19 +100,20 @@ class NormTest : public OperationTest {
                                     residual_gradient);
   }
 
-  void check(Kind kind, std::int64_t rows, std::int64_t width, Place place, Residual residual) {
-    SCOPED_TRACE(fmt::format("{} rows {} width {} place {} residual {}",
+  void check(Kind kind, std::int64_t rows, std::int64_t width, NormMemoryLayout layout,
+             Residual residual) {
+    SCOPED_TRACE(fmt::format("{} rows {} width {} layout {} residual {}",
                              kind == Kind::Rms ? "rms" : "layer", rows, width,
-                             static_cast<int>(place), static_cast<int>(residual)));
+                             static_cast<int>(layout), static_cast<int>(residual)));
     const Values x = activations(rows * width, 1.0, 0.3), w = activations(width, 0.3, 1.0);
     const Values b = activations(width), dy = activations(rows * width),
                  extra = activations(rows * width);
     const Values dweight_before = rounded(normal(width), accumulator());
     const Values dbias_before = rounded(normal(width), accumulator());
-    const Reference expected = reference(kind, rows, width, x, w, b, dy, kEps);
+    const NormReference expected = reference(kind, rows, width, x, w, b, dy, kEps);
     const Tensor weight = in(w, type(), {width}), bias = in(b, type(), {width});
     const Tensor mean = out(accumulator(), {rows}), rstd = out(accumulator(), {rows});
-    const Tensor from = rows_at(place, rows, width, x), y = allow(rows_at(place, rows, width));
+    const Tensor from = rows_at(layout, rows, width, x), y = allow(rows_at(layout, rows, width));
 
     forward(kind, y, mean, rstd, from, weight, bias);
     const double rounds = 16 + std::sqrt(static_cast<double>(width));
@@ -131,15 +127,15 @@ class NormTest : public OperationTest {
       expect_close("mean", read(mean), expected.mean, accumulator(),
                    {rounds, accumulator(), {largest(x)}});
 
-    const Tensor dx = allow(rows_at(place, rows, width));
+    const Tensor dx = allow(rows_at(layout, rows, width));
     Tensor residual_gradient;
     if (residual == Residual::IsDx) write(dx, extra);
     if (residual == Residual::DyIsDx) write(dx, dy);
     if (residual == Residual::IsDx) residual_gradient = dx;
-    if (residual == Residual::Separate) residual_gradient = rows_at(place, rows, width, extra);
+    if (residual == Residual::Separate) residual_gradient = rows_at(layout, rows, width, extra);
     const Tensor dweight = inout(dweight_before, accumulator(), {width});
     const Tensor dbias = inout(dbias_before, accumulator(), {width});
-    const Tensor gradient = residual == Residual::DyIsDx ? dx : rows_at(place, rows, width, dy);
+    const Tensor gradient = residual == Residual::DyIsDx ? dx : rows_at(layout, rows, width, dy);
     backward(kind, dx, dweight, dbias, gradient, from, weight, mean, rstd, residual_gradient);
 
     Values dx_expected = expected.dx, dweight_expected = expected.dweight,
@@ -169,115 +165,117 @@ class NormTest : public OperationTest {
   void check_shapes(Kind kind) {
     for (const std::int64_t width : {1, 2, 7, 8, 20, 33, 64, 80, 128, 257, 1000})
       for (const std::int64_t rows : {1, 2, 17, 131})
-        check(kind, rows, width, Place::Contiguous, rows % 2 ? Residual::IsDx : Residual::None);
-    check(kind, 1030, 24, Place::Contiguous, Residual::Separate);
+        check(kind, rows, width, NormMemoryLayout::Contiguous,
+              rows % 2 ? Residual::IsDx : Residual::None);
+    check(kind, 1030, 24, NormMemoryLayout::Contiguous, Residual::Separate);
   }
-  void check_places(Kind kind) {
-    for (const Place place : {Place::Contiguous, Place::InsideWiderRows, Place::HeadsOfPackedRows,
-                              Place::PackedPerHead})
+  void check_layouts(Kind kind) {
+    for (const NormMemoryLayout layout : {NormMemoryLayout::Contiguous, NormMemoryLayout::InsideWiderRows,
+                                      NormMemoryLayout::HeadsOfPackedRows, NormMemoryLayout::PackedPerHead})
       for (const Residual residual :
            {Residual::None, Residual::Separate, Residual::IsDx, Residual::DyIsDx})
-        for (const std::int64_t width : {8, 20, 128}) check(kind, 39, width, place, residual);
+        for (const std::int64_t width : {8, 20, 128}) check(kind, 39, width, layout, residual);
   }
 };
-KINTSUGI_IN_EACH_WORLD(NormTest);
+KINTSUGI_ON_EACH_BACKEND(NormTest);
 
 TEST_P(NormTest, RmsShapes) { check_shapes(Kind::Rms); }
 TEST_P(NormTest, LayerShapes) { check_shapes(Kind::Layer); }
-TEST_P(NormTest, RmsStridesAndResiduals) { check_places(Kind::Rms); }
-TEST_P(NormTest, LayerStridesAndResiduals) { check_places(Kind::Layer); }
+TEST_P(NormTest, RmsStridesAndResiduals) { check_layouts(Kind::Rms); }
+TEST_P(NormTest, LayerStridesAndResiduals) { check_layouts(Kind::Layer); }
 
-// A row whose columns are on several ranks: partial sums of each, added up, and merged by each.
-class NormOfPartsTest : public NormTest {
+// RMSNorm of rows whose columns are sharded over ranks: each rank computes partial sums, these are
+// added up, and each rank merges them.
+class ShardedNormTest : public NormTest {
  protected:
-  struct Part {
+  struct Shard {
     std::int64_t first, columns;
   };
-  static std::vector<Part> parts_of(const std::vector<std::int64_t>& widths) {
-    std::vector<Part> parts;
+  static std::vector<Shard> shards_of(const std::vector<std::int64_t>& widths) {
+    std::vector<Shard> shards;
     std::int64_t first = 0;
-    for (const std::int64_t width : widths) parts.push_back({first, width}), first += width;
-    return parts;
+    for (const std::int64_t width : widths) shards.push_back({first, width}), first += width;
+    return shards;
   }
-  // Columns of (rows, width) values, and back.
-  static Values columns_of(const Values& whole, std::int64_t width, const Part& part) {
+  // Copies a shard's columns out of (rows, width) values, and back.
+  static Values columns_of(const Values& whole, std::int64_t width, const Shard& shard) {
     Values values;
     for (std::size_t i = 0; i < whole.size(); ++i) {
-      const std::int64_t column = static_cast<std::int64_t>(i) % width - part.first;
-      if (column >= 0 && column < part.columns) values.push_back(whole[i]);
+      const std::int64_t column = static_cast<std::int64_t>(i) % width - shard.first;
+      if (column >= 0 && column < shard.columns) values.push_back(whole[i]);
     }
     return values;
   }
-  static void put_columns(Values& whole, std::int64_t width, const Part& part,
+  static void put_columns(Values& whole, std::int64_t width, const Shard& shard,
                           const Values& values) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const auto at = static_cast<std::int64_t>(i);
-      whole[static_cast<std::size_t>(at / part.columns * width + part.first + at % part.columns)] =
-          values[i];
+      whole[static_cast<std::size_t>(at / shard.columns * width + shard.first +
+                                     at % shard.columns)] = values[i];
     }
   }
 
   struct Result {
     Values y, dx, dweight;
   };
-  // `rows` where the place has heads: tokens x heads. dweight is added to 1.
-  Result in_parts(const std::vector<std::int64_t>& widths, std::int64_t rows, Place place,
-                  bool dy_is_dx, const Values& x, const Values& w, const Values& dy) {
-    const std::vector<Part> parts = parts_of(widths);
-    const std::int64_t width = parts.back().first + parts.back().columns;
+  // rows = tokens x heads if the layout has heads. dweight is added to 1.
+  Result in_shards(const std::vector<std::int64_t>& widths, std::int64_t rows, NormMemoryLayout layout,
+                   bool dy_is_dx, const Values& x, const Values& w, const Values& dy) {
+    const std::vector<Shard> shards = shards_of(widths);
+    const std::int64_t width = shards.back().first + shards.back().columns;
     Result result{Values(x.size()), Values(x.size()), Values(w.size())};
     const auto sum_of = [&](const auto& partial) {
       const Tensor total =
           inout(Values(static_cast<std::size_t>(rows), 0.0), accumulator(), {rows});
-      for (const Part& part : parts) {
+      for (const Shard& shard : shards) {
         const Tensor sums = out(accumulator(), {rows});
-        partial(part, sums);
+        partial(shard, sums);
         backend().add(total, sums);
       }
       return total;
     };
-    const auto from = [&](const Values& whole, const Part& part) {
-      return rows_at(place, rows, part.columns, columns_of(whole, width, part));
+    const auto from = [&](const Values& whole, const Shard& shard) {
+      return rows_at(layout, rows, shard.columns, columns_of(whole, width, shard));
     };
-    const auto weight = [&](const Part& part) {
-      return in(columns_of(w, width, part), type(), {part.columns});
+    const auto weight = [&](const Shard& shard) {
+      return in(columns_of(w, width, shard), type(), {shard.columns});
     };
-    const Tensor squares = sum_of([&](const Part& part, const Tensor& sums) {
-      backend().rms_norm_partial(sums, from(x, part));
+    const Tensor squares = sum_of([&](const Shard& shard, const Tensor& sums) {
+      backend().rms_norm_partial(sums, from(x, shard));
     });
     Tensor rstd;
-    for (const Part& part : parts) {
-      const Tensor y = allow(rows_at(place, rows, part.columns));
+    for (const Shard& shard : shards) {
+      const Tensor y = allow(rows_at(layout, rows, shard.columns));
       rstd = out(accumulator(), {rows});
-      backend().rms_norm_merged(y, rstd, from(x, part), weight(part), squares, width, kEps);
-      put_columns(result.y, width, part, read(y));
+      backend().rms_norm_merged(y, rstd, from(x, shard), weight(shard), squares, width, kEps);
+      put_columns(result.y, width, shard, read(y));
     }
-    const Tensor dots = sum_of([&](const Part& part, const Tensor& sums) {
-      backend().rms_norm_backward_partial(sums, from(dy, part), from(x, part), weight(part));
+    const Tensor dots = sum_of([&](const Shard& shard, const Tensor& sums) {
+      backend().rms_norm_backward_partial(sums, from(dy, shard), from(x, shard), weight(shard));
     });
-    for (const Part& part : parts) {
-      const Tensor dx = allow(rows_at(place, rows, part.columns)), gradient = from(dy, part);
-      if (dy_is_dx) write(dx, columns_of(dy, width, part));
-      const Tensor dweight =
-          inout(Values(static_cast<std::size_t>(part.columns), 1.0), accumulator(), {part.columns});
-      backend().rms_norm_backward_merged(dx, dweight, dy_is_dx ? dx : gradient, from(x, part),
-                                         weight(part), rstd, dots, width);
-      put_columns(result.dx, width, part, read(dx));
-      put_columns(result.dweight, width, part, read(dweight));
+    for (const Shard& shard : shards) {
+      const Tensor dx = allow(rows_at(layout, rows, shard.columns)), gradient = from(dy, shard);
+      if (dy_is_dx) write(dx, columns_of(dy, width, shard));
+      const Tensor dweight = inout(Values(static_cast<std::size_t>(shard.columns), 1.0),
+                                   accumulator(), {shard.columns});
+      backend().rms_norm_backward_merged(dx, dweight, dy_is_dx ? dx : gradient, from(x, shard),
+                                         weight(shard), rstd, dots, width);
+      put_columns(result.dx, width, shard, read(dx));
+      put_columns(result.dweight, width, shard, read(dweight));
     }
     return result;
   }
 
-  void check_parts(const std::vector<std::int64_t>& widths, std::int64_t rows, Place place,
-                   bool dy_is_dx) {
+  void check_shards(const std::vector<std::int64_t>& widths, std::int64_t rows, NormMemoryLayout layout,
+                    bool dy_is_dx) {
     std::int64_t width = 0;
     for (const std::int64_t columns : widths) width += columns;
-    SCOPED_TRACE(fmt::format("{} parts of {} rows of {}, place {}", widths.size(), rows, width,
-                             static_cast<int>(place)));
+    SCOPED_TRACE(fmt::format("{} shards of {} rows of {}, layout {}", widths.size(), rows, width,
+                             static_cast<int>(layout)));
     const Values x = activations(rows * width, 1.0, 0.3), w = activations(width, 0.3, 1.0),
                  dy = activations(rows * width);
-    const Result found = in_parts(widths, rows, place, dy_is_dx, x, w, dy);
-    Reference expected = reference(Kind::Rms, rows, width, x, w, w, dy, kEps);
+    const Result found = in_shards(widths, rows, layout, dy_is_dx, x, w, dy);
+    NormReference expected = reference(Kind::Rms, rows, width, x, w, w, dy, kEps);
     for (double& value : expected.dweight) value += 1;
     const double rounds = 16 + std::sqrt(static_cast<double>(width)),
                  row_rounds = 16 + std::sqrt(static_cast<double>(rows));
@@ -289,28 +287,28 @@ class NormOfPartsTest : public NormTest {
     finish();
   }
 };
-KINTSUGI_IN_EACH_WORLD(NormOfPartsTest);
+KINTSUGI_ON_EACH_BACKEND(ShardedNormTest);
 
-TEST_P(NormOfPartsTest, IsTheNormOfTheWhole) {
-  check_parts({20}, 5, Place::Contiguous, false);
-  check_parts({8, 24}, 17, Place::Contiguous, true);
-  check_parts({7, 1, 30}, 131, Place::Contiguous, false);
-  check_parts({512, 64, 128}, 33, Place::InsideWiderRows, true);
-  check_parts({8, 40}, 39, Place::HeadsOfPackedRows, false);
-  check_parts({64, 16}, 39, Place::PackedPerHead, true);
-  check_parts({2500, 700}, 9, Place::Contiguous, false);
+TEST_P(ShardedNormTest, IsTheNormOfTheWhole) {
+  check_shards({20}, 5, NormMemoryLayout::Contiguous, false);
+  check_shards({8, 24}, 17, NormMemoryLayout::Contiguous, true);
+  check_shards({7, 1, 30}, 131, NormMemoryLayout::Contiguous, false);
+  check_shards({512, 64, 128}, 33, NormMemoryLayout::InsideWiderRows, true);
+  check_shards({8, 40}, 39, NormMemoryLayout::HeadsOfPackedRows, false);
+  check_shards({64, 16}, 39, NormMemoryLayout::PackedPerHead, true);
+  check_shards({2500, 700}, 9, NormMemoryLayout::Contiguous, false);
 }
 
-class NormOfPartsGradientTest : public NormOfPartsTest {};
-KINTSUGI_IN_EACH_WORLD(NormOfPartsGradientTest, {DType::F64});
+class ShardedNormGradientTest : public ShardedNormTest {};
+KINTSUGI_ON_EACH_BACKEND(ShardedNormGradientTest, {DType::F64});
 
-TEST_P(NormOfPartsGradientTest, MatchesTheOperationsOnTheWhole) {
+TEST_P(ShardedNormGradientTest, MatchesTheOperationsOnTheWhole) {
   for (const std::vector<std::int64_t>& widths :
        {std::vector<std::int64_t>{11, 26}, std::vector<std::int64_t>{5, 19, 13}}) {
     const std::int64_t rows = 23, width = 37;
     const Values x = activations(rows * width), w = activations(width, 0.3, 1.0),
                  dy = activations(rows * width);
-    const Result found = in_parts(widths, rows, Place::Contiguous, false, x, w, dy);
+    const Result found = in_shards(widths, rows, NormMemoryLayout::Contiguous, false, x, w, dy);
     const Tensor from = in(x, type(), {rows, width}), weight = in(w, type(), {width});
     const Tensor y = out(type(), {rows, width}), dx = out(type(), {rows, width});
     const Tensor rstd = out(type(), {rows}), dweight = inout(Values(37, 1.0), type(), {width});
@@ -325,10 +323,10 @@ TEST_P(NormOfPartsGradientTest, MatchesTheOperationsOnTheWhole) {
     near("dweight", found.dweight, read(dweight));
 
     const auto forward_x = [&](const Values& moved) {
-      return in_parts(widths, rows, Place::Contiguous, false, moved, w, dy).y;
+      return in_shards(widths, rows, NormMemoryLayout::Contiguous, false, moved, w, dy).y;
     };
     const auto forward_w = [&](const Values& moved) {
-      return in_parts(widths, rows, Place::Contiguous, false, x, moved, dy).y;
+      return in_shards(widths, rows, NormMemoryLayout::Contiguous, false, x, moved, dy).y;
     };
     const Values x_direction = normal(rows * width), w_direction = normal(width);
     Values dw = found.dweight;
@@ -338,7 +336,7 @@ TEST_P(NormOfPartsGradientTest, MatchesTheOperationsOnTheWhole) {
   }
 }
 
-// Squares that fp16 cannot hold must not be formed in fp16.
+// Squares overflow in fp16, so they must not be computed in fp16.
 TEST_P(NormTest, LargeActivations) {
   const std::int64_t rows = 5, width = 300;
   const Values x = activations(rows * width, 2000.0), w = activations(width),
@@ -354,10 +352,10 @@ TEST_P(NormTest, LargeActivations) {
   }
 }
 
-class NormOfALargeMeanTest : public NormTest {};  // the numbers themselves need the digits
-KINTSUGI_IN_EACH_WORLD(NormOfALargeMeanTest, {DType::F64, DType::F32});
+class NormOfALargeMeanTest : public NormTest {};  // only types with enough digits
+KINTSUGI_ON_EACH_BACKEND(NormOfALargeMeanTest, {DType::F64, DType::F32});
 
-// A variance taken as E[x^2] - E[x]^2 would lose every digit here.
+// A variance computed as E[x^2] - E[x]^2 would lose every digit here.
 TEST_P(NormOfALargeMeanTest, Layer) {
   const std::int64_t rows = 3, width = 513;
   const Values x = activations(rows * width, 1.0, 3000.0), w = activations(width),
@@ -371,8 +369,7 @@ TEST_P(NormOfALargeMeanTest, Layer) {
 
 class NormGradientTest : public NormTest {
  protected:
-  // The backward operation against the forward operation itself, along a random direction of each
-  // input.
+  // The backward against finite differences of the forward, along a random direction of each input.
   void check_slopes(Kind kind) {
     const std::int64_t rows = 7, width = 19;
     const Values x = activations(rows * width), w = activations(width, 0.3, 1.0),
@@ -405,7 +402,7 @@ class NormGradientTest : public NormTest {
     if (kind == Kind::Layer) check(bias, b, dbias_values);
   }
 };
-KINTSUGI_IN_EACH_WORLD(NormGradientTest, {DType::F64});
+KINTSUGI_ON_EACH_BACKEND(NormGradientTest, {DType::F64});
 
 TEST_P(NormGradientTest, Rms) { check_slopes(Kind::Rms); }
 TEST_P(NormGradientTest, Layer) { check_slopes(Kind::Layer); }

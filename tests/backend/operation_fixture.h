@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/worlds.h"
+#include "backend/backends.h"
 
 namespace kintsugi {
 
@@ -50,7 +50,8 @@ inline double decode(const std::byte* bytes, DType type) {
   });
 }
 
-// What a tensor of this type holds after being given these values: references start from here.
+// The values rounded to a type, as a tensor of this type stores them. References are computed from
+// these.
 inline Values rounded(const Values& values, DType type) {
   const std::vector<std::byte> bytes = encode(values, type);
   Values result(values.size());
@@ -76,9 +77,8 @@ inline double dot(const Values& a, const Values& b) {
   return total;
 }
 
-// How far a result may lie from the exact one: its own rounding, and `rounds` roundings in the type
-// that the work was done in, of numbers as large as `size` (the largest expected number where none
-// is given).
+// The allowed error of a result: its own rounding, plus `rounds` roundings in the type of the
+// arithmetic (`work`) of numbers as large as `size` (default: the largest expected number).
 struct Bound {
   double rounds = 8;
   DType work = DType::F32;
@@ -89,7 +89,7 @@ inline void expect_close(const std::string& what, const Values& actual, const Va
                          DType stored, const Bound& bound) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   const double everywhere = bound.size.size() == 1 ? bound.size[0] : largest(expected);
-  // Below its smallest normal number fp16 keeps an absolute precision only.
+  // Below its smallest normal number fp16 has only an absolute precision.
   const double floor = stored == DType::F16 ? 0x1p-25 : 0;
   double worst = -1;
   std::size_t where = 0;
@@ -105,7 +105,7 @@ inline void expect_close(const std::string& what, const Values& actual, const Va
                         << actual[where] << ", expected " << expected[where];
 }
 
-// d/dt <cotangent, f(x + t * direction)> at 0, five points: exact to the fourth power of the step.
+// d/dt <cotangent, f(x + t * direction)> at t = 0, by a five-point formula of fourth order.
 inline double slope_along(const std::function<Values(const Values&)>& f, const Values& x,
                           const Values& direction, const Values& cotangent, double step = 1e-3) {
   const auto at = [&](double t) {
@@ -116,15 +116,15 @@ inline double slope_along(const std::function<Values(const Values&)>& f, const V
   return (at(-2 * step) - 8 * at(-step) + 8 * at(step) - at(2 * step)) / (12 * step);
 }
 
-// A test of one operation in one world and precision. Every tensor is poisoned with NaN, stands
-// between guards, and must be unchanged afterwards wherever the test has not said that it may be
-// written.
+// A test of one operation on one backend and in one precision. Every tensor is filled with NaN and
+// has guard bytes before and after it. finish() checks that no byte has changed that the test has
+// not declared writable by allow().
 class OperationTest : public ::testing::TestWithParam<Setting> {
  protected:
   Backend& backend() {
     static std::map<std::string, std::unique_ptr<Backend>> backends;
-    std::unique_ptr<Backend>& backend = backends[GetParam().world.name];
-    if (!backend) backend = GetParam().world.make();
+    std::unique_ptr<Backend>& backend = backends[GetParam().backend.name];
+    if (!backend) backend = GetParam().backend.make();
     return *backend;
   }
   DType type() const { return GetParam().type; }
@@ -137,7 +137,7 @@ class OperationTest : public ::testing::TestWithParam<Setting> {
     for (double& value : values) value = distribution(random_);
     return values;
   }
-  // Normal numbers as a tensor of this test's type holds them.
+  // Normally distributed numbers, rounded to this test's type.
   Values activations(std::int64_t count, double deviation = 1.0, double mean = 0.0) {
     return rounded(normal(count, deviation, mean), type());
   }
@@ -149,7 +149,7 @@ class OperationTest : public ::testing::TestWithParam<Setting> {
   }
 
   // ---- memory
-  // NaN everywhere, nothing writable; parts of it become operands.
+  // A buffer filled with NaN, not writable. Views of it become operands.
   Tensor buffer(DType dtype, Shape shape) {
     Allocation allocation;
     const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
@@ -204,7 +204,7 @@ class OperationTest : public ::testing::TestWithParam<Setting> {
     return buffer(dtype, {rows, skip + width + rest}).part(1, skip, width);
   }
 
-  // Checks that nothing was written where it should not, and frees everything. Ends each case of a
+  // Checks that only writable bytes have changed, and frees everything. Called after each case of a
   // test.
   void finish() {
     for (const Allocation& allocation : allocations_) {
@@ -213,8 +213,8 @@ class OperationTest : public ::testing::TestWithParam<Setting> {
       std::size_t changed = 0, first = 0;
       for (std::size_t i = allocation.size; i-- > 0;)
         if (!allocation.writable[i] && now[i] != allocation.initial[i]) ++changed, first = i;
-      EXPECT_EQ(changed, 0u) << "bytes written outside the result, the first at " << first << " of "
-                             << allocation.size << " (" << kGuard
+      EXPECT_EQ(changed, 0u) << "bytes were written outside the result, the first at " << first
+                             << " of " << allocation.size << " (" << kGuard
                              << " of them are a guard at each end)";
       backend().release(allocation.address, allocation.size);
     }
@@ -239,7 +239,7 @@ class OperationTest : public ::testing::TestWithParam<Setting> {
       const auto begin = reinterpret_cast<std::uintptr_t>(allocation.address);
       if (address >= begin && address < begin + allocation.size) return allocation;
     }
-    failure("a tensor that this test has not made");
+    failure("this test has not created the tensor");
   }
 
   static std::vector<std::size_t> offsets(Tensor view, const Allocation& owner) {
@@ -277,11 +277,12 @@ class OperationTest : public ::testing::TestWithParam<Setting> {
 };
 
 inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
-  return info.param.world.name + "_" + std::string(to_string(info.param.type));
+  return info.param.backend.name + "_" + std::string(to_string(info.param.type));
 }
 
 }  // namespace kintsugi
 
-// Every test of the suite in each world, in all its precisions or in the ones named.
-#define KINTSUGI_IN_EACH_WORLD(suite, ...) \
-  INSTANTIATE_TEST_SUITE_P(Worlds, suite, ::testing::ValuesIn(settings(__VA_ARGS__)), setting_name)
+// Runs every test of the suite on each backend, in all its precisions or in the given ones.
+#define KINTSUGI_ON_EACH_BACKEND(suite, ...)                                            \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, ::testing::ValuesIn(settings(__VA_ARGS__)), \
+                           setting_name)

@@ -1,4 +1,4 @@
-// What follows from the list of operations, for every one of them.
+// Tests of every operation in backend/operations.def.
 #include <gtest/gtest.h>
 
 #include <type_traits>
@@ -9,7 +9,7 @@
 namespace kintsugi {
 namespace {
 
-// Calls an operation with arguments that only sim can take.
+// Calls an operation with arguments that only the sim backend accepts.
 template <class... Arguments>
 void call(Backend& backend, void (Backend::*operation)(Arguments...)) {
   const auto argument = []<class T>() -> T {
@@ -43,7 +43,7 @@ TEST(Operations, EachIsOneEntryOfSimAndOneSpanUnderItsName) {
   }
 }
 
-// Sim counts what the mask leaves: pairs of a query and a key in sight, by the definition.
+// The sim backend counts only the (query, key) pairs that the mask keeps.
 TEST(Operations, SimCountsAttentionInWindows) {
   const TokenPositions together{}, behind{.first = 9}, chunks{3, 4, 20}, others{7, 5, 12};
   for (const TokenPositions& queries : {together, behind, chunks})

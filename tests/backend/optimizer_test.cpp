@@ -14,7 +14,7 @@ class ReductionTest : public OperationTest {
     return read(scale)[0];
   }
 };
-KINTSUGI_IN_EACH_WORLD(ReductionTest);
+KINTSUGI_ON_EACH_BACKEND(ReductionTest);
 
 TEST_P(ReductionTest, SumAndSquaredNormAddUp) {
   for (const std::int64_t count : {1, 2, 31, 1000, 65537, 300007}) {
@@ -33,7 +33,7 @@ TEST_P(ReductionTest, SumAndSquaredNormAddUp) {
     const Tensor sum = inout({2.5}, accumulator(), {1}), norm = inout({2.5}, accumulator(), {1});
     backend().sum(sum, from);
     backend().squared_norm(norm, from);
-    // Partial sums, not one number after the other: errors grow like a root at most.
+    // The sum is made of partial sums: errors grow at most with the square root of the count.
     expect_close("sum", read(sum), {total}, accumulator(), {rounds, accumulator(), {size}});
     expect_close("norm", read(norm), {squares}, accumulator(), {rounds, accumulator()});
     const Values first = read(norm);
@@ -76,7 +76,7 @@ TEST_P(ReductionTest, ClipScale) {
   }
 }
 
-// AdamW as its paper has it, in double.
+// AdamW as in its paper, in double.
 struct PlainAdamW {
   Values weight, first, second;
   void step(const Values& gradient, double scale, const AdamWOptions& o) {
@@ -96,7 +96,7 @@ class AdamWTest : public OperationTest {
   struct State {
     Tensor weight, master, first, second;
   };
-  // The weight is its own master where it has the accumulator's precision.
+  // The weight is its own master if it has accumulator precision.
   State state(const Values& values) {
     const auto count = static_cast<std::int64_t>(values.size());
     const Values zeros(values.size(), 0.0);
@@ -108,7 +108,7 @@ class AdamWTest : public OperationTest {
     return s;
   }
 };
-KINTSUGI_IN_EACH_WORLD(AdamWTest);
+KINTSUGI_ON_EACH_BACKEND(AdamWTest);
 
 TEST_P(AdamWTest, SeveralSteps) {
   for (const std::int64_t count : {1, 7, 64, 1003, 40001})
@@ -180,9 +180,9 @@ TEST_P(AdamWTest, AnOverflowChangesNothing) {
   }
 }
 
-// One element's share of the random bits, as core/stochastic_rounding.h promises it: 16 for the
-// first moment, 16 for the second. Here the rounding itself, in double.
-double chosen(double value, std::uint32_t random16) {
+// Stochastic rounding to bf16, in double. core/stochastic_rounding.h gives each element 16 random
+// bits for the first moment and 16 for the second.
+double stochastically_rounded(double value, std::uint32_t random16) {
   if (value == 0.0) return 0.0;
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -208,7 +208,7 @@ TEST_P(AdamWTest, StochasticRoundingFollowsItsBits) {
                   in(Values{1.0}, accumulator(), {1}),
                   {.lr = 0.1,
                    .beta1 = 0.5,
-                   .beta2 = 0.75,  // exact in binary: so are the moments before they are rounded
+                   .beta2 = 0.75,  // exact in binary, so the moments are exact before rounding
                    .rounding_key = key,
                    .first_element = first_element});
   const Values got1 = read(first), got2 = read(second);
@@ -217,9 +217,9 @@ TEST_P(AdamWTest, StochasticRoundingFollowsItsBits) {
     const auto at = static_cast<std::size_t>(i);
     const auto element = static_cast<std::uint64_t>(first_element + i);
     const std::uint32_t bits = Philox::draw(key, element / 4)[element % 4];
-    EXPECT_EQ(got1[at], chosen(0.5 * gradient[at], bits & 0xFFFF)) << i;
+    EXPECT_EQ(got1[at], stochastically_rounded(0.5 * gradient[at], bits & 0xFFFF)) << i;
     up += std::abs(got1[at]) > std::abs(0.5 * gradient[at]);
-    // The square is rounded to fp32 before; its last bits may decide either way.
+    // The square is rounded to fp32 first, so its rounding to bf16 may go either way.
     EXPECT_NEAR(got2[at], 0.25 * gradient[at] * gradient[at],
                 0.25 * gradient[at] * gradient[at] * 0x1p-7);
   }
@@ -227,12 +227,12 @@ TEST_P(AdamWTest, StochasticRoundingFollowsItsBits) {
   finish();
 }
 
-// A change of a thousandth of the value is below half a unit of bf16: to the nearest, a moment
-// never moves; by chance it gets there on average.
+// A change of a thousandth of the value is less than half an ulp of bf16: rounded to nearest, a
+// moment never changes; with stochastic rounding it is right on average.
 TEST_P(AdamWTest, StochasticRoundingLetsSmallChangesAddUp) {
   if (accumulator() == DType::F64) GTEST_SKIP() << "moments of fp64 runs are fp64";
   const std::int64_t count = 2048;
-  for (const bool by_chance : {false, true}) {
+  for (const bool stochastic : {false, true}) {
     const State s = state(Values(static_cast<std::size_t>(count), 1.0));
     const Tensor first = inout(Values(static_cast<std::size_t>(count), 0.0), DType::BF16, {count}),
                  second = inout(Values(static_cast<std::size_t>(count), 1.0), DType::BF16, {count});
@@ -244,10 +244,10 @@ TEST_P(AdamWTest, StochasticRoundingLetsSmallChangesAddUp) {
           {.lr = 0.0,
            .beta2 = 0.999,
            .step = step,
-           .rounding_key = by_chance ? derive_key(9, static_cast<std::uint64_t>(step)) : 0});
+           .rounding_key = stochastic ? derive_key(9, static_cast<std::uint64_t>(step)) : 0});
     double mean = 0;
     for (const double value : read(second)) mean += value / static_cast<double>(count);
-    EXPECT_NEAR(mean, by_chance ? std::pow(0.999, 200) : 1.0, by_chance ? 0.002 : 0.0);
+    EXPECT_NEAR(mean, stochastic ? std::pow(0.999, 200) : 1.0, stochastic ? 0.002 : 0.0);
     finish();
   }
 }

@@ -6,15 +6,15 @@
 namespace kintsugi {
 namespace {
 
-struct Case {
+struct RetentionCase {
   std::int64_t batch, length, heads, k_dim, v_dim, chunk;
   std::int64_t first_position = 0;
-  bool state = false;   // one arrives, and a gradient of the one behind the last token
+  bool state = false;   // with an initial state and a gradient of the final state
   bool packed = false;  // q, k, v and a gate are columns of one projection
-  bool longer = false;  // sequences are the first tokens of longer ones
+  bool longer = false;  // sequences are the first tokens of longer buffers
 };
 
-std::string describe(const Case& c) {
+std::string describe(const RetentionCase& c) {
   return fmt::format("batch {} length {} heads {} dims {}/{} chunk {} first {} state {} packed {}",
                      c.batch, c.length, c.heads, c.k_dim, c.v_dim, c.chunk, c.first_position,
                      c.state, c.packed);
@@ -28,12 +28,11 @@ struct Inputs {
 
 struct Outputs {
   Values out, dq, dk, dv;
-  Values state, dstate;  // behind the last token; before the first
+  Values state, dstate;  // after the last token; before the first
 };
 
-// The parallel form: each output from all keys before it, straight from the definition, and its
-// gradient.
-Outputs reference(const Case& c, const Inputs& x) {
+// The parallel form from the definition: each output from all keys up to it, and its gradient.
+Outputs reference(const RetentionCase& c, const Inputs& x) {
   Outputs r;
   r.dq = r.dk = Values(x.q.size(), 0.0);
   r.out = r.dv = Values(x.v.size(), 0.0);
@@ -54,7 +53,7 @@ Outputs reference(const Case& c, const Inputs& x) {
         S_out[i] = power(c.length) * S[i];
         dS_in[i] = power(c.length) * dS[i];
       }
-      double squares = 0;  // of the norm: the sum of the powers so far
+      double squares = 0;  // the square of the norm: the sum of the powers so far
       for (std::int64_t n = 0; n < c.first_position; ++n) squares = g * squares + 1;
       for (std::int64_t n = 0; n < c.length; ++n) {
         squares = g * squares + 1;
@@ -94,7 +93,7 @@ Outputs reference(const Case& c, const Inputs& x) {
 
 class RetentionTest : public OperationTest {
  protected:
-  Inputs inputs(const Case& c) {
+  Inputs inputs(const RetentionCase& c) {
     const std::int64_t tokens = c.batch * c.length * c.heads,
                        states = c.batch * c.heads * c.k_dim * c.v_dim;
     Inputs x;
@@ -116,8 +115,8 @@ class RetentionTest : public OperationTest {
   struct Operands {
     Tensor q, k, v, out;
   };
-  // As a layer has them, unwritten.
-  Operands operands(const Case& c) {
+  // Laid out as in a layer, not written yet.
+  Operands operands(const RetentionCase& c) {
     const std::int64_t keys = c.heads * c.k_dim, values = c.heads * c.v_dim;
     const std::int64_t all = c.length + (c.longer ? 3 : 0);
     const auto split = [&](Tensor x, std::int64_t dim) {
@@ -132,25 +131,25 @@ class RetentionTest : public OperationTest {
     return {split(joined.part(2, 0, keys), c.k_dim), split(joined.part(2, keys, keys), c.k_dim),
             split(joined.part(2, 2 * keys, values), c.v_dim), out};
   }
-  Tensor workspace(const Case& c, bool backward) {
+  Tensor workspace(const RetentionCase& c, bool backward) {
     return out(DType::U8,
                {static_cast<std::int64_t>(retention_workspace_bytes(
                    type(), {c.batch, c.length, c.heads, c.k_dim, c.v_dim, c.chunk}, backward))});
   }
-  RetentionOptions options(const Case& c, const Inputs& x) {
+  RetentionOptions options(const RetentionCase& c, const Inputs& x) {
     return {.scale = x.scale,
             .decays = in(x.decays, DType::F32, {c.heads}),
             .first_position = c.first_position,
             .chunk = c.chunk};
   }
-  Shape state_shape(const Case& c) const { return {c.batch, c.heads, c.k_dim, c.v_dim}; }
+  Shape state_shape(const RetentionCase& c) const { return {c.batch, c.heads, c.k_dim, c.v_dim}; }
 
-  Bound bound(const Values& expected, const Case& c) const {
+  Bound bound(const Values& expected, const RetentionCase& c) const {
     const double rounds = narrow() ? 4 : 16 + 4 * std::sqrt(static_cast<double>(c.length));
-    return {rounds, type(), {std::max(1.0, largest(expected))}};  // single sums may cancel
+    return {rounds, type(), {std::max(1.0, largest(expected))}};  // sums may cancel
   }
 
-  void check(const Case& c) {
+  void check(const RetentionCase& c) {
     SCOPED_TRACE(describe(c));
     const Inputs x = inputs(c);
     const Outputs expected = reference(c, x);
@@ -186,7 +185,7 @@ class RetentionTest : public OperationTest {
     finish();
   }
 };
-KINTSUGI_IN_EACH_WORLD(RetentionTest);
+KINTSUGI_ON_EACH_BACKEND(RetentionTest);
 
 TEST_P(RetentionTest, LengthsAndChunks) {
   for (const std::int64_t length : {1, 2, 16, 37, 130})
@@ -216,9 +215,9 @@ TEST_P(RetentionTest, ViewsOfAProjection) {
   check({3, 37, 2, 8, 8, 16, 0, false, false, true});
 }
 
-// A decay that forgets at once: its powers vanish inside a chunk.
+// A strong decay: its powers underflow inside a chunk.
 TEST_P(RetentionTest, StrongDecay) {
-  const Case c = {1, 400, 2, 8, 8, 128, 0, true};
+  const RetentionCase c = {1, 400, 2, 8, 8, 128, 0, true};
   Inputs x = inputs(c);
   x.decays = {0.0078125, 0.5};
   const Operands from = operands(c);
@@ -232,10 +231,10 @@ TEST_P(RetentionTest, StrongDecay) {
   expect_close("out", read(from.out), expected, type(), bound(expected, c));
 }
 
-// A sequence in two calls is the sequence in one, and so are the gradients.
+// A sequence in two calls gives the same outputs and gradients as in one call.
 TEST_P(RetentionTest, TwoCallsAreOne) {
-  const Case c = {2, 61, 3, 8, 12, 16};
-  const std::int64_t cut = 27;
+  const RetentionCase c = {2, 61, 3, 8, 12, 16};
+  const std::int64_t split = 27;
   const Inputs x = inputs(c);
   const Outputs expected = reference(c, x);
   const Operands all = operands(c), gradient = operands(c);
@@ -248,10 +247,11 @@ TEST_P(RetentionTest, TwoCallsAreOne) {
     return Operands{o.q.part(1, begin, count), o.k.part(1, begin, count), o.v.part(1, begin, count),
                     o.out.part(1, begin, count)};
   };
-  const Operands first = half(all, 0, cut), second = half(all, cut, c.length - cut);
-  const Operands dfirst = half(gradient, 0, cut), dsecond = half(gradient, cut, c.length - cut);
+  const Operands first = half(all, 0, split), second = half(all, split, c.length - split);
+  const Operands dfirst = half(gradient, 0, split),
+                 dsecond = half(gradient, split, c.length - split);
   RetentionOptions o = options(c, x), later = o;
-  later.first_position = cut;
+  later.first_position = split;
   const Tensor work = workspace(c, true);
   const Tensor state = inout(x.state, accumulator(), state_shape(c)),
                dstate = inout(x.state, accumulator(), state_shape(c));  // both zero
@@ -271,7 +271,7 @@ TEST_P(RetentionTest, TwoCallsAreOne) {
 
 // Generation: one token at a time, without a workspace.
 TEST_P(RetentionTest, TokenByToken) {
-  const Case c = {2, 23, 3, 16, 40, 0};
+  const RetentionCase c = {2, 23, 3, 16, 40, 0};
   const Inputs x = inputs(c);
   const Operands all = operands(c);
   write(all.q, x.q);
@@ -294,12 +294,12 @@ TEST_P(RetentionTest, TokenByToken) {
 }
 
 class RetentionGradientTest : public RetentionTest {};
-KINTSUGI_IN_EACH_WORLD(RetentionGradientTest, {DType::F64});
+KINTSUGI_ON_EACH_BACKEND(RetentionGradientTest, {DType::F64});
 
-// The backward operations against the forward operation itself, along a random direction of each
-// input.
+// The backward operations against finite differences of the forward, along a random direction of
+// each input.
 TEST_P(RetentionGradientTest, Slopes) {
-  const Case c = {2, 21, 2, 5, 6, 8, 3, true};
+  const RetentionCase c = {2, 21, 2, 5, 6, 8, 3, true};
   const Inputs x = inputs(c);
   const Operands from = operands(c), gradient = operands(c);
   write(from.q, x.q);
@@ -315,7 +315,7 @@ TEST_P(RetentionGradientTest, Slopes) {
                                from.v, state, dstate, work, o);
   backend().retention_state_backward(dstate, from.q, gradient.out, work, o);
 
-  Values cotangent = x.dout;  // of the outputs, and of the state behind them
+  Values cotangent = x.dout;  // of the outputs, then of the final state
   cotangent.insert(cotangent.end(), x.dstate.begin(), x.dstate.end());
   const auto check = [&](const char* what, Tensor operand, const Values& at, Tensor slope) {
     const auto moved = [&](const Values& values) {
@@ -340,7 +340,7 @@ TEST_P(RetentionGradientTest, Slopes) {
 }
 
 TEST_P(RetentionGradientTest, ChunkSizesAgree) {
-  const Case c = {1, 150, 3, 16, 20, 0};
+  const RetentionCase c = {1, 150, 3, 16, 20, 0};
   const Inputs x = inputs(c);
   const Operands from = operands(c);
   write(from.q, x.q);
@@ -348,7 +348,7 @@ TEST_P(RetentionGradientTest, ChunkSizesAgree) {
   write(from.v, x.v);
   allow(from.out);
   const auto with_chunk = [&](std::int64_t chunk) {
-    Case other = c;
+    RetentionCase other = c;
     other.chunk = chunk;
     backend().retention_forward(from.out, from.q, from.k, from.v, {}, workspace(other, false),
                                 options(other, x));
@@ -356,8 +356,9 @@ TEST_P(RetentionGradientTest, ChunkSizesAgree) {
   };
   const Values whole = with_chunk(150);
   for (const std::int64_t chunk : {1, 7, 50, 64}) {
-    const Values cut = with_chunk(chunk);
-    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(cut[i], whole[i], 1e-12) << chunk;
+    const Values chunked = with_chunk(chunk);
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      EXPECT_NEAR(chunked[i], whole[i], 1e-12) << chunk;
   }
 }
 
@@ -375,7 +376,7 @@ TEST(RetentionWorkspaceTest, RefusesLessThanItsSize) {
   EXPECT_THROW(carve(bytes - 1), Failure);
 }
 
-// Four matmuls forward and ten backward, each of them once per chunk.
+// Four matmuls in the forward and ten in the backward, each once per chunk.
 TEST(RetentionSimTest, CountsMatmuls) {
   OperationTrace trace;
   SimBackend backend(trace);

@@ -5,7 +5,7 @@ namespace {
 
 class RopeTest : public OperationTest {
  protected:
-  // Cosines then sines of every position, as the model builds them.
+  // For each position cosines, then sines, as the model computes them.
   Values table(std::int64_t positions, std::int64_t dim) {
     Values values;
     for (std::int64_t position = 0; position < positions; ++position)
@@ -19,21 +19,21 @@ class RopeTest : public OperationTest {
     return rounded(values, accumulator());
   }
 
-  // The elements of a pair turn against each other by their position's angle, or back.
+  // Rotates each pair by the angle of its position; direction -1 is the inverse.
   static Values rotate(const Values& x, std::int64_t heads, std::int64_t dim, const Values& table,
                        const Ids& positions, double direction,
                        RopePairs pairs = RopePairs::Halves) {
     Values y(x.size());
     const auto half = static_cast<std::size_t>(dim / 2);
     const std::size_t step = pairs == RopePairs::Halves ? 1 : 2,
-                      apart = pairs == RopePairs::Halves ? half : 1;
+                      distance = pairs == RopePairs::Halves ? half : 1;
     for (std::size_t row = 0; row * 2 * half < x.size(); ++row) {
       const double* cosine =
           &table[static_cast<std::size_t>(positions[row / static_cast<std::size_t>(heads)]) * 2 *
                  half];
       const double* sine = cosine + half;
       for (std::size_t i = 0; i < half; ++i) {
-        const std::size_t first = row * 2 * half + i * step, second = first + apart;
+        const std::size_t first = row * 2 * half + i * step, second = first + distance;
         y[first] = x[first] * cosine[i] - x[second] * sine[i] * direction;
         y[second] = x[second] * cosine[i] + x[first] * sine[i] * direction;
       }
@@ -41,7 +41,7 @@ class RopeTest : public OperationTest {
     return y;
   }
 };
-KINTSUGI_IN_EACH_WORLD(RopeTest);
+KINTSUGI_ON_EACH_BACKEND(RopeTest);
 
 TEST_P(RopeTest, TurnsPairsByTheirPosition) {
   for (const std::int64_t dim : {2, 8, 20, 64, 80, 128})
@@ -53,7 +53,7 @@ TEST_P(RopeTest, TurnsPairsByTheirPosition) {
           const std::int64_t heads = 3;
           const Values cosines = table(300, dim), x = activations(tokens * heads * dim);
           const Ids positions = integers(tokens, 0, 299);  // any order: packed documents, decoding
-          // The q of a packed row: what lies beside it must stay.
+          // q inside packed rows, whose other elements must not change.
           const Tensor q = allow(inside(type(), tokens, heads * dim, dim, 2 * dim).split_last(dim));
           write(q, x);
           backend().rope(q, in(cosines, accumulator(), {300, dim}), in(positions, {tokens}),

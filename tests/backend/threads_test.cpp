@@ -1,5 +1,4 @@
-// What the CPU world promises beyond the interface: sums come out bit for bit the same with any
-// number of threads.
+// The CPU backend gives bit-identical results with any number of threads.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -23,7 +22,7 @@ class CpuThreadsTest : public ::testing::Test {
     return Tensor(values.data(), DType::F32, shape);
   }
 
-  // Every sum over tokens that a step makes, one after the other.
+  // The results of all operations that sum over tokens.
   static std::vector<float> sums(int threads) {
     const std::int64_t rows = 263, width = 37, vocabulary = 11;
     const std::unique_ptr<Backend> backend = make_cpu_backend(threads);

@@ -1,4 +1,4 @@
-// Memory of the host beside a device's, and copies between the two.
+// Host memory of a backend, and copies between host and device.
 #include "backend/operation_fixture.h"
 
 namespace kintsugi {
@@ -34,7 +34,7 @@ class TransferTest : public testing::TestWithParam<Setting> {
     return values;
   }
 
-  std::unique_ptr<Backend> backend_ = GetParam().world.make();
+  std::unique_ptr<Backend> backend_ = GetParam().backend.make();
   Arena arena_{*backend_};
 };
 
@@ -43,7 +43,7 @@ TEST_P(TransferTest, HostTensorsAreWrittenReadAndFilled) {
     const Tensor x = host(n);
     write(x, counting(n, 7));
     EXPECT_TRUE(read(x) == counting(n, 7));
-    // The host sees them without asking.
+    // The host can read the memory directly.
     EXPECT_TRUE(decoded(static_cast<const std::byte*>(x.data()), n) == counting(n, 7));
     backend_->fill(x, 3.0);
     EXPECT_TRUE(read(x) == Values(static_cast<std::size_t>(n), 3.0));
@@ -73,30 +73,30 @@ TEST_P(TransferTest, AreBehindOperationsBeforeAndAheadOfThoseAfter) {
   EXPECT_TRUE(read(y) == Values(static_cast<std::size_t>(n), 6.0));
 }
 
-// A ring like the optimizer's, around which every element is raised by one: more copies than any
-// pool of events holds.
+// A ring of buffers like the offloaded optimizer's: every element is copied to the device,
+// increased by one and copied back. There are more copies than the pool of events holds.
 TEST_P(TransferTest, ManyRunAtATime) {
-  const std::int64_t piece = 1000, pieces = 700;
-  const Tensor all = host(piece * pieces), one = device(piece);
-  write(all, counting(piece * pieces, 0));
+  const std::int64_t block_size = 1000, blocks = 700;
+  const Tensor all = host(block_size * blocks), one = device(block_size);
+  write(all, counting(block_size * blocks, 0));
   backend_->fill(one, 1.0);
   struct Slot {
-    Tensor here;
-    Backend::Transfer going = {};
+    Tensor buffer;
+    Backend::Transfer transfer = {};
   };
   std::vector<Slot> slots(3);
-  for (Slot& slot : slots) slot.here = device(piece);
+  for (Slot& slot : slots) slot.buffer = device(block_size);
   for (int round = 0; round < 2; ++round)
-    for (std::int64_t i = 0; i < pieces; ++i) {
+    for (std::int64_t i = 0; i < blocks; ++i) {
       Slot& slot = slots[static_cast<std::size_t>(i) % slots.size()];
-      backend_->wait(slot.going);
-      const Tensor part = all.rows(i * piece, piece);
-      backend_->wait(backend_->to_device(slot.here, part));
-      backend_->add(slot.here, one);
-      slot.going = backend_->to_host(part, slot.here);
+      backend_->wait(slot.transfer);
+      const Tensor block = all.rows(i * block_size, block_size);
+      backend_->wait(backend_->to_device(slot.buffer, block));
+      backend_->add(slot.buffer, one);
+      slot.transfer = backend_->to_host(block, slot.buffer);
     }
-  for (const Slot& slot : slots) backend_->wait(slot.going);
-  Values expected = counting(piece * pieces, 0);
+  for (const Slot& slot : slots) backend_->wait(slot.transfer);
+  Values expected = counting(block_size * blocks, 0);
   for (double& value : expected) value += 2.0;
   EXPECT_TRUE(read(all) == expected);
 }
@@ -122,10 +122,10 @@ TEST_P(TransferTest, SaysWhatHostMemoryIsFree) {
   EXPECT_GT(backend_->available_host_bytes(), std::size_t{1} << 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, TransferTest,
+INSTANTIATE_TEST_SUITE_P(Backends, TransferTest,
                          testing::ValuesIn(settings({DType::F32, DType::BF16})),
                          [](const auto& info) {
-                           return info.param.world.name + "_" +
+                           return info.param.backend.name + "_" +
                                   std::string(to_string(info.param.type));
                          });
 

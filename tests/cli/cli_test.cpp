@@ -1,4 +1,4 @@
-// The real program: exit codes, what it prints where, and the files it leaves.
+// The real program: exit codes, outputs and files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -26,12 +26,7 @@ using testing::StartsWith;
 
 const fs::path kData = test_data_directory();
 
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-struct Outcome {
+struct CommandResult {
   int code;
   std::string out, error;
 };
@@ -39,7 +34,7 @@ struct Outcome {
 class CommandTest : public testing::Test {
  protected:
   // Runs `kintsugi arguments` inside the temporary directory.
-  Outcome run(const std::vector<std::string>& arguments) {
+  CommandResult run(const std::vector<std::string>& arguments) {
     std::string command = "cd '" + directory_.path().string() + "' && '" + kintsugi_binary() + "'";
     for (const std::string& argument : arguments) command += " '" + argument + "'";
     const int status = std::system((command + " >stdout.txt 2>stderr.txt </dev/null").c_str());
@@ -47,9 +42,9 @@ class CommandTest : public testing::Test {
             content_of(directory_ / "stderr.txt")};
   }
 
-  // A user's mistake: exit code 2, one sentence on standard error, nothing on standard output.
+  // A user's mistake: exit code 2, one line on standard error, nothing on standard output.
   std::string mistake(const std::vector<std::string>& arguments) {
-    const Outcome outcome = run(arguments);
+    const CommandResult outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << outcome.error;
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.error, StartsWith("error: "));
@@ -64,12 +59,12 @@ class CommandTest : public testing::Test {
 // ---- the program itself
 
 TEST_F(CommandTest, HelpHasAnExample) {
-  const Outcome help = run({"--help"});
+  const CommandResult help = run({"--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_THAT(help.out, AllOf(HasSubstr("train"), HasSubstr("generate"), HasSubstr("eval"),
                               HasSubstr("model"), HasSubstr("Exit codes"), HasSubstr("example")));
   for (const char* command : {"train", "generate", "eval", "model"}) {
-    const Outcome outcome = run({command, "--help"});
+    const CommandResult outcome = run({command, "--help"});
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_THAT(outcome.out,
                 AllOf(HasSubstr("Example"), HasSubstr("  kintsugi " + std::string(command) + " ")));
@@ -78,14 +73,19 @@ TEST_F(CommandTest, HelpHasAnExample) {
 }
 
 TEST_F(CommandTest, Version) {
-  const Outcome outcome = run({"--version"});
+  const CommandResult outcome = run({"--version"});
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out, testing::MatchesRegex("kintsugi [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(outcome.out,
+              testing::MatchesRegex("kintsugi [0-9]+\\.[0-9]+\\.[0-9]+ \\(commit [^)]+\\)\n"
+                                    "compiler: .+\n"
+                                    "backends: cpu \\(OpenBLAS [0-9.]+\\), cuda \\(.+\\), sim\n"
+                                    "communication: MPI \\(.+\\), NCCL \\(.+\\)\n"
+                                    "libraries: fmt [0-9.]+, .*yaml-cpp [0-9.]+.*\n"));
 }
 
 TEST_F(CommandTest, WrongCommandLines) {
   const auto refused = [&](const std::vector<std::string>& arguments, const std::string& offender) {
-    const Outcome outcome = run(arguments);
+    const CommandResult outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << offender;
     EXPECT_EQ(outcome.out, "") << offender;
     EXPECT_THAT(outcome.error, AllOf(HasSubstr(offender), HasSubstr("--help")));
@@ -105,7 +105,7 @@ TEST_F(CommandTest, WrongCommandLines) {
 // ---- kintsugi model
 
 TEST_F(CommandTest, DescribesModels) {
-  const Outcome table = run({"model", "llama-8b"});
+  const CommandResult table = run({"model", "llama-8b"});
   EXPECT_EQ(table.code, 0);
   EXPECT_THAT(table.out, HasSubstr("8,030,261,248")) << "Llama 3.1 8B as its authors count it";
   EXPECT_EQ(json::parse(run({"model", "llama-8b", "--json"}).out)["parameters"]["total"],
@@ -131,7 +131,7 @@ TEST_F(CommandTest, ScoresAsTheLibraryDoes) {
       "eval", "--checkpoint", (kData / "llama").string(), "--token-ids", "1 5 9", "--threads", "1"};
   auto arguments = eval;
   arguments.push_back("--logprobs");
-  const Outcome outcome = run(arguments);
+  const CommandResult outcome = run(arguments);
   ASSERT_EQ(outcome.code, 0) << outcome.error;
   const auto printed = json::parse(outcome.out).get<std::vector<double>>();
   const auto backend = make_cpu_backend(1);
@@ -150,7 +150,7 @@ TEST_F(CommandTest, ScoresAsTheLibraryDoes) {
             run(eval).out);
 }
 
-// A model of which nothing can be said: a failure in one line, and no half of an answer.
+// A model with weights that are not finite: a failure in one line, and no partial output.
 TEST_F(CommandTest, AModelThatIsNotFiniteIsAFailure) {
   const auto model_of = [&](const char* name, const std::function<float(float)>& change) {
     const fs::path directory = directory_ / name;
@@ -176,16 +176,16 @@ TEST_F(CommandTest, AModelThatIsNotFiniteIsAFailure) {
     std::vector<std::string> arguments = command;
     arguments.insert(arguments.end(),
                      {"--checkpoint", nan, "--token-ids", "1 5 9", "--threads", "1"});
-    const Outcome outcome = run(arguments);
+    const CommandResult outcome = run(arguments);
     EXPECT_EQ(outcome.code, 1) << command.front();
     EXPECT_EQ(outcome.out, "") << command.front();
     EXPECT_THAT(outcome.error, AllOf(StartsWith("error: "), HasSubstr("NaN"),
                                      HasSubstr("weights are not finite")));
     EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
   }
-  // A loss above 709 has no perplexity, but it is a loss.
+  // Above a loss of 709 the perplexity overflows; the loss is still valid.
   const std::string large = model_of("large", [](float value) { return value * 300; });
-  const Outcome outcome =
+  const CommandResult outcome =
       run({"eval", "--checkpoint", large, "--token-ids", "1 5 9 2 7", "--threads", "1"});
   ASSERT_EQ(outcome.code, 0) << outcome.error;
   const json summary = json::parse(outcome.out);
@@ -231,7 +231,7 @@ TEST_F(CommandTest, GeneratesTokens) {
                                             "0",
                                             "--threads",
                                             "1"};
-  const Outcome outcome = run(command);
+  const CommandResult outcome = run(command);
   EXPECT_EQ(outcome.code, 0) << outcome.error;
   std::istringstream words(outcome.out);
   std::vector<std::int32_t> printed, expected;
@@ -330,7 +330,7 @@ TEST_F(DamagedModelTest, SafetensorsOfEveryKindOfDamage) {
   }
   copy("llama");
   EXPECT_EQ(run({"eval", "--checkpoint", "model", "--token-ids", "1 5 9"}).code, 0)
-      << "the copy itself is whole";
+      << "the undamaged copy works";
 }
 
 // ---- kintsugi train
@@ -388,7 +388,7 @@ TEST_F(TrainCommandTest, RefusesWrongConfigurationsAndData) {
 }
 
 TEST_F(TrainCommandTest, ChecksWithoutTraining) {
-  const Outcome outcome = run({"train", "run.yaml", "--check"});
+  const CommandResult outcome = run({"train", "run.yaml", "--check"});
   EXPECT_EQ(outcome.code, 0) << outcome.error;
   EXPECT_THAT(outcome.out, HasSubstr("check passed"));
   // 256 x 32 tokens, 64 x 32 positions, one layer of 12 x 32^2 and 13 x 32, a norm of 2 x 32:
@@ -403,7 +403,7 @@ TEST_F(TrainCommandTest, ChecksWithoutTraining) {
 }
 
 TEST_F(TrainCommandTest, TrainsAndLeavesAWholeRun) {
-  const Outcome outcome = run({"train", "run.yaml"});
+  const CommandResult outcome = run({"train", "run.yaml"});
   ASSERT_EQ(outcome.code, 0) << outcome.error;
   EXPECT_EQ(outcome.error, "");
   const fs::path out = directory_ / "out";
@@ -422,7 +422,7 @@ TEST_F(TrainCommandTest, TrainsAndLeavesAWholeRun) {
     EXPECT_EQ(records[i].contains("valid_loss"), i > 0) << "every second step, and the last";
   }
   EXPECT_NEAR(records[0]["loss"].get<double>(), std::log(256.0), 0.3)
-      << "it begins by knowing nothing";
+      << "an untrained model predicts a uniform distribution";
 
   const json status = json::parse(content_of(out / "status.json"));
   EXPECT_EQ(status["state"], "finished");
@@ -432,14 +432,14 @@ TEST_F(TrainCommandTest, TrainsAndLeavesAWholeRun) {
   EXPECT_EQ(json::parse(content_of(out / "checkpoints" / "latest" / "config.json"))["model_type"],
             "gpt2");
   EXPECT_EQ(run({"train", "out/config.yaml", "--check"}).code, 0)
-      << "the resolved configuration is one";
+      << "the resolved configuration is a valid configuration";
   for (const auto& entry : fs::recursive_directory_iterator(out))
     EXPECT_THAT(entry.path().filename().string(),
                 testing::Not(AnyOf(HasSubstr("tmp"), StartsWith("."))))
-        << "half-written";
+        << "a partly written file";
 }
 
-// Standard input is a pipe: it has no size, and can be read once.
+// Standard input is a pipe: it has no size and can be read only once.
 TEST_F(TrainCommandTest, ReadsItsConfigurationFromAPipe) {
   const std::string command = "cd '" + directory_.path().string() + "' && cat run.yaml | '" +
                               kintsugi_binary() + "' train ";
@@ -454,15 +454,15 @@ TEST_F(TrainCommandTest, TheDirectoryOfARunStandsForItsLatestCheckpoint) {
   EXPECT_THAT(mistake({"generate", "--checkpoint", "out", "--prompt", "Line"}), HasSubstr("out"));
   ASSERT_EQ(run({"train", "run.yaml"}).code, 0);
   const auto scored = [&](const std::string& checkpoint) {
-    const Outcome outcome = run({"eval", "--checkpoint", checkpoint, "--text", "Line 7"});
+    const CommandResult outcome = run({"eval", "--checkpoint", checkpoint, "--text", "Line 7"});
     EXPECT_EQ(outcome.code, 0) << outcome.error;
     return outcome.out;
   };
   const std::string expected = scored("out/checkpoints/latest");
   EXPECT_EQ(scored("out"), expected);
   EXPECT_EQ(scored("out/checkpoints"), expected);
-  const Outcome text = run({"generate", "--checkpoint", "out", "--prompt", "Line", "--max-tokens",
-                            "3", "--threads", "1"});
+  const CommandResult text = run({"generate", "--checkpoint", "out", "--prompt", "Line",
+                                  "--max-tokens", "3", "--threads", "1"});
   EXPECT_EQ(text.code, 0) << text.error;
   EXPECT_THAT(text.out, StartsWith("Line"));
   EXPECT_EQ(run({"model", "out"}).code, 0);
@@ -474,17 +474,17 @@ TEST_F(TrainCommandTest, TheDirectoryOfARunStandsForItsLatestCheckpoint) {
 TEST_F(TrainCommandTest, AFinishedRunIsNotRepeated) {
   ASSERT_EQ(run({"train", "run.yaml"}).code, 0);
   const std::string metrics = content_of(directory_ / "out" / "metrics.jsonl");
-  const Outcome again = run({"train", "run.yaml"});
+  const CommandResult again = run({"train", "run.yaml"});
   EXPECT_EQ(again.code, 0) << again.error;
   EXPECT_EQ(content_of(directory_ / "out" / "metrics.jsonl"), metrics);
   const json status = json::parse(content_of(directory_ / "out" / "status.json"));
   EXPECT_EQ(status["state"], "finished");
   EXPECT_EQ(status["step"], 3);
-  EXPECT_NE(status["loss"], 0.0) << "no loss was seen: none may be reported";
+  EXPECT_NE(status["loss"], 0.0) << "without a new loss none may be reported";
   EXPECT_THAT(mistake({"train", "run.yaml", "--resume", "never"}),
               HasSubstr("already holds a run"));
   EXPECT_EQ(run({"train", "run.yaml", "--set", "train.steps=5"}).code, 0)
-      << "but it goes on when more is asked";
+      << "but it continues with more steps";
   const std::string longer = content_of(directory_ / "out" / "metrics.jsonl");
   EXPECT_EQ(std::count(longer.begin(), longer.end(), '\n'), 5);
 }
@@ -495,7 +495,7 @@ TEST_F(TrainCommandTest, TheTrainedModelContinuesText) {
     return run({"generate", "--checkpoint", "out/checkpoints/latest", "--prompt", prompt,
                 "--max-tokens", count, "--seed", seed, "--temperature", "1", "--threads", "1"});
   };
-  const Outcome text = generate("Line 7", "20", "1");
+  const CommandResult text = generate("Line 7", "20", "1");
   EXPECT_EQ(text.code, 0) << text.error;
   EXPECT_THAT(text.out, StartsWith("Line 7"));
   EXPECT_EQ(text.out.size(), 6u + 20u + 1u);

@@ -1,4 +1,4 @@
-// kintsugi data encode and decode as a user pipes through them.
+// kintsugi data encode and decode, run as programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -77,7 +77,7 @@ TEST_F(DataCodec, SpecialTokens) {
   EXPECT_EQ(run("decode --no-special --tokenizer .", "[3,1]\n").out, "\"s\"\n");
 }
 
-// An answer comes before the next question is asked.
+// Each line is answered before the next one is sent.
 TEST_F(DataCodec, AnswersAtOnce) {
   std::ofstream(directory_ / "talk.sh")
       << "mkfifo q a\n'" << kintsugi_binary()

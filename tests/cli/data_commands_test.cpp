@@ -29,7 +29,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-struct Outcome {
+struct DataCommandResult {
   int code;
   std::string out, error;
 };
@@ -56,22 +56,22 @@ class DataCommandTest : public testing::Test {
     execv(binary.c_str(), words.data());
     _exit(99);
   }
-  Outcome finish(pid_t child) {
+  DataCommandResult finish(pid_t child) {
     int status = 0;
     waitpid(child, &status, 0);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("stdout.txt"),
             content("stderr.txt")};
   }
-  Outcome run(const std::vector<std::string>& arguments) { return finish(start(arguments)); }
+  DataCommandResult run(const std::vector<std::string>& arguments) { return finish(start(arguments)); }
   std::string mistake(const std::vector<std::string>& arguments) {
-    const Outcome outcome = run(arguments);
+    const DataCommandResult outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << outcome.error;
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.error, testing::StartsWith("error: "));
     return outcome.error;
   }
   std::string content(const std::string& name) { return read_text_file(directory_ / name); }
-  // Everything whose name starts so.
+  // The files whose names start with `prefix`.
   std::map<std::string, std::string> files(const std::string& prefix) {
     std::map<std::string, std::string> found;
     for (const auto& entry : fs::directory_iterator(directory_.path()))
@@ -79,7 +79,7 @@ class DataCommandTest : public testing::Test {
         found[name.substr(prefix.size())] = read_text_file(entry.path());
     return found;
   }
-  // Sixty documents a file, and a long one.
+  // `count` files of sixty documents each, and one long document.
   void write_corpus(int count, int sentences) {
     for (int f = 0; f < count; ++f) {
       std::string lines;
@@ -92,11 +92,11 @@ class DataCommandTest : public testing::Test {
   }
 
   TemporaryDirectory directory_;
-  rlim_t largest_file_ = 0;  // in bytes; stands for a full disk
+  rlim_t largest_file_ = 0;  // in bytes; simulates a full disk
 };
 
-// Killed at any moment, again and again, and started again with another number of threads: the same
-// bytes as a job that nobody disturbed.
+// A job that is killed repeatedly at random times, and restarted with varying threads, writes the
+// same bytes as an uninterrupted job.
 TEST_F(DataCommandTest, KilledJobsLoseAndDoubleNothing) {
   write_corpus(4, 2000);
   for (const std::vector<std::string>& more :
@@ -132,10 +132,10 @@ TEST_F(DataCommandTest, KilledJobsLoseAndDoubleNothing) {
       ASSERT_EQ(WEXITSTATUS(status), 0) << content("stderr.txt");
       done = true;
     }
-    EXPECT_EQ(run(command).code, 0);  // in case it never got to the end between kills
+    EXPECT_EQ(run(command).code, 0);  // in case it never finished between kills
     EXPECT_GT(kills, 0);
     auto found = files(name);
-    found.erase(".json");  // names its own shards
+    found.erase(".json");  // lists the names of the shards
     expected.erase(".json");
     fs::remove(directory_ / (name + ".json"));
     ASSERT_EQ(found.size(), expected.size());
@@ -144,7 +144,7 @@ TEST_F(DataCommandTest, KilledJobsLoseAndDoubleNothing) {
   }
 }
 
-TEST_F(DataCommandTest, StopsOnASignalAndGoesOn) {
+TEST_F(DataCommandTest, StopsOnASignalAndContinues) {
   write_corpus(4, 2000);
   const std::vector<std::string> command = {
       "tokenize", "--input", "in*", "--tokenizer", "bytes", "--output", "o", "--save-every", "0s"};
@@ -154,9 +154,9 @@ TEST_F(DataCommandTest, StopsOnASignalAndGoesOn) {
   const pid_t child = start(command);
   while (!fs::exists(directory_ / "o.progress.json")) usleep(200);
   kill(child, SIGTERM);
-  const Outcome stopped = finish(child);
+  const DataCommandResult stopped = finish(child);
   EXPECT_EQ(stopped.code, 0) << stopped.error;
-  if (!fs::exists(directory_ / "o.idx")) {  // a fast machine may have finished meanwhile
+  if (!fs::exists(directory_ / "o.idx")) {  // a fast machine may have finished before the signal
     EXPECT_THAT(stopped.out, AllOf(HasSubstr("SIGTERM"), HasSubstr("same command")));
     EXPECT_TRUE(fs::exists(directory_ / "o.progress.json"));
     EXPECT_THAT(run(command).out, HasSubstr("1.000 bytes/token"));
@@ -167,7 +167,7 @@ TEST_F(DataCommandTest, StopsOnASignalAndGoesOn) {
 
 TEST_F(DataCommandTest, TokenizeInspectVerifyMerge) {
   directory_.write("a.jsonl", "{\"text\":\"Hello\"}\n{\"text\":\"\"}\n{\"text\":\"worlds!\"}\n");
-  const Outcome outcome =
+  const DataCommandResult outcome =
       run({"tokenize", "--input", "a.jsonl", "--tokenizer", "bytes", "--output", "sub/a"});
   ASSERT_EQ(outcome.code, 0) << outcome.error;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("2 documents, 12 tokens"), HasSubstr("1 empty")));
@@ -176,7 +176,7 @@ TEST_F(DataCommandTest, TokenizeInspectVerifyMerge) {
                  {{'H', 'e', 'l', 'l', 'o'}, {'w', 'o', 'r', 'l', 'd', 's', '!'}});
   EXPECT_EQ(content("sub/a.idx"), content("expected.idx"));
 
-  const Outcome table = run({"inspect", "sub/a", "--tokenizer", "bytes"});
+  const DataCommandResult table = run({"inspect", "sub/a", "--tokenizer", "bytes"});
   EXPECT_EQ(table.code, 0) << table.error;
   EXPECT_THAT(table.out, AllOf(HasSubstr("uint8"), HasSubstr("worlds!"), HasSubstr("4 - 7"),
                                HasSubstr("1.0000")));
@@ -185,10 +185,10 @@ TEST_F(DataCommandTest, TokenizeInspectVerifyMerge) {
   EXPECT_EQ(numbers["shortest"], 5);
   EXPECT_EQ(numbers["longest"], 7);
 
-  EXPECT_THAT(run({"verify", "sub/a"}).out, HasSubstr("all sound"));
+  EXPECT_THAT(run({"verify", "sub/a"}).out, HasSubstr("check passed"));
   EXPECT_THAT(mistake({"verify", "sub/a", "--vocab", "110"}),
               AllOf(HasSubstr("document 0, token 4"), HasSubstr("id 111")));
-  const Outcome merged = run({"merge", "sub/a", "expected", "--output", "m"});
+  const DataCommandResult merged = run({"merge", "sub/a", "expected", "--output", "m"});
   EXPECT_EQ(merged.code, 0) << merged.error;
   EXPECT_EQ(content("m.bin"), "Helloworlds!Helloworlds!");
   EXPECT_THAT(run({"verify", "m"}).out, HasSubstr("no checksums"));
@@ -210,7 +210,7 @@ TEST_F(DataCommandTest, Mistakes) {
   EXPECT_THAT(mistake(tokenize({"--eod", "256"})), HasSubstr("'256'"));
   EXPECT_THAT(mistake(tokenize({"--tokenizer", "nosuch"})), HasSubstr("nosuch"));
   EXPECT_EQ(files("o").size(), 0u);
-  const Outcome skipped = run(tokenize({"--skip-invalid"}));
+  const DataCommandResult skipped = run(tokenize({"--skip-invalid"}));
   EXPECT_EQ(skipped.code, 0);
   EXPECT_THAT(skipped.error, AllOf(HasSubstr("1 malformed"), HasSubstr("line 2")));
   EXPECT_THAT(mistake({"inspect", "nosuch"}), HasSubstr("nosuch"));
@@ -224,7 +224,7 @@ TEST_F(DataCommandTest, AFullDiskLeavesNothing) {
   KINTSUGI_SKIP_UNDER_THREAD_SANITIZER();
   directory_.write("long.txt", small_corpus(200'000));
   largest_file_ = 100'000;
-  const Outcome outcome =
+  const DataCommandResult outcome =
       run({"tokenize", "--input", "long.txt", "--tokenizer", "bytes", "--output", "full"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.error, HasSubstr("cannot write"));

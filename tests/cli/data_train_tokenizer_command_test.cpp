@@ -23,16 +23,16 @@ using Json = nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Outcome {
+struct TrainTokenizerResult {
   int code;
   std::string output;  // both streams
 };
 
-// The program itself, for its exit code.
-Outcome kintsugi_train(const std::string& arguments) {
+// Runs the program and returns its exit code and output.
+TrainTokenizerResult kintsugi_train(const std::string& arguments) {
   const std::string command = kintsugi_binary() + " data train-tokenizer " + arguments + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
-  Outcome outcome{-1, ""};
+  TrainTokenizerResult outcome{-1, ""};
   std::array<char, 4096> buffer;
   while (const std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe))
     outcome.output.append(buffer.data(), got);
@@ -41,7 +41,7 @@ Outcome kintsugi_train(const std::string& arguments) {
   return outcome;
 }
 
-// Words of a small language, punctuation, numbers and bytes that are no UTF-8.
+// Random words, punctuation, numbers and bytes that are invalid UTF-8.
 std::string text(unsigned seed, int words) {
   std::mt19937 random(seed);
   const std::array<const char*, 12> syllables = {"ka", "in", "tsu",          "gi", "ro", "\xC3\xA9",
@@ -59,7 +59,7 @@ std::string text(unsigned seed, int words) {
 TEST(TrainTokenizer, WritesAFileOfTheKnownStructure) {
   const TemporaryDirectory directory;
   const std::string input = directory.write("a.txt", text(1, 5000));
-  const Outcome outcome =
+  const TrainTokenizerResult outcome =
       kintsugi_train("--input " + input + " --vocab 600 --output " + (directory / "tok").string() +
                      " --special '<|endoftext|>' '<pad>' --eos '<pad>'");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
@@ -86,7 +86,7 @@ TEST(TrainTokenizer, WritesAFileOfTheKnownStructure) {
   for (const auto& [token, id] : model["vocab"].items()) ids.insert(id.get<int>());
   EXPECT_EQ(ids.size(), 600u);
   EXPECT_EQ(*ids.rbegin(), 599);
-  int next = 258;  // the n-th merge makes the n-th id after the bytes, from tokens made before
+  int next = 258;  // the n-th merge makes the n-th id after the bytes, from earlier tokens
   for (const std::string merge : model["merges"]) {
     const std::size_t space = merge.find(' ');
     const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
@@ -105,7 +105,7 @@ TEST(TrainTokenizer, TheSameBytesForAnyNumberOfThreads) {
     directory.write(fmt::format("{}.txt", i), text(static_cast<unsigned>(i), 4000));
   const auto trained = [&](int threads) {
     const std::string output = (directory / fmt::format("tok{}", threads)).string();
-    const Outcome outcome = kintsugi_train(fmt::format(
+    const TrainTokenizerResult outcome = kintsugi_train(fmt::format(
         "--input '{}/*.txt' --vocab 900 --pre-tokenizer llama3 --threads {} --output {}",
         directory.path().string(), threads, output));
     EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -116,20 +116,20 @@ TEST(TrainTokenizer, TheSameBytesForAnyNumberOfThreads) {
   EXPECT_EQ(trained(7), one);
 }
 
-// The n-th merge applied to a whole piece, for all n in turn: slow and plain.
-std::vector<std::string> segmented(const std::string& piece, const Json& merges) {
-  std::vector<std::string> parts;
-  for (const char c : piece) parts.push_back(to_byte_alphabet(std::string(1, c)));
+// The simple, slow algorithm: applies each merge in turn to the whole pre-token.
+std::vector<std::string> segmented(const std::string& pre_token, const Json& merges) {
+  std::vector<std::string> tokens;
+  for (const char c : pre_token) tokens.push_back(to_byte_alphabet(std::string(1, c)));
   for (const std::string merge : merges) {
     std::vector<std::string> joined;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const bool match = i + 1 < parts.size() && parts[i] + " " + parts[i + 1] == merge;
-      joined.push_back(match ? parts[i] + parts[i + 1] : parts[i]);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const bool match = i + 1 < tokens.size() && tokens[i] + " " + tokens[i + 1] == merge;
+      joined.push_back(match ? tokens[i] + tokens[i + 1] : tokens[i]);
       i += match;
     }
-    parts = joined;
+    tokens = joined;
   }
-  return parts;
+  return tokens;
 }
 
 class TrainedTokenizer : public testing::TestWithParam<const char*> {};
@@ -139,7 +139,7 @@ TEST_P(TrainedTokenizer, EncodesItsWordsAsTheyWereMergedAndRoundTrips) {
   const std::string corpus = text(3, 4000);
   const std::string input = directory.write("a.txt", corpus);
   const std::string output = (directory / "tok").string();
-  const Outcome outcome = kintsugi_train("--input " + input + " --vocab 700 --output " + output +
+  const TrainTokenizerResult outcome = kintsugi_train("--input " + input + " --vocab 700 --output " + output +
                                          " --pre-tokenizer " + GetParam());
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const auto tokenizer = load_tokenizer(output);
@@ -154,17 +154,17 @@ TEST_P(TrainedTokenizer, EncodesItsWordsAsTheyWereMergedAndRoundTrips) {
   EXPECT_LT(ids.size() * 2, corpus.size());
 
   const Json model = Json::parse(read_text_file(directory / "tok/tokenizer.json"))["model"];
-  std::set<std::string> pieces;
+  std::set<std::string> pre_tokens;
   PreTokenizer::of_family(GetParam())
-      .for_each_piece(corpus.substr(0, 2000),
-                      [&](std::string_view piece) { pieces.emplace(piece); });
-  ASSERT_GT(pieces.size(), 50u);
-  for (const std::string& piece : pieces) {
+      .for_each_pre_token(corpus.substr(0, 2000),
+                          [&](std::string_view pre_token) { pre_tokens.emplace(pre_token); });
+  ASSERT_GT(pre_tokens.size(), 50u);
+  for (const std::string& pre_token : pre_tokens) {
     std::vector<std::int32_t> found, expected;
-    tokenizer->encode(piece, found);
-    for (const std::string& part : segmented(piece, model["merges"]))
-      expected.push_back(model["vocab"].at(part).get<std::int32_t>());
-    EXPECT_EQ(found, expected) << piece;
+    tokenizer->encode(pre_token, found);
+    for (const std::string& token : segmented(pre_token, model["merges"]))
+      expected.push_back(model["vocab"].at(token).get<std::int32_t>());
+    EXPECT_EQ(found, expected) << pre_token;
   }
 }
 
@@ -179,7 +179,7 @@ TEST(TrainTokenizer, SaysWhatIsWrong) {
   const std::string file = directory.write("file", "x");
   const std::string tok = " --output " + (directory / "tok").string();
   const auto expect = [](const std::string& arguments, int code, const std::string& message) {
-    const Outcome outcome = kintsugi_train(arguments);
+    const TrainTokenizerResult outcome = kintsugi_train(arguments);
     EXPECT_EQ(outcome.code, code) << arguments;
     EXPECT_THAT(outcome.output, HasSubstr(message)) << arguments;
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
@@ -205,7 +205,7 @@ TEST(TrainTokenizer, ADirectoryThatCannotBeWrittenIsNamed) {
   const TemporaryDirectory directory;
   const std::string good = directory.write("a.txt", text(1, 100));
   for (const char* output : {"/proc/tok", "/proc"}) {  // not even root may
-    const Outcome outcome = kintsugi_train("--input " + good + " --vocab 300 --output " + output);
+    const TrainTokenizerResult outcome = kintsugi_train("--input " + good + " --vocab 300 --output " + output);
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.output, AllOf(HasSubstr("error: cannot "), HasSubstr(output)));
   }
@@ -214,7 +214,7 @@ TEST(TrainTokenizer, ADirectoryThatCannotBeWrittenIsNamed) {
 TEST(TrainTokenizer, SaysWhenTheCorpusHasNoMorePairs) {
   const TemporaryDirectory directory;
   const std::string input = directory.write("a.txt", "ab ab ab");
-  const Outcome outcome =
+  const TrainTokenizerResult outcome =
       kintsugi_train("--input " + input + " --vocab 1000 --output " + (directory / "tok").string());
   EXPECT_EQ(outcome.code, 0);
   // "ab" and " ab": two merges.

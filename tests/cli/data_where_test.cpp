@@ -1,4 +1,4 @@
-// kintsugi data where: what it names is what the run reads.
+// kintsugi data where reports the tokens that the run reads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 class DataWhereTest : public ProgramTest {
  protected:
-  // What `kintsugi data where run.yaml …` prints, errors included.
+  // The output of `kintsugi data where run.yaml …`, including errors.
   std::string where(const std::string& arguments, int expected_code = 0) {
     const Outcome outcome = run_kintsugi("data where run.yaml " + arguments);
     EXPECT_EQ(outcome.code, expected_code);
@@ -30,7 +30,7 @@ class DataWhereTest : public ProgramTest {
   const std::vector<std::int32_t> lengths_ = {30, 7, 55, 18, 90, 3, 3, 44};
   std::vector<std::vector<std::int32_t>> documents_ = counting_documents(lengths_);
   std::string store_ = write_store(directory_, "numbers", documents_);
-  // 6 samples of 24 tokens a step
+  // 6 samples of 24 tokens per step
   std::string config_ = directory_.write(
       "run.yaml", small_config(store_, directory_ / "run", "steps: 40, eval_every: 0"));
 };
@@ -54,15 +54,15 @@ TEST_F(DataWhereTest, NamesTheTokensOfAStep) {
         const json& sample = samples[i];
         EXPECT_EQ(sample.at("sample"), 6 * (step - 1) + static_cast<std::int64_t>(i));
         EXPECT_EQ(sample.at("source"), "numbers");
-        // Token n of the store is the number n.
+        // Token n of the store has id n.
         std::vector<std::int32_t> ids;
-        for (const json& part : sample.at("documents")) {
-          EXPECT_EQ(part.at("shard"), store_);
-          const auto& document = documents_.at(part.at("document").get<std::size_t>());
-          for (std::size_t j = 0; j < part.at("tokens").get<std::size_t>(); ++j) {
-            ids.push_back(document.at(part.at("offset").get<std::size_t>() + j));
+        for (const json& range : sample.at("documents")) {
+          EXPECT_EQ(range.at("shard"), store_);
+          const auto& document = documents_.at(range.at("document").get<std::size_t>());
+          for (std::size_t j = 0; j < range.at("tokens").get<std::size_t>(); ++j) {
+            ids.push_back(document.at(range.at("offset").get<std::size_t>() + j));
             EXPECT_EQ(ids.back(),
-                      part.at("first_token").get<std::int32_t>() + static_cast<std::int32_t>(j));
+                      range.at("first_token").get<std::int32_t>() + static_cast<std::int32_t>(j));
           }
         }
         ASSERT_EQ(ids.size(), 25u);

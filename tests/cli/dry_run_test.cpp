@@ -1,4 +1,4 @@
-// kintsugi train --dry-run as a user runs it, beside what the planner's own tests cover.
+// kintsugi train --dry-run as a user runs it, as far as the planner's own tests do not cover it.
 #include "cli/train/dry_run.h"
 
 #include "backend/cpu/cpu_backend.h"
@@ -20,8 +20,8 @@ class DryRun : public PlanCommandTest {
   }
 };
 
-// llama-8b has 8,030,261,248 parameters: 12 bytes of fp32 master weights and moments each are
-// more than the GPU has.
+// llama-8b has 8,030,261,248 parameters: with 12 bytes of fp32 master weights and moments each they
+// do not fit the GPU.
 TEST_F(DryRun, CountsWhatIsOffloaded) {
   directory_.write("run.yaml",
                    "run: {dir: run}\nmodel: {preset: llama-8b}\n"
@@ -38,10 +38,10 @@ TEST_F(DryRun, CountsWhatIsOffloaded) {
       dry_run("--set 'offload={optimizer: true, gradients: true, update: device}'");
   EXPECT_EQ(both.code, 0) << both.error;
   EXPECT_THAT(both.out, HasSubstr("119.7 GiB of host memory"))
-      << "8.03e9 gradients of 4 bytes more on the host";
+      << "8.03e9 gradients of 4 bytes are on the host too";
 }
 
-// Where the run computes on a processor, so does the plan.
+// For a run on the CPU the plan uses the CPU backend too.
 TEST(PlanJobOfARun, IsTheEnginesOnProcessorsToo) {
   const RunConfig config =
       parse_run_config(small_config("corpus.txt", "run", "steps: 5", "device: cpu\n"), "run.yaml",
@@ -50,7 +50,7 @@ TEST(PlanJobOfARun, IsTheEnginesOnProcessorsToo) {
   Planner planner(plan_job(config), load_machine("laptop"));
   const auto stages = planner.memory({.micro_batch = config.layout.micro_batch});
   EXPECT_EQ(total(stages[0]),
-            static_cast<std::int64_t>(planned_memory(*cpu, config, groups_of_one(*cpu)).device));
+            static_cast<std::int64_t>(planned_memory(*cpu, config, single_rank_groups(*cpu)).device));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the command line refuses before a command begins.
+// Errors of the command line that are found before a command runs.
 #include "cli/options.h"
 
 #include <limits>
@@ -44,7 +44,7 @@ class EveryOption : public testing::Test {
       return false;
     }
   }
-  // By the type that CLI11 gives to options of numbers; a check's own words follow it.
+  // By CLI11's type name for numbers, which is followed by the text of the validator.
   static bool holds(const CLI::Option& option, const std::string& type) {
     return option.get_type_name().starts_with(type);
   }
@@ -63,12 +63,12 @@ TEST_F(EveryOption, OfANumberRefusesNanAndInfinity) {
   EXPECT_GT(seen, 25);
 }
 
-// No command has a count, a size, a rate or a duration below zero.
+// No command accepts a negative count, size, rate or duration.
 TEST_F(EveryOption, OfANumberRefusesWhatIsBelowZero) {
   visit(app_, "kintsugi", [&](const std::string& name, CLI::Option& option) {
     const bool number = holds(option, "FLOAT") || holds(option, "INT") || holds(option, "UINT");
     if (!number && !holds(option, "TIME") && !holds(option, "SIZE")) return;
-    // These two say more when the command begins: see CommandLine.RefusesNumbers.
+    // These two are checked by the command itself: see CommandLine.RefusesNumbers.
     if (name.ends_with("--step") || name.ends_with("--backward-ratio")) return;
     EXPECT_FALSE(accepts(option, "-3")) << name;
   });
@@ -130,14 +130,14 @@ TEST_F(CommandLine, HelpDoesNotHideAnUnknownCommand) {
   EXPECT_EQ(run_kintsugi("data --help").code, 0);
 }
 
-// A word of another command line may look like a command.
+// The value of an option may look like a command.
 TEST_F(CommandLine, ValuesAreNoCommands) {
   EXPECT_THAT(mistake("generate --checkpoint train --prompt plan"), HasSubstr("train"));
 }
 
 class CommandLineOnRanks : public CommandLine {
  protected:
-  // What `mpirun -np 3 kintsugi arguments` does.
+  // Runs `mpirun -np 3 kintsugi arguments`.
   Outcome on_ranks(const std::string& arguments) {
     const std::string command = "cd '" + directory_.path().string() +
                                 "' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "

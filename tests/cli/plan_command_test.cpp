@@ -31,7 +31,8 @@ TEST_F(PlanCommand, DrawsAndSums) {
   EXPECT_THAT(content_of("out.svg"), AllOf(StartsWith("<svg "), testing::EndsWith("</svg>\n")));
 }
 
-// Two chunks halve the bubble of 9 forwards, and keep (warm-up + 1) / 2 micro-batches.
+// Two chunks halve the bubble of 9 forwards and keep activations of (warm-up + 1) / 2
+// micro-batches.
 TEST_F(PlanCommand, InterleavedInUnitsOfAStage) {
   const Outcome outcome =
       run("--schedule interleaved --stages 4 --micro-batches 8 --chunks 2 --json");
@@ -58,7 +59,7 @@ TEST_F(PlanCommand, Help) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("Examples:\n  kintsugi plan "), HasSubstr("zb-h1")));
 }
 
-// What a task does not look at is refused: a flag that does nothing is a wrong answer.
+// Options that a task does not use are refused: ignoring them would mislead the user.
 TEST_F(PlanCommand, RefusesWhatHasNoEffect) {
   for (const auto& [arguments, name, task] :
        {std::tuple("--machines --gpus 4", "--gpus", "--machines"),
@@ -92,7 +93,7 @@ TEST_F(PlanCommand, RefusesWhatNeedsAnother) {
                 HasSubstr(std::string(" has no effect without ") + other));
 }
 
-// Before any work, and with the path that was given.
+// Checked before the search; the error has the given path.
 TEST_F(PlanCommand, PathsThatCannotBeWritten) {
   const std::string search = "--model gpt2-124m --machine h200 --gpus 1 ";
   for (const std::string& arguments :
@@ -113,7 +114,7 @@ TEST_F(PlanCommand, MistakesAreNamed) {
   EXPECT_THAT(mistake("--stages 4"), HasSubstr("--micro-batches"));
   EXPECT_THAT(mistake("--stages four --micro-batches 8"), HasSubstr("--stages"));
   EXPECT_THAT(mistake("--stages 4 --micro-batches 99999999999"), HasSubstr("--micro-batches"));
-  EXPECT_THAT(mistake("--stages 4 --micro-batches 1000000000"), HasSubstr("too many"));
+  EXPECT_THAT(mistake("--stages 4 --micro-batches 1000000000"), HasSubstr("too large"));
   EXPECT_THAT(mistake("--chunks 0 --stages 4 --micro-batches 8"), HasSubstr("chunks is 0"));
   for (const char* ratio : {"0", "-1", "nan", "inf", "1e300"})
     EXPECT_THAT(mistake("--stages 4 --micro-batches 8 --backward-ratio " + std::string(ratio)),

@@ -24,7 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// A process that has ended may still be listed, as a zombie.
+// A process that has ended may still be listed as a zombie.
 bool alive(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text;
@@ -65,7 +65,7 @@ class PlanTune : public PlanCommandTest {
   const std::string tune_ = "--tune run.yaml --machine desk.yaml --gpus ";
 };
 
-TEST_F(PlanTune, MeasuresGoesOnAndEmitsTheBest) {
+TEST_F(PlanTune, MeasuresContinuesAndEmitsTheBest) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
   const std::string command =
       tune_ +
@@ -105,14 +105,14 @@ TEST_F(PlanTune, MeasuresGoesOnAndEmitsTheBest) {
   EXPECT_EQ(emitted.batch.global, 8);
   EXPECT_EQ(emitted.train.steps, 100);
   EXPECT_TRUE(emitted.train.save);
-  // Nothing is left but what the trials said.
+  // Only the logs of the trials are left.
   for (const auto& entry : fs::directory_iterator(directory_ / "run-tune"))
     EXPECT_EQ(entry.path().extension(), ".log") << entry.path();
   EXPECT_FALSE(fs::exists(directory_ / "run"));
 }
 
-TEST_F(PlanTune, OneRankNeedsNoLauncherAndFailuresAreTold) {
-  // Every other trial finds no corpus.
+TEST_F(PlanTune, OneRankNeedsNoLauncherAndFailuresAreReported) {
+  // Every second trial finds no corpus.
   const Outcome outcome =
       run(tune_ +
           "1 --trials 6 --within 50 --log trials.csv --launch '[ $(({trial} % 2)) = 1 ] || mv "
@@ -124,11 +124,12 @@ TEST_F(PlanTune, OneRankNeedsNoLauncherAndFailuresAreTold) {
   EXPECT_EQ(CsvTable(content_of("trials.csv"), "").rows(), 6u);
 }
 
-TEST_F(PlanTune, WhatFailsAlikeIsNotTheLayouts) {
+TEST_F(PlanTune, SameErrorsEndTheTuning) {
   const Outcome outcome =
       run(tune_ + "1 --within 50 --log trials.csv --set 'data.train=[{path: nowhere.txt}]'");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.error, AllOf(HasSubstr("failed alike"), HasSubstr("nowhere.txt")));
+  EXPECT_THAT(outcome.error,
+              AllOf(HasSubstr("failed with the same error"), HasSubstr("nowhere.txt")));
   EXPECT_FALSE(fs::exists(directory_ / "trials.csv"));
 }
 
@@ -158,8 +159,9 @@ TEST_F(PlanTune, ASignalEndsTheTrials) {
   expect_dead("pids", 1);
 }
 
-// Slurm tells the ranks first: that is no fault of the layout, and no trial is worth starting.
-TEST_F(PlanTune, ATrialThatIsToldToStopEndsTheTuning) {
+// At its time limit Slurm signals the ranks first. This is no failure of the layout, and no other
+// trial should start.
+TEST_F(PlanTune, ATrialStoppedByASignalEndsTheTuning) {
   const Outcome outcome =
       run(tune_ +
           "1 --steps 1000000 --log trials.csv --launch 'stopped() { \"$@\" & until [ -s "
@@ -190,10 +192,10 @@ TEST_F(PlanTune, NonsenseGetsAnAnswer) {
               HasSubstr("nowhere.yaml"));
   EXPECT_THAT(mistake("--trials 5"), HasSubstr("--tune"));
   std::ofstream(directory_ / "trials.csv") << "one,two\n";
-  EXPECT_THAT(mistake(tune_ + "2 --log trials.csv"), HasSubstr("no log of trials"));
+  EXPECT_THAT(mistake(tune_ + "2 --log trials.csv"), HasSubstr("not a trial log"));
 }
 
-// What does not listen is killed, whoever started it.
+// Processes that ignore SIGTERM are killed, including descendants.
 TEST(ChildSession, EndsAsAWhole) {
   TemporaryDirectory directory;
   const std::string pids = (directory / "pids").string();

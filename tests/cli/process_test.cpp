@@ -1,4 +1,4 @@
-// What the program does where the system around it is closed, full or limited.
+// The program with closed or full outputs, limited file sizes and limited memory.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class ProcessTest : public ProgramTest {
     directory_.write("run.yaml",
                      small_config("corpus.txt", "run", "steps: 3, eval_every: 0, log_every: 1"));
   }
-  // One line that says what went wrong.
+  // The error is one line.
   static void expect_one_error(const Outcome& outcome, int code) {
     EXPECT_EQ(outcome.code, code) << outcome.error;
     EXPECT_THAT(outcome.error, StartsWith("error: "));
@@ -75,7 +75,7 @@ TEST_F(ProcessTest, ARunGoesOnBehindAFullStandardOutput) {
   EXPECT_TRUE(fs::exists(directory_ / "run/checkpoints/step-00000003"));
 }
 
-// A reader that is gone: descriptor 9 of whatever is started while this lives.
+// A pipe without a reader as descriptor 9 of the processes started during its lifetime.
 class BrokenPipe {
  public:
   BrokenPipe() {
@@ -108,13 +108,13 @@ TEST_F(ProcessTest, ClosedDescriptorsPutNoMessageIntoAFile) {
         << entry.path();
   }
   EXPECT_EQ(metrics().size(), 3u);
-  // Errors of a file that is opened first, too.
+  // Also with an error about the first file that is opened.
   directory_.write("bad.yaml", "modle: {}\n");
   EXPECT_EQ(run_in_shell("\"$kintsugi\" train bad.yaml <&- >&- 2>&-").code, 2);
   EXPECT_EQ(content_of("bad.yaml"), "modle: {}\n");
 }
 
-// In blocks of 512 bytes: enough for what a run begins with, not for 20 lines of metrics.
+// The limit, in blocks of 512 bytes, suffices for the start of a run but not for 20 metrics lines.
 TEST_F(ProcessTest, AFileSizeLimitIsAFailureThatTheStatusNames) {
   KINTSUGI_SKIP_UNDER_THREAD_SANITIZER();
   const std::string train =
@@ -147,7 +147,7 @@ TEST_F(ProcessTest, HalfALineOfMetricsDoesNotSurviveAResume) {
 
 // ---- control characters
 
-// What a program writes to a terminal that changes nothing on the way.
+// A pseudo-terminal that records the program's output unchanged.
 class Terminal {
  public:
   Terminal() {
@@ -158,7 +158,7 @@ class Terminal {
     ::cfmakeraw(&settings);
     ::tcsetattr(theirs, TCSANOW, &settings);
     name_ = ::ttyname(theirs);
-    theirs_ = theirs;  // open until text(): nobody else may have opened it yet
+    theirs_ = theirs;  // kept open until text(), because the program may not have opened it yet
     for (const int end : {ours, theirs}) ::fcntl(end, F_SETFD, FD_CLOEXEC);
     reader_ = std::thread([this, ours] {
       std::array<char, 4096> some;
@@ -171,7 +171,7 @@ class Terminal {
     if (reader_.joinable()) text();
   }
   const std::string& name() const { return name_; }  // "/dev/pts/3"
-  // All that was written; nobody has it open any more.
+  // Everything that was written. Call it when no process has the terminal open any more.
   std::string text() {
     ::close(theirs_);
     reader_.join();
@@ -214,7 +214,7 @@ TEST_F(ProcessTest, ControlCharactersOfNamesAreSpelledOut) {
 }
 
 TEST_F(ProcessTest, AModelCannotCommandATerminal) {
-  // A prompt with every kind of character, continued by nothing that matters here.
+  // A prompt with every kind of character; the continuation does not matter.
   ASSERT_EQ(run_in_shell("\"$kintsugi\" train run.yaml").code, 0);
   const std::string generate =
       "\"$kintsugi\" generate --checkpoint run/checkpoints/latest --max-tokens 20 --seed 3 "
@@ -230,12 +230,12 @@ TEST_F(ProcessTest, AModelCannotCommandATerminal) {
   EXPECT_FALSE(has_controls(text));
 }
 
-// ---- limits of address space. Sanitizers need terabytes of it.
+// ---- address space limits. Skipped with sanitizers, which need terabytes.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 class LimitedProcessTest : public ProcessTest {
  protected:
-  // Of so much more than the program and its libraries need to be loaded: with CUDA's, gigabytes.
+  // The limit is this much more than the loaded program and its libraries (gigabytes with CUDA).
   std::string limited_to(int more_kb) {
     if (least_kb_ == 0) find_least();
     return "ulimit -v " + std::to_string(least_kb_ + more_kb) + "; ";
@@ -257,8 +257,8 @@ class LimitedProcessTest : public ProcessTest {
   int least_kb_ = 0;
 };
 
-// 40 MB more do not hold one of OpenBLAS's buffers, 240 MB not two.
-TEST_F(LimitedProcessTest, TooLittleAddressSpaceForBlasIsSaidAtOnce) {
+// 40 MB are too little for one OpenBLAS buffer, 240 MB for two.
+TEST_F(LimitedProcessTest, TooLittleAddressSpaceForBlasIsReportedAtOnce) {
   for (const int more_kb : {40'000, 240'000}) {
     const std::string limit = limited_to(more_kb);
     const Outcome train =
@@ -276,7 +276,7 @@ TEST_F(LimitedProcessTest, TooLittleAddressSpaceForBlasIsSaidAtOnce) {
                     HasSubstr("ulimit -v")));
 }
 
-// Room for BLAS, none for the tensors.
+// Enough for BLAS, too little for the tensors.
 TEST_F(LimitedProcessTest, ARunIsPlannedWithinTheAddressSpace) {
   const Outcome outcome = run_in_shell(
       limited_to(1'450'000) +
@@ -292,7 +292,7 @@ TEST_F(LimitedProcessTest, ARunIsPlannedWithinTheAddressSpace) {
 TEST_F(ProcessTest, GenerationIsPlannedBeforeAnythingIsLoaded) {
   fs::create_directories(directory_ / "large");
   json config = json::parse(std::ifstream(test_data_directory() + "/llama/config.json"));
-  config["num_hidden_layers"] = 200;  // and no weights: whoever loads them first finds none
+  config["num_hidden_layers"] = 200;  // there are no weights: loading them first would fail
   config["hidden_size"] = 65536;
   config["intermediate_size"] = 262144;
   config["num_attention_heads"] = 512;

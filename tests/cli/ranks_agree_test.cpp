@@ -1,4 +1,4 @@
-// `mpirun -np 1 kintsugi train … : -np 1 kintsugi train …`: ranks that were not started alike.
+// `mpirun -np 1 kintsugi train … : -np 1 kintsugi train …`: ranks that were started differently.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -18,17 +18,12 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 class RanksAgree : public testing::Test {
  protected:
   struct Part {
     int ranks = 1;
     std::string arguments = "";  // of train, after the configuration
-    std::string folder = "a";    // to start in: each has files of the same names
+    std::string folder = "a";    // working directory; each has files with the same names
     std::string program = kintsugi_binary();
   };
 
@@ -43,7 +38,7 @@ class RanksAgree : public testing::Test {
     }
   }
 
-  // The exit code of them as one job.
+  // The exit code of the job.
   int train(const std::vector<Part>& parts) {
     std::string command =
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
@@ -59,13 +54,13 @@ class RanksAgree : public testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
-  // Refused in one sentence that says this, before anything was written.
+  // Expects one error line that matches, before anything is written.
   template <class Matcher>
   void expect_refused(const std::vector<Part>& parts, const Matcher& words) {
     EXPECT_EQ(train(parts), 2);
     const std::string errors = content_of(directory_ / "err");
     EXPECT_THAT(errors, words);
-    const std::string sentence = "error: the ranks were not started alike";
+    const std::string sentence = "error: the ranks were started differently";
     EXPECT_NE(errors.find(sentence), std::string::npos) << errors;
     EXPECT_EQ(errors.find(sentence), errors.rfind(sentence)) << errors;
     EXPECT_FALSE(fs::exists(directory_ / "run"));
@@ -85,7 +80,7 @@ TEST_F(RanksAgree, OnTheConfiguration) {
                       "instead of fp32")));
 }
 
-// Layouts would wait for each other for ever.
+// Different layouts would deadlock.
 TEST_F(RanksAgree, OnTheLayout) {
   expect_refused({{.arguments = "--set layout.tp=2"}, {.arguments = "--set layout.pp=2"}},
                  HasSubstr("on rank 1 layout.pp is 2 instead of 1, layout.tp is 1 instead of 2"));
@@ -104,11 +99,11 @@ TEST_F(RanksAgree, OnWhatTheDataHolds) {
                  HasSubstr("on rank 1 the fingerprint of the held-out data is "));
 }
 
-// A copy of the program whose file says that it was built from something else.
+// A copy of the program with another build id in its file.
 TEST_F(RanksAgree, OnTheBuild) {
   std::string program = content_of(kintsugi_binary());
   const std::string note("\x14\0\0\0\x03\0\0\0GNU\0",
-                         12);  // 20 bytes of a build's identifier follow
+                         12);  // followed by the 20 bytes of the build id
   const std::size_t at = program.find(note);
   ASSERT_NE(at, std::string::npos);
   program[at + note.size()] = static_cast<char>(program[at + note.size()] ^ 1);
@@ -118,7 +113,7 @@ TEST_F(RanksAgree, OnTheBuild) {
   expect_refused({{}, {.program = other.string()}}, HasSubstr("on rank 1 the build is "));
 }
 
-// Nothing that is computed depends on these.
+// These keys do not change what is computed.
 TEST_F(RanksAgree, ButMachinesMayDiffer) {
   EXPECT_EQ(train({{.arguments = "--set threads=1"},
                    {.arguments = "--set threads=2 --set cuda.matmul_cache=local.txt"}}),

@@ -1,4 +1,4 @@
-// `mpirun -np N kintsugi train`: the run of one process, on many.
+// `mpirun -np N kintsugi train` gives the same results as one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,11 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
-
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class TrainOnRanks : public testing::Test {
  protected:
@@ -65,7 +60,7 @@ class TrainOnRanks : public testing::Test {
     for (std::string line; std::getline(file, line);) records.push_back(json::parse(line));
     return records;
   }
-  // Loss, norm and held-out loss of every step from `first` on.
+  // Loss, gradient norm and held-out loss of every step from `first` on.
   void expect_same(const std::string& run, const std::string& reference, std::size_t first = 0) {
     const std::vector<json> ours = metrics(run), theirs = metrics(reference);
     ASSERT_EQ(ours.size(), theirs.size()) << run << errors(run);
@@ -98,7 +93,7 @@ TEST_F(TrainOnRanks, EveryStageIsTheRunOfOneProcess) {
   EXPECT_GE(step.at("comm_busy_s").get<double>(), 0);
 }
 
-// Sums in rank order: to the bit the same, in every run.
+// With sums in rank order every run is bit-identical.
 TEST_F(TrainOnRanks, DeterministicRunsAreEqualToTheBit) {
   for (const char* run : {"one", "other"})
     ASSERT_EQ(train(3, run,
@@ -137,21 +132,21 @@ TEST_F(TrainOnRanks, EveryLayoutIsTheRunOfOneProcess) {
 TEST_F(TrainOnRanks, ContinuesOnAnyNumberOfRanks) {
   ASSERT_EQ(train(0, "alone"), 0) << errors("alone");
   ASSERT_EQ(train(4, "moved", "--set train.steps=6 --set layout.zero=3"), 0) << errors("moved");
-  // Back to the checkpoint of step 3: the last one never was.
+  // Back to the checkpoint of step 3: the last checkpoint is removed.
   fs::remove_all(directory_ / "moved" / "checkpoints" / "step-00000006");
   fs::remove(directory_ / "moved" / "checkpoints" / "latest");
   ASSERT_EQ(train(4, "moved", "--set layout.tp=2 --set layout.pp=2"), 0) << errors("moved");
   EXPECT_THAT(content_of(directory_ / "moved.out"), HasSubstr("(step 3)"));
   const std::vector<json> all = metrics("moved"), alone = metrics("alone");
-  ASSERT_EQ(all.size(), 9u);  // 1 … 6 on data ranks, 4 … 6 again in a pipeline of two pairs
+  ASSERT_EQ(all.size(), 9u);  // 1 … 6 on data ranks, 4 … 6 again with tp 2 and pp 2
   for (std::size_t i = 6; i < 9; ++i)
     EXPECT_NEAR(all[i].at("loss").get<double>(), alone[i - 3].at("loss").get<double>(), 1e-10);
 }
 
-TEST_F(TrainOnRanks, MistakesAreSaidOnce) {
+TEST_F(TrainOnRanks, MistakesAreReportedOnce) {
   EXPECT_EQ(train(5, "bad"), 2);
   const std::string text = errors("bad");
-  const std::string sentence = "error: batch.global is 12, which 5 data ranks cannot share evenly";
+  const std::string sentence = "error: batch.global is 12, which is not a multiple of 5 data ranks";
   EXPECT_THAT(text, HasSubstr(sentence));
   EXPECT_EQ(text.find(sentence), text.rfind(sentence)) << text;
   EXPECT_FALSE(fs::exists(directory_ / "bad"));
@@ -165,7 +160,7 @@ TEST_F(TrainOnRanks, MistakesAreSaidOnce) {
   EXPECT_THAT(errors("bad"), HasSubstr("no.txt"));
 }
 
-// Launchers give standard input to rank 0 alone.
+// Launchers pass standard input to rank 0 only.
 TEST_F(TrainOnRanks, ReadTheConfigurationFromRankZerosPipe) {
   std::string piped = command(3, "piped", "--set train.steps=2 --set train.eval_every=0");
   for (const auto& [from, to] : {std::pair<std::string, std::string>("run.yaml", "/dev/stdin"),
@@ -178,8 +173,8 @@ TEST_F(TrainOnRanks, ReadTheConfigurationFromRankZerosPipe) {
   EXPECT_EQ(metrics("piped").size(), 2u);
 }
 
-// What one rank alone runs into ends the job with that rank's number and its exit code: here the
-// one that reads a sample with an id beyond the vocabulary.
+// An error of a single rank ends the job with that rank's number and exit code: here the rank that
+// reads a sample with a token id outside the vocabulary.
 TEST_F(TrainOnRanks, AnErrorOfOneRankIsNamed) {
   std::vector<std::int32_t> ids(6000);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i % 256);
@@ -197,7 +192,7 @@ TEST_F(TrainOnRanks, AnErrorOfOneRankIsNamed) {
   EXPECT_THAT(status.at("message").get<std::string>(), HasSubstr("300"));
 }
 
-// A rank that is killed ends the job, and the log of rank 0 names it.
+// A killed rank ends the job, and the log of rank 0 names it.
 class KilledRank : public TrainOnRanks {
  protected:
   void expect_named(int ranks, const std::string& layout);
@@ -213,7 +208,7 @@ void KilledRank::expect_named(int ranks, const std::string& layout) {
     return happened();
   };
   const bool began = wait_for([&] { return metrics("killed").size() >= 3; });
-  // The process whose environment says that it is rank 2 of the run in this directory.
+  // The process that is rank 2 of the run in this directory, according to its environment.
   int victim = 0;
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
@@ -225,7 +220,7 @@ void KilledRank::expect_named(int ranks, const std::string& layout) {
       victim = std::stoi(name);
   }
   if (victim > 0) kill(victim, SIGKILL);
-  job.join();  // which is the end of mpirun: nobody hangs
+  job.join();  // mpirun ends: no rank hangs
   ASSERT_TRUE(began) << errors("killed");
   ASSERT_GT(victim, 0);
   EXPECT_THAT(content_of(directory_ / "killed" / "log.txt"), HasSubstr("rank 2 was lost"));

@@ -46,7 +46,7 @@ class TraceOnRanks : public testing::Test {
   TemporaryDirectory directory_;
 };
 
-TEST_F(TraceOnRanks, Zero3GathersBesideCompute) {
+TEST_F(TraceOnRanks, Zero3GathersOverlapWithCompute) {
   ASSERT_EQ(train(3, "--set batch.global=6 --set layout.zero=3 --trace trace.json"), 0)
       << content("err");
   const json file = trace();
@@ -64,8 +64,8 @@ TEST_F(TraceOnRanks, Zero3GathersBesideCompute) {
     EXPECT_GT(events.names(rank, "shard").count("reduce_scatter"), 0u);
     EXPECT_EQ(events.names(rank, "shard"), events.names(0, "shard"));
   }
-  // The same call on all ranks: it ends nowhere before all have come to it.
-  std::map<std::string, std::pair<double, double>> calls;  // the last begin, the first end
+  // A collective ends on no rank before all ranks have entered it.
+  std::map<std::string, std::pair<double, double>> calls;  // last begin, first end
   for (int rank = 0; rank < 3; ++rank)
     for (const auto& event : events.lanes.at({rank, "shard"})) {
       EXPECT_GT(event.arguments.at("bytes").get<std::int64_t>(), 0);
@@ -77,7 +77,7 @@ TEST_F(TraceOnRanks, Zero3GathersBesideCompute) {
   EXPECT_EQ(calls.size(), events.lanes.at({0, "shard"}).size());
   for (const auto& [call, times] : calls) EXPECT_LE(times.first, times.second + 1) << call;
   const json& exposure = file.at("otherData").at("exposure");
-  ASSERT_EQ(exposure.size(), 6u);  // two steps of three ranks
+  ASSERT_EQ(exposure.size(), 6u);  // two steps, three ranks
   for (const json& one : exposure) {
     EXPECT_LE(one.at("exposed_s").get<double>(), one.at("communication_s").get<double>());
     EXPECT_LE(one.at("waiting_s").get<double>(), one.at("exposed_s").get<double>());
@@ -108,7 +108,7 @@ TEST_F(TraceOnRanks, OneForwardOneBackwardIsWhatTheScheduleSays) {
   EXPECT_THAT(actions(1),
               testing::ElementsAre("forward 0", "backward 0", "forward 1", "backward 1",
                                    "forward 2", "backward 2", "forward 3", "backward 3"));
-  // Four activations one way, four gradients the other; rows where receives overlap.
+  // Four activations forward, four gradients backward; more rows if receives overlap.
   const auto messages = [&](int rank, const std::string& lane) {
     std::size_t count = 0;
     for (const std::string& name : events.lanes_of(rank))
@@ -129,7 +129,7 @@ TEST_F(TraceOnRanks, IsOffByDefault) {
     EXPECT_EQ(entry.path().string().find("trace"), std::string::npos);
 }
 
-TEST_F(TraceOnRanks, MistakesAreSaidBeforeTheRunBegins) {
+TEST_F(TraceOnRanks, MistakesAreReportedBeforeTheRunBegins) {
   const auto expect_refused = [&](const std::string& arguments, const std::string& sentence) {
     EXPECT_EQ(train(2, arguments), 2) << arguments;
     const std::string text = content("err");

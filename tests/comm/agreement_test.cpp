@@ -19,7 +19,7 @@ using testing::Not;
 
 const Facts kUsual = {{"optimizer.lr", "0.001"}, {"run.seed", "1"}, {"train.precision", "bf16"}};
 
-// What all ranks throw; empty if none does.
+// The error that all ranks throw; empty if none throws.
 std::string disagreement(int ranks, const std::function<void(int rank, Facts& facts)>& change) {
   std::string text;
   run_ranks(ranks, [&](World& world) {
@@ -53,11 +53,11 @@ TEST(Agreement, NamesTheRankAndTheKeyWithBothValues) {
                    [](int rank, Facts& facts) {
                      if (rank == 1) facts[1].second = "2";
                    }),
-      "the ranks were not started alike: on rank 1 run.seed is 2 instead of 1 (as on rank 0); "
+      "the ranks were started differently: on rank 1 run.seed is 2 instead of 1 (as on rank 0); "
       "give all of them the same program, options, configuration and data");
 }
 
-// The most are right, even if rank 0 is not among them.
+// The majority is right, even if rank 0 is not part of it.
 TEST(Agreement, TheOddRankIsNamedEvenIfItIsTheFirst) {
   EXPECT_THAT(
       disagreement(6,
@@ -67,7 +67,7 @@ TEST(Agreement, TheOddRankIsNamedEvenIfItIsTheFirst) {
       HasSubstr("on rank 0 optimizer.lr is 0.003 instead of 0.001 (as on rank 1 and 4 more)"));
 }
 
-TEST(Agreement, SeveralRanksKeysAndKindsAreNamed) {
+TEST(Agreement, SeveralRanksKeysAndVariantsAreNamed) {
   const std::string text = disagreement(12, [](int rank, Facts& facts) {
     if (rank >= 7) facts[2].second = "fp32";
     if (rank == 3) facts = {{"optimizer.lr", "1"}, {"run.seed", "9"}, {"layout", "auto"}};
@@ -79,7 +79,7 @@ TEST(Agreement, SeveralRanksKeysAndKindsAreNamed) {
                           HasSubstr("train.precision is absent instead of bf16")));
 }
 
-// However long the values and however many the keys, ranks and kinds of them.
+// Long values, many keys, many ranks and many variants.
 TEST(Agreement, ALargeDisagreementIsAShortText) {
   const std::string text = disagreement(32, [](int rank, Facts& facts) {
     for (int i = 0; i < 40; ++i)
@@ -87,7 +87,7 @@ TEST(Agreement, ALargeDisagreementIsAShortText) {
                          std::string(3000, static_cast<char>('A' + rank)));
   });
   EXPECT_LT(text.size(), 5000u);
-  EXPECT_THAT(text, AllOf(HasSubstr("and 36 more"), HasSubstr("28 more kinds of ranks")));
+  EXPECT_THAT(text, AllOf(HasSubstr("and 36 more"), HasSubstr("28 more variants")));
 }
 
 TEST(Agreement, ValuesWithControlCharactersStayOneLine) {

@@ -11,7 +11,8 @@
 namespace kintsugi {
 namespace {
 
-// Four ranks on two hosts whose clocks are an hour apart; the answers take far less than a second.
+// Four ranks on two hosts whose clocks differ by an hour; a round trip takes far less than a
+// second.
 TEST(ClockOffset, RanksOfOtherHostsFindTheClockOfRank0) {
   std::mutex mutex;
   std::vector<double> offsets(4);

@@ -16,7 +16,7 @@ Tensor tensor(std::vector<T>& data) {
   return {data.data(), DTypeOf<T>::value, {static_cast<std::int64_t>(data.size())}};
 }
 
-// The volumes as they stand in every text on rings: n bytes over N ranks.
+// The textbook volumes of ring algorithms: n bytes over N ranks.
 TEST(CountingCommunicator, CountsByTheRingFormulas) {
   run_ranks(4, [](World& threads) {
     CountingWorld world(threads);
@@ -55,7 +55,7 @@ TEST(CountingCommunicator, AGroupOfOneSendsNothing) {
   EXPECT_EQ(world.traffic("tp").bytes(), 0);
 }
 
-TEST(CheckedCommunicator, LetsRightCallsPass) {
+TEST(CheckedCommunicator, AcceptsMatchingCalls) {
   for (const int ranks : {1, 3})
     run_ranks(ranks, [](World& threads) {
       CheckedWorld world(threads);
@@ -65,7 +65,7 @@ TEST(CheckedCommunicator, LetsRightCallsPass) {
 
 using Action = std::function<void(Communicator&, bool odd)>;
 
-// The Failure of six ranks of which world rank 3 (1 in its group of three) is the odd one.
+// The Failure of six ranks if world rank 3 (rank 1 in its group of three) differs.
 std::string mismatch(const Action& action) {
   try {
     run_ranks(6, [&](World& threads) {
@@ -124,7 +124,7 @@ TEST(CheckedCommunicator, ChecksMessages) {
             "group dp: rank 3 expects a message of 3 fp64 from rank 1, which sends 3 fp32");
 }
 
-// As NCCL's groups: an empty message is nothing to wait for.
+// Like the NCCL groups: an empty message returns ticket 0.
 class EmptyIsNothing : public Communicator {
  public:
   explicit EmptyIsNothing(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
@@ -148,9 +148,9 @@ class EmptyIsNothing : public Communicator {
   std::unique_ptr<Communicator> inner_;
 };
 
-// Rank 0 sends two empty messages and then, where rank 1 expects an empty one of its own type,
-// something else: each is told apart although none has a ticket.
-TEST(CheckedCommunicator, TellsEmptyMessagesApart) {
+// Rank 0 sends three empty messages; the last one has another type than rank 1 expects. They are
+// distinguished although none has a ticket.
+TEST(CheckedCommunicator, DistinguishesEmptyMessages) {
   const auto exchange = [](bool same) {
     run_ranks(2, [&](World& world) {
       CheckedCommunicator group(
@@ -174,7 +174,7 @@ TEST(CheckedCommunicator, TellsEmptyMessagesApart) {
   exchange(true);
   try {
     exchange(false);
-    ADD_FAILURE() << "another type was not noticed";
+    ADD_FAILURE() << "the wrong type was not detected";
   } catch (const Failure& failure) {
     EXPECT_STREQ(failure.what(),
                  "group pp: rank 1 expects a message of 0 fp32 from rank 0, which sends 0 int32");

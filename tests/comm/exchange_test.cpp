@@ -9,7 +9,7 @@
 namespace kintsugi {
 namespace {
 
-// What every rank of six throws, if `work` throws on some.
+// The error that each of six ranks throws if `work` throws on some.
 template <class Error>
 std::string thrown_by_all(const std::function<void(int rank)>& work) {
   std::string text;
@@ -17,10 +17,10 @@ std::string thrown_by_all(const std::function<void(int rank)>& work) {
     const auto group = world.split("control", 0, world.rank());
     try {
       together(*group, [&] { work(world.rank()); });
-      ADD_FAILURE() << "rank " << world.rank() << " goes on";
+      ADD_FAILURE() << "rank " << world.rank() << " continues";
     } catch (const Error& error) {
       if (world.rank() == 0) text = error.what();
-      group->barrier();  // every rank is here
+      group->barrier();  // all ranks have caught the error
     }
   });
   return text;
@@ -37,11 +37,11 @@ TEST(Together, ARankThatThrowsIsNamedOnAll) {
             "rank 5: the disk is full");
 }
 
-TEST(Together, WhatAllThrowIsSaidOnce) {
+TEST(Together, AnErrorOfAllRanksIsReportedOnce) {
   EXPECT_EQ(thrown_by_all<SharedUserError>([](int) { user_error("no such key"); }), "no such key");
 }
 
-TEST(Together, OfSeveralTheLowestRankSpeaks) {
+TEST(Together, TheErrorOfTheLowestRankIsReported) {
   EXPECT_EQ(thrown_by_all<SharedUserError>([](int rank) {
               if (rank == 4) failure("something else");
               if (rank == 2 || rank == 3 || rank == 5) user_error("node 1 has no data");
@@ -49,14 +49,14 @@ TEST(Together, OfSeveralTheLowestRankSpeaks) {
             "rank 2 and 2 more: node 1 has no data");
 }
 
-TEST(Together, LongMessagesAreCut) {
+TEST(Together, LongMessagesAreTruncated) {
   const std::string text = thrown_by_all<SharedUserError>([](int rank) {
     if (rank == 1) throw UserError(std::string(1 << 20, 'x'));
   });
   EXPECT_LT(text.size(), std::size_t{1} << 16);
 }
 
-TEST(TextOf, IsTheRootsOnAll) {
+TEST(TextOf, IsTheTextOfTheRootOnAllRanks) {
   run_ranks(5, [](World& world) {
     const auto group = world.split("control", 0, world.rank());
     for (const int root : {0, 3})

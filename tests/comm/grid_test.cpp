@@ -15,7 +15,7 @@ using Members = std::vector<int>;
 // Written out by hand: 2 x 1 x 4 x 2 ranks, shards of 2.
 TEST(Grid, GroupsOfSixteenRanks) {
   const Grid grid{.tp = 2, .cp = 1, .dp = 4, .pp = 2, .shard_group = 2, .kv_copies = 2};
-  EXPECT_EQ(place_of(grid, 13), (Place{.tp = 1, .cp = 0, .dp = 2, .pp = 1}));
+  EXPECT_EQ(coordinates_of(grid, 13), (Coordinates{.tp = 1, .cp = 0, .dp = 2, .pp = 1}));
   EXPECT_EQ(group_members(grid, GroupKind::Tp, 13), (Members{12, 13}));
   EXPECT_EQ(group_members(grid, GroupKind::Cp, 13), (Members{13}));
   EXPECT_EQ(group_members(grid, GroupKind::Pp, 13), (Members{5, 13}));
@@ -27,8 +27,8 @@ TEST(Grid, GroupsOfSixteenRanks) {
   EXPECT_EQ(group_members(grid, GroupKind::Copy, 13), (Members{4, 5, 6, 7, 12, 13, 14, 15}));
 }
 
-// Context ranks hold the same weights as data ranks: both are what a sharded copy is cut among.
-TEST(Grid, ContextRanksStandBetweenTensorAndData) {
+// Context ranks hold the same weights as data ranks: a copy is sharded over both.
+TEST(Grid, ContextRanksAreBetweenTensorAndDataRanks) {
   const Grid grid{.tp = 2, .cp = 2, .dp = 2, .pp = 1};
   EXPECT_EQ(group_members(grid, GroupKind::Cp, 5), (Members{5, 7}));
   EXPECT_EQ(group_members(grid, GroupKind::Shard, 5), (Members{1, 3, 5, 7}));
@@ -39,9 +39,9 @@ TEST(Grid, ContextRanksStandBetweenTensorAndData) {
   EXPECT_EQ(group_members(halves, GroupKind::Copy, 5), (Members{4, 5, 6, 7}));
 }
 
-// A block may hold parts of several data ranks' sequences: 4 context ranks, 3 data ranks, shards of
-// 6.
-TEST(Grid, ShardsRunAcrossContextAndDataRanks) {
+// A shard group may contain some of the context ranks of a data rank: 4 context ranks, 3 data
+// ranks, shard groups of 6.
+TEST(Grid, ShardGroupsSpanContextAndDataRanks) {
   const Grid grid{.tp = 1, .cp = 4, .dp = 3, .pp = 1, .shard_group = 6};
   EXPECT_EQ(group_members(grid, GroupKind::Shard, 7), (Members{6, 7, 8, 9, 10, 11}));
   EXPECT_EQ(group_members(grid, GroupKind::Replica, 7), (Members{1, 7}));
@@ -54,7 +54,7 @@ TEST(Grid, NeighboursShareKeysAndValues) {
   EXPECT_EQ(group_members(grid, GroupKind::Kv, 15), (Members{12, 13, 14, 15}));
 }
 
-// Of four stages the outer two share a table; the inner ones have nobody to share it with.
+// The first and the last of four stages share the embedding table; the inner stages do not.
 TEST(Grid, TheFirstAndTheLastStageAreTied) {
   const Grid grid{.tp = 1, .cp = 1, .dp = 2, .pp = 4};
   EXPECT_EQ(group_members(grid, GroupKind::Tied, 1), (Members{1, 7}));
@@ -63,7 +63,7 @@ TEST(Grid, TheFirstAndTheLastStageAreTied) {
   EXPECT_EQ(group_members(grid, GroupKind::Tied, 4), (Members{4}));
 }
 
-int expected_size(const Grid& grid, GroupKind kind, const Place& place) {
+int expected_size(const Grid& grid, GroupKind kind, const Coordinates& coordinates) {
   switch (kind) {
     case GroupKind::World:
       return grid.tp * grid.cp * grid.dp * grid.pp;
@@ -77,7 +77,7 @@ int expected_size(const Grid& grid, GroupKind kind, const Place& place) {
     case GroupKind::Kv:
       return grid.kv_copies;
     case GroupKind::Tied:
-      return grid.pp > 1 && (place.pp == 0 || place.pp == grid.pp - 1) ? 2 : 1;
+      return grid.pp > 1 && (coordinates.pp == 0 || coordinates.pp == grid.pp - 1) ? 2 : 1;
     case GroupKind::Shard:
       return grid.shard();
     case GroupKind::Replica:
@@ -88,7 +88,7 @@ int expected_size(const Grid& grid, GroupKind kind, const Place& place) {
   return 0;
 }
 
-// Every kind cuts the world into disjoint groups of the right size, and a rank is where it says.
+// Every kind partitions the world into groups of the right size, and GroupPosition is correct.
 TEST(Grid, EveryKindIsAPartition) {
   for (const int tp : {1, 4})
     for (const int cp : {1, 2})
@@ -99,15 +99,17 @@ TEST(Grid, EveryKindIsAPartition) {
             const Grid grid{tp, cp, dp, pp, shard, tp == 1 ? 1 : 2};
             for (const auto& [kind, name, on_host, position] : group_specs()) {
               for (int rank = 0; rank < grid.world(); ++rank) {
-                ASSERT_EQ(rank_of(grid, place_of(grid, rank)), rank);
+                ASSERT_EQ(rank_of(grid, coordinates_of(grid, rank)), rank);
                 const Members members = group_members(grid, kind, rank);
-                const GroupPosition here = position(grid, place_of(grid, rank));
-                ASSERT_EQ(here.size, expected_size(grid, kind, place_of(grid, rank))) << name;
-                ASSERT_EQ(static_cast<int>(members.size()), here.size) << name;
-                ASSERT_EQ(members.front(), here.leader) << name;
-                ASSERT_EQ(members[static_cast<std::size_t>(here.rank)], rank) << name;
-                if (here.size > 1 && kind != GroupKind::Copy) {
-                  ASSERT_EQ(members.back(), here.leader + here.stride * (here.size - 1)) << name;
+                const GroupPosition actual = position(grid, coordinates_of(grid, rank));
+                ASSERT_EQ(actual.size, expected_size(grid, kind, coordinates_of(grid, rank)))
+                    << name;
+                ASSERT_EQ(static_cast<int>(members.size()), actual.size) << name;
+                ASSERT_EQ(members.front(), actual.leader) << name;
+                ASSERT_EQ(members[static_cast<std::size_t>(actual.rank)], rank) << name;
+                if (actual.size > 1 && kind != GroupKind::Copy) {
+                  ASSERT_EQ(members.back(), actual.leader + actual.stride * (actual.size - 1))
+                      << name;
                 }
                 for (const int member : members)
                   ASSERT_EQ(group_members(grid, kind, member), members);
@@ -139,12 +141,12 @@ TEST(Grid, KindsAreFoundByTheirNames) {
   EXPECT_THROW(parse_group_kind("ep"), Failure);
 }
 
-// The communicators hold the ranks that the pure functions name, in that order.
+// The communicators have the ranks of group_members(), in that order.
 TEST(Grid, CommunicatorsFollowTheGrid) {
   const Grid grid{.tp = 2, .cp = 2, .dp = 2, .pp = 3, .shard_group = 2, .kv_copies = 2};
   run_ranks(grid.world(), [&](World& world) {
     const Groups groups = make_groups(world, grid);
-    EXPECT_EQ(groups.place, place_of(grid, world.rank()));
+    EXPECT_EQ(groups.coordinates, coordinates_of(grid, world.rank()));
     EXPECT_EQ(groups.is_first(), world.rank() == 0);
     EXPECT_EQ(groups.ranks(), 24);
     for (const GroupSpec& spec : group_specs()) {
@@ -152,22 +154,22 @@ TEST(Grid, CommunicatorsFollowTheGrid) {
       EXPECT_EQ(group->name(), spec.name);
       const Members expected = group_members(grid, spec.kind, world.rank());
       Members found(group->size(), -1);
-      std::int32_t mine = world.rank();
+      std::int32_t own = world.rank();
       group->wait(group->all_gather(Tensor(found.data(), DType::I32, {group->size()}),
-                                    Tensor(&mine, DType::I32, {1})));
+                                    Tensor(&own, DType::I32, {1})));
       EXPECT_EQ(found, expected) << group->name();
       EXPECT_EQ(found[group->rank()], world.rank());
     }
   });
 }
 
-// A plan's groups have the same places and sizes, and carry nothing.
+// The groups for planning have the same ranks and sizes but cannot communicate.
 TEST(Grid, PlannedGroupsAreThoseOfTheJob) {
   const Grid grid{.tp = 4, .cp = 2, .dp = 3, .pp = 2, .shard_group = 3, .kv_copies = 2};
   for (int rank = 0; rank < grid.world(); ++rank) {
-    const Groups groups = planned_groups(grid, place_of(grid, rank));
+    const Groups groups = planned_groups(grid, coordinates_of(grid, rank));
     EXPECT_EQ(groups.grid, grid);
-    EXPECT_EQ(groups.place, place_of(grid, rank));
+    EXPECT_EQ(groups.coordinates, coordinates_of(grid, rank));
     for (const GroupSpec& spec : group_specs()) {
       Communicator* const group = &groups[spec.kind];
       const Members members = group_members(grid, spec.kind, rank);

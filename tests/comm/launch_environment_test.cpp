@@ -22,7 +22,7 @@ TEST(LaunchEnvironment, ReadsWhatLaunchersSet) {
   EXPECT_EQ(ranks_with({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}}), 2);
   EXPECT_EQ(ranks_with({{"SLURM_STEP_NUM_TASKS", "16"}, {"SLURM_PROCID", "5"}}), 16);
   EXPECT_EQ(ranks_with({{"PMIX_RANK", "0"}}), 0);
-  // Inside a batch script, outside of srun.
+  // In a batch script, without srun.
   EXPECT_EQ(ranks_with({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "16"}, {"SLURM_PROCID", "0"}}), 1);
   EXPECT_EQ(ranks_with({{"PMI_SIZE", ""}}), 1);
 }

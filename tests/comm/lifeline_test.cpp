@@ -12,7 +12,7 @@
 namespace kintsugi {
 namespace {
 
-// What the callbacks of all ranks were told, in one place.
+// Collects the callbacks of all ranks.
 struct Record {
   std::mutex mutex;
   std::vector<std::string> messages, failures, ends;
@@ -66,7 +66,7 @@ TEST(Lifeline, AFailureIsReportedOnceAndEndsTheOthers) {
     if (world.rank() == 2)
       lifeline.fail("no memory", 2);
     else
-      lifeline.goodbye();  // returns: the tests' end() does not end the process
+      lifeline.goodbye();  // returns, because the end() of this test does not end the process
   });
   EXPECT_EQ(record.failures, Texts{"2 rank 2: no memory"});
   EXPECT_EQ(record.sorted_ends(),
@@ -87,7 +87,7 @@ TEST(Lifeline, RankZeroFails) {
             (Texts{"1 1 rank 0: the disk is full", "2 1 rank 0: the disk is full"}));
 }
 
-// A socket that closes without a word is all that a killed process leaves.
+// A killed process only closes its socket.
 TEST(Lifeline, ALostRankIsNamed) {
   for (const int culprit : {0, 2}) {
     Record record;
@@ -96,7 +96,7 @@ TEST(Lifeline, ALostRankIsNamed) {
       if (world.rank() != culprit) lifeline.goodbye();
     });
     const std::string text =
-        fmt::format("1 rank {} was lost: its process ended without a word (killed?)", culprit);
+        fmt::format("1 rank {} was lost: its process exited unexpectedly (killed?)", culprit);
     EXPECT_EQ(record.failures, culprit == 0 ? Texts{} : Texts{text});
     EXPECT_EQ(record.sorted_ends(),
               culprit == 0 ? (Texts{"1 " + text, "2 " + text}) : (Texts{"0 " + text, "1 " + text}));
@@ -112,7 +112,7 @@ TEST(Lifeline, ManyFailuresAtOnceAreOneReport) {
   EXPECT_EQ(record.failures.size(), 1u);
 }
 
-// Every rank on a node of its own, as far as it knows.
+// Every rank believes that it is on its own node.
 class SpreadWorld : public World {
  public:
   explicit SpreadWorld(World& inner) : inner_(inner) {}
@@ -162,7 +162,7 @@ TEST(Socket, FramesArriveWholeAndInOrder) {
   ASSERT_TRUE(client.send('C', std::string(100000, 'c')));
   EXPECT_EQ(server.receive(1000)->type, 'A');
   EXPECT_EQ(server.receive(1000)->text, std::string(10000, 'b'));
-  EXPECT_EQ(server.receive(1000)->text, std::string(65536, 'c'));  // cut
+  EXPECT_EQ(server.receive(1000)->text, std::string(65536, 'c'));  // truncated
   EXPECT_FALSE(server.receive(1));
   client.close();
   EXPECT_FALSE(server.read());

@@ -10,7 +10,7 @@
 namespace kintsugi {
 namespace {
 
-// Done when the gate is open; notes when it starts and ends.
+// Done when the gate is open; records when it starts and ends.
 class Gated : public Operation {
  public:
   Gated(char name, std::string& events, std::atomic<bool>& gate)
@@ -26,7 +26,7 @@ class Gated : public Operation {
 
  private:
   char name_;
-  std::string& events_;  // of the thread; read when all is done
+  std::string& events_;  // written by the thread; read when all is done
   std::atomic<bool>& gate_;
   bool begun_ = false;
 };
@@ -36,7 +36,7 @@ class Broken : public Operation {
   bool advance() override { failure("no route to host"); }
 };
 
-TEST(ProgressThread, LanesRunInOrderAndTheRestAtOnce) {
+TEST(ProgressThread, LanesRunInOrderAndTheRestConcurrently) {
   std::string events;
   std::atomic<bool> lane_gate = false, gate = true;
   CommunicationTimes times;
@@ -48,7 +48,7 @@ TEST(ProgressThread, LanesRunInOrderAndTheRestAtOnce) {
   thread.submit(a, &lane, times);
   thread.submit(b, &lane, times);
   thread.submit(c, nullptr, times);
-  thread.wait(*c);  // a and b are still under way
+  thread.wait(*c);  // a and b are still in flight
   EXPECT_EQ(thread.read(times).finished, 1);
   EXPECT_FALSE(thread.idle());
   lane_gate = true;
@@ -62,7 +62,7 @@ TEST(ProgressThread, LanesRunInOrderAndTheRestAtOnce) {
   EXPECT_GT(thread.read(times).busy_s, 0);
 }
 
-TEST(ProgressThread, ExceptionsComeOutInWait) {
+TEST(ProgressThread, WaitRethrowsExceptions) {
   ProgressThread thread;
   CommunicationTimes times;
   const auto broken = std::make_shared<Broken>();
@@ -74,7 +74,7 @@ TEST(ProgressThread, ExceptionsComeOutInWait) {
   EXPECT_EQ(value, 3);
 }
 
-TEST(ProgressThread, NothingMovesOnceFrozen) {
+TEST(ProgressThread, NoProgressAfterFreeze) {
   std::string events;
   std::atomic<bool> gate = false;
   CommunicationTimes times;
@@ -88,8 +88,8 @@ TEST(ProgressThread, NothingMovesOnceFrozen) {
   EXPECT_EQ(events.find('A'), std::string::npos);
 }
 
-// A rank that gives up leaves its operations behind.
-TEST(ProgressThread, EndsWithOperationsUnderWay) {
+// A rank that fails abandons its operations.
+TEST(ProgressThread, EndsWithOperationsInFlight) {
   std::string events;
   std::atomic<bool> gate = false;
   CommunicationTimes times;

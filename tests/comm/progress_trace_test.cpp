@@ -1,4 +1,4 @@
-// What a trace learns of the operations of the progress thread.
+// The trace of operations of the progress thread.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,16 +8,16 @@
 namespace kintsugi {
 namespace {
 
-class Gated : public Operation {
+class GatedOperation : public Operation {
  public:
-  explicit Gated(std::atomic<bool>& gate) : gate_(gate) {}
+  explicit GatedOperation(std::atomic<bool>& gate) : gate_(gate) {}
   bool advance() override { return gate_; }
 
  private:
   std::atomic<bool>& gate_;
 };
 
-TEST(ProgressTrace, AnOperationLastsFromItsTurnToItsEnd) {
+TEST(ProgressTrace, AnOperationLastsFromItsStartToItsEnd) {
   Trace trace;
   std::atomic<bool> gate = false;
   CommunicationTimes times;
@@ -27,14 +27,14 @@ TEST(ProgressTrace, AnOperationLastsFromItsTurnToItsEnd) {
   EXPECT_TRUE(thread.traces());
   const int lane = 0;
   const auto start = [&](const char* name) {
-    auto operation = std::make_shared<Gated>(gate);
+    auto operation = std::make_shared<GatedOperation>(gate);
     operation->describe({.kind = SpanKind::Communication, .lane = "dp", .name = name, .bytes = 9});
     thread.submit(operation, &lane, times);
     return operation;
   };
   const double before = Trace::now();
   const auto first = start("first"), second = start("second");
-  const auto silent = std::make_shared<Gated>(gate);
+  const auto silent = std::make_shared<GatedOperation>(gate);
   thread.submit(silent, nullptr, times);
   gate = true;
   trace.end();  // waits for all three

@@ -19,7 +19,7 @@ std::vector<T> reduced(const std::vector<std::vector<T>>& parts, ReduceOp op) {
   return result;
 }
 
-// 256 + 1 is 256 in bf16 and 2048 + 1 is 2048 in fp16; 258 and 2050 exist.
+// 256 + 1 rounds to 256 in bf16 and 2048 + 1 to 2048 in fp16; 258 and 2050 are exact.
 TEST(Reduce, SixteenBitSumsAreRoundedOnce) {
   const bf16 one(1.0f);
   EXPECT_EQ(static_cast<float>(bf16(257.0f)), 256.0f);
@@ -31,7 +31,7 @@ TEST(Reduce, SixteenBitSumsAreRoundedOnce) {
       2050.0f);
 }
 
-TEST(Reduce, BlocksMeetAndTheDestinationMayBeAPart) {
+TEST(Reduce, SeveralBlocksAndADestinationThatIsAnInput) {
   const std::int64_t n = 5000;
   std::vector<double> a(n), b(n), c(n);
   for (std::int64_t i = 0; i < n; ++i) {
@@ -50,7 +50,7 @@ TEST(Reduce, AMaximumKeepsNaNAndLargeIntegers) {
   EXPECT_TRUE(std::isnan(x[0]));
   EXPECT_TRUE(std::isnan(x[1]));
   EXPECT_EQ(x[2], -5);
-  const std::int64_t large = (std::int64_t{1} << 60) + 1;  // no double
+  const std::int64_t large = (std::int64_t{1} << 60) + 1;  // not exact in double
   EXPECT_EQ(reduced<std::int64_t>({{large}, {1}}, ReduceOp::Max)[0], large);
   EXPECT_EQ(reduced<std::int64_t>({{large}, {1}}, ReduceOp::Sum)[0], large + 1);
 }

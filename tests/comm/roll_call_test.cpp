@@ -17,7 +17,7 @@ std::vector<int> all_ranks(const World& world) {
   return ranks;
 }
 
-TEST(RollCall, EveryRankHearsEveryOther) {
+TEST(RollCall, EveryRankGetsTheAnswersOfAllOthers) {
   run_ranks(4, [](World& world) {
     const RollCall roll_call(world, [&] { return fmt::format("I am {}", world.rank()); });
     const auto answers = roll_call.ask(all_ranks(world), 20000);
@@ -25,11 +25,11 @@ TEST(RollCall, EveryRankHearsEveryOther) {
     for (int rank = 0; rank < world.size(); ++rank)
       EXPECT_EQ(answers[static_cast<std::size_t>(rank)], fmt::format("I am {}", rank));
     EXPECT_TRUE(roll_call.ask({}, 20000).empty());
-    world.split("end", 0, world.rank())->barrier();  // nobody leaves before all have asked
+    world.split("end", 0, world.rank())->barrier();  // no rank leaves before all have asked
   });
 }
 
-TEST(RollCall, NobodyAnswersForARankThatLeft) {
+TEST(RollCall, NoAnswerFromARankThatLeft) {
   run_ranks(2, [](World& world) {
     const auto group = world.split("end", 0, world.rank());
     auto roll_call = std::make_unique<RollCall>(world, [] { return "here"; });
@@ -42,9 +42,8 @@ TEST(RollCall, NobodyAnswersForARankThatLeft) {
   });
 }
 
-// Nobody answers before all have been asked: whoever asks one after the other hears nothing of the
-// first.
-TEST(RollCall, AllAreAskedAtOnce) {
+// No rank answers before all have been asked: asking one after the other would time out.
+TEST(RollCall, AllAreAskedInParallel) {
   constexpr int kRanks = 24;
   std::mutex mutex;
   std::condition_variable changed;
@@ -65,8 +64,8 @@ TEST(RollCall, AllAreAskedAtOnce) {
   });
 }
 
-// Ranks that take the question and say nothing cost one deadline together, and hide nobody else's
-// answer.
+// Ranks that accept the connection but do not answer cost one timeout in total and do not delay the
+// other answers.
 TEST(RollCall, OneDeadlineForAll) {
   constexpr int kRanks = 40;
   run_ranks(kRanks, [&](World& world) {

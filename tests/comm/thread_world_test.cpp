@@ -62,7 +62,7 @@ TEST(ThreadWorld, SumsAreInRankOrder) {
   });
 }
 
-TEST(ThreadWorld, TheFirstExceptionComesOut) {
+TEST(ThreadWorld, TheFirstExceptionIsRethrown) {
   EXPECT_EQ(failure_of(4,
                        [](World& world) {
                          const auto group = world.split("dp", 0, world.rank());
@@ -72,7 +72,7 @@ TEST(ThreadWorld, TheFirstExceptionComesOut) {
             "rank 2 is tired");
 }
 
-TEST(ThreadWorld, WhatWouldHangIsAFailure) {
+TEST(ThreadWorld, ADeadlockIsAFailure) {
   const std::string message = failure_of(3, [](World& world) {
     const auto group = world.split("dp", 0, world.rank());
     if (world.rank() != 1) group->barrier();

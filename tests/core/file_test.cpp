@@ -1,9 +1,11 @@
 #include "core/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -19,7 +21,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Read without the code under test.
+// Reads a file without the code under test.
 std::string content_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -62,7 +64,7 @@ TEST(AtomicWrite, AReaderKeepsTheOldContent) {
   EXPECT_EQ(content_of(directory / "file"), "new content");
 }
 
-// The temporary file's name points to a device that is always full.
+// The temporary file is a link to /dev/full, so that writes fail.
 TEST(AtomicWrite, AFullDiskKeepsTheOldContent) {
   const TemporaryDirectory directory;
   directory.write("file", "old");
@@ -112,7 +114,52 @@ TEST(MappedFiles, MissingFilesAndDirectoriesAreTheUsersToMend) {
               AllOf(HasSubstr(directory.path().string()), HasSubstr("is a directory")));
 }
 
-// What would be SIGBUS, and the end of the process, is an error of the reader.
+// Reads from the page cache or with O_DIRECT, depending on the file system.
+TEST(FileReaders, ReadAnyRange) {
+  const TemporaryDirectory directory;
+  std::string content(300'001, '\0');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * i / 7);
+  const std::string path = directory.write("file", content);
+  for (const bool cached : {true, false}) {
+    if (!cached) {
+      const int descriptor = ::open(path.c_str(), O_RDONLY);
+      ::fsync(descriptor);
+      ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
+      ::close(descriptor);
+    }
+    const FileReader file(path);
+    EXPECT_EQ(file.size(), content.size());
+    for (const std::size_t offset : {0, 1, 4095, 4096, 8191, 123'457, 299'000, 300'000})
+      for (const std::size_t requested : {1, 7, 4096, 100'000}) {
+        const std::size_t bytes = std::min(requested, content.size() - offset);
+        std::vector<std::byte> memory(bytes + FileReader::kSlack + FileReader::kPage);
+        const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+        std::byte* const buffer =
+            memory.data() + (FileReader::kPage - address % FileReader::kPage) % FileReader::kPage;
+        const auto* read = reinterpret_cast<const char*>(file.read(offset, bytes, buffer));
+        EXPECT_TRUE(std::string_view(read, bytes) ==
+                    std::string_view(content).substr(offset, bytes))
+            << bytes << " from " << offset << (cached ? "" : ", not cached");
+      }
+  }
+}
+
+TEST(FileReaders, AFileThatIsShortenedMeanwhileIsAFailure) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("file", std::string(100'000, 'x'));
+  const FileReader file(path);
+  fs::resize_file(path, 5000);
+  std::vector<std::byte> memory(100'000 + 3 * FileReader::kPage);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  std::byte* const buffer =
+      memory.data() + (FileReader::kPage - address % FileReader::kPage) % FileReader::kPage;
+  EXPECT_NO_THROW(file.read(0, 5000, buffer));
+  EXPECT_THAT(failure_of([&] { file.read(4000, 2000, buffer); }),
+              AllOf(HasSubstr(path), HasSubstr("was truncated while it was read"),
+                    HasSubstr("had 100000 bytes, byte 5000 is missing")));
+}
+
+// Without the guard, SIGBUS would end the process.
 TEST(MappedFiles, AFileThatIsShortenedMeanwhileIsAFailure) {
   const TemporaryDirectory directory;
   const std::string path = directory.write("file", std::string(100'000, 'x'));
@@ -126,13 +173,13 @@ TEST(MappedFiles, AFileThatIsShortenedMeanwhileIsAFailure) {
   EXPECT_EQ(copy.substr(0, 5000), std::string(5000, 'x'));
   EXPECT_EQ(copy.substr(5000), std::string(95'000, '\0'));
   EXPECT_THAT(failure_of([&] { file.check_intact(); }),
-              AllOf(HasSubstr(path), HasSubstr("was shortened while it was read"),
+              AllOf(HasSubstr(path), HasSubstr("was truncated while it was read"),
                     HasSubstr("had 100000 bytes, now it has 5000")));
   EXPECT_EQ(static_cast<char>(other.bytes()[99'999]), 'y');
   EXPECT_NO_THROW(other.check_intact()) << "each file by itself";
 }
 
-// Elsewhere the signal means what it did.
+// A SIGBUS outside our mappings keeps its default action.
 TEST(MappedFiles, ABusErrorElsewhereEndsTheProcess) {
   if (kAddressSanitizer || kThreadSanitizer) GTEST_SKIP() << "sanitizers report SIGBUS themselves";
   const TemporaryDirectory directory;
@@ -161,7 +208,7 @@ TEST(MappedFiles, MovesKeepTheMap) {
   const std::byte* address = first.bytes().data();
   MappedFile moved(std::move(first));
   EXPECT_EQ(moved.bytes().data(), address);
-  EXPECT_TRUE(first.bytes().empty());  // NOLINT: what a moved-from file holds is the question
+  EXPECT_TRUE(first.bytes().empty());  // NOLINT: tests the moved-from file
   second = std::move(moved);
   EXPECT_EQ(second.bytes().data(), address);
   EXPECT_EQ(second.bytes().size(), 4u);

@@ -24,18 +24,18 @@ std::vector<unsigned char> random_bytes(std::size_t count) {
   return bytes;
 }
 
-TEST(Hash, PiecesGiveTheHashOfTheWhole) {
-  // Both sides of XXH3's internal limits: 16, 128, 240 and its 256- and 1024-byte blocks.
+TEST(Hash, IncrementalHashingGivesTheSameHash) {
+  // Sizes on both sides of XXH3's internal limits: 16, 128, 240 and its 256- and 1024-byte blocks.
   for (const std::size_t size :
        {0, 1, 3, 8, 16, 17, 128, 129, 240, 241, 256, 257, 1024, 1025, 100003}) {
     const auto bytes = random_bytes(size);
     const std::uint64_t whole = hash64(bytes.data(), bytes.size());
-    for (const std::size_t piece : {1, 7, 64, 255, 4096}) {
+    for (const std::size_t chunk : {1, 7, 64, 255, 4096}) {
       StreamHash stream;
-      for (std::size_t at = 0; at < size; at += piece)
-        stream.update(bytes.data() + at, std::min(piece, size - at));
-      EXPECT_EQ(stream.digest(), whole) << size << " bytes in pieces of " << piece;
-      EXPECT_EQ(stream.digest(), whole) << "asking changes nothing";
+      for (std::size_t at = 0; at < size; at += chunk)
+        stream.update(bytes.data() + at, std::min(chunk, size - at));
+      EXPECT_EQ(stream.digest(), whole) << size << " bytes in chunks of " << chunk;
+      EXPECT_EQ(stream.digest(), whole) << "digest() does not change the state";
     }
   }
 }

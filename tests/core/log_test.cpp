@@ -9,7 +9,7 @@
 namespace kintsugi {
 namespace {
 
-TEST(PrintableTest, SpellsOutWhatATerminalWouldObey) {
+TEST(PrintableTest, EscapesControlCharacters) {
   EXPECT_EQ(printable("plain\ttext\n"), "plain\ttext\n");
   EXPECT_EQ(printable("ü – 漢 😀"), "ü – 漢 😀");
   EXPECT_EQ(printable("\x1b[2J\r\x07\x7f"), "\\x1b[2J\\x0d\\x07\\x7f");
@@ -17,8 +17,9 @@ TEST(PrintableTest, SpellsOutWhatATerminalWouldObey) {
                       "1m"),
             "\\xc2\\x9b1m")
       << "CSI as one character";
-  EXPECT_EQ(printable("\xC2\xA0"), "\xC2\xA0") << "the first that is none";
-  EXPECT_EQ(printable("\x9B\xFF\xC3"), "\\x9b\\xff\\xc3") << "no UTF-8, and cut off";
+  EXPECT_EQ(printable("\xC2\xA0"), "\xC2\xA0")
+      << "the first character that is no control character";
+  EXPECT_EQ(printable("\x9B\xFF\xC3"), "\\x9b\\xff\\xc3") << "invalid and truncated UTF-8";
   EXPECT_EQ(printable("\xE6\xBC"
                       "a"),
             "\\xe6\\xbc"

@@ -54,9 +54,9 @@ TEST(PermutationTest, TheKeyChangesTheOrder) {
   EXPECT_EQ(images(50, 9), images(50, 9));
 }
 
-// Over many keys, what stands first, what stands last, and the distance between neighbours are
+// Over many keys, the first value, the last value and the difference of adjacent values are
 // uniform.
-TEST(PermutationTest, NoPlaceIsPreferred) {
+TEST(PermutationTest, IsUniform) {
   for (const std::uint64_t n : {20, 33, 100}) {
     std::vector<double> first(n, 0.0), last(n, 0.0), distance(n - 1, 0.0);
     for (std::uint64_t key = 0; key < 500 * n; ++key) {
@@ -72,8 +72,8 @@ TEST(PermutationTest, NoPlaceIsPreferred) {
   }
 }
 
-// One key: how often the order rises from one place to the next, and how far it moves. A shuffle
-// rises in half of all places and moves by n / 3 on average.
+// With one key: counts how often a value is larger than the previous one, and how far values move.
+// In a random permutation, half of the values are larger, and the mean distance is n / 3.
 TEST(PermutationTest, OneOrderLooksShuffled) {
   constexpr std::uint64_t n = 20000;
   for (const std::uint64_t key : {1ull, 77ull, 123456789ull}) {

@@ -58,7 +58,7 @@ TEST(DeriveKey, EveryPartCounts) {
 }
 
 // A good mixer flips half of the output for any flipped bit of the input.
-TEST(DeriveKey, NeighboursShareNothing) {
+TEST(DeriveKey, OneBitChangesHalfOfTheOutput) {
   double flipped = 0;
   for (std::uint64_t value = 0; value < 200; ++value)
     for (int bit = 0; bit < 64; ++bit) {

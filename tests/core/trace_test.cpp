@@ -37,8 +37,8 @@ TEST(Trace, TakesHostSpansWhileItIsOn) {
   EXPECT_TRUE(trace.take().empty());
 }
 
-// Sources are ready before the first span, and bring the rest after the last.
-TEST(Trace, TellsItsSources) {
+// Sources are called before the first span, and add their missing spans after the last.
+TEST(Trace, CallsItsSources) {
   Trace trace;
   {
     Listener listener(trace);
@@ -48,7 +48,7 @@ TEST(Trace, TellsItsSources) {
     EXPECT_EQ(listener.heard, "be");
   }
   EXPECT_EQ(trace.take().size(), 1u);
-  trace.begin();  // nobody is left to be told
+  trace.begin();  // no source is attached
   trace.end();
   EXPECT_TRUE(trace.take().empty());
 }

@@ -63,7 +63,7 @@ TEST(UnitsParsing, Bools) {
   for (const char* text : {"false", "no", "off", "False"}) EXPECT_FALSE(parse_bool(text)) << text;
 }
 
-TEST(UnitsParsing, RefusesWhatIsNoNumber) {
+TEST(UnitsParsing, RefusesInvalidNumbers) {
   const auto refused = [](auto parse, std::vector<const char*> texts) {
     for (const char* text : texts)
       EXPECT_THAT(user_error_of([&] { parse(text); }), HasSubstr("'" + std::string(text) + "'"))
@@ -108,7 +108,7 @@ TEST(UnitsFormatting, Durations) {
   EXPECT_EQ(format_duration(INFINITY), "?");
 }
 
-// Wagner and Fischer's definition, without the table.
+// Wagner and Fischer's recursive definition, without the table.
 int slow_distance(std::string_view a, std::string_view b) {
   if (a.empty() || b.empty()) return static_cast<int>(a.size() + b.size());
   return std::min({slow_distance(a.substr(1), b) + 1, slow_distance(a, b.substr(1)) + 1,
@@ -131,7 +131,7 @@ TEST(NearestWord, EditDistance) {
   }
 }
 
-TEST(NearestWord, IsASlipOfTheFingerOrNothing) {
+TEST(NearestWord, IsATypoOrNothing) {
   const std::vector<std::string> keys = {"learning_rate", "warmup_steps", "lr", "seed", "steps"};
   EXPECT_EQ(nearest_word("waruup_step", keys), "warmup_steps");
   EXPECT_EQ(nearest_word("sead", keys), "seed");

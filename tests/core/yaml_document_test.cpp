@@ -69,13 +69,13 @@ TEST(YamlOverride, ErrorsNameTheOverride) {
   EXPECT_THAT(apply("a={b: 1, b: 2}"), HasSubstr("b is given twice"));
 }
 
-TEST(YamlQuoted, ComesBackWhateverItIs) {
+TEST(YamlQuoted, AnyTextIsReadBackUnchanged) {
   for (const char* text : {"plain", "", "a, b: {c}.txt", "\"quoted\" \\ back", "# no comment",
                            "tab\tand\nline", "yes", "käse / 東京", "'single'"})
     EXPECT_EQ(YAML::Load("[" + yaml_quoted(text) + "]")[0].as<std::string>(), text) << text;
 }
 
-TEST(YamlDocument, WhoSetAKey) {
+TEST(YamlDocument, WhereAKeyWasSet) {
   const YamlDocument document("a:\n  b: 1\n  c: 2\nd: [1]\n", "x.yaml",
                               {"a.c=3", "e.f=4", "a.c=5"});
   EXPECT_EQ(document.where("a.b"), "x.yaml line 2");
@@ -90,13 +90,13 @@ TEST(YamlDocument, WhoSetAKey) {
   EXPECT_EQ(document.source_of("d"), "x.yaml");
 }
 
-TEST(YamlDocument, RefusesWhatIsNoConfiguration) {
+TEST(YamlDocument, RefusesOtherFiles) {
   EXPECT_EQ(document_error(""), "no error");
   EXPECT_EQ(document_error("# only a comment\n"), "no error");
-  EXPECT_THAT(document_error("just words"), HasSubstr("found a text"));
+  EXPECT_THAT(document_error("just words"), HasSubstr("found a string"));
   EXPECT_THAT(document_error("[1, 2]"), HasSubstr("found a list"));
   EXPECT_THAT(document_error("a: 1\n---\nb: 2\n"),
-              StartsWith("x.yaml line 2: something follows the end"));
+              StartsWith("x.yaml line 2: text after the end of the configuration"));
   EXPECT_THAT(document_error("a: 1\nb: [1, 2\n"), HasSubstr("is not valid YAML"));
   EXPECT_THAT(document_error("a: b: c\n"), StartsWith("x.yaml line 1 is not valid YAML"));
   // yaml-cpp's LoadAll never returns from this one.
@@ -105,12 +105,12 @@ TEST(YamlDocument, RefusesWhatIsNoConfiguration) {
   EXPECT_THAT(document_error("a: *nobody\n"), HasSubstr("is not valid YAML"));
   EXPECT_EQ(document_error("a:\n  b: 1\n  c: 1\n  b: 2\n"),
             "x.yaml line 4: a.b is given twice: remove one");
-  EXPECT_THAT(document_error("? [1, 2]\n: 3\n"), HasSubstr("a key is a word, not a list"));
+  EXPECT_THAT(document_error("? [1, 2]\n: 3\n"), HasSubstr("a key must be a word, not a list"));
   EXPECT_THAT(document_error(std::string(1 << 20, ' ') + "a: 1"),
               HasSubstr("is it the right file?"));
 }
 
-TEST(YamlDocument, RefusesTreesWithoutEnd) {
+TEST(YamlDocument, RefusesInfiniteTrees) {
   EXPECT_THAT(document_error("a: &a [*a]"), HasSubstr("nested more than 64 levels"));
   EXPECT_THAT(document_error("a: " + std::string(70, '[') + std::string(70, ']')),
               HasSubstr("nested more than 64 levels"));
@@ -119,7 +119,7 @@ TEST(YamlDocument, RefusesTreesWithoutEnd) {
     laughs += fmt::format("a{0}: &a{0} [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]\n",
                           i, i - 1);
   EXPECT_THAT(document_error(laughs), HasSubstr("more than 100000 values"));
-  // Deep enough to end the stack of a parser that recurses without limit.
+  // Deep enough to overflow the stack of a recursive parser without a limit.
   for (const char* opening : {"[", "{", "- ", "? ", "{a: ", "[{"}) {
     std::string text;
     while (text.size() < 300'000) text += opening;

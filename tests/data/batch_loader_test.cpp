@@ -22,8 +22,7 @@ class BatchLoaderTest : public testing::Test {
   ShuffledOrder order_{{&stream_}, {1}, 8, 11};
 };
 
-// Samples first … end - 1, however they are cut into batches and read ahead, are those of the
-// order.
+// Samples first … end - 1 are those of the order, for any batch size and depth.
 TEST_F(BatchLoaderTest, BatchesAreTheSamplesOfTheOrder) {
   SampleReader reader(options_);
   SampleBatch one(1, options_);
@@ -34,23 +33,23 @@ TEST_F(BatchLoaderTest, BatchesAreTheSamplesOfTheOrder) {
       for (std::int64_t k = first; k < end; k += batch) {
         const SampleBatch& read = loader.next();
         for (std::int64_t i = 0; i < batch; ++i) {
-          std::vector<TokenPiece> pieces;
-          order_.locate(k + i, pieces);
-          reader.read(pieces, one.row(0));
-          const auto part = [&](const std::vector<std::int32_t>& all) {
+          std::vector<TokenRange> ranges;
+          order_.locate(k + i, ranges);
+          reader.read(ranges, one.row(0));
+          const auto row_of = [&](const std::vector<std::int32_t>& all) {
             return std::vector(all.begin() + i * 8, all.begin() + (i + 1) * 8);
           };
-          ASSERT_EQ(part(read.ids), one.ids);
-          ASSERT_EQ(part(read.targets), one.targets);
-          ASSERT_EQ(part(read.positions), one.positions);
-          ASSERT_EQ(part(read.document_start), one.document_start);
+          ASSERT_EQ(row_of(read.ids), one.ids);
+          ASSERT_EQ(row_of(read.targets), one.targets);
+          ASSERT_EQ(row_of(read.positions), one.positions);
+          ASSERT_EQ(row_of(read.document_start), one.document_start);
         }
         loader.release();
       }
     }
 }
 
-// Ranks that each read their part of every batch see together what one would.
+// Ranks that each read a range of every batch together read the same samples as one rank.
 TEST_F(BatchLoaderTest, RanksShareEveryBatch) {
   const std::int64_t global = 12, steps = 5;
   for (const std::int64_t ranks : {2, 3, 12}) {
@@ -63,8 +62,8 @@ TEST_F(BatchLoaderTest, RanksShareEveryBatch) {
     for (std::int64_t step = 0; step < steps; ++step) {
       std::vector<std::int32_t> together;
       for (const auto& loader : loaders) {
-        const std::vector<std::int32_t>& part = loader->next().ids;
-        together.insert(together.end(), part.begin(), part.end());
+        const std::vector<std::int32_t>& ids = loader->next().ids;
+        together.insert(together.end(), ids.begin(), ids.end());
         loader->release();
       }
       EXPECT_EQ(together, alone.next().ids) << ranks << " ranks, step " << step;
@@ -84,16 +83,16 @@ TEST_F(BatchLoaderTest, StopsAtAnyTime) {
   BatchLoader none(order_, options_, {5, 0, 2, 2, 3});
 }
 
-// Batches before the damage still come; the error then comes every time it is asked for.
+// Batches before the bad id are returned; from there on, every next() throws the error.
 TEST_F(BatchLoaderTest, AnErrorReachesTheCallerWithItsBatch) {
   SampleOptions small = options_;
   std::int64_t bad = 0;
   for (const std::int64_t limit : {499, 450}) {
     small.vocab_size = limit;
     for (bad = 0;; ++bad) {
-      std::vector<TokenPiece> pieces;
-      order_.locate(bad, pieces);
-      if (tokens_of(pieces).back() >= limit) break;
+      std::vector<TokenRange> ranges;
+      order_.locate(bad, ranges);
+      if (tokens_of(ranges).back() >= limit) break;
     }
     BatchLoader loader(order_, small, {0, 1000, 1, 1, 2});
     for (std::int64_t i = 0; i < bad; ++i) {

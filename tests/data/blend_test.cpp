@@ -26,13 +26,13 @@ Blend blend_of(const std::vector<double>& weights) {
   return Blend(blend_weights(sources_of(weights), 1, 1));
 }
 
-// How often each source occurs among the first `samples`; checks the numbering on the way.
+// Counts each source among the first `samples` and checks the index within the source.
 std::vector<std::int64_t> counts_of(const Blend& blend, std::size_t sources, std::int64_t samples) {
   std::vector<std::int64_t> counts(sources, 0);
   for (std::int64_t k = 0; k < samples; ++k) {
-    const auto [source, number] = blend(k);
+    const auto [source, index] = blend(k);
     EXPECT_LT(source, sources);
-    EXPECT_EQ(number, counts[source]) << "sample " << k;
+    EXPECT_EQ(index, counts[source]) << "sample " << k;
     counts[source] += 1;
   }
   return counts;
@@ -44,13 +44,13 @@ TEST(BlendTest, FourLanguagesHitTheirWeights) {
            {0.6, 0.25, 0.1, 0.05}, {0.997, 0.001, 0.001, 0.001}, {0.001, 0.2, 0.7, 0.099}}) {
     const auto counts = counts_of(blend_of(weights), 4, samples);
     for (std::size_t i = 0; i < 4; ++i) {
-      const double share = static_cast<double>(counts[i]) / samples;
-      EXPECT_LE(std::abs(share / weights[i] - 1), 0.001) << "source " << i;
+      const double fraction = static_cast<double>(counts[i]) / samples;
+      EXPECT_LE(std::abs(fraction / weights[i] - 1), 0.001) << "source " << i;
     }
   }
 }
 
-TEST(BlendTest, NoSourceStraysFromItsShareAtAnyTime) {
+TEST(BlendTest, NoSourceDeviatesFromItsProportion) {
   std::mt19937 random(7);
   for (const std::size_t sources : {1, 2, 3, 5, 8, 24}) {
     std::vector<double> weights(sources);
@@ -58,7 +58,7 @@ TEST(BlendTest, NoSourceStraysFromItsShareAtAnyTime) {
     for (double& weight : weights) total += weight = std::exp(random() % 1000 / 150.0);
     const Blend blend = blend_of(weights);
     std::vector<double> counts(sources, 0);
-    // Half a sample for each of the halvings above a source.
+    // Half a sample for each level of the recursion.
     const double limit = 0.5 * std::ceil(std::log2(static_cast<double>(sources))) + 1e-6;
     for (std::int64_t k = 0; k < 20'000; ++k) {
       counts[blend(k).source] += 1;
@@ -75,12 +75,12 @@ TEST(BlendTest, AnyPositionIsReachedAtOnce) {
   for (const std::int64_t k : {1'000'000'007ll, 987'654'321'012'345ll, (1ll << 61) + 5}) {
     std::int64_t next[4] = {-1, -1, -1, -1};
     for (std::int64_t i = 0; i < 1000; ++i) {
-      const auto [source, number] = blend(k + i);
+      const auto [source, index] = blend(k + i);
       if (next[source] >= 0) {
-        EXPECT_EQ(number, next[source]);
+        EXPECT_EQ(index, next[source]);
       }
-      next[source] = number + 1;
-      EXPECT_NEAR(static_cast<double>(number) / static_cast<double>(k + i), weights[source], 1e-8);
+      next[source] = index + 1;
+      EXPECT_NEAR(static_cast<double>(index) / static_cast<double>(k + i), weights[source], 1e-8);
     }
   }
 }
@@ -96,7 +96,8 @@ TEST(BlendWeights, DoNotDependOnTheRunWhileNoLimitIsReached) {
   EXPECT_NE(blend_weights(sources, 10, 8), blend_weights(sources, 533, 8));
 }
 
-// 1000 samples; the first wants 600 and may give 100, the second then wants 562 and may give 400.
+// 1000 samples; the first source would give 600 but is limited to 100, the second would then give
+// 562 but is limited to 400.
 TEST(BlendWeights, TheExcessIsSpreadInProportion) {
   auto sources = sources_of({0.6, 0.25, 0.1, 0.05});
   sources[0] = {0.6, 50, 2};
@@ -149,11 +150,11 @@ TEST(BlendWeights, TooLittleDataIsSaidInTokens) {
                     HasSubstr("10 k in an epoch"), HasSubstr("20 k within max_epochs")));
 }
 
-// 720^100 is beyond any double: equal shares were the answer, silently.
+// 720^100 overflows a double; the weights once were silently equal then.
 TEST(TemperatureWeights, SmallTemperaturesDoNotOverflow) {
-  const auto share = [](const std::vector<double>& weights) { return weights[0] / weights[1]; };
-  EXPECT_NEAR(share(temperature_weights({14400, 1800}, 3)), 2, 1e-12);
-  EXPECT_NEAR(share(temperature_weights({14400, 1800}, 0.01)) / 0x1p300, 1, 1e-9) << "8^100";
+  const auto ratio = [](const std::vector<double>& weights) { return weights[0] / weights[1]; };
+  EXPECT_NEAR(ratio(temperature_weights({14400, 1800}, 3)), 2, 1e-12);
+  EXPECT_NEAR(ratio(temperature_weights({14400, 1800}, 0.01)) / 0x1p300, 1, 1e-9) << "8^100";
   EXPECT_EQ(temperature_weights({14400, 1800}, 1e-9), (std::vector<double>{1, 0}));
 }
 

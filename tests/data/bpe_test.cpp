@@ -1,5 +1,5 @@
-// Merging against the definition written down again: look at every pair, merge the one of the
-// lowest rank that stands furthest left, begin anew.
+// Compares the merge functions with the definition: examine all pairs, merge the leftmost one of
+// the lowest rank, repeat.
 #include "data/tokenizers/bpe.h"
 
 #include <fmt/core.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// A vocabulary of the given letters and random merges of what is there already.
+// A vocabulary of the given letters and random merges of existing tokens.
 struct RandomBpe {
   std::vector<std::string> tokens;
   std::vector<BpeModel::MergeRule> merges;
@@ -35,14 +35,14 @@ struct RandomBpe {
       const std::string merged =
           tokens[static_cast<std::size_t>(left)] + tokens[static_cast<std::size_t>(right)];
       if (merged.size() > 24 || rank.contains({left, right})) continue;
-      // The same token may be reached in several ways.
-      const auto place = std::find(tokens.begin(), tokens.end(), merged);
-      const auto id = static_cast<std::int32_t>(place - tokens.begin());
-      if (place == tokens.end()) tokens.push_back(merged);
+      // Several merges may give the same token.
+      const auto found = std::find(tokens.begin(), tokens.end(), merged);
+      const auto id = static_cast<std::int32_t>(found - tokens.begin());
+      if (found == tokens.end()) tokens.push_back(merged);
       rank[{left, right}] = merges.size();
       merges.push_back({left, right, id});
     }
-    if (random() % 2 == 0)  // also orders that no training gives
+    if (random() % 2 == 0)  // also orders that training never gives
       std::shuffle(merges.begin(), merges.end(), random);
     for (std::size_t i = 0; i < merges.size(); ++i) rank[{merges[i].left, merges[i].right}] = i;
   }
@@ -79,7 +79,7 @@ TEST(Bpe, MergesByRankAndFromTheLeft) {
   for (int round = 0; round < 60; ++round) {
     const RandomBpe bpe({"a", "b", "c"}, 1 + random() % 40, random);
     const BpeModel model(bpe.vocabulary(), bpe.merges, {});
-    for (int piece = 0; piece < 30; ++piece) {
+    for (int pre_token = 0; pre_token < 30; ++pre_token) {
       Ids symbols(random() % 64);
       for (std::int32_t& symbol : symbols) symbol = static_cast<std::int32_t>(random() % 3);
       const Ids expected = bpe.merge(symbols);
@@ -94,64 +94,64 @@ TEST(Bpe, MergesByRankAndFromTheLeft) {
   }
 }
 
-TEST(Bpe, EncodesPiecesOfAnyLengthThroughTheCache) {
+TEST(Bpe, EncodesPreTokensOfAnyLengthThroughTheCache) {
   std::mt19937 random(2);
   std::vector<std::string> letters = all_bytes();
   const RandomBpe bpe(letters, 3000, random);
   BpeEncoder encoder(std::make_shared<BpeModel>(bpe.vocabulary(), bpe.merges, BpeModel::Options{}));
-  std::vector<std::string> pieces;
+  std::vector<std::string> pre_tokens;
   for (int i = 0; i < 3000; ++i) {
-    std::string piece;
+    std::string pre_token;
     const std::size_t length = 1 + random() % 70;
-    while (piece.size() < length) piece += bpe.tokens[random() % bpe.tokens.size()];
-    if (i % 2 == 0) piece.resize(length);
-    pieces.push_back(piece);
+    while (pre_token.size() < length) pre_token += bpe.tokens[random() % bpe.tokens.size()];
+    if (i % 2 == 0) pre_token.resize(length);
+    pre_tokens.push_back(pre_token);
   }
-  for (int pass = 0; pass < 2; ++pass)
-    for (const std::string& piece : pieces) {
+  for (int round = 0; round < 2; ++round)
+    for (const std::string& pre_token : pre_tokens) {
       Ids symbols, ids;
-      for (const char c : piece) symbols.push_back(static_cast<unsigned char>(c));
-      encoder.encode(piece, ids);
+      for (const char c : pre_token) symbols.push_back(static_cast<unsigned char>(c));
+      encoder.encode(pre_token, ids);
       ASSERT_EQ(ids, bpe.merge(symbols));
     }
 }
 
-// Pieces that share a beginning, an end and a length must not be taken for each other.
-TEST(Bpe, TheCacheTellsPiecesApart) {
+// The cache must not confuse pre-tokens of the same length, start and end.
+TEST(Bpe, TheCacheDistinguishesPreTokens) {
   const RandomBpe bytes = [] {
     std::mt19937 random(3);
     return RandomBpe(all_bytes(), 0, random);
   }();
   BpeEncoder encoder(
       std::make_shared<BpeModel>(bytes.vocabulary(), bytes.merges, BpeModel::Options{}));
-  for (int pass = 0; pass < 2; ++pass)
+  for (int round = 0; round < 2; ++round)
     for (std::size_t length = 1; length <= 7; ++length)
-      for (std::size_t place = 0; place < length; ++place)
+      for (std::size_t position = 0; position < length; ++position)
         for (const char c : {'\0', 'a', 'b', '\xFF'}) {
-          std::string piece(length, 'a');
-          piece[place] = c;
+          std::string pre_token(length, 'a');
+          pre_token[position] = c;
           Ids ids, expected;
-          for (const char byte : piece) expected.push_back(static_cast<unsigned char>(byte));
-          encoder.encode(piece, ids);
+          for (const char byte : pre_token) expected.push_back(static_cast<unsigned char>(byte));
+          encoder.encode(pre_token, ids);
           ASSERT_EQ(ids, expected);
         }
 }
 
-TEST(Bpe, CutsTextsWithoutPreTokenizerWhereNoMergeCrosses) {
+TEST(Bpe, SplitsTextsWithoutPreTokenizerWhereNoMergeCrosses) {
   std::mt19937 random(4);
   for (int round = 0; round < 30; ++round) {
     std::vector<std::string> letters = {"a", "b", "é", "▁", "漢"};
     for (int byte = 0; byte < 256; ++byte) letters.push_back(fmt::format("<0x{:02X}>", byte));
     RandomBpe bpe({"a", "b", "é", "▁", "漢"}, 12, random);
-    // The byte tokens come behind, so that ids of merges stay.
+    // Append the byte tokens, so that the ids of the merges stay the same.
     const auto first_byte = static_cast<std::int32_t>(bpe.tokens.size());
     bpe.tokens.insert(bpe.tokens.end(), letters.begin() + 5, letters.end());
     const auto model =
         std::make_shared<BpeModel>(bpe.vocabulary(), bpe.merges,
                                    BpeModel::Options{.byte_level = false, .byte_fallback = true});
-    ASSERT_TRUE(model->cuttable());
+    ASSERT_TRUE(model->splittable());
     BpeEncoder encoder(model);
-    for (int piece = 0; piece < 40; ++piece) {
+    for (int pre_token = 0; pre_token < 40; ++pre_token) {
       std::string text;
       Ids symbols;
       for (std::size_t i = random() % 100; i > 0; --i) {
@@ -185,7 +185,7 @@ TEST(Bpe, WhatHasNoTokenIsUnknownFusedOrDropped) {
   EXPECT_EQ(encode({.byte_fallback = true, .unknown = 0}, "aéö"), (Ids{1, 2, 3, 0}));
 }
 
-TEST(Bpe, APieceThatIsATokenMayWinOverMerges) {
+TEST(Bpe, APreTokenInTheVocabularyMayOverrideMerges) {
   const auto encode = [](bool ignore_merges) {
     BpeEncoder encoder(std::make_shared<BpeModel>(
         BpeModel::Vocabulary{{"a", 0}, {"b", 1}, {"c", 2}, {"bc", 3}, {"abc", 4}},

@@ -16,10 +16,10 @@ namespace {
 using Words = std::map<std::string, std::int64_t>;
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
-std::vector<PieceCount> counted(const Words& words) {
-  std::vector<PieceCount> pieces;
-  for (const auto& [word, count] : words) pieces.push_back({word, count});
-  return pieces;
+std::vector<PreTokenCount> counted(const Words& words) {
+  std::vector<PreTokenCount> pre_tokens;
+  for (const auto& [word, count] : words) pre_tokens.push_back({word, count});
+  return pre_tokens;
 }
 
 Merges spelled(const TrainedBpe& bpe) {
@@ -30,8 +30,8 @@ Merges spelled(const TrainedBpe& bpe) {
   return merges;
 }
 
-// The order of Hugging Face's alphabet, from its definition: visible Latin-1 characters are
-// themselves, the other bytes take the code points from 256.
+// The definition of Hugging Face's byte alphabet: visible Latin-1 characters map to themselves, the
+// other bytes to the code points from 256.
 int letter(unsigned char byte) {
   const auto visible = [](int b) {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
@@ -42,8 +42,8 @@ int letter(unsigned char byte) {
   return code;
 }
 
-// The rule as it is written: recount everything at each step, take the best, replace from left to
-// right.
+// The rule implemented literally: recount everything at each step, take the best pair, replace it
+// from left to right.
 struct Oracle {
   std::vector<std::string> tokens;
   Merges merges;
@@ -75,7 +75,7 @@ struct Oracle {
         counts[{ids[i], ids[i + 1]}] += words.at(word);
     std::pair<int, int> best;
     std::int64_t most = 0;
-    for (const auto& [pair, count] : counts)  // in ascending order, so the first of equals stays
+    for (const auto& [pair, count] : counts)  // in ascending order, so the first one wins a tie
       if (count > most) most = count, best = pair;
     if (most < std::max<std::int64_t>(min_frequency, 1)) return false;
     const int token = static_cast<int>(tokens.size());
@@ -111,7 +111,7 @@ TEST(BpeTrainer, GivesWhatRecountingEveryStepGives) {
   std::mt19937 random(20261115);
   int merges = 0;
   for (int round = 0; round < 600; ++round) {
-    // Few letters and small counts: runs of one letter, ties at almost every step.
+    // Few letters and small counts: repeated letters and ties at almost every step.
     const int letters = 1 + round % 8;
     const Words words =
         random_words(random, letters, 1 + round % 23, round % 3 == 0 ? 40 : 1 + round % 12);
@@ -132,15 +132,15 @@ TEST(BpeTrainer, GivesWhatRecountingEveryStepGives) {
   EXPECT_GT(merges, 5000);  // the cases are not trivial
 }
 
-TEST(BpeTrainer, TheOrderOfThePiecesChangesNothing) {
+TEST(BpeTrainer, TheOrderOfThePreTokensDoesNotMatter) {
   std::mt19937 random(7);
   const Words words = random_words(random, 6, 400, 15);
-  std::vector<PieceCount> pieces = counted(words);
+  std::vector<PreTokenCount> pre_tokens = counted(words);
   const BpeTrainerOptions options{.vocab_size = 700, .special_tokens = {}, .progress = {}};
-  const TrainedBpe bpe = train_bpe(pieces, options);
+  const TrainedBpe bpe = train_bpe(pre_tokens, options);
   for (int i = 0; i < 5; ++i) {
-    std::shuffle(pieces.begin(), pieces.end(), random);
-    EXPECT_EQ(train_bpe(pieces, options).merges, bpe.merges);
+    std::shuffle(pre_tokens.begin(), pre_tokens.end(), random);
+    EXPECT_EQ(train_bpe(pre_tokens, options).merges, bpe.merges);
   }
 }
 
@@ -168,7 +168,7 @@ TEST(BpeTrainer, SpecialTokensComeFirstThenTheAlphabetByCodePoint) {
   EXPECT_EQ(bpe.tokens.at(2 + 220), " ");                   // U+0120
   EXPECT_EQ(bpe.tokens.at(2 + 255), "\xAD");                // U+0143
   EXPECT_EQ(bpe.tokens.at(258), "ab");
-  EXPECT_EQ(bpe.vocab_size(), 259);  // nothing more to merge
+  EXPECT_EQ(bpe.vocab_size(), 259);  // nothing left to merge
   EXPECT_EQ(bpe.special_tokens, 2);
 }
 
@@ -178,19 +178,19 @@ TEST(BpeTrainer, TextNeverBecomesASpecialToken) {
       train_bpe(counted(words), {.vocab_size = 400, .special_tokens = {"<s>"}, .progress = {}});
   EXPECT_EQ(std::count(bpe.tokens.begin(), bpe.tokens.end(), "<s>"), 1);
   EXPECT_EQ(std::count(bpe.tokens.begin(), bpe.tokens.end(), "s>"), 1);
-  // "<" and "s>" stay apart, "s>" is one; "<s>x", which is no special token, becomes one over
-  // "s>x".
+  // "<" and "s>" are not merged, so "<s>" has two tokens; "<s>x" is not special and becomes one
+  // token.
   EXPECT_EQ(bpe.corpus_tokens, 50 * 2 + 20 + 3);
 }
 
-// A piece of a million letters costs what its merges cost, not its length for each of them.
-TEST(BpeTrainer, ALongPieceIsNoTrouble) {
+// Each merge in a pre-token of a million letters costs its occurrences, not the whole length.
+TEST(BpeTrainer, ALongPreTokenIsFast) {
   std::mt19937 random(3);
-  std::string piece(1000000, ' ');
-  for (char& c : piece) c = static_cast<char>('a' + random() % 16);
-  const std::vector<PieceCount> pieces = {{piece, 1}};
+  std::string pre_token(1000000, ' ');
+  for (char& c : pre_token) c = static_cast<char>('a' + random() % 16);
+  const std::vector<PreTokenCount> pre_tokens = {{pre_token, 1}};
   const TrainedBpe bpe =
-      train_bpe(pieces, {.vocab_size = 5000, .special_tokens = {}, .progress = {}});
+      train_bpe(pre_tokens, {.vocab_size = 5000, .special_tokens = {}, .progress = {}});
   EXPECT_EQ(bpe.vocab_size(), 5000);
   EXPECT_EQ(bpe.corpus_bytes, 1000000);
   EXPECT_LT(bpe.corpus_tokens,
@@ -198,9 +198,9 @@ TEST(BpeTrainer, ALongPieceIsNoTrouble) {
 }
 
 TEST(BpeTrainer, CountsBeyond32Bits) {
-  const std::vector<PieceCount> pieces = {{"ab", 6000000000}, {"cd", 6000000001}};
+  const std::vector<PreTokenCount> pre_tokens = {{"ab", 6000000000}, {"cd", 6000000001}};
   const TrainedBpe bpe =
-      train_bpe(pieces, {.vocab_size = 257, .special_tokens = {}, .progress = {}});
+      train_bpe(pre_tokens, {.vocab_size = 257, .special_tokens = {}, .progress = {}});
   EXPECT_EQ(spelled(bpe), (Merges{{"c", "d"}}));
   EXPECT_EQ(bpe.corpus_bytes, 24000000002);
 }

@@ -8,7 +8,7 @@
 namespace kintsugi {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // The code points of a UTF-8 text of one- and two-byte characters.
 std::vector<int> code_points(const std::string& text) {
@@ -51,7 +51,7 @@ TEST(ByteTokenizer, TheVocabularyMapsGpt2sAlphabetToBytes) {
     ASSERT_EQ(letter.at(id.get<std::size_t>()), -1) << "two letters for " << id;
     letter[id.get<std::size_t>()] = points[0];
   }
-  // Visible Latin-1 characters stand for themselves; the other 68 take U+0100 to U+0143 in order.
+  // Visible Latin-1 characters map to themselves, the other 68 bytes in order to U+0100 … U+0143.
   int next = 0x100, themselves = 0;
   for (int byte = 0; byte < 256; ++byte) {
     const bool visible = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) ||

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A text of 1 MB, and the same with one letter of its middle changed.
+// Uses a text of 1 MB; change_the_middle() changes one letter in its middle.
 class ContentRecordTest : public testing::Test {
  protected:
   void change_the_middle(const fs::path& path) {
@@ -24,7 +24,7 @@ class ContentRecordTest : public testing::Test {
     file.seekp(static_cast<std::streamoff>(fs::file_size(path) / 2));
     file.put('#');
   }
-  // Other times, the same content.
+  // Changes the modification time but not the content.
   void touch(const fs::path& path) {
     fs::last_write_time(path, fs::last_write_time(path) + std::chrono::hours(1));
   }
@@ -60,14 +60,14 @@ TEST_F(ContentRecordTest, FilesThatWereTouchedOrCopiedAreTheSame) {
   ContentRecord before = record(text_);
   touch(text_);
   const ContentRecord touched = check(text_, before);
-  EXPECT_NE(touched[0].modified_ns, before[0].modified_ns) << "the record follows";
+  EXPECT_NE(touched[0].modified_ns, before[0].modified_ns) << "the record is updated";
   EXPECT_EQ(touched[0].hash, before[0].hash);
   const fs::path copy = directory_ / "copy.txt";
   fs::copy_file(text_, copy);
   EXPECT_EQ(check(copy, before)[0].path, copy);
 }
 
-// What PREFIX.json says is taken at its word, and compared when the file has other times.
+// The checksums in PREFIX.json are trusted, and compared if the times have changed.
 TEST_F(ContentRecordTest, ChecksumsOfAStoreAreNotTakenAgain) {
   std::vector<std::vector<std::int32_t>> documents(300, std::vector<std::int32_t>(500, 7));
   const std::string prefix = write_store(directory_, "store", documents);
@@ -84,12 +84,12 @@ TEST_F(ContentRecordTest, ChecksumsOfAStoreAreNotTakenAgain) {
   touch(prefix + ".bin");
   EXPECT_NO_THROW(check(prefix, before));
   fs::remove(prefix + ".json");
-  EXPECT_NO_THROW(check(prefix, before)) << "what the run knows suffices";
+  EXPECT_NO_THROW(check(prefix, before)) << "the record is enough";
   change_the_middle(prefix + ".bin");
   EXPECT_THAT(error(prefix, before), HasSubstr("store.bin is not the file"));
 }
 
-// Beyond the limit blocks stand for the file: 4 of 1 KiB, the third of them begins at 2/3.
+// Above the limit only blocks are compared: 4 blocks of 1 KiB, the third starts at 2/3.
 TEST_F(ContentRecordTest, WhereReadingAllIsTooMuchBlocksAreCompared) {
   const ContentLimits limits = {.whole_bytes = 1000, .block_bytes = 1024, .blocks = 4};
   const ContentRecord before = record(text_, limits);

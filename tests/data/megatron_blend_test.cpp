@@ -1,5 +1,6 @@
-// Expected orders are those of Megatron-LM's own build_blending_indices, compiled for x86-64 and
-// called through its normalize() once in the builder and once in BlendedDataset; sums are numpy's:
+// The expected orders come from Megatron-LM's own build_blending_indices, compiled for x86-64,
+// after its normalize() in the builder and again in BlendedDataset. The expected sums come from
+// numpy:
 //   python3 -c 'import numpy; print(numpy.sum([0.1 * (i % 7 + 1) + 1.0 / (i + 1) for i in
 //   range(N)]).hex())'
 #include "data/sampling/megatron_blend.h"
@@ -36,7 +37,7 @@ TEST(MegatronBlendTest, SumsAreNumpysPairwiseOnes) {
   EXPECT_EQ(sum(1000), 0x1.972f7b04b06ccp+8);
 }
 
-// Fused, sample 10 would be of source 1.
+// With a fused multiply-add, sample 10 would come from source 1.
 TEST(MegatronBlendTest, NothingIsFused) {
   const MegatronBlend blend = build_megatron_blend({0.5, 0.3, 0.2}, 20);
   EXPECT_EQ(blend.source, (Sources{0, 1, 2, 0, 1, 0, 2, 0, 1, 0, 0, 1, 2, 0, 1, 0, 2, 0, 1, 0}));
@@ -44,15 +45,15 @@ TEST(MegatronBlendTest, NothingIsFused) {
                                                      5, 3, 2, 6, 4, 7, 3, 8, 5, 9}));
 }
 
-// Normalized once, sample 2 would be of source 0.
+// Normalized only once, sample 2 would come from source 0.
 TEST(MegatronBlendTest, WeightsAreNormalizedTwice) {
   EXPECT_EQ(blend_of({0.6, 0.3, 0.1}, 20),
             (Sources{0, 1, 2, 0, 0, 1, 0, 0, 1, 0, 0, 1, 2, 0, 0, 1, 0, 0, 1, 0}));
 }
 
 TEST(MegatronBlendTest, EightEqualSourcesTakeTurns) {
-  const Sources turns = blend_of(std::vector<double>(8, 0.1), 80);
-  for (std::size_t k = 0; k < turns.size(); ++k) EXPECT_EQ(turns[k], k % 8) << k;
+  const Sources sources = blend_of(std::vector<double>(8, 0.1), 80);
+  for (std::size_t k = 0; k < sources.size(); ++k) EXPECT_EQ(sources[k], k % 8) << k;
 }
 
 }  // namespace

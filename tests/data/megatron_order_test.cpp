@@ -1,4 +1,4 @@
-// Against values that Megatron's own rules give with numpy's generator.
+// The expected values come from Megatron's rules with numpy's generator.
 #include "data/sampling/megatron_order.h"
 
 #include <gmock/gmock.h>
@@ -40,16 +40,16 @@ TEST(MegatronPermutation, GoldenValues) {
 TEST(MegatronIndexTest, OneEpoch) {
   const MegatronIndex index = build_megatron_index(kLengths, 5, 4, 1234);
   EXPECT_EQ(index.epochs, 1);
-  EXPECT_FALSE(index.last_epoch_apart);
+  EXPECT_FALSE(index.separate_last_epoch);
   EXPECT_EQ(documents_of(index), (Numbers{4, 0, 1, 2, 3}));
   EXPECT_EQ(pairs_of(index), (Pairs{{0, 0}, {0, 4}, {1, 2}, {2, 1}, {3, 2}, {3, 6}}));
   EXPECT_EQ(index.shuffle, (Numbers{3, 2, 1, 0, 4}));
 }
 
-TEST(MegatronIndexTest, TwoEpochsTheLastApart) {
+TEST(MegatronIndexTest, TwoEpochsTheLastSeparate) {
   const MegatronIndex index = build_megatron_index(kLengths, 7, 4, 1234);
   EXPECT_EQ(index.epochs, 2);
-  EXPECT_TRUE(index.last_epoch_apart);
+  EXPECT_TRUE(index.separate_last_epoch);
   EXPECT_EQ(documents_of(index), (Numbers{4, 0, 1, 2, 3, 3, 2, 1, 0, 4}));
   EXPECT_EQ(pairs_of(index), (Pairs{{0, 0},
                                     {0, 4},
@@ -66,10 +66,10 @@ TEST(MegatronIndexTest, TwoEpochsTheLastApart) {
   EXPECT_EQ(index.shuffle, (Numbers{2, 0, 4, 3, 1, 6, 10, 7, 5, 9, 8}));
 }
 
-TEST(MegatronIndexTest, ThreeEpochsTheLastApart) {
+TEST(MegatronIndexTest, ThreeEpochsTheLastSeparate) {
   const MegatronIndex index = build_megatron_index(kLengths, 12, 4, 1234);
   EXPECT_EQ(index.epochs, 3);
-  EXPECT_TRUE(index.last_epoch_apart);
+  EXPECT_TRUE(index.separate_last_epoch);
   EXPECT_EQ(documents_of(index), (Numbers{2, 2, 4, 1, 0, 3, 4, 0, 1, 3, 0, 4, 3, 2, 1}));
   EXPECT_EQ(index.shuffle, (Numbers{3, 9, 2, 1, 7, 5, 4, 0, 8, 6, 10, 16, 12, 15, 14, 11, 13}));
 }
@@ -85,8 +85,7 @@ TEST(MegatronSplitTest, RoundsHalvesToEven) {
         << wrong;
 }
 
-// The tokens of a sample, laid out by hand: the documents in their shuffled order as one row, of
-// which sample s is tokens s * S … s * S + S.
+// Concatenates the documents in their shuffled order; sample s is tokens s * S … s * S + S of that.
 TEST(MegatronOrderTest, SamplesAreWindowsOfTheShuffledDocuments) {
   const TemporaryDirectory directory;
   const auto documents = counting_documents(kLengths);
@@ -99,15 +98,15 @@ TEST(MegatronOrderTest, SamplesAreWindowsOfTheShuffledDocuments) {
                  documents[static_cast<std::size_t>(document)].end());
     const MegatronOrder order({{&shard, 0, 5, {}, "a"}}, samples, 4, 1234);
     for (std::int64_t k = 0; k < samples; ++k) {
-      std::vector<TokenPiece> pieces;
-      order.locate(k, pieces);
+      std::vector<TokenRange> ranges;
+      order.locate(k, ranges);
       const std::int64_t first = 4 * index.shuffle[static_cast<std::size_t>(k)];
-      EXPECT_EQ(tokens_of(pieces), std::vector(row.begin() + first, row.begin() + first + 5)) << k;
+      EXPECT_EQ(tokens_of(ranges), std::vector(row.begin() + first, row.begin() + first + 5)) << k;
     }
   }
 }
 
-// A part of a split, and a blend: each source is read as if it stood alone.
+// A split and a blend: each source is read as if it were the only one.
 TEST(MegatronOrderTest, ABlendTakesTheSamplesOfItsSourcesInOrder) {
   const TemporaryDirectory directory;
   const std::vector<std::int32_t> lengths = {9, 4, 11, 3, 30, 6, 14};
@@ -116,34 +115,34 @@ TEST(MegatronOrderTest, ABlendTakesTheSamplesOfItsSourcesInOrder) {
   const std::vector<MegatronOrder::Source> sources = {{&a, 0, 5, 3, "a"}, {&b, 2, 5, 1, "b"}};
   const std::int64_t samples = 200;
   const MegatronOrder blend(sources, samples, 6, 7);
-  const MegatronBlend turns = build_megatron_blend({0.75, 0.25}, samples);
+  const MegatronBlend choices = build_megatron_blend({0.75, 0.25}, samples);
   // ceil(ceil(200 * 0.75) * 1.005) and ceil(ceil(200 * 0.25) * 1.005)
   const MegatronOrder first({{&a, 0, 5, {}, "a"}}, 151, 6, 7),
       second({{&b, 2, 5, {}, "b"}}, 51, 6, 7);
   std::map<std::size_t, std::int64_t> counts;
   for (std::int64_t k = 0; k < samples; ++k) {
-    std::vector<TokenPiece> pieces, expected;
-    const std::size_t source = blend.locate(k, pieces).source;
-    ASSERT_EQ(source, static_cast<std::size_t>(turns.source[static_cast<std::size_t>(k)]));
+    std::vector<TokenRange> ranges, expected;
+    const std::size_t source = blend.locate(k, ranges).source;
+    ASSERT_EQ(source, static_cast<std::size_t>(choices.source[static_cast<std::size_t>(k)]));
     (source == 0 ? first : second).locate(counts[source]++, expected);
-    EXPECT_EQ(pieces, expected) << k;
-    for (const std::int32_t id : tokens_of(pieces))
-      EXPECT_TRUE(source == 0 ? id < 57 : id >= 1013) << "outside of its part: " << id;
+    EXPECT_EQ(ranges, expected) << k;
+    for (const std::int32_t id : tokens_of(ranges))
+      EXPECT_TRUE(source == 0 ? id < 57 : id >= 1013) << "outside of its split: " << id;
   }
   EXPECT_EQ(counts[0], 150);
 }
 
-// "--data-path 1.0 a" prepares ceil(S * 1.005) samples, "--data-path a" S of them: here that is the
-// difference between one epoch and two, and between two shuffles.
+// "--data-path 1.0 a" prepares ceil(S * 1.005) samples, "--data-path a" prepares S: here one needs
+// two epochs and the other one, so the shuffles differ.
 TEST(MegatronOrderTest, OneSourceWithAWeightIsAskedForMore) {
   const TemporaryDirectory directory;
   const TokenShard shard = counting_shard(directory, "a", kLengths);  // 23 tokens, 5 samples of 4
   const auto tokens = [&](const MegatronOrder& order) {
     std::vector<std::vector<std::int32_t>> samples;
     for (std::int64_t k = 0; k < 5; ++k) {
-      std::vector<TokenPiece> pieces;
-      order.locate(k, pieces);
-      samples.push_back(tokens_of(pieces));
+      std::vector<TokenRange> ranges;
+      order.locate(k, ranges);
+      samples.push_back(tokens_of(ranges));
     }
     return samples;
   };
@@ -154,7 +153,7 @@ TEST(MegatronOrderTest, OneSourceWithAWeightIsAskedForMore) {
   EXPECT_NE(plain.fingerprint(), weighted.fingerprint());
 }
 
-// "--data-path a b": an epoch of each, in proportion to its samples, and no more.
+// "--data-path a b": one epoch of each source, weighted by its samples.
 TEST(MegatronOrderTest, SourcesWithoutWeightsGiveOneEpoch) {
   const TemporaryDirectory directory;
   const TokenShard a = counting_shard(directory, "a", kLengths),  // 5 samples
@@ -164,9 +163,9 @@ TEST(MegatronOrderTest, SourcesWithoutWeightsGiveOneEpoch) {
   const MegatronOrder order(sources, 15, 4, 3);
   std::map<std::size_t, std::set<std::vector<std::int32_t>>> seen;
   for (std::int64_t k = 0; k < 15; ++k) {
-    std::vector<TokenPiece> pieces;
-    const std::size_t source = order.locate(k, pieces).source;
-    seen[source].insert(tokens_of(pieces));
+    std::vector<TokenRange> ranges;
+    const std::size_t source = order.locate(k, ranges).source;
+    seen[source].insert(tokens_of(ranges));
   }
   EXPECT_EQ(seen[0].size(), 5u) << "each sample once";
   EXPECT_EQ(seen[1].size(), 10u);
@@ -176,10 +175,10 @@ TEST(MegatronOrderTest, SourcesWithoutWeightsGiveOneEpoch) {
   EXPECT_THAT(user_error_of([&] {
                 MegatronOrder({{&a, 0, 5, {}, "a"}, {&c, 0, 1, {}, "c"}}, 5, 4, 3);
               }),
-              AllOf(HasSubstr("training part of c"), HasSubstr("weights")));
+              AllOf(HasSubstr("training split of c"), HasSubstr("weights")));
 }
 
-// Three tokens in samples of five: every sample runs through several epochs of them.
+// Three tokens, samples of five: every sample spans several epochs.
 TEST(MegatronOrderTest, ASourceShorterThanASampleIsReadAgainAndAgain) {
   const TemporaryDirectory directory;
   const TokenShard a = counting_shard(directory, "a", {3}),
@@ -187,9 +186,9 @@ TEST(MegatronOrderTest, ASourceShorterThanASampleIsReadAgainAndAgain) {
   const MegatronOrder order({{&a, 0, 1, 1.0, "a"}, {&b, 0, 1, 1.0, "b"}}, 20, 4, 3);
   int from_a = 0;
   for (std::int64_t k = 0; k < 20; ++k) {
-    std::vector<TokenPiece> pieces;
-    if (order.locate(k, pieces).source != 0) continue;
-    const auto tokens = tokens_of(pieces);
+    std::vector<TokenRange> ranges;
+    if (order.locate(k, ranges).source != 0) continue;
+    const auto tokens = tokens_of(ranges);
     ASSERT_EQ(tokens.size(), 5u);
     for (std::size_t i = 0; i < 5; ++i)
       EXPECT_EQ(tokens[i], (tokens[0] + static_cast<std::int32_t>(i)) % 3);
@@ -223,7 +222,7 @@ TEST(MegatronOrderTest, TheFingerprintTellsRunsApart) {
   prints.insert(MegatronOrder({{&b, 0, 2, {}, "b"}}, 10, 4, 1).fingerprint());
   prints.insert(MegatronOrder({{&a, 0, 5, {}, "a"}}, 11, 4, 1).fingerprint());
   prints.insert(MegatronOrder({{&a, 0, 5, {}, "a"}}, 10, 5, 1).fingerprint());
-  // Whatever decides the order of a blend is in it: weights, which of them are given, the length.
+  // It includes everything that determines a blend: weights, which of them are given, the length.
   const auto blend = [&](std::optional<double> x, std::optional<double> y, std::int64_t samples) {
     return MegatronOrder({{&a, 0, 5, x, "a"}, {&b, 0, 2, y, "b"}}, samples, 4, 1).fingerprint();
   };

@@ -1,4 +1,4 @@
-// Pieces as the expressions define them, worked out by hand.
+// The expected pre-tokens are derived by hand from the regular expressions.
 #include "data/tokenizers/pre_tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -19,18 +19,19 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<std::string> pieces_of(PreTokenizer tokenizer, std::string_view text) {
-  std::vector<std::string> pieces;
-  tokenizer.for_each_piece(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
-  return pieces;
+std::vector<std::string> pre_tokens_of(PreTokenizer tokenizer, std::string_view text) {
+  std::vector<std::string> pre_tokens;
+  tokenizer.for_each_pre_token(
+      text, [&](std::string_view pre_token) { pre_tokens.emplace_back(pre_token); });
+  return pre_tokens;
 }
 
 std::vector<std::string> family(const char* name, std::string_view text) {
-  return pieces_of(PreTokenizer::of_family(name), text);
+  return pre_tokens_of(PreTokenizer::of_family(name), text);
 }
 
-std::vector<std::string> json(const std::string& definition, std::string_view text) {
-  return pieces_of(PreTokenizer::of_json(definition), text);
+std::vector<std::string> split_json(const std::string& definition, std::string_view text) {
+  return pre_tokens_of(PreTokenizer::of_json(definition), text);
 }
 
 TEST(ByteAlphabet, LettersOfTheSpecification) {
@@ -51,7 +52,7 @@ TEST(PreTokenizer, Gpt2) {
   EXPECT_THAT(family("gpt2", "I'LL"), ElementsAre("I", "'", "LL"));
   EXPECT_THAT(family("neox", "a  \n b"), ElementsAre("a", "  \n", " b"));
   EXPECT_THAT(family("gpt2", "x   "), ElementsAre("x", "   "));
-  // A combining accent is no letter; a no-break space is a space but not the space.
+  // A combining accent is not a letter; a no-break space is white space but not ' '.
   EXPECT_THAT(family("gpt2", "e\u0301a \u00BD\u00A0b"),
               ElementsAre("e", "\u0301", "a", " \u00BD", "\u00A0", "b"));
   EXPECT_THAT(family("gpt2", ""), ElementsAre());
@@ -66,7 +67,7 @@ TEST(PreTokenizer, Llama3AndQwen) {
   EXPECT_THAT(family("llama3", " \r\n \r\nx"), ElementsAre(" \r\n \r\n", "x"));
 }
 
-TEST(PreTokenizer, BloomKeepsWhatLiesBetweenMatches) {
+TEST(PreTokenizer, BloomKeepsTheTextBetweenMatches) {
   EXPECT_THAT(family("bloom", "Hi, you (a|b)  c...\n"),
               ElementsAre("Hi", ",", " you", " (", "a", "|", "b", ") ", " c", "...\n"));
 }
@@ -90,11 +91,11 @@ TEST(PreTokenizer, BytesThatAreNoUtf8StandAlone) {
 
 TEST(PreTokenizer, SplitBehaviours) {
   const auto split = [](const char* behaviour, const char* invert) {
-    return json(R"({"type":"Split","pattern":{"String":"-"},"behavior":")" +
+    return split_json(R"({"type":"Split","pattern":{"String":"-"},"behavior":")" +
                     std::string(behaviour) + R"(","invert":)" + invert + "}",
                 "-a--b-");
   };
-  // The examples of the Hugging Face documentation, turned to this text.
+  // Adapted from the examples in the Hugging Face documentation.
   EXPECT_THAT(split("Isolated", "false"), ElementsAre("-", "a", "-", "-", "b", "-"));
   EXPECT_THAT(split("Removed", "false"), ElementsAre("a", "b"));
   EXPECT_THAT(split("Removed", "true"), ElementsAre("-", "-", "-", "-"));
@@ -104,18 +105,18 @@ TEST(PreTokenizer, SplitBehaviours) {
 }
 
 TEST(PreTokenizer, ChainsOfSteps) {
-  EXPECT_THAT(json(R"({"type":"Sequence","pretokenizers":[
+  EXPECT_THAT(split_json(R"({"type":"Sequence","pretokenizers":[
       {"type":"Digits","individual_digits":true},
       {"type":"ByteLevel","add_prefix_space":false,"use_regex":true}]})",
                    "ab 12 c"),
               ElementsAre("ab", " ", "1", "2", " c"));
-  EXPECT_THAT(json(R"({"type":"Digits","individual_digits":false})", "ab12c"),
+  EXPECT_THAT(split_json(R"({"type":"Digits","individual_digits":false})", "ab12c"),
               ElementsAre("ab", "12", "c"));
-  EXPECT_THAT(json(R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":true})", "ab c"),
+  EXPECT_THAT(split_json(R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":true})", "ab c"),
               ElementsAre(" ab", " c"));
-  EXPECT_THAT(json(R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first"})", "ab c"),
+  EXPECT_THAT(split_json(R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first"})", "ab c"),
               ElementsAre("_ab", "_c"));
-  EXPECT_THAT(json("null", "ab c"), ElementsAre("ab c"));
+  EXPECT_THAT(split_json("null", "ab c"), ElementsAre("ab c"));
 }
 
 TEST(PreTokenizer, WhatItCannotDoIsSaid) {
@@ -143,13 +144,13 @@ TEST(PreTokenizer, SaysWhatItIs) {
   for (const std::string& name : PreTokenizer::family_names()) {
     PreTokenizer again = PreTokenizer::of_json(PreTokenizer::of_family(name).json());
     EXPECT_TRUE(again.byte_level());
-    EXPECT_EQ(pieces_of(again, "I'm 12 (x)\n y."), family(name.c_str(), "I'm 12 (x)\n y."));
+    EXPECT_EQ(pre_tokens_of(again, "I'm 12 (x)\n y."), family(name.c_str(), "I'm 12 (x)\n y."));
   }
 }
 
-// What is scanned by hand against the regular expression itself, which a group hides from it.
+// Compares each scanner with its regular expression; the group (?:…) prevents its recognition.
 TEST(PreTokenizer, ScannersAgreeWithTheirExpressions) {
-  const std::vector<std::string> parts = {"a",
+  const std::vector<std::string> units = {"a",
                                           "B",
                                           "s",
                                           "S",
@@ -219,7 +220,7 @@ TEST(PreTokenizer, ScannersAgreeWithTheirExpressions) {
                                           "𐐀"};
   std::mt19937 random(1);
   for (const char* name : {"gpt2", "llama3", "qwen"}) {
-    // GPT-2's stands inside ByteLevel, the others in a Split.
+    // The expression of GPT-2 is built into ByteLevel, the others are in a Split.
     std::string pattern =
         R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
     const auto json = nlohmann::json::parse(PreTokenizer::of_family(name).json());
@@ -229,8 +230,9 @@ TEST(PreTokenizer, ScannersAgreeWithTheirExpressions) {
     const PreTokenizer scanner = PreTokenizer::of_family(name);
     for (int i = 0; i < 6000; ++i) {
       std::string text;
-      for (std::size_t k = 1 + random() % 10; k > 0; --k) text += parts[random() % parts.size()];
-      ASSERT_EQ(pieces_of(scanner, text), pieces_of(expression, text)) << name << ": " << text;
+      for (std::size_t k = 1 + random() % 10; k > 0; --k) text += units[random() % units.size()];
+      ASSERT_EQ(pre_tokens_of(scanner, text), pre_tokens_of(expression, text))
+          << name << ": " << text;
     }
   }
 }

@@ -77,9 +77,9 @@ TEST(RecordReader, NamesFileAndLine) {
               AllOf(HasSubstr("bad.jsonl, line 3, byte 9"), HasSubstr("not a string")));
 }
 
-// Parts put together are the text; each starts with a letter behind one line break behind something
-// printable, where such a place exists; and none is longer than it may be.
-TEST(RecordReader, CutsPlainTextWhereNothingJoins) {
+// The concatenated segments are the text. Each one starts at a safe boundary (a letter after a line
+// break after a printable character) if there is one, and none exceeds the maximum length.
+TEST(RecordReader, SplitsPlainTextAtSafeBoundaries) {
   const TemporaryDirectory directory;
   std::mt19937 random(9);
   const std::string alphabet = "ab .\n\n\r\tZ";
@@ -91,41 +91,41 @@ TEST(RecordReader, CutsPlainTextWhereNothingJoins) {
     std::filesystem::remove(directory / "t.txt");
     const std::string file = directory.write("t.txt", text);
     RecordReader::Sizes sizes;
-    sizes.part = 50;
-    sizes.longest_part = 200;
+    sizes.segment = 50;
+    sizes.longest_segment = 200;
     RecordReader reader(file, {}, sizes);
     std::string all;
-    std::vector<std::size_t> places;
+    std::vector<std::size_t> starts;
     bool ended = text.empty();
     for (Record record; reader.next(record);) {
       ASSERT_FALSE(ended && !text.empty());
-      places.push_back(all.size());
+      starts.push_back(all.size());
       EXPECT_EQ(record.line,
                 1u + static_cast<std::size_t>(std::count(all.begin(), all.end(), '\n')));
       all += record.bytes;
-      EXPECT_LE(record.bytes.size(), sizes.longest_part);
+      EXPECT_LE(record.bytes.size(), sizes.longest_segment);
       ended = record.ends_document;
-      EXPECT_EQ(reader.place().text_bytes, all.size());
-      // From here on another reader finds the same parts.
-      RecordReader resumed(file, reader.place(), sizes);
+      EXPECT_EQ(reader.position().text_bytes, all.size());
+      // Another reader can continue from here.
+      RecordReader resumed(file, reader.position(), sizes);
       Record next;
       EXPECT_EQ(resumed.next(next), !ended);
     }
     EXPECT_TRUE(ended);
     ASSERT_EQ(all, text);
-    for (std::size_t i = 1; i < places.size(); ++i) {
-      const std::size_t at = places[i];
+    for (std::size_t i = 1; i < starts.size(); ++i) {
+      const std::size_t at = starts[i];
       const bool good = text[at - 1] == '\n' &&
                         !std::isspace(static_cast<unsigned char>(text[at - 2])) &&
                         std::isalpha(static_cast<unsigned char>(text[at]));
-      EXPECT_TRUE(good || at - places[i - 1] >= 197) << "cut at " << at;
+      EXPECT_TRUE(good || at - starts[i - 1] >= 197) << "boundary at " << at;
       EXPECT_NE(static_cast<unsigned char>(text[at]) & 0xC0, 0x80) << "inside a character";
     }
   }
 }
 
-// The ids of a long text do not depend on where it was cut.
-TEST(RecordReader, PartsEncodeLikeTheWhole) {
+// The ids of a long text do not depend on its segment boundaries.
+TEST(RecordReader, SegmentsEncodeLikeTheWhole) {
   const TemporaryDirectory directory;
   std::mt19937 random(13);
   const std::vector<std::string> words = {"The", "river's", "seven", "\n",    "\n\n",  " ",
@@ -136,15 +136,15 @@ TEST(RecordReader, PartsEncodeLikeTheWhole) {
   const std::string file = directory.write("t.txt", text);
   for (const char* name : {"gpt2", "llama3", "qwen", "dolma2", "neox", "starcoder", "bloom"}) {
     const auto tokenizer = load_tokenizer(test_data_directory() + "/tokenizers/" + name);
-    std::vector<std::int32_t> whole, parts;
+    std::vector<std::int32_t> whole, joined;
     tokenizer->encode(text, whole);
     RecordReader::Sizes sizes;
-    sizes.part = 300;
+    sizes.segment = 300;
     RecordReader reader(file, {}, sizes);
     int count = 0;
-    for (Record record; reader.next(record); ++count) tokenizer->encode(record.bytes, parts);
+    for (Record record; reader.next(record); ++count) tokenizer->encode(record.bytes, joined);
     EXPECT_GT(count, 50);
-    EXPECT_TRUE(parts == whole) << name;
+    EXPECT_TRUE(joined == whole) << name;
   }
 }
 
@@ -158,7 +158,7 @@ TEST(RecordReader, RefusesEndlessLines) {
   EXPECT_THAT(user_error_of([&] { reader.next(record); }), HasSubstr("line 2"));
 }
 
-TEST(RecordReader, GoesOnInTheMiddleOfLines) {
+TEST(RecordReader, ContinuesBetweenLines) {
   const TemporaryDirectory directory;
   std::string lines;
   for (int i = 0; i < 5000; ++i) lines += fmt::format("{{\"text\":\"{}\"}}\n", i * 7919);
@@ -167,14 +167,14 @@ TEST(RecordReader, GoesOnInTheMiddleOfLines) {
     RecordReader reader(file);
     Record record;
     for (int i = 0; i < 1234; ++i) ASSERT_TRUE(reader.next(record));
-    RecordReader resumed(file, reader.place());
+    RecordReader resumed(file, reader.position());
     ASSERT_TRUE(resumed.next(record));
     EXPECT_EQ(record.bytes, fmt::format("{{\"text\":\"{}\"}}", 1234 * 7919));
     EXPECT_EQ(record.line, 1235u);
   }
 }
 
-// Lines and streams with damage are documents or a UserError.
+// Damaged lines and streams give documents or a UserError.
 TEST(RecordReader, DamageNeverCrashes) {
   const TemporaryDirectory directory;
   std::string lines;

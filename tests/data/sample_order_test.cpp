@@ -13,18 +13,18 @@ namespace {
 
 TokenStream whole(const std::vector<TokenShard>& shards) { return hold_out(shards, 0.0).train; }
 
-// The first token of sample k, after checking that the sample is one run of length + 1 tokens of a
+// The first token of sample k. Checks that the sample has length + 1 consecutive tokens of a
 // counting stream.
-std::int64_t place_of(const SampleOrder& order, std::int64_t k, std::int64_t length) {
-  std::vector<TokenPiece> pieces;
-  order.locate(k, pieces);
-  const auto tokens = tokens_of(pieces);
+std::int64_t start_of(const SampleOrder& order, std::int64_t k, std::int64_t length) {
+  std::vector<TokenRange> ranges;
+  order.locate(k, ranges);
+  const auto tokens = tokens_of(ranges);
   EXPECT_EQ(tokens.size(), static_cast<std::size_t>(length) + 1);
   for (std::size_t i = 1; i < tokens.size(); ++i) EXPECT_EQ(tokens[i], tokens[i - 1] + 1);
   return tokens.front();
 }
 
-// One window fewer than fit, so that an epoch can start at another offset each time.
+// One window fewer than would fit, so that each epoch can start at another offset.
 std::int64_t epoch_of(std::int64_t tokens, std::int64_t length) {
   const std::int64_t windows = (tokens - 1) / length;
   return windows > 1 ? windows - 1 : windows;
@@ -59,11 +59,11 @@ TEST_F(ShuffledOrderTest, AnEpochSeesEachOfItsWindowsOnce) {
       std::set<std::int64_t> starts;
       for (std::int64_t i = 0; i < windows; ++i) {
         const std::int64_t k = epoch * windows + i;
-        std::vector<TokenPiece> pieces;
-        EXPECT_EQ(order.locate(k, pieces).epoch, epoch);
-        ASSERT_TRUE(starts.insert(place_of(order, k, length)).second) << "twice, of " << tokens;
+        std::vector<TokenRange> ranges;
+        EXPECT_EQ(order.locate(k, ranges).epoch, epoch);
+        ASSERT_TRUE(starts.insert(start_of(order, k, length)).second) << "twice, of " << tokens;
       }
-      // Side by side, sharing one token: first start, then every `length`.
+      // Adjacent windows share one token: they start every `length` tokens.
       std::int64_t expected = *starts.begin();
       for (const std::int64_t start : starts) {
         EXPECT_EQ(start, expected);
@@ -80,7 +80,7 @@ TEST_F(ShuffledOrderTest, EveryTokenIsReachedOverTheEpochs) {
   const ShuffledOrder order({&stream}, {1}, length, 1);
   std::set<std::int64_t> starts;
   for (std::int64_t k = 0; k < 200 * epoch_of(tokens, length); ++k)
-    starts.insert(place_of(order, k, length));
+    starts.insert(start_of(order, k, length));
   EXPECT_EQ(starts.size(), static_cast<std::size_t>(tokens - length)) << "every window that fits";
   EXPECT_EQ(*starts.begin(), 0);
 }
@@ -94,14 +94,14 @@ TEST_F(ShuffledOrderTest, EpochsDifferInOrderAndOffset) {
   std::set<std::vector<std::int64_t>> orders;
   std::set<std::int64_t> offsets;
   for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
-    std::vector<std::int64_t> places;
+    std::vector<std::int64_t> starts;
     for (std::int64_t i = 0; i < windows; ++i)
-      places.push_back(place_of(order, epoch * windows + i, length));
-    const std::int64_t offset = *std::min_element(places.begin(), places.end());
+      starts.push_back(start_of(order, epoch * windows + i, length));
+    const std::int64_t offset = *std::min_element(starts.begin(), starts.end());
     offsets.insert(offset);
-    EXPECT_FALSE(std::is_sorted(places.begin(), places.end()));
-    for (std::int64_t& place : places) place = (place - offset) / length;
-    orders.insert(places);
+    EXPECT_FALSE(std::is_sorted(starts.begin(), starts.end()));
+    for (std::int64_t& start : starts) start = (start - offset) / length;
+    orders.insert(starts);
   }
   EXPECT_EQ(orders.size(), 20u);
   EXPECT_GT(offsets.size(), 5u);
@@ -115,16 +115,16 @@ TEST_F(ShuffledOrderTest, ASampleIsAFunctionOfItsNumberAndTheSeed) {
     return ShuffledOrder({&a, &b}, {2, 1}, length, seed);
   };
   const ShuffledOrder forwards = order_of(3), other_seed = order_of(4);
-  std::vector<std::int64_t> places;
-  for (std::int64_t k = 0; k < 500; ++k) places.push_back(place_of(forwards, k, length));
+  std::vector<std::int64_t> starts;
+  for (std::int64_t k = 0; k < 500; ++k) starts.push_back(start_of(forwards, k, length));
   const ShuffledOrder fresh = order_of(3);
   for (std::int64_t k = 499; k >= 0; --k)
-    ASSERT_EQ(place_of(fresh, k, length), places[static_cast<std::size_t>(k)]) << "backwards " << k;
+    ASSERT_EQ(start_of(fresh, k, length), starts[static_cast<std::size_t>(k)]) << "backwards " << k;
   const std::int64_t far = 123'456'789'012;
-  EXPECT_EQ(place_of(fresh, far, length), place_of(forwards, far, length));
+  EXPECT_EQ(start_of(fresh, far, length), start_of(forwards, far, length));
   int same = 0;
   for (std::int64_t k = 0; k < 500; ++k)
-    same += place_of(other_seed, k, length) == places[static_cast<std::size_t>(k)];
+    same += start_of(other_seed, k, length) == starts[static_cast<std::size_t>(k)];
   EXPECT_LT(same, 50) << "another seed, another order";
 }
 
@@ -133,14 +133,14 @@ TEST_F(ShuffledOrderTest, EachSourceOfABlendIsReadInWholeEpochs) {
   const auto first = corpus(200), second = corpus(333);
   const TokenStream streams[] = {whole(first), whole(second)};
   const ShuffledOrder order({&streams[0], &streams[1]}, {2, 5}, length, 9);
-  std::vector<std::int64_t> places[2];
+  std::vector<std::int64_t> starts[2];
   for (std::int64_t k = 0; k < 3000; ++k) {
-    std::vector<TokenPiece> pieces;
-    places[order.locate(k, pieces).source].push_back(place_of(order, k, length));
+    std::vector<TokenRange> ranges;
+    starts[order.locate(k, ranges).source].push_back(start_of(order, k, length));
   }
   for (int source = 0; source < 2; ++source) {
     const auto windows = epoch_of(streams[source].tokens(), length);
-    const auto& all = places[source];
+    const auto& all = starts[source];
     for (auto begin = all.begin(); all.end() - begin >= windows; begin += windows)
       ASSERT_EQ(std::set(begin, begin + windows).size(), static_cast<std::size_t>(windows));
   }

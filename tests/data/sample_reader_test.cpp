@@ -15,9 +15,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Row = std::vector<std::int32_t>;
 
-SampleBatch read(const std::vector<TokenPiece>& pieces, const SampleOptions& options) {
+SampleBatch read(const std::vector<TokenRange>& ranges, const SampleOptions& options) {
   SampleBatch batch(1, options);
-  SampleReader(options).read(pieces, batch.row(0));
+  SampleReader(options).read(ranges, batch.row(0));
   return batch;
 }
 
@@ -45,7 +45,7 @@ TEST_F(SampleReaderTest, PositionsRestartWithEachDocument) {
   EXPECT_EQ(batch.targets, (Row{2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
-TEST_F(SampleReaderTest, EachPieceBeginsADocument) {
+TEST_F(SampleReaderTest, EachRangeStartsADocument) {
   const SampleBatch batch = read({{&shard_, 12, 3}, {&shard_, 5, 0}, {&shard_, 4, 2}},
                                  {.length = 4, .vocab_size = 15, .document_mask = true});
   EXPECT_EQ(batch.ids, (Row{12, 13, 14, 4}));
@@ -65,22 +65,22 @@ TEST_F(SampleReaderTest, TheMaskOfAStoreTakesTargetsOut) {
       TokenShard::open(write_store(directory_, "m", counting_documents({2, 4}), mask));
   EXPECT_EQ(read({{&masked, 0, 6}}, {.length = 5, .vocab_size = 6}).targets,
             (Row{1, -1, -1, 4, 5}));
-  // Beside a shard without one.
+  // Together with a shard without a mask.
   EXPECT_EQ(
       read({{&masked, 2, 1}, {&shard_, 0, 2}, {&masked, 3, 2}}, {.length = 4, .vocab_size = 9})
           .targets,
       (Row{0, 1, -1, 4}));
 }
 
-TEST_F(SampleReaderTest, AnIdBeyondTheVocabularyIsNamedWithItsPlace) {
+TEST_F(SampleReaderTest, AnIdBeyondTheVocabularyIsNamedWithItsPosition) {
   EXPECT_NO_THROW(read({{&shard_, 8, 7}}, {.length = 6, .vocab_size = 15}));
   EXPECT_THAT(user_error_of([&] {
                 read({{&shard_, 0, 2}, {&shard_, 10, 5}}, {.length = 6, .vocab_size = 13});
               }),
-              AllOf(HasSubstr("/a holds token id 13 at token 13"), HasSubstr("vocab_size is 13")));
+              AllOf(HasSubstr("/a has token id 13 at token 13"), HasSubstr("vocab_size is 13")));
 }
 
-// Against the definition, token by token.
+// Compares with the definition, token by token.
 TEST_F(SampleReaderTest, RandomDocumentsAndMasks) {
   std::mt19937 random(5);
   for (int round = 0; round < 40; ++round) {

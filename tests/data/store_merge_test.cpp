@@ -8,7 +8,7 @@
 namespace kintsugi {
 namespace {
 
-// Documents without sequences stay where they were: at the start, in between and at the end.
+// Documents without sequences keep their positions: at the start, in the middle and at the end.
 TEST(StoreMerge, KeepsDocumentsWithoutSequences) {
   const TemporaryDirectory directory;
   const auto path = [&](const char* name) { return (directory / name).string(); };

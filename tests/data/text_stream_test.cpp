@@ -24,17 +24,17 @@ std::string noise(std::size_t bytes) {
   return text;
 }
 
-std::string read_all(TextStream& stream, std::size_t piece = 10'000) {
-  std::string text, buffer(piece, '\0');
+std::string read_all(TextStream& stream, std::size_t buffer_size = 10'000) {
+  std::string text, buffer(buffer_size, '\0');
   while (const std::size_t got = stream.read(buffer)) text.append(buffer, 0, got);
   return text;
 }
 
 class TextStreamTest : public testing::Test {
  protected:
-  std::string content(const std::string& bytes, std::size_t piece = 10'000) {
+  std::string content(const std::string& bytes, std::size_t buffer_size = 10'000) {
     TextStream stream(directory_.write("file", bytes));
-    std::string text = read_all(stream, piece);
+    std::string text = read_all(stream, buffer_size);
     EXPECT_EQ(stream.bytes_read(), bytes.size());
     EXPECT_EQ(stream.bytes_total(), bytes.size());
     return text;
@@ -48,11 +48,11 @@ class TextStreamTest : public testing::Test {
 TEST_F(TextStreamTest, PlainGzipAndZstd) {
   for (const std::size_t size : {0u, 1u, 3u, 4u, 1000u, 1'000'000u}) {
     const std::string text = noise(size);
-    for (const std::size_t piece : {7u, 65536u}) {
-      if (size > 1000 && piece == 7) continue;
-      EXPECT_EQ(content(text, piece), text);
-      EXPECT_EQ(content(gzip(text), piece), text);
-      EXPECT_EQ(content(zstd(text), piece), text);
+    for (const std::size_t buffer_size : {7u, 65536u}) {
+      if (size > 1000 && buffer_size == 7) continue;
+      EXPECT_EQ(content(text, buffer_size), text);
+      EXPECT_EQ(content(gzip(text), buffer_size), text);
+      EXPECT_EQ(content(zstd(text), buffer_size), text);
     }
   }
 }
@@ -64,7 +64,7 @@ TEST_F(TextStreamTest, SeveralMembersAndFrames) {
   const std::string skippable = std::string("\x50\x2a\x4d\x18\x03\0\0\0xyz", 11);
   EXPECT_EQ(content(skippable + zstd(b) + skippable), b);
   EXPECT_EQ(content(zstd(std::string(5'000'000, 'x'))).size(), 5'000'000u)
-      << "text that waits inside";
+      << "text that the decompressor still holds";
 }
 
 TEST_F(TextStreamTest, TheGzipProgram) {
@@ -127,7 +127,7 @@ TEST_F(TextStreamTest, DamageNeverCrashes) {
   EXPECT_GT(refused, 300);
 }
 
-// Nobody writes to it: opening it would wait for ever.
+// A pipe without a writer: opening it would block for ever.
 TEST_F(TextStreamTest, APipeIsRefusedAtOnce) {
   const std::string path = (directory_ / "pipe").string();
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
@@ -135,7 +135,7 @@ TEST_F(TextStreamTest, APipeIsRefusedAtOnce) {
               HasSubstr("pipe is a pipe, a file is needed"));
 }
 
-// Read as text they would make a store without a word; the first bytes are those of the formats.
+// Read as text, such files would silently give a wrong store. These are the magic bytes.
 TEST_F(TextStreamTest, OtherFormatsAreNamed) {
   const auto complaint = [&](const std::string& bytes) {
     return user_error_of([&] { content(bytes + noise(100)); });

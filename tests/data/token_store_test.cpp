@@ -25,7 +25,7 @@ std::vector<std::int32_t> tokens_of(const TokenShard& shard) {
   return ids;
 }
 
-// Worked by hand from the description of the format: documents [1 2 3 0] and [4 0] in uint16.
+// Written by hand from the format description: documents [1 2 3 0] and [4 0] in uint16.
 const std::string kGoldenIndex = from_hex(
     "4d4d49444944580000 0100000000000000 08 0200000000000000 0300000000000000"
     "04000000 02000000  0000000000000000 0800000000000000"
@@ -45,7 +45,7 @@ class TokenStoreTest : public testing::Test {
     directory_.write(prefix + ".bin", kGoldenTokens);
   }
   std::string path(const std::string& name) { return (directory_ / name).string(); }
-  // The complaint about the golden file with these changes of its bytes.
+  // The error for the golden file with these changes.
   std::string complaint(
       const std::function<void(std::string& index, std::string& tokens)>& change) {
     std::string index = kGoldenIndex, tokens = kGoldenTokens;
@@ -95,7 +95,7 @@ TEST_F(TokenStoreTest, ReadsEveryType) {
 }
 
 TEST_F(TokenStoreTest, DocumentsOfSeveralSequences) {
-  // Two sequences of the first document, one of the second: boundaries 0 2 3.
+  // The first document has two sequences, the second has one: boundaries 0 2 3.
   write_megatron(path("s"), TokenType::U16, {{1, 2}, {3}, {4}}, {0, 2, 3});
   const TokenShard shard = TokenShard::open(directory_ / "s");
   EXPECT_EQ(shard.sequences(), 3);
@@ -143,7 +143,7 @@ TEST_F(TokenStoreTest, HugeCountsDoNotOverflow) {
           << count << " " << value;
 }
 
-// Any damage is an error or goes unnoticed, but every place stays inside the file.
+// Damage is an error or is not detected, but all positions are inside the file.
 TEST_F(TokenStoreTest, DamagedFilesNeverCrash) {
   std::mt19937 random(7);
   int opened = 0, refused = 0;
@@ -154,7 +154,7 @@ TEST_F(TokenStoreTest, DamagedFilesNeverCrash) {
           static_cast<char>(random() % 4 ? random() % 4 : random());
     if (random() % 8 == 0) index.resize(random() % (index.size() + 1));
     if (random() % 8 == 0) tokens.resize(random() % (tokens.size() + 1));
-    std::filesystem::remove(directory_ / "a.idx");  // some file systems sync what is overwritten
+    std::filesystem::remove(directory_ / "a.idx");  // overwriting may sync, which is slow
     std::filesystem::remove(directory_ / "a.bin");
     directory_.write("a.idx", index);
     directory_.write("a.bin", tokens);

@@ -10,9 +10,9 @@ namespace kintsugi {
 namespace {
 
 std::vector<std::int32_t> all_of(const TokenStream& stream) {
-  std::vector<TokenPiece> pieces;
-  stream.locate(0, stream.tokens(), pieces);
-  return tokens_of(pieces);
+  std::vector<TokenRange> ranges;
+  stream.locate(0, stream.tokens(), ranges);
+  return tokens_of(ranges);
 }
 
 std::vector<std::int32_t> range(std::int32_t first, std::int32_t end) {
@@ -28,7 +28,7 @@ TEST(TokenStreamTest, EveryStretchOfSeveralShards) {
   shards.push_back(counting_shard(directory, "b", {0}, 5));
   shards.push_back(counting_shard(directory, "c", {1}, 5));
   shards.push_back(counting_shard(directory, "d", {10}, 6));
-  // The last shard from its third token on.
+  // The last range starts at the third token of its shard.
   const TokenStream stream(
       {{&shards[0], 0, 5}, {&shards[1], 0, 0}, {&shards[2], 0, 1}, {&shards[3], 2, 7}});
   ASSERT_EQ(stream.tokens(), 13);
@@ -36,11 +36,11 @@ TEST(TokenStreamTest, EveryStretchOfSeveralShards) {
   for (const std::int32_t id : range(8, 15)) expected.push_back(id);
   for (std::int64_t first = 0; first <= 13; ++first)
     for (std::int64_t count = 0; first + count <= 13; ++count) {
-      std::vector<TokenPiece> pieces;
-      stream.locate(first, count, pieces);
-      EXPECT_EQ(tokens_of(pieces),
+      std::vector<TokenRange> ranges;
+      stream.locate(first, count, ranges);
+      EXPECT_EQ(tokens_of(ranges),
                 std::vector(expected.begin() + first, expected.begin() + first + count));
-      for (const TokenPiece& piece : pieces) EXPECT_GT(piece.count, 0);
+      for (const TokenRange& range : ranges) EXPECT_GT(range.count, 0);
     }
 }
 
@@ -49,17 +49,17 @@ TEST(HoldOutTest, TheLastDocumentsOfEachShard) {
   std::vector<TokenShard> shards;
   shards.push_back(counting_shard(directory, "a", {10, 1, 1, 1, 7}));
   shards.push_back(counting_shard(directory, "b", {2, 2, 2, 2, 2, 2, 2, 2, 2, 82}, 100));
-  const HeldOut parts = hold_out(shards, 0.2);
+  const HeldOut split = hold_out(shards, 0.2);
   std::vector<std::int32_t> train = range(0, 13), valid = range(13, 20);
   for (const std::int32_t id : range(100, 116)) train.push_back(id);
   for (const std::int32_t id : range(116, 200)) valid.push_back(id);
-  EXPECT_EQ(all_of(parts.train), train);
-  EXPECT_EQ(all_of(parts.valid), valid);
+  EXPECT_EQ(all_of(split.train), train);
+  EXPECT_EQ(all_of(split.valid), valid);
   EXPECT_EQ(hold_out(shards, 0.0).train.tokens(), 120);
   EXPECT_EQ(hold_out(shards, 0.0).valid.tokens(), 0);
 }
 
-// A text is one document: its end is held out.
+// A text is one document: its last tokens are held out.
 TEST(HoldOutTest, TheLastTokensWhereDocumentsAreTooFew) {
   const TemporaryDirectory directory;
   std::string text;
@@ -68,11 +68,11 @@ TEST(HoldOutTest, TheLastTokensWhereDocumentsAreTooFew) {
   shards.push_back(counting_shard(directory, "b", {30, 30, 40}, 100));
   for (const double fraction : {0.05, 0.1, 0.25}) {
     const auto held = static_cast<std::int32_t>(100 * fraction);
-    const HeldOut parts = hold_out(shards, fraction);
+    const HeldOut split = hold_out(shards, fraction);
     std::vector<std::int32_t> valid = range(100 - held, 100);
     for (const std::int32_t id : range(200 - held, 200)) valid.push_back(id);
-    EXPECT_EQ(all_of(parts.valid), valid) << fraction;
-    EXPECT_EQ(parts.train.tokens(), 200 - 2 * held);
+    EXPECT_EQ(all_of(split.valid), valid) << fraction;
+    EXPECT_EQ(split.train.tokens(), 200 - 2 * held);
   }
 }
 

@@ -95,37 +95,37 @@ TEST_F(TokenWriterTest, LongDocumentsBecomeSeveralSequences) {
   EXPECT_EQ(content("a.bin"), content("b.bin"));
 }
 
-TEST_F(TokenWriterTest, GoesOnFromAnySync) {
+TEST_F(TokenWriterTest, ContinuesFromAnySync) {
   std::mt19937 random(8);
   TokenWriter::Options options;
   options.mask = true;
   options.longest_sequence = 700;
-  const auto feed = [](TokenWriter& writer, unsigned piece) {
-    const Ids ids(piece * 37 % 500, static_cast<std::int32_t>(piece % 60'000));
-    const std::vector<std::uint8_t> mask(ids.size(), piece % 2);
+  const auto feed = [](TokenWriter& writer, unsigned block) {
+    const Ids ids(block * 37 % 500, static_cast<std::int32_t>(block % 60'000));
+    const std::vector<std::uint8_t> mask(ids.size(), block % 2);
     writer.append(ids, mask);
-    if (piece % 3 == 0) writer.end_document();
+    if (block % 3 == 0) writer.end_document();
   };
-  constexpr unsigned kPieces = 300;  // a multiple of three: the last one ends its document
+  constexpr unsigned kBlocks = 300;  // a multiple of three: the last block ends its document
   TokenWriter whole(path("whole"), TokenType::U16, options);
-  for (unsigned piece = 1; piece <= kPieces; ++piece) feed(whole, piece);
+  for (unsigned block = 1; block <= kBlocks; ++block) feed(whole, block);
   const auto expected = whole.finish();
   TokenWriter::publish(path("whole"));
 
   TokenWriter::State saved;
-  unsigned saved_piece = 1;
+  unsigned saved_block = 1;
   for (int kill = 0; kill < 10; ++kill) {
     TokenWriter writer(path("killed"), TokenType::U16, options, saved);
-    unsigned piece = saved_piece;
-    const unsigned stop = std::min<unsigned>(kPieces, piece + random() % 60);
-    for (; piece < stop; ++piece) feed(writer, piece);
+    unsigned block = saved_block;
+    const unsigned stop = std::min<unsigned>(kBlocks, block + random() % 60);
+    for (; block < stop; ++block) feed(writer, block);
     writer.sync();
     saved = writer.state();
-    saved_piece = piece;
-    for (unsigned lost = piece; lost < std::min(piece + 20, kPieces); ++lost) feed(writer, lost);
+    saved_block = block;
+    for (unsigned lost = block; lost < std::min(block + 20, kBlocks); ++lost) feed(writer, lost);
   }
   TokenWriter writer(path("killed"), TokenType::U16, options, saved);
-  for (unsigned piece = saved_piece; piece <= kPieces; ++piece) feed(writer, piece);
+  for (unsigned block = saved_block; block <= kBlocks; ++block) feed(writer, block);
   const auto found = writer.finish();
   TokenWriter::publish(path("killed"));
   for (const char* ending : {".bin", ".idx", ".mask"})
@@ -156,7 +156,7 @@ TEST_F(TokenWriterTest, MergesStores) {
                  {0, 1, 2, 4, 5});
   EXPECT_EQ(content("m.bin"), content("expected.bin"));
   EXPECT_EQ(content("m.idx"), content("expected.idx"));
-  EXPECT_FALSE(std::filesystem::exists(path("m.json"))) << "nobody knows their tokenizer";
+  EXPECT_FALSE(std::filesystem::exists(path("m.json"))) << "the tokenizer is unknown";
   EXPECT_THAT(files(), testing::Not(testing::Contains(HasSubstr("partial"))));
 
   EXPECT_THAT(user_error_of([&] { merge_stores({path("a")}, path("m"), false); }),
@@ -206,7 +206,7 @@ TEST_F(TokenWriterTest, MergesMasksAndDescriptions) {
       << "a directory may hold several stores";
 }
 
-TEST_F(TokenWriterTest, MergesAPartOfAStore) {
+TEST_F(TokenWriterTest, MergesSomeShardsOfAStore) {
   StoreInfo info;
   info.tokenizer = "t";
   info.bytes = 100;
@@ -219,10 +219,10 @@ TEST_F(TokenWriterTest, MergesAPartOfAStore) {
   EXPECT_EQ(read_store_info(path("all"))->bytes, 100);
   merge_stores({path("s-00001")}, path("part"), false);
   EXPECT_EQ(read_store_info(path("part"))->tokenizer, "t");
-  EXPECT_EQ(read_store_info(path("part"))->bytes, 0) << "nobody counted them";
+  EXPECT_EQ(read_store_info(path("part"))->bytes, 0) << "unknown";
 }
 
-// Stores that are named like shards keep their own descriptions.
+// Stores named like shards keep their own PREFIX.json.
 TEST_F(TokenWriterTest, NamesLikeThoseOfShards) {
   for (const char* name : {"s-00000", "s-00001"}) {
     write_megatron(path(name), TokenType::U16, {{1, 2}});
@@ -246,8 +246,8 @@ TEST_F(TokenWriterTest, FindsWhatIsWrong) {
   write_megatron(path("a"), TokenType::U16, {{1, 2}, {3, 9, 4}, {5}});
   EXPECT_THAT(check(10), IsEmpty());
   EXPECT_THAT(check(std::nullopt), IsEmpty());
-  EXPECT_THAT(check(9),
-              ElementsAre(AllOf(HasSubstr("document 1, token 1 of it"), HasSubstr("id 9"))));
+  EXPECT_THAT(check(9), ElementsAre(AllOf(HasSubstr("document 1, token 1 (3 of the shard)"),
+                                          HasSubstr("id 9"))));
 
   const std::string index = content("a.idx");
   const auto damage = [&](std::size_t at, char value) {
@@ -261,7 +261,7 @@ TEST_F(TokenWriterTest, FindsWhatIsWrong) {
   damage(pointers + 8, 6);
   EXPECT_THAT(check(10), ElementsAre(HasSubstr("sequence 1 starts at token 3")));
   damage(pointers + 8, 5);
-  EXPECT_THAT(check(10), ElementsAre(HasSubstr("no place")));
+  EXPECT_THAT(check(10), ElementsAre(HasSubstr("not a token")));
   damage(documents + 8, 3);
   EXPECT_THAT(check(10),
               ElementsAre(HasSubstr("document 2 starts at sequence 2, before document 1")));

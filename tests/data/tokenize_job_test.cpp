@@ -50,7 +50,7 @@ class TokenizeJobTest : public testing::Test {
   }
   std::string path(const std::string& name) { return (directory_ / name).string(); }
   std::string content(const std::string& name) { return read_text_file(directory_ / name); }
-  // Files of a store, their content by ending.
+  // The files of a store: ending -> content.
   std::map<std::string, std::string> store(const std::string& prefix) {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::directory_iterator(directory_.path())) {
@@ -72,7 +72,7 @@ class TokenizeJobTest : public testing::Test {
 
   TemporaryDirectory directory_;
   std::vector<fs::path> inputs_;
-  std::vector<std::string> texts_;  // of the documents that are not empty
+  std::vector<std::string> texts_;  // of the non-empty documents
   TokenizeOptions options_;
   WordTokenizer tokenizer_;
 };
@@ -117,7 +117,8 @@ TEST_F(TokenizeJobTest, ThreadsAndBatchesDoNotMatter) {
   }
 }
 
-// Stopped again and again at any batch, with other numbers of threads: the same bytes.
+// A job that is stopped repeatedly, after any batch and with varying threads, writes the same
+// bytes.
 TEST_F(TokenizeJobTest, StoppedJobsGoOn) {
   for (const std::int64_t shard_bytes : {0, 6000}) {
     options_.shard_bytes = shard_bytes;
@@ -145,7 +146,7 @@ TEST_F(TokenizeJobTest, StoppedJobsGoOn) {
     } while (result.state == TokenizeResult::State::Stopped);
     EXPECT_GT(stops, 5);
     auto found = store(name);
-    for (auto* files : {&expected, &found}) files->erase(".json");  // it names its own shards
+    for (auto* files : {&expected, &found}) files->erase(".json");  // lists the names of the shards
     EXPECT_EQ(found.size(), expected.size());
     EXPECT_TRUE(found == expected);
     EXPECT_EQ(read_store_info(path(name))->documents, read_store_info(path("whole"))->documents);
@@ -154,7 +155,7 @@ TEST_F(TokenizeJobTest, StoppedJobsGoOn) {
   }
 }
 
-// Killed while the shards got their final names: some have them, some not.
+// The job was killed while it renamed its shards: only some have their final names.
 TEST_F(TokenizeJobTest, FinishesTheRenaming) {
   options_.shard_bytes = 5000;
   run();
@@ -170,10 +171,10 @@ TEST_F(TokenizeJobTest, FinishesTheRenaming) {
     journal.all_written = true;
     write_journal(path("out"), journal);
     fs::remove(path("out.json"));
-    int place = 0;
+    int index = 0;
     for (const auto& shard : info->shards)
       for (const char* ending : {".bin", ".idx"})
-        if (place++ >= renamed)
+        if (index++ >= renamed)
           fs::rename(path(shard.name + ending), path(shard.name + ".partial" + ending));
     EXPECT_EQ(run().state, TokenizeResult::State::Finished);
     EXPECT_TRUE(store("out") == expected) << renamed;
@@ -194,7 +195,7 @@ TEST_F(TokenizeJobTest, ShardsHaveTheSizeAskedFor) {
   options_.output = directory_ / "one";
   run();
   EXPECT_EQ(all, content("one.bin"));
-  // A store that is replaced by one of another shape leaves nothing behind.
+  // Replacing a store of several shards by one shard removes all old files.
   options_.output = directory_ / "out";
   options_.overwrite = true;
   run();
@@ -211,7 +212,7 @@ TEST_F(TokenizeJobTest, FinishedJobsAreLeftAlone) {
               AllOf(HasSubstr("end_of_document"), HasSubstr("--overwrite")));
   options_.end_of_document = 0;
   options_.inputs.pop_back();
-  EXPECT_THAT(user_error_of([&] { run(); }), HasSubstr("there were 4 inputs and are 3"));
+  EXPECT_THAT(user_error_of([&] { run(); }), HasSubstr("there were 4 inputs and are now 3"));
   options_.inputs = inputs_;
   directory_.write("a.jsonl", "{\"text\":\"changed\"}\n");
   EXPECT_THAT(user_error_of([&] { run(); }), AllOf(HasSubstr("a.jsonl"), HasSubstr("changed")));
@@ -251,7 +252,7 @@ TEST_F(TokenizeJobTest, MalformedLines) {
   options_.inputs = {directory_.write("bad.jsonl", lines)};
   options_.batch_bytes = 100;
   EXPECT_THAT(user_error_of([&] { run(); }), HasSubstr("bad.jsonl, line 70"));
-  // What came before it is kept, and --skip-invalid goes on from there.
+  // The work before the error is kept, and --skip-invalid continues from there.
   EXPECT_THAT(endings("out"), Contains(".progress.json"));
   options_.skip_invalid = true;
   const TokenizeResult result = run();
@@ -306,12 +307,12 @@ TEST_F(TokenizeJobTest, TypeFollowsTheVocabulary) {
   }
 }
 
-// Reading stays at most `capacity` batches ahead of who takes them.
+// The reader is at most `capacity` batches ahead of the consumer.
 TEST_F(TokenizeJobTest, QueueIsBounded) {
-  TokenizePipeline::Options how;
-  how.threads = 2;
-  how.batch_bytes = 1000;
-  TokenizePipeline pipeline(inputs_, tokenizer_, how);
+  TokenizePipeline::Options options;
+  options.threads = 2;
+  options.batch_bytes = 1000;
+  TokenizePipeline pipeline(inputs_, tokenizer_, options);
   EncodedBatch batch;
   std::uint64_t taken = 0, most_ahead = 0;
   while (pipeline.next(batch)) {
@@ -325,16 +326,16 @@ TEST_F(TokenizeJobTest, QueueIsBounded) {
 
 TEST_F(TokenizeJobTest, PipelineCanBeAbandoned) {
   for (int i = 0; i < 20; ++i) {
-    TokenizePipeline::Options how;
-    how.threads = 3;
-    how.batch_bytes = 1000;
-    TokenizePipeline pipeline(inputs_, tokenizer_, how);
+    TokenizePipeline::Options options;
+    options.threads = 3;
+    options.batch_bytes = 1000;
+    TokenizePipeline pipeline(inputs_, tokenizer_, options);
     EncodedBatch batch;
     for (int b = 0; b < i; ++b) ASSERT_TRUE(pipeline.next(batch));
   }
 }
 
-// PREFIX.json could be the corpus itself, or anything else of the user's.
+// PREFIX.json could be the corpus itself, or another file of the user.
 TEST_F(TokenizeJobTest, LeavesFilesOfTheUserAlone) {
   const std::string line = "{\"text\":\"kissa istuu\"}\n";
   const std::string corpus = directory_.write("fi.json", line);

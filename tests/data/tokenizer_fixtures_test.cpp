@@ -1,5 +1,5 @@
-// Ids that Hugging Face's library and SentencePiece gave: tests/data/tokenizers, written by
-// make_tokenizer_fixtures.py, and the tokenizers of GPT-2 and GPT-NeoX where they are at hand.
+// Compares with ids from Hugging Face's library and SentencePiece: tests/data/tokenizers, written
+// by make_tokenizer_fixtures.py, and the tokenizers of GPT-2 and GPT-NeoX if they are available.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -49,7 +49,7 @@ void check_decoding(const Tokenizer& tokenizer, const json& c) {
   const auto expected = c.value("decoded", source);
   std::string text = "before";
   tokenizer.decode(c.at("ids").get<std::vector<std::int32_t>>(), text);
-  // The library takes an é in an added token for a byte and loses it; here it comes back.
+  // Hugging Face's library decodes an é in an added token as a byte and loses it; here it is kept.
   const std::string lost = "\uFFFD";
   if (expected.find(lost) != std::string::npos && source.find(lost) == std::string::npos)
     EXPECT_EQ(unicode_normalize(text, true, true),
@@ -63,7 +63,7 @@ void check_directory(const fs::path& tokenizer_path, const fs::path& directory) 
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path.string());
   const std::vector<json> cases = cases_of(directory);
   ASSERT_GT(cases.size(), 50u);
-  // A second time when the cache knows the pieces, a third with a clone that does not.
+  // Encode again with a filled cache, then with a clone whose cache is empty.
   for (int pass = 0; pass < 2; ++pass)
     for (const json& c : cases) check_case(*tokenizer, c, true);
   const std::unique_ptr<Tokenizer> clone = tokenizer->clone();
@@ -83,7 +83,7 @@ TEST(TokenizerFixtures, AgreeWithTheLibrariesThatDefineThem) {
   EXPECT_GE(seen, 12) << root << ": run make_tokenizer_fixtures.py";
 }
 
-// The real ones are too large for the repository.
+// The real tokenizers are too large for the repository.
 class RealTokenizers : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(RealTokenizers, AgreeWithHuggingFace) {

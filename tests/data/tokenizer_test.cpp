@@ -1,4 +1,4 @@
-// Loading, round trips, broken files, rank files, and what is written for Hugging Face.
+// Loading, round trips, damaged files, rank files, and the files written for Hugging Face.
 #include "data/tokenizers/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using Ids = std::vector<std::int32_t>;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// All bytes, and merges that make words of English.
+// All bytes, and merges for some English words.
 Json small_tokenizer(const std::string& family, const std::string& normalizer = "null") {
   Json vocabulary = Json::object(), merges = Json::array();
   for (int byte = 0; byte < 256; ++byte)
@@ -105,9 +105,9 @@ std::string decode(const Tokenizer& tokenizer, const Ids& ids,
   return text;
 }
 
-// Bytes of all kinds: words, white space, characters of every length, garbage.
+// Random mix of words, white space, characters of all lengths and invalid bytes.
 std::string random_text(std::mt19937& random) {
-  static const std::vector<std::string> parts = {"the",
+  static const std::vector<std::string> units = {"the",
                                                  " and",
                                                  "'ll",
                                                  "'LL",
@@ -135,7 +135,7 @@ std::string random_text(std::mt19937& random) {
     if (random() % 3 == 0)
       text += static_cast<char>(random());
     else
-      text += parts[random() % parts.size()];
+      text += units[random() % units.size()];
   return text;
 }
 
@@ -210,11 +210,11 @@ TEST_F(TokenizerTest, BothNotationsOfMerges) {
   const std::string text = " the and we'll 1234 é";
   EXPECT_EQ(encode(*strings, text), encode(*pairs, text));
   EXPECT_EQ(encode(*pairs, " the"), (Ids{258}));
-  json.erase("decoder");  // the pre-tokenizer says enough
+  json.erase("decoder");  // then the pre-tokenizer determines the decoder
   EXPECT_EQ(decode(*load(json), {258}), " the");
 }
 
-TEST_F(TokenizerTest, NormalizesBeforeItCuts) {
+TEST_F(TokenizerTest, NormalizesBeforePreTokenizing) {
   const std::unique_ptr<Tokenizer> plain = load(small_tokenizer("qwen"));
   const std::unique_ptr<Tokenizer> nfc = load(small_tokenizer("qwen", R"({"type":"NFC"})"));
   EXPECT_EQ(encode(*nfc, "e\u0301"), encode(*plain, "é"));
@@ -245,7 +245,7 @@ TEST(Normalizer, FormsOfTheStandard) {
   }
 }
 
-// Each of 64 steps doubles the text: 2^64 bytes, were it not refused on the way.
+// Each of 64 steps doubles the text: without the limit it would have 2^64 bytes.
 TEST(Normalizer, ReplacementsThatGrowWithoutEndAreRefused) {
   Json json = Json::parse(byte_tokenizer_json());
   Json steps = Json::array();
@@ -260,7 +260,7 @@ TEST(Normalizer, ReplacementsThatGrowWithoutEndAreRefused) {
               testing::AllOf(HasSubstr(path), HasSubstr("normalizer"), HasSubstr("a text of 6")));
   tokenizer->encode("xyz", ids, SpecialTokens::AsText);
   EXPECT_EQ(ids.size(), 3u) << "nothing to replace";
-  // One step alone can do it too.
+  // A single step can exceed the limit too.
   json["normalizer"] = {
       {"type", "Replace"}, {"pattern", {{"Regex", "."}}}, {"content", std::string(1 << 20, 'b')}};
   const auto other = load_tokenizer(directory.write("other.json", json.dump()));
@@ -277,7 +277,7 @@ TEST(Normalizer, LongRunsOfMarksTakeNoQuadraticTime) {
   EXPECT_EQ(result.size(), text.size());
 }
 
-TEST_F(TokenizerTest, LongPiecesAndLinesTakeNoQuadraticTime) {
+TEST_F(TokenizerTest, LongPreTokensAndLinesTakeNoQuadraticTime) {
   const std::unique_ptr<Tokenizer> tokenizer = load(small_tokenizer("llama3"));
   for (const char* unit : {"the", " ", "é", "\xFF", "'", "12"}) {
     std::string text;
@@ -299,7 +299,7 @@ TEST_F(TokenizerTest, FilesForHuggingFace) {
   EXPECT_EQ(config["model_max_length"], 512);
   EXPECT_EQ(config["eos_token"], "<|endoftext|>");
 
-  // One that lies beside it is kept as it is, and says what ends a document.
+  // A tokenizer_config.json in the directory is kept unchanged and defines the end of a document.
   const std::string own = R"({"eos_token":{"content":"Ġthe"},"x":1})";
   directory_.write("tokenizer_config.json", own);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(directory_.path().string());
@@ -349,7 +349,7 @@ TEST_F(TokenizerTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(mistake(directory_.write("x.model", "no model")), HasSubstr("SentencePiece"));
 }
 
-// Files with a few bytes changed load or are refused; if they load, they work.
+// Files with a few changed bytes load or are rejected; if they load, they work.
 TEST_F(TokenizerTest, BrokenFilesDoNoHarm) {
   Json small = small_tokenizer("llama3", R"({"type":"NFC"})");
   const Json vocabulary = small["model"]["vocab"];
@@ -422,7 +422,8 @@ TEST_F(TokenizerTest, RankFiles) {
   EXPECT_EQ(tokenizer->end_of_document(), 264);
   EXPECT_EQ(tokenizer->token_id("<|eot_id|>"), 272);
 
-  // tiktoken's rule: again and again the pair whose bytes have the lowest rank, the leftmost first.
+  // tiktoken's rule: repeatedly merge the pair whose bytes have the lowest rank, the leftmost
+  // first.
   std::mt19937 random(3);
   for (int i = 0; i < 400; ++i) {
     std::string word;
@@ -447,7 +448,7 @@ TEST_F(TokenizerTest, RankFiles) {
     ASSERT_EQ(encode(*tokenizer, word), expected) << word;
   }
 
-  // What is written for Hugging Face gives the same ids.
+  // The files written for Hugging Face give the same ids.
   const std::unique_ptr<Tokenizer> again =
       load_tokenizer(directory_.write("again.json", tokenizer->files(64)[0].content));
   for (int i = 0; i < 200; ++i) {
@@ -456,7 +457,7 @@ TEST_F(TokenizerTest, RankFiles) {
   }
   EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
 
-  EXPECT_THAT(mistake(path), HasSubstr("name the family"));
+  EXPECT_THAT(mistake(path), HasSubstr("add the family"));
   EXPECT_THAT(mistake(path + ":gpt9"), HasSubstr("gpt9"));
   EXPECT_THAT(mistake(directory_.write("bad.tiktoken", "QQ== 0\nQg== 1\n!! 2\n") + ":gpt2"),
               HasSubstr("line 3"));
@@ -495,7 +496,7 @@ TEST(SentencePiece, TakesAnyBytesAndKeepsItsModel) {
   std::int64_t bytes = 0;
   for (const std::int32_t id : encode(*tokenizer, "In the beginning 漢"))
     bytes += tokenizer->bytes_of(id);
-  EXPECT_EQ(bytes, 21);  // 20 and the space put in front
+  EXPECT_EQ(bytes, 21);  // 20 and the prepended space
   std::mt19937 random(5);
   for (int i = 0; i < 500; ++i) decode(*tokenizer, encode(*tokenizer, random_text(random)));
   TemporaryDirectory directory;
@@ -505,7 +506,7 @@ TEST(SentencePiece, TakesAnyBytesAndKeepsItsModel) {
             tokenizer->fingerprint());
 }
 
-// Names of tokens go into JSON, which holds nothing else.
+// Token names are written to JSON, which must be UTF-8.
 TEST(SentencePiece, PiecesThatAreNoUtf8AreRefused) {
   std::string model =
       load_tokenizer(test_data_directory() + "/tokenizers/sentencepiece_bpe")->files(1)[0].content;

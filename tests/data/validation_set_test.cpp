@@ -11,15 +11,15 @@ TEST(ValidationSetTest, SpreadsItsSamplesEvenly) {
   constexpr std::int64_t length = 5;
   const TemporaryDirectory directory;
   std::vector<TokenShard> shards = one_shard(counting_shard(directory, "a", {500}));
-  shards.push_back(counting_shard(directory, "b", {251}, 500));  // 150 windows in all
+  shards.push_back(counting_shard(directory, "b", {251}, 500));  // 150 windows in total
   const TokenStream stream = hold_out(shards, 0.0).train;
   const auto starts = [&](std::int64_t count) {
     const ValidationSet set("set", stream, length, count);
     std::vector<std::int64_t> all;
     for (std::int64_t i = 0; i < set.size(); ++i) {
-      std::vector<TokenPiece> pieces;
-      set.locate(i, pieces);
-      const auto tokens = tokens_of(pieces);
+      std::vector<TokenRange> ranges;
+      set.locate(i, ranges);
+      const auto tokens = tokens_of(ranges);
       EXPECT_EQ(tokens.size(), 6u);
       EXPECT_EQ(tokens.back() - tokens.front(), 5);
       all.push_back(tokens.front());

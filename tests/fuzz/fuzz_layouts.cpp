@@ -1,4 +1,4 @@
-// Random layouts against one process, until one differs or there were enough.
+// Compares random layouts with one process and stops at the first difference.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 // The largest differences so far.
 struct Largest {
   double losses = 0, norms = 0, weights = 0;
-  double losses_fp32 = 0;  // in fp32 also as parts of what rounding allows
+  double losses_fp32 = 0;  // fp32 is also measured in units of the rounding bound
   double of_allowed_losses = 0, of_allowed_norms = 0;
   int cases_fp32 = 0;
 
@@ -36,24 +36,25 @@ struct Largest {
 std::string to_string(const Largest& largest) {
   return fmt::format(
       "largest differences in fp64: losses {:.1e}, norms {:.1e}, weights {:.1e}; in fp32: losses "
-      "{:.1e}, which is {:.2f} of what rounding allows, norms {:.2f} of it",
+      "{:.1e}, which is {:.2f} of the rounding bound, norms {:.2f} of it",
       largest.losses, largest.norms, largest.weights, largest.losses_fp32,
       largest.of_allowed_losses, largest.of_allowed_norms);
 }
 
 int run_case(const LayoutCase& one) {
-  if (!valid(one)) user_error("'{}' is no valid case", to_string(one));
+  if (!valid(one)) user_error("'{}' is not a valid case", to_string(one));
   const Comparison comparison = compare_with_one_process(one);
   if (!comparison.complaint.empty()) {
     fmt::print("FAILED: {}\n", failure_report(one, comparison.complaint));
     return 1;
   }
-  fmt::print("{}: the same as one process; losses {:.1e}, norms {:.1e}, weights {:.1e} apart\n",
-             to_string(one), comparison.losses, comparison.norms, comparison.weights);
+  fmt::print(
+      "{}: the same as one process; differences: losses {:.1e}, norms {:.1e}, weights {:.1e}\n",
+      to_string(one), comparison.losses, comparison.norms, comparison.weights);
   return 0;
 }
 
-// `precision`: of all of them, unless it is kOpen.
+// `precision`: for all layouts, unless it is kOpen.
 int run_random(int count, std::uint64_t seed, int precision) {
   fmt::print("{} random layouts, seed {}\n", count, seed);
   std::mt19937_64 random(seed);
@@ -83,21 +84,22 @@ int run_random(int count, std::uint64_t seed, int precision) {
 }  // namespace kintsugi
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);  // ranks that disagree say so through it
+  testing::InitGoogleTest(&argc, argv);  // ranks report differences with its assertions
   CLI::App app("Trains in random layouts and compares with one process.");
   int count = 200;
   std::uint64_t seed = std::random_device{}();
   std::string text, precision;
-  app.add_option("count", count, "how many layouts");
-  app.add_option("--seed", seed, "of the draw");
-  app.add_option("--case", text, "this one instead, such as 'tp=2 pp=2 layers=2'");
-  app.add_option("--precision", precision, "all of them in fp32, or in fp64")
+  app.add_option("count", count, "number of layouts");
+  app.add_option("--seed", seed, "random seed");
+  app.add_option("--case", text, "run only this layout, for example 'tp=2 pp=2 layers=2'");
+  app.add_option("--precision", precision, "use only fp32 or only fp64")
       ->check(CLI::IsMember({"fp32", "fp64"}));
   CLI11_PARSE(app, argc, argv);
   try {
     if (!text.empty()) return kintsugi::run_case(kintsugi::parse_layout_case(text));
-    const int wanted = precision.empty() ? kintsugi::LayoutCase::kOpen : precision == "fp32";
-    return kintsugi::run_random(count, seed, wanted);
+    const int only_precision =
+        precision.empty() ? kintsugi::LayoutCase::kOpen : precision == "fp32";
+    return kintsugi::run_random(count, seed, only_precision);
   } catch (const kintsugi::UserError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

@@ -1,6 +1,6 @@
-// Damaged files for every parser of files from outside, for a while each. Whatever is neither read
-// nor refused with a UserError is a finding: another exception, a crash, a hang, memory without
-// bounds. Each parser works in a process of its own, which this one watches.
+// Fuzzes every parser of user files with damaged files. A parser must read a file or refuse it with
+// a UserError. Anything else is a finding: another exception, a crash, a hang, unbounded memory.
+// Each parser runs in its own process, which this process monitors.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
@@ -28,15 +28,15 @@ namespace kintsugi {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kLongestInput_s = 30;
+constexpr int kInputTimeout_s = 30;
 
 struct Settings {
-  double seconds = 0;        // of each parser; 0: `inputs` decide
-  std::uint64_t inputs = 0;  // of each parser; 0: `seconds` decide
+  double seconds = 0;        // for each parser; 0: use `inputs`
+  std::uint64_t inputs = 0;  // for each parser; 0: use `seconds`
   std::uint64_t seed = 0, from = 0;
 };
 
-// What the process of a parser tells the one that watches.
+// Shared memory between the process of a parser and the monitoring process.
 struct Progress {
   std::atomic<std::uint64_t> input{0}, accepted{0}, refused{0}, findings{0};
 };
@@ -74,7 +74,7 @@ void read_inputs(const FileParser& parser, const Settings& settings, Clock::time
   }
 }
 
-// Until the process ends, or does not come on; then why, or "".
+// Waits until the process ends or hangs. Returns the reason, or "" on success.
 std::string watch(pid_t process, const Progress& progress) {
   std::uint64_t input = progress.input;
   Clock::time_point since = Clock::now();
@@ -85,16 +85,16 @@ std::string watch(pid_t process, const Progress& progress) {
       return WEXITSTATUS(status) == 0 ? "" : fmt::format("exit code {}", WEXITSTATUS(status));
     }
     if (progress.input != input) input = progress.input, since = Clock::now();
-    if (Clock::now() - since > std::chrono::seconds(kLongestInput_s)) {
+    if (Clock::now() - since > std::chrono::seconds(kInputTimeout_s)) {
       kill(process, SIGABRT);
       waitpid(process, &status, 0);
-      return fmt::format("one input takes more than {} s", kLongestInput_s);
+      return fmt::format("one input takes more than {} s", kInputTimeout_s);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 
-// The number of findings. A crash ends one process; the next goes on behind its input.
+// Returns the number of findings. After a crash, a new process continues with the next input.
 std::uint64_t fuzz(const FileParser& parser, const Settings& settings) {
   void* const memory =
       mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -135,16 +135,17 @@ std::uint64_t fuzz(const FileParser& parser, const Settings& settings) {
 }  // namespace kintsugi
 
 int main(int argc, char** argv) {
-  CLI::App app("Reads damaged files with every parser of files from outside.");
+  CLI::App app("Reads damaged files with every parser of user files.");
   kintsugi::Settings settings{.seed = std::random_device{}()};
   std::vector<std::string> only;
   std::string keep;
-  app.add_option("--seconds", settings.seconds, "for each parser");
-  app.add_option("--inputs", settings.inputs, "for each parser, instead of a time");
-  app.add_option("--seed", settings.seed, "of the damage");
-  app.add_option("--from", settings.from, "the first input");
-  app.add_option("--only", only, "these parsers");
-  app.add_option("--keep", keep, "copies the first input there, and reads nothing");
+  app.add_option("--seconds", settings.seconds, "time for each parser");
+  app.add_option("--inputs", settings.inputs,
+                 "number of inputs for each parser, instead of a time");
+  app.add_option("--seed", settings.seed, "random seed");
+  app.add_option("--from", settings.from, "number of the first input");
+  app.add_option("--only", only, "run only these parsers");
+  app.add_option("--keep", keep, "copy the first input to this directory, and read nothing");
   CLI11_PARSE(app, argc, argv);
   if (settings.seconds <= 0 && settings.inputs == 0) settings.seconds = 60;
   const std::vector<kintsugi::FileParser> parsers = kintsugi::file_parsers();

@@ -1,9 +1,9 @@
-// Kills runs at random moments, among them saves and removals of old checkpoints, resumes them, and
-// compares their end with that of an undisturbed run, byte for byte.
+// Kills runs at random moments, including during saves and removals of old checkpoints, resumes
+// them, and compares the final checkpoint byte for byte with that of an uninterrupted run.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>  // small_run.h is made for tests
+#include <gtest/gtest.h>  // small_run.h needs it
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,15 +59,15 @@ class Process {
     _exit(127);
   }
 
-  // Whether it has ended by itself.
+  // Whether it has exited.
   bool ended() {
     if (status_ < 0 && waitpid(pid_, &status_, WNOHANG) == 0) status_ = -1;
     return status_ >= 0;
   }
-  // All of it or, if there are ranks, perhaps one of them: then the others end by themselves.
+  // Kills all ranks, or sometimes only one of several: then the others exit by themselves.
   void kill(std::mt19937_64& random) {
     std::vector<pid_t> ranks = {pid_};
-    if (ranks_ > 1)  // once they are there: those of a launcher that is gone would go on
+    if (ranks_ > 1)  // wait for the ranks: they would survive if only the launcher were killed
       while ((ranks = children()).empty() && !ended()) continue;
     if (ended()) return;
     if (ranks_ > 1 && random() % 2 == 0) {
@@ -107,27 +107,27 @@ class KillTest {
  public:
   explicit KillTest(std::uint64_t seed) : random_(seed) {
     corpus_ = directory_.write("corpus.txt", small_corpus(200));
-    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) most_ranks_ = 1;
-    for (int ranks = 1; ranks <= most_ranks_; ++ranks) {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) max_ranks_ = 1;
+    for (int ranks = 1; ranks <= max_ranks_; ++ranks) {
       const auto start = Clock::now();
       Process whole(ranks, config(ranks, reference(ranks)), output_);
-      expect_success(whole.wait(), "the undisturbed run");
+      expect_success(whole.wait(), "the uninterrupted run");
       duration_[ranks] = std::chrono::duration<double>(Clock::now() - start).count();
     }
   }
 
-  // One run that is killed up to `kills` times; returns how often it was.
+  // Runs and kills one run up to `kills` times; returns the number of kills.
   int run(int number, int kills) {
-    const int ranks = number % 3 == 2 ? most_ranks_ : 1;
+    const int ranks = number % 3 == 2 ? max_ranks_ : 1;
     const fs::path run = directory_ / fmt::format("run{}", number);
     const fs::path file = config(ranks, run);
     int killed = 0;
     for (; killed < kills; ++killed)
-      if (!kill_once(ranks, run, file)) break;  // it was done before its moment came
+      if (!kill_once(ranks, run, file)) break;  // it finished before the kill
     Process last(ranks, file, output_);
     expect_success(last.wait(), fmt::format("run {} after {} kills", number, killed));
     expect_same(run, reference(ranks));
-    fmt::print("run {}: {} rank{}, killed {} times, ends as if undisturbed\n", number, ranks,
+    fmt::print("run {}: {} rank{}, killed {} times, same result as without kills\n", number, ranks,
                ranks == 1 ? "" : "s", killed);
     std::fflush(stdout);
     fs::remove_all(run);
@@ -136,7 +136,7 @@ class KillTest {
 
   void summarize() const {
     for (const auto& [what, count] : kills_) fmt::print("  {} in {}\n", count, what);
-    for (const auto& [what, count] : left_) fmt::print("  {} left {} behind\n", count, what);
+    for (const auto& [what, count] : leftovers_) fmt::print("  {} left {} behind\n", count, what);
   }
 
  private:
@@ -164,18 +164,18 @@ class KillTest {
       const bool now =
           moment == Moment::Any ? Clock::now() > deadline : has_hidden(run / "checkpoints", moment);
       if (!now) continue;
-      // Anywhere in it, not only at its beginning.
+      // At a random time during the save or removal, not only at its beginning.
       if (moment != Moment::Any && random_() % 2 == 0)
         std::this_thread::sleep_for(std::chrono::microseconds(random_() % 4000));
       process.kill(random_);
       ++kills_[fmt::format("{}, {} rank{}", to_string(moment), ranks, ranks == 1 ? "" : "s")];
-      note_what_is_left(run / "checkpoints");
+      count_leftovers(run / "checkpoints");
       return true;
     }
     return false;
   }
 
-  // Files of the user's in old checkpoints: each of them takes its time to be deleted.
+  // Adds user files to old checkpoints, so that removing them takes longer.
   static void slow_down_removals(const fs::path& folder) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder, error))
@@ -196,16 +196,16 @@ class KillTest {
     return found;
   }
 
-  void note_what_is_left(const fs::path& folder) {
+  void count_leftovers(const fs::path& folder) {
     std::error_code error;
     for (const fs::path& where : {folder, folder / "state"})
       for (const auto& entry : fs::directory_iterator(where, error)) {
         const std::string name = entry.path().filename();
         if (name.starts_with(".step-"))
-          ++left_[fmt::format("a {} directory of the {}", entry.path().extension().string(),
-                              where == folder ? "model" : "state")];
+          ++leftovers_[fmt::format("a {} directory of the {}", entry.path().extension().string(),
+                                   where == folder ? "model" : "state")];
         else if (where != folder && !fs::exists(folder / name))
-          ++left_["a state without its model"];
+          ++leftovers_["a state without its model"];
       }
   }
 
@@ -220,7 +220,7 @@ class KillTest {
           "state/" + name + "/optimizer.safetensors"})
       if (read_text_file(run / "checkpoints" / file) !=
           read_text_file(reference / "checkpoints" / file))
-        failure("{} differs from that of an undisturbed run",
+        failure("{} differs from that of an uninterrupted run",
                 (run / "checkpoints" / file).string());
     for (const fs::path& where : {run / "checkpoints", run / "checkpoints/state"})
       for (const auto& entry : fs::directory_iterator(where))
@@ -232,9 +232,9 @@ class KillTest {
   TemporaryDirectory directory_;
   std::string corpus_;
   fs::path output_ = directory_ / "output.txt";
-  int most_ranks_ = 2;
-  std::map<int, double> duration_;  // by ranks, seconds
-  std::map<std::string, int> kills_, left_;
+  int max_ranks_ = 2;
+  std::map<int, double> duration_;  // in seconds, by number of ranks
+  std::map<std::string, int> kills_, leftovers_;
 };
 
 int run(int kills, std::uint64_t seed) {
@@ -242,7 +242,7 @@ int run(int kills, std::uint64_t seed) {
   KillTest test(seed);
   int killed = 0, runs = 0;
   while (killed < kills) killed += test.run(runs++, std::min(5, kills - killed));
-  fmt::print("{} kills in {} runs, every run bit for bit as if undisturbed:\n", killed, runs);
+  fmt::print("{} kills in {} runs, every run bitwise the same as without kills:\n", killed, runs);
   test.summarize();
   return 0;
 }
@@ -251,11 +251,11 @@ int run(int kills, std::uint64_t seed) {
 }  // namespace kintsugi
 
 int main(int argc, char** argv) {
-  CLI::App app{"Kills runs at random moments and compares their end with an undisturbed one."};
+  CLI::App app{"Kills runs at random moments and compares the result with an uninterrupted run."};
   int kills = 50;
   std::uint64_t seed = std::random_device{}();
-  app.add_option("kills", kills, "How many")->check(CLI::PositiveNumber);
-  app.add_option("--seed", seed, "Repeats a draw, though not the moments to the microsecond");
+  app.add_option("kills", kills, "Number of kills")->check(CLI::PositiveNumber);
+  app.add_option("--seed", seed, "Random seed; the exact times of the kills still vary");
   CLI11_PARSE(app, argc, argv);
   try {
     return kintsugi::run(kills, seed);

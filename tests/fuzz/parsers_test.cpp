@@ -1,5 +1,5 @@
-// A damaged file is the user's to put right: it is read or refused with a UserError. Here a few
-// hundred of each kind; make fuzz-parsers tries as many as it has time for.
+// A damaged file is read or refused with a UserError. This test tries a few of each kind;
+// `make fuzz-parsers` tries many more.
 #include <gtest/gtest.h>
 
 #include "support/file_parsers.h"
@@ -18,12 +18,12 @@ TEST(FileParsers, ReadOrRefuseDamagedFiles) {
           << "repeat it with kintsugi_fuzz_parsers --only " << parser.name << " --seed " << kSeed
           << " --from " << i << " --inputs 1";
     }
-    // A damaged cache is an empty one.
+    // A damaged cache counts as empty.
     EXPECT_EQ(counts.refused > 0, parser.name != "tuning-cache") << parser.name;
   }
 }
 
-// Otherwise damaged ones would be refused for another reason.
+// Otherwise damaged files would be refused for another reason.
 TEST(FileParsers, AcceptTheSamplesThemselves) {
   for (const FileParser& parser : file_parsers())
     for (const FileParser::Files& files : parser.samples) {

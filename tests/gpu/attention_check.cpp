@@ -1,5 +1,5 @@
-// Attention of the CUDA world: cuDNN, our own kernels and a float64 reference side by side, then
-// how fast they are. Build with one command, from the root of the repository:
+// Attention of the CUDA backend: compares cuDNN and our own kernels with a float64 reference, then
+// measures their speed. Build with one command, from the root of the repository:
 //
 //   nvcc -std=c++20 -O3 -arch=native --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Isrc
 //     -o attention_check tests/gpu/attention_check.cpp
@@ -7,7 +7,7 @@
 //     src/backend/cuda/attention_{flash,rows}.cu src/core/{error,units}.cpp
 //     src/tensor/{tensor,dtype}.cpp -lcudnn -lfmt
 //
-// Ends with 0 if every row is within its tolerance and what must repeat repeats bit for bit.
+// Exits with 0 if every row is within its tolerance and deterministic kernels repeat bit for bit.
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <fmt/core.h>
@@ -92,41 +92,41 @@ void upload(Buffer& buffer, const void* data) {
   KINTSUGI_CUDA(cudaMemcpy(buffer.address, data, buffer.tensor.bytes(), cudaMemcpyHostToDevice));
 }
 
-// The operands of a case as a model holds them: rows [q | k | v], or q beside rows [k | v] where
-// queries are fewer.
+// The operands of a case, laid out as in a model: rows [q | k | v], or separate rows q and [k | v]
+// if there are fewer queries than keys.
 struct Operands {
   explicit Operands(const Case& c)
-      : together(c.queries == c.keys),
-        first(c.dtype, {c.batch, c.queries, together ? c.heads + 2 * c.kv_heads : c.heads, c.dim}),
-        second(c.dtype, {c.batch, together ? 0 : c.keys, 2 * c.kv_heads, c.dim}) {
+      : packed(c.queries == c.keys),
+        first(c.dtype, {c.batch, c.queries, packed ? c.heads + 2 * c.kv_heads : c.heads, c.dim}),
+        second(c.dtype, {c.batch, packed ? 0 : c.keys, 2 * c.kv_heads, c.dim}) {
     q = first.tensor.part(2, 0, c.heads);
-    const Tensor& kv = together ? first.tensor : second.tensor;
-    k = kv.part(2, together ? c.heads : 0, c.kv_heads);
-    v = kv.part(2, (together ? c.heads : 0) + c.kv_heads, c.kv_heads);
+    const Tensor& kv = packed ? first.tensor : second.tensor;
+    k = kv.part(2, packed ? c.heads : 0, c.kv_heads);
+    v = kv.part(2, (packed ? c.heads : 0) + c.kv_heads, c.kv_heads);
   }
-  const Buffer& keys() const { return together ? first : second; }
+  const Buffer& keys() const { return packed ? first : second; }
 
-  bool together;
+  bool packed;
   Buffer first, second;
   Tensor q, k, v;
 };
 
-// Which part of an output is looked at: the first sequences, every step-th position.
-struct Part {
+// The elements of an output that are compared: the first sequences, every step-th position.
+struct Sample {
   std::int64_t sequences;
   std::int64_t step;
 };
 
 // The elements of a (batch, positions, heads, dim) view of a buffer, in order.
-Values read(const Buffer& buffer, const Tensor& view, const Part& part) {
+Values read(const Buffer& buffer, const Tensor& view, const Sample& sample) {
   const auto size = static_cast<std::int64_t>(size_of(view.dtype()));
   const std::vector<char> raw =
-      download(buffer, static_cast<std::size_t>(part.sequences * buffer.tensor.stride(0) * size));
+      download(buffer, static_cast<std::size_t>(sample.sequences * buffer.tensor.stride(0) * size));
   const std::int64_t start =
       (static_cast<char*>(view.data()) - static_cast<char*>(buffer.address)) / size;
   Values values;
-  for (std::int64_t b = 0; b < std::min(part.sequences, view.extent(0)); ++b)
-    for (std::int64_t p = 0; p < view.extent(1); p += part.step)
+  for (std::int64_t b = 0; b < std::min(sample.sequences, view.extent(0)); ++b)
+    for (std::int64_t p = 0; p < view.extent(1); p += sample.step)
       for (std::int64_t h = 0; h < view.extent(2); ++h)
         for (std::int64_t d = 0; d < view.extent(3); ++d)
           values.push_back(
@@ -189,7 +189,7 @@ class Trial {
     attention.backward(dx_.q, dx_.k, dx_.v, dout_.tensor, out_.tensor, lse_.tensor, x_.q, x_.k,
                        x_.v, options_, stream);
   }
-  // NaN everywhere: whatever is not written shows.
+  // Fills the outputs with NaN, so that missing writes are found.
   void poison() {
     for (Buffer* buffer : {&dx_.first, &dx_.second, &out_, &lse_})
       KINTSUGI_CUDA(cudaMemset(buffer->address, 0xFF, buffer->tensor.bytes()));
@@ -202,16 +202,16 @@ class Trial {
     }
     return all;
   }
-  Outputs outputs(const Part& part) const {
-    return {read(out_, out_.tensor, part), read_lse(lse_, part.sequences),
-            read(dx_.first, dx_.q, part), read(dx_.keys(), dx_.k, part),
-            read(dx_.keys(), dx_.v, part)};
+  Outputs outputs(const Sample& sample) const {
+    return {read(out_, out_.tensor, sample), read_lse(lse_, sample.sequences),
+            read(dx_.first, dx_.q, sample), read(dx_.keys(), dx_.k, sample),
+            read(dx_.keys(), dx_.v, sample)};
   }
   Outputs reference() const;
 
  private:
   void fill(Buffer& buffer) {
-    // A million numbers over and over: drawing more would take longer than all else.
+    // Repeats a million numbers: drawing more would dominate the run time.
     std::normal_distribution<double> normal;
     Values values(
         std::min<std::size_t>(static_cast<std::size_t>(buffer.tensor.elements()), 1000003));
@@ -234,7 +234,7 @@ class Trial {
 
 // Softmax attention row by row from the definition, and its gradient, in float64.
 Outputs Trial::reference() const {
-  const Part all{c_.batch, 1};
+  const Sample all{c_.batch, 1};
   const Values q = read(x_.first, x_.q, all), k = read(x_.keys(), x_.k, all);
   const Values v = read(x_.keys(), x_.v, all), dout = read(dout_, dout_.tensor, all);
   const auto at = [&](std::int64_t b, std::int64_t p, std::int64_t h, std::int64_t positions,
@@ -288,20 +288,20 @@ double relative_error(const Values& found, const Values& expected) {
     difference += (found[i] - expected[i]) * (found[i] - expected[i]);
     size += expected[i] * expected[i];
   }
-  // Gradients that vanish (one key only) count absolutely.
+  // The error of gradients that are 0 (a single key) is absolute.
   return std::sqrt(difference / std::max(size, 1e-3 * static_cast<double>(expected.size())));
 }
 
 // ---- the checks
 
-struct Way {
+struct Kernel {
   const char* name;
   AttentionChoice choice;
   bool deterministic;
 };
-constexpr Way kWays[] = {{"portable", AttentionChoice::Portable, false},
-                         {"cuDNN", AttentionChoice::Cudnn, false},
-                         {"cuDNN determ.", AttentionChoice::Cudnn, true}};
+constexpr Kernel kKernels[] = {{"portable", AttentionChoice::Portable, false},
+                               {"cuDNN", AttentionChoice::Cudnn, false},
+                               {"cuDNN determ.", AttentionChoice::Cudnn, true}};
 
 class Checks {
  public:
@@ -314,21 +314,22 @@ class Checks {
   int failures() const { return failures_; }
 
  private:
-  CudaAttention& attention(const Way& way) {
-    attention_.set_choice(way.choice);
-    attention_.set_deterministic(way.deterministic);
+  CudaAttention& attention(const Kernel& kernel) {
+    attention_.set_choice(kernel.choice);
+    attention_.set_deterministic(kernel.deterministic);
     return attention_;
   }
-  // Forward and backward; false where cuDNN does not serve, which is printed.
-  bool run(Trial& trial, const Case& c, const Way& way) {
+  // Runs forward and backward. If cuDNN does not support the case, prints the reason and returns
+  // false.
+  bool run(Trial& trial, const Case& c, const Kernel& kernel) {
     try {
       trial.poison();
-      trial.forward(attention(way), stream_);
-      trial.backward(attention(way), stream_);
+      trial.forward(attention(kernel), stream_);
+      trial.backward(attention(kernel), stream_);
       KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
       return true;
     } catch (const Failure& failure) {
-      fmt::print("{:<44} {:<14} {}\n", describe(c), way.name, failure.what());
+      fmt::print("{:<44} {:<14} {}\n", describe(c), kernel.name, failure.what());
       return false;
     }
   }
@@ -354,32 +355,32 @@ void Checks::accuracy(const Case& c) {
   const double lse_tolerance = c.dtype == DType::F64 ? 1e-14 : 1e-5;
   Trial trial(c, seed_++);
   const Outputs expected = trial.reference();
-  for (const Way& way : kWays) {
-    if (way.choice == AttentionChoice::Cudnn && (!is16 || c.queries != c.keys || c.dim % 8 != 0))
+  for (const Kernel& kernel : kKernels) {
+    if (kernel.choice == AttentionChoice::Cudnn && (!is16 || c.queries != c.keys || c.dim % 8 != 0))
       continue;
-    if (!run(trial, c, way)) continue;
+    if (!run(trial, c, kernel)) continue;
     const Outputs found = trial.outputs({c.batch, 1});
     const std::vector<char> bits = trial.raw_outputs();
-    bool repeats = run(trial, c, way) && bits == trial.raw_outputs();
+    bool repeats = run(trial, c, kernel) && bits == trial.raw_outputs();
     const double errors[] = {
         relative_error(found.out, expected.out), relative_error(found.dq, expected.dq),
         relative_error(found.dk, expected.dk), relative_error(found.dv, expected.dv)};
     const double lse_error = relative_error(found.lse, expected.lse);
     fmt::print("{:<44} {:<14} {:8.1e} {:8.1e} {:8.1e} {:8.1e} {:8.1e} {:>4} {:<34}", describe(c),
-               way.name, errors[0], lse_error, errors[1], errors[2], errors[3],
+               kernel.name, errors[0], lse_error, errors[1], errors[2], errors[3],
                repeats ? "yes" : "no", attention_.last_kernel());
     bool good = lse_error <= lse_tolerance;  // false for NaN
     for (const double error : errors) good = good && error <= tolerance;
-    const bool must_repeat = way.choice == AttentionChoice::Portable || way.deterministic;
+    const bool must_repeat = kernel.choice == AttentionChoice::Portable || kernel.deterministic;
     verdict(good && (repeats || !must_repeat));
   }
 }
 
-// The same bits from a captured graph as from direct calls.
+// A captured graph must give the same bits as direct calls.
 void Checks::captured(const Case& c) {
-  for (const Way& way : kWays) {
+  for (const Kernel& kernel : kKernels) {
     Trial trial(c, seed_++);
-    if (!run(trial, c, {way.name, way.choice, true})) continue;
+    if (!run(trial, c, {kernel.name, kernel.choice, true})) continue;
     const std::vector<char> bits = trial.raw_outputs();
     trial.poison();
     KINTSUGI_CUDA(cudaDeviceSynchronize());
@@ -394,8 +395,8 @@ void Checks::captured(const Case& c) {
     KINTSUGI_CUDA(cudaGraphLaunch(executable, stream_));
     KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
     const bool same = bits == trial.raw_outputs();
-    fmt::print("{:<44} {:<14} captured graph: {}, {} bytes more", describe(c), way.name,
-               same ? "the same bits" : "OTHER RESULTS", attention_.own_bytes() - bytes);
+    fmt::print("{:<44} {:<14} captured graph: {}, {} bytes allocated", describe(c), kernel.name,
+               same ? "same bits" : "DIFFERENT RESULTS", attention_.own_bytes() - bytes);
     verdict(same && attention_.own_bytes() == bytes);
     KINTSUGI_CUDA(cudaGraphExecDestroy(executable));
     KINTSUGI_CUDA(cudaGraphDestroy(graph));
@@ -415,7 +416,7 @@ double Checks::median_ms(const std::function<void()>& work) {
     KINTSUGI_CUDA(cudaEventElapsedTime(&ms, begin, end));
     return ms;
   };
-  const int repeats = once() > 50 ? 1 : 11;  // the slow ones need no more
+  const int repeats = once() > 50 ? 1 : 11;  // one is enough for slow kernels
   std::vector<float> times;
   for (int i = 0; i < repeats; ++i) times.push_back(once());
   std::sort(times.begin(), times.end());
@@ -424,28 +425,28 @@ double Checks::median_ms(const std::function<void()>& work) {
   return times[times.size() / 2];
 }
 
-// TFLOP/s with the causal half counted, windows or not, and the distance from our own kernel's
-// results.
+// Prints times and TFLOP/s (counting the causal half, with or without a window), and the largest
+// difference from the results of our own kernel.
 void Checks::speed(const Case& c) {
   Trial trial(c, seed_++);
   const double flops = 2.0 * static_cast<double>(c.batch * c.heads) * static_cast<double>(c.keys) *
                        static_cast<double>(c.keys) * static_cast<double>(c.dim);
   std::optional<Outputs> portable;
-  for (const Way& way : kWays) {
-    if (!run(trial, c, way)) continue;
+  for (const Kernel& kernel : kKernels) {
+    if (!run(trial, c, kernel)) continue;
     const Outputs found = trial.outputs({1, std::max<std::int64_t>(1, c.keys / 500)});
     if (!portable) portable = found;
-    const double forward_ms = median_ms([&] { trial.forward(attention(way), stream_); });
-    const double backward_ms = median_ms([&] { trial.backward(attention(way), stream_); });
+    const double forward_ms = median_ms([&] { trial.forward(attention(kernel), stream_); });
+    const double backward_ms = median_ms([&] { trial.backward(attention(kernel), stream_); });
     const double error =
         std::max({relative_error(found.out, portable->out), relative_error(found.dq, portable->dq),
                   relative_error(found.dk, portable->dk), relative_error(found.dv, portable->dv)});
     fmt::print("{:<44} {:<14} {:8.3f} {:8.3f} {:8.1f} {:8.1f} {:9.1e} {:<34}", describe(c),
-               way.name, forward_ms, backward_ms, flops / forward_ms * 1e-9,
+               kernel.name, forward_ms, backward_ms, flops / forward_ms * 1e-9,
                2.5 * flops / backward_ms * 1e-9, error, attention_.last_kernel());
     verdict(error <= 1e-2);
   }
-  fmt::print("{:<44} memory of the attention: {:.1f} MiB\n", "",
+  fmt::print("{:<44} memory of attention: {:.1f} MiB\n", "",
              static_cast<double>(attention_.own_bytes()) / (1 << 20));
 }
 
@@ -501,9 +502,9 @@ int check_all() {
   checks.captured({kBf16, 2, 6, 2, 256, 256, 64});
   checks.captured({kBf16, 2, 4, 4, 200, 200, 128, true, true});
 
-  fmt::print("\nSpeed, and the largest relative distance from our own kernel\n");
+  fmt::print("\nSpeed, and the largest relative difference from our own kernel\n");
   fmt::print("{:<44} {:<14} {:>8} {:>8} {:>8} {:>8} {:>9} kernel of the backward\n", "", "",
-             "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "distance");
+             "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "diff.");
   for (const Case& c : {
            Case{kBf16, 4, 32, 8, 4096, 4096, 64},
            Case{kBf16, 2, 32, 8, 8192, 8192, 128},

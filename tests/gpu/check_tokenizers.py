@@ -2,11 +2,12 @@
 """Compares the ids of transformers' AutoTokenizer with Kintsugi's: python3 tests/gpu/check_tokenizers.py KINTSUGI
 
 For every family and tokenizer, trains a tiny model for one step, opens the checkpoint with AutoTokenizer,
-AutoModelForCausalLM and GenerationConfig, and compares the ids of mixed texts with `kintsugi data encode`. Prints a
-line each and exits with 1 if any differs, SentencePiece models excepted (docs/data.md says why). Takes a minute or two on processor cores; needs no network.
+AutoModelForCausalLM and GenerationConfig, and compares the ids of mixed texts with `kintsugi data encode`. Prints one
+line for each and exits with 1 if any differs, except for SentencePiece models (docs/data.md explains why). Takes a
+minute or two on a CPU and needs no network.
 
---without-transformers: only makes the checkpoints and checks them with Kintsugi itself.
---keep FOLDER: leaves everything there.
+--without-transformers: only creates the checkpoints and checks them with Kintsugi itself.
+--keep FOLDER: writes everything to FOLDER and keeps it.
 """
 
 import argparse
@@ -82,16 +83,16 @@ def tokenizers_of(kintsugi, folder, source):
         run([kintsugi, "data", "train-tokenizer", "--input", source, "--vocab", 400, "--pre-tokenizer", family,
              "--output", output])
         found[output.name] = output
-    # As it is given away: with a class of its own, a chat template and special tokens.
-    dressed = folder / "dressed"
-    dressed.mkdir()
-    (dressed / "tokenizer.json").write_bytes((FIXTURES / "llama3" / "tokenizer.json").read_bytes())
-    (dressed / "tokenizer_config.json").write_text(json.dumps({
+    # As models are published: with a tokenizer class, a chat template and special tokens.
+    published = folder / "published"
+    published.mkdir()
+    (published / "tokenizer.json").write_bytes((FIXTURES / "llama3" / "tokenizer.json").read_bytes())
+    (published / "tokenizer_config.json").write_text(json.dumps({
         "tokenizer_class": "LlamaTokenizerFast", "eos_token": "<|end_of_text|>", "pad_token": "<|end_of_text|>",
         "model_max_length": 100}))
-    (dressed / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<|end_of_text|>"}))
-    (dressed / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
-    found["dressed"] = dressed
+    (published / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<|end_of_text|>"}))
+    (published / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    found["published"] = published
     return found
 
 
@@ -129,10 +130,10 @@ def check_with_transformers(checkpoint, texts, ours, problems):
         classes.append(type(tokenizer).__name__)
         theirs = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         if difference := first_difference(texts, ours, theirs):
-            problems.append(f"other ids{' when trusted' if trust else ''}: {difference}")
+            problems.append(f"different ids{' with trust_remote_code' if trust else ''}: {difference}")
     template = checkpoint / "chat_template.jinja"
     if template.exists() and tokenizer.chat_template != template.read_text():
-        problems.append("another chat template")
+        problems.append("the chat template differs")
     GenerationConfig.from_pretrained(checkpoint)
     model, info = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
     if info["unexpected_keys"] or info["missing_keys"]:
@@ -170,11 +171,11 @@ def main():
                 problems, chosen = [], "-"
                 checkpoint = train(arguments.kintsugi, folder, family, name, tokenizer, source)
                 if encode(arguments.kintsugi, checkpoint, texts) != ours:
-                    problems.append("Kintsugi reads other ids from the checkpoint")
+                    problems.append("Kintsugi gives different ids with the checkpoint's tokenizer")
                 if not arguments.without_transformers:
                     try:
                         chosen = check_with_transformers(checkpoint, texts, ours, problems)
-                    except Exception as error:  # one that cannot be opened is a result, too
+                    except Exception as error:  # a checkpoint that cannot be opened counts as a difference
                         problems.append(f"{type(error).__name__}: {error}")
                 expected = name.startswith("sentencepiece")
                 count += not expected

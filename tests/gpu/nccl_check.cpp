@@ -23,7 +23,7 @@
 namespace kintsugi {
 namespace {
 
-// Ranks that share a GPU take turns, and everything takes long.
+// Ranks that share a GPU run in turns, so everything is slow.
 double timeout_for(const std::string& what) { return what == "hang" ? 8 : 60; }
 
 struct Gpu {
@@ -32,7 +32,7 @@ struct Gpu {
   World& hosts;
 };
 
-// GPU memory, taken once: an allocation may wait for kernels that wait for other ranks.
+// GPU memory, allocated once: an allocation may wait for kernels that wait for other ranks.
 class Pool {
  public:
   Pool(Backend& backend, std::size_t bytes)
@@ -44,7 +44,7 @@ class Pool {
   Tensor take(DType dtype, std::int64_t n) {
     const Tensor x(memory_ + used_, dtype, {n});
     used_ += (x.bytes() + 255) / 256 * 256 + 256;
-    KINTSUGI_CHECK(used_ <= bytes_, "the pool of {} bytes is used up", bytes_);
+    KINTSUGI_CHECK(used_ <= bytes_, "the pool of {} bytes is exhausted", bytes_);
     return x;
   }
   void empty() { used_ = 0; }
@@ -56,8 +56,8 @@ class Pool {
   std::size_t used_ = 0;
 };
 
-// Runs the cases, which work on host memory, on the GPU: every call on copies there, whose results
-// come back in wait().
+// Runs the collective test cases, which use host memory, on the GPU: every call works on copies in
+// GPU memory, and wait() copies the results back.
 class Staged : public Communicator {
  public:
   Staged(std::unique_ptr<Communicator> inner, Backend& backend)
@@ -107,7 +107,7 @@ class Staged : public Communicator {
     if (x.elements() > 0) backend_.upload(device, x.data());
     return device;
   }
-  // The same part of the copy where a tensor is part of another; a copy of its own elsewhere.
+  // If `part` is inside `whole`, the same range of the copy of `whole`; otherwise a separate copy.
   Tensor inside(Tensor device, Tensor whole, Tensor part) {
     const auto* begin = static_cast<const char*>(whole.data());
     const auto* at = static_cast<const char*>(part.data());
@@ -138,10 +138,10 @@ void expect(Backend& backend, Tensor x, float value, const std::string& what) {
   std::vector<float> host(static_cast<std::size_t>(x.elements()));
   backend.download(host.data(), x);
   for (std::size_t i = 0; i < host.size(); ++i)
-    if (host[i] != value) failure("{}: element {} is {}, not {}", what, i, host[i], value);
+    if (host[i] != value) failure("{}: element {} is {}, expected {}", what, i, host[i], value);
 }
 
-// Every group of a grid at work at once; each element of the sum is its group's size.
+// All groups of a grid reduce at the same time; each element of a sum is the group's size.
 void grid(Gpu& gpu) {
   const Grid grid{.tp = 2, .cp = 1, .dp = 2, .pp = gpu.world.size() / 4, .shard_group = 1};
   const Groups groups = make_groups(gpu.world, grid);
@@ -163,7 +163,7 @@ void grid(Gpu& gpu) {
   }
 }
 
-// Calls finish behind the caller's back, before it waits; a hang if they do not.
+// Calls complete in the background, before the caller waits. Hangs if they do not.
 void behind(Gpu& gpu) {
   const auto group = gpu.world.split("dp", 0, gpu.world.rank());
   const std::int64_t size = group->size(), n = 10000 * size;
@@ -181,13 +181,13 @@ void behind(Gpu& gpu) {
   const CommunicationTimes times = group->times();
   const std::int64_t bytes = 2 * 4 * n * (size - 1) / size + 4 * n * (size - 1);
   if (times.bytes != bytes || times.started != 2)
-    failure("{} calls of {} bytes, not 2 of {}", times.started, times.bytes, bytes);
+    failure("{} calls with {} bytes, expected 2 with {}", times.started, times.bytes, bytes);
   if (times.waited_s > 0 || times.busy_s <= 0)
-    failure("waited {} s of {} for what was done", times.waited_s, times.busy_s);
+    failure("waited {} s of {} s for calls that were complete", times.waited_s, times.busy_s);
 }
 
-// Two micro-batches forward and back, with every message received long before it is sent: none may
-// wait for another one that is behind it only in the order of the calls.
+// Two micro-batches forward and backward. Every receive is posted long before its send: no message
+// may wait for another one only because of the order of the calls.
 void pipeline(Gpu& gpu) {
   const auto group = gpu.world.split("pp", 0, gpu.world.rank());
   const int rank = group->rank(), last = group->size() - 1;
@@ -220,7 +220,7 @@ void pipeline(Gpu& gpu) {
   }
   for (const Messages& batch : batches)
     expect(gpu.backend, batch.back, std::ldexp(1.0f, 2 * group->size() - rank), "back");
-  // Between ranks that were not connected beforehand.
+  // Messages between ranks that were not connected before.
   const auto plain = gpu.world.split("plain", 0, gpu.world.rank());
   if (rank == 0) plain->wait(plain->send(batches[0].back, last));
   if (rank == last) {
@@ -229,8 +229,7 @@ void pipeline(Gpu& gpu) {
   }
 }
 
-// The culprit ends, or does nothing, while the others wait for it in a collective that it never
-// calls.
+// The culprit exits or hangs, while the others wait in a collective that it never calls.
 void die(Gpu& gpu, const std::string& how, int culprit) {
   const auto group = gpu.world.split("dp", 0, gpu.world.rank());
   Pool pool(gpu.backend, std::size_t{1} << 20);
@@ -249,8 +248,8 @@ void die(Gpu& gpu, const std::string& how, int culprit) {
               culprit);
 }
 
-// The culprit sums fewer elements than the others, which NCCL itself may not notice; under
-// comm.check nobody comes that far.
+// The culprit reduces fewer elements than the others, which NCCL itself may not notice; comm.check
+// must report it.
 void mismatch(Gpu& gpu, int culprit) {
   CheckedWorld checked(gpu.world, &gpu.hosts);
   const auto group = checked.split("dp", 0, gpu.world.rank());
@@ -263,7 +262,7 @@ void mismatch(Gpu& gpu, int culprit) {
   std::printf("rank %d got through a barrier in spite of rank %d\n", gpu.world.rank(), culprit);
 }
 
-// Not a test: what a call costs here.
+// Not a test: prints the cost of each call on this machine.
 void bench(Gpu& gpu) {
   using Clock = std::chrono::steady_clock;
   const auto group = gpu.world.split("world", 0, gpu.world.rank());
@@ -283,7 +282,7 @@ void bench(Gpu& gpu) {
       gpu.backend.synchronize();
       const double all_s = std::chrono::duration<double>(Clock::now() - begin).count();
       if (gpu.world.rank() == 0)
-        std::printf("%-14s %9ld x %d fp32: %.1f us, of which the host %.1f\n", what,
+        std::printf("%-14s %9ld x %d fp32: %.1f us, of which host %.1f us\n", what,
                     static_cast<long>(n), group->size(), all_s / repeats * 1e6,
                     host_s / repeats * 1e6);
       group->barrier();
@@ -301,7 +300,8 @@ void run(Gpu& gpu, const std::string& what) {
   if (what == "pipeline") return pipeline(gpu);
   if (what == "mismatch") return mismatch(gpu, gpu.world.size() - 1);
   if (what == "bench") return bench(gpu);
-  if (what != "throw" && what != "kill" && what != "hang") user_error("no check '{}'", what);
+  if (what != "throw" && what != "kill" && what != "hang")
+    user_error("there is no check '{}'", what);
   die(gpu, what, gpu.world.size() - 1);
 }
 
@@ -320,7 +320,7 @@ Lifeline::Callbacks callbacks() {
 
 void run_on_gpu(World& hosts, Lifeline& lifeline, const std::string& what) {
   const auto devices = cuda_devices();
-  if (devices.empty()) user_error("there is no GPU");
+  if (devices.empty()) user_error("this machine has no GPU");
   const CudaDevice& device = devices[static_cast<std::size_t>(hosts.local_rank()) % devices.size()];
   const auto backend = make_cuda_backend({.device = device.index});
   NcclWorld world(hosts, *backend,
@@ -341,7 +341,7 @@ void run_on_gpu(World& hosts, Lifeline& lifeline, const std::string& what) {
   lifeline.goodbye();
 }
 
-// As the command line does it: rank 0 reports, every rank ends.
+// Like the command line: rank 0 reports the failure, and every rank exits.
 int check(const std::string& what) {
   try {
     const auto hosts = make_mpi_world();
@@ -367,12 +367,13 @@ int check(const std::string& what) {
 }  // namespace kintsugi
 
 int main(int argc, char** argv) {
-  // mpirun sends SIGTERM when a rank dies, and SIGKILL a second later. A training run handles the
-  // first, which leaves it that second to report.
+  // mpirun sends SIGTERM when a rank dies, and SIGKILL a second later. Ignoring SIGTERM leaves that
+  // second to report the failure; a training run handles SIGTERM.
   signal(SIGTERM, SIG_IGN);
-  // A stream per group and direction: streams that share a queue would wait for each other.
+  // There is a stream per group and direction; streams that share a queue would wait for each
+  // other.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  // A kernel that is loaded late may wait for a message that waits for it.
+  // With lazy loading, loading a kernel may wait for a message that itself waits for the kernel.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   return kintsugi::check(argc > 1 ? argv[1] : "");
 }

@@ -1,8 +1,9 @@
-// Random layouts on GPUs, under mpirun: the run of many ranks against that of one on the same GPU.
+// Random layouts on GPUs, under mpirun: compares training on many ranks with training on one rank
+// of the same GPU.
 //   scripts/share_gpu.sh mpirun -np 4 nccl_layouts COUNT SEED [STEPS] [CASE | FROM]
-// Up to COUNT cases of as many ranks as were started, which bring as many pairs of features as
-// cases can that were drawn with SEED; every one in fp32 (at most 10 steps) and in bf16. FROM goes
-// on with a later one of them.
+// Draws random cases with SEED for the number of ranks that were started, and chooses up to COUNT
+// of them that cover as many pairs of features as possible. Every case runs in fp32 (at most 10
+// steps) and in bf16. CASE runs only this case; FROM skips the cases before this index.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,15 +15,15 @@
 #include <unordered_set>
 
 #include "backend/cuda/cuda_backend.h"
-#include "cli/worlds.h"
+#include "cli/backends.h"
 #include "comm/exchange.h"
 #include "support/layout_case.h"
 
 namespace kintsugi {
 namespace {
 
-// Two features of a case, as one number. Steps and precision are the same in all: how long to run
-// is the caller's to say, and every case runs in both precisions.
+// The pairs of features of a case, each as one number. Steps and precision are the same in all
+// cases: the caller gives the number of steps, and every case runs in both precisions.
 std::vector<std::size_t> pairs_of(const LayoutCase& one) {
   constexpr std::size_t kLevels = 64;
   std::vector<std::size_t> pairs;
@@ -33,14 +34,15 @@ std::vector<std::size_t> pairs_of(const LayoutCase& one) {
   return pairs;
 }
 
-// Of many draws with that many ranks, those that bring the most new pairs, at most `count`.
+// Draws many cases with this number of ranks and chooses at most `count` of them, each time the one
+// with the most new pairs.
 std::vector<LayoutCase> choose_cases(int ranks, std::size_t count, std::uint64_t seed,
-                                     bool speaks) {
+                                     bool reports) {
   constexpr std::size_t kDraws = 3000;
   std::mt19937_64 random(seed);
   std::vector<LayoutCase> drawn, chosen;
   std::vector<std::vector<std::size_t>> pairs;
-  std::unordered_set<std::size_t> open;
+  std::unordered_set<std::size_t> uncovered;
   while (drawn.size() < kDraws) {
     LayoutCase one = draw_case(random);
     if (one.layout().ranks() != ranks) continue;
@@ -48,22 +50,23 @@ std::vector<LayoutCase> choose_cases(int ranks, std::size_t count, std::uint64_t
     one.values[kSteps] = 1;
     drawn.push_back(one);
     pairs.push_back(pairs_of(one));
-    open.insert(pairs.back().begin(), pairs.back().end());
+    uncovered.insert(pairs.back().begin(), pairs.back().end());
   }
-  const std::size_t possible = open.size();
-  while (chosen.size() < count && !open.empty()) {
+  const std::size_t possible = uncovered.size();
+  while (chosen.size() < count && !uncovered.empty()) {
     std::size_t best = 0, most = 0;
     for (std::size_t i = 0; i < drawn.size(); ++i) {
-      const auto brought = static_cast<std::size_t>(std::count_if(
-          pairs[i].begin(), pairs[i].end(), [&](std::size_t pair) { return open.contains(pair); }));
-      if (brought > most) most = brought, best = i;
+      const auto added = static_cast<std::size_t>(
+          std::count_if(pairs[i].begin(), pairs[i].end(),
+                        [&](std::size_t pair) { return uncovered.contains(pair); }));
+      if (added > most) most = added, best = i;
     }
-    for (const std::size_t pair : pairs[best]) open.erase(pair);
+    for (const std::size_t pair : pairs[best]) uncovered.erase(pair);
     chosen.push_back(drawn[best]);
   }
-  if (speaks)
-    std::printf("%zu cases of %d ranks with %zu of the %zu pairs of features of %zu draws\n",
-                chosen.size(), ranks, possible - open.size(), possible, kDraws);
+  if (reports)
+    std::printf("%zu cases of %d ranks cover %zu of the %zu pairs of features in %zu draws\n",
+                chosen.size(), ranks, possible - uncovered.size(), possible, kDraws);
   return chosen;
 }
 
@@ -72,7 +75,7 @@ Grid grid_of(const LayoutCase& one) {
   return grid_of(training.layout(one.layout()), training.model);
 }
 
-// Groups take NCCL a second or two, so cases that share them follow each other.
+// NCCL needs a second or two to create groups, so cases with the same groups follow each other.
 void sort_by_grid(std::vector<LayoutCase>& cases) {
   const auto key = [](const LayoutCase& one) {
     const Grid grid = grid_of(one);
@@ -88,8 +91,9 @@ std::vector<double> losses_of(const Member& member, std::int64_t steps) {
   return losses;
 }
 
-std::vector<double> alone(World& world, Backend& backend, Training training, std::int64_t steps) {
-  const Groups groups = groups_of_one(backend);
+std::vector<double> train_on_one_rank(World& world, Backend& backend, Training training,
+                                      std::int64_t steps) {
+  const Groups groups = single_rank_groups(backend);
   training.micro = training.sequences % 4 == 0 ? training.sequences / 4 : training.sequences;
   training.offload = {};
   const RankLayout layout;
@@ -98,9 +102,9 @@ std::vector<double> alone(World& world, Backend& backend, Training training, std
   return losses_of({world, groups, engine, layout, training}, steps);
 }
 
-std::vector<double> together(World& hosts, Backend& backend, const Groups& groups,
-                             const RankLayout& layout, const Training& training,
-                             std::int64_t steps) {
+std::vector<double> train_on_all_ranks(World& hosts, Backend& backend, const Groups& groups,
+                                       const RankLayout& layout, const Training& training,
+                                       std::int64_t steps) {
   Engine engine(backend, backend, training.engine(layout), groups);
   engine.initialize(11);
   const std::vector<double> losses = losses_of({hosts, groups, engine, layout, training}, steps);
@@ -109,15 +113,15 @@ std::vector<double> together(World& hosts, Backend& backend, const Groups& group
   return losses;
 }
 
-// How far apart bf16 and fp32 runs are anyway; nothing can be expected to agree better.
+// The difference between bf16 and fp32 on one rank: layouts cannot be expected to agree better.
 double noise(World& hosts, Backend& backend, Training training, std::int64_t steps) {
   training.precision = DType::F32;
-  const std::vector<double> fine = alone(hosts, backend, training, steps);
+  const std::vector<double> fp32_losses = train_on_one_rank(hosts, backend, training, steps);
   training.precision = DType::BF16;
-  return difference(alone(hosts, backend, training, steps), fine);
+  return difference(train_on_one_rank(hosts, backend, training, steps), fp32_losses);
 }
 
-// One rank's side of the whole suite.
+// The suite on one rank.
 class Suite {
  public:
   Suite(World& hosts, std::int64_t steps, bool verbose)
@@ -134,40 +138,40 @@ class Suite {
         control_(hosts.split("control", 0, hosts.rank())) {}
 
   void run(const LayoutCase& one, DType precision) {
-    const bool fine = precision == DType::F32;
+    const bool is_fp32 = precision == DType::F32;
     Training training = one.training();
     training.precision = precision;
-    // At the usual rate long runs on random tokens leave each other for good.
-    if (!fine) training.lr = 3e-4;
-    const std::int64_t steps = fine ? std::min<std::int64_t>(steps_, kFineSteps) : steps_;
+    // At the usual learning rate long runs on random tokens diverge from each other.
+    if (!is_fp32) training.lr = 3e-4;
+    const std::int64_t steps = is_fp32 ? std::min<std::int64_t>(steps_, kFp32Steps) : steps_;
     std::vector<double> expected;
     double tolerance = 2e-5;
-    if (speaks()) expected = alone(hosts_, *backend_, training, steps);
-    if (speaks() && !fine)
+    if (reports()) expected = train_on_one_rank(hosts_, *backend_, training, steps);
+    if (reports() && !is_fp32)
       tolerance = std::max(1e-3, 2 * noise(hosts_, *backend_, training, steps));
     control_->barrier();
     use_groups(grid_of(one));
     const auto start = std::chrono::steady_clock::now();
     const std::vector<double> actual =
-        gpus_.gpus ? together(hosts_, *backend_, *groups_, one.layout(), training, steps)
-                   : alone(hosts_, *backend_, training, steps);
-    if (!speaks()) return;
+        gpus_.gpus ? train_on_all_ranks(hosts_, *backend_, *groups_, one.layout(), training, steps)
+                   : train_on_one_rank(hosts_, *backend_, training, steps);
+    if (!reports()) return;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    const double apart = difference(actual, expected);
-    double& worst = fine ? worst_fp32 : worst_bf16;
-    worst = std::max(worst, apart);
-    const bool same = apart <= tolerance;
+    const double error = difference(actual, expected);
+    double& worst = is_fp32 ? worst_fp32 : worst_bf16;
+    worst = std::max(worst, error);
+    const bool same = error <= tolerance;
     bad += same ? 0 : 1;
     ++runs;
     if (!same || verbose_)
       std::printf("%s %s by %.2g (%.2g allowed; %.1g in the first step) in %.1f s: %s\n",
-                  to_string(precision).data(), same ? "agrees" : "DIFFERS", apart, tolerance,
+                  to_string(precision).data(), same ? "agrees" : "DIFFERS", error, tolerance,
                   difference({actual.front()}, {expected.front()}), took.count(),
                   to_string(one).c_str());
     std::fflush(stdout);
   }
 
-  bool speaks() const { return hosts_.rank() == 0; }
+  bool reports() const { return hosts_.rank() == 0; }
   std::string figures() const {
     return fmt::format("{} runs, fp32 within {:.2g}, bf16 within {:.2g}, {} differ", runs,
                        worst_fp32, worst_bf16, bad);
@@ -177,7 +181,7 @@ class Suite {
   int bad = 0, runs = 0;
 
  private:
-  static constexpr std::int64_t kFineSteps = 10;
+  static constexpr std::int64_t kFp32Steps = 10;
 
   void use_groups(const Grid& grid) {
     if (!gpus_.gpus || (groups_ && groups_->grid == grid)) return;
@@ -201,15 +205,15 @@ int run(World& hosts, std::size_t count, std::uint64_t seed, std::int64_t steps,
   const std::size_t first = numbered && !which.empty() ? std::stoul(which) : 0;
   Suite suite(hosts, steps, !text.empty() || std::getenv("KINTSUGI_VERBOSE") != nullptr);
   std::vector<LayoutCase> cases = text.empty()
-                                      ? choose_cases(hosts.size(), count, seed, suite.speaks())
+                                      ? choose_cases(hosts.size(), count, seed, suite.reports())
                                       : std::vector<LayoutCase>{parse_layout_case(text)};
   sort_by_grid(cases);
   for (std::size_t i = first; i < cases.size(); ++i) {
     for (const DType precision : {DType::F32, DType::BF16}) suite.run(cases[i], precision);
-    if (suite.speaks() && (i + 1) % 10 == 0)
+    if (suite.reports() && (i + 1) % 10 == 0)
       std::printf("%zu of %zu cases: %s\n", i + 1, cases.size(), suite.figures().c_str());
   }
-  if (suite.speaks())
+  if (suite.reports())
     std::printf("%s on %d ranks: %zu cases, %s\n", suite.bad == 0 ? "passed" : "FAILED",
                 hosts.size(), cases.size(), suite.figures().c_str());
   return suite.bad == 0 ? 0 : 1;

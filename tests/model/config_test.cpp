@@ -108,7 +108,7 @@ TEST(ModelConfigTest, FamiliesWithOnePackedProjectionRefuseOtherHeads) {
     else
       EXPECT_NO_THROW(config.complete_and_check());
   }
-  ModelConfig odd = small_llama();  // an odd head size is fine where nothing rotates
+  ModelConfig odd = small_llama();  // an odd head size is fine without RoPE
   odd.family = Family::Gpt2;
   odd.hidden_size = 72;
   EXPECT_NO_THROW(odd.complete_and_check());
@@ -148,7 +148,7 @@ TEST(ModelYamlTest, ReadsEveryKindOfValue) {
   EXPECT_FALSE(config.tied);
   ASSERT_TRUE(config.rope_scaling.has_value());
   EXPECT_EQ(*config.rope_scaling, (RopeScaling{.factor = 32, .original_max_positions = 8000}));
-  // On top of a base, only what is named changes; null takes the scaling away.
+  // With a base, only the named fields change; null removes the scaling.
   const ModelConfig changed = parse_model_yaml("{layers: 7, rope_scaling: null}", "m.yaml", config);
   ModelConfig expected = config;
   expected.layers = 7;
@@ -172,13 +172,11 @@ TEST(ModelYamlTest, NamesTheKeyTheFileAndTheLine) {
   EXPECT_THAT(complaint("head_dim: 1.5\n"),
               HasSubstr("line 11: head_dim: '1.5' is not a whole number"));
   EXPECT_THAT(complaint("head_dim: [1]\n"),
-              HasSubstr("head_dim: a whole number is wanted, not a list"));
-  EXPECT_THAT(complaint("head_dim:\n"),
-              HasSubstr("head_dim: a whole number is wanted, not nothing"));
-  EXPECT_THAT(complaint("init_std: {a: b}\n"),
-              HasSubstr("init_std: a number is wanted, not a map"));
+              HasSubstr("head_dim: must be a whole number, not a list"));
+  EXPECT_THAT(complaint("head_dim:\n"), HasSubstr("head_dim: must be a whole number, not nothing"));
+  EXPECT_THAT(complaint("init_std: {a: b}\n"), HasSubstr("init_std: must be a number, not a map"));
   EXPECT_THAT(complaint("init_std: small\n"), HasSubstr("init_std: 'small' is not a number"));
-  EXPECT_THAT(complaint("[a, b]: 1\n"), HasSubstr("a key is a word, not a list"));
+  EXPECT_THAT(complaint("[a, b]: 1\n"), HasSubstr("a key must be a word, not a list"));
   EXPECT_THAT(complaint("eos_token: 1M\n"), HasSubstr("dir/m.yaml: eos_token is 1000000"));
   EXPECT_THAT(complaint("---\nlayers: 3\n"), HasSubstr("dir/m.yaml line"));
   EXPECT_THAT(complaint("x: [1, 2\n"),
@@ -190,7 +188,7 @@ TEST(ModelYamlTest, NamesTheKeyTheFileAndTheLine) {
   EXPECT_THAT(whole("tied: maybe"), HasSubstr("line 1: tied: 'maybe' is neither true nor false"));
   EXPECT_THAT(whole("family: lama"), HasSubstr("line 1: family: there is no model family 'lama'"));
   EXPECT_THAT(whole("rope_scaling: 8"),
-              HasSubstr("rope_scaling: a map like {factor: 8} or null is wanted, not '8'"));
+              HasSubstr("rope_scaling: must be a map like {factor: 8} or null, not '8'"));
   EXPECT_THAT(
       whole("layers: 1\nrope_scaling:\n  faktor: 8"),
       AllOf(HasSubstr("m.yaml line 3: unknown key 'rope_scaling.faktor'"), HasSubstr("'factor'")));
@@ -213,7 +211,7 @@ TEST(ModelYamlTest, WritesWhatItReads) {
   config.init_std = 5e-324;
   config.rope_scaling->factor = 1.0 / 3;
   EXPECT_EQ(parse_model_yaml(model_to_yaml(config), "m"), config) << model_to_yaml(config);
-  // Every key that a reader knows is written.
+  // Every key that can be read is written.
   const YAML::Node written = YAML::Load(model_to_yaml(config));
   for (const std::string& key : model_section_keys())
     EXPECT_EQ(written[key].IsDefined(), key != "preset" && key != "config") << key;
@@ -238,7 +236,7 @@ TEST(ModelSectionTest, OverridesAPreset) {
   EXPECT_EQ(read("{preset: llama-tiny}"), expected);
   expected.layers = 9;
   EXPECT_EQ(read("{layers: 9, preset: llama-tiny}"), expected);
-  // Sizes that the preset leaves to be derived follow the override.
+  // Derived sizes follow the override.
   const ModelConfig wide = read("{preset: llama-tiny, hidden_size: 256, heads: 2}");
   EXPECT_EQ(wide.kv_heads, 2);
   EXPECT_EQ(wide.head_dim, 128);
@@ -342,7 +340,7 @@ TEST_F(ResolveModelTest, SaysWhatIsMissing) {
   };
   EXPECT_THAT(complaint("llama-8"), HasSubstr("did you mean 'llama-8b'"));
   EXPECT_THAT(complaint(""), HasSubstr("no preset ''"));
-  EXPECT_THAT(complaint("no/such/place"), HasSubstr("no file or directory no/such/place"));
+  EXPECT_THAT(complaint("no/such/path"), HasSubstr("no file or directory no/such/path"));
   EXPECT_THAT(complaint("missing.yaml"), HasSubstr("missing.yaml"));
   EXPECT_THAT(complaint("missing.json"), HasSubstr("missing.json"));
   EXPECT_THAT(complaint(folder_.string()), HasSubstr("holds no config.json"));

@@ -1,4 +1,4 @@
-// Logits, loss and every gradient against models that transformers built and PyTorch differentiated
+// Compares logits, loss and every gradient with models of transformers and PyTorch's autograd
 // (tests/data/make_fixtures.py).
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "backend/worlds.h"
+#include "backend/backends.h"
 #include "model/initialize.h"
 #include "model/whole_model.h"
 #include "support/paths.h"
@@ -63,7 +63,7 @@ struct Case {
   const char* name;
   DType dtype;
   Recompute recompute = Recompute::None;
-  std::size_t world = 0;  // the CPU, which every machine has
+  std::size_t backend = 0;  // the CPU, which every machine has
 };
 
 // The model of a fixture with one micro-batch of its tokens on the device.
@@ -72,7 +72,7 @@ class FixtureModel {
   explicit FixtureModel(const Case& c, std::int64_t chunk = 0)
       : expected_(kData / c.name / "expected.safetensors"),
         config_(read_hf_config(kData / c.name / "config.json")),
-        backend_(worlds()[c.world].make()),
+        backend_(backends()[c.backend].make()),
         arena_(*backend_),
         set_(config_),
         store_(set_, arena_, c.dtype, true) {
@@ -132,8 +132,8 @@ struct Tolerance {
   double logits, loss, gradient;
 };
 
-// fp32 and fp64 are held to the 1e-4 with room; 16-bit storage rounds every activation to 8
-// (bf16) or 11 (fp16) bits.
+// fp32 and fp64 must be well within 1e-4. 16-bit storage rounds every activation to 8 (bf16) or 11
+// (fp16) bits.
 Tolerance tolerance_of(DType dtype) {
   switch (dtype) {
     case DType::BF16:
@@ -166,7 +166,7 @@ TEST_P(FixtureTest, LogitsLossAndEveryGradientMatchPyTorch) {
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  std::string name = worlds()[info.param.world].name + "_" + info.param.name + "_" +
+  std::string name = backends()[info.param.backend].name + "_" + info.param.name + "_" +
                      std::string(to_string(info.param.dtype)) + "_" +
                      std::string(to_string(info.param.recompute));
   for (char& c : name)
@@ -176,13 +176,13 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (std::size_t world = 0; world < worlds().size(); ++world)
+  for (std::size_t backend = 0; backend < backends().size(); ++backend)
     for (const char* name : {"gpt2", "llama", "llama2", "llama-tied", "qwen2", "qwen3", "bloom",
                              "bloom-6heads", "llama-yarn", "olmo2", "olmo3", "retnet"}) {
-      for (const DType dtype : worlds()[world].precisions)
-        cases.push_back({name, dtype, Recompute::None, world});
-      cases.push_back({name, DType::F32, Recompute::Selective, world});
-      cases.push_back({name, DType::F32, Recompute::Full, world});
+      for (const DType dtype : backends()[backend].precisions)
+        cases.push_back({name, dtype, Recompute::None, backend});
+      cases.push_back({name, DType::F32, Recompute::Selective, backend});
+      cases.push_back({name, DType::F32, Recompute::Full, backend});
     }
   return cases;
 }
@@ -194,14 +194,14 @@ std::vector<double> gradients_of(const Case& c, std::int64_t chunk) {
   return to_host(*model.backend_, model.store_.gradients());
 }
 
-// Recomputation repeats the same arithmetic: not a bit may change.
+// Recomputation repeats the same arithmetic: the results must be bit-identical.
 TEST(Recompute, NeverChangesAGradient) {
-  for (std::size_t world = 0; world < worlds().size(); ++world)
+  for (std::size_t backend = 0; backend < backends().size(); ++backend)
     for (const char* name : {"llama", "qwen3", "gpt2", "bloom", "olmo3", "retnet"})
       for (const DType dtype : {DType::F32, DType::BF16}) {
-        const auto kept = gradients_of({name, dtype, Recompute::None, world}, 0);
-        EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Selective, world}, 0)) << name;
-        EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Full, world}, 0)) << name;
+        const auto kept = gradients_of({name, dtype, Recompute::None, backend}, 0);
+        EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Selective, backend}, 0)) << name;
+        EXPECT_EQ(kept, gradients_of({name, dtype, Recompute::Full, backend}, 0)) << name;
       }
 }
 
@@ -213,10 +213,10 @@ TEST(Classifier, ChunksOfAnySizeGiveTheSameGradient) {
   }
 }
 
-// The same weights, however Hugging Face stored them.
+// All ways to store the weights in a Hugging Face directory must load the same weights.
 TEST(LoadWeights, ShardedAndHalfPrecisionDirectoriesLoad) {
   const auto load = [](const char* name) {
-    auto backend = worlds().front().make();
+    auto backend = backends().front().make();
     Arena arena(*backend);
     const ParameterSet set(read_hf_config(kData / name / "config.json"));
     const ParameterStore store(set, arena, DType::F32, false);

@@ -1,5 +1,5 @@
-// The whole model's backward against central differences of its forward, in fp64, with everything
-// switched on that the fixtures leave out: dropout and document masks.
+// Compares the whole model's backward with central differences of its forward, in fp64, with the
+// features that the fixtures leave out: dropout and document masks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -91,7 +91,7 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
   backend->download(gradient.data(), store.gradients());
   backend->download(weights.data(), store.weights());
 
-  // Each parameter by itself, along a random direction.
+  // Each parameter separately, along a random direction.
   for (const Parameter& parameter : set.parameters()) {
     constexpr double h = 1e-5;
     const auto begin = static_cast<std::size_t>(parameter.offset),

@@ -14,7 +14,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// As released, without keys that carry no dimension.
+// The released files, without keys that do not describe the architecture.
 const json kLlama31 = json::parse(R"({
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
@@ -130,7 +130,7 @@ TEST(HfConfigTest, EndTokensComeInManyForms) {
   EXPECT_EQ(eos(nullptr), -1);
   EXPECT_EQ(eos(json::array()), -1);
   EXPECT_EQ(eos(-1), -1);
-  EXPECT_EQ(eos(999999), -1);  // a family's default beside a smaller vocabulary
+  EXPECT_EQ(eos(999999), -1);  // a family's default id outside a smaller vocabulary
   EXPECT_THAT(complaint(kLlama31, "eos_token_id", "</s>"),
               HasSubstr("eos_token_id must be a whole number, not \"</s>\""));
   EXPECT_THAT(complaint(kLlama31, "eos_token_id", json::array({true})), HasSubstr("eos_token_id"));

@@ -26,7 +26,7 @@ TEST(MetricsTest, CountsTheParametersOfReleasedModels) {
     EXPECT_EQ(count_parameters(set).total, count) << name;
     EXPECT_EQ(set.elements(), count) << name;
   }
-  // Where only a rounded figure is public.
+  // Models with only a rounded public figure.
   const std::pair<const char*, double> rounded[] = {
       {"gpt-1.4b", 1.4e9}, {"gpt-22b", 22e9},    {"gpt-175b", 175e9},  {"gpt-1t", 1e12},
       {"gpt-nl-8b", 8e9},  {"gpt-nl-30b", 30e9}, {"poro-34b", 34.2e9}, {"olmo-7b-like", 6.9e9}};
@@ -73,8 +73,8 @@ TEST(MetricsTest, FlopsAgreeWithMegatronsClosedForm) {
   }
 }
 
-// Six operations per weight of every matrix that multiplies: all matrices but the look-ups, and a
-// tied head once.
+// Six FLOPs per weight of every matmul: all matrices but the embedding look-ups; a tied head counts
+// once.
 TEST(MetricsTest, LinearFlopsFollowTheParameters) {
   for (const std::string& name : preset_names()) {
     const ModelConfig config = load_preset(name);

@@ -11,7 +11,7 @@
 
 namespace kintsugi {
 
-// The message of the UserError that f throws; a test failure when it throws none.
+// Returns the message of the UserError that f throws. Fails the test if it throws none.
 template <class F>
 std::string user_error_of(F f) {
   try {
@@ -23,8 +23,8 @@ std::string user_error_of(F f) {
   return "";
 }
 
-// Parses thousands of damaged copies of a text: each parses or is a UserError, anything else fails
-// the test.
+// Parses thousands of damaged copies of a text. Each must parse or throw a UserError; anything else
+// fails the test.
 template <class Parse>
 void expect_robust(const std::string& text, Parse parse) {
   std::mt19937 random(20240607);
@@ -60,7 +60,7 @@ void expect_robust(const std::string& text, Parse parse) {
       FAIL() << error.what() << " for:\n" << damaged;
     }
   }
-  // Both happen, or the damage is not worth its name.
+  // Both must happen; otherwise the damage was too small or too large.
   EXPECT_GT(accepted, 0);
   EXPECT_GT(refused, 0);
 }

@@ -32,7 +32,7 @@ constexpr auto kOnes = InitKind::Ones;
 constexpr auto kZeros = InitKind::Zeros;
 
 // A row of the tables below; std is that of a matrix, init that of a vector.
-struct Row {
+struct ExpectedParameter {
   std::string name;
   Shape shape;
   int tp_dimension;
@@ -43,15 +43,15 @@ struct Row {
   int tp_parts = 1;
 };
 
-void expect_rows(const ParameterSet& set, const std::vector<Row>& rows, std::size_t first = 0) {
+void expect_rows(const ParameterSet& set, const std::vector<ExpectedParameter>& rows, std::size_t first = 0) {
   ASSERT_LE(first + rows.size(), set.parameters().size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Parameter& p = set.parameters()[first + i];
     SCOPED_TRACE(rows[i].name);
     EXPECT_EQ(p.name, rows[i].name);
     EXPECT_EQ(p.shape, rows[i].shape) << to_string(p.shape);
-    EXPECT_EQ(p.cut.dimension, rows[i].tp_dimension);
-    EXPECT_EQ(p.cut.parts, rows[i].tp_parts);
+    EXPECT_EQ(p.shard.dimension, rows[i].tp_dimension);
+    EXPECT_EQ(p.shard.parts, rows[i].tp_parts);
     EXPECT_EQ(p.group, rows[i].group);
     EXPECT_EQ(p.init.kind, rows[i].init);
     EXPECT_DOUBLE_EQ(p.init.scale, rows[i].std);
@@ -71,7 +71,7 @@ TEST(ParameterSetTest, Llama) {
   ModelConfig config = small(Family::Llama);
   config.tied = false;
   const ParameterSet set(config);
-  std::vector<Row> rows = {{"model.embed_tokens.weight", {10, 8}, 0, E, kStd}};
+  std::vector<ExpectedParameter> rows = {{"model.embed_tokens.weight", {10, 8}, 0, E, kStd}};
   for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
     rows.push_back({layer + "self_attn.q_proj.weight", {8, 8}, 0, A, kStd});
     rows.push_back({layer + "self_attn.k_proj.weight", {4, 8}, 0, A, kStd, kNormal, true});
@@ -88,7 +88,7 @@ TEST(ParameterSetTest, Llama) {
   ASSERT_EQ(set.parameters().size(), rows.size());
   expect_rows(set, rows);
 
-  // Places, worked out by hand: whole lines of 64 elements, except inside a packed run.
+  // Offsets computed by hand: multiples of 64 elements, except inside packed parameters.
   const std::map<std::string, std::int64_t> offsets = {
       {"model.embed_tokens.weight", 0},
       {"model.layers.0.self_attn.q_proj.weight", 128},
@@ -155,7 +155,7 @@ TEST(ParameterSetTest, Qwen3AddsNormsOfHeads) {
 
 TEST(ParameterSetTest, Gpt2StoresInputsFirst) {
   const ParameterSet set(small(Family::Gpt2));
-  std::vector<Row> rows = {{"transformer.wte.weight", {10, 8}, 0, E, kStd},
+  std::vector<ExpectedParameter> rows = {{"transformer.wte.weight", {10, 8}, 0, E, kStd},
                            {"transformer.wpe.weight", {12, 8}, -1, E, kStd}};
   for (const std::string layer : {"transformer.h.0.", "transformer.h.1."}) {
     rows.push_back({layer + "attn.c_attn.weight", {8, 24}, 1, A, kStd, kNormal, false, 3});
@@ -198,9 +198,8 @@ TEST(ParameterSetTest, BloomNormalisesItsEmbedding) {
   EXPECT_EQ(set.parameters().back().name, "transformer.ln_f.bias");
 }
 
-// The rules of the header, for every preset: order, alignment, no overlap, names that resolve to
-// themselves.
-TEST(ParameterSetTest, PlacesObeyTheRules) {
+// For every preset: order, alignment, no overlap, and index() finds every name.
+TEST(ParameterSetTest, OffsetsObeyTheRules) {
   for (const std::string& name : preset_names()) {
     SCOPED_TRACE(name);
     const ModelConfig config = load_preset(name);
@@ -257,7 +256,7 @@ TEST(ParameterStoreTest, LaysOutWeightsAndGradients) {
   EXPECT_THROW(store.weight(q, {4, 8}), Failure);
 }
 
-TEST(ParameterStoreTest, GoesWithoutGradients) {
+TEST(ParameterStoreTest, WorksWithoutGradients) {
   const ParameterSet set(small(Family::Gpt2));
   PlanningAllocator allocator;
   Arena arena(allocator);

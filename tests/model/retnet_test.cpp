@@ -1,4 +1,4 @@
-// The three forms of RetNet against the logits of its formulas in fp64
+// Compares the three forms of RetNet with the logits of its formulas in fp64
 // (tests/data/make_fixtures.py).
 #include <gtest/gtest.h>
 
@@ -18,14 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// KINTSUGI_RETNET: another directory of this form, such as a reference made by another program.
+// KINTSUGI_RETNET names another directory in this format, such as a reference from another program.
 fs::path directory() {
   const char* given = std::getenv("KINTSUGI_RETNET");
   return given != nullptr ? fs::path(given) : fs::path(test_data_directory()) / "retnet";
 }
 
 template <class T>
-std::vector<T> read_entry(const SafetensorsFile& file, const std::string& name) {
+std::vector<T> read_golden(const SafetensorsFile& file, const std::string& name) {
   const auto bytes = file.bytes(*file.find(name));
   std::vector<T> values(bytes.size() / sizeof(T));
   std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -41,8 +41,8 @@ class RetnetForms : public testing::Test {
         arena_(*backend_),
         set_(config_),
         store_(set_, arena_, DType::F64, false),
-        ids_(read_entry<std::int32_t>(expected_, "input_ids")),
-        logits_(read_entry<double>(expected_, "logits64")) {
+        ids_(read_golden<std::int32_t>(expected_, "input_ids")),
+        logits_(read_golden<double>(expected_, "logits64")) {
     sequences_ = expected_.find("input_ids")->shape[0];
     length_ = expected_.find("input_ids")->shape[1];
     load_parameters(*backend_, store_, SafetensorsModel(directory()));
@@ -70,7 +70,7 @@ class RetnetForms : public testing::Test {
             .positions = positions_.rows(0, n)};
   }
 
-  // Of the logits of `rows` tokens from `token` on, in the order of the file.
+  // The error of the logits of `rows` tokens from `token` on, in the order of the file.
   double error(const Tensor& logits, std::int64_t token, std::int64_t rows) {
     double largest = 0;
     std::vector<double> row(static_cast<std::size_t>(config_.vocab_size));
@@ -102,16 +102,16 @@ TEST_F(RetnetForms, ParallelInsideOneChunk) {
   EXPECT_LT(error(logits, 0, sequences_ * length_), 1e-12);
 }
 
-// Pieces of any size hand their state on; of one token each, that is the recurrent form.
-TEST_F(RetnetForms, PiecesThatHandTheirStateOn) {
-  for (const std::int64_t piece : {1, 4, 8, 16})
+// Chunks of any size carry the state over. With one token per chunk, this is the recurrent form.
+TEST_F(RetnetForms, ChunksCarryTheStateOver) {
+  for (const std::int64_t chunk : {1, 4, 8, 16})
     for (std::int64_t sequence = 0; sequence < sequences_; ++sequence) {
       std::vector<LayerCache> caches = model_->allocate_caches(arena_, length_);
-      for (std::int64_t first = 0; first < length_; first += piece) {
-        const std::int64_t count = std::min(piece, length_ - first);
+      for (std::int64_t first = 0; first < length_; first += chunk) {
+        const std::int64_t count = std::min(chunk, length_ - first);
         const Tensor last = model_->next_logits(batch(1, sequence, first, count), caches);
         EXPECT_LT(error(last, sequence * length_ + first + count - 1, 1), 1e-12)
-            << "pieces of " << piece << ", token " << first + count - 1;
+            << "chunks of " << chunk << ", token " << first + count - 1;
       }
     }
 }

@@ -1,4 +1,4 @@
-// Attention of cut sequences on a ring of ranks against attention of the whole on one.
+// Compares ring attention of sharded sequences with attention of whole sequences on one rank.
 #include "model/layers/ring_attention.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/traced_backend.h"
 #include "comm/counting_communicator.h"
-#include "model/context_cut.h"
+#include "model/context_shard.h"
 #include "support/thread_world.h"
 
 namespace kintsugi {
@@ -21,7 +21,7 @@ namespace {
 using Values = std::vector<double>;
 using Ids = std::vector<std::int32_t>;
 
-struct Case {
+struct RingCase {
   int ranks = 2;
   std::int64_t sequences = 1, length = 0, heads = 2, kv_heads = 2, dim = 8;
   bool alibi = false, documents = false;
@@ -32,7 +32,7 @@ struct Case {
   std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }
 };
 
-std::string describe(const Case& c) {
+std::string describe(const RingCase& c) {
   return fmt::format(
       "{} ranks, {} x {} tokens, heads {}/{} of {}, alibi {}, documents {}, window {}", c.ranks,
       c.sequences, c.length, c.heads, c.kv_heads, c.dim, c.alibi, c.documents, c.window);
@@ -59,7 +59,7 @@ struct Host {
 };
 
 struct Inputs {
-  Values qkv, dout;  // (sequences, length, …), as the precision of the run holds them
+  Values qkv, dout;  // (sequences, length, …), rounded to the precision of the run
   Ids starts;
   std::vector<float> slopes;
 };
@@ -68,7 +68,7 @@ struct Outputs {
   Values out, lse, dqkv;
 };
 
-Inputs make_inputs(const Case& c, DType dtype) {
+Inputs make_inputs(const RingCase& c, DType dtype) {
   std::mt19937_64 random(5);
   std::normal_distribution<double> normal;
   const auto draw = [&](std::int64_t count) {
@@ -95,8 +95,8 @@ Inputs make_inputs(const Case& c, DType dtype) {
 struct Heads {
   Tensor q, k, v;
 };
-// As the attention layer has them: rows of [q | k | v].
-Heads split(const Tensor& rows, const Case& c, std::int64_t length) {
+// Splits rows of [q | k | v], as in the attention layer.
+Heads split(const Tensor& rows, const RingCase& c, std::int64_t length) {
   const Tensor heads = rows.split_last(c.dim);
   return {heads.part(1, 0, c.heads).split_first(length),
           heads.part(1, c.heads, c.kv_heads).split_first(length),
@@ -115,18 +115,18 @@ Host host_of(const Values& values, Shape shape) {
   return host;
 }
 
-// The whole on one rank in fp64, by the operation that tests/backend holds against the definition.
-Outputs whole_attention(const Case& c, const Inputs& x, double scale) {
+// Attention of whole sequences on one rank in fp64, by the operation that tests/backend checks.
+Outputs whole_attention(const RingCase& c, const Inputs& x, double scale) {
   const auto backend = make_cpu_backend(1);
   const Host qkv = host_of(x.qkv, {c.tokens(), c.width()}), dqkv(DType::F64, qkv.tensor.shape());
   const Host dout = host_of(x.dout, {c.sequences, c.length, c.heads, c.dim});
   const Host out(DType::F64, dout.tensor.shape());
   const Host lse(DType::F64, {c.sequences, c.heads, c.length});
   AttentionOptions options{.scale = scale, .window = c.window};
-  Inputs mine = x;
-  if (c.alibi) options.alibi_slopes = {mine.slopes.data(), DType::F32, {c.heads}};
+  Inputs copy = x;
+  if (c.alibi) options.alibi_slopes = {copy.slopes.data(), DType::F32, {c.heads}};
   if (c.documents)
-    options.document_start = {mine.starts.data(), DType::I32, {c.sequences, c.length}};
+    options.document_start = {copy.starts.data(), DType::I32, {c.sequences, c.length}};
   const Heads from = split(qkv.tensor, c, c.length), gradient = split(dqkv.tensor, c, c.length);
   backend->attention_forward(out.tensor, lse.tensor, from.q, from.k, from.v, options);
   backend->attention_backward(gradient.q, gradient.k, gradient.v, dout.tensor, out.tensor,
@@ -134,31 +134,31 @@ Outputs whole_attention(const Case& c, const Inputs& x, double scale) {
   return {values_of(out), values_of(lse), values_of(dqkv)};
 }
 
-// One rank's share of the problem, and where its results belong in the whole.
-class Share {
+// The shard of the problem on one rank.
+class LocalProblem {
  public:
-  Share(const Case& c, const Inputs& x, DType dtype, Communicator& group)
+  LocalProblem(const RingCase& c, const Inputs& x, DType dtype, Communicator& group)
       : c_(c),
-        cut_{c.ranks, group.rank(), c.length},
+        shard_{c.ranks, group.rank(), c.length},
         qkv_(dtype, {c.sequences * local(), c.width()}),
         dqkv_(dtype, qkv_.tensor.shape()),
         out_(dtype, {c.sequences * local(), c.heads * c.dim}),
         dout_(dtype, out_.tensor.shape()),
         lse_(accumulator_of(dtype), {c.sequences, c.heads, local()}),
         slopes_(x.slopes) {
-    each_element(c.width(), [&](std::int64_t here, std::int64_t there) {
-      qkv_.set(here, x.qkv[static_cast<std::size_t>(there)]);
+    each_element(c.width(), [&](std::int64_t local, std::int64_t global) {
+      qkv_.set(local, x.qkv[static_cast<std::size_t>(global)]);
     });
-    each_element(c.heads * c.dim, [&](std::int64_t here, std::int64_t there) {
-      dout_.set(here, x.dout[static_cast<std::size_t>(there)]);
+    each_element(c.heads * c.dim, [&](std::int64_t local, std::int64_t global) {
+      dout_.set(local, x.dout[static_cast<std::size_t>(global)]);
     });
     if (!c.documents) return;
     Ids starts(static_cast<std::size_t>(c.sequences * local()));
-    each_element(1, [&](std::int64_t here, std::int64_t there) {
-      starts[static_cast<std::size_t>(here)] = x.starts[static_cast<std::size_t>(there)];
+    each_element(1, [&](std::int64_t local, std::int64_t global) {
+      starts[static_cast<std::size_t>(local)] = x.starts[static_cast<std::size_t>(global)];
     });
     first_keys_.resize(starts.size() * static_cast<std::size_t>(c.ranks));
-    first_visible_keys(first_keys_, cut_, starts);
+    first_visible_keys(first_keys_, shard_, starts);
   }
 
   Tensor slopes() { return c_.alibi ? Tensor(slopes_.data(), DType::F32, {c_.heads}) : Tensor(); }
@@ -175,33 +175,33 @@ class Share {
     ring.backward(gradient.q, gradient.k, gradient.v, by_sequence(dout_), by_sequence(out_),
                   lse_.tensor, from.q, from.k, from.v, scale, first_keys(), c_.window);
   }
-  // Each rank writes elements of its own.
+  // Writes the local results into the whole; ranks write different elements.
   void collect(Outputs& whole) const {
-    each_element(c_.heads * c_.dim, [&](std::int64_t here, std::int64_t there) {
-      whole.out[static_cast<std::size_t>(there)] = out_.get(here);
+    each_element(c_.heads * c_.dim, [&](std::int64_t local, std::int64_t global) {
+      whole.out[static_cast<std::size_t>(global)] = out_.get(local);
     });
-    each_element(c_.width(), [&](std::int64_t here, std::int64_t there) {
-      whole.dqkv[static_cast<std::size_t>(there)] = dqkv_.get(here);
+    each_element(c_.width(), [&](std::int64_t local, std::int64_t global) {
+      whole.dqkv[static_cast<std::size_t>(global)] = dqkv_.get(local);
     });
     for (std::int64_t row = 0; row < c_.sequences * c_.heads; ++row)
       for (std::int64_t i = 0; i < local(); ++i)
-        whole.lse[static_cast<std::size_t>(row * c_.length + cut_.position(i))] =
+        whole.lse[static_cast<std::size_t>(row * c_.length + shard_.position(i))] =
             lse_.get(row * local() + i);
   }
-  // How many queries see nothing of another rank's keys that lie before them.
+  // The number of queries that see none of another rank's keys, although those precede them.
   std::int64_t blind() const {
     std::int64_t count = 0;
     for (std::size_t i = 0; i < first_keys_.size(); ++i) {
       const auto source = static_cast<int>(static_cast<std::int64_t>(i) / (c_.sequences * local()));
       const std::int64_t query = static_cast<std::int64_t>(i) % local();
-      if (source < cut_.rank) count += first_keys_[i] == local() / 2;
-      if (source > cut_.rank && query >= local() / 2) count += first_keys_[i] == local();
+      if (source < shard_.rank) count += first_keys_[i] == local() / 2;
+      if (source > shard_.rank && query >= local() / 2) count += first_keys_[i] == local();
     }
     return count;
   }
 
  private:
-  std::int64_t local() const { return cut_.local_length(); }
+  std::int64_t local() const { return shard_.local_length(); }
   Tensor by_sequence(const Host& x) const {
     return x.tensor.split_last(c_.dim).split_first(local());
   }
@@ -214,17 +214,17 @@ class Share {
     for (std::int64_t s = 0; s < c_.sequences; ++s)
       for (std::int64_t i = 0; i < local(); ++i)
         for (std::int64_t j = 0; j < width; ++j)
-          f((s * local() + i) * width + j, (s * c_.length + cut_.position(i)) * width + j);
+          f((s * local() + i) * width + j, (s * c_.length + shard_.position(i)) * width + j);
   }
 
-  Case c_;
-  ContextCut cut_;
+  RingCase c_;
+  ContextShard shard_;
   Host qkv_, dqkv_, out_, dout_, lse_;
   std::vector<float> slopes_;
   Ids first_keys_;
 };
 
-Outputs ring_attention(const Case& c, const Inputs& x, DType dtype, double scale) {
+Outputs ring_attention(const RingCase& c, const Inputs& x, DType dtype, double scale) {
   Outputs found;
   found.out.resize(x.dout.size());
   found.dqkv.resize(x.qkv.size());
@@ -233,16 +233,16 @@ Outputs ring_attention(const Case& c, const Inputs& x, DType dtype, double scale
     const auto backend = make_cpu_backend(1);
     const auto group = world.split("cp", 0, world.rank());
     Arena arena(*backend);
-    Share share(c, x, dtype, *group);
-    const RingAttention ring(*backend, arena, *group, share.sizes(), dtype, true, share.slopes());
-    for (int pass = 0; pass < 2; ++pass) {  // what the first one leaves behind does no harm
-      share.forward(ring, scale);
-      share.backward(ring, scale);
+    LocalProblem local(c, x, dtype, *group);
+    const RingAttention ring(*backend, arena, *group, local.sizes(), dtype, true, local.slopes());
+    for (int repeat = 0; repeat < 2; ++repeat) {  // buffers keep old values in the second
+      local.forward(ring, scale);
+      local.backward(ring, scale);
     }
     if (c.documents && c.ranks > 1) {
-      EXPECT_GT(share.blind(), 0);
+      EXPECT_GT(local.blind(), 0);
     }
-    share.collect(found);
+    local.collect(found);
   });
   return found;
 }
@@ -259,9 +259,9 @@ void expect_near(const char* what, const Values& actual, const Values& expected,
 }
 
 // Tolerances relative to the largest number. fp32: scores of about ten lose four bits, sums of a
-// hundred terms as many again: 64 roundings. bf16: a part's result is rounded once, and again when
-// it is part of the sum; gradients start from a rounded `out`: 4 roundings.
-void check(const Case& c, DType dtype) {
+// hundred terms as many again: 64 roundings. bf16: a partial result is rounded once, and the sum
+// again; gradients start from a rounded `out`: 4 roundings.
+void check(const RingCase& c, DType dtype) {
   SCOPED_TRACE(describe(c) + ", " + std::string(to_string(dtype)));
   const double scale = 1.3 / std::sqrt(static_cast<double>(c.dim));
   const Inputs x = make_inputs(c, dtype);
@@ -307,7 +307,7 @@ TEST(RingAttention, Documents) {
         DType::F64);
 }
 
-// Of one token, inside a chunk, over the edges of several, and longer than the sequence.
+// Windows of one token, inside a chunk, across several chunks, and longer than the sequence.
 TEST(RingAttention, Windows) {
   for (const int ranks : {2, 4})
     for (const std::int64_t window : {1, 2, 9, 10, 11, 25, 40, 79, 1000})
@@ -327,7 +327,7 @@ TEST(RingAttention, Windows) {
     check({.ranks = 4, .length = 80, .documents = true, .window = 13}, dtype);
 }
 
-// Keys that no query of a rank has in its window cost nothing; they still pass through.
+// A rank computes nothing for keys outside the window of all its queries; it still forwards them.
 TEST(RingAttention, ComputesOnlyWhatTheWindowShows) {
   // Chunks of 10 tokens. A window of 11 reaches into the chunk before, which is a neighbour's; the
   // middle chunks are both the last rank's.
@@ -337,7 +337,7 @@ TEST(RingAttention, ComputesOnlyWhatTheWindowShows) {
                                                               {2, {2, 3, 3, 2}},
                                                               {11, {2, 3, 3, 2}},
                                                               {12, {3, 4, 4, 3}}}) {
-    const Case c{.ranks = 4, .length = 80, .window = window};
+    const RingCase c{.ranks = 4, .length = 80, .window = window};
     const Inputs x = make_inputs(c, DType::F64);
     run_ranks(c.ranks, [&, window = window, calls = calls](World& threads) {
       CountingWorld world(threads);
@@ -345,11 +345,11 @@ TEST(RingAttention, ComputesOnlyWhatTheWindowShows) {
       const auto backend = make_traced_backend(make_cpu_backend(1), trace);
       const auto group = world.split("cp", 0, world.rank());
       Arena arena(*backend);
-      Share share(c, x, DType::F64, *group);
-      const RingAttention ring(*backend, arena, *group, share.sizes(), DType::F64, true);
+      LocalProblem local(c, x, DType::F64, *group);
+      const RingAttention ring(*backend, arena, *group, local.sizes(), DType::F64, true);
       trace.begin();
-      share.forward(ring, 1);
-      share.backward(ring, 1);
+      local.forward(ring, 1);
+      local.backward(ring, 1);
       trace.end();
       const auto spans = trace.take();
       for (const char* name : {"attention_forward", "attention_backward"})
@@ -376,11 +376,11 @@ TEST(RingAttention, OtherPrecisions) {
     }
 }
 
-// Keys and values once around but for the last step; going back, their gradients as well, in
-// accumulator precision.
+// Keys and values go around the ring, except for the last step. In the backward, so do their
+// gradients, in accumulator precision.
 TEST(RingAttention, SendsNoMoreThanItMust) {
   for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
-    const Case c{.ranks = 4,
+    const RingCase c{.ranks = 4,
                  .sequences = 2,
                  .length = 48,
                  .heads = 6,
@@ -393,15 +393,15 @@ TEST(RingAttention, SendsNoMoreThanItMust) {
       const auto backend = make_cpu_backend(1);
       const auto group = world.split("cp", 0, world.rank());
       Arena arena(*backend);
-      Share share(c, x, dtype, *group);
-      const RingAttention ring(*backend, arena, *group, share.sizes(), dtype, true);
+      LocalProblem local(c, x, dtype, *group);
+      const RingAttention ring(*backend, arena, *group, local.sizes(), dtype, true);
       const Traffic& traffic = world.traffic("cp");
       const double elements = 2.0 * 2 * 12 * 3 * 8;  // keys and values of 2 x 12 tokens
-      share.forward(ring, 1);
+      local.forward(ring, 1);
       EXPECT_EQ(traffic.bytes(), 3 * elements * static_cast<double>(size_of(dtype)));
       EXPECT_EQ(traffic[Collective::Send].calls, 3);
       world.reset();
-      share.backward(ring, 1);
+      local.backward(ring, 1);
       EXPECT_EQ(
           traffic.bytes(),
           3 * elements * static_cast<double>(size_of(dtype) + size_of(accumulator_of(dtype))));
@@ -410,27 +410,27 @@ TEST(RingAttention, SendsNoMoreThanItMust) {
   }
 }
 
-// Building it touches no memory, and a pass takes none.
+// The constructor does not write memory, and forward and backward allocate none.
 TEST(RingAttention, MemoryIsKnownBeforehand) {
   run_ranks(2, [](World& world) {
     const auto backend = make_cpu_backend(1);
     const auto group = world.split("cp", 0, world.rank());
-    const Case c{.length = 16, .alibi = true};
+    const RingCase c{.length = 16, .alibi = true};
     const Inputs x = make_inputs(c, DType::BF16);
-    Share share(c, x, DType::BF16, *group);
+    LocalProblem local(c, x, DType::BF16, *group);
     PlanningAllocator nothing;
     Arena plan(nothing), arena(*backend);
     const auto build = [&](Arena& from, bool training) {
-      return RingAttention(*backend, from, *group, share.sizes(), DType::BF16, training,
-                           share.slopes());
+      return RingAttention(*backend, from, *group, local.sizes(), DType::BF16, training,
+                           local.slopes());
     };
     build(plan, false);
     const RingAttention inference = build(arena, false);
     EXPECT_EQ(plan.total_bytes(), arena.total_bytes());
     // Two pairs of keys and values in flight: 2 x 2 x 8 tokens x 2 heads x 8 x 2 bytes.
     EXPECT_EQ(arena.bytes(Region::Communication), 1024u);
-    share.forward(inference, 1);
-    EXPECT_THROW(share.backward(inference, 1), Failure);
+    local.forward(inference, 1);
+    EXPECT_THROW(local.backward(inference, 1), Failure);
     build(plan, true);
     EXPECT_EQ(plan.bytes(Region::Communication), 1024u + 1024u + 2048u);
   });

@@ -24,7 +24,7 @@
 #include "core/statistics.h"
 #include "support/collective_cases.h"
 
-// What the program calls, by MPI's profiling interface: messages of its own, and MPI's collectives.
+// Counts the MPI calls of the program through MPI's profiling interface: messages and collectives.
 namespace {
 std::atomic<int> messages_called, collectives_called;
 }
@@ -51,14 +51,14 @@ int MPI_Iallgather(const void* from, int send_count, MPI_Datatype send_type, voi
 namespace kintsugi {
 namespace {
 
-// Rank r's addend of element i: sums of them depend on their order.
+// Rank r's addend of element i: the result depends on the order of summation.
 float addend(int rank, int i) {
   return std::ldexp(1.0f + static_cast<float>((rank * 7919 + i * 104729) % 1000) / 1000,
                     (rank * 31 + i * 17) % 40 - 20) *
          ((rank + i) % 2 == 0 ? 1.0f : -1.0f);
 }
 
-// Sums in rank order to the bit, of few and of many elements, or at least to rounding.
+// Checks sums of few and of many elements: bitwise in rank order, otherwise up to rounding.
 void check_sums(Communicator& group, bool in_rank_order) {
   for (const int per_rank : {3, 20000}) {
     const int n = per_rank * group.size();
@@ -84,7 +84,7 @@ void check_sums(Communicator& group, bool in_rank_order) {
   }
 }
 
-// The maximum is NaN where any rank brings it, whichever rank that is.
+// The maximum is NaN if any rank has NaN.
 void check_nan(Communicator& group) {
   std::vector<double> x(static_cast<std::size_t>(group.size()), 1.0);
   x[static_cast<std::size_t>(group.rank())] = std::numeric_limits<double>::quiet_NaN();
@@ -104,8 +104,8 @@ void collectives(World& world) {
   }
 }
 
-// What all ranks tell each other is one of MPI's collectives and no message of ours, so that MPI's
-// trees carry it.
+// Control communication of all ranks uses one MPI collective and no messages of our own, so that it
+// scales with MPI's tree algorithms.
 void control(World& world) {
   for (const bool in_rank_order : {false, true}) {
     sum_in_rank_order(world, in_rank_order);
@@ -126,7 +126,7 @@ void control(World& world) {
   }
 }
 
-// The last rank does something else than the others, who wait for it in an all_reduce.
+// The last rank calls something else than the others, which wait in an all_reduce.
 void mismatch(World& plain) {
   CheckedWorld world(plain);
   const auto group = world.split("dp", 0, world.rank());
@@ -137,14 +137,14 @@ void mismatch(World& plain) {
   group->wait(odd ? group->broadcast(all, 0) : group->all_reduce(all));
 }
 
-// Every group of a grid at work at once; each element of the sum is its group's size.
+// All groups of a grid communicate at once; each element of a sum is the size of its group.
 void grid(World& world) {
   const Grid grid{
       .tp = 2, .cp = 1, .dp = 2, .pp = world.size() / 4, .shard_group = 1, .kv_copies = 2};
   const Groups groups = make_groups(world, grid);
   std::vector<Communicator*> all;
   for (const GroupSpec& spec : group_specs()) all.push_back(&groups[spec.kind]);
-  // A call may meet its peers' calls to other groups first: nobody waits for that.
+  // The order of calls to different groups may differ between ranks.
   if (world.rank() % 2 == 1) std::reverse(all.begin(), all.end());
   std::vector<std::vector<float>> ones(all.size(), std::vector<float>(30000, 1.0f));
   std::vector<Communicator::Work> works;
@@ -158,9 +158,9 @@ void grid(World& world) {
   }
 }
 
-// Calls finish behind the caller's back, before it waits; a hang if they do not. The bytes are
-// those of the formulas.
-void behind(World& world) {
+// Calls finish in the background, before the caller waits; otherwise this hangs. The bytes follow
+// the ring formulas.
+void overlap(World& world) {
   const auto group = world.split("dp", 0, world.rank());
   const std::int64_t size = group->size(), n = 10000 * size;
   std::vector<float> a(n, 1.0f), b(n * size, 1.0f), c(n);
@@ -177,10 +177,10 @@ void behind(World& world) {
   if (times.bytes != bytes || times.started != 2)
     failure("{} calls of {} bytes, not 2 of {}", times.started, times.bytes, bytes);
   if (times.waited_s > 0 || times.busy_s <= 0)
-    failure("waited {} s of {} for what was done", times.waited_s, times.busy_s);
+    failure("waited {} s of {} for calls that were done", times.waited_s, times.busy_s);
 }
 
-// The culprit ends while the others wait for it in a collective that it never calls.
+// The culprit dies while the others wait for it in a collective.
 void die(World& world, const std::string& how, int culprit) {
   const auto group = world.split("dp", 0, world.rank());
   group->barrier();
@@ -192,7 +192,7 @@ void die(World& world, const std::string& how, int culprit) {
     if (how == "exit") _exit(0);
   }
   group->barrier();
-  std::printf("rank %d got through a barrier that rank %d never reached\n", world.rank(), culprit);
+  std::printf("rank %d passed a barrier that rank %d never reached\n", world.rank(), culprit);
 }
 
 using Clock = std::chrono::steady_clock;
@@ -200,8 +200,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Tensors that go in pieces, in their places and beside them.
-void pieces(World& world) {
+// Tensors that are processed in several blocks, in place and out of place.
+void blocks(World& world) {
   const auto group = world.split("dp", 0, world.rank());
   const std::int64_t n = (std::int64_t{17} << 20) + 3, size = group->size();  // 68 MiB of fp32
   const auto value = [](std::int64_t rank, std::int64_t i) {
@@ -210,9 +210,9 @@ void pieces(World& world) {
   std::vector<float> full(n * size), shard(n);
   const Tensor all(full.data(), DType::F32, {n * size}), beside(shard.data(), DType::F32, {n}),
       inside = all.rows(world.rank() * n, n);
-  const auto expect = [&](const std::vector<float>& x, std::int64_t i, float wanted,
+  const auto expect = [&](const std::vector<float>& x, std::int64_t i, float expected,
                           const char* what) {
-    if (x[i] != wanted) failure("{}: element {} is {}, not {}", what, i, x[i], wanted);
+    if (x[i] != expected) failure("{}: element {} is {}, not {}", what, i, x[i], expected);
   };
   for (const Tensor& own : {beside, inside}) {
     const auto* at = static_cast<const float*>(own.data());
@@ -239,7 +239,7 @@ void pieces(World& world) {
   }
 }
 
-// By hand only, 2 GiB per rank: counts beyond an int.
+// Run manually, 2 GiB per rank: counts that exceed an int.
 void large(World& world) {
   const auto group = world.split("world", 0, world.rank());
   const std::int64_t n = (std::int64_t{1} << 31) + 5;
@@ -254,14 +254,14 @@ void large(World& world) {
   if (world.rank() == 0) x.back() = x.front() = 77;
   if (world.rank() == 0) group->wait(group->send(all, 1));
   if (world.rank() == 1) group->wait(group->receive(all, 0));
-  if (world.rank() < 2 && (x.back() != 77 || x.front() != 77)) failure("a message was cut");
+  if (world.rank() < 2 && (x.back() != 77 || x.front() != 77)) failure("a message was truncated");
   std::fill(x.begin(), x.end(), static_cast<std::uint8_t>(9 + world.rank()));
   group->wait(group->broadcast(all, 1));
   expect(10, "broadcast");
 }
 
-// Not a test: what a call costs here, by MPI's own collectives and with sums in rank order, in
-// turns, so that both meet the same machine.
+// A benchmark: times MPI's collectives and reductions in rank order, alternating, so that both run
+// under the same load.
 void bench(World& world) {
   sum_in_rank_order(world, true);
   const auto ordered = world.split("ordered", 0, world.rank());
@@ -278,20 +278,20 @@ void bench(World& world) {
       return seconds_since(started) * 1e6;
     };
     const auto compare = [&](const char* what, const auto& call) {
-      std::vector<double> mpi, ours;
+      std::vector<double> mpi, in_rank_order;
       for (int i = 0; i < repeats; ++i) {
         mpi.push_back(time(*group, call));
-        ours.push_back(time(*ordered, call));
+        in_rank_order.push_back(time(*ordered, call));
       }
       if (world.rank() == 0)
         std::printf("%-14s %8ld x %d fp32: MPI %9.1f us, in rank order %9.1f us, ratio %.2f\n",
-                    what, static_cast<long>(n), group->size(), median(mpi), median(ours),
-                    median(mpi) / median(ours));
+                    what, static_cast<long>(n), group->size(), median(mpi), median(in_rank_order),
+                    median(mpi) / median(in_rank_order));
     };
     compare("all_reduce", [&](Communicator& by) { by.wait(by.all_reduce(y)); });
     compare("reduce_scatter", [&](Communicator& by) { by.wait(by.reduce_scatter(y, x)); });
   }
-  // What a start-up compares three times: the facts of a configuration.
+  // At start-up, the facts of a configuration are compared three times.
   Facts facts;
   for (int i = 0; i < 120; ++i) facts.emplace_back(fmt::format("section.key_{}", i), "a value");
   std::vector<double> comparisons;
@@ -320,17 +320,17 @@ void bench(World& world) {
 void run(World& world, const std::string& what) {
   if (what == "collectives") return collectives(world);
   if (what == "grid") return grid(world);
-  if (what == "behind") return behind(world);
+  if (what == "overlap") return overlap(world);
   if (what == "control") return control(world);
   if (what == "mismatch") return mismatch(world);
-  if (what == "pieces") return pieces(world);
+  if (what == "blocks") return blocks(world);
   if (what == "large") return large(world);
   if (what == "bench") return bench(world);
   const int culprit = what.ends_with("-first") ? 0 : world.size() - 1;
   die(world, what.substr(0, what.find('-')), culprit);
 }
 
-// As the command line does it: rank 0 reports, every rank ends.
+// Like the command line: rank 0 reports, all ranks exit.
 int check(const std::string& what) {
   try {
     const auto world = make_mpi_world();
@@ -373,8 +373,8 @@ int check(const std::string& what) {
 }  // namespace kintsugi
 
 int main(int argc, char** argv) {
-  // mpirun sends SIGTERM when a rank dies, and SIGKILL a second later. A training run handles the
-  // first, which leaves it that second to report.
+  // mpirun sends SIGTERM when a rank dies, and SIGKILL a second later. A training run handles
+  // SIGTERM, so it has a second to report.
   signal(SIGTERM, SIG_IGN);
   return kintsugi::check(argc > 1 ? argv[1] : "");
 }

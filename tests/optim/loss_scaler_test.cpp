@@ -7,7 +7,7 @@
 namespace kintsugi {
 namespace {
 
-// What a sequence of steps leaves behind: '+' a good step, '!' an overflow.
+// The state after a sequence of steps: '+' is a good step, '!' an overflow.
 struct Case {
   const char* steps;
   double scale;
@@ -15,7 +15,7 @@ struct Case {
   std::int64_t hysteresis;
 };
 
-// Megatron's rules, worked out by hand for: initial 1024, minimum 64, growth after 3 good steps,
+// Megatron's rules, computed by hand for: initial 1024, minimum 64, growth after 3 good steps,
 // hysteresis 2.
 constexpr Case kCases[] = {
     {"", 1024, 0, 2},
@@ -23,15 +23,15 @@ constexpr Case kCases[] = {
     {"++", 1024, 2, 2},
     {"+++", 2048, 0, 2},          // growth
     {"++++++", 4096, 0, 2},       // twice
-    {"!", 1024, 0, 1},            // the first overflow only uses up patience
-    {"!!", 512, 0, 0},            // the second halves
-    {"!!!", 256, 0, -1},          // and each one after it
-    {"++!", 1024, 0, 1},          // an overflow forgets good steps
-    {"++!++", 1024, 2, 1},        // so two more are not enough
-    {"++!+++", 2048, 0, 2},       // three are; growth refills the patience
-    {"!+!", 512, 0, 0},           // a good step does not
-    {"!+++!", 2048, 0, 1},        // growth did: the next overflow is free again
-    {"!!++!", 256, 0, -1},        // without growth it is not
+    {"!", 1024, 0, 1},            // the first overflow only decrements the hysteresis
+    {"!!", 512, 0, 0},            // the second halves the scale
+    {"!!!", 256, 0, -1},          // and so does each one after it
+    {"++!", 1024, 0, 1},          // an overflow resets the count of good steps
+    {"++!++", 1024, 2, 1},        // so two more do not grow the scale
+    {"++!+++", 2048, 0, 2},       // three do; growth resets the hysteresis
+    {"!+!", 512, 0, 0},           // a good step does not reset it
+    {"!+++!", 2048, 0, 1},        // after growth, one overflow is free again
+    {"!!++!", 256, 0, -1},        // without growth it is not free
     {"!!+++", 1024, 0, 2},        // down once, up once
     {"!!!!!", 64, 0, -3},         // 512, 256, 128, 64
     {"!!!!!!!!!", 64, 0, -7},     // never below the minimum
@@ -61,7 +61,7 @@ TEST(LossScalerTest, Defaults) {
   EXPECT_EQ(scaler.scale(), 1.0);
 }
 
-TEST(LossScalerTest, OneOverflowIsEnoughWithoutPatience) {
+TEST(LossScalerTest, OneOverflowIsEnoughWithoutHysteresis) {
   LossScaler scaler({.initial = 16, .minimum = 1, .growth_interval = 3, .hysteresis = 1});
   scaler.update(true);
   EXPECT_EQ(scaler.scale(), 8.0);
@@ -75,20 +75,20 @@ TEST(LossScalerTest, IsFixedAtOneWhereItIsNotNeeded) {
   EXPECT_EQ(scaler.state(), LossScaler().state());
 }
 
-// A run that is interrupted at any step goes on as if it had not been.
-TEST(LossScalerTest, ARestoredStateGoesOn) {
+// A run that is interrupted at any step continues identically.
+TEST(LossScalerTest, ARestoredStateContinues) {
   const LossScaleOptions options{
       .initial = 1024, .minimum = 1, .growth_interval = 3, .hysteresis = 2};
   const std::string steps = "++!+++!!+!++++++!+!!+++";
   LossScaler whole(options);
   for (const char step : steps) whole.update(step == '!');
-  for (std::size_t cut = 0; cut <= steps.size(); ++cut) {
+  for (std::size_t split = 0; split <= steps.size(); ++split) {
     LossScaler first(options);
-    for (std::size_t i = 0; i < cut; ++i) first.update(steps[i] == '!');
+    for (std::size_t i = 0; i < split; ++i) first.update(steps[i] == '!');
     LossScaler second(options);
     second.restore(first.state());
-    for (std::size_t i = cut; i < steps.size(); ++i) second.update(steps[i] == '!');
-    EXPECT_EQ(second.state(), whole.state()) << cut;
+    for (std::size_t i = split; i < steps.size(); ++i) second.update(steps[i] == '!');
+    EXPECT_EQ(second.state(), whole.state()) << split;
   }
 }
 

@@ -1,5 +1,4 @@
-// The optimizer over a whole model's flat buffers, against AdamW written out in double for each
-// parameter.
+// Compares the optimizer on a whole model with a reference AdamW in double, parameter by parameter.
 #include "optim/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +14,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-ModelConfig tiny_model(Family family) {
+ModelConfig two_layer_model(Family family) {
   ModelConfig config;
   config.family = family;
   config.vocab_size = 11;
@@ -33,9 +32,9 @@ class Bench {
  public:
   Bench(Family family, DType dtype, const OptimizerSettings& settings)
       : backend_(make_cpu_backend(1)),
-        set_(tiny_model(family)),
+        set_(two_layer_model(family)),
         arena_(*backend_),
-        groups_(groups_of_one(*backend_)),
+        groups_(single_rank_groups(*backend_)),
         sharding_(*backend_, arena_, set_, groups_, {.precision = dtype}),
         optimizer_(*backend_, arena_, sharding_, settings) {
     sharding_.zero_state();
@@ -44,7 +43,7 @@ class Bench {
 
   int parameters() const { return static_cast<int>(set_.parameters().size()); }
   const Parameter& parameter(int i) const { return set_[i]; }
-  // A parameter's place in the flat buffers, or in its bucket's part of them.
+  // A parameter's elements in the flat buffers, or in its bucket's range of them.
   Tensor in(const Tensor& flat, int i) const {
     return flat.rows(set_[i].offset, set_[i].shape.elements());
   }
@@ -54,11 +53,11 @@ class Bench {
   std::size_t bucket_of(int i) const { return static_cast<std::size_t>(set_[i].bucket); }
   Tensor weights(int i) const { return in(sharding_.weights(), i); }
   Tensor gradients(int i) const { return in(sharding_.gradients(), i); }
-  // With one rule and one rank, there is one run per bucket.
-  const StateRun& run(int i) const { return optimizer_.state().runs()[bucket_of(i)]; }
-  Tensor master(int i) const { return in_bucket(optimizer_.state().master(run(i)), i); }
-  Tensor moment1(int i) const { return in_bucket(optimizer_.state().slot(run(i), 0), i); }
-  Tensor moment2(int i) const { return in_bucket(optimizer_.state().slot(run(i), 1), i); }
+  // With one rule and one rank, there is one segment per bucket.
+  const StateSegment& segment(int i) const { return optimizer_.state().segments()[bucket_of(i)]; }
+  Tensor master(int i) const { return in_bucket(optimizer_.state().master(segment(i)), i); }
+  Tensor moment1(int i) const { return in_bucket(optimizer_.state().slot(segment(i), 0), i); }
+  Tensor moment2(int i) const { return in_bucket(optimizer_.state().slot(segment(i), 1), i); }
 
   void write(const Tensor& x, const Values& values) {
     visit_float(x.dtype(), [&]<class T>() {
@@ -87,9 +86,11 @@ class Bench {
     };
     append(sharding_.weights());
     const OptimizerState& state = optimizer_.state();
-    EXPECT_EQ(state.runs().size(), set_.buckets().size());
-    for (const StateRun& run : state.runs())
-      for (const Tensor& x : {state.master(run), state.slot(run, 0), state.slot(run, 1)}) append(x);
+    EXPECT_EQ(state.segments().size(), set_.buckets().size());
+    for (const StateSegment& segment : state.segments())
+      for (const Tensor& x :
+           {state.master(segment), state.slot(segment, 0), state.slot(segment, 1)})
+        append(x);
     return all;
   }
 
@@ -101,7 +102,7 @@ class Bench {
   Optimizer optimizer_;
 };
 
-// Loshchilov and Hutter's algorithm, one parameter at a time.
+// Loshchilov and Hutter's algorithm for one parameter.
 struct Reference {
   struct State {
     Values weight, first, second;
@@ -140,7 +141,7 @@ double rounded(double value, DType dtype) {
   return result;
 }
 
-struct Case {
+struct OptimizerCase {
   Family family;
   DType dtype;
   double clip;
@@ -149,7 +150,7 @@ struct Case {
   DType moments = DType::F32;
 };
 
-class OptimizerTest : public testing::TestWithParam<Case> {
+class OptimizerTest : public testing::TestWithParam<OptimizerCase> {
  protected:
   OptimizerTest()
       : settings_{.beta1 = 0.9,
@@ -178,8 +179,8 @@ class OptimizerTest : public testing::TestWithParam<Case> {
     return values;
   }
 
-  // Gradients as a backward pass leaves them: of the loss times its scale. Returns those of the
-  // loss itself.
+  // Writes gradients as a backward computes them, of the scaled loss. Returns those of the unscaled
+  // loss.
   std::vector<Values> write_gradients() {
     std::vector<Values> gradients;
     bench_.backend_->fill(bench_.sharding_.gradients(), 0.0);
@@ -192,8 +193,8 @@ class OptimizerTest : public testing::TestWithParam<Case> {
     return gradients;
   }
 
-  // The reference goes on from the moments as they were stored, so that their rounding does not add
-  // up.
+  // The reference continues from the stored moments, so that their rounding errors do not
+  // accumulate.
   void take_moments() {
     for (int i = 0; i < bench_.parameters(); ++i) {
       Reference::State& state = reference_.states[static_cast<std::size_t>(i)];
@@ -209,7 +210,7 @@ class OptimizerTest : public testing::TestWithParam<Case> {
   std::vector<bool> is_matrix_;
 };
 
-// To a relative tolerance; `size` is that of the terms that may cancel.
+// Relative tolerance; `size` is the magnitude of terms that may cancel.
 void expect_near(const Values& actual, const Values& expected, double tolerance, double size,
                  const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -266,11 +267,11 @@ TEST_P(OptimizerTest, AGradientThatIsNotFiniteChangesNothing) {
     }
   write_gradients();
   bench_.optimizer_.step(2, 0.01, 1.0 / GetParam().loss_scale);
-  EXPECT_NE(bench_.state(), before) << "the next good step goes on";
+  EXPECT_NE(bench_.state(), before) << "the next good step changes them";
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<OptimizerCase> all_cases() {
+  std::vector<OptimizerCase> cases;
   for (const Family family : {Family::Llama, Family::Gpt2, Family::Bloom})
     for (const DType dtype : {DType::F64, DType::F32, DType::BF16, DType::F16}) {
       const double scale = dtype == DType::F16 ? 1024.0 : 1.0;
@@ -282,7 +283,7 @@ std::vector<Case> all_cases() {
     }
   return cases;
 }
-std::string case_name(const testing::TestParamInfo<Case>& info) {
+std::string case_name(const testing::TestParamInfo<OptimizerCase>& info) {
   return std::string(to_string(info.param.family)) + "_" +
          std::string(to_string(info.param.dtype)) +
          (info.param.clip == 0.5 ? "_clipped"
@@ -292,7 +293,7 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Models, OptimizerTest, testing::ValuesIn(all_cases()), case_name);
 
-TEST(OptimizerMemory, SixteenBitWeightsHaveAMasterAndWideOnesAreTheirOwn) {
+TEST(OptimizerMemory, OnlySixteenBitWeightsHaveAMasterCopy) {
   EXPECT_FALSE(Bench(Family::Llama, DType::F32, {}).optimizer_.state().has_master());
   EXPECT_FALSE(Bench(Family::Llama, DType::F64, {}).optimizer_.state().has_master());
   Bench narrow(Family::Llama, DType::BF16, {});
@@ -306,7 +307,7 @@ TEST(OptimizerMemory, SixteenBitWeightsHaveAMasterAndWideOnesAreTheirOwn) {
       8 * n + 8);
 }
 
-// Without a gradient, matrices shrink and vectors stay.
+// With a zero gradient, matrices shrink and vectors do not change.
 TEST(OptimizerDecay, OnlyMatricesDecay) {
   Bench bench(Family::Gpt2, DType::F64, {.weight_decay = 0.5});
   bench.backend_->fill(bench.sharding_.weights(), 2.0);

@@ -23,7 +23,7 @@ Schedule schedule(ScheduleKind kind) {
           .total_steps = 110};
 }
 
-TEST(ScheduleTest, WarmsUpInAStraightLine) {
+TEST(ScheduleTest, WarmsUpLinearly) {
   for (const ScheduleKind kind : kAll) {
     const Schedule s = schedule(kind);
     for (std::int64_t step = 1; step <= 10; ++step)
@@ -60,7 +60,7 @@ TEST(ScheduleTest, WarmUpStableDecay) {
     EXPECT_NEAR(s.learning_rate(step), 1e-3 - 3e-5 * static_cast<double>(step - 80), 1e-15) << step;
   EXPECT_EQ(s.learning_rate(110), 1e-4);
 
-  s.decay_steps = 0;  // a fifth of 110 steps
+  s.decay_steps = 0;  // 110 / 5
   EXPECT_EQ(s.learning_rate(88), 1e-3);
   EXPECT_LT(s.learning_rate(89), 1e-3);
   s.decay_steps = 1000;  // longer than the run: right after the warm-up
@@ -74,8 +74,8 @@ TEST(ScheduleTest, Constant) {
   for (std::int64_t step = 10; step <= 200; ++step) EXPECT_EQ(s.learning_rate(step), 1e-3);
 }
 
-// Whatever the run's length, the last step has min_lr to the bit, no step is above lr, and none
-// rises after the warm-up.
+// For runs of any length: the last step has exactly min_lr, no step is above lr, and the learning
+// rate never increases after the warm-up.
 TEST(ScheduleTest, EndsExactlyAtTheMinimum) {
   for (const ScheduleKind kind : {ScheduleKind::Cosine, ScheduleKind::Linear, ScheduleKind::Wsd})
     for (const std::int64_t total : {6, 7, 99, 1000, 12345})

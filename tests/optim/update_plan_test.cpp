@@ -1,4 +1,4 @@
-// Every element that a rank owns is updated once, as itself, in whatever pieces.
+// Every element that a rank owns is updated once, with blocks of any size.
 #include "optim/update_plan.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ struct Found {
   bool decays = false;
 };
 
-// By element of the set's numbering, over all ranks of a layout.
+// Updates by element in the set's numbering, over all ranks of a layout.
 std::map<std::int64_t, Found> updates(const ParameterSet& set, int ranks, int zero,
                                       std::int64_t most) {
   const auto backend = make_cpu_backend(1);
@@ -34,17 +34,17 @@ std::map<std::int64_t, Found> updates(const ParameterSet& set, int ranks, int ze
     std::int64_t elements = 0;
     for (int bucket = 0; bucket < static_cast<int>(set.buckets().size()); ++bucket) {
       offsets.push_back(elements);
-      elements += sharding.part_elements(bucket);
+      elements += sharding.shard_elements(bucket);
     }
     EXPECT_EQ(n, 12 * elements) << "master and moments";
-    std::int64_t next = 0;  // of the state
-    for (const UpdatePiece& piece : plan_updates(sharding, state, most)) {
-      EXPECT_EQ(piece.first, next);
-      EXPECT_LE(piece.count, most);
-      next += piece.count;
-      for (const UpdateRange& range : piece.ranges) {
-        EXPECT_GE(range.at, piece.first);
-        EXPECT_LE(range.at + range.size(), piece.first + piece.count);
+    std::int64_t next = 0;  // offset in the state
+    for (const UpdateBlock& block : plan_updates(sharding, state, most)) {
+      EXPECT_EQ(block.first, next);
+      EXPECT_LE(block.count, most);
+      next += block.count;
+      for (const UpdateRange& range : block.ranges) {
+        EXPECT_GE(range.at, block.first);
+        EXPECT_LE(range.at + range.size(), block.first + block.count);
         EXPECT_EQ(range.gradient.elements(), range.size());
         int bucket = 0;
         while (set.buckets()[static_cast<std::size_t>(bucket)].end <= range.first_element) ++bucket;
@@ -76,8 +76,8 @@ TEST(UpdatePlan, TakesEveryElementOnce) {
     for (const int zero : {0, 1, 2, 3})
       for (const int ranks : {1, 3})
         for (const std::int64_t most : {16, 100, 1000, 1 << 22}) {
-          if (ranks > 1 && zero == 0) continue;  // all would own everything
-          SCOPED_TRACE(fmt::format("{}, ZeRO {} of {}, pieces of {}", kind, zero, ranks, most));
+          if (ranks > 1 && zero == 0) continue;  // every rank would own everything
+          SCOPED_TRACE(fmt::format("{}, ZeRO {} of {}, blocks of {}", kind, zero, ranks, most));
           const auto found = updates(set, ranks, zero, most);
           for (const Parameter& parameter : set.parameters())
             for (std::int64_t i = 0; i < parameter.shape.elements(); ++i) {

@@ -1,4 +1,4 @@
-// A second rule beside AdamW, which nothing outside this file knows: SGD with momentum on the MLPs.
+// A second rule besides AdamW, known only to this file: SGD with momentum on the MLPs.
 #include "optim/update_rule.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// With one slot. Its backends compute in host memory.
+// SGD with momentum has one slot. The test backends compute in host memory.
 class Sgd : public UpdateRule {
  public:
   std::string_view name() const override { return "SGD"; }
@@ -44,7 +44,7 @@ class Sgd : public UpdateRule {
   }
 };
 
-// AdamW for everything that is not SGD's. In a block, SGD's parameters are between others.
+// All other parameters use AdamW. In a block, SGD's parameters are between others.
 bool is_of_sgd(const Parameter& parameter) { return parameter.group == ParameterGroup::Mlp; }
 
 OptimizerSettings mixed(const OptimizerSettings& settings = {}) {
@@ -105,12 +105,13 @@ TEST(TwoUpdateRules, LeaveTheOthersParametersAlone) {
   on_ranks({}, training, [&](const Member& member) {
     train(member, 1, 1, after);
     const OptimizerState& state = member.engine.optimizer().state();
-    for (const StateRun& run : state.runs()) {
-      if (run.rule->name() != "SGD") continue;
-      const Tensor slot = state.slot(run, 0);
-      ASSERT_EQ(slot.elements(), run.range.size());
-      momentum.resize(static_cast<std::size_t>(run.range.end));
-      member.engine.backend().download(&momentum[static_cast<std::size_t>(run.range.begin)], slot);
+    for (const StateSegment& segment : state.segments()) {
+      if (segment.rule->name() != "SGD") continue;
+      const Tensor slot = state.slot(segment, 0);
+      ASSERT_EQ(slot.elements(), segment.range.size());
+      momentum.resize(static_cast<std::size_t>(segment.range.end));
+      member.engine.backend().download(&momentum[static_cast<std::size_t>(segment.range.begin)],
+                                       slot);
     }
   });
   for (const Parameter& parameter : set.parameters())
@@ -132,7 +133,7 @@ TEST(TwoUpdateRules, HaveTheirOwnStateOnly) {
     const Training training = training_of("llama-gqa", precision);
     const ParameterSet set(training.model);
     std::size_t all = 0, of_sgd = 0;
-    for (std::size_t i = 0; i < set.parameters().size(); ++i) {  // with the padding behind it
+    for (std::size_t i = 0; i < set.parameters().size(); ++i) {  // with the padding after it
       const std::int64_t end =
           i + 1 < set.parameters().size() ? set.parameters()[i + 1].offset : set.buffer_elements();
       const auto elements = static_cast<std::size_t>(end - set.parameters()[i].offset);
@@ -148,7 +149,7 @@ TEST(TwoUpdateRules, HaveTheirOwnStateOnly) {
   }
 }
 
-TEST(TwoUpdateRules, GoOnFromACheckpointBitForBit) {
+TEST(TwoUpdateRules, ResumeFromACheckpointBitForBit) {
   for (const DType precision : {DType::F64, DType::BF16})
     for (const RankLayout& layout : kLayouts) {
       SCOPED_TRACE(fmt::format("{}, {}", to_string(layout), to_string(precision)));
@@ -205,19 +206,20 @@ TEST(TwoUpdateRules, AreTheSameOffloaded) {
       };
       const auto [expected, files] = run();
       EXPECT_FALSE(files.empty());
-      for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host, UpdatePlace::Auto})
-        for (const std::int64_t piece : {208, 1 << 22}) {
+      for (const UpdateLocation location :
+           {UpdateLocation::Device, UpdateLocation::Host, UpdateLocation::Auto})
+        for (const std::int64_t elements : {208, 1 << 22}) {
           SCOPED_TRACE(fmt::format("{}, {}, {}, {}", to_string(layout), to_string(precision),
-                                   to_string(place), piece));
-          training.offload = {.on = true, .update = place, .piece = piece};
+                                   to_string(location), elements));
+          training.offload = {.on = true, .update = location, .block_elements = elements};
           const auto [actual, saved] = run();
           EXPECT_EQ(actual.losses, expected.losses);
           EXPECT_EQ(actual.weights, expected.weights);
           EXPECT_TRUE(saved == files);
         }
-      // Sums of offloaded gradients take another order, but every element is updated.
+      // Offloaded gradients are summed in another order, but every element is updated.
       training.offload = {
-          .on = true, .gradients = true, .update = UpdatePlace::Device, .piece = 208};
+          .on = true, .gradients = true, .update = UpdateLocation::Device, .block_elements = 208};
       if (precision == DType::F64) {
         EXPECT_LT(difference(run().first.weights, expected.weights), 1e-8);
       }
@@ -226,7 +228,7 @@ TEST(TwoUpdateRules, AreTheSameOffloaded) {
 
 // ---- whole matrices
 
-// Notes what it is given, and changes nothing.
+// Records its arguments and changes nothing.
 class Whole : public Sgd {
  public:
   std::string_view name() const override { return "Whole"; }
@@ -249,7 +251,7 @@ struct WholeMatrices : testing::Test {
       return *adamw;
     };
   }
-  // What refuses a layout, by the name of a parameter that it cuts.
+  // Expects a UserError that names a parameter which the layout splits.
   void expect_refused(const RankLayout& layout, const std::string& names) {
     try {
       trained(layout, training, 1);
@@ -274,7 +276,7 @@ TEST_F(WholeMatrices, AreGivenOneAtATime) {
   EXPECT_EQ(whole.given, expected);
 }
 
-// Also where a rank's part begins in the padding behind one.
+// Also if a rank's shard begins in the padding after a matrix.
 TEST_F(WholeMatrices, HaveOneOwner) {
   const auto backend = make_cpu_backend(1);
   const Sgd sgd;
@@ -291,11 +293,11 @@ TEST_F(WholeMatrices, HaveOneOwner) {
       const auto rules = [&](const Parameter& parameter) -> const UpdateRule& {
         return sharding.keeps_whole(parameter) ? whole : sgd;
       };
-      for (const StateRun& run : plan_state(sharding, rules))
-        for (const StateRun::Part& part : run.parts) {
-          EXPECT_GE(part.range.begin, sharding.owned(run.bucket).begin);
-          EXPECT_LE(part.range.end, sharding.owned(run.bucket).end);
-          if (run.rule == &whole) ++times[part.range.begin];
+      for (const StateSegment& segment : plan_state(sharding, rules))
+        for (const StateSegment::Part& part : segment.parts) {
+          EXPECT_GE(part.range.begin, sharding.owned(segment.bucket).begin);
+          EXPECT_LE(part.range.end, sharding.owned(segment.bucket).end);
+          if (segment.rule == &whole) ++times[part.range.begin];
         }
     }
     EXPECT_EQ(times, expected) << ranks << " ranks";
@@ -303,12 +305,12 @@ TEST_F(WholeMatrices, HaveOneOwner) {
   }
 }
 
-TEST_F(WholeMatrices, RefuseALayoutThatCutsThem) {
+TEST_F(WholeMatrices, RefuseALayoutThatSplitsThem) {
   expect_refused({.dp = 4, .zero = 1}, "mlp");
   expect_refused({.dp = 4, .zero = 3}, "mlp");
   expect_refused({.tp = 2}, "mlp");
-  training.offload = {.on = true, .update = UpdatePlace::Device, .piece = 208};
-  expect_refused({}, "a piece of the offloaded state");
+  training.offload = {.on = true, .update = UpdateLocation::Device, .block_elements = 208};
+  expect_refused({}, "blocks of offloaded state");
 }
 
 }  // namespace

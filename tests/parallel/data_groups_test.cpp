@@ -1,4 +1,4 @@
-// Parameters that other ranks shard than the rest: those of experts will be such.
+// Parameters whose data groups differ from those of the others (as for experts of an MoE).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,23 +11,23 @@
 namespace kintsugi {
 namespace {
 
-// The roles exchanged.
+// Shard and replica group exchanged.
 constexpr DataGroups kOther{GroupKind::Replica, GroupKind::Shard};
 
 using Chosen = std::function<bool(const Parameter&)>;
 
-Outcome trained_apart(const RankLayout& layout, const Training& training, const Chosen& apart,
-                      std::int64_t steps) {
+Outcome trained_with_groups(const RankLayout& layout, const Training& training,
+                            const Chosen& special, std::int64_t steps) {
   Outcome outcome;
   run_ranks(layout.ranks(), [&](World& world) {
     const Groups groups = make_groups(world, grid_of(training.layout(layout), training.model));
     const auto backend = training.backend(1);
     Engine engine(*backend, *backend, training.engine(layout), groups,
-                  [&](const Parameter& p) { return apart(p) ? kOther : DataGroups{}; });
+                  [&](const Parameter& p) { return special(p) ? kOther : DataGroups{}; });
     engine.initialize(11);
     const auto& all = engine.parameters().parameters();
     EXPECT_EQ(engine.sharding().data_groups().size(),
-              std::any_of(all.begin(), all.end(), apart) ? 2u : 1u);
+              std::any_of(all.begin(), all.end(), special) ? 2u : 1u);
     train({world, groups, engine, layout, training}, 1, steps, outcome);
   });
   return outcome;
@@ -38,14 +38,14 @@ Training training_of(const std::string& model) {
           .sequences = 16,
           .micro = 2,
           .masked = true,
-          .optimizer = {.clip = 0.1}};  // so that the norm counts
+          .optimizer = {.clip = 0.1}};  // so that the gradient norm matters
 }
 
 bool is_one(const Parameter& p) { return p.name == "model.layers.1.mlp.down_proj.weight"; }
 bool is_mlp(const Parameter& p) { return p.group == ParameterGroup::Mlp; }
 bool is_table(const Parameter& p) { return p.group == ParameterGroup::Embedding && p.decay; }
 
-// Shards of 1, 2 and 4 ranks, and of the parameters apart of 4, 2 and 1.
+// Shard groups of 1, 2 and 4 ranks; those of the special parameters have 4, 2 and 1.
 const std::vector<RankLayout>& layouts() {
   static const std::vector<RankLayout> all = {{4, 1, 1}, {4, 1, 2}, {4, 1, 4}, {4, 2, 1}, {4, 2, 2},
                                               {4, 2, 4}, {4, 3, 1}, {4, 3, 2}, {4, 3, 4}};
@@ -56,19 +56,19 @@ TEST(DataGroups, EachShardsItsOwn) {
   const Training training = training_of("llama-gqa");
   const Outcome expected = trained({}, training, 4);
   for (const RankLayout& layout : layouts())
-    for (const Chosen& apart : {Chosen(is_one), Chosen(is_mlp), Chosen(is_table)})
-      expect_same(trained_apart(layout, training, apart, 4), expected, to_string(layout));
+    for (const Chosen& special : {Chosen(is_one), Chosen(is_mlp), Chosen(is_table)})
+      expect_same(trained_with_groups(layout, training, special, 4), expected, to_string(layout));
 }
 
-// Some stages have parameters apart, others have none.
-TEST(DataGroups, BesideTensorRanksAndStages) {
+// Some stages have special parameters, others have none.
+TEST(DataGroups, WithTensorRanksAndStages) {
   const Training training = training_of("llama-gqa");
   const Outcome expected = trained({}, training, 4);
   for (const int zero : {1, 2, 3})
     for (const RankLayout& layout : {RankLayout{.dp = 4, .zero = zero, .shard_group = 2, .tp = 2},
                                      RankLayout{.dp = 4, .zero = zero, .shard_group = 2, .pp = 2}})
-      for (const Chosen& apart : {Chosen(is_one), Chosen(is_mlp)})
-        expect_same(trained_apart(layout, training, apart, 4), expected, to_string(layout));
+      for (const Chosen& special : {Chosen(is_one), Chosen(is_mlp)})
+        expect_same(trained_with_groups(layout, training, special, 4), expected, to_string(layout));
 }
 
 TEST(DataGroups, OfPartsOfAnEmbedding) {
@@ -76,19 +76,20 @@ TEST(DataGroups, OfPartsOfAnEmbedding) {
   const Outcome expected = trained({}, training, 4);
   const auto positions = [](const Parameter& p) { return p.name == "transformer.wpe.weight"; };
   for (const RankLayout& layout : layouts())
-    expect_same(trained_apart(layout, training, positions, 4), expected, to_string(layout));
+    expect_same(trained_with_groups(layout, training, positions, 4), expected, to_string(layout));
 }
 
-// Squares are counted on the way to host memory, for each kind apart.
+// Squares are added when gradients are copied to host memory, separately for each data group.
 TEST(DataGroups, WithGradientsOnTheHost) {
   Training training = training_of("llama-gqa");
   const Outcome expected = trained({}, training, 4);
-  training.offload = {.on = true, .gradients = true, .update = UpdatePlace::Device, .piece = 208};
+  training.offload = {
+      .on = true, .gradients = true, .update = UpdateLocation::Device, .block_elements = 208};
   training.backend = [](int threads) -> std::unique_ptr<Backend> {
     return std::make_unique<LateBackend>(threads);
   };
   for (const RankLayout& layout : layouts())
-    expect_same(trained_apart(layout, training, is_mlp, 4), expected, to_string(layout));
+    expect_same(trained_with_groups(layout, training, is_mlp, 4), expected, to_string(layout));
 }
 
 }  // namespace

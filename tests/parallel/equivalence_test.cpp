@@ -1,4 +1,4 @@
-// A run on many ranks is the run of one process, whatever the ranks share.
+// A run on many ranks must be the same as the run of one process, in every layout.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,39 +10,39 @@
 namespace kintsugi {
 namespace {
 
-// KINTSUGI_PRECISION=fp32 has every case in fp32: whether rounding hides a bug.
-LayoutCase in_wanted_precision(LayoutCase one) {
-  const char* wanted = std::getenv("KINTSUGI_PRECISION");
-  if (wanted != nullptr && *wanted != '\0')
-    one.values[kPrecision] = parse_layout_case(fmt::format("precision={}", wanted))[kPrecision];
+// KINTSUGI_PRECISION=fp32 runs every case in fp32, to see whether rounding hides a bug.
+LayoutCase in_requested_precision(LayoutCase one) {
+  const char* precision = std::getenv("KINTSUGI_PRECISION");
+  if (precision != nullptr && *precision != '\0')
+    one.values[kPrecision] = parse_layout_case(fmt::format("precision={}", precision))[kPrecision];
   return one;
 }
 
 void expect_equivalent(const LayoutCase& given) {
-  const LayoutCase one = in_wanted_precision(given);
+  const LayoutCase one = in_requested_precision(given);
   const std::string complaint = compare_with_one_process(one).complaint;
   if (complaint.empty()) return;
-  // Whoever only wants to know whether there is a failure saves the time.
+  // KINTSUGI_NO_SHRINK saves the time of the search for a simpler case.
   if (std::getenv("KINTSUGI_NO_SHRINK") != nullptr) FAIL() << to_string(one) << "\n  " << complaint;
   FAIL() << failure_report(one, complaint);
 }
 
 class PairsOfFeatures : public testing::TestWithParam<int> {};
-constexpr int kSlices = 8;  // so that tests of a parallel run share the work
+constexpr int kGroups = 8;  // of cases; the groups can run in parallel
 
 TEST_P(PairsOfFeatures, TrainAsOneProcessDoes) {
   const std::vector<LayoutCase> cases = covering_cases();
-  for (auto i = static_cast<std::size_t>(GetParam()); i < cases.size(); i += kSlices) {
+  for (auto i = static_cast<std::size_t>(GetParam()); i < cases.size(); i += kGroups) {
     expect_equivalent(cases[i]);
     if (HasFatalFailure()) return;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Slices, PairsOfFeatures, testing::Range(0, kSlices));
+INSTANTIATE_TEST_SUITE_P(Groups, PairsOfFeatures, testing::Range(0, kGroups));
 
-// What pairs, and most draws, miss: it takes five choices at once.
+// Cases that pairs and most random draws miss: they need five choices at once.
 TEST(Equivalence, NarrowCases) {
   for (const char* text :
-       // A stage that begins between the layers that are recomputed and has two of them.
+       // A stage that does not begin with a recomputed layer and has two of them.
        {"pp=2 schedule=zb-h1 layers=5 passes=3 split=back recompute=full recompute_every=2",
         "pp=2 layers=5 passes=3 split=back recompute=selective recompute_every=2 zero=3 dp=2"}) {
     ASSERT_TRUE(valid(parse_layout_case(text))) << text;
@@ -51,8 +51,8 @@ TEST(Equivalence, NarrowCases) {
   }
 }
 
-// A norm over two small numbers amplifies a rounding a hundred times: what fp32 runs may differ by
-// is measured for each case.
+// A norm over two small numbers amplifies a rounding error a hundred times, so the tolerance of
+// fp32 runs is measured for each case.
 TEST(Equivalence, Fp32TolerancesFollowFromRounding) {
   for (const char* text :
        {"tp=2 layers=5 heads=8 family=qwen3 length=12 micro=2 dropout=1 precision=fp32 steps=1",
@@ -64,7 +64,7 @@ TEST(Equivalence, Fp32TolerancesFollowFromRounding) {
   }
 }
 
-// KINTSUGI_SEED=n repeats what a failure printed.
+// KINTSUGI_SEED=n repeats a failure with the seed that it printed.
 TEST(Equivalence, RandomDraws) {
   const char* given = std::getenv("KINTSUGI_SEED");
   const std::uint64_t seed =

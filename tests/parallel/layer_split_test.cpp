@@ -33,8 +33,8 @@ ModelConfig model(Family family, std::int64_t layers, std::int64_t vocab) {
   return config;
 }
 
-// The head's time in layers, by the elements of the matrices that a token is multiplied with.
-double head_share(const ModelConfig& config) {
+// The head's time relative to a layer's, from the elements of the matrices of their matmuls.
+double head_in_layers(const ModelConfig& config) {
   double head = 0, layer = 0;
   const ParameterSet set(config);
   for (const Parameter& p : set.parameters()) {
@@ -51,46 +51,46 @@ double slowest(const std::vector<int>& split, double head) {
   return most;
 }
 
-// All ways to write `layers` as a sum of `parts` positive numbers.
-void all_splits(int layers, int parts, std::vector<int>& begun,
+// All ways to write `layers` as a sum of `chunks` positive numbers.
+void all_splits(int layers, int chunks, std::vector<int>& begun,
                 const std::function<void(const std::vector<int>&)>& use) {
-  if (parts == 1) {
+  if (chunks == 1) {
     begun.push_back(layers);
     use(begun);
     begun.pop_back();
     return;
   }
-  for (int first = 1; first + parts - 1 <= layers; ++first) {
+  for (int first = 1; first + chunks - 1 <= layers; ++first) {
     begun.push_back(first);
-    all_splits(layers - first, parts - 1, begun, use);
+    all_splits(layers - first, chunks - 1, begun, use);
     begun.pop_back();
   }
 }
 
-TEST(LayerSplit, TheLongestPartIsAsShortAsItCanBe) {
+TEST(LayerSplit, TheSlowestChunkIsAsFastAsPossible) {
   for (const Family family : {Family::Llama, Family::Gpt2})
     for (const std::int64_t vocab : {16, 300, 1000, 3000})
       for (int layers = 1; layers <= 12; ++layers)
-        for (int parts = 1; parts <= std::min(layers, 6); ++parts) {
+        for (int chunks = 1; chunks <= std::min(layers, 6); ++chunks) {
           const ModelConfig config = model(family, layers, vocab);
-          const double head = head_share(config);
+          const double head = head_in_layers(config);
           double best = 1e9;
           std::vector<int> begun;
-          all_splits(layers, parts, begun, [&](const std::vector<int>& split) {
+          all_splits(layers, chunks, begun, [&](const std::vector<int>& split) {
             best = std::min(best, slowest(split, head));
           });
-          const std::vector<int> split = balanced_split(config, parts);
-          ASSERT_EQ(static_cast<int>(split.size()), parts);
+          const std::vector<int> split = balanced_split(config, chunks);
+          ASSERT_EQ(static_cast<int>(split.size()), chunks);
           EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), layers);
           EXPECT_GE(*std::min_element(split.begin(), split.end()), 1);
           EXPECT_NEAR(slowest(split, head), best, 1e-9)
-              << to_string(family) << ": " << layers << " layers in " << parts << " parts, head "
+              << to_string(family) << ": " << layers << " layers in " << chunks << " chunks, head "
               << head;
         }
 }
 
-// With a head of next to no time, what is left over goes to the inner parts.
-TEST(LayerSplit, InnerPartsGetWhatIsLeftOver) {
+// With a very fast head, the inner chunks get the remaining layers.
+TEST(LayerSplit, InnerChunksGetTheRemainder) {
   EXPECT_THAT(balanced_split(model(Family::Llama, 6, 2), 4), ElementsAre(1, 2, 2, 1));
   EXPECT_THAT(balanced_split(model(Family::Llama, 4, 2), 3), ElementsAre(1, 2, 1));
   EXPECT_THAT(balanced_split(model(Family::Llama, 8, 2), 4), ElementsAre(2, 2, 2, 2));
@@ -110,41 +110,42 @@ TEST(LayerSplit, AGivenSplitIsCheckedWithAnExample) {
                 checked_split(config, 4, {1, 3, 3, 2});
               }),
               HasSubstr("layout.split is 1,3,3,2"));
-  EXPECT_THAT(user_error_of([&] { checked_split(config, 9, {}); }),
-              HasSubstr("8 layers cannot be split in 9 parts: use fewer stages or chunks"));
+  EXPECT_THAT(
+      user_error_of([&] { checked_split(config, 9, {}); }),
+      HasSubstr("8 layers cannot be split into 9 pipeline chunks: use fewer stages or chunks"));
 }
 
-// Two ranks with two chunks each: parts 0 and 2 on one, 1 and 3 on the other.
-TEST(LayerSplit, ChunksGoRoundTheRanks) {
+// Two ranks with two chunks each: in layer order, 0 and 2 on one, 1 and 3 on the other.
+TEST(LayerSplit, ChunksAlternateBetweenRanks) {
   const std::vector<int> split = {1, 2, 3, 4};
-  EXPECT_THAT(stage_parts(split, 2, 0),
-              ElementsAre(StagePart{0, 1, true, false}, StagePart{3, 6, false, false}));
-  EXPECT_THAT(stage_parts(split, 2, 1),
-              ElementsAre(StagePart{1, 3, false, false}, StagePart{6, 10, false, true}));
-  EXPECT_THAT(stage_parts({5}, 1, 0), ElementsAre(StagePart{0, 5, true, true}));
-  const ModelSlice slice = slice_of(stage_parts(split, 2, 1), 4, 3, true);
-  EXPECT_THAT(slice.layers, ElementsAre(1, 2, 6, 7, 8, 9));
-  EXPECT_FALSE(slice.embedding);
-  EXPECT_TRUE(slice.head);
-  EXPECT_EQ(slice.tp, 4);
-  EXPECT_EQ(slice.tp_rank, 3);
-  EXPECT_TRUE(slice.sequence_parallel);
+  EXPECT_THAT(stage_layers(split, 2, 0),
+              ElementsAre(StageLayers{0, 1, true, false}, StageLayers{3, 6, false, false}));
+  EXPECT_THAT(stage_layers(split, 2, 1),
+              ElementsAre(StageLayers{1, 3, false, false}, StageLayers{6, 10, false, true}));
+  EXPECT_THAT(stage_layers({5}, 1, 0), ElementsAre(StageLayers{0, 5, true, true}));
+  const ModelShard shard = model_shard(stage_layers(split, 2, 1), 4, 3, true);
+  EXPECT_THAT(shard.layers, ElementsAre(1, 2, 6, 7, 8, 9));
+  EXPECT_FALSE(shard.embedding);
+  EXPECT_TRUE(shard.head);
+  EXPECT_EQ(shard.tp, 4);
+  EXPECT_EQ(shard.tp_rank, 3);
+  EXPECT_TRUE(shard.sequence_parallel);
 }
 
 TEST(LayerSplit, RanksHaveEveryLayerOnce) {
   for (int stages = 1; stages <= 4; ++stages)
     for (int chunks = 1; chunks <= 3; ++chunks) {
       std::vector<int> split, seen;
-      for (int part = 0; part < stages * chunks; ++part) split.push_back(1 + part % 3);
+      for (int chunk = 0; chunk < stages * chunks; ++chunk) split.push_back(1 + chunk % 3);
       int embeddings = 0, heads = 0;
       for (int rank = 0; rank < stages; ++rank) {
-        const ModelSlice slice = slice_of(stage_parts(split, stages, rank), 1, 0, false);
-        EXPECT_TRUE(std::is_sorted(slice.layers.begin(), slice.layers.end()));
-        seen.insert(seen.end(), slice.layers.begin(), slice.layers.end());
-        embeddings += slice.embedding ? 1 : 0;
-        heads += slice.head ? 1 : 0;
-        EXPECT_EQ(slice.embedding, rank == 0);
-        EXPECT_EQ(slice.head, rank == stages - 1);
+        const ModelShard shard = model_shard(stage_layers(split, stages, rank), 1, 0, false);
+        EXPECT_TRUE(std::is_sorted(shard.layers.begin(), shard.layers.end()));
+        seen.insert(seen.end(), shard.layers.begin(), shard.layers.end());
+        embeddings += shard.embedding ? 1 : 0;
+        heads += shard.head ? 1 : 0;
+        EXPECT_EQ(shard.embedding, rank == 0);
+        EXPECT_EQ(shard.head, rank == stages - 1);
       }
       std::sort(seen.begin(), seen.end());
       std::vector<int> all(

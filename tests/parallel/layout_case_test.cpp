@@ -1,4 +1,5 @@
-// The cases of the equivalence tests: which there are, how they are written, drawn and shrunk.
+// Tests the cases of the equivalence tests: their text form, their coverage, random draws,
+// shrinking.
 #include "support/layout_case.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ LayoutCase any_values(std::mt19937_64& random) {
   LayoutCase one;
   for (std::size_t f = 0; f < kFactors; ++f) {
     const auto& levels = levels_of(f).levels;
-    // Half of them the simplest, so that some are valid.
+    // Half of the values are the simplest, so that some cases are valid.
     one.values[f] = random() % 2 == 0 ? levels.front() : levels[random() % levels.size()];
   }
   return one;
@@ -53,7 +54,7 @@ TEST(LayoutCase, OwnRulesAreThoseOfFitLayout) {
 
 using Pair = std::tuple<std::size_t, int, std::size_t, int>;  // factor, level, factor, level
 
-// Counted anew, from the cases alone.
+// Computed independently of covering_cases().
 std::vector<Pair> pairs_of(const LayoutCase& one) {
   std::vector<Pair> pairs;
   for (std::size_t f = 0; f < kSteps; ++f)
@@ -74,7 +75,7 @@ TEST(LayoutCase, EveryPairOfLevelsIsCoveredOrImpossible) {
     for (std::size_t g = f + 1; g < kSteps; ++g)
       all += levels_of(f).levels.size() * levels_of(g).levels.size();
   EXPECT_EQ(covered.size() + static_cast<std::size_t>(impossible), all);
-  // What no case contains, no random one does.
+  // A pair that no covering case contains must not occur in a random case either.
   std::mt19937_64 random(3);
   for (int i = 0; i < 300; ++i) {
     const LayoutCase one = draw_case(random);

@@ -1,8 +1,9 @@
-// A rank's memory, region by region, for models and layouts that no test could hold, against the
-// formulas of the literature: parameters as in Megatron (Shoeybi et al. 2019), 2 + 4 + 12 bytes
-// each in bf16 and shared as in ZeRO (Rajbhandari et al. 2020), activations counted tensor by
-// tensor as in Korthikanti et al. (2022) but without the attention matrix, passes in flight as in
-// PipeDream-Flush, Megatron's interleaving (Narayanan et al. 2021) and ZB-H1 (Qi et al. 2023).
+// Compares a rank's planned memory, by region, with the formulas of the literature, for models and
+// layouts too large to run in a test: parameters as in Megatron (Shoeybi et al. 2019), 2 + 4 + 12
+// bytes each in bf16 and sharded as in ZeRO (Rajbhandari et al. 2020), activations counted tensor
+// by tensor as in Korthikanti et al. (2022) but without the attention matrix, micro-batches in
+// flight as in PipeDream-Flush, Megatron's interleaving (Narayanan et al. 2021) and ZB-H1 (Qi et
+// al. 2023).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr double kChunk = 512;  // tokens of logits at a time
+constexpr double kChunk = 512;  // tokens per chunk of logits
 using Bytes = std::array<double, kRegions>;
 
 struct Plan {
@@ -29,7 +30,7 @@ struct Plan {
   std::int64_t micro = 1;
 };
 
-Bytes planned(const Plan& plan, const Place& place) {
+Bytes planned(const Plan& plan, const Coordinates& coordinates) {
   const Training training{.model = load_preset(plan.model),
                           .precision = DType::BF16,
                           .sequences = plan.micro * plan.micro_batches * plan.layout.dp,
@@ -41,7 +42,7 @@ Bytes planned(const Plan& plan, const Place& place) {
   options.classifier_chunk = static_cast<std::int64_t>(kChunk);
   const auto backend = make_cpu_backend(1);
   PlanningAllocator memory;
-  const Groups groups = planned_groups(grid_of(options.layout, options.model), place);
+  const Groups groups = planned_groups(grid_of(options.layout, options.model), coordinates);
   const Engine engine(*backend, memory, options, groups);
   Bytes bytes;
   for (int region = 0; region < kRegions; ++region)
@@ -100,8 +101,8 @@ class Formula {
 
   // ---- activations
 
-  // Of one layer and micro-batch: the residual stream and a norm's output twice each on a rank's
-  // own rows, the rest on its heads and columns.
+  // One layer, one micro-batch. The residual stream and the norm outputs, twice each, have the
+  // rank's rows; the rest has its heads and columns.
   double layer_activations(Recompute recompute) const {
     const double stream = 2 * R_ * h_;
     if (recompute == Recompute::Full) return stream;
@@ -116,7 +117,7 @@ class Formula {
       sum += layer_activations(layer % plan_.every == 0 ? plan_.recompute : Recompute::None);
     return sum;
   }
-  // Micro-batches between forward and backward; interleaved: as if each went through all chunks.
+  // Micro-batches between forward and backward. Interleaved: in units of all chunks of a rank.
   double in_flight() const {
     if (p_ == 1) return 1;
     switch (kind()) {
@@ -134,29 +135,30 @@ class Formula {
   double activations() const {
     const double stream = 2 * R_ * h_, n = in_flight();
     double sum = n * all_layers();
-    sum += last() && v_ == 1 ? stream : 2 * stream;  // to the head, or on the way to the next stage
-    if (!first() && n < m_ && !zero_bubble())        // inputs that arrive ahead of their turn
+    sum += last() && v_ == 1 ? stream : 2 * stream;  // the head's input, or two outputs for sending
+    if (!first() && n < m_ && !zero_bubble())        // inputs that are received early
       sum += (kind() == PipelineKind::Interleaved && !last() ? 2 : 1) * stream;
-    // Of the first chunk alone, there are twice as many as stages when the second has its turn.
+    // Embedding: the first chunk has twice as many micro-batches as stages when the second chunk
+    // starts.
     const double embedded =
         p_ > 1 && kind() == PipelineKind::Interleaved ? std::min(m_, 2 * p_) : n;
     if (first() && traits_.embedding_norm) sum += embedded * (stream + 2 * 4 * R_);
-    if (zero_bubble())  // what the second halves wait for: rank r puts off r of them
+    if (zero_bubble())  // kept for backward_weight: rank r delays r of them
       sum += std::min(m_, stage_ + 1.0) * layers_ *
              (2 * T_ * (qkv_ + (gated_ ? 2 : 1) * f_) + 2 * stream);
     return sum + 4 * T_;
   }
 
-  // ---- what is used again and again
+  // ---- workspace
 
   double workspace() const {
     const bool split = R_ < T_;
     const double stream = 2 * T_ * h_, own = 2 * R_ * h_;
-    double sum = 2 * stream + (split ? stream + 2 * own : 0);  // a branch, its gradient
+    double sum = 2 * stream + (split ? stream + 2 * own : 0);  // a branch and its gradient
     sum += 2 * T_ * (qkv_ + a_ * d_ + (gated_ ? 3 : 1) * f_);  // gradients of a layer
     if (last()) sum += 2 * kChunk * std::ceil(table() / h_ / 64) * 64;
     if (traits_.positions == PositionKind::Rope) sum += 4 * static_cast<double>(plan_.length) * d_;
-    sum += gradients_under_way() * own;
+    sum += gradients_in_flight() * own;
     if (plan_.recompute == Recompute::Selective) sum += own + 2 * T_ * f_;
     if (plan_.recompute == Recompute::Full) sum += layer_activations(Recompute::None) - 2 * own;
     sum += 4 * T_ * (2 * (p_ > 1 ? m_ : 1) + 1);  // tokens, targets, positions
@@ -167,13 +169,13 @@ class Formula {
     }
     return sum;
   }
-  // Of the residual stream: one to work on, one more on its way to the stage before; all that the
-  // head has made where every forward comes first.
-  double gradients_under_way() const {
+  // Gradients of the residual stream: one in use, one more being sent to the previous stage. In
+  // GPipe, the head's gradients of all micro-batches.
+  double gradients_in_flight() const {
     if (p_ == 1) return 1;
     if (kind() == PipelineKind::GPipe && last()) return m_ + 1;
     if (kind() == PipelineKind::GPipe) return first() ? 1 : 3;
-    if (kind() == PipelineKind::Interleaved) return 3;  // and one that arrives
+    if (kind() == PipelineKind::Interleaved) return 3;  // and one being received
     return first() ? 1 : 2;
   }
 
@@ -188,7 +190,7 @@ class Formula {
     if (layer_gradients) sum += 4 * slots;
     return sum + 4 * tensor_copies() / (plan_.layout.zero > 0 ? n_ : 1);
   }
-  // Elements that all tensor ranks have and sum.
+  // Elements that all tensor ranks hold and all-reduce.
   double tensor_copies() const {
     if (t_ == 1) return 0;
     double sum = traits_.qk_norm ? layers_ * 2 * d_ : 0;
@@ -221,7 +223,7 @@ void expect_plan(const Plan& plan) {
   const RankLayout& layout = plan.layout;
   for (int stage = 0; stage < layout.pp; ++stage) {
     const Bytes expected = Formula(plan, stage).bytes();
-    for (const int last : {0, 1}) {  // both ends of the other dimensions
+    for (const int last : {0, 1}) {  // first and last rank of the other dimensions
       const Bytes actual = planned(plan, {.tp = last * (layout.tp - 1),
                                           .cp = last * (layout.cp - 1),
                                           .dp = last * (layout.dp - 1),
@@ -265,10 +267,10 @@ TEST_P(LayoutMemory, OfContextRanks) {
       expect_plan({.model = GetParam(), .layout = layout, .length = 16384, .recompute = recompute});
 }
 
-// Equal stages, so that "layers / p" is what every rank has.
-std::vector<int> even_split(const std::string& model, int parts) {
+// Equal stages, so that every rank has layers / p.
+std::vector<int> even_split(const std::string& model, int chunks) {
   const auto layers = static_cast<int>(load_preset(model).layers);
-  return std::vector<int>(static_cast<std::size_t>(parts), layers / parts);
+  return std::vector<int>(static_cast<std::size_t>(chunks), layers / chunks);
 }
 
 TEST_P(LayoutMemory, OfPipelines) {

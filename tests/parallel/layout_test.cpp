@@ -25,7 +25,7 @@ ModelConfig model() {
   return config;
 }
 
-// A layout whose dp is open, and what it trains.
+// A layout with dp to be filled in, and the workload.
 struct Asked {
   Layout layout = {};
   std::int64_t batch = 1, length = 1;
@@ -53,15 +53,15 @@ TEST(FitLayout, DataRanksFillTheWorld) {
 TEST(FitLayout, NamesTheNearestChoices) {
   EXPECT_THAT(refusal({.layout = {.dp = 4}, .batch = 16}, 8),
               HasSubstr("layout.dp is 4, but 8 ranks were started, which makes 8: set it to 8"));
-  EXPECT_THAT(refusal({.batch = 16}, 3),
-              HasSubstr("batch.global is 16, which 3 data ranks cannot share evenly: use 15 or 18, "
-                        "or start 2 or 4 ranks"));
+  EXPECT_THAT(
+      refusal({.batch = 16}, 3),
+      HasSubstr("batch.global is 16, which is not a multiple of 3 data ranks: use 15 or 18, "
+                "or start 2 or 4 ranks"));
   EXPECT_THAT(refusal({.layout = {.micro_batch = 2}, .batch = 2}, 4),
               HasSubstr("use 8, or start 2 ranks"));
-  EXPECT_THAT(
-      refusal({.layout = {.micro_batch = 4}, .batch = 24}, 4),
-      HasSubstr("a rank's share of batch.global 24 among 4 data ranks is 6: use batch.micro "
-                "3 or 6"));
+  EXPECT_THAT(refusal({.layout = {.micro_batch = 4}, .batch = 24}, 4),
+              HasSubstr("batch.micro is 4, which does not divide the 6 sequences per data rank "
+                        "(batch.global 24 / dp 4): use batch.micro 3 or 6"));
   EXPECT_THAT(refusal({.layout = {.zero = 1, .shard_group = 3}, .batch = 16}, 8),
               HasSubstr("layout.shard_group is 3, which does not divide 8 data ranks: use 2 or 4"));
   EXPECT_THAT(refusal({.layout = {.tp = 3}, .batch = 16}, 8),
@@ -72,7 +72,7 @@ TEST(FitLayout, NamesTheNearestChoices) {
   EXPECT_THAT(refusal({.layout = {.tp = 2, .pp = 4}, .batch = 16}, 4), HasSubstr("mpirun -np 8"));
 }
 
-// Of a model with 12 heads, 6 of them for keys and values, 384 MLP columns and 12 layers.
+// The model has 12 heads, 6 key-value heads, 384 MLP columns and 12 layers.
 TEST(FitLayout, TensorRanksShareHeadsAndColumns) {
   EXPECT_EQ(fit({.layout = {.tp = 6}}, 6), (Grid{.tp = 6, .shard_group = 1}));
   EXPECT_EQ(fit({.layout = {.tp = 12}}, 12), (Grid{.tp = 12, .shard_group = 1, .kv_copies = 2}));
@@ -85,8 +85,9 @@ TEST(FitLayout, TensorRanksShareHeadsAndColumns) {
   EXPECT_THAT(refusal({.layout = {.tp = 4}}, 4),
               HasSubstr("layout.tp is 4, and the model has 6 key-value "
                         "heads: one must divide the other"));
-  EXPECT_THAT(refusal({.layout = {.sequence_parallel = true}}, 1),
-              HasSubstr("layout.sequence_parallel shares rows among tp ranks, and layout.tp is 1"));
+  EXPECT_THAT(
+      refusal({.layout = {.sequence_parallel = true}}, 1),
+      HasSubstr("layout.sequence_parallel splits rows over the tp ranks, but layout.tp is 1"));
   EXPECT_THAT(refusal({.layout = {.tp = 2, .sequence_parallel = true}, .length = 33}, 2),
               HasSubstr("data.sequence_length 33 is not a multiple of layout.tp 2"));
   EXPECT_THAT(refusal({.layout = {.tp = 3, .cp = 2, .sequence_parallel = true}, .length = 40}, 6),
@@ -94,23 +95,24 @@ TEST(FitLayout, TensorRanksShareHeadsAndColumns) {
 }
 
 // Two rows each for six ranks: the fifth has one and the last none.
-TEST(FitLayout, EveryTensorRankHasAPartOfTheVocabulary) {
+TEST(FitLayout, EveryTensorRankHasSomeOfTheVocabulary) {
   ModelConfig config = model();
   config.vocab_size = 9;
   const Asked six{.layout = {.tp = 6}};
   EXPECT_THAT(user_error_of([&] { fitted(six, 6, config); }),
               HasSubstr("layout.tp is 6, too many for a vocabulary of 9: the last rank would have "
-                        "none"));
+                        "no tokens"));
   config.vocab_size = 11;
   EXPECT_EQ(fitted(six, 6, config).tp, 6);
 }
 
-TEST(FitLayout, ContextRanksCutSequencesInPairsOfChunks) {
+TEST(FitLayout, ContextRanksSplitSequencesIntoPairsOfChunks) {
   EXPECT_EQ(fit({.layout = {.cp = 3}, .batch = 2, .length = 36}, 6),
             (Grid{.cp = 3, .dp = 2, .shard_group = 1}));
-  EXPECT_THAT(refusal({.layout = {.cp = 3}, .length = 32}, 3),
-              HasSubstr("data.sequence_length is 32, but layout.cp 3 cuts it into 6 equal chunks: "
-                        "use 30 or 36"));
+  EXPECT_THAT(
+      refusal({.layout = {.cp = 3}, .length = 32}, 3),
+      HasSubstr("data.sequence_length is 32, but layout.cp 3 splits it into 6 equal chunks: "
+                "use 30 or 36"));
   EXPECT_THAT(refusal({.layout = {.cp = 4}, .length = 4}, 4),
               HasSubstr("into 8 equal chunks: use 8"));
 }
@@ -137,8 +139,9 @@ TEST(FitLayout, PipelinesFollowTheirSchedules) {
                         "1 with the sum 12 (layers)"));
   EXPECT_THAT(refusal({.layout = {.pp = 3, .split = {6, 6}}, .batch = 4}, 3),
               HasSubstr("must have 3 numbers"));
-  EXPECT_THAT(refusal({.layout = {.pp = 13}, .batch = 4}, 13),
-              HasSubstr("12 layers cannot be split in 13 parts: use fewer stages or chunks"));
+  EXPECT_THAT(
+      refusal({.layout = {.pp = 13}, .batch = 4}, 13),
+      HasSubstr("12 layers cannot be split into 13 pipeline chunks: use fewer stages or chunks"));
 }
 
 TEST(FitLayout, ShardsRunOverContextAndDataRanks) {
@@ -152,7 +155,7 @@ TEST(FitLayout, ShardsRunOverContextAndDataRanks) {
               HasSubstr("layout.shard_group is 2, but layout.zero 0 shards nothing"));
 }
 
-// ---- a layout from memory
+// ---- choose_layout
 
 const ModelConfig& large_model() {
   static const ModelConfig large = [] {
@@ -166,7 +169,7 @@ const ModelConfig& large_model() {
 
 Workload open_work() { return {large_model(), 64, 32}; }
 
-// One unit of weights and gradients and two of state, cut by tp x pp, the state also by ZeRO.
+// One unit of weights and gradients and two of state, sharded by tp x pp, the state also by ZeRO.
 double memory_of(const Layout& l) {
   return (1.0 + 2.0 / (l.zero > 0 ? l.cp * l.dp : 1)) / (l.tp * l.pp);
 }
@@ -176,7 +179,7 @@ Layout choose(double memory, int ranks, int node) {
                        [&](const Layout& l) { return memory_of(l) <= memory; });
 }
 
-TEST(ChooseLayout, CutsAsLittleAsItCan) {
+TEST(ChooseLayout, ShardsAsLittleAsPossible) {
   const Layout ample = choose(3.0, 16, 8);
   EXPECT_EQ(ample.tp, 1);
   EXPECT_EQ(ample.pp, 1);
@@ -198,13 +201,13 @@ TEST(ChooseLayout, MatricesStayInsideANode) {
     EXPECT_LE(eighth.tp, node);
     EXPECT_EQ(node % eighth.tp, 0);
   }
-  const Layout pairs = choose(0.19, 16, 2);  // 3 / 16 with everything cut
+  const Layout pairs = choose(0.19, 16, 2);  // 3 / 16 with everything sharded
   EXPECT_EQ(pairs.tp, 2);
   EXPECT_EQ(pairs.pp, 8);
 }
 
-// Against every layout there is: the chosen one fits, and none that cuts less does.
-TEST(ChooseLayout, NothingThatCutsLessFits) {
+// Compares with all layouts: the chosen one fits, and none with a smaller tp x pp does.
+TEST(ChooseLayout, NoSmallerLayoutFits) {
   for (const int ranks : {1, 4, 8, 16})
     for (const int node : {1, 4, 8})
       for (const double memory : {4.0, 2.0, 1.3, 1.0, 0.7, 0.5, 0.3, 0.2}) {
@@ -223,21 +226,22 @@ TEST(ChooseLayout, NothingThatCutsLessFits) {
           }
         SCOPED_TRACE(testing::Message() << ranks << " ranks, nodes of " << node << ", " << memory);
         if (!any) {
-          EXPECT_THAT(user_error_of([&] { choose(memory, ranks, node); }),
-                      HasSubstr(fmt::format("layout auto: no way to spread this model over {} "
-                                            "ranks fits their memory: start more ranks",
-                                            ranks)));
+          EXPECT_THAT(
+              user_error_of([&] { choose(memory, ranks, node); }),
+              HasSubstr(fmt::format("layout auto: no layout of {} ranks fits this model into "
+                                    "their memory: start more ranks",
+                                    ranks)));
           continue;
         }
         const Layout chosen = choose(memory, ranks, node);
         EXPECT_EQ(chosen.tp * chosen.pp, least);
         EXPECT_EQ(chosen.pp, stages);
-        EXPECT_EQ(chosen.dp, 0) << "as open as it was";
+        EXPECT_EQ(chosen.dp, 0) << "still to be filled in";
         EXPECT_LE(memory_of(fit_layout(chosen, open_work(), ranks)), memory);
       }
 }
 
-// Rows can be shared only if there are as many for everybody.
+// Sequence parallelism is chosen only if the rows divide evenly.
 TEST(ChooseLayout, SequencesThatDoNotDivideStayWhole) {
   Workload work = open_work();
   work.length = 33;
@@ -255,7 +259,7 @@ TEST(ChooseLayout, SaysWhyThereIsNone) {
               HasSubstr("layout auto: no layout of 2 ranks works: batch.global is 5"));
 }
 
-// ---- what follows from a layout
+// ---- other functions of a layout
 
 TEST(Layout, SaysItsMicroBatches) {
   EXPECT_EQ(micro_batches_per_step({.dp = 4, .micro_batch = 2}, 48), 6);

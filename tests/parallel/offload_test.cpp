@@ -1,4 +1,5 @@
-// A run whose optimizer state or activations lie in host memory is the run without, bit for bit.
+// A run with optimizer state or activations in host memory is bit-identical to the run without
+// offload.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,10 +21,10 @@ std::unique_ptr<Backend> make_late_backend(int threads) {
   return std::make_unique<LateBackend>(threads);
 }
 
-// Far smaller than a bucket, and not a divisor of anything.
-constexpr std::int64_t kPiece = 208;
+// Far smaller than a bucket, and not a divisor of its size.
+constexpr std::int64_t kBlockElements = 208;
 
-const std::vector<RankLayout>& layouts() {
+const std::vector<RankLayout>& offload_layouts() {
   static const std::vector<RankLayout> all = {
       {},
       {.dp = 2},
@@ -50,7 +51,7 @@ Training small(DType precision) {
   return training;
 }
 
-// Losses, norms, weights, and every file of a checkpoint at the end.
+// Losses, norms, weights, and every file of the final checkpoint.
 struct Finished {
   Outcome outcome;
   std::map<std::string, std::string> files;
@@ -74,7 +75,7 @@ Finished run(const RankLayout& layout, const Training& training, std::int64_t st
 void expect_equal_runs(const Finished& actual, const Finished& expected) {
   EXPECT_EQ(actual.outcome.losses, expected.outcome.losses);
   EXPECT_EQ(actual.outcome.norms, expected.outcome.norms);
-  // Padding is NaN in neither.
+  // Padding is not NaN, so that EXPECT_EQ works.
   EXPECT_EQ(actual.outcome.weights, expected.outcome.weights);
   EXPECT_TRUE(actual.files == expected.files);
   EXPECT_GT(expected.files.size(), 3u);
@@ -84,7 +85,7 @@ struct StateCase {
   const char* name;
   DType precision;
   OptimizerSettings optimizer = {};
-  bool everywhere = false;  // or in a few layouts only
+  bool everywhere = false;  // test all layouts, not only a few
 };
 void PrintTo(const StateCase& state, std::ostream* out) { *out << state.name; }
 
@@ -105,15 +106,16 @@ const StateCase kStates[] = {
 class OffloadedState : public testing::TestWithParam<StateCase> {};
 
 TEST_P(OffloadedState, ChangesNoBitInAnyLayout) {
-  for (std::size_t i = 0; i < layouts().size(); i += GetParam().everywhere ? 1 : 4) {
-    const RankLayout& layout = layouts()[i];
+  for (std::size_t i = 0; i < offload_layouts().size(); i += GetParam().everywhere ? 1 : 4) {
+    const RankLayout& layout = offload_layouts()[i];
     Training training = small(GetParam().precision);
     training.optimizer = GetParam().optimizer;
     const Finished expected = run(layout, training, 5);
-    // In the CPU world both places compute with the same function.
-    for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host, UpdatePlace::Auto}) {
-      SCOPED_TRACE(fmt::format("{}, update {}", to_string(layout), to_string(place)));
-      training.offload = {.on = true, .update = place, .piece = kPiece};
+    // In the CPU backend, device and host updates are the same function.
+    for (const UpdateLocation location :
+         {UpdateLocation::Device, UpdateLocation::Host, UpdateLocation::Auto}) {
+      SCOPED_TRACE(fmt::format("{}, update {}", to_string(layout), to_string(location)));
+      training.offload = {.on = true, .update = location, .block_elements = kBlockElements};
       expect_equal_runs(run(layout, training, 5), expected);
     }
   }
@@ -121,23 +123,24 @@ TEST_P(OffloadedState, ChangesNoBitInAnyLayout) {
 INSTANTIATE_TEST_SUITE_P(Cases, OffloadedState, testing::ValuesIn(kStates),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(OffloadedStatePieces, OfAnySizeDoTheSame) {
+TEST(OffloadedStateBlocks, OfAnySizeDoTheSame) {
   Training training = small(DType::BF16);
   training.optimizer = {.moments = DType::BF16, .stochastic_rounding = true};
   const RankLayout layout{.dp = 2, .zero = 1};
   const Finished expected = run(layout, training, 3);
-  for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host})
-    for (const std::int64_t piece : {16, 1000, 2400, 5000, 1 << 22}) {
-      SCOPED_TRACE(fmt::format("{} in pieces of {}", to_string(place), piece));
-      training.offload = {.on = true, .update = place, .piece = piece};
+  for (const UpdateLocation location : {UpdateLocation::Device, UpdateLocation::Host})
+    for (const std::int64_t elements : {16, 1000, 2400, 5000, 1 << 22}) {
+      SCOPED_TRACE(fmt::format("{} in blocks of {}", to_string(location), elements));
+      training.offload = {.on = true, .update = location, .block_elements = elements};
       expect_equal_runs(run(layout, training, 3), expected);
     }
 }
 
-TEST(OffloadedOptimizer, GoesOnFromACheckpointInEitherPlace) {
+TEST(OffloadedOptimizer, ResumesFromACheckpointInEitherLocation) {
   const RankLayout layout{.dp = 2, .zero = 2};
   Training plain = small(DType::BF16), offloaded = plain;
-  offloaded.offload = {.on = true, .update = UpdatePlace::Device, .piece = kPiece};
+  offloaded.offload = {
+      .on = true, .update = UpdateLocation::Device, .block_elements = kBlockElements};
   const Finished expected = run(layout, plain, 6);
   for (const auto& [first, second] : {std::pair(offloaded, offloaded), std::pair(plain, offloaded),
                                       std::pair(offloaded, plain)}) {
@@ -163,12 +166,13 @@ TEST(OffloadedOptimizer, GoesOnFromACheckpointInEitherPlace) {
   }
 }
 
-// fp16: gradients of this scale overflow, so that nothing may change, on either side.
+// fp16: gradients of this scale overflow, so nothing may change in either location.
 TEST(OffloadedOptimizer, IsLeftAloneByAnOverflow) {
-  for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host, UpdatePlace::Auto})
+  for (const UpdateLocation location :
+       {UpdateLocation::Device, UpdateLocation::Host, UpdateLocation::Auto})
     for (const DType precision : {DType::F16, DType::F32}) {
       Training training = small(precision);
-      training.offload = {.on = true, .update = place, .piece = kPiece};
+      training.offload = {.on = true, .update = location, .block_elements = kBlockElements};
       on_ranks({}, training, [&](const Member& member) {
         const auto weights = [&] {
           member.engine.sharding().finish_weights();
@@ -176,8 +180,8 @@ TEST(OffloadedOptimizer, IsLeftAloneByAnOverflow) {
           std::vector<std::byte> bytes(x.bytes());
           member.engine.backend().download(bytes.data(), x);
           const OptimizerState& all = member.engine.optimizer().state();
-          EXPECT_EQ(all.runs().size(), 6u);
-          for (const StateRun& run : all.runs())
+          EXPECT_EQ(all.segments().size(), 6u);
+          for (const StateSegment& run : all.segments())
             for (const Tensor& state : {all.master(run), all.slot(run, 0), all.slot(run, 1)}) {
               bytes.resize(bytes.size() + state.bytes());
               member.engine.backend().download(bytes.data() + bytes.size() - state.bytes(), state);
@@ -194,43 +198,43 @@ TEST(OffloadedOptimizer, IsLeftAloneByAnOverflow) {
     }
 }
 
-TEST(OffloadedOptimizer, ChoosesAPlaceInTheFirstSteps) {
+TEST(OffloadedOptimizer, ChoosesALocationInTheFirstSteps) {
   Training training = small(DType::BF16);
-  training.offload = {.on = true, .update = UpdatePlace::Auto, .piece = kPiece};
-  std::vector<UpdatePlace> chosen(2, UpdatePlace::Auto);
+  training.offload = {.on = true, .update = UpdateLocation::Auto, .block_elements = kBlockElements};
+  std::vector<UpdateLocation> chosen(2, UpdateLocation::Auto);
   on_ranks({.dp = 2}, training, [&](const Member& member) {
     for (std::int64_t step = 1; step <= 3; ++step) {
       member.step(step);
-      EXPECT_EQ(member.engine.optimizer().update_place(), UpdatePlace::Auto);
+      EXPECT_EQ(member.engine.optimizer().update_location(), UpdateLocation::Auto);
     }
     member.step(4);
     chosen[static_cast<std::size_t>(member.world.rank())] =
-        member.engine.optimizer().update_place();
+        member.engine.optimizer().update_location();
   });
-  EXPECT_NE(chosen[0], UpdatePlace::Auto);
+  EXPECT_NE(chosen[0], UpdateLocation::Auto);
   EXPECT_EQ(chosen[0], chosen[1]);
 }
 
-// A device whose backend was made without one for the host.
-class LonelyBackend : public LateBackend {
+// A backend without a host side.
+class BackendWithoutHost : public LateBackend {
  public:
   using LateBackend::LateBackend;
   Backend* host() override { return nullptr; }
 };
 
-TEST(OffloadedOptimizer, StaysOnTheDeviceWhereTheHostDoesNotCompute) {
+TEST(OffloadedOptimizer, StaysOnTheDeviceWithoutAHostBackend) {
   Training training = small(DType::BF16);
   const Finished expected = run({}, training, 2);
   training.backend = [](int threads) -> std::unique_ptr<Backend> {
-    return std::make_unique<LonelyBackend>(threads);
+    return std::make_unique<BackendWithoutHost>(threads);
   };
-  training.offload = {.on = true, .update = UpdatePlace::Auto, .piece = kPiece};
+  training.offload = {.on = true, .update = UpdateLocation::Auto, .block_elements = kBlockElements};
   expect_equal_runs(run({}, training, 2), expected);
-  training.offload.update = UpdatePlace::Host;
+  training.offload.update = UpdateLocation::Host;
   EXPECT_THROW(run({}, training, 2), std::exception);
 }
 
-// Of one rank, on the device and on the host.
+// Planned bytes of one rank, on the device and on the host.
 std::pair<std::size_t, std::size_t> planned_bytes(const Training& training) {
   const auto backend = make_late_backend(1);
   PlanningAllocator nothing;
@@ -243,24 +247,26 @@ TEST(OffloadedMemory, IsPlannedOnItsSide) {
   const auto [device, none] = planned_bytes(training);
   const auto n = static_cast<std::size_t>(ParameterSet(training.model).buffer_elements());
   EXPECT_EQ(none, 0u);
-  training.offload = {.on = true, .update = UpdatePlace::Device, .piece = kPiece};
+  training.offload = {
+      .on = true, .update = UpdateLocation::Device, .block_elements = kBlockElements};
   const auto [streamed, state] = planned_bytes(training);
   EXPECT_EQ(state, 12 * n) << "master and two moments";
   const Bucket layer = ParameterSet(training.model).buckets()[1];
   ASSERT_EQ(layer.role, Bucket::Role::Block);
-  const auto pieces = static_cast<std::size_t>((layer.end - layer.begin + kPiece - 1) / kPiece);
-  EXPECT_EQ(streamed, device - 12 * n + (pieces + 2) * 12 * kPiece)
-      << "those of a layer instead, and two on their way back";
-  training.offload.update = UpdatePlace::Host;
+  const auto blocks =
+      static_cast<std::size_t>((layer.end - layer.begin + kBlockElements - 1) / kBlockElements);
+  EXPECT_EQ(streamed, device - 12 * n + (blocks + 2) * 12 * kBlockElements)
+      << "the blocks of a layer instead, and two being copied back";
+  training.offload.update = UpdateLocation::Host;
   const auto [rest, with_staging] = planned_bytes(training);
   EXPECT_EQ(rest, device - 12 * n);
-  EXPECT_EQ(with_staging, 12 * n + 4 * 6 * kPiece + 4) << "four pieces and a scalar";
+  EXPECT_EQ(with_staging, 12 * n + 4 * 6 * kBlockElements + 4) << "four blocks and a scalar";
 }
 
 // ---- gradients
 
 std::vector<RankLayout> without_halves() {
-  std::vector<RankLayout> some = layouts();
+  std::vector<RankLayout> some = offload_layouts();
   std::erase_if(
       some, [](const RankLayout& layout) { return layout.schedule == PipelineKind::ZeroBubbleH1; });
   some.push_back({.dp = 4, .zero = 2, .shard_group = 2});
@@ -269,7 +275,7 @@ std::vector<RankLayout> without_halves() {
   return some;
 }
 
-// Without clipping the norm decides nothing, and it alone is summed in another order.
+// Only the norm is summed in another order, and without clipping it has no effect.
 Training without_clipping(DType precision, const char* family) {
   Training training = small(precision);
   training.model = tiny_model(family, 4);
@@ -289,19 +295,20 @@ class OffloadedGradients : public testing::TestWithParam<const char*> {};
 TEST_P(OffloadedGradients, AreTheSameInAnyLayout) {
   for (const RankLayout& layout : without_halves()) {
     Training training = without_clipping(DType::F64, GetParam());
-    // Four copies of two key and value heads, or of one.
+    // Skips tp that does not divide the heads.
     if (training.model.heads % layout.tp != 0) continue;
     const Finished expected = run(layout, training, 3);
-    for (const auto& [state, place] :
-         {std::pair(false, UpdatePlace::Auto), std::pair(true, UpdatePlace::Device),
-          std::pair(true, UpdatePlace::Host)}) {
+    for (const auto& [state, location] :
+         {std::pair(false, UpdateLocation::Auto), std::pair(true, UpdateLocation::Device),
+          std::pair(true, UpdateLocation::Host)}) {
       SCOPED_TRACE(fmt::format("{}, state {}, update {}", to_string(layout),
-                               state ? "away" : "here", to_string(place)));
-      training.offload = {.on = state, .gradients = true, .update = place, .piece = kPiece};
+                               state ? "host" : "device", to_string(location)));
+      training.offload = {
+          .on = state, .gradients = true, .update = location, .block_elements = kBlockElements};
       const Finished actual = run(layout, training, 3);
       expect_close(actual.outcome.losses, expected.outcome.losses, 1e-14);
       expect_close(actual.outcome.norms, expected.outcome.norms, 1e-12);
-      // Sharded gradients take in a micro-batch by the same sums.
+      // Sharded gradients accumulate micro-batches in the same order.
       if (layout.zero >= 2) {
         EXPECT_EQ(actual.outcome.weights, expected.outcome.weights);
       }
@@ -315,7 +322,7 @@ INSTANTIATE_TEST_SUITE_P(Families, OffloadedGradients,
                            return name;
                          });
 
-// Clipped, by norms of bf16 runs with bf16 sums between the ranks.
+// With clipping, in bf16 runs with bf16 reductions.
 TEST(OffloadedGradientSums, AreClippedAlike) {
   for (const RankLayout& layout :
        {RankLayout{}, RankLayout{.dp = 2}, RankLayout{.dp = 2, .zero = 2},
@@ -326,8 +333,10 @@ TEST(OffloadedGradientSums, AreClippedAlike) {
       training.optimizer.clip = 0.1;
       training.reduce_in_bf16 = narrow;
       const Finished expected = run(layout, training, 4);
-      training.offload = {
-          .on = true, .gradients = true, .update = UpdatePlace::Device, .piece = kPiece};
+      training.offload = {.on = true,
+                          .gradients = true,
+                          .update = UpdateLocation::Device,
+                          .block_elements = kBlockElements};
       const Finished actual = run(layout, training, 4);
       expect_close(actual.outcome.norms, expected.outcome.norms, 1e-3);
       expect_close(actual.outcome.losses, expected.outcome.losses, 1e-4);
@@ -336,9 +345,10 @@ TEST(OffloadedGradientSums, AreClippedAlike) {
 }
 
 TEST(OffloadedGradientSums, OverflowIsSeen) {
-  for (const UpdatePlace place : {UpdatePlace::Device, UpdatePlace::Host}) {
+  for (const UpdateLocation location : {UpdateLocation::Device, UpdateLocation::Host}) {
     Training training = small(DType::F16);
-    training.offload = {.on = true, .gradients = true, .update = place, .piece = kPiece};
+    training.offload = {
+        .on = true, .gradients = true, .update = location, .block_elements = kBlockElements};
     on_ranks({.dp = 2}, training, [&](const Member& member) {
       EXPECT_TRUE(std::isfinite(member.step(1, 8.0).gradient_norm));
       EXPECT_FALSE(std::isfinite(member.step(2, 1e38).gradient_norm));
@@ -350,14 +360,14 @@ TEST(OffloadedGradientSums, OverflowIsSeen) {
 TEST(OffloadedGradientMemory, IsPlannedOnItsSide) {
   Training training = small(DType::BF16);
   training.model = tiny_model("llama-gqa", 8);
-  training.offload = {.on = true, .update = UpdatePlace::Host, .piece = kPiece};
+  training.offload = {.on = true, .update = UpdateLocation::Host, .block_elements = kBlockElements};
   const auto [device, host] = planned_bytes(training);
   training.offload.gradients = true;
   const auto [less, more] = planned_bytes(training);
   const ParameterSet set(training.model);
   const auto n = static_cast<std::size_t>(set.buffer_elements());
-  EXPECT_EQ(more, host + 4 * n - 4 * 4 * kPiece) << "no staging of gradients";
-  // On the device, two slots of layers, one of the ends, and two parts on their way.
+  EXPECT_EQ(more, host + 4 * n - 4 * 4 * kBlockElements) << "no staging of gradients";
+  // On the device: two slots for layers, one for embedding or head, and two fetches in flight.
   std::size_t largest_end = 0, block = 0, largest = 0;
   for (const Bucket& bucket : set.buckets()) {
     const auto elements = static_cast<std::size_t>(bucket.end - bucket.begin);
@@ -419,7 +429,7 @@ TEST(OffloadedInputs, AreNotCopiedByAnEvaluation) {
     const auto& backend = dynamic_cast<const LateBackend&>(member.engine.backend());
     const std::int64_t before = backend.transfers();
     member.evaluate(9);
-    EXPECT_EQ(backend.transfers(), before) << "nobody would fetch them";
+    EXPECT_EQ(backend.transfers(), before) << "no backward would fetch them";
     member.step(1);
     EXPECT_GT(backend.transfers(), before);
   });

@@ -1,4 +1,4 @@
-// The buffers that the passes of a pipeline take: never one for two at a time, and no more than the
+// The buffers of a pipeline: never used by two micro-batches at a time, and no more than the
 // literature counts.
 #include <gtest/gtest.h>
 
@@ -10,46 +10,45 @@
 namespace kintsugi {
 namespace {
 
-// A pass through a chunk.
-using Pass = std::pair<int, int>;  // chunk, micro-batch
+using Owner = std::pair<int, int>;  // chunk, micro-batch
 
-// Replays what a rank does; every buffer belongs to one pass from the first use to the last.
+// Replays a rank's actions: every buffer has one owner from its first use to its last.
 void expect_no_clash(const PipelineSchedule& schedule, int rank, const RankSlots& slots) {
-  std::map<int, Pass> inputs, stashes, gradients, weights;
-  const auto take = [&](std::map<int, Pass>& held, const std::vector<int>& of, int count,
-                        const Pass& pass) {
-    const int buffer = of.at(static_cast<std::size_t>(pass.second));
+  std::map<int, Owner> inputs, stashes, gradients, weights;
+  const auto take = [&](std::map<int, Owner>& held, const std::vector<int>& of, int count,
+                        const Owner& owner) {
+    const int buffer = of.at(static_cast<std::size_t>(owner.second));
     ASSERT_LT(buffer, count);
-    const auto [owner, is_new] = held.emplace(buffer, pass);
-    ASSERT_TRUE(is_new || owner->second == pass)
-        << "buffer " << buffer << " of rank " << rank << " has two passes at a time";
+    const auto [entry, is_new] = held.emplace(buffer, owner);
+    ASSERT_TRUE(is_new || entry->second == owner)
+        << "buffer " << buffer << " of rank " << rank << " has two owners at a time";
   };
-  const auto give_back = [](std::map<int, Pass>& held, const Pass& pass) {
-    std::erase_if(held, [&](const auto& entry) { return entry.second == pass; });
+  const auto release = [](std::map<int, Owner>& held, const Owner& owner) {
+    std::erase_if(held, [&](const auto& entry) { return entry.second == owner; });
   };
   for (const Action& action : schedule.ranks[static_cast<std::size_t>(rank)]) {
-    const Pass pass{action.chunk, action.micro_batch};
+    const Owner owner{action.chunk, action.micro_batch};
     const StageSlots& chunk = slots.chunks[static_cast<std::size_t>(action.chunk)];
     const auto& gradient_of = slots.gradient_of[static_cast<std::size_t>(action.chunk)];
-    const bool sends = previous_place(schedule.shape, {rank, action.chunk}).has_value();
+    const bool sends = previous_chunk(schedule.shape, {rank, action.chunk}).has_value();
     const bool forward = action.kind == ActionKind::Forward;
     const bool backward =
         action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardInput;
     if (forward || action.kind == ActionKind::ReceiveActivation)
-      take(inputs, chunk.inputs, slots.inputs, pass);
-    if (forward) take(stashes, chunk.stashes, static_cast<int>(slots.stashes.size()), pass);
+      take(inputs, chunk.inputs, slots.inputs, owner);
+    if (forward) take(stashes, chunk.stashes, static_cast<int>(slots.stashes.size()), owner);
     if (backward || action.kind == ActionKind::ReceiveGradient)
-      take(gradients, gradient_of, slots.gradients, pass);
+      take(gradients, gradient_of, slots.gradients, owner);
     if (action.kind == ActionKind::BackwardInput)
-      take(weights, chunk.weights, schedule.shape.stages, pass);
+      take(weights, chunk.weights, schedule.shape.stages, owner);
     if (action.kind == ActionKind::Backward || action.kind == ActionKind::BackwardWeight)
-      for (auto* held : {&inputs, &stashes, &weights}) give_back(*held, pass);
-    if (action.kind == ActionKind::SendGradient || (backward && !sends)) give_back(gradients, pass);
+      for (auto* held : {&inputs, &stashes, &weights}) release(*held, owner);
+    if (action.kind == ActionKind::SendGradient || (backward && !sends)) release(gradients, owner);
   }
   EXPECT_TRUE(inputs.empty() && stashes.empty() && weights.empty() && gradients.empty());
 }
 
-// Passes between forward and backward, as the papers count them.
+// Micro-batches between forward and backward, as the papers count them.
 int in_flight(const PipelineShape& shape, int rank) {
   const int m = shape.micro_batches, p = shape.stages, v = shape.chunks;
   switch (shape.kind) {
@@ -83,7 +82,7 @@ TEST(PipelineMemory, HasOneOwnerAtATimeAndIsAsLittleAsThePapersSay) {
             EXPECT_EQ(static_cast<int>(slots.stashes.size()), in_flight(shape, rank));
             EXPECT_LE(slots.inputs, in_flight(shape, rank) + 2);
             expect_no_clash(schedule, rank, slots);
-            // Chunks that cannot use each other's, and chunks of which one is larger.
+            // Chunks that cannot share stashes, and chunks of different sizes.
             expect_no_clash(schedule, rank, slots_of(schedule, rank, even, false));
             std::vector<int> uneven = even;
             uneven.back() = 3;
@@ -98,8 +97,8 @@ TEST(PipelineMemory, HasOneOwnerAtATimeAndIsAsLittleAsThePapersSay) {
         }
 }
 
-// Uneven chunks, and chunks whose layers keep different things.
-TEST(PipelineMemory, IsSharedWithoutATrace) {
+// Uneven chunks, and chunks whose layers save different tensors.
+TEST(PipelineMemory, SharingChangesNoResult) {
   for (const std::vector<int>& split : {std::vector{1, 1, 1, 3}, {2, 1, 1, 2}, {1, 2, 2, 1}})
     for (const int every : {1, 2})
       for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {

@@ -1,4 +1,4 @@
-// Tolerances that are measured must still see an error.
+// Measured tolerances must still detect an error.
 #include "support/rounding.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(Rounding, OfExactRunsAllowsRoundingsOfTheResultAlone) {
   EXPECT_NE(rounding.complaint(scaled(0, 1e-6), kExact), "");
 }
 
-// A step may agree by chance; the ones after it are not tighter than those before.
+// A step may agree by chance; the tolerance never decreases from step to step.
 TEST(Rounding, GrowsFromStepToStep) {
   Rounding rounding(kExact);
   Outcome off = kExact;

@@ -1,4 +1,4 @@
-// The drawings of a schedule: characters worked out by hand, and an SVG that is well-formed XML.
+// The drawings of a schedule: expected characters by hand, and an SVG that is well-formed XML.
 #include "parallel/schedule_diagram.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ std::size_t count_of(const std::string& text, const std::string& word) {
   return count;
 }
 
-// Tags closed in the order of a stack, one root, nothing loose. Enough XML for what we write.
+// Checks nested tags and a single root, which is enough for the XML that we write.
 void expect_well_formed(const std::string& text) {
   std::vector<std::string> open;
   int roots = 0;
@@ -67,11 +67,11 @@ TEST(ScheduleDiagram, SmallOnesWorkedOutByHand) {
   EXPECT_THAT(drawn({PipelineKind::OneForwardOneBackward, 2, 2, 1}, 27),
               HasSubstr("rank 0 |F0F1....B0--..B1--|\n"
                         "rank 1 |..F0B0--F1B1--....|\n"));
-  // Rank 1 puts its first weight half off, and so rank 0 has its gradient sooner.
+  // Rank 1 delays its first backward_weight, so rank 0 gets its gradient sooner.
   EXPECT_THAT(drawn({PipelineKind::ZeroBubbleH1, 2, 2, 1}, 23),
               HasSubstr("rank 0 |F0F1..B0W0B1W1|\n"
                         "rank 1 |..F0B0F1B1W0W1|\n"));
-  // F10 does not fit two columns: its letter stays.
+  // F10 does not fit into two columns: only the letter is shown.
   EXPECT_THAT(drawn({PipelineKind::GPipe, 1, 11, 1}, 75), HasSubstr("F9F B0--"));
 }
 
@@ -110,10 +110,10 @@ TEST(ScheduleDiagram, FourByEightShowsEveryNumber) {
   }
 }
 
-TEST(ScheduleDiagram, SvgIsWellFormedWithARectanglePerPass) {
+TEST(ScheduleDiagram, SvgIsWellFormedWithARectanglePerAction) {
   struct Case {
     PipelineShape shape;
-    std::size_t legend, passes;
+    std::size_t legend, actions;
   };
   for (const Case& c : {Case{{PipelineKind::GPipe, 1, 1, 1}, 2, 2},
                         Case{{PipelineKind::OneForwardOneBackward, 4, 8, 1}, 2, 4 * 8 * 2},
@@ -121,9 +121,9 @@ TEST(ScheduleDiagram, SvgIsWellFormedWithARectanglePerPass) {
                         Case{{PipelineKind::Interleaved, 4, 8, 3}, 4, 4 * 8 * 3 * 2}}) {
     const std::string svg = svg_of(c.shape);
     expect_well_formed(svg);
-    EXPECT_EQ(count_of(svg, "<rect "), 1 + c.legend + c.passes);  // 1: the paper
+    EXPECT_EQ(count_of(svg, "<rect "), 1 + c.legend + c.actions);  // 1: the background
     EXPECT_EQ(count_of(svg, ">rank "), static_cast<std::size_t>(c.shape.stages));
-    EXPECT_EQ(count_of(svg, "<text "), c.legend + c.passes + c.shape.stages);
+    EXPECT_EQ(count_of(svg, "<text "), c.legend + c.actions + c.shape.stages);
   }
 }
 
@@ -132,7 +132,7 @@ TEST(ScheduleDiagram, RectanglesOfARankDoNotOverlap) {
   const std::regex rectangle("<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"([0-9.]+)\"");
   double y = -1, end = 0;
   for (std::sregex_iterator it(svg.begin(), svg.end(), rectangle), last; it != last; ++it) {
-    if (std::stod((*it)[2]) < 40) continue;  // paper and legend
+    if (std::stod((*it)[2]) < 40) continue;  // background and legend
     if (std::stod((*it)[2]) != y) end = 0;
     y = std::stod((*it)[2]);
     EXPECT_GE(std::stod((*it)[1]), end - 0.02);

@@ -1,5 +1,5 @@
-// Schedules against what their papers say of them: complete, in a valid order, free of deadlock,
-// with the bubble and the activation memory of the closed forms.
+// Checks schedules against their papers: complete, in a valid order, free of deadlock, with the
+// bubble and the activation memory of the closed forms.
 #include "parallel/schedule.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using enum ActionKind;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr ActionTimes kEqualHalves = {.forward = 1, .backward_input = 1, .backward_weight = 1};
+constexpr ActionTimes kHalvesAlike = {.forward = 1, .backward_input = 1, .backward_weight = 1};
 
 std::vector<PipelineShape> shapes_of(PipelineKind kind) {
   std::vector<PipelineShape> shapes;
@@ -63,9 +63,9 @@ std::string error_of(const PipelineShape& shape) {
   return "";
 }
 
-// ---- the lists
+// ---- lists of actions
 
-TEST(PipelineSchedule, EveryPassOnceOnEveryRank) {
+TEST(PipelineSchedule, EveryComputeActionOnceOnEveryRank) {
   for (const PipelineShape& shape : all_shapes()) {
     SCOPED_TRACE(name_of(shape));
     const PipelineSchedule schedule = make_pipeline_schedule(shape);
@@ -93,17 +93,17 @@ TEST(PipelineSchedule, EveryPassOnceOnEveryRank) {
   }
 }
 
-// Written with a plain number per part of the model, without the program's idea of a place.
-TEST(PipelineSchedule, PassesWaitForTheirInputsAndMessagesFollowTheirPasses) {
+// Numbers the chunks in layer order, independently of PipelineChunk.
+TEST(PipelineSchedule, ComputeWaitsForItsInputsAndMessagesFollowCompute) {
   for (const PipelineShape& shape : all_shapes()) {
     SCOPED_TRACE(name_of(shape));
     const PipelineSchedule schedule = make_pipeline_schedule(shape);
-    const int parts = shape.stages * shape.chunks;
+    const int chunks = shape.stages * shape.chunks;
     for (int rank = 0; rank < shape.stages; ++rank) {
       std::set<std::tuple<ActionKind, int, int>> seen;
       std::map<int, int> weight_backwards;
       for (const Action& a : schedule.ranks[rank]) {
-        const int part = a.chunk * shape.stages + rank;
+        const int number = a.chunk * shape.stages + rank;
         const bool alone = shape.stages == 1;
         const auto had = [&](ActionKind kind, int chunk) {
           return seen.contains({kind, a.micro_batch, chunk});
@@ -113,29 +113,29 @@ TEST(PipelineSchedule, PassesWaitForTheirInputsAndMessagesFollowTheirPasses) {
         };
         switch (a.kind) {
           case Forward:
-            ASSERT_TRUE(part == 0 ||
+            ASSERT_TRUE(number == 0 ||
                         (alone ? had(Forward, a.chunk - 1) : had(ReceiveActivation, a.chunk)));
             break;
           case Backward:
           case BackwardInput:
             ASSERT_TRUE(had(Forward, a.chunk));
-            ASSERT_TRUE(part == parts - 1 ||
+            ASSERT_TRUE(number == chunks - 1 ||
                         (alone ? had_backward(a.chunk + 1) : had(ReceiveGradient, a.chunk)));
             break;
           case BackwardWeight:
             ASSERT_TRUE(had(BackwardInput, a.chunk));
             break;
           case SendActivation:
-            ASSERT_TRUE(had(Forward, a.chunk) && part < parts - 1 && !alone);
+            ASSERT_TRUE(had(Forward, a.chunk) && number < chunks - 1 && !alone);
             break;
           case SendGradient:
-            ASSERT_TRUE(had_backward(a.chunk) && part > 0 && !alone);
+            ASSERT_TRUE(had_backward(a.chunk) && number > 0 && !alone);
             break;
           case ReceiveActivation:
-            ASSERT_TRUE(part > 0 && !alone);
+            ASSERT_TRUE(number > 0 && !alone);
             break;
           case ReceiveGradient:
-            ASSERT_TRUE(part < parts - 1 && !alone);
+            ASSERT_TRUE(number < chunks - 1 && !alone);
             break;
           case Reduce:
             ASSERT_EQ(weight_backwards[a.chunk], shape.micro_batches);
@@ -148,8 +148,7 @@ TEST(PipelineSchedule, PassesWaitForTheirInputsAndMessagesFollowTheirPasses) {
   }
 }
 
-// A stage has two buffers for what it sends: no schedule computes two more outputs before it sends
-// one.
+// A stage has two output buffers: no schedule may compute two more outputs before it sends one.
 TEST(PipelineSchedule, OutputsAreSentBeforeTheirBufferIsNeeded) {
   for (const PipelineShape& shape : all_shapes()) {
     SCOPED_TRACE(name_of(shape));
@@ -168,41 +167,43 @@ TEST(PipelineSchedule, OutputsAreSentBeforeTheirBufferIsNeeded) {
   }
 }
 
-// SendActivation sends the output it names, not the one that was written last.
+// SendActivation sends the output of its micro-batch, not the one that was written last.
 TEST(PipelineSchedule, OutputsAreFoundByChunkAndMicroBatch) {
-  OutputTurns turns;
-  const std::size_t first = turns.write(0, 0), second = turns.write(1, 0);
+  OutputBuffers outputs;
+  const std::size_t first = outputs.write(0, 0), second = outputs.write(1, 0);
   EXPECT_NE(first, second);
-  EXPECT_EQ(turns.holder(0, 0), first);
-  EXPECT_EQ(turns.holder(1, 0), second);
-  EXPECT_EQ(turns.write(0, 1), first);
-  EXPECT_EQ(turns.holder(1, 0), second);
-  EXPECT_THROW(turns.holder(0, 0), Failure);
-  // The next step has the same names.
+  EXPECT_EQ(outputs.find(0, 0), first);
+  EXPECT_EQ(outputs.find(1, 0), second);
+  EXPECT_EQ(outputs.write(0, 1), first);
+  EXPECT_EQ(outputs.find(1, 0), second);
+  EXPECT_THROW(outputs.find(0, 0), Failure);
+  // The next step has the same chunk and micro-batch numbers.
   for (int step = 0; step < 3; ++step) {
-    const std::size_t written = turns.write(0, 0);
-    EXPECT_EQ(turns.holder(0, 0), written);
+    const std::size_t written = outputs.write(0, 0);
+    EXPECT_EQ(outputs.find(0, 0), written);
   }
 }
 
 TEST(PipelineSchedule, SendsAndReceivesOfTwoRanksMatchInOrder) {
-  using Message = std::tuple<bool, int, int>;  // activation, micro-batch, part that receives
+  using Message =
+      std::tuple<bool, int, int>;  // is activation, micro-batch, number of the receiving chunk
   for (const PipelineShape& shape : all_shapes()) {
     SCOPED_TRACE(name_of(shape));
     const PipelineSchedule schedule = make_pipeline_schedule(shape);
     std::map<std::pair<int, int>, std::vector<Message>> sent, received;
     for (int rank = 0; rank < shape.stages; ++rank)
       for (const Action& a : schedule.ranks[rank]) {
-        const int part = a.chunk * shape.stages + rank;
+        const int number = a.chunk * shape.stages + rank;
         const int next = (rank + 1) % shape.stages;
         const int previous = (rank + shape.stages - 1) % shape.stages;
-        if (a.kind == SendActivation) sent[{rank, next}].push_back({true, a.micro_batch, part + 1});
+        if (a.kind == SendActivation)
+          sent[{rank, next}].push_back({true, a.micro_batch, number + 1});
         if (a.kind == SendGradient)
-          sent[{rank, previous}].push_back({false, a.micro_batch, part - 1});
+          sent[{rank, previous}].push_back({false, a.micro_batch, number - 1});
         if (a.kind == ReceiveActivation)
-          received[{previous, rank}].push_back({true, a.micro_batch, part});
+          received[{previous, rank}].push_back({true, a.micro_batch, number});
         if (a.kind == ReceiveGradient)
-          received[{next, rank}].push_back({false, a.micro_batch, part});
+          received[{next, rank}].push_back({false, a.micro_batch, number});
       }
     EXPECT_EQ(sent, received);
     std::size_t messages = 0;
@@ -228,7 +229,7 @@ TEST(PipelineSchedule, InterleavedOrderIsMegatrons) {
   EXPECT_EQ(text(1), "F00 F01 F10 B10 F11 B11 F02 B00 F03 B01 F12 B12 F13 B13 B02 B03 ");
 }
 
-// ---- in time
+// ---- timing
 
 TEST(PipelineSchedule, NoDeadlockEvenWhenSendsWaitForTheirReceives) {
   for (const PipelineShape& shape : all_shapes()) {
@@ -236,7 +237,7 @@ TEST(PipelineSchedule, NoDeadlockEvenWhenSendsWaitForTheirReceives) {
     const PipelineSchedule schedule = make_pipeline_schedule(shape);
     for (const Transport transport : {Transport::Blocking, Transport::Overlapped})
       for (const ActionTimes& times :
-           {kEqualHalves, ActionTimes{1, 0.3, 2.5, 0.7}, ActionTimes{3, 1, 0.1, 5}}) {
+           {kHalvesAlike, ActionTimes{1, 0.3, 2.5, 0.7}, ActionTimes{3, 1, 0.1, 5}}) {
         const PipelineTiming timing = simulate_pipeline(schedule, times, transport);
         ASSERT_EQ(timing.deadlock, "");
         for (int rank = 0; rank < shape.stages; ++rank)
@@ -245,12 +246,12 @@ TEST(PipelineSchedule, NoDeadlockEvenWhenSendsWaitForTheirReceives) {
   }
 }
 
-// A message that takes time makes no pass start before its input is there.
+// No action may start before its message has arrived.
 TEST(PipelineSchedule, MessagesTakeTime) {
   const PipelineSchedule schedule =
       make_pipeline_schedule({PipelineKind::OneForwardOneBackward, 3, 1, 1});
   for (const Transport transport : {Transport::Blocking, Transport::Overlapped}) {
-    // Three forwards, three backwards of 2 + 3, and four messages of 10 follow one another.
+    // Three forwards, three backwards of 2 + 3 and four messages of 10, one after the other.
     const ActionTimes times = {
         .forward = 1, .backward_input = 2, .backward_weight = 3, .message = 10};
     const PipelineTiming timing = simulate_pipeline(schedule, times, transport);
@@ -261,15 +262,15 @@ TEST(PipelineSchedule, MessagesTakeTime) {
 TEST(PipelineSchedule, ADeadlockIsFound) {
   PipelineSchedule schedule =
       make_pipeline_schedule({PipelineKind::OneForwardOneBackward, 2, 2, 1});
-  // Both send first: fine when posted, for ever when each waits for the other.
+  // Both send first: fine with asynchronous sends, a deadlock with blocking ones.
   schedule.ranks[0] = {{Forward, 0, 0},         {SendActivation, 0, 0},  {Forward, 1, 0},
                        {SendActivation, 1, 0},  {ReceiveGradient, 0, 0}, {Backward, 0, 0},
                        {ReceiveGradient, 1, 0}, {Backward, 1, 0}};
   schedule.ranks[1] = {{ReceiveActivation, 0, 0}, {Forward, 0, 0},           {Backward, 0, 0},
                        {SendGradient, 0, 0},      {ReceiveActivation, 1, 0}, {Forward, 1, 0},
                        {Backward, 1, 0},          {SendGradient, 1, 0}};
-  EXPECT_EQ(simulate_pipeline(schedule, kEqualHalves).deadlock, "");
-  EXPECT_THAT(simulate_pipeline(schedule, kEqualHalves, Transport::Blocking).deadlock,
+  EXPECT_EQ(simulate_pipeline(schedule, kHalvesAlike).deadlock, "");
+  EXPECT_THAT(simulate_pipeline(schedule, kHalvesAlike, Transport::Blocking).deadlock,
               AllOf(HasSubstr("rank 0"), HasSubstr("send_activation"), HasSubstr("micro-batch 1")));
 }
 
@@ -280,9 +281,9 @@ TEST(PipelineSchedule, MessagesInAnotherOrderAreFound) {
     return std::find(last.begin(), last.end(), Action{ReceiveActivation, m, 0});
   };
   std::iter_swap(receive(0), receive(1));
-  EXPECT_NE(simulate_pipeline(schedule, kEqualHalves, Transport::Blocking).deadlock, "");
+  EXPECT_NE(simulate_pipeline(schedule, kHalvesAlike, Transport::Blocking).deadlock, "");
   last.erase(receive(1));
-  EXPECT_NE(simulate_pipeline(schedule, kEqualHalves).deadlock, "");
+  EXPECT_NE(simulate_pipeline(schedule, kHalvesAlike).deadlock, "");
 }
 
 TEST(PipelineSchedule, BubblesAreThoseOfTheClosedForms) {
@@ -290,7 +291,7 @@ TEST(PipelineSchedule, BubblesAreThoseOfTheClosedForms) {
        {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward, PipelineKind::Interleaved})
     for (const PipelineShape& shape : shapes_of(kind)) {
       SCOPED_TRACE(name_of(shape));
-      const PipelineTiming timing = simulate_pipeline(make_pipeline_schedule(shape), kEqualHalves);
+      const PipelineTiming timing = simulate_pipeline(make_pipeline_schedule(shape), kHalvesAlike);
       const double fill = shape.stages - 1;
       EXPECT_NEAR(timing.bubble, fill / (shape.chunks * shape.micro_batches + fill), 1e-12);
       EXPECT_NEAR(timing.makespan, 3 * (shape.chunks * shape.micro_batches + fill), 1e-9);
@@ -300,12 +301,12 @@ TEST(PipelineSchedule, BubblesAreThoseOfTheClosedForms) {
 TEST(PipelineSchedule, ZeroBubbleH1HasTheBubbleOfItsPaper) {
   for (const PipelineShape& shape : shapes_of(PipelineKind::ZeroBubbleH1)) {
     SCOPED_TRACE(name_of(shape));
-    const PipelineTiming timing = simulate_pipeline(make_pipeline_schedule(shape), kEqualHalves);
+    const PipelineTiming timing = simulate_pipeline(make_pipeline_schedule(shape), kHalvesAlike);
     PipelineShape other = shape;
     other.kind = PipelineKind::OneForwardOneBackward;
-    const PipelineTiming plain = simulate_pipeline(make_pipeline_schedule(other), kEqualHalves);
+    const PipelineTiming plain = simulate_pipeline(make_pipeline_schedule(other), kHalvesAlike);
     EXPECT_TRUE(shape.stages == 1 || timing.bubble < plain.bubble - 1e-6);
-    if (shape.micro_batches < shape.stages) continue;  // the paper's count fills the pipeline
+    if (shape.micro_batches < shape.stages) continue;  // the paper assumes a full pipeline
     // (p - 1)(T_F + T_B - T_W)
     for (const double idle : timing.idle) EXPECT_NEAR(idle, shape.stages - 1, 1e-9);
   }
@@ -317,7 +318,7 @@ TEST(PipelineSchedule, LiveActivations) {
   for (const PipelineShape& shape : all_shapes()) {
     SCOPED_TRACE(name_of(shape));
     const std::vector<int> live =
-        simulate_pipeline(make_pipeline_schedule(shape), kEqualHalves).peak_live;
+        simulate_pipeline(make_pipeline_schedule(shape), kHalvesAlike).peak_live;
     const int m = shape.micro_batches, p = shape.stages, total = m * shape.chunks;
     for (int rank = 0; rank < p; ++rank) switch (shape.kind) {
         case PipelineKind::GPipe:
@@ -330,7 +331,7 @@ TEST(PipelineSchedule, LiveActivations) {
           EXPECT_EQ(live[rank], std::min(total, (p - rank - 1) * 2 + (shape.chunks - 1) * p + 1));
           break;
         case PipelineKind::ZeroBubbleH1:
-          EXPECT_LE(live[rank], std::min(m, p));  // what 1F1B keeps on its first rank
+          EXPECT_LE(live[rank], std::min(m, p));  // what 1F1B stashes on its first rank
           break;
       }
   }
@@ -343,11 +344,11 @@ TEST(PipelineSchedule, WrongNumbersAreNamed) {
   EXPECT_THAT(error_of({interleaved, 4, 10, 2}), HasSubstr("nearest are 8 and 12"));
   EXPECT_THAT(error_of({interleaved, 4, 3, 2}), HasSubstr("nearest is 4"));
   EXPECT_THAT(error_of({interleaved, 4, 8, 1}), HasSubstr("2 or more"));
-  EXPECT_THAT(error_of({PipelineKind::GPipe, 4, 8, 2}), HasSubstr("only interleaved"));
+  EXPECT_THAT(error_of({PipelineKind::GPipe, 4, 8, 2}), HasSubstr("use interleaved"));
   EXPECT_THAT(error_of({PipelineKind::GPipe, 0, 8, 1}), HasSubstr("stages is 0"));
   EXPECT_THAT(error_of({PipelineKind::GPipe, 4, -1, 1}), HasSubstr("micro-batches is -1"));
   EXPECT_THAT(error_of({interleaved, 4, 8, 0}), HasSubstr("chunks is 0"));
-  EXPECT_THAT(error_of({PipelineKind::GPipe, 2000000000, 2000000000, 1}), HasSubstr("too many"));
+  EXPECT_THAT(error_of({PipelineKind::GPipe, 2000000000, 2000000000, 1}), HasSubstr("too large"));
   EXPECT_THROW(parse_pipeline_kind("1F1B"), UserError);
   for (const auto kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward, interleaved,
                           PipelineKind::ZeroBubbleH1})

@@ -1,4 +1,5 @@
-// What each stage of ZeRO takes of a rank's memory, for models and ranks that no test could hold.
+// A rank's planned memory with each ZeRO stage, for models and rank counts too large to run in a
+// test.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,28 +10,28 @@
 namespace kintsugi {
 namespace {
 
-struct Plan {
+struct ShardingPlan {
   std::string model;
-  int ranks, zero, shard;  // shard: ranks of a group
+  int ranks, zero, shard;  // shard: ranks per shard group
   DType precision = DType::BF16;
   bool reduce_in_bf16 = false;
   DType moments = DType::F32;
 };
 
-std::array<double, kRegions> plan(const Plan& wanted, int rank) {
+std::array<double, kRegions> plan(const ShardingPlan& spec, int rank) {
   const auto backend = make_cpu_backend(1);
   PlanningAllocator memory;
-  const ModelConfig model = load_preset(wanted.model);
-  Layout layout{.dp = wanted.ranks, .zero = wanted.zero};
-  if (wanted.zero > 0) layout.shard_group = wanted.shard;
+  const ModelConfig model = load_preset(spec.model);
+  Layout layout{.dp = spec.ranks, .zero = spec.zero};
+  if (spec.zero > 0) layout.shard_group = spec.shard;
   const Groups groups = planned_groups(grid_of(layout, model), {.dp = rank});
   const Engine engine(*backend, memory,
                       {.model = model,
-                       .precision = wanted.precision,
+                       .precision = spec.precision,
                        .layout = layout,
                        .length = 1024,
-                       .optimizer = {.moments = wanted.moments},
-                       .reduce_in_bf16 = wanted.reduce_in_bf16},
+                       .optimizer = {.moments = spec.moments},
+                       .reduce_in_bf16 = spec.reduce_in_bf16},
                       groups);
   std::array<double, kRegions> bytes;
   for (int region = 0; region < kRegions; ++region)
@@ -39,47 +40,46 @@ std::array<double, kRegions> plan(const Plan& wanted, int rank) {
   return bytes;
 }
 
-// From the true sizes of the model's tensors alone.
-std::array<double, kRegions> formula(const Plan& wanted) {
-  const ModelConfig model = load_preset(wanted.model);
+// Computed only from the sizes of the model's tensors.
+std::array<double, kRegions> formula(const ShardingPlan& spec) {
+  const ModelConfig model = load_preset(spec.model);
   std::vector<double> buckets(static_cast<std::size_t>(model.layers) + 2);
   const ParameterSet set(model);
   for (const Parameter& parameter : set.parameters())
     buckets[static_cast<std::size_t>(parameter.bucket)] +=
         static_cast<double>(parameter.shape.elements());
-  const double n = static_cast<double>(set.elements()), s = wanted.shard;
-  const double weight = static_cast<double>(size_of(wanted.precision));
-  const bool sixteen = wanted.precision == DType::BF16;
-  const double state = (sixteen ? 4.0 : 0.0) + 2.0 * static_cast<double>(size_of(wanted.moments));
-  // Two layers, and embedding and head: both when they are tied, the larger one when not.
+  const double n = static_cast<double>(set.elements()), s = spec.shard;
+  const double weight = static_cast<double>(size_of(spec.precision));
+  const bool sixteen = spec.precision == DType::BF16;
+  const double state = (sixteen ? 4.0 : 0.0) + 2.0 * static_cast<double>(size_of(spec.moments));
+  // Slots: two layers, and embedding and head: both if they are tied, otherwise the larger one.
   const double ends =
       model.tied ? buckets.front() + buckets.back() : std::max(buckets.front(), buckets.back());
   const double slots = 2 * buckets[1] + ends;
   const double largest = *std::max_element(buckets.begin(), buckets.end());
-  double communication =
-      (wanted.zero == 3 ? slots * weight : 0) + (wanted.zero >= 2 ? slots * 4 : 0);
-  if (wanted.reduce_in_bf16) communication += 2 * 2 * largest + 4 * largest / s;
+  double communication = (spec.zero == 3 ? slots * weight : 0) + (spec.zero >= 2 ? slots * 4 : 0);
+  if (spec.reduce_in_bf16) communication += 2 * 2 * largest + 4 * largest / s;
   std::array<double, kRegions> bytes = {};
-  bytes[static_cast<std::size_t>(Region::Weights)] = n * weight / (wanted.zero == 3 ? s : 1);
-  bytes[static_cast<std::size_t>(Region::Gradients)] = n * 4 / (wanted.zero >= 2 ? s : 1);
-  bytes[static_cast<std::size_t>(Region::Optimizer)] = n * state / (wanted.zero >= 1 ? s : 1);
+  bytes[static_cast<std::size_t>(Region::Weights)] = n * weight / (spec.zero == 3 ? s : 1);
+  bytes[static_cast<std::size_t>(Region::Gradients)] = n * 4 / (spec.zero >= 2 ? s : 1);
+  bytes[static_cast<std::size_t>(Region::Optimizer)] = n * state / (spec.zero >= 1 ? s : 1);
   bytes[static_cast<std::size_t>(Region::Communication)] = communication;
   return bytes;
 }
 
-void expect_plan(const Plan& wanted) {
-  const auto expected = formula(wanted);
-  const auto alone = plan({wanted.model, 1, 0, 1, wanted.precision}, 0);
-  for (const int rank : {0, wanted.ranks - 1}) {
-    const auto actual = plan(wanted, rank);
+void expect_sharding_plan(const ShardingPlan& spec) {
+  const auto expected = formula(spec);
+  const auto alone = plan({spec.model, 1, 0, 1, spec.precision}, 0);
+  for (const int rank : {0, spec.ranks - 1}) {
+    const auto actual = plan(spec, rank);
     for (int region = 0; region < kRegions; ++region) {
       const auto at = static_cast<std::size_t>(region);
       const Region which = static_cast<Region>(region);
-      const bool passes = which == Region::Activations || which == Region::Workspace;
-      const double should = passes ? alone[at] : expected[at];
+      const bool unsharded = which == Region::Activations || which == Region::Workspace;
+      const double should = unsharded ? alone[at] : expected[at];
       EXPECT_NEAR(actual[at], should, 0.02 * should)
-          << to_string(which) << " of rank " << rank << ": " << wanted.model << ", " << wanted.ranks
-          << " ranks, ZeRO " << wanted.zero << " in groups of " << wanted.shard;
+          << to_string(which) << " of rank " << rank << ": " << spec.model << ", " << spec.ranks
+          << " ranks, ZeRO " << spec.zero << " in groups of " << spec.shard;
     }
   }
 }
@@ -88,18 +88,18 @@ class ShardingMemory : public testing::TestWithParam<const char*> {};
 
 TEST_P(ShardingMemory, FallsAsTheFormulasSay) {
   for (const int ranks : {8, 64}) {
-    expect_plan({GetParam(), ranks, 0, 1});
+    expect_sharding_plan({GetParam(), ranks, 0, 1});
     for (const int zero : {1, 2, 3})
-      for (const int shard : {ranks, 4}) expect_plan({GetParam(), ranks, zero, shard});
+      for (const int shard : {ranks, 4}) expect_sharding_plan({GetParam(), ranks, zero, shard});
   }
 }
 
 TEST_P(ShardingMemory, InOtherPrecisions) {
   for (const int zero : {0, 1, 2, 3}) {
     const int shard = zero == 0 ? 1 : 16;
-    expect_plan({GetParam(), 16, zero, shard, DType::F32});
-    expect_plan({GetParam(), 16, zero, shard, DType::BF16, true});
-    expect_plan({GetParam(), 16, zero, shard, DType::BF16, false, DType::BF16});
+    expect_sharding_plan({GetParam(), 16, zero, shard, DType::F32});
+    expect_sharding_plan({GetParam(), 16, zero, shard, DType::BF16, true});
+    expect_sharding_plan({GetParam(), 16, zero, shard, DType::BF16, false, DType::BF16});
   }
 }
 INSTANTIATE_TEST_SUITE_P(Models, ShardingMemory,

@@ -1,4 +1,4 @@
-// What the ranks of a run agree on, beside the steps themselves.
+// What all ranks of a run must agree on, besides the steps themselves.
 #include "parallel/sharding.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace kintsugi {
 namespace {
 
-const std::vector<RankLayout>& layouts() {
+const std::vector<RankLayout>& sharding_layouts() {
   static const std::vector<RankLayout> all = {{4, 0},    {4, 1},    {3, 2},    {4, 3},
                                               {4, 1, 2}, {6, 2, 3}, {8, 3, 2}, {16, 3, 8}};
   return all;
@@ -21,7 +21,8 @@ Training training_of(const std::string& model, DType precision) {
   return {.model = tiny_model(model, 3), .precision = precision, .sequences = 48, .micro = 1};
 }
 
-// One rank has no target at all, others few: the mean is over all that count, not a mean of means.
+// One rank has no target, others few: the loss is the mean over all counted tokens, not a mean of
+// means.
 TEST(ShardingTest, TokensCountAlikeOnAllRanks) {
   for (const char* model : {"gpt2", "llama-untied"}) {
     Training training = training_of(model, DType::F64);
@@ -30,7 +31,7 @@ TEST(ShardingTest, TokensCountAlikeOnAllRanks) {
     training.micro = 4;
     const Outcome expected = trained({}, training, 5);
     training.micro = 2;
-    for (RankLayout layout : layouts())
+    for (RankLayout layout : sharding_layouts())
       expect_same(trained(layout, training, 5), expected, to_string(layout));
     training.sequences = 16;  // one each: a rank without a loss
     training.micro = 1;
@@ -38,9 +39,9 @@ TEST(ShardingTest, TokensCountAlikeOnAllRanks) {
   }
 }
 
-// Ranks add in the same order whatever they share, and random rounding knows the element, not its
-// place. Only ZeRO 2 and 3 add pass by pass, and only clipping asks for a norm, whose terms are
-// grouped differently.
+// Ranks add in the same order with every ZeRO stage, and stochastic rounding depends on the global
+// element index. Only ZeRO 2 and 3 reduce every micro-batch, and only clipping needs a norm, whose
+// terms are grouped differently.
 TEST(ShardingTest, StagesAgreeToTheBit) {
   for (const bool accumulates : {false, true}) {
     Training training = training_of("llama-gqa", DType::BF16);
@@ -57,9 +58,9 @@ TEST(ShardingTest, StagesAgreeToTheBit) {
   }
 }
 
-// Sums that travel in bf16 are a little off, everywhere alike.
+// Reductions in bf16 differ a little, identically on all ranks.
 TEST(ShardingTest, SumsInBf16AreCloseAndNotTheSame) {
-  for (const RankLayout& layout : layouts()) {
+  for (const RankLayout& layout : sharding_layouts()) {
     Training training = training_of("qwen3", DType::F32);
     const Outcome wide = trained(layout, training, 6);
     training.reduce_in_bf16 = true;
@@ -74,7 +75,7 @@ TEST(ShardingTest, SumsInBf16AreCloseAndNotTheSame) {
   }
 }
 
-// Of ranks that do not meet, nothing travels, and nothing is rounded.
+// A single rank reduces nothing, so nothing is rounded.
 TEST(ShardingTest, OneRankRoundsNoSums) {
   Training training = training_of("gpt2", DType::F32);
   const Outcome plain = trained({}, training, 3);
@@ -82,7 +83,7 @@ TEST(ShardingTest, OneRankRoundsNoSums) {
   EXPECT_EQ(trained({}, training, 3).weights, plain.weights);
 }
 
-// Evaluation between steps reads the weights of the moment and disturbs nothing.
+// An evaluation between steps uses the current weights and does not affect training.
 TEST(ShardingTest, EvaluatesBetweenSteps) {
   for (const std::string& model : tiny_models()) {
     const Training training = training_of(model, DType::F64);
@@ -91,7 +92,8 @@ TEST(ShardingTest, EvaluatesBetweenSteps) {
       std::mutex mutex;
       on_ranks(layout, training, [&](const Member& member) {
         for (std::int64_t step = 1; step <= 3; ++step) {
-          for (int again = 0; again < 2; ++again) {  // from whatever is in the slots
+          for (int again = 0; again < 2;
+               ++again) {  // the second time with other buckets in the slots
             const double sum = member.evaluate(100 + step);
             const std::lock_guard lock(mutex);
             sums[static_cast<std::size_t>(step - 1)] += sum;
@@ -112,11 +114,10 @@ TEST(ShardingTest, EvaluatesBetweenSteps) {
   }
 }
 
-// An overflow on one rank is everybody's: the step is skipped, and the next one is as if it had
-// never been.
+// An overflow on one rank makes all ranks skip the step; the next step is not affected.
 TEST(ShardingTest, AllRanksSkipAStepTogether) {
   Training training = training_of("llama-gqa", DType::F16);
-  for (const RankLayout& layout : layouts()) {
+  for (const RankLayout& layout : sharding_layouts()) {
     Outcome skipped, plain;
     on_ranks(layout, training, [&](const Member& member) {
       train(member, 1, 1, plain);
@@ -133,7 +134,7 @@ TEST(ShardingTest, AllRanksSkipAStepTogether) {
   }
 }
 
-// Ranges of a shard group follow each other without a gap or an overlap.
+// The owned ranges of a shard group are contiguous and do not overlap.
 TEST(ShardingTest, EveryElementHasOneOwner) {
   for (const RankLayout& layout : {RankLayout{7, 1}, RankLayout{16, 3}, RankLayout{12, 2, 4}}) {
     const Training training{.model = tiny_model("gpt2", 2), .sequences = layout.dp};
@@ -149,8 +150,8 @@ TEST(ShardingTest, EveryElementHasOneOwner) {
   }
 }
 
-// Weights that are still on their way when an engine ends do not outlive its memory.
-TEST(ShardingTest, EndsWhileWeightsAreOnTheirWay) {
+// The destructor waits for gathers into memory that it frees.
+TEST(ShardingTest, EndsDuringAGather) {
   for (const int zero : {1, 2, 3})
     on_ranks({3, zero}, training_of("gpt2", DType::F32), [](const Member& m) { m.step(1); });
 }

@@ -20,16 +20,16 @@ inline double gathered_or_scattered(double bytes, double ranks) {
   return bytes * (ranks - 1) / ranks;
 }
 
-// Bytes by group and kind of call; what is missing is nothing.
+// Bytes by group and kind of call; missing entries are 0.
 using Sent = std::map<std::pair<std::string, Collective>, double>;
 
-// Elements of each bucket, filled up to equal parts of whole lines of 16 among `shard` ranks.
+// Elements of each bucket, padded so that `shard` ranks have equal multiples of 16.
 inline std::vector<double> padded(const ParameterSet& set, int shard) {
   std::vector<double> buckets;
   for (const Bucket& bucket : set.buckets()) {
-    std::int64_t part = bucket.end - bucket.begin;
-    if (shard > 1) part = ((part + shard - 1) / shard + 15) / 16 * 16;
-    buckets.push_back(static_cast<double>(part * shard));
+    std::int64_t elements = bucket.end - bucket.begin;
+    if (shard > 1) elements = ((elements + shard - 1) / shard + 15) / 16 * 16;
+    buckets.push_back(static_cast<double>(elements * shard));
   }
   return buckets;
 }
@@ -40,31 +40,34 @@ inline double sum(const std::vector<double>& values, std::size_t from, std::size
   return total;
 }
 
-// Elements that ZeRO-3 gathers in a step of `passes` on one stage. Layers alternate between two
-// slots, so that the last two are still there when the way back begins, and the first two when the
-// next pass does; those between are gathered on both ways. Embedding and head, if tied, have slots
-// of their own and come once. If not, they take turns in one: the head comes in every pass; the
-// embedding too, unless the way back needed it again, for its norm, and left it there.
-inline double gathered(const std::vector<double>& b, const ModelConfig& model, double passes) {
+// Elements that ZeRO 3 gathers in a step of `micro_batches` on one stage. Layers alternate between
+// two slots, so the last two are still in memory when the backward begins, and the first two when
+// the next micro-batch begins; those between are gathered in forward and backward. Embedding and
+// head, if tied, have their own slots and are gathered once. Otherwise they share one slot: the
+// head is gathered for every micro-batch; so is the embedding, and once more per step if the
+// backward needs its norm.
+inline double gathered(const std::vector<double>& b, const ModelConfig& model,
+                       double micro_batches) {
   const std::size_t layers = b.size() - 2;
   const double embedding = b.front(), head = b.back();
-  const double middle_back = layers > 2 ? sum(b, 1, layers - 1) : 0,
-               middle_forth = layers > 2 ? sum(b, 3, layers + 1) : 0;
-  double elements = sum(b, 1, layers + 1) + passes * middle_back + (passes - 1) * middle_forth;
+  const double middle_backward = layers > 2 ? sum(b, 1, layers - 1) : 0,
+               middle_forward = layers > 2 ? sum(b, 3, layers + 1) : 0;
+  double elements = sum(b, 1, layers + 1) + micro_batches * middle_backward +
+                    (micro_batches - 1) * middle_forward;
   if (model.tied)
     elements += embedding + head;
   else if (traits_of(model.family).embedding_norm)
-    elements += embedding + passes * (head + embedding);
+    elements += embedding + micro_batches * (head + embedding);
   else
-    elements += passes * (head + embedding);
+    elements += micro_batches * (head + embedding);
   return elements;
 }
 
-// Per rank and step, in Megatron's terms: t, c, p ranks share matrices, sequences and layers, N
-// data ranks (n of them one sharded copy, in r copies); a micro-batch has T = b·s / c tokens on a
-// rank, of which R = T / t are its own between matrices with sequence parallelism (sp), else R = T;
-// h is the hidden size, w and W the bytes of an activation and of a sum, Ψ the elements of a rank's
-// part of the model. What a rank sends for x bytes in a group of g, on a ring:
+// Bytes that a rank sends in a step, in Megatron's terms: t tensor, c context and p pipeline ranks,
+// N data ranks (r replicas of n shards each). A micro-batch has T = b·s / c tokens on a rank, and
+// the residual stream R = T / t rows with sequence parallelism (sp), else R = T. h is the hidden
+// size, w and W the bytes of an activation and of an accumulator, Ψ the elements of a rank's model
+// shard. A rank of a ring of g sends for x bytes:
 //   AR(x) = 2 x (g - 1) / g     AG(x) = RS(x) = x (g - 1) / g     a message: x
 //
 //   each micro-batch           tp                              tp with sp
@@ -72,34 +75,33 @@ inline double gathered(const std::vector<double>& b, const ModelConfig& model, d
 //     layer, backward          2 AR(Thw)                       4 AG(Thw) + 2 RS(Thw)
 //     layer, halved backward   2 AR(Thw)                       6 AG(Thw) + 2 RS(Thw)
 //     layer, full recompute    AR(Thw)                         2 AG(Thw) + RS(Thw)
-//                              (in each half, if it is halved; none if it is selective)
+//                              (in each half, if the backward is halved; 0 if selective)
 //     embedding                AR(Thw)                         RS(Thw) + AG(Thw)
 //     head                     AR(Thw) + AG(3TtW)              AG(Thw) + RS(Thw) + AG(3TtW)
 //     layer, cp                forward and recomputed forward: c - 1 messages of 2 T kv d w / t
 //                              backward: c - 1 of the same and c - 1 of 2 T kv d W / t
-//     part of a pipeline, pp   Rhw to the next part, Rhw back to the one before
+//     chunk of a pipeline, pp  Rhw to the next chunk, Rhw back to the previous one
 //   each step
 //     tp      AR of W · (gains of q and k; with sp also the other norms, biases of row-parallel
-//             matrices, learned positions): what all tp ranks hold, but each saw other rows of
+//             matrices, learned positions): all tp ranks hold them, with partial gradients
 //     kv      AR of W · 2 h d (with biases: 2 (h + 1) d) per layer, among the ranks that hold the
-//     same
-//             key-value head because there are fewer of those than ranks
+//             same key-value head, because there are fewer of those than ranks
 //     tied    AR of W · V h / t between the first and the last stage
 //     shard   ZeRO 1: RS(ΨW) + AG(Ψw); 2: m RS(ΨW) + AG(Ψw); 3: m RS(ΨW) + AG(gathered w)
 //             (halved backwards: RS once)
-//     replica AR of W · (the owned part of Ψ)
-//     copy    AR(W), the square of the gradient norm over t · p · n ranks
-//     world   2 AR(8): tokens that count, and the loss
+//     replica AR of W · (the owned shard of Ψ)
+//     copy    AR(W), the squared gradient norm over t · p · n ranks
+//     world   2 AR(8): the number of counted tokens, and the loss
 class StepVolume {
  public:
-  StepVolume(const RankLayout& layout, const Training& training, const Place& place)
+  StepVolume(const RankLayout& layout, const Training& training, const Coordinates& coordinates)
       : layout_(layout),
         training_(training),
         model_(training.model),
-        parts_(stage_parts(checked_split(model_, layout.pp * layout.chunks, layout.split),
-                           layout.pp, place.pp)),
-        set_(model_, slice_of(parts_, layout.tp, place.tp, layout.sequence_parallel)),
-        place_(place) {}
+        ranges_(stage_layers(checked_split(model_, layout.pp * layout.chunks, layout.split),
+                             layout.pp, coordinates.pp)),
+        set_(model_, model_shard(ranges_, layout.tp, coordinates.tp, layout.sequence_parallel)),
+        coordinates_(coordinates) {}
 
   Sent sent() const {
     Sent all;
@@ -112,7 +114,7 @@ class StepVolume {
     all[{"world", Collective::AllReduce}] = 2 * all_reduced(8, layout_.ranks());
     return all;
   }
-  // Of the whole shard group: how it is spread in there depends on where tensors begin.
+  // The sum over a shard group: its distribution over the ranks depends on where tensors begin.
   Sent summed_over_shard() const {
     Sent sums = sent();
     for (auto& [key, bytes] : sums) bytes *= layout_.shard();
@@ -122,26 +124,26 @@ class StepVolume {
     sums[{"replica", Collective::AllReduce}] /= layout_.shard();
     return sums;
   }
-  // How often ZeRO 3 gathers the model, on average over its elements.
+  // How often ZeRO 3 gathers an element, on average.
   double gathers_per_element() const {
     const std::vector<double> buckets = padded(set_, layout_.shard());
     return gathers(buckets) / sum(buckets, 0, buckets.size());
   }
 
  private:
-  bool embeds() const { return parts_.front().embedding; }
-  bool has_head() const { return parts_.back().head; }
+  bool embeds() const { return ranges_.front().embedding; }
+  bool has_head() const { return ranges_.back().head; }
   bool halved() const { return layout_.pp > 1 && layout_.schedule == PipelineKind::ZeroBubbleH1; }
   double layers() const {
     double count = 0;
-    for (const StagePart& part : parts_) count += part.last_layer - part.first_layer;
+    for (const StageLayers& range : ranges_) count += range.last_layer - range.first_layer;
     return count;
   }
-  // Forward passes through layers that the backward repeats.
+  // Layer forwards that the backward recomputes.
   double repeated() const {
     double count = 0;
-    for (const StagePart& part : parts_)
-      for (int layer = part.first_layer; layer < part.last_layer; ++layer)
+    for (const StageLayers& range : ranges_)
+      for (int layer = range.first_layer; layer < range.last_layer; ++layer)
         count += training_.recompute == Recompute::Full && layer % training_.recompute_every == 0;
     return count * (halved() ? 2 : 1);
   }
@@ -169,12 +171,12 @@ class StepVolume {
   }
   void add_pipeline(Sent& all) const {
     const double rows = layout_.sequence_parallel ? T_ / t_ : T_;
-    const double forth = static_cast<double>(parts_.size()) - has_head();
-    const double back = static_cast<double>(parts_.size()) - embeds();
-    all[{"pp", Collective::Send}] = m_ * rows * h_ * w_ * (forth + back);
+    const double activations = static_cast<double>(ranges_.size()) - has_head();
+    const double gradients = static_cast<double>(ranges_.size()) - embeds();
+    all[{"pp", Collective::Send}] = m_ * rows * h_ * w_ * (activations + gradients);
   }
 
-  // Bytes of what all tp ranks hold and sum, of this stage.
+  // Bytes of this stage's gradients that all tp ranks hold and all-reduce.
   double tp_copies() const {
     const FamilyTraits traits = traits_of(model_.family);
     const bool layer_norm = traits.norm == NormKind::Layer, sp = layout_.sequence_parallel;
@@ -190,7 +192,7 @@ class StepVolume {
   void add_copies(Sent& all) const {
     if (t_ > 1) all[{"tp", Collective::AllReduce}] += all_reduced(tp_copies(), t_);
     const double kv = static_cast<double>(model_.kv_heads), copies = t_ / kv;
-    if (copies > 1) {  // each rank has one head of keys and of values
+    if (copies > 1) {  // each rank has one key-value head
       const double bias = traits_of(model_.family).qkv_bias ? 1 : 0;
       all[{"kv", Collective::AllReduce}] =
           all_reduced(layers() * 2 * (h_ + bias) * d_ * W_, copies);
@@ -210,12 +212,12 @@ class StepVolume {
     all[{"shard", Collective::ReduceScatter}] = gathered_or_scattered(scatters * psi * gradient, n);
     all[{"shard", Collective::AllGather}] =
         gathered_or_scattered((layout_.zero == 3 ? gathers(buckets) : psi) * w_, n);
-    // Of all owners together.
+    // The sum over all owners.
     all[{"replica", Collective::AllReduce}] =
         all_reduced(static_cast<double>(set_.buffer_elements()) * gradient, r);
   }
-  // ZeRO-3's: on several stages, embedding, head and tied table are each alone in their slot and
-  // come once; of the layers, two can be there at a time.
+  // Elements that ZeRO 3 gathers. On several stages, embedding, head and tied table each have their
+  // own slot and are gathered once; two layers can be in memory at a time.
   double gathers(const std::vector<double>& buckets) const {
     if (layout_.pp == 1) return gathered(buckets, model_, m_);
     std::vector<double> blocks;
@@ -225,16 +227,16 @@ class StepVolume {
         blocks.push_back(buckets[i]);
       else
         elements += buckets[i];
-    std::array<int, 2> there = {-1, -1};
+    std::array<int, 2> slots = {-1, -1};
     const auto use = [&](int block) {
-      if (std::exchange(there[static_cast<std::size_t>(block % 2)], block) == block) return;
+      if (std::exchange(slots[static_cast<std::size_t>(block % 2)], block) == block) return;
       elements += blocks[static_cast<std::size_t>(block)];
     };
     const PipelineSchedule schedule = make_pipeline_schedule({.kind = layout_.schedule,
                                                               .stages = layout_.pp,
                                                               .micro_batches = static_cast<int>(m_),
                                                               .chunks = layout_.chunks});
-    for (const Action& action : schedule.ranks[static_cast<std::size_t>(place_.pp)]) {
+    for (const Action& action : schedule.ranks[static_cast<std::size_t>(coordinates_.pp)]) {
       if (!is_compute(action.kind)) continue;
       int first = 0;
       for (int chunk = 0; chunk < action.chunk; ++chunk) first += blocks_of(chunk);
@@ -248,16 +250,16 @@ class StepVolume {
     return elements;
   }
   int blocks_of(int chunk) const {
-    const StagePart& part = parts_[static_cast<std::size_t>(chunk)];
-    return part.last_layer - part.first_layer;
+    const StageLayers& range = ranges_[static_cast<std::size_t>(chunk)];
+    return range.last_layer - range.first_layer;
   }
 
   const RankLayout& layout_;
   const Training& training_;
   const ModelConfig& model_;
-  std::vector<StagePart> parts_;
+  std::vector<StageLayers> ranges_;
   ParameterSet set_;
-  Place place_;
+  Coordinates coordinates_;
   double t_ = layout_.tp, c_ = layout_.cp;
   double m_ = static_cast<double>(training_.sequences / layout_.dp / training_.micro);
   double T_ = static_cast<double>(training_.micro * training_.length / layout_.cp);

@@ -1,4 +1,5 @@
-// What a rank sends in a step, counted, against the closed forms of volume_formulas.h.
+// Compares the counted bytes that a rank sends in a step with the closed forms of
+// volume_formulas.h.
 #include <gtest/gtest.h>
 
 #include "comm/counting_communicator.h"
@@ -7,14 +8,14 @@
 namespace kintsugi {
 namespace {
 
-// ---- what is sent
+// ---- counted bytes
 
-constexpr std::array kGroups = {"world", "tp",   "cp",    "pp",     "kv",
+constexpr std::array kCountedGroups = {"world", "tp",   "cp",    "pp",     "kv",
                                 "tied",  "copy", "shard", "replica"};
 constexpr std::array kSending = {Collective::AllReduce, Collective::ReduceScatter,
                                  Collective::AllGather, Collective::Broadcast, Collective::Send};
 
-// By rank, in one of `steps` equal ones.
+// Bytes by rank in one of `steps` identical steps.
 std::vector<Sent> counted(const RankLayout& layout, const Training& training, int steps = 2) {
   std::vector<std::unique_ptr<CountingWorld>> worlds(static_cast<std::size_t>(layout.ranks()));
   on_ranks(
@@ -31,7 +32,7 @@ std::vector<Sent> counted(const RankLayout& layout, const Training& training, in
   std::vector<Sent> all;
   for (const auto& world : worlds) {
     Sent& sent = all.emplace_back();
-    for (const char* group : kGroups)
+    for (const char* group : kCountedGroups)
       for (const Collective kind : kSending)
         sent[{group, kind}] = world->traffic(group)[kind].bytes / steps;
   }
@@ -41,7 +42,7 @@ std::vector<Sent> counted(const RankLayout& layout, const Training& training, in
 void expect_equal(const Sent& actual, const Sent& expected, const std::string& who) {
   for (const auto& [key, bytes] : actual) {
     const auto found = expected.find(key);
-    // To the byte, but for the rounding of thirds.
+    // Exact to the byte, except for the rounding of thirds.
     EXPECT_NEAR(bytes, found == expected.end() ? 0.0 : found->second, 1e-6)
         << who << ": " << to_string(key.second) << " in " << key.first;
   }
@@ -55,17 +56,17 @@ void expect_volume(const RankLayout& layout, const Training& training) {
   const Grid grid{layout.tp, layout.cp, layout.dp, layout.pp, layout.shard()};
   const std::vector<Sent> sent = counted(layout, training);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const StepVolume step(layout, training, place_of(grid, rank));
-    Sent mine = sent[static_cast<std::size_t>(rank)];
-    if (layout.shard() > 1)  // what is spread unevenly in there is for the sums below
+    const StepVolume step(layout, training, coordinates_of(grid, rank));
+    Sent own = sent[static_cast<std::size_t>(rank)];
+    if (layout.shard() > 1)  // distributed unevenly: checked in the sums below
       for (const char* uneven : {"tp", "kv", "tied", "replica"})
-        mine.erase({uneven, Collective::AllReduce});
-    expect_equal(mine, step.sent(), fmt::format("rank {}", rank));
+        own.erase({uneven, Collective::AllReduce});
+    expect_equal(own, step.sent(), fmt::format("rank {}", rank));
     if (layout.zero == 3 && training.sequences == layout.dp) {
       EXPECT_LE(step.gathers_per_element(), 2);  // and a reduction: 3Ψ
     }
     if (layout.shard() == 1 ||
-        group_position(grid, GroupKind::Shard, place_of(grid, rank)).rank > 0)
+        group_position(grid, GroupKind::Shard, coordinates_of(grid, rank)).rank > 0)
       continue;
     Sent together;
     for (const int other : group_members(grid, GroupKind::Shard, rank))
@@ -74,14 +75,15 @@ void expect_volume(const RankLayout& layout, const Training& training) {
   }
 }
 
-Training training_of(const std::string& model, int layers, int passes, DType precision, int ranks) {
+Training training_of(const std::string& model, int layers, int micro_batches, DType precision,
+                     int ranks) {
   return {.model = tiny_model(model, layers),
           .precision = precision,
-          .sequences = std::int64_t{passes} * ranks,
+          .sequences = std::int64_t{micro_batches} * ranks,
           .micro = 1};
 }
 
-// Those that the formulas are written for.
+// The models for which the formulas hold.
 std::vector<std::string> models() {
   std::vector<std::string> all = tiny_models();
   std::erase_if(
@@ -96,16 +98,16 @@ TEST(CommunicationVolume, IsThatOfTheFormulas) {
     for (const RankLayout& layout :
          {RankLayout{4, 0}, RankLayout{4, 1}, RankLayout{3, 2}, RankLayout{4, 3},
           RankLayout{6, 1, 3}, RankLayout{4, 2, 2}, RankLayout{8, 3, 2}})
-      for (const int passes : {1, 3})
-        expect_volume(layout, training_of(model, 4, passes, DType::F32, layout.dp));
+      for (const int micro_batches : {1, 3})
+        expect_volume(layout, training_of(model, 4, micro_batches, DType::F32, layout.dp));
 }
 
-// What is still in a slot depends on how many layers there are.
+// The contents of the slots depend on the number of layers.
 TEST(CommunicationVolume, OfEveryDepth) {
   for (const int layers : {1, 2, 3, 5, 6})
     for (const char* model : {"gpt2", "llama-untied", "bloom-untied"})
-      for (const int passes : {1, 2})
-        expect_volume({2, 3}, training_of(model, layers, passes, DType::F32, 2));
+      for (const int micro_batches : {1, 2})
+        expect_volume({2, 3}, training_of(model, layers, micro_batches, DType::F32, 2));
 }
 
 TEST(CommunicationVolume, OfSixteenBits) {
@@ -118,8 +120,8 @@ TEST(CommunicationVolume, OfSixteenBits) {
     }
 }
 
-// In the words of the papers: with whole parts and one pass, 2Ψ for ZeRO 0 to 2 and at most 3Ψ for
-// ZeRO 3, of (N - 1) / N each.
+// As in the papers: without padding and with one micro-batch, 2Ψ for ZeRO 0 to 2 and at most 3Ψ for
+// ZeRO 3, times (N - 1) / N.
 TEST(CommunicationVolume, IsTwoOrThreeTimesTheModel) {
   ModelConfig model = tiny_model("llama-untied", 6);
   model.hidden_size = model.ffn_size = 64;
@@ -139,9 +141,9 @@ TEST(CommunicationVolume, IsTwoOrThreeTimesTheModel) {
   }
 }
 
-// ---- ranks that share a model
+// ---- tensor, context and pipeline ranks
 
-// bf16, so that activations and sums differ in size.
+// bf16, so that activations and accumulators differ in size.
 Training shared_training(const std::string& model, int layers = 4, std::int64_t sequences = 4) {
   return {.model = tiny_model(model, layers),
           .precision = DType::BF16,
@@ -200,7 +202,7 @@ TEST(CommunicationVolume, OfAllTogether) {
     for (const RankLayout& pipeline : pipelines())
       for (const int zero : {0, 1, 2, 3}) {
         if (zero < 3 && model != "gpt2" && model != "qwen3") continue;
-        const bool hybrid = zero == 1 && pipeline.pp == 2;  // two copies of two parts
+        const bool hybrid = zero == 1 && pipeline.pp == 2;  // two replicas of two shards
         RankLayout layout = pipeline;
         layout.tp = 2;
         layout.dp = hybrid || ++turn % 2 == 0 ? 2 : 1;

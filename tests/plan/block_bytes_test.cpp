@@ -1,4 +1,4 @@
-// Closed forms of published papers, computed here.
+// Activation memory against closed forms of published papers.
 #include "plan/costs/block_bytes.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ BlockShape gpt(double h, double heads) {
 // forms.
 TEST(BlockBytes, TableOfKorthikanti) {
   for (const auto& [h, a, s] : {std::tuple{6144.0, 64.0, 2048.0}, {12288.0, 96.0, 4096.0}}) {
-    BlockRun run{.length = s, .fused_attention = false};
+    BlockOptions run{.length = s, .fused_attention = false};
     EXPECT_DOUBLE_EQ(block_bytes(gpt(h, a), run), h * (34 + 5 * a * s / h));
     run.tp = 8;
     EXPECT_DOUBLE_EQ(block_bytes(gpt(h, a), run), h * (10 + 24.0 / 8 + 5 * a * s / (h * 8)));
@@ -29,18 +29,18 @@ TEST(BlockBytes, TableOfKorthikanti) {
   }
 }
 
-// Llama 3 8B, tensor by tensor in bytes: block input, residual, two norms; q, k, v, their result;
-// gate, up, product; log-sum-exp.
+// Llama 3 8B, tensor by tensor in bytes: block input, residual, two norms; q, k, v, attention
+// output; gate, up, gate x up; log-sum-exp.
 TEST(BlockBytes, LlamaTensorByTensor) {
   const BlockShape llama{
       .hidden = 4096, .ffn = 14336, .heads = 32, .query = 4096, .qkv = 6144, .gated = true};
   const double whole = 2 * (4 * 4096 + 4096 + 1024 + 1024 + 4096 + 3 * 14336) + 4 * 32;
   EXPECT_DOUBLE_EQ(block_bytes(llama, {.dropout = false}), whole);
-  const double copied = whole + 2 * 4096;  // attention's result in another order
+  const double copied = whole + 2 * 4096;  // transposed attention output
   EXPECT_DOUBLE_EQ(block_bytes(llama, {.dropout = false, .copies_output = true}), copied);
 }
 
-// Forwards without their backward, in the engine's schedules.
+// The peak number of forwards without backward in the engine's schedules.
 int held(const PipelineSchedule& schedule, int rank) {
   int now = 0, most = 0;
   for (const Action& action : schedule.ranks[static_cast<std::size_t>(rank)]) {
@@ -67,7 +67,7 @@ TEST(BlockBytes, FlightOfTheSchedules) {
       }
   // arXiv 2205.05198: 1 + (p - 1) / (p v) times the plain schedule's p on the first stage.
   EXPECT_DOUBLE_EQ(chunks_in_flight({8, 0, 3, 64}) / 3, 8 * (1 + 7 / 24.0));
-  // Five micro-batches cannot go in groups of four: Megatron wants a group of five then.
+  // Five micro-batches do not divide into groups of four: Megatron uses a group of five.
   EXPECT_EQ(chunks_in_flight({4, 3, 3, 5}), 2 * 5 + 1);
 }
 

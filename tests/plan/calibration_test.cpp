@@ -8,7 +8,7 @@
 namespace kintsugi {
 namespace {
 
-// Times of a machine that is known give its constants back, whatever one starts from.
+// From the times of a known machine its constants are recovered, from any start values.
 TEST(Calibration, FindsTheConstants) {
   Machine known = load_machine("dgx-a100");
   known.gpu.gemm_efficiency = 0.61;
@@ -45,7 +45,7 @@ TEST(Calibration, FindsTheConstants) {
   EXPECT_NEAR(found.gpu.attention_efficiency, 0.37, 0.005);
   EXPECT_NEAR(found.gpu.memory_efficiency, 0.7, 0.005);
   EXPECT_NEAR(found.gpu.launch_us, 3, 0.01);
-  // Faster than the specification says: it follows.
+  // Measurements above the specified peak raise the peak.
   for (MeasuredOperation& m : measured) m.seconds /= 4;
   const Machine faster = calibrated(load_machine("dgx-a100"), measured);
   EXPECT_EQ(faster.gpu.gemm_efficiency, 1);
@@ -58,7 +58,7 @@ TEST(Calibration, MeasuresThisProcessor) {
   EXPECT_EQ(measured.size(), 11u);
   for (const MeasuredOperation& m : measured) EXPECT_GT(m.seconds, 0) << m.operation.name;
   const Machine machine = calibrated(load_machine("laptop"), measured);
-  // What was written can be read, and says the same.
+  // The written description can be read back unchanged.
   const Machine read = parse_machine(to_yaml(machine), "written");
   EXPECT_EQ(read.gpu.gemm_efficiency, machine.gpu.gemm_efficiency);
   EXPECT_EQ(read.facility.eur_per_gpu_hour, -1);

@@ -15,7 +15,7 @@ TEST(Collectives, RingsInsideANode) {
   const Machine machine = load_machine("dgx-h100");
   const GroupLinks links = links_of(machine, {.size = 8, .stride = 1});
   EXPECT_EQ(links.nodes, 1);
-  // 2 (n - 1) / n of the bytes pass every link.
+  // Every link carries 2 (n - 1) / n of the bytes.
   const double bytes = 1e9, busy = 7.0 / 8 * bytes / (machine.node.link_gb_s * 1e9);
   EXPECT_NEAR(collective_s(links, Transfer::AllGather, bytes), busy, 0.01 * busy);
   EXPECT_NEAR(collective_s(links, Transfer::ReduceScatter, bytes), busy, 0.01 * busy);
@@ -31,13 +31,13 @@ TEST(Collectives, LevelsOfAMachine) {
   EXPECT_EQ(rate(2, 1), frontier.node.module_gb_s);  // one card
   EXPECT_EQ(rate(4, 1), frontier.node.link_gb_s);    // two cards
   EXPECT_EQ(rate(4, 2), frontier.node.link_gb_s);
-  EXPECT_LT(rate(4, 8), frontier.network.gb_s);  // one rank per node, a little crowded
-  EXPECT_GT(rate(16, 1), 2 * rate(4, 8));        // ranks of a node pool their adapters
+  EXPECT_LT(rate(4, 8), frontier.network.gb_s);  // one rank per node, some congestion
+  EXPECT_GT(rate(16, 1), 2 * rate(4, 8));        // ranks of a node use their adapters together
   EXPECT_LT(rate(1024, 8), rate(4, 8));
   EXPECT_EQ(links_of(frontier, {16, 4}).nodes, 8);
 }
 
-TEST(Costs, ProductsOfManyShapes) {
+TEST(Costs, MatmulsOfManyShapes) {
   const GpuSpec gpu = load_machine("dgx-a100").gpu;
   const auto efficiency = [&](double m, double n, double k) {
     return matmul_efficiency(gpu, m, n, k);
@@ -46,7 +46,7 @@ TEST(Costs, ProductsOfManyShapes) {
   EXPECT_LT(efficiency(4096, 4096, 128), 0.5 * efficiency(4096, 4096, 8192));
   EXPECT_LT(efficiency(130, 4096, 4096), 0.7 * efficiency(128, 4096, 4096));
   EXPECT_LT(efficiency(4096, 4100, 4096), efficiency(4096, 4096, 4096));
-  // A vocabulary may be odd: its rows are padded.
+  // A vocabulary may be unaligned: rows of logits are padded.
   EXPECT_NEAR(efficiency(4096, 50257, 768) / efficiency(4096, 50304, 768), 1, 0.01);
   for (const double size : {16.0, 100.0, 1000.0, 20000.0}) {
     EXPECT_GT(efficiency(size, size, size), 0);
@@ -54,7 +54,7 @@ TEST(Costs, ProductsOfManyShapes) {
   }
 }
 
-// A sum over tensor ranks hides behind the product that is queued after it.
+// A tp all-reduce overlaps with the matmul that is queued after it.
 TEST(Costs, OverlapFollowsTheWaits) {
   Machine machine = load_machine("dgx-a100");
   const GroupLinks links = links_of(machine, {8, 1});
@@ -76,7 +76,7 @@ TEST(Costs, OverlapFollowsTheWaits) {
   EXPECT_NEAR(shown.total_s - hidden.total_s, shown.communication_s, 1e-5);
 }
 
-// The closed forms against the engine's own lists of actions.
+// The closed forms against the simulation of the engine's schedules.
 TEST(PipelineTime, IsThatOfTheSchedules) {
   for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
                                   PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1})

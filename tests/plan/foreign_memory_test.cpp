@@ -1,4 +1,5 @@
-// What other programs keep, against their published logs. The rows are quoted from their sources.
+// Predicted memory of other programs against their published logs. Rows are quoted from the
+// sources.
 #include "plan/foreign/foreign_memory.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +39,7 @@ TEST(ForeignMemory, FrontierLog) {
   ASSERT_EQ(stages.size(), measured.size());
   for (std::size_t i = 0; i < stages.size(); ++i)
     EXPECT_NEAR(stages[i].total() / measured[i], 1, 0.03) << i;
-  // Six layers of 2 sbh, and a quarter of what was received: 300 MiB per micro-batch in flight.
+  // Six layers of 2 sbh, and a quarter of the received message: 300 MiB per micro-batch in flight.
   for (std::size_t i = 1; i + 2 < stages.size(); ++i)
     EXPECT_NEAR((stages[i].total() - stages[i + 1].total()) / (measured[i] - measured[i + 1]), 1,
                 0.004);
@@ -79,7 +80,7 @@ RowPrediction predicted(const std::string& row) {
   return predict(read_row(table, 0));
 }
 
-// bigscience-workshop, tr11-176B-ml, nvidia-smi in GiB; one GPU of these is full to the brim.
+// bigscience-workshop, tr11-176B-ml, nvidia-smi in GiB; the memory of one of these GPUs is full.
 TEST(ForeignMemory, BigScienceDevices) {
   const auto row = [](int layers, int hidden, int tp, int pp, int dp, int micro,
                       const char* precision) {
@@ -137,7 +138,7 @@ TEST(ForeignMemory, NanotronSplitsByWeight) {
   EXPECT_THAT(nanotron_split(model, 1).layers, ElementsAre(16));
   EXPECT_THAT(nanotron_split(model, 2).layers, ElementsAre(11, 5));
   EXPECT_THAT(nanotron_split(model, 8).layers, ElementsAre(3, 3, 2, 3, 2, 3, 0, 0));
-  EXPECT_EQ(nanotron_split(model, 8).head, 6);  // behind it only cast and loss
+  EXPECT_EQ(nanotron_split(model, 8).head, 6);  // the last stage has only cast and loss
   EXPECT_EQ(nanotron_split(model, 16).layers.back(), -1);
   const PlanJob job{.model = model, .length = 4096, .batch = 256};
   Layout layout{.pp = 8, .dp = 8};
@@ -165,7 +166,7 @@ TEST(ForeignMemory, UltraScale) {
   EXPECT_NEAR(row(true, 1, 32, 8, 1, 1).memory_gb / (59.7 * gib), 1, 0.05);
   EXPECT_NEAR(row(true, 16, 1, 8, 8, 0).memory_gb / (40.6 * gib), 1, 0.05);
   EXPECT_TRUE(row(true, 1, 32, 8, 1, 1).fits);
-  EXPECT_FALSE(row(true, 1, 1, 8, 1, 0).fits);  // 8.86B whole: 20 bytes each
+  EXPECT_FALSE(row(true, 1, 1, 8, 1, 0).fits);  // 8.86B parameters of 20 bytes, not sharded
 }
 
 // arXiv 2407.21783 Table 4 and arXiv 2104.04473 Table 2: they ran, so they fit.

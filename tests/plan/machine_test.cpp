@@ -136,7 +136,7 @@ TEST(Machine, SurvivesMutations) {
       EXPECT_THAT(error.what(), HasSubstr("mutated"));
     }
   }
-  EXPECT_GT(read, 50);  // many changes fall into comments
+  EXPECT_GT(read, 50);  // many mutations change only comments
 }
 
 }  // namespace

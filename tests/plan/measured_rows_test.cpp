@@ -31,7 +31,7 @@ TEST(CsvTable, QuotesAndEmptyCells) {
   EXPECT_THAT(user_error_of([&] { table.number(0, "b"); }), HasSubstr("t.csv line 2: b"));
 }
 
-constexpr const char* kHeader =
+constexpr const char* kMeasuredHeader =
     "dataset,layers,hidden,heads,ffn,vocab,seq,hardware,gpus,TP,PP,CP,VPP,DP,MBS,GBS,zero,"
     "recompute,precision,step_time_s,kv_heads,mlp,tied_embeddings,note,status,mem_kind\n";
 
@@ -66,7 +66,7 @@ constexpr const char* kRows =
     "measured,\n";
 
 TEST(MeasuredRows, PublishedStepTimes) {
-  const CsvTable table(std::string(kHeader) + kRows, "rows.csv");
+  const CsvTable table(std::string(kMeasuredHeader) + kRows, "rows.csv");
   for (std::size_t i = 0; i < table.rows(); ++i) {
     const RowPrediction prediction = predict(read_row(table, i));
     EXPECT_TRUE(prediction.fits) << prediction.why;
@@ -79,7 +79,7 @@ TEST(MeasuredRows, PublishedStepTimes) {
 
 TEST(MeasuredRows, SaysWhyNot) {
   const auto why = [](const std::string& row) {
-    const CsvTable table(kHeader + row, "rows.csv");
+    const CsvTable table(kMeasuredHeader + row, "rows.csv");
     return predict(read_row(table, 0)).why;
   };
   EXPECT_THAT(why("x,48,8192,64,,51200,2048,abacus,8,8,1,,,1,1,8,0,,bf16,,,gelu,1,,,\n"),
@@ -96,15 +96,15 @@ TEST(MeasuredRows, SaysWhyNot) {
   for (const char* row : {"x,48,8192,64,,51200,2048,H100,8,8,1,,0.5,1,1,8,0,,bf16,,,gelu,1,,,\n",
                           "x,48,8192,64,,51200,2048,H100,8,8,1,,,1,0.5,8,0,,bf16,,,gelu,1,,,\n"})
     EXPECT_THAT(user_error_of([&] { why(row); }),
-                AllOf(HasSubstr("rows.csv line 2"), HasSubstr("is 0.5: a whole number is wanted")));
-  // That no program could: counted as a prediction, where an unknown machine is none.
-  const CsvTable uncut(std::string(kHeader) +
+                AllOf(HasSubstr("rows.csv line 2"), HasSubstr("is 0.5: it must be an integer")));
+  // An impossible layout counts as a prediction; an unknown machine does not.
+  const CsvTable uncut(std::string(kMeasuredHeader) +
                            "x,4,8192,64,,51200,2048,H100,8,1,8,,,1,1,8,0,,bf16,,,gelu,1,,failed,\n",
                        "rows.csv");
   const RowPrediction impossible = predict(read_row(uncut, 0));
   EXPECT_TRUE(impossible.impossible && !impossible.fits);
   EXPECT_THAT(accuracy_table(uncut, {impossible}), HasSubstr("100.0"));
-  // 175 B parameters with all their state on eight GPUs.
+  // 175B parameters with their full state on eight GPUs.
   EXPECT_THAT(why("x,96,12288,96,,51200,2048,H100,8,8,1,,,1,1,8,0,full,bf16,,,gelu,1,,,\n"),
               HasSubstr("needs"));
 }
@@ -133,7 +133,7 @@ TEST(ForeignMemory, ActivationsOfKorthikanti) {
 
 TEST(MeasuredRows, SurviveMutations) {
   std::mt19937 random(11);
-  const std::string good = std::string(kHeader) + kRows;
+  const std::string good = std::string(kMeasuredHeader) + kRows;
   const std::string letters = "0123456789,.-\"\nABCz ";
   int read = 0;
   for (int round = 0; round < 400; ++round) {

@@ -1,5 +1,5 @@
 // Peaks that Megatron's own tests recorded (NVIDIA/Megatron-LM, tests/functional_tests/test_cases,
-// golden values at d98e8a6), from their arguments.
+// golden values at d98e8a6), predicted from their arguments.
 #include "plan/foreign/memory_rows.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* kHeader =
+constexpr const char* kMemoryHeader =
     "dataset,case,platform,pp_stage,num_layers,hidden_size,num_attention_heads,num_query_groups,"
     "seq_length,vocab_size,micro_batch_size,global_batch_size,tensor_model_parallel_size,"
     "pipeline_model_parallel_size,num_layers_per_virtual_pipeline_stage,context_parallel_size,"
@@ -28,8 +28,8 @@ constexpr const char* kHeader =
 
 // One after the other: fused attention with one sequence in 29 of 32 layers in flight; flash
 // attention's copies; full recomputation; gated; five micro-batches in a group; context parallel;
-// fp16 with Megatron's own attention; gradients of the head put off; experts; T5.
-constexpr const char* kRows =
+// fp16 with Megatron's own attention; deferred weight gradients of the head; experts; T5.
+constexpr const char* kMemoryRows =
     "golden,gpt/7b_tp1_pp4,dev_dgx_h100,,32,4096,32,8,8192,131073,1,8,1,4,1,,,,,,True,,True,,,,"
     "True,True,transformer_engine,,NullTokenizer,max-position-embeddings=8192 "
     "group-query-attention,8,60720852992,,\n"
@@ -56,7 +56,7 @@ constexpr const char* kRows =
     "decoder-num-layers=12 decoder-seq-length=128 encoder-seq-length=512,8,6176353280,,\n";
 
 TEST(MemoryRows, GoldenValuesOfMegatron) {
-  const CsvTable table(std::string(kHeader) + kRows, "memory.csv");
+  const CsvTable table(std::string(kMemoryHeader) + kMemoryRows, "memory.csv");
   ASSERT_TRUE(is_memory_table(table));
   ASSERT_EQ(table.rows(), 10u);
   for (std::size_t i = 0; i < table.rows(); ++i) {
@@ -73,7 +73,7 @@ TEST(MemoryRows, SmallModelByHand) {
   const std::string row =
       "golden,gpt/x,dev_dgx_a100,,12,512,8,,1024,,4,32,1,1,,,,,,,True,,True,,,,,True,"
       "transformer_engine,unfused,gpt2-bpe,max-position-embeddings=1024,8,1,,\n";
-  const CsvTable table(kHeader + row, "memory.csv");
+  const CsvTable table(kMemoryHeader + row, "memory.csv");
   const MegatronMemory memory = megatron_memory(read_megatron_run(table, 0));
   const double layer = 12 * 512 * 512 + 13 * 512;
   const double parameters = 12 * layer + 50304 * 512 + 1024 * 512 + 2 * 512;
@@ -83,15 +83,15 @@ TEST(MemoryRows, SmallModelByHand) {
   EXPECT_DOUBLE_EQ(memory.libraries, (2 * 32 + 4) * 1048576.0);
 }
 
-// gpt3_15b_8t_release: how far the peak lies above what is allocated between steps, which does not
-// depend on the number of GPUs that the rows leave out. The second has the fused loss.
+// gpt3_15b_8t_release: the peak minus the memory allocated between steps. The difference does not
+// depend on the number of GPUs, which the rows do not give. The second row has the fused loss.
 TEST(MemoryRows, ActivationsOfThe15B) {
   const std::string start = "golden,gpt/15b,dev_dgx_";
   const std::string model = ",,32,6144,48,8,4096,,4,256,";
   const std::string end =
       "True,True,,True,,,,True,,transformer_engine,,sentencepiece-256k,max-position-embeddings="
       "4096 position-embedding-type=rope group-query-attention disable-bias-linear";
-  const CsvTable table(kHeader + start + "h100" + model + "8,1,,,,,," + end + ",64,1,,\n" + start +
+  const CsvTable table(kMemoryHeader + start + "h100" + model + "8,1,,,,,," + end + ",64,1,,\n" + start +
                            "gb200" + model + "4,2,8,,,,," + end +
                            " cross-entropy-loss-fusion,64,1,,\n",
                        "memory.csv");
@@ -106,7 +106,7 @@ TEST(MemoryRows, ActivationsOfThe15B) {
 
 // gpt3_mcore_te_tp2_zp_z3_resume_fsdp_dtensor: weights, gradients and optimizer in four shards.
 TEST(MemoryRows, MegatronFsdp) {
-  const std::string header = std::string("data_parallel_sharding_strategy,") + kHeader;
+  const std::string header = std::string("data_parallel_sharding_strategy,") + kMemoryHeader;
   const CsvTable table(
       header +
           "optim_grads_params,golden,gpt/z3,dev_dgx_h100,,12,512,8,,1024,,4,32,2,,,,,,,,True,,True,"
@@ -125,7 +125,7 @@ TEST(MemoryRows, SaysWhatIsNotUnderstood) {
       head + "32,1,1,,,,,,,,,True,,,,," + tail.substr(1) + "optimizer=muon,8,1,,\n" +  // optimizer
       head + ",8,4,,,,,,,True,,True,,,,," + tail.substr(1) + ",,1,,\n" +  // GPUs and batch
       head + "32,1,1,,,,,,,,,True,,,,,True,transformer_engine,,unheard-of,,8,1,,\n";
-  const CsvTable table(kHeader + rows, "memory.csv");
+  const CsvTable table(kMemoryHeader + rows, "memory.csv");
   std::vector<MemoryPrediction> all;
   for (std::size_t i = 0; i < table.rows(); ++i) all.push_back(predict_memory(table, i));
   EXPECT_EQ(all[0].why, "FP8");
@@ -136,7 +136,7 @@ TEST(MemoryRows, SaysWhatIsNotUnderstood) {
               AllOf(HasSubstr("golden "), HasSubstr("     1  FP8\n"), HasSubstr("vocabulary")));
   EXPECT_THAT(evaluated_memory_csv(table, all), HasSubstr("predicted_bytes,predicted_why\n"));
   const std::string wrong = head + "many,1,1,,,,,,,,,True,,,,," + tail.substr(1) + ",8,1,,\n";
-  const CsvTable bad(kHeader + wrong, "memory.csv");
+  const CsvTable bad(kMemoryHeader + wrong, "memory.csv");
   EXPECT_THAT(user_error_of([&] { predict_memory(bad, 0); }),
               AllOf(HasSubstr("memory.csv line 2"), HasSubstr("global_batch_size")));
 }
@@ -146,7 +146,7 @@ TEST(MemoryRows, TableOfErrors) {
   const std::string start =
       "golden,gpt/x,dev_dgx_a100,,12,512,8,,1024,,4,32,1,1,,,,,,,,,True,,,,,"
       "True,transformer_engine,,gpt2-bpe,,8,";
-  const CsvTable table(kHeader + start + "1000,,\n" + start + "1000,,\n" + start + "1000,,\n",
+  const CsvTable table(kMemoryHeader + start + "1000,,\n" + start + "1000,,\n" + start + "1000,,\n",
                        "memory.csv");
   const std::string text =
       memory_accuracy_table(table, {{.peak = 1200}, {.peak = 900}, {.peak = 1000}});
@@ -155,7 +155,7 @@ TEST(MemoryRows, TableOfErrors) {
 
 TEST(MemoryRows, SurviveMutations) {
   std::mt19937 random(5);
-  const std::string good = std::string(kHeader) + kRows;
+  const std::string good = std::string(kMemoryHeader) + kMemoryRows;
   const std::string letters = "0123456789,.-\"\nABCz =";
   int read = 0;
   for (int round = 0; round < 3000; ++round) {

@@ -1,4 +1,4 @@
-// The plan's bytes against the engine's arena.
+// The planner's memory against the engine's arena.
 #include "plan/costs/memory.h"
 
 #include <gtest/gtest.h>
@@ -83,32 +83,32 @@ TEST(PlanMemory, IsTheEnginesByteForByte) {
     const PlanJob job = random_job(random);
     const Layout layout = random_layout(random);
     try {
-      fit_layout(layout, work_of(job), layout.ranks());
+      fit_layout(layout, workload_of(job), layout.ranks());
     } catch (const UserError&) {
       continue;
     }
     ++layouts;
     pipelines += layout.pp > 1 ? 1 : 0;
-    const PassTrace pass = trace_pass(job, layout);
+    const MicroBatchTrace pass = trace_micro_batch(job, layout);
     const auto slots =
         layout.pp == 1
-            ? pipeline_passes({})
-            : pipeline_passes({layout.schedule, layout.pp,
-                               static_cast<int>(micro_batches_per_step(layout, job.batch)),
-                               layout.chunks});
+            ? pipeline_micro_batches({})
+            : pipeline_micro_batches({layout.schedule, layout.pp,
+                                      static_cast<int>(micro_batches_per_step(layout, job.batch)),
+                                      layout.chunks});
     const auto split = balanced_split(job.model, layout.pp * layout.chunks);
     for (int stage = 0; stage < layout.pp; ++stage) {
-      const Place place{.pp = stage};
+      const Coordinates coordinates{.pp = stage};
       OperationTrace trace;
       SimBackend backend(trace, job.classifier_elements);
       PlanningAllocator memory;
-      const Groups groups = planned_groups(grid_of(layout, job.model), place);
+      const Groups groups = planned_groups(grid_of(layout, job.model), coordinates);
       const Engine engine(backend, memory, engine_options(job, layout), groups);
-      const auto parts = stage_parts(split, layout.pp, stage);
+      const auto parts = stage_layers(split, layout.pp, stage);
       int layers = 0;
-      for (const StagePart& part : parts) layers += part.last_layer - part.first_layer;
-      const StateTrace state =
-          trace_state(job, layout, {layers, parts.front().embedding, parts.back().head}, place);
+      for (const StageLayers& part : parts) layers += part.last_layer - part.first_layer;
+      const StateTrace state = trace_state(
+          job, layout, {layers, parts.front().embedding, parts.back().head}, coordinates);
       const RegionBytes planned =
           rank_memory(job, layout, pass, state, parts, slots[static_cast<std::size_t>(stage)]);
       EXPECT_EQ(planned, bytes_by_region(engine.arena()))
@@ -120,7 +120,7 @@ TEST(PlanMemory, IsTheEnginesByteForByte) {
   EXPECT_GT(pipelines, 20);
 }
 
-// A real engine on this processor: what it took is what was planned.
+// The memory of a real engine on the CPU equals the plan.
 TEST(PlanMemory, IsThatOfARealRun) {
   std::mt19937 random(19);
   const auto backend = make_cpu_backend(1);
@@ -131,9 +131,9 @@ TEST(PlanMemory, IsThatOfARealRun) {
                   .recompute = one_of(random, {Recompute::None, Recompute::Full})};
     Engine engine(*backend, *backend, engine_options(job, layout));
     const RegionBytes planned = rank_memory(
-        job, layout, trace_pass(job, layout),
+        job, layout, trace_micro_batch(job, layout),
         trace_state(job, layout, {static_cast<int>(job.model.layers)}),
-        stage_parts({static_cast<int>(job.model.layers)}, 1, 0), pipeline_passes({})[0]);
+        stage_layers({static_cast<int>(job.model.layers)}, 1, 0), pipeline_micro_batches({})[0]);
     EXPECT_EQ(planned, bytes_by_region(engine.arena()));
     Planner planner(job, load_machine("laptop"));
     EXPECT_EQ(total(planner.memory(layout)[0]),
@@ -141,7 +141,7 @@ TEST(PlanMemory, IsThatOfARealRun) {
   }
 }
 
-// Long schedules are planned from short ones.
+// pipeline_micro_batches computes long schedules from short ones.
 TEST(PlanMemory, SlotsOfLongSchedules) {
   for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
                                   PipelineKind::Interleaved, PipelineKind::ZeroBubbleH1})
@@ -155,9 +155,9 @@ TEST(PlanMemory, SlotsOfLongSchedules) {
         } catch (const UserError&) {
           continue;
         }
-        const auto planned = pipeline_passes(shape);
+        const auto planned = pipeline_micro_batches(shape);
         for (int rank = 0; rank < stages; ++rank)
-          EXPECT_EQ(planned[static_cast<std::size_t>(rank)], held_passes(schedule, rank))
+          EXPECT_EQ(planned[static_cast<std::size_t>(rank)], held_micro_batches(schedule, rank))
               << to_string(kind) << " " << stages << " x " << micro_batches << " rank " << rank;
       }
 }
@@ -171,16 +171,17 @@ TEST(SimWorld, GroupsAreThoseOfTheGrid) {
               .pp = one_of(random, {1, 2, 3})};
     if (grid.data() % 2 == 0 && random() % 2 == 0) grid.shard_group = 2;
     grid.kv_copies = grid.tp > 1 ? 2 : 1;
-    const Place place =
-        place_of(grid, static_cast<int>(random() % static_cast<unsigned>(grid.world())));
+    const Coordinates coordinates =
+        coordinates_of(grid, static_cast<int>(random() % static_cast<unsigned>(grid.world())));
     OperationTrace trace;
-    const Groups sim = sim_groups(grid, place, trace);
+    const Groups sim = sim_groups(grid, coordinates, trace);
     for (const GroupSpec& spec : group_specs()) {
       const Communicator& group = sim[spec.kind];
-      const std::vector<int> members = group_members(grid, spec.kind, rank_of(grid, place));
+      const std::vector<int> members = group_members(grid, spec.kind, rank_of(grid, coordinates));
       EXPECT_EQ(group.name(), spec.name);
       ASSERT_EQ(group.size(), static_cast<int>(members.size())) << spec.name;
-      EXPECT_EQ(members[static_cast<std::size_t>(group.rank())], rank_of(grid, place)) << spec.name;
+      EXPECT_EQ(members[static_cast<std::size_t>(group.rank())], rank_of(grid, coordinates))
+          << spec.name;
     }
   }
 }

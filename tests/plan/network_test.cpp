@@ -1,4 +1,4 @@
-// Slow messages, exchanges beside products, data that come late.
+// Slow messages, collectives that overlap with matmuls, late data.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,8 +15,8 @@ namespace {
 
 using Transfer = TracedOperation::Transfer;
 
-// Hugging Face Ultra-Scale Playbook, runs with a pipeline in half of layouts.csv: how many there
-// are, and how many took half a second or more per micro-batch too long.
+// Hugging Face Ultra-Scale Playbook, runs with a pipeline in half of layouts.csv: the number of
+// runs, and of those that took at least half a second per micro-batch too long.
 TEST(Network, ChanceOfSlowMessages) {
   const Machine machine = load_machine("h100-cloud");
   struct Counted {
@@ -32,14 +32,14 @@ TEST(Network, ChanceOfSlowMessages) {
   EXPECT_EQ(stall_chance(load_machine("dgx-h100"), 512), 0);
 }
 
-// One stage after the other, each waiting for every message it receives or sends.
+// Stages that wait for every message they receive or send.
 TEST(Network, StopsOfAPipeline) {
   StageTimes times{.message = 10, .stops = {20, 40, 40, 20}};
   times.forward.assign(4, 1.0);
   times.backward.assign(4, 2.0);
   for (const int m : {4, 16, 64}) {
     const PipelineShape shape{PipelineKind::OneForwardOneBackward, 4, m, 1};
-    // A middle stage's turn, the other stages' once, and each of three links in both directions.
+    // m times a middle stage, the other stages once, and three links in both directions.
     EXPECT_NEAR(pipeline_s(shape, times), m * (3 + 40) + 3 * 3 + 6 * 10, 1e-9);
     StageTimes first = times;
     first.first_message = 5;
@@ -48,7 +48,7 @@ TEST(Network, StopsOfAPipeline) {
   EXPECT_EQ(slowest_stage(times), 1u);
 }
 
-// As many runs meet slow messages as not: the step is that of the median run.
+// If at least half of the runs have slow messages, the step time includes them.
 TEST(Network, SlowMessagesAreCountedWhereTheyAreUsual) {
   Machine machine = load_machine("h100-cloud");
   const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 256};
@@ -64,12 +64,12 @@ TEST(Network, SlowMessagesAreCountedWhereTheyAreUsual) {
   EXPECT_GT(often.slow_chance, 0.5);
   EXPECT_NEAR(often.step_s, never.step_s + often.slow_s, 1e-9);
   EXPECT_EQ(often.slow_s, seldom.slow_s);
-  // 64 micro-batches, four messages each on a middle stage, and the way there and back.
+  // 64 micro-batches with four messages each on a middle stage, plus fill and drain.
   const double stall = 1e-3 * machine.network.stall_ms;
   EXPECT_NEAR(often.slow_s, (64 * 4 + 2 * 3) * stall, 0.01 * often.slow_s);
 }
 
-TEST(Costs, ExchangesBesideProducts) {
+TEST(Costs, CollectivesOverlapWithMatmuls) {
   const Machine machine = load_machine("dgx-a100");
   const GroupLinks inside = links_of(machine, {8, 1}), across = links_of(machine, {16, 1});
   const TracedOperation product{.kind = TracedOperation::Kind::Matmul,
@@ -92,12 +92,12 @@ TEST(Costs, ExchangesBesideProducts) {
   const double whole = exposed(Transfer::AllGather, inside, 1e8, 0);
   EXPECT_NEAR(exposed(Transfer::AllGather, inside, 1e8, 0.5), whole / 2, 1e-9);
   EXPECT_NEAR(exposed(Transfer::ReduceScatter, inside, 1e8, 0.5), whole / 2, 1e-9);
-  // Sums are not cut up, nor do these tricks reach over the network.
+  // All-reduces do not overlap this way, nor do collectives across nodes.
   EXPECT_EQ(exposed(Transfer::AllReduce, inside, 1e8, 0.5),
             exposed(Transfer::AllReduce, inside, 1e8, 0));
   EXPECT_EQ(exposed(Transfer::AllGather, across, 1e8, 0.5),
             exposed(Transfer::AllGather, across, 1e8, 0));
-  // No more hides than the product lasts.
+  // At most the duration of the matmul is hidden.
   const double lasts = matmul_s(machine.gpu, {}, product);
   EXPECT_NEAR(exposed(Transfer::AllGather, inside, 1e11, 0) -
                   exposed(Transfer::AllGather, inside, 1e11, 0.5),
@@ -107,12 +107,12 @@ TEST(Costs, ExchangesBesideProducts) {
 TEST(Loading, WaitsOnlyForWhatIsSlowerThanTheStep) {
   Machine machine = load_machine("dgx-h100");
   const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 64};
-  const Layout layout{.tp = 8, .dp = 4};  // on four nodes, each with sequences of its own
+  const Layout layout{.tp = 8, .dp = 4};  // four nodes with different sequences
   EXPECT_EQ(loading_s(job, layout, machine), 0);
   machine.storage_gb_s = 1e-3;
-  const double bytes = 4 * 64 * 4096;  // ids beyond 65,535 take four
+  const double bytes = 4 * 64 * 4096;  // token ids above 65,535 take four bytes
   EXPECT_NEAR(loading_s(job, layout, machine), bytes / 1e6, 1e-9);
-  // The stages of one replica on two nodes both read it.
+  // The two nodes of a pipeline replica both read its sequences.
   EXPECT_NEAR(loading_s(job, {.tp = 8, .pp = 2, .dp = 2}, machine), 2 * bytes / 1e6, 1e-9);
   machine.storage_gb_s = 0;
   machine.node.loader_mtokens_s = 0.1;
@@ -125,7 +125,7 @@ TEST(Loading, WaitsOnlyForWhatIsSlowerThanTheStep) {
   EXPECT_EQ(Planner(job, machine).timing(layout).step_s, usual);
 }
 
-TEST(Footprint, StandsStillForCheckpoints) {
+TEST(Footprint, PausesForCheckpoints) {
   PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 64};
   Machine machine = load_machine("dgx-h100");
   machine.storage_gb_s = 0.1;

@@ -17,7 +17,7 @@ namespace {
 
 PlanJob small_job() { return {.model = load_preset("llama-1b"), .length = 4096, .batch = 96}; }
 
-// What the engine itself accepts, and nothing else.
+// The search visits exactly the layouts that the engine accepts.
 TEST(Search, LayoutsAreTheEngines) {
   const PlanJob job = small_job();
   const Machine machine = load_machine("dgx-h100");
@@ -26,11 +26,11 @@ TEST(Search, LayoutsAreTheEngines) {
   for_each_layout(job, machine, {.gpus = 16}, [&](const Layout& layout) {
     ++layouts;
     EXPECT_EQ(layout.ranks(), 16);
-    EXPECT_NO_THROW(fit_layout(layout, work_of(job), 16)) << to_string(layout);
+    EXPECT_NO_THROW(fit_layout(layout, workload_of(job), 16)) << to_string(layout);
     EXPECT_TRUE(listed.insert(to_string(layout)).second) << to_string(layout) << " twice";
   });
   EXPECT_GT(layouts, 500);
-  // Every plain layout that fits is among them.
+  // Every plain layout that fits is found.
   for (int tp = 1; tp <= 16; ++tp)
     for (int pp = 1; pp <= 16; ++pp)
       for (int micro = 1; micro <= 64; micro *= 2) {
@@ -39,7 +39,7 @@ TEST(Search, LayoutsAreTheEngines) {
         layout.dp = 16 / (tp * pp);
         layout.sequence_parallel = tp > 1;
         try {
-          fit_layout(layout, work_of(job), 16);
+          fit_layout(layout, workload_of(job), 16);
         } catch (const UserError&) {
           continue;
         }
@@ -64,7 +64,7 @@ TEST(Search, FindsTheBest) {
   for (std::size_t i = 1; i < 5; ++i) EXPECT_GE(result.best[i].step_s, result.best[i - 1].step_s);
   for (const auto& miss : result.misses)
     EXPECT_TRUE(!miss.evaluation.fits || miss.evaluation.step_s >= best) << miss.reason;
-  // Limits hold.
+  // Limits are respected.
   SearchLimits narrow{.gpus = 8, .tp = 2, .zero = 1, .recompute = "full"};
   for (const Evaluation& e : search_layouts(planner, narrow).best) {
     EXPECT_EQ(e.layout.tp, 2);
@@ -73,7 +73,7 @@ TEST(Search, FindsTheBest) {
   }
 }
 
-// The parts of a step are the step.
+// The terms of a step add up to the step time.
 TEST(Planner, PartsAddUp) {
   Planner planner(small_job(), load_machine("dgx-a100"));
   for_each_layout(planner.job(), planner.machine(), {.gpus = 8}, [&](const Layout& layout) {
@@ -107,15 +107,15 @@ TEST(Planner, ThisEngineOnAnH200) {
     const Layout layout{.micro_batch = m.micro};
     EXPECT_NEAR(planner.evaluate(layout).tokens_per_s_per_gpu / m.tokens_per_s, 1, 0.06)
         << m.preset;
-    // The figure measured has the libraries' work space in it, 0.1 to 0.6 GiB.
+    // The measured value includes the workspace of libraries, 0.1 to 0.6 GiB.
     const double gib = static_cast<double>(total(planner.memory(layout)[0])) / (1 << 30);
     EXPECT_LE(gib, m.gib) << m.preset;
     EXPECT_NEAR(gib, m.gib, 0.6) << m.preset;
   }
 }
 
-// Of a GPU of Frontier with the talk's layouts, counted with recompute by
-// 96 B s L h² (1 + s / 6h + V / 16Lh).
+// Fraction of the peak of a Frontier GPU with the layouts of the talk, with FLOPs including
+// recomputation: 96 B s L h² (1 + s / 6h + V / 16Lh).
 double frontier_tflops(const char* preset, int tp, int pp, int dp, std::int64_t batch) {
   PlanJob job{.model = load_preset(preset), .length = 2048, .batch = batch};
   job.precision = DType::F16;
@@ -142,7 +142,7 @@ TEST(Seeds, FrontierShareOfPeak) {
 }
 
 // Seed 001: batches of 8000 and 8016 sequences on 1,024 and 3,072 GPUs, 89.93 % and 87.05 % of
-// what one copy of the model reaches with them.
+// the rate of a single replica.
 TEST(Seeds, FrontierStrongScaling) {
   EXPECT_NEAR(
       frontier_tflops("gpt-175b", 4, 16, 16, 8000) / frontier_tflops("gpt-175b", 4, 16, 1, 8000),
@@ -171,7 +171,7 @@ TEST(Seeds, FrontierChoosesTensorParallelismInTheNode) {
 }
 
 // energy.csv: 20 tokens per parameter, 8 N FLOP per token, the printed rates and 539, 498 and 506 W
-// per card of two dies.
+// per card (two dies).
 TEST(Seeds, FrontierEnergy) {
   const auto joule = [](double parameters, double tflops, double card_w) {
     ComputeCalculus c{.parameters = parameters,
@@ -196,7 +196,7 @@ TEST(Seeds, GptNl) {
   const double kwh = gpu_joule(c, machine.gpu.busy_w()) / 3.6e6;
   const double tonnes = kwh * machine.facility.pue * machine.facility.kg_co2_per_kwh / 1000;
   EXPECT_NEAR(tonnes, 14, 0.7);
-  // Any of the four from the others.
+  // Each of the four is computed from the others.
   for (int open = 0; open < 4; ++open) {
     ComputeCalculus again = c;
     (open == 0   ? again.parameters
@@ -214,14 +214,14 @@ TEST(Seeds, GptNl) {
       solve({.parameters = 1e9, .tokens = 1e12, .days = days, .peak_flops = 1e12, .mfu = 0.4});
     });
   };
-  EXPECT_THAT(with_days(std::nan("")), testing::HasSubstr("is no number"));
-  EXPECT_THAT(with_days(INFINITY), testing::HasSubstr("is no number"));
+  EXPECT_THAT(with_days(std::nan("")), testing::HasSubstr("is not a valid number"));
+  EXPECT_THAT(with_days(INFINITY), testing::HasSubstr("is not a valid number"));
   EXPECT_THAT(user_error_of([] { solve({.parameters = 1e9, .peak_flops = 1e12, .mfu = 0.4}); }),
-              testing::HasSubstr("three must be given"));
+              testing::HasSubstr("give exactly three"));
 }
 
-// Seed 003: parameters, gradients and the optimizer's share (ZeRO 1, 32 GPUs) of 13B are 56 GB;
-// cut in four, 14 GB per GPU. fp16 weights and gradients.
+// Seed 003: parameters, gradients and optimizer shard (ZeRO 1, 32 GPUs) of 13B are 56 GB; 14 GB per
+// GPU with four model-parallel ranks. fp16 weights and gradients.
 TEST(Seeds, OpenGptX) {
   ModelConfig model;
   model.family = Family::Gpt2;
@@ -297,7 +297,7 @@ TEST(Footprint, OfARun) {
   EXPECT_NEAR(f.checkpoint_s.value(), f.checkpoint_gb / 10, 1e-9);
 }
 
-// What a machine's description does not say is not counted, and named.
+// Values that the machine description lacks are not counted, and the missing keys are named.
 TEST(Footprint, KnowsOnlyWhatTheMachineSays) {
   Machine machine = load_machine("dgx-h100");
   machine.facility = {.pue = -1, .kg_co2_per_kwh = 0.1};
@@ -329,11 +329,11 @@ TEST(Search, FewestGpus) {
   Planner planner(job, machine);
   EXPECT_GT(search_layouts(planner, {.gpus = enough}).fitting, 0);
   EXPECT_EQ(search_layouts(planner, {.gpus = enough / 2}).fitting, 0);
-  // 18 bytes of state per parameter cannot lie on fewer.
+  // Fewer GPUs cannot hold 18 bytes of state per parameter.
   EXPECT_GE(enough * machine.gpu.memory_gb * 1e9, 18 * 70e9);
 }
 
-// Any number may be asked for; what is proposed are whole nodes, not its doubles.
+// For any given number of GPUs the proposal is a number of whole nodes, not a multiple of it.
 TEST(Search, FewestGpusFromAnyNumber) {
   const PlanJob job{.model = load_preset("llama-70b"), .length = 8192, .batch = 96};
   Machine machine = load_machine("dgx-h100");
@@ -347,7 +347,7 @@ TEST(Search, FewestGpusFromAnyNumber) {
   EXPECT_EQ(fewest_gpus([&](int) { return job; }, machine, {.gpus = 40}), 0);
 }
 
-// The short way to the answer gives that of the whole search.
+// some_layout_fits agrees with the full search.
 TEST(Search, SomeLayoutFitsIfOneDoes) {
   const PlanJob job{.model = load_preset("llama-8b"), .length = 8192, .batch = 48};
   int fitting = 0;
@@ -371,7 +371,7 @@ TEST(Search, SomeLayoutFitsIfOneDoes) {
   EXPECT_LT(fitting, 90);
 }
 
-// What was asked for is tried, even where the search on its own would not.
+// Values given as limits are tried even if the search alone would skip them.
 TEST(Search, TriesLimitsAsGiven) {
   const PlanJob job{.model = load_preset("llama-1b"), .length = 4096, .batch = 84};
   Machine machine = load_machine("dgx-h100");
@@ -380,7 +380,7 @@ TEST(Search, TriesLimitsAsGiven) {
     int layouts = 0;
     for_each_layout(job, machine, limits, [&](const Layout& layout) {
       ++layouts;
-      EXPECT_NO_THROW(fit_layout(layout, work_of(job), limits.gpus)) << to_string(layout);
+      EXPECT_NO_THROW(fit_layout(layout, workload_of(job), limits.gpus)) << to_string(layout);
     });
     return layouts;
   };
@@ -390,8 +390,7 @@ TEST(Search, TriesLimitsAsGiven) {
   EXPECT_GT(count({.gpus = 16, .tp = 16}), 0);
 }
 
-// For one number of GPUs cost is time; over several it is the rate: at 3.6 EUR an hour
-// and 1000 tokens/s, a GPU's billion tokens take a million seconds.
+// Cost per billion tokens: at 3.6 EUR per hour and 1000 tokens/s a GPU takes a million seconds.
 TEST(Scaling, Prices) {
   ScalingRow row{.gpus = 8, .batch = 4};
   row.evaluation.tokens_per_s_per_gpu = 1000;

@@ -84,21 +84,21 @@ TEST_F(TrialLogTest, DamageIsNamed) {
     const std::size_t at = text.rfind(from);
     return text.replace(at, from.size(), to);
   };
-  EXPECT_THAT(error_of("a,b\n1,2\n"), HasSubstr("no log of trials"));
-  EXPECT_THAT(error_of(good.substr(0, good.size() - 3)), HasSubstr("middle of a line"));
+  EXPECT_THAT(error_of("a,b\n1,2\n"), HasSubstr("not a trial log"));
+  EXPECT_THAT(error_of(good.substr(0, good.size() - 3)), HasSubstr("incomplete line"));
   EXPECT_THAT(error_of(good + "job,1,2\n"), AllOf(HasSubstr("line 3"), HasSubstr("cells")));
   EXPECT_THAT(error_of(changed("interleaved", "sideways")),
               AllOf(HasSubstr("trials.csv line 2"), HasSubstr("schedule")));
   EXPECT_THAT(error_of(changed("1000.5", "fast")), HasSubstr("fast"));
   EXPECT_THAT(error_of(changed("1000.5", "-3")), HasSubstr("above 0"));
   EXPECT_THAT(error_of(changed("1000.5", "")), HasSubstr("neither"));
-  EXPECT_THAT(error_of(changed("job,2,", "job,0,")), HasSubstr("tp is '0'"));
-  EXPECT_THAT(error_of(changed("job,2,", "job,2.5,")), HasSubstr("whole number"));
+  EXPECT_THAT(error_of(changed("job,2,", "job,0,")), HasSubstr("'0' as tp"));
+  EXPECT_THAT(error_of(changed("job,2,", "job,2.5,")), HasSubstr("an integer"));
   EXPECT_THAT(error_of(changed("job,2,", "other,2,")),
-              AllOf(HasSubstr("another job (other; this one is job)"), HasSubstr("--log")));
+              AllOf(HasSubstr("another job (other; this job is job)"), HasSubstr("--log")));
 }
 
-// Whatever a file holds, it is read or refused in a sentence.
+// Any file is either read or refused with an error message.
 TEST_F(TrialLogTest, Fuzz) {
   {
     TrialLog log(path_, "job");

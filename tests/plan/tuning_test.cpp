@@ -13,7 +13,7 @@
 namespace kintsugi {
 namespace {
 
-// A space of 64 ranks whose rates are known: a model that likes another corner than the truth does.
+// Layouts of 64 ranks with known rates; the predictions prefer another corner than the true rates.
 class TunerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -34,7 +34,7 @@ class TunerTest : public testing::Test {
               [](const Evaluation& a, const Evaluation& b) { return a.step_s < b.step_s; });
   }
 
-  // Largest at the values given, and less by a factor for each doubling away from them.
+  // Maximal at the given values, and smaller by a factor for each doubling away from them.
   static double rate(const Layout& l, int tp, int pp, std::int64_t micro, int zero) {
     const auto away = [](double a, double b) { return std::pow(std::log2(a / b), 2); };
     return 1e6 *
@@ -79,7 +79,7 @@ TEST_F(TunerTest, BeginsWithTheModelsBestAndWaitsForThem) {
   EXPECT_TRUE(tuner.next());
 }
 
-// Four at a time that end in any order, some of them badly.
+// Four trials at a time that end in any order; some fail.
 TEST_F(TunerTest, ManyAtOnceInAnyOrder) {
   LayoutTuner tuner(candidates_);
   std::mt19937 random(7);
@@ -97,7 +97,8 @@ TEST_F(TunerTest, ManyAtOnceInAnyOrder) {
     const std::size_t at = random() % open.size(), candidate = open[at];
     open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
     const Layout& layout = candidates_[candidate].layout;
-    if (layout.pp == 8 || layout.micro_batch == 16) {  // the model's favourites among them
+    if (layout.pp == 8 ||
+        layout.micro_batch == 16) {  // including layouts with the best predictions
       tuner.report(candidate, {.failure = "out of memory"});
       continue;
     }
@@ -145,7 +146,7 @@ TEST_F(TunerTest, OneLayoutIsASearchToo) {
   EXPECT_EQ(tuner.next(), std::nullopt);
 }
 
-// All that the planner's search lists within the range, and nothing else.
+// Exactly the planner's layouts within the range.
 TEST(TrialCandidates, AreWhatFitsOrNearlyDoes) {
   const PlanJob job{.model = load_preset("llama-8b"), .length = 4096, .batch = 64};
   Planner planner(job, load_machine("dgx-h100"));

@@ -79,13 +79,13 @@ TEST(ChromeTrace, NothingIsAValidFile) {
   EXPECT_TRUE(events.lanes.empty());
 }
 
-TEST(ChromeTrace, ARanksPartTravelsAsText) {
+TEST(ChromeTrace, ARankTraceIsSerializedAsText) {
   RankTrace rank{5, "tp 1", {span(SpanKind::Pipeline, "pipeline", "forward 0", 0.1, 1.0 / 3)}};
   rank.spans[0].bytes = 7;
   rank.spans[0].call = "c";
   const RankTrace back = rank_trace_from(to_text(rank));
   EXPECT_EQ(back.rank, 5);
-  EXPECT_EQ(back.place, "tp 1");
+  EXPECT_EQ(back.coordinates, "tp 1");
   ASSERT_EQ(back.spans.size(), 1u);
   const TraceSpan &a = rank.spans[0], &b = back.spans[0];
   EXPECT_EQ(std::tie(a.kind, a.lane, a.name, a.begin_s, a.end_s, a.bytes, a.call),

@@ -54,8 +54,8 @@ TEST(Exposure, CommunicationIsExposedWhereNothingComputes) {
   EXPECT_EQ(steps[0].groups.at("pp").bytes, 100);
 }
 
-// Rank 0 receives from 1 on what rank 1 sends from 4 to 6.
-TEST(Exposure, WaitingForTheOtherRankIsToldApart) {
+// Rank 0 begins to receive at 1; rank 1 sends from 4 to 6.
+TEST(Exposure, WaitingForTheOtherRankIsCountedSeparately) {
   const RankTrace receiver{
       0, "", {step(0, 10), compute(0, 2), call("pp < 1", 1, 6, "pp 1>0 1"), compute(6, 9)}};
   const RankTrace sender{1, "", {step(0, 10), compute(0, 4), call("pp > 0", 4, 6, "pp 1>0 1")}};
@@ -67,8 +67,8 @@ TEST(Exposure, WaitingForTheOtherRankIsToldApart) {
   EXPECT_DOUBLE_EQ(steps[1].all.waiting_s, 0);
 }
 
-// A message that left before the receiver asked for it has waited all the time.
-TEST(Exposure, ACallThatEndedBeforeAllCameOnlyWaited) {
+// A send that ends before the receiver enters the call counts as waiting for its full duration.
+TEST(Exposure, ACallThatEndedBeforeAllEnteredOnlyWaited) {
   const RankTrace sender{0, "", {step(0, 4), call("pp > 1", 0, 1, "m")}};
   const RankTrace receiver{1, "", {step(0, 4), call("pp < 0", 3, 4, "m")}};
   const auto steps = step_exposures({sender, receiver});
@@ -87,7 +87,7 @@ TEST(Exposure, EveryStepHasItsOwnPartOfACall) {
   EXPECT_DOUBLE_EQ(steps[0].all.exposed_s, 1);
   EXPECT_EQ(steps[0].all.bytes, 0);
   EXPECT_DOUBLE_EQ(steps[1].all.exposed_s, 2);
-  EXPECT_EQ(steps[1].all.bytes, 40);  // where it ended
+  EXPECT_EQ(steps[1].all.bytes, 40);  // counted in the step in which the call ends
 }
 
 TEST(Exposure, LinesAreOfAllStepsAndRanks) {
@@ -95,10 +95,12 @@ TEST(Exposure, LinesAreOfAllStepsAndRanks) {
   const RankTrace idle{1, "", {step(0, 10), call("shard", 8, 9, "a", 2048)}};
   const auto lines = exposure_lines(step_exposures({busy, idle}));
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0],
-            "step 3, mean of 2 ranks: compute 40.0 %, communication 15.0 % of the time, of which "
-            "33 % behind compute; exposed 10.0 % (waiting for another rank 0.0 %); idle 50.0 %");
-  EXPECT_THAT(lines[1], HasSubstr("shard: 15.0 % of the time, of which 33 % behind compute"));
+  EXPECT_EQ(
+      lines[0],
+      "step 3, mean of 2 ranks: compute 40.0 %, communication 15.0 % of the time, of which "
+      "33 % overlaps with compute; exposed 10.0 % (waiting for another rank 0.0 %); idle 50.0 %");
+  EXPECT_THAT(lines[1],
+              HasSubstr("shard: 15.0 % of the time, of which 33 % overlaps with compute"));
   const auto alone = exposure_lines(step_exposures({{0, "", {step(0, 4), compute(0, 3)}}}));
   ASSERT_EQ(alone.size(), 1u);
   EXPECT_EQ(alone[0], "step 3: compute 75.0 %; idle 25.0 %");

@@ -14,7 +14,7 @@ namespace {
 
 const std::vector<float> kLogits = {0.3f, 2.0f, -1.0f, 1.2f, 0.0f, 1.9f, -0.4f, 0.8f, -3.0f, 1.0f};
 
-// The distribution that the options describe, by their definition.
+// The distribution of SamplingOptions, computed from its definition.
 std::vector<double> distribution(const std::vector<float>& logits, const SamplingOptions& options) {
   std::vector<double> p;
   for (const float logit : logits)
@@ -30,7 +30,7 @@ std::vector<double> distribution(const std::vector<float>& logits, const Samplin
     for (std::size_t i = static_cast<std::size_t>(options.top_k); i < order.size(); ++i)
       p[order[i]] = 0;
   normalise();
-  double sum = 0;  // the fewest tokens whose probability reaches top_p
+  double sum = 0;  // the fewest tokens with a total probability of at least top_p
   for (const std::size_t token : order) {
     if (sum >= options.top_p) p[token] = 0;
     sum += p[token];
@@ -73,7 +73,7 @@ TEST(ChooseToken, DrawsFollowTheDistribution) {
       {.temperature = 0.7, .seed = 5},
       {.temperature = 3.0, .seed = 6},
       {.temperature = 1.0, .top_k = 4},
-      {.temperature = 1.0, .top_k = 100},  // more than there are
+      {.temperature = 1.0, .top_k = 100},  // more than the vocabulary
       {.temperature = 1.0, .top_p = 0.8},
       {.temperature = 1.5, .top_k = 6, .top_p = 0.75, .seed = 9},
   };
@@ -94,7 +94,7 @@ TEST(ChooseToken, DrawsFollowTheDistribution) {
   }
 }
 
-// At one position, many seeds: the other axis of the same random numbers.
+// Many seeds at one position, instead of many positions with one seed.
 TEST(ChooseToken, SeedsFollowTheDistribution) {
   std::vector<double> counts(kLogits.size(), 0.0);
   for (std::uint64_t seed = 0; seed < 40000; ++seed)
@@ -114,7 +114,8 @@ TEST(ChooseToken, IsAFunctionOfItsArguments) {
   EXPECT_GT(by_position, 100);
 }
 
-// Adding a constant to all logits changes no probability; large ones must not overflow.
+// Adding a constant to all logits does not change the probabilities; large logits must not
+// overflow.
 TEST(ChooseToken, LargeLogitsAreHarmless) {
   std::vector<float> shifted = kLogits;
   for (float& logit : shifted) logit = logit * 1024 + 80000;  // exact in fp32
@@ -125,7 +126,7 @@ TEST(ChooseToken, LargeLogitsAreHarmless) {
               choose_token(plain, {.temperature = 700}, position));
 }
 
-// Nothing can be chosen from what has no order.
+// Nothing can be sampled from logits without an order.
 TEST(ChooseToken, LogitsThatAreNoNumbersAreAFailure) {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(),
                   infinite = std::numeric_limits<float>::infinity();
@@ -138,7 +139,7 @@ TEST(ChooseToken, LogitsThatAreNoNumbersAreAFailure) {
         EXPECT_THROW(choose_token(logits, options, 1), Failure) << at;
         logits[at] = infinite;
         EXPECT_THROW(choose_token(logits, options, 1), Failure) << at;
-        logits[at] = -infinite;  // never chosen, but others are
+        logits[at] = -infinite;  // never sampled, but other tokens are
         EXPECT_NE(choose_token(logits, options, 1), static_cast<std::int32_t>(at));
       }
       EXPECT_THROW(choose_token(std::vector<float>(300, nan), options, 1), Failure);

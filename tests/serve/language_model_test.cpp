@@ -38,7 +38,7 @@ std::vector<T> read_entry(const SafetensorsFile& file, const std::string& name) 
   return values;
 }
 
-// A model with a backend of its own.
+// A model with its own backend.
 struct Loaded {
   explicit Loaded(const fs::path& directory, DType precision = DType::F32)
       : backend(make_cpu_backend(1)), model(*backend, directory, precision) {}
@@ -53,8 +53,7 @@ struct Loaded {
     return tokens;
   }
 
-  // The log-probability of every token of the vocabulary after `text`: one full forward pass for
-  // each.
+  // The log-probability of every token of the vocabulary after `text`: one full forward each.
   std::vector<float> next_log_probabilities(Tokens text) {
     std::vector<float> all;
     text.push_back(0);
@@ -105,7 +104,7 @@ std::vector<ScoreCase> score_cases() {
     for (const DType precision : {DType::F32, DType::F64})
       cases.push_back({name, name, precision, 1e-4});
   cases.push_back({"llama-sharded", "llama", DType::F32, 1e-4});
-  // Weights of 8 and 11 bits.
+  // Weights with 8 and 11 bits of mantissa.
   cases.push_back({"llama-bf16", "llama", DType::F32, 0.1});
   cases.push_back({"llama-fp16", "llama", DType::F32, 0.01});
   cases.push_back({"llama-bf16", "llama", DType::BF16, 0.3});
@@ -164,8 +163,8 @@ TEST(Score, ADirectoryWithoutAModelIsNamed) {
 
 // ---- generation
 
-// Every token must be the most likely one by full forward passes over the whole text; an early end
-// must be the model's.
+// Every token must be the most likely one according to full forwards over the whole text. An early
+// end must come from the model's end-of-text token.
 void expect_greedy(Loaded& loaded, Tokens text, const Tokens& generated, std::size_t asked) {
   for (std::size_t i = 0; i <= generated.size() && i < asked; ++i) {
     const std::int32_t chosen = i < generated.size() ? generated[i] : kEndOfText;
@@ -190,12 +189,13 @@ TEST_P(GenerateTest, GreedyTokensAreTheMostLikelyOnes) {
   EXPECT_GT(total, 8u) << "the model falls silent at once: nothing was tested";
 }
 
-// Draws are numbered by their place in the text, so stopping and going on changes nothing: what the
-// cache held is computed anew from the longer prompt.
+// Draws are numbered by their position in the text, so stopping and continuing changes nothing: the
+// cache is recomputed from the longer prompt.
 void expect_continuation(Loaded& loaded, const Tokens& prompt, std::size_t count) {
   SamplingOptions options{.temperature = 1.3, .top_k = 40, .top_p = 0.98, .seed = 21};
   Tokens whole;
-  for (; whole.size() <= 5 && options.seed < 40; ++options.seed)  // one that does not end at once
+  for (; whole.size() <= 5 && options.seed < 40;
+       ++options.seed)  // a seed whose text is long enough
     whole = loaded.generate(prompt, static_cast<std::int64_t>(count), options);
   options.seed -= 1;
   ASSERT_GT(whole.size(), 5u);
@@ -228,7 +228,7 @@ Tokens random_tokens(std::size_t count, unsigned seed) {
   return tokens;
 }
 
-// gpt2's fixture with a longer table of positions.
+// The gpt2 fixture with a longer position table.
 void write_long_gpt2(const TemporaryDirectory& directory, std::int64_t positions) {
   std::ifstream file(kData / "gpt2" / "config.json");
   auto config = nlohmann::json::parse(file);
@@ -259,8 +259,8 @@ void write_long_gpt2(const TemporaryDirectory& directory, std::int64_t positions
   writer.finish();
 }
 
-// A prompt is fed in parts of 256 tokens: across the end of the first part and of the second.
-TEST(GenerateLong, PromptsLongerThanOnePassAreReadTheSame) {
+// Prompts are processed in chunks of 256 tokens: lengths around the end of the first and second.
+TEST(GenerateLong, PromptsLongerThanOneForwardAreReadTheSame) {
   const TemporaryDirectory directory;
   write_long_gpt2(directory, 600);
   for (const fs::path& path :
@@ -330,16 +330,21 @@ TEST(Generate, RefusesPromptsThatAreNone) {
 
 // ---- memory
 
-// Counts what is allocated, and has as much as it is told.
+// Counts allocations, and reports the available memory that the test sets.
 class CountingBackend : public CpuBackend {
  public:
   CountingBackend() : CpuBackend(1) {}
   void* allocate(std::size_t bytes) override {
-    allocated += bytes;
+    live += bytes;
+    peak = std::max(peak, live);
     return CpuBackend::allocate(bytes);
   }
+  void release(void* memory, std::size_t bytes) noexcept override {
+    live -= bytes;
+    CpuBackend::release(memory, bytes);
+  }
   std::size_t available_bytes() const override { return available; }
-  std::size_t allocated = 0, available = 0;
+  std::size_t live = 0, peak = 0, available = 0;
 };
 
 TEST(ModelMemoryTest, ThePlanIsWhatGenerationAndScoringAllocate) {
@@ -347,7 +352,8 @@ TEST(ModelMemoryTest, ThePlanIsWhatGenerationAndScoringAllocate) {
   for (const auto use : {LanguageModel::Use::Generation, LanguageModel::Use::Scoring}) {
     CountingBackend backend;
     LanguageModel model(backend, kData / "llama", DType::F32);
-    std::int64_t tokens = 3;  // the last one is not fed
+    backend.peak = backend.live;  // without the buffers of loading
+    std::int64_t tokens = 3;  // the last token is not an input
     if (use == LanguageModel::Use::Generation) {
       tokens = 200;
       model.generate(text, tokens + 1 - 4, kGreedy, [](std::int32_t) { return false; });
@@ -358,10 +364,10 @@ TEST(ModelMemoryTest, ThePlanIsWhatGenerationAndScoringAllocate) {
       backend.available = available;
       LanguageModel::check_memory(backend, kData / "llama", DType::F32, use, tokens);
     };
-    const std::size_t enough = backend.allocated;
+    const std::size_t enough = backend.peak;
     EXPECT_NO_THROW(check(enough));
     const std::string error = user_error_of([&] { check(enough - 1); });
-    EXPECT_THAT(error, AllOf(HasSubstr("for the weights"), HasSubstr("tokens, and"),
+    EXPECT_THAT(error, AllOf(HasSubstr("for the weights"), HasSubstr("tokens, but"),
                              HasSubstr("--precision bf16")));
     EXPECT_EQ(error.find("for keys and values") != std::string::npos,
               use == LanguageModel::Use::Generation);

@@ -8,7 +8,7 @@
 
 namespace kintsugi {
 
-// While it lives, messages are kept instead of printed.
+// During its lifetime, log messages are stored instead of printed.
 class CapturedLog {
  public:
   CapturedLog() {

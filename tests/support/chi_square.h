@@ -6,10 +6,10 @@
 
 namespace kintsugi {
 
-// How many standard deviations Pearson's statistic lies above its mean, for counts that should
-// follow `probability`, by the Wilson-Hilferty cube root, which holds in the tail for few cells
-// too. Every cell should expect five or more. The draws under test come from fixed seeds: 5 is a
-// wide limit, and never flaky.
+// How many standard deviations Pearson's statistic is above its mean, for counts that should follow
+// `probability`. Uses the Wilson-Hilferty cube root, which is accurate in the tail even for few
+// cells. Every cell should have an expected count of at least 5. The tests draw with fixed seeds,
+// so a limit of 5 is never flaky.
 inline double chi_square_deviation(const std::vector<double>& counts,
                                    const std::vector<double>& probability) {
   double total = 0, statistic = 0;

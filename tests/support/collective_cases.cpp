@@ -9,7 +9,7 @@ namespace {
 const DType kTypes[] = {DType::F64, DType::F32, DType::BF16, DType::F16,
                         DType::I64, DType::I32, DType::U8};
 
-// Elements by number, whatever the type: small integers are exact in all of them.
+// Access to elements of any type; small integers are exact in all of them.
 class Buffer {
  public:
   Buffer(DType dtype, std::int64_t n) : dtype_(dtype), bytes_(n * size_of(dtype) + 1), n_(n) {}
@@ -74,14 +74,14 @@ class Buffer {
   std::int64_t n_;
 };
 
-// Rank r brings 1 + r + i % 5 at element i: sums stay below 256 up to 16 ranks.
-int brought(int rank, std::int64_t i) { return 1 + rank + static_cast<int>(i % 5); }
+// Rank r contributes 1 + r + i % 5 at element i: sums stay below 256 for up to 16 ranks.
+int contribution(int rank, std::int64_t i) { return 1 + rank + static_cast<int>(i % 5); }
 int sum_over(int size, std::int64_t i) {
   return size * (1 + static_cast<int>(i % 5)) + size * (size - 1) / 2;
 }
 
 void fill(Buffer& buffer, std::int64_t n, int rank) {
-  for (std::int64_t i = 0; i < n; ++i) buffer.set(i, brought(rank, i));
+  for (std::int64_t i = 0; i < n; ++i) buffer.set(i, contribution(rank, i));
 }
 
 void check_reductions(Communicator& group, DType dtype, std::int64_t n) {
@@ -95,7 +95,7 @@ void check_reductions(Communicator& group, DType dtype, std::int64_t n) {
   group.wait(first);
   for (std::int64_t i = 0; i < n; ++i) {
     sum.expect(i, sum_over(size, i), "all_reduce");
-    max.expect(i, brought(size - 1, i), "all_reduce max");
+    max.expect(i, contribution(size - 1, i), "all_reduce max");
   }
   Buffer full(dtype, n * size), in_place(dtype, n * size), shard(dtype, n);
   fill(full, n * size, rank);
@@ -107,7 +107,7 @@ void check_reductions(Communicator& group, DType dtype, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     shard.expect(i, sum_over(size, rank * n + i), "reduce_scatter");
     in_place.expect(rank * n + i, sum_over(size, rank * n + i), "reduce_scatter in place");
-    full.expect(rank * n + i, brought(rank, rank * n + i), "source of reduce_scatter");
+    full.expect(rank * n + i, contribution(rank, rank * n + i), "source of reduce_scatter");
   }
 }
 
@@ -115,8 +115,8 @@ void check_copies(Communicator& group, DType dtype, std::int64_t n) {
   const int rank = group.rank(), size = group.size();
   Buffer full(dtype, n * size), in_place(dtype, n * size), shard(dtype, n);
   for (std::int64_t i = 0; i < n; ++i) {
-    shard.set(i, brought(rank, rank * n + i));
-    in_place.set(rank * n + i, brought(rank, rank * n + i));
+    shard.set(i, contribution(rank, rank * n + i));
+    in_place.set(rank * n + i, contribution(rank, rank * n + i));
   }
   const auto out = group.all_gather(full.tensor(), shard.tensor());
   const auto in = group.all_gather(in_place.tensor(), in_place.part(rank * n, n));
@@ -124,19 +124,19 @@ void check_copies(Communicator& group, DType dtype, std::int64_t n) {
   group.wait(in);
   for (int r = 0; r < size; ++r)
     for (std::int64_t i = r * n; i < (r + 1) * n; ++i) {
-      full.expect(i, brought(r, i), "all_gather");
-      in_place.expect(i, brought(r, i), "all_gather in place");
+      full.expect(i, contribution(r, i), "all_gather");
+      in_place.expect(i, contribution(r, i), "all_gather in place");
     }
   for (const int root : {0, size - 1}) {
     Buffer x(dtype, n);
     fill(x, n, rank);
     group.wait(group.broadcast(x.tensor(), root));
-    for (std::int64_t i = 0; i < n; ++i) x.expect(i, brought(root, i), "broadcast");
+    for (std::int64_t i = 0; i < n; ++i) x.expect(i, contribution(root, i), "broadcast");
   }
 }
 
-// Everyone sends twice to its right before it receives twice from its left: no rank may block in
-// send, and messages keep their order.
+// Every rank sends twice to the next rank before it receives twice from the previous one: send must
+// not block, and messages must keep their order.
 void check_messages(Communicator& group, DType dtype, std::int64_t n) {
   const int size = group.size(), rank = group.rank();
   if (size == 1) return;
@@ -148,8 +148,8 @@ void check_messages(Communicator& group, DType dtype, std::int64_t n) {
   const auto receive_a = group.receive(c.tensor(), left),
              receive_b = group.receive(d.tensor(), left);
   for (const auto work : {receive_b, receive_a, send_a, send_b}) group.wait(work);
-  for (std::int64_t i = 0; i < n; ++i) c.expect(i, brought(left, i), "receive");
-  for (std::int64_t i = 0; i < n + 1; ++i) d.expect(i, brought(left + 1, i), "second receive");
+  for (std::int64_t i = 0; i < n; ++i) c.expect(i, contribution(left, i), "receive");
+  for (std::int64_t i = 0; i < n + 1; ++i) d.expect(i, contribution(left + 1, i), "second receive");
 }
 
 }  // namespace

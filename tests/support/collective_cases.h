@@ -4,8 +4,8 @@
 
 namespace kintsugi {
 
-// Every collective, dtype and odd size in one group against closed forms; Failure where a value is
-// wrong. All ranks of the group call it. Used with every kind of world.
+// Compares every collective, dtype and many sizes in one group with closed forms. Throws Failure if
+// a value is wrong. All ranks of the group must call it. Used for every implementation of World.
 void check_collectives(Communicator& group);
 
 }  // namespace kintsugi

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Files = FileParser::Files;
 
-// One sample per file of a folder, each under the name `as`.
+// One sample per file of a folder; each file gets the name `as`.
 std::vector<Files> samples_from(const fs::path& folder, const std::string& ending,
                                 const std::string& as) {
   std::vector<fs::path> paths;
@@ -44,10 +44,9 @@ FileParser run_config() {
           .samples = samples_from(fs::path(source_directory()) / "examples", ".yaml", "run.yaml"),
           .damaged = {},
           .read = [](const fs::path& directory) {
-            // The tokenizer that an example names is a file of its own.
             const RunConfig config =
                 parse_run_config(content_of(directory / "run.yaml"), "run.yaml");
-            // What was accepted can be written down and read again.
+            // An accepted configuration can be written and read again.
             parse_run_config(to_yaml(config), "config.yaml");
           }};
 }
@@ -99,15 +98,15 @@ FileParser hf_config() {
 
 // ---- checkpoints
 
-// Everything that an engine of one small layer needs to load a checkpoint.
+// An engine with one small layer, to load a checkpoint.
 struct SmallEngine {
   Training training{.model = tiny_model("llama-tied", 1, 2), .precision = DType::F32};
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
-  Groups groups = groups_of_one(*backend);
+  Groups groups = single_rank_groups(*backend);
   Engine engine{*backend, *backend, training.engine({}), groups};
 };
 
-// So that damage reaches whoever reads the file behind the checksums, which are beside it.
+// Updates the checksum of a damaged file, so that the damage reaches the code that parses the file.
 void update_checksum(const fs::path& directory, const std::string& file) {
   const fs::path path = directory / file, list = path.parent_path() / "checksums.json";
   const std::string name = path.filename().string();
@@ -135,7 +134,7 @@ FileParser checkpoint() {
       .read = [small, name](
                   const fs::path& directory) { load_checkpoint(directory / name, small->engine); },
       .mend = update_checksum};
-  // What is text; tensors are another parser's.
+  // Damages only text files; another parser tests tensors.
   for (const auto& [file, content] : parser.samples.front())
     if (file.ends_with(".json")) parser.damaged.push_back(file);
   return parser;

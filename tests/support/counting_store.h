@@ -11,7 +11,7 @@
 
 namespace kintsugi {
 
-// A store of these documents (u16), and what its .mask says if it has one. Returns its prefix.
+// Writes a token store with these documents (u16) and, if given, a .mask file. Returns its prefix.
 inline std::string write_store(const TemporaryDirectory& directory, const std::string& name,
                                const std::vector<std::vector<std::int32_t>>& documents,
                                const std::string& mask = "") {
@@ -21,7 +21,7 @@ inline std::string write_store(const TemporaryDirectory& directory, const std::s
   return prefix;
 }
 
-// Documents of these lengths in which token i is first + i: what is read says where it was read.
+// Documents of these lengths in which token i is first + i, so that a token tells its position.
 inline std::vector<std::vector<std::int32_t>> counting_documents(
     const std::vector<std::int32_t>& lengths, std::int32_t first = 0) {
   std::vector<std::vector<std::int32_t>> documents;
@@ -43,12 +43,12 @@ inline std::vector<TokenShard> one_shard(TokenShard shard) {
   return shards;
 }
 
-inline std::vector<std::int32_t> tokens_of(const std::vector<TokenPiece>& pieces) {
+inline std::vector<std::int32_t> tokens_of(const std::vector<TokenRange>& pieces) {
   std::vector<std::int32_t> tokens;
-  for (const TokenPiece& piece : pieces) {
-    std::vector<std::int32_t> part(static_cast<std::size_t>(piece.count));
-    piece.shard->read(piece.first, part);
-    tokens.insert(tokens.end(), part.begin(), part.end());
+  for (const TokenRange& piece : pieces) {
+    std::vector<std::int32_t> read(static_cast<std::size_t>(piece.count));
+    piece.shard->read(piece.first, read);
+    tokens.insert(tokens.end(), read.begin(), read.end());
   }
   return tokens;
 }

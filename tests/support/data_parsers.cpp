@@ -129,7 +129,7 @@ FileParser tiktoken() {
           }};
 }
 
-// ---- token stores and what they are made of
+// ---- token stores and their inputs
 
 Files store_files(TokenType type) {
   const TemporaryDirectory scratch;

@@ -8,7 +8,7 @@
 
 namespace kintsugi {
 
-// Every file under a directory, by its relative name; links by where they point.
+// The content of every file under a directory, by relative path; for a link, its target.
 inline std::map<std::string, std::string> directory_contents(
     const std::filesystem::path& directory) {
   std::map<std::string, std::string> files;

@@ -11,8 +11,8 @@
 
 namespace kintsugi {
 
-// One rank of a group of any size in which every other rank brings the same: thousands of ranks for
-// the price of one. Nobody is there to send to.
+// Simulates one rank of a group in which every other rank has the same data: thousands of ranks at
+// the cost of one. send() and receive() fail.
 class EchoCommunicator : public Communicator {
  public:
   EchoCommunicator(std::string name, int rank, int size)
@@ -42,9 +42,11 @@ class EchoCommunicator : public Communicator {
     return {};
   }
   Work broadcast(Tensor, int) override { return {}; }
-  Work send(Tensor, int to) override { failure("rank {} of group {} is an echo", to, name_); }
+  Work send(Tensor, int to) override {
+    failure("rank {} of group {} is only simulated", to, name_);
+  }
   Work receive(Tensor, int from) override {
-    failure("rank {} of group {} is an echo", from, name_);
+    failure("rank {} of group {} is only simulated", from, name_);
   }
   void wait(Work) override {}
   void barrier() override {}

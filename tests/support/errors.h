@@ -9,7 +9,7 @@
 
 namespace kintsugi {
 
-// The message of the UserError that an action ends with.
+// Returns the message of the UserError that an action throws.
 inline std::string user_error_of(const std::function<void()>& action) {
   try {
     action();

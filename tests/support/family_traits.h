@@ -4,14 +4,14 @@
 
 namespace kintsugi {
 
-// What sets the families apart, written down once more for formulas that check the program.
+// The properties of the families, stated again independently for formulas that check the program.
 struct FamilyTraits {
   NormKind norm = NormKind::Rms;
   PositionKind positions = PositionKind::Rope;
   ActivationKind activation = ActivationKind::Swiglu;
   bool qkv_bias = false;
   bool linear_bias = false;
-  bool qk_norm = false;  // of each head
+  bool qk_norm = false;  // per head
   bool embedding_norm = false;
 };
 

@@ -16,11 +16,6 @@ namespace kintsugi {
 namespace fs = std::filesystem;
 using Files = FileParser::Files;
 
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 Files files_in(const fs::path& directory) {
   Files files;
   for (const auto& entry : fs::recursive_directory_iterator(directory))
@@ -55,7 +50,7 @@ void ParserFuzz::write(std::uint64_t i) const {
   if (names.empty())
     for (const auto& [name, content] : files) names.push_back(name);
   const std::string& name = any(names);
-  // Parts of another sample fit in places where random bytes do not.
+  // Bytes of another sample get past checks that random bytes fail.
   const std::string other = any(parser_.samples).begin()->second;
   files[name] = mutated_bytes(files[name], other, random);
   write_files(directory(), files);

@@ -8,20 +8,21 @@
 
 namespace kintsugi {
 
-// A CPU world in which copies between host and device happen at the last moment that is allowed:
-// when somebody waits for them. Whoever does not wait, or changes a copy's source meanwhile, sees
-// it. Host memory is an allocator of its own and is checked to be one side of every copy.
+// A CPU backend in which a copy between host and device happens as late as allowed: in wait(). Code
+// that does not wait, or that changes the source in the meantime, gets wrong results. Host memory
+// has its own allocator; every copy is checked to have one side in it.
 class LateBackend : public CpuBackend {
  public:
   explicit LateBackend(int threads, std::size_t host_bytes = std::size_t{1} << 40)
       : CpuBackend(threads), host_bytes_(host_bytes) {}
   ~LateBackend() override {
-    // Of inputs that were only evaluated, a few may be under way.
+    // After an evaluation, a few copies of inputs may be pending.
     for (auto& [ticket, copy] : pending_)
       KINTSUGI_CHECK(copy.bytes > 0, "transfer {} of nothing", ticket);
   }
 
   Allocator& host_memory() override { return host_memory_; }
+  bool is_on_host(const Tensor& x) const override { return host_memory_.contains(x.data()); }
   std::size_t available_host_bytes() const override { return host_bytes_; }
 
   Transfer to_device(Tensor device, Tensor host) override {

@@ -22,7 +22,7 @@ const std::array<FactorLevels, kFactors>& all_levels() {
     f[kChunks] = {"chunks", {}, {1, 2, 3}};
     f[kSchedule] = {"schedule", {"gpipe", "1f1b", "interleaved", "zb-h1"}, {1, 0, 3, 2}};
     f[kLayers] = {"layers", {}, {1, 2, 3, 4, 5, 12}};
-    f[kPasses] = {"passes", {}, {1, 2, 3, 4, 6}};
+    f[kMicroBatches] = {"passes", {}, {1, 2, 3, 4, 6}};
     f[kSplit] = {"split", {"balanced", "front", "back"}, {0, 1, 2}};
     f[kTp] = {"tp", {}, {1, 2, 3, 4, 8}};
     f[kHeads] = {"heads", {}, {4, 2, 6, 8}};
@@ -49,7 +49,7 @@ const std::array<FactorLevels, kFactors>& all_levels() {
   return all;
 }
 
-// Layers of each part: all that are left over to the first or to the last.
+// Layers of each chunk: the first or the last gets all remaining layers.
 std::vector<int> given_split(const LayoutCase& one) {
   if (one[kSplit] == 0) return {};
   std::vector<int> split(at(one[kPp] * one[kChunks]), 1);
@@ -58,10 +58,10 @@ std::vector<int> given_split(const LayoutCase& one) {
   return split;
 }
 
-// Gradients that are never complete before the end of a step cannot leave before.
+// With zb-h1, gradients are complete only at the end of a step and cannot be offloaded.
 bool can_offload(const LayoutCase& one) { return one[kOffload] < 2 || one[kSchedule] != 3; }
 
-// Choices that would change nothing are no cases.
+// Cases with a choice that changes nothing are not valid.
 bool has_effect(const LayoutCase& c) {
   const auto open = [&](std::size_t factor) { return c[factor] == LayoutCase::kOpen; };
   const auto is_simplest = [&](std::size_t factor) {
@@ -106,7 +106,7 @@ Training LayoutCase::training() const {
   Training training{
       .model = tiny_model(tiny_models()[at(values[kFamily])], values[kLayers], values[kHeads]),
       .precision = values[kPrecision] == 0 ? DType::F64 : DType::F32,
-      .sequences = values[kDp] * (values[kPasses] * micro - values[kUneven]),
+      .sequences = values[kDp] * (values[kMicroBatches] * micro - values[kUneven]),
       .micro = micro,
       .length = values[kLength],
       .recompute = static_cast<Recompute>(values[kRecompute]),
@@ -117,15 +117,15 @@ Training LayoutCase::training() const {
   if (values[kOffload] == 0) return training;
   training.offload = {.on = values[kOffload] != 2,
                       .gradients = values[kOffload] >= 2,
-                      .update = UpdatePlace::Device,
-                      .piece = 208};
+                      .update = UpdateLocation::Device,
+                      .block_elements = 208};
   training.backend = [](int threads) -> std::unique_ptr<Backend> {
     return std::make_unique<LateBackend>(threads);
   };
   return training;
 }
 
-// ---- as text
+// ---- text form
 
 std::string to_string(const LayoutCase& one) {
   std::string text;
@@ -157,11 +157,11 @@ LayoutCase parse_layout_case(std::string_view text) {
       const char* const end = value.data() + value.size();
       const auto [stopped, error] = std::from_chars(value.data(), end, one.values[f]);
       if (!names.empty() || error != std::errc() || stopped != end || one.values[f] < 0)
-        user_error("'{}' is no value of {}{}", value, name,
+        user_error("'{}' is not a value of {}{}", value, name,
                    names.empty() ? "" : fmt::format(": use {}", fmt::join(names, ", ")));
       return;
     }
-    user_error("'{}' is not one of the choices that make a case, such as tp=2", word);
+    user_error("'{}' is not a factor of a case: give factors like tp=2", word);
   };
   while (!text.empty()) {
     const std::size_t space = text.find(' ');
@@ -175,17 +175,17 @@ std::string command_for(const LayoutCase& one) {
   return fmt::format("make fuzz-layouts CASE='{}'", to_string(one));
 }
 
-// ---- which are valid
+// ---- validity
 
 bool valid(const LayoutCase& one) {
   const int ranks = one[kTp] * one[kCp] * one[kDp] * one[kPp];
-  if (ranks < 1 || ranks > 16 || one[kMicro] < 1 || one[kPasses] < 1 || one[kSteps] < 1 ||
+  if (ranks < 1 || ranks > 16 || one[kMicro] < 1 || one[kMicroBatches] < 1 || one[kSteps] < 1 ||
       !has_effect(one) || !can_offload(one))
     return false;
   try {
     const Training training = one.training();
-    // An engine takes a smaller last pass; a run's configuration does not offer one.
-    const std::int64_t batch = std::int64_t{one[kDp]} * one[kPasses] * one[kMicro];
+    // An engine accepts a smaller last micro-batch; fit_layout does not, so give it whole ones.
+    const std::int64_t batch = std::int64_t{one[kDp]} * one[kMicroBatches] * one[kMicro];
     fit_layout(training.layout(one.layout()), {training.model, batch, training.length}, ranks);
     return true;
   } catch (const UserError&) {
@@ -200,17 +200,18 @@ bool may_become_valid(const LayoutCase& c, bool affordable) {
   };
   const auto at_least = [&](std::size_t factor) { return std::max(c[factor], 1); };
   if (at_least(kTp) * at_least(kCp) * at_least(kDp) * at_least(kPp) > 16) return false;
-  // Few tokens: a step of a test takes milliseconds.
-  if (affordable && (at_least(kDp) * at_least(kPasses) * at_least(kMicro) > 96 ||
-                     at_least(kDp) * at_least(kPasses) * at_least(kMicro) * at_least(kLength) *
-                             at_least(kLayers) >
+  // Few tokens, so that a step takes milliseconds.
+  if (affordable && (at_least(kDp) * at_least(kMicroBatches) * at_least(kMicro) > 96 ||
+                     at_least(kDp) * at_least(kMicroBatches) * at_least(kMicro) *
+                             at_least(kLength) * at_least(kLayers) >
                          2400))
     return false;
   if (!has_effect(c) || !can_offload(c)) return false;
   if (known({kPp, kChunks}) && c[kChunks] > 1 && c[kPp] == 1) return false;
   if (known({kChunks, kSchedule}) && (c[kChunks] > 1) != (c[kSchedule] == 2)) return false;
   if (known({kLayers}) && c[kLayers] < at_least(kPp) * at_least(kChunks)) return false;
-  if (known({kPp, kPasses}) && c[kSchedule] == 2 && c[kPasses] % c[kPp] != 0) return false;
+  if (known({kPp, kMicroBatches}) && c[kSchedule] == 2 && c[kMicroBatches] % c[kPp] != 0)
+    return false;
   if (known({kTp, kHeads}) && c[kHeads] % c[kTp] != 0) return false;
   if (known({kTp, kHeads, kFamily})) {
     const int kv = kv_heads_of(tiny_models()[at(c[kFamily])], c[kHeads]);

@@ -1,4 +1,4 @@
-// A fixed set of cases in which what may interact meets.
+// A fixed set of cases that covers all pairs of levels.
 #include <algorithm>
 #include <set>
 
@@ -7,7 +7,7 @@
 namespace kintsugi {
 namespace {
 
-// The pairs of levels that no case has yet, by the places of the levels in their lists.
+// The pairs of levels that no case has yet.
 class MissingPairs {
  public:
   MissingPairs() {
@@ -19,18 +19,18 @@ class MissingPairs {
     for (std::size_t f = 0; f < kFactors; ++f)
       for (std::size_t g = f + 1; g < kFactors; ++g)
         for (const int a : levels_of(f).levels)
-          for (const int b : levels_of(g).levels) missing_[place(f, a, g, b)] = true;
+          for (const int b : levels_of(g).levels) missing_[index(f, a, g, b)] = true;
   }
   bool missing(std::size_t f, int a, std::size_t g, int b) const {
-    return f < g ? missing_[place(f, a, g, b)] : missing_[place(g, b, f, a)];
+    return f < g ? missing_[index(f, a, g, b)] : missing_[index(g, b, f, a)];
   }
-  void cover(std::size_t f, int a, std::size_t g, int b) { missing_[place(f, a, g, b)] = false; }
+  void cover(std::size_t f, int a, std::size_t g, int b) { missing_[index(f, a, g, b)] = false; }
   void cover(const LayoutCase& one) {
     for (std::size_t f = 0; f < kFactors; ++f)
       for (std::size_t g = f + 1; g < kFactors; ++g) cover(f, one[f], g, one[g]);
   }
-  // How many a level would bring beside what is chosen.
-  int brought(const LayoutCase& one, std::size_t factor, int level) const {
+  // The number of missing pairs that a level would cover with the levels already chosen.
+  int covered_by(const LayoutCase& one, std::size_t factor, int level) const {
     int count = 0;
     for (std::size_t g = 0; g < kFactors; ++g)
       count += g != factor && one[g] != LayoutCase::kOpen && missing(factor, level, g, one[g]);
@@ -43,7 +43,7 @@ class MissingPairs {
     return first_[f] + static_cast<std::size_t>(std::find(levels.begin(), levels.end(), level) -
                                                 levels.begin());
   }
-  std::size_t place(std::size_t f, int a, std::size_t g, int b) const {
+  std::size_t index(std::size_t f, int a, std::size_t g, int b) const {
     return number(f, a) * total_ + number(g, b);
   }
   std::vector<std::size_t> first_;
@@ -53,8 +53,8 @@ class MissingPairs {
 
 using Levels = std::vector<std::pair<std::size_t, int>>;  // of some factors
 
-// Where a pipeline cuts the layers, what it keeps of them and who holds their weights: bugs here
-// take three to show.
+// Factors of which three can interact: how a pipeline splits the layers, what it saves of them, and
+// who holds their weights.
 constexpr std::array<std::size_t, 6> kEntangled = {
     kSchedule, kZero, kRecompute, kRecomputeEvery, kSequenceParallel, kDropout};
 
@@ -70,7 +70,7 @@ class Cover {
       for (std::size_t j = i + 1; j < kEntangled.size(); ++j)
         for (std::size_t k = j + 1; k < kEntangled.size(); ++k)
           cover_triples(kEntangled[i], kEntangled[j], kEntangled[k]);
-    // The short ones show a bug as well; the long ones also that nothing drifts.
+    // Short runs find most bugs; long ones also show drift.
     for (std::size_t i = 0; i < cases_.size(); i += 3) cases_[i].values[kSteps] = 20;
     return std::move(cases_);
   }
@@ -96,11 +96,11 @@ class Cover {
     cases_.push_back(one);
     return true;
   }
-  // The levels that bring the most pairs first; of those that bring as many, any.
+  // The levels that cover the most missing pairs first; ties in random order.
   std::vector<int> order(const LayoutCase& unfinished, std::size_t factor) {
     std::vector<std::tuple<int, std::uint64_t, int>> gains;
     for (const int level : levels_of(factor).levels)
-      gains.emplace_back(-pairs_.brought(unfinished, factor, level), random_(), level);
+      gains.emplace_back(-pairs_.covered_by(unfinished, factor, level), random_(), level);
     std::sort(gains.begin(), gains.end());
     std::vector<int> levels;
     for (const auto& [gain, any, level] : gains) levels.push_back(level);

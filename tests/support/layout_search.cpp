@@ -45,7 +45,7 @@ LayoutCase draw_case(std::mt19937_64& random) {
     std::shuffle(levels.begin(), levels.end(), random);
     return levels;
   };
-  // Who is drawn first has the most to choose from.
+  // The dimension that is drawn first has the most ranks to choose from.
   std::array<std::size_t, 4> extents = {kTp, kCp, kDp, kPp};
   std::shuffle(extents.begin(), extents.end(), random);
   for (const std::size_t extent : extents)
@@ -55,7 +55,8 @@ LayoutCase draw_case(std::mt19937_64& random) {
       if (complete(rest, any_order)) break;
     }
   complete(one, any_order);
-  // Rounding alone grows from 1e-12 to 1e-8 in twenty steps of twelve layers, on one process too.
+  // With twelve layers, rounding errors grow from 1e-12 to 1e-8 in twenty steps, on one process
+  // too.
   if (one[kLayers] > 5) one.values[kSteps] = LayoutCase()[kSteps];
   return one;
 }
@@ -67,14 +68,14 @@ namespace {
 std::vector<int> simpler_levels(const LayoutCase& one, std::size_t factor) {
   std::vector<int> levels = levels_of(factor).levels;
   if (factor == kSteps) levels = {1, 2, 4};
-  const auto here = std::find(levels.begin(), levels.end(), one[factor]);
-  levels.erase(here, levels.end());
+  const auto current = std::find(levels.begin(), levels.end(), one[factor]);
+  levels.erase(current, levels.end());
   return levels;
 }
 
 using Fails = std::function<bool(const LayoutCase&)>;
 
-// The first simpler case that fails, if any.
+// Replaces the case by the first simpler one that fails, if any.
 bool make_simpler(LayoutCase& one, const Fails& fails) {
   const auto take = [&](const LayoutCase& other) {
     if (!valid(other) || !fails(other)) return false;
@@ -90,9 +91,9 @@ bool make_simpler(LayoutCase& one, const Fails& fails) {
         continue;
       }
       for (std::size_t g = 0; g < kFactors; ++g)
-        for (const int beside : g == f ? std::vector<int>{} : simpler_levels(one, g)) {
+        for (const int second : g == f ? std::vector<int>{} : simpler_levels(one, g)) {
           LayoutCase both = other;
-          both.values[g] = beside;
+          both.values[g] = second;
           if (take(both)) return true;
         }
     }
@@ -111,7 +112,7 @@ LayoutCase shrink(LayoutCase failing, const Fails& fails) {
 
 namespace {
 
-// Trains, with an evaluation on the way, whose loss comes behind those of the steps.
+// Trains with an evaluation halfway, whose loss is appended to those of the steps.
 Outcome trained_and_evaluated(const RankLayout& layout, const Training& training, int steps) {
   Outcome outcome;
   double evaluated = 0;
@@ -129,8 +130,7 @@ Outcome trained_and_evaluated(const RankLayout& layout, const Training& training
   return outcome;
 }
 
-// What rounding does to the case: fp32 runs of one process, from weights that are each rounded a
-// little differently.
+// Measures the effect of rounding: fp32 runs of one process from slightly different weights.
 Rounding rounding_of(const Training& alone, int steps, const Outcome& given) {
   Training exact = alone;
   exact.precision = DType::F64;
@@ -155,7 +155,7 @@ Comparison compare_with_one_process(const LayoutCase& one) {
   Comparison result;
   testing::TestPartResultArray disagreements;
   try {
-    // Ranks that do not agree fail a test from their threads; here that is one of the findings.
+    // Ranks that disagree report test failures from their threads; collects these as findings.
     const testing::ScopedFakeTestPartResultReporter reporter(
         testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &disagreements);
     const Outcome expected = trained_and_evaluated({}, alone, one[kSteps]);
@@ -172,7 +172,7 @@ Comparison compare_with_one_process(const LayoutCase& one) {
     result.losses = difference(actual.losses, expected.losses);
     result.norms = difference(actual.norms, expected.norms);
     result.weights = difference(actual.weights, expected.weights);
-    // A run that stands still would be the same as any other.
+    // Runs in which nothing is trained would all be the same.
     const std::vector<double> steps(actual.losses.begin(), actual.losses.begin() + one[kSteps]),
         first(steps.size(), steps.at(0));
     if (one[kSteps] > 1 && !(difference(steps, first) > 1e-3))

@@ -8,7 +8,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::size_t kLongest = std::size_t{1} << 19;  // of what a mutation makes
+constexpr std::size_t kLongest = std::size_t{1} << 19;  // bytes of a mutated file
 
 class Mutation {
  public:
@@ -43,7 +43,7 @@ class Mutation {
  private:
   std::size_t below(std::size_t n) { return n == 0 ? 0 : random_() % n; }
   std::size_t anywhere() { return below(bytes_.size() + 1); }
-  // Short ones mostly.
+  // Mostly short.
   std::size_t range_length(std::size_t at_most) {
     return below(std::min<std::size_t>(at_most, std::size_t{1} << below(16)) + 1);
   }
@@ -74,14 +74,14 @@ class Mutation {
     const std::size_t at = anywhere();
     bytes_.replace(at, below(2) == 0 ? 0 : std::min(range.size(), bytes_.size() - at), range);
   }
-  // A little-endian integer of a binary header.
+  // Overwrites a little-endian integer, such as a length in a binary header.
   void edit_length() {
     static constexpr std::array<std::uint64_t, 12> kValues = {
         0,          1,          2,           0x7F,           0xFFFF,     0x7FFFFFFF,
         0x80000000, 0xFFFFFFFF, 0x100000000, INT64_MAX - 1u, 1ull << 63, UINT64_MAX};
     const std::size_t width = std::size_t{1} << below(4);
     if (bytes_.size() < width) return;
-    // Headers come first.
+    // Half of the time in the first 64 bytes, where headers are.
     const std::size_t at =
         below(below(2) == 0 ? std::min<std::size_t>(bytes_.size() - width + 1, 64)
                             : bytes_.size() - width + 1);

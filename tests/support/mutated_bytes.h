@@ -6,8 +6,8 @@
 
 namespace kintsugi {
 
-// The bytes of a file after a few accidents or attacks: flipped bits, missing and doubled parts,
-// absurd lengths and numbers, deep nesting, parts of `other`.
+// Damages the bytes of a file: flipped bits, missing and repeated ranges, absurd lengths and
+// numbers, deep nesting, ranges of `other`.
 std::string mutated_bytes(std::string bytes, std::string_view other, std::mt19937_64& random);
 
 }  // namespace kintsugi

@@ -21,13 +21,13 @@ struct Batch {
   std::vector<std::int32_t> ids, targets, positions, starts;
 };
 
-// Any part of a step's batch, from its own random numbers by sequence.
+// Sequences [first, first + count) of a step's batch. Each sequence has its own random numbers.
 Batch make_batch(const Training& training, std::int64_t step, std::int64_t first,
                  std::int64_t count) {
   Batch batch;
   for (std::int64_t sequence = first; sequence < first + count; ++sequence) {
     std::mt19937 random(static_cast<std::uint32_t>(step * 1000 + sequence));
-    // The first sequence has no target, the next ones few: ranks count very different numbers.
+    // The first sequence has no target, the next ones few: ranks have very different token counts.
     const std::uint32_t few = training.sequences == 1             ? 4
                               : sequence == 0                     ? 0
                               : 2 * sequence < training.sequences ? 2
@@ -57,7 +57,7 @@ std::vector<double> download(Backend& backend, const Tensor& x) {
   return values;
 }
 
-// Ranks report here, from their threads.
+// Protects test assertions, which ranks make from their threads.
 std::mutex reporting;
 
 void expect_equal(double a, double b, const char* what) {
@@ -91,7 +91,7 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
   config.hidden_size = heads % 3 == 0 ? 24 : 16;
   config.layers = layers;
   config.heads = heads;
-  // Norms of keys as a whole need more than two numbers to be well conditioned.
+  // A norm over all keys needs more than two numbers to be well conditioned.
   if (kind == "llama-gqa" || kind == "qwen2" || kind == "olmo3") config.kv_heads = heads / 2;
   if (kind == "qwen3") config.kv_heads = 1;
   if (kind == "olmo3") {
@@ -104,11 +104,11 @@ ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_
   config.max_positions = 32;
   config.tied = kind != "llama-gqa" && !kind.ends_with("untied");
   config.init_std = 0.1;
-  // Norms behind the sublayers: their inputs are about 1 in wide models, where std is 1 /
+  // Norms after the sublayers: their inputs are about 1 in wide models, where std is 1 /
   // sqrt(hidden).
   if (kind.starts_with("olmo")) config.init_std = 0.3;
-  // Where q . k of a token is about 0, the norm behind retention keeps its sign only: not with
-  // this.
+  // If q . k of a token is about 0, the norm after retention keeps only its sign. A larger eps
+  // avoids that.
   if (kind == "retnet") config.norm_eps = 1e-2;
   config.complete_and_check();
   return config;
@@ -145,7 +145,7 @@ EngineOptions Training::engine(const RankLayout& ranks) const {
           .reduce_in_bf16 = reduce_in_bf16};
 }
 
-std::int64_t Member::share() const {
+std::int64_t Member::local_sequences() const {
   const std::int64_t each = training.sequences / layout.dp;
   KINTSUGI_CHECK(each * layout.dp == training.sequences, "{} sequences on {} data ranks",
                  training.sequences, layout.dp);
@@ -154,7 +154,8 @@ std::int64_t Member::share() const {
 
 template <class F>
 auto Member::on_batch(std::int64_t step, const F& use) const {
-  const Batch batch = make_batch(training, step, share() * groups.place.dp, share());
+  const Batch batch =
+      make_batch(training, step, local_sequences() * groups.coordinates.dp, local_sequences());
   return training.has_documents()
              ? use(TokenBatch{batch.ids, batch.targets, batch.positions, batch.starts})
              : use(TokenBatch{batch.ids, batch.targets});
@@ -167,7 +168,7 @@ StepResult Member::step(std::int64_t step, double loss_scale) const {
                                 .loss_scale = loss_scale,
                                 .dropout = training.dropout,
                                 .seed = 3,
-                                .first_sequence = share() * groups.place.dp});
+                                .first_sequence = local_sequences() * groups.coordinates.dp});
   });
 }
 
@@ -189,28 +190,28 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
 
 namespace {
 
-// This rank's weights into their places in the whole model; copies of a place must agree.
+// Copies this rank's weights into the whole model. Copies of an element must be equal.
 void collect_weights(const Member& member, const ParameterSet& whole, Outcome& outcome) {
   const Sharding& sharding = member.engine.sharding();
   const ParameterSet& set = sharding.set();
   for (int bucket = 0; bucket < static_cast<int>(set.buckets().size()); ++bucket) {
     const Sharding::Range range = sharding.stored_weights(bucket);
-    const auto held = download(member.engine.backend(), sharding.weights_at(bucket, range));
+    const auto stored = download(member.engine.backend(), sharding.weights_at(bucket, range));
     for (const Parameter& parameter : set.parameters()) {
       if (parameter.bucket != bucket) continue;
       const std::int64_t begin = std::max(range.begin, parameter.offset),
                          end = std::min(range.end, parameter.offset + parameter.shape.elements());
       if (begin >= end) continue;
       const std::int64_t start = whole[whole.index(parameter.name)].offset;
-      for_each_run(
-          parameter.cut, parameter.global, set.tp_rank(), begin - parameter.offset,
-          end - parameter.offset, [&](const CutRun& run) {
-            for (std::int64_t i = 0; i < run.count; ++i) {
-              const double here =
-                  held[static_cast<std::size_t>(parameter.offset + run.here + i - range.begin)];
-              double& there = outcome.weights[static_cast<std::size_t>(start + run.there + i)];
-              if (std::isnan(there)) there = here;
-              if (there != here) expect_equal(there, here, parameter.name.c_str());
+      for_each_range(
+          parameter.shard, parameter.global, set.tp_rank(), begin - parameter.offset,
+          end - parameter.offset, [&](const ShardRange& part) {
+            for (std::int64_t i = 0; i < part.count; ++i) {
+              const double local =
+                  stored[static_cast<std::size_t>(parameter.offset + part.local + i - range.begin)];
+              double& global = outcome.weights[static_cast<std::size_t>(start + part.global + i)];
+              if (std::isnan(global)) global = local;
+              if (global != local) expect_equal(global, local, parameter.name.c_str());
             }
           });
     }
@@ -221,10 +222,10 @@ void collect_weights(const Member& member, const ParameterSet& whole, Outcome& o
 
 void train(const Member& member, std::int64_t first, std::int64_t last, Outcome& outcome) {
   Communicator& host = member.groups[GroupKind::World];
-  const bool speaks = host.rank() == 0;
+  const bool is_first = host.rank() == 0;
   for (std::int64_t step = first; step <= last; ++step) {
     const StepResult result = member.step(step);
-    if (speaks) {
+    if (is_first) {
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);
     }
@@ -235,7 +236,7 @@ void train(const Member& member, std::int64_t first, std::int64_t last, Outcome&
   }
   member.engine.sharding().finish_weights();
   const ParameterSet whole(member.training.model);
-  if (speaks) {
+  if (is_first) {
     outcome.weights.assign(static_cast<std::size_t>(whole.buffer_elements()), 0.0);
     for (const Parameter& parameter : whole.parameters())
       std::fill_n(outcome.weights.begin() + parameter.offset, parameter.shape.elements(), NAN);

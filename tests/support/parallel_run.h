@@ -11,7 +11,7 @@
 
 namespace kintsugi {
 
-// How the ranks of a test share a model.
+// The layout of a test.
 struct RankLayout {
   int dp = 1;
   int zero = 0;
@@ -31,24 +31,23 @@ struct RankLayout {
 };
 std::string to_string(const RankLayout& layout);  // "tp 2 × cp 1 × dp 4 × pp 1, ZeRO 3"
 
-// A small model of every kind that is laid out differently: gpt2, llama-tied, llama-untied,
-// llama-gqa, qwen2, qwen3, bloom, bloom-untied.
+// A small model of each kind of tiny_models(): gpt2, llama-tied, llama-untied, llama-gqa, qwen2, …
 ModelConfig tiny_model(const std::string& kind, std::int64_t layers, std::int64_t heads = 4);
 const std::vector<std::string>& tiny_models();
 
-// What is trained; the same in every layout.
+// A training job; the same in every layout.
 struct Training {
   ModelConfig model;
   DType precision = DType::F64;
-  std::int64_t sequences = 1;  // of a step, over all ranks
-  std::int64_t micro = 1;      // of a pass on one rank
+  std::int64_t sequences = 1;  // per step, over all ranks
+  std::int64_t micro = 1;      // sequences per micro-batch on one rank
   std::int64_t length = 7;
   Recompute recompute = Recompute::None;
   int recompute_every = 1;
   double dropout = 0;
-  bool documents = false;  // where the family can be confined to them
+  bool documents = false;  // use document masks, if the family supports them
   bool has_documents() const { return documents && family_info(model.family).document_masks; }
-  bool masked = false;  // targets without a loss, unevenly spread
+  bool masked = false;  // some targets have no loss, unevenly distributed
   bool reduce_in_bf16 = false;
   OptimizerSettings optimizer = {};
   StateOffload offload = {};
@@ -60,7 +59,7 @@ struct Training {
   EngineOptions engine(const RankLayout& ranks) const;
 };
 
-// Everybody's engine, on threads of this process; initialized unless asked otherwise.
+// One rank of a test: its groups and its engine. Ranks are threads of this process.
 struct Member {
   World& world;
   const Groups& groups;
@@ -68,34 +67,35 @@ struct Member {
   const RankLayout& layout;
   const Training& training;
 
-  // On this rank's share of the step's batch.
+  // On this data rank's sequences of the step's batch.
   StepResult step(std::int64_t step, double loss_scale = 1.0) const;
   double evaluate(std::int64_t step) const;
 
  private:
-  std::int64_t share() const;  // sequences
+  std::int64_t local_sequences() const;
   template <class F>
   auto on_batch(std::int64_t step, const F& use) const;
 };
 using MemberFunction = std::function<void(const Member&)>;
-// `wrap`, if any, is what the groups are split from.
+// Calls the function on every rank. `initialize`: initialize the weights first. `wrap`, if given,
+// replaces the World from which the groups are split.
 using WrapWorld = std::function<World&(World&)>;
 void on_ranks(const RankLayout& layout, const Training& training, const MemberFunction& function,
               bool initialize = true, const WrapWorld& wrap = {});
 
 struct Outcome {
   std::vector<double> losses, norms;  // by step
-  std::vector<double> weights;        // in the whole model's numbering
+  std::vector<double> weights;        // in the numbering of the whole model
 };
-// Steps [first, last]; adds their losses and leaves the weights. Fails the test unless all ranks
-// see the same losses and hold the same weights.
+// Trains steps [first, last]: appends losses and norms to the outcome and stores the weights. Fails
+// the test unless all ranks have the same losses and weights.
 void train(const Member& member, std::int64_t first, std::int64_t last, Outcome& outcome);
 Outcome trained(const RankLayout& layout, const Training& training, std::int64_t steps);
 
 // The largest difference, relative to max(1, |expected|).
 double difference(const std::vector<double>& actual, const std::vector<double>& expected);
-// What is wrong with an fp64 run that should be the same: losses and norms agree to 1e-10, weights
-// to 1e-8. Empty: nothing. For fp32 runs see rounding.h.
+// Describes how an fp64 run differs from the expected one: losses and norms must agree to 1e-10,
+// weights to 1e-8. Empty: they agree. For fp32 runs see rounding.h.
 std::string complaint(const Outcome& actual, const Outcome& expected);
 void expect_same(const Outcome& actual, const Outcome& expected, const std::string& what);
 

@@ -1,18 +1,18 @@
 #pragma once
 
-// What the lists of parsers share.
+// Common declarations of data_parsers.cpp and config_parsers.cpp.
 #include <string>
 #include <vector>
 
 #include "support/file_parsers.h"
+#include "support/paths.h"
 
 namespace kintsugi {
 
-// file_parsers() is the two together.
+// file_parsers() returns both lists.
 std::vector<FileParser> data_parsers();    // tensors, tokenizers, token stores, text
 std::vector<FileParser> config_parsers();  // configurations, checkpoints, plans
 
-std::string content_of(const std::filesystem::path& path);
 FileParser::Files files_in(const std::filesystem::path& directory);
 
 }  // namespace kintsugi

@@ -1,9 +1,17 @@
 #include "support/paths.h"
 
+#include <fstream>
+#include <iterator>
+
 namespace kintsugi {
 
 std::string source_directory() { return KINTSUGI_SOURCE; }
 std::string test_data_directory() { return KINTSUGI_SOURCE "/tests/data"; }
 std::string kintsugi_binary() { return KINTSUGI_BINARY; }
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 }  // namespace kintsugi

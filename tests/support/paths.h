@@ -1,12 +1,14 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 namespace kintsugi {
 
-// Functions, so that one file alone is compiled anew when the tree or the build lies elsewhere.
+// Functions, so that only one file is recompiled if the source or build directory changes.
 std::string source_directory();     // the project
 std::string test_data_directory();  // tests/data
 std::string kintsugi_binary();
+std::string content_of(const std::filesystem::path& path);  // "" if there is no such file
 
 }  // namespace kintsugi

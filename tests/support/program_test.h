@@ -14,7 +14,7 @@
 
 namespace kintsugi {
 
-// The program as a user runs it, in a directory of its own.
+// Runs the program as a user does, in a temporary directory.
 class ProgramTest : public testing::Test {
  protected:
   struct Outcome {
@@ -22,7 +22,7 @@ class ProgramTest : public testing::Test {
     std::string out, error;
   };
 
-  // The arguments as a shell reads them.
+  // `arguments` are parsed by the shell.
   Outcome run_kintsugi(const std::string& arguments, const std::string& input = "") {
     directory_.write("in.txt", input);
     const std::string command = "cd '" + directory_.path().string() + "' && '" + kintsugi_binary() +
@@ -31,7 +31,7 @@ class ProgramTest : public testing::Test {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of("out.txt"),
             content_of("error.txt")};
   }
-  // A command line of a shell, in which "$kintsugi" is the program, for redirections and limits.
+  // Runs a shell command in which "$kintsugi" is the program, for redirections and limits.
   Outcome run_in_shell(const std::string& command) {
     const std::string whole = "cd '" + directory_.path().string() + "' && kintsugi='" +
                               kintsugi_binary() + "' && export kintsugi && { " + command +

@@ -14,7 +14,8 @@ double apart(double actual, double expected, double at_least) {
 double losses_apart(double actual, double expected) { return apart(actual, expected, 1.0); }
 double norms_apart(double actual, double expected) { return apart(actual, expected, 1e-30); }
 
-// What a step is off, later ones are off too: a step that agrees by chance hides nothing.
+// A step's difference also counts for later steps, so that a step that agrees by chance is not too
+// tight.
 template <class F>
 void raise(std::vector<double>& largest, const std::vector<double>& actual,
            const std::vector<double>& expected, const F& apart) {
@@ -36,15 +37,15 @@ void Rounding::add(const Outcome& fp32) {
 }
 
 double Rounding::tolerance(double rounding) {
-  // Two runs may be off in opposite directions, and the few that were measured need not be those
-  // that are off the most. Below a few roundings of the result itself nothing can be told apart.
+  // Two runs may differ in opposite directions, and the measured ones need not be the worst. The
+  // tolerance is at least a few roundings of the result itself.
   return 3 * rounding + 4 * 0x1.0p-23;
 }
 
 Rounding::Distance Rounding::distance(const Outcome& actual, const Outcome& expected) const {
   Distance result;
-  const auto add = [](double& largest, double share) {
-    if (!(share <= largest)) largest = std::isnan(share) ? INFINITY : share;
+  const auto add = [](double& largest, double ratio) {
+    if (!(ratio <= largest)) largest = std::isnan(ratio) ? INFINITY : ratio;
   };
   for (std::size_t i = 0; i < losses_.size(); ++i)
     add(result.losses,
@@ -56,10 +57,10 @@ Rounding::Distance Rounding::distance(const Outcome& actual, const Outcome& expe
 
 std::string Rounding::complaint(const Outcome& actual, const Outcome& expected) const {
   const auto [losses, norms] = distance(actual, expected);
-  const auto say = [](const char* what, double share) {
-    return share <= 1
+  const auto say = [](const char* what, double ratio) {
+    return ratio <= 1
                ? ""
-               : fmt::format("{} differ by {:.2g} times what rounding explains; ", what, share);
+               : fmt::format("{} differ by {:.2g} times what rounding explains; ", what, ratio);
   };
   return say("losses", losses) + say("norms", norms);
 }

@@ -7,16 +7,16 @@
 
 namespace kintsugi {
 
-// How far rounding alone takes the fp32 runs of a case: the largest distance of one-process runs
-// from the same run in fp64, by step. Some cases amplify a rounding a hundred times (a norm over
-// two small numbers does), and all of them do with every step; so it is measured, not assumed.
+// Measures the effect of rounding on the fp32 runs of a case: the largest difference, by step,
+// between one-process runs and the same run in fp64. Some cases amplify a rounding error a hundred
+// times (for example a norm over two small numbers), and the error grows with every step, so it is
+// measured.
 class Rounding {
  public:
   explicit Rounding(Outcome fp64);
   void add(const Outcome& fp32);
 
-  // How much of what it may be off a run that should be `expected` is off: within 1 the two are the
-  // same.
+  // The largest difference divided by the tolerance: up to 1, the two runs count as the same.
   struct Distance {
     double losses = 0, norms = 0;
   };
@@ -24,7 +24,7 @@ class Rounding {
   // Empty: they are the same.
   std::string complaint(const Outcome& actual, const Outcome& expected) const;
 
-  // What a run may be off, by step: losses absolutely (relatively above 1), norms relatively.
+  // The tolerance by step: absolute for losses (relative above 1), relative for norms.
   double loss_tolerance(std::size_t i) const { return tolerance(losses_.at(i)); }
   double norm_tolerance(std::size_t i) const { return tolerance(norms_.at(i)); }
 

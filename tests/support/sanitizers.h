@@ -15,13 +15,12 @@ constexpr bool kAddressSanitizer = false;
 
 }  // namespace kintsugi
 
-// For tests that limit the files of a process, in which the thread sanitizer's own writes fail. Its
-// report says that the test was left out.
+// For tests that limit the files of a process: the thread sanitizer's own writes fail then.
 #define KINTSUGI_SKIP_UNDER_THREAD_SANITIZER() \
   if (kThreadSanitizer)                        \
-  GTEST_SKIP() << "left out under the thread sanitizer, which does not work in a limited process"
+  GTEST_SKIP() << "skipped under the thread sanitizer, which does not work in a limited process"
 
-// For tests that limit the address space of a process, of which sanitizers take terabytes.
+// For tests that limit the address space of a process: sanitizers use terabytes of it.
 #define KINTSUGI_SKIP_UNDER_SANITIZERS()     \
   if (kThreadSanitizer || kAddressSanitizer) \
-  GTEST_SKIP() << "left out under sanitizers, which need an address space without a limit"
+  GTEST_SKIP() << "skipped under sanitizers, which need an unlimited address space"

@@ -10,7 +10,7 @@
 
 namespace kintsugi {
 
-// English-like text from a small grammar: enough structure to learn, nothing copied from anyone.
+// English-like text from a small grammar: enough structure to learn, no copied text.
 inline std::string small_corpus(int sentences) {
   const char* subjects[] = {"the river", "a stone", "the miller", "her brother", "the old road"};
   const char* verbs[] = {"carries", "remembers", "follows", "opens", "keeps"};
@@ -26,8 +26,8 @@ inline std::string small_corpus(int sentences) {
   return text;
 }
 
-// A configuration small enough for a test; `more` is YAML with further sections or, by repetition
-// of a section, an error.
+// A configuration small enough for a test. `train` adds keys to the train section; `rest` is YAML
+// with further sections.
 inline std::string small_config(const std::string& corpus, const std::string& run,
                                 const std::string& train, const std::string& rest = "") {
   return fmt::format(

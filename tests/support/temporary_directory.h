@@ -9,7 +9,7 @@
 
 namespace kintsugi {
 
-// A fresh directory that goes away with the test.
+// A new directory that is deleted at the end of the test.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

@@ -33,20 +33,21 @@ void poison(Tensor x) {
   if (x.elements() > 0) std::memset(x.data(), 0xFF, x.bytes());
 }
 
-// Where the ranks of one job meet: one lock for everything, and a count of those who sleep.
+// Synchronizes the ranks of one job: one lock for everything, and a count of the ranks that wait.
 class Hub {
  public:
   explicit Hub(int ranks) : ranks_(ranks) {}
 
-  // Runs `change` under the lock and wakes everybody.
+  // Runs `change` under the lock and wakes all ranks.
   template <class F>
   void post(F&& change) {
     const std::lock_guard lock(mutex_);
     change();
-    news();
+    wake_all();
   }
 
-  // Sleeps until ready() under the lock; Failure if the job ends first or can never go on.
+  // Waits until ready(), which is called under the lock. Failure if the job ends first or
+  // deadlocks.
   template <class F>
   void await(const std::string& what, F&& ready) {
     std::unique_lock lock(mutex_);
@@ -55,9 +56,9 @@ class Hub {
       if (ended_) failure("{}: another rank failed", what);
       if (counted != generation_) {
         counted = generation_;
-        if (++asleep_ + finished_ == ranks_) {
+        if (++waiting_ + finished_ == ranks_) {
           end();
-          const Failure deadlock(fmt::format("{}: all ranks wait, nobody is left to call", what));
+          const Failure deadlock(fmt::format("{}: all ranks wait, no rank is left to call", what));
           if (!first_) first_ = std::make_exception_ptr(deadlock);
           throw deadlock;
         }
@@ -69,7 +70,7 @@ class Hub {
   void finish() {
     const std::lock_guard lock(mutex_);
     ++finished_;
-    news();
+    wake_all();
   }
 
   void fail(std::exception_ptr exception) {
@@ -81,29 +82,29 @@ class Hub {
   std::exception_ptr first() const { return first_; }
 
  private:
-  // Whoever sleeps looks again; until then, nobody counts as asleep.
-  void news() {
+  // All waiting ranks check again; until then, none counts as waiting.
+  void wake_all() {
     ++generation_;
-    asleep_ = 0;
+    waiting_ = 0;
     changed_.notify_all();
   }
   void end() {
     ended_ = true;
-    news();
+    wake_all();
   }
 
   const int ranks_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t generation_ = 0;
-  int asleep_ = 0;
+  int waiting_ = 0;
   int finished_ = 0;
   bool ended_ = false;
   std::exception_ptr first_;
 };
 
 // The n-th collective of a group.
-struct Meeting {
+struct CollectiveCall {
   Collective kind;
   std::int64_t elements;
   DType dtype;
@@ -117,7 +118,7 @@ struct Meeting {
 struct ThreadGroup {
   Hub& hub;
   int size;
-  std::map<std::int64_t, Meeting> meetings = {};
+  std::map<std::int64_t, CollectiveCall> collectives = {};
   std::map<std::tuple<int, int, std::int64_t>, Bytes> mail = {};  // from, to, n-th message
 };
 
@@ -134,8 +135,8 @@ class ThreadCommunicator : public Communicator {
   ~ThreadCommunicator() override {
     if (!pending_.empty() && std::uncaught_exceptions() == exceptions_)
       group_->hub.fail(std::make_exception_ptr(
-          Failure(fmt::format("{}: {} of {} calls were never waited for", place(), pending_.size(),
-                              to_string(pending_.begin()->second.kind)))));
+          Failure(fmt::format("{}: {} of {} calls were never waited for", description(),
+                              pending_.size(), to_string(pending_.begin()->second.kind)))));
   }
 
   const std::string& name() const override { return name_; }
@@ -182,12 +183,12 @@ class ThreadCommunicator : public Communicator {
     if (work.ticket == 0) return;
     const auto found = pending_.find(work.ticket);
     if (found == pending_.end())
-      failure("{}: wait for call {}, which is not under way", place(), work.ticket);
+      failure("{}: wait for call {}, which is not under way", description(), work.ticket);
     Call call = std::move(found->second);
     pending_.erase(found);
     if (copy_of(call.source) != call.source_image ||
         (call.destination && copy_of(call.destination) != call.destination_image))
-      failure("{}: a tensor of {} was written to before wait()", place(), call.what());
+      failure("{}: a tensor of {} was written to before wait()", description(), call.what());
     if (call.kind == Collective::Send) return;
     call.kind == Collective::Receive ? finish_receive(call) : finish(call);
   }
@@ -207,7 +208,7 @@ class ThreadCommunicator : public Communicator {
     const char* what() const { return to_string(kind); }
   };
 
-  std::string place() const { return fmt::format("group {}, rank {}", name_, rank_); }
+  std::string description() const { return fmt::format("group {}, rank {}", name_, rank_); }
 
   Work remember(Call call) {
     if (call.destination) poison(call.destination);
@@ -217,73 +218,74 @@ class ThreadCommunicator : public Communicator {
     return {tickets_};
   }
 
-  // Leaves a copy of what this rank brings; the work itself is done in wait().
+  // Stores a copy of this rank's source; wait() does the rest.
   Work start(Call call) {
-    call.sequence = meetings_++;
+    call.sequence = collectives_++;
     group_->hub.post([&] {
-      Meeting& meeting = group_->meetings[call.sequence];
-      if (meeting.arrived == 0) {
-        meeting.kind = call.kind;
-        meeting.elements = call.source.elements();
-        meeting.dtype = call.source.dtype();
-        meeting.sources.resize(size());
+      CollectiveCall& collective = group_->collectives[call.sequence];
+      if (collective.arrived == 0) {
+        collective.kind = call.kind;
+        collective.elements = call.source.elements();
+        collective.dtype = call.source.dtype();
+        collective.sources.resize(size());
       }
-      if (meeting.kind != call.kind || meeting.elements != call.source.elements() ||
-          meeting.dtype != call.source.dtype())
-        failure("{} calls {} of {} {}, others {} of {} {}", place(), call.what(),
-                call.source.elements(), to_string(call.source.dtype()), to_string(meeting.kind),
-                meeting.elements, to_string(meeting.dtype));
-      meeting.sources[rank_] = copy_of(call.source);
-      ++meeting.arrived;
+      if (collective.kind != call.kind || collective.elements != call.source.elements() ||
+          collective.dtype != call.source.dtype())
+        failure("{} calls {} of {} {}, others {} of {} {}", description(), call.what(),
+                call.source.elements(), to_string(call.source.dtype()), to_string(collective.kind),
+                collective.elements, to_string(collective.dtype));
+      collective.sources[rank_] = copy_of(call.source);
+      ++collective.arrived;
     });
     return remember(call);
   }
 
   void finish(Call& call) {
-    Meeting* meeting = nullptr;
-    group_->hub.await(place() + ", " + call.what(), [&] {
-      meeting = &group_->meetings.at(call.sequence);
-      return meeting->arrived == size();
+    CollectiveCall* collective = nullptr;
+    group_->hub.await(description() + ", " + call.what(), [&] {
+      collective = &group_->collectives.at(call.sequence);
+      return collective->arrived == size();
     });
-    deliver(call, *meeting);
+    deliver(call, *collective);
     group_->hub.post([&] {
-      if (++meeting->left == size()) group_->meetings.erase(call.sequence);
+      if (++collective->left == size()) group_->collectives.erase(call.sequence);
     });
   }
 
-  void deliver(const Call& call, Meeting& meeting) {
+  void deliver(const Call& call, CollectiveCall& collective) {
     const std::int64_t elements = call.destination.elements();
     if (call.kind == Collective::AllReduce) {
-      std::call_once(meeting.once, [&] {
-        meeting.result.resize(call.destination.bytes());
-        reduce_parts(meeting.result.data(), parts(meeting, 0), elements, meeting.dtype, call.op);
+      std::call_once(collective.once, [&] {
+        collective.result.resize(call.destination.bytes());
+        reduce_parts(collective.result.data(), parts(collective, 0), elements, collective.dtype,
+                     call.op);
       });
-      store(call.destination, meeting.result.data());
+      store(call.destination, collective.result.data());
     } else if (call.kind == Collective::ReduceScatter) {
-      reduce_parts(call.destination.data(), parts(meeting, rank_ * call.destination.bytes()),
-                   elements, meeting.dtype, call.op);
+      reduce_parts(call.destination.data(), parts(collective, rank_ * call.destination.bytes()),
+                   elements, collective.dtype, call.op);
     } else if (call.kind == Collective::AllGather) {
       const Tensor rows = call.destination.view({size(), call.source.elements()});
-      for (int r = 0; r < size(); ++r) store(rows.rows(r, 1), meeting.sources[r].data());
+      for (int r = 0; r < size(); ++r) store(rows.rows(r, 1), collective.sources[r].data());
     } else if (call.kind == Collective::Broadcast && call.destination) {
-      store(call.destination, meeting.sources[call.peer].data());
+      store(call.destination, collective.sources[call.peer].data());
     }
   }
 
-  std::vector<const void*> parts(const Meeting& meeting, std::size_t offset) const {
+  std::vector<const void*> parts(const CollectiveCall& collective, std::size_t offset) const {
     std::vector<const void*> pointers;
-    for (const Bytes& source : meeting.sources) pointers.push_back(source.data() + offset);
+    for (const Bytes& source : collective.sources) pointers.push_back(source.data() + offset);
     return pointers;
   }
 
   void finish_receive(const Call& call) {
     const std::tuple key{call.peer, rank_, call.sequence};
-    group_->hub.await(fmt::format("{}, receive from {}", place(), call.peer),
+    group_->hub.await(fmt::format("{}, receive from {}", description(), call.peer),
                       [&] { return group_->mail.contains(key); });
     group_->hub.post([&] {
       const Bytes& message = group_->mail.at(key);
       if (message.size() != call.destination.bytes())
-        failure("{} receives {} bytes from rank {}, which sent {}", place(),
+        failure("{} receives {} bytes from rank {}, which sent {}", description(),
                 call.destination.bytes(), call.peer, message.size());
       store(call.destination, message.data());
       group_->mail.erase(key);
@@ -294,7 +296,7 @@ class ThreadCommunicator : public Communicator {
   std::shared_ptr<ThreadGroup> group_;
   int rank_;
   std::int64_t tickets_ = 0;
-  std::int64_t meetings_ = 0;
+  std::int64_t collectives_ = 0;
   std::vector<std::int64_t> sent_, received_;  // messages per peer
   std::map<std::int64_t, Call> pending_;
   int exceptions_;
@@ -302,11 +304,11 @@ class ThreadCommunicator : public Communicator {
 
 // The n-th split of the world.
 struct Split {
-  struct Wish {
+  struct Request {
     int color, key, rank;
-    auto operator<=>(const Wish&) const = default;
+    auto operator<=>(const Request&) const = default;
   };
-  std::vector<Wish> wishes;
+  std::vector<Request> requests;
   std::map<int, std::shared_ptr<ThreadGroup>> groups;
 };
 
@@ -328,22 +330,22 @@ class ThreadWorld : public World {
     Split* split = nullptr;
     job_.hub.post([&] {
       split = &job_.splits[splits_++];
-      split->wishes.push_back({color, key, rank_});
+      split->requests.push_back({color, key, rank_});
     });
     job_.hub.await(fmt::format("rank {}, split {}", rank_, name),
-                   [&] { return static_cast<int>(split->wishes.size()) == size_; });
+                   [&] { return static_cast<int>(split->requests.size()) == size_; });
     std::unique_ptr<Communicator> result;
     job_.hub.post([&] {
-      std::sort(split->wishes.begin(), split->wishes.end());
-      int members = 0, place = 0;
-      for (const Split::Wish& wish : split->wishes) {
-        if (wish.color != color) continue;
-        if (wish.rank == rank_) place = members;
+      std::sort(split->requests.begin(), split->requests.end());
+      int members = 0, rank = 0;
+      for (const Split::Request& request : split->requests) {
+        if (request.color != color) continue;
+        if (request.rank == rank_) rank = members;
         ++members;
       }
       auto& group = split->groups[color];
       if (!group) group = std::make_shared<ThreadGroup>(job_.hub, members);
-      result = std::make_unique<ThreadCommunicator>(name, group, place);
+      result = std::make_unique<ThreadCommunicator>(name, group, rank);
     });
     return result;
   }

@@ -9,7 +9,7 @@
 
 namespace kintsugi {
 
-// "4d4d 49" -> the bytes
+// Converts hexadecimal digits, "4d4d 49", to bytes.
 inline std::string from_hex(const std::string& text) {
   std::string bytes, digits;
   for (const char c : text)
@@ -24,7 +24,7 @@ inline void put_little_endian(std::string& bytes, std::uint64_t value, int size)
 }
 
 // Writes PREFIX.bin and PREFIX.idx byte by byte from the description of Megatron's format,
-// independently of the writer under test. Without `documents` each sequence is one.
+// independently of the writer under test. Without `documents`, each sequence is a document.
 inline void write_megatron(const std::string& prefix, TokenType type,
                            const std::vector<std::vector<std::int32_t>>& sequences,
                            std::vector<std::uint64_t> documents = {}) {

@@ -11,7 +11,7 @@
 
 namespace kintsugi {
 
-// A trace file as a viewer reads it.
+// Parses a trace file as a viewer does.
 struct TraceEvents {
   struct Event {
     std::string name, category;
@@ -42,7 +42,7 @@ struct TraceEvents {
     }
   }
 
-  // Events of a thread lie inside each other or one after the other, by begin.
+  // Events of a thread must be sorted by begin, and nested or disjoint.
   void expect_nested() const {
     constexpr double kRounding = 1e-6;
     for (const auto& [lane, events] : lanes) {

@@ -8,8 +8,8 @@
 
 namespace kintsugi {
 
-// One id per three bytes of text that do not cross a space: simple, but ids beyond a byte, and
-// pieces of one text differ from the whole where they are cut badly. Id 0 ends documents.
+// A simple tokenizer: one id per three bytes of text that do not cross a space. Ids are larger than
+// a byte, and a text that is split at the wrong position gives other ids. Id 0 ends documents.
 class WordTokenizer : public Tokenizer {
  public:
   explicit WordTokenizer(std::int64_t vocab_size = 50'000) : vocab_size_(vocab_size) {}

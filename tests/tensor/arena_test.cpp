@@ -13,7 +13,7 @@ namespace {
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-// Real memory, with a ledger of what was taken and given back.
+// Real memory; counts allocations and releases.
 class Ledger final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
@@ -58,7 +58,7 @@ TEST(ArenaTest, CountsRegionsAndTheTotal) {
   EXPECT_EQ(arena.total_bytes(), 9898u);
 }
 
-TEST(ArenaTest, HandsOutWritableMemoryOfTheAskedShape) {
+TEST(ArenaTest, AllocatesWritableMemoryOfTheRequestedShape) {
   Ledger ledger;
   Arena arena(ledger);
   const Tensor a = arena.allocate(Region::Weights, "a", DType::I32, {2, 3});
@@ -72,7 +72,7 @@ TEST(ArenaTest, HandsOutWritableMemoryOfTheAskedShape) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(a.as<std::int32_t>()[i], i);
 }
 
-TEST(ArenaTest, GivesEverythingBackAtTheEnd) {
+TEST(ArenaTest, ReleasesEverythingAtTheEnd) {
   Ledger ledger;
   {
     Arena arena(ledger);
@@ -85,13 +85,13 @@ TEST(ArenaTest, GivesEverythingBackAtTheEnd) {
   EXPECT_EQ(ledger.unknown_, 0);
 }
 
-TEST(ArenaTest, GivesEverythingBackWhenMemoryRunsOut) {
+TEST(ArenaTest, ReleasesEverythingWhenMemoryRunsOut) {
   Ledger ledger;
   ledger.limit_ = 3;
   {
     Arena arena(ledger);
     EXPECT_THROW(fill(arena), std::bad_alloc);
-    EXPECT_EQ(arena.total_bytes(), 9800u) << "what did not come is not counted";
+    EXPECT_EQ(arena.total_bytes(), 9800u) << "the failed allocation is not counted";
   }
   EXPECT_TRUE(ledger.taken_.empty());
 }
@@ -108,8 +108,8 @@ TEST(Planning, GivesTheSameTotalsAsRealMemory) {
   EXPECT_EQ(plan.table(), real.table());
 }
 
-// No machine has this much: the plan costs nothing and its parts do not overlap.
-TEST(Planning, TakesNoMemory) {
+// More memory than any machine has: planning allocates nothing, and ranges do not overlap.
+TEST(Planning, AllocatesNoMemory) {
   PlanningAllocator nothing;
   Arena plan(nothing);
   const std::int64_t tebi = std::int64_t{1} << 40;
@@ -124,7 +124,7 @@ TEST(Planning, TakesNoMemory) {
   EXPECT_EQ(plan.total_bytes(), std::size_t{4000} << 40);
 }
 
-// A device with memory of the host beside it.
+// A device with separate host memory.
 class TwoLedgers final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override { return device_.allocate(bytes); }
@@ -135,7 +135,7 @@ class TwoLedgers final : public Allocator {
   Ledger device_, host_;
 };
 
-TEST(ArenaTest, TakesHostMemoryFromTheHost) {
+TEST(ArenaTest, AllocatesHostMemoryOnTheHost) {
   TwoLedgers both;
   {
     Arena arena(both);
@@ -156,7 +156,7 @@ TEST(ArenaTest, TakesHostMemoryFromTheHost) {
   EXPECT_EQ(both.device_.unknown_ + both.host_.unknown_, 0);
 }
 
-TEST(ArenaTable, NamesRegionsAndTheirLargestParts) {
+TEST(ArenaTable, NamesRegionsAndTheirLargestAllocations) {
   PlanningAllocator nothing;
   Arena plan(nothing);
   const auto take = [&](const char* name, std::int64_t kibi) {

@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A binary format by its definition: mantissa bits without the leading one, least exponent of a
-// normal number, first value that rounds to infinity.
+// A binary format: mantissa bits without the implicit one, smallest exponent of a normal number,
+// smallest value that rounds to infinity.
 struct Format {
   int mantissa;
   int least_exponent;
@@ -34,7 +34,7 @@ double nearest(double x, const Format& format) {
   return std::nearbyint(x / quantum) * quantum;
 }
 
-// What a 16-bit pattern means, from IEEE 754's definition.
+// The value of a 16-bit pattern, by the definition of IEEE 754.
 double meaning(std::uint16_t bits, const Format& format) {
   const int exponent = (bits & 0x7FFF) >> format.mantissa, largest = 0x7FFF >> format.mantissa;
   const double mantissa = bits & ((1 << format.mantissa) - 1);
@@ -87,16 +87,15 @@ void every_pattern_survives(const Format& format) {
 TEST(Half, EveryPatternSurvives) { every_pattern_survives<f16>(kHalf); }
 TEST(Brain, EveryPatternSurvives) { every_pattern_survives<bf16>(kBrain); }
 
-// Around every point where rounding changes its mind: halfway between two neighbours, and one float
-// to either side.
+// Tests every tie (halfway between two adjacent values) and the floats just below and above it.
 template <class T>
-void every_tie_goes_to_even(const Format& format) {
+void every_tie_rounds_to_even(const Format& format) {
   for (unsigned bits = 0; bits < 0x7FFF; ++bits) {
     const auto low = static_cast<double>(static_cast<float>(of_bits<T>(bits)));
     auto high = static_cast<double>(static_cast<float>(of_bits<T>(bits + 1)));
     if (!std::isfinite(low)) break;
     if (!std::isfinite(high))
-      high = 2 * format.overflow - low;  // the next number, had the format one
+      high = 2 * format.overflow - low;  // the next value, if the format had one
     const auto middle = static_cast<float>((low + high) / 2);
     for (const float x :
          {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, kInfinity)}) {
@@ -105,13 +104,13 @@ void every_tie_goes_to_even(const Format& format) {
     }
     if (low == 0) continue;
     const std::uint16_t rounded = T(middle).bits;
-    ASSERT_EQ(rounded & 1, 0) << "a tie goes to the even neighbour";
+    ASSERT_EQ(rounded & 1, 0) << "a tie rounds to even";
     ASSERT_TRUE(rounded == bits || rounded == bits + 1);
   }
 }
 
-TEST(Half, EveryTieGoesToEven) { every_tie_goes_to_even<f16>(kHalf); }
-TEST(Brain, EveryTieGoesToEven) { every_tie_goes_to_even<bf16>(kBrain); }
+TEST(Half, EveryTieRoundsToEven) { every_tie_rounds_to_even<f16>(kHalf); }
+TEST(Brain, EveryTieRoundsToEven) { every_tie_rounds_to_even<bf16>(kBrain); }
 
 template <class T>
 void random_floats_round_to_nearest(const Format& format) {
@@ -119,8 +118,8 @@ void random_floats_round_to_nearest(const Format& format) {
   for (int i = 0; i < 400000; ++i) {
     const auto any = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     ASSERT_NO_FATAL_FAILURE(expect_nearest<T>(any, format));
-    // Most floats are far outside the range of fp16: these are inside, with subnormals and
-    // overflows at its ends.
+    // Most floats are outside the range of fp16. These are inside, including subnormals and
+    // overflows.
     const double spread =
         std::ldexp(1.0 + random() * 0x1p-32, static_cast<int>(random() % 46) - 28);
     ASSERT_NO_FATAL_FAILURE(
@@ -141,7 +140,7 @@ TEST(Half, Landmarks) {
   EXPECT_EQ(f16(-kInfinity).bits, 0xFC00);
   EXPECT_EQ(f16(0x1p-14f).bits, 0x0400);
   EXPECT_EQ(f16(0x1p-24f).bits, 0x0001);
-  EXPECT_EQ(f16(0x1p-25f).bits, 0x0000) << "halfway to the least number: even is zero";
+  EXPECT_EQ(f16(0x1p-25f).bits, 0x0000) << "halfway to the smallest number: even is zero";
   EXPECT_EQ(f16(0x1.000002p-25f).bits, 0x0001);
   EXPECT_EQ(f16(-0.0f).bits, 0x8000);
   EXPECT_EQ(f16(1.0f / 3.0f).bits, 0x3555);

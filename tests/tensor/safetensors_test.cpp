@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-// A file with the given header and data, the length in front.
+// Returns a file with the given header and data, and the header length before them.
 std::string file_of(const std::string& header, const std::string& data = "") {
   std::string file(8, '\0');
   const std::uint64_t length = header.size();
@@ -40,7 +40,7 @@ std::string error_of(const std::string& file) {
   return "no error";
 }
 
-// The worked example of the format's description: w F32 [2,1] = 1, -2 and b BF16 [2] = 1, -2.
+// A file written by hand: w F32 [2,1] = 1, -2 and b BF16 [2] = 1, -2.
 std::string golden() {
   return std::string("\x90\0\0\0\0\0\0\0", 8) +
          R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
@@ -180,11 +180,12 @@ TEST(SafetensorsHeader, LengthsAndSyntax) {
   EXPECT_THAT(error_of(""), HasSubstr("some.safetensors has 0 bytes, too few"));
   EXPECT_THAT(error_of("1234567"), HasSubstr("too few"));
   EXPECT_THAT(error_of(std::string("\x01\xe1\xf5\x05\0\0\0\0{}", 10)),  // 100,000,001
-              HasSubstr("announces a header of 100000001 bytes where the format allows 100000000"));
+              HasSubstr("has a header length of 100000001 bytes, but the format allows 100000000"));
   EXPECT_THAT(
       error_of(std::string("\x03\0\0\0\0\0\0\0{}", 10)),
-      HasSubstr("announces a header of 3 bytes and has 10 bytes in all: the file is truncated or "
-                "damaged; copy it again"));
+      HasSubstr(
+          "has a header length of 3 bytes, but the file has 10 bytes: the file is truncated or "
+          "damaged; copy it again"));
   EXPECT_THAT(error_of(file_of("")), HasSubstr("does not begin with a brace"));
   EXPECT_THAT(error_of(file_of(" {}")), HasSubstr("does not begin with a brace"));
   EXPECT_THAT(error_of(file_of("\xef\xbb\xbf{}")), HasSubstr("does not begin with a brace"));
@@ -192,7 +193,7 @@ TEST(SafetensorsHeader, LengthsAndSyntax) {
   EXPECT_THAT(error_of(file_of("{}{}")), HasSubstr("not valid JSON at byte 3"));
   EXPECT_THAT(error_of(file_of(std::string("{}\0x", 4))), HasSubstr("zero byte"));
   EXPECT_THAT(error_of(file_of("{\"\xff\":1}")), HasSubstr("not valid JSON"));
-  EXPECT_THAT(error_of(file_of(R"({"a":1e999})")), HasSubstr("a number that no tensor has"));
+  EXPECT_THAT(error_of(file_of(R"({"a":1e999})")), HasSubstr("a number that is out of range"));
   EXPECT_TRUE(parse(file_of("{}   ")).entries.empty());
 }
 
@@ -238,7 +239,7 @@ TEST(SafetensorsHeader, Fields) {
        {"-1", "1.5", "\"16\"", "null", "18446744073709551615", "99999999999999999999"})
     EXPECT_THAT(
         error_of(one(fmt::format(R"("dtype":"U8","shape":[{}],"data_offsets":[0,16])", extent))),
-        HasSubstr("shape with something else than sizes"))
+        HasSubstr("shape with an entry that is not a size"))
         << extent;
   for (const char* offsets : {"[0]", "[0,8,16]", "[0,16.0]", "[-1,16]", "16", "[\"0\",16]"})
     EXPECT_THAT(
@@ -261,7 +262,7 @@ TEST(SafetensorsHeader, Sizes) {
   // 2^64 + 16 elements in wrapping arithmetic would look like 16.
   EXPECT_THAT(with("U8", "[4294967296,4294967296,16]", "[0,16]"),
               HasSubstr("larger than any file"));
-  // Types that are carried but not computed with.
+  // Types without a DType.
   EXPECT_EQ(with("F8_E4M3", "[4,4]", "[0,16]"), "no error");
   EXPECT_THAT(with("F8_E4M3", "[4,5]", "[0,16]"), HasSubstr("needs 20 bytes and has 16"));
   EXPECT_EQ(with("F4", "[32]", "[0,16]"), "no error");
@@ -286,9 +287,8 @@ TEST(SafetensorsHeader, HolesAndOverlaps) {
   EXPECT_EQ(two("[3]", "[0,3]", "[5]", "[3,8]"), "no error");
   EXPECT_EQ(two("[3]", "[5,8]", "[5]", "[0,5]"), "no error");
   EXPECT_EQ(two("[0]", "[8,8]", "[8]", "[0,8]"), "no error");
-  EXPECT_THAT(
-      two("[3]", "[0,3]", "[4]", "[4,8]"),
-      HasSubstr("tensor 'b' begins at byte 4 of the data, which leaves a hole from byte 3"));
+  EXPECT_THAT(two("[3]", "[0,3]", "[4]", "[4,8]"),
+              HasSubstr("tensor 'b' begins at byte 4 of the data, which leaves a gap from byte 3"));
   EXPECT_THAT(two("[4]", "[0,4]", "[5]", "[3,8]"),
               HasSubstr("tensor 'b' begins at byte 3 of the data, which overlaps"));
   EXPECT_THAT(two("[8]", "[0,8]", "[0]", "[4,4]"), HasSubstr("overlaps"));
@@ -302,7 +302,7 @@ TEST(SafetensorsHeader, MessagesStayOnOneLine) {
   EXPECT_THAT(error_of(file_of(R"({"a\nb":[]})")), HasSubstr("'a?b'"));
 }
 
-// A few bytes of a valid file changed, cut out or doubled: it parses to something consistent or is
+// Changes, removes or doubles a few bytes of a valid file. The result must parse consistently or be
 // a UserError.
 TEST(SafetensorsHeader, Fuzz) {
   const std::string seeds[] = {golden(),
@@ -335,7 +335,7 @@ TEST(SafetensorsHeader, Fuzz) {
           break;
       }
     }
-    // Keep the length honest half of the time, or most files would fall at the first check.
+    // Correct the length half of the time; otherwise most files would fail the first check.
     if (file.size() >= 8 && below(2) == 0) {
       const std::uint64_t length =
           file.rfind('}') == std::string::npos || file.rfind('}') < 8 ? 0 : file.rfind('}') - 7;
@@ -413,7 +413,7 @@ TEST_F(SafetensorsFiles, OtherStems) {
   EXPECT_TRUE(SafetensorsModel(directory_, "optimizer").find("v"));
 }
 
-// Files that the reference library wrote: one model, whole and in three shards.
+// Files written by the reference library: one model, as one file and in three shards.
 TEST_F(SafetensorsFiles, ReferenceFilesWholeAndSharded) {
   const std::filesystem::path data = test_data_directory();
   const SafetensorsModel whole(data / "llama"), sharded(data / "llama-sharded");
@@ -437,15 +437,14 @@ TEST_F(SafetensorsFiles, ModelThatIsIncomplete) {
   put("shard.safetensors", single_tensor("a", "AAA"));
   put(index, R"({"weight_map":{"a":"shard.safetensors","b":"other.safetensors"}})");
   EXPECT_THAT(model_error(directory_), HasSubstr("other.safetensors is missing"));
-  EXPECT_THAT(model_error(directory_),
-              HasSubstr("places tensor 'b' in it: copy the missing shard"));
+  EXPECT_THAT(model_error(directory_), HasSubstr("maps tensor 'b' to it: copy the missing shard"));
   put(index, R"({"weight_map":{"b":"shard.safetensors"}})");
   EXPECT_THAT(model_error(directory_),
-              HasSubstr("places tensor 'b' in shard.safetensors, which does not hold it"));
+              HasSubstr("maps tensor 'b' to shard.safetensors, which does not hold it"));
   for (const char* shard :
        {"../shard.safetensors", "/etc/passwd", "a\\\\b", "", "..", "x\\u0000y"}) {
     put(index, fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", shard));
-    EXPECT_THAT(model_error(directory_), HasSubstr("not the name of a file beside it")) << shard;
+    EXPECT_THAT(model_error(directory_), HasSubstr("not a file name in its directory")) << shard;
   }
   put(index, R"({"weight_map":{"a":1}})");
   EXPECT_THAT(model_error(directory_), HasSubstr("not a file name"));

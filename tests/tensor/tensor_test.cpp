@@ -8,7 +8,7 @@
 namespace kintsugi {
 namespace {
 
-// Memory whose every element holds its own index, so that a view's addresses can be read as values.
+// Every element holds its own index, so that the values of a view are its addresses.
 class TensorView : public testing::Test {
  protected:
   TensorView() : memory_(1000) { std::iota(memory_.begin(), memory_.end(), 0); }
@@ -17,7 +17,7 @@ class TensorView : public testing::Test {
   static std::int32_t at(const Tensor& x, std::initializer_list<std::int64_t> index) {
     std::int64_t offset = 0;
     int i = 0;
-    for (const std::int64_t place : index) offset += place * x.stride(i++);
+    for (const std::int64_t position : index) offset += position * x.stride(i++);
     return x.as<std::int32_t>()[offset];
   }
 
@@ -56,7 +56,7 @@ TEST_F(TensorView, ViewKeepsTheElements) {
   EXPECT_THROW(x.part(1, 0, 2).view({12}), Failure) << "not contiguous";
 }
 
-TEST_F(TensorView, RowsAndParts) {
+TEST_F(TensorView, RowsAndRanges) {
   const Tensor x = tensor({6, 4, 3});
   const Tensor rows = x.rows(2, 3);
   EXPECT_EQ(rows.shape(), (Shape{3, 4, 3}));
@@ -78,7 +78,7 @@ TEST_F(TensorView, RowsAndParts) {
   EXPECT_THROW(x.part(3, 0, 1), Failure);
 }
 
-TEST_F(TensorView, PartsCountBytesOfTheirType) {
+TEST_F(TensorView, RangesUseTheSizeOfTheirType) {
   const auto distance = [this](DType dtype) {
     const Tensor x(memory_.data(), dtype, {8, 4});
     return static_cast<std::byte*>(x.rows(3, 1).data()) - static_cast<std::byte*>(x.data());
@@ -89,7 +89,7 @@ TEST_F(TensorView, PartsCountBytesOfTheirType) {
   EXPECT_EQ(distance(DType::U8), 12);
 }
 
-// The head split of a packed projection: one part of a row, then heads.
+// Splits a packed projection into heads: a column range, then heads.
 TEST_F(TensorView, SplitLast) {
   const Tensor x = tensor({5, 18});
   const Tensor heads = x.part(1, 6, 12).split_last(4);
@@ -101,7 +101,7 @@ TEST_F(TensorView, SplitLast) {
         EXPECT_EQ(at(heads, {i, h, d}), at(x, {i, 6 + 4 * h + d}));
   EXPECT_TRUE(x.split_last(9).contiguous());
   EXPECT_THROW(x.split_last(5), Failure);
-  EXPECT_THROW(tensor({2, 2, 2, 2}).split_last(1), Failure) << "four dimensions are the most";
+  EXPECT_THROW(tensor({2, 2, 2, 2}).split_last(1), Failure) << "at most four dimensions";
 }
 
 TEST_F(TensorView, SplitFirstAndFlattenFirst) {

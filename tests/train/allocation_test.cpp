@@ -1,5 +1,5 @@
-// The steady-state step allocates nothing. Counts every malloc of the process, those of libraries
-// included, so it is left out where a sanitizer brings its own malloc.
+// A step in the steady state allocates nothing. The test counts every malloc of the process,
+// including those of libraries, so it is skipped with sanitizers, which replace malloc.
 #include <gtest/gtest.h>
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -71,7 +71,7 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
     }
 }
 
-// The thread that reads ahead included.
+// Includes the thread that prefetches batches.
 TEST(Allocation, ReadingBatchesAllocatesNothing) {
   const TemporaryDirectory directory;
   const std::string corpus = directory.write("corpus.txt", small_corpus(100));

@@ -18,7 +18,7 @@ class CheckpointBranches : public testing::Test {
  protected:
   CheckpointPaths at(int step) const { return {folder_, checkpoint_name(step)}; }
 
-  // What a run leaves that had gone on from the checkpoint of `parent`; 0: from none.
+  // Writes the checkpoint of a run that resumed from the checkpoint of step `parent`; 0: a new run.
   void save(int step, int parent, const std::string& weights = "weights") {
     const std::vector<Ancestor> ancestors =
         parent == 0 ? std::vector<Ancestor>{} : ancestors_after(at(parent).model());
@@ -35,7 +35,7 @@ class CheckpointBranches : public testing::Test {
   }
   void roll_back_to(int step) {
     point_latest_to(at(step));
-    mark_branches(at(step));  // as a run does that continues from it
+    mark_branches(at(step));  // as a run that resumes from it does
   }
   std::string found() const {
     const auto path = find_latest_checkpoint(folder_);
@@ -74,7 +74,7 @@ TEST_F(CheckpointBranches, AFallbackAfterARollbackStaysOnTheNewBranch) {
   EXPECT_THAT(log_.warnings(), HasSubstr("latest is missing: the run continues from"));
 }
 
-// Nobody has trained since `latest` was moved back, and its checkpoint is deleted.
+// `latest` was moved back, no step was trained since, and its checkpoint is deleted.
 TEST_F(CheckpointBranches, AFallbackDoesNotTakeADescendantOfWhatWasRolledBackTo) {
   save(100, 0);
   save(200, 100);
@@ -106,7 +106,7 @@ TEST_F(CheckpointBranches, AbandonedCheckpointsGoFirstThenTheOldest) {
   EXPECT_EQ(names(), (std::vector<std::string>{"step-00000150", "step-00000200"}));
 }
 
-// Checkpoints of versions without a lineage: by their names.
+// Checkpoints of versions without a lineage are ordered by name.
 TEST_F(CheckpointBranches, OlderCheckpointsComeBeforeAndInOrder) {
   for (const int step : {100, 200, 300}) {
     save(step, 0);
@@ -129,10 +129,10 @@ TEST_F(CheckpointBranches, ASkippedCheckpointIsNamedWithTheReason) {
   EXPECT_EQ(found(), "step-00000100");
   EXPECT_THAT(log_.warnings(),
               HasSubstr(at(200).model().string() + " is skipped: it has no checksums.json"));
-  EXPECT_THAT(log_.warnings(), HasSubstr("points to step-00000200, which cannot be continued"));
+  EXPECT_THAT(log_.warnings(), HasSubstr("points to step-00000200, which cannot be loaded"));
 }
 
-// Starting over would be the wrong answer.
+// The run must not silently start from step 0.
 TEST_F(CheckpointBranches, AFolderWithNothingToContinueFromIsRefused) {
   EXPECT_EQ(found(), "none");
   save(100, 0);

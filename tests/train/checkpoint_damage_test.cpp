@@ -1,4 +1,4 @@
-// Saves that fail on one of many ranks, and checkpoints that were damaged since.
+// Saves that fail on one of many ranks, and damaged checkpoints.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ CheckpointOptions small_files() {
   return options;
 }
 
-// A world in which something happens on one rank when a call of the data ranks has been waited for.
+// A World that calls a function on one rank each time that rank has waited for a collective.
 class MeddlingWorld : public World {
  public:
   MeddlingWorld(World& inner, int meddler, std::function<void()> after)
@@ -83,7 +83,7 @@ class CheckpointDamage : public testing::Test {
  protected:
   using Messages = std::vector<std::string>;  // by rank
 
-  // What each rank's call ends with.
+  // Returns the error message of each rank's call.
   template <class Error, class F>
   Messages errors_of(const F& call, int meddler = -1, std::function<void()> after = {}) {
     Messages messages(static_cast<std::size_t>(layout_.ranks()));
@@ -118,7 +118,7 @@ class CheckpointDamage : public testing::Test {
   static void expect_none(const Messages& messages, const char* what) {
     for (const std::string& message : messages) EXPECT_EQ(message, "") << what;
   }
-  // Every rank says the same, and it says this.
+  // Checks that all ranks report the same error, with this text.
   static void expect_all(const Messages& messages, const std::string& part,
                          const std::string& what) {
     for (const std::string& message : messages) {
@@ -127,8 +127,8 @@ class CheckpointDamage : public testing::Test {
     }
   }
 
-  // A good save of `step`; then each rank in turn cannot write the same or the next one, all fail,
-  // and nothing has changed; then a good one again.
+  // Saves `step`. Then each rank in turn fails to write the same or the next step: all ranks must
+  // fail and no file may change. Then saves again.
   void expect_failing_saves(std::int64_t first) {
     expect_none(save(first), "a good save");
     const auto before = directory_contents(checkpoints_);
@@ -137,7 +137,7 @@ class CheckpointDamage : public testing::Test {
       for (int rank = 0; rank < layout_.ranks(); ++rank) {
         const fs::path temporary =
             CheckpointPaths{checkpoints_, checkpoint_name(step)}.with(".tmp").model();
-        int waits = 0;  // the first: are all weights finite?
+        int waits = 0;  // the first is the check for finite weights
         const Messages messages = save(step, rank, [&] {
           if (++waits == 2) fs::remove_all(temporary);
         });
@@ -150,27 +150,28 @@ class CheckpointDamage : public testing::Test {
               fs::canonical(checkpoints_ / fmt::format("step-{:08}", first + 1)));
   }
 
-  // In any bit of any file of one of its directories. Returns how many files there are.
+  // Flips bits in every file of one directory of a checkpoint. Returns the number of files.
   std::size_t expect_damage_is_found(const CheckpointPaths& step, const fs::path& directory) {
     std::mt19937 random(5);
     std::size_t files = 0;
     for (const auto& [name, content] : directory_contents(directory)) {
       ++files;
       const bool list = name == "checksums.json";
-      std::vector<std::size_t> places = {0, content.size() - 2};
-      for (int i = 0; i < (list ? 60 : 3); ++i) places.push_back(random() % (content.size() - 1));
-      if (list) places.push_back(content.find("xxh3") + 3);
-      for (const std::size_t at : places) {
+      std::vector<std::size_t> positions = {0, content.size() - 2};
+      for (int i = 0; i < (list ? 60 : 3); ++i)
+        positions.push_back(random() % (content.size() - 1));
+      if (list) positions.push_back(content.find("xxh3") + 3);
+      for (const std::size_t at : positions) {
         std::string damaged = content;
         damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
         std::ofstream(directory / name, std::ios::binary) << damaged;
-        // A damaged list may blame a file that is whole.
+        // A damaged checksums.json may report an intact file.
         expect_all(load(step.model()), list ? "step-00000004" : name,
                    fmt::format("{} at {}", name, at));
       }
-      for (const std::string& cut : {content.substr(0, content.size() - 1), content + "x"}) {
-        if (list && cut.size() > content.size()) continue;  // JSON may end in white space only
-        std::ofstream(directory / name, std::ios::binary) << cut;
+      for (const std::string& changed : {content.substr(0, content.size() - 1), content + "x"}) {
+        if (list && changed.size() > content.size()) continue;  // JSON may end in white space only
+        std::ofstream(directory / name, std::ios::binary) << changed;
         if (!list) expect_all(load(step.model()), name, name + ", another length");
       }
       fs::remove(directory / name);
@@ -185,11 +186,11 @@ class CheckpointDamage : public testing::Test {
   RankLayout layout_{3, 3};
 };
 
-// The files of a save disappear under one rank, before it opens the first of them.
+// The files of a save are deleted before one rank opens the first of them.
 TEST_F(CheckpointDamage, ASaveThatFailsOnOneRankFailsOnAll) {
   expect_failing_saves(4);
   fs::remove_all(checkpoints_);
-  // Tensor ranks exchange columns while they write: nobody waits for the one that cannot.
+  // Tensor ranks all-gather columns while they write: no rank may wait for the one that failed.
   layout_ = {.dp = 2, .zero = 1, .tp = 2, .pp = 2};
   expect_failing_saves(4);
 }
@@ -200,13 +201,13 @@ TEST_F(CheckpointDamage, ASaveWithoutAPlaceFailsOnAllRanks) {
   EXPECT_EQ(directory_contents(directory_.path()).size(), 1u);
 }
 
-// `latest` cannot be moved: what was renamed for it goes back.
+// `latest` cannot be moved: the renames are undone.
 TEST_F(CheckpointDamage, ASaveThatCannotBePublishedIsTakenBack) {
   save(4);
   fs::remove(checkpoints_ / "latest");
   fs::create_directories(checkpoints_ / "latest/something");
   const auto before = directory_contents(checkpoints_);
-  for (const std::int64_t step : {4, 5}) {  // the same again, of other weights, and another
+  for (const std::int64_t step : {4, 5}) {  // the same step with other weights, and the next
     const Messages messages = errors_of<Failure>([&](Engine& engine) {
       engine.initialize(99);
       save_checkpoint(checkpoints_, engine, state_at(step), small_files());
@@ -216,7 +217,6 @@ TEST_F(CheckpointDamage, ASaveThatCannotBePublishedIsTakenBack) {
   }
 }
 
-// Any bit of any file.
 TEST_F(CheckpointDamage, AFlippedBitIsFoundAndNamedOnAllRanks) {
   save(4);
   const CheckpointPaths step{checkpoints_, "step-00000004"};

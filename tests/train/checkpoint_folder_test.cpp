@@ -1,4 +1,4 @@
-// The folder of a run's checkpoints: what a kill at any moment leaves is made whole again.
+// The folder of a run's checkpoints: it is repaired after a kill at any time.
 #include <gtest/gtest.h>
 
 #include "support/directory_contents.h"
@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 class CheckpointFolder : public testing::Test {
  protected:
-  // Directories that say what they hold, in place of tensors.
+  // Writes directories with a text file instead of tensors.
   void write(const CheckpointPaths& at, const std::string& content) {
     for (const fs::path& directory : {at.model(), at.state()}) {
       fs::create_directories(directory);
@@ -63,7 +63,7 @@ TEST_F(CheckpointFolder, AKillDuringASaveLeavesTheOldOrTheNew) {
     EXPECT_EQ(find_latest_checkpoint(moment)->filename(), "step-00000001");
     expect_nothing_hidden(moment);
   }
-  // The second is whole, if not yet the latest.
+  // The second is complete, even if `latest` does not point to it yet.
   EXPECT_EQ(found, (std::vector<std::string>{"none", "two"}));
 }
 
@@ -85,7 +85,7 @@ TEST_F(CheckpointFolder, AKillDuringARemovalLeavesNoHalf) {
   save("step-00000002", "two");
   remove_checkpoint({folder_, "step-00000001"}, snapshot());
   ASSERT_EQ(moments_.size(), 2u);
-  // And one that was killed inside the deletion.
+  // A kill during the deletion.
   fs::copy(moments_.back(), directory_ / "half",
            fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   ASSERT_TRUE(fs::remove(directory_ / "half/.step-00000001.trash/checksums.json"));
@@ -99,7 +99,7 @@ TEST_F(CheckpointFolder, AKillDuringARemovalLeavesNoHalf) {
   }
 }
 
-// The user took the model elsewhere; its state is not ours to delete.
+// The user moved the model away; its state must not be deleted.
 TEST_F(CheckpointFolder, AStateWhoseModelWasMovedAwayStays) {
   save("step-00000001", "one");
   save("step-00000002", "two");
@@ -108,7 +108,7 @@ TEST_F(CheckpointFolder, AStateWhoseModelWasMovedAwayStays) {
   EXPECT_TRUE(fs::exists(folder_ / "state/step-00000001/weights"));
 }
 
-// An old checkpoint, with its state inside, is replaced by one with its state beside it.
+// A checkpoint in the old format, with its state inside the model directory, is replaced.
 TEST_F(CheckpointFolder, AKillWhileAnOldFormatIsReplacedLeavesTheOldOrTheNew) {
   const fs::path model = folder_ / "step-00000001";
   fs::create_directories(model / "optimizer");

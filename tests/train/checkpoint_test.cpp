@@ -1,4 +1,4 @@
-// Checkpoints of many ranks: without a layout, to the bit, and never half there.
+// Checkpoints of many ranks: independent of the layout, exact to the bit, and never partial.
 #include "train/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ Training training_of(const std::string& model, DType precision, std::int64_t seq
           .documents = true};
 }
 
-TrainerState state_at(std::int64_t step) {
+TrainerState trainer_state_at(std::int64_t step) {
   TrainerState state;
   state.step = step;
   state.tokens = step * 70;
@@ -44,7 +44,7 @@ constexpr std::uint64_t kSmallFiles = 6000;  // bytes: several files
 
 fs::path save(const fs::path& checkpoints, const Member& member, std::int64_t step,
               std::uint64_t max_bytes = kSmallFiles) {
-  return save_checkpoint(checkpoints, member.engine, state_at(step),
+  return save_checkpoint(checkpoints, member.engine, trainer_state_at(step),
                          {.keep = 0, .max_shard_bytes = max_bytes});
 }
 
@@ -60,14 +60,14 @@ fs::path saved(const fs::path& checkpoints, const RankLayout& layout, const Trai
   return directory;
 }
 
-// Loads and trains on, up to and with `last`.
+// Loads and trains up to and including step `last`.
 void resume(const fs::path& directory, const RankLayout& layout, const Training& training,
             std::int64_t last, Outcome& outcome) {
   on_ranks(
       layout, training,
       [&](const Member& member) {
         const TrainerState state = load_checkpoint(directory, member.engine);
-        EXPECT_EQ(state, state_at(state.step));
+        EXPECT_EQ(state, trainer_state_at(state.step));
         train(member, state.step + 1, last, outcome);
       },
       false);
@@ -84,7 +84,8 @@ std::vector<double> values(const SafetensorsModel::Location& found) {
   return all;
 }
 
-// Whatever a layout can be: for four layers, four heads, sequences of 8 and steps of 8 of them.
+// Returns a random valid layout for four layers, four heads, sequences of 8 tokens and batches
+// of 8.
 RankLayout random_layout(std::mt19937_64& random) {
   const auto one_of = [&](std::initializer_list<int> values) {
     return values.begin()[random() % values.size()];
@@ -114,7 +115,7 @@ Training full_training(const std::string& model) {
           .documents = true};
 }
 
-// KINTSUGI_SEED=n repeats what a failure printed.
+// KINTSUGI_SEED=n repeats a failed case; the failure prints n.
 TEST(CheckpointOfManyRanks, GoesOnInAnyOtherLayout) {
   const char* given = std::getenv("KINTSUGI_SEED");
   const std::uint64_t seed =
@@ -138,7 +139,7 @@ TEST(CheckpointOfManyRanks, GoesOnInAnyOtherLayout) {
   }
 }
 
-// Saved by eight ranks, continued by four, saved again and ended by one.
+// Saved by eight ranks, resumed and saved by four, resumed and finished by one.
 TEST(CheckpointOfManyRanks, MovesFromManyRanksToOne) {
   const RankLayout eight{.dp = 2, .zero = 3, .tp = 2, .pp = 2}, four{.pp = 4};
   for (const std::string& model : tiny_models()) {
@@ -150,7 +151,7 @@ TEST(CheckpointOfManyRanks, MovesFromManyRanksToOne) {
     on_ranks(
         four, training,
         [&](const Member& member) {
-          EXPECT_EQ(load_checkpoint(first, member.engine), state_at(2));
+          EXPECT_EQ(load_checkpoint(first, member.engine), trainer_state_at(2));
           train(member, 3, 4, outcome);
           const fs::path written = save(directory.path(), member, 4);
           if (member.world.rank() == 0) second = written;
@@ -185,7 +186,7 @@ TEST_P(CheckpointBits, AreKeptWhereNothingChanges) {
     resume(middle, layout, training, 4, stopped);
     EXPECT_EQ(stopped.losses, straight.losses);
     EXPECT_EQ(stopped.weights, straight.weights);
-    // Whoever only saves goes on as before; moments and master are the same in both.
+    // Saving does not change the run; moments and master are the same in both.
     std::map<std::string, std::string> end;
     on_ranks(layout, training, [&](const Member& member) {
       train(member, 1, 2, watched);
@@ -217,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(
                          {.moments = DType::BF16, .stochastic_rounding = true, .seed = 9}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// A checkpoint's files but for the lists of checksums, which say what was written as one.
+// Returns a checkpoint's files without checksums.json, which depends on the number of ranks.
 std::map<std::string, std::string> files_of(const fs::path& model) {
   auto files = directory_contents(model);
   for (const auto& [name, content] : directory_contents(state_directory(model)))
@@ -226,7 +227,7 @@ std::map<std::string, std::string> files_of(const fs::path& model) {
   return files;
 }
 
-// Fresh weights are the same in every layout, so their files are, too, byte for byte.
+// Initial weights are the same in every layout, so the files must be equal byte for byte.
 TEST(CheckpointOfManyRanks, IsThatOfOneProcess) {
   const std::vector<RankLayout> layouts = {
       {3, 0},
@@ -263,16 +264,16 @@ TEST(CheckpointOfManyRanks, IsThatOfOneProcess) {
     }
 }
 
-// What the ranks wrote lies side by side: no gap, and nothing that two copies wrote.
+// The ranges that the ranks wrote have no gap and no overlap.
 void expect_written_once(const fs::path& directory) {
   std::ifstream file(directory / "checksums.json");
   const auto list = nlohmann::json::parse(file);
   EXPECT_FALSE(list.at("pieces").empty());
-  for (const auto& [name, pieces] : list.at("pieces").items()) {
+  for (const auto& [name, ranges] : list.at("pieces").items()) {
     std::uint64_t end = 0;
-    for (const auto& piece : pieces) {
-      EXPECT_EQ(piece.at(0), end) << name;
-      end += piece.at(1).get<std::uint64_t>();
+    for (const auto& range : ranges) {
+      EXPECT_EQ(range.at(0), end) << name;
+      end += range.at(1).get<std::uint64_t>();
     }
     EXPECT_EQ(end, fs::file_size(directory / name)) << name;
   }

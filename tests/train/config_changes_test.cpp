@@ -1,4 +1,4 @@
-// What a resume says about a configuration that is not the one of before.
+// What a resume logs about changes of the configuration.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST(ScheduleJump, ExtendingADecayedRunIsNoticed) {
   const std::string jump = schedule_jump(wsd(100), wsd(200), 101);
   EXPECT_THAT(jump, AllOf(HasSubstr("jumps at step 101"), HasSubstr("ended at step 100"),
                           HasSubstr("1e-05"), HasSubstr("0.001")));
-  EXPECT_NE(schedule_jump(wsd(100), wsd(200), 95), "");  // in the decay
+  EXPECT_NE(schedule_jump(wsd(100), wsd(200), 95), "");  // during the decay
   EXPECT_EQ(schedule_jump(wsd(100), wsd(200), 60), "");  // before it
   EXPECT_EQ(schedule_jump(wsd(100), wsd(100), 95), "");
 }
@@ -91,7 +91,7 @@ TEST_F(ResumeChanges, AResumePrintsEveryKeyThatDiffersAndAJump) {
   EXPECT_THAT(log, HasSubstr("the learning rate jumps at step 5"));
 }
 
-// A changed run was killed before its first save: the checkpoint knows what it was trained with.
+// A run with changes was killed before its first save: changes are relative to the checkpoint.
 TEST_F(ResumeChanges, ChangesAreThoseSinceTheCheckpoint) {
   log_of(steps_ + "4");
   write_file_atomically(run_ / "config.yaml", to_yaml(config_with({"optimizer.lr=9"})));
@@ -114,7 +114,7 @@ TEST_F(ResumeChanges, FewerStepsThanWereDoneAreRefused) {
   EXPECT_EQ(metrics().size(), 4u);
 }
 
-// A 16-bit run goes on in fp32 from its master weights, exactly.
+// A 16-bit run continues in fp32 exactly from its master weights.
 TEST_F(ResumeChanges, AnotherPrecisionContinuesFromTheMasterWeights) {
   log_of(steps_ + "4, precision: bf16");
   const fs::path model = fs::canonical(run_ / "checkpoints/latest");
@@ -148,14 +148,14 @@ TEST_F(ResumeChanges, AnotherPrecisionStartsWithItsOwnLossScale) {
   EXPECT_EQ(metrics().back().at("step"), 8);
 }
 
-// Through the program: the run goes back, takes another way, and loses its newest checkpoint.
+// With the binary: the run is rolled back, trains on a new branch, and loses its newest checkpoint.
 TEST_F(ResumeChanges, ARunThatWasRolledBackStaysOnItsNewBranch) {
   const std::string each = "eval_every: 0, checkpoint_every: 2, steps: ";
   log_of(each + "6");
   const fs::path folder = run_ / "checkpoints";
   point_latest_to({folder, checkpoint_name(2)});
   EXPECT_THAT(log_of(each + "4", {"optimizer.lr=0.001"}),
-              HasSubstr("step-00000006 is on a branch that was left"));
+              HasSubstr("step-00000006 is on an abandoned branch"));
   fs::remove_all(folder / "step-00000004");
   const std::string log = log_of(each + "4", {"optimizer.lr=0.001"});
   EXPECT_THAT(log, HasSubstr("continuing from " + (folder / "step-00000002").string()));

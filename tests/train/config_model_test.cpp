@@ -1,5 +1,5 @@
-// What a model takes from its run: the vocabulary of the tokenizer and the positions that are
-// trained.
+// What a model adopts from its run: the vocabulary size of the tokenizer and the number of trained
+// positions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,23 +31,25 @@ RunConfig parse(const std::string& model, std::int64_t length,
 }
 
 TEST(ModelPositions, AreThoseThatAreTrained) {
-  // A preset's are those of another run.
+  // The preset's value is not used.
   for (const std::int64_t length : {128, 4096, 8192}) {
     const ModelConfig model = parse("preset: llama-1b", length).model;
     EXPECT_EQ(model.max_positions, length);
-    EXPECT_FALSE(model.rope_scaling) << "nothing is longer than what it scales from, " << length;
+    EXPECT_FALSE(model.rope_scaling)
+        << "no sequence is longer than original_max_positions, " << length;
   }
   const ModelConfig longer = parse("preset: llama-1b", 16384).model;
   EXPECT_EQ(longer.max_positions, 16384);
   EXPECT_EQ(longer.rope_scaling, load_preset("llama-1b").rope_scaling);
   EXPECT_EQ(parse("preset: llama-tiny", 2048).model.max_positions, 2048) << "raised";
   EXPECT_EQ(parse("preset: bloom-560m", 100).model.max_positions, 100);
-  // A table has as many as it has.
+  // The size of a table of learned positions is not changed.
   EXPECT_EQ(parse("preset: gpt2-124m", 256).model.max_positions, 1024);
-  EXPECT_THAT(user_error_of([] { parse("preset: gpt2-124m", 2000); }), HasSubstr("end at 1024"));
+  EXPECT_THAT(user_error_of([] { parse("preset: gpt2-124m", 2000); }),
+              HasSubstr("only 1024 learned positions"));
 }
 
-TEST(ModelPositions, StayWhereTheConfigurationNamesThem) {
+TEST(ModelPositions, AreKeptIfTheConfigurationGivesThem) {
   EXPECT_EQ(parse("preset: llama-1b, max_positions: 131072", 4096).model.max_positions, 131072);
   EXPECT_EQ(parse("preset: llama-1b, max_positions: 64", 4096).model.max_positions, 4096)
       << "that many are trained";
@@ -59,7 +61,7 @@ TEST(ModelPositions, StayWhereTheConfigurationNamesThem) {
   EXPECT_FALSE(parse("preset: llama-1b", 16384, {"model.rope_scaling=null"}).model.rope_scaling);
 }
 
-TEST(ModelPositions, AreWrittenDownAsTheyAreResolved) {
+TEST(ModelPositions, AreWrittenAsResolved) {
   for (const char* model : {"preset: llama-1b", "preset: llama-1b, max_positions: 9999",
                             "preset: llama-1b, rope_scaling: {factor: 4}", "preset: gpt2-tiny"})
     for (const std::int64_t length : {256, 512}) {
@@ -68,7 +70,7 @@ TEST(ModelPositions, AreWrittenDownAsTheyAreResolved) {
     }
 }
 
-// Runs of a model whose description has a rope scaling and more positions than are trained.
+// Runs of a model whose preset has a rope scaling and more positions than are trained.
 class ScaledRun : public testing::Test {
  protected:
   fs::path train(const std::string& name, int steps, const std::string& own) {
@@ -107,7 +109,7 @@ class ScaledRun : public testing::Test {
       "original_max_positions: 64}";
 };
 
-TEST_F(ScaledRun, ItsCheckpointClaimsWhatWasTrained) {
+TEST_F(ScaledRun, ItsCheckpointHasTheTrainedPositions) {
   const Json plain = saved_config(train("plain", 1, ""));
   EXPECT_EQ(plain.at("max_position_embeddings"), 24);
   EXPECT_TRUE(plain.at("rope_scaling").is_null());
@@ -116,7 +118,8 @@ TEST_F(ScaledRun, ItsCheckpointClaimsWhatWasTrained) {
   EXPECT_EQ(own.at("rope_scaling").at("factor"), 8.0);
 }
 
-// Earlier versions claimed and trained what the preset says. Such a run goes on as it began.
+// Earlier versions trained with the positions and the rope scaling of the preset. A resume keeps
+// them.
 TEST_F(ScaledRun, ACheckpointOfAnEarlierVersionContinues) {
   const auto whole = losses(train("whole", 4, scaling_));
   const auto other = losses(train("other", 4, ""));
@@ -155,8 +158,8 @@ TEST_F(LoadedVocabulary, IsTheTokenizersBeforeAnythingIsPlanned) {
   EXPECT_EQ(config.model.vocab_size, rounded);
   EXPECT_EQ(config.model.eos_token, *load_tokenizer(tokenizer_)->end_of_document());
   EXPECT_EQ(plan_job(config).model.vocab_size, rounded);
-  EXPECT_EQ(work_of(config).model.vocab_size, rounded);
-  // A dry run plans what the run will have, and not what the preset has.
+  EXPECT_EQ(workload_of(config).model.vocab_size, rounded);
+  // A dry run plans with the vocabulary of the run, not of the preset.
   const std::string planned = dry_run();
   EXPECT_EQ(planned, dry_run(fmt::format("--set model.vocab_size={}", rounded)));
   EXPECT_NE(planned, dry_run("--set data.tokenizer=bytes"));

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// The example of the design, word for word.
+// The example of the design document, unchanged.
 const std::string kContract = R"(run:       {dir: runs/demo, seed: 1}
 model:     {preset: llama-tiny}          # or {config: path/config.json}; any field may be overridden here
 data:      {train: [{path: corpus.txt, weight: 1.0}], valid_fraction: 0.05, tokenizer: bytes, sequence_length: 256}
@@ -46,10 +46,10 @@ std::string error_of(const std::string& text, const std::vector<std::string>& se
   return "no error";
 }
 
-// What the short configuration says to one override.
+// The error of the short configuration with one override.
 std::string set_error(const std::string& assignment) { return error_of(kShort, {assignment}); }
 
-// The names of preset and config.json are remembered in a comment only.
+// The names of preset and config.json are written in a comment only.
 RunConfig without_origin(RunConfig config) {
   config.model_preset.clear();
   config.model_config.clear();
@@ -64,7 +64,7 @@ TEST(RunConfigReading, TheContract) {
   EXPECT_EQ(config.run.seed, 1u);
   EXPECT_EQ(config.model_preset, "llama-tiny");
   ModelConfig model = load_preset("llama-tiny");
-  model.max_positions = 256;  // as many as are trained
+  model.max_positions = 256;  // the trained sequence length
   EXPECT_EQ(config.model, model);
   ASSERT_EQ(config.data.train.size(), 1u);
   EXPECT_EQ(config.data.train[0].path, "corpus.txt");
@@ -96,7 +96,7 @@ TEST(RunConfigReading, DefaultsAreThoseOfTheContract) {
   expected.run.dir = "runs/run";
   expected.data.train[0].path = "a.txt";
   expected.data.train[0].name = "a";
-  expected.data.train[0].weight = std::nullopt;  // counts as 1, but Megatron's order asks
+  expected.data.train[0].weight = std::nullopt;  // like 1, except for Megatron's order
   EXPECT_EQ(parse(kShort), expected);
   EXPECT_EQ(parse(kShort + "layout:\n").layout, RunConfig{}.layout);
 }
@@ -158,12 +158,12 @@ TEST(RunConfigReading, TheEndOfARun) {
   EXPECT_EQ(parse(kShort, {"train.tokens=8192000", "train.steps=700"}).total_steps(), 700);
   EXPECT_EQ(parse(kShort, {"train.tokens=819200", "train.steps=700"}).total_steps(), 100);
   EXPECT_THAT(set_error("train.steps=0"), HasSubstr("the run has no end"));
-  // A saved run may be prolonged.
+  // A saved run may be extended.
   const std::string saved = to_yaml(parse(kShort, {"train.tokens=8192000"}));
   EXPECT_EQ(parse(saved, {"train.tokens=16384000"}).total_steps(), 2000);
 }
 
-// Names of other trainers lead to ours, in whatever section they are written.
+// Key names of other trainers lead to our keys, in any section.
 TEST(RunConfigErrors, NamesOfOtherTrainers) {
   for (const auto& [theirs, ours] : {std::pair("optimizer.learning_rate", "optimizer.lr"),
                                      {"learning-rate", "optimizer.lr"},
@@ -187,7 +187,7 @@ TEST(RunConfigErrors, NamesOfOtherTrainers) {
               HasSubstr("did you mean 'layers'"));
 }
 
-TEST(RunConfigErrors, EverySynonymIsOfAKnownKeyAndNoKeyItself) {
+TEST(RunConfigErrors, EverySynonymIsOfAKnownKeyAndIsNotAKey) {
   const std::vector<std::string> keys = run_config_keys();
   const auto known = [&](const std::string& key) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -287,9 +287,9 @@ TEST(RunConfigErrors, Ranges) {
     EXPECT_THAT(set_error(assignment), HasSubstr(": it must be ")) << assignment;
   EXPECT_THAT(set_error("data.train=[{path: a, weight: 0}]"),
               HasSubstr("data.train[0].weight is 0: it must be above 0"));
-  EXPECT_THAT(set_error("run.seed=-1"), HasSubstr("run.seed: '-1' is below zero"));
+  EXPECT_THAT(set_error("run.seed=-1"), HasSubstr("run.seed: '-1' is negative"));
   EXPECT_THAT(set_error("run.dir=''"),
-              HasSubstr("run.dir: a text is expected, found an empty one"));
+              HasSubstr("run.dir: a string is expected, found an empty one"));
 }
 
 TEST(RunConfigErrors, KeysThatDisagree) {
@@ -304,19 +304,19 @@ TEST(RunConfigErrors, KeysThatDisagree) {
   EXPECT_THAT(set_error("optimizer.warmup_steps=501"),
               HasSubstr("is 501, but the run has only 500 steps"));
   EXPECT_EQ(set_error("optimizer.warmup_steps=500"), "no error");
-  EXPECT_THAT(set_error("optimizer.decay_steps=5"), HasSubstr("schedule cosine has no such phase"));
+  EXPECT_THAT(set_error("optimizer.decay_steps=5"),
+              HasSubstr("schedule cosine has no decay phase"));
   EXPECT_THAT(error_of(kShort, {"optimizer.schedule=wsd", "optimizer.decay_steps=451"}),
-              HasSubstr("passes the run's 500"));
+              HasSubstr("is more than the run's 500 steps"));
   EXPECT_EQ(error_of(kShort, {"optimizer.schedule=wsd", "optimizer.decay_steps=450"}), "no error");
   EXPECT_THAT(set_error("train.loss_scale.initial=0.5"),
               HasSubstr("below train.loss_scale.minimum 1"));
   EXPECT_THAT(set_error("data.train=[]"), HasSubstr("data.train is empty"));
   EXPECT_THAT(set_error("data.train=[{weight: 1}]"), HasSubstr("an item without a path"));
-  EXPECT_THAT(error_of("data: {train: [{path: a}]}"),
-              HasSubstr("demo.yaml says nothing about the model"));
+  EXPECT_THAT(error_of("data: {train: [{path: a}]}"), HasSubstr("demo.yaml has no section model"));
   EXPECT_THAT(
       error_of("model: {preset: gpt2-tiny}\ndata: {train: [{path: a}], sequence_length: 513}\n"),
-      HasSubstr("data.sequence_length is 513, but the learned positions of the model end at 512"));
+      HasSubstr("data.sequence_length is 513, but the model has only 512 learned positions"));
   EXPECT_EQ(set_error("data.sequence_length=513"), "no error");  // rotary positions have no table
   EXPECT_THAT(error_of(kShort + "batch: {}\nbatch: {}\n"),
               HasSubstr("line 4: batch is given twice"));
@@ -348,22 +348,23 @@ TEST(RunConfigReading, DataSources) {
 
 TEST(RunConfigErrors, DataSourcesThatDisagree) {
   EXPECT_THAT(set_error("data.train=[{path: a/x}, {path: b/x.txt}]"),
-              HasSubstr("data.train has two items of the name x: give each its own"));
+              HasSubstr("data.train has two items named x: give each its own"));
   EXPECT_THAT(set_error("data.valid=[{path: a/x}, {path: b/x.txt}]"),
-              HasSubstr("data.valid has two items of the name x"));
+              HasSubstr("data.valid has two items named x"));
   EXPECT_THAT(set_error("data.valid=[{name: x}]"), HasSubstr("data.valid has an item without"));
   for (const char* list : {"[{path: a, tokens: 5}, {path: b}]", "[{path: a}, {path: b, tokens: 5}]",
                            "[{path: a, tokens: 5}, {path: b, tokens: 5, weight: 2}]"})
     EXPECT_THAT(set_error(std::string("data.train=") + list),
                 HasSubstr("data.train mixes weights and tokens"))
         << list;
-  EXPECT_THAT(error_of(kShort, {"data.temperature=3", "data.train=[{path: a, weight: 2}]"}),
-              HasSubstr("data.temperature sets the shares by the sizes of the sources, but a has a "
-                        "weight of its own"));
+  EXPECT_THAT(
+      error_of(kShort, {"data.temperature=3", "data.train=[{path: a, weight: 2}]"}),
+      HasSubstr("data.temperature computes the weights from the sizes of the sources, but a has a "
+                "weight of its own"));
   EXPECT_THAT(error_of(kShort, {"data.temperature=3", "data.train=[{path: a, tokens: 2}]"}),
               HasSubstr("but a has tokens of its own"));
   EXPECT_THAT(error_of(kShort, {"data.order=megatron", "data.max_epochs=2"}),
-              HasSubstr("data.order is megatron, which knows no max_epochs"));
+              HasSubstr("data.order is megatron, which does not support max_epochs"));
   EXPECT_THAT(error_of(kShort, {"data.order=megatron", "run.seed=4294967296"}),
               HasSubstr("--set run.seed=4294967296: run.seed is 4294967296, but Megatron's"));
   EXPECT_THAT(set_error("data.split=half"), HasSubstr("data.split: 'half' is not a split"));
@@ -375,7 +376,7 @@ TEST(RunConfigErrors, DataSourcesThatDisagree) {
 TEST(RunConfigErrors, Layouts) {
   EXPECT_THAT(set_error("layout.shard_group=2"), HasSubstr("layout.zero 0 shards nothing"));
   EXPECT_THAT(set_error("layout.zero=4"), HasSubstr("layout.zero is 4"));
-  EXPECT_THAT(set_error("comm.reduce=fp16"), HasSubstr("gradients travel as fp32 or bf16"));
+  EXPECT_THAT(set_error("comm.reduce=fp16"), HasSubstr("gradients are reduced in fp32 or bf16"));
   EXPECT_THAT(error_of(kShort, {"comm.reduce=bf16", "train.precision=fp64"}),
               HasSubstr("an fp64 run sums in fp64"));
   for (const char* assignment :
@@ -415,8 +416,8 @@ TEST(RunConfigLayout, AutoIsOneWordForAllOfIt) {
   EXPECT_THAT(set_error("layout=automatic"), HasSubstr("layout"));
 }
 
-// As rank 0 tells the others what it chose. The micro-batch is not the section's.
-TEST(RunConfigLayout, TravelsAsText) {
+// As rank 0 broadcasts its choice. The micro-batch is not a key of this section.
+TEST(RunConfigLayout, IsWrittenAsTextAndReadBack) {
   const Layout chosen{.tp = 2,
                       .cp = 3,
                       .pp = 4,
@@ -445,7 +446,7 @@ TEST(RunConfigLayout, MistakesAreNamed) {
   for (const char* split : {"7,x", "7,,9", "7;9", "-3,15", "0,12", "7.5,4.5", "4294967297,3"})
     EXPECT_THAT(set_error(fmt::format("layout.split='{}'", split)),
                 AllOf(HasSubstr("layout.split: "), HasSubstr("is not a split: auto, or the layers "
-                                                             "of each part of the pipeline")))
+                                                             "of each pipeline chunk")))
         << split;
   EXPECT_THAT(set_error("layout.recompute_every=2"),
               HasSubstr("layout.recompute_every is 2, but layout.recompute is none"));
@@ -457,11 +458,11 @@ TEST(RunConfigLayout, MistakesAreNamed) {
               HasSubstr("offload.activations moves the inputs of blocks that are recomputed in "
                         "full, but layout.recompute is none"));
   EXPECT_THAT(error_of(kShort, {"offload.activations=true", "layout={pp: 2, recompute: full}"}),
-              HasSubstr("4 layers in 2 parts have no others"));
+              HasSubstr("4 layers in 2 chunks have no others"));
   EXPECT_EQ(error_of(kShort, {"offload.activations=true", "layout.recompute=full"}), "no error");
   EXPECT_THAT(error_of(kShort, {"offload.gradients=true", "layout={pp: 2, schedule: zb-h1}",
                                 "batch={global: 8, micro: 1}"}),
-              HasSubstr("offload.gradients sends a layer's gradients away"));
+              HasSubstr("offload.gradients moves a layer's gradients to the host"));
   EXPECT_EQ(error_of(kShort, {"offload.gradients=true"}), "no error");
   EXPECT_THAT(set_error("offload.weights=true"), HasSubstr("offload.weights"));
   EXPECT_THAT(set_error("offload.optimizer=much"), HasSubstr("offload.optimizer"));
@@ -527,7 +528,7 @@ TEST(RunConfigWriting, EveryKeyOnce) {
   }
 }
 
-// Ranks compare these: whatever may be set is among them.
+// The ranks compare these values, so every key must be included.
 TEST(RunConfigWriting, ValuesOfEveryKey) {
   const auto values = config_values(parse(kShort, {"optimizer.lr=3e-4", "run.seed=7"}));
   std::vector<std::string> keys;
@@ -560,7 +561,7 @@ TEST(RunConfigFiles, ExamplesAreValid) {
   for (const auto& file : std::filesystem::directory_iterator(source_directory() + "/examples")) {
     if (file.path().extension() != ".yaml") continue;
     ++examples;
-    // Parsed only: scripts make the tokenizers that some of them name.
+    // Parsed only: scripts create the tokenizers that some of them use.
     const RunConfig config = parse_run_config(read_text_file(file.path()), file.path().string());
     EXPECT_EQ(parse(to_yaml(config)), without_origin(config)) << file.path();
   }
@@ -568,7 +569,7 @@ TEST(RunConfigFiles, ExamplesAreValid) {
   EXPECT_THROW(load_run_config("no/such/file.yaml"), UserError);
 }
 
-// Damaged text: a configuration that survives being written and read, or a UserError; nothing else.
+// A damaged text either gives a configuration that can be written and read back, or a UserError.
 TEST(RunConfigFuzz, ParsesOrIsRefused) {
   const std::string full = to_yaml(parse(kShort));
   const std::string alphabet = "{}[]:,-#&*!|>'\"%@`?~ \t\n\r0aeE.=\\\0\x80\xff\xc3\xef\xbb\xbf";

@@ -1,4 +1,4 @@
-// What the ranks of a large job tell each other in a step, beside gradients and weights.
+// Communication of the ranks of a large job in a step, besides gradients and weights.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -15,10 +15,11 @@ namespace {
 
 constexpr int kRanks = 4096;
 
-// Of an all-reduce of a few bytes: recursive doubling, and what a tree sends up and down.
+// Messages of a small all-reduce by recursive doubling; a tree sends about as many.
 int messages_per_rank(int ranks) { return std::bit_width(static_cast<unsigned>(ranks - 1)); }
 
-// The groups of rank 0 of 4,096 data ranks, all of which do what it does. The world's are counted.
+// The groups of rank 0 of 4,096 data ranks that all do the same. Calls in the group of all ranks
+// are counted.
 Groups echoed_groups(Backend& backend, Traffic& world) {
   using Made = std::unique_ptr<Communicator>;
   return make_groups({.dp = kRanks, .shard_group = 1}, {},
@@ -31,7 +32,7 @@ Groups echoed_groups(Backend& backend, Traffic& world) {
                      });
 }
 
-// Collectives among all ranks in a run of that many steps.
+// Collectives of all ranks in a run of `steps` steps.
 Traffic traffic_of(int steps, int eval_every) {
   const TemporaryDirectory directory;
   const std::string corpus = directory.write("corpus.txt", small_corpus(300));
@@ -56,7 +57,7 @@ TEST(ControlPath, AStepOf4096RanksMakesOneSmallAllReduce) {
   const auto more = [&](Collective kind) { return five[kind].calls - two[kind].calls; };
   std::int64_t calls = 0;
   for (int kind = 0; kind < kCollectives; ++kind) calls += more(static_cast<Collective>(kind));
-  EXPECT_EQ(more(Collective::AllReduce), 3);  // of three more steps
+  EXPECT_EQ(more(Collective::AllReduce), 3);  // for three more steps
   EXPECT_EQ(calls, 3);
   // Three numbers, twice over a ring.
   EXPECT_LE((five.bytes() - two.bytes()) / 3, 2 * 3 * sizeof(double));
@@ -73,7 +74,7 @@ TEST(ControlPath, AValidationOf4096RanksAddsOneAllReduce) {
   }
 }
 
-// Nothing wrong is one number of each; no rank holds something of every other.
+// Without an error, only one number is reduced; no rank gathers data of all ranks.
 TEST(ControlPath, WorkOf4096RanksTogetherIsOneNumber) {
   Traffic traffic;
   CountingCommunicator group(std::make_unique<EchoCommunicator>("world", 5, kRanks), traffic);

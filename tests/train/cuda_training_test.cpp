@@ -1,4 +1,4 @@
-// Training in the CUDA world beside the CPU world. Needs a GPU; skipped, and said so, without one.
+// Compares training on the CUDA backend with the CPU backend. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ class CudaTrainingTest : public testing::Test {
   fs::path train(Backend& backend, const std::string& name, const std::string& settings,
                  const std::string& rest = "", int layers = 2) {
     const fs::path run = directory_ / name;
-    // Heads of 16: small, and served by the fused attention.
+    // Heads of 16: small, but supported by the fused attention.
     Trainer trainer(backend,
                     parse_run_config(small_config(corpus_, run, settings, rest), "test.yaml",
                                      {"model.hidden_size=64", "data.sequence_length=64",
@@ -45,7 +45,7 @@ class CudaTrainingTest : public testing::Test {
   std::string corpus_ = directory_.write("corpus.txt", small_corpus(400));
 };
 
-TEST_F(CudaTrainingTest, AHundredStepsFollowTheCpuWorld) {
+TEST_F(CudaTrainingTest, AHundredStepsFollowTheCpuBackend) {
   const auto cpu = make_cpu_backend();
   for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-3}, std::pair{"bf16", 5e-2}}) {
     const auto cuda = make_cuda_backend();
@@ -60,7 +60,7 @@ TEST_F(CudaTrainingTest, AHundredStepsFollowTheCpuWorld) {
   }
 }
 
-TEST_F(CudaTrainingTest, DropoutAndMicroBatchesFollowTheCpuWorld) {
+TEST_F(CudaTrainingTest, DropoutAndMicroBatchesFollowTheCpuBackend) {
   const auto cpu = make_cpu_backend();
   const auto cuda = make_cuda_backend();
   const std::string settings =
@@ -120,7 +120,7 @@ TEST_F(CudaTrainingTest, OffloadChangesNoBitWhereTheDeviceUpdates) {
   }
 }
 
-// Whose gradients wait in host memory between micro-batches is summed in another order.
+// Gradients that are kept in host memory between micro-batches are summed in another order.
 TEST_F(CudaTrainingTest, OffloadedGradientsAreTheSameRun) {
   for (const char* precision : {"fp64", "bf16"}) {
     std::vector<double> expected;
@@ -157,7 +157,7 @@ TEST_F(CudaTrainingTest, UpdatesOnTheHostFollowThoseOnTheDevice) {
   }
 }
 
-TEST_F(CudaTrainingTest, ThePlanIsWhatTheDeviceGives) {
+TEST_F(CudaTrainingTest, ThePlanIsWhatTheDeviceAllocates) {
   const auto cuda = make_cuda_backend();
   const RunConfig config =
       parse_run_config(small_config(corpus_, directory_ / "plan", "steps: 5"), "test.yaml",
@@ -166,10 +166,11 @@ TEST_F(CudaTrainingTest, ThePlanIsWhatTheDeviceGives) {
   const Engine plan(*cuda, nothing, engine_options(config));
   const std::size_t before = cuda->available_bytes();
   const Engine engine(*cuda, *cuda, engine_options(config));
-  const std::size_t taken = before - cuda->available_bytes();
+  const std::size_t allocated = before - cuda->available_bytes();
   EXPECT_EQ(engine.arena().total_bytes(), plan.arena().total_bytes());
-  // The driver hands out whole pages of 2 MiB.
-  EXPECT_NEAR(static_cast<double>(taken), static_cast<double>(plan.arena().total_bytes()), 64e6);
+  // The driver allocates whole pages of 2 MiB.
+  EXPECT_NEAR(static_cast<double>(allocated), static_cast<double>(plan.arena().total_bytes()),
+              64e6);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A run that diverges ends as diverged, publishes nothing bad and removes nothing good.
+// A run that diverges ends as diverged, saves no bad checkpoint and removes no healthy one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 class Divergence : public testing::Test {
  protected:
-  // What the run's end says.
+  // Trains until the run diverges and returns the message.
   std::string diverged(const std::string& settings, const std::vector<std::string>& overrides) {
     const auto backend = make_cpu_backend(2);
     Trainer trainer(
@@ -28,7 +28,7 @@ class Divergence : public testing::Test {
     std::string message;
     try {
       trainer.run(ResumeMode::Auto);
-      ADD_FAILURE() << "the run went on to its end";
+      ADD_FAILURE() << "the run did not diverge";
     } catch (const Diverged& error) {
       message = error.what();
     }
@@ -60,7 +60,7 @@ TEST_F(Divergence, WeightsThatAreNotFiniteAreNeverPublished) {
   EXPECT_FALSE(fs::exists(run_ / "checkpoints/latest"));
 }
 
-// No save is due: the next loss shows it.
+// Without a save in between, the loss of the next step shows it.
 TEST_F(Divergence, TheFirstStepThatNoticesEndsTheRun) {
   for (const char* precision : {"fp32", "bf16", "fp64"}) {
     fs::remove_all(run_);
@@ -72,7 +72,7 @@ TEST_F(Divergence, TheFirstStepThatNoticesEndsTheRun) {
   }
 }
 
-// From a good checkpoint, with a learning rate that no scale can help.
+// Resumes from a healthy checkpoint with a learning rate that is too high for any loss scale.
 TEST_F(Divergence, AnOverflowAtTheSmallestLossScaleEndsTheRunAndNamesTheCheckpoint) {
   run_training(small_config(corpus_, run_,
                             "steps: 4, eval_every: 0, checkpoint_every: 0, precision: fp16, "
@@ -87,8 +87,8 @@ TEST_F(Divergence, AnOverflowAtTheSmallestLossScaleEndsTheRunAndNamesTheCheckpoi
   EXPECT_EQ(fs::read_symlink(run_ / "checkpoints/latest"), "step-00000004");
 }
 
-// The scale doubles at each step until it overflows, and never falls again.
-TEST_F(Divergence, SkippedStepsEndTheRunAndNothingGoodIsRemovedMeanwhile) {
+// The scale doubles at each step until it overflows, and is never lowered again.
+TEST_F(Divergence, SkippedStepsEndTheRunAndHealthyCheckpointsAreKept) {
   const std::string message = diverged(
       "steps: 200, eval_every: 0, checkpoint_every: 1, precision: fp16, max_skipped_steps: 7, "
       "loss_scale: {initial: 65536, growth_interval: 1, hysteresis: 1000}",
@@ -108,7 +108,7 @@ TEST_F(Divergence, SkippedStepsEndTheRunAndNothingGoodIsRemovedMeanwhile) {
   EXPECT_EQ(names, expected);
 }
 
-// A kill does not start the count anew.
+// A restart does not reset the count.
 TEST_F(Divergence, SkippedStepsAreCountedOverARestart) {
   const std::string settings =
       "eval_every: 0, checkpoint_every: 1, precision: fp16, max_skipped_steps: 4, "
@@ -117,7 +117,7 @@ TEST_F(Divergence, SkippedStepsAreCountedOverARestart) {
   EXPECT_THAT(diverged(settings + "9", {}), HasSubstr("diverged at step 4: 4 steps in a row"));
 }
 
-// One rank's weights, of one bucket: no rank publishes.
+// NaN weights in one bucket on one rank: no rank saves.
 TEST_F(Divergence, AllRanksAgreeThatWeightsAreNotFinite) {
   const RankLayout layout{3, 3};
   std::vector<std::string> messages(3);

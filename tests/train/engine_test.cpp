@@ -1,4 +1,4 @@
-// What counts in a loss, and how far attention sees.
+// Which tokens have a loss, and which tokens attention sees.
 #include "train/engine.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class EngineTest : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Families, EngineTest, testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param); });
 
-// Three documents in one window, or one by one: the same losses, and the same gradient.
+// Three documents packed in one window give the same losses and gradients as one by one.
 TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
   const TemporaryDirectory directory;
   const std::vector<Tokens> documents = {
@@ -66,7 +66,7 @@ TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
   Engine& engine = engine_of(options_of(GetParam(), 1, 16, true));
   EXPECT_NEAR(engine.evaluate(together), apart, 1e-10);
 
-  // One document per row, filled up with tokens that carry no loss.
+  // One document per row, padded with tokens without a loss.
   Tokens ids(24, 11), targets(24, -1);
   for (std::size_t row = 0; row < 3; ++row)
     for (std::size_t i = 0; i + 1 < documents[row].size(); ++i) {
@@ -85,7 +85,7 @@ TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
   }
 }
 
-// Without the mask a document does see what stands before it.
+// Without the mask a document sees the documents before it.
 TEST_P(EngineTest, TheMaskMakesADifference) {
   const Tokens ids = {5, 9, 2, 44, 17, 3, 3, 60}, targets = {9, 2, 44, -1, 3, 3, 60, 8};
   const Tokens positions = {0, 1, 2, 3, 0, 1, 2, 3}, starts = {0, 0, 0, 0, 4, 4, 4, 4};
@@ -104,8 +104,9 @@ TEST_P(EngineTest, AMicroBatchWithoutLossAddsNothing) {
   }
   const StepSettings settings{.step = 1, .lr = 1e-3};
   Engine& whole = engine_of(options_of(GetParam(), 3, 8));
-  Engine& cut = engine_of(options_of(GetParam(), 1, 8));
-  const StepResult a = whole.step({ids, targets}, settings), b = cut.step({ids, targets}, settings);
+  Engine& split = engine_of(options_of(GetParam(), 1, 8));
+  const StepResult a = whole.step({ids, targets}, settings),
+                   b = split.step({ids, targets}, settings);
   EXPECT_NEAR(a.loss, b.loss, 1e-11);
   EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 1e-10);
   // The same without the empty row.

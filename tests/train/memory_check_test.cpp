@@ -1,4 +1,4 @@
-// A run that does not fit says so before it starts, with what would.
+// A run that does not fit is refused before it starts, with a proposal that fits.
 #include "train/memory_check.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A device of `device` bytes in a host with `host`.
+// A device with `device` bytes of memory and a host with `host` bytes.
 class Machine : public LateBackend {
  public:
   Machine(std::size_t device, std::size_t host) : LateBackend(1, host), device_(device) {}
@@ -37,7 +37,7 @@ RunConfig config(const std::vector<std::string>& set) {
 }
 
 std::string error_of(Backend& backend, const RunConfig& config, int node_ranks = 1) {
-  Groups groups = groups_of_one(backend);
+  Groups groups = single_rank_groups(backend);
   groups.node_ranks = node_ranks;
   try {
     check_memory(backend, config, groups);
@@ -51,12 +51,12 @@ class MemoryCheckTest : public testing::Test {
  protected:
   MemoryNeed need(const std::vector<std::string>& set) {
     Machine machine(kPlenty, kPlenty);
-    return planned_memory(machine, config(set), groups_of_one(machine));
+    return planned_memory(machine, config(set), single_rank_groups(machine));
   }
   const std::vector<std::string> offloaded_ = {"offload={optimizer: true, update: device}"};
 };
 
-TEST_F(MemoryCheckTest, KnowsBothSides) {
+TEST_F(MemoryCheckTest, CountsDeviceAndHostMemory) {
   const MemoryNeed plain = need({}), offloaded = need(offloaded_);
   EXPECT_EQ(plain.host, 0u);
   EXPECT_GT(offloaded.host, 0u);
@@ -67,18 +67,18 @@ TEST_F(MemoryCheckTest, KnowsBothSides) {
   EXPECT_FALSE(fits(offloaded, just, 2)) << "two ranks share the host";
 }
 
-TEST_F(MemoryCheckTest, RefusesWhatTheHostHasNotGot) {
+TEST_F(MemoryCheckTest, RefusesWhatDoesNotFitTheHost) {
   const MemoryNeed need = this->need(offloaded_);
   Machine machine(kPlenty, need.host - 1);
   EXPECT_THAT(error_of(machine, config(offloaded_)),
-              AllOf(HasSubstr("this run offloads"), HasSubstr("to host memory and"),
+              AllOf(HasSubstr("this run offloads"), HasSubstr("to host memory, but only"),
                     HasSubstr("set optimizer.moments: bf16")));
   Machine shared(kPlenty, 2 * need.host - 1);
   EXPECT_EQ(error_of(shared, config(offloaded_)), "no error");
   EXPECT_THAT(error_of(shared, config(offloaded_), 2), HasSubstr("on each of 2 ranks"));
 }
 
-TEST_F(MemoryCheckTest, RefusesWhatTheDeviceHasNotGot) {
+TEST_F(MemoryCheckTest, RefusesWhatDoesNotFitTheDevice) {
   Machine machine(need({}).device - 1, kPlenty);
   EXPECT_THAT(error_of(machine, config({})), HasSubstr("batch.micro: 8 with layout.recompute: "));
 }
@@ -100,43 +100,43 @@ TEST_F(MemoryCheckTest, ProposesOffloadWhereNothingElseHelps) {
   EXPECT_THAT(error_of(smaller, config(with({}))),
               HasSubstr("offload: {optimizer: true, gradients: true} would take"));
   Machine small_host(offloaded.device, offloaded.host - 1);
-  EXPECT_THAT(error_of(small_host, config(with({}))), HasSubstr("take a smaller model"));
+  EXPECT_THAT(error_of(small_host, config(with({}))), HasSubstr("use a smaller model"));
 }
 
-// The number of ranks and the layout that it names do fit.
-TEST_F(MemoryCheckTest, NamesHowManyRanksWouldDo) {
+// The proposed number of ranks and layout do fit.
+TEST_F(MemoryCheckTest, ProposesANumberOfRanks) {
   const RunConfig large = config({"model.layers=32", "model.hidden_size=512", "model.heads=8",
                                   "model.ffn_size=2048", "batch={global: 8, micro: 1}"});
   Machine whole(kPlenty, 1);
-  const std::size_t needed = planned_memory(whole, large, groups_of_one(whole)).device;
+  const std::size_t needed = planned_memory(whole, large, single_rank_groups(whole)).device;
   Machine machine(needed / 5, 1);
   const std::string error = error_of(machine, large);
   int ranks = 0;
-  RunConfig there = large;
-  there.layout.recompute = Recompute::Full;
+  RunConfig proposed = large;
+  proposed.layout.recompute = Recompute::Full;
   const std::size_t at = error.find("start ");
   ASSERT_NE(at, std::string::npos) << error;
   ASSERT_EQ(std::sscanf(error.c_str() + at, "start %d ranks", &ranks), 1) << error;
   const std::size_t layout = error.find("layout: {tp");
   ASSERT_NE(layout, std::string::npos) << error;
   ASSERT_EQ(std::sscanf(error.c_str() + layout, "layout: {tp: %d, pp: %d, zero: %d",
-                        &there.layout.tp, &there.layout.pp, &there.layout.zero),
+                        &proposed.layout.tp, &proposed.layout.pp, &proposed.layout.zero),
             3)
       << error;
   EXPECT_GE(ranks, 4) << "a fifth of the memory each";
   EXPECT_LE(ranks, 16);
   EXPECT_THAT(error, HasSubstr("mpirun -np " + std::to_string(ranks)));
-  const Grid grid = grid_of(layout_on(there, ranks), there.model);
+  const Grid grid = grid_of(layout_on(proposed, ranks), proposed.model);
   for (int stage = 0; stage < grid.pp; ++stage)
     EXPECT_TRUE(
-        fits(planned_memory(machine, there, planned_groups(grid, {.pp = stage})), machine, 1))
+        fits(planned_memory(machine, proposed, planned_groups(grid, {.pp = stage})), machine, 1))
         << error;
 }
 
-// On a GPU: scratch of the fused attention and buffers of NCCL.
-TEST_F(MemoryCheckTest, KnowsWhatLibrariesAreAskedFor) {
+// On a GPU: scratch memory of the fused attention and buffers of NCCL.
+TEST_F(MemoryCheckTest, CountsTheUseOfLibraries) {
   Machine machine(kPlenty, kPlenty);
-  const LibraryUse alone = library_use(config({}), groups_of_one(machine));
+  const LibraryUse alone = library_use(config({}), single_rank_groups(machine));
   // llama-tiny: 4 heads of 32, 8 sequences.
   EXPECT_EQ(alone.attention_elements, 8 * config({}).data.sequence_length * 4 * 32);
   EXPECT_EQ(alone.groups, 0);
@@ -157,16 +157,16 @@ TEST_F(MemoryCheckTest, CountsLibrariesOfTheDevice) {
 }
 
 // OpenBLAS has a buffer for each thread.
-TEST_F(MemoryCheckTest, TheCpuPlanHoldsBuffersOfBlas) {
+TEST_F(MemoryCheckTest, TheCpuPlanIncludesBuffersOfBlas) {
   const auto one = make_cpu_backend(1), three = make_cpu_backend(3);
   EXPECT_GT(one->own_bytes(), kMiB);
   EXPECT_EQ(three->own_bytes(), 3 * one->own_bytes());
 }
 
-// Where the device is the host there is one memory.
-TEST_F(MemoryCheckTest, AddsUpInTheCpuWorld) {
+// If the device is the host, there is one memory.
+TEST_F(MemoryCheckTest, AddsUpInTheCpuBackend) {
   const auto cpu = make_cpu_backend(1);
-  const MemoryNeed one = planned_memory(*cpu, config(offloaded_), groups_of_one(*cpu));
+  const MemoryNeed one = planned_memory(*cpu, config(offloaded_), single_rank_groups(*cpu));
   const MemoryNeed two = need(offloaded_);
   EXPECT_EQ(one.host, 0u);
   EXPECT_EQ(one.device, two.device + two.host);

@@ -20,7 +20,7 @@ using testing::StartsWith;
 
 class ModelCardTest : public testing::Test {
  protected:
-  // The card of the last step of a run of two sources.
+  // The model card at the last step of a run with two sources.
   std::string card(const std::string& name, const std::string& train,
                    const std::vector<std::string>& overrides = {}) {
     const fs::path run = directory_ / name;
@@ -48,8 +48,8 @@ TEST_F(ModelCardTest, SaysWhatTheModelIsAndHowItWasTrained) {
   EXPECT_THAT(text, AllOf(HasSubstr("\n# kiln\n"), HasSubstr("\n- llama\n"),
                           HasSubstr(fmt::format("Kintsugi {} (commit {})", program_version(),
                                                 program_commit()))));
-  // small_config, by hand: 2 layers of 2 x 32 x 32 for q and o, 2 x 16 x 32 for k and v, 3 x 32 x
-  // 48, two norms of 32; a norm and 256 x 32 for the tied embedding.
+  // small_config, by hand: 2 layers with 2 x 32 x 32 for q and o, 2 x 16 x 32 for k and v,
+  // 3 x 32 x 48 for the MLP, two norms of 32; a norm and 256 x 32 for the tied embedding.
   const int parameters = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48 + 2 * 32) + 32 + 256 * 32;
   EXPECT_THAT(text, AllOf(HasSubstr(fmt::format("| parameters | {} |", parameters)),
                           HasSubstr("| layers | 2 |"), HasSubstr("| hidden size | 32 |"),
@@ -65,13 +65,13 @@ TEST_F(ModelCardTest, SaysWhatTheModelIsAndHowItWasTrained) {
             HasSubstr("| learning rate | cosine, 0.004 to 0.0001, 2 of 4 steps"),
             HasSubstr("| precision | fp32, moments fp32 |"), HasSubstr("| layout | one rank |"),
             HasSubstr("| loss | "), HasSubstr("| validation loss | ")));
-  EXPECT_THAT(text, Not(HasSubstr(directory_.path().string()))) << "paths are the user's";
+  EXPECT_THAT(text, Not(HasSubstr(directory_.path().string()))) << "paths are private";
   const auto listed =
       nlohmann::json::parse(read_text_file(checkpoint_ / "checksums.json")).at("files");
   EXPECT_TRUE(listed.contains("README.md"));
 }
 
-// A run that was stopped and continued writes what the undisturbed run writes.
+// A run that was stopped and resumed writes the same card as one without a stop.
 TEST_F(ModelCardTest, IsAFunctionOfTheRunAndTheStep) {
   const std::string train = "steps: 4, eval_every: 3, checkpoint_every: 0";
   const std::string whole = card("a/run", train);
@@ -81,7 +81,7 @@ TEST_F(ModelCardTest, IsAFunctionOfTheRunAndTheStep) {
   const std::string straight = read_text_file(checkpoint_ / "README.md");
   EXPECT_EQ(card("b/run", train, {"optimizer.schedule=constant"}), straight);
   EXPECT_NE(whole, straight);
-  // Not validated at this step: nothing of an earlier one is passed off as this one's.
+  // This step was not validated: the card must not show values of an earlier step.
   EXPECT_THAT(card("d", train, {"train.steps=2", "train.eval_every=0"}),
               Not(HasSubstr("validation loss")));
 }

@@ -1,4 +1,4 @@
-// N steps in one go equal k steps, an interruption, and N - k steps: bit for bit.
+// N steps without interruption give bitwise the same result as k steps, a restart, and N - k steps.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -24,8 +24,8 @@ struct ResumeCase {
   const char* rest;
 };
 
-// 200 sentences hold about 200 windows; 9 steps of 6 samples end inside an epoch, 45 steps pass
-// into the second.
+// 200 sentences have about 200 windows: 9 steps of 6 samples end in the first epoch, 45 steps in
+// the second.
 const ResumeCase kCases[] = {
     {"plain", "steps: 9, checkpoint_every: 4, eval_every: 3", ""},
     {"dropout", "steps: 9, checkpoint_every: 5, eval_every: 0, dropout: 0.2", ""},
@@ -59,7 +59,7 @@ class ResumeTest : public testing::TestWithParam<ResumeCase> {
   static std::string config(const std::string& corpus, const fs::path& run) {
     std::string text = small_config(corpus, run, GetParam().train, GetParam().rest);
     const std::string few = "layers: 2";
-    // Of two blocks, no input is offloaded.
+    // With two blocks, no block input is offloaded.
     if (text.find("activations") != std::string::npos)
       text.replace(text.find(few), few.size(), "layers: 5");
     return text;
@@ -73,7 +73,7 @@ TEST_P(ResumeTest, ContinuesBitForBit) {
   run_training(config(corpus, whole));
   const fs::path end = last_checkpoint(whole);
 
-  // What a kill right after the first checkpoint leaves: that checkpoint and nothing later.
+  // Simulate a kill right after the first checkpoint: copy only that checkpoint.
   std::vector<fs::path> checkpoints;
   for (const auto& entry : fs::directory_iterator(whole / "checkpoints"))
     if (!entry.is_symlink() && entry.path().filename() != "state")
@@ -92,7 +92,7 @@ TEST_P(ResumeTest, ContinuesBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Cases, ResumeTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Runs the binary; the caller waits for it.
+// Starts the binary; the caller must wait for it.
 pid_t start_binary(const fs::path& config, const fs::path& output) {
   const pid_t child = fork();
   if (child == 0) {
@@ -148,7 +148,7 @@ TEST_P(InterruptTest, AnInterruptedProcessContinuesBitForBit) {
     const auto state = nlohmann::json::parse(read_text_file(broken / "status.json"));
     EXPECT_EQ(state.at("state"), "stopped");
     EXPECT_LT(state.at("step").get<int>(), 400);
-    // The step that was under way is finished and saved.
+    // The current step is finished and saved.
     EXPECT_EQ(state.at("last_checkpoint").get<std::string>(), last_checkpoint(broken).string());
   }
   ASSERT_EQ(wait_for(start_binary(broken_config, directory / "again.txt")), 0)

@@ -38,7 +38,7 @@ class RunDataTest : public testing::Test {
       const RunData data(read);
     });
   }
-  // A store of bytes in documents of 20 tokens each.
+  // Writes a store of bytes with documents of 20 tokens each.
   std::string store(const std::string& name, int documents) {
     std::vector<std::vector<std::int32_t>> all;
     for (int i = 0; i < documents; ++i) {
@@ -66,11 +66,11 @@ class RunDataTest : public testing::Test {
   TemporaryDirectory directory_;
 };
 
-TEST_F(RunDataTest, SharesFollowWeightsTokensOrSizes) {
+TEST_F(RunDataTest, FractionsFollowWeightsTokensOrSizes) {
   expect_shares(shares(lists()), {0.5, 0.5});
   expect_shares(shares(lists(", weight: 3", ", weight: 1")), {0.75, 0.25});
   expect_shares(shares(lists(", tokens: 9k", ", tokens: 1k")), {0.9, 0.1});
-  // 720 and 90 documents train: 8 to 1, and by its cube root 2 to 1.
+  // 720 and 90 training documents: 8 to 1, and with the cube root 2 to 1.
   expect_shares(shares(lists(), {"data.temperature=1"}), {8.0 / 9, 1.0 / 9});
   expect_shares(shares(lists(), {"data.temperature=3"}), {2.0 / 3, 1.0 / 3});
 }
@@ -81,7 +81,7 @@ TEST_F(RunDataTest, ASmallTemperatureFavoursTheLargest) {
               AllOf(HasSubstr("data.temperature"), HasSubstr("fi"), HasSubstr("raise it")));
 }
 
-// 600 samples of 24 tokens; fi has 90 x 20 tokens, of which an epoch has 73 windows.
+// 600 samples of 24 tokens; fi has 90 x 20 tokens, so an epoch has 73 windows.
 TEST_F(RunDataTest, EpochsAreLimited) {
   expect_shares(shares(lists("", ", max_epochs: 1")), {527.0 / 600, 73.0 / 600});
   expect_shares(shares(lists(), {"data.max_epochs=2"}), {454.0 / 600, 146.0 / 600});
@@ -94,9 +94,9 @@ TEST_F(RunDataTest, HeldOutDocumentsAreNeverTrained) {
   const RunData data(read);
   std::set<std::pair<std::string, std::int64_t>> trained;
   for (std::int64_t k = 0; k < 3000; ++k) {
-    std::vector<TokenPiece> pieces;
+    std::vector<TokenRange> pieces;
     data.order().locate(k, pieces);
-    for (const TokenPiece& piece : pieces)
+    for (const TokenRange& piece : pieces)
       for (std::int64_t i = 0; i < piece.count; ++i)
         trained.emplace(piece.shard->name(), piece.shard->document_of(piece.first + i));
   }
@@ -104,9 +104,9 @@ TEST_F(RunDataTest, HeldOutDocumentsAreNeverTrained) {
   ASSERT_EQ(data.validation().size(), 2u);
   for (const ValidationSet& set : data.validation())
     for (std::int64_t i = 0; i < set.size(); ++i) {
-      std::vector<TokenPiece> pieces;
+      std::vector<TokenRange> pieces;
       set.locate(i, pieces);
-      for (const TokenPiece& piece : pieces)
+      for (const TokenRange& piece : pieces)
         EXPECT_FALSE(
             trained.contains({piece.shard->name(), piece.shard->document_of(piece.first)}));
     }
@@ -118,7 +118,7 @@ TEST_F(RunDataTest, ValidationSetsOfTheirOwn) {
   const RunData data(read);
   ASSERT_EQ(data.validation().size(), 1u);
   EXPECT_EQ(data.validation()[0].name(), "news");
-  EXPECT_EQ(data.sources()[0].train.tokens(), 800 * 20) << "all of it trains";
+  EXPECT_EQ(data.sources()[0].train.tokens(), 800 * 20) << "all of it is used for training";
   EXPECT_THAT(error(lists(), {fmt::format("data.valid=[{{path: '{}'}}]", store("tiny", 1))}),
               HasSubstr("the validation set tiny has 20 tokens, one sample needs 25"));
 }
@@ -131,9 +131,9 @@ TEST_F(RunDataTest, MegatronsOrderAndSplit) {
   EXPECT_EQ(data.validation().size(), 2u);
   std::set<std::int64_t> documents;
   for (std::int64_t k = 0; k < 600; ++k) {
-    std::vector<TokenPiece> pieces;
+    std::vector<TokenRange> pieces;
     if (data.order().locate(k, pieces).source == 0)
-      for (const TokenPiece& piece : pieces)
+      for (const TokenRange& piece : pieces)
         documents.insert(piece.shard->document_of(piece.first));
   }
   EXPECT_EQ(*documents.rbegin(), 719);
@@ -144,7 +144,7 @@ TEST_F(RunDataTest, MegatronsOrderAndSplit) {
 }
 
 // Megatron's "--data-path 3 en 1 fi", "--data-path en fi" and "--data-path en".
-TEST_F(RunDataTest, MegatronTellsWeightsFromNone) {
+TEST_F(RunDataTest, MegatronDistinguishesWeightsFromNoWeights) {
   const std::vector<std::string> megatron = {"data.order=megatron", "data.split='90,10,0'"};
   expect_shares(shares(lists(", weight: 3", ", weight: 1"), megatron), {0.75, 0.25});
   // 720 and 90 documents of 20 tokens: 599 and 74 samples of 24.
@@ -154,7 +154,7 @@ TEST_F(RunDataTest, MegatronTellsWeightsFromNone) {
   const auto print = [&](const std::string& weight, const std::string& order) {
     RunConfig read = config(fmt::format("[{{path: '{}'{}}}]", store("en", 800), weight),
                             {"data.order=" + order, "data.split='90,10,0'"});
-    // What a run has resolved means the same again.
+    // The resolved configuration gives the same order.
     RunConfig again = parse_run_config(to_yaml(read), "config.yaml");
     EXPECT_EQ(RunData(again).fingerprint(), RunData(read).fingerprint());
     return RunData(read).fingerprint();
@@ -183,7 +183,7 @@ TEST_F(RunDataTest, TheVocabularyHoldsTheTokenizer) {
   EXPECT_THAT(error(train, {"model.vocab_size=200"}),
               AllOf(HasSubstr("model.vocab_size is 200"), HasSubstr("has 256 tokens"),
                     HasSubstr("raise it to 256, or leave it out")));
-  // A size that only a config.json chose grows; a large one stays.
+  // A size that only a config.json gives is raised; a large one is kept.
   RunConfig grown =
       config(train, {fmt::format("model={{config: '{}/qwen3'}}", test_data_directory())});
   ASSERT_EQ(grown.model.vocab_size, 67);
@@ -261,7 +261,7 @@ TEST_F(DataRunTest, EachSourceIsValidatedByItself) {
   EXPECT_GE(records[0].at("data_wait_s").get<double>(), 0);
   EXPECT_LE(records[0].at("data_wait_s").get<double>(), records[0].at("step_time_s").get<double>());
   const Json& last = records.back();
-  // A tenth of the documents is held out, and all windows in it are read: weighted by tokens.
+  // A tenth of the documents is held out and read completely; sets are weighted by tokens.
   const double en = last.at("valid").at("en").at("loss"), fi = last.at("valid").at("fi").at("loss");
   const std::int64_t en_windows = (80 * 20 - 1) / 24, fi_windows = (10 * 20 - 1) / 24;
   EXPECT_NEAR(last.at("valid_loss").get<double>(),
@@ -274,7 +274,7 @@ TEST_F(DataRunTest, EachSourceIsValidatedByItself) {
                           HasSubstr("held-out fi loss")));
 }
 
-// Bytes, the token "th" for two of them, and an end of document that is no text.
+// Tokens: all bytes, "th" with two bytes, and an end-of-document token without text.
 TEST_F(DataRunTest, BitsPerByteCountTheBytesOfTheText) {
   Json json = Json::parse(byte_tokenizer_json());
   json["model"]["vocab"]["th"] = 256;
@@ -306,7 +306,7 @@ TEST_F(DataRunTest, BitsPerByteCountTheBytesOfTheText) {
       train("run", source,
             {"data.tokenizer=" + tokenizer, "train.eval_batches=0", "model.vocab_size=384"})
           .back();
-  // A tenth of the documents is held out. All windows of it are read: every token but the first.
+  // A tenth of the documents is held out. All windows are read: every token except the first.
   std::vector<std::int32_t> held_out;
   for (std::size_t d = documents.size() - documents.size() / 10; d < documents.size(); ++d)
     held_out.insert(held_out.end(), documents[d].begin(), documents[d].end());
@@ -318,12 +318,12 @@ TEST_F(DataRunTest, BitsPerByteCountTheBytesOfTheText) {
       last.at("valid_bits_per_byte").get<double>(),
       last.at("valid_loss").get<double>() * static_cast<double>(tokens) / std::log(2.0) / bytes,
       1e-9);
-  // The text itself is not what this tokenizer's run reads.
+  // With this tokenizer a run cannot read the text itself.
   const std::string plain = directory_.write("plain.txt", text);
   EXPECT_THAT(error(fmt::format("[{{path: '{}'}}]", plain),
                     {"data.tokenizer=" + tokenizer, "model.vocab_size=384"}),
               AllOf(HasSubstr("plain.txt is text"), HasSubstr("kintsugi data tokenize --input")));
-  // A vocabulary that nobody chose grows to 258, in steps of 128.
+  // A vocabulary size that is not given is raised to 258, rounded up to a multiple of 128.
   RunConfig grown = config(source, {"data.tokenizer=" + tokenizer, "model={preset: llama-tiny}"});
   const RunData data(grown);
   EXPECT_EQ(grown.model.vocab_size, 384);
@@ -336,7 +336,7 @@ TEST_F(DataRunTest, OneSourceNeedsNoTable) {
   EXPECT_THAT(log_, Not(HasSubstr("held-out en loss")));
 }
 
-// Nothing to learn from, but nothing that breaks either.
+// Such a run learns nothing but must not fail.
 TEST_F(DataRunTest, AStoreWithoutAnyLoss) {
   store("silent", 300);
   directory_.write("silent.mask", std::string(300 * 20, '\0'));
@@ -351,8 +351,8 @@ TEST_F(DataRunTest, AStoreWithoutAnyLoss) {
   EXPECT_FALSE(records.back().contains("valid_bits_per_byte"));
 }
 
-// Half of the tokens count: their losses are averaged, not half of them.
-TEST_F(DataRunTest, LossesAreMeansOverTheTokensThatCount) {
+// Half of the tokens have a loss: the mean is over these tokens only.
+TEST_F(DataRunTest, LossesAreMeansOverTheTokensWithALoss) {
   const std::string path = store("half", 300);
   const std::string source = fmt::format("[{{path: '{}'}}]", path);
   const double all = train("all", source)[0].at("loss");
@@ -364,14 +364,14 @@ TEST_F(DataRunTest, LossesAreMeansOverTheTokensThatCount) {
   EXPECT_NE(half, all);
 }
 
-TEST_F(DataRunTest, WhatIsReadAheadChangesNothing) {
+TEST_F(DataRunTest, PrefetchChangesNothing) {
   const std::string sources = lists(", weight: 2");
   const auto a = train("a", sources, {"data.prefetch=1"});
   const auto b = train("b", sources, {"data.prefetch=9"});
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].at("loss"), b[i].at("loss"));
 }
 
-TEST_F(DataRunTest, AWrongIdEndsTheRunWithItsPlace) {
+TEST_F(DataRunTest, AWrongIdEndsTheRunWithItsPosition) {
   std::vector<std::vector<std::int32_t>> documents = {std::vector<std::int32_t>(400, 7)};
   documents[0][100] = 300;
   const std::string bad = write_store(directory_, "bad", documents);
@@ -379,17 +379,17 @@ TEST_F(DataRunTest, AWrongIdEndsTheRunWithItsPlace) {
     train("run", fmt::format("[{{path: '{}'}}]", bad), {"train.steps=100"});
     FAIL() << "accepted";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("bad holds token id 300 at token 100"),
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("bad has token id 300 at token 100"),
                                     HasSubstr("model.vocab_size is 256")));
   }
   EXPECT_EQ(Json::parse(read_text_file(directory_ / "run/status.json")).at("state"), "failed");
 }
 
-TEST_F(DataRunTest, OtherSharesAreNotContinued) {
+TEST_F(DataRunTest, OtherWeightsAreNotContinued) {
   train("run", lists());
   EXPECT_THROW(train("run", lists(", weight: 2")), UserError);
   EXPECT_THROW(train("run", lists(), {"data.order=megatron", "data.split='8,2'"}), UserError);
-  EXPECT_NO_THROW(train("run", lists(), {"train.steps=8"})) << "a run may be prolonged";
+  EXPECT_NO_THROW(train("run", lists(), {"train.steps=8"})) << "a run may be extended";
 }
 
 TEST_F(DataRunTest, AChangeInTheMiddleOfTheDataIsNotContinued) {
@@ -397,7 +397,7 @@ TEST_F(DataRunTest, AChangeInTheMiddleOfTheDataIsNotContinued) {
   const auto source = [](const std::string& path) { return fmt::format("[{{path: '{}'}}]", path); };
   train("run", source(text));
   EXPECT_NO_THROW(train("run", source(text), {"train.steps=7"}));
-  // Copied elsewhere: the same data.
+  // A copy in another directory is the same data.
   const std::string copy = (directory_ / "copy.txt").string();
   std::filesystem::copy_file(text, copy);
   EXPECT_NO_THROW(train("run", source(copy), {"train.steps=8"}));
@@ -412,15 +412,15 @@ TEST_F(DataRunTest, AChangeInTheMiddleOfTheDataIsNotContinued) {
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("copy.txt is not the file"), HasSubstr("run.dir")));
   }
-  // A run of a version that left no record continues, and says what was compared.
+  // A run of an older version without a record continues with a warning.
   std::filesystem::remove(directory_ / "run/data.json");
   testing::internal::CaptureStderr();
   EXPECT_NO_THROW(train("run", source(copy), {"train.steps=9"}));
   EXPECT_THAT(testing::internal::GetCapturedStderr() + log_,
-              HasSubstr("data.json does not say what the data held"));
+              HasSubstr("data.json has no record of the data's content"));
 }
 
-// Someone truncates the corpus under a run.
+// Another process truncates the corpus during a run.
 TEST_F(DataRunTest, ACorpusTruncatedDuringTrainingEndsTheRunAsFailed) {
   const std::string text = directory_.write("a.txt", small_corpus(20'000));
   std::thread truncates([&] {
@@ -437,7 +437,7 @@ TEST_F(DataRunTest, ACorpusTruncatedDuringTrainingEndsTheRunAsFailed) {
   }
   truncates.join();
   EXPECT_THAT(message,
-              AllOf(HasSubstr("a.txt was shortened while it was read"), HasSubstr("now it has 0")));
+              AllOf(HasSubstr("a.txt was truncated while it was read"), HasSubstr("now it has 0")));
   const Json status = Json::parse(read_text_file(directory_ / "run/status.json"));
   EXPECT_EQ(status.at("state"), "failed");
 }

@@ -26,7 +26,7 @@ TEST(StepTrace, StepsAreANumberOrARange) {
     EXPECT_THROW(trace_request("f", bad), UserError) << bad;
 }
 
-TEST(StepTrace, TheFileMustBePossible) {
+TEST(StepTrace, TheFileMustBeWritable) {
   const TemporaryDirectory directory;
   EXPECT_NO_THROW(check_writable(directory / "new.json"));
   EXPECT_NO_THROW(check_writable("new.json"));
@@ -47,7 +47,7 @@ class TracedRun : public testing::Test {
         "test.yaml");
     Trace trace;
     const auto backend = make_traced_backend(make_cpu_backend(1), trace);
-    const Groups groups = groups_of_one(*backend);
+    const Groups groups = single_rank_groups(*backend);
     Trainer trainer(*backend, config, groups);
     StepTrace step_trace(trace, trace_request(directory_ / "trace.json", steps), groups);
     trainer.trace_with(step_trace);
@@ -63,7 +63,7 @@ class TracedRun : public testing::Test {
   TemporaryDirectory directory_;
 };
 
-TEST_F(TracedRun, HoldsTheOperationsOfItsSteps) {
+TEST_F(TracedRun, ContainsTheOperationsOfItsSteps) {
   const std::string output = run("run", "2-3");
   EXPECT_THAT(output, HasSubstr("steps 2-3: compute "));
   const TraceEvents events(trace());
@@ -80,10 +80,10 @@ TEST_F(TracedRun, HoldsTheOperationsOfItsSteps) {
   // Two layers, three micro-batches, two steps.
   EXPECT_EQ(compute.count("attention_forward"), 12u);
   EXPECT_EQ(compute.count("attention_backward"), 12u);
-  // The products of q, k and v as one: 2 x 24 tokens, 32 + 16 + 16 columns of 32.
+  // One matmul for q, k and v: 2 x 24 tokens, 32 + 16 + 16 columns of 32.
   EXPECT_EQ(compute.count("matmul 48x64x32 b^T"), 12u);
   EXPECT_GT(compute.count("adamw"), 0u);
-  // Operations lie in the step that holds them.
+  // Each operation is inside a step.
   for (const auto& operation : events.lanes.at({0, "compute"})) {
     bool inside = false;
     for (const auto& host : events.lanes.at({0, "host"}))
@@ -98,7 +98,7 @@ TEST_F(TracedRun, AShortRunWritesWhatItHas) {
   EXPECT_EQ(TraceEvents(trace()).names(0, "host").count("step 4"), 1u);
 }
 
-TEST_F(TracedRun, StepsThatNeverCameAreSaid) {
+TEST_F(TracedRun, WarnsIfTheStepsAreNotReached) {
   EXPECT_THAT(run("run", "5-6"), HasSubstr("no trace"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "trace.json"));
 }

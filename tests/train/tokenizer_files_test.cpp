@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 using testing::HasSubstr;
 
-constexpr Family kFamilies[] = {Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
+constexpr Family kTokenizerFamilies[] = {Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
                                 Family::Bloom};
 
 ModelConfig model_of(Family family) {
@@ -40,9 +40,9 @@ std::map<std::string, std::string> written(const Tokenizer& tokenizer, Family fa
   return files;
 }
 
-// AutoTokenizer.from_pretrained of transformers 5.8 and later, without trust_remote_code: which
-// class reads the directory. "generic" takes tokenizer.json as it is; the others replace its
-// normalizer and pre-tokenizer.
+// The class that AutoTokenizer.from_pretrained of transformers 5.8 and later chooses without
+// trust_remote_code. "generic" uses tokenizer.json unchanged; the others replace its normalizer and
+// pre-tokenizer.
 std::string chosen_class(const std::string& model_type, const Json& config) {
   static const std::map<std::string, std::string> own = {
       {"gpt2", "GPT2Tokenizer"}, {"qwen2", "Qwen2Tokenizer"}, {"qwen3", "Qwen2Tokenizer"}};
@@ -60,8 +60,8 @@ std::string chosen_class(const std::string& model_type, const Json& config) {
   return registered == own.end() ? "generic" : registered->second;
 }
 
-// What is known of transformers, so that the rule above is its rule: the findings that led here.
-TEST(TokenizerFiles, TheRuleOfTransformersIsThatOfItsFindings) {
+// Known choices of transformers, to check the function above.
+TEST(TokenizerFiles, TheRuleOfTransformersMatchesKnownChoices) {
   const Json generic = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
   EXPECT_EQ(chosen_class("qwen2", generic), "Qwen2Tokenizer");
   for (const char* type : {"gpt2", "llama", "qwen3", "bloom"})
@@ -73,7 +73,7 @@ TEST(TokenizerFiles, AutoTokenizerTakesTokenizerJsonAsItIsInEveryFamily) {
       "", R"({"tokenizer_class": "Qwen2Tokenizer"})",
       R"({"tokenizer_class": "LlamaTokenizerFast", "legacy": true})",
       R"({"tokenizer_class": "GPT2Tokenizer", "auto_map": {"AutoTokenizer": ["a.B", null]}})"};
-  for (const Family family : kFamilies)
+  for (const Family family : kTokenizerFamilies)
     for (const char* config : given)
       for (const char* name : {"qwen", "llama3", "gpt2_prefix"}) {
         TemporaryDirectory directory;
@@ -84,12 +84,12 @@ TEST(TokenizerFiles, AutoTokenizerTakesTokenizerJsonAsItIsInEveryFamily) {
         const Json result = Json::parse(files.at("tokenizer_config.json"));
         SCOPED_TRACE(result.dump());
         EXPECT_EQ(chosen_class(std::string(to_string(family)), result), "generic");
-        // Version 4 takes this from here instead of from tokenizer.json.
+        // Version 4 reads this here instead of in tokenizer.json.
         if (name == std::string("gpt2_prefix")) {
           EXPECT_EQ(result.at("add_prefix_space"), true);
         }
         if (!result.contains("auto_map")) continue;
-        // Whoever trusts the directory's own class must find it there.
+        // With trust_remote_code, the class must be in the directory.
         EXPECT_EQ(
             result.at("auto_map"),
             Json::parse(R"({"AutoTokenizer": [null, "tokenization_kintsugi.KintsugiTokenizer"]})"));
@@ -100,7 +100,7 @@ TEST(TokenizerFiles, AutoTokenizerTakesTokenizerJsonAsItIsInEveryFamily) {
 
 TEST(TokenizerFiles, ASentencePieceModelKeepsTheClassThatReadsIt) {
   const auto tokenizer = load_tokenizer(test_data_directory() + "/tokenizers/sentencepiece_bpe");
-  for (const Family family : kFamilies) {
+  for (const Family family : kTokenizerFamilies) {
     const auto files = written(*tokenizer, family);
     const Json config = Json::parse(files.at("tokenizer_config.json"));
     EXPECT_EQ(chosen_class(std::string(to_string(family)), config), "LlamaTokenizer");
@@ -136,7 +136,7 @@ class GivenTokenizer : public testing::Test {
   std::map<std::string, std::string> expected_;
 };
 
-TEST_F(GivenTokenizer, IsCarriedByItsCheckpointFileByFile) {
+TEST_F(GivenTokenizer, IsCopiedIntoItsCheckpointFileByFile) {
   const auto tokenizer = load_tokenizer(given_.string());
   auto files = written(*tokenizer, Family::Llama);
   const Json config = Json::parse(files.at("tokenizer_config.json"));
@@ -149,7 +149,7 @@ TEST_F(GivenTokenizer, IsCarriedByItsCheckpointFileByFile) {
   EXPECT_EQ(tokenizer->clone()->files(9), tokenizer->files(9));
 }
 
-TEST_F(GivenTokenizer, ClaimsNoMorePositionsThanATableHas) {
+TEST_F(GivenTokenizer, HasNoMorePositionsThanATableOfPositions) {
   write("tokenizer_config.json", R"({"model_max_length": 1000000000000000019884624838656})");
   const auto tokenizer = load_tokenizer(given_.string());
   const auto length = [&](Family family) {
@@ -183,7 +183,7 @@ TEST_F(GivenTokenizer, WithABrokenConfigurationIsRefused) {
   }
 }
 
-// Through a run: all of it is in the checkpoint and under its hashes.
+// After a run, the checkpoint contains all files, with checksums.
 TEST_F(GivenTokenizer, IsPartOfTheCheckpointOfARun) {
   std::vector<std::vector<std::int32_t>> documents(20);
   for (auto& document : documents)

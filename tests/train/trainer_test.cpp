@@ -69,14 +69,14 @@ TEST_F(TrainerTest, LearnsASmallGrammar) {
   const fs::path run = train("run", "steps: 250, eval_every: 250, checkpoint_every: 0");
   const auto records = read_metrics(run);
   ASSERT_EQ(records.size(), 250u);
-  // Letters alone have about 2.8 nats; the grammar makes most of them certain.
+  // The entropy of single letters is about 2.8 nats; the grammar makes most letters predictable.
   EXPECT_GT(records.front().at("loss").get<double>(), 5.0);
   EXPECT_LT(records.back().at("valid_loss").get<double>(), 1.2);
   EXPECT_NEAR(records.back().at("valid_bits_per_byte").get<double>(),
               records.back().at("valid_loss").get<double>() / std::log(2.0), 1e-9);
 }
 
-// A line of the log stands for the steps since the line before.
+// A log line shows the mean of the steps since the previous line.
 TEST_F(TrainerTest, LinesShowTheMeanOfTheirSteps) {
   const fs::path run = train("run", "steps: 8, log_every: 3, eval_every: 0, checkpoint_every: 0");
   const auto losses = losses_of(run);
@@ -92,7 +92,8 @@ TEST_F(TrainerTest, LinesShowTheMeanOfTheirSteps) {
   ASSERT_EQ(shown.size(), 3u);
   EXPECT_NEAR(shown[3], (losses[0] + losses[1] + losses[2]) / 3, 5.1e-5);
   EXPECT_NEAR(shown[6], (losses[3] + losses[4] + losses[5]) / 3, 5.1e-5);
-  EXPECT_NEAR(shown[8], (losses[6] + losses[7]) / 2, 5.1e-5) << "the last line has fewer";
+  EXPECT_NEAR(shown[8], (losses[6] + losses[7]) / 2, 5.1e-5)
+      << "the last line is the mean of fewer steps";
 }
 
 TEST(StepMeansTest, RatesAreThoseOfTheWholeInterval) {
@@ -109,7 +110,7 @@ TEST(StepMeansTest, RatesAreThoseOfTheWholeInterval) {
   EXPECT_EQ(means.steps(), 0);
 }
 
-// Its peak was measured on cores that had other work to do.
+// Reports a peak that is too low, as if other work had disturbed its measurement.
 class BusyBackend : public CpuBackend {
  public:
   BusyBackend() : CpuBackend(1) {}
@@ -136,16 +137,16 @@ TEST_F(TrainerTest, NoMfuAboveThePeak) {
   }
 }
 
-// Gradients add up over micro-batches and dropout follows the global token, so the cut of a batch
-// is invisible.
+// Gradients are accumulated over micro-batches, and dropout depends on the global token index, so
+// the size of a micro-batch does not matter.
 TEST_F(TrainerTest, MicroBatchesDoNotChangeTheRun) {
   const std::string settings =
       "steps: 12, eval_every: 4, checkpoint_every: 0, dropout: 0.15, precision: fp64";
   const auto whole = losses_of(train("whole", settings, "", {"batch.micro=6"}));
   for (const int micro : {1, 2, 3}) {
-    const auto cut = losses_of(
+    const auto split = losses_of(
         train(fmt::format("micro{}", micro), settings, "", {fmt::format("batch.micro={}", micro)}));
-    EXPECT_LT(largest_difference(whole, cut), 1e-11) << micro;
+    EXPECT_LT(largest_difference(whole, split), 1e-11) << micro;
   }
 }
 
@@ -173,8 +174,8 @@ TEST_F(TrainerTest, SixteenBitRunsFollowTheFp32Run) {
   EXPECT_NEAR(fp16, fp32, 0.03);
 }
 
-// 2^32 overflows fp16 gradients: steps are skipped, unchanged weights included, until the scale
-// fits.
+// A scale of 2^32 overflows fp16 gradients: steps are skipped, with unchanged weights, until the
+// scale is small enough.
 TEST_F(TrainerTest, AnOverflowSkipsTheStepAndHalvesTheScale) {
   const auto records =
       read_metrics(train("fp16", "steps: 30, eval_every: 0, checkpoint_every: 0, precision: fp16"));
@@ -188,10 +189,11 @@ TEST_F(TrainerTest, AnOverflowSkipsTheStepAndHalvesTheScale) {
 
 TEST_F(TrainerTest, TokensEndARun) {
   const fs::path run = train("run", "tokens: 1000, eval_every: 0, checkpoint_every: 0");
-  EXPECT_EQ(read_metrics(run).size(), 7u);  // 144 tokens a step: the first multiple from 1000 on
+  EXPECT_EQ(read_metrics(run).size(),
+            7u);  // 144 tokens per step: 7 x 144 is the first multiple of at least 1000
 }
 
-TEST_F(TrainerTest, OldCheckpointsGoAndLatestStays) {
+TEST_F(TrainerTest, OldCheckpointsAreRemovedAndLatestIsKept) {
   const fs::path run = train("run", "steps: 10, eval_every: 0, checkpoint_every: 2", "",
                              {"train.keep_checkpoints=2"});
   std::vector<std::string> names;
@@ -207,7 +209,7 @@ TEST_F(TrainerTest, OldCheckpointsGoAndLatestStays) {
   EXPECT_EQ(names, (std::vector<std::string>{"step-00000008", "step-00000010"}));
 }
 
-TEST_F(TrainerTest, SavesNothingWhereNothingIsWanted) {
+TEST_F(TrainerTest, SavesNothingWithSaveFalse) {
   const fs::path run =
       train("run", "steps: 4, eval_every: 0, checkpoint_every: 2", "", {"train.save=false"});
   EXPECT_EQ(read_metrics(run).size(), 4u);
@@ -223,7 +225,7 @@ TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   write_file_atomically(file, content);
   try {
     train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
-    FAIL() << "the damage went unnoticed";
+    FAIL() << "the damage was not detected";
   } catch (const UserError& error) {
     testing::internal::GetCapturedStdout();
     EXPECT_NE(std::string(error.what()).find("optimizer.safetensors does not match its checksum"),
@@ -232,11 +234,12 @@ TEST_F(TrainerTest, ADamagedCheckpointIsNamed) {
   }
 }
 
-// Checkpoints had the optimizer's state inside the model's directory once, under one list of
+// Old checkpoints have the optimizer state inside the model's directory, with one list of
 // checksums.
 TEST_F(TrainerTest, AnOldCheckpointWithItsStateInsideContinues) {
   const std::string rest = "eval_every: 0, checkpoint_every: 4";
-  const std::vector<std::string> same = {"optimizer.schedule=constant"};  // in 4 steps as in 8
+  const std::vector<std::string> same = {
+      "optimizer.schedule=constant"};  // independent of the number of steps
   const fs::path whole = train("whole", "steps: 8, " + rest, "", same),
                  run = train("run", "steps: 4, " + rest, "", same);
   const CheckpointPaths at{run / "checkpoints", "step-00000004"};
@@ -265,7 +268,7 @@ TEST_F(TrainerTest, AModelWithoutItsStateIsNotContinuedAndSaysWhereItLooked) {
     FAIL() << "continued without moments";
   } catch (const UserError& error) {
     testing::internal::GetCapturedStdout();
-    EXPECT_NE(std::string(error.what()).find("looked for in " + at.state().string()),
+    EXPECT_NE(std::string(error.what()).find("which is not in " + at.state().string()),
               std::string::npos)
         << error.what();
   }
@@ -296,7 +299,7 @@ TEST_F(TrainerTest, ANewRunDoesNotEnterAnOldDirectory) {
 }
 
 // A save was killed between moving the old checkpoint of this step away and moving the new one in.
-TEST_F(TrainerTest, AHalfReplacedCheckpointComesBack) {
+TEST_F(TrainerTest, AHalfReplacedCheckpointIsRestored) {
   const fs::path run = train("run", "steps: 4, eval_every: 0, checkpoint_every: 0");
   const fs::path checkpoints = run / "checkpoints";
   fs::rename(checkpoints / "step-00000004", checkpoints / ".step-00000004.old");
@@ -306,7 +309,7 @@ TEST_F(TrainerTest, AHalfReplacedCheckpointComesBack) {
   EXPECT_FALSE(fs::exists(checkpoints / ".step-00000004.tmp"));
 }
 
-// The signal arrives while the run validates: what was trained is saved all the same.
+// The signal arrives during validation: the run still saves a checkpoint.
 TEST_F(TrainerTest, ASignalDuringValidationSaves) {
   const fs::path run = directory_ / "run";
   const auto backend = make_cpu_backend(1);
@@ -353,7 +356,7 @@ TEST_F(TrainerTest, ARunThatCannotFitIsRefusedBeforeAnythingIsWritten) {
   EXPECT_FALSE(fs::exists(directory_ / "huge"));
 }
 
-// Four million sequences at once fit nowhere; the message names what does.
+// A micro-batch of four million sequences does not fit; the message proposes one that does.
 TEST_F(TrainerTest, ARefusalSaysWhatWouldFit) {
   const auto backend = make_cpu_backend(1);
   const std::string yaml = small_config(corpus_, directory_ / "huge", "steps: 5");
@@ -398,7 +401,7 @@ TEST_F(TrainerTest, ShardsAreListedAndReadBack) {
   EXPECT_EQ(a, b);
 }
 
-// A file-size limit stands for a full disk: the write fails in the middle of a save.
+// A file-size limit simulates a full disk: the write fails in the middle of a save.
 TEST_F(TrainerTest, AFailedSaveLeavesThePreviousCheckpoint) {
   KINTSUGI_SKIP_UNDER_THREAD_SANITIZER();
   const std::string settings = "steps: 8, eval_every: 0, checkpoint_every: 0";
@@ -421,16 +424,16 @@ TEST_F(TrainerTest, AFailedSaveLeavesThePreviousCheckpoint) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
   const std::string message = read_text_file(directory_ / "err.txt");
-  EXPECT_NE(message.find("was not saved, the ones before it are untouched"), std::string::npos)
+  EXPECT_NE(message.find("was not saved, earlier ones are unchanged"), std::string::npos)
       << message;
   EXPECT_EQ(fs::canonical(run / "checkpoints/latest"), before);
   for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
     EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
   EXPECT_EQ(Json::parse(read_text_file(run / "status.json")).at("state"), "failed");
-  EXPECT_EQ(read_metrics(train("run", settings)).size(), 10u);  // still loads; nothing left to do
+  EXPECT_EQ(read_metrics(train("run", settings)).size(), 10u);  // still loads; all steps are done
 }
 
-TEST_F(TrainerTest, ADirectoryThatCannotBeMadeIsAFailure) {
+TEST_F(TrainerTest, ADirectoryThatCannotBeCreatedIsAFailure) {
   const auto backend = make_cpu_backend(1);
   Trainer trainer(
       *backend, parse_run_config(small_config(corpus_, "/proc/kintsugi", "steps: 2"), "test.yaml"));

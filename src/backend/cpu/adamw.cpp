@@ -1,4 +1,4 @@
-// AdamW with decoupled weight decay, one pass over everything it touches.
+// AdamW with decoupled weight decay; reads and writes every operand once.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,8 +29,8 @@ struct Step {
   std::uint64_t rounding_key, first_element;
 };
 
-// Elements whose 16-bit operands are widened, updated and rounded at a time: loops that convert and
-// loops that compute become vector code only apart from each other.
+// The number of elements that are converted to fp32, updated and rounded at a time. Conversion and
+// arithmetic are separate loops because GCC does not vectorize them in one.
 constexpr std::int64_t kBlock = 512;
 
 template <class A>
@@ -52,26 +52,26 @@ void convert(To* to, const From* from, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     if constexpr (sizeof(To) == 2)
-      to[i].bits = To(from[i]).bits;  // GCC makes no vectors of structs
+      to[i].bits = To(from[i]).bits;  // GCC does not vectorize assignments of structs
     else
       to[i] = static_cast<To>(from[i]);
   }
 }
 
-// Rounds bf16 moments up or down by chance; element 0 here is `first` of the step's numbering.
+// Rounds bf16 moments stochastically. The random bits of element i are those of first + i.
 void round_moments(bf16* moment1, bf16* moment2, const float* wide1, const float* wide2,
                    std::uint64_t key, std::uint64_t first, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint32_t bits = rounding_bits(key, first + static_cast<std::uint64_t>(i));
-    moment1[i].bits = round_by_chance(std::bit_cast<std::uint32_t>(wide1[i]), bits);
-    moment2[i].bits = round_by_chance(std::bit_cast<std::uint32_t>(wide2[i]), bits >> 16);
+    moment1[i].bits = round_stochastically(std::bit_cast<std::uint32_t>(wide1[i]), bits);
+    moment2[i].bits = round_stochastically(std::bit_cast<std::uint32_t>(wide2[i]), bits >> 16);
   }
 }
 
 template <class T, class M, class A>
 struct Operands {
   T* weight;
-  A* master;  // may be the weight
+  A* master;  // may be the weight itself
   M *moment1, *moment2;
   const A* gradient;
 };
@@ -108,13 +108,13 @@ void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor mome
   const std::int64_t n = weight.elements();
   KINTSUGI_CHECK(master.elements() == n && moment1.elements() == n && moment2.elements() == n &&
                      gradient.elements() == n,
-                 "adamw over tensors of different lengths");
+                 "adamw: tensors of different lengths");
   visit_float(weight.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const A scale = gradient_scale.as<A>()[0];
     if (!std::isfinite(scale)) return;
     const Step<A> step(options);
-    const auto run = [&]<class M>() {
+    const auto update_all = [&]<class M>() {
       const Operands<T, M, A> operands{weight.as<T>(), master.as<A>(), moment1.as<M>(),
                                        moment2.as<M>(), gradient.as<A>()};
       pool_.run_ranges(n, 1 << 14, [&](std::int64_t begin, std::int64_t end, int) {
@@ -122,8 +122,8 @@ void CpuBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor mome
       });
     };
     if constexpr (std::is_same_v<A, float>)
-      if (moment1.dtype() == DType::BF16) return run.template operator()<bf16>();
-    run.template operator()<A>();
+      if (moment1.dtype() == DType::BF16) return update_all.template operator()<bf16>();
+    update_all.template operator()<A>();
   });
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kTile = 64;
 
-// Which keys a query sees, and what ALiBi adds for this head.
+// The keys that a query sees, and the ALiBi bias of this head.
 template <class A>
 struct Mask : AttentionMask {
   Mask(const AttentionOptions& options, std::int64_t batch, std::int64_t head, std::int64_t queries,
@@ -29,14 +29,14 @@ struct Mask : AttentionMask {
   std::int64_t first_key(std::int64_t query) const {
     return start == nullptr ? begin(query) : std::max<std::int64_t>(begin(query), start[query]);
   }
-  // The tile row's visible columns [first, last) for keys key0 … key0 + columns - 1.
+  // The visible columns [first, last) of a tile row; column j is key key0 + j.
   std::int64_t first_column(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
     return std::clamp<std::int64_t>(first_key(query) - key0, 0, columns);
   }
   std::int64_t last_column(std::int64_t query, std::int64_t key0, std::int64_t columns) const {
     return std::clamp<std::int64_t>(end(query) - key0, 0, columns);
   }
-  // The first key tile that any of the queries sees: document starts never decrease along a
+  // The first key tile that queries from query0 on see: document starts never decrease along a
   // sequence.
   std::int64_t first_tile(std::int64_t query0) const { return first_key(query0) / kTile * kTile; }
 
@@ -72,8 +72,8 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
   const std::int64_t key_end = mask.end(query0 + rows - 1);
   for (std::int64_t key0 = mask.first_tile(query0); key0 < key_end; key0 += kTile) {
     const std::int64_t columns = std::min(kTile, key_end - key0);
-    product(scores, kTile, rows, columns, dim, tile_q, false,
-            load_tile<T, A>(k, key0, columns, dim, buffer_kv), true, scale, A(0));
+    tile_matmul(scores, kTile, rows, columns, dim, tile_q, false,
+                load_tile<T, A>(k, key0, columns, dim, buffer_kv), true, scale, A(0));
     mask.add_alibi(scores, rows, columns, key0);
     for (std::int64_t i = 0; i < rows; ++i) {
       A* s = scores + i * kTile;
@@ -97,19 +97,20 @@ void forward_tile(const Head<T>& out, Accumulator<T>* lse, const Head<T>& q, con
       if (shrink != A(1))
         for (std::int64_t d = 0; d < dim; ++d) result[i * dim + d] *= shrink;
     }
-    product(result, dim, rows, dim, columns, {scores, kTile}, false,
-            load_tile<T, A>(v, key0, columns, dim, buffer_kv), false, A(1), A(1));
+    tile_matmul(result, dim, rows, dim, columns, {scores, kTile}, false,
+                load_tile<T, A>(v, key0, columns, dim, buffer_kv), false, A(1), A(1));
   }
   for (std::int64_t i = 0; i < rows; ++i) {
-    const A inverse = running_sum[i] > A(0) ? A(1) / running_sum[i] : A(0);  // 0: saw nothing
+    const A inverse =
+        running_sum[i] > A(0) ? A(1) / running_sum[i] : A(0);  // 0: the query sees no key
     for (std::int64_t d = 0; d < dim; ++d)
       out.row(query0 + i)[d] = static_cast<T>(result[i * dim + d] * inverse);
     lse[query0 + i] = running_max[i] + std::log(running_sum[i]);
   }
 }
 
-// Adds one query head's share to dk and dv (both (keys, dim) in accumulator precision) and writes
-// its dq.
+// Writes dq of one query head and adds its contribution to dk and dv, both (keys, dim) in
+// accumulator precision.
 template <class T>
 void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, const Head<T>& dout,
                    const Head<T>& out, const Accumulator<T>* lse, const Head<T>& q,
@@ -143,8 +144,9 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
       const std::int64_t columns = std::min(kTile, key_end - key0);
       const Tile<A> tile_k = load_tile<T, A>(k, key0, columns, dim, buffer_k);
       const Tile<A> tile_v = load_tile<T, A>(v, key0, columns, dim, buffer_v);
-      product(probabilities, kTile, rows, columns, dim, tile_q, false, tile_k, true, scale, A(0));
-      product(dscores, kTile, rows, columns, dim, tile_do, false, tile_v, true, A(1), A(0));
+      tile_matmul(probabilities, kTile, rows, columns, dim, tile_q, false, tile_k, true, scale,
+                  A(0));
+      tile_matmul(dscores, kTile, rows, columns, dim, tile_do, false, tile_v, true, A(1), A(0));
       mask.add_alibi(probabilities, rows, columns, key0);
       for (std::int64_t i = 0; i < rows; ++i) {
         A *p = probabilities + i * kTile, *ds = dscores + i * kTile;
@@ -161,11 +163,12 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
         std::fill(p + end, p + columns, A(0));
         std::fill(ds + end, ds + columns, A(0));
       }
-      product(dv + key0 * dim, dim, columns, dim, rows, {probabilities, kTile}, true, tile_do,
-              false, A(1), A(1));
-      product(dk + key0 * dim, dim, columns, dim, rows, {dscores, kTile}, true, tile_q, false, A(1),
-              A(1));
-      product(dquery, dim, rows, dim, columns, {dscores, kTile}, false, tile_k, false, A(1), A(1));
+      tile_matmul(dv + key0 * dim, dim, columns, dim, rows, {probabilities, kTile}, true, tile_do,
+                  false, A(1), A(1));
+      tile_matmul(dk + key0 * dim, dim, columns, dim, rows, {dscores, kTile}, true, tile_q, false,
+                  A(1), A(1));
+      tile_matmul(dquery, dim, rows, dim, columns, {dscores, kTile}, false, tile_k, false, A(1),
+                  A(1));
     }
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t d = 0; d < dim; ++d)
@@ -173,7 +176,7 @@ void backward_head(const Head<T>& dq, Accumulator<T>* dk, Accumulator<T>* dv, co
   }
 }
 
-// Where ALiBi's keys are: empty for 0, 1, 2, … or without ALiBi.
+// The positions of the keys for ALiBi; empty if they are 0, 1, 2, … or without ALiBi.
 std::vector<std::int32_t> alibi_positions(const AttentionOptions& options, std::int64_t keys) {
   if (!options.alibi_slopes || options.key_positions == TokenPositions{}) return {};
   std::vector<std::int32_t> positions;
@@ -192,11 +195,10 @@ struct Sizes {
         kv_heads(k.extent(2)) {
     KINTSUGI_CHECK((queries <= keys || options.query_positions) && heads % kv_heads == 0 &&
                        k.extent(3) == dim && k.extent(0) == batch,
-                   "attention of queries {} over keys {}", to_string(q.shape()),
-                   to_string(k.shape()));
+                   "attention: queries {}, keys {}", to_string(q.shape()), to_string(k.shape()));
     const Tensor& starts = options.document_start;
     KINTSUGI_CHECK(!starts || (starts.extent(0) == batch && starts.extent(1) == queries),
-                   "document starts {} of queries {}", to_string(starts.shape()),
+                   "attention: document starts {} for queries {}", to_string(starts.shape()),
                    to_string(q.shape()));
   }
   std::int64_t batch, queries, heads, dim, keys, kv_heads;
@@ -215,7 +217,7 @@ void CpuBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
     pool_.run(n.batch * n.heads * tiles, [&](std::int64_t task, int thread) {
       const std::int64_t b = task / tiles / n.heads, h = task / tiles % n.heads;
       const std::int64_t query0 =
-          (tiles - 1 - task % tiles) * kTile;  // longest rows first: better balance
+          (tiles - 1 - task % tiles) * kTile;  // longest rows first, for load balance
       forward_tile<T>(Head<T>(out, b, h), lse.as<A>() + b * lse.stride(0) + h * lse.stride(1),
                       Head<T>(q, b, h), Head<T>(k, b, h / group), Head<T>(v, b, h / group),
                       Mask<A>(options, b, h, n.queries, n.keys, positions), query0,

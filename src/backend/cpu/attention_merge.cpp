@@ -1,4 +1,4 @@
-// Attention over one set of keys and over another, joined by their log-sum-exps.
+// Merges attention over two sets of keys by their log-sum-exps.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,10 +14,10 @@ void merge_row(Accumulator<T>* out, Accumulator<T>& lse, const T* part, Accumula
   using A = Accumulator<T>;
   if (part_lse == -std::numeric_limits<A>::infinity()) return;
   const A top = std::max(lse, part_lse);
-  const A share = std::exp(lse - top), part_share = std::exp(part_lse - top);
-  const A total = share + part_share;
+  const A weight = std::exp(lse - top), part_weight = std::exp(part_lse - top);
+  const A total = weight + part_weight;
   for (std::int64_t i = 0; i < dim; ++i)
-    out[i] = (share * out[i] + part_share * static_cast<A>(part[i])) / total;
+    out[i] = (weight * out[i] + part_weight * static_cast<A>(part[i])) / total;
   lse = top + std::log(total);
 }
 
@@ -27,8 +27,9 @@ void CpuBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor
   const std::int64_t batch = out.extent(0), queries = out.extent(1), heads = out.extent(2);
   KINTSUGI_CHECK(part_out.shape() == out.shape() && lse.shape() == (Shape{batch, heads, queries}) &&
                      part_lse.shape() == lse.shape(),
-                 "attention {} with lse {} merged into {} with lse {}", to_string(part_out.shape()),
-                 to_string(part_lse.shape()), to_string(out.shape()), to_string(lse.shape()));
+                 "attention_merge: part {} with lse {}, out {} with lse {}",
+                 to_string(part_out.shape()), to_string(part_lse.shape()), to_string(out.shape()),
+                 to_string(lse.shape()));
   visit_float(part_out.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     pool_.run_ranges(batch * queries, 16, [&](std::int64_t begin, std::int64_t end, int) {

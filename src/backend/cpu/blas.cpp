@@ -49,8 +49,8 @@ void gemm(const GemmArguments<double>& g) {
 
 void use_one_blas_thread() { openblas_set_num_threads(1); }
 
-// One by one, as OpenBLAS will: the system may refuse one large piece where it gives many small
-// ones.
+// Maps the buffers one by one, as OpenBLAS does: the system may refuse one large block but grant
+// many small ones.
 void check_blas_buffers(int threads) {
   std::vector<void*> buffers;
   for (int i = 0; i < threads; ++i) {
@@ -69,6 +69,11 @@ void check_blas_buffers(int threads) {
       in_words(kBlasBuffer), threads, threads == 1 ? "" : "s",
       left == kUnlimited ? "the system refuses them"
                          : fmt::format("{} is left within this process's limit", in_words(left)));
+}
+
+std::string cpu_library_versions() {
+  const std::string config = openblas_get_config();  // "OpenBLAS 0.3.21 DYNAMIC_ARCH …"
+  return config.substr(0, config.find(' ', config.find(' ') + 1));
 }
 
 const char* blas_core_name() { return openblas_get_corename(); }

@@ -23,13 +23,13 @@ struct GemmArguments {
 void gemm(const GemmArguments<float>& g);
 void gemm(const GemmArguments<double>& g);
 
-// Keeps BLAS on the calling thread, whichever threading the installed library was built with.
+// Makes every BLAS call run on the calling thread only, however the library was built.
 void use_one_blas_thread();
-// Each thread that calls BLAS gets a buffer of this many bytes of address space, of which products
-// of at most some hundred rows touch the second: packed blocks of both operands.
+// OpenBLAS maps a buffer of kBlasBuffer bytes for each thread that calls it. Our GEMMs, of a few
+// hundred rows at most, touch kBlasTouched bytes of it: packed blocks of both operands.
 inline constexpr std::size_t kBlasBuffer = std::size_t{128} << 20;
 inline constexpr std::size_t kBlasTouched = std::size_t{8} << 20;
-// UserError unless `threads` more buffers can be had: OpenBLAS itself would try for ever.
+// UserError unless `threads` more buffers can be mapped: OpenBLAS itself would retry forever.
 void check_blas_buffers(int threads);
 const char* blas_core_name();
 

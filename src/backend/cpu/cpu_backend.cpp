@@ -27,8 +27,8 @@ int usable_cores() {
 }  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  constexpr int kMost = 1024;
-  if (threads > kMost) user_error("{} threads are asked for, {} is the most", threads, kMost);
+  constexpr int kMaxThreads = 1024;
+  if (threads > kMaxThreads) user_error("threads is {}; the maximum is {}", threads, kMaxThreads);
   return std::make_unique<CpuBackend>(threads > 0 ? threads : usable_cores());
 }
 
@@ -41,7 +41,7 @@ CpuBackend::CpuBackend(int threads)
 void* CpuBackend::allocate(std::size_t bytes) {
   void* address = ::operator new(bytes, std::align_val_t(kAlignment), std::nothrow);
   if (address == nullptr)
-    failure("no memory for {} (about {} is free on this machine)",
+    failure("cannot allocate {} of memory (about {} is free on this machine)",
             format_bytes(static_cast<double>(bytes)),
             format_bytes(static_cast<double>(available_bytes())));
   return address;
@@ -57,8 +57,8 @@ std::string CpuBackend::description() const {
 }
 
 Backend::Peak CpuBackend::peak_flops(DType dtype) {
-  // Processors change their clock and share their cores: the best rate of many short products.
-  // Small ones end before other work takes the core away, large ones keep many threads busy.
+  // The best rate of many short matmuls, because clocks change and cores are shared. Small ones end
+  // before other work takes the core; large ones keep many threads busy.
   constexpr std::array<std::int64_t, 4> kSizes = {128, 256, 512, 1024};
   constexpr double kSeconds = 0.06;  // for each size
   const DType type = accumulator_of(dtype);
@@ -75,9 +75,7 @@ Backend::Peak CpuBackend::peak_flops(DType dtype) {
   };
   double best = 0;
   for (const std::int64_t n : kSizes) {
-    const auto square = [n](Tensor whole) {
-      return whole.rows(0, n * n / whole.extent(1)).view({n, n});
-    };
+    const auto square = [n](Tensor x) { return x.rows(0, n * n / x.extent(1)).view({n, n}); };
     const double flops = 2.0 * static_cast<double>(n * n * n);
     if (best > 0 && flops / best > kSeconds) break;
     for (const auto begin = now(); seconds(begin, now()) < kSeconds;) {
@@ -89,9 +87,9 @@ Backend::Peak CpuBackend::peak_flops(DType dtype) {
   return {best, fmt::format("measured {} matmul", to_string(type))};
 }
 
-// Without what this backend will take for itself: BLAS's buffers count as far as they are touched,
-// but within a limit of the process they are mapped whole, and what is in no plan (stacks, heaps of
-// threads, files) needs some of it, too.
+// Subtracts what this backend will use itself. Of physical memory, that is the touched part of the
+// BLAS buffers. Of a limit on the address space (ulimit -v), it is the whole buffers, and kRest for
+// what no plan counts: thread stacks and heaps, files.
 std::size_t CpuBackend::available_bytes() const {
   constexpr std::size_t kRest = std::size_t{128} << 20;
   const auto threads = static_cast<std::size_t>(pool_.threads());
@@ -122,10 +120,10 @@ void CpuBackend::download(void* destination, Tensor source) {
   std::memcpy(destination, source.data(), source.bytes());
 }
 
-// One memory: a copy, made at once.
+// Host and device memory are the same here: the copy is done when the call returns.
 Backend::Transfer CpuBackend::to_device(Tensor device, Tensor host) {
   KINTSUGI_CHECK(device.bytes() == host.bytes() && device.contiguous() && host.contiguous(),
-                 "a transfer of {} to {} bytes", host.bytes(), device.bytes());
+                 "transfer of {} bytes into {} bytes", host.bytes(), device.bytes());
   std::memcpy(device.data(), host.data(), host.bytes());
   return {};
 }

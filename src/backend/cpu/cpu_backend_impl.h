@@ -26,6 +26,7 @@ class CpuBackend : public Backend {
   void fill(Tensor x, double value) override;
   void synchronize() override {}
 
+  bool is_on_host(const Tensor&) const override { return true; }
   std::size_t available_host_bytes() const override { return available_bytes(); }
   Transfer to_device(Tensor device, Tensor host) override;
   Transfer to_host(Tensor host, Tensor device) override;
@@ -36,8 +37,8 @@ class CpuBackend : public Backend {
 #include "backend/operations.def"
 
  private:
-  // Scratch of every thread, grown to the largest request seen: nothing is allocated once every
-  // shape has been met. All threads grow at once, since any of them may run any task.
+  // Scratch memory of each thread. It grows to the largest request, so that nothing is allocated
+  // once every shape has been seen. All threads grow together, since any of them may run any task.
   template <class R>
   void reserve_scratch(std::int64_t elements) {
     const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(R);
@@ -49,19 +50,20 @@ class CpuBackend : public Backend {
     return reinterpret_cast<R*>(scratch_[static_cast<std::size_t>(thread)].data());
   }
 
-  // Column sums in a fixed order: rows are cut into a fixed number of pieces whatever the thread
-  // count, each piece adds up its own `width` columns of `outputs` sums, and the pieces are added
-  // in order.
+  // Column sums in a fixed order. The rows are split into a number of blocks that does not depend
+  // on the thread count; sum_rows(begin, end, sums) adds up a block's rows into `outputs` sums of
+  // `width` columns each; the blocks are then added to `targets` in order.
   template <class A, class F>
   void reduce_columns(std::int64_t rows, std::int64_t width, int outputs, A* const* targets,
-                      const F& piece);
+                      const F& sum_rows);
 
-  // The sum of piece(begin, end) over [0, n) cut at fixed places.
+  // The sum of sum_range(begin, end) over [0, n), which is split into blocks of a fixed size.
   template <class F>
-  double reduce(std::int64_t n, const F& piece);
+  double reduce(std::int64_t n, const F& sum_range);
 
-  // retention.cpp. States between chunks: slots = x^T y of each chunk, then what was summed before
-  // it, from `given` on; `reverse` is the order of the gradients.
+  // retention.cpp. Computes the states between chunks: first slot = x^T y of each chunk, then a
+  // scan replaces each slot by the state before its chunk, starting from `given`. `reverse` scans
+  // from the last chunk to the first, for the gradients.
   template <class T>
   void sum_and_scan(const Tensor& slots, const Tensor& x, const Tensor& y, const Tensor& given,
                     const RetentionSizes& n, const RetentionOptions& options, bool reverse);

@@ -1,5 +1,5 @@
-// Softmax, loss and gradient of one chunk of logits, in place; also where a rank holds only some of
-// the columns.
+// Softmax, loss and gradient of one chunk of logits, in place; also for logits whose columns are
+// sharded over ranks.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,12 +10,12 @@
 namespace kintsugi {
 namespace {
 
-// What a row's softmax needs to know of its logits. Relative to the largest logit throughout: the
-// logarithm of the sum would vanish beside a large one.
+// The largest logit of a row and the sum of exponentials relative to it. They are kept apart: in
+// largest + log(total) the logarithm would be lost beside a large logit.
 template <class A>
 struct RowSum {
   A largest = -std::numeric_limits<A>::infinity();
-  A total = 0;  // of exp(logit - largest)
+  A total = 0;  // the sum of exp(logit - largest)
 };
 
 template <class T>
@@ -31,22 +31,22 @@ RowSum<Accumulator<T>> row_sum(const T* z, std::int64_t columns) {
   return {largest, total};
 }
 
-// z becomes the gradient. The target's logit is relative to the largest; its column may be beyond
-// these.
+// Overwrites the logits z with their gradient. target_logit is relative to the largest logit; the
+// target's column may be on another rank, outside [0, columns).
 template <class T>
 void row_gradient(T* z, std::int64_t columns, const RowSum<Accumulator<T>>& sum,
                   std::int64_t target, Accumulator<T> target_logit, Accumulator<T> scale) {
   using A = Accumulator<T>;
-  const A share = scale / sum.total, largest = sum.largest;
+  const A factor = scale / sum.total, largest = sum.largest;
 #pragma omp simd
   for (std::int64_t i = 0; i < columns; ++i)
-    z[i] = static_cast<T>(share * vector_exp(static_cast<A>(z[i]) - largest));
+    z[i] = static_cast<T>(factor * vector_exp(static_cast<A>(z[i]) - largest));
   if (target >= 0 && target < columns)
-    z[target] = static_cast<T>(share * std::exp(target_logit) - scale);
+    z[target] = static_cast<T>(factor * std::exp(target_logit) - scale);
 }
 
-// The loss of a row and, if asked for, its gradient. summary() gives the row's sum and the target's
-// logit.
+// The loss of a row and, unless gradient_scale is 0, its gradient. summary() returns the row's
+// RowSum and the target's logit.
 template <class T, class F>
 void finish_row(Accumulator<T>& loss, T* z, std::int64_t columns, std::int64_t target,
                 std::int64_t first_column, double gradient_scale, const F& summary) {
@@ -68,8 +68,9 @@ void finish_row(Accumulator<T>& loss, T* z, std::int64_t columns, std::int64_t t
 void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
                                double gradient_scale) {
   const std::int64_t rows = logits.extent(0), vocabulary = logits.extent(1);
-  KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows, "losses {} of logits {}",
-                 to_string(losses.shape()), to_string(logits.shape()));
+  KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows,
+                 "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
+                 to_string(logits.shape()));
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* target = targets.as<std::int32_t>();
@@ -89,7 +90,7 @@ void CpuBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor tar
                                        std::int64_t first_column) {
   const std::int64_t rows = logits.extent(0), columns = logits.extent(1);
   KINTSUGI_CHECK(partial.shape() == (Shape{rows, 3}) && targets.elements() == rows,
-                 "partial sums {} of logits {}", to_string(partial.shape()),
+                 "cross_entropy: partial sums {} for logits {}", to_string(partial.shape()),
                  to_string(logits.shape()));
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
@@ -99,11 +100,11 @@ void CpuBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor tar
         const T* z = logits.as<T>() + row * logits.stride(0);
         const RowSum<A> sum = row_sum(z, columns);
         const std::int64_t column = target[row] - first_column;
-        const bool here = target[row] >= 0 && column >= 0 && column < columns;
+        const bool is_local = target[row] >= 0 && column >= 0 && column < columns;
         A* to = partial.as<A>() + row * partial.stride(0);
         to[0] = sum.largest;
         to[1] = sum.total;
-        to[2] = here ? static_cast<A>(z[column]) : A(0);
+        to[2] = is_local ? static_cast<A>(z[column]) : A(0);
       }
     });
   });
@@ -112,25 +113,25 @@ void CpuBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor tar
 void CpuBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
                                       std::int64_t first_column, double gradient_scale) {
   const std::int64_t rows = logits.extent(0), columns = logits.extent(1),
-                     parts = partials.extent(0);
+                     shards = partials.extent(0);
   KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows &&
-                     partials.shape() == (Shape{parts, rows, 3}),
-                 "losses {} of logits {} with sums {}", to_string(losses.shape()),
-                 to_string(logits.shape()), to_string(partials.shape()));
+                     partials.shape() == (Shape{shards, rows, 3}),
+                 "cross_entropy: losses {} for logits {} with partial sums {}",
+                 to_string(losses.shape()), to_string(logits.shape()), to_string(partials.shape()));
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const auto merged = [&](std::int64_t row) {
-      const auto part = [&](std::int64_t i) {
+      const auto shard = [&](std::int64_t i) {
         return partials.as<A>() + i * partials.stride(0) + row * partials.stride(1);
       };
       RowSum<A> sum;
-      A logit = 0;  // every part but the one that holds it has 0
-      for (std::int64_t i = 0; i < parts; ++i) {
-        sum.largest = std::max(sum.largest, part(i)[0]);
-        logit += part(i)[2];
+      A logit = 0;  // all shards but the one with the target's column have 0
+      for (std::int64_t i = 0; i < shards; ++i) {
+        sum.largest = std::max(sum.largest, shard(i)[0]);
+        logit += shard(i)[2];
       }
-      for (std::int64_t i = 0; i < parts; ++i)
-        sum.total += part(i)[1] * std::exp(part(i)[0] - sum.largest);
+      for (std::int64_t i = 0; i < shards; ++i)
+        sum.total += shard(i)[1] * std::exp(shard(i)[0] - sum.largest);
       return std::pair(sum, logit);
     };
     const std::int32_t* target = targets.as<std::int32_t>();

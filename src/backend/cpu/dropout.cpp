@@ -1,12 +1,12 @@
-// Dropout whose mask is a function of the key and of the global element: never stored, the same in
-// every layout.
+// Dropout. The mask is a function of the key and the global element index: it is never stored and
+// is the same in every layout.
 #include "backend/cpu/cpu_backend_impl.h"
 #include "core/philox.h"
 
 namespace kintsugi {
 namespace {
 
-// to = [residual +] what survives of from.
+// to = [residual +] mask * from / (1 - p)
 template <class T>
 void drop_row(T* to, const T* from, const T* residual, std::int64_t width, std::int64_t global_row,
               const DropoutOptions& options) {
@@ -39,16 +39,16 @@ void CpuBackend::dropout(Tensor y, Tensor x, const DropoutOptions& options, Tens
   const std::int64_t rows = x.extent(0), width = x.extent(1);
   KINTSUGI_CHECK(options.probability >= 0 && options.probability < 1, "dropout probability {}",
                  options.probability);
-  KINTSUGI_CHECK(!options.rows || options.rows.elements() == rows, "dropout rows {} of {}",
+  KINTSUGI_CHECK(!options.rows || options.rows.elements() == rows, "dropout: row indices {} for {}",
                  to_string(options.rows.shape()), to_string(x.shape()));
-  const std::int32_t* numbers = options.rows ? options.rows.as<std::int32_t>() : nullptr;
+  const std::int32_t* row_indices = options.rows ? options.rows.as<std::int32_t>() : nullptr;
   visit_float(x.dtype(), [&]<class T>() {
     pool_.run_ranges(rows, 4, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* from = x.as<T>() + row * x.stride(0);
         const T* extra = residual ? residual.as<T>() + row * residual.stride(0) : nullptr;
         T* to = y.as<T>() + row * y.stride(0);
-        const std::int64_t global_row = options.first_row + (numbers ? numbers[row] : row);
+        const std::int64_t global_row = options.first_row + (row_indices ? row_indices[row] : row);
         options.probability == 0 ? keep_row(to, from, extra, width)
                                  : drop_row(to, from, extra, width, global_row, options);
       }

@@ -7,7 +7,7 @@
 namespace kintsugi {
 namespace {
 
-// Any tensor as rows of its last dimension; contiguous tensors as one dimension.
+// A view with two or three dimensions: x itself, or a contiguous tensor as one row.
 Tensor as_rows(const Tensor& x) {
   if (x.rank() == 2 || x.rank() == 3) return x;
   return x.view({1, x.elements()});

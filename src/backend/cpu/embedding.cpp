@@ -8,8 +8,8 @@ namespace kintsugi {
 void CpuBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool accumulate,
                                    std::int64_t first_row) {
   const std::int64_t tokens = out.extent(0), width = out.extent(1);
-  KINTSUGI_CHECK(ids.elements() == tokens && table.extent(1) == width, "embedding {} from {}",
-                 to_string(out.shape()), to_string(table.shape()));
+  KINTSUGI_CHECK(ids.elements() == tokens && table.extent(1) == width,
+                 "embedding: out {}, table {}", to_string(out.shape()), to_string(table.shape()));
   visit_float(out.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* id = ids.as<std::int32_t>();
@@ -30,8 +30,8 @@ void CpuBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool ac
   });
 }
 
-// Each task owns the rows row % tasks of the table, so every row is summed by one thread in token
-// order.
+// Task t owns the table rows with row % tasks == t, so that each row is summed by one thread in
+// token order.
 void CpuBackend::embedding_backward(Tensor dtable, Tensor ids, Tensor dout,
                                     std::int64_t first_row) {
   const std::int64_t tokens = dout.extent(0), width = dout.extent(1);

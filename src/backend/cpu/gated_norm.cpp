@@ -35,8 +35,8 @@ void CpuBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate
   });
 }
 
-// With h = x * rstd and g = dy * silu(gate): dx = rstd * (g - h * mean(g * h)), dgate = dy * h *
-// silu'(gate).
+// With h = x * rstd and g = dy * silu(gate): dx = rstd * (g - h * mean(g * h)), and
+// dgate = dy * h * silu'(gate).
 void CpuBackend::gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor x, Tensor gate,
                                      Tensor rstd) {
   visit_float(x.dtype(), [&]<class T>() {

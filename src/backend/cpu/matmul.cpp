@@ -1,6 +1,6 @@
-// Matrix products: rows of the result are cut into tiles, one single-threaded BLAS call per tile.
-// 16-bit operands are widened tile by tile, so only a few hundred kilobytes per thread are ever in
-// fp32.
+// Matmuls: the result is split into tiles, with one single-threaded BLAS call per tile. 16-bit
+// operands are converted to fp32 block by block, so that the fp32 copies take
+// 1.25 MiB per thread.
 #include <algorithm>
 
 #include "backend/cpu/blas.h"
@@ -17,9 +17,9 @@ struct Tiling {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// About 256 rows a tile: the tile of c stays in cache between its first write and the product, and
-// packing the shared operand once per tile costs under one percent. Few rows (decoding) are cut
-// along the columns instead.
+// About 256 rows per tile: the tile of c stays in cache between its first write and the GEMM, and
+// packing the shared operand once per tile costs less than one percent. With few rows (decoding)
+// the columns are split instead.
 Tiling tile(std::int64_t m, std::int64_t n, int threads) {
   Tiling t{};
   t.rows = std::clamp<std::int64_t>(ceil_div(ceil_div(m, threads), 8) * 8, 8, 256);
@@ -50,7 +50,7 @@ void widen(R* out, std::int64_t ld_out, const T* in, std::int64_t ld_in, std::in
       out[i * ld_out + j] = static_cast<R>(in[i * ld_in + j]);
 }
 
-// What a tile of c holds before the product is added.
+// Initializes a tile of c with the bias and the residual, to which the GEMM adds.
 template <class T, class R>
 void start_tile(R* out, std::int64_t ld_out, std::int64_t row, std::int64_t rows,
                 std::int64_t column, std::int64_t columns, const MatmulOptions& o) {
@@ -65,7 +65,7 @@ void start_tile(R* out, std::int64_t ld_out, std::int64_t row, std::int64_t rows
   }
 }
 
-// fp32 and fp64: straight from the operands.
+// fp32 and fp64: the GEMM reads the operands directly.
 template <class R>
 void matmul_tile(const Tensor& c, const Operand& a, const Operand& b, const MatmulOptions& o,
                  std::int64_t k, std::int64_t row, std::int64_t rows, std::int64_t column,
@@ -93,7 +93,7 @@ constexpr std::int64_t kWideDepth = 512;
 constexpr std::int64_t kWideScratch =
     256 * kWideDepth + kWideDepth * kWideColumns + 256 * kWideColumns;
 
-// 16-bit operands: widen a block of each, multiply, and round once into c.
+// 16-bit operands: converts a block of each to fp32, multiplies, and rounds once into c.
 template <class T, class C>
 void matmul_tile_wide(const Tensor& c, const Operand& a, const Operand& b, const MatmulOptions& o,
                       std::int64_t k, std::int64_t row, std::int64_t rows, std::int64_t first,
@@ -145,7 +145,8 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
   KINTSUGI_CHECK(a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == DType::F32),
                  "matmul of {} and {} into {}", to_string(a.dtype()), to_string(b.dtype()),
                  to_string(c.dtype()));
-  KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)), "matmul accumulates or adds, not both");
+  KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)),
+                 "matmul: accumulate cannot be combined with a bias or a residual");
   if (size_of(a.dtype()) == 2) reserve_scratch<float>(kWideScratch);
   const Tiling t = tile(m, n, pool_.threads());
   pool_.run(t.row_tiles * t.column_tiles, [&](std::int64_t task, int thread) {
@@ -170,8 +171,8 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
 
 void CpuBackend::bias_backward(Tensor dbias, Tensor dy) {
   const std::int64_t width = dy.extent(1);
-  KINTSUGI_CHECK(dbias.elements() == width, "bias gradient {} of {}", to_string(dbias.shape()),
-                 to_string(dy.shape()));
+  KINTSUGI_CHECK(dbias.elements() == width, "bias_backward: dbias {} for dy {}",
+                 to_string(dbias.shape()), to_string(dy.shape()));
   visit_float(dy.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     A* const target = dbias.as<A>();

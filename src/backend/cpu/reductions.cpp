@@ -1,5 +1,5 @@
-// Sums over whole tensors in a fixed order (pieces of 65536, each added up in double, then the
-// pieces in turn), and the clipping factor made from them.
+// Sums over whole tensors in a fixed order (blocks of 65536 elements, each summed in double, then
+// the blocks in order), and the clipping factor computed from them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,21 +9,21 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kPiece = 65536;
+constexpr std::int64_t kReductionBlock = 65536;
 
 }  // namespace
 
 template <class F>
-double CpuBackend::reduce(std::int64_t n, const F& piece) {
-  const std::int64_t pieces = (n + kPiece - 1) / kPiece;
-  const std::size_t bytes = static_cast<std::size_t>(pieces) * sizeof(double);
+double CpuBackend::reduce(std::int64_t n, const F& sum_range) {
+  const std::int64_t blocks = (n + kReductionBlock - 1) / kReductionBlock;
+  const std::size_t bytes = static_cast<std::size_t>(blocks) * sizeof(double);
   if (partials_.size() < bytes) partials_.resize(bytes);
   double* partials = reinterpret_cast<double*>(partials_.data());
-  pool_.run(pieces, [&](std::int64_t p, int) {
-    partials[p] = piece(p * kPiece, std::min(n, (p + 1) * kPiece));
+  pool_.run(blocks, [&](std::int64_t block, int) {
+    partials[block] = sum_range(block * kReductionBlock, std::min(n, (block + 1) * kReductionBlock));
   });
   double total = 0;
-  for (std::int64_t p = 0; p < pieces; ++p) total += partials[p];
+  for (std::int64_t block = 0; block < blocks; ++block) total += partials[block];
   return total;
 }
 

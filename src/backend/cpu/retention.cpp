@@ -1,9 +1,9 @@
-// Retention in its chunkwise form. With the decay g of a head, row factors r_i = scale / norm_i and
-// S the state before a chunk of C tokens, counted from 0:
+// Retention in its chunkwise form. For a head with decay g, row factors r_i = scale / norm_i and
+// the state S before a chunk of C tokens (i, j = 0 … C-1):
 //   out = (Q K^T * D) V + diag(r_i g^(i+1)) Q S,  D_ij = r_i g^(i-j) for j <= i, 0 elsewhere
-//   state behind the chunk = g^C S + (diag(g^(C-1-j)) K)^T V
-// Sums of all chunks first, then a scan over them, then the outputs of all chunks: three loops
-// whose tasks share nothing, so that the number of threads changes no bit.
+//   state after the chunk = g^C S + (diag(g^(C-1-j)) K)^T V
+// Three loops: the sums of all chunks, a scan over them, the outputs of all chunks. Tasks of a loop
+// share no data, so that results do not depend on the number of threads.
 #include "backend/retention.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kRows = 64;         // of scores at a time: columns behind them are left out
+constexpr std::int64_t kRows =
+    64;  // rows of scores at a time; columns right of their diagonal are skipped
 constexpr std::int64_t kScanBlock = 4096;  // elements of a state
 
 double decay_of(const RetentionOptions& options, std::int64_t head) {
@@ -29,20 +30,20 @@ double row_factor(const RetentionOptions& options, double decay, std::int64_t i)
   return options.scale * std::sqrt((decay - 1) / std::expm1(tokens * std::log1p(decay - 1)));
 }
 
-// Memory handed out piece by piece.
+// Allocates consecutive buffers from a block of memory.
 template <class A>
-struct Pieces {
+struct BumpAllocator {
   A* take(std::int64_t elements) { return std::exchange(next, next + elements); }
   A* next;
 };
 
-// A chunk of one head of one sequence, with its factors.
+// A chunk of one head of one sequence, with its decay factors.
 template <class A>
 struct Chunk {
   static std::int64_t elements(std::int64_t chunk) { return 4 * chunk + 1; }
 
   Chunk(const RetentionSizes& n, const RetentionOptions& options, std::int64_t task,
-        Pieces<A>& memory)
+        BumpAllocator<A>& memory)
       : head(task / n.chunks() / n.batch),
         sequence(task / n.chunks() % n.batch),
         index(task % n.chunks()),
@@ -63,7 +64,7 @@ struct Chunk {
     }
   }
 
-  // Multiplies rows row0 … of scores (rows, columns) by D.
+  // Multiplies `count` rows of scores, (count, columns), from row0 on by D.
   void apply_decay(A* scores, std::int64_t row0, std::int64_t count, std::int64_t columns) const {
     for (std::int64_t i = 0; i < count; ++i) {
       A* s = scores + i * columns;
@@ -95,8 +96,8 @@ void store_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, std:
       head.row(first + i)[j] = static_cast<T>(values[i * dim + j]);
 }
 
-// The state that chunk `slot` of a head needs: the one given to the call at the sequence's end
-// `given_at`, a slot of the scan elsewhere; nullptr where it is zero.
+// The state that a chunk needs: `given`, the call's argument, for chunk given_at; a slot of the
+// scan for the others. nullptr if the state is zero.
 template <class T, class A>
 const A* state_of(const Chunk<A>& chunk, const RetentionSizes& n, const Tensor& given,
                   std::int64_t given_at, const Tensor& slots, A* buffer) {
@@ -112,10 +113,10 @@ const A* state_of(const Chunk<A>& chunk, const RetentionSizes& n, const Tensor& 
   }
 }
 
-// Slot = (factors * x)^T y over the chunk's tokens.
+// The chunk's slot = (factors * x)^T y over its tokens.
 template <class T, class A>
 void sum_chunk(const Tensor& slots, const Chunk<A>& chunk, const RetentionSizes& n, const Tensor& x,
-               const A* factors, const Tensor& y, Pieces<A> memory) {
+               const A* factors, const Tensor& y, BumpAllocator<A> memory) {
   const std::int64_t size = n.k_dim * n.v_dim;
   A* const sum = memory.take(size);
   const Tile<A> left =
@@ -123,13 +124,13 @@ void sum_chunk(const Tensor& slots, const Chunk<A>& chunk, const RetentionSizes&
                         factors, memory.take(chunk.tokens * n.k_dim));
   const Tile<A> right = load_tile<T, A>(Head<T>(y, chunk.sequence, chunk.head), chunk.first,
                                         chunk.tokens, n.v_dim, memory.take(chunk.tokens * n.v_dim));
-  product(sum, n.v_dim, n.k_dim, n.v_dim, chunk.tokens, left, true, right, false, A(1), A(0));
+  tile_matmul(sum, n.v_dim, n.k_dim, n.v_dim, chunk.tokens, left, true, right, false, A(1), A(0));
   T* to = slots.as<T>() + (chunk.head * n.batch * n.chunks() + chunk.slot) * size;
   for (std::int64_t i = 0; i < size; ++i) to[i] = static_cast<T>(sum[i]);
 }
 
-// From the sums of the chunks to the states between them, elements [begin, end) of one head of one
-// sequence: each slot gets what has been summed before it, from `given` on.
+// Turns the sums of the chunks into the states between them, for elements [begin, end) of one head
+// of one sequence: each slot gets the state before its chunk, starting from `given`.
 template <class T, class A>
 void scan_chunks(T* slots, const A* given, const RetentionSizes& n, double decay, bool reverse,
                  std::int64_t begin, std::int64_t end) {
@@ -142,7 +143,7 @@ void scan_chunks(T* slots, const A* given, const RetentionSizes& n, double decay
     const A factor = static_cast<A>(std::pow(decay, static_cast<double>(tokens)));
     T* slot = slots + chunk * size;
     for (std::int64_t i = begin; i < end; ++i) {
-      // The last chunk's own sum is in no other chunk's state, and was never made.
+      // The last chunk's own sum is part of no other chunk's state and was not computed.
       const A sum = step + 1 < chunks ? static_cast<A>(slot[i]) : A(0);
       slot[i] = static_cast<T>(running[i - begin]);
       running[i - begin] = factor * running[i - begin] + sum;
@@ -153,7 +154,7 @@ void scan_chunks(T* slots, const A* given, const RetentionSizes& n, double decay
 template <class T, class A>
 void forward_chunk(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& given, const RetentionWorkspace& workspace,
-                   const RetentionSizes& n, const Chunk<A>& chunk, Pieces<A> memory) {
+                   const RetentionSizes& n, const Chunk<A>& chunk, BumpAllocator<A> memory) {
   const std::int64_t tokens = chunk.tokens;
   const Head<T> query(q, chunk.sequence, chunk.head), key(k, chunk.sequence, chunk.head),
       value(v, chunk.sequence, chunk.head);
@@ -165,9 +166,9 @@ void forward_chunk(const Tensor& out, const Tensor& q, const Tensor& k, const Te
   if (state == nullptr)
     std::fill(result, result + tokens * n.v_dim, A(0));
   else
-    product(result, n.v_dim, tokens, n.v_dim, n.k_dim,
-            load_scaled<T, A>(query, chunk.first, tokens, n.k_dim, chunk.from_state, buffer_q),
-            false, {state, n.v_dim}, false, A(1), A(0));
+    tile_matmul(result, n.v_dim, tokens, n.v_dim, n.k_dim,
+                load_scaled<T, A>(query, chunk.first, tokens, n.k_dim, chunk.from_state, buffer_q),
+                false, {state, n.v_dim}, false, A(1), A(0));
   const Tile<A> tile_q = load_tile<T, A>(query, chunk.first, tokens, n.k_dim, buffer_q);
   const Tile<A> tile_k =
       load_tile<T, A>(key, chunk.first, tokens, n.k_dim, memory.take(tokens * n.k_dim));
@@ -175,11 +176,11 @@ void forward_chunk(const Tensor& out, const Tensor& q, const Tensor& k, const Te
       load_tile<T, A>(value, chunk.first, tokens, n.v_dim, memory.take(tokens * n.v_dim));
   for (std::int64_t row0 = 0; row0 < tokens; row0 += kRows) {
     const std::int64_t rows = std::min(kRows, tokens - row0), columns = row0 + rows;
-    product(scores, columns, rows, columns, n.k_dim, {tile_q.data + row0 * tile_q.ld, tile_q.ld},
-            false, tile_k, true, A(1), A(0));
+    tile_matmul(scores, columns, rows, columns, n.k_dim,
+                {tile_q.data + row0 * tile_q.ld, tile_q.ld}, false, tile_k, true, A(1), A(0));
     chunk.apply_decay(scores, row0, rows, columns);
-    product(result + row0 * n.v_dim, n.v_dim, rows, n.v_dim, columns, {scores, columns}, false,
-            tile_v, false, A(1), A(1));
+    tile_matmul(result + row0 * n.v_dim, n.v_dim, rows, n.v_dim, columns, {scores, columns}, false,
+                tile_v, false, A(1), A(1));
   }
   store_tile<T, A>(Head<T>(out, chunk.sequence, chunk.head), chunk.first, tokens, n.v_dim, result);
 }
@@ -191,8 +192,8 @@ struct Gradients {
   A* dv;       // (tokens, v_dim)
 };
 
-// What reaches the chunk from the states: dq = from_state dO S^T, dk = to_state V dS^T,
-// dv = to_state K dS.
+// The gradients through the states:
+// dq = from_state dO S^T, dk = to_state V dS^T, dv = to_state K dS.
 template <class T, class A>
 void state_gradients(const Gradients<A>& to, const Chunk<A>& chunk, const RetentionSizes& n,
                      const Head<T>& dout, const Head<T>& k, const Head<T>& v, const A* state,
@@ -202,19 +203,19 @@ void state_gradients(const Gradients<A>& to, const Chunk<A>& chunk, const Retent
   std::fill(to.dk, to.dk + tokens * n.k_dim, A(0));
   std::fill(to.dv, to.dv + tokens * n.v_dim, A(0));
   if (state != nullptr)
-    product(to.dq, n.k_dim, tokens, n.k_dim, n.v_dim,
-            load_scaled<T, A>(dout, first, tokens, n.v_dim, chunk.from_state, buffer), false,
-            {state, n.v_dim}, true, A(1), A(0));
+    tile_matmul(to.dq, n.k_dim, tokens, n.k_dim, n.v_dim,
+                load_scaled<T, A>(dout, first, tokens, n.v_dim, chunk.from_state, buffer), false,
+                {state, n.v_dim}, true, A(1), A(0));
   if (dstate == nullptr) return;
-  product(to.dk, n.k_dim, tokens, n.k_dim, n.v_dim,
-          load_scaled<T, A>(v, first, tokens, n.v_dim, chunk.to_state, buffer), false,
-          {dstate, n.v_dim}, true, A(1), A(0));
-  product(to.dv, n.v_dim, tokens, n.v_dim, n.k_dim,
-          load_scaled<T, A>(k, first, tokens, n.k_dim, chunk.to_state, buffer), false,
-          {dstate, n.v_dim}, false, A(1), A(0));
+  tile_matmul(to.dk, n.k_dim, tokens, n.k_dim, n.v_dim,
+              load_scaled<T, A>(v, first, tokens, n.v_dim, chunk.to_state, buffer), false,
+              {dstate, n.v_dim}, true, A(1), A(0));
+  tile_matmul(to.dv, n.v_dim, tokens, n.v_dim, n.k_dim,
+              load_scaled<T, A>(k, first, tokens, n.k_dim, chunk.to_state, buffer), false,
+              {dstate, n.v_dim}, false, A(1), A(0));
 }
 
-// Adds what the chunk's own tokens give each other.
+// Adds the gradients through the scores inside the chunk.
 template <class A>
 void score_gradients(const Gradients<A>& to, const Chunk<A>& chunk, const RetentionSizes& n,
                      const Tile<A>& dout, const Tile<A>& q, const Tile<A>& k, const Tile<A>& v,
@@ -223,16 +224,16 @@ void score_gradients(const Gradients<A>& to, const Chunk<A>& chunk, const Retent
     const std::int64_t rows = std::min(kRows, chunk.tokens - row0), columns = row0 + rows;
     const Tile<A> q_rows = {q.data + row0 * q.ld, q.ld},
                   dout_rows = {dout.data + row0 * dout.ld, dout.ld};
-    product(scores, columns, rows, columns, n.k_dim, q_rows, false, k, true, A(1), A(0));
-    product(dscores, columns, rows, columns, n.v_dim, dout_rows, false, v, true, A(1), A(0));
+    tile_matmul(scores, columns, rows, columns, n.k_dim, q_rows, false, k, true, A(1), A(0));
+    tile_matmul(dscores, columns, rows, columns, n.v_dim, dout_rows, false, v, true, A(1), A(0));
     chunk.apply_decay(scores, row0, rows, columns);
     chunk.apply_decay(dscores, row0, rows, columns);
-    product(to.dq + row0 * n.k_dim, n.k_dim, rows, n.k_dim, columns, {dscores, columns}, false, k,
-            false, A(1), A(1));
-    product(to.dk, n.k_dim, columns, n.k_dim, rows, {dscores, columns}, true, q_rows, false, A(1),
-            A(1));
-    product(to.dv, n.v_dim, columns, n.v_dim, rows, {scores, columns}, true, dout_rows, false, A(1),
-            A(1));
+    tile_matmul(to.dq + row0 * n.k_dim, n.k_dim, rows, n.k_dim, columns, {dscores, columns}, false,
+                k, false, A(1), A(1));
+    tile_matmul(to.dk, n.k_dim, columns, n.k_dim, rows, {dscores, columns}, true, q_rows, false,
+                A(1), A(1));
+    tile_matmul(to.dv, n.v_dim, columns, n.v_dim, rows, {scores, columns}, true, dout_rows, false,
+                A(1), A(1));
   }
 }
 
@@ -246,8 +247,8 @@ void CpuBackend::sum_and_scan(const Tensor& slots, const Tensor& x, const Tensor
   const std::int64_t chunks = n.chunks(), size = n.k_dim * n.v_dim;
   if (chunks == 1) return;
   pool_.run(n.heads * n.batch * chunks, [&](std::int64_t task, int thread) {
-    if (task % chunks == (reverse ? 0 : chunks - 1)) return;  // in no other chunk's state
-    Pieces<A> memory{scratch<A>(thread)};
+    if (task % chunks == (reverse ? 0 : chunks - 1)) return;  // part of no other chunk's state
+    BumpAllocator<A> memory{scratch<A>(thread)};
     const Chunk<A> chunk(n, options, task, memory);
     sum_chunk<T, A>(slots, chunk, n, x, reverse ? chunk.from_state : chunk.to_state, y, memory);
   });
@@ -265,20 +266,20 @@ void CpuBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Ten
                                    Tensor workspace, const RetentionOptions& options) {
   const RetentionSizes n = retention_sizes(k, v, options);
   check_retention_state(state, v.dtype(), n, true);
-  KINTSUGI_CHECK(q.shape() == k.shape() && out.shape() == v.shape(), "retention of {} to {}",
+  KINTSUGI_CHECK(q.shape() == k.shape() && out.shape() == v.shape(), "retention: q {}, out {}",
                  to_string(q.shape()), to_string(out.shape()));
   visit_float(v.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
-    const std::int64_t chunk = n.chunk_tokens();
-    const RetentionWorkspace parts =
+    const std::int64_t chunk_size = n.chunk_tokens();
+    const RetentionWorkspace buffers =
         n.chunks() > 1 ? RetentionWorkspace(workspace, v.dtype(), n, false) : RetentionWorkspace();
-    reserve_scratch<A>(Chunk<A>::elements(chunk) + kRows * chunk + 2 * chunk * n.k_dim +
-                       2 * chunk * n.v_dim + n.k_dim * n.v_dim);
-    sum_and_scan<T>(parts.states, k, v, state, n, options, false);
+    reserve_scratch<A>(Chunk<A>::elements(chunk_size) + kRows * chunk_size +
+                       2 * chunk_size * n.k_dim + 2 * chunk_size * n.v_dim + n.k_dim * n.v_dim);
+    sum_and_scan<T>(buffers.states, k, v, state, n, options, false);
     pool_.run(n.heads * n.batch * n.chunks(), [&](std::int64_t task, int thread) {
-      Pieces<A> memory{scratch<A>(thread)};
-      const Chunk<A> part(n, options, task, memory);
-      forward_chunk<T, A>(out, q, k, v, state, parts, n, part, memory);
+      BumpAllocator<A> memory{scratch<A>(thread)};
+      const Chunk<A> chunk(n, options, task, memory);
+      forward_chunk<T, A>(out, q, k, v, state, buffers, n, chunk, memory);
     });
   });
 }
@@ -291,17 +292,18 @@ void CpuBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
   check_retention_state(dstate, v.dtype(), n, true);
   visit_float(v.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
-    const std::int64_t chunk = n.chunk_tokens(), widest = std::max(n.k_dim, n.v_dim);
-    const RetentionWorkspace parts(workspace, v.dtype(), n, true);
-    reserve_scratch<A>(Chunk<A>::elements(chunk) + 2 * kRows * chunk + 4 * chunk * n.k_dim +
-                       3 * chunk * n.v_dim + chunk * widest + 2 * n.k_dim * n.v_dim);
-    sum_and_scan<T>(parts.states, k, v, state, n, options, false);
-    sum_and_scan<T>(parts.dstates, q, dout, dstate, n, options, true);
+    const std::int64_t chunk_size = n.chunk_tokens(), widest = std::max(n.k_dim, n.v_dim);
+    const RetentionWorkspace buffers(workspace, v.dtype(), n, true);
+    reserve_scratch<A>(Chunk<A>::elements(chunk_size) + 2 * kRows * chunk_size +
+                       4 * chunk_size * n.k_dim + 3 * chunk_size * n.v_dim + chunk_size * widest +
+                       2 * n.k_dim * n.v_dim);
+    sum_and_scan<T>(buffers.states, k, v, state, n, options, false);
+    sum_and_scan<T>(buffers.dstates, q, dout, dstate, n, options, true);
     pool_.run(n.heads * n.batch * n.chunks(), [&](std::int64_t task, int thread) {
-      Pieces<A> memory{scratch<A>(thread)};
-      const Chunk<A> part(n, options, task, memory);
-      const std::int64_t tokens = part.tokens, first = part.first;
-      const auto head = [&](const Tensor& x) { return Head<T>(x, part.sequence, part.head); };
+      BumpAllocator<A> memory{scratch<A>(thread)};
+      const Chunk<A> chunk(n, options, task, memory);
+      const std::int64_t tokens = chunk.tokens, first = chunk.first;
+      const auto head = [&](const Tensor& x) { return Head<T>(x, chunk.sequence, chunk.head); };
       const auto tile = [&](const Tensor& x, std::int64_t dim) {
         return load_tile<T, A>(head(x), first, tokens, dim, memory.take(tokens * dim));
       };
@@ -309,11 +311,11 @@ void CpuBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
       const Gradients<A> to = {memory.take(tokens * n.k_dim), memory.take(tokens * n.k_dim),
                                memory.take(tokens * n.v_dim)};
       state_gradients<T, A>(
-          to, part, n, head(dout), head(k), head(v),
-          state_of<T, A>(part, n, state, 0, parts.states, memory.take(size)),
-          state_of<T, A>(part, n, dstate, n.chunks() - 1, parts.dstates, memory.take(size)),
+          to, chunk, n, head(dout), head(k), head(v),
+          state_of<T, A>(chunk, n, state, 0, buffers.states, memory.take(size)),
+          state_of<T, A>(chunk, n, dstate, n.chunks() - 1, buffers.dstates, memory.take(size)),
           memory.take(tokens * widest));
-      score_gradients<A>(to, part, n, tile(dout, n.v_dim), tile(q, n.k_dim), tile(k, n.k_dim),
+      score_gradients<A>(to, chunk, n, tile(dout, n.v_dim), tile(q, n.k_dim), tile(k, n.k_dim),
                          tile(v, n.v_dim), memory.take(kRows * tokens),
                          memory.take(kRows * tokens));
       store_tile<T, A>(head(dq), first, tokens, n.k_dim, to.dq);
@@ -339,17 +341,17 @@ void CpuBackend::add_to_state(const Tensor& state, const Tensor& x, const Tensor
       const A shrink = static_cast<A>(std::pow(decay, static_cast<double>(n.length)));
       for (std::int64_t i = 0; i < size; ++i) to[i] *= shrink;
       for (std::int64_t first = 0; first < n.length; first += chunk) {
-        Pieces<A> memory{scratch<A>(thread)};
+        BumpAllocator<A> memory{scratch<A>(thread)};
         const std::int64_t tokens = std::min(chunk, n.length - first);
         A* const factors = memory.take(tokens);
         for (std::int64_t i = 0; i < tokens; ++i)
           factors[i] = static_cast<A>(factor(decay, first + i));
         const Tile<A> left = load_scaled<T, A>(Head<T>(x, sequence, head), first, tokens, n.k_dim,
                                                factors, memory.take(tokens * n.k_dim));
-        product(to, n.v_dim, n.k_dim, n.v_dim, tokens, left, true,
-                load_tile<T, A>(Head<T>(y, sequence, head), first, tokens, n.v_dim,
-                                memory.take(tokens * n.v_dim)),
-                false, A(1), A(1));
+        tile_matmul(to, n.v_dim, n.k_dim, n.v_dim, tokens, left, true,
+                    load_tile<T, A>(Head<T>(y, sequence, head), first, tokens, n.v_dim,
+                                    memory.take(tokens * n.v_dim)),
+                    false, A(1), A(1));
       }
     });
   });

@@ -76,8 +76,8 @@ void CpuBackend::rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight,
   });
 }
 
-// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy *
-// h.
+// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), and dw = sum over the rows
+// of dy * h.
 void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
                                    Tensor rstd, Tensor residual_gradient) {
   visit_float(x.dtype(), [&]<class T>() {

@@ -1,12 +1,12 @@
-// Rotary position embedding of pairs: halves of a head against each other, or neighbours.
+// Rotary position embedding: rotates pairs of elements of a head, (i, i + dim / 2) or (2i, 2i + 1).
 #include "backend/cpu/cpu_backend_impl.h"
 
 namespace kintsugi {
 namespace {
 
-// Elements 0, kStep, 2 kStep, … of low and high against each other.
+// Rotates the pairs (low[i * kStep], high[i * kStep]).
 template <int kStep, class T, class A>
-void turn(T* low, T* high, const A* cosine, const A* sine, A direction, std::int64_t pairs) {
+void rotate(T* low, T* high, const A* cosine, const A* sine, A direction, std::int64_t pairs) {
 #pragma omp simd
   for (std::int64_t i = 0; i < pairs; ++i) {
     const A a = static_cast<A>(low[i * kStep]), b = static_cast<A>(high[i * kStep]),
@@ -20,22 +20,22 @@ void turn(T* low, T* high, const A* cosine, const A* sine, A direction, std::int
 
 void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse, RopePairs pairs) {
   const std::int64_t tokens = x.extent(0), heads = x.extent(1), dim = x.extent(2), half = dim / 2;
-  KINTSUGI_CHECK(table.extent(1) == dim && positions.elements() == tokens,
-                 "rope of {} with table {}", to_string(x.shape()), to_string(table.shape()));
+  KINTSUGI_CHECK(table.extent(1) == dim && positions.elements() == tokens, "rope: x {}, table {}",
+                 to_string(x.shape()), to_string(table.shape()));
   visit_float(x.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
-    const std::int32_t* at = positions.as<std::int32_t>();
+    const std::int32_t* position_of = positions.as<std::int32_t>();
     const A direction = inverse ? A(-1) : A(1);
     pool_.run_ranges(tokens, 16, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t token = begin; token < end; ++token) {
-        const A* cosine = table.as<A>() + at[token] * dim;
+        const A* cosine = table.as<A>() + position_of[token] * dim;
         const A* sine = cosine + half;
         for (std::int64_t head = 0; head < heads; ++head) {
           T* row = x.as<T>() + token * x.stride(0) + head * x.stride(1);
           if (pairs == RopePairs::Halves)
-            turn<1>(row, row + half, cosine, sine, direction, half);
+            rotate<1>(row, row + half, cosine, sine, direction, half);
           else
-            turn<2>(row, row + 1, cosine, sine, direction, half);
+            rotate<2>(row, row + 1, cosine, sine, direction, half);
         }
       }
     });

@@ -36,7 +36,8 @@ ThreadPool::ThreadPool(int threads) : threads_(std::max(1, threads)) {
       workers_.emplace_back([this, thread] { worker(thread); });
   } catch (const std::system_error& error) {
     join();
-    user_error("cannot start {} threads: {}; use fewer", threads_, error.what());
+    user_error("cannot start {} threads: {}; set `threads` to a smaller number", threads_,
+               error.what());
   }
 }
 

@@ -8,10 +8,10 @@
 
 namespace kintsugi {
 
-// Threads that run the tasks 0 … n-1 of one loop at a time, the caller being thread 0. Tasks are
-// handed out in order, so a result may depend on the task but never on the thread that ran it. A
-// worker spins for some microseconds before it sleeps, because the next loop of a training step is
-// usually that close. Never allocates after construction.
+// Threads that run the tasks 0 … n-1 of one loop at a time. The caller is thread 0. Tasks start in
+// order on any thread, so a result may depend on the task but never on the thread. A worker spins
+// for some microseconds before it sleeps, because the next loop of a training step usually starts
+// that soon. Never allocates after construction.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
@@ -33,14 +33,14 @@ class ThreadPool {
     });
   }
 
-  // Calls f(begin, end, thread) over pieces of [0, n), at least `grain` long and about one per
-  // thread.
+  // Splits [0, n) into ranges of at least `grain`, at most one per thread, and calls
+  // f(begin, end, thread) for each.
   template <class F>
   void run_ranges(std::int64_t n, std::int64_t grain, const F& f) {
-    const std::int64_t pieces =
+    const std::int64_t ranges =
         std::max<std::int64_t>(1, std::min<std::int64_t>(threads_, n / grain));
-    run(pieces, [&](std::int64_t piece, int thread) {
-      f(n * piece / pieces, n * (piece + 1) / pieces, thread);
+    run(ranges, [&](std::int64_t range, int thread) {
+      f(n * range / ranges, n * (range + 1) / ranges, thread);
     });
   }
 

@@ -18,7 +18,8 @@ struct Head {
   std::int64_t ld;
 };
 
-// A tile in accumulator precision: the tensor itself when it already is, a widened copy otherwise.
+// A tile in accumulator precision: the tensor's own memory where it has that precision, otherwise a
+// converted copy.
 template <class A>
 struct Tile {
   const A* data;
@@ -38,10 +39,11 @@ Tile<A> load_tile(const Head<T>& head, std::int64_t first, std::int64_t rows, st
   }
 }
 
+// c = alpha * op(a) op(b) + beta * c
 template <class A>
-void product(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_t k,
-             const Tile<A>& a, bool transpose_a, const Tile<A>& b, bool transpose_b, A alpha,
-             A beta) {
+void tile_matmul(A* c, std::int64_t ldc, std::int64_t m, std::int64_t n, std::int64_t k,
+                 const Tile<A>& a, bool transpose_a, const Tile<A>& b, bool transpose_b, A alpha,
+                 A beta) {
   gemm(GemmArguments<A>{.transpose_a = transpose_a,
                         .transpose_b = transpose_b,
                         .m = m,

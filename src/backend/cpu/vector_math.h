@@ -6,9 +6,8 @@
 
 namespace kintsugi {
 
-// exp that compilers turn into vector code: Cody-Waite reduction and a degree-6 polynomial, 2 ulp
-// over the whole range. Arguments below -87 give 1e-38 rather than 0, which no sum of ours can tell
-// apart.
+// exp that compilers can vectorize: Cody-Waite reduction and a degree-6 polynomial, 2 ulp over the
+// whole range. Arguments below -87 give 1e-38 instead of 0, which makes no difference in our sums.
 inline float vector_exp(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;

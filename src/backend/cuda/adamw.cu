@@ -1,4 +1,4 @@
-// AdamW with decoupled weight decay, one pass over everything it touches.
+// AdamW with decoupled weight decay; reads and writes every operand once.
 #include <cmath>
 
 #include "backend/cuda/device.cuh"
@@ -30,13 +30,12 @@ Rates<A> rates_of(const AdamWOptions& o) {
           .first_element = static_cast<std::uint64_t>(o.first_element)};
 }
 
-__device__ inline __nv_bfloat16 rounded_by_chance(float value, std::uint32_t bits) {
-  return __ushort_as_bfloat16(round_by_chance(__float_as_uint(value), bits));
+__device__ inline __nv_bfloat16 stochastically_rounded(float value, std::uint32_t bits) {
+  return __ushort_as_bfloat16(round_stochastically(__float_as_uint(value), bits));
 }
 
-// W: weights, M: moments, ByChance: how they are rounded. weight is nullptr where master is the
-// weight.
-template <class W, class M, int N, bool ByChance>
+// W is the type of the weights, M of the moments. weight is nullptr if master is the weight itself.
+template <class W, class M, int N, bool kStochastic>
 __global__ void __launch_bounds__(256)
     adamw_kernel(W* weight, Acc<W>* master, M* moment1, M* moment2, const Acc<W>* gradient,
                  const Acc<W>* gradient_scale, Rates<Acc<W>> r, std::int64_t packs) {
@@ -47,7 +46,7 @@ __global__ void __launch_bounds__(256)
   const Pack<A, N> g = load<N>(gradient + at);
   Pack<M, N> m = load<N>(moment1 + at), v = load<N>(moment2 + at);
   Pack<A, N> precise = load<N>(master + at);
-  if (!isfinite(scale)) return;  // only now, so that nothing waits for it
+  if (!isfinite(scale)) return;  // after the loads, so that they do not wait for it
   Pack<W, N> rounded;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
@@ -55,11 +54,11 @@ __global__ void __launch_bounds__(256)
     const A m1 = r.beta1 * up(m.v[k]) + (A(1) - r.beta1) * grad;
     const A m2 = r.beta2 * up(v.v[k]) + (A(1) - r.beta2) * grad * grad;
     const A updated = precise.v[k] * r.shrink - r.rate * m1 / (sqrt(m2) * r.correction + r.eps);
-    if constexpr (ByChance) {
+    if constexpr (kStochastic) {
       const std::uint32_t bits =
           rounding_bits(r.rounding_key, r.first_element + static_cast<std::uint64_t>(at + k));
-      m.v[k] = rounded_by_chance(m1, bits);
-      v.v[k] = rounded_by_chance(m2, bits >> 16);
+      m.v[k] = stochastically_rounded(m1, bits);
+      v.v[k] = stochastically_rounded(m2, bits >> 16);
     } else {
       m.v[k] = down<M>(m1);
       v.v[k] = down<M>(m2);
@@ -83,22 +82,22 @@ template <class W, class M, int N>
 void launch(const Context& context, const Buffers<W>& b, M* moment1, M* moment2, std::int64_t first,
             std::int64_t packs, const Rates<Acc<W>>& rates) {
   if (packs == 0) return;
-  Rates<Acc<W>> from_here = rates;
-  from_here.first_element += static_cast<std::uint64_t>(first);
+  Rates<Acc<W>> local_rates = rates;
+  local_rates.first_element += static_cast<std::uint64_t>(first);
   constexpr bool kCanRound = std::is_same_v<M, __nv_bfloat16> && std::is_same_v<Acc<W>, float>;
   const auto kernel = kCanRound && rates.rounding_key != 0 ? adamw_kernel<W, M, N, kCanRound>
                                                            : adamw_kernel<W, M, N, false>;
   kernel<<<flat_blocks(packs), 256, 0, context.stream>>>(
       b.weight == nullptr ? nullptr : b.weight + first, b.master + first, moment1 + first,
-      moment2 + first, b.gradient + first, b.gradient_scale, from_here, packs);
+      moment2 + first, b.gradient + first, b.gradient_scale, local_rates, packs);
   KINTSUGI_LAUNCHED();
 }
 
 template <class W, class M>
 void step(const Context& context, const Buffers<W>& b, const Tensor& moment1, const Tensor& moment2,
           const AdamWOptions& options) {
-  constexpr int N =
-      16 / sizeof(Acc<W>);  // the gradient's vector; 16-bit operands move half as much an access
+  // The gradient's accesses have 16 bytes, those of 16-bit operands 8.
+  constexpr int N = 16 / sizeof(Acc<W>);
   M *m = data_of<M>(moment1), *v = data_of<M>(moment2);
   const Rates<Acc<W>> rates = rates_of<Acc<W>>(options);
   const std::int64_t n = moment1.elements();
@@ -117,7 +116,7 @@ void adamw(const Context& context, Tensor weight, Tensor master, Tensor moment1,
   KINTSUGI_CHECK(master.elements() == n && moment1.elements() == n && moment2.elements() == n &&
                      gradient.elements() == n && weight.contiguous() && master.contiguous() &&
                      moment1.contiguous() && moment2.contiguous() && gradient.contiguous(),
-                 "adamw over tensors of different lengths");
+                 "adamw: tensors of different lengths");
   if (n == 0) return;
   visit_device_float(weight.dtype(), [&]<class W>() {
     const Buffers<W> buffers = {

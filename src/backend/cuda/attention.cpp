@@ -15,7 +15,7 @@ bool same_shape(const Tensor& a, const Tensor& b) {
 
 void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
                   const Tensor& v, const AttentionOptions& options) {
-  KINTSUGI_CHECK(q.rank() == 4 && k.rank() == 4, "attention of {} and {}", to_string(q.shape()),
+  KINTSUGI_CHECK(q.rank() == 4 && k.rank() == 4, "attention: q {}, k {}", to_string(q.shape()),
                  to_string(k.shape()));
   KINTSUGI_CHECK(same_shape(q, out) && same_shape(k, v) && q.dtype() == k.dtype(),
                  "attention: q {}, out {}, k {}, v {}", to_string(q.shape()),
@@ -39,36 +39,37 @@ void check_shapes(const Tensor& out, const Tensor& lse, const Tensor& q, const T
 
 }  // namespace
 
-struct CudaAttention::Parts {
+struct CudaAttention::State {
   CudnnAttention cudnn;
   Workspace* shared = nullptr;
-  std::unique_ptr<Workspace> own;  // where none is shared: from the first call that needs it
+  std::unique_ptr<Workspace> own;  // if none is shared; allocated by the first call that needs it
 
   void* scratch(std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
     if (shared) return shared->get(bytes, stream);
     if (!own) {
-      KINTSUGI_CHECK(!is_capturing(stream), "attention needs memory while a graph is captured");
+      KINTSUGI_CHECK(
+          !is_capturing(stream),
+          "attention needs scratch memory while a graph is captured: run the step once before");
       own = std::make_unique<Workspace>(bytes);
     }
     return own->get(bytes, stream);
   }
 };
 
-CudaAttention::CudaAttention() : parts_(std::make_unique<Parts>()) {}
-CudaAttention::CudaAttention(Workspace& scratch) : CudaAttention() { parts_->shared = &scratch; }
+CudaAttention::CudaAttention() : state_(std::make_unique<State>()) {}
+CudaAttention::CudaAttention(Workspace& scratch) : CudaAttention() { state_->shared = &scratch; }
 CudaAttention::~CudaAttention() = default;
 
-// Training with a 16-bit type is what the fused kernels are for: without them it is several times
-// slower, and somebody should know why.
+// Training in 16 bits without cuDNN's fused kernels is several times slower: tells the user why.
 void CudaAttention::warn_if_slow(const Tensor& q) {
-  constexpr std::int64_t kNoticeable = 1024;  // tokens
+  constexpr std::int64_t kNoticeable = 1024;  // fewer tokens are fast enough anyway
   if (warned_ || choice_ == AttentionChoice::Portable || size_of(q.dtype()) != 2 ||
       q.extent(0) * q.extent(1) < kNoticeable)
     return;
   warned_ = true;
   log_warning("attention runs on the portable kernel, which is slow: {}",
-              parts_->cudnn.last_reason());
+              state_->cudnn.last_reason());
 }
 
 void CudaAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
@@ -77,14 +78,14 @@ void CudaAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
   if (q.elements() == 0) return;
   if (choice_ != AttentionChoice::Portable) {
     const CudnnCall call{out, lse, q, k, v, {}, {}, {}, {}, options, deterministic_};
-    if (const CudnnPlan* plan = parts_->cudnn.forward_plan(call, stream)) {
-      parts_->cudnn.run_forward(*plan, call, parts_->scratch(scratch_bytes(*plan), stream), stream);
-      // cuDNN takes the mean of everything where a query sees nothing.
-      if (options.document_start) clear_blind_rows(out, lse, options.document_start, stream);
+    if (const CudnnPlan* plan = state_->cudnn.forward_plan(call, stream)) {
+      state_->cudnn.run_forward(*plan, call, state_->scratch(scratch_bytes(*plan), stream), stream);
+      // For a query that sees no key, cuDNN returns the mean of all values.
+      if (options.document_start) clear_empty_rows(out, lse, options.document_start, stream);
       last_kernel_ = description(*plan);
       return;
     }
-    if (choice_ == AttentionChoice::Cudnn) failure("{}", parts_->cudnn.last_reason());
+    if (choice_ == AttentionChoice::Cudnn) failure("{}", state_->cudnn.last_reason());
   }
   warn_if_slow(q);
   flash_forward(out, lse, q, k, v, options, stream);
@@ -101,25 +102,25 @@ void CudaAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
   if (q.elements() == 0 && k.elements() == 0) return;
   if (choice_ != AttentionChoice::Portable) {
     const CudnnCall call{out, lse, q, k, v, dq, dk, dv, dout, options, deterministic_};
-    if (const CudnnPlan* plan = parts_->cudnn.backward_plan(call, stream)) {
-      parts_->cudnn.run_backward(*plan, call, parts_->scratch(scratch_bytes(*plan), stream),
+    if (const CudnnPlan* plan = state_->cudnn.backward_plan(call, stream)) {
+      state_->cudnn.run_backward(*plan, call, state_->scratch(scratch_bytes(*plan), stream),
                                  stream);
       last_kernel_ = description(*plan);
       return;
     }
-    if (choice_ == AttentionChoice::Cudnn) failure("{}", parts_->cudnn.last_reason());
+    if (choice_ == AttentionChoice::Cudnn) failure("{}", state_->cudnn.last_reason());
   }
   warn_if_slow(q);
-  void* row_sum = parts_->scratch(flash_backward_scratch_bytes(q), stream);
+  void* row_sum = state_->scratch(flash_backward_scratch_bytes(q), stream);
   flash_backward(dq, dk, dv, dout, out, lse, q, k, v, options, row_sum, stream);
   last_kernel_ = "portable";
 }
 
 std::size_t CudaAttention::own_bytes() const {
-  return parts_->cudnn.own_bytes() + (parts_->own ? parts_->own->bytes() : 0);
+  return state_->cudnn.own_bytes() + (state_->own ? state_->own->bytes() : 0);
 }
 
-const std::vector<std::string>& CudaAttention::refusals() const { return parts_->cudnn.refusals(); }
+const std::vector<std::string>& CudaAttention::refusals() const { return state_->cudnn.refusals(); }
 
 void attention_forward(const Context& context, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,
                        const AttentionOptions& options) {

@@ -13,15 +13,15 @@ namespace kintsugi::cuda {
 
 class Workspace;
 
-// Auto takes cuDNN's fused kernels where they exist and our own elsewhere; the others insist, for
-// tests.
+// Auto uses cuDNN's fused kernels where they exist and our own ("portable") elsewhere. The others
+// force one of the two, for tests.
 enum class AttentionChoice { Auto, Cudnn, Portable };
 
-// The attention of the CUDA world. The first call with new shapes builds a plan and may take device
-// memory; later ones only launch kernels, so that they can be captured in a graph.
+// Attention of the CUDA backend. The first call with new shapes builds a plan and may allocate
+// device memory; later calls only launch kernels, so that they can be captured in a graph.
 class CudaAttention {
  public:
-  CudaAttention();  // with scratch memory of its own
+  CudaAttention();  // with its own scratch memory
   explicit CudaAttention(Workspace& scratch);
   ~CudaAttention();
 
@@ -31,22 +31,21 @@ class CudaAttention {
                 Tensor k, Tensor v, const AttentionOptions& options, cudaStream_t stream);
 
   void set_choice(AttentionChoice choice) { choice_ = choice; }
-  // The same gradients bit for bit in every run; cuDNN's fastest backward adds up dq in the order
-  // of the moment.
+  // Makes gradients bit-identical in every run: cuDNN's fastest backward sums dq in an order that
+  // depends on timing.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
 
   std::size_t own_bytes() const;
-  // What ran last: "portable" or cuDNN's engine.
+  // The kernel of the last call: "portable" or cuDNN's engine.
   const std::string& last_kernel() const { return last_kernel_; }
-  // Why cuDNN was passed over although it might have served: one line each, in the order they
-  // happened.
+  // Why cuDNN was not used for supported shapes: one line per case, in the order they occurred.
   const std::vector<std::string>& refusals() const;
 
  private:
   void warn_if_slow(const Tensor& q);
   bool warned_ = false;
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct State;
+  std::unique_ptr<State> state_;
   AttentionChoice choice_ = AttentionChoice::Auto;
   bool deterministic_ = false;
   std::string last_kernel_;

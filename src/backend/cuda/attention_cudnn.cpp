@@ -16,8 +16,8 @@ using cudnn::AttentionProblem;
 struct CudnnPlan {
   cudnn::Plan plan;
   std::int64_t batch = 0;      // sequences per execution
-  void* lengths = nullptr;     // (batch), int32: where the plan wants them
-  std::size_t plan_bytes = 0;  // the scratch: the plan's own, then row sums, then the sum of dq
+  void* lengths = nullptr;     // (batch), int32; nullptr if the plan does not need them
+  std::size_t plan_bytes = 0;  // scratch memory: the plan's workspace, then row sums, then dq sums
   std::size_t row_sum_bytes = 0;
   std::size_t dq_sum_bytes = 0;
   std::string description;
@@ -31,17 +31,17 @@ const std::string& description(const CudnnPlan& plan) { return plan.description;
 
 namespace {
 
-// Up to 9.5 the sum of dq had to be cleared by the caller, and graphs were matched otherwise.
+// Up to cuDNN 9.5 the caller had to clear the sum of dq, and graphs were matched differently.
 constexpr std::size_t kOldestVersion = 90600;
 
-// A deterministic backward keeps the gradient of all probabilities of the sequences it works on: as
-// many at a time as fit here.
+// A deterministic backward stores the gradient of all probabilities of the sequences that it
+// processes at a time. Their number is limited by this.
 constexpr std::int64_t kDeterministicBytes = std::int64_t{2} << 30;
 constexpr std::int64_t kDeterministicLimit = std::int64_t{16} << 30;  // for a single sequence
 
 constexpr std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// (batch, position, head, element) as cuDNN orders it
+// The strides of (batch, position, head, element) in cuDNN's order (batch, head, position, element)
 cudnn::Extents strides_of(const Tensor& x) {
   if (!x) return {};
   return {x.stride(0), x.stride(2), x.stride(1), 1};
@@ -59,26 +59,27 @@ bool is_aligned(const Tensor& x) {
   return true;
 }
 
-const char* unsuitable(const CudnnCall& call) {
+// Why cuDNN cannot run a call; nullptr if it can.
+const char* unsupported_reason(const CudnnCall& call) {
   const DType dtype = call.q.dtype();
-  if (dtype != DType::BF16 && dtype != DType::F16) return "cuDNN attention is for bf16 and fp16";
+  if (dtype != DType::BF16 && dtype != DType::F16)
+    return "cuDNN attention supports only bf16 and fp16";
   if (call.q.extent(3) % 8 != 0 || call.q.extent(3) > 256)
-    return "cuDNN attention wants a head size that is a multiple of 8 up to 256";
-  if (call.q.extent(1) != call.k.extent(1))
-    return "cuDNN attention is used with as many queries as keys";
-  if (call.q.extent(1) < 2) return "cuDNN attention is used from two positions on";
+    return "cuDNN attention needs a head size that is a multiple of 8 and at most 256";
+  if (call.q.extent(1) != call.k.extent(1)) return "cuDNN attention needs as many queries as keys";
+  if (call.q.extent(1) < 2) return "cuDNN attention needs at least two positions";
   const AttentionMask mask(call.options, call.q.extent(1), call.k.extent(1));
   if (mask.query_positions != mask.key_positions)
-    return "cuDNN attention is used where queries and keys have the same positions";
+    return "cuDNN attention needs queries and keys with the same positions";
   if (call.options.alibi_slopes && mask.key_positions != TokenPositions{})
-    return "cuDNN attention is used with ALiBi where positions start at 0";
+    return "cuDNN attention with ALiBi needs positions that start at 0";
   if (mask.window > 0 && mask.key_positions.chunk < mask.keys)
-    return "cuDNN attention is used with a window where positions are consecutive";
-  if (!call.lse.contiguous()) return "cuDNN attention wants a contiguous log-sum-exp";
+    return "cuDNN attention with a window needs consecutive positions";
+  if (!call.lse.contiguous()) return "cuDNN attention needs a contiguous log-sum-exp";
   for (const Tensor* x :
        {&call.out, &call.lse, &call.q, &call.k, &call.v, &call.dq, &call.dk, &call.dv, &call.dout,
         &call.options.alibi_slopes, &call.options.document_start}) {
-    if (!is_aligned(*x)) return "cuDNN attention wants tensors aligned to 16 bytes";
+    if (!is_aligned(*x)) return "cuDNN attention needs tensors aligned to 16 bytes";
   }
   return nullptr;
 }
@@ -94,7 +95,7 @@ AttentionProblem problem_of(const CudnnCall& call) {
   problem.scale = call.options.scale;
   problem.alibi = static_cast<bool>(call.options.alibi_slopes);
   problem.documents = static_cast<bool>(call.options.document_start);
-  // One that nothing is outside of needs no plan of its own.
+  // A window as long as the sequence masks nothing and needs no plan of its own.
   if (call.options.window < problem.length) problem.window = call.options.window;
   if (problem.documents) problem.document_stride = call.options.document_start.stride(0);
   problem.q = strides_of(call.q);
@@ -108,12 +109,12 @@ AttentionProblem problem_of(const CudnnCall& call) {
   return problem;
 }
 
-// How many sequences a deterministic backward takes at a time; 0 if not even one.
+// How many sequences a deterministic backward processes at a time; 0 if not even one fits.
 std::int64_t deterministic_batch(const AttentionProblem& problem) {
   const std::int64_t length = ceil_div<std::int64_t>(problem.length, 64) * 64;
   const std::int64_t bytes = problem.heads * length * length * 2;
   if (bytes > kDeterministicLimit) return 0;
-  // Parts of a batch start at 16 bytes too.
+  // Otherwise a later group of sequences would not start at a multiple of 16 bytes.
   if (problem.heads * problem.length % 4 != 0 || problem.document_stride % 4 != 0)
     return problem.batch;
   std::int64_t batch = std::clamp<std::int64_t>(kDeterministicBytes / bytes, 1, problem.batch);
@@ -121,18 +122,20 @@ std::int64_t deterministic_batch(const AttentionProblem& problem) {
   return batch;
 }
 
-// Sequences from `first` on.
-void* from(const Tensor& x, std::int64_t first, std::int64_t stride) {
+// The address of sequence `first`.
+void* address_of(const Tensor& x, std::int64_t first, std::int64_t stride) {
   if (!x) return nullptr;
   return static_cast<char*>(x.data()) +
          first * stride * static_cast<std::int64_t>(size_of(x.dtype()));
 }
-void* from(const Tensor& x, std::int64_t first) { return from(x, first, x ? x.stride(0) : 0); }
+void* address_of(const Tensor& x, std::int64_t first) {
+  return address_of(x, first, x ? x.stride(0) : 0);
+}
 
 }  // namespace
 
 struct CudnnAttention::State {
-  using Key = std::pair<bool, AttentionProblem>;  // backward?
+  using Key = std::pair<bool, AttentionProblem>;  // (is backward, problem)
 
   ~State() {
     for (auto& [key, entry] : entries) {
@@ -143,7 +146,7 @@ struct CudnnAttention::State {
 
   struct Entry {
     std::optional<CudnnPlan> plan;
-    std::string refusal;  // where there is no plan
+    std::string refusal;  // why there is no plan
   };
 
   bool open();
@@ -152,7 +155,7 @@ struct CudnnAttention::State {
 
   cudnnHandle_t handle = nullptr;
   bool tried = false;
-  std::string no_handle;  // why there is none
+  std::string no_handle;  // why there is no handle
   std::map<Key, Entry> entries;
   std::size_t bytes = 0;
   std::string reason;
@@ -164,10 +167,10 @@ bool CudnnAttention::State::open() {
     tried = true;
     if (cudnnGetVersion() < kOldestVersion) {
       no_handle =
-          fmt::format("cuDNN {} is too old for attention: 9.6 is needed", cudnnGetVersion());
+          fmt::format("cuDNN {} is too old for attention: install 9.6 or newer", cudnnGetVersion());
     } else if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS) {
       handle = nullptr;
-      no_handle = fmt::format("cuDNN does not start: {}", cudnnGetErrorString(status));
+      no_handle = fmt::format("cuDNN cannot be initialized: {}", cudnnGetErrorString(status));
     }
     if (!handle) refusals.push_back(no_handle);
   }
@@ -177,11 +180,12 @@ bool CudnnAttention::State::open() {
 
 CudnnPlan CudnnAttention::State::build(bool backward, AttentionProblem problem) {
   const cudnn::Target target{handle, nullptr};
-  const std::int64_t whole_batch = problem.batch;
+  const std::int64_t full_batch = problem.batch;
   if (backward && problem.deterministic) {
     problem.batch = deterministic_batch(problem);
     if (problem.batch == 0)
-      throw cudnn::Refused("cuDNN needs too much memory to be deterministic on this length");
+      throw cudnn::Refused(
+          "a deterministic backward of this length needs too much memory in cuDNN");
   }
   CudnnPlan result;
   result.batch = problem.batch;
@@ -203,13 +207,13 @@ CudnnPlan CudnnAttention::State::build(bool backward, AttentionProblem problem) 
     }
   }
   result.description = fmt::format("cuDNN {}{}", result.plan.engine(),
-                                   problem.batch == whole_batch ? "" : ", batch in parts");
+                                   problem.batch == full_batch ? "" : ", batch split");
   return result;
 }
 
 const CudnnPlan* CudnnAttention::State::find(bool backward, const CudnnCall& call,
                                              cudaStream_t stream) {
-  if (const char* why = unsuitable(call)) {
+  if (const char* why = unsupported_reason(call)) {
     reason = why;
     return nullptr;
   }
@@ -220,7 +224,7 @@ const CudnnPlan* CudnnAttention::State::find(bool backward, const CudnnCall& cal
   auto known = entries.find(key);
   if (known == entries.end()) {
     KINTSUGI_CHECK(!is_capturing(stream),
-                   "attention of new shapes while a graph is captured: run the step once before");
+                   "attention has new shapes while a graph is captured: run the step once before");
     Entry entry;
     try {
       entry.plan = build(backward, problem);
@@ -271,15 +275,15 @@ void CudnnAttention::run_backward(const CudnnPlan& plan, const CudnnCall& call, 
   const std::int64_t lse_stride = call.q.extent(1) * call.q.extent(2);
   for (std::int64_t first = 0; first < call.q.extent(0); first += plan.batch) {
     std::vector<cudnn::Binding> bindings = {
-        {cudnn::kQ, from(call.q, first)},
-        {cudnn::kK, from(call.k, first)},
-        {cudnn::kV, from(call.v, first)},
-        {cudnn::kOut, from(call.out, first)},
-        {cudnn::kLse, from(call.lse, first, lse_stride)},
-        {cudnn::kDout, from(call.dout, first)},
-        {cudnn::kDq, from(call.dq, first)},
-        {cudnn::kDk, from(call.dk, first)},
-        {cudnn::kDv, from(call.dv, first)},
+        {cudnn::kQ, address_of(call.q, first)},
+        {cudnn::kK, address_of(call.k, first)},
+        {cudnn::kV, address_of(call.v, first)},
+        {cudnn::kOut, address_of(call.out, first)},
+        {cudnn::kLse, address_of(call.lse, first, lse_stride)},
+        {cudnn::kDout, address_of(call.dout, first)},
+        {cudnn::kDq, address_of(call.dq, first)},
+        {cudnn::kDk, address_of(call.dk, first)},
+        {cudnn::kDv, address_of(call.dv, first)},
         {cudnn::kRowSum, row_sum},
     };
     if (plan.dq_sum_bytes) bindings.push_back({cudnn::kDqSum, dq_sum});
@@ -290,7 +294,7 @@ void CudnnAttention::run_backward(const CudnnPlan& plan, const CudnnCall& call, 
     if (call.options.alibi_slopes)
       bindings.push_back({cudnn::kSlopes, call.options.alibi_slopes.data()});
     if (call.options.document_start)
-      bindings.push_back({cudnn::kDocumentStart, from(call.options.document_start, first)});
+      bindings.push_back({cudnn::kDocumentStart, address_of(call.options.document_start, first)});
     plan.plan.execute(state_->handle, bindings, scratch);
   }
 }

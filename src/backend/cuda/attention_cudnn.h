@@ -9,12 +9,12 @@
 
 #include "backend/backend.h"
 
-// Attention through cuDNN: which calls it can serve, their plans, and running them.
+// Attention through cuDNN: which calls it supports, their plans, and their execution.
 namespace kintsugi::cuda {
 
 struct CudnnCall {
   Tensor out, lse, q, k, v;
-  Tensor dq, dk, dv, dout;  // none in a forward call
+  Tensor dq, dk, dv, dout;  // empty in a forward call
   AttentionOptions options;
   bool deterministic;
 };
@@ -28,8 +28,8 @@ class CudnnAttention {
   CudnnAttention();
   ~CudnnAttention();
 
-  // The plan of a call, built when its shapes are new; nullptr where cuDNN cannot serve
-  // (last_reason() says why).
+  // The plan of a call, built when its shapes are new. nullptr if cuDNN does not support the call;
+  // last_reason() tells why.
   const CudnnPlan* forward_plan(const CudnnCall& call, cudaStream_t stream);
   const CudnnPlan* backward_plan(const CudnnCall& call, cudaStream_t stream);
 
@@ -40,7 +40,7 @@ class CudnnAttention {
 
   std::size_t own_bytes() const;
   const std::string& last_reason() const;
-  const std::vector<std::string>& refusals() const;  // by cuDNN itself
+  const std::vector<std::string>& refusals() const;  // errors of cuDNN itself
 
  private:
   struct State;

@@ -1,5 +1,4 @@
-// Stands in for attention_cudnn.cpp, attention_graph.cpp and cudnn_plan.cpp in a build without
-// cuDNN.
+// Replaces attention_cudnn.cpp, attention_graph.cpp and cudnn_plan.cpp in a build without cuDNN.
 #include "backend/cuda/attention_cudnn.h"
 
 namespace kintsugi::cuda {

@@ -1,8 +1,8 @@
-// Tiled attention with an online softmax; the (queries, keys) matrix never exists. A block of 16 x
-// 16 threads works on square tiles of scores: thread (ty, tx) owns the rows ty, ty + 16, … and the
-// columns tx, tx + 16, … of every tile, so that a row lives in half a warp. Heads are padded with
-// zeros to kDim. Nothing is added by atomics: gradients of k and v are summed by the block that
-// owns the keys, gradients of q by the block that owns the queries.
+// Tiled attention with an online softmax; the (queries, keys) matrix is never stored. A block of 16
+// x 16 threads processes square tiles of scores: thread (ty, tx) owns the rows ty, ty + 16, … and
+// the columns tx, tx + 16, … of every tile, so that a row belongs to half a warp. Heads are padded
+// with zeros to kDim. There are no atomics: gradients of k and v are summed by the block that owns
+// the keys, gradients of q by the block that owns the queries.
 #include <limits>
 
 #include "backend/attention_mask.h"
@@ -45,7 +45,7 @@ struct Rows {
   __device__ A* of(int b, int h) const { return data + b * batch + h * head; }
 };
 
-// Rows of tile + 1 or kDim + 1 elements: threads that walk down a column meet different banks.
+// Rows have kTile + 1 or kDim + 1 elements, so that accesses along a column use different banks.
 template <class A, int kTile>
 struct ScoreTile {
   A value[kTile][kTile + 1];
@@ -55,7 +55,7 @@ struct HeadTile {
   A value[kTile][kDim + 1];
 };
 
-// Rows [first, first + kTile) of one head, zeros beyond `rows` and `dim`.
+// Loads rows [first, first + kTile) of one head, with zeros beyond `rows` and `dim`.
 template <int kTile, int kDim, class T, class A>
 __device__ void load_tile(HeadTile<A, kTile, kDim>& tile, const Heads<T>& x, int b, int h,
                           int first, int rows, int dim) {
@@ -71,7 +71,7 @@ struct KeyRange {
   __device__ bool has(int key) const { return key >= begin && key < end; }
 };
 
-// Which keys the queries of a sequence see.
+// The keys that the queries of a sequence see.
 struct Visible {
   __device__ Visible(const Sizes& sizes, int b)
       : mask(sizes.mask), starts(sizes.starts ? sizes.starts + b * sizes.start_stride : nullptr) {}
@@ -81,11 +81,11 @@ struct Visible {
     return starts ? max(begin, starts[query]) : begin;
   }
   __device__ int end(int query) const { return static_cast<int>(mask.end(query)); }
-  // Nothing for a row of a tile that is no query.
+  // The keys that a query sees; empty for a row of a tile beyond the last query.
   __device__ KeyRange keys(int query) const {
     return query < mask.queries ? KeyRange{begin(query), end(query)} : KeyRange{0, 0};
   }
-  // The keys that any of the queries [first, last) sees are among these.
+  // A range that contains every key that any of the queries [first, last) sees.
   __device__ KeyRange keys(int first, int last) const {
     int least = begin(first);
     for (int query = first + 1; starts && query < last; ++query) least = min(least, begin(query));
@@ -96,13 +96,13 @@ struct Visible {
   const std::int32_t* starts;
 };
 
-// What ALiBi adds to the score of a key.
+// The ALiBi bias of a key.
 template <class A>
 __device__ A alibi(const Sizes& sizes, A slope, int key) {
   return slope * static_cast<A>(sizes.mask.key_positions.of(key));
 }
 
-// c[i][j] += a[ty + 16 i] . b[tx + 16 j]: one thread's share of A B^T
+// c[i][j] += a[ty + 16 i] . b[tx + 16 j]: this thread's elements of A B^T
 template <int kTile, int kDim, class A>
 __device__ void multiply_transposed(A (&c)[kTile / kSide][kTile / kSide],
                                     const HeadTile<A, kTile, kDim>& a,
@@ -122,7 +122,7 @@ __device__ void multiply_transposed(A (&c)[kTile / kSide][kTile / kSide],
   }
 }
 
-// c[i][j] += sum over r of p[ty + 16 i][r] x[r][tx + 16 j]: one thread's share of P X
+// c[i][j] += sum over r of p[ty + 16 i][r] x[r][tx + 16 j]: this thread's elements of P X
 template <int kTile, int kDim, class A>
 __device__ void multiply(A (&c)[kTile / kSide][kDim / kSide], const ScoreTile<A, kTile>& p,
                          const HeadTile<A, kTile, kDim>& x, int ty, int tx) {
@@ -141,7 +141,7 @@ __device__ void multiply(A (&c)[kTile / kSide][kDim / kSide], const ScoreTile<A,
   }
 }
 
-// Rows ty + 16 i of a tile to the tensor.
+// Stores this thread's rows ty + 16 i of a tile.
 template <int kTile, int kDim, class T, class A>
 __device__ void store_tile(const Heads<T>& x, const A (&c)[kTile / kSide][kDim / kSide], int b,
                            int h, int first, int rows, int dim, int ty, int tx) {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
 
   const KeyRange keys = visible.keys(query0, query_end);
   for (int key0 = keys.begin / kTile * kTile; key0 < keys.end; key0 += kTile) {
-    __syncthreads();  // the last tile has been used
+    __syncthreads();  // the previous tile is no longer read
     load_tile<kTile, kDim>(shared.kv, k, b, kv_h, key0, sizes.keys, sizes.dim);
     __syncthreads();
     A s[kOwn][kOwn] = {};
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       row_max = half_warp_max(row_max);
       const A new_largest = row_max > largest[i] ? row_max : largest[i];
-      // A row that has seen nothing yet: any finite reference makes its exponentials 0.
+      // For a row that has seen no key yet, any finite reference makes the exponentials 0.
       const A reference = new_largest == -kInfinity ? A(0) : new_largest;
       const A correction = natural_exp(largest[i] - reference);
       largest[i] = new_largest;
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kDim / kSide; ++j) sum_of_rows[i][j] *= correction;
     }
-    __syncthreads();  // k has been used, p is complete
+    __syncthreads();  // k is no longer read, p is complete
     load_tile<kTile, kDim>(shared.kv, v, b, kv_h, key0, sizes.keys, sizes.dim);
     __syncthreads();
     multiply<kTile, kDim>(sum_of_rows, shared.p, shared.kv, ty, tx);
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int query = query0 + ty + kSide * i;
-    // A row that saw nothing: the sums are 0, and so is the output; its log-sum-exp is -infinity.
+    // A row that saw no key has sums and output 0, and a log-sum-exp of -infinity.
     const A divisor = total[i] == A(0) ? A(1) : total[i];
 #pragma unroll
     for (int j = 0; j < kDim / kSide; ++j) sum_of_rows[i][j] /= divisor;
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- backward
 
-// row_sum (batch, heads, queries) = sum over the head of dout * out; one warp per row
+// row_sum (batch, heads, queries) = sum over dim of dout * out; one warp per row
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     row_sum_kernel(Rows<Acc<T>> row_sum, Heads<const T> dout, Heads<const T> out, Sizes sizes) {
@@ -292,8 +292,8 @@ __device__ void load_rows(A (&to)[kTile], const A* rows, int query0, int queries
   }
 }
 
-// dk and dv: one block per (key tile, key head, sequence), over the query heads of the group and
-// the queries that see it
+// dk and dv: one block per (key tile, key head, sequence), which loops over the query heads of the
+// group and the queries that see the tile
 template <class T, int kTile, int kDim>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_kernel(Heads<T> dk, Heads<T> dv, Heads<const T> dout, Rows<const Acc<T>> lse,
@@ -318,10 +318,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int h = kv_h * group; h < (kv_h + 1) * group; ++h) {
     const A slope = sizes.slopes ? static_cast<A>(sizes.slopes[h]) : A(0);
     for (int query0 = first_query; query0 < sizes.queries; query0 += kTile) {
-      // Beyond the window, as are all that follow; other documents altogether
+      // The tile is before the window of this and all later queries, or in other documents.
       if (visible.mask.begin(query0) >= key0 + kTile) break;
       if (visible.keys(query0, min(sizes.queries, query0 + kTile)).begin >= key0 + kTile) continue;
-      __syncthreads();  // the last tile has been used
+      __syncthreads();  // the previous tile is no longer read
       load_tile<kTile, kDim>(shared.q, q, b, h, query0, sizes.queries, sizes.dim);
       load_tile<kTile, kDim>(shared.dout, dout, b, h, query0, sizes.queries, sizes.dim);
       load_rows<kTile>(shared.lse, lse.of(b, h), query0, sizes.queries);
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(kThreads)
   store_tile<kTile, kDim>(dv, dv_sum, b, kv_h, key0, sizes.keys, sizes.dim, ty, tx);
 }
 
-// dq: one block per (query tile, head, sequence), over the keys they see
+// dq: one block per (query tile, head, sequence), which loops over the keys that the queries see
 template <class T, int kTile, int kDim>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_kernel(Heads<T> dq, Heads<const T> dout, Rows<const Acc<T>> lse,
@@ -414,8 +414,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- launchers
 
-// Tiles as large as fit into the shared memory of every GPU we know (99 KiB; fp64 heads of 256 want
-// 134 KiB backward).
+// The largest tiles that fit into the shared memory of every supported GPU (99 KiB; the backward of
+// fp64 heads of 256 needs 134 KiB).
 template <class A, int kDim>
 constexpr int kForwardTile = sizeof(A) == 4 ? (kDim <= 128 ? 64 : 32) : (kDim <= 128 ? 32 : 16);
 template <class A, int kDim>
@@ -436,7 +436,7 @@ Rows<A> rows_of_heads(const Tensor& x) {
 
 Sizes sizes_of(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
   const auto extent = [](const Tensor& x, int i) { return static_cast<int>(x.extent(i)); };
-  KINTSUGI_CHECK(q.extent(3) <= 256, "attention heads of {} elements: 256 is the most",
+  KINTSUGI_CHECK(q.extent(3) <= 256, "attention heads have {} elements; the maximum is 256",
                  q.extent(3));
   KINTSUGI_CHECK(q.extent(0) < 65536 && q.extent(2) < 65536, "attention of {}",
                  to_string(q.shape()));

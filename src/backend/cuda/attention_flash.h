@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 
 // Attention by our own kernels: every floating-point type, any head size up to 256, any number of
-// queries and keys. Deterministic. Arguments are those of Backend's attention.
+// queries and keys. Deterministic. The arguments are those of Backend's attention operations.
 namespace kintsugi::cuda {
 
 void flash_forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v,

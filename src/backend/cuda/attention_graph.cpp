@@ -2,14 +2,13 @@
 
 #include <utility>
 
-// cuDNN has no attention operation with a causal mask before 9.21: it recognises the composite
-// graph below and runs it as one fused kernel. Order, types and strides are what it recognises;
-// change them only with a GPU at hand.
+// Before 9.21 cuDNN has no attention operation with a causal mask. Instead it recognises the graph
+// below and runs it as one fused kernel. It matches the order, types and strides of the operations:
+// change them only where they can be tested on a GPU.
 namespace kintsugi::cudnn {
 namespace {
 
-// Masked scores become this instead of -infinity: exp() of it is 0 all the same and no NaN can
-// arise.
+// Masked scores get this value instead of -infinity: its exp() is also 0, and no NaN can occur.
 constexpr float kMasked = -1e9f;
 
 Extents transposed(const Extents& x) { return {x[0], x[1], x[3], x[2]}; }
@@ -47,9 +46,9 @@ class AttentionGraph {
   Extents row_extents() const { return {p_.batch, p_.heads, p_.length, 1}; }
 
   Value score_like(cudnnDataType_t dtype = CUDNN_DATA_FLOAT) {
-    return g_.hidden(dtype, score_extents());
+    return g_.virtual_tensor(dtype, score_extents());
   }
-  Value row_like() { return g_.hidden(CUDNN_DATA_FLOAT, row_extents()); }
+  Value row_like() { return g_.virtual_tensor(CUDNN_DATA_FLOAT, row_extents()); }
 
   Value scores(Value q, Value k_transposed);
   Value add_alibi(Value scores);
@@ -65,7 +64,7 @@ class AttentionGraph {
   Graph g_;
   Value scale_, masked_;
   Value slopes_ = Graph::kNone, starts_ = Graph::kNone;
-  Value rows_ = Graph::kNone, columns_ = Graph::kNone;  // how many queries and keys are there
+  Value rows_ = Graph::kNone, columns_ = Graph::kNone;  // numbers of queries and keys, if padded
 };
 
 // q k^T * scale [+ alibi]
@@ -76,7 +75,7 @@ Graph::Value AttentionGraph::scores(Value q, Value k_transposed) {
   return s;
 }
 
-// slope * key position, so that lse means the same as in the other worlds
+// Adds slope * key position, so that lse is the same as in the other backends.
 Graph::Value AttentionGraph::add_alibi(Value s) {
   const Value column = g_.index("alibi column", s, score_like(CUDNN_DATA_INT32), 3);
   const Value bias =
@@ -91,13 +90,13 @@ Graph::Value AttentionGraph::mask_padding(Value s) {
     return g_.pointwise(name, CUDNN_POINTWISE_CMP_LT, score_like(CUDNN_DATA_BOOLEAN), index, length,
                         Graph::kNone, CUDNN_DATA_BOOLEAN);
   };
-  const Value row_there = below("padding row < length", row, rows_);
-  const Value column_there = below("padding column < length", column, columns_);
-  const Value there =
+  const Value row_valid = below("padding row < length", row, rows_);
+  const Value column_valid = below("padding column < length", column, columns_);
+  const Value valid =
       g_.pointwise("padding and", CUDNN_POINTWISE_LOGICAL_AND, score_like(CUDNN_DATA_BOOLEAN),
-                   row_there, column_there, Graph::kNone, CUDNN_DATA_BOOLEAN);
+                   row_valid, column_valid, Graph::kNone, CUDNN_DATA_BOOLEAN);
   return g_.pointwise("padding select", CUDNN_POINTWISE_BINARY_SELECT, score_like(), s, masked_,
-                      there);
+                      valid);
 }
 
 Graph::Value AttentionGraph::mask_future(Value s) {
@@ -110,7 +109,7 @@ Graph::Value AttentionGraph::mask_future(Value s) {
                       seen);
 }
 
-// The window is a float: that is how cuDNN recognises it and leaves out the tiles beyond.
+// cuDNN recognises the window, and skips the tiles outside it, only if it is a float.
 Graph::Value AttentionGraph::mask_beyond_window(Value s) {
   const Value row = g_.index("window row", s, score_like(CUDNN_DATA_INT32), 2);
   const Value column = g_.index("window column", s, score_like(CUDNN_DATA_INT32), 3);
@@ -133,16 +132,17 @@ Graph::Value AttentionGraph::mask_other_documents(Value s) {
 }
 
 Graph::Value AttentionGraph::transpose_scores(const char* name, Value s) {
-  return g_.reshape(
-      name, s,
-      g_.hidden(p_.dtype, transposed(score_extents()), transposed(row_major(score_extents()))));
+  return g_.reshape(name, s,
+                    g_.virtual_tensor(p_.dtype, transposed(score_extents()),
+                                      transposed(row_major(score_extents()))));
 }
 
-// Into the gradient of k or v; the query heads of a group are computed apart and then summed.
+// Writes the gradient of k or v. The query heads of a group are computed separately, then summed.
 Graph::Value AttentionGraph::key_gradient(const char* name, Value a, Value b, Value gradient) {
   const Graph::Lengths lengths{.m = columns_, .k = rows_};
   if (p_.heads == p_.kv_heads) return g_.matmul(name, a, b, gradient, lengths);
-  const Value all_heads = g_.matmul(name, a, b, g_.hidden(p_.dtype, query_extents()), lengths);
+  const Value all_heads =
+      g_.matmul(name, a, b, g_.virtual_tensor(p_.dtype, query_extents()), lengths);
   return g_.reduce(name, CUDNN_REDUCE_TENSOR_ADD, all_heads, gradient);
 }
 
@@ -187,10 +187,10 @@ Plan AttentionGraph::backward(const Target& target) && {
   const Value dk = g_.memory("dk", kDk, p_.dtype, keys, p_.dk);
   const Value dv = g_.memory("dv", kDv, p_.dtype, keys, p_.dv);
 
-  // row_sum = sum over the head of dout * out
-  const Value product = g_.pointwise("dout * out", CUDNN_POINTWISE_MUL,
-                                     g_.hidden(CUDNN_DATA_FLOAT, queries), dout, out);
-  const Value sum = g_.reduce("sum of dout * out", CUDNN_REDUCE_TENSOR_ADD, product, row_like());
+  // row_sum = sum over dim of dout * out
+  const Value dout_out = g_.pointwise("dout * out", CUDNN_POINTWISE_MUL,
+                                      g_.virtual_tensor(CUDNN_DATA_FLOAT, queries), dout, out);
+  const Value sum = g_.reduce("sum of dout * out", CUDNN_REDUCE_TENSOR_ADD, dout_out, row_like());
   g_.pointwise("times one", CUDNN_POINTWISE_MUL, row_sum, sum, g_.constant(1.0f));
 
   // p = exp(scores - lse)
@@ -214,9 +214,9 @@ Plan AttentionGraph::backward(const Target& target) && {
   // dk = ds^T q
   key_gradient("ds^T q", transpose_scores("ds^T", ds), q, dk);
 
-  // dq = ds k: the tiles of a row are added up in fp32 in whichever order they finish, or, to be
-  // deterministic, at once
-  const Value k = g_.reshape("k", k_t, g_.hidden(p_.dtype, keys, p_.k));
+  // dq = ds k. The tiles of a row are summed in fp32 in the order in which they finish; a
+  // deterministic plan writes dq with one matmul.
+  const Value k = g_.reshape("k", k_t, g_.virtual_tensor(p_.dtype, keys, p_.k));
   const Graph::Lengths lengths{.m = rows_, .k = columns_};
   if (p_.deterministic) {
     g_.matmul("ds k", ds, k, dq, lengths);

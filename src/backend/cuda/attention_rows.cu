@@ -1,4 +1,4 @@
-// One warp per row (sequence, head, query) of attention.
+// Kernels on rows of attention, with one warp per row (sequence, head, query).
 #include <limits>
 
 #include "backend/cuda/attention_rows.h"
@@ -27,7 +27,7 @@ struct Sums {
   __device__ A* at(int b, int h, int q) const { return data + b * batch + h * head + q; }
 };
 
-// Both are weighted with their share of the sum of exponentials.
+// Weights both outputs by their fraction of the sum of exponentials.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     merge_kernel(Outputs<Acc<T>> out, Sums<Acc<T>> lse, Outputs<const T> part_out,
@@ -39,21 +39,21 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (query >= queries) return;
   A* const sum = lse.at(b, h, query);
   const A before = *sum, other = *part_lse.at(b, h, query);
-  if (other == -std::numeric_limits<A>::infinity()) return;  // saw nothing
+  if (other == -std::numeric_limits<A>::infinity()) return;  // saw no key
   const A largest = max(before, other);
-  const A old_share = exp_of<A>(before - largest), new_share = exp_of<A>(other - largest);
-  const A total = old_share + new_share;
+  const A old_weight = exp_of<A>(before - largest), new_weight = exp_of<A>(other - largest);
+  const A total = old_weight + new_weight;
   A* const to = out.row(b, h, query);
   const T* const from = part_out.row(b, h, query);
   for (int d = lane; d < dim; d += 32)
-    to[d] = (to[d] * old_share + up(from[d]) * new_share) / total;
+    to[d] = (to[d] * old_weight + up(from[d]) * new_weight) / total;
   __syncwarp();  // every lane has read the old sum
   if (lane == 0) *sum = largest + log(total);
 }
 
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
-    blind_kernel(Outputs<T> out, Sums<Acc<T>> lse, const std::int32_t* starts,
+    clear_kernel(Outputs<T> out, Sums<Acc<T>> lse, const std::int32_t* starts,
                  std::int64_t start_stride, int queries, int dim) {
   const int query = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -103,9 +103,9 @@ void attention_merge(const Context& context, Tensor out, Tensor lse, Tensor part
   });
 }
 
-void clear_blind_rows(Tensor out, Tensor lse, Tensor document_start, cudaStream_t stream) {
+void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, cudaStream_t stream) {
   visit_device_float(out.dtype(), [&]<class T>() {
-    blind_kernel<T><<<blocks_of(out), 32 * kWarps, 0, stream>>>(
+    clear_kernel<T><<<blocks_of(out), 32 * kWarps, 0, stream>>>(
         outputs_of<T>(out), sums_of<Acc<T>>(lse), data_of<std::int32_t>(document_start),
         document_start.stride(0), static_cast<int>(out.extent(1)), static_cast<int>(out.extent(3)));
     KINTSUGI_LAUNCHED();

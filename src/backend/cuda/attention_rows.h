@@ -6,8 +6,8 @@
 
 namespace kintsugi::cuda {
 
-// out 0 and lse -infinity where document_start (batch, queries) lies beyond the query itself. The
-// first query stands at the first key.
-void clear_blind_rows(Tensor out, Tensor lse, Tensor document_start, cudaStream_t stream);
+// Sets out to 0 and lse to -infinity for queries that see no key: document_start (batch, queries)
+// is after the query itself. The first query has the position of the first key.
+void clear_empty_rows(Tensor out, Tensor lse, Tensor document_start, cudaStream_t stream);
 
 }  // namespace kintsugi::cuda

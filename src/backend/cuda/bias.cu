@@ -1,4 +1,4 @@
-// Biases: their gradient is the sum of each column, in two stages and a fixed order.
+// Gradient of a bias: column sums in two stages and a fixed order. Also adds a bias to a matmul.
 #include <algorithm>
 
 #include "backend/cuda/column_sums.cuh"
@@ -7,22 +7,22 @@
 namespace kintsugi::cuda {
 namespace {
 
-constexpr int kLanes = 32;      // packs of columns side by side in a block
-constexpr int kRowsAtOnce = 8;  // rows side by side
+constexpr int kLanes = 32;      // packs of columns that a block reads at a time
+constexpr int kRowsAtOnce = 8;  // rows that a block reads at a time
 
-// partials[slice * width + column] = sum over this slice's rows. Blocks (packs of columns, slices
+// partials[range * width + column] = sum over the rows of a range. Blocks (packs of columns, ranges
 // of rows).
 template <class T, int N>
 __global__ void __launch_bounds__(kLanes* kRowsAtOnce)
     column_sums_kernel(Acc<T>* partials, const T* x, std::int64_t stride, int rows,
-                       int rows_per_slice, int width) {
+                       int rows_per_range, int width) {
   using A = Acc<T>;
   __shared__ A shared[kRowsAtOnce][kLanes * N];
   const int lane = static_cast<int>(threadIdx.x) % kLanes,
             group = static_cast<int>(threadIdx.x) / kLanes;
   const int first = (static_cast<int>(blockIdx.x) * kLanes + lane) * N;
-  const int begin = static_cast<int>(blockIdx.y) * rows_per_slice;
-  const int end = min(rows, begin + rows_per_slice);
+  const int begin = static_cast<int>(blockIdx.y) * rows_per_range;
+  const int end = min(rows, begin + rows_per_range);
   A sums[N] = {};
   if (first < width) {
 #pragma unroll 4
@@ -49,36 +49,35 @@ template <class T, int N>
 void column_sums(const Context& context, Acc<T>* target, const T* x, std::int64_t stride, int rows,
                  int width) {
   const int column_blocks = ceil_div(width, kLanes * N);
-  const int wanted = std::max(1, 8 * context.multiprocessors / column_blocks);
-  const int slices = std::min({wanted, ceil_div(rows, 4 * kRowsAtOnce), 65535});
-  const int rows_per_slice = ceil_div(rows, slices);
+  const int row_blocks = std::max(1, 8 * context.multiprocessors / column_blocks);
+  const int ranges = std::min({row_blocks, ceil_div(rows, 4 * kRowsAtOnce), 65535});
+  const int rows_per_range = ceil_div(rows, ranges);
   Acc<T>* partials =
-      context.workspace.get<Acc<T>>(static_cast<std::size_t>(slices) * width, context.stream);
+      context.workspace.get<Acc<T>>(static_cast<std::size_t>(ranges) * width, context.stream);
   column_sums_kernel<T, N>
-      <<<dim3(column_blocks, slices), kLanes * kRowsAtOnce, 0, context.stream>>>(
-          partials, x, stride, rows, rows_per_slice, width);
+      <<<dim3(column_blocks, ranges), kLanes * kRowsAtOnce, 0, context.stream>>>(
+          partials, x, stride, rows, rows_per_range, width);
   KINTSUGI_LAUNCHED();
-  add_partials(context, target, partials, slices, width, width);
+  add_partials(context, target, partials, ranges, width, width);
 }
 
-// c = product + bias + residual, rounded once. residual.base may be nullptr, or c's.
+// c = x + bias + residual, rounded once. residual may be empty, or c itself.
 template <class T>
-__global__ void __launch_bounds__(256)
-    finish_kernel(RowView<T> c, const Acc<T>* product, const T* bias, RowView<const T> residual,
-                  int width) {
+__global__ void __launch_bounds__(256) add_bias_kernel(RowView<T> c, const Acc<T>* x, const T* bias,
+                                                       RowView<const T> residual, int width) {
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (i >= width) return;
-  Acc<T> value = product[static_cast<std::int64_t>(blockIdx.x) * width + i] + up(bias[i]);
+  Acc<T> value = x[static_cast<std::int64_t>(blockIdx.x) * width + i] + up(bias[i]);
   if (residual.base != nullptr) value += up(residual[blockIdx.x][i]);
   c[blockIdx.x][i] = down<T>(value);
 }
 
 template <class T>
-void launch_finish(const Context& context, const Tensor& c, const Tensor& product,
-                   const Tensor& bias, const Tensor& residual) {
+void launch_add_bias(const Context& context, const Tensor& c, const Tensor& x, const Tensor& bias,
+                     const Tensor& residual) {
   const RowGrid grid(c.extent(0), c.extent(1));
-  finish_kernel<T><<<grid.blocks, grid.threads, 0, context.stream>>>(
-      rows_of<T>(c), data_of<Acc<T>>(product), data_of<T>(bias), rows_of<const T>(residual),
+  add_bias_kernel<T><<<grid.blocks, grid.threads, 0, context.stream>>>(
+      rows_of<T>(c), data_of<Acc<T>>(x), data_of<T>(bias), rows_of<const T>(residual),
       static_cast<int>(c.extent(1)));
   KINTSUGI_LAUNCHED();
 }
@@ -86,8 +85,9 @@ void launch_finish(const Context& context, const Tensor& c, const Tensor& produc
 }  // namespace
 
 void bias_backward(const Context& context, Tensor dbias, Tensor dy) {
-  KINTSUGI_CHECK(dy.rank() == 2 && dbias.elements() == dy.extent(1), "bias gradient {} of {}",
-                 to_string(dbias.shape()), to_string(dy.shape()));
+  KINTSUGI_CHECK(dy.rank() == 2 && dbias.elements() == dy.extent(1),
+                 "bias_backward: dbias {} for dy {}", to_string(dbias.shape()),
+                 to_string(dy.shape()));
   if (dy.elements() == 0) return;
   const int rows = static_cast<int>(dy.extent(0)), width = static_cast<int>(dy.extent(1));
   visit_device_float(dy.dtype(), [&]<class T>() {
@@ -100,14 +100,13 @@ void bias_backward(const Context& context, Tensor dbias, Tensor dy) {
   });
 }
 
-void finish_product(const Context& context, Tensor c, Tensor product, Tensor bias,
-                    Tensor residual) {
-  KINTSUGI_CHECK(c.rank() == 2 && bias.elements() == c.extent(1) && product.shape() == c.shape() &&
-                     product.contiguous() && (!residual || residual.shape() == c.shape()),
-                 "bias {} on {}", to_string(bias.shape()), to_string(c.shape()));
+void add_bias(const Context& context, Tensor c, Tensor x, Tensor bias, Tensor residual) {
+  KINTSUGI_CHECK(c.rank() == 2 && bias.elements() == c.extent(1) && x.shape() == c.shape() &&
+                     x.contiguous() && (!residual || residual.shape() == c.shape()),
+                 "bias {} for a matmul of {}", to_string(bias.shape()), to_string(c.shape()));
   if (c.elements() == 0) return;
   visit_device_float(c.dtype(),
-                     [&]<class T>() { launch_finish<T>(context, c, product, bias, residual); });
+                     [&]<class T>() { launch_add_bias<T>(context, c, x, bias, residual); });
 }
 
 }  // namespace kintsugi::cuda

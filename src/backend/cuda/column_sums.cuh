@@ -2,18 +2,18 @@
 
 #include "backend/cuda/device.cuh"
 
-// Sums over many rows for each column, in two stages and a fixed order: blocks leave partial sums
-// in the workspace, and this second stage adds them up.
+// Column sums over many rows in a fixed order, in two stages: blocks write partial sums to the
+// workspace, and the second stage, here, adds them up.
 namespace kintsugi::cuda {
 
 inline constexpr int kPartialThreads = 32;
 
-// target[column] += sum over i of partials[i * stride + column]; blocks of 32 columns x 32 slices
-// of i.
+// target[column] += sum over i of partials[i * stride + column]. A block has 32 columns and 32
+// groups of i.
 template <class A>
 __global__ void __launch_bounds__(1024)
     add_partials_kernel(A* target, const A* partials, int count, std::int64_t stride, int width) {
-  __shared__ A slices[kPartialThreads][kPartialThreads + 1];
+  __shared__ A groups[kPartialThreads][kPartialThreads + 1];
   const int column = static_cast<int>(blockIdx.x) * kPartialThreads + static_cast<int>(threadIdx.x);
   A total = 0;
   if (column < width) {
@@ -21,12 +21,13 @@ __global__ void __launch_bounds__(1024)
     for (int i = static_cast<int>(threadIdx.y); i < count; i += kPartialThreads)
       total += partials[i * stride + column];
   }
-  slices[threadIdx.y][threadIdx.x] = total;
+  groups[threadIdx.y][threadIdx.x] = total;
   __syncthreads();
-  // Transposed: one warp adds up the slices of one column.
-  total = warp_sum(slices[threadIdx.x][threadIdx.y]);
-  const int mine = static_cast<int>(blockIdx.x) * kPartialThreads + static_cast<int>(threadIdx.y);
-  if (threadIdx.x == 0 && mine < width) target[mine] += total;
+  // Transposed: one warp adds up the groups of one column.
+  total = warp_sum(groups[threadIdx.x][threadIdx.y]);
+  const int my_column =
+      static_cast<int>(blockIdx.x) * kPartialThreads + static_cast<int>(threadIdx.y);
+  if (threadIdx.x == 0 && my_column < width) target[my_column] += total;
 }
 
 template <class A>

@@ -1,6 +1,6 @@
-// Softmax, loss and gradient of one chunk of logits, in place: one block per row, one pass that
-// reads (largest and sum together), one that reads again, backwards, while the row's end is still
-// in the cache, and writes.
+// Softmax, loss and gradient of one chunk of logits, in place, with one block per row. It reads the
+// row once for the maximum and the sum together. It then reads it again from the end, which is
+// still in the cache, and writes the gradient.
 #include <algorithm>
 #include <limits>
 
@@ -10,19 +10,19 @@
 namespace kintsugi::cuda {
 namespace {
 
-constexpr int kAhead = 4;  // vectors a thread has in flight
+constexpr int kAhead = 4;  // vector loads in flight per thread
 
-// A row of any length at any address: a head of single elements up to the first 16-byte boundary,
-// vectors, a tail.
+// A row of any length at any address, as 16-byte vectors with single elements before the first
+// 16-byte boundary (the head) and after the last vector (the tail).
 template <class T>
-struct Stretch {
-  __device__ Stretch(T* row, int length) : row(row), length(length) {
-    const int misplaced = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T));
-    head = min(length, misplaced == 0 ? 0 : kVecSize<T> - misplaced);
+struct VectorizedRow {
+  __device__ VectorizedRow(T* row, int length) : row(row), length(length) {
+    const int misaligned = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T));
+    head = min(length, misaligned == 0 ? 0 : kVecSize<T> - misaligned);
     vectors = (length - head) / kVecSize<T>;
   }
   __device__ T* vector(int i) const { return row + head + i * kVecSize<T>; }
-  // f(element) for each of the few elements outside of vectors, one thread each: at most 7 + 7.
+  // Calls f(element) for each element of head and tail (at most 7 + 7), with one thread each.
   template <class F>
   __device__ void for_single(F&& f) const {
     const int tail = head + vectors * kVecSize<T>;
@@ -34,7 +34,7 @@ struct Stretch {
   int length, head, vectors;
 };
 
-// The largest value so far and the sum of exp(x - largest).
+// The largest value so far, and the sum of exp(x - largest).
 template <class T>
 struct Softmax {
   using A = Acc<T>;
@@ -54,7 +54,7 @@ struct Softmax {
     sum *= exp_of<T>(largest - top);
     largest = top;
   }
-  // The whole block's; `shared` has room for 32 values.
+  // Combines the values of all threads of the block. `shared` has space for 32 values.
   __device__ void combine(A* shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     A top = warp_max(largest);
@@ -67,7 +67,7 @@ struct Softmax {
 };
 
 template <class T>
-__device__ Softmax<T> reduce(const Stretch<T>& row) {
+__device__ Softmax<T> reduce(const VectorizedRow<T>& row) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   Softmax<T> softmax;
   row.for_single([&](T* x) { softmax.add(load<1>(x)); });
@@ -85,7 +85,7 @@ __device__ Softmax<T> reduce(const Stretch<T>& row) {
 
 // x = factor * exp(x - largest)
 template <class T>
-__device__ void write_gradient(const Stretch<T>& row, Acc<T> largest, Acc<T> factor) {
+__device__ void write_gradient(const VectorizedRow<T>& row, Acc<T> largest, Acc<T> factor) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const auto gradient = [&](T x) { return down<T>(factor * exp_of<T>(up(x) - largest)); };
   const auto write = [&](T* to, Vec<T> x) {
@@ -106,7 +106,7 @@ __device__ void write_gradient(const Stretch<T>& row, Acc<T> largest, Acc<T> fac
 }
 
 template <class T>
-__device__ void write_zeros(const Stretch<T>& row) {
+__device__ void write_zeros(const VectorizedRow<T>& row) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   row.for_single([&](T* x) { *x = down<T>(Acc<T>(0)); });
   Vec<T> zeros;
@@ -121,18 +121,19 @@ __global__ void __launch_bounds__(1024, 1)
                          const std::int32_t* targets, Acc<T> gradient_scale) {
   using A = Acc<T>;
   __shared__ A shared[32];
-  const Stretch<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, vocabulary);
+  const VectorizedRow<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, vocabulary);
   const int target = targets[blockIdx.x];
   if (target < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = A(0);
     if (gradient_scale != A(0)) write_zeros(row);
     return;
   }
-  const A target_logit =
-      up(row.row[target]);  // before anyone overwrites it: the block meets in combine()
+  // Read before any thread overwrites it: combine() synchronizes the block.
+  const A target_logit = up(row.row[target]);
   Softmax<T> softmax = reduce(row);
   softmax.combine(shared);
-  const A below = target_logit - softmax.largest;  // differences first: logits may be large
+  const A below =
+      target_logit - softmax.largest;  // the difference first, because logits may be large
   if (threadIdx.x == 0) losses[blockIdx.x] = log(softmax.sum) - below;
   if (gradient_scale == A(0)) return;
   write_gradient(row, softmax.largest, gradient_scale / softmax.sum);
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(1024, 1)
     row.row[target] = down<T>(gradient_scale * (exp_of<T>(below) / softmax.sum - A(1)));
 }
 
-// ---- where a row's columns are spread over several logits
+// ---- rows whose columns are sharded over ranks
 
 template <class T>
 __global__ void __launch_bounds__(1024, 1)
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(1024, 1)
                    const std::int32_t* targets, std::int64_t first_column) {
   using A = Acc<T>;
   __shared__ A shared[32];
-  const Stretch<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, columns);
+  const VectorizedRow<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, columns);
   Softmax<T> softmax = reduce(row);
   softmax.combine(shared);
   if (threadIdx.x != 0) return;
@@ -163,10 +164,10 @@ __global__ void __launch_bounds__(1024, 1)
 template <class T>
 __global__ void __launch_bounds__(1024, 1)
     merged_kernel(Acc<T>* losses, T* logits, std::int64_t stride, int columns,
-                  const std::int32_t* targets, const Acc<T>* partials, int parts,
+                  const std::int32_t* targets, const Acc<T>* partials, int shards,
                   std::int64_t first_column, Acc<T> gradient_scale) {
   using A = Acc<T>;
-  const Stretch<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, columns);
+  const VectorizedRow<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, columns);
   if (targets[blockIdx.x] < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = A(0);
     if (gradient_scale != A(0)) write_zeros(row);
@@ -175,8 +176,8 @@ __global__ void __launch_bounds__(1024, 1)
   const A* const first = partials + static_cast<std::int64_t>(blockIdx.x) * 3;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * 3;
   A largest = std::numeric_limits<A>::lowest(), sum = 0, target_logit = 0;
-  for (int i = 0; i < parts; ++i) largest = max(largest, first[i * step]);
-  for (int i = 0; i < parts; ++i) {
+  for (int i = 0; i < shards; ++i) largest = max(largest, first[i * step]);
+  for (int i = 0; i < shards; ++i) {
     sum += first[i * step + 1] * exp_of<A>(first[i * step] - largest);
     target_logit += first[i * step + 2];
   }
@@ -192,8 +193,7 @@ __global__ void __launch_bounds__(1024, 1)
 
 // ---- launchers
 
-// Two blocks on a multiprocessor hide each other's pauses, if the rows in flight still fit in the
-// cache together.
+// Two blocks on a multiprocessor hide each other's latency if their rows fit in the cache together.
 template <class T>
 int threads_for(int columns) {
   const std::size_t row_bytes = static_cast<std::size_t>(columns) * sizeof(T);
@@ -204,12 +204,14 @@ int threads_for(int columns) {
 void check_shapes(const Tensor& logits, const Tensor& targets) {
   KINTSUGI_CHECK(
       logits.rank() == 2 && targets.elements() == logits.extent(0) && targets.contiguous(),
-      "targets {} of logits {}", to_string(targets.shape()), to_string(logits.shape()));
+      "cross_entropy: targets {} for logits {}", to_string(targets.shape()),
+      to_string(logits.shape()));
 }
 
 void check_losses(const Tensor& losses, const Tensor& logits) {
   KINTSUGI_CHECK(losses.elements() == logits.extent(0) && losses.contiguous(),
-                 "losses {} of logits {}", to_string(losses.shape()), to_string(logits.shape()));
+                 "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
+                 to_string(logits.shape()));
 }
 
 }  // namespace
@@ -233,7 +235,8 @@ void cross_entropy_partial(const Context& context, Tensor partial, Tensor logits
                            std::int64_t first_column) {
   check_shapes(logits, targets);
   KINTSUGI_CHECK(partial.shape() == Shape({logits.extent(0), 3}) && partial.contiguous(),
-                 "partial {} of logits {}", to_string(partial.shape()), to_string(logits.shape()));
+                 "cross_entropy: partial sums {} for logits {}", to_string(partial.shape()),
+                 to_string(logits.shape()));
   if (logits.extent(0) == 0) return;
   const auto rows = static_cast<unsigned>(logits.extent(0));
   const int columns = static_cast<int>(logits.extent(1));
@@ -251,7 +254,7 @@ void cross_entropy_merged(const Context& context, Tensor losses, Tensor logits, 
   check_losses(losses, logits);
   KINTSUGI_CHECK(partials.rank() == 3 && partials.contiguous() &&
                      partials.extent(1) == logits.extent(0) && partials.extent(2) == 3,
-                 "partials {} of logits {}", to_string(partials.shape()),
+                 "cross_entropy: partial sums {} for logits {}", to_string(partials.shape()),
                  to_string(logits.shape()));
   if (logits.extent(0) == 0) return;
   const auto rows = static_cast<unsigned>(logits.extent(0));

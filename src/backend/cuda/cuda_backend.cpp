@@ -16,8 +16,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr int kOldestMajor =
-    8;  // compute capability: what the kernels are compiled for at the least
+constexpr int kOldestMajor = 8;  // the lowest compute capability that the kernels are built for
 
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
@@ -37,8 +36,7 @@ CudaDevice describe(int index, const cudaDeviceProp& properties) {
           .memory_bytes = properties.totalGlobalMem};
 }
 
-// The tuning of products is a measurement: where results must repeat, it may happen only if it is
-// written down.
+// Tuning of matmuls depends on timing: a deterministic run may tune only if the choices are stored.
 bool may_tune(const CudaOptions& options) {
   return !options.deterministic || !options.matmul_cache.empty();
 }
@@ -69,7 +67,7 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
     cudaGetLastError();
-    int driver = 0;  // stays 0 where no driver is installed
+    int driver = 0;  // stays 0 if no driver is installed
     cudaDriverGetVersion(&driver);
     user_error("no CUDA device can be used: {}; install a driver for CUDA {} or set device: cpu",
                driver == 0 ? "there is no NVIDIA driver" : cudaGetErrorString(status),
@@ -81,7 +79,7 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
   cudaDeviceProp properties = {};
   KINTSUGI_CUDA(cudaGetDeviceProperties(&properties, options.device));
   if (properties.major < kOldestMajor)
-    user_error("{} has compute capability {}.{}, {}.0 or newer is needed; set device: cpu",
+    user_error("{} has compute capability {}.{}, but {}.0 or newer is needed; set device: cpu",
                properties.name, properties.major, properties.minor, kOldestMajor);
   KINTSUGI_CUDA(cudaSetDevice(options.device));
   return std::make_unique<cuda::CudaBackend>(options, describe(options.device, properties),
@@ -104,7 +102,7 @@ CudaDevice cuda_device_of(Backend& backend) {
 
 double cuda_event_time(Backend& backend, void* event) {
   auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
-  KINTSUGI_CHECK(cuda != nullptr, "an event of another backend");
+  KINTSUGI_CHECK(cuda != nullptr, "the event is not of a CUDA backend");
   return cuda->timer().seconds(static_cast<cudaEvent_t>(event));
 }
 
@@ -193,7 +191,7 @@ double CudaBackend::measure_flops(DType dtype) {
   const Tensor a = arena.allocate(Region::Workspace, "peak", dtype, {n, n});
   const Tensor b = arena.allocate(Region::Workspace, "peak", dtype, {n, n});
   const Tensor c = arena.allocate(Region::Workspace, "peak", dtype, {n, n});
-  // Constant operands would run faster than real ones: they switch fewer transistors.
+  // Constant operands would be faster than real ones: they switch fewer transistors.
   for (const Tensor& x : {a, b}) {
     fill(x, 0.5);
     dropout(x, x, {.probability = 0.5, .key = x.data() == a.data() ? 1u : 2u}, {});
@@ -219,8 +217,9 @@ double CudaBackend::measure_flops(DType dtype) {
   return 2 * side * side * side / (best_ms * 1e-3);
 }
 
-// The context is there by now. What comes later and whatever the run: kernels of cuBLASLt and
-// cuDNN, graphs and events, 0.2 to 0.35 GiB on an H200. What depends on the run: library_memory.h.
+// Reserves memory for what every run allocates later: kernels of cuBLASLt and cuDNN, graphs and
+// events, 0.2 to 0.35 GiB on an H200. The CUDA context exists already. library_memory.h estimates
+// what depends on the configuration.
 std::size_t CudaBackend::available_bytes() const {
   constexpr std::size_t kLibraries = std::size_t{400} << 20;
   std::size_t free = 0, total = 0;
@@ -232,7 +231,7 @@ std::size_t CudaBackend::own_bytes() const {
   return workspace_.bytes() + matmul_.own_bytes() + attention_.own_bytes();
 }
 
-// Half a gigabyte in bf16: a chunk of two thousand tokens and more, whose products fill the device.
+// 512 MiB in bf16: enough for two thousand tokens or more, whose matmuls fill the device.
 std::int64_t CudaBackend::classifier_elements() const { return std::int64_t{1} << 28; }
 
 void CudaBackend::upload(Tensor destination, const void* source) {

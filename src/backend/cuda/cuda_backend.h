@@ -10,23 +10,22 @@
 
 namespace kintsugi {
 
-// The CUDA world: cuBLASLt for matrix products, cuDNN for attention, our own kernels for everything
-// between them.
+// The CUDA backend: cuBLASLt for matmuls, cuDNN for attention, our own kernels for everything else.
 struct CudaOptions {
   int device = 0;
   bool deterministic = true;  // the same bits in every run on the same GPU
-  bool tf32 = false;          // fp32 products on the matrix units, with 10 bits of mantissa
+  bool tf32 = false;          // fp32 matmuls on the tensor cores, with 10 bits of mantissa
   bool graphs = true;         // record repeated calls as CUDA graphs
-  // Where the algorithms found for each shape are kept. Timing decides them, so a deterministic run
-  // without such a file takes the library's first proposal instead.
+  // The file that stores the matmul algorithm chosen for each shape. The choice depends on timing,
+  // so without this file a deterministic run uses the library's first proposal.
   std::string matmul_cache = {};
   bool time_operations = false;  // for take_operation_times
-  Trace* trace = nullptr;        // takes a span of every operation while it is on
+  Trace* trace = nullptr;        // records a span of every operation while it is on
   // Backend::host(): for updates of offloaded state on the host.
   std::shared_ptr<Backend> host = {};
 };
 
-// Device time that one kind of operation took.
+// The device time of one kind of operation.
 struct OperationTime {
   std::string name;
   long calls = 0;
@@ -41,23 +40,23 @@ struct CudaDevice {
   std::size_t memory_bytes = 0;
 };
 
-// Neither throws: a machine without GPU or driver, and a binary built without CUDA, simply have
-// none.
+// These do not throw: without a GPU, a driver or a build with CUDA there are no devices.
 int cuda_device_count();
+std::string cuda_library_versions();  // "CUDA 12.4, cuDNN 9.14.0"; empty if not built
 std::vector<CudaDevice> cuda_devices();
 
-// UserError where there is no such device or the driver does not serve.
+// Throws UserError if there is no such device or the driver cannot be used.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 
-// The cudaStream_t that a CUDA backend's operations are queued on; nullptr of any other backend.
+// The cudaStream_t of a CUDA backend's operations; nullptr for any other backend.
 void* cuda_stream(Backend& backend);
-CudaDevice cuda_device_of(Backend& backend);  // empty of any other backend
+CudaDevice cuda_device_of(Backend& backend);  // empty for any other backend
 
-// When the device came to a cudaEvent_t, in the trace's seconds: of a CUDA backend, for events
-// since its trace began.
+// The time at which a CUDA backend's device reached a cudaEvent_t, in seconds of the trace. The
+// event must be recorded after the trace began.
 double cuda_event_time(Backend& backend, void* event);
 
-// What the operations of a CUDA backend made with time_operations took since the last call.
+// The times of the operations since the last call, for a CUDA backend with time_operations.
 std::vector<OperationTime> take_operation_times(Backend& backend);
 
 }  // namespace kintsugi

@@ -19,7 +19,7 @@
 
 namespace kintsugi::cuda {
 
-// A stream of our own, which waits for no other.
+// Owns a stream that does not synchronize with the default stream.
 class OwnStream {
  public:
   OwnStream();
@@ -32,8 +32,8 @@ class OwnStream {
   Stream stream_ = nullptr;
 };
 
-// Pinned memory on the way to the device: an upload returns as soon as its source has been read,
-// and the device copies when its turn comes.
+// Page-locked staging buffers for uploads: an upload returns as soon as its source has been copied
+// to a buffer; the device copies from there in stream order.
 class Staging {
  public:
   Staging();
@@ -79,6 +79,7 @@ class CudaBackend final : public Backend {
   void end_phase() noexcept override { timer_.end_phase(); }
 
   Allocator& host_memory() override { return host_memory_; }
+  bool is_on_host(const Tensor& x) const override { return host_memory_.contains(x.data()); }
   std::size_t available_host_bytes() const override;
   Backend* host() override { return options_.host.get(); }
   Transfer to_device(Tensor device, Tensor host) override;

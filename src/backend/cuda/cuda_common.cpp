@@ -7,7 +7,7 @@
 namespace kintsugi::cuda {
 
 void cuda_failed(cudaError_t status, const char* expression, const char* file, int line) {
-  cudaGetLastError();  // errors that are not fatal shall not be found again by the next check
+  cudaGetLastError();  // clears the error, so that the next check does not report it again
   failure("CUDA: {} ({}) in {} at {}:{}", cudaGetErrorString(status), cudaGetErrorName(status),
           expression, file, line);
 }
@@ -27,8 +27,8 @@ void* device_allocate(std::size_t bytes) {
   std::size_t free = 0, total = 0;
   KINTSUGI_CUDA(cudaMemGetInfo(&free, &total));
   failure(
-      "the GPU has no memory for {} more: {} of its {} are free; a smaller micro-batch, recompute "
-      "or 16-bit moments take less",
+      "out of GPU memory: cannot allocate {}, {} of {} are free; use a smaller micro-batch, "
+      "recompute or 16-bit moments",
       format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
       format_bytes(static_cast<double>(total)));
 }
@@ -43,13 +43,13 @@ void* Workspace::get(std::size_t bytes, Stream stream) {
   const bool capturing = is_capturing(stream);
   const std::size_t present = blocks_.empty() ? 0 : blocks_.back().bytes;
   if (bytes > present || blocks_.empty()) {
-    KINTSUGI_CHECK(!capturing,
-                   "{} of work space are needed while a graph is captured, {} are there: run the "
-                   "same step once before capturing it",
-                   format_bytes(static_cast<double>(bytes)),
-                   format_bytes(static_cast<double>(present)));
+    KINTSUGI_CHECK(
+        !capturing,
+        "{} of workspace are needed while a graph is captured, but only {} are allocated: run "
+        "the same step once before capturing it",
+        format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(present)));
     if (!blocks_.empty() && !blocks_.back().captured) {
-      cudaFree(blocks_.back().address);  // waits for whoever still uses it
+      cudaFree(blocks_.back().address);  // waits for kernels that still use it
       blocks_.pop_back();
     }
     grow(bytes);

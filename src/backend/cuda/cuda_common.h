@@ -9,20 +9,20 @@
 #include "core/error.h"
 #include "tensor/tensor.h"
 
-// What every file of the CUDA world shares on the host side; device.cuh adds what kernels share.
-// Only files below backend/cuda include this.
+// Host-side helpers of the CUDA backend; device.cuh has those of kernels. Only files in
+// backend/cuda include this.
 
 namespace kintsugi::cuda {
 
 using Stream = cudaStream_t;
 
-// Throws Failure with the expression, the place and CUDA's own words.
+// Throws Failure with the expression, file and line, and CUDA's error message.
 [[noreturn]] void cuda_failed(cudaError_t status, const char* expression, const char* file,
                               int line);
 
 }  // namespace kintsugi::cuda
 
-// Every CUDA runtime call goes through this.
+// Checks a CUDA runtime call; every call is wrapped in this.
 #define KINTSUGI_CUDA(expression)                                                      \
   do {                                                                                 \
     const cudaError_t kintsugi_status = (expression);                                  \
@@ -30,14 +30,14 @@ using Stream = cudaStream_t;
       ::kintsugi::cuda::cuda_failed(kintsugi_status, #expression, __FILE__, __LINE__); \
   } while (false)
 
-// Right after every kernel launch.
+// Checks a kernel launch; follows every launch.
 #define KINTSUGI_LAUNCHED() KINTSUGI_CUDA(cudaGetLastError())
 
 namespace kintsugi::cuda {
 
-// Scratch memory of one stream: operations borrow its beginning, one after the other. It only ever
-// grows, and never while the stream is being captured; memory that a captured graph points to is
-// kept until the end.
+// Scratch memory of one stream. Every operation uses it from its beginning, in stream order. It
+// only grows, and never while the stream is captured. Memory that a captured graph points to is
+// kept until the destructor.
 class Workspace {
  public:
   explicit Workspace(std::size_t bytes);
@@ -65,18 +65,18 @@ class Workspace {
 class CudaAttention;
 class Matmul;
 
-// What a launcher needs to know about where it runs.
+// What every kernel launcher needs.
 struct Context {
   Stream stream;
   int multiprocessors;
   Workspace& workspace;
-  Matmul& matmul;            // the plans of cuBLASLt
-  CudaAttention& attention;  // and of cuDNN
+  Matmul& matmul;            // has the plans of cuBLASLt
+  CudaAttention& attention;  // has the plans of cuDNN
 };
 
 bool is_capturing(Stream stream);
 
-// Device memory, or Failure with a sentence that says how much was asked and how much is free.
+// Allocates device memory. Failure names the size and how much is free.
 void* device_allocate(std::size_t bytes);
 
 inline bool aligned16(const void* address) {

@@ -9,12 +9,11 @@ namespace kintsugi::cuda {
 namespace {
 
 struct Sheet {
-  std::array<std::string_view, 2> words;  // all of them stand in the name
+  std::array<std::string_view, 2> words;  // the GPU's name contains all of them
   double half, tf32, single, wide;  // TFLOP/s dense: bf16 and fp16, TF32, fp32, fp64 (matrix units)
 };
 
-// NVIDIA's data sheets; where one gives rates with sparsity, half of them. The longer names come
-// first.
+// From NVIDIA's data sheets; rates with sparsity are halved. More specific names come first.
 constexpr Sheet kSheets[] = {
     {{"H200", "NVL"}, 835.5, 417.5, 60, 60},   {{"H200", ""}, 989.4, 494.7, 66.9, 66.9},
     {{"GH200", ""}, 989.4, 494.7, 66.9, 66.9}, {{"H100", "PCIe"}, 756, 378, 51.2, 51.2},

@@ -7,8 +7,8 @@
 
 namespace kintsugi::cuda {
 
-// The data sheet's dense matrix rate in FLOP/s of a GPU we know by name; nothing for others, which
-// measure it instead.
+// The dense matmul rate in FLOP/s from the data sheet, for GPUs known by name. For others the
+// caller measures it.
 std::optional<double> known_peak_flops(std::string_view gpu, DType dtype, bool tf32);
 
 }  // namespace kintsugi::cuda

@@ -132,7 +132,8 @@ Graph::Value Graph::memory(std::string name, std::int64_t id, cudnnDataType_t dt
   return add_tensor("tensor " + name, id, dtype, extents, strides, false, false);
 }
 
-Graph::Value Graph::hidden(cudnnDataType_t dtype, const Extents& extents, const Extents& strides) {
+Graph::Value Graph::virtual_tensor(cudnnDataType_t dtype, const Extents& extents,
+                                   const Extents& strides) {
   return add_tensor("intermediate tensor", next_id_++, dtype, extents, strides, true, false);
 }
 
@@ -242,7 +243,7 @@ Plan Graph::build(const Target& target, bool deterministic) && {
   }
   result.graph_.finalize();
 
-  std::string tried = "the heuristics offer no engine";
+  std::string tried = "the heuristics propose no engine";
   for (Descriptor& config : heuristic_configs(result.graph_, target)) {
     try {
       Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, "engine");
@@ -259,7 +260,7 @@ Plan Graph::build(const Target& target, bool deterministic) && {
       result.engine_ =
           fmt::format("engine {}{}", number, nondeterministic ? ", nondeterministic" : "");
       if (deterministic && nondeterministic) {
-        tried = "only engines that are not deterministic";
+        tried = "all engines are nondeterministic";
         continue;
       }
       Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan of " + result.engine_);
@@ -283,7 +284,7 @@ Plan Graph::build(const Target& target, bool deterministic) && {
                               operations_.size(), tried));
   }
   for (auto* group : {&tensors_, &helpers_, &operations_}) {
-    for (Descriptor& part : *group) result.parts_.push_back(std::move(part));
+    for (Descriptor& descriptor : *group) result.descriptors_.push_back(std::move(descriptor));
   }
   result.constant_ids_ = std::move(constant_ids_);
   result.constants_ = std::move(constants_);
@@ -310,7 +311,7 @@ void Plan::execute(cudnnHandle_t handle, std::span<const Binding> bindings, void
     pack.finalize();
     check(cudnnBackendExecute(handle, plan_.get(), pack.get()), "execution of " + engine_);
   } catch (const Refused& refused) {
-    failure("{}", refused.what());  // the plan had been accepted: nothing to fall back to
+    failure("{}", refused.what());  // the plan was accepted before, so there is no fallback
   }
 }
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-// A readable surface over cuDNN's backend descriptors, as far as attention needs it: a graph of
-// operations on four-dimensional tensors, turned into one execution plan.
+// A wrapper of cuDNN's backend descriptors, as far as attention needs them: a graph of operations
+// on four-dimensional tensors, compiled into one execution plan.
 namespace kintsugi::cudnn {
 
-// cuDNN said no while a plan was built: the operation, the status and cuDNN's own words.
+// cuDNN rejected a plan. Contains the operation, the status and cuDNN's error message.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -42,7 +42,7 @@ class Descriptor {
   std::string name_;
 };
 
-// Where a plan shall run: a handle, or (to ask what another GPU would accept) a description of the
+// The device of a plan: a handle, or, to check what another GPU supports, the properties of a
 // device.
 struct Target {
   cudnnHandle_t handle = nullptr;
@@ -52,7 +52,7 @@ struct Target {
 using Extents = std::array<std::int64_t, 4>;
 Extents row_major(const Extents& extents);
 
-// The memory of a tensor for one execution.
+// The address of a tensor for one execution.
 struct Binding {
   std::int64_t id;
   void* address;
@@ -66,7 +66,7 @@ class Plan {
 
  private:
   friend class Graph;
-  std::vector<Descriptor> parts_;  // tensors and operations, which the plan refers to
+  std::vector<Descriptor> descriptors_;  // of tensors and operations, which the plan refers to
   Descriptor graph_, config_, plan_;
   std::vector<std::int64_t> constant_ids_;
   std::vector<float> constants_;
@@ -74,24 +74,24 @@ class Plan {
   std::string engine_;
 };
 
-// Operations are added in order; each returns the tensor it writes. Names appear in error messages.
+// Builds a graph. Operations are added in order; each returns the tensor it writes. Names appear in
+// error messages.
 class Graph {
  public:
   using Value = int;
   static constexpr Value kNone = -1;
 
-  // Memory that the caller binds under `id` (1 to 999) when the plan runs.
+  // A tensor in memory, which the caller binds to `id` (1 to 999) when the plan runs.
   Value memory(std::string name, std::int64_t id, cudnnDataType_t dtype, const Extents& extents,
                const Extents& strides);
-  // Exists between two operations only.
-  Value hidden(cudnnDataType_t dtype, const Extents& extents, const Extents& strides);
-  Value hidden(cudnnDataType_t dtype, const Extents& extents) {
-    return hidden(dtype, extents, row_major(extents));
+  // An intermediate tensor between two operations, which has no memory.
+  Value virtual_tensor(cudnnDataType_t dtype, const Extents& extents, const Extents& strides);
+  Value virtual_tensor(cudnnDataType_t dtype, const Extents& extents) {
+    return virtual_tensor(dtype, extents, row_major(extents));
   }
   Value constant(float value);
 
-  // The lengths, where given, are (batch, 1, 1, 1) int32 tensors: how much of m, n and k is really
-  // there.
+  // The valid sizes of m, n and k in each sequence, as (batch, 1, 1, 1) int32 tensors; kNone: all.
   struct Lengths {
     Value m = kNone;
     Value n = kNone;
@@ -104,7 +104,7 @@ class Graph {
   Value reduce(const char* name, cudnnReduceTensorOp_t operation, Value x, Value out);
   Value reshape(const char* name, Value x, Value out);
 
-  // The first plan that cuDNN's heuristics offer and that finalizes; Refused if there is none.
+  // The first plan of cuDNN's heuristics that can be finalized; Refused if there is none.
   Plan build(const Target& target, bool deterministic) &&;
 
  private:

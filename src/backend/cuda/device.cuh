@@ -8,11 +8,11 @@
 
 #include "backend/cuda/cuda_common.h"
 
-// What kernels share: storage types, conversions, 16-byte accesses, reductions in a fixed order.
+// Helpers of kernels: storage types, conversions, 16-byte accesses, reductions in a fixed order.
 
 namespace kintsugi::cuda {
 
-// Arithmetic on a stored type: double for double, float for everything smaller.
+// The type of arithmetic on a stored type: double for double, float for all others.
 template <class T>
 using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -43,7 +43,7 @@ inline constexpr DType kDeviceDType<__half> = DType::F16;
 // The address of a tensor that must hold T; nullptr for the empty tensor.
 template <class T>
 T* data_of(const Tensor& x) {
-  KINTSUGI_CHECK(!x || x.dtype() == kDeviceDType<T>, "tensor holds {}, {} was asked for",
+  KINTSUGI_CHECK(!x || x.dtype() == kDeviceDType<T>, "tensor has dtype {}, expected {}",
                  to_string(x.dtype()), to_string(kDeviceDType<T>));
   return static_cast<T*>(x.data());
 }
@@ -65,8 +65,7 @@ __device__ inline T down(A x) {
   }
 }
 
-// ---- maths at the precision of the stored type: 16-bit results do not deserve more than the fast
-// unit
+// ---- maths at the precision of the stored type: the fast intrinsics suffice for 16-bit results
 template <class T>
 __device__ inline Acc<T> exp_of(Acc<T> x) {
   if constexpr (std::is_same_v<T, double>) {
@@ -77,7 +76,7 @@ __device__ inline Acc<T> exp_of(Acc<T> x) {
     return __expf(x);
   }
 }
-// sigmoid(x) and 1 - sigmoid(x), each exact where it is small.
+// on = sigmoid(x) and off = 1 - sigmoid(x), each accurate where it is small.
 template <class T>
 struct Gate {
   __device__ explicit Gate(Acc<T> x) {
@@ -95,8 +94,7 @@ struct Gate {
   Acc<T> on, off;
 };
 
-// ---- accesses of N elements at once; with N * sizeof(T) = 16 (a Vec) they are one instruction
-// each
+// ---- accesses of N elements at once; with N * sizeof(T) = 16 (a Vec), one instruction each
 template <class T, int N>
 struct alignas(N * sizeof(T) <= 16 ? N * sizeof(T) : 16) Pack {
   static constexpr int kSize = N;
@@ -110,8 +108,8 @@ using Vec = Pack<T, kVecSize<T>>;
 
 namespace detail {
 
-// Moves whole machine words, so that a pack of 16-bit floats is not taken apart into 2-byte
-// accesses.
+// The largest machine word that divides kBytes, so that the compiler does not split a pack of
+// 16-bit floats into 2-byte accesses.
 template <int kBytes>
 using Word = std::conditional_t<
     kBytes % 16 == 0, int4,
@@ -141,7 +139,7 @@ __device__ inline void store(T* address, const Pack<T, N>& pack) {
   for (int i = 0; i < static_cast<int>(sizeof(words) / sizeof(W)); ++i)
     reinterpret_cast<W*>(address)[i] = words[i];
 }
-// Data that will not be touched again soon: leaves the cache to others.
+// For data that is not read again soon: does not displace other data from the cache.
 template <class T>
 __device__ inline void store_streaming(T* address, const Vec<T>& vec) {
   int4 word;
@@ -174,12 +172,12 @@ __device__ inline A warp_max(A x) {
   return x;
 }
 
-// One-dimensional blocks of whole warps; `shared` has room for 32 values.
+// For one-dimensional blocks of whole warps. `shared` has space for 32 values.
 template <class A>
 __device__ inline A block_sum(A x, A* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   x = warp_sum(x);
-  __syncthreads();  // the last user may still be reading
+  __syncthreads();  // shared may still be read by a previous call
   if (lane == 0) shared[warp] = x;
   __syncthreads();
   return warp_sum(lane < static_cast<int>(blockDim.x / 32) ? shared[lane] : A(0));
@@ -225,7 +223,7 @@ inline std::int64_t row_count(const Tensor& x) {
   return x.rank() == 3 ? x.extent(0) * x.extent(1) : x.extent(0);
 }
 
-// One thread per access: blocks (row, part of the row).
+// One thread per access; blocks (row, range of the row).
 struct RowGrid {
   RowGrid(std::int64_t rows, std::int64_t packs)
       : threads(static_cast<unsigned>(packs < 256 ? ceil_div<std::int64_t>(packs, 32) * 32 : 256)),

@@ -6,22 +6,22 @@
 
 namespace kintsugi::cuda {
 
-// An event on an idle stream happens between its record and the return of the wait for it: of
-// several, the one that leaves the least doubt is zero.
+// An event on an idle stream occurs between its record and the end of the wait for it. The clock's
+// zero is the event with the shortest such interval of several attempts.
 DeviceClock::DeviceClock(Stream stream) {
   constexpr int kAttempts = 20;
   KINTSUGI_CUDA(cudaStreamSynchronize(stream));
   KINTSUGI_CUDA(cudaEventCreate(&zero_));
   cudaEvent_t other = nullptr;
   KINTSUGI_CUDA(cudaEventCreate(&other));
-  double least_doubt_s = 1e30;
+  double shortest_s = 1e30;
   for (int i = 0; i < kAttempts; ++i) {
     const double before_s = Trace::now();
     KINTSUGI_CUDA(cudaEventRecord(other, stream));
     KINTSUGI_CUDA(cudaEventSynchronize(other));
     const double after_s = Trace::now();
-    if (after_s - before_s >= least_doubt_s) continue;
-    least_doubt_s = after_s - before_s;
+    if (after_s - before_s >= shortest_s) continue;
+    shortest_s = after_s - before_s;
     zero_s_ = (before_s + after_s) / 2;
     std::swap(zero_, other);
   }

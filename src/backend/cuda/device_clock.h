@@ -4,16 +4,17 @@
 
 namespace kintsugi::cuda {
 
-// When the device came to an event, by the host's monotonic clock.
+// Converts CUDA events to times of the host's monotonic clock.
 class DeviceClock {
  public:
-  // Waits for the stream. Good to a few microseconds.
+  // Waits for the stream. Accurate to a few microseconds.
   explicit DeviceClock(Stream stream);
   ~DeviceClock();
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
-  // Of an event that was recorded later, on any stream of the device, and is done.
+  // The time of an event that was recorded after construction, on any stream of the device, and is
+  // complete.
   double seconds(cudaEvent_t event) const;
 
  private:

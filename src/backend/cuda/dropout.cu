@@ -1,5 +1,5 @@
-// Dropout whose mask is a function of the key and of the global element: never stored, the same in
-// every layout and bit for bit that of the CPU world.
+// Dropout. The mask is a function of the key and the global element index: it is never stored, and
+// is the same in every layout and on the CPU backend.
 #include <cmath>
 
 #include "backend/cuda/device.cuh"
@@ -16,14 +16,14 @@ struct Dropout {
   std::uint64_t key;
   std::uint64_t first_row;
   const std::int32_t* rows;  // (rows) or nullptr
-  std::uint32_t threshold;   // kept when the draw's upper 24 bits reach it
-  Acc<T> keep;               // 1 / (1 - p)
+  std::uint32_t threshold;  // an element is kept if the upper 24 bits of its draw are at least this
+  Acc<T> keep;              // 1 / (1 - p)
   int width;
 
-  // The global number of an element.
+  // The global index of an element.
   __device__ std::uint64_t element(unsigned row, int i) const {
-    const std::int64_t place = rows == nullptr ? std::int64_t{row} : rows[row];
-    return (first_row + place) * static_cast<std::uint64_t>(width) + i;
+    const std::int64_t index = rows == nullptr ? std::int64_t{row} : rows[row];
+    return (first_row + index) * static_cast<std::uint64_t>(width) + i;
   }
 };
 
@@ -32,7 +32,7 @@ __device__ inline Acc<T> masked(const Dropout<T>& p, T x, std::uint32_t bits) {
   return bits >> 8 >= p.threshold ? up(x) * p.keep : Acc<T>(0);
 }
 
-// Rows of a multiple of four elements: four share a draw, element e takes word e % 4 of draw e / 4.
+// For rows of a multiple of four elements: element e uses word e % 4 of draw e / 4.
 template <class T, int N>
 __global__ void __launch_bounds__(256) packed_kernel(Dropout<T> p) {
   static_assert(N % 4 == 0);

@@ -7,7 +7,7 @@
 namespace kintsugi::cuda {
 namespace {
 
-// Converting goes through the wider of the two arithmetic types.
+// Converts through the arithmetic type of the source.
 template <class D, class S>
 __device__ inline D convert(S x) {
   if constexpr (std::is_same_v<D, S>) {
@@ -17,12 +17,12 @@ __device__ inline D convert(S x) {
   }
 }
 
-// ---- tensors as rows of their last dimension, with up to three dimensions outside
+// ---- strided tensors: rows of the last dimension, with up to three outer dimensions
 template <class T>
 struct Strided {
   T* base;
   std::int64_t stride[3];
-  unsigned extent[3];  // the first is never needed
+  unsigned extent[3];  // the first is not used
 
   __device__ T* row(unsigned index) const {
     const unsigned i2 = index % extent[2], rest = index / extent[2];
@@ -57,7 +57,7 @@ void copy_rows(const Context& context, const Tensor& destination, const Tensor& 
   KINTSUGI_LAUNCHED();
 }
 
-// ---- flat arrays, N elements a thread; elements beyond the last pack go one by one
+// ---- flat arrays: N elements per thread; the elements after the last full pack one by one
 template <class D, class S, int N>
 __global__ void __launch_bounds__(256) copy_kernel(D* to, const S* from, std::int64_t packs) {
   const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;

@@ -1,6 +1,6 @@
-// Table look-up and its gradient. The gradient sorts the tokens by row (a stable radix sort, 9 bits
-// a pass), so that all tokens of a table row lie side by side in their order: each row is summed by
-// one owner, without atomics.
+// Table look-up and its gradient. The gradient sorts the tokens by table row (a stable radix sort
+// with 9 bits per pass), so that all tokens of a row are adjacent and in order. Each row is then
+// summed by one warp or block, without atomics.
 #include <algorithm>
 #include <bit>
 
@@ -10,13 +10,14 @@
 namespace kintsugi::cuda {
 namespace {
 
-// The table's row of each token; `rows` where the table does not have it.
+// The table row of each token; `rows` if the id is not in this table.
 struct TableRows {
   const std::int32_t* ids;
   unsigned first, rows;
 
   __device__ int operator[](int token) const {
-    const unsigned row = static_cast<unsigned>(ids[token]) - first;  // below: a large number
+    // Wraps to a large number if the id is below `first`.
+    const unsigned row = static_cast<unsigned>(ids[token]) - first;
     return static_cast<int>(row < rows ? row : rows);
   }
 };
@@ -37,10 +38,10 @@ __global__ void __launch_bounds__(256)
   if (i >= width) return;
   T* to = out[blockIdx.x] + i;
   const int row = ids[static_cast<int>(blockIdx.x)];
-  const bool here = row < static_cast<int>(ids.rows);
-  if (accumulate && !here) return;
+  const bool in_table = row < static_cast<int>(ids.rows);
+  if (accumulate && !in_table) return;
   Pack<T, N> value = {};
-  if (here) value = load<N>(table[row] + i);
+  if (in_table) value = load<N>(table[row] + i);
   if (accumulate) {
     const Pack<T, N> old = load<N>(to);
 #pragma unroll
@@ -58,7 +59,7 @@ void launch_forward(const Context& context, const Tensor& out, const TableRows& 
   KINTSUGI_LAUNCHED();
 }
 
-// ---- the sort: order[i] is the token at place i
+// ---- the sort: order[i] is the token at sorted index i
 constexpr int kDigitBits = 9;  // two passes for vocabularies up to 262144
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kSortWarps = 8;
@@ -67,7 +68,7 @@ constexpr int kPerThread = 8;
 constexpr int kTile = kSortThreads * kPerThread;  // tokens a block sorts
 constexpr int kPerWarp = 32 * kPerThread;
 
-// The token at place i before this pass; nullptr: the tokens' own order.
+// The token at index i before this pass. order is nullptr in the first pass: token i.
 __device__ inline int token_at(const std::int32_t* order, int i) {
   return order == nullptr ? i : order[i];
 }
@@ -92,8 +93,8 @@ __global__ void __launch_bounds__(kSortThreads)
     counts[digit * gridDim.x + blockIdx.x] = histogram[digit];
 }
 
-// counts become the sums of all before them: one block of 1024 threads, four counts each at a time.
-// n % 4 == 0.
+// Exclusive prefix sum of counts, in place: one block of 1024 threads with four counts each at a
+// time. n must be a multiple of 4.
 __global__ void __launch_bounds__(1024) scan_kernel(int* counts, int n) {
   __shared__ int warps[32];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -128,11 +129,11 @@ __global__ void __launch_bounds__(1024) scan_kernel(int* counts, int n) {
   }
 }
 
-// A warp owns kPerWarp consecutive places; within it, equal digits keep their order.
+// Each warp moves kPerWarp consecutive tokens; equal digits keep their order.
 __global__ void __launch_bounds__(kSortThreads)
     scatter_kernel(std::int32_t* sorted, const std::int32_t* order, TableRows ids,
                    const int* starts, int tokens, int shift) {
-  __shared__ int next[kSortWarps][kDigits];  // where a warp's next token of a digit goes
+  __shared__ int next[kSortWarps][kDigits];  // the index of a warp's next token with a digit
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int begin = static_cast<int>(blockIdx.x) * kTile + warp * kPerWarp;
   for (int d = lane; d < kDigits; d += 32) next[warp][d] = 0;
@@ -147,11 +148,11 @@ __global__ void __launch_bounds__(kSortThreads)
   }
   __syncthreads();
   for (int d = thread; d < kDigits; d += kSortThreads) {
-    int place = starts[d * gridDim.x + blockIdx.x];
+    int index = starts[d * gridDim.x + blockIdx.x];
     for (int w = 0; w < kSortWarps; ++w) {
       const int count = next[w][d];
-      next[w][d] = place;
-      place += count;
+      next[w][d] = index;
+      index += count;
     }
   }
   __syncthreads();
@@ -168,14 +169,14 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-// Places of the tokens in order of their rows; those that are not in the table come last.
+// The tokens in order of their table rows; tokens that are not in the table are last.
 const std::int32_t* sort_by_row(const Context& context, const TableRows& ids, int tokens) {
   const int blocks = ceil_div(tokens, kTile);
-  const std::size_t stretch = static_cast<std::size_t>(ceil_div(tokens, 4) * 4);
+  const std::size_t aligned_tokens = static_cast<std::size_t>(ceil_div(tokens, 4) * 4);
   std::int32_t* memory = context.workspace.get<std::int32_t>(
-      2 * stretch + std::size_t{kDigits} * blocks, context.stream);
-  std::int32_t* const buffers[2] = {memory, memory + stretch};
-  int* counts = memory + 2 * stretch;
+      2 * aligned_tokens + std::size_t{kDigits} * blocks, context.stream);
+  std::int32_t* const buffers[2] = {memory, memory + aligned_tokens};
+  int* counts = memory + 2 * aligned_tokens;
   const int bits = std::max(1, static_cast<int>(std::bit_width(ids.rows)));
   const std::int32_t* order = nullptr;
   for (int shift = 0, pass = 0; shift < bits; shift += kDigitBits, ++pass) {
@@ -193,25 +194,26 @@ const std::int32_t* sort_by_row(const Context& context, const TableRows& ids, in
 
 // ---- the sums
 constexpr int kSumWarps = 8;
-constexpr int kShort = 32;  // a longer run of one id is shared by the block
+constexpr int kShort =
+    32;  // longer groups of tokens with the same id are summed by the whole block
 
-// Adds dout of the tokens at places begin, begin + step, … < end, in turn.
+// Adds dout of the tokens order[begin], order[begin + step], … up to order[end - 1], in this order.
 template <class T, int N>
-__device__ inline void add_run(Acc<T> (&sums)[N], const T* dout, std::int64_t stride,
-                               const std::int32_t* order, int begin, int end, int step) {
+__device__ inline void add_group(Acc<T> (&sums)[N], const T* dout, std::int64_t stride,
+                                 const std::int32_t* order, int begin, int end, int step) {
   constexpr int kAhead = 4;  // loads in flight
-  int place = begin;
-  for (; place + (kAhead - 1) * step < end; place += kAhead * step) {
+  int index = begin;
+  for (; index + (kAhead - 1) * step < end; index += kAhead * step) {
     Pack<T, N> packs[kAhead];
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) packs[a] = load<N>(dout + order[place + a * step] * stride);
+    for (int a = 0; a < kAhead; ++a) packs[a] = load<N>(dout + order[index + a * step] * stride);
 #pragma unroll
     for (int a = 0; a < kAhead; ++a)
 #pragma unroll
       for (int k = 0; k < N; ++k) sums[k] += up(packs[a].v[k]);
   }
-  for (; place < end; place += step) {
-    const Pack<T, N> pack = load<N>(dout + order[place] * stride);
+  for (; index < end; index += step) {
+    const Pack<T, N> pack = load<N>(dout + order[index] * stride);
 #pragma unroll
     for (int k = 0; k < N; ++k) sums[k] += up(pack.v[k]);
   }
@@ -225,55 +227,55 @@ __device__ inline void add_to_row(A* to, const A (&sums)[N]) {
   store(to, row);
 }
 
-// Blocks (8 places each, slabs of 32 packs). A warp whose place begins a run of one id adds up the
-// run; a long run is left to the whole block, and of 8 places in a row at most one can begin a run
-// longer than that.
+// Blocks (8 sorted tokens, 32 packs of columns). A group is all tokens with the same id. A warp
+// whose token is the first of a group sums the group. A group longer than kShort is summed by the
+// whole block; of 8 consecutive tokens at most one can be the first of such a group.
 template <class T, int N>
 __global__ void __launch_bounds__(32 * kSumWarps)
     backward_kernel(RowView<Acc<T>> dtable, TableRows ids, const std::int32_t* order, const T* dout,
                     std::int64_t stride, int tokens, int width) {
   using A = Acc<T>;
   static_assert(kShort >= kSumWarps);
-  __shared__ int long_run;  // its first place
+  __shared__ int long_group;  // the index of its first token; -1: none
   __shared__ A shared[kSumWarps][32 * N];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int column = (static_cast<int>(blockIdx.y) * 32 + lane) * N;
-  const bool mine = column < width;
-  if (threadIdx.x == 0) long_run = -1;
+  const bool active = column < width;
+  if (threadIdx.x == 0) long_group = -1;
   __syncthreads();
 
-  const int place = static_cast<int>(blockIdx.x) * kSumWarps + warp;
+  const int index = static_cast<int>(blockIdx.x) * kSumWarps + warp;
   const int beyond_table = static_cast<int>(ids.rows);
-  const int id = place < tokens ? ids[order[place]] : beyond_table;
-  if (id != beyond_table && (place == 0 || ids[order[place - 1]] != id)) {
-    // lane l looks at place + 1 + l: the run has as many more tokens as lanes agree without a gap
-    const int ahead = place + 1 + lane;
+  const int id = index < tokens ? ids[order[index]] : beyond_table;
+  if (id != beyond_table && (index == 0 || ids[order[index - 1]] != id)) {
+    // Lane l compares token index + 1 + l: the group ends at the first lane whose id differs.
+    const int ahead = index + 1 + lane;
     const unsigned same = __ballot_sync(~0u, ahead < tokens && ids[order[ahead]] == id);
     const int length = same == ~0u ? kShort + 1 : __ffs(static_cast<int>(~same));
     if (length > kShort) {
-      if (lane == 0) long_run = place;
-    } else if (mine) {
+      if (lane == 0) long_group = index;
+    } else if (active) {
       A sums[N] = {};
-      add_run<T, N>(sums, dout + column, stride, order, place, place + length, 1);
+      add_group<T, N>(sums, dout + column, stride, order, index, index + length, 1);
       add_to_row<A, N>(dtable[id] + column, sums);
     }
   }
   __syncthreads();
-  if (long_run < 0) return;
+  if (long_group < 0) return;
 
-  const int begin = long_run;
+  const int begin = long_group;
   const int long_id = ids[order[begin]];
-  int end = begin + kShort, beyond = tokens;  // end is inside the run, beyond is not
+  int end = begin + kShort, beyond = tokens;  // end is inside the group, beyond is not
   while (beyond - end > 1) {
     const int middle = end + (beyond - end) / 2;
     (ids[order[middle]] == long_id ? end : beyond) = middle;
   }
   A sums[N] = {};
-  if (mine) add_run<T, N>(sums, dout + column, stride, order, begin + warp, beyond, kSumWarps);
+  if (active) add_group<T, N>(sums, dout + column, stride, order, begin + warp, beyond, kSumWarps);
 #pragma unroll
   for (int k = 0; k < N; ++k) shared[warp][lane * N + k] = sums[k];
   __syncthreads();
-  if (warp != 0 || !mine) return;
+  if (warp != 0 || !active) return;
 #pragma unroll
   for (int k = 0; k < N; ++k)
     for (int w = 1; w < kSumWarps; ++w) sums[k] += shared[w][lane * N + k];

@@ -26,23 +26,23 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Rows<T> p
   const int lane = Threads::lane(), lanes = Threads::lanes();
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
-  const bool there = row < p.rows;
-  const int mine = there ? packs : 0;
+  const bool active = row < p.rows;
+  const int my_packs = active ? packs : 0;
   RowCache<T, N, kVecs> x, gate;
-  x.read(p.x[there ? row : 0], mine, lane, lanes);
-  gate.read(p.gate[there ? row : 0], mine, lane, lanes);
+  x.read(p.x[active ? row : 0], my_packs, lane, lanes);
+  gate.read(p.gate[active ? row : 0], my_packs, lane, lanes);
   A squares = 0;
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i);
 #pragma unroll
     for (int k = 0; k < N; ++k) squares += up(in.v[k]) * up(in.v[k]);
   });
   squares = Threads::sum(squares, shared);
   const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
-  if (!there) return;
+  if (!active) return;
   if (lane == 0) p.rstd[row] = r;
   T* y = p.y[row];
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i), g = gate.at(j, i);
     Pack<T, N> out;
 #pragma unroll
@@ -54,8 +54,9 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Rows<T> p
   });
 }
 
-// With h = x * rstd and g = dy * silu(gate): dx = rstd * (g - h * mean(g * h)), dgate = dy * h *
-// silu'(gate). A thread writes only where it has read.
+// With h = x * rstd and g = dy * silu(gate): dx = rstd * (g - h * mean(g * h)), and
+// dgate = dy * h * silu'(gate). A thread writes only elements that it has read itself, since dx may
+// be dy or x, and dgate may be gate.
 template <class T, int N, int kVecs, int kLanes>
 __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Rows<T> p, int packs) {
   using A = Acc<T>;
@@ -64,15 +65,15 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Rows<T> 
   const int lane = Threads::lane(), lanes = Threads::lanes();
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
-  const bool there = row < p.rows;
-  const int mine = there ? packs : 0;
+  const bool active = row < p.rows;
+  const int my_packs = active ? packs : 0;
   RowCache<T, N, kVecs> dy, x, gate;
-  dy.read(p.dy[there ? row : 0], mine, lane, lanes);
-  x.read(p.x[there ? row : 0], mine, lane, lanes);
-  gate.read(p.gate[there ? row : 0], mine, lane, lanes);
-  const A r = p.rstd[there ? row : 0];
+  dy.read(p.dy[active ? row : 0], my_packs, lane, lanes);
+  x.read(p.x[active ? row : 0], my_packs, lane, lanes);
+  gate.read(p.gate[active ? row : 0], my_packs, lane, lanes);
+  const A r = p.rstd[active ? row : 0];
   A dot = 0;
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), g = gate.at(j, i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -81,9 +82,9 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Rows<T> 
     }
   });
   const A mean = Threads::sum(dot, shared) / A(p.width);
-  if (!there) return;
+  if (!active) return;
   T *dx = p.y[row], *dgate = p.dgate[row];
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), g = gate.at(j, i);
     Pack<T, N> to_x, to_gate;
 #pragma unroll

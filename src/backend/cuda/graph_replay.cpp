@@ -12,29 +12,28 @@ void GraphReplay::forget_all() noexcept {
 }
 
 void GraphReplay::run(std::uint64_t key, const std::function<void()>& calls, Stream stream) {
-  if (is_capturing(stream)) return calls();  // part of a larger recording
+  if (is_capturing(stream)) return calls();  // part of an enclosing capture
   const auto known = by_key_.find(key);
   if (known == by_key_.end()) {
     calls();
-    if (entries_.size() == kMost) forget_oldest(stream);
+    if (entries_.size() == kMaxGraphs) forget_oldest(stream);
     entries_.push_front({key, nullptr});
     by_key_[key] = entries_.begin();
     return;
   }
   entries_.splice(entries_.begin(), entries_, known->second);
   Entry& entry = entries_.front();
-  if (entry.graph == nullptr) entry.graph = record(calls, stream);
+  if (entry.graph == nullptr) entry.graph = capture(calls, stream);
   KINTSUGI_CUDA(cudaGraphLaunch(entry.graph, stream));
 }
 
-cudaGraphExec_t GraphReplay::record(const std::function<void()>& calls, Stream stream) {
+cudaGraphExec_t GraphReplay::capture(const std::function<void()>& calls, Stream stream) {
   cudaGraph_t graph = nullptr;
   KINTSUGI_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   try {
     calls();
   } catch (...) {
-    cudaStreamEndCapture(stream,
-                         &graph);  // the stream must be usable again for whoever catches this
+    cudaStreamEndCapture(stream, &graph);  // makes the stream usable again
     if (graph != nullptr) cudaGraphDestroy(graph);
     throw;
   }

@@ -10,9 +10,9 @@
 
 namespace kintsugi::cuda {
 
-// Sequences of calls as CUDA graphs. The first run of a key is an ordinary one: it chooses
-// algorithms and takes the work space, which a capture may not do. The second is recorded, and
-// launched from then on.
+// Records sequences of calls as CUDA graphs. The first call with a key runs without capture: it
+// chooses algorithms and allocates workspace, which must not happen during capture. The second call
+// is captured; it and all later ones launch the graph.
 class GraphReplay {
  public:
   GraphReplay() = default;
@@ -21,16 +21,16 @@ class GraphReplay {
   GraphReplay& operator=(const GraphReplay&) = delete;
 
   void run(std::uint64_t key, const std::function<void()>& calls, Stream stream);
-  // Memory goes that recordings may use; the device does not work on them any more.
+  // Destroys all graphs, because memory that they may use is freed. None may still be running.
   void forget_all() noexcept;
 
  private:
-  static constexpr std::size_t kMost = 16;  // recordings kept
+  static constexpr std::size_t kMaxGraphs = 16;
   struct Entry {
     std::uint64_t key;
-    cudaGraphExec_t graph;  // nullptr: run once, not recorded yet
+    cudaGraphExec_t graph;  // nullptr: called once, not captured yet
   };
-  static cudaGraphExec_t record(const std::function<void()>& calls, Stream stream);
+  static cudaGraphExec_t capture(const std::function<void()>& calls, Stream stream);
   void forget_oldest(Stream stream);
 
   std::list<Entry> entries_;  // most recently used first

@@ -15,36 +15,38 @@ namespace kintsugi::cuda {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kGrain = std::size_t{64} << 20;  // worth a thread
+constexpr std::size_t kGrain = std::size_t{64} << 20;  // minimum bytes per thread
 
 std::size_t whole_pages(std::size_t bytes) {
   return ceil_div(std::max<std::size_t>(bytes, 1), kPage) * kPage;
 }
 
-// f(begin, end) over parts of [0, n), at least `grain` long.
+// Splits [0, n) into ranges of at least `grain` and calls f(begin, end) for each on its own thread.
 template <class F>
 void on_threads(std::size_t n, std::size_t grain, const F& f) {
-  const std::size_t parts = std::clamp<std::size_t>(
+  const std::size_t ranges = std::clamp<std::size_t>(
       n / grain, 1, std::max<std::size_t>(1, std::thread::hardware_concurrency()));
   std::vector<std::thread> threads;
-  for (std::size_t part = 1; part < parts; ++part)
-    threads.emplace_back([&f, n, part, parts] { f(n * part / parts, n * (part + 1) / parts); });
-  f(0, n / parts);
+  for (std::size_t range = 1; range < ranges; ++range)
+    threads.emplace_back(
+        [&f, n, range, ranges] { f(n * range / ranges, n * (range + 1) / ranges); });
+  f(0, n / ranges);
   for (std::thread& thread : threads) thread.join();
 }
 
 [[noreturn]] void no_memory(std::size_t bytes, const char* reason) {
-  failure("no page-locked host memory for {} (about {} is free): {}",
+  failure("cannot allocate {} of page-locked host memory (about {} is free): {}",
           format_bytes(static_cast<double>(bytes)),
           format_bytes(static_cast<double>(free_memory())), reason);
 }
 
-// Pages are taken here, by many threads at once and in large ones where the system has them: the
-// driver would take them one after the other. nullptr where they cannot be locked.
+// Maps memory, touches its pages on many threads (as huge pages where the system has them), and
+// locks them: the driver would allocate them on one thread. Returns nullptr if they cannot be
+// locked.
 void* map_and_lock(std::size_t length) {
   void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) return nullptr;
-  madvise(address, length, MADV_HUGEPAGE);  // a wish
+  madvise(address, length, MADV_HUGEPAGE);  // only a hint
   auto* first = static_cast<volatile std::byte*>(address);
   on_threads(length / kPage, kGrain / kPage, [&](std::size_t begin, std::size_t end) {
     for (std::size_t page = begin; page < end; ++page) first[page * kPage] = std::byte{0};
@@ -59,7 +61,7 @@ void* map_and_lock(std::size_t length) {
 
 void* HostMemory::allocate(std::size_t bytes) {
   const std::size_t length = whole_pages(bytes);
-  if (length > free_memory()) no_memory(bytes, "there is less");
+  if (length > free_memory()) no_memory(bytes, "not enough memory");
   void* address = map_and_lock(length);
   const bool mapped = address != nullptr;
   if (!mapped) {
@@ -76,7 +78,7 @@ void* HostMemory::allocate(std::size_t bytes) {
 void HostMemory::release(void* address, std::size_t) noexcept {
   const auto found = blocks_.find(static_cast<const std::byte*>(address));
   if (found == blocks_.end()) return;
-  cudaDeviceSynchronize();  // nothing may still be on its way there
+  cudaDeviceSynchronize();  // copies from or to this memory may still be running
   if (found->second.mapped) {
     cudaHostUnregister(address);
     munmap(address, found->second.bytes);
@@ -95,7 +97,7 @@ bool HostMemory::contains(const void* address) const {
 }
 
 void HostMemory::fill(const Tensor& x, double value) {
-  KINTSUGI_CHECK(x.contiguous(), "a strided tensor in host memory");
+  KINTSUGI_CHECK(x.contiguous(), "fill of a strided tensor in host memory");
   visit_float(x.dtype(), [&]<class T>() {
     const T stored = static_cast<T>(static_cast<Accumulator<T>>(value));
     on_threads(static_cast<std::size_t>(x.elements()), kGrain / sizeof(T),

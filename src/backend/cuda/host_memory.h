@@ -7,20 +7,20 @@
 
 namespace kintsugi::cuda {
 
-// Page-locked memory of the host, which the GPU copies from and to by itself.
+// Allocates page-locked host memory, which the GPU can copy from and to asynchronously.
 class HostMemory final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override;
   void release(void* address, std::size_t bytes) noexcept override;
 
   bool contains(const void* address) const;
-  // On many threads, because there may be a hundred gigabytes of it.
+  // Uses many threads, because there may be a hundred gigabytes.
   static void fill(const Tensor& x, double value);
 
  private:
   struct Block {
     std::size_t bytes;
-    bool mapped;  // by us; else by the driver
+    bool mapped;  // true: by mmap; false: by cudaHostAlloc
   };
   std::map<const std::byte*, Block> blocks_;  // by address
 };

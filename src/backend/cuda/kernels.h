@@ -5,8 +5,8 @@
 
 namespace kintsugi::cuda {
 
-// Every operation, with the context it runs in first: what CudaBackend calls. One file per layer
-// kind has the kernels and their launchers.
+// The launchers of every operation, which CudaBackend calls; the first argument is the context.
+// There is one file per kind of layer, with its kernels and launchers.
 #define KINTSUGI_UNPACKED(...) __VA_ARGS__
 #define KINTSUGI_OPERATION(name, parameters, ...) \
   void name(const Context& context, KINTSUGI_UNPACKED parameters);
@@ -15,8 +15,7 @@ namespace kintsugi::cuda {
 
 void fill(const Context& context, Tensor x, double value);
 
-// c = product (accumulator precision) + bias [+ residual]: for products whose library call cannot
-// add a bias.
-void finish_product(const Context& context, Tensor c, Tensor product, Tensor bias, Tensor residual);
+// c = x (accumulator precision) + bias [+ residual]: for matmuls whose bias cuBLASLt cannot fuse.
+void add_bias(const Context& context, Tensor c, Tensor x, Tensor bias, Tensor residual);
 
 }  // namespace kintsugi::cuda

@@ -24,32 +24,32 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T
   const int lane = Threads::lane(), lanes = Threads::lanes();
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
-  const bool there = row < p.rows;
-  const int mine = there ? packs : 0;
+  const bool active = row < p.rows;
+  const int my_packs = active ? packs : 0;
   RowCache<T, N, kVecs> x;
-  x.read(p.x[there ? row : 0], mine, lane, lanes);
+  x.read(p.x[active ? row : 0], my_packs, lane, lanes);
   A total = 0;
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i);
 #pragma unroll
     for (int k = 0; k < N; ++k) total += up(in.v[k]);
   });
   const A m = Threads::sum(total, shared) / A(p.width);
   A squares = 0;
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i);
 #pragma unroll
     for (int k = 0; k < N; ++k) squares += (up(in.v[k]) - m) * (up(in.v[k]) - m);
   });
   squares = Threads::sum(squares, shared);
   const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
-  if (!there) return;
+  if (!active) return;
   if (lane == 0) {
     p.mean[row] = m;
     p.rstd[row] = r;
   }
   T* y = p.y[row];
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i), w = load<N>(p.weight + i * N), b = load<N>(p.bias + i * N);
     Pack<T, N> out;
 #pragma unroll
@@ -88,15 +88,15 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
   ColumnSums<A, N, kVecs, kLanes, 2> sums(p.partials, packs);
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * teams; first < p.rows;
        first += static_cast<std::int64_t>(gridDim.x) * teams) {
-    const bool there = first + Threads::index() < p.rows;
-    const std::int64_t row = there ? first + Threads::index() : 0;
-    const int mine = there ? packs : 0;
+    const bool active = first + Threads::index() < p.rows;
+    const std::int64_t row = active ? first + Threads::index() : 0;
+    const int my_packs = active ? packs : 0;
     RowCache<T, N, kVecs> dy, x;
-    dy.read(p.dy[row], mine, lane, lanes);
-    x.read(p.x[row], mine, lane, lanes);
+    dy.read(p.dy[row], my_packs, lane, lanes);
+    x.read(p.x[row], my_packs, lane, lanes);
     const A m = p.mean[row], r = p.rstd[row];
     A total = 0, dot = 0;
-    for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+    for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
       const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
     const A mean_g = total / A(p.width), mean_gh = dot / A(p.width);
     T* dx = p.dx[row];
     const T* residual = p.residual.base == nullptr ? nullptr : p.residual[row];
-    for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+    for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
       const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
       Pack<T, N> extra = {};
       if (residual != nullptr) extra = load<N>(residual + i * N);
@@ -198,7 +198,7 @@ void layer_norm_backward(const Context& context, Tensor dx, Tensor dweight, Tens
     const bool aligned = p.dx.aligned() && p.dy.aligned() && p.x.aligned() &&
                          p.residual.aligned() && aligned16(p.weight);
     Acc<T>*weight_target = data_of<Acc<T>>(dweight), *bias_target = data_of<Acc<T>>(dbias);
-    // Two sums for every column leave no room for a row of several packs per thread of a warp.
+    // Two sums per column leave no registers for several packs of a row per thread of a warp.
     for_norm_backward<T, 1>(p.width, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       launch_backward<T, N, kVecs, kLanes>(context, p, weight_target, bias_target, packs);
     });

@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt, which counts in columns: our row-major c = a b is its c^T = b^T
-// a^T, so the operands trade places and nothing is ever transposed in memory.
+// Matmuls through cuBLASLt, which is column-major: our row-major c = a b is its c^T = b^T a^T, so
+// the operands are swapped and nothing is transposed in memory.
 #include "backend/cuda/matmul.h"
 
 #include <cublasLt.h>
@@ -31,8 +31,8 @@ namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 constexpr int kCandidates = 16;
-constexpr const char* kApart = "apart";    // in the cache: fusing does not pay
-constexpr std::uintptr_t kAlignment = 16;  // what the fastest kernels ask of an address
+constexpr const char* kNotFused = "apart";  // in the cache: the fused GELU is not faster
+constexpr std::uintptr_t kAlignment = 16;   // the alignment that the fastest kernels need
 
 template <auto destroy>
 struct Destroy {
@@ -47,7 +47,7 @@ using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-cudaDataType_t library_type(DType dtype) {
+cudaDataType_t cuda_type(DType dtype) {
   switch (dtype) {
     case DType::F64:
       return CUDA_R_64F;
@@ -58,27 +58,27 @@ cudaDataType_t library_type(DType dtype) {
     case DType::F16:
       return CUDA_R_16F;
     default:
-      failure("no matrix product of {}", to_string(dtype));
+      failure("matmul does not support {}", to_string(dtype));
   }
 }
 
-// Operands are (rows, columns), or (count, rows, columns): as many matmuls at once.
+// Operands are (rows, columns), or (count, rows, columns) for a batch of `count` matmuls.
 int rows_of(const Tensor& x) { return x.rank() - 2; }
-std::int64_t leading(const Tensor& x) { return x.stride(rows_of(x)); }
+std::int64_t row_stride(const Tensor& x) { return x.stride(rows_of(x)); }
 std::int64_t count_of(const Tensor& x) { return x.rank() == 3 ? x.extent(0) : 1; }
-std::int64_t between(const Tensor& x) { return x.rank() == 3 ? x.stride(0) : 0; }
+std::int64_t batch_stride(const Tensor& x) { return x.rank() == 3 ? x.stride(0) : 0; }
 
 std::int64_t alignment_of(const Tensor& x) {
   const auto address = reinterpret_cast<std::uintptr_t>(x.data()) |
-                       static_cast<std::uintptr_t>(between(x)) * size_of(x.dtype());
+                       static_cast<std::uintptr_t>(batch_stride(x)) * size_of(x.dtype());
   std::uintptr_t alignment = kAlignment;
   while (address % alignment != 0) alignment /= 2;
   return static_cast<std::int64_t>(alignment);
 }
 
-// One product, with the operands as the library will see them. `added` is what the product is added
-// to: c itself, the residual, or nothing. `beside` is what a GELU reads or writes beside its
-// result: the values before it.
+// One matmul with its operands. `added` is the tensor that is added to op(a) op(b): c itself, the
+// residual, or none. `gelu_input` is the input of a fused GELU, which the GELU writes and its
+// gradient reads.
 struct Problem {
   enum class Epilogue : std::uint8_t { None, Gelu, GeluGradient };
 
@@ -93,7 +93,7 @@ struct Problem {
         n(c.extent(rows_of(c) + 1)),
         k(a.extent(rows_of(a) + (o.transpose_a ? 0 : 1))),
         added(o.accumulate ? c : o.residual),
-        beside(o.gelu ? c : o.gelu_input),
+        gelu_input(o.gelu ? c : o.gelu_input),
         epilogue(o.gelu         ? Epilogue::Gelu
                  : o.gelu_input ? Epilogue::GeluGradient
                                 : Epilogue::None) {}
@@ -103,7 +103,7 @@ struct Problem {
   Tensor c, a, b, bias;
   bool transpose_a, transpose_b;
   std::int64_t m, n, k;
-  Tensor added, beside;
+  Tensor added, gelu_input;
   Epilogue epilogue;
 };
 
@@ -118,16 +118,16 @@ Key key_of(const Problem& p) {
           p.n,
           p.k,
           count_of(p.c),
-          leading(p.a),
-          between(p.a),
-          leading(p.b),
-          between(p.b),
-          leading(p.c),
-          between(p.c),
+          row_stride(p.a),
+          batch_stride(p.a),
+          row_stride(p.b),
+          batch_stride(p.b),
+          row_stride(p.c),
+          batch_stride(p.c),
           !p.added       ? 0
           : p.in_place() ? 1
                          : 2,
-          p.added ? leading(p.added) : 0,
+          p.added ? row_stride(p.added) : 0,
           p.bias ? 1 : 0,
           static_cast<std::int64_t>(p.epilogue),
           alignment_of(p.a),
@@ -140,11 +140,11 @@ Layout layout_of(const Tensor& x) {
   cublasLtMatrixLayout_t layout = nullptr;
   // Our rows are the library's columns.
   KINTSUGI_CUBLAS(cublasLtMatrixLayoutCreate(
-      &layout, library_type(x.dtype()), static_cast<std::uint64_t>(x.extent(rows_of(x) + 1)),
-      static_cast<std::uint64_t>(x.extent(rows_of(x))), leading(x)));
+      &layout, cuda_type(x.dtype()), static_cast<std::uint64_t>(x.extent(rows_of(x) + 1)),
+      static_cast<std::uint64_t>(x.extent(rows_of(x))), row_stride(x)));
   Layout owned(layout);
   const auto count = static_cast<std::int32_t>(count_of(x));
-  const std::int64_t stride = between(x);
+  const std::int64_t stride = batch_stride(x);
   KINTSUGI_CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
                                                    &count, sizeof(count)));
   KINTSUGI_CUBLAS(cublasLtMatrixLayoutSetAttribute(
@@ -184,10 +184,10 @@ cublasLtEpilogue_t epilogue_of(const Problem& p) {
   return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// The operands that a description holds itself, and that change from call to call.
+// Sets the pointers that are part of the operation descriptor and change from call to call.
 void set_pointers(const Operation& operation, const Problem& p) {
   if (p.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data());
-  if (p.beside) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.beside.data());
+  if (p.gelu_input) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_input.data());
 }
 
 Operation operation_of(const Problem& p, bool tf32) {
@@ -202,8 +202,8 @@ Operation operation_of(const Problem& p, bool tf32) {
   Operation operation(raw);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (p.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(p.bias.dtype()));
-  if (p.beside) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.beside.stride(0));
+  if (p.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.bias.dtype()));
+  if (p.gelu_input) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.gelu_input.stride(0));
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
   set_pointers(operation, p);
   return operation;
@@ -231,17 +231,17 @@ std::optional<cublasLtMatmulAlgo_t> parse_algorithm(const std::string& text) {
   return algorithm;
 }
 
-// Device memory for the length of a measurement; none where there is none.
-struct Loan {
-  explicit Loan(std::size_t bytes) {
+// Temporary device memory for a measurement; address is nullptr if it cannot be allocated.
+struct TemporaryMemory {
+  explicit TemporaryMemory(std::size_t bytes) {
     if (cudaMalloc(&address, bytes) != cudaSuccess) {
       cudaGetLastError();
       address = nullptr;
     }
   }
-  ~Loan() { cudaFree(address); }
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
+  ~TemporaryMemory() { cudaFree(address); }
+  TemporaryMemory(const TemporaryMemory&) = delete;
+  TemporaryMemory& operator=(const TemporaryMemory&) = delete;
   void* address = nullptr;
 };
 
@@ -273,8 +273,8 @@ struct Timer {
 
 }  // namespace
 
-struct Matmul::Parts {
-  explicit Parts(const MatmulSettings& settings)
+struct Matmul::State {
+  explicit State(const MatmulSettings& settings)
       : settings(settings),
         cache(settings.cache_file,
               fmt::format("{}, cuBLASLt {}{}", settings.gpu, cublasLtGetVersion(),
@@ -282,16 +282,17 @@ struct Matmul::Parts {
     KINTSUGI_CUBLAS(cublasLtCreate(&handle));
     workspace = device_allocate(kWorkspaceBytes);
   }
-  ~Parts() {
+  ~State() {
     cudaFree(workspace);
     cublasLtDestroy(handle);
   }
-  Parts(const Parts&) = delete;
-  Parts& operator=(const Parts&) = delete;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
-  // With `apart`, the same result by other calls, a plan is supported only where it is faster.
+  // `unfused` computes the same result by separate calls. If it is given, the plan is supported
+  // only if it is faster than `unfused`.
   Plan& plan_for(const Context& context, const Problem& problem,
-                 const std::function<void()>& apart = {});
+                 const std::function<void()>& unfused = {});
   std::vector<cublasLtMatmulAlgo_t> propose(const Plan& plan, const Problem& problem) const;
   bool usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
   cublasStatus_t launch(const Context& context, const Plan& plan, const Problem& problem,
@@ -299,7 +300,7 @@ struct Matmul::Parts {
   cublasLtMatmulAlgo_t fastest(const Context& context, const Plan& plan, const Problem& problem,
                                const std::vector<cublasLtMatmulAlgo_t>& candidates) const;
   bool worth_fusing(const Context& context, const Plan& plan, const Problem& problem,
-                    const std::function<void()>& apart) const;
+                    const std::function<void()>& unfused) const;
 
   MatmulSettings settings;
   TuningCache cache;
@@ -308,12 +309,12 @@ struct Matmul::Parts {
   std::map<Key, Plan> plans;
 };
 
-std::vector<cublasLtMatmulAlgo_t> Matmul::Parts::propose(const Plan& plan, const Problem& p) const {
+std::vector<cublasLtMatmulAlgo_t> Matmul::State::propose(const Plan& plan, const Problem& p) const {
   cublasLtMatmulPreference_t raw = nullptr;
   KINTSUGI_CUBLAS(cublasLtMatmulPreferenceCreate(&raw));
   const Preference preference(raw);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  // Parts of a long sum are never added in 16 bits.
+  // Partial sums of a split-k reduction are never added in 16 bits.
   const auto schemes = static_cast<std::uint32_t>(p.c.dtype() == accumulator_of(p.c.dtype())
                                                       ? CUBLASLT_REDUCTION_SCHEME_MASK
                                                       : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
@@ -339,7 +340,7 @@ std::vector<cublasLtMatmulAlgo_t> Matmul::Parts::propose(const Plan& plan, const
   return candidates;
 }
 
-bool Matmul::Parts::usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
+bool Matmul::State::usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result = {};
   const cublasStatus_t status =
       cublasLtMatmulAlgoCheck(handle, plan.operation.get(), plan.first.get(), plan.second.get(),
@@ -347,7 +348,7 @@ bool Matmul::Parts::usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorit
   return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes;
 }
 
-cublasStatus_t Matmul::Parts::launch(const Context& context, const Plan& plan, const Problem& p,
+cublasStatus_t Matmul::State::launch(const Context& context, const Plan& plan, const Problem& p,
                                      const cublasLtMatmulAlgo_t& algorithm, void* c) const {
   const float one = 1.0f, zero = 0.0f;
   const double wide_one = 1.0, wide_zero = 0.0;
@@ -360,15 +361,14 @@ cublasStatus_t Matmul::Parts::launch(const Context& context, const Plan& plan, c
                         plan.c.get(), &algorithm, workspace, kWorkspaceBytes, context.stream);
 }
 
-// Times the candidates on the real operands. A product that reads what it writes runs on a copy of
-// it.
-cublasLtMatmulAlgo_t Matmul::Parts::fastest(
+// Times the candidates on the real operands. A matmul that also reads c runs on a copy of c.
+cublasLtMatmulAlgo_t Matmul::State::fastest(
     const Context& context, const Plan& plan, const Problem& p,
     const std::vector<cublasLtMatmulAlgo_t>& candidates) const {
-  const std::size_t bytes = static_cast<std::size_t>((count_of(p.c) - 1) * between(p.c) +
-                                                     (p.m - 1) * leading(p.c) + p.n) *
+  const std::size_t bytes = static_cast<std::size_t>((count_of(p.c) - 1) * batch_stride(p.c) +
+                                                     (p.m - 1) * row_stride(p.c) + p.n) *
                             size_of(p.c.dtype());
-  const Loan copy(p.in_place() ? bytes : 1);
+  const TemporaryMemory copy(p.in_place() ? bytes : 1);
   if (copy.address == nullptr) return candidates.front();
   void* c = p.in_place() ? copy.address : p.c.data();
   if (p.in_place())
@@ -388,7 +388,7 @@ cublasLtMatmulAlgo_t Matmul::Parts::fastest(
   }
   if (times.empty()) return candidates.front();
   std::sort(times.begin(), times.end());
-  // The best few again, for longer: the clock and the caches have settled by now.
+  // Times the best few again, for longer: clocks and caches have settled by now.
   times.resize(std::min<std::size_t>(times.size(), 3));
   for (auto& [time, i] : times) {
     const int repetitions = std::clamp(static_cast<int>(4.0f / std::max(time, 1e-3f)), 2, 50);
@@ -397,23 +397,23 @@ cublasLtMatmulAlgo_t Matmul::Parts::fastest(
   return candidates[std::min_element(times.begin(), times.end())->second];
 }
 
-bool Matmul::Parts::worth_fusing(const Context& context, const Plan& plan, const Problem& p,
-                                 const std::function<void()>& apart) const {
+bool Matmul::State::worth_fusing(const Context& context, const Plan& plan, const Problem& p,
+                                 const std::function<void()>& unfused) const {
   const auto fused = [&] { KINTSUGI_CUBLAS(launch(context, plan, p, plan.algorithm, p.c.data())); };
-  apart();  // tunes its own product first
+  unfused();  // tunes its own matmul first
   const Timer timer;
   const int repetitions = std::clamp(
       static_cast<int>(4.0f / std::max(timer.ms(context.stream, 1, fused), 1e-3f)), 2, 50);
-  float fused_ms = 0, apart_ms = 0;
-  for (int round = 0; round < 2; ++round) {  // in turn: the clock drifts
+  float fused_ms = 0, unfused_ms = 0;
+  for (int round = 0; round < 2; ++round) {  // alternating, because clocks drift
     fused_ms += timer.ms(context.stream, repetitions, fused);
-    apart_ms += timer.ms(context.stream, repetitions, apart);
+    unfused_ms += timer.ms(context.stream, repetitions, unfused);
   }
-  return fused_ms < apart_ms;
+  return fused_ms < unfused_ms;
 }
 
-Plan& Matmul::Parts::plan_for(const Context& context, const Problem& p,
-                              const std::function<void()>& apart) {
+Plan& Matmul::State::plan_for(const Context& context, const Problem& p,
+                              const std::function<void()>& unfused) {
   const Key key = key_of(p);
   const auto known = plans.find(key);
   if (known != plans.end()) return known->second;
@@ -424,24 +424,26 @@ Plan& Matmul::Parts::plan_for(const Context& context, const Problem& p,
     const auto algorithm = parse_algorithm(*text);
     plan.supported = algorithm && usable(plan, *algorithm);
     if (plan.supported) plan.algorithm = *algorithm;
-    if (plan.supported || *text == kApart) return plans.emplace(key, std::move(plan)).first->second;
+    if (plan.supported || *text == kNotFused)
+      return plans.emplace(key, std::move(plan)).first->second;
   }
 
   const std::vector<cublasLtMatmulAlgo_t> candidates = propose(plan, p);
   if (!candidates.empty()) {
-    plan.supported = !apart;
+    plan.supported = !unfused;
     plan.algorithm = candidates.front();
-    // Under capture nothing can be timed: the first proposal serves, for this process only.
+    // Nothing can be timed during capture: use the first proposal, and do not store it in the
+    // cache.
     if (settings.tune && !is_capturing(context.stream)) {
       if (candidates.size() > 1) plan.algorithm = fastest(context, plan, p, candidates);
-      plan.supported = !apart || worth_fusing(context, plan, p, apart);
-      cache.store(name, plan.supported ? algorithm_text(plan.algorithm) : kApart);
+      plan.supported = !unfused || worth_fusing(context, plan, p, unfused);
+      cache.store(name, plan.supported ? algorithm_text(plan.algorithm) : kNotFused);
     }
   }
   return plans.emplace(key, std::move(plan)).first->second;
 }
 
-Matmul::Matmul(const MatmulSettings& settings) : parts_(std::make_unique<Parts>(settings)) {}
+Matmul::Matmul(const MatmulSettings& settings) : state_(std::make_unique<State>(settings)) {}
 Matmul::~Matmul() = default;
 std::size_t Matmul::own_bytes() const { return kWorkspaceBytes; }
 
@@ -464,21 +466,22 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
                      (!o.residual || o.residual.dtype() == c.dtype()),
                  "matmul of {} and {} into {}", to_string(a.dtype()), to_string(b.dtype()),
                  to_string(c.dtype()));
-  KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)), "matmul accumulates or adds, not both");
+  KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)),
+                 "matmul: accumulate cannot be combined with a bias or a residual");
   if (c.elements() == 0) return;
   if (o.gelu || o.gelu_input) return run_gelu(context, c, a, b, o);
 
   const Problem problem(c, a, b, o);
-  // A bias at an odd address, or in double, is added by our own kernel; so is one of unaligned
-  // rows, where the library rounds the product before it adds.
-  const bool aligned_rows = leading(c) * static_cast<std::int64_t>(size_of(c.dtype())) % 16 == 0;
+  // Our own kernel adds the bias if it is unaligned or in double, or if the rows are unaligned,
+  // where cuBLASLt rounds before it adds the bias.
+  const bool aligned_rows = row_stride(c) * static_cast<std::int64_t>(size_of(c.dtype())) % 16 == 0;
   const bool fusable = !o.bias || (c.dtype() != DType::F64 && o.bias.dtype() == c.dtype() &&
                                    aligned_rows && aligned16(o.bias.data()));
   if (fusable) {
-    Plan& plan = parts_->plan_for(context, problem);
+    Plan& plan = state_->plan_for(context, problem);
     if (plan.supported) {
       set_pointers(plan.operation, problem);
-      KINTSUGI_CUBLAS(parts_->launch(context, plan, problem, plan.algorithm, c.data()));
+      KINTSUGI_CUBLAS(state_->launch(context, plan, problem, plan.algorithm, c.data()));
       return;
     }
   }
@@ -486,12 +489,12 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
                  to_string(c.shape()), to_string(a.shape()), o.transpose_a ? "^T" : "",
                  to_string(b.shape()), o.transpose_b ? "^T" : "", to_string(a.dtype()));
   const DType precise = accumulator_of(c.dtype());
-  const Tensor product(
+  const Tensor unbiased(
       context.workspace.get(static_cast<std::size_t>(c.elements()) * size_of(precise),
                             context.stream),
       precise, c.shape());
-  run(context, product, a, b, {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b});
-  finish_product(context, c, product, o.bias, o.residual);
+  run(context, unbiased, a, b, {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b});
+  add_bias(context, c, unbiased, o.bias, o.residual);
 }
 
 void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
@@ -499,8 +502,9 @@ void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, 
   const Tensor& other = o.gelu ? o.gelu : o.gelu_input;
   KINTSUGI_CHECK(!(o.gelu && o.gelu_input) && !o.accumulate && !o.residual &&
                      other.shape() == c.shape() && other.dtype() == c.dtype(),
-                 "matmul {} with a gelu of {}", to_string(c.shape()), to_string(other.shape()));
-  const auto apart = [&] {
+                 "matmul {} with a fused GELU of {}", to_string(c.shape()),
+                 to_string(other.shape()));
+  const auto unfused = [&] {
     run(context, c, a, b,
         {.transpose_a = o.transpose_a, .transpose_b = o.transpose_b, .bias = o.bias});
     if (o.gelu)
@@ -511,12 +515,12 @@ void Matmul::run_gelu(const Context& context, const Tensor& c, const Tensor& a, 
   const bool fusable = size_of(c.dtype()) == 2 && c.contiguous() && other.contiguous() &&
                        c.extent(1) % 8 == 0 && aligned16(c.data()) && aligned16(other.data()) &&
                        (!o.bias || (o.bias.dtype() == c.dtype() && aligned16(o.bias.data())));
-  if (!fusable) return apart();
+  if (!fusable) return unfused();
   const Problem problem(c, a, b, o);
-  Plan& plan = parts_->plan_for(context, problem, apart);
-  if (!plan.supported) return apart();
+  Plan& plan = state_->plan_for(context, problem, unfused);
+  if (!plan.supported) return unfused();
   set_pointers(plan.operation, problem);
-  KINTSUGI_CUBLAS(parts_->launch(context, plan, problem, plan.algorithm, problem.c.data()));
+  KINTSUGI_CUBLAS(state_->launch(context, plan, problem, plan.algorithm, problem.c.data()));
 }
 
 void matmul(const Context& context, Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {

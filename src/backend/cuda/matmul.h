@@ -11,21 +11,20 @@ namespace kintsugi::cuda {
 
 struct MatmulSettings {
   bool tf32 = false;
-  bool tune =
-      true;  // time the candidates of each new shape; otherwise take the library's first proposal
-  std::string cache_file;  // where what was found is kept; empty: nowhere
-  std::string gpu;         // its name, part of the cache's keys
+  bool tune = true;  // time the candidates of each new shape; false: use cuBLASLt's first proposal
+  std::string cache_file;  // stores the chosen algorithms; empty: not stored
+  std::string gpu;         // the GPU's name, part of the cache's keys
 };
 
-// Matrix products through cuBLASLt. The first product of a new shape chooses an algorithm; later
-// ones only launch.
+// Matmuls through cuBLASLt. The first matmul of a new shape chooses an algorithm; later ones only
+// launch it.
 class Matmul {
  public:
   explicit Matmul(const MatmulSettings& settings);
   ~Matmul();
 
-  // As Backend::matmul; operands of three dimensions are as many matmuls at once, then without
-  // bias, residual and GELU.
+  // Like Backend::matmul. Operands of three dimensions are a batched matmul, which takes no bias,
+  // residual or GELU.
   void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
            const MatmulOptions& options);
   std::size_t own_bytes() const;
@@ -34,8 +33,8 @@ class Matmul {
   void run_gelu(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
                 const MatmulOptions& options);
 
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace kintsugi::cuda

@@ -4,11 +4,11 @@
 
 #include "backend/cuda/column_sums.cuh"
 
-// What the two norms share: teams of threads that own a row, rows held in registers, and the choice
-// of their sizes.
+// Common code of the norms: teams of threads that each own a row, rows cached in registers, and the
+// choice of their sizes.
 //
-// A kernel is built for N elements per access, kVecs accesses per thread (0: any number, re-read
-// instead of held) and kLanes threads per row (8, 16 or 32 of a warp; 0: the whole block).
+// A kernel is compiled for N elements per access, kVecs accesses per thread (0: any number, re-read
+// from memory instead of cached) and kLanes threads per row (8, 16 or 32 of a warp; 0: the block).
 namespace kintsugi::cuda {
 
 template <int kLanes>
@@ -23,7 +23,7 @@ struct Team {
   __device__ static int count() {
     return kLanes ? static_cast<int>(blockDim.x) / (kLanes ? kLanes : 1) : 1;
   }
-  // All threads of the block come here together.
+  // Must be called by all threads of the block.
   template <class A>
   __device__ static A sum(A x, A* shared) {
     if constexpr (kLanes > 0) {
@@ -32,7 +32,7 @@ struct Team {
       return block_sum(x, shared);
     }
   }
-  // Two sums for the price of one; `shared` has room for 64 values.
+  // Two sums with the synchronization of one. `shared` has space for 64 values.
   template <class A>
   __device__ static void sum(A& x, A& y, A* shared) {
     if constexpr (kLanes > 0) {
@@ -42,20 +42,20 @@ struct Team {
       const int in_warp = threadIdx.x % 32, warp = threadIdx.x / 32;
       x = warp_sum(x);
       y = warp_sum(y);
-      __syncthreads();  // the last user may still be reading
+      __syncthreads();  // shared may still be read by a previous call
       if (in_warp == 0) {
         shared[warp] = x;
         shared[32 + warp] = y;
       }
       __syncthreads();
-      const bool there = in_warp < static_cast<int>(blockDim.x / 32);
-      x = warp_sum(there ? shared[in_warp] : A(0));
-      y = warp_sum(there ? shared[32 + in_warp] : A(0));
+      const bool active = in_warp < static_cast<int>(blockDim.x / 32);
+      x = warp_sum(active ? shared[in_warp] : A(0));
+      y = warp_sum(active ? shared[32 + in_warp] : A(0));
     }
   }
 };
 
-// f(j, i): this thread's access j is number i of the row's `packs`.
+// Calls f(j, i) for each access of this thread: its access j is pack i of the row's `packs`.
 template <int kVecs, class F>
 __device__ inline void for_packs(int packs, int lane, int lanes, F&& f) {
   if constexpr (kVecs > 0) {
@@ -69,27 +69,28 @@ __device__ inline void for_packs(int packs, int lane, int lanes, F&& f) {
   }
 }
 
-// A thread's share of a row, read from memory once where it fits in registers.
+// A thread's elements of a row, read from memory only once if they fit in registers.
 template <class T, int N, int kVecs>
 struct RowCache {
   __device__ void read(const T* from, int packs, int lane, int lanes) {
     row = from;
     if constexpr (kVecs > 0)
-      for_packs<kVecs>(packs, lane, lanes, [&](int j, int i) { held[j] = load<N>(from + i * N); });
+      for_packs<kVecs>(packs, lane, lanes,
+                       [&](int j, int i) { cached[j] = load<N>(from + i * N); });
   }
   __device__ Pack<T, N> at(int j, int i) const {
     if constexpr (kVecs > 0) {
-      return held[j];
+      return cached[j];
     } else {
       return load<N>(row + i * N);
     }
   }
   const T* row;
-  Pack<T, N> held[kVecs > 0 ? kVecs : 1];
+  Pack<T, N> cached[kVecs > 0 ? kVecs : 1];
 };
 
-// One block's sums over its rows for each of the row's columns, for kSums kinds of sum: in
-// registers, or in the block's own part of the partials where a thread owns too many columns.
+// A block's column sums over its rows, for kSums kinds of sum: in registers, or in the block's own
+// range of the partials if a thread owns too many columns.
 template <class A, int N, int kVecs, int kLanes, int kSums>
 class ColumnSums {
  public:
@@ -97,7 +98,8 @@ class ColumnSums {
 
   // partials: (blocks, kSums, width)
   __device__ ColumnSums(A* partials, int packs)
-      : mine_(partials + static_cast<std::int64_t>(blockIdx.x) * kSums * packs * N), packs_(packs) {
+      : partials_(partials + static_cast<std::int64_t>(blockIdx.x) * kSums * packs * N),
+        packs_(packs) {
     if constexpr (kVecs == 0)
       for (int i = static_cast<int>(threadIdx.x); i < packs; i += static_cast<int>(blockDim.x))
         for (int s = 0; s < kSums; ++s)
@@ -105,17 +107,17 @@ class ColumnSums {
   }
   __device__ void add(int s, int j, int i, int k, A value) {
     if constexpr (kVecs > 0) {
-      held_[s][j][k] += value;
+      sums_[s][j][k] += value;
     } else {
       at(s, i, k) += value;
     }
   }
-  // All threads of the block come here together, once.
+  // Must be called once by all threads of the block.
   __device__ void finish() {
     if constexpr (kVecs > 0 && kLanes == 0) {
       for_packs<kVecs>(packs_, Team<0>::lane(), Team<0>::lanes(), [&](int j, int i) {
         for (int s = 0; s < kSums; ++s)
-          for (int k = 0; k < N; ++k) at(s, i, k) = held_[s][j][k];
+          for (int k = 0; k < N; ++k) at(s, i, k) = sums_[s][j][k];
       });
     } else if constexpr (kVecs > 0) {
       finish_teams();
@@ -123,7 +125,7 @@ class ColumnSums {
   }
 
  private:
-  __device__ A& at(int s, int i, int k) { return mine_[(s * packs_ + i) * N + k]; }
+  __device__ A& at(int s, int i, int k) { return partials_[(s * packs_ + i) * N + k]; }
 
   // The teams of a block add their sums one after the other.
   __device__ void finish_teams() {
@@ -133,26 +135,26 @@ class ColumnSums {
         for_packs<kVecs>(packs_, Team<kLanes>::lane(), kLanes, [&](int j, int i) {
           for (int s = 0; s < kSums; ++s)
             for (int k = 0; k < N; ++k)
-              total[s][i * N + k] = (team == 0 ? A(0) : total[s][i * N + k]) + held_[s][j][k];
+              total[s][i * N + k] = (team == 0 ? A(0) : total[s][i * N + k]) + sums_[s][j][k];
         });
       __syncthreads();
     }
     for (int i = static_cast<int>(threadIdx.x); i < packs_ * N; i += static_cast<int>(blockDim.x))
-      for (int s = 0; s < kSums; ++s) mine_[s * packs_ * N + i] = total[s][i];
+      for (int s = 0; s < kSums; ++s) partials_[s * packs_ * N + i] = total[s][i];
   }
 
-  A* mine_;
+  A* partials_;
   int packs_;
-  A held_[kSums][kVecs > 0 ? kVecs : 1][N] = {};
+  A sums_[kSums][kVecs > 0 ? kVecs : 1][N] = {};
 };
 
-// How many rows at a time and how many threads for each.
+// The launch configuration of a norm.
 struct NormGrid {
   int threads;  // of a block
-  int teams;    // rows a block works on at a time
+  int teams;    // rows that a block processes at a time
 };
 inline constexpr int kTeamBlock = 256;
-inline constexpr int kRowBlock = 512;  // at most, when the block has one row
+inline constexpr int kRowBlock = 512;  // maximum threads of a block with one row
 template <int kLanes>
 inline constexpr int kNormThreads = kLanes > 0 ? kTeamBlock : kRowBlock;
 
@@ -164,8 +166,8 @@ NormGrid norm_grid(int packs) {
 }
 
 // Calls launch.template operator()<N, kVecs, kLanes>(packs) with sizes for a row of `width`
-// elements. The forward pass has room in registers for a long row per warp; the backward pass keeps
-// its column sums there too.
+// elements. The forward can keep a long row per warp in registers; the backward also needs
+// registers for its column sums.
 template <class T, class F>
 void for_norm_forward(int width, bool aligned, F&& launch) {
   constexpr int N = kVecSize<T>;
@@ -201,8 +203,8 @@ void for_norm_backward(int width, bool aligned, F&& launch) {
   return launch.template operator()<N, 0, 0>(packs);
 }
 
-// Blocks of a backward pass: as many as the device holds at once, so that each has the same share
-// of the rows and the partial sums stay few.
+// The number of blocks of a backward: as many as are resident on the device at once, so that all
+// get the same number of rows and there are few partial sums.
 template <class Kernel>
 int backward_blocks(const Context& context, Kernel kernel, std::int64_t rows,
                     const NormGrid& grid) {

@@ -56,7 +56,7 @@ std::vector<OperationTime> OperationTimer::take() {
 }
 
 double OperationTimer::seconds(cudaEvent_t event) const {
-  KINTSUGI_CHECK(clock_, "the time of an event before any trace began");
+  KINTSUGI_CHECK(clock_, "event time requested before a trace began");
   return clock_->seconds(event);
 }
 

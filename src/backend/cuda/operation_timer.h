@@ -12,11 +12,11 @@
 
 namespace kintsugi::cuda {
 
-// Device time by operation, for benchmarks and traces: an event on each side of every call. Does
-// nothing, and costs nothing, until it is switched on; calls that a graph replays are not seen.
+// Measures device time by operation, for benchmarks and traces, with an event before and after
+// every call. Costs nothing until it is switched on. Does not see calls that a graph replays.
 class OperationTimer final : private Trace::Source {
  public:
-  // Of the operations on this stream; the trace, if any, switches it on and off.
+  // Times the operations on `stream`. The trace, if any, switches it on and off.
   OperationTimer(Stream stream, Trace* trace);
   ~OperationTimer() override;
   OperationTimer(const OperationTimer&) = delete;
@@ -40,15 +40,15 @@ class OperationTimer final : private Trace::Source {
   bool traces() const { return trace_ != nullptr && trace_->on(); }
   bool on() const { return on_ || traces(); }
   template <class F>
-  Span span(const F& name) {  // name() is called where it is needed
+  Span span(const F& name) {  // name() is called only while the timer is on
     return on() ? Span(this, begin(SpanKind::Compute, name())) : Span(nullptr, 0);
   }
-  // What lies between: a span of the trace's lane "pipeline".
+  // A span in the trace's lane "pipeline", from begin_phase to end_phase.
   void begin_phase(std::string_view name) { phase_ = begin(SpanKind::Pipeline, name); }
   void end_phase() noexcept { end(phase_); }
-  // The sums since the last call, the longest first. Waits for the device.
+  // The times since the last call, summed by name, longest first. Waits for the device.
   std::vector<OperationTime> take();
-  // When the device came to an event since the trace began.
+  // The time of an event that was recorded after the trace began.
   double seconds(cudaEvent_t event) const;
 
  private:
@@ -68,7 +68,7 @@ class OperationTimer final : private Trace::Source {
   bool on_ = false;
   std::vector<Record> records_;
   std::size_t phase_ = 0;
-  std::optional<DeviceClock> clock_;  // since a trace began
+  std::optional<DeviceClock> clock_;  // set when a trace begins
 };
 
 }  // namespace kintsugi::cuda

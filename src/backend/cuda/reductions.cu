@@ -1,5 +1,5 @@
 // Sums over whole tensors in a fixed order (a fixed number of blocks, each summed in double, then
-// the blocks in one more step), and the clipping factor made from them.
+// the sums of the blocks), and the clipping factor computed from them.
 #include <algorithm>
 #include <cmath>
 
@@ -10,14 +10,14 @@ namespace kintsugi::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kAhead = 4;  // loads a thread has in flight
+constexpr int kAhead = 4;  // loads in flight per thread
 
 template <bool kSquare, class T>
 __device__ inline Acc<T> term(T x) {
   return kSquare ? up(x) * up(x) : up(x);
 }
 
-// The few elements beyond the last pack are the first block's.
+// The first block also sums the elements after the last full pack.
 template <class T, int N, bool kSquare>
 __global__ void __launch_bounds__(kThreads)
     partial_kernel(double* partials, const T* x, std::int64_t n) {
@@ -57,9 +57,9 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int N, bool kSquare>
 void launch(const Context& context, Acc<T>* out, const T* x, std::int64_t n) {
-  const std::int64_t wanted = ceil_div<std::int64_t>(n, N * kThreads * kAhead);
+  const std::int64_t needed = ceil_div<std::int64_t>(n, N * kThreads * kAhead);
   const int blocks = static_cast<int>(
-      std::min<std::int64_t>(std::max<std::int64_t>(wanted, 1), 4 * context.multiprocessors));
+      std::min<std::int64_t>(std::max<std::int64_t>(needed, 1), 4 * context.multiprocessors));
   double* partials =
       context.workspace.get<double>(static_cast<std::size_t>(blocks), context.stream);
   partial_kernel<T, N, kSquare><<<blocks, kThreads, 0, context.stream>>>(partials, x, n);

@@ -1,6 +1,6 @@
 // Retention in its chunkwise form (backend/cpu/retention.cpp has the formulas): sums of all chunks,
-// a scan over them, scores inside the chunks. A matmul is one library call per head for all chunks
-// of all sequences; the passes in between take all heads at once.
+// a scan over them, scores inside the chunks. A matmul is one cuBLASLt call per head for all chunks
+// of all sequences; the kernels between the matmuls process all heads at once.
 #include "backend/cuda/retention.h"
 
 #include "backend/cuda/kernels.h"
@@ -9,12 +9,15 @@
 namespace kintsugi::cuda {
 namespace {
 
-bool joins(const Tensor& x) { return x.extent(0) == 1 || x.stride(0) == x.extent(1) * x.stride(1); }
+// Whether the sequences of x follow each other without a gap.
+bool sequences_adjacent(const Tensor& x) {
+  return x.extent(0) == 1 || x.stride(0) == x.extent(1) * x.stride(1);
+}
 
-// Chunks that one library call can take: all of them, the whole ones of a sequence, or the shorter
-// last ones of all sequences.
+// The chunks of one batched matmul: all chunks, the full-length chunks of one sequence, or the
+// shorter last chunks of all sequences.
 struct Group {
-  enum class Kind { All, Whole, Last } kind;
+  enum class Kind { All, Full, Last } kind;
   std::int64_t sequence = 0;
 };
 
@@ -24,14 +27,14 @@ class Chunks {
       : context_(context),
         n_(n),
         chunk_(n.chunk_tokens()),
-        whole_(n.length / chunk_),
+        full_(n.length / chunk_),
         last_(n.length % chunk_),
         all_(last_ == 0) {
-    for (const Tensor& x : operands) all_ = all_ && joins(x);
+    for (const Tensor& x : operands) all_ = all_ && sequences_adjacent(x);
   }
 
-  // c = op(a) op(b) in every chunk of every head. An operand has tokens, (batch, length, heads,
-  // dim), or it has slots, (heads, batch x chunks, rows, columns).
+  // c = op(a) op(b) in every chunk of every head. An operand has either tokens, (batch, length,
+  // heads, dim), or slots, (heads, batch x chunks, rows, columns).
   struct Operand {
     Tensor x;
     enum class Kind { Tokens, States, Scores } kind;
@@ -48,7 +51,7 @@ class Chunks {
         continue;
       }
       for (std::int64_t sequence = 0; sequence < n_.batch; ++sequence)
-        run({Group::Kind::Whole, sequence});
+        run({Group::Kind::Full, sequence});
       if (last_ > 0) run({Group::Kind::Last});
     }
   }
@@ -63,29 +66,29 @@ class Chunks {
     switch (group.kind) {
       case Group::Kind::All:
         return x.flatten_first().split_first(chunk_);
-      case Group::Kind::Whole:
-        return x.select(0, group.sequence).part(0, 0, whole_ * chunk_).split_first(chunk_);
+      case Group::Kind::Full:
+        return x.select(0, group.sequence).part(0, 0, full_ * chunk_).split_first(chunk_);
       case Group::Kind::Last:
         break;
     }
-    return x.part(1, whole_ * chunk_, last_);
+    return x.part(1, full_ * chunk_, last_);
   }
   Tensor slots(const Tensor& x, const Group& group, bool scores) const {
     switch (group.kind) {
       case Group::Kind::All:
         return x;
-      case Group::Kind::Whole:
-        return x.part(0, group.sequence * n_.chunks(), whole_);
+      case Group::Kind::Full:
+        return x.part(0, group.sequence * n_.chunks(), full_);
       case Group::Kind::Last:
         break;
     }
-    const Tensor last = x.split_first(n_.chunks()).select(1, whole_);
+    const Tensor last = x.split_first(n_.chunks()).select(1, full_);
     return scores ? last.part(1, 0, last_).part(2, 0, last_) : last;
   }
 
   const Context& context_;
   RetentionSizes n_;
-  std::int64_t chunk_, whole_, last_;
+  std::int64_t chunk_, full_, last_;
   bool all_;
 };
 
@@ -94,21 +97,21 @@ Operand tokens(const Tensor& x) { return {x, Operand::Kind::Tokens}; }
 Operand states(const Tensor& x) { return {x, Operand::Kind::States}; }
 Operand scores(const Tensor& x) { return {x, Operand::Kind::Scores}; }
 
-// A copy in the workspace, (heads, batch, length, dim), in the order of the operands.
-Tensor in_order(const Tensor& copy) { return copy.transpose(0, 1).transpose(1, 2); }
+// A view of a copy in the workspace, (heads, batch, length, dim), as (batch, length, heads, dim).
+Tensor as_operand(const Tensor& copy) { return copy.transpose(0, 1).transpose(1, 2); }
 
-// state = g^length state + sum of factor x_i^T y_i, over the whole length as one chunk
+// state = g^length state + sum of factor x_i^T y_i, with the whole length as one chunk
 void add_to_state(const Context& context, const Tensor& state, const Tensor& x, const Tensor& y,
                   const Tensor& workspace, const RetentionOptions& options,
                   RetentionFactor factor) {
   RetentionSizes n = retention_sizes(x, y, options);
   check_retention_state(state, y.dtype(), n, false);
-  const RetentionWorkspace parts(workspace, y.dtype(), n, false);
-  KINTSUGI_CHECK(workspace, "retention of {} without a workspace", to_string(x.shape()));
-  retention_tables(context, parts, options);
+  const RetentionWorkspace buffers(workspace, y.dtype(), n, false);
+  KINTSUGI_CHECK(workspace, "retention of {} needs a workspace", to_string(x.shape()));
+  retention_tables(context, buffers, options);
   n.chunk = n.length;
-  const Tensor scaled = in_order(parts.keys);
-  scale_rows(context, parts, n, {scaled, x, factor}, {});
+  const Tensor scaled = as_operand(buffers.keys);
+  scale_rows(context, buffers, n, {scaled, x, factor}, {});
   decay_state(context, state, n.length, {}, {}, options);
   for (std::int64_t head = 0; head < n.heads; ++head)
     context.matmul.run(context, state.select(1, head), scaled.select(2, head), y.select(2, head),
@@ -121,27 +124,27 @@ void retention_forward(const Context& context, Tensor out, Tensor q, Tensor k, T
                        Tensor state, Tensor workspace, const RetentionOptions& options) {
   const RetentionSizes n = retention_sizes(k, v, options);
   check_retention_state(state, v.dtype(), n, true);
-  KINTSUGI_CHECK(q.shape() == k.shape() && out.shape() == v.shape(), "retention of {} to {}",
+  KINTSUGI_CHECK(q.shape() == k.shape() && out.shape() == v.shape(), "retention: q {}, out {}",
                  to_string(q.shape()), to_string(out.shape()));
   if (out.elements() == 0) return;
   if (n.length == 1) return retention_token(context, out, q, k, v, state, options);
-  KINTSUGI_CHECK(workspace, "retention of {} without a workspace", to_string(q.shape()));
-  const RetentionWorkspace parts(workspace, v.dtype(), n, false);
-  const Tensor keys = in_order(parts.keys), queries = in_order(parts.queries);
+  KINTSUGI_CHECK(workspace, "retention of {} needs a workspace", to_string(q.shape()));
+  const RetentionWorkspace buffers(workspace, v.dtype(), n, false);
+  const Tensor keys = as_operand(buffers.keys), queries = as_operand(buffers.queries);
   const Chunks chunks(context, n, {out, q, k, v});
   const bool several = n.chunks() > 1, has_states = several || state;
-  retention_tables(context, parts, options);
+  retention_tables(context, buffers, options);
   if (has_states) {
-    scale_rows(context, parts, n, {queries, q, RetentionFactor::FromState},
+    scale_rows(context, buffers, n, {queries, q, RetentionFactor::FromState},
                {keys, k, RetentionFactor::ToState});
     if (several)
-      chunks.matmul(states(parts.states), tokens(keys), tokens(v), {.transpose_a = true});
-    scan_chunks(context, parts.states, state, parts, n, false);
-    chunks.matmul(tokens(out), tokens(queries), states(parts.states), {});
+      chunks.matmul(states(buffers.states), tokens(keys), tokens(v), {.transpose_a = true});
+    scan_chunks(context, buffers.states, state, buffers, n, false);
+    chunks.matmul(tokens(out), tokens(queries), states(buffers.states), {});
   }
-  chunks.matmul(scores(parts.scores), tokens(q), tokens(k), {.transpose_b = true});
-  decay_scores(context, parts.scores, {}, parts, n);
-  chunks.matmul(tokens(out), scores(parts.scores), tokens(v), {.accumulate = has_states});
+  chunks.matmul(scores(buffers.scores), tokens(q), tokens(k), {.transpose_b = true});
+  decay_scores(context, buffers.scores, {}, buffers, n);
+  chunks.matmul(tokens(out), scores(buffers.scores), tokens(v), {.accumulate = has_states});
 }
 
 void retention_backward(const Context& context, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
@@ -155,42 +158,43 @@ void retention_backward(const Context& context, Tensor dq, Tensor dk, Tensor dv,
                  "retention: gradients {}, {} of {}", to_string(dq.shape()), to_string(dv.shape()),
                  to_string(dout.shape()));
   if (dout.elements() == 0) return;
-  KINTSUGI_CHECK(workspace, "retention of {} without a workspace", to_string(q.shape()));
-  const RetentionWorkspace parts(workspace, v.dtype(), n, true);
-  const Tensor keys = in_order(parts.keys), queries = in_order(parts.queries);
+  KINTSUGI_CHECK(workspace, "retention of {} needs a workspace", to_string(q.shape()));
+  const RetentionWorkspace buffers(workspace, v.dtype(), n, true);
+  const Tensor keys = as_operand(buffers.keys), queries = as_operand(buffers.queries);
   const Chunks chunks(context, n, {dq, dk, dv, dout, q, k, v});
   const bool several = n.chunks() > 1, has_states = several || state,
              has_dstates = several || dstate;
-  retention_tables(context, parts, options);
+  retention_tables(context, buffers, options);
   if (has_states || has_dstates)
-    scale_rows(context, parts, n, {queries, q, RetentionFactor::FromState},
+    scale_rows(context, buffers, n, {queries, q, RetentionFactor::FromState},
                {keys, k, RetentionFactor::ToState});
   if (several) {
-    chunks.matmul(states(parts.states), tokens(keys), tokens(v), {.transpose_a = true});
-    chunks.matmul(states(parts.dstates), tokens(queries), tokens(dout), {.transpose_a = true});
+    chunks.matmul(states(buffers.states), tokens(keys), tokens(v), {.transpose_a = true});
+    chunks.matmul(states(buffers.dstates), tokens(queries), tokens(dout), {.transpose_a = true});
   }
-  // Through the states: their rows get their factors afterwards, being shorter than those of v.
+  // Gradients through the states. Rows of dq and dk are scaled after the matmuls, because they are
+  // shorter than rows of v and dout.
   ScaledRows dq_rows = {}, dk_rows = {};
   if (has_states) {
-    scan_chunks(context, parts.states, state, parts, n, false);
-    chunks.matmul(tokens(dq), tokens(dout), states(parts.states), {.transpose_b = true});
+    scan_chunks(context, buffers.states, state, buffers, n, false);
+    chunks.matmul(tokens(dq), tokens(dout), states(buffers.states), {.transpose_b = true});
     dq_rows = {dq, dq, RetentionFactor::FromState};
   }
   if (has_dstates) {
-    scan_chunks(context, parts.dstates, dstate, parts, n, true);
-    chunks.matmul(tokens(dk), tokens(v), states(parts.dstates), {.transpose_b = true});
-    chunks.matmul(tokens(dv), tokens(keys), states(parts.dstates), {});
+    scan_chunks(context, buffers.dstates, dstate, buffers, n, true);
+    chunks.matmul(tokens(dk), tokens(v), states(buffers.dstates), {.transpose_b = true});
+    chunks.matmul(tokens(dv), tokens(keys), states(buffers.dstates), {});
     dk_rows = {dk, dk, RetentionFactor::ToState};
   }
-  if (has_states || has_dstates) scale_rows(context, parts, n, dq_rows, dk_rows);
-  // Inside the chunks.
-  chunks.matmul(scores(parts.scores), tokens(q), tokens(k), {.transpose_b = true});
-  chunks.matmul(scores(parts.dscores), tokens(dout), tokens(v), {.transpose_b = true});
-  decay_scores(context, parts.scores, parts.dscores, parts, n);
-  chunks.matmul(tokens(dq), scores(parts.dscores), tokens(k), {.accumulate = has_states});
-  chunks.matmul(tokens(dk), scores(parts.dscores), tokens(q),
+  if (has_states || has_dstates) scale_rows(context, buffers, n, dq_rows, dk_rows);
+  // Gradients inside the chunks.
+  chunks.matmul(scores(buffers.scores), tokens(q), tokens(k), {.transpose_b = true});
+  chunks.matmul(scores(buffers.dscores), tokens(dout), tokens(v), {.transpose_b = true});
+  decay_scores(context, buffers.scores, buffers.dscores, buffers, n);
+  chunks.matmul(tokens(dq), scores(buffers.dscores), tokens(k), {.accumulate = has_states});
+  chunks.matmul(tokens(dk), scores(buffers.dscores), tokens(q),
                 {.transpose_a = true, .accumulate = has_dstates});
-  chunks.matmul(tokens(dv), scores(parts.scores), tokens(dout),
+  chunks.matmul(tokens(dv), scores(buffers.scores), tokens(dout),
                 {.transpose_a = true, .accumulate = has_dstates});
 }
 

@@ -1,12 +1,12 @@
-// What retention does between its matmuls: tables of decays, scaled copies, the scan over chunks,
-// the decay of scores; and the whole of it for a single token.
+// Kernels of retention between its matmuls: tables of decays, scaled copies, the scan over chunks,
+// the decay of scores. Also the complete forward of a single token.
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/retention.h"
 
 namespace kintsugi::cuda {
 namespace {
 
-// Rows are worked on by one warp each, kTeams of them in a block.
+// One warp per row, kTeams rows per block.
 constexpr int kTeams = 8;
 constexpr int kLanes = 32;
 constexpr int kBlock = kLanes * kTeams;
@@ -18,7 +18,7 @@ unsigned row_blocks(std::int64_t rows) {
 }
 __device__ inline unsigned my_row() { return blockIdx.x * kTeams + threadIdx.y; }
 
-// scale / norm at a position, in double: tables are short, and their errors are everybody's.
+// scale / norm at a position. In double: tables are short, and their errors affect every output.
 __device__ inline double row_factor(double scale, double decay, std::int64_t position) {
   // 1 - g^n would lose the digits of decays close to 1.
   return scale * sqrt((decay - 1) / expm1(static_cast<double>(position + 1) * log1p(decay - 1)));
@@ -39,12 +39,12 @@ __global__ void __launch_bounds__(256)
         static_cast<A>(row_factor(scale, decay, first_position + i));
 }
 
-// The tables, and where chunks begin.
+// The tables, and the bounds of chunks.
 template <class A>
 struct Decays {
-  Decays(const RetentionWorkspace& parts, const RetentionSizes& n)
-      : powers(data_of<A>(parts.powers)),
-        rows(data_of<A>(parts.rows)),
+  Decays(const RetentionWorkspace& buffers, const RetentionSizes& n)
+      : powers(data_of<A>(buffers.powers)),
+        rows(data_of<A>(buffers.rows)),
         length(static_cast<int>(n.length)),
         chunk(static_cast<int>(n.chunk_tokens())),
         chunks(static_cast<int>(n.chunks())) {}
@@ -88,7 +88,7 @@ struct Scaling {
   RetentionFactor factor;
 };
 
-// blockIdx.y: which of the two
+// blockIdx.y selects `first` or `second`.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock)
     scale_kernel(Scaling<T> first, Scaling<T> second, Decays<Acc<T>> decays, unsigned rows,
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// A thread carries N elements of one state through its chunks. Loads of several chunks are under
-// way at a time: nothing but the sums depends on the chunk before.
+// Each thread scans N elements of one state over its chunks. Loads of several chunks are in flight
+// at a time: only the sums depend on the previous chunk.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     scan_kernel(T* slots, const Acc<T>* given, Decays<Acc<T>> decays, int batch, int heads,
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(256)
   if (i >= size) return;
   const int head = static_cast<int>(blockIdx.y) / batch, b = static_cast<int>(blockIdx.y) % batch;
   const int chunks = decays.chunks;
-  T* const mine = slots + static_cast<std::int64_t>(blockIdx.y) * chunks * size + i;
+  T* const my_slots = slots + static_cast<std::int64_t>(blockIdx.y) * chunks * size + i;
   A running[N] = {};
   if (given != nullptr) {
     const Pack<A, N> start =
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       const int step = step0 + j, chunk = reverse ? chunks - 1 - step : step;
-      if (step + 1 < chunks) sums[j] = load<N>(mine + chunk * size);
+      if (step + 1 < chunks) sums[j] = load<N>(my_slots + chunk * size);
     }
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(256)
       Pack<T, N> before;
 #pragma unroll
       for (int k = 0; k < N; ++k) before.v[k] = down<T>(running[k]);
-      store(mine + chunk * size, before);
+      store(my_slots + chunk * size, before);
       if (step + 1 == chunks) break;
 #pragma unroll
       for (int k = 0; k < N; ++k) running[k] = factor * running[k] + up(sums[j].v[k]);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// One warp per row of scores; what is right of the diagonal is written only.
+// One warp per row of scores. Elements right of the diagonal are set to 0 without being read.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock)
     scores_kernel(T* scores, T* dscores, Decays<Acc<T>> decays, unsigned rows, int batch) {
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kBlock)
   const std::int64_t offset = static_cast<std::int64_t>(row) * chunk;
   for (int j = static_cast<int>(threadIdx.x) * N; j < chunk; j += kLanes * N) {
     A factors[N];
-    // g^(i-j-k) = g^(i-j-N+1) g^(N-1-k): one power of its own, the others are everybody's.
+    // g^(i-j-k) = g^(i-j-N+1) g^(N-1-k): one power per thread; the others are the same for all.
     const A last = scale * powers[max(i - j - (N - 1), 0)];
 #pragma unroll
     for (int k = 0; k < N; ++k)
@@ -201,7 +201,8 @@ struct Token {
   int heads, k_dim, v_dim;
 };
 
-// out = scale / norm ((q k) v + g q S). Blocks of 32 columns; a block's warps share the rows of S.
+// out = scale / norm ((q k) v + g q S). Blocks of 32 columns; the warps of a block split the rows
+// of S.
 template <class T>
 __global__ void __launch_bounds__(kBlock) token_kernel(Token<T> p) {
   using A = Acc<T>;
@@ -260,23 +261,23 @@ Scaling<T> scaling_of(const ScaledRows& rows) {
 
 }  // namespace
 
-void retention_tables(const Context& context, const RetentionWorkspace& parts,
+void retention_tables(const Context& context, const RetentionWorkspace& buffers,
                       const RetentionOptions& options) {
-  const int length = static_cast<int>(parts.rows.extent(1));
-  const dim3 grid(flat_blocks(length + 1), static_cast<unsigned>(parts.rows.extent(0)));
+  const int length = static_cast<int>(buffers.rows.extent(1));
+  const dim3 grid(flat_blocks(length + 1), static_cast<unsigned>(buffers.rows.extent(0)));
   const auto launch = [&]<class A>() {
     tables_kernel<A><<<grid, 256, 0, context.stream>>>(
-        data_of<A>(parts.powers), data_of<A>(parts.rows), data_of<float>(options.decays), length,
-        options.scale, options.first_position);
+        data_of<A>(buffers.powers), data_of<A>(buffers.rows), data_of<float>(options.decays),
+        length, options.scale, options.first_position);
     KINTSUGI_LAUNCHED();
   };
-  if (parts.rows.dtype() == DType::F64)
+  if (buffers.rows.dtype() == DType::F64)
     launch.template operator()<double>();
   else
     launch.template operator()<float>();
 }
 
-void scale_rows(const Context& context, const RetentionWorkspace& parts, const RetentionSizes& n,
+void scale_rows(const Context& context, const RetentionWorkspace& buffers, const RetentionSizes& n,
                 ScaledRows first, ScaledRows second) {
   if (!first.to) std::swap(first, second);
   if (!first.to) return;
@@ -287,7 +288,7 @@ void scale_rows(const Context& context, const RetentionWorkspace& parts, const R
     const Scaling<T> one = scaling_of<T>(first), two = scaling_of<T>(second);
     const auto launch = [&]<int N>() {
       scale_kernel<T, N><<<dim3(row_blocks(rows), both ? 2 : 1), row_block(), 0, context.stream>>>(
-          one, two, Decays<Acc<T>>(parts, n), static_cast<unsigned>(rows),
+          one, two, Decays<Acc<T>>(buffers, n), static_cast<unsigned>(rows),
           static_cast<int>(n.heads), static_cast<int>(dim / N));
       KINTSUGI_LAUNCHED();
     };
@@ -301,13 +302,13 @@ void scale_rows(const Context& context, const RetentionWorkspace& parts, const R
 }
 
 void scan_chunks(const Context& context, const Tensor& slots, const Tensor& given,
-                 const RetentionWorkspace& parts, const RetentionSizes& n, bool reverse) {
+                 const RetentionWorkspace& buffers, const RetentionSizes& n, bool reverse) {
   const std::int64_t size = n.k_dim * n.v_dim;
   visit_device_float(slots.dtype(), [&]<class T>() {
     const auto launch = [&]<int N>() {
       const dim3 grid(flat_blocks(size / N), static_cast<unsigned>(n.heads * n.batch));
       scan_kernel<T, N><<<grid, 256, 0, context.stream>>>(
-          data_of<T>(slots), data_of<Acc<T>>(given), Decays<Acc<T>>(parts, n),
+          data_of<T>(slots), data_of<Acc<T>>(given), Decays<Acc<T>>(buffers, n),
           static_cast<int>(n.batch), static_cast<int>(n.heads), size, reverse);
       KINTSUGI_LAUNCHED();
     };
@@ -319,12 +320,12 @@ void scan_chunks(const Context& context, const Tensor& slots, const Tensor& give
 }
 
 void decay_scores(const Context& context, const Tensor& scores, const Tensor& dscores,
-                  const RetentionWorkspace& parts, const RetentionSizes& n) {
+                  const RetentionWorkspace& buffers, const RetentionSizes& n) {
   const std::int64_t rows = n.heads * n.batch * n.chunks() * n.chunk_tokens();
   visit_device_float(scores.dtype(), [&]<class T>() {
     const auto launch = [&]<int N>() {
       scores_kernel<T, N><<<row_blocks(rows), row_block(), 0, context.stream>>>(
-          data_of<T>(scores), data_of<T>(dscores), Decays<Acc<T>>(parts, n),
+          data_of<T>(scores), data_of<T>(dscores), Decays<Acc<T>>(buffers, n),
           static_cast<unsigned>(rows), static_cast<int>(n.batch));
       KINTSUGI_LAUNCHED();
     };

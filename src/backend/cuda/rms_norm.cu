@@ -11,9 +11,9 @@ struct Forward {
   Acc<T>* rstd;
   RowView<const T> x;
   const T* weight;
-  const Acc<T>* sums;  // of the squares of each row; nullptr: they are summed here
+  const Acc<T>* sums;  // sum of x^2 of each row; nullptr: the kernel computes it
   std::int64_t rows;
-  std::int64_t width;  // of the whole row
+  std::int64_t width;  // of the row on all ranks
   Acc<T> eps;
 };
 
@@ -25,22 +25,22 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T
   const int lane = Threads::lane(), lanes = Threads::lanes();
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
-  const bool there = row < p.rows;
-  const int mine = there ? packs : 0;
+  const bool active = row < p.rows;
+  const int my_packs = active ? packs : 0;
   RowCache<T, N, kVecs> x;
-  x.read(p.x[there ? row : 0], mine, lane, lanes);
+  x.read(p.x[active ? row : 0], my_packs, lane, lanes);
   A squares = 0;
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i);
 #pragma unroll
     for (int k = 0; k < N; ++k) squares += up(in.v[k]) * up(in.v[k]);
   });
-  squares = p.sums == nullptr ? Threads::sum(squares, shared) : p.sums[there ? row : 0];
+  squares = p.sums == nullptr ? Threads::sum(squares, shared) : p.sums[active ? row : 0];
   const A r = A(1) / sqrt(squares / A(p.width) + p.eps);
-  if (!there) return;
+  if (!active) return;
   if (lane == 0) p.rstd[row] = r;
   T* y = p.y[row];
-  for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+  for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i), w = load<N>(p.weight + i * N);
     Pack<T, N> out;
 #pragma unroll
@@ -65,13 +65,13 @@ struct Backward {
   const T* weight;
   const Acc<T>* rstd;
   RowView<const T> residual;  // base nullptr: none
-  const Acc<T>* sums;         // of dy * w * x of each row; nullptr: they are summed here
+  const Acc<T>* sums;         // sum of dy * w * x of each row; nullptr: the kernel computes it
   std::int64_t rows;
-  std::int64_t width;  // of the whole row
+  std::int64_t width;  // of the row on all ranks
 };
 
-// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy *
-// h.
+// With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), and dw = sum over the rows
+// of dy * h.
 template <class T, int N, int kVecs, int kLanes>
 __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward<T> p, int packs) {
   using A = Acc<T>;
@@ -81,15 +81,15 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
   ColumnSums<A, N, kVecs, kLanes, 1> sums(p.partials, packs);
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * teams; first < p.rows;
        first += static_cast<std::int64_t>(gridDim.x) * teams) {
-    const bool there = first + Threads::index() < p.rows;
-    const std::int64_t row = there ? first + Threads::index() : 0;
-    const int mine = there ? packs : 0;
+    const bool active = first + Threads::index() < p.rows;
+    const std::int64_t row = active ? first + Threads::index() : 0;
+    const int my_packs = active ? packs : 0;
     RowCache<T, N, kVecs> dy, x;
-    dy.read(p.dy[row], mine, lane, lanes);
-    x.read(p.x[row], mine, lane, lanes);
+    dy.read(p.dy[row], my_packs, lane, lanes);
+    x.read(p.x[row], my_packs, lane, lanes);
     const A r = p.rstd[row];
     A dot = 0;
-    for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+    for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
       const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
     const A mean = dot / A(p.width);
     T* dx = p.dx[row];
     const T* residual = p.residual.base == nullptr ? nullptr : p.residual[row];
-    for_packs<kVecs>(mine, lane, lanes, [&](int j, int i) {
+    for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
       const Pack<T, N> d = dy.at(j, i), in = x.at(j, i), w = load<N>(p.weight + i * N);
       Pack<T, N> extra = {};
       if (residual != nullptr) extra = load<N>(residual + i * N);
@@ -139,7 +139,7 @@ struct RowSums {
   std::int64_t rows;
 };
 
-// sums = a . b [* weight] of each row
+// sums[row] = sum of a * b [* weight] over the row
 template <class T, int N, int kVecs, int kLanes>
 __global__ void __launch_bounds__(kNormThreads<kLanes>) row_sum_kernel(RowSums<T> p, int packs) {
   using A = Acc<T>;
@@ -148,10 +148,10 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) row_sum_kernel(RowSums<T
   const int lane = Threads::lane(), lanes = Threads::lanes();
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
-  const bool there = row < p.rows;
-  const T *a = p.a[there ? row : 0], *b = p.b[there ? row : 0];
+  const bool active = row < p.rows;
+  const T *a = p.a[active ? row : 0], *b = p.b[active ? row : 0];
   A sum = 0;
-  for_packs<kVecs>(there ? packs : 0, lane, lanes, [&](int, int i) {
+  for_packs<kVecs>(active ? packs : 0, lane, lanes, [&](int, int i) {
     const Pack<T, N> x = load<N>(a + i * N), y = load<N>(b + i * N);
     Pack<T, N> w;
     if (p.weight != nullptr) w = load<N>(p.weight + i * N);
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) row_sum_kernel(RowSums<T
       sum += up(x.v[k]) * up(y.v[k]) * (p.weight == nullptr ? A(1) : up(w.v[k]));
   });
   sum = Threads::sum(sum, shared);
-  if (there && lane == 0) p.sums[row] = sum;
+  if (active && lane == 0) p.sums[row] = sum;
 }
 
 void sum_rows(const Context& context, const Tensor& sums, const Tensor& a, const Tensor& b,
@@ -193,7 +193,7 @@ void check_shapes(const Tensor& y, const Tensor& x, const Tensor& weight, const 
                  to_string(weight.shape()), to_string(rstd.shape()));
 }
 
-// sums: of all columns; none: these are all.
+// `sums` are over all columns of a row of `width`; empty: x has all of them.
 void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor weight,
                  Tensor sums, std::int64_t width, double eps) {
   check_shapes(y, x, weight, rstd);

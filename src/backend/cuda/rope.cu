@@ -1,4 +1,4 @@
-// Rotary position embedding of pairs: halves of a head against each other, or neighbours.
+// Rotary position embedding: rotates pairs of elements of a head, (i, i + dim / 2) or (2i, 2i + 1).
 #include <algorithm>
 
 #include "backend/cuda/device.cuh"
@@ -7,12 +7,12 @@
 namespace kintsugi::cuda {
 namespace {
 
-// One block per token: its heads share one row of the table. Pair i is element i * step and the one
-// `apart` behind it; N at a time where step is 1.
+// One block per token: its heads use the same row of the table. Pair i is element i * step and the
+// element `distance` after it; N pairs at a time if step is 1.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     rope_kernel(T* x, std::int64_t token_stride, std::int64_t head_stride, int heads, int half,
-                int step, int apart, const Acc<T>* table, const std::int32_t* positions,
+                int step, int distance, const Acc<T>* table, const std::int32_t* positions,
                 Acc<T> direction) {
   using A = Acc<T>;
   const std::int64_t token = blockIdx.x;
@@ -23,15 +23,15 @@ __global__ void __launch_bounds__(256)
        index += static_cast<int>(blockDim.x)) {
     const int head = index / packs, i = index % packs * N;
     T* low = x + token * token_stride + head * head_stride + i * step;
-    T* high = low + apart;
+    T* high = low + distance;
     const Pack<T, N> a = load<N>(low), b = load<N>(high);
     const Pack<A, N> c = load<N>(cosine + i), s = load<N>(sine + i);
     Pack<T, N> out_low, out_high;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const A turn = direction * s.v[k];
-      out_low.v[k] = down<T>(up(a.v[k]) * c.v[k] - up(b.v[k]) * turn);
-      out_high.v[k] = down<T>(up(b.v[k]) * c.v[k] + up(a.v[k]) * turn);
+      const A sine_k = direction * s.v[k];
+      out_low.v[k] = down<T>(up(a.v[k]) * c.v[k] - up(b.v[k]) * sine_k);
+      out_high.v[k] = down<T>(up(b.v[k]) * c.v[k] + up(a.v[k]) * sine_k);
     }
     store(low, out_low);
     store(high, out_high);
@@ -56,17 +56,17 @@ void rope(const Context& context, Tensor x, Tensor table, Tensor positions, bool
   KINTSUGI_CHECK(x.rank() == 3 && table.rank() == 2 && table.contiguous() &&
                      table.extent(1) == x.extent(2) && x.extent(2) % 2 == 0 &&
                      positions.elements() == x.extent(0) && positions.contiguous(),
-                 "rope of {} with table {}", to_string(x.shape()), to_string(table.shape()));
+                 "rope: x {}, table {}", to_string(x.shape()), to_string(table.shape()));
   if (x.elements() == 0) return;
   visit_device_float(x.dtype(), [&]<class T>() {
     constexpr int N = kVecSize<T>;
-    const Acc<T>* turns = data_of<Acc<T>>(table);
+    const Acc<T>* cosines_sines = data_of<Acc<T>>(table);
     const std::int32_t* at = data_of<std::int32_t>(positions);
-    if (pairs == RopePairs::Halves && rows_of<T>(x).aligned() && aligned16(turns) &&
+    if (pairs == RopePairs::Halves && rows_of<T>(x).aligned() && aligned16(cosines_sines) &&
         x.extent(2) / 2 % N == 0)
-      launch<T, N>(context, x, turns, at, inverse, pairs);
+      launch<T, N>(context, x, cosines_sines, at, inverse, pairs);
     else
-      launch<T, 1>(context, x, turns, at, inverse, pairs);
+      launch<T, 1>(context, x, cosines_sines, at, inverse, pairs);
   });
 }
 

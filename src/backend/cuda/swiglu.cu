@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(256)
   store(out[blockIdx.x] + i, result);
 }
 
-// dgate_up may be gate_up itself: a thread reads all it needs before it writes, and reads only what
-// it writes.
+// dgate_up may be gate_up itself: a thread reads only elements that it writes, and reads them
+// before it writes.
 template <class T, int N>
 __global__ void __launch_bounds__(256) backward_kernel(RowView<T> dgate_up, RowView<const T> dout,
                                                        RowView<const T> gate_up, int width) {

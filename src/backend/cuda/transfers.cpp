@@ -37,9 +37,9 @@ void Transfers::count(const Copy& copy) {
 }
 
 std::unique_ptr<Transfers::Copy> Transfers::free_copy() {
-  if (behind_.empty()) return std::make_unique<Copy>();
-  const cudaEvent_t oldest = behind_.front()->end;
-  if (behind_.size() < kMostBehind) {
+  if (unfinished_.empty()) return std::make_unique<Copy>();
+  const cudaEvent_t oldest = unfinished_.front()->end;
+  if (unfinished_.size() < kMaxUnfinished) {
     const cudaError_t status = cudaEventQuery(oldest);
     if (status == cudaErrorNotReady) {
       cudaGetLastError();
@@ -48,15 +48,15 @@ std::unique_ptr<Transfers::Copy> Transfers::free_copy() {
     KINTSUGI_CUDA(status);
   }
   KINTSUGI_CUDA(cudaEventSynchronize(oldest));
-  std::unique_ptr<Copy> copy = std::move(behind_.front());
-  behind_.pop_front();
+  std::unique_ptr<Copy> copy = std::move(unfinished_.front());
+  unfinished_.pop_front();
   count(*copy);
   return copy;
 }
 
 Backend::Transfer Transfers::start(Direction direction, void* destination, const void* source,
                                    std::size_t bytes, Stream compute) {
-  KINTSUGI_CHECK(!is_capturing(compute), "a transfer while a graph is captured");
+  KINTSUGI_CHECK(!is_capturing(compute), "transfer started while a graph is captured");
   if (bytes == 0) return {};
   std::unique_ptr<Copy> copy = free_copy();
   copy->direction = direction;
@@ -86,21 +86,21 @@ void Transfers::wait(Backend::Transfer transfer, Stream compute) {
   if (transfer.ticket == 0) return;
   std::unique_ptr<Copy> copy = take(transfer);
   KINTSUGI_CUDA(cudaStreamWaitEvent(compute, copy->end, 0));
-  behind_.push_back(std::move(copy));
+  unfinished_.push_back(std::move(copy));
 }
 
 void Transfers::finish(Backend::Transfer transfer) {
   if (transfer.ticket == 0) return;
   std::unique_ptr<Copy> copy = take(transfer);
   KINTSUGI_CUDA(cudaEventSynchronize(copy->end));
-  behind_.push_back(std::move(copy));
+  unfinished_.push_back(std::move(copy));
 }
 
 Backend::LinkTotals Transfers::totals() {
-  while (!behind_.empty()) {
-    KINTSUGI_CUDA(cudaEventSynchronize(behind_.front()->end));
-    count(*behind_.front());
-    behind_.pop_front();
+  while (!unfinished_.empty()) {
+    KINTSUGI_CUDA(cudaEventSynchronize(unfinished_.front()->end));
+    count(*unfinished_.front());
+    unfinished_.pop_front();
   }
   return {totals_[0], totals_[1]};
 }

@@ -11,7 +11,8 @@
 
 namespace kintsugi::cuda {
 
-// Copies between page-locked host memory and the device, on a stream for each direction.
+// Asynchronous copies between page-locked host memory and the device, with one stream per
+// direction.
 class Transfers {
  public:
   enum class Direction : std::uint8_t { ToDevice, ToHost };
@@ -21,7 +22,7 @@ class Transfers {
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
 
-  // Behind what is on `compute` so far.
+  // Starts a copy after the work queued on `compute` so far.
   Backend::Transfer start(Direction direction, void* destination, const void* source,
                           std::size_t bytes, Stream compute);
   void wait(Backend::Transfer transfer, Stream compute);
@@ -38,8 +39,8 @@ class Transfers {
     Direction direction = Direction::ToDevice;
     std::size_t bytes = 0;
   };
-  // Waited for but not done yet, oldest first; with more than these the host waits.
-  static constexpr std::size_t kMostBehind = 512;
+  // The maximum of copies in unfinished_; beyond it the host waits for the oldest.
+  static constexpr std::size_t kMaxUnfinished = 512;
 
   Stream lane(Direction direction) const { return lanes_[static_cast<std::size_t>(direction)]; }
   std::unique_ptr<Copy> free_copy();
@@ -49,7 +50,7 @@ class Transfers {
   std::array<Stream, 2> lanes_ = {};
   std::int64_t tickets_ = 0;
   std::unordered_map<std::int64_t, std::unique_ptr<Copy>> pending_;
-  std::deque<std::unique_ptr<Copy>> behind_;
+  std::deque<std::unique_ptr<Copy>> unfinished_;  // waited for but maybe not complete, oldest first
   std::array<Backend::TransferTotals, 2> totals_;
 };
 

@@ -15,8 +15,8 @@ double bytes_of(std::initializer_list<Tensor> tensors) {
   return sum;
 }
 
-// The same of tensors that have no memory.
-double sized(std::initializer_list<Tensor> tensors) {
+// Like bytes_of, for tensors without memory, which bytes_of skips.
+double planned_bytes(std::initializer_list<Tensor> tensors) {
   double sum = 0;
   for (const Tensor& x : tensors) sum += static_cast<double>(x.bytes());
   return sum;
@@ -24,7 +24,7 @@ double sized(std::initializer_list<Tensor> tensors) {
 
 }  // namespace
 
-void SimBackend::moved(const char* name, std::initializer_list<Tensor> tensors, double extra) {
+void SimBackend::add_memory(const char* name, std::initializer_list<Tensor> tensors, double extra) {
   TracedOperation operation{.kind = Kind::Memory, .name = name, .bytes = bytes_of(tensors) + extra};
   if (tensors.size() > 0) operation.dtype = tensors.begin()->dtype();
   trace_->operations.push_back(std::move(operation));
@@ -32,10 +32,12 @@ void SimBackend::moved(const char* name, std::initializer_list<Tensor> tensors, 
 
 // ---- memory
 
-void SimBackend::upload(Tensor destination, const void*) { moved("upload", {destination}); }
-void SimBackend::download(void*, Tensor source) { moved("download", {source}); }
-void SimBackend::copy(Tensor destination, Tensor source) { moved("copy", {destination, source}); }
-void SimBackend::fill(Tensor x, double) { moved("fill", {x}); }
+void SimBackend::upload(Tensor destination, const void*) { add_memory("upload", {destination}); }
+void SimBackend::download(void*, Tensor source) { add_memory("download", {source}); }
+void SimBackend::copy(Tensor destination, Tensor source) {
+  add_memory("copy", {destination, source});
+}
+void SimBackend::fill(Tensor x, double) { add_memory("fill", {x}); }
 
 // ---- linear algebra
 
@@ -59,42 +61,47 @@ void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& optio
   if (options.accumulate) bytes += bytes_of({c});
   add_matmul("matmul", a.dtype(), m, n, k, bytes);
 }
-void SimBackend::bias_backward(Tensor dbias, Tensor dy) { moved("bias_backward", {dbias, dy}); }
+void SimBackend::bias_backward(Tensor dbias, Tensor dy) {
+  add_memory("bias_backward", {dbias, dy});
+}
 
 // ---- normalisation
 
 void SimBackend::rms_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor weight, double) {
-  moved("rms_norm_forward", {y, rstd, x, weight});
+  add_memory("rms_norm_forward", {y, rstd, x, weight});
 }
 void SimBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
                                    Tensor rstd, Tensor residual_gradient) {
-  moved("rms_norm_backward", {dx, dweight, dy, x, weight, rstd, residual_gradient});
+  add_memory("rms_norm_backward", {dx, dweight, dy, x, weight, rstd, residual_gradient});
 }
-void SimBackend::rms_norm_partial(Tensor sums, Tensor x) { moved("rms_norm_partial", {x, sums}); }
+void SimBackend::rms_norm_partial(Tensor sums, Tensor x) {
+  add_memory("rms_norm_partial", {x, sums});
+}
 void SimBackend::rms_norm_merged(Tensor y, Tensor rstd, Tensor x, Tensor weight, Tensor sums,
                                  std::int64_t, double) {
-  moved("rms_norm_merged", {y, rstd, x, weight, sums});
+  add_memory("rms_norm_merged", {y, rstd, x, weight, sums});
 }
 void SimBackend::rms_norm_backward_partial(Tensor sums, Tensor dy, Tensor x, Tensor weight) {
-  moved("rms_norm_backward_partial", {dy, x, weight, sums});
+  add_memory("rms_norm_backward_partial", {dy, x, weight, sums});
 }
 void SimBackend::rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, Tensor x,
                                           Tensor weight, Tensor rstd, Tensor sums, std::int64_t) {
-  moved("rms_norm_backward_merged", {dx, dweight, dy, x, weight, rstd, sums});
+  add_memory("rms_norm_backward_merged", {dx, dweight, dy, x, weight, rstd, sums});
 }
 void SimBackend::layer_norm_forward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
                                     Tensor bias, double) {
-  moved("layer_norm_forward", {y, mean, rstd, x, weight, bias});
+  add_memory("layer_norm_forward", {y, mean, rstd, x, weight, bias});
 }
 void SimBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
                                      Tensor weight, Tensor mean, Tensor rstd,
                                      Tensor residual_gradient) {
-  moved("layer_norm_backward", {dx, dweight, dbias, dy, x, weight, mean, rstd, residual_gradient});
+  add_memory("layer_norm_backward",
+             {dx, dweight, dbias, dy, x, weight, mean, rstd, residual_gradient});
 }
 
 // ---- attention
 
-void SimBackend::attention(Kind kind, const Tensor& q, const Tensor& k, double products,
+void SimBackend::attention(Kind kind, const Tensor& q, const Tensor& k, double matmuls,
                            double bytes, const AttentionOptions& options) {
   const std::int64_t queries = q.extent(1), heads = q.extent(2), dim = q.extent(3),
                      keys = k.extent(1);
@@ -104,7 +111,7 @@ void SimBackend::attention(Kind kind, const Tensor& q, const Tensor& k, double p
       {.kind = kind,
        .dtype = q.dtype(),
        .name = kind == Kind::AttentionForward ? "attention_forward" : "attention_backward",
-       .flops = 2 * products * static_cast<double>(dim) * rows * pairs,
+       .flops = 2 * matmuls * static_cast<double>(dim) * rows * pairs,
        .bytes = bytes,
        .m = q.extent(0) * heads,
        .n = queries,
@@ -115,7 +122,8 @@ void SimBackend::attention_forward(Tensor out, Tensor lse, Tensor q, Tensor k, T
                                    const AttentionOptions& options) {
   attention(Kind::AttentionForward, q, k, 2, bytes_of({out, lse, q, k, v}), options);
 }
-// Scores once more, then the gradients of values, probabilities, queries and keys: five products.
+// Recomputes the scores, then the gradients of values, probabilities, queries and keys: five
+// matmuls.
 void SimBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out,
                                     Tensor lse, Tensor q, Tensor k, Tensor v,
                                     const AttentionOptions& options) {
@@ -123,15 +131,15 @@ void SimBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
             options);
 }
 void SimBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
-  moved("attention_merge", {out, out, lse, lse, part_out, part_lse});
+  add_memory("attention_merge", {out, out, lse, lse, part_out, part_lse});
 }
 void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
-  moved("rope", {x, x, positions});
+  add_memory("rope", {x, x, positions});
 }
 
 // ---- retention
 
-// One matmul per chunk, all at once.
+// One batched matmul over all chunks for each of `matmuls`.
 void SimBackend::chunk_matmuls(const char* name, DType dtype, const RetentionSizes& sizes,
                                std::initializer_list<std::array<std::int64_t, 3>> matmuls) {
   const std::int64_t chunks = sizes.batch * sizes.heads * sizes.chunks();
@@ -142,43 +150,46 @@ void SimBackend::chunk_matmuls(const char* name, DType dtype, const RetentionSiz
 }
 void SimBackend::retention_forward(Tensor out, Tensor q, Tensor k, Tensor v, Tensor state, Tensor,
                                    const RetentionOptions& options) {
-  if (q.extent(1) == 1) return moved("retention_forward", {out, q, k, v, state});
+  if (q.extent(1) == 1) return add_memory("retention_forward", {out, q, k, v, state});
   const RetentionSizes n = retention_sizes(k, v, options);
-  const RetentionWorkspace parts({}, k.dtype(), n, false);
+  const RetentionWorkspace buffers({}, k.dtype(), n, false);
   const std::int64_t c = n.chunk_tokens();
   chunk_matmuls("retention_forward", k.dtype(), n,
                 {{n.k_dim, n.v_dim, c}, {c, n.v_dim, n.k_dim}, {c, c, n.k_dim}, {c, n.v_dim, c}});
-  // Scaled queries and keys, the scan, the decay of the scores.
-  moved("retention_forward", {q, q, k, k}, 2 * sized({parts.states, parts.scores}));
+  // Memory-bound work: scaled queries and keys, the scan, the decay of the scores.
+  add_memory("retention_forward", {q, q, k, k},
+             2 * planned_bytes({buffers.states, buffers.scores}));
 }
 void SimBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
                                     Tensor k, Tensor v, Tensor state, Tensor dstate, Tensor,
                                     const RetentionOptions& options) {
   if (q.extent(1) == 1)
-    return moved("retention_backward", {dq, dk, dv, dout, q, k, v, state, dstate});
+    return add_memory("retention_backward", {dq, dk, dv, dout, q, k, v, state, dstate});
   const RetentionSizes n = retention_sizes(k, v, options);
-  const RetentionWorkspace parts({}, k.dtype(), n, true);
+  const RetentionWorkspace buffers({}, k.dtype(), n, true);
   const std::int64_t c = n.chunk_tokens();
-  chunk_matmuls("retention_backward", k.dtype(), n,
-                {{n.k_dim, n.v_dim, c},  // sums of both directions, scores and their gradients
-                 {n.k_dim, n.v_dim, c},
-                 {c, c, n.k_dim},
-                 {c, c, n.v_dim},
-                 {c, n.k_dim, n.v_dim},  // dq, dk, dv: through the state and inside the chunk
-                 {c, n.k_dim, c},
-                 {c, n.k_dim, n.v_dim},
-                 {c, n.k_dim, c},
-                 {c, n.v_dim, n.k_dim},
-                 {c, n.v_dim, c}});
-  moved("retention_backward", {q, q, k, k, dq, dq, dk, dk},
-        2 * sized({parts.states, parts.dstates, parts.scores, parts.dscores}));
+  chunk_matmuls(
+      "retention_backward", k.dtype(), n,
+      {{n.k_dim, n.v_dim, c},  // state sums of both directions, scores and their gradients
+       {n.k_dim, n.v_dim, c},
+       {c, c, n.k_dim},
+       {c, c, n.v_dim},
+       {c, n.k_dim, n.v_dim},  // dq, dk, dv: through the state and inside the chunk
+       {c, n.k_dim, c},
+       {c, n.k_dim, n.v_dim},
+       {c, n.k_dim, c},
+       {c, n.v_dim, n.k_dim},
+       {c, n.v_dim, c}});
+  add_memory("retention_backward", {q, q, k, k, dq, dq, dk, dk},
+             2 * planned_bytes(
+                     {buffers.states, buffers.dstates, buffers.scores, buffers.dscores}));
 }
 void SimBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
                                  const RetentionOptions&) {
   state_sum("retention_state", state, k, v);
 }
 void SimBackend::retention_decay(Tensor state, std::int64_t, const RetentionOptions&) {
-  moved("retention_decay", {state, state});
+  add_memory("retention_decay", {state, state});
 }
 void SimBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, Tensor,
                                           const RetentionOptions&) {
@@ -189,72 +200,76 @@ void SimBackend::state_sum(const char* name, const Tensor& state, const Tensor& 
   if (x.extent(1) > 1)
     add_matmul(name, x.dtype(), x.extent(0) * x.extent(2) * x.extent(3), y.extent(3), x.extent(1),
                bytes_of({state, state, x, y}));
-  moved(name, {state, state, x, x});  // its decay, and a scaled copy
+  add_memory(name, {state, state, x, x});  // decay of the state, and a scaled copy of x
 }
 void SimBackend::gated_norm_forward(Tensor y, Tensor rstd, Tensor x, Tensor gate, double) {
-  moved("gated_norm_forward", {y, rstd, x, gate});
+  add_memory("gated_norm_forward", {y, rstd, x, gate});
 }
 void SimBackend::gated_norm_backward(Tensor dx, Tensor dgate, Tensor dy, Tensor x, Tensor gate,
                                      Tensor rstd) {
-  moved("gated_norm_backward", {dx, dgate, dy, x, gate, rstd});
+  add_memory("gated_norm_backward", {dx, dgate, dy, x, gate, rstd});
 }
+
+// ---- fresh weights
+
+void SimBackend::draw(Tensor x, const DrawOptions&) { add_memory("draw", {x}); }
 
 // ---- element-wise
 
 void SimBackend::swiglu_forward(Tensor out, Tensor gate_up) {
-  moved("swiglu_forward", {out, gate_up});
+  add_memory("swiglu_forward", {out, gate_up});
 }
 void SimBackend::swiglu_backward(Tensor dgate_up, Tensor dout, Tensor gate_up) {
-  moved("swiglu_backward", {dgate_up, dout, gate_up});
+  add_memory("swiglu_backward", {dgate_up, dout, gate_up});
 }
-void SimBackend::gelu_forward(Tensor out, Tensor x) { moved("gelu_forward", {out, x}); }
+void SimBackend::gelu_forward(Tensor out, Tensor x) { add_memory("gelu_forward", {out, x}); }
 void SimBackend::gelu_backward(Tensor dx, Tensor dout, Tensor x) {
-  moved("gelu_backward", {dx, dout, x});
+  add_memory("gelu_backward", {dx, dout, x});
 }
 void SimBackend::dropout(Tensor y, Tensor x, const DropoutOptions&, Tensor residual) {
-  moved("dropout", {y, x, residual});
+  add_memory("dropout", {y, x, residual});
 }
-void SimBackend::add(Tensor y, Tensor x) { moved("add", {y, y, x}); }
+void SimBackend::add(Tensor y, Tensor x) { add_memory("add", {y, y, x}); }
 
 // ---- tokens
 
 void SimBackend::embedding_forward(Tensor out, Tensor ids, Tensor, bool accumulate, std::int64_t) {
-  moved("embedding_forward", {out, out, ids, accumulate ? out : Tensor()});
+  add_memory("embedding_forward", {out, out, ids, accumulate ? out : Tensor()});
 }
 void SimBackend::embedding_backward(Tensor, Tensor ids, Tensor dout, std::int64_t) {
-  // Rows of the gradient, in accumulator precision, are read and written.
+  // The gradient's rows are read and written in accumulator precision.
   const double rows = static_cast<double>(dout.elements()) *
                       static_cast<double>(size_of(accumulator_of(dout.dtype())));
-  moved("embedding_backward", {dout, ids}, 2 * rows);
+  add_memory("embedding_backward", {dout, ids}, 2 * rows);
 }
 void SimBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
                                double gradient_scale) {
-  moved("cross_entropy",
-        {logits, gradient_scale != 0 ? logits : Tensor(), logits, losses, targets});
+  add_memory("cross_entropy",
+             {logits, gradient_scale != 0 ? logits : Tensor(), logits, losses, targets});
 }
 void SimBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
                                        std::int64_t) {
-  moved("cross_entropy_partial", {logits, partial, targets});
+  add_memory("cross_entropy_partial", {logits, partial, targets});
 }
 void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
                                       std::int64_t, double gradient_scale) {
-  moved("cross_entropy_merged",
-        {gradient_scale != 0 ? logits : losses, gradient_scale != 0 ? logits : Tensor(), losses,
-         targets, partials});
+  add_memory("cross_entropy_merged",
+             {gradient_scale != 0 ? logits : losses, gradient_scale != 0 ? logits : Tensor(),
+              losses, targets, partials});
 }
 
 // ---- reductions and the optimizer
 
-void SimBackend::sum(Tensor out, Tensor x) { moved("sum", {x, out}); }
-void SimBackend::squared_norm(Tensor out, Tensor x) { moved("squared_norm", {x, out}); }
+void SimBackend::sum(Tensor out, Tensor x) { add_memory("sum", {x, out}); }
+void SimBackend::squared_norm(Tensor out, Tensor x) { add_memory("squared_norm", {x, out}); }
 void SimBackend::clip_scale(Tensor scale, Tensor squared_norm, double, double) {
-  moved("clip_scale", {scale, squared_norm});
+  add_memory("clip_scale", {scale, squared_norm});
 }
 void SimBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
                        Tensor gradient, Tensor, const AdamWOptions&) {
   const bool copied = master.data() != weight.data();
-  moved("adamw", {weight, copied ? master : weight, copied ? master : Tensor(), moment1, moment1,
-                  moment2, moment2, gradient});
+  add_memory("adamw", {weight, copied ? master : weight, copied ? master : Tensor(), moment1,
+                       moment1, moment2, moment2, gradient});
 }
 
 }  // namespace kintsugi

@@ -8,23 +8,25 @@
 
 namespace kintsugi {
 
-// The device of the `sim` world: hands out addresses that nobody may touch, computes nothing, and
-// writes down what it was asked for.
+// The `sim` backend: computes nothing and records every operation in a trace. Its addresses must
+// not be dereferenced.
 class SimBackend final : public Backend {
  public:
-  // Both outlive it. `classifier`: as the device that is planned for answers classifier_elements().
+  // The trace must outlive the backend. `classifier` is what classifier_elements() returns on the
+  // device that is planned for.
   explicit SimBackend(OperationTrace& trace, std::int64_t classifier = std::int64_t{1} << 28)
       : trace_(&trace), classifier_(classifier) {}
 
   void* allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
   void release(void*, std::size_t) noexcept override {}
   Allocator& host_memory() override { return host_memory_; }
-  std::string description() const override { return "sim: counts, computes nothing"; }
-  Peak peak_flops(DType) override { return {0, "the sim world has no speed of its own"}; }
+  std::string description() const override { return "sim: counts operations, computes nothing"; }
+  Peak peak_flops(DType) override { return {0, "the sim backend computes nothing"}; }
   std::size_t available_bytes() const override { return std::size_t{1} << 62; }
   std::size_t own_bytes() const override { return 0; }
   std::int64_t classifier_elements() const override { return classifier_; }
 
+  bool is_on_host(const Tensor&) const override { return false; }
   std::size_t available_host_bytes() const override { return std::size_t{1} << 62; }
   Transfer to_device(Tensor, Tensor) override { return {}; }
   Transfer to_host(Tensor, Tensor) override { return {}; }
@@ -40,13 +42,13 @@ class SimBackend final : public Backend {
 #include "backend/operations.def"
 
  private:
-  void moved(const char* name, std::initializer_list<Tensor> tensors, double extra = 0);
+  void add_memory(const char* name, std::initializer_list<Tensor> tensors, double extra = 0);
   void add_matmul(const char* name, DType dtype, std::int64_t m, std::int64_t n, std::int64_t k,
                   double bytes);
   void chunk_matmuls(const char* name, DType dtype, const RetentionSizes& sizes,
                      std::initializer_list<std::array<std::int64_t, 3>> matmuls);
   void state_sum(const char* name, const Tensor& state, const Tensor& x, const Tensor& y);
-  void attention(TracedOperation::Kind kind, const Tensor& q, const Tensor& k, double products,
+  void attention(TracedOperation::Kind kind, const Tensor& q, const Tensor& k, double matmuls,
                  double bytes, const AttentionOptions& options);
 
   OperationTrace* trace_;

@@ -18,23 +18,24 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Arguments {
+struct CodecArguments {
   std::string tokenizer;
   bool special = false;
 };
 
-[[noreturn]] void wrong_line(std::int64_t number, const std::string& what) {
+[[noreturn]] void line_error(std::int64_t number, const std::string& what) {
   user_error("standard input, line {}: {}", number, what);
 }
 
-// "JSON parse error at byte 3: …" without nlohmann's own prefix.
+// The error message without nlohmann's "[json.exception.…] " prefix.
 std::string reason(const Json::exception& error) {
   const std::string text = error.what();
   const std::size_t end = text.find("] ");
   return end == std::string::npos ? text : text.substr(end + 2);
 }
 
-// One line in, one line out; written at once when nothing more waits to be read.
+// Calls work() for each input line and writes one output line for it. Output is buffered while more
+// input is available and flushed otherwise.
 template <class Work>
 void for_each_line(Work&& work) {
   std::ios::sync_with_stdio(false);
@@ -42,7 +43,7 @@ void for_each_line(Work&& work) {
   for (std::int64_t number = 1; std::getline(std::cin, line); ++number) {
     try {
       work(line, number, output);
-    } catch (...) {  // what was right before is the reader's
+    } catch (...) {  // write the results of the lines before the error
       std::cout.write(output.data(), static_cast<std::streamsize>(output.size())).flush();
       throw;
     }
@@ -67,7 +68,7 @@ void append_ids(const std::vector<std::int32_t>& ids, std::string& output) {
   output += ']';
 }
 
-void encode_lines(const Arguments& arguments) {
+void encode_lines(const CodecArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(arguments.tokenizer);
   std::vector<std::int32_t> ids;
   for_each_line([&](const std::string& line, std::int64_t number, std::string& output) {
@@ -75,9 +76,9 @@ void encode_lines(const Arguments& arguments) {
     try {
       text = Json::parse(line);
     } catch (const Json::exception& error) {
-      wrong_line(number, "it is not a JSON string (" + reason(error) + ")");
+      line_error(number, "not a JSON string (" + reason(error) + ")");
     }
-    if (!text.is_string()) wrong_line(number, "it is not a JSON string");
+    if (!text.is_string()) line_error(number, "not a JSON string");
     ids.clear();
     tokenizer->encode(text.get_ref<const std::string&>(), ids,
                       arguments.special ? SpecialTokens::Honoured : SpecialTokens::AsText);
@@ -85,43 +86,43 @@ void encode_lines(const Arguments& arguments) {
   });
 }
 
-std::vector<std::int32_t> ids_of(const std::string& line, std::int64_t number) {
+std::vector<std::int32_t> parse_ids(const std::string& line, std::int64_t number) {
   Json list;
   try {
     list = Json::parse(line);
   } catch (const Json::exception& error) {
-    wrong_line(number, "it is not a JSON array of token ids (" + reason(error) + ")");
+    line_error(number, "not a JSON array of token ids (" + reason(error) + ")");
   }
-  if (!list.is_array()) wrong_line(number, "it is not a JSON array of token ids");
+  if (!list.is_array()) line_error(number, "not a JSON array of token ids");
   std::vector<std::int32_t> ids;
   ids.reserve(list.size());
   for (const Json& id : list) {
     if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
-      wrong_line(number,
+      line_error(number,
                  id.dump(-1, ' ', false, Json::error_handler_t::replace) + " is not a token id");
     ids.push_back(id.get<std::int32_t>());
   }
   return ids;
 }
 
-void decode_lines(const Arguments& arguments) {
+void decode_lines(const CodecArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(arguments.tokenizer);
   std::string text;
   for_each_line([&](const std::string& line, std::int64_t number, std::string& output) {
     text.clear();
     try {
-      tokenizer->decode(ids_of(line, number), text,
+      tokenizer->decode(parse_ids(line, number), text,
                         arguments.special ? SpecialTokens::Honoured : SpecialTokens::AsText);
     } catch (const UserError& error) {
       const std::string what = error.what();
       if (what.starts_with("standard input")) throw;
-      wrong_line(number, what);
+      line_error(number, what);
     }
     output += Json(replace_invalid_utf8(text)).dump();
   });
 }
 
-void add_tokenizer_option(CLI::App& command, Arguments& arguments) {
+void add_tokenizer_option(CLI::App& command, CodecArguments& arguments) {
   command
       .add_option("--tokenizer", arguments.tokenizer,
                   "bytes, a tokenizer.json or a directory with one, a SentencePiece .model, or "
@@ -132,26 +133,27 @@ void add_tokenizer_option(CLI::App& command, Arguments& arguments) {
 }  // namespace
 
 void add_data_encode(CLI::App& data) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<CodecArguments>();
   CLI::App* command = data.add_subcommand(
-      "encode", "Text to token ids: a JSON string per line in, a JSON array per line out");
+      "encode",
+      "Encode text: reads one JSON string per line, writes one JSON array of ids per line");
   add_tokenizer_option(*command, *a);
   command->add_flag("--special", a->special,
-                    "The text of a special token (<|endoftext|>) is that token, not text");
+                    "Encode special tokens in the text (<|endoftext|>) as their ids, not as text");
   command->footer("Example:\n  echo '\"Hello world\"' | kintsugi data encode --tokenizer gpt2/");
   command->callback([a] { encode_lines(*a); });
 }
 
 void add_data_decode(CLI::App& data) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<CodecArguments>();
   a->special = true;
   CLI::App* command = data.add_subcommand(
-      "decode", "Token ids to text: a JSON array per line in, a JSON string per line out");
+      "decode", "Decode token ids: reads one JSON array per line, writes one JSON string per line");
   add_tokenizer_option(*command, *a);
   command->add_flag("--special,!--no-special", a->special,
-                    "Write special tokens out (the default) or leave them out");
+                    "Write special tokens (the default) or omit them");
   command->footer(
-      "Bytes that are no UTF-8, as when the ids end inside a character, become U+FFFD.\n"
+      "Invalid UTF-8, for example when the ids end inside a character, becomes U+FFFD.\n"
       "Example:\n  echo '[15496,995]' | kintsugi data decode --tokenizer gpt2/");
   command->callback([a] { decode_lines(*a); });
 }

@@ -7,8 +7,9 @@
 namespace kintsugi {
 
 void add_data_command(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Tokenizers, token stores and what a run reads");
-  data->require_subcommand(0, 1);  // as in main: an unknown word is named first
+  CLI::App* data =
+      app.add_subcommand("data", "Train and run tokenizers, make and inspect token stores");
+  data->require_subcommand(0, 1);  // as in main: report an unknown subcommand first
   data->callback([data] {
     if (data->get_subcommands().empty())
       user_error("give a command; kintsugi data --help lists them");

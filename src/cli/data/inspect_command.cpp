@@ -24,19 +24,19 @@ struct Sample {
   std::string shard;
   std::int64_t document = 0, tokens = 0;
   std::string text;
-  bool cut = false;
+  bool truncated = false;
 };
 
 struct Inspection {
   std::string name;
   std::vector<TokenShard> shards;
-  std::shared_ptr<const StoreInfo> info;  // of the first shard
+  std::shared_ptr<const StoreInfo> info;  // from the first shard
   LengthSummary lengths;
   std::int64_t documents = 0, tokens = 0, masked = 0;
   std::vector<Sample> samples;
 };
 
-// The starts of the first, the middle and the last document.
+// Decodes the start of the first, the middle and the last document.
 std::vector<Sample> decode_samples(const Inspection& store, const Tokenizer& tokenizer) {
   std::vector<Sample> samples;
   std::int64_t previous = -1;
@@ -57,13 +57,13 @@ std::vector<Sample> decode_samples(const Inspection& store, const Tokenizer& tok
   return samples;
 }
 
-// Those without a loss.
+// Counts the tokens without loss (mask 0).
 std::int64_t masked_tokens(const TokenShard& shard) {
   std::int64_t masked = 0;
-  std::vector<std::uint8_t> part(1 << 16);
+  std::vector<std::uint8_t> buffer(1 << 16);
   for (std::int64_t first = 0; shard.has_mask() && first < shard.tokens();) {
     const auto count = std::min<std::int64_t>(shard.tokens() - first, 1 << 16);
-    const auto mask = std::span(part).first(static_cast<std::size_t>(count));
+    const auto mask = std::span(buffer).first(static_cast<std::size_t>(count));
     shard.read_mask(first, mask);
     masked += std::count(mask.begin(), mask.end(), std::uint8_t{0});
     first += count;
@@ -93,7 +93,7 @@ Inspection inspect(const std::string& name, const std::string& tokenizer) {
   return store;
 }
 
-// One line for the terminal, whatever the text holds.
+// Escapes line breaks and control characters, so that the text prints on one line.
 std::string on_one_line(const std::string& text) {
   std::string line;
   for (const char c : text) {
@@ -109,7 +109,7 @@ std::string on_one_line(const std::string& text) {
   return line;
 }
 
-std::string range_of(std::size_t bucket) {
+std::string bucket_label(std::size_t bucket) {
   if (bucket < 2) return std::to_string(bucket);
   const std::uint64_t low = std::uint64_t{1} << (bucket - 1);
   return fmt::format("{} - {}", low, 2 * low - 1);
@@ -126,7 +126,7 @@ std::string histogram(const LengthSummary& lengths) {
     const auto count = counts[static_cast<std::size_t>(k)];
     const auto bar =
         static_cast<int>((count * kBarWidth + most - 1) / std::max<std::int64_t>(most, 1));
-    text += fmt::format("  {:>24} {:>12}  {}\n", range_of(static_cast<std::size_t>(k)), count,
+    text += fmt::format("  {:>24} {:>12}  {}\n", bucket_label(static_cast<std::size_t>(k)), count,
                         std::string(static_cast<std::size_t>(bar), '#'));
   }
   return text;
@@ -161,7 +161,7 @@ void print_table(const Inspection& store) {
   }
   for (const Sample& sample : store.samples)
     fmt::print("\n{}, document {}, {} tokens:\n  {}{}\n", sample.shard, sample.document,
-               sample.tokens, on_one_line(sample.text), sample.cut ? " …" : "");
+               sample.tokens, on_one_line(sample.text), sample.truncated ? " …" : "");
 }
 
 void print_json(const Inspection& store) {
@@ -206,10 +206,11 @@ void add_data_inspect(CLI::App& data) {
     bool json = false;
   };
   const auto options = std::make_shared<Options>();
-  CLI::App* app = data.add_subcommand("inspect", "What a token store holds");
+  CLI::App* app = data.add_subcommand("inspect", "Print statistics of a token store");
   app->add_option("store", options->store, "prefix, directory, 'pattern' or text file")->required();
-  app->add_option("--tokenizer", options->tokenizer, "decodes the starts of some documents");
-  app->add_flag("--json", options->json, "for programs");
+  app->add_option("--tokenizer", options->tokenizer,
+                  "decode the start of some documents with this tokenizer");
+  app->add_flag("--json", options->json, "print JSON");
   app->footer("Example:\n  kintsugi data inspect tokens/fi --tokenizer tokenizer.json");
   app->callback([options] {
     const Inspection store = inspect(options->store, options->tokenizer);

@@ -24,7 +24,7 @@ void run_verify(const VerifyCommand& command) {
   const auto shards = open_token_store(command.store);
   std::vector<std::string> problems;
   std::int64_t documents = 0, tokens = 0;
-  bool ids_checked = true, sums_checked = true;
+  bool ids_checked = true, checksums_checked = true;
   const auto infos = read_store_infos(shards);
   const auto tokenizer = command.tokenizer.empty() ? nullptr : load_tokenizer(command.tokenizer);
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -47,13 +47,13 @@ void run_verify(const VerifyCommand& command) {
     documents += shard.documents();
     tokens += shard.tokens();
     ids_checked &= vocab_size.has_value();
-    sums_checked &= info != nullptr;
+    checksums_checked &= info != nullptr;
   }
   if (!problems.empty()) user_error("{}", fmt::join(problems, "\nerror: "));
   log_info(
-      "{}: {} documents, {} tokens, all sound ({}, {})", command.store, documents, tokens,
+      "{}: {} documents, {} tokens, check passed ({}, {})", command.store, documents, tokens,
       ids_checked ? "ids are in the vocabulary" : "ids not checked: give --tokenizer or --vocab",
-      sums_checked ? "checksums match" : "no checksums to compare with");
+      checksums_checked ? "checksums match" : "no checksums recorded");
 }
 
 struct MergeCommand {
@@ -71,11 +71,12 @@ void run_merge(const MergeCommand& command) {
 
 void add_data_verify(CLI::App& data) {
   const auto command = std::make_shared<VerifyCommand>();
-  CLI::App* app = data.add_subcommand("verify", "Reads a token store whole and checks everything");
+  CLI::App* app = data.add_subcommand("verify", "Read a whole token store and check it");
   app->add_option("store", command->store, "prefix, directory or 'pattern'")->required();
-  CLI::Option* tokenizer = app->add_option(
-      "--tokenizer", command->tokenizer, "ids must be in its vocabulary, and the store made by it");
-  app->add_option("--vocab", command->vocab_size, "ids must be below this")
+  CLI::Option* tokenizer =
+      app->add_option("--tokenizer", command->tokenizer,
+                      "check that the ids are in its vocabulary and that it made the store");
+  app->add_option("--vocab", command->vocab_size, "check that the ids are below this")
       ->transform(whole_number(between(1, INT32_MAX)))
       ->excludes(tokenizer);
   app->footer("Example:\n  kintsugi data verify tokens/fi --vocab 50304");
@@ -84,7 +85,7 @@ void add_data_verify(CLI::App& data) {
 
 void add_data_merge(CLI::App& data) {
   const auto command = std::make_shared<MergeCommand>();
-  CLI::App* app = data.add_subcommand("merge", "Several token stores to one");
+  CLI::App* app = data.add_subcommand("merge", "Merge several token stores into one");
   app->add_option("stores", command->stores, "prefixes, directories or 'patterns', in this order")
       ->required();
   app->add_option("--output", command->output, "PREFIX of the new store")->required();

@@ -32,7 +32,7 @@ std::int32_t named_token(const Tokenizer& tokenizer, const std::string& name) {
   if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size() && id >= 0 &&
       id < tokenizer.vocab_size())
     return id;
-  user_error("--eod: '{}' is no token of this tokenizer ({}), nor the number of one", name,
+  user_error("--eod: '{}' is neither a token nor a token id of this tokenizer ({})", name,
              tokenizer.description());
 }
 
@@ -43,7 +43,7 @@ std::optional<std::int32_t> end_of_document(const TokenizeCommand& command,
   if (const auto id = tokenizer.end_of_document()) return id;
   if (tokenizer.vocab_size() <= 256) return std::nullopt;  // bytes: every id is text
   user_error(
-      "the tokenizer {} names no end-of-document token: choose one with --eod TOKEN, or go without "
+      "the tokenizer {} has no end-of-document token: choose one with --eod TOKEN, or use none "
       "with --no-eod",
       command.tokenizer);
 }
@@ -74,12 +74,12 @@ void report(const TokenizeCommand& command, const TokenizeResult& result, double
   }
   const bool stopped = result.state == TokenizeResult::State::Stopped;
   log_info("{}  {}", stopped ? "stopped" : "done", figures(result.progress, elapsed_s));
-  if (counts.empty_documents > 0) log_info("{} empty documents left out", counts.empty_documents);
+  if (counts.empty_documents > 0) log_info("{} empty documents skipped", counts.empty_documents);
   if (counts.invalid_lines > 0)
-    log_warning("{} malformed lines left out, the first: {}", counts.invalid_lines,
+    log_warning("{} malformed lines skipped, the first: {}", counts.invalid_lines,
                 result.first_invalid);
   if (stopped)
-    log_info("{} received: progress is saved, the same command goes on from here",
+    log_info("{} received: progress is saved; run the same command again to continue",
              StopSignals::received());
   else
     log_info("{}: {} documents, {} tokens in {}", command.output, counts.documents, counts.tokens,
@@ -107,13 +107,14 @@ void run_tokenize(TokenizeCommand& command) {
 
 void add_data_tokenize(CLI::App& data) {
   CLI::App* app = data.add_subcommand(
-      "tokenize", "Text or JSONL, plain, gzip or zstd, to a token store (Megatron .bin and .idx)");
+      "tokenize",
+      "Tokenize text or JSONL (plain, gzip, zstd) into a token store (Megatron .bin, .idx)");
   const auto command = std::make_shared<TokenizeCommand>();
   TokenizeOptions& options = command->options;
   app->add_option(
          "--input", command->inputs,
-         "files and 'patterns'; .jsonl, .ndjson and .json hold a document per line, others "
-         "are one document each")
+         "files or 'patterns'; .jsonl, .ndjson and .json files have one document per line, any "
+         "other file is one document")
       ->required();
   app->add_option("--tokenizer", command->tokenizer,
                   "bytes, a tokenizer.json or its directory, a SentencePiece .model, a .tiktoken")
@@ -122,24 +123,25 @@ void add_data_tokenize(CLI::App& data) {
       ->required();
   app->add_option("--text-key", options.format.text_key, "JSONL key of the text")
       ->capture_default_str();
-  app->add_option("--prompt-key", options.format.prompt_key,
-                  "JSONL key of text that comes first and carries no loss; writes PREFIX.mask");
+  app->add_option(
+      "--prompt-key", options.format.prompt_key,
+      "JSONL key of a prompt that precedes the text and has no loss; writes PREFIX.mask");
   CLI::Option* none =
-      app->add_flag("--no-eod", command->no_end_of_document, "append nothing to documents");
+      app->add_flag("--no-eod", command->no_end_of_document, "append no end-of-document token");
   app->add_option("--eod", command->end_of_document,
                   "token or id appended to each document instead of the tokenizer's own")
       ->excludes(none);
   app->add_flag("--skip-invalid", options.skip_invalid,
-                "leave malformed JSONL lines out and count them, instead of stopping there");
+                "skip and count malformed JSONL lines instead of stopping");
   app->add_option("--threads", options.threads, "0: one per core")
       ->capture_default_str()
       ->transform(whole_number(between(0, 4096)));
   app->add_option("--shard-size", command->shard_size,
-                  "start PREFIX-00000, PREFIX-00001, … whenever a .bin reaches this, like 10GiB")
+                  "write shards PREFIX-00000, PREFIX-00001, … of about this size, like 10GiB")
       ->type_name("SIZE")
       ->transform(byte_count(at_least(1)));
   app->add_option("--save-every", command->save_every,
-                  "how much work a crash may cost, as a duration")
+                  "save the progress this often; a crash loses at most this much work")
       ->type_name("TIME")
       ->transform(duration(at_least(0)))
       ->capture_default_str();
@@ -149,7 +151,7 @@ void add_data_tokenize(CLI::App& data) {
       "Example:\n"
       "  kintsugi data tokenize --input 'corpus/*.jsonl.zst' --tokenizer tokenizer.json --output "
       "tokens/fi\n"
-      "A stopped or killed job goes on when the same command is given again, without --overwrite.");
+      "To continue a stopped or killed job, run the same command again without --overwrite.");
   app->callback([command] { run_tokenize(*command); });
 }
 

@@ -18,13 +18,13 @@
 #include "core/units.h"
 #include "data/corpora/path_pattern.h"
 #include "data/tokenizer_training/bpe_trainer.h"
-#include "data/tokenizer_training/corpus_pieces.h"
+#include "data/tokenizer_training/corpus_pre_tokens.h"
 #include "data/tokenizers/bpe_files.h"
 
 namespace kintsugi {
 namespace {
 
-struct Arguments {
+struct TrainTokenizerArguments {
   std::vector<std::string> inputs, special = {"<|endoftext|>"};
   std::string vocab, output, eos, pre_tokenizer = "gpt2", text_key = "text", sample_bytes = "0";
   std::int64_t min_frequency = 2;
@@ -32,8 +32,8 @@ struct Arguments {
   bool overwrite = false;
 };
 
-// Made before hours of counting, as far as can be seen then; a directory that stays empty goes
-// again.
+// Created before the counting, which may take hours, so that errors are reported early. The
+// destructor removes a directory that has stayed empty.
 class OutputDirectory {
  public:
   OutputDirectory(std::filesystem::path path, bool overwrite) : path_(std::move(path)) {
@@ -64,7 +64,7 @@ class OutputDirectory {
   bool made_ = false;
 };
 
-CorpusPieces count(const Arguments& arguments, const std::vector<std::filesystem::path>& files,
+CorpusPreTokens count(const TrainTokenizerArguments& arguments, const std::vector<std::filesystem::path>& files,
                    ProgressLine& line) {
   const auto report = [&](std::int64_t read, std::int64_t total) {
     line.show([&] {
@@ -73,14 +73,14 @@ CorpusPieces count(const Arguments& arguments, const std::vector<std::filesystem
                          format_duration(line.elapsed_s()));
     });
   };
-  return count_corpus_pieces(files, {.pre_tokenizer = arguments.pre_tokenizer,
+  return count_corpus_pre_tokens(files, {.pre_tokenizer = arguments.pre_tokenizer,
                                      .format = {.text_key = arguments.text_key, .prompt_key = ""},
                                      .threads = arguments.threads,
                                      .sample_bytes = parse_bytes(arguments.sample_bytes),
                                      .progress = report});
 }
 
-BpeTrainerOptions trainer_options(const Arguments& arguments) {
+BpeTrainerOptions trainer_options(const TrainTokenizerArguments& arguments) {
   BpeTrainerOptions options{.vocab_size = parse_count(arguments.vocab),
                             .min_frequency = arguments.min_frequency,
                             .special_tokens = arguments.special,
@@ -94,14 +94,14 @@ BpeTrainerOptions trainer_options(const Arguments& arguments) {
   return options;
 }
 
-void train_tokenizer(const Arguments& arguments) {
+void train_tokenizer(const TrainTokenizerArguments& arguments) {
   BpeTrainerOptions options = trainer_options(arguments);
   const std::vector<std::filesystem::path> files = expand_inputs(arguments.inputs);
   const OutputDirectory output(arguments.output, arguments.overwrite);
   ProgressLine counting;
-  const CorpusPieces corpus = count(arguments, files, counting);
-  const std::vector<PieceCount> pieces = corpus.pieces();
-  if (pieces.empty())
+  const CorpusPreTokens corpus = count(arguments, files, counting);
+  const std::vector<PreTokenCount> pre_tokens = corpus.counts();
+  if (pre_tokens.empty())
     user_error("there is no text in {}{}", files.at(0).string(),
                files.size() > 1 ? fmt::format(" and {} other files", files.size() - 1) : "");
   const double counting_s = counting.elapsed_s();
@@ -113,7 +113,7 @@ void train_tokenizer(const Arguments& arguments) {
                          format_duration(merging.elapsed_s()));
     });
   };
-  const TrainedBpe bpe = train_bpe(pieces, options);
+  const TrainedBpe bpe = train_bpe(pre_tokens, options);
   const double merging_s = merging.elapsed_s();
 
   const std::string eos = arguments.eos.empty() ? options.special_tokens.at(0) : arguments.eos;
@@ -124,11 +124,11 @@ void train_tokenizer(const Arguments& arguments) {
                 std::max<std::int64_t>(options.min_frequency, 1), bpe.vocab_size(),
                 options.vocab_size);
   log_info(
-      "{}: {} tokens from {} of text in {} file{}, {} distinct pieces; {:.3f} bytes per token on "
-      "it; counted in {}, merged in {}",
+      "{}: {} tokens from {} of text in {} file{}, {} distinct pre-tokens; {:.3f} bytes per token; "
+      "counted in {}, merged in {}",
       output.path().string(), bpe.vocab_size(),
       format_bytes(static_cast<double>(corpus.text_bytes)), files.size(),
-      files.size() == 1 ? "" : "s", pieces.size(),
+      files.size() == 1 ? "" : "s", pre_tokens.size(),
       static_cast<double>(bpe.corpus_bytes) / static_cast<double>(bpe.corpus_tokens),
       format_duration(counting_s), format_duration(merging_s));
 }
@@ -136,47 +136,49 @@ void train_tokenizer(const Arguments& arguments) {
 }  // namespace
 
 void add_data_train_tokenizer(CLI::App& data) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainTokenizerArguments>();
   CLI::App* command =
       data.add_subcommand("train-tokenizer", "Learn a byte-level BPE vocabulary from text");
   command
       ->add_option("--input", arguments->inputs,
                    "Text or JSONL files and patterns, plain, gzip or zstd")
       ->required();
-  command->add_option("--vocab", arguments->vocab, "Tokens, bytes and special ones included (32k)")
+  command
+      ->add_option("--vocab", arguments->vocab,
+                   "Vocabulary size (32k), including the 256 bytes and the special tokens")
       ->required();
   command->add_option("--output", arguments->output, "Directory for tokenizer.json")->required();
   command
       ->add_option("--pre-tokenizer", arguments->pre_tokenizer,
-                   "How text is cut before merging: gpt2, llama3, qwen, bloom, o200k")
+                   "How text is split before merging: gpt2, llama3, qwen, bloom, o200k")
       ->capture_default_str();
   command->add_option("--special", arguments->special, "Special tokens; they get the first ids")
       ->capture_default_str();
   command->add_option("--eos", arguments->eos,
-                      "The special token that ends a document (the first one)");
+                      "Special token that ends a document (default: the first one)");
   command
       ->add_option("--min-frequency", arguments->min_frequency,
                    "A pair must occur this often to become a token")
       ->transform(whole_number(at_least(0)))
       ->capture_default_str();
-  command->add_option("--text-key", arguments->text_key, "Where JSONL has the text")
+  command->add_option("--text-key", arguments->text_key, "JSONL key of the text")
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: one per processor")
+  command->add_option("--threads", arguments->threads, "0: one per core")
       ->transform(whole_number(between(0, 4096)))
       ->capture_default_str();
   command
-      ->add_option("--sample-bytes", arguments->sample_bytes,
-                   "Train on about this much text, from the front of every file in proportion to "
-                   "its size (10GB); 0: on all")
+      ->add_option(
+          "--sample-bytes", arguments->sample_bytes,
+          "Train on about this much text (10GB), from the start of each file in proportion "
+          "to its size; 0: all")
       ->type_name("SIZE")
       ->transform(byte_count(at_least(0)))
       ->capture_default_str();
-  command->add_flag("--overwrite", arguments->overwrite, "Replace a tokenizer that is there");
+  command->add_flag("--overwrite", arguments->overwrite, "Replace an existing tokenizer");
   command->footer(
       "Example:\n  kintsugi data train-tokenizer --input 'corpus/*.jsonl.zst' --vocab 32000 "
-      "--output "
-      "tok/\nThe result is the same for any number of threads, and opens in Hugging Face's "
-      "libraries.");
+      "--output tok/\nThe result does not depend on the number of threads. Hugging Face's "
+      "libraries can load it.");
   command->callback([arguments] { train_tokenizer(*arguments); });
 }
 

@@ -15,68 +15,68 @@
 namespace kintsugi {
 namespace {
 
-// The part of a sample that one document gives.
-struct DocumentPart {
+// The tokens of a sample that come from one document.
+struct DocumentRange {
   const TokenShard* shard;
-  std::int64_t token;     // within the shard
+  std::int64_t token;     // the first one, within the shard
   std::int64_t document;  // within the shard
-  std::int64_t offset;    // of that token within the document
+  std::int64_t offset;    // of the first token within the document
   std::int64_t count;
 };
 
-std::vector<DocumentPart> documents_of(const std::vector<TokenPiece>& pieces) {
-  std::vector<DocumentPart> parts;
-  for (const TokenPiece& piece : pieces) {
-    const std::int64_t end = piece.first + piece.count;
-    for (std::int64_t token = piece.first; token < end;) {
-      const std::int64_t document = piece.shard->document_of(token);
-      const std::int64_t stop = std::min(end, piece.shard->document_begin(document + 1));
+std::vector<DocumentRange> documents_of(const std::vector<TokenRange>& ranges) {
+  std::vector<DocumentRange> documents;
+  for (const TokenRange& range : ranges) {
+    const std::int64_t end = range.first + range.count;
+    for (std::int64_t token = range.first; token < end;) {
+      const std::int64_t document = range.shard->document_of(token);
+      const std::int64_t stop = std::min(end, range.shard->document_begin(document + 1));
       KINTSUGI_CHECK(stop > token, "document {} of {} ends before its token {}", document,
-                     piece.shard->name(), token);
-      parts.push_back({piece.shard, token, document, token - piece.shard->document_begin(document),
-                       stop - token});
+                     range.shard->name(), token);
+      documents.push_back({range.shard, token, document,
+                           token - range.shard->document_begin(document), stop - token});
       token = stop;
     }
   }
-  return parts;
+  return documents;
 }
 
-struct Arguments {
+struct WhereArguments {
   std::string config;
   std::vector<std::string> overrides;
   std::int64_t step = 0;
   bool json = false;
 };
 
-void show(const Arguments& arguments) {
+void show(const WhereArguments& arguments) {
   RunConfig config = load_run_config(arguments.config, arguments.overrides);
   if (arguments.step < 1 || arguments.step > config.total_steps())
     user_error("--step is {}, but the run has steps 1 to {}", arguments.step, config.total_steps());
-  config.train.eval_every = 0;  // what is held out is not asked for
+  config.train.eval_every = 0;  // the validation data is not needed
   const RunData data(config);
   const std::int64_t first = (arguments.step - 1) * config.batch.global;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  std::vector<TokenPiece> pieces;
+  std::vector<TokenRange> ranges;
   for (std::int64_t k = first; k < first + config.batch.global; ++k) {
-    pieces.clear();
-    const SampleOrder::Origin origin = data.order().locate(k, pieces);
-    const auto documents = documents_of(pieces);
+    ranges.clear();
+    const SampleOrder::Origin origin = data.order().locate(k, ranges);
+    const auto documents = documents_of(ranges);
     const std::string& name = data.sources()[origin.source].name;
     if (arguments.json) {
       nlohmann::ordered_json sample = {{"sample", k}, {"source", name}, {"epoch", origin.epoch}};
-      for (const DocumentPart& part : documents)
-        sample["documents"].push_back({{"shard", part.shard->name()},
-                                       {"first_token", part.token},
-                                       {"tokens", part.count},
-                                       {"document", part.document},
-                                       {"offset", part.offset}});
+      for (const DocumentRange& range : documents)
+        sample["documents"].push_back({{"shard", range.shard->name()},
+                                       {"first_token", range.token},
+                                       {"tokens", range.count},
+                                       {"document", range.document},
+                                       {"offset", range.offset}});
       all.push_back(std::move(sample));
       continue;
     }
     fmt::print("sample {}: {}, epoch {}\n", k, name, origin.epoch);
-    for (const DocumentPart& part : documents)
-      fmt::print("  {} token {}, {} tokens: document {} from its token {}\n", part.shard->name(),
-                 part.token, part.count, part.document, part.offset);
+    for (const DocumentRange& range : documents)
+      fmt::print("  {} token {}, {} tokens: document {} from its token {}\n", range.shard->name(),
+                 range.token, range.count, range.document, range.offset);
   }
   if (arguments.json) fmt::print("{}\n", all.dump(2));
 }
@@ -84,10 +84,10 @@ void show(const Arguments& arguments) {
 }  // namespace
 
 void add_data_where(CLI::App& data) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<WhereArguments>();
   CLI::App* command =
-      data.add_subcommand("where", "Where the samples of a step of a run come from");
-  command->add_option("config", arguments->config, "The run's configuration")->required();
+      data.add_subcommand("where", "Show which documents the samples of a training step come from");
+  command->add_option("config", arguments->config, "Configuration of the run")->required();
   command->add_option("--step", arguments->step, "The step, counted from 1 as in metrics.jsonl")
       ->transform(whole_number({}))
       ->required();
@@ -98,7 +98,7 @@ void add_data_where(CLI::App& data) {
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
       "Epochs, tokens, documents and offsets count from 0. A sample has one token more than\n"
-      "data.sequence_length: the last one is only predicted.\n"
+      "data.sequence_length: the last one is only a target.\n"
       "\n"
       "Example:\n"
       "  kintsugi data where runs/demo/config.yaml --step 1234");

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/token_input.h"
-#include "cli/worlds.h"
 #include "serve/language_model.h"
 
 namespace kintsugi {
@@ -21,27 +21,26 @@ void add_eval_command(CLI::App& app) {
     std::int64_t threads = 0;
   };
   auto a = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("eval", "Score tokens with a trained model");
+  CLI::App* command = app.add_subcommand("eval", "Score a text with a trained model");
   command
-      ->add_option(
-          "--checkpoint", a->checkpoint,
-          "A checkpoint, the directory of a run (its latest checkpoint), or any Hugging Face "
-          "directory of a known family")
+      ->add_option("--checkpoint", a->checkpoint,
+                   "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
+                   "directory of a supported family")
       ->required();
   CLI::Option* text = command->add_option("--text", a->text, "The text to score");
   CLI::Option* ids = command->add_option("--token-ids", a->token_ids,
-                                         "The tokens, with spaces or commas between them");
+                                         "The token ids to score, separated by spaces or commas");
   text->excludes(ids);
   command->add_flag("--logprobs", a->log_probabilities,
                     "Print a JSON array: the log-probability of each token after the first");
   command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
       ->capture_default_str();
-  command->add_option("--threads", a->threads, "0: all cores")
+  command->add_option("--threads", a->threads, "CPU threads; 0: all cores")
       ->transform(whole_number(between(0, 1024)))
       ->capture_default_str();
   command->footer(
       "Without --logprobs, prints the mean loss, the perplexity and, for a text, the bits per "
-      "byte.\nNothing is put before the first token, which is not scored itself.\n\nExamples:\n"
+      "byte.\nNo token is prepended, so the first token is not scored.\n\nExamples:\n"
       "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --text 'And God said'\n"
       "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --token-ids '65 110 100 32' "
       "--logprobs");
@@ -70,7 +69,7 @@ void add_eval_command(CLI::App& app) {
     double total = 0;
     for (const double value : values) total -= value;
     const double mean = total / static_cast<double>(values.size());
-    const double perplexity = std::exp(mean);  // null where it is more than a number can be
+    const double perplexity = std::exp(mean);  // printed as null on overflow
     std::printf("{\"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %s", values.size(), mean,
                 std::isfinite(perplexity) ? fmt::format("{:.9g}", perplexity).c_str() : "null");
     if (tokenizer) {

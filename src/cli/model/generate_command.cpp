@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/token_input.h"
-#include "cli/worlds.h"
 #include "serve/language_model.h"
 
 namespace kintsugi {
@@ -25,36 +25,34 @@ void add_generate_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("generate", "Continue a text with a trained model");
   command
-      ->add_option(
-          "--checkpoint", a->checkpoint,
-          "A checkpoint, the directory of a run (its latest checkpoint), or any Hugging Face "
-          "directory of a known family")
+      ->add_option("--checkpoint", a->checkpoint,
+                   "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
+                   "directory of a supported family")
       ->required();
   CLI::Option* prompt = command->add_option("--prompt", a->prompt, "The text to continue");
   CLI::Option* ids =
       command->add_option("--token-ids", a->token_ids, "The prompt as token ids; prints token ids");
   prompt->excludes(ids);
-  command->add_option("--max-tokens", a->max_tokens, "How many tokens to add")
+  command->add_option("--max-tokens", a->max_tokens, "Number of tokens to generate")
       ->transform(whole_number(between(1, 1 << 24)))
       ->capture_default_str();
-  command
-      ->add_option("--temperature", a->sampling.temperature, "0 always takes the most likely token")
+  command->add_option("--temperature", a->sampling.temperature, "Sampling temperature; 0: greedy")
       ->transform(real_number(between(0, 100)))
       ->capture_default_str();
-  command->add_option("--top-k", a->sampling.top_k, "Choose among the k most likely tokens; 0: all")
+  command->add_option("--top-k", a->sampling.top_k, "Sample from the k most likely tokens; 0: all")
       ->transform(whole_number(between(0, INT32_MAX)))
       ->capture_default_str();
   command
       ->add_option("--top-p", a->sampling.top_p,
-                   "Choose among the fewest tokens of this total probability")
+                   "Sample from the fewest tokens with this total probability")
       ->transform(real_number(between(0, 1)))
       ->capture_default_str();
-  command->add_option("--seed", a->sampling.seed, "The same seed gives the same text")
+  command->add_option("--seed", a->sampling.seed, "Random seed; the same seed gives the same text")
       ->transform(seed_number())
       ->capture_default_str();
   command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
       ->capture_default_str();
-  command->add_option("--threads", a->threads, "0: all cores")
+  command->add_option("--threads", a->threads, "CPU threads; 0: all cores")
       ->transform(whole_number(between(0, 1024)))
       ->capture_default_str();
   command->footer(
@@ -81,7 +79,7 @@ void add_generate_command(CLI::App& app) {
       const std::string shown = to_terminal ? terminal.add(added) : added;
       std::fwrite(shown.data(), 1, shown.size(), stdout);
     };
-    // Held back until generation has begun: an error leaves standard output empty.
+    // Printed with the first token: after an error standard output stays empty.
     const auto print_prompt = [&] { print(std::exchange(a->prompt, {})); };
     model.generate(tokens, a->max_tokens, a->sampling, [&](std::int32_t token) {
       print_prompt();
@@ -89,7 +87,7 @@ void add_generate_command(CLI::App& app) {
         print(output->add(token));
       else
         std::printf("%d ", token);
-      return std::fflush(stdout) == 0;  // nobody reads on
+      return std::fflush(stdout) == 0;  // stop when the reader has closed the pipe
     });
     print_prompt();
     std::puts(terminal.rest().c_str());

@@ -19,10 +19,11 @@
 namespace kintsugi {
 namespace {
 
-// Long contexts are trained last and briefly; the usual length of pre-training stands for the rest.
+// Default sequence length: most of pre-training uses at most this. Longer contexts are trained
+// last and briefly.
 constexpr std::int64_t kUsualSequence = 8192;
 
-// Bytes per parameter while training with AdamW, in the two precisions that are usual.
+// Bytes per parameter of AdamW training, in the two usual precisions.
 struct StateCost {
   const char* name;
   const char* key;
@@ -98,7 +99,7 @@ std::string table(const Description& d) {
     text += fmt::format("  {:<24}{:>14.2f} {}FLOP\n", name, value / (giga ? 1e9 : 1e6),
                         giga ? "G" : "M");
   };
-  flops("matrix products only", d.flops.linear);
+  flops("matmuls only", d.flops.linear);
   flops("with causal attention", d.flops.causal());
   flops("with full attention", d.flops.full());
 
@@ -190,20 +191,20 @@ Description describe(const std::string& name, const std::string& sequence_length
   return d;
 }
 
-struct Options {
+struct ModelCommandOptions {
   std::string model;
   std::string sequence_length;
   bool list = false;
   bool as_json = false;
 };
 
-void show(const Options& options) {
+void show(const ModelCommandOptions& options) {
   if (options.list && !options.model.empty())
     user_error("kintsugi model takes a model or --list, not both");
   if (!options.list && options.model.empty())
     user_error(
-        "kintsugi model needs a preset's name, a YAML file or a model directory; --list shows the "
-        "presets");
+        "kintsugi model needs the name of a preset, a YAML file or a model directory; --list shows "
+        "the presets");
   if (options.list) {
     fmt::print("{}", preset_list(options.as_json));
     return;
@@ -215,14 +216,14 @@ void show(const Options& options) {
 }  // namespace
 
 void add_model_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("model", "Dimensions, parameters, FLOPs and training memory of a model");
-  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "model", "Show dimensions, parameters, FLOPs and training memory of a model");
+  const auto options = std::make_shared<ModelCommandOptions>();
   command->add_option("model", options->model,
-                      "A preset's name, a YAML file, a config.json or a directory that holds one");
+                      "The name of a preset, a YAML file, a config.json or its directory");
   command->add_option("--sequence-length", options->sequence_length,
                       "Tokens per sequence for the FLOPs of attention (default: the model's "
-                      "longest, at most 8192)");
+                      "maximum, at most 8192)");
   command->add_flag("--list", options->list, "List the presets");
   command->add_flag("--json", options->as_json, "Print JSON");
   command->footer(

@@ -5,10 +5,10 @@
 #include <string>
 #include <thread>
 
+#include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/plan/search.h"
-#include "cli/worlds.h"
 #include "comm/socket.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -17,26 +17,26 @@
 namespace kintsugi {
 namespace {
 
-struct Options {
+struct CalibrateOptions {
   std::string machine, output, device = "auto", precision;
   std::int64_t size = 0, threads = 0;
   double effort = 0.2;
 };
 
-// The processor of this host in place of the one that the built-in description has.
+// Replaces the processor of the built-in description by that of this host.
 Machine this_host(Machine machine, Backend& backend, std::int64_t threads) {
   machine.name = host_name();
   machine.gpu.name = backend.description();
   machine.gpu.memory_gb = static_cast<double>(backend.available_bytes()) / 1e9;
   machine.gpu.multiprocessors =
       threads > 0 ? threads : static_cast<std::int64_t>(std::thread::hardware_concurrency());
-  // All precisions compute in fp32.
+  // A CPU computes in fp32 for all precisions.
   const double peak = backend.peak_flops(DType::F32).flops_per_s / 1e12;
   machine.gpu.bf16_tflops = machine.gpu.fp16_tflops = machine.gpu.fp32_tflops = peak;
   return machine;
 }
 
-void calibrate(const Options& options) {
+void calibrate(const CalibrateOptions& options) {
   if (!options.output.empty()) check_folder("--output", options.output);
   const DeviceChoice device = options.device == "cpu"    ? DeviceChoice::Cpu
                               : options.device == "cuda" ? DeviceChoice::Cuda
@@ -74,18 +74,24 @@ void calibrate(const Options& options) {
 void add_calibrate_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "calibrate", "Measure this device and write a machine description for kintsugi plan");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CalibrateOptions>();
   command->add_option("--machine", options->machine,
-                      "What is not measured comes from here (default: this host, or h200)");
-  command->add_option("--output", options->output, "Write the description to this file");
+                      "Name or YAML file of the machine for all values that are not measured "
+                      "(default: this host on cpu, h200 on cuda)");
+  command->add_option("--output", options->output,
+                      "Write the machine description to this YAML file");
   command->add_option("--device", options->device, "auto (the default), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--precision", options->precision, "Default: fp32 on cpu, bf16 on cuda");
-  command->add_option("--size", options->size, "The largest matrix (default: 1024 or 8192)")
+  command->add_option("--precision", options->precision,
+                      "Precision to measure (default: fp32 on cpu, bf16 on cuda)");
+  command
+      ->add_option("--size", options->size,
+                   "Largest matrix dimension (default: 1024 on cpu, 8192 on cuda)")
       ->transform(whole_number(between(64, 65536)));
-  command->add_option("--threads", options->threads, "On a processor (default: all)")
+  command->add_option("--threads", options->threads, "CPU threads (default: all cores)")
       ->transform(whole_number(between(0, 1024)));
-  command->add_option("--effort", options->effort, "Seconds per operation (default: 0.2)")
+  command
+      ->add_option("--effort", options->effort, "Seconds to measure each operation (default: 0.2)")
       ->transform(real_number(between(0.001, 60)));
   command->footer(
       "Examples:\n"

@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kGrace = std::chrono::seconds(5);
-constexpr auto kGlance = std::chrono::milliseconds(20);
+constexpr auto kPollInterval = std::chrono::milliseconds(20);
 
-// The processes of a session that still run, from /proc/PID/stat: "PID (name) state ppid pgrp sid".
+// The running processes of a session, from /proc/PID/stat: "PID (name) state ppid pgrp sid".
 std::vector<pid_t> members_of(pid_t session) {
   std::vector<pid_t> members;
   std::error_code error;
@@ -35,7 +35,7 @@ std::vector<pid_t> members_of(pid_t session) {
     std::ifstream file(entry.path() / "stat");
     std::string text;
     std::getline(file, text);
-    const std::size_t end = text.rfind(')');  // a name may hold anything
+    const std::size_t end = text.rfind(')');  // a name may contain spaces and brackets
     char state = 0;
     int parent = 0, group = 0, sid = 0;
     if (end == std::string::npos ||
@@ -54,7 +54,7 @@ class SpawnSettings {
     sigset_t none, defaults;
     sigemptyset(&none);
     sigemptyset(&defaults);
-    for (const int ignored : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, ignored);  // perhaps, here
+    for (const int ignored : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, ignored);
     posix_spawnattr_setsigmask(&attributes_, &none);
     posix_spawnattr_setsigdefault(&attributes_, &defaults);
     posix_spawnattr_setflags(&attributes_,
@@ -104,19 +104,20 @@ bool session_is_over(pid_t leader) {
 void ask_session_to_end(pid_t leader) { kill(-leader, SIGTERM); }
 
 int end_session(pid_t leader, bool asked) {
-  // Not only the leader: a shell dies at once, and the launcher it started still has ranks to end.
+  // Wait for all members: a shell dies at once, while the launcher it started still ends its ranks.
   if (!session_is_over(leader)) {
     if (!asked) ask_session_to_end(leader);
     const auto end = Clock::now() + kGrace;
-    while (!members_of(leader).empty() && Clock::now() < end) std::this_thread::sleep_for(kGlance);
+    while (!members_of(leader).empty() && Clock::now() < end)
+      std::this_thread::sleep_for(kPollInterval);
   }
-  // The leader is waited for last: until then nobody else can have its number.
+  // The leader is reaped last: until then its process id cannot be reused.
   const auto end = Clock::now() + kGrace;
   for (auto left = members_of(leader); !left.empty(); left = members_of(leader)) {
-    if (Clock::now() > end)  // in the middle of a call to a driver or a file system, perhaps
+    if (Clock::now() > end)  // perhaps blocked in a driver or file system call
       failure("process {} of a trial cannot be killed", left.front());
     for (const pid_t process : left) kill(process, SIGKILL);
-    std::this_thread::sleep_for(kGlance);
+    std::this_thread::sleep_for(kPollInterval);
   }
   int status = 0;
   waitpid(leader, &status, 0);

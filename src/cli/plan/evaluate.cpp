@@ -37,7 +37,7 @@ void plan_evaluate(const PlanEvaluateOptions& options) {
   for (const char* column : {"layers", "hidden", "seq", "hardware", "GBS"})
     if (!table.has(column))
       user_error(
-          "{} has no column '{}': the schema is that of layouts.csv or memory.csv "
+          "{} has no column '{}': give a file with the columns of layouts.csv or memory.csv "
           "(docs/planning.md)",
           options.rows, column);
   std::optional<Machine> machine;

@@ -9,7 +9,7 @@ struct PlanEvaluateOptions {
   std::string rows;
   std::string machine = {};
   std::string output = {};  // empty: the terminal
-  bool accuracy = false;    // a table of errors instead of the rows
+  bool accuracy = false;    // print a table of errors instead of the rows
 };
 void plan_evaluate(const PlanEvaluateOptions& options);
 

@@ -27,12 +27,12 @@ std::string mass(double tonnes) {
   return tonnes < 10 ? fmt::format("{:.2f} t", tonnes) : fmt::format("{:.1f} t", tonnes);
 }
 
-std::string energy_in_words(const RunEnergy& e, const Machine& machine) {
+std::string energy_text(const RunEnergy& e, const Machine& machine) {
   std::string text = energy(e.gpu_mwh) + " in GPUs";
   if (e.node_mwh) text += fmt::format(", {} in nodes", energy(*e.node_mwh));
-  if (e.facility_mwh) text += fmt::format(", {} with the facility", energy(*e.facility_mwh));
+  if (e.facility_mwh) text += fmt::format(", {} with PUE", energy(*e.facility_mwh));
   if (!e.missing.empty())
-    text += fmt::format(" (no more is known: {} has no {})", machine.name, e.missing);
+    text += fmt::format(" (the rest is unknown: {} has no {})", machine.name, e.missing);
   return text;
 }
 
@@ -45,22 +45,21 @@ std::string kilojoule(double joule) {
 std::string run_line(const RunFootprint& f, const Machine& machine) {
   std::string text =
       fmt::format("{}, {}, {} GPU-hours; {}", format_number(std::llround(f.steps), "step"),
-                  in_days(f.days), format_count(f.gpu_hours), energy_in_words(f.energy, machine));
+                  in_days(f.days), format_count(f.gpu_hours), energy_text(f.energy, machine));
   if (f.energy.tonnes_co2)
     text += fmt::format("; {} CO2e{}", mass(*f.energy.tonnes_co2),
                         f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
-  text += fmt::format("; a checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
+  text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
-  if (!f.checkpoint_s)
-    text += " (how long it takes is not counted: the machine's storage_gb_s is not known)";
+  if (!f.checkpoint_s) text += " (its time is not counted: the machine has no storage_gb_s)";
   if (f.checkpoint_s && f.checkpoints > 0)
-    text += fmt::format(", {:.0f} of them {} of that time", f.checkpoints,
+    text += fmt::format(" ({:.0f} checkpoints: {}, included above)", f.checkpoints,
                         format_duration(f.checkpoints * *f.checkpoint_s));
   return text + "\n";
 }
 
-// As much of a pipeline as can be looked at.
+// A smaller pipeline of the same kind that fits on a screen.
 struct ShownPipeline {
   PipelineSchedule schedule;
   PipelineTiming timing;
@@ -87,16 +86,17 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
   std::string text =
       fmt::format("{:>3}{:>10}{:>10}{:>12}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory", "step s",
                   "tok/s/GPU", "MFU %", "full %", "bubble", "exposed", "kJ/step", "layout");
-  int place = 0;
+  int number = 0;
   for (const Evaluation& e : result.best)
     text +=
         fmt::format("{:>3}{:>10}{:>10.3f}{:>12.1f}{:>8.2f}{:>8.2f}{:>7.1f}%{:>8.1f}%{:>10}  {}\n",
-                    ++place, format_bytes(e.memory_bytes), e.step_s, e.tokens_per_s_per_gpu,
+                    ++number, format_bytes(e.memory_bytes), e.step_s, e.tokens_per_s_per_gpu,
                     100 * e.mfu_causal, 100 * e.mfu_full, 100 * e.bubble,
                     100 * e.exposed_s() / e.step_s, kilojoule(e.node_joule), to_string(e.layout));
   text += fmt::format(
-      "{}, {} fit. Memory with {} for the device itself; MFU with causal attention counted "
-      "half and in full, of {:.4g} TFLOP/s; energy of {}.\n",
+      "{}, {} fit. Memory of the fullest rank, with {} for context and libraries. MFU % counts "
+      "causal attention half, full % in full; the peak is {:.4g} TFLOP/s. kJ/step is the energy "
+      "of {}.\n",
       format_number(result.layouts, "layout"), result.fitting,
       format_bytes(planner.machine().gpu.own_gb * 1e9),
       planner.machine().gpu.tflops(planner.job().precision),
@@ -105,7 +105,7 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
           : "nodes without PUE");
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
-        "{} tokens with the first: {}", format_count(tokens),
+        "{} tokens with the first layout: {}", format_count(tokens),
         run_line(footprint_of(result.best.front(), planner.job(), planner.machine(), tokens),
                  planner.machine()));
   return text;
@@ -124,32 +124,32 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
   std::string text = fmt::format("{}\n\nMemory per rank, GiB:\n  {:>6}", to_string(l), "stage");
   for (int region = 0; region < kRegions; ++region)
     text += fmt::format("{:>15}", to_string(static_cast<Region>(region)));
-  text += fmt::format("{:>10}\n", "all");
+  text += fmt::format("{:>10}\n", "total");
   const std::vector<RegionBytes> memory = planner.memory(l);
   for (std::size_t stage = 0; stage < memory.size(); ++stage) {
-    // The middle of a long pipeline is a slope.
+    // In a long pipeline the memory of the middle stages changes linearly.
     if (memory.size() > 12 && stage > 2 && stage + 3 < memory.size()) continue;
     text += fmt::format("  {:>6}", stage);
     for (const std::int64_t bytes : memory[stage])
       text += fmt::format("{:>15.3f}", static_cast<double>(bytes) / (1 << 30));
     text += fmt::format("{:>10.3f}\n", static_cast<double>(total(memory[stage])) / (1 << 30));
   }
-  text += fmt::format("The device itself keeps {} more: {} on stage {}, the fullest.\n",
+  text += fmt::format("With {} for context and libraries, the fullest rank needs {} (stage {}).\n",
                       format_bytes(planner.machine().gpu.own_gb * 1e9),
                       format_bytes(e.memory_bytes), e.fullest_stage);
   const auto line = [&](const char* name, double seconds) {
     return fmt::format("  {:<34}{:>10.4f} s{:>7.1f} %\n", name, seconds, 100 * seconds / e.step_s);
   };
-  text += "\nOne step:\n" + line("computing (slowest stage)", e.ideal_s) +
+  text += "\nOne step:\n" + line("compute (slowest stage)", e.ideal_s) +
           line("pipeline bubble", e.bubble * e.step_s) +
-          line("waiting for tensor, context ranks", e.tensor_s) +
-          line("waiting for data ranks", e.data_s) + line("waiting for messages", e.message_s) +
-          line("optimizer", e.optimizer_s) + line("data, logging", e.other_s) +
-          line("all", e.step_s);
+          line("exposed communication, tp and cp", e.tensor_s) +
+          line("exposed communication, dp", e.data_s) +
+          line("exposed communication, pp", e.message_s) + line("optimizer", e.optimizer_s) +
+          line("data loading, logging", e.other_s) + line("total", e.step_s);
   if (e.slow_chance >= 0.01)
     text += fmt::format(
-        "Of a hundred runs on this network {:.0f} meet slow messages, which take {:.4f} s of a "
-        "step and are {}counted here.\n",
+        "{:.0f} % of runs on this network have slow messages, which cost {:.4f} s per step ({}"
+        "included above).\n",
         100 * e.slow_chance, e.slow_s, e.slow_chance >= 0.5 ? "" : "not ");
   text += fmt::format("\n{:.1f} tokens/s/GPU, {} kJ per step in GPUs", e.tokens_per_s_per_gpu,
                       kilojoule(e.gpu_joule));
@@ -162,7 +162,7 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
         run_line(footprint_of(e, planner.job(), planner.machine(), tokens), planner.machine()));
   if (l.pp > 1) {
     const ShownPipeline pipeline = shown_pipeline(planner.job(), l);
-    text += fmt::format("\nThe pipeline, {} of {} stages and {} of {} micro-batches:\n{}",
+    text += fmt::format("\nPipeline, drawn with {} of {} stages and {} of {} micro-batches:\n{}",
                         pipeline.schedule.shape.stages, l.pp, pipeline.schedule.shape.micro_batches,
                         micro_batches_per_step(l, planner.job().batch),
                         draw_schedule(pipeline.schedule, pipeline.timing));
@@ -172,7 +172,7 @@ std::string explained(Planner& planner, const Evaluation& e, double tokens) {
 
 namespace {
 
-// null: not known.
+// null if the value is unknown.
 nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
@@ -212,7 +212,7 @@ nlohmann::ordered_json to_json(const Evaluation& e, const Machine& machine) {
                                                     : nlohmann::ordered_json(e.node_joule)}};
 }
 
-// What --explain prints of the memory: by stage and region, without what the device keeps.
+// Memory by stage and region as in --explain, without context and libraries (own_gb).
 nlohmann::ordered_json stages_json(Planner& planner, const Layout& layout) {
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   for (const RegionBytes& memory : planner.memory(layout)) {
@@ -246,7 +246,7 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
 
 }  // namespace
 
-std::string search_json(const SearchResult& result, Planner& planner, const SearchAsked& asked,
+std::string search_json(const SearchResult& result, Planner& planner, const SearchRequest& request,
                         double tokens) {
   const PlanJob& job = planner.job();
   const Machine& machine = planner.machine();
@@ -262,22 +262,22 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
   }
   const double checkpoint_gb =
       footprint_of(result.best.front(), job, machine, job.tokens()).checkpoint_gb;
-  nlohmann::ordered_json root = {{"model", asked.model},
+  nlohmann::ordered_json root = {{"model", request.model},
                                  {"machine", machine.name},
-                                 {"gpus", asked.gpus},
+                                 {"gpus", request.gpus},
                                  {"precision", to_string(job.precision)},
                                  {"batch", job.batch},
                                  {"sequence_length", job.length},
-                                 {"rank_by", asked.rank_by},
+                                 {"rank_by", request.rank_by},
                                  {"own_gb", machine.gpu.own_gb},
                                  {"checkpoint_bytes", std::llround(checkpoint_gb * 1e9)},
                                  {"layouts", result.layouts},
                                  {"fitting", result.fitting},
                                  {"best", best},
                                  {"near_misses", misses}};
-  if (asked.explain > 0) {
-    root["explained"] = best[static_cast<std::size_t>(asked.explain) - 1];
-    root["explained"]["place"] = asked.explain;
+  if (request.explain > 0) {
+    root["explained"] = best[static_cast<std::size_t>(request.explain) - 1];
+    root["explained"]["place"] = request.explain;
   }
   return root.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -296,16 +296,16 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
   data += fmt::format("  train: [{{path: {}, weight: 1.0}}]\n",
                       yaml_quoted(inputs.data.empty() ? "corpus.txt" : inputs.data));
   if (inputs.tokenizer.empty())
-    data += fmt::format(
-        "  # FILL IN: the tokenizer for the vocabulary of {}; bytes is a placeholder.\n",
-        job.model.vocab_size);
+    data +=
+        fmt::format("  # FILL IN: the tokenizer for a vocabulary of {}; bytes is a placeholder.\n",
+                    job.model.vocab_size);
   data +=
       fmt::format("  tokenizer: {}\n  sequence_length: {}\n",
                   yaml_quoted(inputs.tokenizer.empty() ? "bytes" : inputs.tokenizer), job.length);
   std::string todo =
       tokens > 0 ? "" : "# FILL IN train.steps: 1000 is a placeholder (or plan with --tokens).\n";
   return fmt::format(
-      "# {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} per rank planned.\n"
+      "# Plan for {} on {}: {}, {:.3f} s per step, {:.1f} tokens/s/GPU, {} of memory per rank.\n"
       "run: {{dir: runs/{}, seed: 1}}\n"
       "model: {{{}: {}}}\n{}"
       "batch: {{global: {}, micro: {}}}\n"

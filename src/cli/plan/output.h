@@ -10,29 +10,30 @@ namespace kintsugi {
 std::string best_table(const SearchResult& result, const Planner& planner, double tokens);
 std::string misses_table(const SearchResult& result);
 std::string explained(Planner& planner, const Evaluation& evaluation, double tokens);
-// The pipeline of a layout with one, as that of `explained`.
+// The pipeline diagram of `explained` as SVG, for a layout with pp > 1.
 std::string pipeline_svg(const PlanJob& job, const Layout& layout);
 
-struct SearchAsked {
+struct SearchRequest {
   std::string model, rank_by;
   int gpus = 0;
   int explain = 0;  // 0: none
 };
-std::string search_json(const SearchResult& result, Planner& planner, const SearchAsked& asked,
+std::string search_json(const SearchResult& result, Planner& planner, const SearchRequest& request,
                         double tokens);
 
-// The configuration that `kintsugi train` runs. What is empty becomes a placeholder that says so.
+// A configuration for `kintsugi train`. Empty inputs become placeholders marked FILL IN.
 struct TrainingInputs {
   std::string model, data, tokenizer;
 };
 std::string training_yaml(const Planner& planner, const Evaluation& evaluation,
                           const TrainingInputs& inputs, double tokens);
 
-// "1.2 MWh in GPUs, 1.5 MWh in nodes, 1.8 MWh with the facility; 0.70 t CO2e", or what is known of
-// it and what is missing.
-std::string energy_in_words(const RunEnergy& energy, const Machine& machine);
+// "1.2 MWh in GPUs, 1.5 MWh in nodes, 1.8 MWh with PUE", or the known part of it and the missing
+// keys.
+std::string energy_text(const RunEnergy& energy, const Machine& machine);
 
-// Figures of a run in units that leave no 0.0: days or hours, MWh or kWh, tonnes or kg.
+// Figures of a run in units large or small enough to avoid "0.0": days or hours, MWh or kWh, t or
+// kg.
 std::string in_days(double days);
 std::string energy(double mwh);
 std::string mass(double tonnes);

@@ -14,18 +14,18 @@
 namespace kintsugi {
 namespace {
 
-// The forward of a whole stage is the unit, so that schedules with and without chunks compare.
+// The unit is the forward of a whole stage, so that schedules with and without chunks compare.
 ActionTimes times_of(const PlanScheduleOptions& options) {
-  // Far from these the shortest cell would stretch a picture without bound.
+  // A more extreme ratio would make the diagram too wide.
   if (!(options.backward_ratio >= 0.1 && options.backward_ratio <= 10))
-    user_error("--backward-ratio is {}: give the time of a backward in forwards, 0.1 to 10",
+    user_error("--backward-ratio is {}: give backward time / forward time, 0.1 to 10",
                options.backward_ratio);
   const double forward = 1.0 / options.chunks;
   const double half = forward * options.backward_ratio / 2;
   return {.forward = forward, .backward_input = half, .backward_weight = half, .message = 0};
 }
 
-// Micro-batches of a whole stage: a chunk keeps its share of the activations.
+// Converts live chunk activations to micro-batches of a whole stage.
 double peak_in_stages(const PipelineSchedule& schedule, int live) {
   return static_cast<double>(live) / schedule.shape.chunks;
 }
@@ -82,8 +82,7 @@ void write_svg(const std::string& path, const std::string& content) {
 void plan_schedule(const PlanScheduleOptions& options) {
   if (options.stages < 0 || options.micro_batches < 0)
     user_error(
-        "a schedule needs {}; or give --model and --machine to look for layouts, --tune or "
-        "--evaluate",
+        "a schedule needs {}; other tasks need --model (search layouts), --tune or --evaluate",
         options.stages < 0 ? "--stages" : "--micro-batches");
   const PipelineSchedule schedule =
       make_pipeline_schedule({parse_pipeline_kind(options.schedule), options.stages,

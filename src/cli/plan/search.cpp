@@ -19,15 +19,15 @@ namespace kintsugi {
 namespace {
 
 constexpr std::int64_t kUsualSequence = 8192;
-constexpr std::int64_t kUsualTokens = 4'000'000;  // of a step, where no batch is given
+constexpr std::int64_t kUsualTokens = 4'000'000;  // per step without --batch
 
-// About four million tokens that divide well: a power of two of sequences for each GPU.
+// About four million tokens, with a power of two of sequences per GPU so that it divides well.
 std::int64_t usual_batch(std::int64_t length, std::int64_t gpus) {
-  const double each = static_cast<double>(kUsualTokens) / static_cast<double>(length * gpus);
-  return gpus * (std::int64_t{1} << std::lround(std::max(0.0, std::log2(each))));
+  const double per_gpu = static_cast<double>(kUsualTokens) / static_cast<double>(length * gpus);
+  return gpus * (std::int64_t{1} << std::lround(std::max(0.0, std::log2(per_gpu))));
 }
 
-// Without its batch.
+// The job of the options, without a batch size.
 PlanJob job_of(const PlanSearchOptions& options) {
   PlanJob job{.model = resolve_model(options.model)};
   job.length = options.length > 0
@@ -54,8 +54,10 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
   while (gpus.front() % 2 == 0 && gpus.size() < 8) {
     const int half = gpus.front() / 2;
     if (!strong && job.batch * half % most != 0) {
-      notes += fmt::format("Fewer GPUs are left out: the share of {} of the {} is not whole.\n",
-                           half, format_number(job.batch, "sequence"));
+      notes += fmt::format(
+          "Fewer GPUs are left out: {} on {} cannot be scaled to a whole number on {}.\n",
+          format_number(job.batch, "sequence"), format_number(most, "GPU"),
+          format_number(half, "GPU"));
       break;
     }
     gpus.insert(gpus.begin(), half);
@@ -79,19 +81,20 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
   fmt::print("{}{}", scaling_table(rows, machine.facility.eur_per_gpu_hour), notes);
 }
 
-// What can be wrong is said before work begins.
+// Checks all options before the search begins.
 Machine checked_machine(PlanSearchOptions& options) {
   if (options.machine.empty())
     user_error("--model needs --machine: a name ({}…) or a YAML file", "frontier, dgx-h100, ");
-  if (options.gpus.empty()) user_error("--model needs --gpus: how many there are");
+  if (options.gpus.empty()) user_error("--model needs --gpus: the number of GPUs");
   if (!options.scaling.empty() && options.scaling != "strong" && options.scaling != "weak")
-    user_error("--scaling is '{}': strong or weak", options.scaling);
+    user_error("--scaling is '{}': give strong or weak", options.scaling);
   if (!options.emit.empty()) check_folder("--emit", options.emit);
   if (!options.svg.empty()) check_folder("--svg", options.svg);
   Machine machine = load_machine(options.machine);
   if (options.eur_per_gpu_hour >= 0) machine.facility.eur_per_gpu_hour = options.eur_per_gpu_hour;
   const std::int64_t gpus = count_of("--gpus", options.gpus);
-  if (gpus > machine.gpus()) user_error("--gpus {}: {} has {}", gpus, machine.name, machine.gpus());
+  if (gpus > machine.gpus())
+    user_error("--gpus {}: {} has {}", gpus, machine.name, format_number(machine.gpus(), "GPU"));
   SearchLimits& limits = options.limits;
   limits.gpus = static_cast<int>(gpus);
   limits.rank_by = parse_rank_by(options.rank_by);
@@ -144,7 +147,8 @@ void plan_search(PlanSearchOptions options) {
   const Machine machine = checked_machine(options);
   const PlanJob open = job_of(options);
   const std::int64_t batch = options.batch.empty() ? 0 : count_of("--batch", options.batch);
-  if (batch > 100'000'000) user_error("--batch {} is more than any run had", batch);
+  if (batch > 100'000'000)
+    user_error("--batch {} is too large: give at most 100M sequences", batch);
   const JobOn job_on = [&](int gpus) {
     PlanJob job = open;
     job.batch = batch > 0 ? batch : usual_batch(job.length, gpus);
@@ -164,8 +168,8 @@ void plan_search(PlanSearchOptions options) {
     user_error("--explain {}: only {} fit", options.explain,
                format_number(static_cast<std::int64_t>(result.best.size()), "layout"));
   const Evaluation& one = result.best[chosen];
-  // The engine's own rules have the last word.
-  fit_layout(one.layout, work_of(planner.job()), one.layout.ranks());
+  // The engine's own checks.
+  fit_layout(one.layout, workload_of(planner.job()), one.layout.ranks());
   write_files(options, planner, one, tokens);
   if (options.as_json)
     fmt::print("{}",
@@ -186,7 +190,8 @@ void list_machines() {
 }
 
 void plan_calculus(const PlanCalculusOptions& o) {
-  if (o.machine.empty()) user_error("--parameters needs --machine: its peak is needed");
+  if (o.machine.empty())
+    user_error("--parameters needs --machine: the peak FLOP/s of its GPUs is needed");
   const Machine machine = load_machine(o.machine);
   const auto optional = [](const char* name, const std::string& text) {
     return text.empty() ? 0.0 : static_cast<double>(count_of(name, text));
@@ -208,8 +213,8 @@ void plan_calculus(const PlanCalculusOptions& o) {
       "{}",
       format_count(c.parameters), format_count(c.tokens), c.tokens / c.parameters,
       format_number(std::llround(c.gpus), "GPU"), in_days(c.days), 100 * c.mfu,
-      energy_in_words(energy, machine));
-  // Both levels: many reports count the GPUs' energy with the PUE, a meter counts the nodes'.
+      energy_text(energy, machine));
+  // Both levels: many reports apply the PUE to the energy of the GPUs, a meter measures the nodes.
   const double factor = machine.facility.kg_co2_per_kwh;
   if (factor >= 0 && energy.facility_mwh)
     fmt::print("; {} CO2e for the GPUs with PUE, {} for the nodes with PUE",

@@ -7,29 +7,29 @@
 
 namespace kintsugi {
 
-// kintsugi plan --model … --machine … --gpus …: looks for the best layouts.
+// kintsugi plan --model … --machine … --gpus …: searches the best layouts.
 struct PlanSearchOptions {
   std::string model = {}, machine = {};
   std::string gpus = {}, batch = {}, tokens = {};
-  std::int64_t length = 0;              // 0: the model's, at most 8192
-  std::int64_t checkpoint_every = 250;  // steps, as train does; 0: never
+  std::int64_t length = 0;              // 0: the model's maximum, at most 8192
+  std::int64_t checkpoint_every = 250;  // steps, the default of train; 0: never
   std::string precision = "bf16";
   std::string rank_by = "time";
   SearchLimits limits = {};
   double eur_per_gpu_hour = -1;  // -1: the machine's
-  int explain = 0;               // the n-th in full
+  int explain = 0;               // explain the n-th best layout; 0: print the table
   std::string emit = {}, data = {}, tokenizer = {}, svg = {}, scaling = {};
   bool as_json = false;
 };
-// What options say: a number from 1 on, a file (no directory) in a directory that exists;
-// UserError.
+// Parses the value of an option as an integer of at least 1; UserError otherwise.
 std::int64_t count_of(const char* option, const std::string& text);
+// UserError if `path` is a directory or its parent directory does not exist.
 void check_folder(const char* option, const std::string& path);
 
 void plan_search(PlanSearchOptions options);
 void list_machines();
 
-// kintsugi plan --parameters … : compute calculus.
+// kintsugi plan --parameters …: compute budget.
 struct PlanCalculusOptions {
   std::string parameters = {}, tokens = {}, gpus = {}, machine = {};
   double days = 0, mfu = 0.4, flops_per_parameter = 6;

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kWarmUp = 2;  // steps that tune and record
-constexpr std::size_t kFewWords = 160;
+constexpr int kWarmUp = 2;                  // steps for autotuning and graph capture
+constexpr std::size_t kLongestError = 160;  // bytes of an error in a table
 
 std::string replaced(std::string text, const std::string& word, const std::string& value) {
   for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += value.size())
@@ -31,22 +31,22 @@ std::string replaced(std::string text, const std::string& word, const std::strin
 }
 
 std::string shortened(std::string text) {
-  if (text.size() <= kFewWords) return text;
-  std::size_t end = kFewWords;
+  if (text.size() <= kLongestError) return text;
+  std::size_t end = kLongestError;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
   return text.substr(0, end) + "…";
 }
 
-// Whether somebody else told the job to stop, as Slurm does when the time is up: train says so.
-bool told_to_stop(const fs::path& log) {
+// Whether another process stopped the job, as Slurm does at the time limit; train logs it.
+bool stopped_by_signal(const fs::path& log) {
   std::ifstream file(log);
   for (std::string line; std::getline(file, line);)
     if (line.find("stopped by SIG") != std::string::npos) return true;
   return false;
 }
 
-// The program's own message, or whatever was said last.
-std::string complaint_in(const fs::path& log) {
+// The program's error message in a log, or else the last line.
+std::string error_in(const fs::path& log) {
   std::ifstream file(log);
   std::string last;
   for (std::string line; std::getline(file, line);) {
@@ -54,10 +54,10 @@ std::string complaint_in(const fs::path& log) {
       return shortened(line.substr(at + std::strlen("error: ")));
     if (line.find_first_not_of(" \t\r-") != std::string::npos) last = line;
   }
-  return shortened(last.empty() ? "it said nothing" : last);
+  return shortened(last.empty() ? "no output" : last);
 }
 
-// The median of the steps after the warm-up; 0: it ended before `steps`.
+// The median tokens/s of the steps after the warm-up; 0 if the trial ended before `steps`.
 double measured_in(const fs::path& metrics, int steps) {
   std::ifstream file(metrics);
   std::vector<double> rates;
@@ -112,7 +112,7 @@ std::vector<std::string> TrialJobs::command(int number, const Layout& layout) co
   const std::string launch =
       replaced(replaced(setup_.launch, "{ranks}", std::to_string(layout.ranks())), "{trial}",
                std::to_string(number));
-  // The shell reads the launch line as the user would type it, and the rest untouched.
+  // The shell parses the launch command as typed by the user; the other arguments are passed as is.
   std::vector<std::string> words = {"/bin/sh", "-c",    launch + " \"$@\"", "sh",
                                     program_,  "train", setup_.config};
   for (const std::string& text : overrides) {
@@ -123,7 +123,7 @@ std::vector<std::string> TrialJobs::command(int number, const Layout& layout) co
 }
 
 void TrialJobs::start(int number, const Layout& layout) {
-  fs::remove_all(run_of(number));  // of a tuning that was killed
+  fs::remove_all(run_of(number));  // left by a tuning that was killed
   const pid_t leader = start_session(command(number, layout), log_of(number));
   jobs_.push_back({number, leader, Clock::now()});
 }
@@ -131,13 +131,13 @@ void TrialJobs::start(int number, const Layout& layout) {
 TrialResult TrialJobs::result_of(int number, int status) const {
   const double rate = measured_in(run_of(number) / "metrics.jsonl", setup_.steps);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && rate > 0) return {rate, {}};
-  const std::string complaint = complaint_in(log_of(number));
-  // What the shell says of a command that it does not find or may not run.
+  const std::string error = error_in(log_of(number));
+  // The shell's exit codes for a command that it cannot find or execute.
   if (WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127))
-    user_error("--launch '{}' cannot be run: {}", setup_.launch, complaint);
+    user_error("--launch '{}' cannot be run: {}", setup_.launch, error);
   if (WIFSIGNALED(status))
-    return {0, fmt::format("killed by signal {}: {}", WTERMSIG(status), complaint)};
-  return {0, complaint};
+    return {0, fmt::format("killed by signal {}: {}", WTERMSIG(status), error)};
+  return {0, error};
 }
 
 TrialJobs::Ended TrialJobs::finish(const Running& job, bool in_time) {
@@ -149,7 +149,7 @@ TrialJobs::Ended TrialJobs::finish(const Running& job, bool in_time) {
       in_time
           ? result_of(job.number, status)
           : TrialResult{0, fmt::format("took longer than {}", format_duration(setup_.timeout_s))};
-  ended.told_to_stop = in_time && !ended.result.ran() && told_to_stop(log_of(job.number));
+  ended.stopped_by_signal = in_time && !ended.result.ran() && stopped_by_signal(log_of(job.number));
   std::error_code ignored;
   fs::remove_all(run_of(job.number), ignored);
   return ended;

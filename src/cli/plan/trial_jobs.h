@@ -15,22 +15,22 @@ namespace kintsugi {
 // How a trial is launched.
 struct TrialSetup {
   std::string config = {};                  // the run's YAML file
-  std::vector<std::string> overrides = {};  // the user's own
-  std::string launch = {};  // shell words before the program; {ranks} and {trial} are filled in
-  int steps = 6;            // of a trial, the first two not counted
+  std::vector<std::string> overrides = {};  // given by the user with --set
+  std::string launch = {};  // shell text before the program; {ranks} and {trial} are replaced
+  int steps = 6;            // per trial; the first two are not measured
   double timeout_s = 300;
-  std::filesystem::path directory = {};  // for the trials' logs and, while they last, their runs
+  std::filesystem::path directory = {};  // logs and temporary run directories of the trials
 };
 
-// The section `layout` and the micro-batch of a layout, as train's --set takes them.
+// The --set arguments of train for a layout and its micro-batch size.
 std::vector<std::string> layout_overrides(const Layout& layout);
 
-// Trials as child processes of this binary: kintsugi train for a few steps, without checkpoints.
-// Each is a session of its own, which ends as a whole.
+// Runs trials as child processes: kintsugi train for a few steps, without checkpoints. Each trial
+// has its own session, which is ended as a whole.
 class TrialJobs {
  public:
   explicit TrialJobs(TrialSetup setup);
-  ~TrialJobs();  // ends what still runs
+  ~TrialJobs();  // ends the running trials
   TrialJobs(const TrialJobs&) = delete;
   TrialJobs& operator=(const TrialJobs&) = delete;
 
@@ -41,12 +41,12 @@ class TrialJobs {
     int number = 0;
     TrialResult result = {};
     double seconds = 0;
-    bool told_to_stop = false;  // by a signal that did not come from here
+    bool stopped_by_signal = false;  // sent by another process
   };
-  // One that has ended, or that took too long and was ended; none: all are under way. UserError
-  // where the launch line itself cannot be run.
+  // Returns a trial that has ended or that exceeded the timeout (and is then ended); nullopt if all
+  // still run. UserError if the launch command itself cannot be run.
   std::optional<Ended> poll();
-  void stop();  // ends all and forgets them
+  void stop();  // ends all trials without results
 
   std::filesystem::path log_of(int number) const;
 
@@ -64,7 +64,7 @@ class TrialJobs {
   TrialResult result_of(int number, int status) const;
 
   TrialSetup setup_;
-  std::string program_;  // this one
+  std::string program_;  // path of this binary
   std::vector<Running> jobs_;
 };
 

@@ -27,17 +27,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kGlance = std::chrono::milliseconds(20);
-constexpr std::size_t kAlike = 5;  // first trials that fail in the same way end the tuning
+constexpr auto kTrialPollInterval = std::chrono::milliseconds(20);
+constexpr std::size_t kSameErrors = 5;  // this many first trials with the same error end the tuning
 
 void check_options(const PlanTuneOptions& o) {
   const PlanSearchOptions& s = o.search;
   if (!built_with_dlib()) PointSearch says_so({1}, {});
   if (is_stream(o.config))
-    user_error("--tune {}: every trial reads the configuration: give a file", o.config);
+    user_error("--tune {}: give a regular file, because every trial reads it", o.config);
   if (s.machine.empty())
-    user_error("--tune needs --machine: its model chooses what is tried first, and what at all");
-  if (s.gpus.empty()) user_error("--tune needs --gpus: how many ranks a trial has");
+    user_error("--tune needs --machine: the planner uses it to choose the layouts to try");
+  if (s.gpus.empty()) user_error("--tune needs --gpus: the number of ranks of a trial");
   if (!s.emit.empty()) check_folder("--emit", s.emit);
   std::error_code ignored;
   if (!s.emit.empty() && fs::equivalent(s.emit, o.config, ignored))
@@ -50,16 +50,16 @@ bool offloads_something(const OffloadConfig& offload) {
   return offload.optimizer || offload.gradients || offload.activations;
 }
 
-// What trials must have in common to be compared, beside their layouts.
-std::string job_in_words(const PlanJob& job, const RunConfig& config, const std::string& machine,
-                         int gpus) {
+// Describes everything that trials must have in common to be compared, except their layouts.
+std::string job_text(const PlanJob& job, const RunConfig& config, const std::string& machine,
+                     int gpus) {
   return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, moments {}{}, {} ranks of {}",
                      count_parameters(ParameterSet(job.model)).total, job.model.layers, job.batch,
                      job.length, to_string(job.precision), to_string(job.moments),
                      offloads_something(config.offload) ? ", offloaded" : "", gpus, machine);
 }
 
-// The search and what came of it so far.
+// A tuning run: the search and its trials so far.
 class Tuning {
  public:
   Tuning(const PlanTuneOptions& options, std::vector<Evaluation> candidates, TrialLog& log)
@@ -67,32 +67,32 @@ class Tuning {
     for (const Trial& trial : log.known()) {
       const auto candidate = tuner_.find(trial.layout);
       if (!candidate) {
-        ++elsewhere_;
+        ++outside_;
         continue;
       }
       tuner_.report(*candidate, trial.result);
       trials_.push_back(trial);
     }
     started_ = static_cast<int>(trials_.size());
-    if (started_ + elsewhere_ > 0)
-      log_note("{}: {} trials are known, {} are outside this search", options.log, started_,
-               elsewhere_);
+    if (started_ + outside_ > 0)
+      log_note("{}: {} trials are known, {} others are outside this search", options.log, started_,
+               outside_);
   }
 
   const std::vector<Trial>& trials() const { return trials_; }
 
-  // False where a signal ended it, sent to this process or to a trial.
+  // Returns false if a signal to this process or to a trial ended the tuning.
   bool run(TrialJobs& jobs) {
     const StopSignals signals;
     while (StopSignals::received() == nullptr) {
       start_some(jobs);
       if (jobs.running() == 0) return true;
       const auto ended = jobs.poll();
-      if (ended && ended->told_to_stop) break;
+      if (ended && ended->stopped_by_signal) break;
       if (ended)
         take(*ended, jobs);
       else
-        std::this_thread::sleep_for(kGlance);
+        std::this_thread::sleep_for(kTrialPollInterval);
     }
     jobs.stop();
     return false;
@@ -103,34 +103,34 @@ class Tuning {
     while (jobs.running() < options_.at_once && started_ < options_.trials) {
       const auto candidate = tuner_.next();
       if (!candidate) return;
-      under_way_[++started_] = *candidate;
+      running_[++started_] = *candidate;
       jobs.start(started_, tuner_.candidates()[*candidate].layout);
     }
   }
 
   void take(const TrialJobs::Ended& ended, const TrialJobs& jobs) {
-    const std::size_t candidate = under_way_.at(ended.number);
+    const std::size_t candidate = running_.at(ended.number);
     const Evaluation& e = tuner_.candidates()[candidate];
     tuner_.report(candidate, ended.result);
     trials_.push_back({e.layout, tokens_per_s(e), ended.result, ended.seconds});
     unlogged_.push_back(trials_.back());
-    // Until one has run, what fails may be the job rather than the layout.
+    // Until one trial has run, a failure may be caused by the job and not by the layout.
     if (best_of(trials_))
       for (const Trial& trial : std::exchange(unlogged_, {})) log_.add(trial);
     show(ended.number, trials_.back());
-    // A missing file, a wrong number of ranks: no layout would change it.
+    // Such as a missing file or a wrong number of ranks: no layout would help.
     failures_.push_back(ended.result.failure);
-    const bool alike = std::all_of(failures_.begin(), failures_.end(), [&](const auto& text) {
+    const bool same = std::all_of(failures_.begin(), failures_.end(), [&](const auto& text) {
       return !text.empty() && text == failures_.front();
     });
-    if (alike && failures_.size() == kAlike && !best_of(trials_))
-      failure("the first {} trials failed alike: {} (all that they said is in {})", kAlike,
+    if (same && failures_.size() == kSameErrors && !best_of(trials_))
+      failure("the first {} trials failed with the same error: {} (full log: {})", kSameErrors,
               failures_.front(), jobs.log_of(ended.number).string());
   }
 
   void show(int number, const Trial& trial) const {
     const auto best = best_of(trials_);
-    log_note("trial {}/{}  {}  model {}  {}  best {}", number, options_.trials,
+    log_note("trial {}/{}  {}  predicted {}  {}  best {}", number, options_.trials,
              to_string(trial.layout), format_count(trial.predicted),
              trial.result.ran()
                  ? fmt::format("measured {} tokens/s", format_count(trial.result.tokens_per_s))
@@ -142,18 +142,18 @@ class Tuning {
   LayoutTuner tuner_;
   TrialLog& log_;
   std::vector<Trial> trials_, unlogged_;
-  std::vector<std::string> failures_;  // of this process's trials; empty: it ran
-  std::map<int, std::size_t> under_way_;
-  int started_ = 0, elsewhere_ = 0;
+  std::vector<std::string> failures_;   // of each trial of this process; empty: it ran
+  std::map<int, std::size_t> running_;  // trial number -> candidate
+  int started_ = 0, outside_ = 0;
 };
 
-// The user's own configuration in the best layout.
+// Writes the user's configuration with the best layout.
 void emit(const PlanTuneOptions& o, const Trial& best) {
   std::vector<std::string> overrides = o.overrides;
   for (std::string& text : layout_overrides(best.layout)) overrides.push_back(std::move(text));
   const YamlDocument document(read_text_file(o.config), o.config, overrides);
   const std::string yaml = fmt::format(
-      "# {} with the best layout of a tuning on {} ranks: {:.0f} tokens/s measured.\n{}\n",
+      "# {} with the best layout found by tuning on {} ranks: {:.0f} tokens/s measured.\n{}\n",
       o.config, best.layout.ranks(), best.result.tokens_per_s, YAML::Dump(document.root()));
   parse_run_config(yaml, o.search.emit);
   write_file_atomically(o.search.emit, yaml);
@@ -164,12 +164,12 @@ std::vector<Evaluation> candidates_of(const PlanTuneOptions& o, const RunConfig&
   SearchLimits limits = o.search.limits;
   limits.gpus = gpus;
   TrialRange range{.slower = o.within};
-  // What is offloaded the model of the memory does not know.
+  // The memory model does not include offload.
   if (offloads_something(config.offload)) range.memory = std::numeric_limits<double>::infinity();
   if (config.offload.activations && limits.recompute.empty()) limits.recompute = "full";
   Planner planner(job, machine);
   std::vector<Evaluation> candidates = trial_candidates(planner, limits, range);
-  if (config.offload.gradients)  // they must be complete before the end of a step
+  if (config.offload.gradients)  // offload needs them earlier than zb-h1 completes them
     std::erase_if(candidates, [](const Evaluation& e) {
       return e.layout.schedule == PipelineKind::ZeroBubbleH1;
     });
@@ -191,9 +191,10 @@ void plan_tune(const PlanTuneOptions& o) {
   const auto gpus = static_cast<int>(
       std::min<std::int64_t>(count_of("--gpus", o.search.gpus), machine.gpus() + 1));
   if (gpus > machine.gpus())
-    user_error("--gpus {}: {} has {}", o.search.gpus, machine.name, machine.gpus());
+    user_error("--gpus {}: {} has {}", o.search.gpus, machine.name,
+               format_number(machine.gpus(), "GPU"));
   const PlanJob job = plan_job(config);
-  TrialLog log(o.log, job_in_words(job, config, machine.name, gpus));
+  TrialLog log(o.log, job_text(job, config, machine.name, gpus));
   Tuning tuning(o, candidates_of(o, config, job, machine, gpus), log);
 
   const fs::path run = config.run.dir;
@@ -209,12 +210,12 @@ void plan_tune(const PlanTuneOptions& o) {
                   .steps = o.steps,
                   .timeout_s = timeout_s,
                   .directory = directory});
-  const bool undisturbed = tuning.run(jobs);
+  const bool completed = tuning.run(jobs);
 
   const auto best = best_of(tuning.trials());
-  if (!undisturbed) log_note("stopped; trials under way were ended and do not count");
+  if (!completed) log_note("stopped; running trials were ended and are not counted");
   if (!best)
-    failure("none of {} trials ran{}: {} holds what they said", tuning.trials().size(),
+    failure("none of {} trials succeeded{}: the logs are in {}", tuning.trials().size(),
             tuning.trials().empty() ? "" : " (" + tuning.trials().back().result.failure + ")",
             directory.string());
   if (!o.search.emit.empty()) emit(o, *best);

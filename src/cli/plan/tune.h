@@ -7,14 +7,14 @@
 
 namespace kintsugi {
 
-// kintsugi plan --tune: measures layouts of a run in short trials with real jobs.
+// kintsugi plan --tune: measures layouts of a run in short real trials.
 struct PlanTuneOptions {
   std::string config = {};                  // the run's YAML file
-  std::vector<std::string> overrides = {};  // of its values
+  std::vector<std::string> overrides = {};  // --set
   int trials = 30;
   int steps = 6;
   int at_once = 1;
-  std::string launch = {};  // empty: mpirun, or nothing for one rank
+  std::string launch = {};  // empty: mpirun, or no launcher for one rank
   std::string timeout = "5min";
   double within = 2;
   std::string log = {};

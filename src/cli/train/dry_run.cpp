@@ -32,8 +32,8 @@ PlanJob plan_job(const RunConfig& config) {
 
 namespace {
 
-// The planner's model of memory knows no offload, but the engine's own plan does: of the fullest
-// stage, at either side.
+// The largest device and host memory over all stages. From the engine's own memory plan, because
+// the planner's memory model does not include offload.
 MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
   OperationTrace trace;
   std::unique_ptr<Backend> backend;
@@ -41,27 +41,26 @@ MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
     backend = make_cpu_backend(1);
   else
     backend = std::make_unique<SimBackend>(trace);
-  MemoryNeed most;
+  MemoryNeed largest;
   for (int stage = 0; stage < grid.pp; ++stage) {
     const MemoryNeed need = planned_memory(*backend, config, planned_groups(grid, {.pp = stage}));
-    most.device = std::max(most.device, need.device);
-    most.host = std::max(most.host, need.host);
+    largest.device = std::max(largest.device, need.device);
+    largest.host = std::max(largest.host, need.host);
   }
-  return most;
+  return largest;
 }
 
 void dry_run_with_offload(const RunConfig& config, const Machine& machine, const Evaluation& e) {
   const MemoryNeed need = engine_memory(config, grid_of(e.layout, config.model));
   const double device = static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
   fmt::print(
-      "{}\nThe fullest rank takes {} on its GPU, with {} for the device itself, and {} of host "
-      "memory.\nA step takes {:.3f} s and the time of the transfers that do not hide: those are "
-      "not "
-      "modelled.\n",
+      "{}\nThe fullest rank needs {} of GPU memory (with {} for context and libraries) and {} of "
+      "host memory.\nA step takes {:.3f} s plus offload transfers that do not overlap with "
+      "compute; these are not modelled.\n",
       to_string(e.layout), format_bytes(device), format_bytes(machine.gpu.own_gb * 1e9),
       format_bytes(static_cast<double>(need.host)), e.step_s);
   if (device > machine.gpu.memory_gb * 1e9)
-    user_error("it does not fit: {} are needed, a GPU of {} has {}", format_bytes(device),
+    user_error("it does not fit: a rank needs {}, a GPU of {} has {}", format_bytes(device),
                machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
 }
 
@@ -69,9 +68,9 @@ void dry_run_with_offload(const RunConfig& config, const Machine& machine, const
 
 void dry_run(const RunConfig& config, const DryRunOptions& options) {
   if (options.machine.empty())
-    user_error("--dry-run needs --machine: on which? kintsugi plan --machines lists some");
+    user_error("--dry-run needs --machine: kintsugi plan --machines lists the built-in ones");
   if (config.layout_auto)
-    user_error("--dry-run needs a layout with numbers: kintsugi plan --model finds one");
+    user_error("--dry-run does not take layout: auto; kintsugi plan --model finds a layout");
   const Machine machine = load_machine(options.machine);
   const Layout& open = config.layout;
   const std::int64_t model = std::int64_t{open.tp} * open.cp * open.pp;

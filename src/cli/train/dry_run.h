@@ -7,13 +7,13 @@
 
 namespace kintsugi {
 
-// What a configuration trains, for the planner.
+// Converts a run configuration to the planner's input.
 PlanJob plan_job(const RunConfig& config);
 
-// kintsugi train --dry-run: what a configuration would take on a machine.
+// kintsugi train --dry-run: predicts memory and time of a configuration on a machine.
 struct DryRunOptions {
   std::string machine = {};
-  int gpus = 0;  // 0: as the layout says
+  int gpus = 0;  // 0: as many as the layout needs
 };
 void dry_run(const RunConfig& config, const DryRunOptions& options);
 

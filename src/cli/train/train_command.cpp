@@ -5,11 +5,11 @@
 #include <thread>
 #include <vector>
 
+#include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/train/dry_run.h"
-#include "cli/worlds.h"
 #include "comm/launch_environment.h"
 #include "core/build_id.h"
 #include "core/build_info.h"
@@ -39,7 +39,7 @@ std::int64_t threads_for(const RunConfig& config, const World& world) {
       1, std::thread::hardware_concurrency() / static_cast<unsigned>(world.local_size()));
 }
 
-// What all ranks must have been given alike, before anything depends on it.
+// The options and the build that must be the same on all ranks.
 Facts command_facts(const TrainArguments& arguments) {
   return {{"the version", fmt::format("{} ({})", program_version(), program_commit())},
           {"the build", build_id()},
@@ -49,7 +49,7 @@ Facts command_facts(const TrainArguments& arguments) {
           {"--trace-steps", arguments.trace_steps}};
 }
 
-// Nothing that a rank computes depends on these, and machines may differ in them.
+// Keys that do not change what a rank computes and may differ between nodes.
 bool may_differ(const std::string& key) {
   return key == "cuda.device" || key == "cuda.matmul_cache" || key == "threads";
 }
@@ -61,7 +61,7 @@ Facts config_facts(const RunConfig& config) {
   return facts;
 }
 
-// What the files hold that the configuration names.
+// The configuration and the fingerprints of the files that it names.
 Facts data_facts(const RunConfig& config, const RunData& data) {
   Facts facts = config_facts(config);
   facts.emplace_back("the fingerprint of the tokenizer", data.tokenizer().fingerprint());
@@ -70,61 +70,61 @@ Facts data_facts(const RunConfig& config, const RunData& data) {
   return facts;
 }
 
-// A run that is to be deterministic on its GPUs is so between them.
+// cuda.deterministic implies comm.deterministic.
 CommConfig comm_of(const RunConfig& config) {
   CommConfig comm = config.comm;
   comm.deterministic |= config.cuda.deterministic;
   return comm;
 }
 
-// Outlives an error until the job has dealt with it: collectives may be under way in its memory.
+// Kept alive until the job has handled an error: pending collectives may still use this memory.
 struct TrainParts {
   std::optional<RunConfig> config;
   std::unique_ptr<Backend> backend;
   std::optional<JobGroups> groups;
   std::optional<StepTrace> step_trace;
-  std::optional<Trainer> trainer;  // goes first: it may still wait for its groups
+  std::optional<Trainer> trainer;  // destroyed first: it may still wait for its groups
 };
 
-// Every rank reads the file by itself, but a pipe can be read once, and launchers give standard
-// input to rank 0 alone.
+// Every rank reads a regular file itself. A pipe is read by rank 0 only: it can be read once, and
+// launchers pass standard input to rank 0.
 std::string configuration_text(const std::string& path, Job& job) {
-  const bool stream = job.of_first(is_stream(path) ? "stream" : "file") == "stream";
+  const bool stream = job.broadcast_text(is_stream(path) ? "stream" : "file") == "stream";
   std::string text;
   job.together([&] {
     if (stream && job.world().rank() > 0) return;
     text = read_text_file(path);
     if (stream && text.empty())
-      user_error("{} holds no configuration: it is empty{}", path,
-                 job.world().size() > 1 ? " (launchers give standard input to rank 0 alone)" : "");
+      user_error("{} is empty: give a configuration{}", path,
+                 job.world().size() > 1 ? " (launchers pass standard input to rank 0 only)" : "");
   });
-  return stream ? job.of_first(text) : text;
+  return stream ? job.broadcast_text(text) : text;
 }
 
-// `trace` is nullptr where none was asked for.
+// `trace` is nullptr without --trace.
 void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
            Trace* trace) {
   auto& [config, backend, groups, step_trace, trainer] = parts;
   const auto compare = [&](const Facts& facts, Startup& times) {
     job.check_agreement(facts);
-    times.mark("comparing the ranks");
+    times.mark("compare ranks");
   };
   compare(command_facts(arguments), startup);
   TraceRequest request;
-  if (trace != nullptr)  // by itself: what only rank 0 finds
+  if (trace != nullptr)  // in its own together(): only rank 0 checks the file
     job.together([&] {
       request = trace_request(arguments.trace, arguments.trace_steps);
       if (job.world().rank() == 0) check_writable(request.file);
     });
   const std::string text = configuration_text(arguments.config, job);
-  std::string layout;  // that rank 0 chose, where it is left to the program
+  std::string layout;  // chosen by rank 0 with layout: auto
   job.together([&] {
     config = parse_run_config(text, arguments.config, arguments.overrides);
     if (trace != nullptr && request.first > config->total_steps())
       user_error("--trace-steps {}: the run has {} steps", arguments.trace_steps,
                  config->total_steps());
   });
-  startup.mark("configuration and groups");
+  startup.mark("read configuration");
   compare(config_facts(*config), startup);
   job.together([&] {
     resolve_tokenizer(*config);
@@ -135,14 +135,14 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
       layout = to_yaml(
           automatic_layout(*config, *backend, job.world().size(), job.world().local_size()));
   });
-  if (config->layout_auto) read_layout(job.of_first(layout), config->layout);
+  if (config->layout_auto) read_layout(job.broadcast_text(layout), config->layout);
   config->layout_auto = false;
   job.together([&] {
     groups.emplace(job, *backend, grid_of(layout_on(*config, job.world().size()), config->model),
                    comm_of(*config), trace);
   });
   if (!groups->description().empty()) log_info("{}", groups->description());
-  startup.mark("configuration and groups");
+  startup.mark("init device");
   job.together([&] { trainer.emplace(*backend, *config, groups->get(), startup); });
   compare(data_facts(trainer->config(), trainer->data()), trainer->startup());
   if (arguments.check) {
@@ -166,19 +166,20 @@ void run_train(const TrainArguments& arguments) {
   }
   Startup startup;
   Trace trace;
-  Trace* const wanted = arguments.trace.empty() ? nullptr : &trace;
-  Job job(wanted);
-  startup.mark("joining the ranks");
+  Trace* const recorder = arguments.trace.empty() ? nullptr : &trace;
+  Job job(recorder);
+  startup.mark("init ranks");
   TrainParts parts;
-  job.run([&] { train(arguments, job, startup, parts, wanted); });
+  job.run([&] { train(arguments, job, startup, parts, recorder); });
 }
 
 }  // namespace
 
 void add_train_command(CLI::App& app) {
   auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* command = app.add_subcommand("train", "Train a model as a YAML file describes");
-  command->add_option("config", arguments->config, "The run's configuration")->required();
+  CLI::App* command = app.add_subcommand("train", "Train a model from a YAML configuration");
+  command->add_option("config", arguments->config, "The configuration of the run: a YAML file")
+      ->required();
   command
       ->add_option("--set", arguments->overrides,
                    "Override a value: --set optimizer.lr=3e-4 (repeatable)")
@@ -186,35 +187,36 @@ void add_train_command(CLI::App& app) {
       ->allow_extra_args(false);
   command
       ->add_option("--resume", arguments->resume,
-                   "auto: continue the latest checkpoint in run.dir if there is one; never: refuse "
-                   "a directory that "
-                   "holds a run")
+                   "auto: resume from the latest checkpoint in run.dir if there is one; never: "
+                   "refuse a run.dir that already holds a run")
       ->check(CLI::IsMember({"auto", "never"}))
       ->capture_default_str();
   CLI::Option* trace =
       command
           ->add_option("--trace", arguments->trace,
-                       "Write a timeline of some steps, of all ranks, to this file (for Perfetto)")
+                       "Write a timeline of --trace-steps on all ranks to this JSON file (open it "
+                       "in Perfetto)")
           ->type_name("FILE")
           ->check([](const std::string& file) {
-            return file.empty() ? "the name of a file is needed" : "";
+            return file.empty() ? "give the name of a file" : "";
           });
   command
       ->add_option("--trace-steps", arguments->trace_steps,
-                   "Which steps of this process, counted from 1")
+                   "With --trace: first and last step, counted from 1 in this process")
       ->type_name("A-B")
       ->needs(trace)
       ->capture_default_str();
   command->add_flag("--check", arguments->check, "Check configuration, data and memory, then stop");
   CLI::Option* dry = command->add_flag("--dry-run", arguments->dry_run,
-                                       "Say whether it fits a machine and how long it takes there");
+                                       "Predict whether the run fits a machine and how long it "
+                                       "takes there; train nothing");
   command
       ->add_option("--machine", arguments->plan.machine,
-                   "With --dry-run: a machine's name or description (kintsugi plan --machines)")
+                   "With --dry-run: a machine's name (kintsugi plan --machines) or YAML file")
       ->needs(dry);
   command
       ->add_option("--gpus", arguments->plan.gpus,
-                   "With --dry-run: how many (default: as many as the layout says)")
+                   "With --dry-run: number of GPUs (default: as many as the layout needs)")
       ->transform(whole_number(between(1, INT32_MAX)))
       ->needs(dry);
   command->footer(
@@ -227,11 +229,11 @@ void add_train_command(CLI::App& app) {
       "  mpirun -np 8 kintsugi train run.yaml --set layout.tp=2 --set layout.pp=2\n"
       "  mpirun -np 8 kintsugi train run.yaml --set layout=auto\n"
       "\n"
-      "A timeline of steps 3 and 4, with communication beside compute:\n"
+      "A timeline of steps 3 and 4, with compute and communication:\n"
       "  mpirun -np 4 kintsugi train run.yaml --set layout.zero=3 --trace steps.json\n"
       "\n"
-      "SIGTERM, SIGUSR1, SIGHUP and Ctrl-C finish the step, save a checkpoint and end with exit\n"
-      "code 0; the same command then continues the run.");
+      "On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run finishes the step, saves a checkpoint and\n"
+      "exits with code 0. The same command then resumes it.");
   command->callback([arguments] { run_train(*arguments); });
 }
 

@@ -9,17 +9,15 @@
 namespace kintsugi {
 namespace {
 
-// MPI counts in int and takes memory of its own for what it sums, so large tensors go in pieces.
-constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
-// Of a reduce_scatter that must be copied first.
-constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
+// MPI counts in int and allocates memory for reductions, so large tensors are processed in blocks.
+constexpr std::int64_t kBlockBytes = std::int64_t{64} << 20;
 
-// One of MPI's own collectives, piece by piece. What it sends is MPI's business: counted as a ring.
+// Runs an MPI collective block by block. The bytes it sends are unknown and counted as for a ring.
 class MpiCollective : public Exchange {
  public:
   MpiCollective(MpiGroup& group, Collective kind, const Tensor& whole, std::int64_t elements,
-                std::int64_t piece)
-      : Exchange(group, kCollectiveTag), elements_(elements), piece_(piece) {
+                std::int64_t block)
+      : Exchange(group, kCollectiveTag), elements_(elements), block_(block) {
     bytes_sent_ =
         static_cast<std::int64_t>(ring_bytes(kind, static_cast<double>(whole.bytes()), group.size));
   }
@@ -27,15 +25,15 @@ class MpiCollective : public Exchange {
  protected:
   bool next_round() final {
     if (begin_ >= elements_) return false;
-    const std::int64_t count = std::min(piece_, elements_ - begin_);
-    start_piece(begin_, count);
+    const std::int64_t count = std::min(block_, elements_ - begin_);
+    start_block(begin_, count);
     begin_ += count;
     return true;
   }
-  virtual void start_piece(std::int64_t begin, std::int64_t count) = 0;
+  virtual void start_block(std::int64_t begin, std::int64_t count) = 0;
 
  private:
-  std::int64_t elements_, piece_;
+  std::int64_t elements_, block_;
   std::int64_t begin_ = 0;
 };
 
@@ -51,12 +49,12 @@ class AllReduce : public MpiCollective {
  public:
   AllReduce(MpiGroup& group, Tensor x, ReduceOp op)
       : MpiCollective(group, Collective::AllReduce, x, x.elements(),
-                      elements_in(kPieceBytes, x.dtype())),
+                      elements_in(kBlockBytes, x.dtype())),
         x_(x),
         op_(op) {}
 
  protected:
-  void start_piece(std::int64_t begin, std::int64_t count) override {
+  void start_block(std::int64_t begin, std::int64_t count) override {
     const Reduction reduction = mpi_reduction(x_.dtype(), op_);
     check_mpi(MPI_Iallreduce(MPI_IN_PLACE, at(x_, begin), static_cast<int>(count), reduction.type,
                              reduction.op, group().comm, request()),
@@ -68,22 +66,22 @@ class AllReduce : public MpiCollective {
   ReduceOp op_;
 };
 
-// A piece is the same elements of every rank's part. Where these are not side by side, or MPI would
-// have to write where it reads (its MPI_IN_PLACE puts the sum at the start of `full`, which the
-// caller keeps), they are copied first.
+// A block is the same range of every rank's shard. The ranges are copy_to_scratch to scratch if
+// they are not adjacent in `full`, or if MPI would write where it reads (with MPI_IN_PLACE, MPI
+// writes the result to the start of `full`, which must not change).
 class ReduceScatter : public MpiCollective {
  public:
   ReduceScatter(MpiGroup& group, Tensor shard, Tensor full)
       : MpiCollective(group, Collective::ReduceScatter, full, shard.elements(),
-                      piece_of(group, shard, full)),
+                      block_size(group, shard, full)),
         shard_(shard),
         full_(full),
-        copies_(needs_copies(shard, full)) {}
+        copy_first_(needs_copy(shard, full)) {}
 
  protected:
-  void start_piece(std::int64_t begin, std::int64_t count) override {
+  void start_block(std::int64_t begin, std::int64_t count) override {
     const void* source = full_.data();
-    if (copies_) source = copied(begin, count);
+    if (copy_first_) source = copy_to_scratch(begin, count);
     const Reduction reduction = mpi_reduction(full_.dtype(), ReduceOp::Sum);
     check_mpi(MPI_Ireduce_scatter_block(source, at(shard_, begin), static_cast<int>(count),
                                         reduction.type, reduction.op, group().comm, request()),
@@ -91,15 +89,15 @@ class ReduceScatter : public MpiCollective {
   }
 
  private:
-  static bool needs_copies(const Tensor& shard, const Tensor& full) {
+  static bool needs_copy(const Tensor& shard, const Tensor& full) {
     const auto *begin = at(full, 0), *end = begin + full.bytes(), *part = at(shard, 0);
-    return (part >= begin && part < end) || static_cast<std::int64_t>(full.bytes()) > kPieceBytes;
+    return (part >= begin && part < end) || static_cast<std::int64_t>(full.bytes()) > kBlockBytes;
   }
-  static std::int64_t piece_of(const MpiGroup& group, const Tensor& shard, const Tensor& full) {
-    if (!needs_copies(shard, full)) return std::max<std::int64_t>(shard.elements(), 1);
+  static std::int64_t block_size(const MpiGroup& group, const Tensor& shard, const Tensor& full) {
+    if (!needs_copy(shard, full)) return std::max<std::int64_t>(shard.elements(), 1);
     return std::max<std::int64_t>(elements_in(kScratchBytes, full.dtype()) / group.size, 1);
   }
-  const void* copied(std::int64_t begin, std::int64_t count) {
+  const void* copy_to_scratch(std::int64_t begin, std::int64_t count) {
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(full_.dtype());
     std::byte* to = group().scratch_of(bytes * static_cast<std::size_t>(group().size));
     for (int rank = 0; rank < group().size; ++rank)
@@ -109,20 +107,21 @@ class ReduceScatter : public MpiCollective {
   }
 
   Tensor shard_, full_;
-  bool copies_;
+  bool copy_first_;
 };
 
-// In bytes. A piece of every rank's part has gaps on the receiving side, which a type bridges.
+// Counts bytes. The blocks of the ranks are not adjacent in `full`, so a datatype with a stride is
+// used.
 class AllGather : public MpiCollective {
  public:
   AllGather(MpiGroup& group, Tensor full, Tensor shard)
       : MpiCollective(group, Collective::AllGather, full, static_cast<std::int64_t>(shard.bytes()),
-                      kPieceBytes),
+                      kBlockBytes),
         full_(full),
         shard_(shard) {}
 
  protected:
-  void start_piece(std::int64_t begin, std::int64_t count) override {
+  void start_block(std::int64_t begin, std::int64_t count) override {
     auto* full = static_cast<std::byte*>(full_.data());
     const auto* shard = static_cast<const std::byte*>(shard_.data());
     const bool in_place = full + group().rank * shard_.bytes() == shard;
@@ -132,16 +131,16 @@ class AllGather : public MpiCollective {
       return check_mpi(
           MPI_Iallgather(source, bytes, MPI_BYTE, full, bytes, MPI_BYTE, group().comm, request()),
           "MPI_Iallgather");
-    MPI_Datatype piece = MPI_DATATYPE_NULL, spaced = MPI_DATATYPE_NULL;
-    check_mpi(MPI_Type_contiguous(bytes, MPI_BYTE, &piece), "MPI_Type_contiguous");
-    check_mpi(MPI_Type_create_resized(piece, 0, static_cast<MPI_Aint>(shard_.bytes()), &spaced),
+    MPI_Datatype block = MPI_DATATYPE_NULL, spaced = MPI_DATATYPE_NULL;
+    check_mpi(MPI_Type_contiguous(bytes, MPI_BYTE, &block), "MPI_Type_contiguous");
+    check_mpi(MPI_Type_create_resized(block, 0, static_cast<MPI_Aint>(shard_.bytes()), &spaced),
               "MPI_Type_create_resized");
     check_mpi(MPI_Type_commit(&spaced), "MPI_Type_commit");
     check_mpi(
         MPI_Iallgather(source, bytes, MPI_BYTE, full + begin, 1, spaced, group().comm, request()),
         "MPI_Iallgather");
-    MPI_Type_free(&spaced);  // by MPI, when the call is done with it
-    MPI_Type_free(&piece);
+    MPI_Type_free(&spaced);  // MPI frees it after the call is complete
+    MPI_Type_free(&block);
   }
 
  private:
@@ -152,12 +151,12 @@ class Broadcast : public MpiCollective {
  public:
   Broadcast(MpiGroup& group, Tensor x, int root)
       : MpiCollective(group, Collective::Broadcast, x, static_cast<std::int64_t>(x.bytes()),
-                      kPieceBytes),
+                      kBlockBytes),
         x_(x),
         root_(root) {}
 
  protected:
-  void start_piece(std::int64_t begin, std::int64_t count) override {
+  void start_block(std::int64_t begin, std::int64_t count) override {
     check_mpi(MPI_Ibcast(static_cast<std::byte*>(x_.data()) + begin, static_cast<int>(count),
                          MPI_BYTE, root_, group().comm, request()),
               "MPI_Ibcast");
@@ -175,8 +174,8 @@ class Message : public Exchange {
 
  protected:
   bool next_round() override {
-    if (begun_) return false;
-    begun_ = true;
+    if (started_) return false;
+    started_ = true;
     const auto bytes = static_cast<std::int64_t>(x_.bytes());
     if (sends_)
       send(x_.data(), bytes, peer_);
@@ -189,7 +188,7 @@ class Message : public Exchange {
   Tensor x_;
   int peer_;
   bool sends_;
-  bool begun_ = false;
+  bool started_ = false;
 };
 
 class Barrier : public Exchange {
@@ -198,14 +197,14 @@ class Barrier : public Exchange {
 
  protected:
   bool next_round() override {
-    if (begun_) return false;
-    begun_ = true;
+    if (started_) return false;
+    started_ = true;
     check_mpi(MPI_Ibarrier(group().comm, request()), "MPI_Ibarrier");
     return true;
   }
 
  private:
-  bool begun_ = false;
+  bool started_ = false;
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 namespace kintsugi {
 namespace {
 
-// MPI counts in int, so large messages travel in pieces.
-constexpr std::int64_t kPiece = std::int64_t{1} << 30;
+// MPI counts in int, so large messages are split.
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
 
 }  // namespace
 
@@ -33,17 +33,17 @@ bool Exchange::advance() {
 
 void Exchange::send(const void* data, std::int64_t bytes, int to) {
   bytes_sent_ += bytes;
-  for (std::int64_t begin = 0; begin < bytes; begin += kPiece)
+  for (std::int64_t begin = 0; begin < bytes; begin += kMaxBytes)
     check_mpi(MPI_Isend(static_cast<const std::byte*>(data) + begin,
-                        static_cast<int>(std::min(kPiece, bytes - begin)), MPI_BYTE, to, tag_,
+                        static_cast<int>(std::min(kMaxBytes, bytes - begin)), MPI_BYTE, to, tag_,
                         group_.comm, &requests_.emplace_back()),
               "MPI_Isend");
 }
 
 void Exchange::receive(void* data, std::int64_t bytes, int from) {
-  for (std::int64_t begin = 0; begin < bytes; begin += kPiece)
+  for (std::int64_t begin = 0; begin < bytes; begin += kMaxBytes)
     check_mpi(MPI_Irecv(static_cast<std::byte*>(data) + begin,
-                        static_cast<int>(std::min(kPiece, bytes - begin)), MPI_BYTE, from, tag_,
+                        static_cast<int>(std::min(kMaxBytes, bytes - begin)), MPI_BYTE, from, tag_,
                         group_.comm, &requests_.emplace_back()),
               "MPI_Irecv");
 }

@@ -8,14 +8,15 @@
 
 namespace kintsugi {
 
-void check_mpi(int code, const char* call);  // Failure with MPI's own words
+void check_mpi(int code, const char* call);  // throws Failure with MPI's message
 
-// What a communicator's operations share. Its collectives run one at a time, so one scratch does.
+// Shared by the operations of a communicator. Collectives run one at a time, so they can share
+// `scratch`.
 struct MpiGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
-  bool rank_order = false;  // sums are in rank order, whatever MPI would do
+  bool rank_order = false;  // reduce in rank order
   std::vector<std::byte> scratch = {};
 
   std::byte* scratch_of(std::size_t bytes) {
@@ -27,20 +28,22 @@ struct MpiGroup {
 inline constexpr int kCollectiveTag = 1;
 inline constexpr int kMessageTag = 2;
 
-// An operation made of rounds of MPI's calls; between two rounds it computes.
+// An operation made of rounds of non-blocking MPI calls, with computation between the rounds.
 class Exchange : public Operation {
  public:
   Exchange(MpiGroup& group, int tag) : group_(group), tag_(tag) {}
   bool advance() final;
 
  protected:
-  // Called when the calls of the round before are done: makes the next round's with send(),
+  // Called when the calls of the previous round are done. Starts the next round with send(),
   // receive() and request(), or returns false if there is none. A round may be empty.
   virtual bool next_round() = 0;
 
   void send(const void* data, std::int64_t bytes, int to);
   void receive(void* data, std::int64_t bytes, int from);
-  MPI_Request* request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }  // of another call
+  MPI_Request* request() {
+    return &requests_.emplace_back(MPI_REQUEST_NULL);
+  }  // for any other MPI call
   MpiGroup& group() const { return group_; }
 
  private:

@@ -1,5 +1,6 @@
 #include "comm/mpi/mpi_world.h"
 
+#include <array>
 #include <exception>
 #include <map>
 
@@ -14,7 +15,7 @@ namespace {
 
 class MpiCommunicator : public Communicator {
  public:
-  // `id` is unlike that of any other group of the world.
+  // `id` is unique among the groups of the world.
   MpiCommunicator(std::string name, std::string id, ProgressThread& thread, MpiGroup group)
       : name_(std::move(name)),
         id_(std::move(id)),
@@ -24,7 +25,7 @@ class MpiCommunicator : public Communicator {
         received_(sent_) {}
 
   ~MpiCommunicator() override {
-    // Their tensors may go next, and peers still write there.
+    // The tensors of pending calls may be freed next, while peers still write to them.
     if (!pending_.empty()) thread_.freeze();
   }
 
@@ -63,7 +64,7 @@ class MpiCommunicator : public Communicator {
   void wait(Work work) override {
     if (work.ticket == 0) return;
     const auto found = pending_.find(work.ticket);
-    KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not under way",
+    KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not in flight",
                    name_, work.ticket);
     thread_.wait(*found->second);
     pending_.erase(found);
@@ -73,7 +74,7 @@ class MpiCommunicator : public Communicator {
   CommunicationTimes times() const override { return thread_.read(times_); }
 
  private:
-  // Messages have a peer and wait for nobody; collectives run one after the other.
+  // Messages (peer >= 0) run concurrently; collectives run one after the other.
   Work start(Collective kind, const Tensor& whole, std::shared_ptr<Operation> operation,
              int peer = -1) {
     const std::int64_t number = ++count_of(kind, peer);
@@ -103,8 +104,8 @@ class MpiCommunicator : public Communicator {
   CommunicationTimes times_;
   std::int64_t tickets_ = 0;
   std::map<std::int64_t, std::shared_ptr<Operation>> pending_;
-  std::int64_t collectives_ = 0;               // called so far
-  std::vector<std::int64_t> sent_, received_;  // messages so far, by peer
+  std::int64_t collectives_ = 0;               // number of calls
+  std::vector<std::int64_t> sent_, received_;  // number of messages, by peer
 };
 
 class MpiWorld : public World {
@@ -114,17 +115,18 @@ class MpiWorld : public World {
     const int launched = launched_ranks();
     if (launched > 1 && size_ == 1)
       user_error(
-          "the launcher started {} processes, but each of them finds itself alone in MPI: use the "
-          "mpirun of the MPI this binary was built with, or srun --mpi=pmix",
+          "the launcher started {} processes, but MPI sees only one rank: use the mpirun of the "
+          "MPI "
+          "this binary was built with, or srun --mpi=pmix",
           launched);
   }
 
   ~MpiWorld() override {
-    // Peers of a rank that failed may never come to MPI_Finalize, which waits for all.
+    // MPI_Finalize waits for all ranks; after a failure, peers may never call it.
     if (std::uncaught_exceptions() > exceptions_) return;
     try {
       thread_.run([] { MPI_Finalize(); });
-    } catch (const Failure&) {  // frozen: as above
+    } catch (const Failure&) {  // the progress thread is frozen
     }
   }
 
@@ -134,8 +136,8 @@ class MpiWorld : public World {
   int local_size() const override { return local_size_; }
 
   std::unique_ptr<Communicator> split(const std::string& name, int color, int key) override {
-    // MPI_Comm_split blocks the thread that would carry them on.
-    KINTSUGI_CHECK(thread_.idle(), "group {} is made while collectives are under way", name);
+    // MPI_Comm_split blocks the progress thread, so collectives in flight could not finish.
+    KINTSUGI_CHECK(thread_.idle(), "group {} is created while collectives are in flight", name);
     MpiGroup group{.rank_order = rank_order_};
     thread_.run([&] {
       check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, key, &group.comm), "MPI_Comm_split");
@@ -153,9 +155,9 @@ class MpiWorld : public World {
   void initialize() {
     int running = 0, provided = 0;
     MPI_Initialized(&running);
-    KINTSUGI_CHECK(!running, "a process has one MPI world");
+    KINTSUGI_CHECK(!running, "MPI is already initialized");
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    if (provided < MPI_THREAD_FUNNELED) failure("this MPI cannot be used from a thread");
+    if (provided < MPI_THREAD_FUNNELED) failure("this MPI does not support MPI_THREAD_FUNNELED");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -178,6 +180,14 @@ class MpiWorld : public World {
 }  // namespace
 
 bool started_by_mpi() { return launched_ranks() != 1; }
+
+std::string mpi_library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);  // allowed before MPI_Init
+  const std::string version = text.data();
+  return version.substr(0, version.find_first_of(",\n"));
+}
 
 std::unique_ptr<World> make_mpi_world(Trace* trace) { return std::make_unique<MpiWorld>(trace); }
 

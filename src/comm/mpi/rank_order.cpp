@@ -7,9 +7,8 @@
 namespace kintsugi {
 namespace {
 
-// A sum larger than this goes round by round through a scratch of this size.
-constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
-// Up to here an all-reduce gathers everything everywhere, which MPI does in few messages.
+// Scratch size: larger reductions take several rounds.
+// Up to this size an all-reduce is an all-gather and a local reduction, which needs few messages.
 constexpr std::int64_t kSmallBytes = std::int64_t{16} << 10;
 
 struct Range {
@@ -18,13 +17,13 @@ struct Range {
   std::int64_t count() const { return end - begin; }
 };
 
-// Which elements of a tensor each rank sums.
-std::vector<Range> equal_parts(std::int64_t elements, int size) {
-  std::vector<Range> parts;
+// The elements that each rank reduces.
+std::vector<Range> equal_ranges(std::int64_t elements, int size) {
+  std::vector<Range> ranges;
   for (std::int64_t r = 0; r < size; ++r)
-    parts.push_back({r * (elements / size) + std::min(r, elements % size),
-                     (r + 1) * (elements / size) + std::min(r + 1, elements % size)});
-  return parts;
+    ranges.push_back({r * (elements / size) + std::min(r, elements % size),
+                      (r + 1) * (elements / size) + std::min(r + 1, elements % size)});
+  return ranges;
 }
 
 class PeerExchange : public Exchange {
@@ -32,7 +31,7 @@ class PeerExchange : public Exchange {
   explicit PeerExchange(MpiGroup& group) : Exchange(group, kCollectiveTag) {}
 
  protected:
-  // Everyone starts with another peer, so that nobody is flooded.
+  // Every rank starts with a different peer, so that no rank receives all messages at once.
   template <class F>
   void for_each_peer(F&& function) {
     const int size = group().size;
@@ -40,42 +39,42 @@ class PeerExchange : public Exchange {
       function((group().rank + step) % size, (group().rank + size - step) % size);
   }
 
-  // Sends this rank's part of x to all, and receives theirs.
-  void gather_parts(Tensor x, const std::vector<Range>& parts) {
+  // Sends this rank's range of x to all ranks and receives their ranges.
+  void gather_ranges(Tensor x, const std::vector<Range>& ranges) {
     const std::int64_t width = size_of(x.dtype());
     auto* data = static_cast<std::byte*>(x.data());
-    const Range& own = parts[group().rank];
+    const Range& own = ranges[group().rank];
     for_each_peer([&](int to, int from) {
-      const Range& theirs = parts[from];
+      const Range& theirs = ranges[from];
       receive(data + theirs.begin * width, theirs.count() * width, from);
       send(data + own.begin * width, own.count() * width, to);
     });
   }
 };
 
-// destination = the sum over ranks of this rank's part of source.
-class OrderedSums : public PeerExchange {
+// destination = the reduction over all ranks of this rank's range of source.
+class OrderedReduceScatter : public PeerExchange {
  public:
-  OrderedSums(MpiGroup& group, void* destination, Tensor source, std::vector<Range> parts,
-              ReduceOp op)
+  OrderedReduceScatter(MpiGroup& group, void* destination, Tensor source, std::vector<Range> ranges,
+                       ReduceOp op)
       : PeerExchange(group),
         destination_(static_cast<std::byte*>(destination)),
         source_(source),
-        parts_(std::move(parts)),
+        ranges_(std::move(ranges)),
         op_(op),
         width_(size_of(source.dtype())) {
-    for (const Range& part : parts_) longest_ = std::max(longest_, part.count());
-    piece_ = std::clamp<std::int64_t>(kScratchBytes / (group.size * width_), 1024, longest_ + 1024);
+    for (const Range& range : ranges_) longest_ = std::max(longest_, range.count());
+    block_ = std::clamp<std::int64_t>(kScratchBytes / (group.size * width_), 1024, longest_ + 1024);
   }
 
  protected:
   bool next_round() override {
-    if (begin_ >= 0) add_up();
-    begin_ = begin_ < 0 ? 0 : begin_ + piece_;
+    if (begin_ >= 0) reduce_block();
+    begin_ = begin_ < 0 ? 0 : begin_ + block_;
     if (begin_ >= longest_) return false;
     group().scratch_of(static_cast<std::size_t>(group().size * slot_bytes()));
     for_each_peer([&](int to, int from) {
-      const Range own = piece_of(group().rank), theirs = piece_of(to);
+      const Range own = block_of(group().rank), theirs = block_of(to);
       receive(slot(from), own.count() * width_, from);
       send(at(theirs.begin), theirs.count() * width_, to);
     });
@@ -83,19 +82,19 @@ class OrderedSums : public PeerExchange {
   }
 
  private:
-  std::int64_t slot_bytes() const { return std::min(piece_, longest_) * width_; }
+  std::int64_t slot_bytes() const { return std::min(block_, longest_) * width_; }
   std::byte* slot(int rank) { return group().scratch.data() + rank * slot_bytes(); }
   std::byte* at(std::int64_t element) {
     return static_cast<std::byte*>(source_.data()) + element * width_;
   }
-  Range piece_of(int rank) const {
-    const Range& part = parts_[rank];
-    const std::int64_t begin = std::min(part.begin + begin_, part.end);
-    return {begin, std::min(begin + piece_, part.end)};
+  Range block_of(int rank) const {
+    const Range& range = ranges_[rank];
+    const std::int64_t begin = std::min(range.begin + begin_, range.end);
+    return {begin, std::min(begin + block_, range.end)};
   }
 
-  void add_up() {
-    const Range own = piece_of(group().rank);
+  void reduce_block() {
+    const Range own = block_of(group().rank);
     if (own.count() <= 0) return;
     std::vector<const void*> addends;
     for (int rank = 0; rank < group().size; ++rank)
@@ -105,40 +104,41 @@ class OrderedSums : public PeerExchange {
 
   std::byte* destination_;
   Tensor source_;
-  std::vector<Range> parts_;
+  std::vector<Range> ranges_;
   ReduceOp op_;
   std::int64_t width_;
   std::int64_t longest_ = 0;
-  std::int64_t piece_ = 0;
-  std::int64_t begin_ = -1;  // of the round's piece, in every part
+  std::int64_t block_ = 0;
+  std::int64_t begin_ = -1;  // of this round's block, relative to every range
 };
 
-class OrderedAllReduce : public OrderedSums {
+class OrderedAllReduce : public OrderedReduceScatter {
  public:
-  OrderedAllReduce(MpiGroup& group, Tensor x, std::vector<Range> parts, ReduceOp op)
-      : OrderedSums(group,
-                    static_cast<std::byte*>(x.data()) +
-                        parts[group.rank].begin * static_cast<std::int64_t>(size_of(x.dtype())),
-                    x, parts, op),
+  OrderedAllReduce(MpiGroup& group, Tensor x, std::vector<Range> ranges, ReduceOp op)
+      : OrderedReduceScatter(
+            group,
+            static_cast<std::byte*>(x.data()) +
+                ranges[group.rank].begin * static_cast<std::int64_t>(size_of(x.dtype())),
+            x, ranges, op),
         x_(x),
-        parts_(std::move(parts)) {}
+        ranges_(std::move(ranges)) {}
 
  protected:
   bool next_round() override {
     if (gathering_) return false;
-    if (OrderedSums::next_round()) return true;
+    if (OrderedReduceScatter::next_round()) return true;
     gathering_ = true;
-    gather_parts(x_, parts_);
+    gather_ranges(x_, ranges_);
     return true;
   }
 
  private:
   Tensor x_;
-  std::vector<Range> parts_;
+  std::vector<Range> ranges_;
   bool gathering_ = false;
 };
 
-// Few bytes: every rank gathers all of them and adds them up.
+// For small tensors: every rank gathers all inputs and reduces them.
 class SmallAllReduce : public Exchange {
  public:
   SmallAllReduce(MpiGroup& group, Tensor x, ReduceOp op)
@@ -176,12 +176,12 @@ class SmallAllReduce : public Exchange {
 std::shared_ptr<Operation> make_ordered_all_reduce(MpiGroup& group, Tensor x, ReduceOp op) {
   if (static_cast<std::int64_t>(x.bytes()) <= kSmallBytes)
     return std::make_shared<SmallAllReduce>(group, x, op);
-  return std::make_shared<OrderedAllReduce>(group, x, equal_parts(x.elements(), group.size), op);
+  return std::make_shared<OrderedAllReduce>(group, x, equal_ranges(x.elements(), group.size), op);
 }
 
 std::shared_ptr<Operation> make_ordered_reduce_scatter(MpiGroup& group, Tensor shard, Tensor full) {
-  return std::make_shared<OrderedSums>(group, shard.data(), full,
-                                       equal_parts(full.elements(), group.size), ReduceOp::Sum);
+  return std::make_shared<OrderedReduceScatter>(
+      group, shard.data(), full, equal_ranges(full.elements(), group.size), ReduceOp::Sum);
 }
 
 }  // namespace kintsugi

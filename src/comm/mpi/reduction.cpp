@@ -15,7 +15,7 @@ void combine(void* in, void* in_and_out, int* count, MPI_Datatype*) {
 }
 
 template <DType dtype, ReduceOp op>
-MPI_Op our_op() {
+MPI_Op custom_op() {
   static const MPI_Op made = [] {
     MPI_Op result = MPI_OP_NULL;
     check_mpi(MPI_Op_create(combine<dtype, op>, 1, &result), "MPI_Op_create");
@@ -35,33 +35,33 @@ MPI_Datatype two_bytes() {
 }
 
 template <DType dtype>
-Reduction ours(MPI_Datatype type, ReduceOp op) {
-  return {type,
-          op == ReduceOp::Sum ? our_op<dtype, ReduceOp::Sum>() : our_op<dtype, ReduceOp::Max>()};
+Reduction custom(MPI_Datatype type, ReduceOp op) {
+  return {type, op == ReduceOp::Sum ? custom_op<dtype, ReduceOp::Sum>()
+                                    : custom_op<dtype, ReduceOp::Max>()};
 }
 
 }  // namespace
 
 Reduction mpi_reduction(DType dtype, ReduceOp op) {
   const bool sum = op == ReduceOp::Sum;
-  const MPI_Op theirs = sum ? MPI_SUM : MPI_MAX;
+  const MPI_Op builtin = sum ? MPI_SUM : MPI_MAX;
   switch (dtype) {
     case DType::F64:
-      return sum ? Reduction{MPI_DOUBLE, MPI_SUM} : ours<DType::F64>(MPI_DOUBLE, op);
+      return sum ? Reduction{MPI_DOUBLE, MPI_SUM} : custom<DType::F64>(MPI_DOUBLE, op);
     case DType::F32:
-      return sum ? Reduction{MPI_FLOAT, MPI_SUM} : ours<DType::F32>(MPI_FLOAT, op);
+      return sum ? Reduction{MPI_FLOAT, MPI_SUM} : custom<DType::F32>(MPI_FLOAT, op);
     case DType::BF16:
-      return ours<DType::BF16>(two_bytes(), op);
+      return custom<DType::BF16>(two_bytes(), op);
     case DType::F16:
-      return ours<DType::F16>(two_bytes(), op);
+      return custom<DType::F16>(two_bytes(), op);
     case DType::I64:
-      return {MPI_INT64_T, theirs};
+      return {MPI_INT64_T, builtin};
     case DType::I32:
-      return {MPI_INT32_T, theirs};
+      return {MPI_INT32_T, builtin};
     case DType::U8:
-      return {MPI_UINT8_T, theirs};
+      return {MPI_UINT8_T, builtin};
   }
-  failure("MPI has no type for this");
+  failure("no MPI type for {}", to_string(dtype));
 }
 
 }  // namespace kintsugi

@@ -6,14 +6,14 @@
 
 namespace kintsugi {
 
-// MPI's names for elements and for what is done to two of them. MPI's own where it has them, so
-// that a network that sums by itself can; ours for 16-bit floats, which are added in float and
-// rounded after each addition, and for the maximum of floats, which is NaN where any of them is.
+// MPI datatype and operation. MPI's predefined ones where possible, so that networks with
+// in-network reduction can use it. Our own for 16-bit floats, which are added in float and rounded
+// after each addition, and for the maximum of floats, which must be NaN if any value is.
 struct Reduction {
   MPI_Datatype type;
   MPI_Op op;
 };
-// In the thread that makes MPI's calls, after MPI_Init.
+// Call it in the thread that makes the MPI calls, after MPI_Init.
 Reduction mpi_reduction(DType dtype, ReduceOp op);
 
 }  // namespace kintsugi

@@ -40,7 +40,7 @@ ncclDataType_t type_of(DType dtype) {
 bool is_done(cudaEvent_t event) {
   const cudaError_t status = cudaEventQuery(event);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // or the next kernel launch would be blamed for it
+    cudaGetLastError();  // clears it, or the next kernel launch would report it
     return false;
   }
   check_cuda(status, "a GPU operation");

@@ -5,16 +5,16 @@
 
 #include "tensor/tensor.h"
 
-// What every file of the NCCL world shares.
+// Helpers for all files of the NCCL implementation.
 namespace kintsugi::nccl {
 
-// Failure with CUDA's or NCCL's own words.
+// Throw Failure with the message of CUDA or NCCL.
 void check_cuda(cudaError_t status, const char* call);
 void check_nccl(ncclResult_t status, const char* call);
 
 ncclDataType_t type_of(DType dtype);
 
-// Whether the work before an event is done.
+// Whether the event has occurred.
 bool is_done(cudaEvent_t event);
 
 }  // namespace kintsugi::nccl

@@ -14,8 +14,8 @@
 namespace kintsugi::nccl {
 
 void set_defaults() {
-  // Connect when a communicator is made: a first call that connects would hold up the host until
-  // all others have made it, too.
+  // Connect when a communicator is created. Otherwise the first call connects and blocks the host
+  // until all other ranks have made it.
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
@@ -37,8 +37,8 @@ std::optional<std::string> network_of(const std::string& log) {
   return log.substr(begin, log.find('\n', begin) - begin);
 }
 
-NetworkLog::NetworkLog(bool wanted) {
-  if (!wanted || std::getenv("NCCL_DEBUG") != nullptr) return;
+NetworkLog::NetworkLog(bool enabled) {
+  if (!enabled || std::getenv("NCCL_DEBUG") != nullptr) return;
   path_ = std::filesystem::temp_directory_path() / fmt::format("kintsugi-nccl-{}.log", getpid());
   setenv("NCCL_DEBUG", "INFO", 1);
   setenv("NCCL_DEBUG_SUBSYS", "INIT", 0);
@@ -48,7 +48,7 @@ NetworkLog::NetworkLog(bool wanted) {
 NetworkLog::~NetworkLog() {
   if (path_.empty()) return;
   std::error_code error;
-  std::filesystem::remove(path_, error);  // NCCL goes on writing into nowhere
+  std::filesystem::remove(path_, error);  // NCCL keeps writing to the removed file
   for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
 }
 

@@ -6,24 +6,24 @@
 
 namespace kintsugi::nccl {
 
-// Sets what this world relies on where the user has not: before NCCL is first used.
+// Sets NCCL variables that we rely on, unless the user has set them. Call it before NCCL is used.
 void set_defaults();
 
-// "NCCL_SOCKET_IFNAME=ib0 NCCL_NET_PLUGIN=…": what the environment tells NCCL, empty if nothing.
+// The NCCL variables of the environment: "NCCL_SOCKET_IFNAME=ib0 NCCL_NET_PLUGIN=…", or "".
 std::string variables();
 
-// "IB" of a log of NCCL's that says "… Using network IB".
+// Returns "IB" for an NCCL log that contains "… Using network IB".
 std::optional<std::string> network_of(const std::string& log);
 
-// Lets NCCL write a log, which is the only place where it says which network it takes. Before NCCL
-// is first used.
+// Makes NCCL write a log, the only way to find out which network it uses. Construct it before NCCL
+// is used.
 class NetworkLog {
  public:
-  explicit NetworkLog(bool wanted);
+  explicit NetworkLog(bool enabled);
   ~NetworkLog();
   NetworkLog(const NetworkLog&) = delete;
   NetworkLog& operator=(const NetworkLog&) = delete;
-  // Nothing where it was not wanted, or where the user's own settings send the log elsewhere.
+  // Empty if it is not enabled, or if the user has set NCCL_DEBUG.
   std::optional<std::string> network() const;
 
  private:

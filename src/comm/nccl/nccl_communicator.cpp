@@ -18,7 +18,7 @@ bool is_capturing(cudaStream_t stream) {
 
 std::size_t count_of(const Tensor& x) { return static_cast<std::size_t>(x.elements()); }
 
-// Every lane's share of `f` as one NCCL operation, so that none waits for another.
+// Issues the NCCL calls of `f` as one NCCL group, so that none waits for another.
 template <class F>
 void grouped(const char* what, F&& f) {
   check_nccl(ncclGroupStart(), "ncclGroupStart");
@@ -28,46 +28,45 @@ void grouped(const char* what, F&& f) {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(const Surroundings& surroundings, GroupParts parts,
-                                   ncclComm_t comm)
-    : surroundings_(surroundings),
-      parts_(std::move(parts)),
+NcclCommunicator::NcclCommunicator(const NcclContext& context, GroupInfo info, ncclComm_t comm)
+    : context_(context),
+      info_(std::move(info)),
       exceptions_(std::uncaught_exceptions()),
-      lane_(std::make_shared<Lane>(parts_.id, parts_.members, times_)) {
+      lane_(std::make_shared<Lane>(info_.id, info_.members, times_)) {
   lane_->comm = comm;
-  lane_->label = parts_.name;
-  surroundings_.watch.add(lane_);
+  lane_->label = info_.name;
+  context_.watch.add(lane_);
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (surroundings_.watch.in_trouble()) return;  // NCCL has let go of everything
-  // Tensors of calls under way may go next, and the peers of a rank that failed may never come.
+  if (context_.watch.has_failed()) return;  // everything was aborted
+  // Otherwise tensors of calls in flight may be freed next, or a failed peer may never call.
   const bool orderly = pending_.empty() && std::uncaught_exceptions() == exceptions_;
   try {
-    orderly ? close() : surroundings_.watch.abandon();
+    orderly ? close() : context_.watch.abandon();
   } catch (const Failure& error) {
-    log_warning("group {}: {}", parts_.name, error.what());
+    log_warning("group {}: {}", info_.name, error.what());
   }
 }
 
 void NcclCommunicator::close() {
-  for (const auto& [edge, lane] : edges_) surroundings_.watch.remove(lane);
-  surroundings_.watch.remove(lane_);
+  for (const auto& [edge, lane] : edges_) context_.watch.remove(lane);
+  context_.watch.remove(lane_);
 }
 
 template <class F>
 Communicator::Work NcclCommunicator::start(Collective kind, const std::shared_ptr<Lane>& lane,
                                            const Tensor& whole, F&& issue) {
   if (whole.elements() == 0) return {};
-  Watch& watch = surroundings_.watch;
+  Watch& watch = context_.watch;
   const double bytes = ring_bytes(kind, static_cast<double>(whole.bytes()), size());
   const auto call =
       std::make_shared<Call>(lane, kind, static_cast<std::int64_t>(whole.bytes()), watch.events());
   const Event ready(watch.events());
-  watch.inside(to_string(kind), lane.get(), [&] {
-    KINTSUGI_CHECK(!is_capturing(surroundings_.compute), "group {}: {} while a graph is captured",
-                   parts_.name, to_string(kind));
-    check_cuda(cudaEventRecord(ready.get(), surroundings_.compute), "cudaEventRecord");
+  watch.exclusively(to_string(kind), lane.get(), [&] {
+    KINTSUGI_CHECK(!is_capturing(context_.compute), "group {}: {} while a graph is captured",
+                   info_.name, to_string(kind));
+    check_cuda(cudaEventRecord(ready.get(), context_.compute), "cudaEventRecord");
     check_cuda(cudaStreamWaitEvent(lane->stream, ready.get(), 0), "cudaStreamWaitEvent");
     check_cuda(cudaEventRecord(call->begin.get(), lane->stream), "cudaEventRecord");
     issue();
@@ -139,44 +138,43 @@ Communicator::Work NcclCommunicator::receive(Tensor x, int from) {
 void NcclCommunicator::wait(Work work) {
   if (work.ticket == 0) return;
   const auto found = pending_.find(work.ticket);
-  KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not under way",
-                 parts_.name, work.ticket);
+  KINTSUGI_CHECK(found != pending_.end(), "group {}: wait for call {}, which is not in flight",
+                 info_.name, work.ticket);
   const std::shared_ptr<Call> call = std::move(found->second);
   pending_.erase(found);
-  surroundings_.watch.inside("wait", call->lane.get(), [&] {
+  context_.watch.exclusively("wait", call->lane.get(), [&] {
     if (call->done) return;
-    KINTSUGI_CHECK(!is_capturing(surroundings_.compute),
-                   "group {}: wait for {} while a graph is captured", parts_.name,
+    KINTSUGI_CHECK(!is_capturing(context_.compute),
+                   "group {}: wait for {} while a graph is captured", info_.name,
                    to_string(call->kind));
-    check_cuda(cudaEventRecord(call->reached.get(), surroundings_.compute), "cudaEventRecord");
+    check_cuda(cudaEventRecord(call->reached.get(), context_.compute), "cudaEventRecord");
     call->waited = true;
-    check_cuda(cudaStreamWaitEvent(surroundings_.compute, call->end.get(), 0),
-               "cudaStreamWaitEvent");
+    check_cuda(cudaStreamWaitEvent(context_.compute, call->end.get(), 0), "cudaStreamWaitEvent");
   });
 }
 
 void NcclCommunicator::barrier() {
-  surroundings_.backend.synchronize();
-  surroundings_.watch.inside("barrier", lane_.get(), [] {});  // Failure after trouble
-  parts_.host->barrier();
+  context_.backend.synchronize();
+  context_.watch.exclusively("barrier", lane_.get(), [] {});  // throws after a failure
+  info_.host->barrier();
 }
 
 std::shared_ptr<void> NcclCommunicator::register_memory(Tensor x) {
-  if (!surroundings_.register_buffers || x.bytes() == 0) return {};
+  if (!context_.register_buffers || x.bytes() == 0) return {};
   void* handle = nullptr;
-  Watch& watch = surroundings_.watch;
-  watch.inside("ncclCommRegister", lane_.get(), [&] {
+  Watch& watch = context_.watch;
+  watch.exclusively("ncclCommRegister", lane_.get(), [&] {
     check_nccl(ncclCommRegister(lane_->comm, x.data(), x.bytes(), &handle), "ncclCommRegister");
   });
   return {handle, [&watch, lane = lane_](void* registered) {
-            // Of a watch in trouble, NCCL has let go of everything.
-            if (registered == nullptr || watch.in_trouble()) return;
+            // After a failure all communicators were aborted.
+            if (registered == nullptr || watch.has_failed()) return;
             cudaStreamSynchronize(lane->stream);
             ncclCommDeregister(lane->comm, registered);
           }};
 }
 
-CommunicationTimes NcclCommunicator::times() const { return surroundings_.watch.read(*times_); }
+CommunicationTimes NcclCommunicator::times() const { return context_.watch.read(*times_); }
 
 const std::shared_ptr<Lane>& NcclCommunicator::lane_of(Edge edge) {
   if (!edges_.contains(edge)) connect({edge});
@@ -189,8 +187,8 @@ void NcclCommunicator::connect_ring() {
   connect({edges.begin(), edges.end()});
 }
 
-// All edges at once. One byte goes over each: NCCL connects two ranks with their first message, and
-// holds up the host until both have called it.
+// Connects all edges at once by sending one byte over each: NCCL connects two ranks with their
+// first message and blocks the host until both have called it.
 void NcclCommunicator::connect(const std::vector<Edge>& edges) {
   constexpr std::int64_t kBytes = sizeof(ncclUniqueId);
   std::vector<ncclUniqueId> ids(edges.size());
@@ -198,23 +196,22 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const Tensor id(&ids[i], DType::U8, {kBytes});
     if (edges[i].outgoing) check_nccl(ncclGetUniqueId(&ids[i]), "ncclGetUniqueId");
-    exchanges.push_back(edges[i].outgoing ? parts_.host->send(id, edges[i].peer)
-                                          : parts_.host->receive(id, edges[i].peer));
+    exchanges.push_back(edges[i].outgoing ? info_.host->send(id, edges[i].peer)
+                                          : info_.host->receive(id, edges[i].peer));
   }
-  for (const Work exchange : exchanges) parts_.host->wait(exchange);
+  for (const Work exchange : exchanges) info_.host->wait(exchange);
 
   std::vector<std::shared_ptr<Lane>> lanes;
   for (const Edge& edge : edges) {
     const int from = edge.outgoing ? rank() : edge.peer, to = edge.outgoing ? edge.peer : rank();
     lanes.push_back(
-        std::make_shared<Lane>(fmt::format("{} {}>{}", parts_.id, from, to),
-                               std::vector<int>{parts_.members[static_cast<std::size_t>(from)],
-                                                parts_.members[static_cast<std::size_t>(to)]},
+        std::make_shared<Lane>(fmt::format("{} {}>{}", info_.id, from, to),
+                               std::vector<int>{info_.members[static_cast<std::size_t>(from)],
+                                                info_.members[static_cast<std::size_t>(to)]},
                                times_));
-    lanes.back()->label =
-        fmt::format("{} {} {}", parts_.name, edge.outgoing ? '>' : '<', edge.peer);
+    lanes.back()->label = fmt::format("{} {} {}", info_.name, edge.outgoing ? '>' : '<', edge.peer);
   }
-  surroundings_.watch.inside("ncclCommInitRank", lanes.front().get(), [&] {
+  context_.watch.exclusively("ncclCommInitRank", lanes.front().get(), [&] {
     grouped("ncclCommInitRank", [&] {
       for (std::size_t i = 0; i < edges.size(); ++i)
         check_nccl(ncclCommInitRank(&lanes[i]->comm, 2, ids[i], edges[i].outgoing ? 0 : 1),
@@ -222,7 +219,7 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
     });
     grouped("a first message", [&] {
       for (std::size_t i = 0; i < edges.size(); ++i) {
-        void* byte = static_cast<char*>(surroundings_.scratch) + i;
+        void* byte = static_cast<char*>(context_.scratch) + i;
         check_nccl(edges[i].outgoing
                        ? ncclSend(byte, 1, ncclUint8, 1, lanes[i]->comm, lanes[i]->stream)
                        : ncclRecv(byte, 1, ncclUint8, 0, lanes[i]->comm, lanes[i]->stream),
@@ -233,7 +230,7 @@ void NcclCommunicator::connect(const std::vector<Edge>& edges) {
       check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
   });
   for (std::size_t i = 0; i < edges.size(); ++i) {
-    surroundings_.watch.add(lanes[i]);
+    context_.watch.add(lanes[i]);
     edges_.emplace(edges[i], lanes[i]);
   }
 }

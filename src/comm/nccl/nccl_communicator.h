@@ -12,8 +12,8 @@
 
 namespace kintsugi::nccl {
 
-// What the groups of a world share.
-struct Surroundings {
+// Shared by all groups of a world.
+struct NcclContext {
   Backend& backend;
   cudaStream_t compute;  // the backend's stream
   Watch& watch;
@@ -21,23 +21,22 @@ struct Surroundings {
   bool register_buffers;
 };
 
-// What a communicator is made of.
-struct GroupParts {
+struct GroupInfo {
   std::string name;
-  std::string id;                      // unlike any other of this world: "dp#4"
-  std::vector<int> members;            // the world's ranks
-  std::unique_ptr<Communicator> host;  // the same ranks, on host memory
+  std::string id;                      // unique in this world: "dp#4"
+  std::vector<int> members;            // world ranks
+  std::unique_ptr<Communicator> host;  // the same ranks, for host memory
 };
 
 class NcclCommunicator : public Communicator {
  public:
-  // Takes the NCCL communicator of the group.
-  NcclCommunicator(const Surroundings& surroundings, GroupParts parts, ncclComm_t comm);
+  // Takes ownership of `comm`.
+  NcclCommunicator(const NcclContext& context, GroupInfo info, ncclComm_t comm);
   ~NcclCommunicator() override;
 
-  const std::string& name() const override { return parts_.name; }
-  int rank() const override { return parts_.host->rank(); }
-  int size() const override { return parts_.host->size(); }
+  const std::string& name() const override { return info_.name; }
+  int rank() const override { return info_.host->rank(); }
+  int size() const override { return info_.host->size(); }
 
   Work all_reduce(Tensor x, ReduceOp op) override;
   Work reduce_scatter(Tensor shard, Tensor full) override;
@@ -50,7 +49,7 @@ class NcclCommunicator : public Communicator {
   std::shared_ptr<void> register_memory(Tensor x) override;
   CommunicationTimes times() const override;
 
-  // Every rank calls it: makes the neighbours of the ring ready for messages.
+  // All ranks call it: connects the neighbours of the ring for messages.
   void connect_ring();
 
  private:
@@ -66,12 +65,12 @@ class NcclCommunicator : public Communicator {
   void connect(const std::vector<Edge>& edges);
   void close();
 
-  const Surroundings surroundings_;
-  GroupParts parts_;
+  const NcclContext context_;
+  GroupInfo info_;
   const int exceptions_;
   std::shared_ptr<CommunicationTimes> times_ = std::make_shared<CommunicationTimes>();
-  std::shared_ptr<Lane> lane_;                   // of the collectives
-  std::map<Edge, std::shared_ptr<Lane>> edges_;  // of the messages
+  std::shared_ptr<Lane> lane_;                   // for collectives
+  std::map<Edge, std::shared_ptr<Lane>> edges_;  // for messages
   std::int64_t tickets_ = 0;
   std::map<std::int64_t, std::shared_ptr<Call>> pending_;
 };

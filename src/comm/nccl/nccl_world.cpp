@@ -34,8 +34,8 @@ void* make_scratch(int device) {
   return scratch;
 }
 
-// A rank that shares its GPU waits for kernels that cannot run beside its own. All ranks hear the
-// same and so come to the same verdict.
+// Ranks on one GPU can deadlock, since their kernels may not run concurrently. All ranks compare
+// the same list, so all of them throw or none does.
 void check_gpus(Communicator& hosts, const NcclOptions& options) {
   const std::vector<std::string> gpus =
       gather_texts(hosts, fmt::format("{} of {}", options.pci, host_name()));
@@ -46,10 +46,10 @@ void check_gpus(Communicator& hosts, const NcclOptions& options) {
     if (first) continue;
     if (!options.share_gpu)
       user_error(
-          "ranks {} and {} both have GPU {}: start as many ranks on a node as it has GPUs, and let "
-          "each choose its own",
+          "ranks {} and {} both use GPU {}: start as many ranks on a node as it has GPUs, with "
+          "cuda.device: auto",
           owner->second, rank, gpu);
-    // Ranks on one GPU must seem to be on different machines.
+    // NCCL accepts several ranks on one GPU only if they seem to be on different hosts.
     setenv("NCCL_HOSTID", fmt::format("{}-{}", host_name(), hosts.rank()).c_str(), 0);
   }
 }
@@ -66,12 +66,12 @@ struct NcclWorld::State {
 
   World& hosts;
   const NcclOptions options;
-  std::unique_ptr<Communicator> all;  // on host memory
+  std::unique_ptr<Communicator> all;  // all ranks, for host memory
   std::string description;
   void* const scratch;
   Watch watch;
-  std::shared_ptr<Lane> parent;  // all ranks: only split
-  const Surroundings surroundings;
+  std::shared_ptr<Lane> parent;  // all ranks; only used to split
+  const NcclContext context;
   int splits = 0;
 };
 
@@ -89,9 +89,9 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
                                                        },
                     .trace = options.trace,
                     .event_time = options.event_time}),
-      surroundings{backend, static_cast<cudaStream_t>(options.stream), watch, scratch,
+      context{backend, static_cast<cudaStream_t>(options.stream), watch, scratch,
                    options.register_buffers} {
-  KINTSUGI_CHECK(options.stream != nullptr, "NCCL without the stream of a CUDA backend");
+  KINTSUGI_CHECK(options.stream != nullptr, "NcclOptions::stream is not set");
   check_gpus(*all, options);
   set_defaults();
   const bool several_nodes = hosts.local_size() < hosts.size();
@@ -106,7 +106,7 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
 
 NcclWorld::State::~State() {
   try {
-    if (parent && !watch.in_trouble()) watch.remove(parent);
+    if (parent && !watch.has_failed()) watch.remove(parent);
   } catch (const Failure& error) {
     log_warning("{}", error.what());
   }
@@ -120,7 +120,7 @@ void NcclWorld::State::make_parent() {
   std::vector<int> members(static_cast<std::size_t>(hosts.size()));
   for (int rank = 0; rank < hosts.size(); ++rank) members[static_cast<std::size_t>(rank)] = rank;
   auto lane = std::make_shared<Lane>("all", members, std::make_shared<CommunicationTimes>());
-  watch.inside("ncclCommInitRank", lane.get(), [&] {
+  watch.exclusively("ncclCommInitRank", lane.get(), [&] {
     check_nccl(ncclCommInitRank(&lane->comm, hosts.size(), id, hosts.rank()), "ncclCommInitRank");
   });
   watch.add(lane);
@@ -130,24 +130,30 @@ void NcclWorld::State::make_parent() {
 void NcclWorld::State::check_network(const std::optional<std::string>& network) {
   if (!network && hosts.rank() == 0)
     log_warning("NCCL_DEBUG is set: whether NCCL uses TCP between nodes cannot be checked");
-  // One rank's network may differ from the others': the first that has only TCP speaks for all.
+  // Ranks may use different networks. The message names the first rank that uses TCP.
   const auto networks = gather_texts(*all, network.value_or(""));
   const auto tcp = std::find(networks.begin(), networks.end(), "Socket");
   if (tcp == networks.end() || options.allow_sockets) return;
   user_error(
-      "NCCL talks over TCP between nodes (rank {}): load the network plug-in of this machine "
+      "NCCL uses TCP between nodes (rank {}): load the network plug-in of this machine "
       "(NCCL_NET_PLUGIN, LD_LIBRARY_PATH), or set comm.allow_sockets if there is no other network",
       tcp - networks.begin());
 }
 
-// Nothing of the parent is shared: calls of groups that share would wait for each other.
+// Does not share resources with the parent: calls of groups that share them wait for each other.
 ncclComm_t NcclWorld::State::split_parent(const std::string& name, int color, int key) {
   ncclComm_t comm = nullptr;
-  watch.inside("ncclCommSplit", parent.get(), [&] {
+  watch.exclusively("ncclCommSplit", parent.get(), [&] {
     check_nccl(ncclCommSplit(parent->comm, color, key, &comm, nullptr), "ncclCommSplit");
     KINTSUGI_CHECK((comm == nullptr) == (color == NCCL_SPLIT_NOCOLOR), "group {} of NCCL", name);
   });
   return comm;
+}
+
+std::string nccl_library_version() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "unknown";
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
 bool built_with_nccl() { return true; }
@@ -164,26 +170,26 @@ const std::string& NcclWorld::description() const { return state_->description; 
 
 std::unique_ptr<Communicator> NcclWorld::split(const std::string& name, int color, int key) {
   KINTSUGI_CHECK(color >= 0, "group {} of color {}", name, color);
-  GroupParts parts{.name = name,
-                   .id = fmt::format("{}#{}", name, ++state_->splits),
-                   .members = {},
-                   .host = state_->hosts.split(name, color, key)};
-  Communicator& host = *parts.host;
-  parts.members.resize(static_cast<std::size_t>(host.size()));
+  GroupInfo info{.name = name,
+                 .id = fmt::format("{}#{}", name, ++state_->splits),
+                 .members = {},
+                 .host = state_->hosts.split(name, color, key)};
+  Communicator& host = *info.host;
+  info.members.resize(static_cast<std::size_t>(host.size()));
   std::int32_t own = rank();
   static_assert(sizeof(int) == sizeof own);
-  host.wait(host.all_gather(Tensor(parts.members.data(), DType::I32, {host.size()}),
+  host.wait(host.all_gather(Tensor(info.members.data(), DType::I32, {host.size()}),
                             Tensor(&own, DType::I32, {1})));
-  const bool alone = host.size() == 1;
-  const ncclComm_t comm = state_->split_parent(name, alone ? NCCL_SPLIT_NOCOLOR : color, key);
-  if (alone) return std::make_unique<LocalCommunicator>(name, &state_->surroundings.backend);
-  int place = -1, count = 0;
-  check_nccl(ncclCommUserRank(comm, &place), "ncclCommUserRank");
+  const bool single = host.size() == 1;
+  const ncclComm_t comm = state_->split_parent(name, single ? NCCL_SPLIT_NOCOLOR : color, key);
+  if (single) return std::make_unique<LocalCommunicator>(name, &state_->context.backend);
+  int nccl_rank = -1, count = 0;
+  check_nccl(ncclCommUserRank(comm, &nccl_rank), "ncclCommUserRank");
   check_nccl(ncclCommCount(comm, &count), "ncclCommCount");
-  KINTSUGI_CHECK(place == host.rank() && count == host.size(),
-                 "group {}: rank {} of {} in NCCL, {} of {} on the host", name, place, count,
+  KINTSUGI_CHECK(nccl_rank == host.rank() && count == host.size(),
+                 "group {}: rank {} of {} in NCCL, {} of {} on the host", name, nccl_rank, count,
                  host.rank(), host.size());
-  auto group = std::make_unique<NcclCommunicator>(state_->surroundings, std::move(parts), comm);
+  auto group = std::make_unique<NcclCommunicator>(state_->context, std::move(info), comm);
   const auto& messages = state_->options.message_groups;
   if (std::find(messages.begin(), messages.end(), name) != messages.end()) group->connect_ring();
   return group;

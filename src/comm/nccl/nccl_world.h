@@ -11,47 +11,47 @@
 
 namespace kintsugi {
 
-// Whether this binary can make one.
+// Whether this binary was built with NCCL.
 bool built_with_nccl();
+std::string nccl_library_version();  // "2.21.5"; empty if not built
 
 struct NcclOptions {
-  // The CUDA backend's: see cuda_backend.h. The device's PCI id tells GPUs of a node apart.
+  // Stream and device of the CUDA backend (cuda_backend.h). `pci` identifies the GPU on its node.
   void* stream = nullptr;
   int device = 0;
   std::string pci = {};
-  // A call that this GPU has come to and that does not end in this time is a failure.
+  // A call that has started on this GPU and takes longer is a failure.
   double timeout_s = 600;
-  // Between nodes NCCL falls back to TCP where it finds no better network, at a twentieth of the
-  // speed: an error unless told otherwise.
+  // Allow NCCL to fall back to TCP between nodes if it finds no better network. TCP has about 5 %
+  // of the speed, so it is an error by default.
   bool allow_sockets = false;
-  // Several ranks on one GPU, for tests.
+  // Allow several ranks on one GPU, for tests.
   bool share_gpu = false;
-  // Tell NCCL of the memory that groups are told of (Communicator::register_memory).
+  // Register memory with NCCL (Communicator::register_memory).
   bool register_buffers = false;
-  // Groups whose neighbours (in a ring) send each other messages: connected when they are made.
-  // Elsewhere the first message between two ranks holds up both hosts until the other has called
-  // it.
+  // Groups in which neighbours in a ring exchange messages. They connect when they are created. In
+  // other groups the first message between two ranks blocks both hosts until both have called it.
   std::vector<std::string> message_groups = {"pp", "cp"};
-  // What went wrong and who is to blame; called once, from another thread, when all communicators
-  // have been aborted. The process should end: what its main thread waits for will never come.
+  // Called once, from another thread, after all communicators have been aborted. The text says what
+  // failed and which ranks caused it. The process should exit, since its main thread may wait for a
+  // call that was aborted.
   std::function<void(const std::string&)> on_failure = {};
-  // Is told of every call, if there is one. When the device came to a cudaEvent_t, in the trace's
-  // seconds, is the backend's to say: both then have one zero.
+  // Optional: records every call. `event_time` returns the time of a cudaEvent_t in the trace's
+  // seconds; it is the backend's, so that both use the same clock.
   Trace* trace = nullptr;
   std::function<double(void* event)> event_time = {};
 };
 
 // The ranks of a host world, for tensors in GPU memory. Every call is queued on a stream of its
-// group behind the backend's operations so far, and wait() only queues, too. Messages between two
-// ranks, in one direction, have a stream and an NCCL communicator of their own: they wait for
-// nothing but the messages before them. Groups that share ranks are called in the same order on all
-// of them.
-// Nothing of it may be recorded (Backend::replay): NCCL keeps communicators until no graph uses
-// them.
+// group, after the backend's operations so far; wait() only queues, too. Messages between two ranks
+// in one direction have their own stream and NCCL communicator, so they wait only for earlier
+// messages. All ranks must call groups with common ranks in the same order.
+// Calls must not be recorded in CUDA graphs (Backend::replay): NCCL could not free a communicator
+// while a graph uses it.
 class NcclWorld : public World {
  public:
-  // Every rank calls it. UserError where two ranks have the same GPU, or nodes only TCP. The
-  // arguments outlive it.
+  // All ranks construct it. Throws UserError if two ranks use the same GPU, or if NCCL uses TCP
+  // between nodes. The arguments must outlive it.
   NcclWorld(World& hosts, Backend& backend, NcclOptions options);
   ~NcclWorld() override;
 

@@ -8,12 +8,12 @@
 namespace kintsugi::nccl {
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(10);
-constexpr auto kBetweenErrorReads = std::chrono::milliseconds(200);
-constexpr auto kAbortPatience = std::chrono::seconds(10);
-constexpr int kAnswerMs = 3000;                                // of all ranks that are asked
-constexpr auto kKnowledgePatience = std::chrono::seconds(20);  // aborting, and asking
-constexpr double kLeastHostPatience_s = 120;  // to load and connect NCCL takes its time
+constexpr auto kPollInterval = std::chrono::milliseconds(10);
+constexpr auto kErrorPollInterval = std::chrono::milliseconds(200);
+constexpr auto kAbortTimeout = std::chrono::seconds(10);
+constexpr int kAnswerTimeoutMs = 3000;                     // for all ranks that are asked
+constexpr auto kReportTimeout = std::chrono::seconds(20);  // to abort and to ask the ranks
+constexpr double kMinHostTimeout_s = 120;                  // loading and connecting NCCL is slow
 
 double seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -25,9 +25,9 @@ double elapsed_s(cudaEvent_t begin, cudaEvent_t end) {
   return static_cast<double>(milliseconds) / 1000;
 }
 
-// How many calls of a lane "id<tab>started<tab>finished" lines speak of.
-std::optional<std::int64_t> calls_in(const std::string& standing, const std::string& id) {
-  std::istringstream lines(standing);
+// The number of started calls of lane `id` in lines of "id<tab>started<tab>finished".
+std::optional<std::int64_t> calls_in(const std::string& progress, const std::string& id) {
+  std::istringstream lines(progress);
   for (std::string line; std::getline(lines, line);)
     if (line.starts_with(id + "\t")) return std::atoll(line.c_str() + id.size() + 1);
   return {};
@@ -42,7 +42,7 @@ struct RankList {
   void add(const std::string& name) {
     if (count++ < kNamed) names += (names.empty() ? "" : ", ") + name;
   }
-  std::string in_words() const {
+  std::string text() const {
     return count <= kNamed ? names : fmt::format("{} and {} more", names, count - kNamed);
   }
 };
@@ -51,7 +51,7 @@ struct RankList {
 
 Lane::Lane(std::string id, std::vector<int> members, std::shared_ptr<CommunicationTimes> times)
     : id(std::move(id)), members(std::move(members)), times(std::move(times)) {
-  int least = 0, greatest = 0;  // urgent: the others wait for it
+  int least = 0, greatest = 0;  // highest priority, since other ranks wait for it
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
              "cudaDeviceGetStreamPriorityRange");
   check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
@@ -83,12 +83,12 @@ void EventPool::give(cudaEvent_t event) {
   free_.push_back(event);
 }
 
-Watch::Stay::Stay(Watch& watch, const char* what, const Lane* lane) : watch(watch) {
+Watch::InsideScope::InsideScope(Watch& watch, const char* what, const Lane* lane) : watch(watch) {
   const std::lock_guard lock(watch.lanes_mutex_);
   watch.inside_ = {what, lane, Clock::now()};
 }
 
-Watch::Stay::~Stay() {
+Watch::InsideScope::~InsideScope() {
   const std::lock_guard lock(watch.lanes_mutex_);
   watch.inside_ = {};
 }
@@ -96,7 +96,7 @@ Watch::Stay::~Stay() {
 Watch::Watch(World& hosts, Options options)
     : rank_(hosts.rank()),
       options_(std::move(options)),
-      roll_call_(hosts, [this] { return standing(); }),
+      roll_call_(hosts, [this] { return call_counts(); }),
       thread_([this] { work(); }) {
   if (options_.trace != nullptr) options_.trace->attach(*this);
 }
@@ -119,7 +119,7 @@ void Watch::add(std::shared_ptr<Lane> lane) {
 void Watch::remove(const std::shared_ptr<Lane>& lane) {
   // Not with the lock: it must be possible to abort what this waits for.
   check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
-  inside("ncclCommDestroy", lane.get(), [&] {
+  exclusively("ncclCommDestroy", lane.get(), [&] {
     find_done();
     {
       const std::lock_guard lock(lanes_mutex_);
@@ -145,7 +145,7 @@ void Watch::add(std::shared_ptr<Call> call, double bytes) {
 
 CommunicationTimes Watch::read(const CommunicationTimes& times) {
   std::unique_lock lock(mutex_);
-  fail_in_trouble(lock);
+  throw_after_error(lock);
   find_done();
   return times;
 }
@@ -169,7 +169,7 @@ void Watch::finish(Call& call) {
   ++call.lane->finished;
   ++times.finished;
   times.busy_s += elapsed_s(call.begin.get(), call.end.get());
-  // Where the backend's stream has not come to the wait yet, it will not have to.
+  // If the backend's stream has not reached the wait yet, it will not have to wait.
   if (call.waited && is_done(call.reached.get()))
     times.waited_s += std::max(0.0, elapsed_s(call.reached.get(), call.end.get()));
   if (!call.traced) return;
@@ -189,7 +189,7 @@ void Watch::trace_ends() {
   for (const auto& lane : lanes())
     check_cuda(cudaStreamSynchronize(lane->stream), "cudaStreamSynchronize");
   const std::lock_guard lock(mutex_);
-  if (trouble_.empty()) find_done();
+  if (error_.empty()) find_done();
 }
 
 void Watch::work() {
@@ -197,28 +197,28 @@ void Watch::work() {
   for (;;) {
     {
       std::unique_lock lock(stop_mutex_);
-      if (stopped_.wait_for(lock, kPause, [this] { return stop_; })) return;
+      if (stopped_.wait_for(lock, kPollInterval, [this] { return stop_; })) return;
     }
     try {
-      if (!look()) return;
-    } catch (const Failure& error) {  // the GPU itself, or NCCL
+      if (!poll()) return;
+    } catch (const Failure& error) {  // of the GPU or NCCL
       report({.text = error.what()}, std::unique_lock(mutex_, std::try_to_lock));
       return;
     }
   }
 }
 
-bool Watch::look() {
+bool Watch::poll() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) {
-    const std::optional<Trouble> stuck = host_stuck();
+    const std::optional<Problem> stuck = host_stuck();
     if (stuck) report(*stuck, std::move(lock));
     return !stuck;
   }
-  if (!trouble_.empty()) return false;
+  if (!error_.empty()) return false;
   find_done();
-  std::optional<Trouble> found = late_call();
-  if (!found && Clock::now() - errors_read_ > kBetweenErrorReads) {
+  std::optional<Problem> found = late_call();
+  if (!found && Clock::now() - errors_read_ > kErrorPollInterval) {
     errors_read_ = Clock::now();
     found = broken_lane();
   }
@@ -227,19 +227,19 @@ bool Watch::look() {
   return false;
 }
 
-std::optional<Watch::Trouble> Watch::late_call() const {
+std::optional<Watch::Problem> Watch::late_call() const {
   for (const auto& call : calls_) {
     if (!call->began || seconds(Clock::now() - *call->began) < options_.timeout_s) continue;
     const Lane& lane = *call->lane;
-    return Trouble{
-        fmt::format("group {}: {} number {} has not ended in {:.0f} s on rank {}", lane.id,
+    return Problem{
+        fmt::format("group {}: {} number {} did not finish within {:.0f} s on rank {}", lane.id,
                     to_string(call->kind), call->number, options_.timeout_s, rank_),
         lane.id, call->number, lane.members};
   }
   return {};
 }
 
-std::optional<Watch::Trouble> Watch::broken_lane() const {
+std::optional<Watch::Problem> Watch::broken_lane() const {
   for (const auto& lane : lanes()) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t status = ncclCommGetAsyncError(lane->comm, &state);
@@ -249,7 +249,7 @@ std::optional<Watch::Trouble> Watch::broken_lane() const {
       state = status;
     }
     const char* detail = ncclGetLastError(lane->comm);
-    return Trouble{fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}",
+    return Problem{fmt::format("group {}: NCCL reports an error after call {} of rank {}: {}{}{}",
                                lane->id, lane->started.load(), rank_, ncclGetErrorString(state),
                                detail != nullptr && *detail != '\0' ? ": " : "",
                                detail != nullptr ? detail : ""),
@@ -258,77 +258,77 @@ std::optional<Watch::Trouble> Watch::broken_lane() const {
   return {};
 }
 
-std::optional<Watch::Trouble> Watch::host_stuck() const {
-  const double patience_s = std::max(options_.timeout_s, kLeastHostPatience_s);
+std::optional<Watch::Problem> Watch::host_stuck() const {
+  const double timeout_s = std::max(options_.timeout_s, kMinHostTimeout_s);
   const std::lock_guard lock(lanes_mutex_);
-  if (inside_.what == nullptr || seconds(Clock::now() - inside_.since) < patience_s) return {};
-  return Trouble{fmt::format("group {}: {} has not returned in {:.0f} s on rank {}",
+  if (inside_.what == nullptr || seconds(Clock::now() - inside_.since) < timeout_s) return {};
+  return Problem{fmt::format("group {}: {} did not return within {:.0f} s on rank {}",
                              inside_.lane == nullptr ? "?" : inside_.lane->id, inside_.what,
-                             patience_s, rank_)};
+                             timeout_s, rank_)};
 }
 
-std::string Watch::standing() const {
+std::string Watch::call_counts() const {
   std::string text;
   for (const auto& lane : lanes())
     text += fmt::format("{}\t{}\t{}\n", lane->id, lane->started.load(), lane->finished.load());
   return text;
 }
 
-// Whom a call waits for. Without the lock: the others ask too.
-std::string Watch::blame(const Trouble& trouble) const {
-  std::vector<int> others = trouble.members;
+// Finds the ranks that a call waits for. Called without the lock, since other ranks ask too.
+std::string Watch::find_missing_ranks(const Problem& problem) const {
+  std::vector<int> others = problem.members;
   std::erase(others, rank_);
-  const auto answers = roll_call_.ask(others, kAnswerMs);
+  const auto answers = roll_call_.ask(others, kAnswerTimeoutMs);
   RankList silent, behind;
   for (std::size_t i = 0; i < others.size(); ++i) {
-    const auto calls = answers[i] ? calls_in(*answers[i], trouble.id) : std::nullopt;
+    const auto calls = answers[i] ? calls_in(*answers[i], problem.id) : std::nullopt;
     if (!answers[i])
       silent.add(fmt::format("rank {}", others[i]));
-    else if (calls.value_or(0) < trouble.number)
+    else if (calls.value_or(0) < problem.number)
       behind.add(fmt::format("rank {} (after {} calls)", others[i], calls.value_or(0)));
   }
   if (silent.count == 0 && behind.count == 0)
-    return "all its ranks have made that call: a GPU or the network stands still";
-  return (behind.count == 0 ? "" : "it was not made by " + behind.in_words()) +
+    return "all its ranks have made that call: a GPU or the network hangs";
+  return (behind.count == 0 ? "" : "it was not called by " + behind.text()) +
          (behind.count == 0 || silent.count == 0 ? "" : "; ") +
-         (silent.count == 0 ? "" : "no answer from " + silent.in_words());
+         (silent.count == 0 ? "" : "no answer from " + silent.text());
 }
 
-void Watch::report(const Trouble& trouble, std::unique_lock<std::mutex> lock) {
-  // Where the host hangs in NCCL with the lock, only the end of the process can stop the GPU.
+void Watch::report(const Problem& problem, std::unique_lock<std::mutex> lock) {
+  // If the host hangs in NCCL with the lock, only the end of the process can stop the GPU.
   const bool locked = lock.owns_lock();
   if (locked) {
-    trouble_ = trouble.text;
+    error_ = problem.text;
     abort_all();
     lock.unlock();
   }
-  std::string text = trouble.text;
-  if (!trouble.members.empty()) text += "; " + blame(trouble);
+  std::string text = problem.text;
+  if (!problem.members.empty()) text += "; " + find_missing_ranks(problem);
   if (locked) {
     lock.lock();
-    trouble_ = text;
-    all_known_ = true;
+    error_ = text;
+    reported_ = true;
     lock.unlock();
-    known_.notify_all();
+    report_done_.notify_all();
   }
   options_.on_failure(text);
 }
 
-void Watch::fail_in_trouble(std::unique_lock<std::mutex>& lock) {
-  if (trouble_.empty()) return;
-  known_.wait_for(lock, kKnowledgePatience, [this] { return all_known_; });
-  failure("{}", trouble_);
+void Watch::throw_after_error(std::unique_lock<std::mutex>& lock) {
+  if (error_.empty()) return;
+  report_done_.wait_for(lock, kReportTimeout, [this] { return reported_; });
+  failure("{}", error_);
 }
 
 void Watch::abandon() {
   const std::lock_guard lock(mutex_);
-  if (!trouble_.empty()) return;
-  trouble_ = "communication was abandoned after an error";
-  all_known_ = true;
+  if (!error_.empty()) return;
+  error_ = "communication was abandoned after an error";
+  reported_ = true;
   abort_all();
 }
 
-// All at once: freeing one communicator waits for the GPU, and so for the kernels of the others.
+// Aborts all at once: freeing one communicator waits for the GPU, and so for kernels of the others.
 void Watch::abort_all() {
   struct Progress {
     std::mutex mutex;
@@ -346,8 +346,7 @@ void Watch::abort_all() {
     progress->changed.notify_all();
   });
   std::unique_lock lock(progress->mutex);
-  const bool done =
-      progress->changed.wait_for(lock, kAbortPatience, [&] { return progress->done; });
+  const bool done = progress->changed.wait_for(lock, kAbortTimeout, [&] { return progress->done; });
   lock.unlock();
   done ? helper.join() : helper.detach();
 }

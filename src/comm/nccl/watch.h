@@ -20,7 +20,7 @@
 
 namespace kintsugi::nccl {
 
-// An NCCL communicator and the stream that its calls run on, one after the other.
+// An NCCL communicator and the stream on which its calls run, one after the other.
 struct Lane {
   Lane(std::string id, std::vector<int> members, std::shared_ptr<CommunicationTimes> times);
   ~Lane();
@@ -29,14 +29,14 @@ struct Lane {
 
   const std::string id;                             // "dp#4", "pp#5 2>3": the same on all its ranks
   std::string label;                                // in a trace: "dp", "pp > 3"
-  const std::vector<int> members;                   // the world's ranks
-  const std::shared_ptr<CommunicationTimes> times;  // of the group; under the watch's lock
+  const std::vector<int> members;                   // world ranks
+  const std::shared_ptr<CommunicationTimes> times;  // of the group; guarded by Watch::mutex_
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   std::atomic<std::int64_t> started = 0, finished = 0;
 };
 
-// Timing events, used again and again.
+// Reuses timing events.
 class EventPool {
  public:
   ~EventPool();
@@ -69,29 +69,29 @@ struct Call {
   const std::shared_ptr<Lane> lane;
   const Collective kind;
   const std::int64_t bytes;  // of the whole tensor
-  std::int64_t number = 0;   // in the lane, from 1
+  std::int64_t number = 0;   // in the lane, counted from 1
   Event begin, end;
-  Event reached;  // the backend's stream came to the wait
+  Event reached;  // the backend's stream has reached the wait
   bool waited = false;
   bool done = false;
   bool traced = false;
   std::optional<std::chrono::steady_clock::time_point> began;
 };
 
-// Watches over all calls in a thread of its own: which are done, which take too long, which
-// communicators report errors. On trouble it aborts all communicators, so that nothing is left
-// spinning on the GPU, asks the ranks concerned where they stand, and says what happened. Until
-// then whoever meets the trouble waits: what was aborted has no result.
+// Monitors all calls in its own thread: which are done, which time out, which communicators report
+// errors. On an error it aborts all communicators, so that no kernel keeps spinning on the GPU,
+// asks the other ranks of the group for their progress, and reports the failure. Other threads that
+// find the error wait for this report.
 class Watch final : private Trace::Source {
  public:
   struct Options {
     int device;
     double timeout_s;
-    std::function<void(const std::string&)> on_failure;  // not none
+    std::function<void(const std::string&)> on_failure;  // required
     Trace* trace = nullptr;
     std::function<double(void* event)> event_time = {};  // with a trace
   };
-  // Every rank calls it.
+  // All ranks construct it.
   Watch(World& hosts, Options options);
   ~Watch() override;
   Watch(const Watch&) = delete;
@@ -99,36 +99,36 @@ class Watch final : private Trace::Source {
 
   const std::shared_ptr<EventPool>& events() const { return events_; }
 
-  // Runs f with NCCL to itself. Failure if there was trouble before. What keeps the host too long
-  // in there is trouble as well.
+  // Runs f with exclusive access to NCCL. Throws Failure after an error. It is also an error if f
+  // does not return within the timeout.
   template <class F>
-  void inside(const char* what, const Lane* lane, F&& f) {
+  void exclusively(const char* what, const Lane* lane, F&& f) {
     std::unique_lock lock(mutex_);
-    fail_in_trouble(lock);
-    const Stay stay(*this, what, lane);
+    throw_after_error(lock);
+    const InsideScope scope(*this, what, lane);
     f();
   }
-  bool in_trouble() const {
+  bool has_failed() const {
     const std::lock_guard lock(mutex_);
-    return !trouble_.empty();
+    return !error_.empty();
   }
 
   void add(std::shared_ptr<Lane> lane);
-  // When all its calls are done.
+  // Waits for all its calls first.
   void remove(const std::shared_ptr<Lane>& lane);
   std::vector<std::shared_ptr<Lane>> lanes() const;
 
-  // Inside: a call was queued.
+  // Call it inside exclusively(), after a call was queued.
   void add(std::shared_ptr<Call> call, double bytes);
-  CommunicationTimes read(const CommunicationTimes& times);  // Failure after trouble
-  // Aborts everything; later calls are Failures.
+  CommunicationTimes read(const CommunicationTimes& times);  // throws Failure after an error
+  // Aborts all communicators; later calls throw Failure.
   void abandon();
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Stay {
-    Stay(Watch& watch, const char* what, const Lane* lane);
-    ~Stay();
+  struct InsideScope {
+    InsideScope(Watch& watch, const char* what, const Lane* lane);
+    ~InsideScope();
     Watch& watch;
   };
   struct Inside {
@@ -141,38 +141,38 @@ class Watch final : private Trace::Source {
   void trace_ends() override;  // waits for all calls
 
   void work();
-  bool look();       // false: trouble was found and dealt with
-  void find_done();  // under the lock
+  bool poll();       // false: an error was found and reported
+  void find_done();  // with mutex_ locked
   void finish(Call& call);
-  // What happened, and the call that some of these ranks may not have made.
-  struct Trouble {
+  // What failed, and the call that some of `members` may not have made.
+  struct Problem {
     std::string text;
     std::string id = {};  // of the lane
     std::int64_t number = 0;
-    std::vector<int> members = {};  // none: nobody to ask
+    std::vector<int> members = {};  // empty: do not ask other ranks
   };
-  std::optional<Trouble> late_call() const;
-  std::optional<Trouble> broken_lane() const;
-  std::optional<Trouble> host_stuck() const;
-  std::string standing() const;
-  std::string blame(const Trouble& trouble) const;
-  void report(const Trouble& trouble, std::unique_lock<std::mutex> lock);
-  // Failure if there was any, once all about it is known.
-  void fail_in_trouble(std::unique_lock<std::mutex>& lock);
+  std::optional<Problem> late_call() const;
+  std::optional<Problem> broken_lane() const;
+  std::optional<Problem> host_stuck() const;
+  std::string call_counts() const;
+  std::string find_missing_ranks(const Problem& problem) const;
+  void report(const Problem& problem, std::unique_lock<std::mutex> lock);
+  // Throws Failure if there was an error, after it has been reported.
+  void throw_after_error(std::unique_lock<std::mutex>& lock);
   void abort_all();
 
   const int rank_;
   const Options options_;
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
 
-  mutable std::mutex mutex_;  // NCCL's and that of everything down to the next comment
+  mutable std::mutex mutex_;                // guards NCCL calls and the members up to lanes_mutex_
   std::list<std::shared_ptr<Call>> calls_;  // not done yet
-  std::string trouble_;
-  bool all_known_ = false;  // of the trouble
-  std::condition_variable known_;
+  std::string error_;
+  bool reported_ = false;  // error_ is complete
+  std::condition_variable report_done_;
   Clock::time_point errors_read_;
 
-  mutable std::mutex lanes_mutex_;  // for a moment only
+  mutable std::mutex lanes_mutex_;  // guards lanes_ and inside_; held briefly
   std::vector<std::shared_ptr<Lane>> lanes_;
   Inside inside_;
 
@@ -181,7 +181,7 @@ class Watch final : private Trace::Source {
   bool stop_ = false;
 
   RollCall roll_call_;
-  std::thread thread_;  // last: starts when everything else is there
+  std::thread thread_;  // last, so that all other members are initialized first
 };
 
 }  // namespace kintsugi::nccl

@@ -45,8 +45,8 @@ void SimCommunicator::wait(Work work) {
       {.kind = TracedOperation::Kind::Wait, .group = name_, .ticket = work.ticket});
 }
 
-Groups sim_groups(const Grid& grid, const Place& place, OperationTrace& trace) {
-  return make_groups(grid, place, [&](const GroupSpec& spec, const GroupPosition& position) {
+Groups sim_groups(const Grid& grid, const Coordinates& coordinates, OperationTrace& trace) {
+  return make_groups(grid, coordinates, [&](const GroupSpec& spec, const GroupPosition& position) {
     return std::make_unique<SimCommunicator>(spec.name, position.rank, position.size, trace);
   });
 }

@@ -9,7 +9,7 @@
 
 namespace kintsugi {
 
-// A group of the `sim` world: moves nothing, writes down every call and every wait.
+// For the `sim` backend: moves no data and records every call and every wait.
 class SimCommunicator final : public Communicator {
  public:
   SimCommunicator(std::string name, int rank, int size, OperationTrace& trace)
@@ -35,7 +35,7 @@ class SimCommunicator final : public Communicator {
   OperationTrace* trace_;
 };
 
-// The groups of the rank at `place`.
-Groups sim_groups(const Grid& grid, const Place& place, OperationTrace& trace);
+// The groups of the rank at `coordinates`, made of SimCommunicators.
+Groups sim_groups(const Grid& grid, const Coordinates& coordinates, OperationTrace& trace);
 
 }  // namespace kintsugi

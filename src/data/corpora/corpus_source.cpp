@@ -14,7 +14,7 @@ CorpusSource::CorpusSource(std::vector<std::filesystem::path> files, std::size_t
                            std::int64_t sample_bytes)
     : files_(std::move(files)), sample_bytes_(sample_bytes) {
   for (const auto& file : files_) {
-    std::error_code error;  // a file that is not there is named when it is opened
+    std::error_code error;  // a missing file is reported when it is opened
     const auto size = std::filesystem::file_size(file, error);
     sizes_.push_back(error ? 0 : static_cast<std::int64_t>(size));
     bytes_total_ += sizes_.back();
@@ -51,8 +51,8 @@ bool CorpusSource::fill(Lane& lane, Batch& batch) {
       }
       batch.records.push_back({batch.bytes.size(), record.bytes.size(), record.line});
       batch.bytes += record.bytes;
-      lane.left -= static_cast<std::int64_t>(record.bytes.size());
-      if (sample_bytes_ > 0 && lane.left <= 0) close(lane);
+      lane.sample_left -= static_cast<std::int64_t>(record.bytes.size());
+      if (sample_bytes_ > 0 && lane.sample_left <= 0) close(lane);
     }
     if (lane.reader) {
       const auto read = static_cast<std::int64_t>(lane.reader->bytes_read());
@@ -69,10 +69,11 @@ bool CorpusSource::open_next(Lane& lane) {
   if (lane.file >= files_.size()) return false;
   lane.reader = std::make_unique<RecordReader>(files_[lane.file]);
   lane.counted = 0;
-  const double share =
+  const double fraction =
       bytes_total_ > 0 ? static_cast<double>(sizes_[lane.file]) / static_cast<double>(bytes_total_)
                        : 1.0;
-  lane.left = static_cast<std::int64_t>(std::ceil(static_cast<double>(sample_bytes_) * share));
+  lane.sample_left =
+      static_cast<std::int64_t>(std::ceil(static_cast<double>(sample_bytes_) * fraction));
   return true;
 }
 

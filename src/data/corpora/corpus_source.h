@@ -12,29 +12,29 @@
 
 namespace kintsugi {
 
-// Hands the records (lines of JSONL, parts of plain text) of many files to many threads, in
-// batches; the threads parse them. As many files are open as there are lanes; a thread reads from
-// its own lane if that is free, else from any.
+// Distributes the records (lines of JSONL, segments of plain text) of many files to many threads in
+// batches; the threads parse them. Each lane has one open file. A thread reads from its own lane if
+// that is free, otherwise from any other.
 class CorpusSource {
  public:
-  // sample_bytes > 0 takes about that much: from the front of each file, in proportion to the
-  // sizes of the files, so what is taken does not depend on the lanes.
+  // sample_bytes > 0 reads only about that much text: from the start of each file, in proportion to
+  // the file sizes. The selection does not depend on the number of lanes.
   CorpusSource(std::vector<std::filesystem::path> files, std::size_t lanes,
                std::int64_t sample_bytes = 0);
 
-  struct Batch {  // of one file, about half a megabyte
-    struct Place {
+  struct Batch {  // records of one file, about 512 KiB
+    struct RecordRange {
       std::size_t begin, length;
       std::uint64_t line;
     };
     std::string file;
     bool jsonl = false;
     std::string bytes;
-    std::vector<Place> records;
+    std::vector<RecordRange> records;
   };
-  bool next(std::size_t thread, Batch& batch);  // false when all has been handed out
+  bool next(std::size_t thread, Batch& batch);  // false at the end of all files
 
-  std::int64_t bytes_total() const { return bytes_total_; }  // of the files as they lie
+  std::int64_t bytes_total() const { return bytes_total_; }  // of the files on disk
   std::int64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -42,8 +42,8 @@ class CorpusSource {
     std::mutex mutex;
     std::unique_ptr<RecordReader> reader;
     std::size_t file = 0;
-    std::int64_t counted = 0;  // of the file's bytes, in bytes_read_
-    std::int64_t left = 0;     // of the file's share of the sample
+    std::int64_t counted = 0;      // bytes of the file that bytes_read_ includes
+    std::int64_t sample_left = 0;  // bytes of the file still to read for the sample
   };
   bool fill(Lane& lane, Batch& batch);
   bool open_next(Lane& lane);

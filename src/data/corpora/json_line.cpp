@@ -11,11 +11,11 @@
 namespace kintsugi {
 namespace {
 
-constexpr int kDeepest = 512;
+constexpr int kMaxDepth = 512;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Eight bytes at a time: whether one is a quote, a backslash, a control character or not ASCII.
+// Whether one of eight bytes is a quote, a backslash, a control character or not ASCII.
 bool any_special(std::uint64_t word) {
   constexpr std::uint64_t kOnes = 0x0101010101010101, kHigh = 0x8080808080808080;
   const auto has_zero = [](std::uint64_t v) { return (v - kOnes) & ~v & kHigh; };
@@ -47,11 +47,11 @@ class Scanner {
     return true;
   }
   void expect(char c, const char* where) {
-    if (!take(c)) fail(fmt::format("'{}' expected {}", c, where));
+    if (!take(c)) fail(fmt::format("expected '{}' {}", c, where));
   }
-  // A string; its value is appended to `value` unless that is nullptr.
+  // Parses a string and appends its value to `value` unless that is nullptr.
   void string(std::string* value);
-  // Any value, thrown away.
+  // Parses any value and discards it.
   void skip_value(int depth = 1);
 
  private:
@@ -59,7 +59,7 @@ class Scanner {
   std::uint32_t four_digits();
   void number();
   void word(std::string_view name) {
-    if (line_.substr(at_, name.size()) != name) fail("a value expected");
+    if (line_.substr(at_, name.size()) != name) fail("expected a value");
     at_ += name.size();
   }
   template <class Entry>
@@ -71,7 +71,7 @@ class Scanner {
 
 void Scanner::string(std::string* value) {
   expect('"', "before a string");
-  std::size_t start = at_;  // of what has not been copied
+  std::size_t start = at_;  // the first byte not copied yet
   const auto flush = [&] {
     if (value != nullptr) value->append(line_, start, at_ - start);
   };
@@ -98,7 +98,7 @@ void Scanner::string(std::string* value) {
                        static_cast<unsigned>(c)));
     } else {
       const std::size_t length = utf8_character_length(line_.substr(at_));
-      if (length == 0) fail("text that is not UTF-8");
+      if (length == 0) fail("invalid UTF-8");
       at_ += length;
     }
   }
@@ -112,7 +112,7 @@ std::uint32_t Scanner::four_digits() {
                       : (c >= 'a' && c <= 'f') ? c - 'a' + 10
                       : (c >= 'A' && c <= 'F') ? c - 'A' + 10
                                                : -1;
-    if (digit < 0) fail("four hexadecimal digits expected after \\u");
+    if (digit < 0) fail("expected four hexadecimal digits after \\u");
     code = code * 16 + static_cast<std::uint32_t>(digit);
     ++at_;
   }
@@ -144,7 +144,7 @@ void Scanner::escape(std::string* value) {
 
 void Scanner::number() {
   const auto digits = [&] {
-    if (!is_digit(peek())) fail("a digit expected");
+    if (!is_digit(peek())) fail("expected a digit");
     while (is_digit(peek())) ++at_;
   };
   take('-');
@@ -170,7 +170,7 @@ void Scanner::list(char close, const char* where, Entry entry) {
 }
 
 void Scanner::skip_value(int depth) {
-  if (depth > kDeepest) fail(fmt::format("nested deeper than {}", kDeepest));
+  if (depth > kMaxDepth) fail(fmt::format("nested deeper than {}", kMaxDepth));
   switch (peek()) {
     case '"':
       return string(nullptr);
@@ -191,40 +191,41 @@ void Scanner::skip_value(int depth) {
     case 'n':
       return word("null");
     default:
-      if (peek() != '-' && !is_digit(peek())) fail("a value expected");
+      if (peek() != '-' && !is_digit(peek())) fail("expected a value");
       number();
   }
 }
 
-// One of the keys that are asked for.
-struct Wanted {
+struct RequestedKey {
   std::string_view key;
   std::string& value;
   bool found = false;
 };
 
-std::string keys_found(const std::vector<std::string>& keys) {
-  constexpr std::size_t kMost = 8;
+std::string list_keys(const std::vector<std::string>& keys) {
+  constexpr std::size_t kMaxListed = 8;
   std::string text;
-  for (std::size_t i = 0; i < keys.size() && i < kMost; ++i)
+  for (std::size_t i = 0; i < keys.size() && i < kMaxListed; ++i)
     text += (i > 0 ? ", '" : "'") + keys[i] + "'";
-  return keys.empty() ? "no key at all" : text + (keys.size() > kMost ? " …" : "");
+  return keys.empty() ? "no keys" : text + (keys.size() > kMaxListed ? " …" : "");
 }
 
 }  // namespace
 
 void parse_json_line(std::string_view line, std::string_view text_key, std::string_view prompt_key,
                      std::string& text, std::string& prompt) {
-  Wanted wanted[2] = {{text_key, text}, {prompt_key, prompt}};
+  RequestedKey requested[2] = {{text_key, text}, {prompt_key, prompt}};
   const int count = prompt_key.empty() ? 1 : 2;
   Scanner scanner(line);
   std::vector<std::string> keys;
   std::string key;
   scanner.space();
-  if (scanner.peek() != '{') scanner.fail("an object expected: each line of JSONL is one");
+  if (scanner.peek() != '{')
+    scanner.fail("expected an object: each line of JSONL must be a JSON object");
   scanner.expect('{', "");
   scanner.space();
-  if (scanner.at_end()) scanner.fail("the line ends inside the object: each line of JSONL is one");
+  if (scanner.at_end())
+    scanner.fail("the line ends inside the object: each line of JSONL must be a JSON object");
   if (!scanner.take('}')) {
     do {
       scanner.space();
@@ -233,9 +234,9 @@ void parse_json_line(std::string_view line, std::string_view text_key, std::stri
       scanner.space();
       scanner.expect(':', "after a key");
       scanner.space();
-      Wanted* match = nullptr;
+      RequestedKey* match = nullptr;
       for (int i = 0; i < count; ++i)
-        if (wanted[i].key == key) match = &wanted[i];
+        if (requested[i].key == key) match = &requested[i];
       if (match != nullptr) {
         if (scanner.peek() != '"')
           scanner.fail(fmt::format("the value of '{}' is not a string", key));
@@ -251,11 +252,11 @@ void parse_json_line(std::string_view line, std::string_view text_key, std::stri
     scanner.expect('}', "at the end of the object");
   }
   scanner.space();
-  if (!scanner.at_end()) scanner.fail("more after the end of the object");
+  if (!scanner.at_end()) scanner.fail("unexpected text after the end of the object");
   for (int i = 0; i < count; ++i)
-    if (!wanted[i].found)
-      throw JsonLineError(fmt::format("no key '{}'; there is {}", wanted[i].key, keys_found(keys)),
-                          1);
+    if (!requested[i].found)
+      throw JsonLineError(
+          fmt::format("no key '{}'; the object has {}", requested[i].key, list_keys(keys)), 1);
 }
 
 }  // namespace kintsugi

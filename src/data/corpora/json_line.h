@@ -7,7 +7,7 @@
 
 namespace kintsugi {
 
-// What is wrong with a line of JSON, and at which of its bytes (counted from 1).
+// An error in a line of JSON, with the number of the byte (from 1).
 class JsonLineError : public std::runtime_error {
  public:
   JsonLineError(std::string message, std::size_t byte)
@@ -18,9 +18,10 @@ class JsonLineError : public std::runtime_error {
   std::size_t byte_;
 };
 
-// Reads one JSON object and copies the strings of one or two of its keys (prompt_key may be empty);
-// of equal keys the last counts. Strict: everything else in the line is checked too, down to UTF-8
-// and surrogate pairs. Made for long strings: the parts without escapes are copied whole.
+// Parses one JSON object and copies the string values of one or two keys (prompt_key may be empty).
+// If a key is repeated, its last value counts. Strict: the rest of the line is checked too,
+// including UTF-8 and surrogate pairs. Optimized for long strings: text without escapes is copied
+// in bulk.
 void parse_json_line(std::string_view line, std::string_view text_key, std::string_view prompt_key,
                      std::string& text, std::string& prompt);
 

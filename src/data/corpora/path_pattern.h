@@ -6,13 +6,13 @@
 
 namespace kintsugi {
 
-// Whether a name holds * ? [ or {. One that exists as it stands is no pattern.
+// Whether a name contains * ? [ or {. The name of an existing file is not a pattern.
 bool is_pattern(const std::string& name);
-// What a shell would make of it, sorted; nothing where nothing matches.
+// Expands a pattern as a shell does, sorted; empty if nothing matches.
 std::vector<std::filesystem::path> expand_pattern(const std::string& pattern);
 
-// Files for patterns ('corpus/*.jsonl.zst') and plain names, each once, sorted within a pattern. A
-// pattern that matches nothing is a UserError, and so is a directory.
+// Expands patterns ('corpus/*.jsonl.zst') and plain names to files: each file once, sorted within a
+// pattern. UserError for a pattern that matches nothing and for a directory.
 std::vector<std::filesystem::path> expand_inputs(const std::vector<std::string>& patterns);
 
 }  // namespace kintsugi

@@ -10,37 +10,38 @@
 
 namespace kintsugi {
 
-// A file cut into what can be worked on by itself, in bounded memory: the lines of JSONL, or parts
-// of plain text. The cuts depend on the text alone.
+// A unit of a file that can be processed independently and in bounded memory: a line of JSONL, or a
+// segment of plain text. The segment boundaries depend only on the text.
 struct Record {
   std::string_view bytes;  // valid until the next call
-  std::uint64_t line = 0;  // of the file, from 1
+  std::uint64_t line = 0;  // line number in the file, from 1
   bool ends_document = true;
 };
 
-// Where a reader stands: everything before it has been handed out.
-struct RecordPlace {
-  std::uint64_t text_bytes = 0;  // of the text, decompressed
+// The position of a reader in a file: everything before it has been returned.
+struct RecordPosition {
+  std::uint64_t text_bytes = 0;  // of decompressed text
   std::uint64_t line = 0;        // lines before it
 };
 
 class RecordReader {
  public:
-  // The sizes are those of plain text: a part is cut at the last good place before part_bytes, and
-  // anywhere between characters when there is none before longest_part.
+  // A segment of plain text ends at the last safe boundary within `segment` bytes, else at the
+  // first one after them, else between two characters at `longest_segment`.
   struct Sizes {
-    std::size_t part = std::size_t{1} << 20;
-    std::size_t longest_part = std::size_t{1} << 24;
+    std::size_t segment = std::size_t{1} << 20;
+    std::size_t longest_segment = std::size_t{1} << 24;
     std::size_t longest_line = std::size_t{1} << 30;
   };
-  // Whether a file is JSONL, by its name: .jsonl, .ndjson or .json, then perhaps .gz or .zst.
+  // Whether a file is JSONL, by its name: .jsonl, .ndjson or .json, optionally followed by .gz or
+  // .zst.
   static bool is_jsonl(const std::filesystem::path& path);
 
-  explicit RecordReader(const std::filesystem::path& path, RecordPlace from = {});
-  RecordReader(const std::filesystem::path& path, RecordPlace from, Sizes sizes);
+  explicit RecordReader(const std::filesystem::path& path, RecordPosition from = {});
+  RecordReader(const std::filesystem::path& path, RecordPosition from, Sizes sizes);
 
   bool next(Record& record);
-  RecordPlace place() const { return place_; }
+  RecordPosition position() const { return position_; }
   bool jsonl() const { return jsonl_; }
   const std::string& name() const { return name_; }
 
@@ -49,17 +50,17 @@ class RecordReader {
 
  private:
   bool next_line(Record& record);
-  bool next_part(Record& record);
-  bool fill();  // reads on behind what is there; false at the end of the text
-  std::string_view waiting() const { return {buffer_.data() + begin_, end_ - begin_}; }
+  bool next_segment(Record& record);
+  bool fill();  // reads more text after the unread text; false at the end
+  std::string_view unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
   std::string name_;
   bool jsonl_;
   Sizes sizes_;
   TextStream stream_;
-  RecordPlace place_;
+  RecordPosition position_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // of what is read and not handed out
+  std::size_t begin_ = 0, end_ = 0;  // of the unread text in buffer_
   bool finished_ = false;
 };
 

@@ -19,7 +19,7 @@
 
 namespace kintsugi {
 
-// The bytes of the file through one buffer. `rest` is what was read and not yet taken.
+// Reads the file through one buffer. `rest` is read but not consumed yet.
 struct TextStream::Source {
   explicit Source(const std::filesystem::path& path) : name(path.string()), buffer(256 * 1024) {
     descriptor = open_regular_file(path);
@@ -45,7 +45,7 @@ struct TextStream::Source {
     rest = {buffer.data(), read(buffer.data(), buffer.size())};
     return !rest.empty();
   }
-  std::uint64_t place() const { return bytes_read - rest.size(); }
+  std::uint64_t position() const { return bytes_read - rest.size(); }
 
   std::string name;
   int descriptor = -1;
@@ -57,7 +57,7 @@ struct TextStream::Source {
 struct TextStream::Decoder {
   virtual ~Decoder() = default;
   virtual std::size_t read(Source& source, std::span<char> buffer) = 0;
-  virtual bool skip(Source&, std::uint64_t) { return false; }  // whether there is a short way
+  virtual bool skip(Source&, std::uint64_t) { return false; }  // false: not supported
 };
 
 namespace {
@@ -66,12 +66,12 @@ using Source = TextStream::Source;
 
 [[noreturn]] void truncated(const Source& source, const char* what) {
   user_error("{} ends at byte {} in the middle of its {} data: it is truncated, copy it again",
-             source.name, source.place(), what);
+             source.name, source.position(), what);
 }
 
 [[noreturn]] void damaged(const Source& source, const char* what, const char* reason) {
-  user_error("{} is damaged near byte {}: its {} data says \"{}\"; copy it again", source.name,
-             source.place(), what, reason);
+  user_error("{} is damaged near byte {} ({}: {}): copy it again", source.name, source.position(),
+             what, reason);
 }
 
 struct Plain : TextStream::Decoder {
@@ -83,7 +83,7 @@ struct Plain : TextStream::Decoder {
     return bytes;
   }
   bool skip(Source& source, std::uint64_t bytes) override {
-    const std::uint64_t target = source.place() + bytes;
+    const std::uint64_t target = source.position() + bytes;
     if (::lseek(source.descriptor, static_cast<off_t>(target), SEEK_SET) < 0) return false;
     source.rest = {};
     source.bytes_read = target;
@@ -104,7 +104,7 @@ struct Gzip : TextStream::Decoder {
         if (inside) truncated(source, "gzip");
         return 0;
       }
-      if (!inside) {  // the next member
+      if (!inside) {  // start the next member
         inflateReset(&state);
         inside = true;
       }
@@ -122,7 +122,7 @@ struct Gzip : TextStream::Decoder {
 
   static constexpr std::size_t kMost = 1 << 30;
   z_stream state{};
-  bool inside = true;  // of a member
+  bool inside = true;  // a member
 };
 
 struct Zstd : TextStream::Decoder {
@@ -133,7 +133,7 @@ struct Zstd : TextStream::Decoder {
   std::size_t read(Source& source, std::span<char> buffer) override {
     ZSTD_outBuffer out{buffer.data(), buffer.size(), 0};
     while (out.pos == 0) {
-      // Text may still wait inside when the file is at its end.
+      // At the end of the file, zstd may still hold decompressed text.
       const bool more = source.fill();
       if (!more && !inside) return 0;
       ZSTD_inBuffer in{source.rest.data(), source.rest.size(), 0};
@@ -146,11 +146,11 @@ struct Zstd : TextStream::Decoder {
     return out.pos;
   }
   std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> state;
-  bool inside = true;  // of a frame
+  bool inside = true;  // a frame
 };
 
 std::unique_ptr<TextStream::Decoder> decoder_for(Source& source) {
-  // A short first read is possible; ten bytes decide.
+  // The first read may be short; ten bytes are enough to detect the format.
   while (source.rest.size() < 10) {
     const std::size_t have = source.rest.size();
     const std::size_t got = source.read(source.buffer.data() + have, source.buffer.size() - have);
@@ -163,8 +163,8 @@ std::unique_ptr<TextStream::Decoder> decoder_for(Source& source) {
   if (start.starts_with("\x28\xb5\x2f\xfd") || skippable) return std::make_unique<Zstd>();
   if (start.starts_with("\x1f\x8b")) return std::make_unique<Gzip>();
   if (const char* what = other_format(start))
-    user_error("{} is {}: plain text, JSONL, gzip and zstd are read, convert it first", source.name,
-               what);
+    user_error("{} is {}: convert it to plain text or JSONL first (gzip and zstd are supported)",
+               source.name, what);
   return std::make_unique<Plain>();
 }
 
@@ -183,7 +183,7 @@ const char* other_format(std::string_view start) {
   }};
   for (const auto& [magic, what] : kFormats) {
     if (!start.starts_with(magic)) continue;
-    // Three letters could begin a text; bzip2's blocks begin with the digits of pi.
+    // "BZh" could also start a text; the blocks of bzip2 start with the digits of pi.
     if (magic == "BZh" && (start.size() < 10 || start.substr(4, 6) != "1AY&SY")) continue;
     return what;
   }
@@ -207,18 +207,18 @@ std::size_t TextStream::read(std::span<char> buffer) {
 
 void TextStream::skip(std::uint64_t bytes) {
   if (bytes == 0 || decoder_->skip(*source_, bytes)) return;
-  std::vector<char> thrown_away(1 << 20);
+  std::vector<char> discarded(1 << 20);
   while (bytes > 0) {
-    const std::size_t want = std::min<std::uint64_t>(bytes, thrown_away.size());
-    const std::size_t got = read(std::span(thrown_away).first(want));
+    const std::size_t want = std::min<std::uint64_t>(bytes, discarded.size());
+    const std::size_t got = read(std::span(discarded).first(want));
     if (got == 0)
-      user_error("{} ends {} bytes of text earlier than before: it has changed", source_->name,
+      user_error("{} has changed: its text ends {} bytes earlier than before", source_->name,
                  bytes);
     bytes -= got;
   }
 }
 
-std::uint64_t TextStream::bytes_read() const { return source_->place(); }
+std::uint64_t TextStream::bytes_read() const { return source_->position(); }
 std::uint64_t TextStream::bytes_total() const { return source_->total; }
 
 }  // namespace kintsugi

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Files of this name that a job has written or is writing: NAME.bin, NAME-00000.idx, and so on.
+// Lists the output files of a job, final or partial: NAME.bin, NAME-00000.idx, and so on.
 std::vector<fs::path> files_of(const fs::path& prefix, bool partial) {
   std::vector<fs::path> files;
   const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
@@ -30,7 +30,7 @@ std::vector<fs::path> files_of(const fs::path& prefix, bool partial) {
   return files;
 }
 
-// Whether a file has a name that the store takes for itself.
+// Whether the store writes a file of this name.
 bool belongs_to(const fs::path& file, const fs::path& prefix) {
   const fs::path ending = file.extension(), name = file.stem();
   if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".json") return false;
@@ -39,12 +39,12 @@ bool belongs_to(const fs::path& file, const fs::path& prefix) {
          (name == prefix.filename() || store_of_shard(name) == prefix.filename());
 }
 
-// PREFIX.json is a likely name for a corpus, too.
+// PREFIX.json may be the user's own file, for example a corpus.
 void refuse_foreign_description(const fs::path& prefix) {
   try {
     read_store_info(prefix);
   } catch (const UserError&) {
-    user_error("{} exists and is not what this command writes: choose another --output",
+    user_error("{} exists but was not written by this command: choose another --output",
                with_ending(prefix, ".json").string());
   }
 }
@@ -54,12 +54,11 @@ void check_inputs(const TokenizeOptions& options) {
   for (const fs::path& input : options.inputs) {
     if (!fs::is_regular_file(input))
       user_error(
-          "{} is no regular file: a job that may be interrupted must be able to read it again",
+          "{} is not a regular file: an interrupted job must be able to read its inputs again",
           input.string());
     if (belongs_to(input, options.output) || belongs_to(fs::canonical(input), options.output))
       user_error(
-          "the input {} has a name that the store {} needs for itself: choose another "
-          "--output",
+          "the input {} has the name of an output file of the store {}: choose another --output",
           input.string(), options.output.string());
     if (!options.format.prompt_key.empty() && !RecordReader::is_jsonl(input))
       user_error("{} is plain text and has no prompts: --prompt-key needs JSONL", input.string());
@@ -77,7 +76,7 @@ class Job {
   std::string identity() const;
   bool prepare();  // false: there is nothing to do
   void write(const std::function<bool(const TokenizeProgress&)>& progress);
-  void take(const EncodedBatch& batch);
+  void write_batch(const EncodedBatch& batch);
   void open_writer(const TokenWriter::State& from);
   void finish_shard();
   void save();
@@ -94,7 +93,7 @@ class Job {
   TokenType type_ = TokenType::U16;
   TokenizeJournal journal_;
   std::unique_ptr<TokenWriter> writer_;
-  bool between_batches_ = true;  // the counts, the place and the writer belong together
+  bool between_batches_ = true;  // counts, position and writer are consistent
   TokenizeResult result_;
 };
 
@@ -137,9 +136,8 @@ bool Job::prepare() {
     if (const std::string difference = identity_difference(journal->made_from, identity);
         !difference.empty())
       user_error(
-          "{} belongs to an unfinished job of another kind: {}; finish that one, or start over "
-          "with "
-          "--overwrite",
+          "{} belongs to an unfinished job with other settings: {}; finish that job, or start over "
+          "with --overwrite",
           journal_path(prefix_).string(), difference);
     journal_ = std::move(*journal);
     result_.progress.text_bytes_before = journal_.counts.text_bytes;
@@ -149,8 +147,8 @@ bool Job::prepare() {
     const std::string difference = identity_difference(info ? info->made_from : "", identity);
     if (!difference.empty())
       user_error(
-          "{} exists and was made otherwise: {}; replace it with --overwrite, or choose another "
-          "--output",
+          "{} exists and does not match these settings: {}; replace it with --overwrite, or choose "
+          "another --output",
           existing.front().string(), difference);
     journal_.counts.documents = info->documents;
     journal_.counts.tokens = info->tokens;
@@ -173,36 +171,36 @@ void Job::open_writer(const TokenWriter::State& from) {
 }
 
 void Job::write(const std::function<bool(const TokenizeProgress&)>& progress) {
-  TokenizePipeline::Options how;
-  how.format = options_.format;
-  how.end_of_document = options_.end_of_document;
-  how.skip_invalid = options_.skip_invalid;
-  how.threads = options_.threads > 0
-                    ? options_.threads
-                    : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  how.batch_bytes = options_.batch_bytes;
+  TokenizePipeline::Options pipeline_options;
+  pipeline_options.format = options_.format;
+  pipeline_options.end_of_document = options_.end_of_document;
+  pipeline_options.skip_invalid = options_.skip_invalid;
+  pipeline_options.threads =
+      options_.threads > 0 ? options_.threads
+                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  pipeline_options.batch_bytes = options_.batch_bytes;
   open_writer(journal_.writer);
-  TokenizePipeline pipeline(options_.inputs, tokenizer_, how, journal_.place);
+  TokenizePipeline pipeline(options_.inputs, tokenizer_, pipeline_options, journal_.position);
   auto saved = Clock::now();
   EncodedBatch batch;
   while (pipeline.next(batch)) {
-    take(batch);
+    write_batch(batch);
     result_.progress.counts = journal_.counts;
     result_.progress.input_bytes = batch.input_bytes;
-    const bool go_on = progress(result_.progress);
-    if (!go_on) result_.state = TokenizeResult::State::Stopped;
-    if (!go_on ||
+    const bool keep_going = progress(result_.progress);
+    if (!keep_going) result_.state = TokenizeResult::State::Stopped;
+    if (!keep_going ||
         std::chrono::duration<double>(Clock::now() - saved).count() >= options_.save_every_s) {
       save();
       saved = Clock::now();
     }
-    if (!go_on) return;
+    if (!keep_going) return;
   }
   if (const std::string difference = identity_difference(journal_.made_from, identity());
       !difference.empty())
-    user_error("while it was being read, {}: start over with --overwrite", difference);
+    user_error("while the inputs were being read, {}: start over with --overwrite", difference);
   if (journal_.counts.documents == 0)
-    user_error("the inputs hold no document: {} files, {} empty documents, {} malformed lines",
+    user_error("the inputs contain no document: {} files, {} empty documents, {} malformed lines",
                options_.inputs.size(), journal_.counts.empty_documents,
                journal_.counts.invalid_lines);
   if (writer_->state().documents > 0 || journal_.shards.empty()) finish_shard();
@@ -210,16 +208,16 @@ void Job::write(const std::function<bool(const TokenizeProgress&)>& progress) {
   write_journal(prefix_, journal_);
 }
 
-void Job::take(const EncodedBatch& batch) {
+void Job::write_batch(const EncodedBatch& batch) {
   const std::span<const std::int32_t> ids(batch.ids);
   const std::span<const std::uint8_t> mask(batch.mask);
   std::size_t begin = 0;
   between_batches_ = false;
-  for (const EncodedBatch::Piece& piece : batch.pieces) {
-    const std::size_t count = piece.tokens - begin;
+  for (const EncodedBatch::Record& record : batch.records) {
+    const std::size_t count = record.end - begin;
     writer_->append(ids.subspan(begin, count), mask.empty() ? mask : mask.subspan(begin, count));
-    begin = piece.tokens;
-    if (!piece.ends_document) continue;
+    begin = record.end;
+    if (!record.ends_document) continue;
     writer_->end_document();
     ++journal_.counts.documents;
     if (options_.shard_bytes > 0 && writer_->bytes() >= options_.shard_bytes) {
@@ -232,7 +230,7 @@ void Job::take(const EncodedBatch& batch) {
   journal_.counts.empty_documents += batch.empty_documents;
   if (journal_.counts.invalid_lines == 0) journal_.first_invalid = batch.first_invalid;
   journal_.counts.invalid_lines += batch.invalid_lines;
-  journal_.place = batch.end;
+  journal_.position = batch.end;
   between_batches_ = true;
 }
 
@@ -241,36 +239,36 @@ void Job::finish_shard() {
   writer_.reset();
 }
 
-// Outputs first: the journal never promises what is not on disk.
+// Syncs the outputs before the journal, which must not refer to data that is not on disk.
 void Job::save() {
   writer_->sync();
   journal_.writer = writer_->state();
   write_journal(prefix_, journal_);
 }
 
-// What was done is kept for the next run; a job that has done nothing leaves nothing.
+// Saves the progress for the next run. A job that has written no tokens leaves no files.
 void Job::give_up() noexcept {
   try {
     if (journal_.counts.tokens > 0 && writer_ && between_batches_) save();
-  } catch (...) {  // the error that brought us here says more
+  } catch (...) {  // the original error is the one to report
   }
   try {
     writer_.reset();
     if (journal_.counts.tokens == 0) fs::remove(journal_path(prefix_));
     if (fs::exists(journal_path(prefix_))) return;
-    // Without a journal nobody can go on from these.
+    // Without a journal these files are useless.
     for (const fs::path& file : files_of(prefix_, true)) fs::remove(file);
   } catch (...) {
   }
 }
 
-// Each step may be the last of this process, and is done again by the next.
+// The process may be killed after any of these steps; the next run then repeats them.
 void Job::publish() {
   writer_.reset();
   std::vector<std::string> kept;
   for (const StoreInfo::Shard& shard : journal_.shards) kept.push_back(shard.name);
   const bool mask = !options_.format.prompt_key.empty();
-  for (const fs::path& old : files_of(prefix_, false)) {  // of a store that is being replaced
+  for (const fs::path& old : files_of(prefix_, false)) {  // of the store to be replaced
     const bool ours = std::find(kept.begin(), kept.end(), old.stem().string()) != kept.end();
     if (!ours || (old.extension() == ".mask" && !mask)) fs::remove(old);
   }

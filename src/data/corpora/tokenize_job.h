@@ -13,18 +13,18 @@
 
 namespace kintsugi {
 
-// Text to a token store: PREFIX.bin and PREFIX.idx (PREFIX-00000.bin and so on with shard_bytes),
-// PREFIX.mask with a prompt key, and PREFIX.json. The bytes depend on the inputs, the tokenizer and
-// the options alone: not on threads, and not on how often the job was killed and started again. The
-// final names appear at the very end.
+// Tokenizes text into a token store: PREFIX.bin and PREFIX.idx (PREFIX-00000.bin and so on with
+// shard_bytes), PREFIX.mask with a prompt key, and PREFIX.json. The output depends only on the
+// inputs, the tokenizer and the options: not on the number of threads, nor on how often the job was
+// killed and restarted. The files get their final names at the very end.
 struct TokenizeOptions {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;  // PREFIX
   DocumentFormat format;
   std::optional<std::int32_t> end_of_document;  // appended to each document
-  bool skip_invalid = false;                    // go on after a malformed line, and count it
+  bool skip_invalid = false;                    // skip and count malformed lines
   int threads = 0;                              // 0: one per core
-  std::int64_t shard_bytes = 0;  // a shard ends with the document that reaches this; 0: one shard
+  std::int64_t shard_bytes = 0;  // a shard ends after the document that reaches this; 0: one shard
   bool overwrite = false;
   double save_every_s = 10;
   std::size_t batch_bytes = 256 * 1024;
@@ -32,19 +32,19 @@ struct TokenizeOptions {
 
 struct TokenizeProgress {
   TokenizeCounts counts;
-  std::uint64_t input_bytes = 0, input_bytes_total = 0;  // as the files lie
-  std::int64_t text_bytes_before = 0;                    // done by earlier runs of this job
+  std::uint64_t input_bytes = 0, input_bytes_total = 0;  // of the files on disk
+  std::int64_t text_bytes_before = 0;                    // from earlier runs of this job
 };
 
 struct TokenizeResult {
   enum class State : std::uint8_t { Finished, Stopped, WasComplete };
   State state = State::Finished;
   TokenizeProgress progress;
-  std::string first_invalid;  // the complaint about it, where lines were skipped
+  std::string first_invalid;  // the error of the first skipped line
   std::int64_t shards = 0;
 };
 
-// `progress` is called after each batch; returning false asks the job to save and stop.
+// `progress` is called after each batch; if it returns false, the job saves and stops.
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options,
                         const std::function<bool(const TokenizeProgress&)>& progress);
 

@@ -23,9 +23,9 @@ Json json_of(const TokenizeJournal& journal) {
   return {{"kintsugi_tokenize", kVersion},
           {"all_written", journal.all_written},
           {"place",
-           {{"file", journal.place.file},
-            {"text_bytes", journal.place.in_file.text_bytes},
-            {"line", journal.place.in_file.line}}},
+           {{"file", journal.position.file},
+            {"text_bytes", journal.position.in_file.text_bytes},
+            {"line", journal.position.in_file.line}}},
           {"counts",
            {{"documents", journal.counts.documents},
             {"tokens", journal.counts.tokens},
@@ -48,9 +48,9 @@ TokenizeJournal journal_of(const Json& json) {
     return json.at(group).at(key).get<std::int64_t>();
   };
   journal.all_written = json.at("all_written").get<bool>();
-  journal.place.file = json.at("place").at("file").get<std::uint64_t>();
-  journal.place.in_file = {json.at("place").at("text_bytes").get<std::uint64_t>(),
-                           json.at("place").at("line").get<std::uint64_t>()};
+  journal.position.file = json.at("place").at("file").get<std::uint64_t>();
+  journal.position.in_file = {json.at("place").at("text_bytes").get<std::uint64_t>(),
+                              json.at("place").at("line").get<std::uint64_t>()};
   journal.counts = {number("counts", "documents"), number("counts", "tokens"),
                     number("counts", "text_bytes"), number("counts", "empty_documents"),
                     number("counts", "invalid_lines")};
@@ -67,11 +67,12 @@ TokenizeJournal journal_of(const Json& json) {
 std::string inputs_difference(const Json& before, const Json& now) {
   for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
     if (before[i][0] != now[i][0])
-      return fmt::format("input {} was {} and is {}", i + 1, before[i][0].dump(), now[i][0].dump());
+      return fmt::format("input {} was {} and is now {}", i + 1, before[i][0].dump(),
+                         now[i][0].dump());
     if (before[i] != now[i])
-      return fmt::format("the input {} has changed (its size or time)", now[i][0].dump());
+      return fmt::format("the input {} has changed (size or modification time)", now[i][0].dump());
   }
-  return fmt::format("there were {} inputs and are {}", before.size(), now.size());
+  return fmt::format("there were {} inputs and are now {}", before.size(), now.size());
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ std::optional<TokenizeJournal> read_journal(const fs::path& prefix) {
     if (json.at("kintsugi_tokenize").get<int>() == kVersion) return journal_of(json);
   } catch (const nlohmann::json::exception&) {
   }
-  user_error("{} is not a journal of this program's version: start over with --overwrite",
+  user_error("{} is not a journal that this version can read: start over with --overwrite",
              path.string());
 }
 
@@ -111,18 +112,18 @@ std::string identity_json(const TokenizeIdentity& identity) {
                {"type", std::string(to_string(identity.type))},
                {"shard_bytes", identity.shard_bytes}};
   if (identity.end_of_document) json["end_of_document"] = *identity.end_of_document;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // a path may be no UTF-8
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);  // a path may be invalid UTF-8
 }
 
 std::string identity_difference(const std::string& before, const std::string& now) {
   if (before == now) return "";
   const Json was = Json::parse(before, nullptr, false), is = Json::parse(now);
-  if (!was.is_object()) return "what made it is unknown";
+  if (!was.is_object()) return "its settings are unknown";
   for (const auto& [key, value] : is.items()) {
     if (!was.contains(key)) return fmt::format("its {} is unknown", key);
     if (was[key] == value) continue;
     if (key == "inputs") return inputs_difference(was[key], value);
-    return fmt::format("{} was {} and is {}", key, was[key].dump(), value.dump());
+    return fmt::format("{} was {} and is now {}", key, was[key].dump(), value.dump());
   }
   return "";
 }

@@ -6,7 +6,7 @@
 
 namespace kintsugi {
 
-// Records of one file, copied one behind the other.
+// Records of one file, concatenated.
 struct TokenizePipeline::TextBatch {
   struct Entry {
     std::size_t end;
@@ -18,13 +18,13 @@ struct TokenizePipeline::TextBatch {
   std::vector<Entry> entries;
   bool jsonl = false;
   std::string file;
-  InputPlace end;
+  InputPosition end;
   std::uint64_t input_bytes = 0;
-  std::exception_ptr error;  // of the reader, in place of entries
+  std::exception_ptr error;  // of the reader; then there are no entries
 };
 
 TokenizePipeline::TokenizePipeline(std::vector<std::filesystem::path> inputs,
-                                   const Tokenizer& tokenizer, Options options, InputPlace from)
+                                   const Tokenizer& tokenizer, Options options, InputPosition from)
     : inputs_(std::move(inputs)), options_(std::move(options)) {
   KINTSUGI_CHECK(options_.threads > 0, "{} threads", options_.threads);
   for (int i = 0; i < options_.threads; ++i) tokenizers_.push_back(tokenizer.clone());
@@ -43,13 +43,13 @@ TokenizePipeline::~TokenizePipeline() {
 
 // ---- the reading thread
 
-void TokenizePipeline::read_inputs(InputPlace from) {
+void TokenizePipeline::read_inputs(InputPosition from) {
   std::uint64_t bytes_before = 0;
   std::exception_ptr error;
   try {
     for (std::uint64_t file = 0; file < inputs_.size(); ++file) {
       if (file >= from.file)
-        read_file(file, file == from.file ? from.in_file : RecordPlace{}, bytes_before);
+        read_file(file, file == from.file ? from.in_file : RecordPosition{}, bytes_before);
       bytes_before += std::filesystem::file_size(inputs_[file]);
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
@@ -67,13 +67,14 @@ void TokenizePipeline::read_inputs(InputPlace from) {
   changed_.notify_all();
 }
 
-void TokenizePipeline::read_file(std::uint64_t file, RecordPlace from, std::uint64_t bytes_before) {
+void TokenizePipeline::read_file(std::uint64_t file, RecordPosition from,
+                                 std::uint64_t bytes_before) {
   RecordReader reader(inputs_[file], from);
   TextBatch batch;
-  const auto hand_on = [&] {
+  const auto submit_batch = [&] {
     batch.jsonl = reader.jsonl();
     batch.file = reader.name();
-    batch.end = {file, reader.place()};
+    batch.end = {file, reader.position()};
     batch.input_bytes = bytes_before + reader.bytes_read();
     return submit(std::exchange(batch, {}));
   };
@@ -82,9 +83,9 @@ void TokenizePipeline::read_file(std::uint64_t file, RecordPlace from, std::uint
     batch.bytes.append(record.bytes);
     batch.entries.push_back({batch.bytes.size(), record.line, !in_document, record.ends_document});
     in_document = !record.ends_document;
-    if (batch.bytes.size() >= options_.batch_bytes && !hand_on()) return;
+    if (batch.bytes.size() >= options_.batch_bytes && !submit_batch()) return;
   }
-  if (!batch.entries.empty()) hand_on();
+  if (!batch.entries.empty()) submit_batch();
 }
 
 bool TokenizePipeline::submit(TextBatch batch) {
@@ -163,10 +164,10 @@ void TokenizePipeline::encode_record(const TextBatch& batch, std::size_t record,
     result.mask.resize(result.ids.size(), 1);
   }
   result.text_bytes += static_cast<std::int64_t>(prompt.size() + text.size());
-  result.pieces.push_back({result.ids.size(), entry.ends_document});
+  result.records.push_back({result.ids.size(), entry.ends_document});
 }
 
-// ---- the thread that asks
+// ---- the calling thread
 
 bool TokenizePipeline::next(EncodedBatch& batch) {
   std::unique_lock lock(mutex_);

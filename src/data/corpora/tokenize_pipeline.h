@@ -20,31 +20,31 @@
 
 namespace kintsugi {
 
-// Where a job stands in its inputs.
-struct InputPlace {
-  std::uint64_t file = 0;  // of the list
-  RecordPlace in_file;
+// The position of a job in its inputs.
+struct InputPosition {
+  std::uint64_t file = 0;  // index into the inputs
+  RecordPosition in_file;
 };
 
-// Some records of one file, encoded.
+// Encoded records of one file.
 struct EncodedBatch {
-  struct Piece {
-    std::size_t tokens = 0;  // of all pieces up to and with this one
+  struct Record {
+    std::size_t end = 0;  // of its tokens in `ids`
     bool ends_document = true;
   };
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> mask;  // where prompts are told apart
-  std::vector<Piece> pieces;
+  std::vector<std::uint8_t> mask;  // (ids) 0: prompt, no loss; empty without a prompt key
+  std::vector<Record> records;
   std::int64_t text_bytes = 0, empty_documents = 0, invalid_lines = 0;
   std::string first_invalid;
-  InputPlace end;                 // everything before it has been handed out
-  std::uint64_t input_bytes = 0;  // of all files up to there, as they lie
+  InputPosition end;              // the position after this batch
+  std::uint64_t input_bytes = 0;  // of all files on disk up to `end`
   std::exception_ptr error;
 };
 
-// Reads, encodes on several threads, and hands out the results in the order of the inputs:
-// one thread cuts the files into batches, the others parse and encode. At most capacity() batches
-// exist at a time.
+// Encodes the inputs on several threads and returns the results in the order of the inputs: one
+// thread splits the files into batches, the others parse and encode them. At most capacity()
+// batches exist at a time.
 class TokenizePipeline {
  public:
   struct Options {
@@ -55,10 +55,10 @@ class TokenizePipeline {
     std::size_t batch_bytes = 256 * 1024;
   };
   TokenizePipeline(std::vector<std::filesystem::path> inputs, const Tokenizer& tokenizer,
-                   Options options, InputPlace from = {});
+                   Options options, InputPosition from = {});
   ~TokenizePipeline();
 
-  // False at the end. An error comes where its batch would have come.
+  // False at the end. The error of a batch is thrown when that batch is due.
   bool next(EncodedBatch& batch);
 
   std::size_t capacity() const { return 2 * static_cast<std::size_t>(options_.threads) + 2; }
@@ -66,9 +66,9 @@ class TokenizePipeline {
 
  private:
   struct TextBatch;
-  void read_inputs(InputPlace from);
-  void read_file(std::uint64_t file, RecordPlace from, std::uint64_t bytes_before);
-  bool submit(TextBatch batch);  // false when the work is to stop
+  void read_inputs(InputPosition from);
+  void read_file(std::uint64_t file, RecordPosition from, std::uint64_t bytes_before);
+  bool submit(TextBatch batch);  // false if stopping
   void encode_batches(Tokenizer& tokenizer);
   EncodedBatch encode(const TextBatch& batch, Tokenizer& tokenizer) const;
   void encode_record(const TextBatch& batch, std::size_t record, Tokenizer& tokenizer,

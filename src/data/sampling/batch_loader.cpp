@@ -8,7 +8,7 @@ BatchLoader::BatchLoader(const SampleOrder& order, const SampleOptions& options,
     : order_(order), plan_(plan), batches_(plan.batches), reader_(options) {
   KINTSUGI_CHECK(plan.depth > 0 && plan.batch > 0, "{} batches of {} samples ahead", plan.depth,
                  plan.batch);
-  pieces_.reserve(static_cast<std::size_t>(options.length) + 1);  // one token each, at worst
+  ranges_.reserve(static_cast<std::size_t>(options.length) + 1);  // worst case: ranges of one token
   for (std::int64_t i = 0; i < plan.depth; ++i) slots_.emplace_back(plan.batch, options);
   thread_ = std::thread([this] { work(); });
 }
@@ -25,9 +25,9 @@ BatchLoader::~BatchLoader() {
 void BatchLoader::fill(std::int64_t number, SampleBatch& batch) {
   const std::int64_t first = plan_.first + number * plan_.stride;
   for (std::int64_t i = 0; i < plan_.batch; ++i) {
-    pieces_.clear();
-    order_.locate(first + i, pieces_);
-    reader_.read(pieces_, batch.row(i));
+    ranges_.clear();
+    order_.locate(first + i, ranges_);
+    reader_.read(ranges_, batch.row(i));
   }
 }
 
@@ -55,8 +55,8 @@ void BatchLoader::work() {
 
 const SampleBatch& BatchLoader::next() {
   std::unique_lock lock(mutex_);
-  KINTSUGI_CHECK(!handed_out_, "a batch was asked for before the last one was handed back");
-  KINTSUGI_CHECK(released_ < batches_, "the run has {} batches and no more", batches_);
+  KINTSUGI_CHECK(!handed_out_, "next() before the previous batch was released");
+  KINTSUGI_CHECK(released_ < batches_, "all {} batches have been read", batches_);
   changed_.wait(lock, [&] { return released_ < ready_ || error_; });
   if (released_ == ready_) std::rethrow_exception(error_);
   handed_out_ = true;
@@ -66,7 +66,7 @@ const SampleBatch& BatchLoader::next() {
 void BatchLoader::release() {
   {
     const std::lock_guard lock(mutex_);
-    KINTSUGI_CHECK(handed_out_, "no batch is out");
+    KINTSUGI_CHECK(handed_out_, "release() without next()");
     handed_out_ = false;
     released_ += 1;
   }

@@ -12,16 +12,16 @@
 
 namespace kintsugi {
 
-// Reads the batches of a run ahead of it, in a thread of its own: `batch` samples from `first` on,
-// then as many `stride` samples later, at most `depth` batches at once. All memory is taken at the
-// start.
+// Reads batches ahead in a separate thread: `batch` samples from `first` on, then as many `stride`
+// samples later, and so on; at most `depth` batches at a time. The constructor allocates all
+// memory.
 class BatchLoader {
  public:
   struct Plan {
     std::int64_t first = 0;
     std::int64_t batches = 0;
     std::int64_t batch = 1;
-    std::int64_t stride = 1;  // the batch of all ranks together
+    std::int64_t stride = 1;  // the global batch size
     std::int64_t depth = 4;
   };
   // The order must outlive the loader.
@@ -30,8 +30,8 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  // The next batch, waiting for it if need be; it stays as it is until release(). What went wrong
-  // in the thread is thrown here, when its batch is asked for.
+  // Waits for the next batch. It is valid until release(). An error in the thread is thrown here
+  // when its batch is due.
   const SampleBatch& next();
   void release();
 
@@ -44,15 +44,15 @@ class BatchLoader {
 
   const SampleOrder& order_;
   Plan plan_;
-  std::int64_t batches_;  // in all
+  std::int64_t batches_;  // total
   SampleReader reader_;
-  std::vector<TokenPiece> pieces_;
+  std::vector<TokenRange> ranges_;
   std::vector<SampleBatch> slots_;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::int64_t ready_ = 0;     // batches read so far
-  std::int64_t released_ = 0;  // batches handed back so far
+  std::int64_t released_ = 0;  // batches released so far
   bool handed_out_ = false;
   bool stop_ = false;
   std::exception_ptr error_;

@@ -12,20 +12,20 @@
 namespace kintsugi {
 namespace {
 
-constexpr double kWhole = 0x1p52;  // shares are honoured to this fraction
+constexpr double kWeightScale = 0x1p52;  // integer weights add up to about this
 
-// round(j * part / whole), ties up. Weights are below 2^62 in all, so nothing overflows.
-std::int64_t portion(std::int64_t j, std::uint64_t part, std::uint64_t whole) {
+// round(j * part / total), ties up. The sum of the weights is below 2^62, so nothing overflows.
+std::int64_t proportion(std::int64_t j, std::uint64_t part, std::uint64_t total) {
   using Wide = unsigned __int128;
-  return static_cast<std::int64_t>((2 * static_cast<Wide>(j) * part + whole) /
-                                   (2 * static_cast<Wide>(whole)));
+  return static_cast<std::int64_t>((2 * static_cast<Wide>(j) * part + total) /
+                                   (2 * static_cast<Wide>(total)));
 }
 
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-// `samples` in proportion to the weights, by largest remainder.
+// Distributes `samples` in proportion to the weights by the largest-remainder method.
 std::vector<std::uint64_t> apportion(const std::vector<double>& weights, std::int64_t samples) {
   const double total = sum(weights);
   std::vector<std::uint64_t> counts;
@@ -45,7 +45,7 @@ std::vector<std::uint64_t> apportion(const std::vector<double>& weights, std::in
   return counts;
 }
 
-// The most samples that each source may give.
+// The maximum number of samples of each source.
 std::vector<std::int64_t> limits_of(const std::vector<BlendSource>& sources) {
   constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
   std::vector<std::int64_t> limits;
@@ -64,57 +64,58 @@ void check_enough(const std::vector<BlendSource>& sources, const std::vector<std
     once += static_cast<double>(sources[i].epoch);
   }
   if (most >= static_cast<double>(samples)) return;
-  const auto in_words = [&](double count) {
+  const auto format_tokens = [&](double count) {
     return format_count(count * static_cast<double>(length));
   };
   user_error(
-      "the run wants {} tokens ({} samples of {}), but the data holds {} in an epoch and {} within "
+      "the run needs {} tokens ({} samples of {}), but the data has {} in an epoch and {} within "
       "max_epochs: shorten the run, raise max_epochs or add data",
-      in_words(static_cast<double>(samples)), samples, length, in_words(once), in_words(most));
+      format_tokens(static_cast<double>(samples)), samples, length, format_tokens(once),
+      format_tokens(most));
 }
 
-// Whether no source comes near its limit, even if a Blend strays from its share.
-bool far_from(const std::vector<std::int64_t>& limits, const std::vector<double>& weights,
-              std::int64_t samples) {
+// Whether all sources stay below their limits, even where a Blend deviates from exact proportions.
+bool within_limits(const std::vector<std::int64_t>& limits, const std::vector<double>& weights,
+                   std::int64_t samples) {
   const double total = sum(weights);
-  const double stray = 0.5 * static_cast<double>(std::bit_width(weights.size()));
+  const double deviation = 0.5 * static_cast<double>(std::bit_width(weights.size()));
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    const double wanted = static_cast<double>(samples) * weights[i] / total;
-    if (wanted + stray > static_cast<double>(limits[i])) return false;
+    const double expected = static_cast<double>(samples) * weights[i] / total;
+    if (expected + deviation > static_cast<double>(limits[i])) return false;
   }
   return true;
 }
 
-std::vector<std::uint64_t> whole_shares(const std::vector<double>& weights) {
+std::vector<std::uint64_t> integer_weights(const std::vector<double>& weights) {
   const double total = sum(weights);
-  std::vector<std::uint64_t> shares;
+  std::vector<std::uint64_t> integers;
   for (const double weight : weights)
-    shares.push_back(std::max<std::uint64_t>(
-        1, static_cast<std::uint64_t>(std::llround(weight / total * kWhole))));
-  return shares;
+    integers.push_back(std::max<std::uint64_t>(
+        1, static_cast<std::uint64_t>(std::llround(weight / total * kWeightScale))));
+  return integers;
 }
 
-// How many of `samples` each source gives. Those that would pass their limit give that; what they
-// leave raises the others, so look again.
+// The number of samples of each source. A source that would exceed its limit gives its limit; this
+// raises the counts of the others, so they are checked again.
 std::vector<std::uint64_t> limited_counts(const std::vector<std::int64_t>& limits,
                                           std::vector<double> weights, std::int64_t samples) {
-  std::vector<std::uint64_t> given(weights.size(), 0);
+  std::vector<std::uint64_t> counts(weights.size(), 0);
   for (bool changed = true; changed;) {
     changed = false;
     const double total = sum(weights);
-    const auto to_share = static_cast<double>(samples);
+    const auto remaining = static_cast<double>(samples);
     for (std::size_t i = 0; i < weights.size(); ++i)
-      if (weights[i] > 0 && to_share * weights[i] / total > static_cast<double>(limits[i])) {
+      if (weights[i] > 0 && remaining * weights[i] / total > static_cast<double>(limits[i])) {
         weights[i] = 0;
-        given[i] = static_cast<std::uint64_t>(limits[i]);
+        counts[i] = static_cast<std::uint64_t>(limits[i]);
         samples -= limits[i];
         changed = true;
       }
   }
-  if (samples == 0) return given;
+  if (samples == 0) return counts;
   const std::vector<std::uint64_t> rest = apportion(weights, samples);
-  for (std::size_t i = 0; i < given.size(); ++i) given[i] += rest[i];
-  return given;
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += rest[i];
+  return counts;
 }
 
 }  // namespace
@@ -125,13 +126,13 @@ Blend::Blend(const std::vector<std::uint64_t>& weights) : sums_{0} {
                  "the weights of a blend add up to {}", sums_.back());
 }
 
-Blend::Turn Blend::operator()(std::int64_t k) const {
+Blend::Choice Blend::operator()(std::int64_t k) const {
   std::size_t begin = 0, end = sums_.size() - 1;
   while (end - begin > 1) {
     const std::size_t middle = (begin + end) / 2;
-    const std::uint64_t left = sums_[middle] - sums_[begin], whole = sums_[end] - sums_[begin];
-    const std::int64_t before = portion(k, left, whole);
-    if (portion(k + 1, left, whole) > before) {
+    const std::uint64_t left = sums_[middle] - sums_[begin], total = sums_[end] - sums_[begin];
+    const std::int64_t before = proportion(k, left, total);
+    if (proportion(k + 1, left, total) > before) {
       end = middle;
       k = before;
     } else {
@@ -159,8 +160,8 @@ std::vector<std::uint64_t> blend_weights(const std::vector<BlendSource>& sources
   for (const BlendSource& source : sources) weights.push_back(source.weight);
   const std::vector<std::int64_t> limits = limits_of(sources);
   check_enough(sources, limits, samples, length);
-  return far_from(limits, weights, samples) ? whole_shares(weights)
-                                            : limited_counts(limits, weights, samples);
+  return within_limits(limits, weights, samples) ? integer_weights(weights)
+                                                 : limited_counts(limits, weights, samples);
 }
 
 }  // namespace kintsugi

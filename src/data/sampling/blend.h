@@ -7,40 +7,40 @@
 namespace kintsugi {
 
 // The order in which the samples of several sources are interleaved, in closed form: nothing is
-// stored per sample and any place is found in O(log sources).
+// stored per sample, and any sample is found in O(log sources).
 //
-// The sources are halved again and again. Of the first j samples that reach such a group,
-// round(j * left / total) go to its left half: the most even interleave of two, exact in integers.
-// The count of a source stays within half a sample per halving of its share, and wherever
-// k * weight / total is whole for all of them, the counts are exactly that.
+// The sources are split into halves recursively. Of the first j samples of such a group,
+// round(j * left / total) come from its left half: the most even interleaving of two, exact in
+// integers. The count of a source is within half a sample per level of its exact proportion; where
+// k * weight / total is an integer for all sources, the counts are exact.
 class Blend {
  public:
   explicit Blend(const std::vector<std::uint64_t>& weights);
 
-  struct Turn {
+  struct Choice {
     std::size_t source = 0;
-    std::int64_t number = 0;  // how many samples of that source came before
+    std::int64_t index = 0;  // of the sample within that source
   };
-  Turn operator()(std::int64_t k) const;
+  Choice operator()(std::int64_t k) const;
 
  private:
-  std::vector<std::uint64_t> sums_;  // of the weights before each source
+  std::vector<std::uint64_t> sums_;  // prefix sums of the weights
 };
 
-// Weights in proportion to size^(1 / temperature). Small temperatures are beyond the range of a
-// number unless the largest size is the unit.
+// Weights in proportion to size^(1 / temperature). If that overflows (small temperatures), the
+// sizes are divided by the largest one first.
 std::vector<double> temperature_weights(const std::vector<double>& sizes, double temperature);
 
 struct BlendSource {
   double weight = 1;       // any scale
-  std::int64_t epoch = 0;  // its samples in one epoch
+  std::int64_t epoch = 0;  // samples in one epoch
   double max_epochs = 0;   // 0: no limit
 };
 
-// Whole weights for a run of `samples` samples of `length` tokens. Where a source would be repeated
-// beyond its max_epochs, it gets exactly those and the others share the rest in proportion; then,
-// or when it comes close, the weights are the counts of this very run. UserError when all of them
-// together do not suffice.
+// Integer weights for a run of `samples` samples of `length` tokens. A source that would exceed its
+// max_epochs gives exactly that many, and the others give the rest in proportion. In this case, or
+// when a source gets close to its limit, the weights are the sample counts of this run. UserError
+// if all sources together have too few samples.
 std::vector<std::uint64_t> blend_weights(const std::vector<BlendSource>& sources,
                                          std::int64_t samples, std::int64_t length);
 

@@ -35,10 +35,10 @@ std::vector<double> megatron_normalized(const std::vector<double>& weights) {
 }
 
 std::int64_t megatron_request(std::int64_t samples, double weight, MegatronVersion version) {
-  const double share = static_cast<double>(samples) * weight;
+  const double exact = static_cast<double>(samples) * weight;
   return static_cast<std::int64_t>(version == MegatronVersion::V010
-                                       ? std::ceil(share * 1.005)
-                                       : std::ceil(std::ceil(share) * (1 + 0.005)));
+                                       ? std::ceil(exact * 1.005)
+                                       : std::ceil(std::ceil(exact) * (1 + 0.005)));
 }
 
 MegatronBlend build_megatron_blend(const std::vector<double>& weights, std::int64_t samples) {
@@ -47,11 +47,11 @@ MegatronBlend build_megatron_blend(const std::vector<double>& weights, std::int6
   blend.number.reserve(static_cast<std::size_t>(samples));
   std::vector<std::int64_t> counts(weights.size(), 0);
   for (std::int64_t k = 0; k < samples; ++k) {
-    const auto place = static_cast<double>(std::max<std::int64_t>(k, 1));
+    const auto position = static_cast<double>(std::max<std::int64_t>(k, 1));
     std::size_t chosen = 0;
     double most_behind = -std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      const double behind = weights[i] * place - static_cast<double>(counts[i]);
+      const double behind = weights[i] * position - static_cast<double>(counts[i]);
       if (behind > most_behind) {
         most_behind = behind;
         chosen = i;

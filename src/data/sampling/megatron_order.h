@@ -13,67 +13,68 @@
 
 namespace kintsugi {
 
-// Megatron-LM's order of samples (its GPTDataset and BlendedDataset), so that a run can be compared
-// with one of its runs, or continue it. Its unit is the sequence of an .idx file, which it calls a
-// document. The order is one of shuffled arrays and depends on the length of the run: they are
-// built in memory at the start.
+// The sample order of Megatron-LM (GPTDataset and BlendedDataset), to compare a run with a Megatron
+// run or to continue one. Its unit is the sequence of an .idx file, which Megatron calls a
+// document. The order consists of shuffled index arrays and depends on the length of the run; the
+// arrays are built in memory at the start.
 
-// "949,50,1": the parts of the sequences for training, validation and test, in any scale. UserError
-// if it is no such list.
+// Parses "949,50,1": the proportions of training, validation and test sequences, in any scale.
+// UserError if the text is not such a list.
 std::array<double, 3> parse_megatron_split(const std::string& text);
-// Where each part begins and the last one ends among `sequences`.
-std::array<std::int64_t, 4> megatron_split(const std::array<double, 3>& parts,
+// The boundaries of the three splits among `sequences`: split i is [result[i], result[i + 1]).
+std::array<std::int64_t, 4> megatron_split(const std::array<double, 3>& proportions,
                                            std::int64_t sequences);
 
 struct MegatronIndex {
   std::int64_t epochs = 0;
-  bool last_epoch_apart = false;
+  bool separate_last_epoch = false;     // it is shuffled separately
   std::vector<std::int32_t> documents;  // the sequences of all epochs, shuffled
-  std::vector<std::int64_t> position;   // (samples + 1) where a sample begins in `documents`
-  std::vector<std::int32_t> offset;     // (samples + 1) and within that sequence
+  std::vector<std::int64_t> position;   // (samples + 1) start of a sample: index into `documents`
+  std::vector<std::int32_t> offset;     // (samples + 1) and token within that sequence
   std::vector<std::int64_t> shuffle;    // (samples)
 };
-// For `samples` samples of `length` tokens from sequences of these lengths; none: one epoch.
+// Builds the index for `samples` samples of `length` tokens from sequences of these lengths;
+// without `samples`, for one epoch.
 MegatronIndex build_megatron_index(std::span<const std::int32_t> lengths,
                                    std::optional<std::int64_t> samples, std::int64_t length,
                                    std::uint32_t seed);
 
-// 0 … count - 1 in the order that numpy's RandomState(seed).shuffle gives them.
+// 0 … count - 1, shuffled as by numpy's RandomState(seed).shuffle.
 std::vector<std::int64_t> megatron_permutation(std::int64_t count, std::uint32_t seed);
 
-// Megatron asks its sources for other numbers of samples in each of these cases, and so shuffles
-// them otherwise: one source without a weight gives what the run needs; sources with weights, one
-// or several, a little more than their shares; several without weights one epoch each, in
-// proportion to its samples.
+// The number of samples that Megatron requests from a source determines the shuffle. It requests
+// what the run needs from a single source without a weight; slightly more than the weighted number
+// from sources with weights, one or several; and one epoch from each of several sources without
+// weights, which are then weighted by their samples.
 class MegatronOrder final : public SampleOrder {
  public:
   struct Source {
     const TokenShard* shard;
     std::int64_t first = 0, count = 0;  // sequences
-    // Any scale. Where others have one, none counts as 1.
+    // Any scale. If other sources have a weight, a missing one counts as 1.
     std::optional<double> weight;
     std::string name;
   };
   MegatronOrder(const std::vector<Source>& sources, std::int64_t samples, std::int64_t length,
                 std::uint64_t seed, MegatronVersion version = MegatronVersion::Newest);
 
-  const std::vector<double>& shares() const { return shares_; }  // of each source, in all 1
+  const std::vector<double>& shares() const { return shares_; }  // of each source; they add up to 1
 
-  Origin locate(std::int64_t k, std::vector<TokenPiece>& pieces) const override;
+  Origin locate(std::int64_t k, std::vector<TokenRange>& pieces) const override;
   std::uint64_t fingerprint() const override;
 
  private:
   struct Indexed {
     Source source;
-    std::optional<std::int64_t> asked;  // samples; none: those of one epoch
+    std::optional<std::int64_t> requested;  // samples; none: one epoch
     MegatronIndex index;
   };
-  void add(const Source& source, std::optional<std::int64_t> asked, std::uint32_t seed);
-  void take_epochs_as_weights();
+  void add(const Source& source, std::optional<std::int64_t> requested, std::uint32_t seed);
+  void weight_by_epoch_samples();
   void blend_sources();
 
   std::vector<Indexed> sources_;
-  MegatronBlend blend_;  // empty: there is one source
+  MegatronBlend blend_;  // empty if there is one source
   std::vector<double> shares_;
   std::int64_t samples_, length_;
   bool weighted_;

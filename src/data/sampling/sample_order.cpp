@@ -29,17 +29,17 @@ ShuffledOrder::ShuffledOrder(std::vector<const TokenStream*> streams,
   }
 }
 
-SampleOrder::Origin ShuffledOrder::locate(std::int64_t k, std::vector<TokenPiece>& pieces) const {
-  const auto [source, number] = blend_(k);
+SampleOrder::Origin ShuffledOrder::locate(std::int64_t k, std::vector<TokenRange>& ranges) const {
+  const auto [source, index] = blend_(k);
   const auto& [stream, windows] = sources_[source];
-  const std::int64_t epoch = number / windows.count;
+  const std::int64_t epoch = index / windows.count;
   const std::uint64_t key =
       derive_key(derive_key(seed_, 0xDA7A, source), static_cast<std::uint64_t>(epoch));
   const Permutation permutation(static_cast<std::uint64_t>(windows.count), key);
   const auto window =
-      static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(number % windows.count)));
+      static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(index % windows.count)));
   const auto start = static_cast<std::int64_t>(key % static_cast<std::uint64_t>(windows.slack));
-  stream->locate(start + window * length_, length_ + 1, pieces);
+  stream->locate(start + window * length_, length_ + 1, ranges);
   return {source, epoch};
 }
 
@@ -49,10 +49,10 @@ std::uint64_t ShuffledOrder::fingerprint() const {
   add(length_);
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     add(weights_[i]);
-    for (const TokenPiece& part : sources_[i].stream->parts()) {
-      add(part.shard->fingerprint());
-      add(part.first);
-      add(part.count);
+    for (const TokenRange& range : sources_[i].stream->parts()) {
+      add(range.shard->fingerprint());
+      add(range.first);
+      add(range.count);
     }
   }
   return hash.digest();

@@ -9,8 +9,8 @@
 
 namespace kintsugi {
 
-// Which tokens sample k of a run is. A pure function of the data, the seed and k: any position is
-// reached at once, no matter how the run is laid out or how often it was interrupted.
+// Maps sample k of a run to its tokens. A pure function of the data, the seed and k: random access,
+// independent of the parallel layout and of interruptions.
 class SampleOrder {
  public:
   virtual ~SampleOrder() = default;
@@ -19,30 +19,30 @@ class SampleOrder {
     std::size_t source = 0;
     std::int64_t epoch = 0;  // of that source, from 0
   };
-  // Appends the places of the sample's length + 1 tokens.
-  virtual Origin locate(std::int64_t k, std::vector<TokenPiece>& pieces) const = 0;
+  // Appends the ranges that hold the sample's length + 1 tokens.
+  virtual Origin locate(std::int64_t k, std::vector<TokenRange>& ranges) const = 0;
 
-  // Of all that the order depends on beside the seed.
+  // A hash of everything that determines the order, except the seed.
   virtual std::uint64_t fingerprint() const = 0;
 };
 
-// How a stream is cut into samples: windows of length + 1 tokens, neighbours share one. An epoch
-// has one window fewer than would fit, so that it can start at another offset each time.
+// Splits a stream into samples: windows of length + 1 tokens; adjacent windows share one token. An
+// epoch has one window fewer than would fit, so that each epoch can start at another offset.
 struct Windows {
   Windows(std::int64_t tokens, std::int64_t length);
-  std::int64_t count = 0;  // in an epoch; 0: the stream is too short for one
-  std::int64_t slack = 0;  // an epoch starts at 0 … slack - 1
+  std::int64_t count = 0;  // windows in an epoch; 0: the stream is too short
+  std::int64_t slack = 0;  // an epoch starts at token 0 … slack - 1
 };
 
-// Our own order: the windows of an epoch in a keyed random order, another one in every epoch, and
-// the sources interleaved by a Blend. Nothing is stored.
+// The default order: the windows of each epoch in a keyed random permutation, a new one per epoch;
+// sources are interleaved by a Blend. No arrays are stored.
 class ShuffledOrder final : public SampleOrder {
  public:
-  // `weights` as blend_weights() gives them. The streams must outlive the order.
+  // `weights` come from blend_weights(). The streams must outlive the order.
   ShuffledOrder(std::vector<const TokenStream*> streams, const std::vector<std::uint64_t>& weights,
                 std::int64_t length, std::uint64_t seed);
 
-  Origin locate(std::int64_t k, std::vector<TokenPiece>& pieces) const override;
+  Origin locate(std::int64_t k, std::vector<TokenRange>& ranges) const override;
   std::uint64_t fingerprint() const override;
 
  private:

@@ -10,20 +10,20 @@ namespace kintsugi {
 
 struct SampleOptions {
   std::int64_t length = 0;
-  std::int64_t vocab_size = 0;  // an id beyond it is a UserError
-  bool document_mask = false;   // positions and document starts are wanted
-  bool boundary_loss = true;    // the first token of a document counts as a prediction
+  std::int64_t vocab_size = 0;  // a larger id is a UserError
+  bool document_mask = false;   // also compute positions and document starts
+  bool boundary_loss = true;    // the first token of a document is a target
 };
 
-// Where one sample goes: `length` values each.
+// The buffers of one sample: `length` values each.
 struct SampleRow {
   std::span<std::int32_t> ids;
-  std::span<std::int32_t> targets;         // what follows each id; -1: no loss there
+  std::span<std::int32_t> targets;         // the next token; -1: no loss
   std::span<std::int32_t> positions;       // within the document; empty without document_mask
-  std::span<std::int32_t> document_start;  // place in the row; likewise
+  std::span<std::int32_t> document_start;  // index in the row; empty without document_mask
 };
 
-// Samples of one shape, side by side in the host's memory.
+// A batch of samples in host memory.
 class SampleBatch {
  public:
   SampleBatch(std::int64_t samples, const SampleOptions& options);
@@ -35,23 +35,23 @@ class SampleBatch {
   std::size_t length_;
 };
 
-// Turns places into samples. Serves one thread; allocates nothing once it is made.
+// Reads the tokens of samples. For one thread; read() does not allocate memory.
 class SampleReader {
  public:
   explicit SampleReader(const SampleOptions& options);
 
-  // `pieces`: length + 1 tokens in all. Each piece begins a document of its own, also where its
-  // document began before the sample did.
-  void read(const std::vector<TokenPiece>& pieces, SampleRow row);
+  // `ranges` have length + 1 tokens in total. Each range counts as the start of a document, even if
+  // it starts in the middle of one.
+  void read(const std::vector<TokenRange>& ranges, SampleRow row);
 
  private:
-  void add(const TokenPiece& piece, std::size_t at);
-  [[noreturn]] void refuse(const TokenPiece& piece, std::size_t at) const;
+  void add(const TokenRange& range, std::size_t at);
+  [[noreturn]] void fail_at_bad_id(const TokenRange& range, std::size_t at) const;
 
   SampleOptions options_;
   std::vector<std::int32_t> window_;  // (length + 1) ids
-  std::vector<std::uint8_t> counts_;  // (length + 1) whether a token counts in the loss
-  std::vector<std::uint8_t> begins_;  // (length + 1) whether it begins a document
+  std::vector<std::uint8_t> mask_;    // (length + 1) 1: the token counts in the loss
+  std::vector<std::uint8_t> starts_;  // (length + 1) 1: the token starts a document
 };
 
 }  // namespace kintsugi

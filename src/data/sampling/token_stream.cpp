@@ -6,9 +6,9 @@
 
 namespace kintsugi {
 
-TokenStream::TokenStream(std::vector<TokenPiece> parts) {
+TokenStream::TokenStream(std::vector<TokenRange> parts) {
   std::int64_t end = 0;
-  for (const TokenPiece& part : parts) {
+  for (const TokenRange& part : parts) {
     if (part.count == 0) continue;
     parts_.push_back(part);
     ends_.push_back(end += part.count);
@@ -16,7 +16,7 @@ TokenStream::TokenStream(std::vector<TokenPiece> parts) {
 }
 
 void TokenStream::locate(std::int64_t first, std::int64_t count,
-                         std::vector<TokenPiece>& pieces) const {
+                         std::vector<TokenRange>& ranges) const {
   KINTSUGI_CHECK(first >= 0 && count >= 0 && first + count <= tokens(), "tokens {} + {} of {}",
                  first, count, tokens());
   auto part =
@@ -24,8 +24,8 @@ void TokenStream::locate(std::int64_t first, std::int64_t count,
   for (; count > 0; ++part) {
     const std::int64_t left = ends_[part] - first;
     const std::int64_t taken = std::min(count, left);
-    const TokenPiece& whole = parts_[part];
-    pieces.push_back({whole.shard, whole.first + whole.count - left, taken});
+    const TokenRange& whole = parts_[part];
+    ranges.push_back({whole.shard, whole.first + whole.count - left, taken});
     first += taken;
     count -= taken;
   }
@@ -35,13 +35,14 @@ HeldOut hold_out(const std::vector<TokenShard>& shards, double valid_fraction) {
   const auto fraction_of = [&](std::int64_t count) {
     return static_cast<std::int64_t>(static_cast<double>(count) * valid_fraction);
   };
-  std::vector<TokenPiece> train, valid;
+  std::vector<TokenRange> train, valid;
   for (const TokenShard& shard : shards) {
     const std::int64_t documents = fraction_of(shard.documents());
-    const std::int64_t cut = documents > 0 ? shard.document_begin(shard.documents() - documents)
-                                           : shard.tokens() - fraction_of(shard.tokens());
-    train.push_back({&shard, 0, cut});
-    valid.push_back({&shard, cut, shard.tokens() - cut});
+    const std::int64_t train_end = documents > 0
+                                       ? shard.document_begin(shard.documents() - documents)
+                                       : shard.tokens() - fraction_of(shard.tokens());
+    train.push_back({&shard, 0, train_end});
+    valid.push_back({&shard, train_end, shard.tokens() - train_end});
   }
   return {TokenStream(std::move(train)), TokenStream(std::move(valid))};
 }

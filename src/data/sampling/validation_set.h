@@ -8,8 +8,8 @@
 
 namespace kintsugi {
 
-// Samples for validation: `count` windows of length + 1 tokens, spread evenly over what is held out
-// of one source (all of them when there are fewer, or when count is 0). The same ones every time.
+// Validation samples: `count` windows of length + 1 tokens, spread evenly over the held-out tokens
+// of one source (all windows if there are fewer, or if count is 0). Always the same samples.
 class ValidationSet {
  public:
   ValidationSet(std::string name, const TokenStream& stream, std::int64_t length,
@@ -17,7 +17,7 @@ class ValidationSet {
 
   const std::string& name() const { return name_; }
   std::int64_t size() const { return count_; }
-  void locate(std::int64_t i, std::vector<TokenPiece>& pieces) const;
+  void locate(std::int64_t i, std::vector<TokenRange>& ranges) const;
 
  private:
   std::string name_;

@@ -25,10 +25,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kThreads = 8;  // files read at once
 
-// A file with what PREFIX.json says of it.
+// A file with its entry in PREFIX.json.
 struct DataFile {
   FileContent now;
-  std::string recorded;  // XXH3; empty: nothing is recorded
+  std::string recorded;  // XXH3; empty: none
 };
 
 FileContent stamp(const fs::path& path) {
@@ -52,7 +52,7 @@ bool same_stamp(const FileContent& a, const FileContent& b) {
          a.inode == b.inode;
 }
 
-// `number`: the shard's among those of its source, which is where its entry mostly is.
+// `number`: index of the shard within its source, usually also the index of its entry.
 const StoreInfo::Shard* entry_of(const StoreInfo* info, const std::string& name,
                                  std::size_t number) {
   if (info == nullptr) return nullptr;
@@ -95,7 +95,7 @@ std::string whole_hash(const std::string& path) {
   return hash;
 }
 
-// Blocks at even distances, the first and the last among them.
+// Hashes evenly spaced blocks, including the first and the last.
 std::string block_hash(const std::string& path, const ContentLimits& limits) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
@@ -103,21 +103,21 @@ std::string block_hash(const std::string& path, const ContentLimits& limits) {
   if (bytes.size() <= limits.blocks * limits.block_bytes) {
     hash.update(bytes.data(), bytes.size());
   } else {
-    const std::size_t room = bytes.size() - limits.block_bytes;
+    const std::size_t span = bytes.size() - limits.block_bytes;
     const std::uint64_t last = std::max<std::uint64_t>(limits.blocks - 1, 1);
     for (std::uint64_t i = 0; i < limits.blocks; ++i)
-      hash.update(bytes.data() + room / last * i + room % last * i / last, limits.block_bytes);
+      hash.update(bytes.data() + span / last * i + span % last * i / last, limits.block_bytes);
   }
   file.check_intact();
   return hex64(hash.digest());
 }
 
-// work(i) for each i, several at once; the first error is thrown when all have ended.
+// Calls work(i) for each i on several threads. Throws the first error after all have ended.
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   std::exception_ptr error;
-  const auto run = [&] {
+  const auto worker = [&] {
     for (std::size_t i; (i = next++) < count;) {
       try {
         work(i);
@@ -129,26 +129,27 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
     }
   };
   std::vector<std::thread> threads;
-  for (std::size_t i = 1; i < std::min(count, kThreads); ++i) threads.emplace_back(run);
-  run();
+  for (std::size_t i = 1; i < std::min(count, kThreads); ++i) threads.emplace_back(worker);
+  worker();
   for (std::thread& thread : threads) thread.join();
   if (error) std::rethrow_exception(error);
 }
 
-[[noreturn]] void changed(const FileContent& before, const FileContent& now,
-                          const std::string& what) {
+[[noreturn]] void fail_changed(const FileContent& before, const FileContent& now,
+                               const std::string& what) {
   user_error(
       "{} is not the file that the run was started on{}: {}; restore it, or choose another run.dir",
       now.path, before.path == now.path ? "" : " (then " + before.path + ")", what);
 }
 
-// What `before` knows is compared as far as reading is affordable.
+// Compares the whole content if `read_whole`, otherwise the recorded checksum and the blocks.
 void compare(DataFile& file, const FileContent& before, bool read_whole,
              const ContentLimits& limits) {
   FileContent& now = file.now;
   const auto expect = [&](const std::string& then, const std::string& found, const char* of) {
     if (then != found)
-      changed(before, now, fmt::format("the checksum of {} is {}, it was {}", of, found, then));
+      fail_changed(before, now,
+                   fmt::format("the checksum of {} is {}, it was {}", of, found, then));
   };
   if (read_whole && !before.hash.empty()) {
     expect(before.hash, whole_hash(now.path), "its content");
@@ -192,8 +193,8 @@ ContentRecord check_content(const DataStores& stores, const ContentRecord& befor
   for (std::size_t i = 0; i < files.size(); ++i) {
     const FileContent& now = files[i].now;
     if (now.bytes != before[i].bytes)
-      changed(before[i], now,
-              fmt::format("it has {} bytes, it had {}", now.bytes, before[i].bytes));
+      fail_changed(before[i], now,
+                   fmt::format("it has {} bytes, it had {}", now.bytes, before[i].bytes));
     if (!same_stamp(now, before[i])) to_read += now.bytes;
   }
   const bool read_whole = to_read <= limits.whole_bytes;
@@ -207,8 +208,8 @@ ContentRecord check_content(const DataStores& stores, const ContentRecord& befor
   });
   if (!read_whole)
     log_warning(
-        "{} of the data have other times than when the run was started: sizes, recorded checksums "
-        "and samples of them agree; `kintsugi data verify` compares all of it",
+        "the modification times of {} of the data have changed since the run was started: sizes, "
+        "recorded checksums and samples match; `kintsugi data verify` checks all of it",
         format_bytes(static_cast<double>(to_read)));
   ContentRecord record;
   for (DataFile& file : files) record.push_back(std::move(file.now));
@@ -245,7 +246,7 @@ std::optional<ContentRecord> read_content(const fs::path& path, const std::strin
                         .blocks = file.at("blocks")});
     return record;
   } catch (const Json::exception& error) {
-    user_error("{} does not describe the data of a run ({}): remove it to do without",
+    user_error("{} does not describe the data of a run ({}): remove it to skip the check",
                path.string(), error.what());
   }
 }

@@ -1,4 +1,4 @@
-// Which files a name stands for.
+// Finds the files of a token store by its name.
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -14,24 +14,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_there(const fs::path& path) {
+bool file_exists(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
 
-// A job that was killed while it renamed its shards has left only some of them.
+// A job that was killed while renaming its shards has published only some of them.
 void refuse_unfinished(const fs::path& prefix) {
   for (const fs::path& store : {prefix, store_of_shard(prefix)}) {
     const fs::path journal = with_ending(store, ".progress.json");
-    if (is_there(journal))
+    if (file_exists(journal))
       user_error(
-          "{} is still being written, or its job was interrupted ({} is there): run the same "
+          "{} is still being written, or its job was interrupted ({} exists): run the same "
           "`kintsugi data tokenize` again to finish it",
           store.string(), journal.string());
   }
 }
 
-// Text that is meant to be tokenized first, and tokens of formats that are not read here.
+// Rejects text that must be tokenized first, and tokens in unsupported formats.
 void refuse_other_formats(const fs::path& path) {
   constexpr std::array<std::string_view, 8> kText = {".jsonl", ".ndjson", ".json", ".gz",
                                                      ".zst",   ".csv",    ".tsv",  ".parquet"};
@@ -43,27 +43,27 @@ void refuse_other_formats(const fs::path& path) {
   if (bytes.starts_with("\x1f\x8b") || bytes.starts_with("\x28\xb5\x2f\xfd") ||
       std::find(kText.begin(), kText.end(), ending) != kText.end())
     user_error(
-        "{} is not plain text whose bytes could be tokens: make a token store of it with "
+        "{} is not plain text, so its bytes cannot be tokens: make a token store of it with "
         "`kintsugi data tokenize --input {} --tokenizer … --output …`",
         path.string(), path.string());
   if (std::find(kTokens.begin(), kTokens.end(), ending) != kTokens.end())
-    user_error("{} holds tokens of another program; Megatron .bin/.idx pairs and text are read",
-               path.string());
+    user_error(
+        "{} holds tokens of another program; only Megatron .bin/.idx pairs and text are supported",
+        path.string());
   if (const char* what = other_format(bytes))
-    user_error("{} is {}; Megatron .bin/.idx pairs and text are read", path.string(), what);
+    user_error("{} is {}; only Megatron .bin/.idx pairs and text are supported", path.string(),
+               what);
 }
 
 TokenShard open_pair(const fs::path& prefix) {
   const fs::path bin = with_ending(prefix, ".bin"), idx = with_ending(prefix, ".idx");
-  if (!is_there(idx))
-    user_error("{} has no index: {} is missing beside it", bin.string(), idx.string());
-  if (!is_there(bin))
-    user_error("{} has no tokens: {} is missing beside it", idx.string(), bin.string());
+  if (!file_exists(idx)) user_error("{} has no index: {} is missing", bin.string(), idx.string());
+  if (!file_exists(bin)) user_error("{} has no tokens: {} is missing", idx.string(), bin.string());
   refuse_unfinished(prefix);
   return TokenShard::open(prefix);
 }
 
-// Prefixes of the .bin and .idx files among these, in order; not of what a job is still writing.
+// The sorted prefixes of the .bin and .idx files, without those that a job is still writing.
 std::vector<fs::path> prefixes_of(const std::vector<fs::path>& files) {
   std::vector<fs::path> prefixes;
   for (const fs::path& file : files) {
@@ -84,7 +84,7 @@ std::vector<TokenShard> open_pairs(const std::vector<fs::path>& prefixes) {
   for (const fs::path& prefix : prefixes) {
     shards.push_back(open_pair(prefix));
     if (shards.back().type() != shards.front().type())
-      user_error("{} has {} tokens, {} {}: the shards of one store have one type",
+      user_error("{} has {} tokens, {} has {}: the shards of a store must have the same type",
                  shards.front().name(), to_string(shards.front().type()), shards.back().name(),
                  to_string(shards.back().type()));
   }
@@ -92,7 +92,7 @@ std::vector<TokenShard> open_pairs(const std::vector<fs::path>& prefixes) {
 }
 
 TokenShard open_text_file(const fs::path& path) {
-  if (!fs::is_regular_file(path)) user_error("{} is no file", path.string());
+  if (!fs::is_regular_file(path)) user_error("{} is not a file", path.string());
   refuse_other_formats(path);
   return TokenShard::open_text(path);
 }
@@ -103,7 +103,7 @@ std::vector<TokenShard> open_directory(const fs::path& directory) {
   const auto prefixes = prefixes_of(files);
   if (prefixes.empty())
     user_error(
-        "the directory {} holds no token store: no .bin and .idx files; for text files give a "
+        "the directory {} has no token store: no .bin and .idx files; for text files give a "
         "pattern, like '{}/*.txt'",
         directory.string(), directory.string());
   return open_pairs(prefixes);
@@ -124,7 +124,7 @@ std::vector<TokenShard> open_matches(const std::string& pattern) {
 // PREFIX-00000 and so on.
 std::vector<fs::path> shards_of(const fs::path& prefix) {
   std::vector<fs::path> prefixes;
-  while (is_there(
+  while (file_exists(
       with_ending(shard_prefix(prefix, static_cast<std::int64_t>(prefixes.size())), ".idx")))
     prefixes.push_back(shard_prefix(prefix, static_cast<std::int64_t>(prefixes.size())));
   return prefixes;
@@ -134,7 +134,7 @@ void check_complete(const fs::path& prefix, std::size_t shards) {
   refuse_unfinished(prefix);
   const auto info = read_store_info(prefix);
   if (info && info->shards.size() != shards)
-    user_error("{}.json names {} shards, {} are there: copy the missing ones", prefix.string(),
+    user_error("{}.json names {} shards, {} were found: copy the missing ones", prefix.string(),
                info->shards.size(), shards);
 }
 
@@ -146,10 +146,11 @@ std::vector<TokenShard> open_token_store(const std::string& name) {
   const fs::path path = name;
   if (path.extension() == ".bin" || path.extension() == ".idx")
     return open_pairs({fs::path(path).replace_extension()});
-  const bool pair = is_there(with_ending(path, ".idx")) || is_there(with_ending(path, ".bin"));
+  const bool pair =
+      file_exists(with_ending(path, ".idx")) || file_exists(with_ending(path, ".bin"));
   const auto shards = shards_of(path);
   if (pair && !shards.empty())
-    user_error("{} means {}.idx as well as {}.idx and its like: name {}.idx or '{}-*'", name, name,
+    user_error("{} is ambiguous: both {}.idx and {}.idx exist; give {}.idx or '{}-*'", name, name,
                shards.front().string(), name, name);
   if (pair) return open_pairs({path});
   if (!shards.empty()) {
@@ -158,7 +159,7 @@ std::vector<TokenShard> open_token_store(const std::string& name) {
   }
   if (fs::is_directory(path)) return open_directory(path);
   refuse_unfinished(path);
-  if (!is_there(path))
+  if (!file_exists(path))
     user_error("there is no token store or text file {}: neither {}.idx nor {} exists", name, name,
                name);
   std::vector<TokenShard> text;
@@ -168,14 +169,14 @@ std::vector<TokenShard> open_token_store(const std::string& name) {
 
 std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(std::span<const TokenShard> shards) {
   std::vector<std::shared_ptr<const StoreInfo>> infos;
-  std::map<fs::path, std::shared_ptr<const StoreInfo>> known;  // by the file it stands in
+  std::map<fs::path, std::shared_ptr<const StoreInfo>> known;  // by the prefix of its file
   for (const TokenShard& shard : shards) {
     if (shard.is_text()) {
       infos.emplace_back();
       continue;
     }
-    // A store may have a name like a shard's.
-    const bool own = is_there(with_ending(shard.name(), ".json"));
+    // The name of a store may look like that of a shard.
+    const bool own = file_exists(with_ending(shard.name(), ".json"));
     const auto [entry, fresh] =
         known.try_emplace(own ? fs::path(shard.name()) : store_of_shard(shard.name()));
     if (fresh)

@@ -15,7 +15,7 @@
 namespace kintsugi {
 namespace {
 
-// Whether the open file is still the one of that name: its holder may have removed it meanwhile.
+// Whether the path still refers to the open file: the previous holder may have removed it.
 bool still_there(int descriptor, const std::filesystem::path& path) {
   struct stat open {
   }, named{};
@@ -35,8 +35,9 @@ OutputLock::OutputLock(const std::filesystem::path& prefix) : path_(with_ending(
         user_error("another process is writing {}: wait for it or choose another --output",
                    prefix.string());
       }
-      log_warning("cannot lock {} ({}): a second process would go unnoticed", path_.string(),
-                  std::strerror(errno));
+      log_warning(
+          "cannot lock {} ({}): a second process writing the same output would not be detected",
+          path_.string(), std::strerror(errno));
       return;
     }
     if (still_there(descriptor_, path_)) return;

@@ -4,10 +4,10 @@
 
 namespace kintsugi {
 
-// Holds the name of an output for this process; the system lets go of it when the process dies.
+// Locks an output for this process. The system releases the lock if the process dies.
 class OutputLock {
  public:
-  // UserError if another process has it. The file PREFIX.lock goes away with the lock.
+  // UserError if another process holds it. The destructor removes the file PREFIX.lock.
   explicit OutputLock(const std::filesystem::path& prefix);
   ~OutputLock();
   OutputLock(const OutputLock&) = delete;

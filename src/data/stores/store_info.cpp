@@ -60,13 +60,14 @@ std::optional<StoreInfo> read_store_info(const std::filesystem::path& prefix) {
   try {
     const Json json = Json::parse(read_text_file(path));
     if (json.at("kintsugi_store").get<int>() != kVersion)
-      user_error("{} is of version {} of that file, this program knows {}: take the newer program",
-                 path.string(), json.at("kintsugi_store").dump(), kVersion);
+      user_error(
+          "{} has format version {}, but this program reads version {}: use the newer program",
+          path.string(), json.at("kintsugi_store").dump(), kVersion);
     return info_of(json);
   } catch (const nlohmann::json::exception& error) {
     user_error(
-        "{} does not describe a token store ({}): restore it, or move it away and do without "
-        "checksums",
+        "{} does not describe a token store ({}): restore it, or remove it to use the store "
+        "without checksums",
         path.string(), error.what());
   }
 }

@@ -28,13 +28,13 @@ std::vector<Source> open_sources(const std::vector<std::string>& names) {
     const TokenShard& first = sources.front().shards.front();
     const TokenShard& shard = source.shards.front();
     if (shard.type() != first.type())
-      user_error("{} has {} tokens, {} {}: only stores of one type can be merged", first.name(),
-                 to_string(first.type()), shard.name(), to_string(shard.type()));
+      user_error("{} has {} tokens, {} has {}: only stores of the same type can be merged",
+                 first.name(), to_string(first.type()), shard.name(), to_string(shard.type()));
   }
   return sources;
 }
 
-// The bytes of text in these shards; 0 where only a part of a store is there, so nobody knows.
+// The bytes of text in these shards; 0 (unknown) if some shards of a store are missing.
 std::int64_t text_bytes(const std::vector<std::shared_ptr<const StoreInfo>>& infos) {
   std::map<const StoreInfo*, std::size_t> shards;
   for (const auto& info : infos) ++shards[info.get()];
@@ -46,7 +46,7 @@ std::int64_t text_bytes(const std::vector<std::shared_ptr<const StoreInfo>>& inf
   return bytes;
 }
 
-// What all sources say about their tokenizer; nothing where one says nothing.
+// The common tokenizer of all sources; empty if one of them has no PREFIX.json.
 std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
   std::optional<StoreInfo> common;
   std::int64_t bytes = 0;
@@ -61,8 +61,7 @@ std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
       if (!common) common = *info;
       if (common->tokenizer != info->tokenizer)
         user_error(
-            "{} was made with another tokenizer ({}) than {} ({}): their ids mean different "
-            "text",
+            "{} was made with another tokenizer ({}) than {} ({}): their ids are not compatible",
             source.shards[i].name(), info->tokenizer_description,
             sources.front().shards.front().name(), common->tokenizer_description);
       if (common->end_of_document != info->end_of_document) common->end_of_document.reset();
@@ -78,42 +77,41 @@ std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
   return common;
 }
 
-// Room for a part of a sequence.
-struct Part {
+struct Buffers {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> mask;
 };
 
 void copy_sequence(const TokenShard& shard, std::int64_t sequence, TokenWriter& writer,
-                   Part& part) {
+                   Buffers& buffers) {
   std::int64_t first = shard.sequence_begin(sequence), rest = shard.sequence_length(sequence);
   if (rest > shard.tokens() - first)
-    user_error("{}.idx: sequence {} does not fit into {}.bin; see kintsugi data verify",
-               shard.name(), sequence, shard.name());
+    user_error("{}.idx: sequence {} exceeds {}.bin; run kintsugi data verify", shard.name(),
+               sequence, shard.name());
   while (rest > 0) {
     const auto count = std::min<std::int64_t>(rest, 1 << 16);
-    part.ids.resize(static_cast<std::size_t>(count));
-    shard.read(first, part.ids);
-    if (std::any_of(part.ids.begin(), part.ids.end(), [](std::int32_t id) { return id < 0; }))
-      user_error("{}: sequence {} holds a negative id; see kintsugi data verify", shard.name(),
+    buffers.ids.resize(static_cast<std::size_t>(count));
+    shard.read(first, buffers.ids);
+    if (std::any_of(buffers.ids.begin(), buffers.ids.end(), [](std::int32_t id) { return id < 0; }))
+      user_error("{}: sequence {} has a negative id; run kintsugi data verify", shard.name(),
                  sequence);
-    part.mask.resize(shard.has_mask() ? part.ids.size() : 0);
-    if (shard.has_mask()) shard.read_mask(first, part.mask);
-    writer.append(part.ids, part.mask);
+    buffers.mask.resize(shard.has_mask() ? buffers.ids.size() : 0);
+    if (shard.has_mask()) shard.read_mask(first, buffers.mask);
+    writer.append(buffers.ids, buffers.mask);
     first += count;
     rest -= count;
   }
 }
 
 void copy_shard(const TokenShard& shard, TokenWriter& writer) {
-  Part part;
+  Buffers buffers;
   for (std::int64_t d = 0; d < shard.documents(); ++d) {
     const std::int64_t begin = shard.document_sequence(d), end = shard.document_sequence(d + 1);
     if (end < begin)
-      user_error("{}.idx: document {} ends before it starts; see kintsugi data verify",
+      user_error("{}.idx: document {} ends before it starts; run kintsugi data verify",
                  shard.name(), d);
     for (std::int64_t s = begin; s < end; ++s) {
-      copy_sequence(shard, s, writer, part);
+      copy_sequence(shard, s, writer, buffers);
       if (s + 1 < end) writer.end_sequence();
     }
     end > begin ? writer.end_document() : writer.empty_document();
@@ -156,7 +154,7 @@ StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& ou
     TokenWriter::discard(output);
     throw;
   }
-  // What belongs to a store that is being replaced must not describe the new one.
+  // Files of the replaced store must not be taken for those of the new one.
   for (const char* ending : {".json", ".progress.json", ".idx", ".mask"})
     fs::remove(with_ending(output, ending));
   TokenWriter::publish(output);

@@ -8,8 +8,9 @@
 
 namespace kintsugi {
 
-// Concatenates stores of one token type into one shard, document by document, in bounded memory.
-// Stores from the same tokenizer keep its PREFIX.json. The final names appear at the end.
+// Concatenates stores of one token type into one shard, document by document, in bounded memory. If
+// all stores come from the same tokenizer, PREFIX.json is written too. The files get their final
+// names at the end.
 StoreInfo merge_stores(const std::vector<std::string>& names, const std::filesystem::path& output,
                        bool overwrite);
 

@@ -16,7 +16,7 @@ void each_length(const std::vector<TokenShard>& shards, Visit visit) {
     for (std::int64_t d = 0; d < shard.documents(); ++d) {
       const std::int64_t end = shard.document_begin(d + 1);
       if (end < begin)
-        user_error("{}.idx: document {} ends before it starts; see kintsugi data verify",
+        user_error("{}.idx: document {} ends before it starts; run kintsugi data verify",
                    shard.name(), d);
       visit(end - begin);
       begin = end;
@@ -24,25 +24,25 @@ void each_length(const std::vector<TokenShard>& shards, Visit visit) {
   }
 }
 
-// The k-th smallest length without a copy of them all: first the power of two, then inside it by
-// halving.
+// The k-th smallest length without storing all lengths: first finds the power of two, then refines
+// the interval with histograms.
 std::int64_t kth_length(const std::vector<TokenShard>& shards, const LengthSummary& summary,
                         std::int64_t k) {
   std::size_t bucket = 0;
   while (k >= summary.by_log2[bucket]) k -= summary.by_log2[bucket++];
   if (bucket == 0) return 0;
-  std::int64_t low = std::int64_t{1} << (bucket - 1), high = low * 2;  // answer in [low, high)
-  constexpr std::size_t kParts = 4096;
+  std::int64_t low = std::int64_t{1} << (bucket - 1), high = low * 2;  // result in [low, high)
+  constexpr std::size_t kBins = 4096;
   while (high - low > 1) {
-    const std::int64_t width = std::max<std::int64_t>((high - low) / kParts, 1);
+    const std::int64_t width = std::max<std::int64_t>((high - low) / kBins, 1);
     std::vector<std::int64_t> counts(static_cast<std::size_t>((high - low + width - 1) / width));
     each_length(shards, [&](std::int64_t length) {
       if (length >= low && length < high)
         ++counts[static_cast<std::size_t>((length - low) / width)];
     });
-    std::size_t part = 0;
-    while (k >= counts[part]) k -= counts[part++];
-    low += static_cast<std::int64_t>(part) * width;
+    std::size_t bin = 0;
+    while (k >= counts[bin]) k -= counts[bin++];
+    low += static_cast<std::int64_t>(bin) * width;
     high = std::min(high, low + width);
   }
   return low;

@@ -21,7 +21,7 @@ constexpr std::string_view kOldMagic{"TNTIDX\0\0", 8};
 constexpr std::int64_t kHeaderBytes = 34;
 constexpr std::string_view kDamaged = "the file is truncated or damaged; copy or write it again";
 
-// Nothing in an .idx is aligned.
+// The fields of an .idx are not aligned.
 template <class T>
 T load(std::span<const std::byte> bytes, std::size_t at) {
   T value;
@@ -37,10 +37,8 @@ TokenType type_of_code(std::uint8_t code, const std::string& file) {
     if (static_cast<std::uint8_t>(type) == code) return type;
   if (code == 0 || code >= kNames.size())
     user_error("{}: data type {} is unknown; {}", file, code, kDamaged);
-  user_error(
-      "{}: its tokens are {} (code {}); uint8, uint16 and int32 are read, write it as one of "
-      "them",
-      file, kNames[code], code);
+  user_error("{}: its tokens are {} (code {}); convert them to uint8, uint16 or int32", file,
+             kNames[code], code);
 }
 
 void check_magic(std::span<const std::byte> bytes, const std::string& file) {
@@ -48,14 +46,14 @@ void check_magic(std::span<const std::byte> bytes, const std::string& file) {
                                std::min(bytes.size(), kMagic.size()));
   if (start.starts_with(kOldMagic))
     user_error(
-        "{} is an index of the older TNTIDX format, which is not read: tokenize the text again, or "
-        "convert it with the program that wrote it",
+        "{} is an index of the older TNTIDX format, which is not supported: tokenize the text "
+        "again, or convert it with the program that wrote it",
         file);
   if (start != kMagic)
     user_error("{} is not a Megatron index: it does not start with MMIDIDX", file);
 }
 
-// An end of a file: enough to tell two corpora apart.
+// Hashes the size and both ends of a file: enough to distinguish two corpora.
 std::uint64_t hash_ends(const MappedFile& file, std::uint64_t seed) {
   constexpr std::size_t kEnd = 64 * 1024;
   const std::span<const std::byte> bytes = file.bytes();
@@ -104,28 +102,28 @@ TokenShard TokenShard::open(const std::filesystem::path& prefix) {
   if (std::filesystem::exists(mask)) {
     shard.mask_.emplace(mask);
     if (shard.mask_->bytes().size() != static_cast<std::size_t>(shard.tokens_))
-      user_error("{} has {} bytes, one for each of {} tokens is needed; {}", mask.string(),
+      user_error("{} has {} bytes, but must have one for each of {} tokens; {}", mask.string(),
                  shard.mask_->bytes().size(), shard.tokens_, kDamaged);
   }
   return shard;
 }
 
-// Header, sizes and ends: everything that can be told without walking through the arrays.
+// Checks header, sizes and ends: everything that does not require reading the arrays.
 void TokenShard::check_index(const std::filesystem::path& path) {
   const std::string file = path.string();
   const auto bytes = idx_->bytes();
   check_magic(bytes, file);
   if (bytes.size() < static_cast<std::size_t>(kHeaderBytes))
-    user_error("{} has {} bytes, its header alone has {}; {}", file, bytes.size(), kHeaderBytes,
+    user_error("{} has {} bytes, but its header alone has {}; {}", file, bytes.size(), kHeaderBytes,
                kDamaged);
   if (const auto version = load<std::uint64_t>(bytes, 9); version != 1)
-    user_error("{} is of version {}, only version 1 is read", file, version);
+    user_error("{} has version {}, but only version 1 is supported", file, version);
   type_ = type_of_code(load<std::uint8_t>(bytes, 17), file);
 
   const auto sequences = load<std::uint64_t>(bytes, 18),
              boundaries = load<std::uint64_t>(bytes, 26);
   const std::uint64_t room = bytes.size() - kHeaderBytes;
-  // Compared by division: the counts may be anything.
+  // Division avoids overflow: the counts may have any value.
   if (boundaries == 0 || sequences > room / 12 || boundaries > (room - 12 * sequences) / 8)
     user_error(
         "{} has {} bytes, too few for the {} sequences and {} document boundaries of its "
@@ -144,8 +142,8 @@ void TokenShard::check_index(const std::filesystem::path& path) {
   const auto bin_bytes = static_cast<std::int64_t>(bin_->bytes().size());
   const auto width = static_cast<std::int64_t>(size_of(type_));
   if (bin_bytes % width != 0)
-    user_error("{}.bin has {} bytes, no multiple of the {} of a {} token; {}", name_, bin_bytes,
-               width, to_string(type_), kDamaged);
+    user_error("{}.bin has {} bytes, not a multiple of the {} bytes of a {} token; {}", name_,
+               bin_bytes, width, to_string(type_), kDamaged);
   tokens_ = bin_bytes / width;
   const std::int64_t end =
       sequences_ == 0 ? 0 : sequence_begin(sequences_ - 1) + sequence_length(sequences_ - 1);
@@ -187,7 +185,7 @@ std::int64_t TokenShard::sequence_begin(std::int64_t sequence) const {
   const auto pointer = index_entry<std::int64_t>(pointers_at_, sequence);
   const auto width = static_cast<std::int64_t>(size_of(type_));
   if (pointer < 0 || pointer > tokens_ * width || pointer % width != 0)
-    user_error("{}.idx: sequence {} starts at byte {}, which is no place in {}.bin; {}", name_,
+    user_error("{}.idx: sequence {} starts at byte {}, which is not a token of {}.bin; {}", name_,
                sequence, pointer, name_, kDamaged);
   return pointer / width;
 }
@@ -197,8 +195,8 @@ std::int64_t TokenShard::sequence_length(std::int64_t sequence) const {
   if (!idx_) return tokens_;
   const std::int64_t length = index_entry<std::int32_t>(lengths_at_, sequence);
   if (length < 0 || length > tokens_)
-    user_error("{}.idx: sequence {} has {} tokens, {}.bin {}; {}", name_, sequence, length, name_,
-               tokens_, kDamaged);
+    user_error("{}.idx: sequence {} has {} tokens, but {}.bin has {}; {}", name_, sequence, length,
+               name_, tokens_, kDamaged);
   return length;
 }
 
@@ -241,16 +239,16 @@ void TokenShard::read(std::int64_t first, std::span<std::int32_t> ids) const {
   bin_->check_intact();
 }
 
-void TokenShard::read_mask(std::int64_t first, std::span<std::uint8_t> counts) const {
-  const auto count = static_cast<std::int64_t>(counts.size());
+void TokenShard::read_mask(std::int64_t first, std::span<std::uint8_t> mask) const {
+  const auto count = static_cast<std::int64_t>(mask.size());
   KINTSUGI_CHECK(first >= 0 && first <= tokens_ && count <= tokens_ - first,
                  "mask {} to {} of {} with {}", first, first + count, name_, tokens_);
   if (!mask_) {
-    std::fill(counts.begin(), counts.end(), std::uint8_t{1});
+    std::fill(mask.begin(), mask.end(), std::uint8_t{1});
     return;
   }
   if (count == 0) return;
-  std::memcpy(counts.data(), mask_->bytes().data() + first, counts.size());
+  std::memcpy(mask.data(), mask_->bytes().data() + first, mask.size());
   mask_->check_intact();
 }
 

@@ -15,21 +15,20 @@
 
 namespace kintsugi {
 
-// How ids lie in a file. The values are the codes of Megatron's .idx files.
+// The data type of ids in a file. The values are the codes of Megatron's .idx files.
 enum class TokenType : std::uint8_t { U8 = 1, I32 = 4, U16 = 8 };
 std::size_t size_of(TokenType type);
 std::string_view to_string(TokenType type);  // "uint16"
-// u8 up to 256 ids, then u16 below 65,500 as Megatron chooses.
+// U8 up to 256 ids, then U16 below 65,500 as in Megatron, else I32.
 TokenType token_type_for(std::int64_t vocab_size);
 
-// A run of documents with their tokens, mapped into memory: a Megatron .bin/.idx pair, or a text
-// file whose bytes are its tokens (one document; none when it is empty). Opening costs the same for
-// any size: header, sizes and the ends of the arrays are checked then, each entry when it is asked
-// for (a UserError names it), all of them by `data verify`. Files that are shortened meanwhile are
-// a Failure of whatever reads them.
+// Documents with their tokens, memory-mapped: a Megatron .bin/.idx pair, or a text file whose bytes
+// are the tokens (one document; none if it is empty). open() takes constant time: it checks the
+// header, the sizes and the ends of the arrays. Each entry is checked when it is read (a UserError
+// names it); `data verify` checks all. If a file is truncated meanwhile, reading it is a Failure.
 //
-// A *sequence* is Megatron's unit (one .idx length), a *document* one or more of them; files of
-// ours have one sequence per document, up to 2^30 tokens.
+// A *sequence* is Megatron's unit (one length in the .idx), a *document* has one or more sequences.
+// Kintsugi writes one sequence per document, up to 2^30 tokens.
 class TokenShard {
  public:
   // PREFIX of PREFIX.bin and PREFIX.idx.
@@ -43,23 +42,23 @@ class TokenShard {
   std::int64_t documents() const { return documents_; }
   std::int64_t sequences() const { return sequences_; }
 
-  // Places are counted in tokens from the start of the shard; [documents()] is the end. Every
-  // result lies in 0 … tokens().
+  // The results are in tokens from the start of the shard, in 0 … tokens();
+  // document_begin(documents()) and sequence_begin(sequences()) are tokens().
   std::int64_t document_begin(std::int64_t document) const;
   std::int64_t sequence_begin(std::int64_t sequence) const;
   std::int64_t sequence_length(std::int64_t sequence) const;
-  // The first sequence of a document; [documents()] is sequences().
+  // The first sequence of a document; document_sequence(documents()) is sequences().
   std::int64_t document_sequence(std::int64_t document) const;
-  // The document that holds a token, by bisection.
+  // The document that contains a token, by binary search.
   std::int64_t document_of(std::int64_t token) const;
 
   void read(std::int64_t first, std::span<std::int32_t> ids) const;
-  // PREFIX.mask, one byte per token: whether the token counts in the loss. Without one all do, and
-  // read_mask() fills in ones.
+  // PREFIX.mask has one byte per token: 1 if the token counts in the loss. Without the file,
+  // read_mask() returns ones.
   bool has_mask() const { return mask_.has_value(); }
-  void read_mask(std::int64_t first, std::span<std::uint8_t> counts) const;
+  void read_mask(std::int64_t first, std::span<std::uint8_t> mask) const;
 
-  // Differs for different content with near certainty; reads the ends of the files only.
+  // A hash of the sizes and the first and last 64 KiB of the files.
   std::uint64_t fingerprint() const;
 
  private:
@@ -71,18 +70,18 @@ class TokenShard {
   std::string name_;
   TokenType type_ = TokenType::U8;
   std::int64_t tokens_ = 0, documents_ = 0, sequences_ = 0;
-  // Where the arrays of the .idx begin, in bytes.
+  // Byte offsets of the arrays in the .idx.
   std::int64_t lengths_at_ = 0, pointers_at_ = 0, documents_at_ = 0;
   std::optional<MappedFile> bin_, idx_, mask_;
 };
 
-// All shards behind one name, in the order of their names: a prefix (PREFIX.idx, or
-// PREFIX-00000.idx and so on), a directory of pairs, a pattern ('corpus/fi-*'), or a text file
-// (bytes as tokens). Shards of one store have one type.
+// Opens all shards of a store, sorted by name. `name` is a prefix (PREFIX.idx, or PREFIX-00000.idx
+// and so on), a directory of pairs, a pattern ('corpus/fi-*'), or a text file (bytes as tokens).
+// All shards must have the same type.
 std::vector<TokenShard> open_token_store(const std::string& name);
 
-// What PREFIX.json says about each of these shards (null: there is none). Shards of one store share
-// one object.
+// Reads PREFIX.json for each of these shards (null if there is none). Shards of the same store
+// share one object.
 std::vector<std::shared_ptr<const StoreInfo>> read_store_infos(std::span<const TokenShard> shards);
 
 }  // namespace kintsugi

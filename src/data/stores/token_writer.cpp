@@ -26,23 +26,23 @@ fs::path partial(const fs::path& prefix, const char* ending) {
   return with_ending(with_ending(prefix, ".partial"), ending);
 }
 
-// A file that grows at its end, with the hash of all it holds.
-class GrowingFile {
+// A file written sequentially, with a running hash of its content.
+class AppendFile {
  public:
-  GrowingFile(const fs::path& path, std::uint64_t size) : path_(path), size_(size) {
+  AppendFile(const fs::path& path, std::uint64_t size) : path_(path), size_(size) {
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (descriptor_ < 0) failure("cannot create {}: {}", path.string(), std::strerror(errno));
     buffer_.reserve(kBufferBytes);
     try {
-      cut();
+      truncate();
     } catch (...) {
       ::close(descriptor_);
       throw;
     }
   }
-  ~GrowingFile() { ::close(descriptor_); }
-  GrowingFile(const GrowingFile&) = delete;
-  GrowingFile& operator=(const GrowingFile&) = delete;
+  ~AppendFile() { ::close(descriptor_); }
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
 
   void write(const void* data, std::size_t bytes) {
     const char* from = static_cast<const char*>(data);
@@ -67,22 +67,22 @@ class GrowingFile {
   std::string hash() const { return hex64(hash_.digest()); }
 
  private:
-  // Back to the size it had; what stays is read once for the hash.
-  void cut() {
+  // Truncates the file to size_ and hashes the remaining content.
+  void truncate() {
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) < size_)
       user_error(
           "{} is shorter than it was when the job was interrupted: start over with --overwrite",
           path_.string());
     if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0)
-      failure("cannot shorten {}: {}", path_.string(), std::strerror(errno));
-    std::vector<char> piece(size_ > 0 ? kBufferBytes : 0);
+      failure("cannot truncate {}: {}", path_.string(), std::strerror(errno));
+    std::vector<char> buffer(size_ > 0 ? kBufferBytes : 0);
     for (std::uint64_t done = 0; done < size_;) {
-      const std::size_t want = std::min<std::uint64_t>(piece.size(), size_ - done);
-      const ssize_t got = ::read(descriptor_, piece.data(), want);
+      const std::size_t want = std::min<std::uint64_t>(buffer.size(), size_ - done);
+      const ssize_t got = ::read(descriptor_, buffer.data(), want);
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) failure("cannot read {}: {}", path_.string(), std::strerror(errno));
-      hash_.update(piece.data(), static_cast<std::size_t>(got));
+      hash_.update(buffer.data(), static_cast<std::size_t>(got));
       done += static_cast<std::uint64_t>(got);
     }
     ::lseek(descriptor_, static_cast<off_t>(size_), SEEK_SET);
@@ -105,24 +105,24 @@ class GrowingFile {
 };
 
 template <class T>
-void write_narrow(GrowingFile& file, std::span<const std::int32_t> ids) {
+void write_narrow(AppendFile& file, std::span<const std::int32_t> ids) {
   std::array<T, 4096> narrow;
   while (!ids.empty()) {
-    const auto piece = ids.first(std::min(ids.size(), narrow.size()));
-    for (std::size_t i = 0; i < piece.size(); ++i) {
-      narrow[i] = static_cast<T>(piece[i]);
-      KINTSUGI_CHECK(static_cast<std::int32_t>(narrow[i]) == piece[i] && piece[i] >= 0,
-                     "token {} does not fit its type", piece[i]);
+    const auto block = ids.first(std::min(ids.size(), narrow.size()));
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      narrow[i] = static_cast<T>(block[i]);
+      KINTSUGI_CHECK(static_cast<std::int32_t>(narrow[i]) == block[i] && block[i] >= 0,
+                     "token {} does not fit its type", block[i]);
     }
-    file.write(narrow.data(), piece.size() * sizeof(T));
-    ids = ids.subspan(piece.size());
+    file.write(narrow.data(), block.size() * sizeof(T));
+    ids = ids.subspan(block.size());
   }
 }
 
 }  // namespace
 
-// The lengths of all sequences, int32, as they will stand in the index; ~length where the document
-// goes on in the next one, kNoSequence for a document without any.
+// PREFIX.partial.lengths has an int32 per sequence: its length, ~length if the document continues
+// in the next sequence, or kNoSequence for a document without sequences.
 constexpr std::int32_t kNoSequence = std::numeric_limits<std::int32_t>::min();
 
 struct TokenWriter::Files {
@@ -132,8 +132,8 @@ struct TokenWriter::Files {
                 static_cast<std::uint64_t>(from.sequences + from.empty) * 4) {
     if (with_mask) mask.emplace(partial(prefix, ".mask"), static_cast<std::uint64_t>(from.tokens));
   }
-  GrowingFile bin, lengths;
-  std::optional<GrowingFile> mask;
+  AppendFile bin, lengths;
+  std::optional<AppendFile> mask;
   std::string idx_hash;
 };
 
@@ -160,21 +160,21 @@ void TokenWriter::append(std::span<const std::int32_t> ids, std::span<const std:
   while (!ids.empty()) {
     if (state_.open_tokens == options_.longest_sequence) end_sequence();
     const auto room = static_cast<std::size_t>(options_.longest_sequence - state_.open_tokens);
-    const auto piece = ids.first(std::min(ids.size(), room));
+    const auto block = ids.first(std::min(ids.size(), room));
     if (type_ == TokenType::U8)
-      write_narrow<std::uint8_t>(files_->bin, piece);
+      write_narrow<std::uint8_t>(files_->bin, block);
     else if (type_ == TokenType::U16)
-      write_narrow<std::uint16_t>(files_->bin, piece);
+      write_narrow<std::uint16_t>(files_->bin, block);
     else
-      write_narrow<std::int32_t>(files_->bin, piece);
+      write_narrow<std::int32_t>(files_->bin, block);
     if (files_->mask) {
-      const std::vector<std::uint8_t> ones(mask.empty() ? piece.size() : 0, 1);
-      files_->mask->write(mask.empty() ? ones.data() : mask.data(), piece.size());
+      const std::vector<std::uint8_t> ones(mask.empty() ? block.size() : 0, 1);
+      files_->mask->write(mask.empty() ? ones.data() : mask.data(), block.size());
     }
-    state_.open_tokens += static_cast<std::int64_t>(piece.size());
-    state_.tokens += static_cast<std::int64_t>(piece.size());
-    ids = ids.subspan(piece.size());
-    if (!mask.empty()) mask = mask.subspan(piece.size());
+    state_.open_tokens += static_cast<std::int64_t>(block.size());
+    state_.tokens += static_cast<std::int64_t>(block.size());
+    ids = ids.subspan(block.size());
+    if (!mask.empty()) mask = mask.subspan(block.size());
   }
 }
 
@@ -213,7 +213,7 @@ void TokenWriter::write_index() {
     std::memcpy(&value, lengths.bytes().data() + i * 4, 4);
     return value;
   };
-  GrowingFile index(partial(prefix_, ".idx"), 0);
+  AppendFile index(partial(prefix_, ".idx"), 0);
   const auto put = [&](auto value) { index.write(&value, sizeof value); };
   index.write("MMIDIDX\0\0", 9);
   put(std::uint64_t{1});
@@ -253,7 +253,7 @@ StoreInfo::Shard TokenWriter::finish() {
 }
 
 void TokenWriter::publish(const fs::path& prefix) {
-  for (const char* ending : {".bin", ".mask", ".idx"}) {  // a pair is one once its index is there
+  for (const char* ending : {".bin", ".mask", ".idx"}) {  // .idx last: it makes the pair valid
     const fs::path from = partial(prefix, ending), to = with_ending(prefix, ending);
     if (!fs::exists(from)) continue;
     if (::rename(from.c_str(), to.c_str()) != 0)

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kBytes = 256, kMostTokens = std::int64_t{1} << 30;
 constexpr std::size_t kMergesPerReport = 256;
 
-// The bytes in the order of their letters' code points, in which Hugging Face numbers them.
+// The bytes by the code points of their letters, the order of ids in Hugging Face's trainer.
 std::array<std::uint8_t, kBytes> bytes_by_letter() {
   std::array<std::uint8_t, kBytes> bytes;
   std::iota(bytes.begin(), bytes.end(), std::uint8_t{0});
@@ -45,12 +45,13 @@ void check_bpe_options(const BpeTrainerOptions& options) {
                options.vocab_size, options.special_tokens.size(),
                options.special_tokens.size() == 1 ? "" : "s", least);
   if (options.vocab_size > kMostTokens)
-    user_error("a vocabulary of {} is larger than any model takes", options.vocab_size);
+    user_error("a vocabulary of {} is too large", options.vocab_size);
   if (options.min_frequency < 0)
-    user_error("the least frequency of a pair is {}, below 0", options.min_frequency);
+    user_error("the minimum frequency of a pair is {}, it must not be negative",
+               options.min_frequency);
 }
 
-TrainedBpe train_bpe(std::span<const PieceCount> pieces, const BpeTrainerOptions& options) {
+TrainedBpe train_bpe(std::span<const PreTokenCount> pre_tokens, const BpeTrainerOptions& options) {
   check_bpe_options(options);
   TrainedBpe bpe;
   bpe.tokens = options.special_tokens;
@@ -60,11 +61,11 @@ TrainedBpe train_bpe(std::span<const PieceCount> pieces, const BpeTrainerOptions
     byte_ids[byte] = static_cast<std::int32_t>(bpe.tokens.size());
     bpe.tokens.emplace_back(1, static_cast<char>(byte));
   }
-  std::unordered_set<std::string> reserved;  // bytes whose letters would spell a special token
+  std::unordered_set<std::string> reserved;  // bytes whose letters spell a special token
   for (const std::string& token : options.special_tokens)
     if (auto bytes = from_byte_alphabet(token)) reserved.insert(std::move(*bytes));
 
-  MergeLearner learner(pieces, byte_ids, options.min_frequency);
+  MergeLearner learner(pre_tokens, byte_ids, options.min_frequency);
   while (bpe.vocab_size() < options.vocab_size) {
     const auto pair = learner.best();
     if (!pair) break;

@@ -9,49 +9,49 @@
 
 namespace kintsugi {
 
-// A piece of the pre-tokenized corpus and how often it came.
-struct PieceCount {
-  std::string_view piece;
+// A distinct pre-token of the corpus and its number of occurrences.
+struct PreTokenCount {
+  std::string_view text;
   std::int64_t count = 0;
 };
 
 struct BpeTrainerOptions {
-  std::int64_t vocab_size = 32000;  // special tokens and the 256 bytes included
+  std::int64_t vocab_size = 32000;  // including the special tokens and the 256 bytes
   std::int64_t min_frequency = 2;   // of a pair that becomes a token
   std::vector<std::string> special_tokens;
-  std::function<void(std::int64_t tokens)> progress;  // now and then, with the vocabulary so far
+  std::function<void(std::int64_t tokens)> progress;  // called with the vocabulary size so far
 };
 
-// Ids: the special tokens in the order given, the 256 bytes in the order of their letters'
-// code points (data/tokenizers/byte_alphabet.h), then one token per merge.
+// Order of the ids: the special tokens as given, the 256 bytes by the code points of their letters
+// (data/tokenizers/byte_alphabet.h), then one token per merge.
 struct TrainedBpe {
   struct Merge {
     std::int32_t left, right;
     bool operator==(const Merge&) const = default;
   };
-  std::vector<std::string> tokens;  // the bytes of every id; of special ones, their text
+  std::vector<std::string> tokens;  // the bytes of each id; for special tokens their text
   std::int64_t special_tokens = 0;
   std::vector<Merge> merges;
-  std::int64_t corpus_bytes = 0, corpus_tokens = 0;  // of what it was trained on
+  std::int64_t corpus_bytes = 0, corpus_tokens = 0;  // of the training text
 
   std::int64_t vocab_size() const { return static_cast<std::int64_t>(tokens.size()); }
 };
 
-// Learns byte-level BPE merges from counted pieces (each piece given once). At every step the pair
-// of neighbours with the highest count becomes a token; among equals the one with the smaller left
-// id, then the smaller right id. A pair counts once per place where it stands, overlapping places
-// included ("aaa" holds two of "aa"), and is merged from left to right. It ends when the vocabulary
-// is full or no pair reaches min_frequency.
+// Learns byte-level BPE merges from distinct pre-tokens with counts. Each step merges the adjacent
+// pair with the highest count into a new token; ties go to the smaller left id, then to the smaller
+// right id. All occurrences of a pair count, including overlapping ones ("aaa" has two of "aa");
+// they are merged from left to right. Training ends when the vocabulary is full or no pair reaches
+// min_frequency.
 //
 // These are the rules of Hugging Face's BpeTrainer, so the merges are the same, with one exception:
-// a pair that spells a special token is never merged, so that text cannot turn into one.
+// a pair that spells a special token is never merged, so that text cannot become a special token.
 //
-// The order of the pieces changes nothing. Time is in proportion to the places merged, whatever the
-// length of a piece; memory to the bytes of the distinct pieces (some 40 each).
-TrainedBpe train_bpe(std::span<const PieceCount> pieces, const BpeTrainerOptions& options);
+// The order of the pre-tokens does not matter. Time is proportional to the number of merged
+// occurrences, for pre-tokens of any length. Memory: about 40 bytes per byte of the distinct
+// pre-tokens.
+TrainedBpe train_bpe(std::span<const PreTokenCount> pre_tokens, const BpeTrainerOptions& options);
 
-// What a vocabulary must at least have; UserError for what train_bpe would refuse, so that it can
-// be said before hours of counting.
+// UserError for options that train_bpe would reject, to report them before hours of counting.
 void check_bpe_options(const BpeTrainerOptions& options);
 
 }  // namespace kintsugi

@@ -15,63 +15,63 @@ constexpr std::size_t kPrefetchDistance = 12;
 
 }  // namespace
 
-MergeLearner::MergeLearner(std::span<const PieceCount> pieces,
+MergeLearner::MergeLearner(std::span<const PreTokenCount> pre_tokens,
                            std::span<const std::int32_t> byte_ids, std::int64_t min_frequency)
     : min_frequency_(std::max<std::int64_t>(min_frequency, 1)),
       first_byte_(*std::min_element(byte_ids.begin(), byte_ids.end())),
       lengths_(static_cast<std::size_t>(first_byte_) + 256, 1) {
-  lay_out(pieces, byte_ids);
+  fill_slots(pre_tokens, byte_ids);
   count_byte_pairs();
 }
 
-void MergeLearner::lay_out(std::span<const PieceCount> pieces,
-                           std::span<const std::int32_t> byte_ids) {
+void MergeLearner::fill_slots(std::span<const PreTokenCount> pre_tokens,
+                              std::span<const std::int32_t> byte_ids) {
   std::uint64_t slots = 1;
-  for (const PieceCount& piece : pieces) slots += piece.piece.size() + 1;
+  for (const PreTokenCount& pre_token : pre_tokens) slots += pre_token.text.size() + 1;
   if (slots > std::numeric_limits<std::uint32_t>::max())
     user_error(
-        "the distinct pieces of the corpus take {}, more than a tokenizer can be trained "
-        "on; train it on a part (--sample-bytes)",
+        "the distinct pre-tokens of the corpus take {}, too much to train a tokenizer; train it on "
+        "a sample (--sample-bytes)",
         format_bytes(static_cast<double>(slots)));
   slots_.reserve(slots);
-  counts_.reserve(pieces.size());
+  counts_.reserve(pre_tokens.size());
   slots_.push_back({kBoundary, 0});
-  for (const PieceCount& piece : pieces) {
+  for (const PreTokenCount& pre_token : pre_tokens) {
     const auto number = static_cast<std::uint32_t>(counts_.size());
-    for (const char letter : piece.piece)
+    for (const char letter : pre_token.text)
       slots_.push_back({byte_ids[static_cast<unsigned char>(letter)], number});
     slots_.push_back({kBoundary, number});
-    counts_.push_back(piece.count);
-    corpus_bytes_ += piece.count * static_cast<std::int64_t>(piece.piece.size());
+    counts_.push_back(pre_token.count);
+    corpus_bytes_ += pre_token.count * static_cast<std::int64_t>(pre_token.text.size());
   }
   corpus_tokens_ = corpus_bytes_;
 }
 
 void MergeLearner::count_byte_pairs() {
   std::vector<Pair> found(256 * 256);
-  std::vector<std::uint32_t> places(found.size());
+  std::vector<std::uint32_t> positions(found.size());
   const auto each_pair = [&](const auto& action) {
-    for (std::size_t place = 1; place + 1 < slots_.size(); ++place) {
-      const std::int32_t left = slots_[place].token, right = slots_[place + 1].token;
+    for (std::size_t position = 1; position + 1 < slots_.size(); ++position) {
+      const std::int32_t left = slots_[position].token, right = slots_[position + 1].token;
       if (left == kBoundary || right == kBoundary) continue;
-      action(static_cast<std::size_t>((left - first_byte_) * 256 + right - first_byte_), place);
+      action(static_cast<std::size_t>((left - first_byte_) * 256 + right - first_byte_), position);
     }
   };
-  each_pair([&](std::size_t pair, std::size_t place) {
-    found[pair].count += counts_[slots_[place].piece];
-    ++places[pair];
+  each_pair([&](std::size_t pair, std::size_t position) {
+    found[pair].count += counts_[slots_[position].pre_token];
+    ++positions[pair];
   });
   for (std::size_t pair = 0; pair < found.size(); ++pair)
-    if (found[pair].count >= min_frequency_) found[pair].places.reserve(places[pair]);
-  each_pair([&](std::size_t pair, std::size_t place) {
+    if (found[pair].count >= min_frequency_) found[pair].positions.reserve(positions[pair]);
+  each_pair([&](std::size_t pair, std::size_t position) {
     if (found[pair].count >= min_frequency_)
-      found[pair].places.push_back(static_cast<std::uint32_t>(place));
+      found[pair].positions.push_back(static_cast<std::uint32_t>(position));
   });
   for (std::int32_t left = 0; left < 256; ++left)
     for (std::int32_t right = 0; right < 256; ++right) {
       Pair& pair = found[static_cast<std::size_t>(left * 256 + right)];
-      introduce(key(first_byte_ + left, first_byte_ + right), pair.count, pair.places);
-      pair.places = Places();
+      introduce(key(first_byte_ + left, first_byte_ + right), pair.count, pair.positions);
+      pair.positions = Positions();
     }
 }
 
@@ -79,7 +79,7 @@ std::optional<TrainedBpe::Merge> MergeLearner::best() {
   while (!heap_.empty()) {
     const Candidate top = heap_.front();
     const std::int64_t count = pairs_[top.pair].count;
-    if (count == top.count)  // it stays until merged or forgotten, then its count is 0
+    if (count == top.count)  // it stays in the heap; once merged or forgotten its count is 0
       return TrainedBpe::Merge{static_cast<std::int32_t>(top.key >> 32),
                                static_cast<std::int32_t>(top.key & 0xFFFFFFFF)};
     std::pop_heap(heap_.begin(), heap_.end());
@@ -108,60 +108,62 @@ void MergeLearner::merge(TrainedBpe::Merge pair, std::int32_t token) {
   lengths_.resize(static_cast<std::size_t>(token) + 1);
   lengths_.back() = lengths_[left] + lengths_[right];
 
-  const Places places = std::move(pairs_[*found].places);
+  const Positions positions = std::move(pairs_[*found].positions);
   retire(pairs_[*found]);
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (i + kPrefetchDistance < places.size())
-      __builtin_prefetch(&slots_[places[i + kPrefetchDistance]], 1);
-    const std::uint32_t place = places[i];
-    if (slots_[place].token == pair.left && slots_[place + lengths_[left]].token == pair.right)
-      merge_at(place, pair, token);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (i + kPrefetchDistance < positions.size())
+      __builtin_prefetch(&slots_[positions[i + kPrefetchDistance]], 1);
+    const std::uint32_t position = positions[i];
+    if (slots_[position].token == pair.left &&
+        slots_[position + lengths_[left]].token == pair.right)
+      merge_at(position, pair, token);
   }
   for (const auto& seen : lefts_.seen()) {
     reduce(key(seen.token, pair.left), seen.count);
-    introduce(key(seen.token, token), seen.count, seen.places);
+    introduce(key(seen.token, token), seen.count, seen.positions);
   }
   for (const auto& seen : rights_.seen()) {
     reduce(key(pair.right, seen.token), seen.count);
-    introduce(key(token, seen.token), seen.count, seen.places);
+    introduce(key(token, seen.token), seen.count, seen.positions);
   }
-  for (const auto& seen : runs_.seen()) {
+  for (const auto& seen : repeats_.seen()) {
     reduce(key(pair.right, pair.left), seen.count);
-    introduce(key(token, token), seen.count, seen.places);
+    introduce(key(token, token), seen.count, seen.positions);
   }
   lefts_.clear();
   rights_.clear();
-  runs_.clear();
+  repeats_.clear();
 }
 
-// Joins the pair that starts at `place` and notes its neighbours: (left neighbour, pair.left)
-// becomes (left neighbour, token), likewise on the right. Where the same pair follows at once, the
-// next call, which finds `token` on its left, notes both at once.
-void MergeLearner::merge_at(std::uint32_t place, TrainedBpe::Merge pair, std::int32_t token) {
-  const std::uint32_t second = place + lengths_[static_cast<std::size_t>(pair.left)];
+// Merges the pair that starts at `position` and records its neighbours: (left neighbour, pair.left)
+// becomes (left neighbour, token), and (pair.right, right neighbour) becomes (token, right
+// neighbour). If the same pair follows directly, the next call finds `token` on its left and
+// records the two adjacent tokens as a repeat.
+void MergeLearner::merge_at(std::uint32_t position, TrainedBpe::Merge pair, std::int32_t token) {
+  const std::uint32_t second = position + lengths_[static_cast<std::size_t>(pair.left)];
   const std::uint32_t after = second + lengths_[static_cast<std::size_t>(pair.right)];
-  const std::int64_t count = counts_[slots_[place].piece];
-  const std::int32_t left = slots_[place - 1].token, right = slots_[after].token;
+  const std::int64_t count = counts_[slots_[position].pre_token];
+  const std::int32_t left = slots_[position - 1].token, right = slots_[after].token;
 
   if (left != kBoundary)
-    (left == token ? runs_ : lefts_)
-        .add(left, count, place - lengths_[static_cast<std::size_t>(left)]);
+    (left == token ? repeats_ : lefts_)
+        .add(left, count, position - lengths_[static_cast<std::size_t>(left)]);
   if (right != kBoundary) {
     const bool same_follows =
-        right == pair.left && slots_[after + (second - place)].token == pair.right;
-    if (!same_follows) rights_.add(right, count, place);
+        right == pair.left && slots_[after + (second - position)].token == pair.right;
+    if (!same_follows) rights_.add(right, count, position);
   }
   slots_[second - 1].token = kInside;
   slots_[second].token = kInside;
-  slots_[place].token = token;
+  slots_[position].token = token;
   slots_[after - 1].token = token;
   corpus_tokens_ -= count;
 }
 
-void MergeLearner::introduce(Key key, std::int64_t count, const Places& places) {
+void MergeLearner::introduce(Key key, std::int64_t count, const Positions& positions) {
   if (count < min_frequency_) return;
   const auto number = static_cast<std::uint32_t>(pairs_.size());
-  pairs_.push_back({count, Places(places.begin(), places.end())});
+  pairs_.push_back({count, Positions(positions.begin(), positions.end())});
   index_.insert(key, number);
   heap_.push_back({count, key, number});
   std::push_heap(heap_.begin(), heap_.end());
@@ -179,24 +181,25 @@ void MergeLearner::reduce(Key key, std::int64_t count) {
 
 void MergeLearner::retire(Pair& pair) {
   pair.count = 0;
-  pair.places = Places();
+  pair.positions = Positions();
 }
 
 // ---- by pair
 
 MergeLearner::PairIndex::PairIndex() : entries_(std::size_t{1} << 17, Entry{kNoKey, 0}) {}
 
-std::size_t MergeLearner::PairIndex::place_of(Key key) const {
+std::size_t MergeLearner::PairIndex::slot_of(Key key) const {
   const std::size_t mask = entries_.size() - 1;
   std::uint64_t hash = key * 0x9E3779B97F4A7C15u;
   hash ^= hash >> 32;
-  std::size_t place = hash & mask;
-  while (entries_[place].key != key && entries_[place].key != kNoKey) place = (place + 1) & mask;
-  return place;
+  std::size_t position = hash & mask;
+  while (entries_[position].key != key && entries_[position].key != kNoKey)
+    position = (position + 1) & mask;
+  return position;
 }
 
 std::optional<std::uint32_t> MergeLearner::PairIndex::find(Key key) const {
-  const Entry& entry = entries_[place_of(key)];
+  const Entry& entry = entries_[slot_of(key)];
   if (entry.key == kNoKey) return std::nullopt;
   return entry.pair;
 }
@@ -206,14 +209,14 @@ void MergeLearner::PairIndex::insert(Key key, std::uint32_t pair) {
     const std::vector<Entry> old = std::move(entries_);
     entries_.assign(2 * old.size(), Entry{kNoKey, 0});
     for (const Entry& entry : old)
-      if (entry.key != kNoKey) entries_[place_of(entry.key)] = entry;
+      if (entry.key != kNoKey) entries_[slot_of(entry.key)] = entry;
   }
-  entries_[place_of(key)] = {key, pair};
+  entries_[slot_of(key)] = {key, pair};
 }
 
 // ---- by neighbour
 
-void MergeLearner::Neighbours::add(std::int32_t token, std::int64_t count, std::uint32_t place) {
+void MergeLearner::Neighbours::add(std::int32_t token, std::int64_t count, std::uint32_t position) {
   const auto id = static_cast<std::size_t>(token);
   if (id >= index_.size()) index_.resize(2 * id + 1, -1);
   if (index_[id] < 0) {
@@ -225,13 +228,13 @@ void MergeLearner::Neighbours::add(std::int32_t token, std::int64_t count, std::
   }
   Seen& seen = seen_[static_cast<std::size_t>(index_[id])];
   seen.count += count;
-  seen.places.push_back(place);
+  seen.positions.push_back(position);
 }
 
 void MergeLearner::Neighbours::clear() {
   for (Seen& seen : this->seen()) {
     index_[static_cast<std::size_t>(seen.token)] = -1;
-    seen.places.clear();
+    seen.positions.clear();
   }
   used_ = 0;
 }

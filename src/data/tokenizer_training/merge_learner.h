@@ -9,22 +9,22 @@
 
 namespace kintsugi {
 
-// The pieces of a corpus as tokens, and the counts of all pairs of neighbours in them, kept exact
-// while pairs are merged.
+// The pre-tokens of a corpus as tokens, with exact counts of all adjacent pairs, updated at each
+// merge.
 //
-// All pieces lie in one array with a slot per byte. A token has its id in the slot of its first and
-// of its last byte, so both neighbours of a token are one look away and nothing ever moves. Each
-// pair knows the slots where it starts; a slot whose token has changed since is recognised by its
-// id. Counts of existing pairs only fall, so a heap with stale counts, corrected when they come to
-// the top, gives the best pair.
+// All pre-tokens are stored in one array with a slot per byte. A token stores its id in the slots
+// of its first and its last byte, so both neighbours of a token are found in one access and nothing
+// is ever moved. Each pair has the list of slots where it starts; a slot that has changed since is
+// recognized by its id. Counts of existing pairs only decrease, so a heap with stale counts, which
+// are corrected when they reach the top, gives the best pair.
 class MergeLearner {
  public:
-  // byte_ids: by byte, 256 that follow each other in some order. Pairs below min_frequency are
-  // forgotten, they cannot come back.
-  MergeLearner(std::span<const PieceCount> pieces, std::span<const std::int32_t> byte_ids,
+  // byte_ids: the id of each byte, 256 consecutive ids in any order. Pairs below min_frequency are
+  // dropped: their counts cannot grow again.
+  MergeLearner(std::span<const PreTokenCount> pre_tokens, std::span<const std::int32_t> byte_ids,
                std::int64_t min_frequency);
 
-  std::optional<TrainedBpe::Merge> best();                 // none left: empty
+  std::optional<TrainedBpe::Merge> best();                 // empty if none is left
   void forget(TrainedBpe::Merge pair);                     // never merge it
   void merge(TrainedBpe::Merge pair, std::int32_t token);  // token: larger than any id so far
 
@@ -32,19 +32,19 @@ class MergeLearner {
   std::int64_t corpus_tokens() const { return corpus_tokens_; }
 
  private:
-  using Key = std::uint64_t;  // left id, right id: its order is that of the rule for ties
-  using Places = std::vector<std::uint32_t>;
+  using Key = std::uint64_t;  // left id, right id; ordered by the tie rule
+  using Positions = std::vector<std::uint32_t>;
   static Key key(std::int32_t left, std::int32_t right) {
     return static_cast<Key>(left) << 32 | static_cast<std::uint32_t>(right);
   }
 
   struct Slot {
     std::int32_t token;
-    std::uint32_t piece;
+    std::uint32_t pre_token;
   };
   struct Pair {
     std::int64_t count = 0;  // 0: merged, forgotten or too rare
-    Places places;           // ascending
+    Positions positions;     // ascending
   };
   struct Candidate {
     std::int64_t count;
@@ -55,7 +55,7 @@ class MergeLearner {
     }
   };
 
-  // Open addressing, linear probing; nothing is ever taken out.
+  // Open addressing, linear probing; entries are never removed.
   class PairIndex {
    public:
     PairIndex();
@@ -67,46 +67,47 @@ class MergeLearner {
       Key key;
       std::uint32_t pair;
     };
-    std::size_t place_of(Key key) const;
+    std::size_t slot_of(Key key) const;
     std::vector<Entry> entries_;
     std::size_t used_ = 0;
   };
 
-  // What one merge sees on one side: by neighbour, how often and where the new pair starts.
+  // The neighbours on one side during one merge: count and start positions of each new pair.
   class Neighbours {
    public:
     struct Seen {
       std::int32_t token;
       std::int64_t count;
-      Places places;
+      Positions positions;
     };
-    void add(std::int32_t token, std::int64_t count, std::uint32_t place);
+    void add(std::int32_t token, std::int64_t count, std::uint32_t position);
     std::span<Seen> seen() { return {seen_.data(), used_}; }
     void clear();
 
    private:
     std::vector<std::int32_t> index_;  // by token; -1: not seen
-    std::vector<Seen> seen_;           // kept with its memory
+    std::vector<Seen> seen_;           // entries are reused to keep their memory
     std::size_t used_ = 0;
   };
 
-  void lay_out(std::span<const PieceCount> pieces, std::span<const std::int32_t> byte_ids);
+  void fill_slots(std::span<const PreTokenCount> pre_tokens,
+                  std::span<const std::int32_t> byte_ids);
   void count_byte_pairs();
-  void merge_at(std::uint32_t place, TrainedBpe::Merge pair, std::int32_t token);
-  void introduce(Key key, std::int64_t count, const Places& places);
+  void merge_at(std::uint32_t position, TrainedBpe::Merge pair, std::int32_t token);
+  void introduce(Key key, std::int64_t count, const Positions& positions);
   void reduce(Key key, std::int64_t count);
   void retire(Pair& pair);
 
   std::int64_t min_frequency_;
-  std::int32_t first_byte_;  // the smallest id of a byte
+  std::int32_t first_byte_;  // the smallest byte id
   std::int64_t corpus_bytes_ = 0, corpus_tokens_ = 0;
-  std::vector<std::int64_t> counts_;    // by piece
-  std::vector<Slot> slots_;             // a boundary before and after each piece
+  std::vector<std::int64_t> counts_;    // by pre-token
+  std::vector<Slot> slots_;             // a boundary before and after each pre-token
   std::vector<std::uint32_t> lengths_;  // by token, in bytes
   std::vector<Pair> pairs_;
   PairIndex index_;
   std::vector<Candidate> heap_;
-  Neighbours lefts_, rights_, runs_;  // runs: the merged pair beside itself
+  Neighbours lefts_, rights_, repeats_;  // repeats: the merged pair next to itself
 };
 
 }  // namespace kintsugi

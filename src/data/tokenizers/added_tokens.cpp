@@ -15,7 +15,7 @@ std::size_t pair_of(std::string_view text, std::size_t at) {
          static_cast<unsigned char>(text[at + 1]);
 }
 
-// The class of the character that ends before or begins at a place; none where it is broken.
+// The class of the character that ends at `end`; 0 if it is invalid UTF-8. Sets its length.
 std::uint8_t class_before(std::string_view text, std::size_t end, std::size_t& length) {
   length = 1;
   while (length < 4 && length < end &&
@@ -37,7 +37,7 @@ std::uint8_t class_after(std::string_view text, std::size_t begin, std::size_t& 
 
 AddedTokens::AddedTokens(std::vector<Token> tokens) : tokens_(std::move(tokens)), pairs_(1 << 16) {
   std::erase_if(tokens_, [](const Token& token) { return token.content.empty(); });
-  // Of two with the same content the later one counts.
+  // Of two tokens with the same content, the later one counts.
   std::reverse(tokens_.begin(), tokens_.end());
   std::stable_sort(tokens_.begin(), tokens_.end(), [](const Token& a, const Token& b) {
     const unsigned first_a = first_byte(a.content), first_b = first_byte(b.content);
@@ -89,7 +89,7 @@ bool AddedTokens::accept(std::string_view text, bool honour_special, std::size_t
     while (match.end < text.size() &&
            (class_after(text, match.end, length) & UnicodeClasses::Space) != 0)
       match.end += length;
-  // White space that the token before has taken is not there any more.
+  // The previous token may already have taken this white space.
   match.begin = std::max(match.begin, done);
   match.end = std::max(match.end, match.begin);
   return true;

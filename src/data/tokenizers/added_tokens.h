@@ -9,23 +9,23 @@
 
 namespace kintsugi {
 
-// Tokens that are cut out of a text before anything else happens to it, leftmost first, the longest
-// where several begin.
+// Tokens that are extracted from a text before any other processing: the leftmost first, and of
+// several at the same position the longest.
 class AddedTokens {
  public:
   struct Token {
     std::string content;
     std::int32_t id = 0;
     bool special = false;
-    bool single_word = false;                      // only where no letter or digit stands beside it
-    bool strip_left = false, strip_right = false;  // takes the white space on that side with it
+    bool single_word = false;                      // not next to a letter or digit
+    bool strip_left = false, strip_right = false;  // also takes the white space on that side
   };
 
   AddedTokens() = default;
   explicit AddedTokens(std::vector<Token> tokens);
 
-  // visit(segment, id): the text in order, tokens with their id and what lies between with -1.
-  // Special tokens that are not honoured are text.
+  // Calls visit(segment, id) for the whole text in order: tokens with their id, the text between
+  // them with -1. Without honour_special, special tokens are text.
   template <class Visit>
   void split(std::string_view text, bool honour_special, Visit&& visit) const {
     std::size_t done = 0;
@@ -44,14 +44,14 @@ class AddedTokens {
   struct Match {
     const Token* token;
     std::size_t begin, end;
-    std::size_t next;  // where to look for the next one
+    std::size_t next;  // start of the search for the next match
   };
   bool find(std::string_view text, std::size_t from, Match& match) const;
   bool accept(std::string_view text, bool honour_special, std::size_t done, Match& match) const;
 
   std::vector<Token> tokens_;               // by first byte, then the longest first
-  std::array<std::uint32_t, 257> begin_{};  // of those with a first byte
-  std::vector<bool> pairs_;                 // whether some token begins with these two bytes
+  std::array<std::uint32_t, 257> begin_{};  // by first byte: index into tokens_
+  std::vector<bool> pairs_;                 // whether a token starts with these two bytes
   bool all_special_ = true;
 };
 

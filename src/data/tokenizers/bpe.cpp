@@ -11,11 +11,11 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::size_t kShort = 40;  // symbols; measured on English and on runs of letters
+constexpr std::size_t kShort = 40;  // symbols; measured on English and on repeated letters
 constexpr std::size_t kMedium = 1 << 13;
-constexpr std::size_t kCacheEntries = 1 << 15;  // 2 MiB for each thread
+constexpr std::size_t kCacheEntries = 1 << 15;  // 2 MiB per thread
 
-// The first or the last character; a byte that is none counts as itself above all characters.
+// The first or the last character. An invalid byte gets a code above all characters.
 char32_t first_character(std::string_view text) {
   std::size_t length;
   return utf8_character_length(text) == 0 ? 0x110000 + static_cast<unsigned char>(text.front())
@@ -59,8 +59,8 @@ std::int32_t BpeModel::id_of(const std::string& token) const {
   return found == vocabulary_.end() ? -1 : found->second;
 }
 
-// A text without pre-tokenizer is one piece, but no merge of a usual vocabulary crosses the front
-// of a word. Cutting there gives the same ids and lets the cache work.
+// Without a pre-tokenizer the whole text is one pre-token, but no merge of a usual vocabulary
+// crosses the start of a word. Splitting there gives the same ids and makes the cache effective.
 void BpeModel::find_junctions(const std::vector<MergeRule>& merges) {
   if (!every_byte_ || options_.ignore_merges) return;
   std::unordered_map<std::int32_t, std::string_view> tokens;
@@ -76,14 +76,15 @@ void BpeModel::find_junctions(const std::vector<MergeRule>& merges) {
       followers.push_back(first);
   }
   for (auto& [letter, followers] : junctions_) std::sort(followers.begin(), followers.end());
-  cuttable_ = true;
+  splittable_ = true;
 }
 
-std::size_t BpeModel::front_part(std::string_view piece) const {
+std::size_t BpeModel::first_segment(std::string_view pre_token) const {
   char32_t previous = 0;
-  for (std::size_t at = 0; at < piece.size();) {
-    const std::size_t length = std::max<std::size_t>(1, utf8_character_length(piece.substr(at)));
-    const char32_t letter = first_character(piece.substr(at, length));
+  for (std::size_t at = 0; at < pre_token.size();) {
+    const std::size_t length =
+        std::max<std::size_t>(1, utf8_character_length(pre_token.substr(at)));
+    const char32_t letter = first_character(pre_token.substr(at, length));
     if (at > 0) {
       const auto followers = junctions_.find(previous);
       if (followers == junctions_.end() ||
@@ -93,26 +94,26 @@ std::size_t BpeModel::front_part(std::string_view piece) const {
     previous = letter;
     at += length;
   }
-  return piece.size();
+  return pre_token.size();
 }
 
-void BpeModel::symbols_of(std::string_view piece, std::vector<std::int32_t>& symbols) const {
+void BpeModel::symbols_of(std::string_view pre_token, std::vector<std::int32_t>& symbols) const {
   symbols.clear();
   if (options_.byte_level && every_byte_) {
-    symbols.resize(piece.size());
-    for (std::size_t i = 0; i < piece.size(); ++i)
-      symbols[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
+    symbols.resize(pre_token.size());
+    for (std::size_t i = 0; i < pre_token.size(); ++i)
+      symbols[i] = byte_ids_[static_cast<unsigned char>(pre_token[i])];
     return;
   }
-  bool unknown = false;  // one that is not written yet
+  bool unknown = false;  // an unknown token is pending
   const auto known = [&](std::int32_t id) {
     if (unknown) symbols.push_back(options_.unknown);
     unknown = false;
     symbols.push_back(id);
   };
-  for (std::size_t at = 0; at < piece.size();) {
-    const std::size_t whole = options_.byte_level ? 1 : utf8_character_length(piece.substr(at));
-    const std::string_view letter = piece.substr(at, std::max<std::size_t>(1, whole));
+  for (std::size_t at = 0; at < pre_token.size();) {
+    const std::size_t whole = options_.byte_level ? 1 : utf8_character_length(pre_token.substr(at));
+    const std::string_view letter = pre_token.substr(at, std::max<std::size_t>(1, whole));
     at += letter.size();
     const auto byte_id = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
     const auto found =
@@ -135,63 +136,64 @@ void BpeModel::symbols_of(std::string_view piece, std::vector<std::int32_t>& sym
 BpeEncoder::BpeEncoder(std::shared_ptr<const BpeModel> model)
     : model_(std::move(model)), cache_(kCacheEntries) {}
 
-std::array<std::uint64_t, 4> BpeEncoder::key_of(std::string_view piece) {
+std::array<std::uint64_t, 4> BpeEncoder::key_of(std::string_view pre_token) {
   const auto word = [&](std::size_t at) {
     std::uint64_t value;
-    std::memcpy(&value, piece.data() + at, 8);
+    std::memcpy(&value, pre_token.data() + at, 8);
     return value;
   };
   const auto half = [&](std::size_t at) {
     std::uint32_t value;
-    std::memcpy(&value, piece.data() + at, 4);
+    std::memcpy(&value, pre_token.data() + at, 4);
     return static_cast<std::uint64_t>(value);
   };
-  const std::size_t n = piece.size();
+  const std::size_t n = pre_token.size();
   if (n > 16) return {word(0), word(8), word(n - 16), word(n - 8)};
   if (n >= 8) return {word(0), word(n - 8), 0, 0};
   if (n >= 4) return {half(0), half(n - 4), 0, 0};
   const auto byte = [&](std::size_t at) {
-    return static_cast<std::uint64_t>(static_cast<unsigned char>(piece[at]));
+    return static_cast<std::uint64_t>(static_cast<unsigned char>(pre_token[at]));
   };
   return {byte(0) | byte(n / 2) << 8 | byte(n - 1) << 16, 0, 0, 0};
 }
 
-void BpeEncoder::encode_part(std::string_view piece, std::vector<std::int32_t>& ids) {
-  if (piece.size() > kLongestKey || piece.empty()) return encode_uncached(piece, ids);
-  const std::array<std::uint64_t, 4> key = key_of(piece);
-  std::uint64_t hash = (key[0] ^ piece.size()) * 0x9E3779B97F4A7C15ull;
+void BpeEncoder::encode_segment(std::string_view pre_token, std::vector<std::int32_t>& ids) {
+  if (pre_token.size() > kLongestKey || pre_token.empty()) return encode_uncached(pre_token, ids);
+  const std::array<std::uint64_t, 4> key = key_of(pre_token);
+  std::uint64_t hash = (key[0] ^ pre_token.size()) * 0x9E3779B97F4A7C15ull;
   hash = (hash ^ hash >> 32 ^ key[1]) * 0xD6E8FEB86659FD93ull;
-  if (piece.size() > 16) hash = (hash ^ hash >> 32 ^ key[2] * 31 ^ key[3]) * 0x9E3779B97F4A7C15ull;
+  if (pre_token.size() > 16)
+    hash = (hash ^ hash >> 32 ^ key[2] * 31 ^ key[3]) * 0x9E3779B97F4A7C15ull;
   Entry& entry = cache_[hash >> 49];
   static_assert(kCacheEntries == 1 << 15);
-  if (entry.length == static_cast<std::int16_t>(piece.size()) && entry.key == key) {
+  if (entry.length == static_cast<std::int16_t>(pre_token.size()) && entry.key == key) {
     ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
     return;
   }
   const std::size_t before = ids.size();
-  encode_uncached(piece, ids);
+  encode_uncached(pre_token, ids);
   const std::size_t count = ids.size() - before;
   if (count > kMostIds) return;
   entry.key = key;
-  entry.length = static_cast<std::int16_t>(piece.size());
+  entry.length = static_cast<std::int16_t>(pre_token.size());
   entry.count = static_cast<std::int16_t>(count);
   std::copy(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end(), entry.ids.begin());
 }
 
-void BpeEncoder::encode_in_parts(std::string_view piece, std::vector<std::int32_t>& ids) {
-  while (!piece.empty()) {
-    const std::size_t length = model_->front_part(piece);
-    encode_part(piece.substr(0, length), ids);
-    piece.remove_prefix(length);
+void BpeEncoder::encode_in_segments(std::string_view pre_token, std::vector<std::int32_t>& ids) {
+  while (!pre_token.empty()) {
+    const std::size_t length = model_->first_segment(pre_token);
+    encode_segment(pre_token.substr(0, length), ids);
+    pre_token.remove_prefix(length);
   }
 }
 
-void BpeEncoder::encode_uncached(std::string_view piece, std::vector<std::int32_t>& ids) {
+void BpeEncoder::encode_uncached(std::string_view pre_token, std::vector<std::int32_t>& ids) {
   if (model_->ignore_merges()) {
-    const auto found = model_->vocabulary().find(std::string(piece));
+    const auto found = model_->vocabulary().find(std::string(pre_token));
     if (found != model_->vocabulary().end()) return ids.push_back(found->second);
   }
-  model_->symbols_of(piece, symbols_);
+  model_->symbols_of(pre_token, symbols_);
   if (symbols_.size() <= kShort)
     merge_short(model_->merges(), symbols_);
   else if (symbols_.size() <= kMedium)

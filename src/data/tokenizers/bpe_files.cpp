@@ -25,10 +25,10 @@ Json model_json(const TrainedBpe& bpe) {
   Json vocabulary = Json::object();
   auto& entries = vocabulary.get_ref<Json::object_t&>();
   entries.reserve(letters.size());
-  // Past ordered_json's own insertion, which searches the whole object for each key.
+  // Bypasses ordered_json's own insertion, which searches the whole object for each key.
   for (std::size_t id = 0; id < letters.size(); ++id) entries.emplace_back(letters[id], id);
-  // "a b" is read by every version of Hugging Face's library, ["a", "b"] by the newer ones only. No
-  // letter is a space.
+  // Every version of Hugging Face's library reads "a b", only newer ones read ["a", "b"]. No letter
+  // is a space.
   Json merges = Json::array();
   for (const auto& [left, right] : bpe.merges)
     merges.push_back(letters[static_cast<std::size_t>(left)] + " " +
@@ -66,7 +66,7 @@ std::vector<Tokenizer::File> trained_tokenizer_files(const TrainedBpe& bpe, std:
                            {"add_prefix_space", false},
                            {"trim_offsets", true},
                            {"use_regex", true}};
-  Json post_processor = byte_level;  // changes offsets only; here they keep the leading space
+  Json post_processor = byte_level;  // changes offsets only: keep the leading space
   post_processor["trim_offsets"] = false;
   const Json tokenizer = {{"version", "1.0"},
                           {"truncation", nullptr},

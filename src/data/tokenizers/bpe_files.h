@@ -9,9 +9,9 @@
 
 namespace kintsugi {
 
-// tokenizer.json and tokenizer_config.json of a trained vocabulary, as Hugging Face reads them.
-// `family` names the pre-tokenizer (and normalizer) it was trained with, `end_of_document` one of
-// its special tokens.
+// The tokenizer.json and tokenizer_config.json of a trained vocabulary for Hugging Face. `family`
+// names the pre-tokenizer (and normalizer) of the training; `end_of_document` is one of the special
+// tokens.
 std::vector<Tokenizer::File> trained_tokenizer_files(const TrainedBpe& bpe, std::string_view family,
                                                      const std::string& end_of_document);
 

@@ -12,7 +12,7 @@ namespace {
 
 using Merge = MergeTable::Merge;
 
-// Symbols in a list, each with what it and its successor merge to.
+// A linked list of symbols; each has the merge of itself and its successor.
 class SymbolList {
  public:
   SymbolList(const MergeTable& merges, const std::vector<std::int32_t>& symbols)
@@ -20,7 +20,7 @@ class SymbolList {
     const auto count = static_cast<std::int32_t>(symbols.size());
     for (std::int32_t i = 0; i < count; ++i)
       node(i) = {symbols[static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1, {}};
-    for (std::int32_t i = 0; i < count; ++i) look(i);
+    for (std::int32_t i = 0; i < count; ++i) update_merge(i);
   }
 
   std::int32_t size() const { return static_cast<std::int32_t>(nodes_.size()); }
@@ -28,19 +28,19 @@ class SymbolList {
     return nodes_[static_cast<std::size_t>(at)].merge.rank;
   }
 
-  // Merges a symbol with its successor; changed(place) for the pairs that are new.
+  // Merges a symbol with its successor. Calls changed(position) for each new pair.
   template <class Changed>
   void merge(std::int32_t at, Changed&& changed) {
     Node& left = node(at);
     Node& right = node(left.next);
     left.id = left.merge.id;
     left.next = right.next;
-    right.merge.rank = kGone;
+    right.merge.rank = kMergedAway;
     if (left.next >= 0) node(left.next).previous = at;
-    look(at);
+    update_merge(at);
     if (left.merge.rank != MergeTable::kNever) changed(at);
     if (left.previous < 0) return;
-    look(left.previous);
+    update_merge(left.previous);
     if (rank(left.previous) != MergeTable::kNever) changed(left.previous);
   }
 
@@ -52,13 +52,13 @@ class SymbolList {
   }
 
  private:
-  static constexpr std::int32_t kGone = -1;  // merged into the one before it
+  static constexpr std::int32_t kMergedAway = -1;  // merged into its predecessor
   struct Node {
     std::int32_t id, previous, next;
     Merge merge;
   };
   Node& node(std::int32_t at) { return nodes_[static_cast<std::size_t>(at)]; }
-  void look(std::int32_t at) {
+  void update_merge(std::int32_t at) {
     Node& left = node(at);
     left.merge =
         left.next < 0 ? Merge{MergeTable::kNever, -1} : merges_.find(left.id, node(left.next).id);
@@ -69,7 +69,8 @@ class SymbolList {
 };
 
 void check_length(const std::vector<std::int32_t>& symbols) {
-  KINTSUGI_CHECK(symbols.size() < 0x7FFFFFFF, "a piece of {} symbols is too long", symbols.size());
+  KINTSUGI_CHECK(symbols.size() < 0x7FFFFFFF, "a pre-token of {} symbols is too long",
+                 symbols.size());
 }
 
 }  // namespace
@@ -94,8 +95,8 @@ void MergeTable::set(std::int32_t left, std::int32_t right, Merge merge) {
 void merge_short(const MergeTable& merges, std::vector<std::int32_t>& symbols) {
   std::size_t count = symbols.size();
   if (count < 2) return;
-  KINTSUGI_CHECK(count <= 64, "{} symbols are not few", count);
-  std::array<Merge, 64> next;  // what each symbol and the one behind it merge to
+  KINTSUGI_CHECK(count <= 64, "{} symbols are too many for merge_short", count);
+  std::array<Merge, 64> next;  // the merge of each symbol and its successor
   for (std::size_t i = 0; i + 1 < count; ++i) next[i] = merges.find(symbols[i], symbols[i + 1]);
   while (count > 1) {
     std::size_t best = 0;
@@ -118,7 +119,7 @@ void merge_with_heap(const MergeTable& merges, std::vector<std::int32_t>& symbol
   check_length(symbols);
   if (symbols.size() < 2) return;
   SymbolList list(merges, symbols);
-  std::vector<std::uint64_t> heap;  // rank, place; entries go stale and are skipped
+  std::vector<std::uint64_t> heap;  // rank, position; stale entries are skipped
   const auto add = [&](std::int32_t at) {
     heap.push_back(static_cast<std::uint64_t>(list.rank(at)) << 32 |
                    static_cast<std::uint64_t>(at));
@@ -144,22 +145,22 @@ void merge_by_rank(const MergeTable& merges, std::vector<std::int32_t>& symbols)
   check_length(symbols);
   if (symbols.size() < 2) return;
   SymbolList list(merges, symbols);
-  std::vector<std::vector<std::int32_t>> places(merges.ranks());
+  std::vector<std::vector<std::int32_t>> positions(merges.ranks());
   for (std::int32_t at = 0; at < list.size(); ++at)
     if (list.rank(at) != MergeTable::kNever)
-      places[static_cast<std::size_t>(list.rank(at))].push_back(at);
-  // Merges as they are learnt never make a pair of a lower rank. Where they do after all, the
-  // symbols so far are the beginning of a new piece.
+      positions[static_cast<std::size_t>(list.rank(at))].push_back(at);
+  // Learned merges never create a pair of a lower rank. If a vocabulary does, start again with the
+  // symbols merged so far.
   bool lower = false;
-  for (std::size_t rank = 0; rank < places.size() && !lower; ++rank) {
-    std::vector<std::int32_t> now = std::move(places[rank]);
+  for (std::size_t rank = 0; rank < positions.size() && !lower; ++rank) {
+    std::vector<std::int32_t> now = std::move(positions[rank]);
     std::sort(now.begin(), now.end());
     for (const std::int32_t at : now) {
       if (list.rank(at) != static_cast<std::int32_t>(rank)) continue;
       list.merge(at, [&](std::int32_t changed) {
         const auto next = static_cast<std::size_t>(list.rank(changed));
         lower = lower || next <= rank;
-        if (!lower) places[next].push_back(changed);
+        if (!lower) positions[next].push_back(changed);
       });
       if (lower) break;
     }

@@ -5,17 +5,17 @@
 
 namespace kintsugi {
 
-// (left id, right id) -> what they merge to, in one probe most of the time.
+// Hash table (left id, right id) -> merged id and rank; usually one probe.
 class MergeTable {
  public:
   struct Merge {
-    std::int32_t rank, id;  // the lowest rank goes first
+    std::int32_t rank, id;  // the lowest rank is merged first
   };
   static constexpr std::int32_t kNever = 0x7FFFFFFF;
 
   void reserve(std::size_t merges);
-  void set(std::int32_t left, std::int32_t right, Merge merge);  // the last one wins
-  std::size_t ranks() const { return ranks_; }                   // one more than the highest
+  void set(std::int32_t left, std::int32_t right, Merge merge);  // overwrites an earlier entry
+  std::size_t ranks() const { return ranks_; }                   // the highest rank + 1
   Merge find(std::int32_t left, std::int32_t right) const {
     if (slots_.empty()) return {kNever, -1};
     const std::uint64_t key = key_of(left, right);
@@ -44,13 +44,12 @@ class MergeTable {
   int shift_ = 63;
 };
 
-// Merge symbols in place, the lowest rank first, of equal ones the leftmost first. The first is
-// quadratic and quick for words; the others are n log n for whatever else comes along. All give the
-// same result.
+// Merge symbols in place: the lowest rank first, of equal ranks the leftmost first. All three give
+// the same result. merge_short is quadratic and fast for words; the others take O(n log n).
 void merge_short(const MergeTable& merges, std::vector<std::int32_t>& symbols);  // at most 64
 void merge_with_heap(const MergeTable& merges, std::vector<std::int32_t>& symbols);
-// Keeps the places of each rank together and so walks through memory in order: several times
-// quicker than a heap for millions of symbols.
+// Processes all positions of a rank together, in memory order: several times faster than a heap for
+// millions of symbols.
 void merge_by_rank(const MergeTable& merges, std::vector<std::int32_t>& symbols);
 
 }  // namespace kintsugi

@@ -39,9 +39,9 @@ void BpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids,
                           SpecialTokens special) {
   const bool honour = special == SpecialTokens::Honoured;
   ids.reserve(ids.size() + text.size() / 4);
-  const auto encode_plain = [&](std::string_view part, bool at_start) {
-    pre_tokenizer_.for_each_piece(
-        part, [&](std::string_view piece) { encoder_.encode(piece, ids); }, at_start);
+  const auto encode_plain = [&](std::string_view segment, bool at_start) {
+    pre_tokenizer_.for_each_pre_token(
+        segment, [&](std::string_view pre_token) { encoder_.encode(pre_token, ids); }, at_start);
   };
   definition_->raw_tokens.split(text, honour, [&](std::string_view segment, std::int32_t raw_id) {
     if (raw_id >= 0) return ids.push_back(raw_id);
@@ -57,7 +57,7 @@ void BpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids,
 
 const BpeDefinition::Token& BpeTokenizer::token(std::int32_t id) const {
   if (id < 0 || id >= vocab_size())
-    user_error("there is no token {}: the vocabulary has {}", id, vocab_size());
+    user_error("token id {} is out of range: the vocabulary has {} tokens", id, vocab_size());
   return definition_->tokens[static_cast<std::size_t>(id)];
 }
 
@@ -66,20 +66,20 @@ void BpeTokenizer::decode(std::span<const std::int32_t> ids, std::string& text,
   const std::size_t begin = text.size();
   bool first = definition_->decoder.first_differs();
   for (const std::int32_t id : ids) {
-    const BpeDefinition::Token& piece = token(id);
-    if (piece.special && special == SpecialTokens::AsText) continue;
-    if (first && !piece.added)
-      text += definition_->decoder.first_bytes_of(piece.name);
+    const BpeDefinition::Token& entry = token(id);
+    if (entry.special && special == SpecialTokens::AsText) continue;
+    if (first && !entry.added)
+      text += definition_->decoder.first_bytes_of(entry.name);
     else
-      text += piece.bytes;
+      text += entry.bytes;
     first = false;
   }
   definition_->decoder.finish(text, begin);
 }
 
 std::int64_t BpeTokenizer::bytes_of(std::int32_t id) const {
-  const BpeDefinition::Token& piece = token(id);
-  return piece.special ? 0 : static_cast<std::int64_t>(piece.bytes.size());
+  const BpeDefinition::Token& entry = token(id);
+  return entry.special ? 0 : static_cast<std::int64_t>(entry.bytes.size());
 }
 
 std::vector<Tokenizer::File> BpeTokenizer::files(std::int64_t max_positions) const {

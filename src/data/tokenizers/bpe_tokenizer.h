@@ -17,21 +17,21 @@
 
 namespace kintsugi {
 
-// What a tokenizer.json says, ready for use.
+// The content of a tokenizer.json.
 struct BpeDefinition {
   std::string json;                // as it was read
-  TokenizerCompanions companions;  // what was beside it
+  TokenizerCompanions companions;  // other files of its directory
   std::string fingerprint;
 
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::shared_ptr<const BpeModel> model;
   TokenDecoder decoder;
-  AddedTokens raw_tokens;         // cut out of the text as it is
-  AddedTokens normalized_tokens;  // cut out of the normalized text
+  AddedTokens raw_tokens;         // extracted from the original text
+  AddedTokens normalized_tokens;  // extracted from the normalized text
 
   struct Token {
-    std::string name, bytes;  // in the file's notation; what it stands for
+    std::string name, bytes;  // as in the file; the text it stands for
     bool present = false, added = false, special = false;
   };
   std::vector<Token> tokens;  // by id
@@ -39,10 +39,10 @@ struct BpeDefinition {
   std::optional<std::int32_t> end_of_document, begin_of_document;
 };
 
-// UserErrors name the place in the file but not the file.
+// UserErrors name the entry in the file, but not the file.
 BpeDefinition read_tokenizer_json(const std::string& json, TokenizerCompanions companions);
 
-// The byte-pair encodings of Hugging Face's tokenizer.json.
+// Byte-pair encoding with Hugging Face's tokenizer.json.
 class BpeTokenizer : public Tokenizer {
  public:
   explicit BpeTokenizer(std::shared_ptr<const BpeDefinition> definition);

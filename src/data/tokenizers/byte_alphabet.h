@@ -8,9 +8,9 @@
 
 namespace kintsugi {
 
-// GPT-2's printable alphabet, in which byte-level tokenizers write bytes down: bytes that are
-// visible Latin-1 characters stand for themselves, the other 68, in order, for U+0100 and up. Every
-// letter lies below U+0144, so it takes one or two bytes of UTF-8.
+// GPT-2's printable alphabet, in which byte-level tokenizers write bytes: visible Latin-1
+// characters map to themselves, the other 68 bytes, in order, to U+0100 and up. All letters are
+// below U+0144, so each takes one or two bytes of UTF-8.
 namespace detail {
 
 constexpr bool visible_in_latin1(int byte) {
@@ -19,7 +19,7 @@ constexpr bool visible_in_latin1(int byte) {
 
 struct ByteAlphabet {
   std::array<std::uint16_t, 256> letter{};  // code point of each byte
-  std::array<std::int16_t, 0x144> byte{};   // the other way; -1 where no byte has that letter
+  std::array<std::int16_t, 0x144> byte{};   // byte of each letter; -1: not in the alphabet
 
   constexpr ByteAlphabet() {
     for (std::int16_t& b : byte) b = -1;
@@ -52,7 +52,7 @@ inline std::string to_byte_alphabet(std::string_view bytes) {
   return text;
 }
 
-// The bytes that a text in the alphabet stands for; nothing if it has a character outside of it.
+// The inverse; empty if a character is not in the alphabet.
 inline std::optional<std::string> from_byte_alphabet(std::string_view text) {
   std::string bytes;
   bytes.reserve(text.size());

@@ -55,7 +55,8 @@ class ByteTokenizer : public Tokenizer {
 
  private:
   static void check(std::int32_t id) {
-    if (id < 0 || id > 255) user_error("there is no token {}: the vocabulary has 256", id);
+    if (id < 0 || id > 255)
+      user_error("token id {} is out of range: the vocabulary has 256 tokens", id);
   }
 
   TokenizerCompanions companions_;

@@ -15,19 +15,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Everything below U+0300 is its own NFC, and nothing below composes with what follows but the
-// marks above.
-bool plainly_nfc(std::string_view text) {
+// Text below U+0300 is already NFC: there are no combining marks to compose with.
+bool is_surely_nfc(std::string_view text) {
   return std::none_of(text.begin(), text.end(),
                       [](char c) { return static_cast<unsigned char>(c) >= 0xCC; });
 }
 
-bool ascii(std::string_view text) {
+bool is_ascii(std::string_view text) {
   return std::none_of(text.begin(), text.end(),
                       [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
 }
 
-// Marks in the order of their classes. utf8proc's own sorting takes quadratic time in a run.
+// Sorts combining marks by class. utf8proc's own sorting takes quadratic time for many marks.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   const auto mark_class = [](utf8proc_int32_t c) {
     return utf8proc_get_property(c)->combining_class;
@@ -46,7 +45,7 @@ void decompose(std::string_view text, utf8proc_option_t options,
                std::vector<utf8proc_int32_t>& result) {
   for (std::size_t at = 0, length; at < text.size(); at += length) {
     const auto c = static_cast<utf8proc_int32_t>(utf8_decode(text, at, length));
-    utf8proc_int32_t parts[32];  // U+FDFA becomes eighteen
+    utf8proc_int32_t parts[32];  // U+FDFA becomes eighteen characters
     int boundary = 0;
     const utf8proc_ssize_t count = utf8proc_decompose_char(c, parts, 32, options, &boundary);
     if (count > 0 && count <= 32)
@@ -59,7 +58,7 @@ void decompose(std::string_view text, utf8proc_option_t options,
 }  // namespace
 
 std::string unicode_normalize(std::string_view text, bool compose, bool canonical) {
-  if (ascii(text) || (compose && canonical && plainly_nfc(text))) return std::string(text);
+  if (is_ascii(text) || (compose && canonical && is_surely_nfc(text))) return std::string(text);
   const int options =
       UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (canonical ? 0 : static_cast<int>(UTF8PROC_COMPAT));
   std::vector<utf8proc_int32_t> characters;
@@ -81,11 +80,11 @@ std::string unicode_normalize(std::string_view text, bool compose, bool canonica
 
 namespace {
 
-// Far more than any tokenizer needs (one character becomes eighteen at most in NFKC), and little
-// enough that a chain of replacements which double the text ends at once.
+// The maximum growth factor: far more than any tokenizer needs (in NFKC one character becomes at
+// most eighteen), but small enough to stop a chain of replacements that each double the text.
 constexpr std::size_t kMostGrowth = 256, kFreeBytes = 64 * 1024;
 
-// Thrown through the steps to where the file's name is known.
+// Caught where the name of the file is known.
 struct GrownTooMuch {};
 
 }  // namespace
@@ -204,16 +203,16 @@ std::string_view Normalizer::apply(std::string_view text) {
   const std::size_t most = bytes * kMostGrowth + kFreeBytes;
   std::size_t buffer = 0;
   for (Step& step : steps_) {
-    const bool unchanged = step.kind == Step::Kind::Unicode &&
-                           (ascii(text) || (step.compose && step.canonical && plainly_nfc(text)));
+    const bool unchanged =
+        step.kind == Step::Kind::Unicode &&
+        (is_ascii(text) || (step.compose && step.canonical && is_surely_nfc(text)));
     if (unchanged) continue;
     try {
       step.apply(text, buffers_[buffer], most);
     } catch (const GrownTooMuch&) {
       user_error(
-          "{}the normalizer makes more than {} bytes of a text of {}: its steps add to each "
-          "other's "
-          "output, correct them",
+          "{}the normalizer makes more than {} bytes of a text of {} bytes: its steps expand each "
+          "other's output; correct them",
           source_.empty() ? "" : source_ + ": ", most, bytes);
     }
     text = buffers_[buffer];

@@ -7,8 +7,8 @@
 
 namespace kintsugi {
 
-// The "normalizer" of a tokenizer.json: what is done to a text before it is cut into pieces. Bytes
-// that are no UTF-8 pass through. An object serves one thread.
+// The "normalizer" of a tokenizer.json: transforms a text before it is pre-tokenized. Invalid UTF-8
+// is copied unchanged. One object per thread.
 class Normalizer {
  public:
   Normalizer();  // does nothing
@@ -20,10 +20,10 @@ class Normalizer {
   Normalizer& operator=(Normalizer&&) noexcept;
 
   bool empty() const { return steps_.empty(); }
-  // The file that errors name.
+  // The file name for error messages.
   void set_source(std::string source) { source_ = std::move(source); }
-  // Valid until the next call, or until `text` goes. UserError if the steps make the text grow
-  // without measure.
+  // The result is valid until the next call, or until `text` is destroyed. UserError if the steps
+  // make the text grow excessively.
   std::string_view apply(std::string_view text);
 
  private:
@@ -34,7 +34,7 @@ class Normalizer {
   std::string source_;
 };
 
-// Unicode normalization forms; canonical: NFC or NFD, else NFKC or NFKD.
+// Unicode normalization. Canonical: NFC or NFD, otherwise NFKC or NFKD.
 std::string unicode_normalize(std::string_view valid_text, bool compose, bool canonical);
 
 }  // namespace kintsugi

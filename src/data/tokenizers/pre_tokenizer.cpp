@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "data/tokenizers/piece_scanner.h"
+#include "data/tokenizers/pre_token_scanner.h"
 #include "data/tokenizers/unicode_regex.h"
 #include "data/tokenizers/utf8.h"
 
@@ -46,7 +46,7 @@ Json split_json(std::string_view pattern) {
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level_json(false)})}};
 }
 
-// What becomes of the parts of a text that match and of those between them.
+// How Split treats the matches and the text between them.
 enum class Behaviour { Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous };
 
 struct Span {
@@ -54,7 +54,7 @@ struct Span {
   bool match;
 };
 
-// Joins neighbours as the behaviour says.
+// Joins adjacent spans according to the behaviour.
 void merge_spans(std::vector<Span>& spans, Behaviour behaviour) {
   std::vector<Span> merged;
   if (behaviour == Behaviour::MergedWithNext) {
@@ -84,33 +84,33 @@ void merge_spans(std::vector<Span>& spans, Behaviour behaviour) {
 
 }  // namespace
 
-// One link of the chain: cuts a piece up, or puts something before it.
+// One step of the pre-tokenizer: splits a text, or prepends to it.
 struct PreTokenizer::Step {
   enum class Kind { Split, PrefixSpace, Metaspace } kind = Kind::Split;
 
-  // Split: at the matches of an expression or of a literal text
-  std::optional<PieceScanner> scanner;  // of an expression that is known
+  // Split: matches of a regular expression or of a literal text
+  std::optional<PreTokenScanner> scanner;  // replaces a known expression
   std::optional<UnicodeRegex> regex;
   std::string literal;
   Behaviour behaviour = Behaviour::Isolated;
   bool invert = false;
 
-  // Metaspace: what stands for a space, and whether one is put before the text
+  // Metaspace: `literal` replaces a space; whether one is prepended to the text
   enum class Prepend { Never, First, Always } prepend = Prepend::Never;
 
-  std::string buffer;  // the text with something put before it
+  std::string buffer;  // the modified text
   std::vector<Span> spans;
 
   void set_regex(const std::string& pattern) {
     if (pattern == kGpt2)
-      scanner.emplace(PieceScanner::Kind::Gpt2);
+      scanner.emplace(PreTokenScanner::Kind::Gpt2);
     else if (pattern == kLlama3 || pattern == kQwen)
-      scanner.emplace(PieceScanner::Kind::Llama3, pattern == kQwen ? 1 : 3);
+      scanner.emplace(PreTokenScanner::Kind::Llama3, pattern == kQwen ? 1 : 3);
     else
       regex.emplace(pattern);
   }
 
-  template <class Visit>  // visit(begin, end, match), everything in order
+  template <class Visit>  // visit(begin, end, match) covers the whole text in order
   void visit_spans(std::string_view text, Visit&& visit) {
     std::size_t done = 0;
     const auto found = [&](std::size_t begin, std::size_t end) {
@@ -119,10 +119,10 @@ struct PreTokenizer::Step {
       done = end;
     };
     if (scanner) {
-      while (done < text.size()) found(done, scanner->piece_end(text, done));
+      while (done < text.size()) found(done, scanner->pre_token_end(text, done));
     } else if (regex) {
       UnicodeRegex::Match match;
-      std::size_t last = std::string_view::npos;  // an empty match right behind one does not count
+      std::size_t last = std::string_view::npos;  // an empty match there does not count
       while (regex->find(text, done, match, last)) {
         found(match.begin, match.end);
         last = match.end;
@@ -136,13 +136,13 @@ struct PreTokenizer::Step {
 
   template <class Emit>
   void split(std::string_view text, Emit&& emit) {
-    const auto cut = [&](std::size_t begin, std::size_t end) {
+    const auto emit_span = [&](std::size_t begin, std::size_t end) {
       if (begin < end) emit(text.substr(begin, end - begin));
     };
     if (behaviour == Behaviour::Isolated || behaviour == Behaviour::Removed) {
       const bool removed = behaviour == Behaviour::Removed;
       visit_spans(text, [&](std::size_t begin, std::size_t end, bool match) {
-        if (!removed || !match) cut(begin, end);
+        if (!removed || !match) emit_span(begin, end);
       });
       return;
     }
@@ -151,10 +151,10 @@ struct PreTokenizer::Step {
       spans.push_back({begin, end, match});
     });
     merge_spans(spans, behaviour);
-    for (const Span& span : spans) cut(span.begin, span.end);
+    for (const Span& span : spans) emit_span(span.begin, span.end);
   }
 
-  // Metaspace: spaces become the replacement, one more of which may stand before the text.
+  // Metaspace: replaces spaces, and prepends a replacement if required.
   void replace_spaces(std::string_view text, bool at_start) {
     buffer.clear();
     const bool before = prepend == Prepend::Always || (prepend == Prepend::First && at_start);
@@ -167,7 +167,7 @@ struct PreTokenizer::Step {
   }
 };
 
-// Reads the JSON into steps.
+// Parses the JSON into steps.
 class PreTokenizerReader {
  public:
   static PreTokenizer read(const Json& json) {
@@ -189,7 +189,7 @@ class PreTokenizerReader {
       return;
     }
     if (result_.definition_.byte_level)
-      user_error("pre_tokenizer: {} behind ByteLevel is not supported", type);
+      user_error("pre_tokenizer: {} after ByteLevel is not supported", type);
     if (type == "ByteLevel")
       add_byte_level(json);
     else if (type == "Split")
@@ -262,7 +262,7 @@ class PreTokenizerReader {
     if (name == "MergedWithPrevious") return Behaviour::MergedWithPrevious;
     if (name == "MergedWithNext") return Behaviour::MergedWithNext;
     if (name == "Contiguous") return Behaviour::Contiguous;
-    user_error("pre_tokenizer: there is no behavior {}", name);
+    user_error("pre_tokenizer: unknown behavior {}", name);
   }
 
   PreTokenizer& result_;
@@ -295,7 +295,7 @@ PreTokenizer PreTokenizer::of_family(std::string_view name) {
   std::string known;
   for (const Family& family : kFamilies)
     known.append(known.empty() ? "" : ", ").append(family.name);
-  user_error("there is no pre-tokenizer {} (known: {})", name, known);
+  user_error("unknown pre-tokenizer {} (known: {})", name, known);
 }
 
 PreTokenizer PreTokenizer::of_regex(const std::string& pattern) {
@@ -317,10 +317,10 @@ void PreTokenizer::run(std::string_view text, bool at_start, Sink sink) {
     const std::size_t valid = valid_utf8_prefix(text);
     if (valid > 0) run_steps(0, text.substr(0, valid), at_start, sink);
     text.remove_prefix(valid);
-    std::size_t broken = 0;
-    while (broken < text.size() && utf8_character_length(text.substr(broken)) == 0) ++broken;
-    if (broken > 0) sink(text.substr(0, broken));
-    text.remove_prefix(broken);
+    std::size_t invalid = 0;
+    while (invalid < text.size() && utf8_character_length(text.substr(invalid)) == 0) ++invalid;
+    if (invalid > 0) sink(text.substr(0, invalid));
+    text.remove_prefix(invalid);
     at_start = false;
   }
 }
@@ -332,8 +332,8 @@ void PreTokenizer::run_steps(std::size_t index, std::string_view text, bool at_s
   switch (step.kind) {
     case Step::Kind::Split:
       if (last) return step.split(text, sink);
-      step.split(text, [&](std::string_view piece) {
-        run_steps(index + 1, piece, at_start && piece.data() == text.data(), sink);
+      step.split(text, [&](std::string_view segment) {
+        run_steps(index + 1, segment, at_start && segment.data() == text.data(), sink);
       });
       return;
     case Step::Kind::PrefixSpace:

@@ -12,7 +12,7 @@
 namespace kintsugi {
 namespace {
 
-// Control symbols, as tokens that may be cut out of a text.
+// Control symbols, as tokens that may be extracted from a text.
 AddedTokens control_tokens(const sentencepiece::SentencePieceProcessor& processor) {
   std::vector<AddedTokens::Token> tokens;
   for (int id = 0; id < processor.GetPieceSize(); ++id)
@@ -53,27 +53,27 @@ class SentencePieceTokenizer : public Tokenizer {
   void encode(std::string_view text, std::vector<std::int32_t>& ids,
               SpecialTokens special) override {
     controls_.split(text, special == SpecialTokens::Honoured,
-                    [&](std::string_view part, std::int32_t id) {
+                    [&](std::string_view segment, std::int32_t id) {
                       if (id >= 0) return ids.push_back(id);
                       std::vector<int> found;
-                      check(processor_->Encode({part.data(), part.size()}, &found));
+                      check(processor_->Encode({segment.data(), segment.size()}, &found));
                       ids.insert(ids.end(), found.begin(), found.end());
                     });
   }
 
   void decode(std::span<const std::int32_t> ids, std::string& text,
               SpecialTokens special) const override {
-    std::vector<int> run;
+    std::vector<int> pending;
     const auto flush = [&] {
-      std::string part;
-      if (!run.empty()) check(processor_->Decode(run, &part));
-      text += part;
-      run.clear();
+      std::string decoded;
+      if (!pending.empty()) check(processor_->Decode(pending, &decoded));
+      text += decoded;
+      pending.clear();
     };
     for (const std::int32_t id : ids) {
       check_id(id);
       if (!processor_->IsControl(id)) {
-        run.push_back(id);
+        pending.push_back(id);
       } else if (special == SpecialTokens::Honoured) {
         flush();
         text += processor_->IdToPiece(id);
@@ -86,7 +86,7 @@ class SentencePieceTokenizer : public Tokenizer {
     check_id(id);
     if (processor_->IsControl(id) || processor_->IsUnknown(id)) return 0;
     if (processor_->IsByte(id)) return 1;
-    // U+2581, three bytes, stands for a space.
+    // U+2581 (three bytes) stands for a space.
     const std::string& piece = processor_->IdToPiece(id);
     auto bytes = static_cast<std::int64_t>(piece.size());
     for (std::size_t at = 0; (at = piece.find("▁", at)) != std::string::npos; at += 3) bytes -= 2;
@@ -118,7 +118,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
   void check_id(std::int32_t id) const {
     if (id < 0 || id >= vocab_size())
-      user_error("there is no token {}: the vocabulary has {}", id, vocab_size());
+      user_error("token id {} is out of range: the vocabulary has {} tokens", id, vocab_size());
   }
 
   std::shared_ptr<const sentencepiece::SentencePieceProcessor> processor_;
@@ -135,11 +135,11 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model
   const bool loaded = [&] {
     try {
       return processor->LoadFromSerializedProto({model.data(), model.size()}).ok();
-    } catch (const std::exception&) {  // of the trie below it, for pieces it cannot hold
+    } catch (const std::exception&) {  // thrown by its trie for pieces that it cannot store
       return false;
     }
   }();
-  if (!loaded || processor->GetPieceSize() <= 0) user_error("it is not a SentencePiece model");
+  if (!loaded || processor->GetPieceSize() <= 0) user_error("not a SentencePiece model");
   for (int id = 0; id < processor->GetPieceSize(); ++id) {
     const std::string& piece = processor->IdToPiece(id);
     if (valid_utf8_prefix(piece) != piece.size())

@@ -76,21 +76,21 @@ Ranks read_ranks(std::string_view content) {
       user_error("line {} has a token of {} bytes, which is too long", number, token.size());
     const auto index = static_cast<std::size_t>(rank);
     if (index >= ranks.tokens.size()) ranks.tokens.resize(index + 1);
-    if (!ranks.tokens[index].empty()) user_error("line {} has a rank that was used before", number);
+    if (!ranks.tokens[index].empty()) user_error("line {} repeats an earlier rank", number);
     ranks.tokens[index] = std::move(token);
     return true;
   });
-  if (ranks.tokens.empty()) user_error("there are no ranks in it");
+  if (ranks.tokens.empty()) user_error("the file has no ranks");
   for (std::size_t i = 0; i < ranks.tokens.size(); ++i)
     if (!ranks.tokens[i].empty() &&
         !ranks.of.emplace(ranks.tokens[i], static_cast<std::int32_t>(i)).second)
-      user_error("rank {} has a token that another has, too", i);
+      user_error("rank {} has the same token as another rank", i);
   return ranks;
 }
 
 struct Special {
   std::string name;
-  std::size_t offset;  // from the first id behind the ranks
+  std::size_t offset;  // from the first id after the ranks
 };
 
 std::vector<Special> special_tokens_of(const std::string& family) {
@@ -120,21 +120,21 @@ std::vector<Special> special_tokens_of(const std::string& family) {
   return {{"<|endoftext|>", 0}};
 }
 
-// tiktoken merges whatever pair makes the token of the lowest rank, so each way to cut a token in
-// two tokens is a merge.
+// tiktoken merges any pair whose result has the lowest rank, so each way to split a token into two
+// tokens is a merge.
 std::string merges_json(const Ranks& ranks) {
   std::string text;
-  std::vector<std::pair<std::int32_t, std::int32_t>> ways;
+  std::vector<std::pair<std::int32_t, std::int32_t>> splits;
   for (const std::string& token : ranks.tokens) {
-    ways.clear();
-    for (std::size_t cut = 1; cut < token.size(); ++cut) {
-      const auto left = ranks.of.find(std::string_view(token).substr(0, cut));
-      const auto right = ranks.of.find(std::string_view(token).substr(cut));
+    splits.clear();
+    for (std::size_t middle = 1; middle < token.size(); ++middle) {
+      const auto left = ranks.of.find(std::string_view(token).substr(0, middle));
+      const auto right = ranks.of.find(std::string_view(token).substr(middle));
       if (left != ranks.of.end() && right != ranks.of.end())
-        ways.emplace_back(left->second, right->second);
+        splits.emplace_back(left->second, right->second);
     }
-    std::sort(ways.begin(), ways.end());
-    for (const auto& [left, right] : ways) {
+    std::sort(splits.begin(), splits.end());
+    for (const auto& [left, right] : splits) {
       const Json pair = {to_byte_alphabet(ranks.tokens[static_cast<std::size_t>(left)]),
                          to_byte_alphabet(ranks.tokens[static_cast<std::size_t>(right)])};
       text.append(text.empty() ? "" : ",").append(pair.dump());

@@ -85,7 +85,7 @@ std::string TokenDecoder::bytes_of(const std::string& token) const {
       return std::string(1, static_cast<char>(byte));
   std::string text = token;
   for (const auto& [from, to] : replacements_) replace_all(text, from, to);
-  for (const Strip& how : token_strips_) strip(how, text, 0);
+  for (const Strip& rule : token_strips_) strip(rule, text, 0);
   return text;
 }
 
@@ -97,20 +97,20 @@ std::string TokenDecoder::first_bytes_of(const std::string& token) const {
 }
 
 void TokenDecoder::finish(std::string& text, std::size_t begin) const {
-  for (const Strip& how : strips_) strip(how, text, begin);
+  for (const Strip& rule : strips_) strip(rule, text, begin);
 }
 
-void TokenDecoder::strip(const Strip& how, std::string& text, std::size_t begin) {
-  if (how.content.empty()) return;
+void TokenDecoder::strip(const Strip& rule, std::string& text, std::size_t begin) {
+  if (rule.content.empty()) return;
   std::size_t front = begin;
-  for (std::size_t i = 0; i < how.front; ++i) {
-    if (!std::string_view(text).substr(front).starts_with(how.content)) break;
-    front += how.content.size();
+  for (std::size_t i = 0; i < rule.front; ++i) {
+    if (!std::string_view(text).substr(front).starts_with(rule.content)) break;
+    front += rule.content.size();
   }
   text.erase(begin, front - begin);
-  for (std::size_t i = 0; i < how.back; ++i) {
-    if (!std::string_view(text).substr(begin).ends_with(how.content)) break;
-    text.resize(text.size() - how.content.size());
+  for (std::size_t i = 0; i < rule.back; ++i) {
+    if (!std::string_view(text).substr(begin).ends_with(rule.content)) break;
+    text.resize(text.size() - rule.content.size());
   }
 }
 

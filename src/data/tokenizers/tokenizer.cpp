@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 const fs::path kChatTemplates = "additional_chat_templates";
 constexpr std::uintmax_t kLargestCompanion = std::uintmax_t{64} << 20;
 
-// The other files of a Hugging Face tokenizer. Of a tokenizer.model those that belong to a
-// tokenizer.json, which may be another tokenizer, are left out.
+// Reads the other files of a Hugging Face tokenizer. For a tokenizer.model, the files of a
+// tokenizer.json are skipped, since that may be another tokenizer.
 TokenizerCompanions companions_of(const fs::path& path) {
   TokenizerCompanions found;
   const fs::path directory = path.parent_path();
@@ -28,7 +28,8 @@ TokenizerCompanions companions_of(const fs::path& path) {
     const fs::path file = directory / name;
     if (!fs::is_regular_file(file, error)) return std::nullopt;
     if (const auto bytes = fs::file_size(file, error); bytes > kLargestCompanion)
-      user_error("{} beside it has {} bytes: that is no file of a tokenizer", name.string(), bytes);
+      user_error("{} in the same directory has {} bytes, too many for a tokenizer file",
+                 name.string(), bytes);
     return read_text_file(file);
   };
   const auto take = [&](const fs::path& name) {
@@ -62,8 +63,9 @@ std::unique_ptr<Tokenizer> from_tiktoken(const std::string& content, const fs::p
                                          std::string family) {
   if (family.empty()) family = tiktoken_family_of(path.filename().string());
   if (family.empty())
-    user_error("a rank file does not say how texts are cut: name the family, {}:llama3 or such",
-               path.string());
+    user_error(
+        "a rank file does not define the pre-tokenizer: add the family, for example {}:llama3",
+        path.string());
   return from_json(tiktoken_to_json(content, family), {}, path);
 }
 
@@ -83,9 +85,9 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path, const std::string& fa
 }  // namespace
 
 std::vector<Tokenizer::File> TokenizerCompanions::with(Tokenizer::File own,
-                                                       std::string made_up_config) const {
+                                                       std::string default_config) const {
   std::vector<Tokenizer::File> files = {std::move(own)};
-  files.push_back({"tokenizer_config.json", config ? *config : std::move(made_up_config)});
+  files.push_back({"tokenizer_config.json", config ? *config : std::move(default_config)});
   files.insert(files.end(), others.begin(), others.end());
   return files;
 }
@@ -103,8 +105,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
   const std::string file = family ? name.substr(0, colon) : name;
   if (!fs::exists(file, ignored))
     user_error(
-        "there is no tokenizer {}: name bytes, a tokenizer.json or its directory, a "
-        "SentencePiece .model or ranks.tiktoken:FAMILY",
+        "there is no tokenizer {}: give bytes, a tokenizer.json or its directory, a SentencePiece "
+        ".model or ranks.tiktoken:FAMILY",
         file);
   return load_file(file, family ? name.substr(colon + 1) : "");
 }

@@ -9,33 +9,33 @@
 namespace kintsugi {
 namespace {
 
-using Json = nlohmann::json;  // the ordered kind takes quadratic time for a vocabulary
+using MapJson = nlohmann::json;  // a std::map: ordered_json takes quadratic time for a vocabulary
 
 constexpr std::int64_t kMostTokens = 1 << 20;
-constexpr int kDeepest = 64;  // levels of JSON
+constexpr int kMaxDepth = 64;  // levels of JSON
 
-std::int32_t checked_id(const Json& value, const std::string& token) {
+std::int32_t checked_id(const MapJson& value, const std::string& token) {
   if (!value.is_number_integer()) user_error("the id of the token '{}' is not a number", token);
   const auto id = value.get<std::int64_t>();
   if (id < 0 || id >= kMostTokens)
-    user_error("the token '{}' has the id {}; ids go from 0 to {}", token, id, kMostTokens - 1);
+    user_error("the token '{}' has the id {}, outside of 0 to {}", token, id, kMostTokens - 1);
   return static_cast<std::int32_t>(id);
 }
 
-// nlohmann's own parser takes any depth, but what walks the result does not.
-Json parse(const std::string& text) {
-  const Json::parser_callback_t depth = [](int level, Json::parse_event_t, Json&) {
-    if (level > kDeepest) user_error("it is nested deeper than {} levels", kDeepest);
+// nlohmann's parser accepts any depth, but other functions recurse over the result.
+MapJson parse(const std::string& text) {
+  const MapJson::parser_callback_t depth = [](int level, MapJson::parse_event_t, MapJson&) {
+    if (level > kMaxDepth) user_error("nested deeper than {} levels", kMaxDepth);
     return true;
   };
-  Json json = Json::parse(text, depth);
-  if (!json.is_object()) user_error("it is not a JSON object");
+  MapJson json = MapJson::parse(text, depth);
+  if (!json.is_object()) user_error("not a JSON object");
   return json;
 }
 
-Json member(const Json& json, const char* name) {
+MapJson member(const MapJson& json, const char* name) {
   const auto found = json.find(name);
-  return found == json.end() ? Json() : *found;
+  return found == json.end() ? MapJson() : *found;
 }
 
 class Reader {
@@ -57,7 +57,7 @@ class Reader {
                 .begin_of_document = {}} {}
 
   BpeDefinition run() {
-    const Json decoder = member(json_, "decoder");
+    const MapJson decoder = member(json_, "decoder");
     const bool bytes = decoder.is_null() && result_.pre_tokenizer.byte_level();
     result_.decoder = TokenDecoder::of_json(bytes ? R"({"type":"ByteLevel"})" : decoder.dump());
     check_model();
@@ -70,16 +70,16 @@ class Reader {
   }
 
  private:
-  const Json& model() const { return json_.at("model"); }
+  const MapJson& model() const { return json_.at("model"); }
 
   void check_model() {
-    if (!json_.contains("model") || !model().is_object()) user_error("there is no model in it");
+    if (!json_.contains("model") || !model().is_object()) user_error("it has no \"model\" object");
     const std::string type = model().value("type", "BPE");
     if (type != "BPE") user_error("model: the type {} is not supported (known: BPE)", type);
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (const Json value = member(model(), name); !value.is_null() && value != "")
+      if (const MapJson value = member(model(), name); !value.is_null() && value != "")
         user_error("model: {} is not supported; only null is", name);
-    if (const Json value = member(model(), "dropout"); !value.is_null() && value != 0.0)
+    if (const MapJson value = member(model(), "dropout"); !value.is_null() && value != 0.0)
       user_error("model: dropout makes encoding random and is not supported; set it to null");
   }
 
@@ -110,7 +110,7 @@ class Reader {
   }
 
   // "a b" or ["a", "b"]
-  std::pair<std::string, std::string> merge_parts(const Json& merge, std::size_t number) const {
+  std::pair<std::string, std::string> merge_parts(const MapJson& merge, std::size_t number) const {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
       return {merge[0].get<std::string>(), merge[1].get<std::string>()};
     if (merge.is_string()) {
@@ -124,9 +124,9 @@ class Reader {
 
   void read_merges() {
     std::vector<BpeModel::MergeRule> merges;
-    const Json& list = model().at("merges");
+    const MapJson& list = model().at("merges");
     if (!list.is_array()) user_error("model: merges is not a list");
-    for (const Json& merge : list) {
+    for (const MapJson& merge : list) {
       const std::size_t number = merges.size();
       const auto [left, right] = merge_parts(merge, number);
       merges.push_back({id_of(left, number), id_of(right, number), id_of(left + right, number)});
@@ -135,7 +135,7 @@ class Reader {
                               .ignore_merges = model().value("ignore_merges", false),
                               .byte_fallback = model().value("byte_fallback", false),
                               .fuse_unknown = model().value("fuse_unk", false)};
-    if (const Json name = member(model(), "unk_token"); name.is_string()) {
+    if (const MapJson name = member(model(), "unk_token"); name.is_string()) {
       const auto found = result_.ids.find(name.get<std::string>());
       if (found != result_.ids.end()) options.unknown = found->second;
     }
@@ -150,11 +150,11 @@ class Reader {
   }
 
   void read_added_tokens() {
-    const Json list = member(json_, "added_tokens");
+    const MapJson list = member(json_, "added_tokens");
     if (list.is_null()) return;
     if (!list.is_array()) user_error("added_tokens is not a list");
     std::vector<AddedTokens::Token> raw, normalized;
-    for (const Json& entry : list) {
+    for (const MapJson& entry : list) {
       AddedTokens::Token token{.content = entry.at("content").get<std::string>(),
                                .id = 0,
                                .special = entry.value("special", false),
@@ -162,7 +162,7 @@ class Reader {
                                .strip_left = entry.value("lstrip", false),
                                .strip_right = entry.value("rstrip", false)};
       if (token.content.empty()) continue;
-      // A token that the model knows keeps its id there.
+      // A token of the model keeps its id.
       const auto known = result_.ids.find(token.content);
       token.id =
           known != result_.ids.end() ? known->second : checked_id(entry.at("id"), token.content);
@@ -190,25 +190,25 @@ class Reader {
     return std::nullopt;
   }
 
-  // "</s>" or {"content": "</s>", …}; an empty name means that there is none.
-  std::optional<std::int32_t> configured(const Json& config, const char* key) const {
-    Json value = member(config, key);
+  // "</s>" or {"content": "</s>", …}; an empty name means none.
+  std::optional<std::int32_t> configured(const MapJson& config, const char* key) const {
+    MapJson value = member(config, key);
     if (value.is_object()) value = member(value, "content");
     if (!value.is_string() || value == "") return std::nullopt;
     const auto found = result_.ids.find(value.get<std::string>());
     if (found == result_.ids.end())
-      user_error("tokenizer_config.json beside it names the {} '{}', which is not in it", key,
+      user_error("tokenizer_config.json has the {} '{}', which is not in the tokenizer", key,
                  value.get<std::string>());
     return found->second;
   }
 
   void read_ends() {
     if (result_.companions.config) {
-      Json config;
+      MapJson config;
       try {
         config = parse(*result_.companions.config);
-      } catch (const Json::exception& error) {
-        user_error("tokenizer_config.json beside it: {}", error.what());
+      } catch (const MapJson::exception& error) {
+        user_error("tokenizer_config.json: {}", error.what());
       }
       result_.end_of_document = configured(config, "eos_token");
       result_.begin_of_document = configured(config, "bos_token");
@@ -221,14 +221,14 @@ class Reader {
   }
 
   void take_fingerprint() {
-    Json decisive = {{"added_tokens", member(json_, "added_tokens")},
+    MapJson decisive = {{"added_tokens", member(json_, "added_tokens")},
                      {"normalizer", member(json_, "normalizer")},
                      {"pre_tokenizer", member(json_, "pre_tokenizer")},
                      {"model", std::move(json_["model"])}};
     result_.fingerprint = "bpe-" + hex64(hash64(decisive.dump()));
   }
 
-  Json json_;
+  MapJson json_;
   BpeDefinition result_;
 };
 
@@ -237,7 +237,7 @@ class Reader {
 BpeDefinition read_tokenizer_json(const std::string& json, TokenizerCompanions companions) {
   try {
     return Reader(json, std::move(companions)).run();
-  } catch (const Json::exception& error) {
+  } catch (const MapJson::exception& error) {
     user_error("{}", error.what());
   }
 }

@@ -8,7 +8,7 @@ namespace kintsugi {
 namespace {
 
 std::uint8_t classes_of(std::int32_t c) {
-  // The property White_Space.
+  // The Unicode property White_Space.
   const bool space = (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
                      (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
                      c == 0x205F || c == 0x3000;
@@ -49,9 +49,9 @@ UnicodeClasses::UnicodeClasses() {
     std::array<std::uint8_t, 256> content;
     for (std::size_t i = 0; i < 256; ++i)
       content[i] = classes_of(static_cast<std::int32_t>(page << 8 | i));
-    const auto [place, fresh] = known.emplace(content, static_cast<std::uint16_t>(pages_.size()));
+    const auto [entry, fresh] = known.emplace(content, static_cast<std::uint16_t>(pages_.size()));
     if (fresh) pages_.push_back(content);
-    page_[page] = place->second;
+    page_[page] = entry->second;
   }
 }
 

@@ -9,9 +9,9 @@
 namespace kintsugi {
 namespace {
 
-// Inside a class. PCRE2's own \s takes U+180E for a space, which Unicode has not since 6.3.
-constexpr std::string_view kSpace = "\\x{9}-\\x{D}\\x{85}\\p{Z}";
-constexpr std::string_view kNotSpace =
+// For use inside a class. PCRE2's own \s includes U+180E, which is not a space since Unicode 6.3.
+constexpr std::string_view kSpaceSet = "\\x{9}-\\x{D}\\x{85}\\p{Z}";
+constexpr std::string_view kNotSpaceSet =
     "\\x{0}-\\x{8}\\x{E}-\\x{1F}\\x{21}-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}"
     "\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{"
     "10FFFF}";
@@ -55,9 +55,9 @@ class Translator {
     };
     switch (c) {
       case 's':
-        return set(kSpace, false);
+        return set(kSpaceSet, false);
       case 'S':
-        return in_class ? set(kNotSpace, false) : set(kSpace, true);
+        return in_class ? set(kNotSpaceSet, false) : set(kSpaceSet, true);
       case 'w':
       case 'W':
         return set(kWord, c == 'W');
@@ -70,10 +70,10 @@ class Translator {
     }
   }
 
-  // [^(\s|[.,])]: a class inside a class adds its members.
+  // [^(\s|[.,])]: the members of a nested class are added to the outer class.
   void character_class() {
     int depth = 0;
-    bool first = false;  // a ']' there is a member
+    bool first = false;  // at the first member, a ']' is literal
     do {
       if (at_ >= in_.size()) unsupported("a class without an end");
       const char c = in_[at_];
@@ -119,7 +119,7 @@ class Translator {
                             in_.substr(open + 1, at_ - open - 1).find_first_not_of("0123456789,") ==
                                 std::string_view::npos;
     if (quantifier && at_ + 1 < in_.size() && in_[at_ + 1] == '+')
-      unsupported("a plus behind a quantifier in braces");
+      unsupported("a plus after a quantifier in braces");
     out_ += '}';
     ++at_;
   }
@@ -151,13 +151,13 @@ struct UnicodeRegex::Code {
       user_error("the regular expression '{}' is not UTF-8", replace_invalid_utf8(text));
     const std::string translated = oniguruma_to_pcre2(text);
     int error = 0;
-    PCRE2_SIZE place = 0;
+    PCRE2_SIZE offset = 0;
     // Ruby's ^ and $ match at every line.
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                         &place, nullptr);
+                         &offset, nullptr);
     if (code == nullptr)
-      user_error("the regular expression '{}' is wrong: {}", text, message_of(error));
+      user_error("the regular expression '{}' is invalid: {}", text, message_of(error));
     jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
   }
   ~Code() { pcre2_code_free(code); }
@@ -215,8 +215,8 @@ bool UnicodeRegex::find(std::string_view text, std::size_t from, Match& match,
     if (result < 0)
       user_error("the regular expression '{}' fails on a text: {}", code_->pattern,
                  message_of(result));
-    const PCRE2_SIZE* const places = pcre2_get_ovector_pointer(scratch_->data);
-    match = {places[0], places[1]};
+    const PCRE2_SIZE* const offsets = pcre2_get_ovector_pointer(scratch_->data);
+    match = {offsets[0], offsets[1]};
     if (match.end < match.begin)  // \K in a look-ahead
       user_error("the regular expression '{}' matches backwards", code_->pattern);
     if (match.begin < match.end || match.begin != not_empty_at) return true;

@@ -7,11 +7,11 @@
 
 namespace kintsugi {
 
-// A regular expression as Hugging Face tokenizers write them (Oniguruma, Ruby syntax, Unicode),
-// compiled by PCRE2 with JIT. The expression is shared by copies; each copy matches for one thread.
+// A regular expression of a Hugging Face tokenizer (Oniguruma, Ruby syntax, Unicode), compiled by
+// PCRE2 with JIT. Copies share the compiled expression; each thread needs its own copy.
 class UnicodeRegex {
  public:
-  // UserError if the expression is wrong or uses something that PCRE2 cannot say.
+  // UserError if the expression is invalid or has no equivalent in PCRE2.
   explicit UnicodeRegex(const std::string& pattern);
   ~UnicodeRegex();
   UnicodeRegex(const UnicodeRegex& other);
@@ -21,7 +21,7 @@ class UnicodeRegex {
 
   const std::string& pattern() const;
 
-  // The leftmost match in well-formed `text` that starts at `from` or later. An empty match right
+  // Finds the leftmost match in well-formed `text` that starts at `from` or later. An empty match
   // at `not_empty_at` does not count.
   struct Match {
     std::size_t begin, end;
@@ -36,8 +36,8 @@ class UnicodeRegex {
   std::unique_ptr<Scratch> scratch_;
 };
 
-// The same expression in PCRE2's language. Where the two differ: nested classes, white space, word
-// characters, \h, and a quantifier in braces followed by a plus.
+// Converts an expression to the syntax of PCRE2. The two differ in nested classes, white space,
+// word characters, \h, and a quantifier in braces followed by a plus.
 std::string oniguruma_to_pcre2(std::string_view pattern);
 
 }  // namespace kintsugi

@@ -5,8 +5,8 @@
 namespace kintsugi {
 namespace {
 
-// The well-formed sequences of the Unicode standard, table 3-7. Sets how many bytes were right
-// before the first wrong one; returns whether the character is whole.
+// Checks the first character by table 3-7 of the Unicode standard. Sets `good` to the number of
+// valid bytes before the first invalid one; returns whether the character is complete.
 bool scan_character(std::string_view text, std::size_t& good) {
   const auto in = [&](std::size_t i, unsigned low, unsigned high) {
     if (i >= text.size()) return false;

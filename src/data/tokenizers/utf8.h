@@ -6,10 +6,10 @@
 
 namespace kintsugi {
 
-// How many bytes at the front are well-formed UTF-8 (no surrogates, no overlong forms).
+// The length of the longest well-formed UTF-8 prefix (no surrogates, no overlong forms), in bytes.
 std::size_t valid_utf8_prefix(std::string_view text);
 
-// The length of the well-formed character at the front; 0 if there is none.
+// The length of the first character; 0 if it is not well-formed.
 std::size_t utf8_character_length(std::string_view text);
 
 // The character at `position` of well-formed text.
@@ -27,8 +27,8 @@ inline char32_t utf8_decode(std::string_view text, std::size_t position, std::si
 
 void utf8_append(std::string& text, char32_t character);
 
-// Bytes that are no UTF-8 become U+FFFD, one for each maximal part of a character (what Unicode
-// recommends and most languages do).
+// Replaces invalid UTF-8 by U+FFFD, one for each maximal prefix of a character, as Unicode
+// recommends.
 std::string replace_invalid_utf8(std::string_view bytes);
 
 }  // namespace kintsugi

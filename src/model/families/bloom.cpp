@@ -1,18 +1,18 @@
 #include "model/families/gpt2_like.h"
 
-// GPT-2's layers with ALiBi, a norm behind the embedding, and q, k and v grouped per head.
+// GPT-2's layers with ALiBi, a norm after the embedding, and q, k and v ordered by head.
 
 namespace kintsugi {
 namespace {
 
-void check(ModelConfig& config) {
+void check_bloom(ModelConfig& config) {
   check_gpt2_like(config);
   if (config.ffn_size != 4 * config.hidden_size)
     user_error("ffn_size is {} but family bloom always has 4 x hidden_size ({}): remove ffn_size",
                config.ffn_size, 4 * config.hidden_size);
 }
 
-void read(const ConfigObject& root, ModelConfig& config) {
+void read_bloom(const ConfigObject& root, ModelConfig& config) {
   root.require_flag("apply_residual_connection_post_layernorm", false);
   config.vocab_size = root.integer({"vocab_size"});
   config.hidden_size = root.integer({"hidden_size", "n_embed"});
@@ -24,7 +24,7 @@ void read(const ConfigObject& root, ModelConfig& config) {
   config.tied = root.flag("tie_word_embeddings", true);
 }
 
-void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+void write_bloom(const ModelConfig& config, nlohmann::ordered_json& root) {
   root["vocab_size"] = config.vocab_size;
   root["hidden_size"] = config.hidden_size;
   root["n_layer"] = config.layers;
@@ -44,7 +44,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
   root["tie_word_embeddings"] = config.tied;
 }
 
-ModelSpec spec(const ModelConfig& config) {
+ModelSpec bloom_spec(const ModelConfig& config) {
   constexpr Gpt2Names names = {"self_attention.query_key_value",
                                "self_attention.dense",
                                "mlp.dense_h_to_4h",
@@ -68,9 +68,9 @@ const FamilyInfo kBloom = {.family = Family::Bloom,
                            .model_type = "bloom",
                            .architecture = "BloomForCausalLM",
                            .positions = PositionKind::Alibi,
-                           .check = check,
-                           .read = read,
-                           .write = write,
-                           .spec = spec};
+                           .check = check_bloom,
+                           .read = read_bloom,
+                           .write = write_bloom,
+                           .spec = bloom_spec};
 
 }  // namespace kintsugi

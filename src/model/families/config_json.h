@@ -15,11 +15,11 @@
 
 namespace kintsugi {
 
-// One JSON object, asked for by key; every complaint names the file and the key. A null counts as
-// absent.
+// A JSON object with typed access by key. Every error names the file and the key. A null value
+// counts as absent.
 class ConfigObject {
  public:
-  using Names = std::initializer_list<const char*>;  // the same key under older or newer names
+  using Names = std::initializer_list<const char*>;  // alternative names of one key
 
   ConfigObject(const nlohmann::json& object, std::string source, std::string prefix = "")
       : object_(object), source_(std::move(source)), prefix_(std::move(prefix)) {}
@@ -60,8 +60,8 @@ class ConfigObject {
     return {found.value ? *found.value : empty, source_, fmt::format("{}{}.", prefix_, name)};
   }
 
-  // An id, a list of ids (the first is taken) or none. transformers writes a family's usual ids
-  // even beside a smaller vocabulary: an id that can never occur is none.
+  // Reads a token id, or the first of a list of ids; -1: none. transformers writes a family's
+  // default ids even for a smaller vocabulary: an id outside the vocabulary counts as none.
   std::int64_t token(const char* name, std::int64_t vocab_size) const {
     Found found = find({name});
     if (found.value && found.value->is_array()) {
@@ -72,7 +72,7 @@ class ConfigObject {
     return id >= 0 && id < vocab_size ? id : -1;
   }
 
-  // Settings whose other value is another model.
+  // Settings for which only some values are supported.
   void require_flag(const char* name, bool supported) const {
     if (flag(name, supported) != supported)
       refuse("{}{} is {}, which is not supported (only {})", prefix_, name, !supported, supported);
@@ -84,7 +84,7 @@ class ConfigObject {
              fmt::join(supported, ", "));
   }
 
-  // A type for each of so many layers; none where the key is absent.
+  // One type per layer; empty if the key is absent.
   std::vector<LayerType> layer_types(const char* name, std::int64_t layers) const {
     const Found found = find({name});
     std::vector<LayerType> types;
@@ -94,7 +94,7 @@ class ConfigObject {
       refuse("{}{} has {} entries, but the model has {} layers", prefix_, name, found.value->size(),
              layers);
     for (const nlohmann::json& entry : *found.value) {
-      if (!entry.is_string()) wrong_type(found, "a list of words");
+      if (!entry.is_string()) wrong_type(found, "a list of strings");
       try {
         types.push_back(parse_layer_type(entry.get<std::string>()));
       } catch (const UserError& error) {
@@ -104,7 +104,7 @@ class ConfigObject {
     return types;
   }
 
-  // Every entry of the list under a key must be this word.
+  // Every entry of the list under a key must have this value.
   void require_all(const char* name, const char* supported) const {
     const Found found = find({name});
     if (!found.value) return;
@@ -118,7 +118,7 @@ class ConfigObject {
  private:
   struct Found {
     const char* name;
-    const nlohmann::json* value;  // none when absent or null
+    const nlohmann::json* value;  // nullptr if absent or null
   };
 
   Found find(Names names) const {
@@ -128,10 +128,10 @@ class ConfigObject {
     return {*names.begin(), nullptr};
   }
 
-  [[noreturn]] void wrong_type(const Found& found, const char* wanted) const {
+  [[noreturn]] void wrong_type(const Found& found, const char* expected) const {
     std::string value = found.value->dump();
     if (value.size() > 40) value = value.substr(0, 40) + "…";
-    refuse("{}{} must be {}, not {}", prefix_, found.name, wanted, value);
+    refuse("{}{} must be {}, not {}", prefix_, found.name, expected, value);
   }
 
   std::optional<std::int64_t> as_integer(const Found& found) const {

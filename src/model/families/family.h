@@ -9,19 +9,20 @@ namespace kintsugi {
 
 class ConfigObject;
 
-// What sets a family of models apart. Each has a file of its own, which defines one of these; no
-// other file asks for a family by name.
+// Everything that is specific to a model family. Each family defines one FamilyInfo in its own
+// file; no other file depends on a particular family.
 struct FamilyInfo {
   Family family;
-  const char* model_type;    // in config.json and in ours
-  const char* architecture;  // transformers' class
+  const char* model_type;    // in config.json and in model YAML files
+  const char* architecture;  // class name in transformers
   PositionKind positions;
   bool windows = false;        // layers may have sliding windows
-  bool values = false;         // value_size is a size of its own
-  bool document_masks = true;  // tokens can be confined to their document
-  // Beyond the checks that all families share; may be null.
+  bool values = false;         // the family uses value_size
+  bool document_masks = true;  // attention can be limited to a document
+  // Checks in addition to those of all families; may be null.
   void (*check)(ModelConfig& config);
-  // config.json, but for what all families share: tokens, init_std, dtype.
+  // Read and write config.json, except for the keys that all families share: tokens, init_std,
+  // dtype.
   void (*read)(const ConfigObject& root, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& root);
   ModelSpec (*spec)(const ModelConfig& config);

@@ -3,7 +3,7 @@
 namespace kintsugi {
 namespace {
 
-void read(const ConfigObject& root, ModelConfig& config) {
+void read_gpt2(const ConfigObject& root, ModelConfig& config) {
   root.require_text({"activation_function"}, {"gelu_new", "gelu_pytorch_tanh"});
   root.require_flag("scale_attn_weights", true);
   root.require_flag("scale_attn_by_inverse_layer_idx", false);
@@ -18,7 +18,7 @@ void read(const ConfigObject& root, ModelConfig& config) {
   config.tied = root.flag("tie_word_embeddings", true);
 }
 
-void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+void write_gpt2(const ModelConfig& config, nlohmann::ordered_json& root) {
   root["vocab_size"] = config.vocab_size;
   root["n_embd"] = config.hidden_size;
   root["n_head"] = config.heads;
@@ -40,7 +40,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
   root["tie_word_embeddings"] = config.tied;
 }
 
-ModelSpec spec(const ModelConfig& config) {
+ModelSpec gpt2_spec(const ModelConfig& config) {
   constexpr Gpt2Names names = {"attn.c_attn", "attn.c_proj", "mlp.c_fc",
                                "mlp.c_proj",  "ln_1",        "ln_2"};
   ModelSpec model = gpt2_frame(config, "transformer.wte.weight");
@@ -61,8 +61,8 @@ const FamilyInfo kGpt2 = {.family = Family::Gpt2,
                           .architecture = "GPT2LMHeadModel",
                           .positions = PositionKind::Learned,
                           .check = check_gpt2_like,
-                          .read = read,
-                          .write = write,
-                          .spec = spec};
+                          .read = read_gpt2,
+                          .write = write_gpt2,
+                          .spec = gpt2_spec};
 
 }  // namespace kintsugi

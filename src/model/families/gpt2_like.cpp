@@ -21,8 +21,8 @@ LinearSpec linear(const std::string& name, std::int64_t outputs, std::int64_t in
 
 }  // namespace
 
-// GPT-2 and BLOOM keep q, k and v in one matrix of three equal parts, which leaves no room for
-// other head counts.
+// GPT-2 and BLOOM store q, k and v as one matrix of three equal parts, so kv_heads must equal
+// heads.
 void check_gpt2_like(ModelConfig& config) {
   const std::string_view family = to_string(config.family);
   if (config.kv_heads != config.heads)

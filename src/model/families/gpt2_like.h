@@ -5,9 +5,10 @@
 
 namespace kintsugi {
 
-// What GPT-2 and BLOOM share: LayerNorm, GELU, a bias on every matrix, q, k and v in one.
+// Common code of GPT-2 and BLOOM: LayerNorm, GELU, a bias on every matrix, q, k and v in one
+// matrix.
 
-// Where the public names of a layer differ.
+// The public parameter names, which differ between the two.
 struct Gpt2Names {
   const char *qkv, *out, *up, *down, *norm1, *norm2;
 };

@@ -3,13 +3,13 @@
 namespace kintsugi {
 namespace {
 
-void read(const ConfigObject& root, ModelConfig& config) {
+void read_llama(const ConfigObject& root, ModelConfig& config) {
   root.require_flag("attention_bias", false);
   root.require_all("layer_types", "full_attention");
   read_llama_like(root, config, {});
 }
 
-void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+void write_llama(const ModelConfig& config, nlohmann::ordered_json& root) {
   write_llama_like(config, root);
   root["pretraining_tp"] = 1;
   root["mlp_bias"] = false;
@@ -17,7 +17,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
   write_rotation(config, root);
 }
 
-ModelSpec spec(const ModelConfig& config) {
+ModelSpec llama_spec(const ModelConfig& config) {
   ModelSpec model = llama_frame(config);
   for (int layer = 0; layer < config.layers; ++layer)
     model.layers.push_back(llama_layer(config, layer, llama_attention(config, layer)));
@@ -31,8 +31,8 @@ const FamilyInfo kLlama = {.family = Family::Llama,
                            .architecture = "LlamaForCausalLM",
                            .positions = PositionKind::Rope,
                            .check = nullptr,
-                           .read = read,
-                           .write = write,
-                           .spec = spec};
+                           .read = read_llama,
+                           .write = write_llama,
+                           .spec = llama_spec};
 
 }  // namespace kintsugi

@@ -6,7 +6,7 @@ namespace kintsugi {
 namespace {
 
 void read_yarn(const ConfigObject& rope, ModelConfig& config) {
-  // A change of the factor that is meant to undo itself, and other roundings, are other models.
+  // mscale changes the attention factor, and truncate the rounding: both would be another model.
   for (const char* key : {"mscale", "mscale_all_dim"})
     if (rope.has(key)) rope.refuse("rope_scaling.{} is not supported", key);
   rope.require_flag("truncate", true);
@@ -21,14 +21,15 @@ void read_yarn(const ConfigObject& rope, ModelConfig& config) {
   };
 }
 
-// Where layers have types, version 5 has rope_parameters for each; those with a window are plain.
+// With layer_types, version 5 has rope_parameters per type; sliding layers must have the default
+// type.
 ConfigObject rope_parameters(const ConfigObject& root) {
   const ConfigObject all = root.object("rope_parameters");
   if (!all.has("full_attention")) return all;
   const ConfigObject full = all.object("full_attention"), sliding = all.object("sliding_attention");
   sliding.require_text({"rope_type", "type"}, {"default"});
   if (sliding.has("rope_theta") && sliding.real({"rope_theta"}) != full.real({"rope_theta"}))
-    root.refuse("rope_parameters has another rope_theta for each type of layer");
+    root.refuse("rope_parameters has different rope_theta for full and sliding attention");
   return full;
 }
 
@@ -40,9 +41,9 @@ void read_rotation(const ConfigObject& root, ModelConfig& config) {
   const ConfigObject& rope = old_given ? old_form : new_form;
   config.rope_theta = new_form.real(
       {"rope_theta"}, old_form.real({"rope_theta"}, root.real({"rope_theta"}, 10000.0)));
-  for (const ConfigObject* place : {&root, &rope})
-    if (const double share = place->real({"partial_rotary_factor"}, 1.0); share != 1.0)
-      root.refuse("partial_rotary_factor is {}, which is not supported (only 1)", share);
+  for (const ConfigObject* object : {&root, &rope})
+    if (const double factor = object->real({"partial_rotary_factor"}, 1.0); factor != 1.0)
+      root.refuse("partial_rotary_factor is {}, which is not supported (only 1)", factor);
 
   rope.require_text({"rope_type", "type"}, {"default", "llama3", "yarn"});
   const std::string type = rope.text({"rope_type", "type"}, "default");

@@ -5,7 +5,7 @@
 
 namespace kintsugi {
 
-// What the families that follow Llama share: RMSNorm, rotary positions, SwiGLU, no biases.
+// Common code of the families that follow Llama: RMSNorm, RoPE, SwiGLU, no biases.
 
 struct LlamaDefaults {
   std::int64_t head_dim = 0;  // 0: hidden_size / heads
@@ -15,18 +15,18 @@ void read_llama_like(const ConfigObject& root, ModelConfig& config, const LlamaD
 void write_llama_like(const ModelConfig& config, nlohmann::ordered_json& root);
 void write_rotation(const ModelConfig& config, nlohmann::ordered_json& root);
 
-// Embedding and head, with the layers left to the family.
+// A ModelSpec with embedding and head; the family adds the layers.
 ModelSpec llama_frame(const ModelConfig& config);
 NormSpec llama_norm(const ModelConfig& config, const std::string& name);
 RopeSpec llama_rope(const ModelConfig& config);
 AttentionSpec llama_attention(const ModelConfig& config, int layer);
 MlpSpec llama_mlp(const ModelConfig& config, int layer);
-// Norms before attention and before the MLP.
+// A layer with norms before attention and before the MLP.
 LayerSpec llama_layer(const ModelConfig& config, int layer, AttentionSpec attention);
 inline std::string llama_prefix(int layer) { return fmt::format("model.layers.{}.", layer); }
 
-// Of matrices whose results are added to the residual stream: two per layer, so that its variance
-// is the same for any depth (GPT-2).
+// Initialization of matrices whose outputs are added to the residual stream, two per layer. As in
+// GPT-2, the variance of the stream does not depend on the depth.
 Init residual_init(const ModelConfig& config);
 
 }  // namespace kintsugi

@@ -1,11 +1,11 @@
 #include "model/families/olmo_like.h"
 
-// OLMo 2 with sliding windows on most layers. Rotations are scaled on the others only.
+// OLMo 2 with sliding windows on most layers. RoPE scaling applies only to the full layers.
 
 namespace kintsugi {
 namespace {
 
-void read(const ConfigObject& root, ModelConfig& config) {
+void read_olmo3(const ConfigObject& root, ModelConfig& config) {
   read_olmo_like(root, config);
   config.sliding_window = root.integer({"sliding_window"}, 4096);
   config.layer_types = root.layer_types("layer_types", config.layers);
@@ -14,15 +14,15 @@ void read(const ConfigObject& root, ModelConfig& config) {
                           LayerType::Full};
 }
 
-void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+void write_olmo3(const ModelConfig& config, nlohmann::ordered_json& root) {
   write_olmo_like(config, root);
   root["sliding_window"] = config.sliding_window;
   nlohmann::ordered_json types = nlohmann::ordered_json::array();
   for (int layer = 0; layer < config.layers; ++layer)
     types.push_back(to_string(config.layer_type(layer)));
   root["layer_types"] = std::move(types);
-  // Version 5 reads the rotations of each type of layer here; from the keys above it would take
-  // another rope_theta for the sliding ones.
+  // Version 5 reads RoPE parameters per layer type here. From the keys above it would take a
+  // different rope_theta for sliding layers.
   nlohmann::ordered_json full = root["rope_scaling"];
   if (full.is_null()) full = {{"rope_type", "default"}};
   full["rope_theta"] = config.rope_theta;
@@ -31,7 +31,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", config.rope_theta}}}};
 }
 
-ModelSpec spec(const ModelConfig& config) {
+ModelSpec olmo3_spec(const ModelConfig& config) {
   ModelSpec model = llama_frame(config);
   for (int layer = 0; layer < config.layers; ++layer) {
     AttentionSpec attention = olmo_attention(config, layer);
@@ -52,8 +52,8 @@ const FamilyInfo kOlmo3 = {.family = Family::Olmo3,
                            .positions = PositionKind::Rope,
                            .windows = true,
                            .check = nullptr,
-                           .read = read,
-                           .write = write,
-                           .spec = spec};
+                           .read = read_olmo3,
+                           .write = write_olmo3,
+                           .spec = olmo3_spec};
 
 }  // namespace kintsugi

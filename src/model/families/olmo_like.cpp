@@ -19,7 +19,7 @@ AttentionSpec olmo_attention(const ModelConfig& config, int layer) {
   attention.qk_norm = QkNorm::Whole;
   attention.q_norm = llama_norm(config, prefix + "q_norm");
   attention.k_norm = llama_norm(config, prefix + "k_norm");
-  attention.out.init = attention.qkv.init;  // the norm behind it sets the scale
+  attention.out.init = attention.qkv.init;  // the norm after it sets the scale
   return attention;
 }
 

@@ -4,7 +4,7 @@
 
 namespace kintsugi {
 
-// What OLMo 2 and 3 share.
+// Common code of OLMo 2 and 3.
 void read_olmo_like(const ConfigObject& root, ModelConfig& config);
 void write_olmo_like(const ModelConfig& config, nlohmann::ordered_json& root);
 AttentionSpec olmo_attention(const ModelConfig& config, int layer);

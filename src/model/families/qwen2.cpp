@@ -5,12 +5,12 @@
 namespace kintsugi {
 namespace {
 
-void read(const ConfigObject& root, ModelConfig& config) {
+void read_qwen2(const ConfigObject& root, ModelConfig& config) {
   root.require_all("layer_types", "full_attention");
   read_llama_like(root, config, {.max_positions = 32768});
 }
 
-void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+void write_qwen2(const ModelConfig& config, nlohmann::ordered_json& root) {
   write_llama_like(config, root);
   root["use_sliding_window"] = false;
   root["sliding_window"] = nullptr;
@@ -18,7 +18,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
   write_rotation(config, root);
 }
 
-ModelSpec spec(const ModelConfig& config) {
+ModelSpec qwen2_spec(const ModelConfig& config) {
   ModelSpec model = llama_frame(config);
   for (int layer = 0; layer < config.layers; ++layer) {
     AttentionSpec attention = llama_attention(config, layer);
@@ -36,8 +36,8 @@ const FamilyInfo kQwen2 = {.family = Family::Qwen2,
                            .architecture = "Qwen2ForCausalLM",
                            .positions = PositionKind::Rope,
                            .check = nullptr,
-                           .read = read,
-                           .write = write,
-                           .spec = spec};
+                           .read = read_qwen2,
+                           .write = write_qwen2,
+                           .spec = qwen2_spec};
 
 }  // namespace kintsugi

@@ -5,14 +5,14 @@
 namespace kintsugi {
 namespace {
 
-void read(const ConfigObject& root, ModelConfig& config) {
+void read_qwen3(const ConfigObject& root, ModelConfig& config) {
   root.require_flag("attention_bias", false);
-  // The default of head_dim is 128 whatever the other sizes are.
   root.require_all("layer_types", "full_attention");
+  // head_dim defaults to 128, independent of the other sizes.
   read_llama_like(root, config, {.head_dim = 128, .max_positions = 32768});
 }
 
-void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+void write_qwen3(const ModelConfig& config, nlohmann::ordered_json& root) {
   write_llama_like(config, root);
   root["use_sliding_window"] = false;
   root["sliding_window"] = nullptr;
@@ -21,7 +21,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
   write_rotation(config, root);
 }
 
-ModelSpec spec(const ModelConfig& config) {
+ModelSpec qwen3_spec(const ModelConfig& config) {
   ModelSpec model = llama_frame(config);
   for (int layer = 0; layer < config.layers; ++layer) {
     AttentionSpec attention = llama_attention(config, layer);
@@ -41,8 +41,8 @@ const FamilyInfo kQwen3 = {.family = Family::Qwen3,
                            .architecture = "Qwen3ForCausalLM",
                            .positions = PositionKind::Rope,
                            .check = nullptr,
-                           .read = read,
-                           .write = write,
-                           .spec = spec};
+                           .read = read_qwen3,
+                           .write = write_qwen3,
+                           .spec = qwen3_spec};
 
 }  // namespace kintsugi

@@ -3,15 +3,15 @@
 #include "model/families/config_json.h"
 #include "model/families/family.h"
 
-// RetNet (arXiv 2307.08621) under torchscale's names. No class of transformers reads it:
-// config.json has the model type of its own and our words for sizes.
+// RetNet (arXiv 2307.08621) with torchscale's parameter names. transformers has no class for it:
+// config.json uses its own model_type and torchscale's names of the sizes.
 
 namespace kintsugi {
 namespace {
 
-void check(ModelConfig& config) {
+void check_retnet(ModelConfig& config) {
   if (config.value_size == 0)
-    user_error("value_size is missing: give the size of retention's values, of all heads together");
+    user_error("value_size is missing: give the total width of the values of all heads");
   if (config.value_size % config.heads != 0)
     user_error("heads {} does not divide value_size {}", config.heads, config.value_size);
   if (config.kv_heads != config.heads || config.head_dim * config.heads != config.hidden_size)
@@ -24,7 +24,7 @@ void check(ModelConfig& config) {
                config.heads, config.head_dim);
 }
 
-void read(const ConfigObject& root, ModelConfig& config) {
+void read_retnet(const ConfigObject& root, ModelConfig& config) {
   root.require_text({"activation_fn"}, {"swish"});
   config.vocab_size = root.integer({"vocab_size"});
   config.hidden_size = root.integer({"decoder_embed_dim"});
@@ -38,7 +38,7 @@ void read(const ConfigObject& root, ModelConfig& config) {
   root.require_flag("no_scale_embedding", true);
 }
 
-void write(const ModelConfig& config, nlohmann::ordered_json& root) {
+void write_retnet(const ModelConfig& config, nlohmann::ordered_json& root) {
   root["vocab_size"] = config.vocab_size;
   root["decoder_embed_dim"] = config.hidden_size;
   root["decoder_value_embed_dim"] = config.value_size;
@@ -55,7 +55,7 @@ void write(const ModelConfig& config, nlohmann::ordered_json& root) {
   root["eos_token_id"] = token_or_null(config.eos_token);
 }
 
-// Xavier's uniform with a gain.
+// Xavier uniform initialization with a gain.
 Init xavier(double gain, std::int64_t inputs, std::int64_t outputs) {
   return {InitKind::Uniform, gain * std::sqrt(6.0 / static_cast<double>(inputs + outputs))};
 }
@@ -95,7 +95,7 @@ MlpSpec feed_forward(const ModelConfig& config, const std::string& prefix) {
                    .init = {down}}};
 }
 
-ModelSpec spec(const ModelConfig& config) {
+ModelSpec retnet_spec(const ModelConfig& config) {
   const Init table{InitKind::Normal, 1 / std::sqrt(static_cast<double>(config.hidden_size))};
   const auto norm = [&](const std::string& name) {
     return NormSpec{.kind = NormKind::Rms, .eps = config.norm_eps, .name = name};
@@ -127,9 +127,9 @@ const FamilyInfo kRetnet = {.family = Family::Retnet,
                             .positions = PositionKind::Retention,
                             .values = true,
                             .document_masks = false,
-                            .check = check,
-                            .read = read,
-                            .write = write,
-                            .spec = spec};
+                            .check = check_retnet,
+                            .read = read_retnet,
+                            .write = write_retnet,
+                            .spec = retnet_spec};
 
 }  // namespace kintsugi

@@ -41,8 +41,8 @@ void Attention::declare(Declaration& d) {
   dattended_ = d.workspace({.label = "gradient of attention", .width = width, .training = true});
   for (const char* label : {"keys", "values"})
     d.cache({.label = label, .per_token = kv_heads_ * spec_.head_dim});
-  // Each query meets the keys twice: in the scores and in the weighted sum of values. Below the
-  // diagonal are half of them, and of a window all but its first rows' missing half.
+  // Two matmuls per query: scores and weighted sum of values. Causal attention computes half of the
+  // square; with a window, only the first `window` rows are short.
   const double length = static_cast<double>(d.length()),
                window =
                    spec_.window > 0 ? std::min(static_cast<double>(spec_.window), length) : length,
@@ -56,7 +56,7 @@ void Attention::declare_norms(Declaration& d) {
   if (whole) {
     q_norm_->declare_sharded(d, spec_.heads * dim, 1);
     k_norm_->declare_sharded(d, spec_.kv_heads * dim, kv_copies(spec_.kv_heads, d.ranks().tensor));
-  } else {  // each rank norms other heads
+  } else {  // each rank normalizes its own heads
     q_norm_->declare(d, dim, true);
     k_norm_->declare(d, dim, true);
   }
@@ -101,7 +101,8 @@ Tensor Attention::log_sum_exp(const LayerRun& run) const {
   return run[log_sum_exp_].view({run.batch.sequences, heads_, run.batch.length});
 }
 
-// What a norm works on: (tokens, heads, dim) for each head, (tokens, heads * dim) for all together.
+// The tensors of the norm of q or k: (tokens, heads, dim) for QkNorm::PerHead, (tokens, heads *
+// dim) for QkNorm::Whole.
 Attention::Normed Attention::normed(const LayerRun& run, const Heads& raw, const Heads& result,
                                     bool of_keys) const {
   const Tensor &x = of_keys ? raw.k : raw.q, &y = of_keys ? result.k : result.q;
@@ -142,7 +143,7 @@ void Attention::rotate(const LayerRun& run, const Heads& heads, bool inverse) co
   run.backend().rope(heads.k, table, run.batch.positions, inverse);
 }
 
-// Keys and values of the tokens seen before and of these.
+// Appends keys and values to the cache; returns those of all tokens so far.
 Attention::Heads Attention::with_cache(const LayerRun& run, const Heads& heads) const {
   LayerCache& cache = *run.cache;
   const std::int64_t count = run.batch.length;

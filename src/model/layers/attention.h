@@ -7,8 +7,8 @@
 
 namespace kintsugi {
 
-// Projections to q, k, v, norms of q and k, rotation, attention, output projection, on this rank's
-// heads. Where sequences are cut among ranks, keys and values travel around a ring.
+// Projections to q, k, v, norms of q and k, RoPE, attention, output projection, on this rank's
+// heads. With context parallelism, attention is RingAttention.
 class Attention final : public Sublayer {
  public:
   explicit Attention(const AttentionSpec& spec);
@@ -25,13 +25,13 @@ class Attention final : public Sublayer {
     Tensor q, k, v;  // (tokens, heads, head_dim) views
   };
   struct Normed {
-    Tensor x, y;        // what a norm reads and writes, or in the backward both
-    Tensor rstd, sums;  // sums: of rows that are spread over the tensor ranks
+    Tensor x, y;        // input and output; in the backward, y is the gradient of both
+    Tensor rstd, sums;  // sums: for rows that are sharded over the tensor ranks, else empty
   };
   void declare_norms(Declaration& d);
   Normed normed(const LayerRun& run, const Heads& raw, const Heads& result, bool of_keys) const;
   Heads split(Tensor qkv) const;
-  // Where q and k are when attention reads them: in qkv, or in their normed copy.
+  // The q and k that attention reads: in qkv_, or their normalized copy in normed_.
   Heads attention_inputs(const LayerRun& run) const;
   void norm_forward(const LayerRun& run) const;
   void norm_backward(const LayerRun& run, const Heads& gradient) const;
@@ -48,8 +48,8 @@ class Attention final : public Sublayer {
   std::int64_t heads_ = 0, kv_heads_ = 0;  // of this rank
   Linear projection_, out_;
   std::optional<Norm> q_norm_, k_norm_;
-  Saved qkv_;     // (tokens, (heads + 2 kv_heads) head_dim): rotated unless normed
-  Saved normed_;  // (tokens, (heads + kv_heads) head_dim), normed and rotated
+  Saved qkv_;     // (tokens, (heads + 2 kv_heads) head_dim); q, k rotated unless they have a norm
+  Saved normed_;  // (tokens, (heads + kv_heads) head_dim), normalized and rotated
   Saved q_rstd_, k_rstd_;
   Saved attended_;     // (tokens, heads head_dim)
   Saved log_sum_exp_;  // (tokens, heads)

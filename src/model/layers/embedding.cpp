@@ -7,15 +7,15 @@ Embedding::Embedding(const ModelSpec& model) : spec_(model.embedding), hidden_(m
 }
 
 void Embedding::declare(Declaration& d) {
-  const auto options = [&](Declaration::Cut::Along along) {
+  const auto options = [&](Declaration::Shard::Along along) {
     return Declaration::Options{
-        .group = ParameterGroup::Embedding, .init = spec_.init, .cut = {.along = along}};
+        .group = ParameterGroup::Embedding, .init = spec_.init, .shard = {.along = along}};
   };
   table_ =
-      d.table(spec_.table, spec_.vocab_size, hidden_, options(Declaration::Cut::Along::Outputs));
+      d.table(spec_.table, spec_.vocab_size, hidden_, options(Declaration::Shard::Along::Outputs));
   if (!spec_.positions.empty())
     positions_ = d.table(spec_.positions, spec_.max_positions, hidden_,
-                         options(Declaration::Cut::Along::None));
+                         options(Declaration::Shard::Along::None));
   if (!norm_) return;
   norm_->declare(d, hidden_);
   raw_ = d.saved({.label = "embedding", .per = Per::Row, .width = hidden_});
@@ -26,10 +26,10 @@ void Embedding::forward(const LayerRun& run, Tensor x) const {
   Backend& backend = run.backend();
   const TensorGroup& tensor = run.tensor();
   const Tensor summed = norm_ ? run[raw_] : x;
-  const Tensor found = tensor.splits_rows() ? run.stream.branch : summed;
-  backend.embedding_forward(found, run.batch.ids, run.store().weight(table_).rows(0, rows_.size()),
-                            false, rows_.begin);
-  tensor.sum(summed, found);
+  const Tensor partial = tensor.splits_rows() ? run.stream.branch : summed;
+  backend.embedding_forward(partial, run.batch.ids,
+                            run.store().weight(table_).rows(0, rows_.size()), false, rows_.begin);
+  tensor.sum(summed, partial);
   if (positions_ >= 0)
     backend.embedding_forward(summed, tensor.own(run.batch.positions),
                               run.store().weight(positions_), true);

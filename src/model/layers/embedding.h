@@ -6,20 +6,20 @@
 
 namespace kintsugi {
 
-// Token embedding, learned positions (GPT-2), LayerNorm after it (BLOOM), dropout. Each rank of the
-// tensor group has some of the vocabulary's rows.
+// Token embedding, learned positions (GPT-2), LayerNorm (BLOOM), dropout. The tensor ranks shard
+// the vocabulary.
 class Embedding {
  public:
   explicit Embedding(const ModelSpec& model);
 
-  void declare(Declaration& d);  // the table first
-  // With its own rows of the vocabulary.
+  void declare(Declaration& d);  // declares the table first
+  // Looks up this rank's rows of the vocabulary.
   void bind(const ParameterSet& set) { rows_ = set.rows(table_); }
   bool has_norm() const { return norm_.has_value(); }
 
-  // x (rows, hidden): own rows.
+  // x (rows, hidden): this rank's rows of the residual stream.
   void forward(const LayerRun& run, Tensor x) const;
-  void backward(const LayerRun& run, Tensor dx) const;  // dx is used up
+  void backward(const LayerRun& run, Tensor dx) const;  // overwrites dx
 
  private:
   EmbeddingSpec spec_;

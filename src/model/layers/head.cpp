@@ -12,7 +12,7 @@ void Head::declare(Declaration& d) {
   weight_ = d.matrix(spec_.table, spec_.vocab_size, hidden_,
                      {.group = ParameterGroup::Head,
                       .init = spec_.init,
-                      .cut = {.along = Declaration::Cut::Along::Outputs}});
+                      .shard = {.along = Declaration::Shard::Along::Outputs}});
 }
 
 void Head::allocate(Arena& arena, const LayerContext& context, const BatchSize& size,
@@ -21,8 +21,8 @@ void Head::allocate(Arena& arena, const LayerContext& context, const BatchSize& 
   rows_ = set.rows(weight_);
   const DType dtype = context.store->dtype(), wide = accumulator_of(dtype);
   const std::int64_t chunk = std::min(chunk_tokens, size.tokens());
-  // Rows start at multiples of 64 elements whatever the vocabulary: 50257 columns would leave every
-  // row unaligned.
+  // Rows start at multiples of 64 elements for any vocabulary: with 50257 columns most rows would
+  // be unaligned.
   const std::int64_t columns = set[weight_].shape[0], padded = (columns + 63) / 64 * 64;
   logits_ = arena.allocate(Region::Workspace, "logits chunk", dtype, {chunk, padded})
                 .part(1, 0, rows_.size());
@@ -39,7 +39,7 @@ void Head::allocate(Arena& arena, const LayerContext& context, const BatchSize& 
 std::int64_t Head::default_chunk(std::int64_t elements, std::int64_t vocabulary,
                                  std::int64_t max_tokens) {
   const std::int64_t most = std::max<std::int64_t>(128, elements / vocabulary);
-  const std::int64_t chunks = (max_tokens + most - 1) / most;  // of equal size, in multiples of 128
+  const std::int64_t chunks = (max_tokens + most - 1) / most;  // of equal size, rounded up to 128
   return std::min(max_tokens, ((max_tokens + chunks - 1) / chunks + 127) / 128 * 128);
 }
 
@@ -75,9 +75,9 @@ void Head::cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tens
   if (!tensor.is_split()) return backend.cross_entropy(losses, logits, targets, gradient_scale);
   const std::int64_t count = logits.extent(0);
   const Tensor all = partials_.rows(0, tensor.size() * count * 3).view({tensor.size(), count, 3});
-  const Tensor mine = all.rows(tensor.rank(), 1).view({count, 3});
-  backend.cross_entropy_partial(mine, logits, targets, rows_.begin);
-  tensor.finish(tensor.group().all_gather(all, mine));
+  const Tensor own = all.rows(tensor.rank(), 1).view({count, 3});
+  backend.cross_entropy_partial(own, logits, targets, rows_.begin);
+  tensor.finish(tensor.group().all_gather(all, own));
   backend.cross_entropy_merged(losses, logits, targets, all, rows_.begin, gradient_scale);
 }
 

@@ -4,32 +4,31 @@
 
 namespace kintsugi {
 
-// Final norm, LM head and cross-entropy, a chunk of tokens at a time: the full logits never exist.
-// Because the loss's gradient needs nothing from later, a training forward leaves d loss / d x
-// behind at once. Each rank of the tensor group has the logits of some of the vocabulary; the ranks
-// exchange three numbers per token.
+// Final norm, LM head and cross-entropy, computed in chunks of tokens so that the full logits are
+// never stored. A training forward also computes the gradient of x. The tensor ranks shard the
+// vocabulary and all-gather three numbers per token.
 class Head {
  public:
   explicit Head(const ModelSpec& model);
 
-  void declare(Declaration& d);  // the table last
-  // Takes its memory, for micro-batches up to `size`, `chunk` tokens of logits at a time.
+  void declare(Declaration& d);  // declares the table last
+  // Allocates memory for micro-batches up to `size` and for `chunk` tokens of logits.
   void allocate(Arena& arena, const LayerContext& context, const BatchSize& size,
                 std::int64_t chunk);
 
-  // losses (tokens) of x (rows, hidden). With a gradient_scale other than 0, `gradient` (rows,
-  // hidden) becomes gradient_scale times the gradient of the summed losses, and the head's and
-  // norm's parameters get theirs.
+  // Computes losses (tokens) of x (rows, hidden). If gradient_scale is not 0, also computes the
+  // gradients of gradient_scale * (sum of losses): of x into `gradient` (rows, hidden), and of the
+  // head's and norm's parameters.
   void forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x,
                double gradient_scale) const;
-  // Logits of the given rows: (rows, vocabulary), at most one chunk; on one rank.
+  // Logits (rows, vocabulary) of x, at most one chunk. Only without tensor parallelism.
   Tensor logits(const LayerRun& run, Tensor x) const;
 
-  // Tokens per chunk that keep about `elements` logits.
+  // Tokens per chunk for about `elements` logits.
   static std::int64_t default_chunk(std::int64_t elements, std::int64_t vocabulary,
                                     std::int64_t max_tokens);
 
-  std::int64_t chunk() const { return logits_.extent(0); }  // tokens of logits at a time
+  std::int64_t chunk() const { return logits_.extent(0); }  // tokens
 
  private:
   void cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tensor targets,
@@ -39,9 +38,9 @@ class Head {
   std::int64_t hidden_;
   Norm norm_;
   int weight_ = -1;
-  RowRange rows_;    // of the vocabulary
-  Tensor logits_;    // (chunk, own vocabulary), rows padded
-  Tensor partials_;  // (ranks * chunk * 3), if there are several
+  RowRange rows_;    // of the vocabulary, on this rank
+  Tensor logits_;    // (chunk, local vocabulary), rows padded
+  Tensor partials_;  // (ranks * chunk * 3), if there are several ranks
   NormStatistics statistics_;
 };
 

@@ -12,47 +12,48 @@
 
 namespace kintsugi {
 
-// What all layers of a rank have in common.
+// What all layers of a rank share.
 struct LayerContext {
   Backend* backend;
   const ParameterStore* store;
   TensorGroup tensor;
   PositionTables tables = {};
-  // Where sequences are cut among ranks:
+  // Context parallelism only:
   Communicator* context = nullptr;
   const RingAttention* ring = nullptr;
 };
 
-// Buffers of the residual stream's width, which all layers of a rank share.
+// Buffers of the residual stream's width, shared by all layers of a rank.
 struct StreamBuffers {
   Tensor branch;       // (tokens, hidden): a branch's output before dropout, and its gradient
-  Tensor own_branch;   // (rows, hidden) of it; branch itself unless rows are split
-  Tensor gathered;     // (tokens, hidden): a norm's output of all ranks, if rows are split
-  Tensor dnormed;      // (tokens, hidden)
-  Tensor own_dnormed;  // (rows, hidden) of it; dnormed itself unless rows are split
+  Tensor own_branch;   // (rows, hidden): own rows of branch; same buffer unless rows are split
+  Tensor gathered;     // (tokens, hidden): a norm's output from all ranks, if rows are split
+  Tensor dnormed;      // (tokens, hidden): gradient of a norm's output
+  Tensor own_dnormed;  // (rows, hidden): own rows of dnormed; same buffer unless rows are split
 
   StreamBuffers first(const BatchSize& size) const;
 };
 StreamBuffers allocate_stream_buffers(Arena& arena, std::int64_t hidden, DType dtype,
                                       const BatchSize& size, bool training);
 
-// What generation keeps of one layer: the declared caches of one sequence.
+// The declared caches of one layer, for one sequence in generation.
 struct LayerCache {
   std::vector<Tensor> tensors;
   std::vector<std::string_view> labels;  // of the tensors
   std::int64_t length = 0;               // tokens seen
 };
 
-// What layers run with: one micro-batch and the memory for it.
+// The arguments of a layer's forward and backward: one micro-batch and its memory.
 struct LayerRun {
   const LayerContext& context;
   const MicroBatch& batch;
   BatchSize size;
   StreamBuffers stream;
-  // Of a block, as large as the largest micro-batch:
+  // Memory of the block, sized for the largest micro-batch:
   std::span<const Tensor> saved_memory = {};
   std::span<const Tensor> workspace_memory = {};
-  std::span<const Tensor> kept_gradients = {};  // of the branches; for a backward in halves
+  std::span<const Tensor> kept_gradients =
+      {};  // by branch; only if the backward runs in two halves
   Recompute recompute = Recompute::None;
   LayerCache* cache = nullptr;
 
@@ -74,9 +75,9 @@ struct LayerRun {
   }
   Tensor operator[](Saved id) const { return rows(saved_memory[at(id.index)], id.per); }
   Tensor operator[](Workspace id) const { return rows(workspace_memory[at(id.index)], id.per); }
-  // All rows of a tensor of which every rank has some.
+  // All-gathers the rows of a tensor whose rows are split; otherwise returns the tensor.
   Tensor all_rows(const Tensor& own) const { return tensor().all_rows(own, stream.gathered); }
-  // Matmuls overwrite the gradients of a step's first micro-batch.
+  // Whether weight gradients are added to those of earlier micro-batches.
   bool accumulates() const { return !batch.overwrites; }
 
  private:

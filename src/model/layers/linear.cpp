@@ -3,34 +3,34 @@
 namespace kintsugi {
 
 void Linear::declare_outputs(Declaration& d, ParameterGroup group, const std::vector<int>& copies) {
-  declare(d, group, Declaration::Cut::Along::Outputs, copies);
+  declare(d, group, Declaration::Shard::Along::Outputs, copies);
 }
 
 void Linear::declare_inputs(Declaration& d, ParameterGroup group) {
-  declare(d, group, Declaration::Cut::Along::Inputs, {1});
+  declare(d, group, Declaration::Shard::Along::Inputs, {1});
 }
 
-void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Cut::Along along,
+void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                      const std::vector<int>& copies) {
-  using Along = Declaration::Cut::Along;
+  using Along = Declaration::Shard::Along;
   const auto options = [&](std::size_t i, const Init& init) {
     return Declaration::Options{
         .group = group,
         .init = init,
-        .cut = {.along = along, .parts = spec_.parts, .copies = copies[i % copies.size()]},
+        .shard = {.along = along, .parts = spec_.parts, .copies = copies[i % copies.size()]},
         .in_out = spec_.in_out,
         .packed = i > 0};
   };
   for (std::size_t i = 0; i < spec_.weights.size(); ++i) {
     const int id = d.matrix(spec_.weights[i], spec_.outputs[i], spec_.inputs,
                             options(i, spec_.init[i % spec_.init.size()]));
-    const Shape& here = d.parameters().back().shape;
-    if (i == 0) weight_ = id, shape_ = here;
-    if (i > 0) shape_[0] += here[0];
+    const Shape& local = d.parameters().back().shape;
+    if (i == 0) weight_ = id, shape_ = local;
+    if (i > 0) shape_[0] += local[0];
   }
   for (std::size_t i = 0; i < spec_.biases.size(); ++i) {
     Declaration::Options bias = options(i, {InitKind::Zeros});
-    if (along == Along::Inputs) bias.cut = {};
+    if (along == Along::Inputs) bias.shard = {};
     const int id = d.vector(spec_.biases[i], spec_.outputs[i], bias);
     if (i == 0) bias_ = id;
   }

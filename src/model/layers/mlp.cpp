@@ -17,8 +17,8 @@ void Mlp::declare(Declaration& d) {
 }
 
 void Mlp::forward(const LayerRun& run, Tensor x) const {
-  // Where the backward recomputes the activation from its rounded input, the forward computes it
-  // from there as well, so that recomputing changes no bit.
+  // With Recompute::Selective, the backward recomputes the activation from its rounded input. The
+  // forward then uses the rounded input too, so that recomputing gives the same bits.
   if (!gated() && run.recompute != Recompute::Selective)
     return up_.forward_gelu(run, run[activated_], run[before_], x);
   up_.forward(run, run[before_], x);

@@ -4,8 +4,7 @@
 
 namespace kintsugi {
 
-// Feed-forward network: up projection, activation (GELU, or SwiGLU on gate and up side by side),
-// down projection.
+// Feed-forward network: up projection, activation (GELU or SwiGLU), down projection.
 class Mlp final : public Sublayer {
  public:
   explicit Mlp(const MlpSpec& spec) : spec_(spec), up_(spec.up), down_(spec.down) {}
@@ -23,7 +22,7 @@ class Mlp final : public Sublayer {
 
   MlpSpec spec_;
   Linear up_, down_;
-  Saved before_;          // (tokens, size or 2 size)
+  Saved before_;          // (tokens, size or 2 size): the activation's input
   Saved activated_;       // (tokens, size)
   Workspace dbefore_;     // like before_
   Workspace dactivated_;  // like activated_, with SwiGLU only

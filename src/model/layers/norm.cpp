@@ -5,7 +5,7 @@ namespace kintsugi {
 void Norm::declare(Declaration& d, std::int64_t width, bool partial) {
   const auto options = [&](InitKind init) {
     return Declaration::Options{
-        .group = ParameterGroup::Norm, .init = {init}, .cut = {.partial = partial}};
+        .group = ParameterGroup::Norm, .init = {init}, .shard = {.partial = partial}};
   };
   weight_ = d.vector(spec_.name + ".weight", width, options(InitKind::Ones));
   if (has_mean()) bias_ = d.vector(spec_.name + ".bias", width, options(InitKind::Zeros));
@@ -15,7 +15,7 @@ void Norm::declare_sharded(Declaration& d, std::int64_t width, int copies) {
   weight_ = d.vector(spec_.name + ".weight", width,
                      {.group = ParameterGroup::Norm,
                       .init = {InitKind::Ones},
-                      .cut = {.along = Declaration::Cut::Along::Outputs, .copies = copies}});
+                      .shard = {.along = Declaration::Shard::Along::Outputs, .copies = copies}});
   width_ = width * copies;
 }
 
@@ -45,8 +45,8 @@ void Norm::backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, const N
                                       store.weight(weight_), s.mean, s.rstd, residual_gradient);
 }
 
-// Columns of which several ranks have copies count once for each: in the sums and in the width. In
-// the backward each copy has its own share of dy, and all of them together are in the sum.
+// Columns with copies on several ranks count once per copy, both in the sums and in width_. In the
+// backward, each copy has a partial dy, and the all-reduce adds them up.
 void Norm::forward_sharded(const LayerRun& run, Tensor y, Tensor rstd, Tensor x,
                            Tensor sums) const {
   Communicator& group = run.tensor().group();

@@ -4,7 +4,7 @@
 
 namespace kintsugi {
 
-// What the backward of a norm needs beside its input: one value per row.
+// What the backward of a norm needs besides its input: one value per row.
 struct NormStatistics {
   Tensor mean;  // LayerNorm only
   Tensor rstd;
@@ -19,12 +19,12 @@ class Norm {
  public:
   explicit Norm(const NormSpec& spec) : spec_(spec) {}
 
-  // `partial`: each tensor rank norms other heads, and has its share of the gradient.
+  // `partial`: each tensor rank normalizes its own heads and has a partial gradient of the weights.
   void declare(Declaration& d, std::int64_t width, bool partial = false);
-  // RMSNorm of rows whose columns are spread over the tensor ranks; `copies` neighbours have the
-  // same ones.
+  // RMSNorm of rows whose columns are sharded over the tensor ranks; `copies` neighbouring ranks
+  // hold the same columns.
   void declare_sharded(Declaration& d, std::int64_t width, int copies);
-  // One value per row of the residual stream for each statistic.
+  // Declares one value per row of the residual stream for each statistic.
   void declare_statistics(Declaration& d);
   NormStatistics statistics(const LayerRun& run) const {
     return {has_mean() ? run[mean_] : Tensor(), run[rstd_]};
@@ -32,10 +32,10 @@ class Norm {
   bool has_mean() const { return spec_.kind == NormKind::Layer; }
 
   void forward(const LayerRun& run, Tensor y, const NormStatistics& statistics, Tensor x) const;
-  // dx = [residual_gradient +] d norm; also adds to the parameters' gradients.
+  // Computes dx = gradient of x [+ residual_gradient] and adds to the parameters' gradients.
   void backward(const LayerRun& run, Tensor dx, Tensor dy, Tensor x,
                 const NormStatistics& statistics, Tensor residual_gradient = {}) const;
-  // The same of spread columns; sums (rows) are theirs to use.
+  // The same for sharded columns; sums (rows) is scratch.
   void forward_sharded(const LayerRun& run, Tensor y, Tensor rstd, Tensor x, Tensor sums) const;
   void backward_sharded(const LayerRun& run, Tensor dx, Tensor dy, Tensor x, Tensor rstd,
                         Tensor sums) const;
@@ -44,7 +44,7 @@ class Norm {
   NormSpec spec_;
   int weight_ = -1;
   int bias_ = -1;
-  std::int64_t width_ = 0;  // of all ranks' columns, copies included
+  std::int64_t width_ = 0;  // columns on all ranks, including copies
   Saved mean_, rstd_;
 };
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "model/context_cut.h"
+#include "model/context_shard.h"
 
 namespace kintsugi {
 
@@ -27,22 +27,22 @@ void Retention::declare(Declaration& d) {
                              .training = true,
                              .read_by_weights = true});
   dretained_ = d.workspace({.label = "gradient of retention", .width = values, .training = true});
-  const int cut = d.ranks().context > 1 ? 2 : 1;  // chunks on this rank
+  const int chunks = d.ranks().context > 1 ? 2 : 1;  // on this rank
   scratch_ = d.workspace({.label = "retention chunks",
                           .per = Per::Whole,
                           .bytes = [=, heads = heads_, k = spec_.k_dim, v = spec_.v_dim](
                                        const BatchSize& size, DType dtype, bool training) {
                             const RetentionSizes sizes{.batch = size.sequences,
-                                                       .length = size.length / cut,
+                                                       .length = size.length / chunks,
                                                        .heads = heads,
                                                        .k_dim = k,
                                                        .v_dim = v};
                             return static_cast<std::int64_t>(
                                 retention_workspace_bytes(dtype, sizes, training));
                           }});
-  if (cut > 1) declare_states(d);
+  if (chunks > 1) declare_states(d);
   d.cache({.label = "retention state", .fixed = heads_ * spec_.k_dim * spec_.v_dim, .wide = true});
-  // The state takes a token's outer product in and is read by its query.
+  // Each token adds an outer product to the state, and its query reads the state.
   const double flops = 4.0 * static_cast<double>(spec_.heads * spec_.k_dim * spec_.v_dim);
   d.mixing(flops, flops);
 }
@@ -80,7 +80,7 @@ Tensor Retention::state(const LayerRun& run, const Tensor& memory) const {
 }
 
 void Retention::forward(const LayerRun& run, Tensor x) const {
-  KINTSUGI_CHECK(!run.batch.document_start, "retention does not stop at documents");
+  KINTSUGI_CHECK(!run.batch.document_start, "retention does not support document masks");
   projection_.forward(run, run[projected_], x);
   const Parts parts = split(run[projected_]);
   rotate(run, parts, false);
@@ -133,24 +133,26 @@ void Retention::backward_weight(const LayerRun& run, Tensor x) const {
   projection_.backward_weight(run, run[dprojected_], x);
 }
 
-// ---- context parallelism. Rank r of n has chunks r and 2n - 1 - r of every sequence. States
-// travel from chunk to chunk: up the ranks through their earlier chunks, and back down through the
-// later ones. Every rank sums its own chunks first, so that only the sum of a state and a decayed
-// one is left to wait for.
+// ---- context parallelism. Rank r of n has chunks r and 2n - 1 - r of every sequence. States are
+// sent from chunk to chunk: up the ranks through their earlier chunks, and back down through the
+// later ones. Every rank first computes the states of its own chunks, so that only adding a decayed
+// state is on the critical path.
 
 Tensor Retention::chunk_of(const LayerRun& run, const Tensor& x, int chunk) const {
   const std::int64_t half = run.batch.length / 2;
   return x.split_first(run.batch.length).part(1, chunk * half, half);
 }
 
-Retention::Piece Retention::piece(const LayerRun& run, const Parts& parts, int chunk) const {
+Retention::ChunkInputs Retention::chunk_inputs(const LayerRun& run, const Parts& parts,
+                                               int chunk) const {
   const Communicator& group = *run.context.context;
-  const ContextCut cut{group.size(), group.rank(), group.size() * run.batch.length};
+  const ContextShard shard{group.size(), group.rank(), group.size() * run.batch.length};
   return {chunk_of(run, parts.q, chunk), chunk_of(run, parts.k, chunk),
-          chunk_of(run, parts.v, chunk), options(run, cut.position(chunk * run.batch.length / 2))};
+          chunk_of(run, parts.v, chunk),
+          options(run, shard.position(chunk * run.batch.length / 2))};
 }
 
-// sum += what is left of `other` after a chunk's tokens
+// sum += `other`, decayed over the tokens of one chunk.
 void Retention::add_decayed(const LayerRun& run, Tensor sum, Tensor other) const {
   const Tensor left = state(run, run[states_[4]]);
   run.backend().copy(left, other);
@@ -164,14 +166,14 @@ void Retention::forward_chunks(const LayerRun& run, const Parts& parts) const {
   const int rank = group.rank(), last = group.size() - 1;
   const Tensor before[2] = {state(run, run[before_[0]]), state(run, run[before_[1]])};
   const Tensor sums[2] = {state(run, run[states_[0]]), state(run, run[states_[1]])};
-  const Piece pieces[2] = {piece(run, parts, 0), piece(run, parts, 1)};
+  const ChunkInputs inputs[2] = {chunk_inputs(run, parts, 0), chunk_inputs(run, parts, 1)};
   for (int chunk = 0; chunk < 2; ++chunk) {
     backend.fill(sums[chunk], 0.0);
-    backend.retention_state(sums[chunk], pieces[chunk].k, pieces[chunk].v, run[scratch_],
-                            pieces[chunk].options);
+    backend.retention_state(sums[chunk], inputs[chunk].k, inputs[chunk].v, run[scratch_],
+                            inputs[chunk].options);
   }
-  // From the state before a chunk to the one behind it, in `sums`.
-  const auto pass = [&](int chunk, int from, int to) {
+  // Receives the state before a chunk, computes the one after it in `sums`, and sends it on.
+  const auto propagate = [&](int chunk, int from, int to) {
     if (from >= 0)
       group.wait(group.receive(before[chunk], from));
     else if (chunk == 0)
@@ -179,47 +181,47 @@ void Retention::forward_chunks(const LayerRun& run, const Parts& parts) const {
     add_decayed(run, sums[chunk], before[chunk]);
     if (to >= 0) group.wait(group.send(sums[chunk], to));
   };
-  pass(0, rank - 1, rank < last ? rank + 1 : -1);
+  propagate(0, rank - 1, rank < last ? rank + 1 : -1);
   if (rank == last) backend.copy(before[1], sums[0]);
-  pass(1, rank < last ? rank + 1 : -1, rank - 1);
+  propagate(1, rank < last ? rank + 1 : -1, rank - 1);
   for (int chunk = 0; chunk < 2; ++chunk) {
-    const Piece& p = pieces[chunk];
-    backend.retention_forward(chunk_of(run, run[retained_].split_last(spec_.v_dim), chunk), p.q,
-                              p.k, p.v, before[chunk], run[scratch_], p.options);
+    const ChunkInputs& in = inputs[chunk];
+    backend.retention_forward(chunk_of(run, run[retained_].split_last(spec_.v_dim), chunk), in.q,
+                              in.k, in.v, before[chunk], run[scratch_], in.options);
   }
 }
 
-// The gradients of states travel the other way.
+// The gradients of states are sent the other way.
 void Retention::backward_chunks(const LayerRun& run, const Parts& parts, const Parts& gradients,
                                 Tensor dretained) const {
   Backend& backend = run.backend();
   Communicator& group = *run.context.context;
   const int rank = group.rank(), last = group.size() - 1;
-  const Tensor behind[2] = {state(run, run[states_[0]]), state(run, run[states_[1]])};
+  const Tensor after[2] = {state(run, run[states_[0]]), state(run, run[states_[1]])};
   const Tensor sums[2] = {state(run, run[states_[2]]), state(run, run[states_[3]])};
-  const Piece pieces[2] = {piece(run, parts, 0), piece(run, parts, 1)};
+  const ChunkInputs inputs[2] = {chunk_inputs(run, parts, 0), chunk_inputs(run, parts, 1)};
   for (int chunk = 0; chunk < 2; ++chunk) {
     backend.fill(sums[chunk], 0.0);
-    backend.retention_state_backward(sums[chunk], pieces[chunk].q, chunk_of(run, dretained, chunk),
-                                     run[scratch_], pieces[chunk].options);
+    backend.retention_state_backward(sums[chunk], inputs[chunk].q, chunk_of(run, dretained, chunk),
+                                     run[scratch_], inputs[chunk].options);
   }
-  const auto pass = [&](int chunk, int from, int to) {
+  const auto propagate = [&](int chunk, int from, int to) {
     if (from >= 0)
-      group.wait(group.receive(behind[chunk], from));
+      group.wait(group.receive(after[chunk], from));
     else if (chunk == 1)
-      backend.fill(behind[1], 0.0);
-    add_decayed(run, sums[chunk], behind[chunk]);
+      backend.fill(after[1], 0.0);
+    add_decayed(run, sums[chunk], after[chunk]);
     if (to >= 0) group.wait(group.send(sums[chunk], to));
   };
-  pass(1, rank - 1, rank < last ? rank + 1 : -1);
-  if (rank == last) backend.copy(behind[0], sums[1]);
-  pass(0, rank < last ? rank + 1 : -1, rank - 1);
+  propagate(1, rank - 1, rank < last ? rank + 1 : -1);
+  if (rank == last) backend.copy(after[0], sums[1]);
+  propagate(0, rank < last ? rank + 1 : -1, rank - 1);
   for (int chunk = 0; chunk < 2; ++chunk) {
-    const Piece& p = pieces[chunk];
+    const ChunkInputs& in = inputs[chunk];
     backend.retention_backward(chunk_of(run, gradients.q, chunk), chunk_of(run, gradients.k, chunk),
                                chunk_of(run, gradients.v, chunk), chunk_of(run, dretained, chunk),
-                               p.q, p.k, p.v, state(run, run[before_[chunk]]), behind[chunk],
-                               run[scratch_], p.options);
+                               in.q, in.k, in.v, state(run, run[before_[chunk]]), after[chunk],
+                               run[scratch_], in.options);
   }
 }
 

@@ -4,9 +4,9 @@
 
 namespace kintsugi {
 
-// RetNet's mixer: projections to q, k, v and a gate, rotation, retention in its chunkwise form, a
-// norm per head times the gate, output projection, on this rank's heads. Where sequences are cut
-// among ranks, only the state between chunks is sent. Generation keeps one state per head.
+// RetNet's token mixer: projections to q, k, v and a gate, RoPE, chunkwise retention, a norm per
+// head times the gate, output projection, on this rank's heads. With context parallelism, ranks
+// send only the state between chunks. Generation keeps one state per head.
 class Retention final : public Sublayer {
  public:
   explicit Retention(const RetentionSpec& spec)
@@ -24,8 +24,8 @@ class Retention final : public Sublayer {
   struct Parts {
     Tensor q, k, v, gate;  // (tokens, heads, dim) views
   };
-  // What one call of the operations works on: all tokens, or one of the two chunks of a rank.
-  struct Piece {
+  // The inputs of retention for one of this rank's two chunks (context parallelism).
+  struct ChunkInputs {
     Tensor q, k, v;  // (sequences, length, heads, dim)
     RetentionOptions options;
   };
@@ -34,9 +34,9 @@ class Retention final : public Sublayer {
   void rotate(const LayerRun& run, const Parts& parts, bool inverse) const;
   RetentionOptions options(const LayerRun& run, std::int64_t first_position) const;
   Tensor state(const LayerRun& run, const Tensor& memory) const;
-  // A tensor of all tokens as its two chunks; chunk 0 is the earlier one.
+  // One of the two chunks of a tensor of all local tokens; chunk 0 is the earlier one.
   Tensor chunk_of(const LayerRun& run, const Tensor& x, int chunk) const;
-  Piece piece(const LayerRun& run, const Parts& parts, int chunk) const;
+  ChunkInputs chunk_inputs(const LayerRun& run, const Parts& parts, int chunk) const;
   void add_decayed(const LayerRun& run, Tensor sum, Tensor other) const;
   void forward_chunks(const LayerRun& run, const Parts& parts) const;
   void backward_chunks(const LayerRun& run, const Parts& parts, const Parts& gradients,
@@ -49,7 +49,7 @@ class Retention final : public Sublayer {
   Saved retained_;   // (tokens, heads v_dim)
   Saved rstd_;       // (tokens, heads)
   Saved gated_;      // like retained_
-  Saved before_[2];  // (sequences, heads, k_dim, v_dim): states before the chunks of this rank
+  Saved before_[2];  // (sequences, heads, k_dim, v_dim): state before each local chunk
   Workspace dprojected_, dretained_, scratch_;
   Workspace states_[5];  // like before_
 };

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "model/context_cut.h"
+#include "model/context_shard.h"
 
 namespace kintsugi {
 
@@ -10,7 +10,7 @@ RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group
                              const RingAttentionSizes& sizes, DType dtype, bool training,
                              Tensor alibi_slopes)
     : backend_(&backend), group_(&group), sizes_(sizes), dtype_(dtype), slopes_(alibi_slopes) {
-  KINTSUGI_CHECK(group.size() > 1, "a ring of one rank");
+  KINTSUGI_CHECK(group.size() > 1, "ring attention needs more than one rank");
   KINTSUGI_CHECK(sizes.length % 2 == 0 && sizes.heads % sizes.kv_heads == 0,
                  "ring attention of {} tokens, {} heads over {}", sizes.length, sizes.heads,
                  sizes.kv_heads);
@@ -27,12 +27,12 @@ RingAttention::RingAttention(Backend& backend, Arena& arena, Communicator& group
             arena.allocate(Region::Communication, name, type, {pair})};
   };
   kv_ = buffers("ring keys and values", dtype);
-  part_ = workspace("ring part", dtype, wide);
-  part_lse_ = workspace("ring part log-sum-exp", accumulator, tokens * sizes.heads);
+  partial_ = workspace("ring partial output", dtype, wide);
+  partial_lse_ = workspace("ring partial log-sum-exp", accumulator, tokens * sizes.heads);
   if (narrow || training) sum_ = workspace("ring sum", accumulator, wide);
   if (!training) return;
-  if (narrow) wide_ = workspace("ring widened part", accumulator, wide);
-  dkv_part_ = workspace("ring key and value gradients", dtype, pair);
+  if (narrow) wide_ = workspace("ring partial output, wide", accumulator, wide);
+  dkv_partial_ = workspace("ring key and value gradients", dtype, pair);
   dkv_sum_ = buffers("ring key and value gradients", accumulator);
 }
 
@@ -56,13 +56,13 @@ RingAttention::Pair RingAttention::pack(const Tensor& k, const Tensor& v) const 
 }
 
 TokenPositions RingAttention::positions(int rank) const {
-  const ContextCut cut{group_->size(), rank, group_->size() * sizes_.length};
+  const ContextShard shard{group_->size(), rank, group_->size() * sizes_.length};
   const std::int64_t half = sizes_.length / 2;
-  return {.first = cut.position(0), .chunk = half, .second = cut.position(half)};
+  return {.first = shard.position(0), .chunk = half, .second = shard.position(half)};
 }
 
-// Rank r holds chunks r and 2n - 1 - r of the sequence. Those of a lower rank lie before and behind
-// all of ours; of a higher rank, both lie between ours.
+// Rank r holds chunks r and 2n - 1 - r of the sequence. Of a lower rank's chunks, one is before and
+// one after all of ours. A higher rank's chunks are both between ours.
 RingAttention::Visible RingAttention::visible(int source, std::int64_t sequences, double scale,
                                               const Tensor& first_keys, std::int64_t window) const {
   const int own = group_->rank();
@@ -97,9 +97,9 @@ void RingAttention::check(const Tensor& q, const Tensor& k, const Tensor& lse,
       to_string(q.shape()), group_->size());
 }
 
-RingAttention::Transfer RingAttention::pass_on(const Pair& mine, const Pair& next) const {
+RingAttention::Transfer RingAttention::send_to_next(const Pair& current, const Pair& next) const {
   const int ranks = group_->size(), rank = group_->rank();
-  return {group_->send(mine.both, (rank + 1) % ranks),
+  return {group_->send(current.both, (rank + 1) % ranks),
           group_->receive(next.both, (rank + ranks - 1) % ranks)};
 }
 
@@ -114,43 +114,43 @@ void RingAttention::forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v
   const std::int64_t sequences = q.extent(0);
   const bool narrow = dtype_ != accumulator_of(dtype_);
   const Tensor sum = narrow ? rows(sum_, sequences, sizes_.length, sizes_.heads) : out;
-  Pair here = pack(k, v), next = pair(kv_[1], sequences);
+  Pair current = pack(k, v), next = pair(kv_[1], sequences);
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
-    if (step + 1 < group_->size()) transfer = pass_on(here, next);
+    if (step + 1 < group_->size()) transfer = send_to_next(current, next);
     const Visible seen = visible(source(step), sequences, scale, first_keys, window);
-    const Tensor part = rows(part_, sequences, seen.queries, sizes_.heads);
+    const Tensor partial = rows(partial_, sequences, seen.queries, sizes_.heads);
     if (step == 0) {
-      backend_->attention_forward(narrow ? part : out, lse, q, k, v, seen.options);
-      if (narrow) backend_->copy(sum, part);
+      backend_->attention_forward(narrow ? partial : out, lse, q, k, v, seen.options);
+      if (narrow) backend_->copy(sum, partial);
     } else if (seen.any()) {
-      const Tensor part_lse = part_lse_.rows(0, sequences * sizes_.heads * seen.queries)
-                                  .view({sequences, sizes_.heads, seen.queries});
-      backend_->attention_forward(part, part_lse, seen.of(q), seen.with(here.k), seen.with(here.v),
-                                  seen.options);
-      backend_->attention_merge(seen.of(sum), seen.of_lse(lse), part, part_lse);
+      const Tensor partial_lse = partial_lse_.rows(0, sequences * sizes_.heads * seen.queries)
+                                     .view({sequences, sizes_.heads, seen.queries});
+      backend_->attention_forward(partial, partial_lse, seen.of(q), seen.with(current.k),
+                                  seen.with(current.v), seen.options);
+      backend_->attention_merge(seen.of(sum), seen.of_lse(lse), partial, partial_lse);
     }
     wait(transfer);
-    std::swap(here, next);
+    std::swap(current, next);
   }
   if (narrow) backend_->copy(out.flatten_first(), sum.flatten_first());
 }
 
-void RingAttention::add_to(const Tensor& sum, const Tensor& part) const {
-  Tensor addend = part;
-  if (part.dtype() != sum.dtype()) {
-    addend = wide_.rows(0, part.elements()).view(part.shape());
-    backend_->copy(addend, part);
+void RingAttention::add_to(const Tensor& sum, const Tensor& partial) const {
+  Tensor addend = partial;
+  if (partial.dtype() != sum.dtype()) {
+    addend = wide_.rows(0, partial.elements()).view(partial.shape());
+    backend_->copy(addend, partial);
   }
   if (sum.contiguous()) return backend_->add(sum, addend);
   for (std::int64_t sequence = 0; sequence < sum.extent(0); ++sequence)
     backend_->add(sum.rows(sequence, 1), addend.rows(sequence, 1));
 }
 
-void RingAttention::bring_home(const Tensor& gradient, const Tensor& others,
-                               const Tensor& part) const {
-  backend_->copy(part.flatten_first(), gradient.flatten_first());
-  add_to(others, part);
+void RingAttention::add_remote(const Tensor& gradient, const Tensor& others,
+                               const Tensor& buffer) const {
+  backend_->copy(buffer.flatten_first(), gradient.flatten_first());
+  add_to(others, buffer);
   backend_->copy(gradient.flatten_first(), others.flatten_first());
 }
 
@@ -158,49 +158,49 @@ void RingAttention::backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tenso
                              Tensor q, Tensor k, Tensor v, double scale, Tensor first_keys,
                              std::int64_t window) const {
   check(q, k, lse, first_keys);
-  KINTSUGI_CHECK(dkv_part_, "ring attention was not built for training");
+  KINTSUGI_CHECK(dkv_partial_, "ring attention was not built for training");
   const std::int64_t sequences = q.extent(0);
   const Tensor sum = rows(sum_, sequences, sizes_.length, sizes_.heads);
-  Pair here = pack(k, v), next = pair(kv_[1], sequences);
-  Pair dhere = pair(dkv_sum_[0], sequences), dnext = pair(dkv_sum_[1], sequences);
-  const Pair dpart = pair(dkv_part_, sequences);
-  Transfer gradients;  // of the keys of this step and of the one before, while we compute
+  Pair current = pack(k, v), next = pair(kv_[1], sequences);
+  Pair dcurrent = pair(dkv_sum_[0], sequences), dnext = pair(dkv_sum_[1], sequences);
+  const Pair dpartial = pair(dkv_partial_, sequences);
+  Transfer gradients;  // of dk and dv, in flight while this rank computes
   for (int step = 0; step < group_->size(); ++step) {
     Transfer transfer;
-    if (step + 1 < group_->size()) transfer = pass_on(here, next);
+    if (step + 1 < group_->size()) transfer = send_to_next(current, next);
     const Visible seen = visible(source(step), sequences, scale, first_keys, window);
-    const Tensor part = rows(part_, sequences, seen.queries, sizes_.heads);
+    const Tensor partial = rows(partial_, sequences, seen.queries, sizes_.heads);
     if (step == 0) {
-      backend_->attention_backward(part, dk, dv, dout, out, lse, q, k, v, seen.options);
-      backend_->copy(sum, part);
+      backend_->attention_backward(partial, dk, dv, dout, out, lse, q, k, v, seen.options);
+      backend_->copy(sum, partial);
     } else {
-      const Tensor part_k = rows(dpart.k.view({dpart.k.elements()}), sequences, seen.keys,
-                                 sizes_.kv_heads),
-                   part_v = rows(dpart.v.view({dpart.v.elements()}), sequences, seen.keys,
-                                 sizes_.kv_heads);
+      const Tensor partial_dk = rows(dpartial.k.view({dpartial.k.elements()}), sequences, seen.keys,
+                                     sizes_.kv_heads),
+                   partial_dv = rows(dpartial.v.view({dpartial.v.elements()}), sequences, seen.keys,
+                                     sizes_.kv_heads);
       const bool any = seen.any();
       if (any) {
-        backend_->attention_backward(part, part_k, part_v, seen.of(dout), seen.of(out),
-                                     seen.of_lse(lse), seen.of(q), seen.with(here.k),
-                                     seen.with(here.v), seen.options);
-        add_to(seen.of(sum), part);
+        backend_->attention_backward(partial, partial_dk, partial_dv, seen.of(dout), seen.of(out),
+                                     seen.of_lse(lse), seen.of(q), seen.with(current.k),
+                                     seen.with(current.v), seen.options);
+        add_to(seen.of(sum), partial);
       }
       wait(gradients);
-      if (step == 1) backend_->fill(dhere.both, 0);  // we are the first to visit these
+      if (step == 1) backend_->fill(dcurrent.both, 0);  // this rank is the first to add to them
       if (any) {
-        add_to(seen.with(dhere.k), part_k);
-        add_to(seen.with(dhere.v), part_v);
+        add_to(seen.with(dcurrent.k), partial_dk);
+        add_to(seen.with(dcurrent.v), partial_dv);
       }
-      gradients = pass_on(dhere, dnext);
-      std::swap(dhere, dnext);
+      gradients = send_to_next(dcurrent, dnext);
+      std::swap(dcurrent, dnext);
     }
     wait(transfer);
-    std::swap(here, next);
+    std::swap(current, next);
   }
   backend_->copy(dq.flatten_first(), sum.flatten_first());
   wait(gradients);
-  bring_home(dk, dhere.k, dpart.k);
-  bring_home(dv, dhere.v, dpart.v);
+  add_remote(dk, dcurrent.k, dpartial.k);
+  add_remote(dv, dcurrent.v, dpartial.v);
 }
 
 }  // namespace kintsugi

@@ -9,29 +9,29 @@
 namespace kintsugi {
 
 struct RingAttentionSizes {
-  std::int64_t sequences = 0;  // at most, at a time
-  std::int64_t length = 0;     // of a sequence, on this rank: ContextCut::local_length()
+  std::int64_t sequences = 0;  // maximum per micro-batch
+  std::int64_t length = 0;     // local tokens per sequence: ContextShard::local_length()
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
 };
 
-// Causal attention of sequences that are cut among the ranks of a group as ContextCut says. Keys
-// and values travel around the ring, from each rank to the next, while every rank computes on those
-// that are with it; going back, their gradients travel behind them and come home. The layers of a
-// stage share one.
+// Causal attention over sequences that are sharded by ContextShard. Every rank sends keys and
+// values to the next rank of the ring while it computes on those that it has. In the backward, the
+// gradients of keys and values follow them around the ring until they are back on their own rank.
+// All layers of a stage share one RingAttention.
 //
-// q, out and their gradients (sequences, length, heads, head_dim), k, v and theirs (…, kv_heads,
-// head_dim): views of (tokens, heads, head_dim) split by sequence; lse (sequences, heads, length).
+// Shapes: q, out and their gradients (sequences, length, heads, head_dim); k, v and theirs
+// (sequences, length, kv_heads, head_dim); lse (sequences, heads, length).
 class RingAttention {
  public:
-  // Takes all its memory here. With alibi_slopes (heads), fp32, or none.
+  // Allocates all memory. alibi_slopes (heads), fp32; empty: none.
   RingAttention(Backend& backend, Arena& arena, Communicator& group,
                 const RingAttentionSizes& sizes, DType dtype, bool training,
                 Tensor alibi_slopes = {});
 
-  // first_keys (ranks * sequences, length), int32, as first_visible_keys() has them; none: every
-  // sequence is one document. window: as in AttentionOptions.
+  // first_keys (ranks * sequences, length), int32, from first_visible_keys(); empty: every sequence
+  // is one document. window: as in AttentionOptions.
   void forward(Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, double scale,
                Tensor first_keys = {}, std::int64_t window = 0) const;
   void backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
@@ -39,12 +39,13 @@ class RingAttention {
                 std::int64_t window = 0) const;
 
  private:
-  // Keys and values, or their gradients, of all sequences, as one message.
+  // Keys and values (or their gradients) of all sequences, sent as one message.
   struct Pair {
     Tensor both;  // contiguous: k, then v
     Tensor k, v;  // (sequences, length, kv_heads, head_dim)
   };
-  // What this rank's queries see of the keys of another: some of the queries, the first keys.
+  // The local queries that see keys of another rank, and the number of that rank's keys (the first
+  // ones) that they see.
   struct Visible {
     std::int64_t first_query = 0, queries = 0, keys = 0;
     AttentionOptions options;
@@ -68,24 +69,25 @@ class RingAttention {
   Pair pack(const Tensor& k, const Tensor& v) const;
   void check(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& first_keys) const;
 
-  Transfer pass_on(const Pair& mine, const Pair& next) const;
+  // Sends `current` to the next rank and receives `next` from the previous one.
+  Transfer send_to_next(const Pair& current, const Pair& next) const;
   void wait(const Transfer& transfer) const;
-  // sum += part, where part may be in the precision of activations.
-  void add_to(const Tensor& sum, const Tensor& part) const;
-  // gradient += what the other ranks found.
-  void bring_home(const Tensor& gradient, const Tensor& others, const Tensor& part) const;
+  // sum += partial, converted to accumulator precision if needed.
+  void add_to(const Tensor& sum, const Tensor& partial) const;
+  // gradient += `others`, the sum of the other ranks' contributions. `buffer` is scratch.
+  void add_remote(const Tensor& gradient, const Tensor& others, const Tensor& buffer) const;
 
   Backend* backend_;
   Communicator* group_;
   RingAttentionSizes sizes_;
   DType dtype_;
   Tensor slopes_;
-  std::array<Tensor, 2> kv_;  // those that are here and those that come
-  Tensor part_, part_lse_;    // of one step: out or dq
-  Tensor sum_;                // the same of all steps, in accumulator precision
-  Tensor wide_;               // a part on its way into a sum
-  Tensor dkv_part_;           // training only, from here on
-  std::array<Tensor, 2> dkv_sum_;
+  std::array<Tensor, 2> kv_;       // current and next keys and values
+  Tensor partial_, partial_lse_;   // out or dq of one step
+  Tensor sum_;                     // out or dq summed over steps, in accumulator precision
+  Tensor wide_;                    // a partial result, converted to accumulator precision
+  Tensor dkv_partial_;             // of one step; training only
+  std::array<Tensor, 2> dkv_sum_;  // current and next sums; training only
 };
 
 }  // namespace kintsugi

@@ -6,10 +6,9 @@
 
 namespace kintsugi {
 
-// What a branch of the residual stream computes: a mixer (attention, …) or an MLP. Every rank of
-// the tensor group has its heads or columns; only the last matmul, output(), is sharded by its
-// inputs, so that its results are summands. The branch adds them up and puts the result on the
-// residual stream.
+// What a branch of the residual stream computes: a token mixer (attention, retention) or an MLP.
+// Each tensor rank has some of the heads or columns. Only the last matmul, output(), is sharded by
+// its inputs; the branch all-reduces its partial sums and adds the result to the residual stream.
 class Sublayer {
  public:
   virtual ~Sublayer() = default;
@@ -18,13 +17,14 @@ class Sublayer {
   virtual const Linear& output() const = 0;
   virtual Tensor output_input(const LayerRun& run) const = 0;
 
-  // From x (tokens, hidden) to output_input(). With run.cache, x continues the tokens seen before.
+  // Computes output_input() from x (tokens, hidden). With run.cache, x continues the cached tokens.
   virtual void forward(const LayerRun& run, Tensor x) const = 0;
-  // Recomputes what Recompute::Selective dropped, but for x.
+  // Recomputes what Recompute::Selective dropped, except x.
   virtual void recompute(const LayerRun& run) const { (void)run; }
-  // From dy, the gradient of the output, to that of x.
+  // Computes the gradient of x from dy, the gradient of the output.
   virtual void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const = 0;
-  // After backward_input, perhaps much later: the gradients of the matrices that read x.
+  // Computes the gradients of the matrices that read x. Called after backward_input(), perhaps much
+  // later.
   virtual void backward_weight(const LayerRun& run, Tensor x) const = 0;
 };
 

@@ -2,10 +2,10 @@
 
 namespace kintsugi {
 
-Tensor TensorGroup::all_rows(Tensor own, Tensor space) const {
+Tensor TensorGroup::all_rows(Tensor own, Tensor buffer) const {
   if (!splits_rows_) return own;
-  group_->wait(group_->all_gather(space, own));
-  return space;
+  group_->wait(group_->all_gather(buffer, own));
+  return buffer;
 }
 
 Communicator::Work TensorGroup::start_sum(Tensor own, Tensor partial) const {

@@ -6,8 +6,8 @@
 
 namespace kintsugi {
 
-// The ranks that share the matrices of a layer. Between two matrices that are cut, the residual
-// stream is whole: every rank has all its rows or, in sequence parallelism, an equal part of them.
+// The ranks over which the matrices of a layer are sharded (tensor parallelism). Every rank has all
+// rows of the residual stream or, with sequence parallelism (`splits_rows`), an equal part of them.
 class TensorGroup {
  public:
   TensorGroup(Communicator& group, bool splits_rows)
@@ -19,22 +19,22 @@ class TensorGroup {
   bool splits_rows() const { return splits_rows_; }
   Communicator& group() const { return *group_; }
 
-  // How many of `rows` this rank has, and which.
+  // The number of rows that this rank has, and the rows themselves.
   std::int64_t own_rows(std::int64_t rows) const { return splits_rows_ ? rows / size() : rows; }
   Tensor own(const Tensor& all) const {
     return splits_rows_ ? all.rows(rank() * own_rows(all.extent(0)), own_rows(all.extent(0))) : all;
   }
 
-  // All rows from everybody's own: `own` itself, or `space` filled with them.
-  Tensor all_rows(Tensor own, Tensor space) const;
+  // If rows are split, all-gathers `own` into `buffer` and returns that; otherwise returns `own`.
+  Tensor all_rows(Tensor own, Tensor buffer) const;
 
-  // Everybody's `partial` (all rows) summed into `own`, which is `partial` itself where rows are
-  // not split. In between, neither is touched.
+  // Sums `partial` (all rows) over the ranks into `own`: a reduce-scatter if rows are split,
+  // otherwise an all-reduce in place (`own` is `partial`). Neither may be used before finish().
   Communicator::Work start_sum(Tensor own, Tensor partial) const;
   void finish(Communicator::Work work) const { group_->wait(work); }
   void sum(Tensor own, Tensor partial) const { finish(start_sum(own, partial)); }
 
-  // For a dropout on own rows.
+  // Options for dropout on this rank's rows.
   DropoutOptions dropout(const MicroBatch& batch, std::uint64_t site) const;
 
  private:

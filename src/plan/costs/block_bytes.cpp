@@ -17,30 +17,30 @@ BlockShape block_shape(const ModelConfig& c) {
       .gated = sublayers_of<MlpSpec>(model_spec(c)).front()->activation == ActivationKind::Swiglu};
 }
 
-double attention_bytes(const BlockShape& s, const BlockRun& r) {
-  // Block input and norm output; one mask.
+double attention_bytes(const BlockShape& s, const BlockOptions& r) {
+  // Block input, norm output and one mask.
   const double outside = 4 * s.hidden + (r.dropout ? s.hidden : 0);
-  const double products = 2 * s.qkv + 2 * s.query;
-  // Fused: a log-sum-exp of four bytes. Else softmax, and its dropout's mask and result.
+  const double projections = 2 * s.qkv + 2 * s.query;
+  // Fused: a log-sum-exp of four bytes. Otherwise softmax, dropout mask and dropout result.
   const double core = r.fused_attention ? 4 * s.heads + (r.copies_output ? 2 * s.query : 0)
                                         : (r.dropout ? 5 : 2) * s.heads * r.length;
-  return outside / r.rows + (products + core) / r.tp;
+  return outside / r.rows + (projections + core) / r.tp;
 }
 
-double feed_forward_bytes(const BlockShape& s, const BlockRun& r) {
+double feed_forward_bytes(const BlockShape& s, const BlockOptions& r) {
   const double outside = 4 * s.hidden + (r.dropout ? s.hidden : 0);
   return outside / r.rows + (s.gated ? 6 : 4) * s.ffn / r.tp;
 }
 
-double block_bytes(const BlockShape& shape, const BlockRun& run) {
-  return attention_bytes(shape, run) + feed_forward_bytes(shape, run);
+double block_bytes(const BlockShape& shape, const BlockOptions& options) {
+  return attention_bytes(shape, options) + feed_forward_bytes(shape, options);
 }
 
 double chunks_in_flight(const FlightShape& f) {
   const int behind = f.stages - 1 - f.stage;
   if (f.chunks == 1) return std::min<double>(behind + 1, f.micro_batches);
-  // Micro-batches go through a chunk in groups of a pipeline's length, or of the next number that
-  // leaves no short group.
+  // A chunk processes micro-batches in groups of `stages`, or of the next larger size that leaves
+  // no group shorter than `stages`.
   double group = f.stages;
   while (group < f.micro_batches && std::fmod(f.micro_batches, group) != 0 &&
          std::fmod(f.micro_batches, group) < f.stages)

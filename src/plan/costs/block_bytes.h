@@ -4,8 +4,8 @@
 
 namespace kintsugi {
 
-// Bytes that one token leaves behind for the backward in one transformer layer on one tensor rank:
-// arXiv 2205.05198 with grouped queries and gated feed-forwards, activations of two bytes.
+// Activation bytes that one token keeps for the backward in one transformer layer on one tensor
+// rank: arXiv 2205.05198, extended to grouped queries and gated MLPs, two bytes per activation.
 struct BlockShape {
   double hidden = 0, ffn = 0;
   double heads = 0, query = 0, qkv = 0;  // heads, and widths of the projections
@@ -13,22 +13,22 @@ struct BlockShape {
 };
 BlockShape block_shape(const ModelConfig& config);
 
-struct BlockRun {
+struct BlockOptions {
   double tp = 1;
-  double rows = 1;    // ranks that share the tokens outside of tensor parallelism
-  double length = 0;  // keys that a query sees, where scores are written
+  double rows = 1;    // sequence-parallel ranks that split the tokens outside of the tp regions
+  double length = 0;  // keys per query, for attention that is not fused
   bool fused_attention = true;
   bool dropout = true;         // masks of one byte
-  bool copies_output = false;  // attention leaves its result in another order than the next product
+  bool copies_output = false;  // attention output is transposed for the next matmul
 };
 
-// The norm in front, the projections, attention and the residual's mask.
-double attention_bytes(const BlockShape& shape, const BlockRun& run);
-// The same of a feed-forward: inputs of norm and products, with as many copies of its middle.
-double feed_forward_bytes(const BlockShape& shape, const BlockRun& run);
-double block_bytes(const BlockShape& shape, const BlockRun& run);
+// Norm, projections, attention and dropout mask of the residual branch.
+double attention_bytes(const BlockShape& shape, const BlockOptions& options);
+// Norm, MLP matmul inputs and activations, and dropout mask.
+double feed_forward_bytes(const BlockShape& shape, const BlockOptions& options);
+double block_bytes(const BlockShape& shape, const BlockOptions& options);
 
-// How many forwards of a chunk a stage holds before the first backward, in 1F1B and interleaved.
+// How many chunk forwards a stage holds before the first backward, in 1F1B and interleaved.
 struct FlightShape {
   int stages = 1, stage = 0, chunks = 1;
   double micro_batches = 1;

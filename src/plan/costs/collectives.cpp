@@ -10,11 +10,10 @@ namespace kintsugi {
 GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
   const NodeSpec& node = machine.node;
   const std::int64_t span = group.size * group.stride;
-  // Ranks of the group on one node.
-  const std::int64_t here = group.stride >= node.gpus
-                                ? 1
+  const std::int64_t per_node =  // ranks of the group on one node
+      group.stride >= node.gpus ? 1
                                 : std::clamp<std::int64_t>(node.gpus / group.stride, 1, group.size);
-  GroupLinks links{.size = group.size, .nodes = (group.size + here - 1) / here};
+  GroupLinks links{.size = group.size, .nodes = (group.size + per_node - 1) / per_node};
   const double inside = span <= node.module_gpus ? node.module_gb_s : node.link_gb_s;
   const double hop = node.latency_us;
   if (links.nodes <= 1) {
@@ -28,13 +27,14 @@ GroupLinks links_of(const Machine& machine, const GroupSpread& group) {
   const double nodes = static_cast<double>(links.nodes);
   const double crowd =
       network.crowded_nodes > 0 ? 1 + std::pow(nodes / network.crowded_nodes, network.crowding) : 1;
-  // Every rank of a node has its share of the adapters, and the ranks of a group pool theirs.
-  const double across = network.gb_s * static_cast<double>(here) / crowd;
-  links.gb_s = here > 1 ? std::min(inside, across) : across;
-  // All ranks of a ring step together: the slowest hop sets the pace.
+  // The ranks of a group on one node use their network adapters together.
+  const double across = network.gb_s * static_cast<double>(per_node) / crowd;
+  links.gb_s = per_node > 1 ? std::min(inside, across) : across;
+  // All ranks of a ring advance in lockstep: every hop takes as long as the slowest.
   links.ring_us = static_cast<double>(group.size - 1) * network.latency_us;
-  links.tree_us = 2 * (std::log2(nodes) * network.latency_us + static_cast<double>(here - 1) * hop);
-  // With neighbours on one node only at times, the slowest link decides.
+  links.tree_us =
+      2 * (std::log2(nodes) * network.latency_us + static_cast<double>(per_node - 1) * hop);
+  // Some neighbours are on different nodes: the slowest link decides.
   links.neighbour_gb_s = network.gb_s;
   links.neighbour_us = network.latency_us;
   return links;
@@ -44,13 +44,14 @@ double collective_s(const GroupLinks& links, TracedOperation::Transfer transfer,
   using Transfer = TracedOperation::Transfer;
   if (links.size <= 1) return 0;
   const double n = static_cast<double>(links.size);
-  const double share = (n - 1) / n * bytes / (links.gb_s * 1e9);
+  const double ring_s = (n - 1) / n * bytes / (links.gb_s * 1e9);
   switch (transfer) {
     case Transfer::AllReduce:
-      return std::min(2 * share + 2 * links.ring_us * 1e-6, 2 * share * 1.1 + links.tree_us * 1e-6);
+      return std::min(2 * ring_s + 2 * links.ring_us * 1e-6,
+                      2 * ring_s * 1.1 + links.tree_us * 1e-6);
     case Transfer::ReduceScatter:
     case Transfer::AllGather:
-      return share + links.ring_us * 1e-6;
+      return ring_s + links.ring_us * 1e-6;
     case Transfer::Broadcast:
       return bytes / (links.gb_s * 1e9) + links.tree_us * 1e-6;
     case Transfer::Send:

@@ -9,41 +9,41 @@ namespace {
 
 using Kind = TracedOperation::Kind;
 
-// Both limits at once; a little more than the larger where they meet.
+// A smooth maximum of compute and memory time.
 double roofline(double compute_s, double memory_s) {
   return std::pow(std::pow(compute_s, 4) + std::pow(memory_s, 4), 0.25);
 }
 
 double launched(const GpuSpec& gpu, double kernel_s) { return kernel_s + gpu.launch_us * 1e-6; }
 
-// Extents that are no multiples of 64 leave parts of tiles and of memory lines unused. Only
-// vocabularies are odd and that large, and rows of logits are padded in memory.
+// Efficiency of extents that are not multiples of 64: they leave parts of tiles and cache lines
+// unused. Above 32768 only vocabularies are unaligned, and logits are padded in memory.
 double alignment(double extent) {
   if (extent > 32768) return 1;
-  const auto whole = static_cast<std::int64_t>(extent);
-  if (whole % 64 == 0) return 1;
-  if (whole % 32 == 0) return 0.97;
-  if (whole % 16 == 0) return 0.93;
-  if (whole % 8 == 0) return 0.85;
-  return whole % 2 == 0 ? 0.55 : 0.4;
+  const auto n = static_cast<std::int64_t>(extent);
+  if (n % 64 == 0) return 1;
+  if (n % 32 == 0) return 0.97;
+  if (n % 16 == 0) return 0.93;
+  if (n % 8 == 0) return 0.85;
+  return n % 2 == 0 ? 0.55 : 0.4;
 }
 
 constexpr double kTile = 128;
-constexpr double kFillWaves = 0.3;  // of tiles, lost at the start and the end of a product
-constexpr double kDepth = 200;      // multiply-adds a tile could do while it starts and ends
-constexpr double kHeadRamp = 32;    // attention's loss with short heads
+constexpr double kFillWaves = 0.3;  // waves of tiles lost at the start and the end of a matmul
+constexpr double kDepth = 200;      // k-steps that a tile loses in its prologue and epilogue
+constexpr double kHeadRamp = 32;    // loss of attention with small head dimensions
 
-// Batched products with one short side, as attention without fusion has them.
-double scores_s(const GpuSpec& gpu, const TracedOperation& o, double products) {
+// The batched matmuls of unfused attention, whose one dimension is the small head dimension.
+double scores_s(const GpuSpec& gpu, const TracedOperation& o, double matmuls) {
   const double pairs =
       static_cast<double>(o.m) * static_cast<double>(o.n) * static_cast<double>(o.k);
   const double dim = static_cast<double>(o.head_dim);
-  // Heads that are no multiples of 8 keep tensor cores from it.
+  // Head dimensions that are not multiples of 8 cannot use tensor cores.
   const double aligned = o.head_dim % 8 == 0 ? alignment(dim) : 0.12;
   const double rate =
       gpu.tflops(o.dtype) * 1e12 * gpu.gemm_efficiency * dim / (dim + kDepth) * aligned;
   const double bytes = static_cast<double>(size_of(o.dtype)) * pairs / 2;
-  return products *
+  return matmuls *
          roofline(2 * pairs * dim / rate, bytes / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency));
 }
 
@@ -52,8 +52,8 @@ double scores_s(const GpuSpec& gpu, const TracedOperation& o, double products) {
 double matmul_efficiency(const GpuSpec& gpu, double m, double n, double k) {
   const double tiles = std::ceil(m / kTile) * std::ceil(n / kTile);
   const double waves = tiles / static_cast<double>(gpu.multiprocessors);
-  const double cut = m * n / (tiles * kTile * kTile);
-  return gpu.gemm_efficiency * cut * waves / (waves + kFillWaves) * k / (k + kDepth) *
+  const double used = m * n / (tiles * kTile * kTile);  // fraction of the tiles
+  return gpu.gemm_efficiency * used * waves / (waves + kFillWaves) * k / (k + kDepth) *
          std::min({alignment(m), alignment(n), alignment(k)});
 }
 
@@ -62,13 +62,12 @@ double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperat
                k = static_cast<double>(o.k);
   const bool fp8 = software.fp8 && gpu.fp8_tflops > 0;
   const double peak = (fp8 ? gpu.fp8_tflops : gpu.tflops(o.dtype)) * 1e12;
-  // Twice as fast tiles lose twice as much where they start and end.
-  const double efficiency = software.products * matmul_efficiency(gpu, m, n, fp8 ? k / 2 : k);
+  // Tiles in fp8 are twice as fast and lose twice as much in prologue and epilogue.
+  const double efficiency = software.matmul_speed * matmul_efficiency(gpu, m, n, fp8 ? k / 2 : k);
   const double compute = o.flops / (peak * efficiency);
   const double moved = o.bytes / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency);
   double time = launched(gpu, roofline(compute, moved));
-  // The left operand is read, written in fp8 and once more turned over; weights keep theirs through
-  // a step.
+  // The left operand is converted to fp8 and also transposed. Weights are converted once per step.
   if (fp8)
     time += launched(
         gpu, software.elementwise * 4 * m * k / (gpu.memory_gb_s * 1e9 * gpu.memory_efficiency));
@@ -80,15 +79,15 @@ double attention_s(const GpuSpec& gpu, const Software& software, const TracedOpe
   if (!software.fused_attention) {
     const double scores = static_cast<double>(size_of(o.dtype)) * static_cast<double>(o.m) *
                           static_cast<double>(o.n) * static_cast<double>(o.k);
-    // Masked softmax and dropout, each read and written, going back with what they kept.
-    const double passes = forward ? 3.5 : 4.5;
-    return scores_s(gpu, o, forward ? 2 : 4) + memory_s(gpu, software, passes * scores);
+    // How often the scores are read or written by masked softmax and dropout.
+    const double accesses = forward ? 3.5 : 4.5;
+    return scores_s(gpu, o, forward ? 2 : 4) + memory_s(gpu, software, accesses * scores);
   }
   const double dim = static_cast<double>(o.head_dim);
-  const double efficiency = software.attention * gpu.attention_efficiency * dim /
+  const double efficiency = software.attention_speed * gpu.attention_efficiency * dim /
                             (dim + kHeadRamp) * (128 + kHeadRamp) / 128 * (forward ? 1 : 0.8) *
                             alignment(dim);
-  // A block of queries per multiprocessor.
+  // One block of 128 queries per multiprocessor.
   const double waves = std::ceil(static_cast<double>(o.n) / 128) * static_cast<double>(o.m) /
                        static_cast<double>(gpu.multiprocessors);
   const double rate = gpu.tflops(o.dtype) * 1e12 * efficiency * waves / (waves + kFillWaves);
@@ -117,15 +116,15 @@ TraceCost operator*(double times, const TraceCost& c) {
 
 namespace {
 
-// Time of products for each exchange over tensor ranks.
-double products_beside_s(const Machine& machine, const Software& software,
-                         const OperationTrace& trace) {
-  double products = 0, exchanges = 0;
+// Mean matmul time per tp collective.
+double matmul_s_per_collective(const Machine& machine, const Software& software,
+                               const OperationTrace& trace) {
+  double matmuls = 0, collectives = 0;
   for (const TracedOperation& o : trace.operations) {
-    if (o.kind == Kind::Matmul) products += matmul_s(machine.gpu, software, o);
-    exchanges += o.kind == Kind::Collective && o.group == "tp" ? 1 : 0;
+    if (o.kind == Kind::Matmul) matmuls += matmul_s(machine.gpu, software, o);
+    collectives += o.kind == Kind::Collective && o.group == "tp" ? 1 : 0;
   }
-  return exchanges > 0 ? products / exchanges : 0;
+  return collectives > 0 ? matmuls / collectives : 0;
 }
 
 }  // namespace
@@ -133,9 +132,10 @@ double products_beside_s(const Machine& machine, const Software& software,
 TraceCost cost_of(const Machine& machine, const Software& software, const OperationTrace& trace,
                   const LinksOf& links) {
   TraceCost cost;
-  const double beside = software.hides_tensor > 0 ? products_beside_s(machine, software, trace) : 0;
-  double now = 0, wire = 0;  // when each stream is free
-  double host = 0;           // when the host has issued what comes next
+  const double matmul_time =
+      software.hides_tensor > 0 ? matmul_s_per_collective(machine, software, trace) : 0;
+  double now = 0, wire = 0;  // when the compute and the communication stream are free
+  double host = 0;           // when the host has launched the next operation
   std::map<std::int64_t, double> done;
   for (const TracedOperation& o : trace.operations) {
     double time = 0;
@@ -154,14 +154,14 @@ TraceCost cost_of(const Machine& machine, const Software& software, const Operat
         cost.memory_s += time = memory_s(machine.gpu, software, o.bytes);
         break;
       case Kind::Collective: {
-        // A rank sends while it receives: one of the two counts.
+        // A rank sends while it receives: only the receive counts.
         const bool counts = o.transfer != TracedOperation::Transfer::Send;
         double busy =
             counts ? software.communication * collective_s(links(o.group), o.transfer, o.bytes) : 0;
         cost.communication_s += busy;
-        const bool whole = o.transfer == TracedOperation::Transfer::AllReduce;
-        if (o.group == "tp" && !whole && links(o.group).nodes == 1)
-          busy -= std::min(software.hides_tensor * busy, beside);
+        const bool all_reduce = o.transfer == TracedOperation::Transfer::AllReduce;
+        if (o.group == "tp" && !all_reduce && links(o.group).nodes == 1)
+          busy -= std::min(software.hides_tensor * busy, matmul_time);
         wire = std::max(wire, now) + busy;
         done[o.ticket] = wire;
         if (!software.overlaps_tensor && o.group == "tp") {

@@ -14,15 +14,15 @@ double matmul_s(const GpuSpec& gpu, const Software& software, const TracedOperat
 double attention_s(const GpuSpec& gpu, const Software& software, const TracedOperation& operation);
 double memory_s(const GpuSpec& gpu, const Software& software, double bytes);
 
-// The share of the peak that a product of this shape reaches.
+// The fraction of the peak that a matmul of this shape reaches.
 double matmul_efficiency(const GpuSpec& gpu, double m, double n, double k);
 
-// Of a trace: computation on one stream, collectives on another, as the waits have it.
+// The time of a trace: compute on one stream, collectives on another, synchronized by the waits.
 struct TraceCost {
   double total_s = 0;
   double matmul_s = 0, attention_s = 0, memory_s = 0;
-  double communication_s = 0;  // of which this much was waited for:
-  double exposed_s = 0;
+  double communication_s = 0;
+  double exposed_s = 0;  // communication that does not overlap with compute
 
   TraceCost& operator+=(const TraceCost& other);
 };

@@ -52,13 +52,13 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
   RunFootprint f;
   f.steps = std::ceil(tokens / job.tokens());
   fill_checkpoints(job, machine, f);
-  const double still = f.checkpoints * f.checkpoint_s.value_or(0);  // GPUs idle
-  const double idle = e.layout.ranks() * machine.gpu.idle_w * still;
+  const double pause_s = f.checkpoints * f.checkpoint_s.value_or(0);  // GPUs idle
+  const double idle = e.layout.ranks() * machine.gpu.idle_w * pause_s;
   const double nodes = e.layout.ranks() / static_cast<double>(machine.node.gpus);
-  f.days = (f.steps * e.step_s + still) / kDay;
+  f.days = (f.steps * e.step_s + pause_s) / kDay;
   f.gpu_hours = f.days * 24 * e.layout.ranks();
   const double hosts =
-      f.steps * (e.node_joule - e.gpu_joule) + nodes * std::max(machine.node.host_w, 0.0) * still;
+      f.steps * (e.node_joule - e.gpu_joule) + nodes * std::max(machine.node.host_w, 0.0) * pause_s;
   f.energy =
       energy_of((f.steps * e.gpu_joule + idle) / kJoulePerMwh, hosts / kJoulePerMwh, machine);
   if (machine.facility.eur_per_gpu_hour >= 0)
@@ -67,19 +67,20 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
 }
 
 ComputeCalculus solve(ComputeCalculus c) {
-  const int open = (c.parameters == 0) + (c.tokens == 0) + (c.gpus == 0) + (c.days == 0);
-  if (open != 1)
+  const int missing = (c.parameters == 0) + (c.tokens == 0) + (c.gpus == 0) + (c.days == 0);
+  if (missing != 1)
     user_error(
-        "of parameters, tokens, GPUs and days three must be given and one is computed: {} are open",
-        open);
+        "give exactly three of parameters, tokens, GPUs and days; the fourth is computed ({} are "
+        "missing)",
+        missing);
   for (const double value : {c.parameters, c.tokens, c.gpus, c.days})
     if (!(value >= 0 && value < 1e30))
-      user_error("{} is no number of parameters, tokens, GPUs or days", value);
+      user_error("{} is not a valid number of parameters, tokens, GPUs or days", value);
   if (!(c.flops_per_parameter > 0 && c.flops_per_parameter < 1e6))
-    user_error("{} FLOP per parameter and token: 6, or 8 with full recompute",
+    user_error("{} FLOPs per parameter and token: give 6, or 8 with full recomputation",
                c.flops_per_parameter);
   if (!(c.peak_flops > 0 && c.mfu > 0 && c.mfu <= 1))
-    user_error("a peak of {} FLOP/s with an MFU of {} is no machine: the MFU is a share above 0",
+    user_error("a peak of {} FLOP/s with an MFU of {} is not valid: the MFU is above 0, at most 1",
                c.peak_flops, c.mfu);
   const double rate = c.peak_flops * c.mfu;  // of one GPU
   if (c.parameters == 0)

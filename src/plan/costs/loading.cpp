@@ -5,12 +5,12 @@
 namespace kintsugi {
 
 double loading_s(const PlanJob& job, const Layout& l, const Machine& machine) {
-  // Every rank reads the sequences of its data rank; ranks of one node find them in its memory.
+  // Every rank reads the sequences of its data rank; a node reads shared sequences once.
   const double gpus = static_cast<double>(machine.node.gpus);
   const double nodes = std::max(1.0, l.ranks() / gpus);
-  const double here = std::clamp(gpus / (l.tp * l.cp), 1.0, static_cast<double>(l.dp));
-  const double per_node = job.tokens() * here / l.dp;
-  // As the token store keeps them.
+  const double data_ranks = std::clamp(gpus / (l.tp * l.cp), 1.0, static_cast<double>(l.dp));
+  const double per_node = job.tokens() * data_ranks / l.dp;
+  // The width of tokens in a token store.
   const double token_bytes = job.model.vocab_size <= 65536 ? 2 : 4;
   double seconds = 0;
   if (machine.storage_gb_s > 0)

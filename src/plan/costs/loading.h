@@ -5,8 +5,8 @@
 
 namespace kintsugi {
 
-// Seconds in which the tokens of one step come from storage and are made ready on the hosts. They
-// are read ahead: a step waits only for what takes longer than itself.
+// Seconds to read the tokens of one step from storage and to prepare them on the hosts. Loading is
+// ahead of training: a step waits only if loading takes longer than the step.
 double loading_s(const PlanJob& job, const Layout& layout, const Machine& machine);
 
 }  // namespace kintsugi

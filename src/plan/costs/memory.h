@@ -3,26 +3,27 @@
 #include <vector>
 
 #include "parallel/pipeline.h"
-#include "plan/costs/pass_trace.h"
+#include "plan/costs/micro_batch_trace.h"
 #include "plan/costs/state_trace.h"
 
 namespace kintsugi {
 
-// How many micro-batches a rank of a pipeline holds at a time.
-struct HeldPasses {
+// How many micro-batches a pipeline rank holds at a time.
+struct HeldMicroBatches {
   int inputs = 1, gradients = 1;
-  std::vector<int> stashes = {}, weights = {};  // of each chunk
-  int shared_stashes = 1;                       // of all of them, where they take turns
-  bool operator==(const HeldPasses&) const = default;
+  std::vector<int> stashes = {}, weights = {};  // per chunk
+  int shared_stashes = 1;                       // if all chunks share their stashes
+  bool operator==(const HeldMicroBatches&) const = default;
 };
-HeldPasses held_passes(const PipelineSchedule& schedule, int rank);
-// Of each rank, from a schedule short enough to build at once: from some number of micro-batches
-// on, more of them change nothing.
-std::vector<HeldPasses> pipeline_passes(const PipelineShape& shape);
+HeldMicroBatches held_micro_batches(const PipelineSchedule& schedule, int rank);
+// The same for each rank. Computed from a short schedule: above some number of micro-batches the
+// result does not change any more.
+std::vector<HeldMicroBatches> pipeline_micro_batches(const PipelineShape& shape);
 
-// The engine's arena on one rank of a layout, byte for byte.
-RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const PassTrace& pass,
-                        const StateTrace& state, const std::vector<StagePart>& parts,
-                        const HeldPasses& held);
+// The size of the engine's arena on one rank of a layout, exact to the byte. `chunks` are the
+// layers of the rank's pipeline chunks.
+RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const MicroBatchTrace& trace,
+                        const StateTrace& state, const std::vector<StageLayers>& chunks,
+                        const HeldMicroBatches& held);
 
 }  // namespace kintsugi

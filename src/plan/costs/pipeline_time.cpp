@@ -26,8 +26,8 @@ double pipeline_s(const PipelineShape& shape, const StageTimes& t) {
   const double m = shape.micro_batches, p = shape.stages;
   std::vector<double> both(t.forward.size());
   for (std::size_t i = 0; i < both.size(); ++i) both[i] = t.forward[i] + t.backward[i];
-  // Stops count while a stage has micro-batches to work on; on the way through all of them each
-  // message is met once.
+  // The slowest stage waits at its stops for every micro-batch; while the pipeline fills and drains
+  // each message counts once.
   const std::size_t at = slowest_stage(t);
   const double slowest = busy_s(t, at), others = sum(both) - both[at];
   if (shape.stages == 1) return m * slowest;
@@ -41,7 +41,7 @@ double pipeline_s(const PipelineShape& shape, const StageTimes& t) {
     case PipelineKind::Interleaved:
       return m * slowest + others / shape.chunks + messages;
     case PipelineKind::ZeroBubbleH1: {
-      // Where another schedule would wait, weights' halves are done.
+      // Weight gradients fill the bubble.
       const double mean = others / (p - 1), weights = t.weight_share * sum(t.backward) / p;
       return m * slowest + (p - 1) * std::max(0.0, mean - 2 * weights) + messages;
     }

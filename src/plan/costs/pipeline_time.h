@@ -6,20 +6,20 @@
 
 namespace kintsugi {
 
-// Of one micro-batch on each pipeline rank, all its chunks together.
+// Seconds of one micro-batch on each pipeline rank, summed over its chunks.
 struct StageTimes {
   std::vector<double> forward = {}, backward = {};
-  double weight_share = 0.5;       // of a backward: its second half
-  double message = 0;              // from one rank to the next, where it is not hidden
-  double first_message = 0;        // that the first takes longer
-  std::vector<double> stops = {};  // waited for messages in both passes; empty: nothing
+  double weight_share = 0.5;       // fraction of a backward that computes weight gradients
+  double message = 0;              // send to the next rank, if not overlapped
+  double first_message = 0;        // extra time of the first message
+  std::vector<double> stops = {};  // waits for messages in forward and backward; empty: none
 };
 
-// Which rank has the most to do for a micro-batch.
+// The rank that takes the longest for a micro-batch.
 std::size_t slowest_stage(const StageTimes& times);
 
-// How long a schedule takes, in closed form: what simulate_pipeline finds for equal stages, and for
-// others the slowest stage's time with one micro-batch's way through all.
+// Seconds of a schedule, in closed form. Equal to simulate_pipeline for equal stages; otherwise the
+// time of the slowest stage plus one micro-batch through all others.
 double pipeline_s(const PipelineShape& shape, const StageTimes& times);
 
 }  // namespace kintsugi

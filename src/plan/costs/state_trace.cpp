@@ -11,22 +11,23 @@
 namespace kintsugi {
 namespace {
 
-// All buckets are cut alike, so from two layers on, everything grows evenly with each.
+// All layers are sharded in the same way, so from two layers on everything is linear in their
+// number: more layers are extrapolated.
 constexpr int kExactLayers = 3;
 
-StateTrace traced(const PlanJob& job, const Layout& layout, const StatePart& part,
-                  const Place& place) {
+StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents& stage,
+                  const Coordinates& coordinates) {
   OperationTrace trace;
   SimBackend backend(trace, job.classifier_elements);
-  const Groups groups = sim_groups(grid_of(layout, job.model), place, trace);
+  const Groups groups = sim_groups(grid_of(layout, job.model), coordinates, trace);
   Arena arena(backend);
-  ModelSlice slice{.tp = layout.tp,
-                   .tp_rank = place.tp,
+  ModelShard shard{.tp = layout.tp,
+                   .tp_rank = coordinates.tp,
                    .sequence_parallel = layout.sequence_parallel,
-                   .embedding = part.embedding,
-                   .head = part.head};
-  for (int layer = 0; layer < part.layers; ++layer) slice.layers.push_back(layer);
-  const ParameterSet set(job.model, slice);
+                   .embedding = stage.embedding,
+                   .head = stage.head};
+  for (int layer = 0; layer < stage.layers; ++layer) shard.layers.push_back(layer);
+  const ParameterSet set(job.model, shard);
   Sharding sharding(
       backend, arena, set, groups,
       {.zero = layout.zero,
@@ -43,7 +44,7 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StatePart& par
   for (int bucket = 0; bucket < buckets; ++bucket) {
     if (set.buckets()[static_cast<std::size_t>(bucket)].role != Bucket::Role::Block) continue;
     const double elements =
-        static_cast<double>(sharding.part_elements(bucket)) * sharding.shard(bucket).size();
+        static_cast<double>(sharding.shard_elements(bucket)) * sharding.shard(bucket).size();
     const DType wide = accumulator_of(job.precision);
     state.block_weights = elements * static_cast<double>(size_of(job.precision));
     state.block_gradients =
@@ -89,15 +90,15 @@ StateTrace extrapolated(const StateTrace& a, const StateTrace& b, int n) {
 
 }  // namespace
 
-StateTrace trace_state(const PlanJob& job, const Layout& layout, const StatePart& part,
-                       const Place& place) {
-  if (part.layers <= kExactLayers) return traced(job, layout, part, place);
-  StatePart small = part;
+StateTrace trace_state(const PlanJob& job, const Layout& layout, const StageContents& stage,
+                       const Coordinates& coordinates) {
+  if (stage.layers <= kExactLayers) return traced(job, layout, stage, coordinates);
+  StageContents small = stage;
   small.layers = kExactLayers - 1;
-  const StateTrace a = traced(job, layout, small, place);
+  const StateTrace a = traced(job, layout, small, coordinates);
   small.layers = kExactLayers;
-  const StateTrace b = traced(job, layout, small, place);
-  return extrapolated(a, b, part.layers - small.layers + 1);
+  const StateTrace b = traced(job, layout, small, coordinates);
+  return extrapolated(a, b, stage.layers - small.layers + 1);
 }
 
 }  // namespace kintsugi

@@ -5,33 +5,33 @@
 #include <string>
 #include <utility>
 
-#include "plan/costs/pass_trace.h"
+#include "plan/costs/micro_batch_trace.h"
 
 namespace kintsugi {
 
-// Weights, gradients and optimizer of one rank, and what the end of a step does with them.
+// Memory of weights, gradients and optimizer of one rank, and the work at the end of a step.
 struct StateTrace {
   RegionBytes memory = {};
   double step_bytes = 0;  // moved by norm, clipping and update
   double step_kernels = 0;
-  // Over which group which collectives run after the last micro-batch: calls and bytes.
+  // Calls and bytes of the collectives after the last micro-batch, by group and kind.
   struct Traffic {
     double calls = 0, bytes = 0;
   };
   std::map<std::pair<std::string, TracedOperation::Transfer>, Traffic> traffic = {};
-  double parameters = 0;       // held, or shared with the shard group
+  double parameters = 0;       // of this rank, before sharding
   double block_weights = 0;    // bytes of one layer's bucket in the run's precision
-  double block_gradients = 0;  // bytes of it on the wire
+  double block_gradients = 0;  // bytes of one layer's bucket in the reduce-scatter
 };
 
-// A rank's part of the model, as far as its state depends on it.
-struct StatePart {
+// What the state of a rank depends on: its number of layers, embedding and head.
+struct StageContents {
   int layers = 1;
   bool embedding = true, head = true;
-  auto operator<=>(const StatePart&) const = default;
+  auto operator<=>(const StageContents&) const = default;
 };
 
-StateTrace trace_state(const PlanJob& job, const Layout& layout, const StatePart& part,
-                       const Place& place = {});
+StateTrace trace_state(const PlanJob& job, const Layout& layout, const StageContents& stage,
+                       const Coordinates& coordinates = {});
 
 }  // namespace kintsugi

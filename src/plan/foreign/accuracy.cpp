@@ -1,4 +1,4 @@
-// What measured_rows.h says about many rows at once.
+// The output of kintsugi plan --evaluate: the CSV file and the table of errors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct Errors {
   }
 };
 
-// The layout that would have been chosen among the measured ones, against the best of them.
+// The measured layout that the prediction would choose, against the best measured one.
 struct Choice {
   double predicted = INFINITY, measured_of_chosen = 0, best = INFINITY;
   int rows = 0;
@@ -55,9 +55,9 @@ struct Choice {
 struct Group {
   Errors used, held_out, memory;
   int rows = 0, unknown = 0;
-  int measured = 0, alarms = 0;      // ran, and was predicted not to fit
-  int oom = 0, oom_found = 0;        // out of memory for certain
-  int failed = 0, failed_found = 0;  // for whatever reason
+  int measured = 0, alarms = 0;      // ran; of these, predicted not to fit
+  int oom = 0, oom_found = 0;        // out of memory; of these, predicted not to fit
+  int failed = 0, failed_found = 0;  // failed for any reason; of these, predicted not to fit
   std::map<std::string, Choice> choices = {};
 };
 
@@ -72,7 +72,7 @@ std::string key_of(const CsvTable& table, std::size_t i, bool with_layout) {
   return key;
 }
 
-// FNV-1a, which is easy to repeat elsewhere.
+// FNV-1a: easy to reproduce in other programs.
 std::uint64_t fingerprint(const std::string& text) {
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -102,7 +102,7 @@ void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group
   if (memory > 0) g.memory.add(p.memory_gb, memory);
   const double measured = table.number(i, "step_time_s");
   if (!(measured > 0)) return;
-  // Rows of one layout stay together.
+  // All rows of one layout are in the same half.
   const bool held_out = fingerprint(key_of(table, i, true)) % 2 == 1;
   (held_out ? g.held_out : g.used).add(p.step_s, measured);
   Choice& choice = g.choices[key_of(table, i, false)];
@@ -115,7 +115,7 @@ void add_row(const CsvTable& table, std::size_t i, const RowPrediction& p, Group
 }
 
 std::string percent(double x) { return std::isnan(x) ? "-" : fmt::format("{:.1f}", 100 * x); }
-std::string share(int found, int all) {
+std::string percentage(int found, int all) {
   return all == 0 ? "-" : fmt::format("{:.1f}", 100.0 * found / all);
 }
 
@@ -143,15 +143,14 @@ std::string accuracy_table(const CsvTable& table, const std::vector<RowPredictio
         percent(median(all.absolute())), percent(mean(all.signed_errors)),
         percent(mean(g.held_out.absolute())), percent(mean(g.memory.absolute())),
         percent(median(g.memory.absolute())), percent(mean(g.memory.signed_errors)),
-        share(g.oom_found, g.oom), share(g.failed_found, g.failed), share(g.alarms, g.measured),
-        percent(median(regrets)));
+        percentage(g.oom_found, g.oom), percentage(g.failed_found, g.failed),
+        percentage(g.alarms, g.measured), percent(median(regrets)));
   }
   return text +
-         "MAPE: of the step time, over the half of the layouts whose errors were looked at while "
-         "constants were chosen; other: over the other half.\n"
-         "memory: mean and median error of bytes per GPU. OOM, failed: share of these that were "
-         "predicted "
-         "not to fit; alarms: of those that ran.\n"
+         "MAPE: error of the step time, over the half of the layouts that was used to fit the "
+         "constants; other: over the other half.\n"
+         "memory: mean and median error of bytes per GPU. OOM, failed: percentage of these rows "
+         "predicted not to fit; alarms: the same of rows that ran.\n"
          "regret: how much slower the predicted best of the measured layouts is than the measured "
          "best, median over jobs.\n";
 }

@@ -39,7 +39,7 @@ CsvTable::CsvTable(const std::string& text, std::string source) : source_(std::m
         quoted = false;
     } else if (c == '"') {
       if (!cells.back().empty())
-        user_error("{} line {}: a quote inside a cell that does not begin with one", source_, line);
+        user_error("{} line {}: a quote inside an unquoted cell", source_, line);
       quoted = any = true;
     } else if (c == ',') {
       cells.emplace_back();
@@ -74,7 +74,7 @@ double CsvTable::number(std::size_t row, const std::string& column) const {
   try {
     return parse_real(text);
   } catch (const UserError&) {
-    user_error("{} line {}: {} is '{}', which is no number", source_, line(row), column, text);
+    user_error("{} line {}: {} is '{}', which is not a number", source_, line(row), column, text);
   }
 }
 
@@ -85,9 +85,11 @@ double CsvTable::quantity(std::size_t row, const std::string& column, double oth
 
 double CsvTable::checked_quantity(std::size_t row, const std::string& name, double value) const {
   if (value >= 0 && value <= 1e8) return value;
-  user_error("{} line {}: {} is {}: a number from 0 to 100 million is wanted", source_, line(row),
-             name, value);
+  user_error("{} line {}: {} is {}: it must be from 0 to 100 million", source_, line(row), name,
+             value);
 }
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 std::string csv_line(const std::vector<std::string>& cells) {
   std::string line;

@@ -5,8 +5,8 @@
 
 namespace kintsugi {
 
-// A table with a header line: comma separated, RFC 4180 quoting. UserError, with the line, for
-// quotes that do not end and rows with another number of cells than the header.
+// A CSV table with a header line and RFC 4180 quoting. UserError with the line number for
+// unterminated quotes and for rows whose number of cells differs from the header.
 class CsvTable {
  public:
   CsvTable(const std::string& text, std::string source);
@@ -15,14 +15,14 @@ class CsvTable {
   const std::vector<std::string>& header() const { return header_; }
   std::size_t rows() const { return cells_.size(); }
   const std::vector<std::string>& row(std::size_t i) const { return cells_[i]; }
-  int line(std::size_t i) const { return lines_[i]; }  // where row i begins, from 1
-  // "" where there is no such column.
+  int line(std::size_t i) const { return lines_[i]; }  // line number of row i, from 1
+  // "" if there is no such column.
   const std::string& at(std::size_t row, const std::string& column) const;
   bool has(const std::string& column) const { return column_of(column) >= 0; }
-  // NaN where the cell is empty or the column is missing; UserError where it is no number.
+  // NaN if the cell is empty or the column is missing; UserError if the cell is not a number.
   double number(std::size_t row, const std::string& column) const;
-  // Of a size that models and layouts can have, or what the row is taken to mean where it says
-  // nothing; UserError, with the line, for others.
+  // A number from 0 to 1e8, or `otherwise` if the cell is empty or missing; UserError with the line
+  // number for other values.
   double quantity(std::size_t row, const std::string& column, double otherwise) const;
   double checked_quantity(std::size_t row, const std::string& name, double value) const;
 
@@ -35,6 +35,7 @@ class CsvTable {
   std::vector<int> lines_;
 };
 
-std::string csv_line(const std::vector<std::string>& cells);  // quoted where needed, with its end
+bool has(const std::string& text, const char* part);          // whether the text contains the part
+std::string csv_line(const std::vector<std::string>& cells);  // quoted where needed, with newline
 
 }  // namespace kintsugi

@@ -2,9 +2,9 @@
 
 namespace kintsugi {
 
-// Megatron with sequence parallelism: of a layer's ten exchanges the backward's two gatherings of
-// inputs and two scatterings of gradients run beside products.
-constexpr double kHiddenExchanges = 0.4;
+// Megatron with sequence parallelism: of a layer's ten collectives, two all-gathers of inputs and
+// two reduce-scatters of gradients in the backward overlap with matmuls.
+constexpr double kHiddenCollectives = 0.4;
 
 Software software_of(System system) {
   switch (system) {
@@ -26,7 +26,7 @@ Software software_of(System system) {
               .host_us = 8,
               .elementwise = 1.2,
               .overlaps_tensor = true,
-              .hides_tensor = kHiddenExchanges,
+              .hides_tensor = kHiddenCollectives,
               .overlaps_data = 0,
               .overlaps_gather = 0,
               .gradient_wire = 2,
@@ -45,7 +45,7 @@ Software software_of(System system) {
               .gradient_wire = 2,
               .communication = 1.2,
               .step_ms = 50};
-    case System::DeepSpeedZero3:  // matrix by matrix, nothing ahead
+    case System::DeepSpeedZero3:  // one collective per matrix, no prefetch
       return {.name = "DeepSpeed ZeRO-3 2021",
               .fused_attention = false,
               .host_us = 10,
@@ -60,20 +60,20 @@ Software software_of(System system) {
       return {.name = "Megatron Core",
               .host_us = 8,
               .elementwise = 1.2,
-              .hides_tensor = kHiddenExchanges,
+              .hides_tensor = kHiddenCollectives,
               .overlaps_data = 0.8,
               .overlaps_gather = 0.8,
               .communication = 1.2,
               .step_ms = 100};
     case System::Nanotron:
-      // Every collective waits for the slowest host of its group, which takes longer where the
-      // hosts also serve a pipeline's messages; sends and receives go one after the other.
+      // Every collective waits for the slowest host of its group, which is slower if the hosts also
+      // handle pipeline messages. Sends and receives are sequential.
       return {.name = "nanotron",
               .host_us = 14,
               .collective_host_us = 350,
               .pipeline_host_us = 240,
               .elementwise = 5,
-              .gradient_passes = 10,
+              .accumulation_bytes = 10,
               .overlaps_tensor = false,
               .hides_tensor = 0.5,
               .overlaps_data = 1,
@@ -84,7 +84,7 @@ Software software_of(System system) {
               .step_ms = 45};
     case System::Fsdp:
       return {.name = "FSDP",
-              .attention = 0.85,
+              .attention_speed = 0.85,
               .host_us = 12,
               .elementwise = 1.9,
               .overlaps_data = 0.9,

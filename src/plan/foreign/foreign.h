@@ -5,8 +5,8 @@
 
 namespace kintsugi {
 
-// Other training programs, as far as published measurements need them.
-// DeepSpeed before 2023 kept all gradients of a rank even where the optimizer was cut.
+// Other training programs with published measurements. DeepSpeed before 2023 did not shard the
+// gradients with ZeRO 1.
 enum class System {
   Megatron2021,
   Megatron2022,

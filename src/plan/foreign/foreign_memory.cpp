@@ -28,20 +28,20 @@ bool deep_speed(System s) {
 
 // Bytes per parameter.
 struct StateBytes {
-  double whole = 18;  // on every data rank
-  double cut = 0;     // shared by the data ranks
-  double step = 0;    // passing, while the optimizer runs; shared like the optimizer
-  bool step_cut = false;
+  double whole = 18;   // replicated on every data rank
+  double sharded = 0;  // sharded over the data ranks
+  double step = 0;     // temporary, during the optimizer step
+  bool step_sharded = false;
 };
 StateBytes state_bytes(System system, const Layout& l, DType precision, double gradients) {
-  // torchtitan's weights are their own master copy in fp32.
+  // In torchtitan the fp32 weights are also the master copy.
   const double weights = 2, optimizer = system == System::Torchtitan ? 10 : 12;
   const bool wide = gradients == 4;
-  // nanotron, and DeepSpeed with fp32 sums, keep the gradients of the products beside the sums.
+  // nanotron, and DeepSpeed with fp32 accumulation, also keep the bf16 gradients of the matmuls.
   const bool beside =
       wide && (system == System::Nanotron || (deep_speed(system) && precision == DType::BF16));
   const double all = gradients + (beside ? 2 : 0);
-  // Narrow gradients are widened for the step; DeepSpeed makes them one tensor before that.
+  // 16-bit gradients are converted to fp32 for the step; DeepSpeed first flattens them.
   const double widened = wide ? 0 : (deep_speed(system) ? 6 : 4);
   switch (l.zero) {
     case 0:
@@ -61,61 +61,61 @@ bool by_operation(System system, const ForeignRun& run) {
   return system == System::Torchtitan && run.by_operation;
 }
 
-// Bytes that one token leaves behind in one layer for the backward, on one tensor rank.
+// Activation bytes that one token keeps for the backward in one layer on one tensor rank.
 double token_bytes(System system, const PlanJob& job, const Layout& l, Recompute recompute,
                    const ForeignRun& options) {
   const BlockShape b = block_shape(job.model);
   const double t = l.tp, rows = l.sequence_parallel ? t : 1;
   if (recompute == Recompute::Full && by_operation(system, options)) {
-    // Every second product's result and attention's are kept: of wq, wk, wv, wo, w1, w3, w2.
+    // The outputs of attention and of every second matmul of wq, wk, wv, wo, w1, w3, w2 are kept.
     const double kv = (b.qkv - b.query) / 2;
     return 4 * b.hidden / rows + (2 * (2 * b.query + kv + b.ffn) + 4 * b.heads) / t;
   }
   if (recompute == Recompute::Full) return 2 * b.hidden / rows;
   if (system == System::Nanotron) {
-    // Rotated queries and keys, and the activated gate, are tensors of their own.
+    // Rotated queries and keys and the activated gate are separate tensors.
     const double rotated = (b.qkv + b.query) / 2;
     const double inside = 2 * (b.qkv + rotated + b.query) + (b.gated ? 8 : 4) * b.ffn + 4 * b.heads;
     return 8 * b.hidden / rows + inside / t +
            (options.gathers_again || l.tp == 1 ? 0 : 4 * b.hidden);
   }
   const bool fused = software_of(system).fused_attention || recompute == Recompute::Selective;
-  BlockRun run{.tp = t, .rows = rows, .length = static_cast<double>(job.length)};
+  BlockOptions block{.tp = t, .rows = rows, .length = static_cast<double>(job.length)};
   // Llama and MPT train without dropout.
-  run.dropout = !b.gated && system != System::Fsdp;
-  run.fused_attention = fused;
-  const double lse = fused && !b.gated ? 4 * b.heads / t : 0;  // not in the formulas of GPT
-  return block_bytes(b, run) - lse;
+  block.dropout = !b.gated && system != System::Fsdp;
+  block.fused_attention = fused;
+  const double lse = fused && !b.gated ? 4 * b.heads / t : 0;  // not in the formulas for GPT
+  return block_bytes(b, block) - lse;
 }
 
-// Copies of the logits at the loss, bytes each.
+// Bytes per logit of all copies of the logits during the loss.
 double logit_bytes(System system, const ForeignRun& run) {
-  if (system == System::Nanotron) return 10;  // themselves, in fp32, and less their maximum
-  // With torch's cross entropy: themselves, in fp32, their log-softmax, its gradient.
+  if (system == System::Nanotron) return 10;  // bf16, fp32, and fp32 minus the maximum
+  // With torch's cross entropy: bf16, fp32, log-softmax and its gradient.
   if (system == System::Torchtitan) return run.compiled_loss ? 4 : 14;
-  return 6;  // themselves, and fp32 ones that become the gradient in place
+  return 6;  // 16 bit, and fp32 that becomes the gradient in place
 }
 
-// Weights that FSDP or ZeRO-3 has gathered, with the gradients on their way.
+// Gathered weights of FSDP or ZeRO-3, with the gradients that are being reduced.
 double gathered_bytes(System system, const Sizes& s, double t) {
   constexpr double kBucket = 5e8;  // DeepSpeed's prefetch, and its bucket of gradients
   switch (system) {
     case System::DeepSpeedZero3:  // one module at a time
       return 2 * (s.largest / t + kBucket) + 2 * kBucket;
-    case System::Torchtitan:  // two layers; the head with its gradient, which is summed in fp32
+    case System::Torchtitan:  // two layers; the head with its gradient, which is reduced in fp32
       return 2 * 2 * s.layer / t + (2 + 4) * s.table / t;
     default:  // two layers and the head
       return 2 * 2 * s.layer / t + 2 * s.table / t;
   }
 }
 
-struct StageLayers {
+struct StageSizes {
   double layers = 0, recomputed = 0;
   bool head = false;
 };
-std::vector<StageLayers> stages_of(System system, const PlanJob& job, const Layout& l,
-                                   const ForeignRun& run) {
-  std::vector<StageLayers> stages;
+std::vector<StageSizes> stages_of(System system, const PlanJob& job, const Layout& l,
+                                  const ForeignRun& run) {
+  std::vector<StageSizes> stages;
   if (system == System::Nanotron) {
     const NanotronSplit split = nanotron_split(job.model, l.pp);
     for (const int layers : split.layers) stages.push_back({.layers = std::max<double>(0, layers)});
@@ -125,37 +125,37 @@ std::vector<StageLayers> stages_of(System system, const PlanJob& job, const Layo
   const int every = by_operation(system, run) ? 1 : l.recompute_every;
   const std::vector<int> split = balanced_split(job.model, l.pp * l.chunks);
   for (int stage = 0; stage < l.pp; ++stage) {
-    StageLayers here{.head = stage == l.pp - 1};
-    for (const StagePart& part : stage_parts(split, l.pp, stage))
-      for (int layer = part.first_layer; layer < part.last_layer; ++layer) {
-        here.layers += 1;
-        here.recomputed += layer % every == 0 ? 1 : 0;
+    StageSizes sizes{.head = stage == l.pp - 1};
+    for (const StageLayers& chunk : stage_layers(split, l.pp, stage))
+      for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer) {
+        sizes.layers += 1;
+        sizes.recomputed += layer % every == 0 ? 1 : 0;
       }
-    stages.push_back(here);
+    stages.push_back(sizes);
   }
   return stages;
 }
 
-// Beside the states and what waits for the backward.
+// Temporary memory of forward and backward (ForeignMemory::work).
 double work_bytes(System system, const PlanJob& job, const Layout& l, const ForeignRun& run,
                   bool head, double plain) {
   const BlockShape b = block_shape(job.model);
   const double vocabulary = static_cast<double>(job.model.vocab_size), t = l.tp;
   const Sizes sizes = sizes_of(b, vocabulary);
   const double tokens = static_cast<double>(l.micro_batch * job.length) / l.cp;
-  // Logits are gone before the first layer is computed again.
-  const double again = l.recompute == Recompute::Full ? tokens * plain : 0;
+  // Logits are freed before the first layer is recomputed.
+  const double recomputed = l.recompute == Recompute::Full ? tokens * plain : 0;
   const double logits = head ? tokens * vocabulary / t * logit_bytes(system, run) : 0;
-  double work = std::max(again, logits);
+  double work = std::max(recomputed, logits);
   if (l.zero == 3) work += gathered_bytes(system, sizes, t);
-  // DeepSpeed's two buckets of 5e8 gradients, and those of the layer at work.
+  // DeepSpeed's two buckets of 5e8 gradients, and the gradients of the current layer.
   if (deep_speed(system)) work += 2e9 + 2 * sizes.layer / t;
   if (system == System::Nanotron) {
-    // Gradients of the widest activations of the block that goes backward.
+    // Gradients of the widest activations of a block in the backward.
     work = std::max(work, tokens * 6 * b.ffn / t);
-    // Whole rows: gathered for a product, before their sum is scattered, and their gradient.
+    // Full rows: gathered for a matmul, before the reduce-scatter, and their gradient.
     if (l.tp > 1) work += 3 * tokens * 2 * b.hidden;
-    work += 0.2e9;  // as the smallest of its runs show: work spaces, ids, tables of angles
+    work += 0.2e9;  // from its smallest runs: workspaces, ids, rotary tables
   }
   return work;
 }
@@ -163,8 +163,8 @@ double work_bytes(System system, const PlanJob& job, const Layout& l, const Fore
 }  // namespace
 
 NanotronSplit nanotron_split(const ModelConfig& config, int stages) {
-  // Embedding, layers, norm, head, cast and loss, one after the other; a stage is full once the sum
-  // of weights exceeds its share. Keys and values count as many heads as queries.
+  // Embedding, layers, norm, head, cast and loss are assigned in order; a stage is full when the
+  // sum of weights exceeds its fraction. Keys and values count as many heads as queries.
   const BlockShape b = block_shape(config);
   const double layer = 4 * b.query * b.hidden + 3 * b.ffn * b.hidden;
   const double head = static_cast<double>(config.vocab_size) * b.hidden;
@@ -181,8 +181,8 @@ NanotronSplit nanotron_split(const ModelConfig& config, int stages) {
     layers[at] = std::max(layers[at], 0);
     if (i >= 1 && i <= static_cast<std::size_t>(config.layers)) layers[at] += 1;
     if (i == static_cast<std::size_t>(config.layers) + 2) split.head = static_cast<int>(at);
-    const double share = all * (static_cast<double>(at + 1) / stages);
-    if (sum > share && at + 1 < layers.size()) ++at;
+    const double limit = all * (static_cast<double>(at + 1) / stages);
+    if (sum > limit && at + 1 < layers.size()) ++at;
   }
   return split;
 }
@@ -190,7 +190,7 @@ NanotronSplit nanotron_split(const ModelConfig& config, int stages) {
 std::string refusal(System system, const PlanJob& job, const Layout& l, double m) {
   if (system != System::Nanotron || l.pp == 1) return "";
   if (m < l.pp - 1)
-    return fmt::format("nanotron's 1F1B wants at least {} micro-batches for {} stages", l.pp - 1,
+    return fmt::format("nanotron's 1F1B needs at least {} micro-batches for {} stages", l.pp - 1,
                        l.pp);
   const std::vector<int> split = nanotron_split(job.model, l.pp).layers;
   const auto empty = std::find(split.begin(), split.end(), -1);
@@ -213,38 +213,38 @@ std::vector<ForeignMemory> foreign_memory(System system, const PlanJob& job, con
   const double plain = token_bytes(system, job, l, Recompute::None, run);
   const double kept = token_bytes(system, job, l, l.recompute, run);
   std::vector<ForeignMemory> result;
-  for (const StageLayers& stage : stages_of(system, job, l, run)) {
+  for (const StageSizes& stage : stages_of(system, job, l, run)) {
     const int i = static_cast<int>(result.size());
     double parameters = stage.layers * sizes.layer / t;
     if (i == 0) parameters += sizes.table / t;
     if (stage.head && !(c.tied && l.pp == 1)) parameters += sizes.table / t;
     const double flight = chunks_in_flight({l.pp, i, l.chunks, m}) / l.chunks;
-    ForeignMemory here;
-    here.states = parameters * (per.whole + per.cut / shards);
-    here.step = parameters * per.step / (per.step_cut ? shards : 1);
-    here.activations =
+    ForeignMemory memory;
+    memory.states = parameters * (per.whole + per.sharded / shards);
+    memory.step = parameters * per.step / (per.step_sharded ? shards : 1);
+    memory.activations =
         flight * tokens * (stage.recomputed * kept + (stage.layers - stage.recomputed) * plain);
-    // What was received, cut among the tensor ranks.
-    if (l.pp > 1) here.activations += flight * tokens * 2 * block.hidden / t;
-    here.work = work_bytes(system, job, l, run, stage.head, plain);
-    result.push_back(here);
+    // Received messages, split among the tensor ranks.
+    if (l.pp > 1) memory.activations += flight * tokens * 2 * block.hidden / t;
+    memory.work = work_bytes(system, job, l, run, stage.head, plain);
+    result.push_back(memory);
   }
   return result;
 }
 
 double device_bytes(System system, const ForeignMemory& m, const Layout& l, const Machine& machine,
                     bool pressed) {
-  // NCCL's buffers: all ranks, and each kind of group; a pipeline has one for either direction.
+  // NCCL buffers: all ranks, and each kind of group; a pipeline has one per direction.
   constexpr double kGroup = 0.4e9;
   const int groups = 1 + (l.tp > 1) + 2 * (l.pp > 1) + (l.cp > 1) + (l.dp > 1 && l.dp < l.ranks());
   const double own = machine.gpu.own_gb * 1e9 + groups * kGroup;
-  // Holes between blocks that come and go. Megatron's and FSDP's micro-batches ask for the same
-  // sizes again and again and leave none that would count.
-  constexpr double kHoles = 1.25, kPressed = 1.12;
-  const bool loose = deep_speed(system) || system == System::Nanotron;
-  const double passing = m.activations + m.work;
-  if (pressed) return own + m.states + std::max(m.step, (loose ? kPressed : 1.0) * passing);
-  const double shown = own + m.states + m.step + (loose ? kHoles : 1.0) * passing;
+  // Fragmentation. Micro-batches of Megatron and FSDP allocate the same sizes again and again, with
+  // negligible fragmentation.
+  constexpr double kFragmented = 1.25, kPressed = 1.12;
+  const bool fragments = deep_speed(system) || system == System::Nanotron;
+  const double temporary = m.activations + m.work;
+  if (pressed) return own + m.states + std::max(m.step, (fragments ? kPressed : 1.0) * temporary);
+  const double shown = own + m.states + m.step + (fragments ? kFragmented : 1.0) * temporary;
   return std::min(shown, machine.gpu.memory_gb * 1e9);
 }
 

@@ -15,8 +15,6 @@ std::string lower(std::string text) {
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
 struct RowText {
   std::string dataset, hardware, source, note, recompute, precision;
 };
@@ -25,7 +23,7 @@ System system_of(const RowText& t, double zero, double tp) {
   if (has(t.dataset, "ultrascale") || has(t.source, "nanotron")) return System::Nanotron;
   if (has(t.dataset, "torchtitan") || has(t.source, "torchtitan")) return System::Torchtitan;
   if (has(t.dataset, "mosaic") || has(t.source, "llm-foundry")) return System::Fsdp;
-  // DeepSpeed's ZeRO 3 of 2021 stood alone; beside tensor parallelism it is FSDP's.
+  // DeepSpeed's ZeRO 3 of 2021 had no tensor parallelism; with it the row is FSDP.
   if (zero == 3 && !has(t.hardware, "mi250"))
     return has(t.hardware, "a100") && has(t.precision, "fp16") && tp <= 1 ? System::DeepSpeedZero3
                                                                           : System::Fsdp;
@@ -81,29 +79,29 @@ void read_recompute(const RowText& t, System system, Layout& l) {
   if (has(t.recompute, "full")) {
     l.recompute = Recompute::Full;
   } else if (has(t.recompute, "selective") || has(t.recompute, "sac")) {
-    // torchtitan's is every second layer, or every second product; Megatron's is attention.
+    // In torchtitan every second layer or every second matmul, in Megatron attention.
     l.recompute = titan ? Recompute::Full : Recompute::Selective;
     if (titan) l.recompute_every = 2;
   }
 }
 
-// What programs of torch depend on, beside the layout. Their products and their fused attention
-// were made for the A100; on its successors they are slower than NVIDIA's own.
+// Options of torch programs. Their matmuls and fused attention were tuned for the A100; on later
+// GPUs they are slower than NVIDIA's own.
 void read_options(const RowText& t, System system, Software& software) {
   const bool newer = has(t.hardware, "h100") || has(t.hardware, "h200");
   if (system == System::Fsdp && newer) {
-    software.products = 0.75;
-    software.attention = 0.6;
+    software.matmul_speed = 0.75;
+    software.attention_speed = 0.6;
   }
   if (system != System::Torchtitan) return;
   if (newer) {
-    software.products = 0.9;
-    software.attention = 0.6;
+    software.matmul_speed = 0.9;
+    software.attention_speed = 0.6;
   }
   if (has(t.note, "compile")) software.elementwise = 1.6;
   if (has(t.note, "async tp")) software.hides_tensor = 0.4;
-  // Scales by row are applied outside the tensor cores.
-  if (has(t.note, "rowwise")) software.products *= 0.5;
+  // Row-wise scales are applied outside the tensor cores.
+  if (has(t.note, "rowwise")) software.matmul_speed *= 0.5;
 }
 
 }  // namespace
@@ -113,16 +111,16 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   const RowText t{lower(table.at(row, "dataset")),   lower(table.at(row, "hardware")),
                   lower(table.at(row, "source")),    lower(table.at(row, "note")),
                   lower(table.at(row, "recompute")), lower(table.at(row, "precision"))};
-  const auto number = [&](const char* column, double otherwise) {  // all of them count something
+  const auto number = [&](const char* column, double otherwise) {  // all are counts
     const double value = table.quantity(row, column, otherwise);
     if (value != std::floor(value))
-      user_error("{} line {}: {} is {}: a whole number is wanted", table.source(), table.line(row),
+      user_error("{} line {}: {} is {}: it must be an integer", table.source(), table.line(row),
                  column, value);
     return value;
   };
   const double zero = number("zero", 1);
   if (zero != 0 && zero != 1 && zero != 2 && zero != 3)
-    user_error("{} line {}: zero is {}: 0, 1, 2 or 3 is wanted", table.source(), table.line(row),
+    user_error("{} line {}: zero is {}: it must be 0, 1, 2 or 3", table.source(), table.line(row),
                zero);
   const System system = r.system = system_of(t, zero, number("TP", 1));
   r.with_device = has(lower(table.at(row, "mem_kind")), "nvidia-smi");
@@ -131,8 +129,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   read_options(t, system, r.software);
   const std::string name = machine_of(t, system);
   if (!given && name.empty()) {
-    r.problem =
-        fmt::format("no machine is known by '{}': give --machine", table.at(row, "hardware"));
+    r.problem = fmt::format("unknown hardware '{}': give --machine", table.at(row, "hardware"));
     return r;
   }
   r.machine = given ? *given : load_machine(name);
@@ -144,7 +141,7 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   r.software.fp8 = has(t.precision, "fp8");
   if (has(t.precision, "fp32 grads")) r.software.gradient_wire = 4;
   r.run.gradient_bytes = r.software.gradient_wire;
-  // torchtitan compiles the loss too since 2025.
+  // Since 2025 torchtitan also compiles the loss.
   r.run.by_operation =
       has(t.recompute, "selective") ? !has(t.recompute, "layer") : has(t.recompute, "sac");
   r.run.compiled_loss = has(t.note, "compile") && has(t.source, "2025");
@@ -168,13 +165,13 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
     return r;
   }
   const ModelConfig& c = r.job.model;
-  const bool cut = c.layers <= 10'000 && c.heads % l.tp == 0 && c.ffn_size % l.tp == 0 &&
-                   c.vocab_size >= l.tp * l.tp &&
-                   (c.kv_heads % l.tp == 0 || l.tp % c.kv_heads == 0) && l.pp <= c.layers;
-  if (!cut || (l.cp > 1 && r.job.length % (2 * l.cp) != 0)) {
+  const bool divides = c.layers <= 10'000 && c.heads % l.tp == 0 && c.ffn_size % l.tp == 0 &&
+                       c.vocab_size >= l.tp * l.tp &&
+                       (c.kv_heads % l.tp == 0 || l.tp % c.kv_heads == 0) && l.pp <= c.layers;
+  if (!divides || (l.cp > 1 && r.job.length % (2 * l.cp) != 0)) {
     r.impossible = true;
     r.problem =
-        fmt::format("{} layers, {} heads and {} tokens cannot be cut for PP {}, TP {} and CP {}",
+        fmt::format("{} layers, {} heads and {} tokens do not divide by PP {}, TP {} and CP {}",
                     c.layers, c.heads, r.job.length, l.pp, l.tp, l.cp);
     return r;
   }
@@ -186,11 +183,11 @@ MeasuredRow read_row(const CsvTable& table, std::size_t row, const std::optional
   r.open_zero = std::isnan(table.number(row, "zero"));
   for (int v = 1; v <= 8; ++v)
     for (const int b : {1, 2, 4, 8}) {
-      // A row that gives the micro-batch and no chunks has one.
+      // A row with a micro-batch size and no chunks has one chunk.
       const bool open = chunks == 0 && micro == 0 && system == System::MegatronCore && l.pp > 1;
-      const std::int64_t parts = std::int64_t{l.pp} * v;
-      // Embedding and head may take a layer's place each.
-      const bool even = c.layers % parts == 0 || (c.layers + 2) % parts == 0;
+      const std::int64_t stages = std::int64_t{l.pp} * v;
+      // Embedding and head may count as a layer each.
+      const bool even = c.layers % stages == 0 || (c.layers + 2) % stages == 0;
       if (v > 1 && (!open || !even)) continue;
       if (micro > 0 && b != 1) continue;
       Layout one = l;
@@ -222,14 +219,14 @@ void judge_memory(const MeasuredRow& row, const PlanJob& job, const Layout& layo
     one.memory_gb = std::max(one.memory_gb, shown / 1e9);
   }
   if (row.system == System::Nanotron) {
-    // Its rows tell what the first stage took. They do not tell whether inputs of products were
-    // gathered again for the backward; most of those without a pipeline kept them.
-    const ForeignRun told{.gradient_bytes = row.run.gradient_bytes, .gathers_again = layout.pp > 1};
-    one.memory_gb = foreign_memory(row.system, job, layout, told).front().total() / 1e9;
+    // Its rows give the memory of the first stage. They do not say whether matmul inputs were
+    // gathered again in the backward; most runs without a pipeline kept them.
+    const ForeignRun run{.gradient_bytes = row.run.gradient_bytes, .gathers_again = layout.pp > 1};
+    one.memory_gb = foreign_memory(row.system, job, layout, run).front().total() / 1e9;
   }
   one.fits = held <= row.machine.gpu.memory_gb * 1e9;
   if (!one.fits)
-    one.why = fmt::format("stage {} needs {:.1f} GB, {:.1f} are there", fullest, held / 1e9,
+    one.why = fmt::format("stage {} needs {:.1f} GB of {:.1f} GB", fullest, held / 1e9,
                           row.machine.gpu.memory_gb);
   const double m = static_cast<double>(micro_batches_per_step(layout, job.batch));
   if (const std::string why = refusal(row.system, job, layout, m); !why.empty()) {
@@ -249,9 +246,10 @@ RowPrediction predict(const MeasuredRow& row) {
   }
   for (const Layout& layout : row.layouts) {
     PlanJob job = row.job;
-    const double share = static_cast<double>(layout.dp) * static_cast<double>(layout.micro_batch);
-    const double m = std::max(1.0, std::ceil(row.sequences / share - 1e-9));
-    job.batch = static_cast<std::int64_t>(m * share);
+    const double per_micro_batch =
+        static_cast<double>(layout.dp) * static_cast<double>(layout.micro_batch);
+    const double m = std::max(1.0, std::ceil(row.sequences / per_micro_batch - 1e-9));
+    job.batch = static_cast<std::int64_t>(m * per_micro_batch);
     Planner planner(job, row.machine, row.software);
     RowPrediction one;
     one.evaluation = planner.timing(layout);
@@ -260,7 +258,7 @@ RowPrediction predict(const MeasuredRow& row) {
         row.sequences * static_cast<double>(job.length) / (one.step_s * layout.ranks());
     judge_memory(row, job, layout, one);
     if (!one.fits && row.open_zero && layout.zero == 1) {
-      Layout sharded = layout;  // gradients too, as Llama 3 was trained
+      Layout sharded = layout;  // shard gradients too, as in the training of Llama 3
       sharded.zero = 2;
       one.memory_gb = 0;
       one.why = {};

@@ -10,8 +10,6 @@
 namespace kintsugi {
 namespace {
 
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
 // A row's cells, and its other arguments: "name=value name name=value".
 class Arguments {
  public:
@@ -38,8 +36,8 @@ class Arguments {
     try {
       value = parse_real(other_.at(name));
     } catch (const UserError&) {
-      user_error("{} line {}: {} is '{}', which is no number", table_.source(), table_.line(row_),
-                 name, other_.at(name));
+      user_error("{} line {}: {} is '{}', which is not a number", table_.source(),
+                 table_.line(row_), name, other_.at(name));
     }
     return table_.checked_quantity(row_, name, value);
   }
@@ -50,7 +48,7 @@ class Arguments {
   std::map<std::string, std::string> other_;
 };
 
-// Options that change what is kept and are not modelled: in a test's name, or among its arguments.
+// Options that change the memory and are not modelled, from the name of the test or its arguments.
 std::string unknown_option(const Arguments& a) {
   const std::pair<const char*, const char*> names[] = {
       {"multimodal", "multimodal"},
@@ -58,9 +56,9 @@ std::string unknown_option(const Arguments& a) {
       {"bert", "BERT"},
       {"grpo", "reinforcement learning"},
       {"inference", "inference"},
-      {"hybrid", "layers that are no transformer's"},
+      {"hybrid", "non-transformer layers"},
       {"retro", "retrieval"},
-      {"nemotron", "layers that are no transformer's"},
+      {"nemotron", "non-transformer layers"},
       {"distill", "distillation"},
       {"cuda_graph", "CUDA graphs"},
       {"cudagraph", "CUDA graphs"},
@@ -68,23 +66,23 @@ std::string unknown_option(const Arguments& a) {
   for (const auto& [part, reason] : names)
     if (has(a.cell("case"), part)) return reason;
   const std::pair<const char*, const char*> options[] = {
-      {"hybrid-layer-pattern", "layers that are no transformer's"},
+      {"hybrid-layer-pattern", "non-transformer layers"},
       {"moe-layer-freq", "layers of different kinds"},
       {"mtp-num-layers", "layers of different kinds"},
-      {"pipeline-model-parallel-layout", "a pipeline that is cut by hand"},
+      {"pipeline-model-parallel-layout", "a custom pipeline layout"},
       {"cuda-graph-impl", "CUDA graphs"},
       {"optimizer-cpu-offload", "an optimizer on the host"},
-      {"use-torch-fsdp2", "FSDP of torch"},
-      {"delay-wgrad-compute", "gradients that are put off"},
+      {"use-torch-fsdp2", "torch FSDP"},
+      {"delay-wgrad-compute", "deferred weight gradients"},
   };
   for (const auto& [option, reason] : options)
     if (a.other(option)) return reason;
   if (a.flag("fp8_format")) return "FP8";
   const std::string& sharded = a.cell("data_parallel_sharding_strategy");
-  if (!sharded.empty() && sharded != "optim_grads_params") return "shards of " + sharded;
+  if (!sharded.empty() && sharded != "optim_grads_params") return "sharding strategy " + sharded;
   if (!sharded.empty() && a.flag("num_experts")) return "Megatron FSDP with experts";
   if (a.flag("multi_latent_attention")) return "multi-latent attention";
-  if (a.other("optimizer") && a.text("optimizer") != "adam") return "another optimizer than Adam";
+  if (a.other("optimizer") && a.text("optimizer") != "adam") return "an optimizer other than Adam";
   if (a.flag("recompute_modules")) return "recomputation of single modules";
   return "";
 }
@@ -105,7 +103,7 @@ void read_model(const Arguments& a, MegatronRun& r) {
   const double width = a.number("kv_channels", b.heads > 0 ? b.hidden / b.heads : 0);
   b.query = b.heads * width;
   b.qkv = (b.heads + 2 * kv) * width;
-  // Megatron's own choice: two thirds of four times the width, in multiples of 64.
+  // Megatron's default: two thirds of four times the hidden size, in multiples of 64.
   const double usual = b.gated ? std::floor(4 * b.hidden * 2 / 3 / 64) * 64 : 4 * b.hidden;
   b.ffn = a.number("ffn_hidden_size", usual);
   r.layers = a.number("num_layers", a.other_number("decoder-num-layers", 0));
@@ -117,7 +115,7 @@ void read_model(const Arguments& a, MegatronRun& r) {
   }
   r.biased = !a.other("disable-bias-linear");
   r.tied = !a.flag("untie_embeddings_and_output_weights");
-  // Megatron's default is with dropout; recipes after Llama's and PaLM's kind are without.
+  // Megatron's default has dropout; recipes in the style of Llama and PaLM do not.
   const bool rotary = a.text("position-embedding-type") == "rope";
   const bool modern = b.gated ? a.text("normalization") == "RMSNorm" : rotary && !r.biased;
   r.dropout = !modern;
@@ -133,7 +131,7 @@ void read_model(const Arguments& a, MegatronRun& r) {
                .grouped = a.other("moe-grouped-gemm")};
 }
 
-// The vocabulary, filled up to what tensor ranks can share.
+// Reads the vocabulary size and pads it so that the tensor ranks can shard it.
 void read_vocabulary(const Arguments& a, MegatronRun& r) {
   double tokens = a.number("vocab_size", 0);
   if (tokens == 0) tokens = tokens_of(a.cell("tokenizer"));
@@ -141,13 +139,13 @@ void read_vocabulary(const Arguments& a, MegatronRun& r) {
     r.problem = "vocabulary not given";
     return;
   }
-  // T5 has a hundred sentinels.
+  // T5 has a hundred sentinel tokens.
   if (r.kind == MegatronRun::Kind::EncoderDecoder) tokens += 100;
   const double step = a.other_number("make-vocab-size-divisible-by", 128) * r.tp;
   if (step >= 1) r.vocabulary = std::ceil(tokens / step) * step;
 }
 
-// Layers of the last stage and chunks.
+// Reads the layers of the last stage and the number of chunks.
 void read_pipeline(const Arguments& a, MegatronRun& r) {
   const double all = r.layers;
   const double first = a.other_number("decoder-first-pipeline-num-layers", 0);
@@ -161,9 +159,9 @@ void read_pipeline(const Arguments& a, MegatronRun& r) {
     r.layers = (all - first) / (r.pp - 1);
   else
     r.layers = (all + ends + loss) / r.pp - loss - (r.pp == 1 ? ends : 0);
-  const double each = a.number("num_layers_per_virtual_pipeline_stage", 0);
+  const double per_chunk = a.number("num_layers_per_virtual_pipeline_stage", 0);
   r.chunks = a.whole("num_virtual_stages_per_pipeline_rank", 1);
-  if (each > 0 && r.pp > 1) r.chunks = static_cast<int>(r.layers / each);
+  if (per_chunk > 0 && r.pp > 1) r.chunks = static_cast<int>(r.layers / per_chunk);
   if (r.chunks < 1) r.chunks = 1;
 }
 
@@ -176,12 +174,12 @@ void read_ranks(const Arguments& a, MegatronRun& r) {
   const double expert_model = e.count > 0 ? static_cast<double>(e.etp) * e.ep * r.pp : 1;
   double gpus = a.number("gpus_total", 0);
   constexpr double kNode = 8;
-  if (gpus == 0 && std::max(model, expert_model) <= kNode) gpus = kNode;  // a test's one node
-  // Without shards of the optimizer their number decides nothing but the micro-batches.
+  if (gpus == 0 && std::max(model, expert_model) <= kNode) gpus = kNode;  // tests run on one node
+  // Without a sharded optimizer the number of GPUs affects only the number of micro-batches.
   if (gpus == 0 && !a.flag("use_distributed_optimizer")) gpus = std::max(model, expert_model);
   if (batch == 0 || gpus < model || gpus < expert_model || r.micro < 1 || model < 1 || e.ep < 1 ||
       e.etp < 1) {
-    r.problem = "number of GPUs or of sequences not given";
+    r.problem = "number of GPUs or sequences not given";
     return;
   }
   const double dp = std::floor(gpus / model);
@@ -195,12 +193,12 @@ void read_ranks(const Arguments& a, MegatronRun& r) {
 
 void read_precision(const Arguments& a, MegatronRun& r) {
   if (a.flag("fp16")) {
-    r.gradient_bytes = 2;  // copied to fp32 after the backward
+    r.gradient_bytes = 2;  // converted to fp32 after the backward
   } else if (!a.flag("bf16")) {
     r.weight_bytes = 4;
     r.optimizer_bytes = 8;
   } else {
-    // Megatron's optimizer that knows precisions.
+    // Megatron's precision-aware optimizer.
     const auto bytes = [&](const char* name, double otherwise) {
       const std::string type = a.text(name);
       return type.empty() ? otherwise : type == "fp32" ? 4.0 : type == "fp8" ? 1.0 : 2.0;
@@ -220,23 +218,24 @@ void read_kernels(const Arguments& a, MegatronRun& r) {
   const bool exact = a.flag("deterministic_mode");
   r.transformer_engine = a.cell("transformer_impl") != "local";
   const bool automatic = backend.empty() || backend == "auto";
-  // That generation of the tests had no deterministic fused attention.
+  // These older tests had no deterministic fused attention.
   const bool old = has(platform, "dracooci") && exact && automatic;
   using Attention = MegatronRun::Attention;
   if (backend == "unfused" || backend == "local" || (automatic && !r.transformer_engine) || old)
     r.attention = Attention::Unfused;
   else if (backend == "flash" || (automatic && !hopper && !(blackwell && !exact)))
-    r.attention = Attention::Flash;  // cuDNN is preferred on Hopper; it is exact only there
+    r.attention =
+        Attention::Flash;  // cuDNN is preferred on Hopper, and is deterministic only there
   if (a.cell("recompute_granularity") == "selective") r.attention = Attention::Fused;
   r.recompute_all = a.cell("recompute_granularity") == "full";
   r.fused_loss = a.other("cross-entropy-loss-fusion");
-  // Megatron's tests put off two.
+  // Megatron's tests defer two.
   if (has(a.cell("case"), "defer_embedding_wgrad") || a.other("defer-embedding-wgrad-compute"))
     r.deferred = a.other_number("wgrad-deferral-limit", 2);
   r.mask = !has(a.cell("case"), "no_create_attention_mask");
-  // torch: one work space for the forward's thread and one for the backward's, of 32 MiB on Hopper
-  // and where results are to repeat (CUBLAS_WORKSPACE_CONFIG=:4096:8). Transformer Engine: one, and
-  // four more for grouped products.
+  // torch: one workspace for the forward thread and one for the backward thread, 32 MiB on Hopper
+  // and in deterministic mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). Transformer Engine: one, and four
+  // more for grouped GEMM.
   constexpr double kMiB = 1 << 20;
   const bool large = hopper || blackwell;
   r.library_bytes = 2 * (large || exact ? 32 : 8.125) * kMiB;
@@ -254,16 +253,16 @@ MegatronRun read_megatron_run(const CsvTable& table, std::size_t row) {
   r.tp = a.whole("tensor_model_parallel_size", 1);
   r.pp = a.whole("pipeline_model_parallel_size", 1);
   if (r.tp < 1 || r.pp < 1) {
-    r.problem = "no layout";
+    r.problem = "invalid layout";
     return r;
   }
   read_model(a, r);
   if (r.block.hidden < 1 || r.block.heads < 1 || r.layers < 1 || r.length < 1) {
-    r.problem = "no transformer's sizes";
+    r.problem = "model sizes not given";
     return r;
   }
   if (r.kind == MegatronRun::Kind::EncoderDecoder && r.pp > 1) {
-    r.problem = "encoder and decoder in a pipeline";
+    r.problem = "encoder-decoder with a pipeline";
     return r;
   }
   read_vocabulary(a, r);

@@ -14,11 +14,9 @@
 namespace kintsugi {
 namespace {
 
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
-// Rows that name a pipeline stage, or states and activations apart, are of GPTs whose programs
-// plan/foreign_memory knows.
-MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool states_apart) {
+// Rows with a pipeline stage, or with separate states and activations, are GPT models of programs
+// that plan/foreign_memory models.
+MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool separate_states) {
   const auto whole = [&](const char* column, double otherwise) {
     return static_cast<std::int64_t>(table.quantity(row, column, otherwise));
   };
@@ -42,7 +40,7 @@ MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool states
     c.complete_and_check();
     if (l.tp < 1 || l.pp < 1 || l.pp > c.layers || c.layers > 10'000 || stage >= l.pp ||
         l.micro_batch < 1 || gpus < l.tp * l.pp || c.heads % l.tp != 0)
-      user_error("not a layout");
+      user_error("invalid layout");
   } catch (const UserError& error) {
     p.why = error.what();
     return p;
@@ -63,31 +61,31 @@ MemoryPrediction predict_gpt(const CsvTable& table, std::size_t row, bool states
   const System system = has(table.at(row, "use_distributed_optimizer"), "DeepSpeed")
                             ? System::MegatronDeepSpeed
                             : System::Megatron2021;
-  // The figure counts fp32 gradients, Megatron-DeepSpeed has fp16 ones.
-  const ForeignRun run{.gradient_bytes = states_apart ? 4.0 : 2.0};
+  // The published figure counts fp32 gradients; Megatron-DeepSpeed has fp16 gradients.
+  const ForeignRun run{.gradient_bytes = separate_states ? 4.0 : 2.0};
   const std::vector<ForeignMemory> stages = foreign_memory(system, job, l, run);
   const ForeignMemory& memory = stages[static_cast<std::size_t>(stage)];
   p.peak = memory.total();
   p.activations = memory.activations;
-  // Counted for layers alone, as in the middle of a pipeline.
+  // The published states are those of layers only, as in the middle of a pipeline.
   p.states = stages[stages.size() / 2].states;
   return p;
 }
 
-struct Group {
+struct ErrorGroup {
   int rows = 0;
   std::map<std::string, int> reasons = {};
   std::vector<double> errors = {};
 };
 
-// Errors by what was measured: "dataset", or "dataset states" and "dataset activations".
+// Adds a row's errors to the groups "dataset", or "dataset states" and "dataset activations".
 void add_row(const CsvTable& table, std::size_t i, const MemoryPrediction& p,
-             std::map<std::string, Group>& groups) {
+             std::map<std::string, ErrorGroup>& groups) {
   const std::string& dataset = table.at(i, "dataset");
   const auto add = [&](const std::string& name, const char* column, double predicted) {
     const double measured = table.number(i, column);
     if (!(measured > 0)) return;
-    Group& g = groups[name];
+    ErrorGroup& g = groups[name];
     ++g.rows;
     if (p.why.empty())
       g.errors.push_back(predicted / measured - 1);
@@ -106,8 +104,8 @@ bool is_memory_table(const CsvTable& table) {
 }
 
 MemoryPrediction predict_memory(const CsvTable& table, std::size_t row) {
-  const bool apart = table.number(row, "params_optimizer_bytes") > 0;
-  if (apart || !table.at(row, "pp_stage").empty()) return predict_gpt(table, row, apart);
+  const bool separate = table.number(row, "params_optimizer_bytes") > 0;
+  if (separate || !table.at(row, "pp_stage").empty()) return predict_gpt(table, row, separate);
   const MegatronRun run = read_megatron_run(table, row);
   if (!run.problem.empty()) return {.why = run.problem};
   const MegatronMemory memory = megatron_memory(run);
@@ -131,11 +129,11 @@ std::string evaluated_memory_csv(const CsvTable& table,
 
 std::string memory_accuracy_table(const CsvTable& table,
                                   const std::vector<MemoryPrediction>& predictions) {
-  std::map<std::string, Group> groups;
+  std::map<std::string, ErrorGroup> groups;
   for (std::size_t i = 0; i < table.rows(); ++i) add_row(table, i, predictions[i], groups);
   std::string text =
       fmt::format("{:<30}{:>6}{:>12} |{:>7}{:>8}{:>8}{:>8}{:>11}\n", "memory, percent", "rows",
-                  "understood", "mean", "median", "bias", "worst", "beyond 5");
+                  "predicted", "mean", "median", "bias", "worst", "beyond 5");
   std::map<std::string, int> reasons;
   for (const auto& [name, g] : groups) {
     for (const auto& [why, rows] : g.reasons) reasons[why] += rows;
@@ -151,7 +149,7 @@ std::string memory_accuracy_table(const CsvTable& table,
         100 * mean(g.errors), 100 * *std::max_element(absolute.begin(), absolute.end()),
         std::count_if(absolute.begin(), absolute.end(), [](double error) { return error > 0.05; }));
   }
-  if (!reasons.empty()) text += "Not understood:\n";
+  if (!reasons.empty()) text += "Not predicted:\n";
   for (const auto& [why, rows] : reasons) text += fmt::format("{:>6}  {}\n", rows, why);
   return text;
 }

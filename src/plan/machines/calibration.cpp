@@ -13,21 +13,21 @@ namespace {
 
 using Kind = TracedOperation::Kind;
 
-// The fastest of several runs of as many calls as fill a good part of the time.
+// Seconds of one call: the best of three batches of calls, each about effort / 4 seconds long.
 double time_of(Backend& backend, double effort, const std::function<void()>& call) {
   using Clock = std::chrono::steady_clock;
-  const auto run = [&](int calls) {
+  const auto seconds_per_call = [&](int calls) {
     backend.synchronize();
     const auto start = Clock::now();
     for (int i = 0; i < calls; ++i) call();
     backend.synchronize();
     return std::chrono::duration<double>(Clock::now() - start).count() / calls;
   };
-  run(1);
-  const double once = run(1);
+  seconds_per_call(1);
+  const double once = seconds_per_call(1);
   const int calls = static_cast<int>(std::clamp(effort / 4 / std::max(once, 1e-9), 1.0, 1000.0));
-  double best = run(calls);
-  for (int i = 0; i < 2; ++i) best = std::min(best, run(calls));
+  double best = seconds_per_call(calls);
+  for (int i = 0; i < 2; ++i) best = std::min(best, seconds_per_call(calls));
   return best;
 }
 
@@ -44,7 +44,7 @@ double modelled(const GpuSpec& gpu, const TracedOperation& o) {
   }
 }
 
-struct Product {
+struct MatmulShape {
   std::int64_t m, n, k;
 };
 
@@ -54,7 +54,7 @@ std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precis
                                                   std::int64_t largest, double effort) {
   std::vector<MeasuredOperation> measured;
   Arena arena(backend);
-  const auto take = [&](Shape shape, DType dtype) {
+  const auto allocate = [&](Shape shape, DType dtype) {
     const Tensor x = arena.allocate(Region::Workspace, "calibration", dtype, shape);
     backend.fill(x, 0.01);
     return x;
@@ -65,13 +65,13 @@ std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precis
   };
   const double width = static_cast<double>(size_of(precision));
   const std::int64_t d = largest;
-  for (const Product& p : {Product{d, d, d},
-                           {d, d / 2, d / 2},
-                           {d / 2, 2 * d, d / 4},
-                           {d / 4, d, d / 2},
-                           {d / 4, d / 4, d}}) {
-    const Tensor a = take({p.m, p.k}, precision), b = take({p.n, p.k}, precision),
-                 c = take({p.m, p.n}, precision);
+  for (const MatmulShape& p : {MatmulShape{d, d, d},
+                               {d, d / 2, d / 2},
+                               {d / 2, 2 * d, d / 4},
+                               {d / 4, d, d / 2},
+                               {d / 4, d / 4, d}}) {
+    const Tensor a = allocate({p.m, p.k}, precision), b = allocate({p.n, p.k}, precision),
+                 c = allocate({p.m, p.n}, precision);
     const double m = static_cast<double>(p.m), n = static_cast<double>(p.n),
                  k = static_cast<double>(p.k);
     TracedOperation o{.kind = Kind::Matmul, .dtype = precision, .name = "matmul"};
@@ -83,10 +83,11 @@ std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precis
   for (const std::int64_t dim : {64, 128}) {
     const std::int64_t length = d / 2, heads = std::max<std::int64_t>(1, d / 512);
     const Shape shape{1, length, heads, dim};
-    const Tensor q = take(shape, precision), k = take(shape, precision), v = take(shape, precision),
-                 out = take(shape, precision), dq = take(shape, precision),
-                 dk = take(shape, precision), dv = take(shape, precision),
-                 lse = take({1, heads, length}, accumulator_of(precision));
+    const Tensor q = allocate(shape, precision), k = allocate(shape, precision),
+                 v = allocate(shape, precision), out = allocate(shape, precision),
+                 dq = allocate(shape, precision), dk = allocate(shape, precision),
+                 dv = allocate(shape, precision),
+                 lse = allocate({1, heads, length}, accumulator_of(precision));
     const AttentionOptions options{.scale = 0.1};
     const double pairs = static_cast<double>(length) * static_cast<double>(length + 1) / 2 *
                          static_cast<double>(heads * dim);
@@ -103,7 +104,7 @@ std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precis
     add(o, [&] { backend.attention_backward(dq, dk, dv, out, out, lse, q, k, v, options); });
   }
   for (const std::int64_t elements : {std::int64_t{1}, d * d * 4}) {
-    const Tensor from = take({elements}, DType::F32), to = take({elements}, DType::F32);
+    const Tensor from = allocate({elements}, DType::F32), to = allocate({elements}, DType::F32);
     TracedOperation o{.kind = Kind::Memory, .name = elements == 1 ? "smallest kernel" : "copy"};
     o.bytes = 2 * static_cast<double>(from.bytes());
     add(o, [&] { backend.copy(to, from); });
@@ -115,23 +116,23 @@ Machine calibrated(Machine machine, const std::vector<MeasuredOperation>& measur
   GpuSpec& gpu = machine.gpu;
   for (const MeasuredOperation& m : measured)
     if (m.operation.kind == Kind::Memory && m.operation.bytes < 64) gpu.launch_us = m.seconds * 1e6;
-  // Bytes first: the others stand on them.
-  const auto fit = [&](auto&& wanted, double& efficiency, double most,
+  // Memory first: the models of the other operations use its bandwidth.
+  const auto fit = [&](auto&& matches, double& efficiency, double most,
                        const std::function<void(double)>& raise) {
-    GpuSpec whole = gpu;
-    std::vector<double> shares;
+    GpuSpec ideal = gpu;
+    std::vector<double> ratios;
     efficiency = 1;
-    whole = gpu;
+    ideal = gpu;
     for (const MeasuredOperation& m : measured) {
-      if (!wanted(m.operation)) continue;
+      if (!matches(m.operation)) continue;
       const double launch = gpu.launch_us * 1e-6;
-      shares.push_back((modelled(whole, m.operation) - launch) /
+      ratios.push_back((modelled(ideal, m.operation) - launch) /
                        std::max(m.seconds - launch, 1e-9));
     }
-    if (shares.empty()) return;
-    const double share = median(shares);
-    if (share > most) raise(share / most);
-    efficiency = std::clamp(share, 1e-6, most);
+    if (ratios.empty()) return;
+    const double ratio = median(ratios);
+    if (ratio > most) raise(ratio / most);
+    efficiency = std::clamp(ratio, 1e-6, most);
   };
   fit([](const TracedOperation& o) { return o.kind == Kind::Memory && o.bytes >= 64; },
       gpu.memory_efficiency, 1, [&](double times) { gpu.memory_gb_s *= times; });

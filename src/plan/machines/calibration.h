@@ -8,22 +8,21 @@
 
 namespace kintsugi {
 
-// One operation and how long this device takes for it.
+// One operation and its measured time on this device.
 struct MeasuredOperation {
   TracedOperation operation = {};
   double seconds = 0;
 };
 
-// Products, attention, copies and an empty kernel, `effort` seconds for each. Memory is taken from
-// the backend and given back.
+// Measures matmuls, attention, copies and the smallest kernel, `effort` seconds for each.
 std::vector<MeasuredOperation> measure_operations(Backend& backend, DType precision,
                                                   std::int64_t largest, double effort);
 
-// The machine with the efficiencies that these measurements show: medians over the shapes. Where
-// they beat the specification, the specification follows.
+// Sets the machine's efficiencies to the measured ones: medians over the shapes. A peak that the
+// measurements exceed is raised.
 Machine calibrated(Machine machine, const std::vector<MeasuredOperation>& measured);
 
-// Shape by shape: measured, as the model has it now, and the difference.
+// A table of measured time, modelled time and error per operation and shape.
 std::string calibration_table(const Machine& machine,
                               const std::vector<MeasuredOperation>& measured);
 

@@ -15,10 +15,10 @@
 
 namespace kintsugi {
 
-// ---- the keys, each described once. Upper limits keep figures within what a double can hold.
+// ---- the keys. Upper limits keep results within the range of a double.
 
 constexpr Range kRate = between(0, 1e9);
-constexpr Range kShare = {.low = 0, .high = 1, .low_open = true};
+constexpr Range kEfficiency = {.low = 0, .high = 1, .low_open = true};
 constexpr Range kCount = between(1, 1e7);
 
 template <class V>
@@ -30,9 +30,9 @@ void describe(V& v, GpuSpec& c) {
   v("fp32_tflops", c.fp32_tflops, kRate);
   v("memory_gb", c.memory_gb, kRate);
   v("memory_gb_s", c.memory_gb_s, kRate);
-  v("gemm_efficiency", c.gemm_efficiency, kShare);
-  v("attention_efficiency", c.attention_efficiency, kShare);
-  v("memory_efficiency", c.memory_efficiency, kShare);
+  v("gemm_efficiency", c.gemm_efficiency, kEfficiency);
+  v("attention_efficiency", c.attention_efficiency, kEfficiency);
+  v("memory_efficiency", c.memory_efficiency, kEfficiency);
   v("launch_us", c.launch_us, between(0, 1e6));
   v("multiprocessors", c.multiprocessors, kCount);
   v("own_gb", c.own_gb, kRate);
@@ -89,12 +89,13 @@ void require(double value, const std::string& source, const char* key, const cha
 
 void check(Machine& m, const std::string& source) {
   require(m.gpu.bf16_tflops, source, "gpu.bf16_tflops",
-          "the dense matrix rate of one GPU, such as 312");
+          "the dense matmul peak of one GPU, such as 312");
   require(m.gpu.memory_gb, source, "gpu.memory_gb", "the memory of one GPU, such as 80");
-  require(m.gpu.memory_gb_s, source, "gpu.memory_gb_s", "the memory's bandwidth, such as 2039");
+  require(m.gpu.memory_gb_s, source, "gpu.memory_gb_s",
+          "the memory bandwidth of one GPU, such as 2039");
   if (m.node.gpus % m.node.module_gpus != 0)
-    user_error("{}: node.gpus {} are not whole modules of {} (node.module_gpus)", source,
-               m.node.gpus, m.node.module_gpus);
+    user_error("{}: node.gpus {} is not a multiple of node.module_gpus {}", source, m.node.gpus,
+               m.node.module_gpus);
   if (m.node.module_gpus > 1)
     require(m.node.module_gb_s, source, "node.module_gb_s",
             "the bandwidth between the GPUs of a module, per GPU and direction");
@@ -104,9 +105,9 @@ void check(Machine& m, const std::string& source) {
   if (m.nodes > 1)
     require(m.network.gb_s, source, "network.gb_s",
             "the bandwidth between nodes, per GPU and direction, such as 25");
-  require(m.gpu.tdp_w, source, "gpu.tdp_w", "the power of one GPU at work, such as 400");
+  require(m.gpu.tdp_w, source, "gpu.tdp_w", "the power of one busy GPU in W, such as 400");
   if (m.gpu.idle_w > m.gpu.busy_w())
-    user_error("{}: gpu.idle_w {} is more than the {} W of a GPU at work", source, m.gpu.idle_w,
+    user_error("{}: gpu.idle_w {} is more than the {} W of a busy GPU", source, m.gpu.idle_w,
                m.gpu.busy_w());
   if (m.gpu.fp16_tflops == 0) m.gpu.fp16_tflops = m.gpu.bf16_tflops;
   if (m.gpu.fp32_tflops == 0) m.gpu.fp32_tflops = m.gpu.bf16_tflops / 16;
@@ -125,7 +126,7 @@ double GpuSpec::tflops(DType precision) const {
     case DType::F64:
       return fp32_tflops / 2;
     default:
-      failure("no matrix products in {}", to_string(precision));
+      failure("no matmuls in {}", to_string(precision));
   }
 }
 
@@ -141,7 +142,7 @@ Machine parse_machine(const std::string& text, const std::string& source) {
 
 std::string to_yaml(const Machine& machine) {
   Machine copy = machine;
-  // What is not known has no line.
+  // Unknown values are left out.
   const FacilitySpec& facility = copy.facility;
   const std::vector<std::pair<const char*, double>> optional = {
       {"host_w:", copy.node.host_w},
@@ -174,8 +175,7 @@ Machine load_machine(const std::string& name_or_path) {
     return parse_machine(read_text_file(name_or_path), name_or_path);
   const std::string near = nearest_word(name_or_path, machine_names());
   user_error(
-      "there is no machine '{}'{}, nor a file of that name; kintsugi plan --machines lists those "
-      "that are built in",
+      "there is no machine or file '{}'{}; kintsugi plan --machines lists the built-in machines",
       name_or_path, near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near));
 }
 

@@ -10,34 +10,34 @@
 namespace kintsugi {
 namespace {
 
-// A limit as the user gave it, and the search without it.
+// A limit as typed by the user ("--tp 2"), and the limits without it.
 struct GivenLimit {
-  std::string said;
-  SearchLimits lifted;
+  std::string option;
+  SearchLimits without;
 };
 
 std::vector<GivenLimit> given_limits(const SearchLimits& limits) {
   std::vector<GivenLimit> all;
   const SearchLimits open;
-  const auto look_at = [&](const char* option, auto SearchLimits::*member) {
+  const auto add_if_given = [&](const char* option, auto SearchLimits::*member) {
     if (limits.*member == open.*member) return;
-    SearchLimits lifted = limits;
-    lifted.*member = open.*member;
-    all.push_back({fmt::format("{} {}", option, limits.*member), lifted});
+    SearchLimits without = limits;
+    without.*member = open.*member;
+    all.push_back({fmt::format("{} {}", option, limits.*member), without});
   };
-  look_at("--tp", &SearchLimits::tp);
-  look_at("--cp", &SearchLimits::cp);
-  look_at("--pp", &SearchLimits::pp);
-  look_at("--micro", &SearchLimits::micro);
-  look_at("--zero", &SearchLimits::zero);
-  look_at("--recompute", &SearchLimits::recompute);
-  look_at("--schedule", &SearchLimits::schedule);
+  add_if_given("--tp", &SearchLimits::tp);
+  add_if_given("--cp", &SearchLimits::cp);
+  add_if_given("--pp", &SearchLimits::pp);
+  add_if_given("--micro", &SearchLimits::micro);
+  add_if_given("--zero", &SearchLimits::zero);
+  add_if_given("--recompute", &SearchLimits::recompute);
+  add_if_given("--schedule", &SearchLimits::schedule);
   return all;
 }
 
-std::string said(const std::vector<GivenLimit>& limits) {
+std::string options_text(const std::vector<GivenLimit>& limits) {
   std::string text;
-  for (const GivenLimit& limit : limits) text += (text.empty() ? "" : " ") + limit.said;
+  for (const GivenLimit& limit : limits) text += (text.empty() ? "" : " ") + limit.option;
   return text;
 }
 
@@ -45,11 +45,11 @@ SearchLimits without_limits(const SearchLimits& limits) {
   return {.gpus = limits.gpus, .rank_by = limits.rank_by, .best = limits.best};
 }
 
-// What of the search without one limit, or else without all, has something; "": nothing has.
+// Which limits to remove so that `has_some` is true: one of them, or else all. "": none helps.
 std::string helpful(const std::vector<GivenLimit>& given, const SearchLimits& limits,
                     const std::function<bool(const SearchLimits&)>& has_some) {
   for (const GivenLimit& limit : given)
-    if (has_some(limit.lifted)) return "without " + limit.said;
+    if (has_some(limit.without)) return "without " + limit.option;
   if (given.size() > 1 && has_some(without_limits(limits))) return "without these limits";
   return "";
 }
@@ -62,8 +62,10 @@ std::string why_not_tp(const ModelConfig& m, const SearchLimits& l) {
   if (m.heads % l.tp != 0)
     return fmt::format("--tp {} does not divide the model's {} heads", l.tp, m.heads);
   if (m.kv_heads % l.tp != 0 && l.tp % m.kv_heads != 0)
-    return fmt::format("--tp {} neither divides the model's {} key-value heads nor is a multiple",
-                       l.tp, m.kv_heads);
+    return fmt::format(
+        "--tp {} neither divides the model's {} key-value heads nor is a multiple "
+        "of them",
+        l.tp, m.kv_heads);
   if (m.ffn_size % l.tp != 0)
     return fmt::format("--tp {} does not divide the {} columns of the model's MLP", l.tp,
                        m.ffn_size);
@@ -83,24 +85,25 @@ std::string why_not_pp(const ModelConfig& m, const SearchLimits& l) {
   if (l.gpus % l.pp != 0)
     return fmt::format("--pp {} does not divide {}", l.pp, format_number(l.gpus, "GPU"));
   if (l.pp > m.layers)
-    return fmt::format("--pp {}: the model has {} layers, and a stage needs one", l.pp, m.layers);
+    return fmt::format("--pp {}: the model has {} layers, and each stage needs one", l.pp,
+                       m.layers);
   return "";
 }
 
-// Stages, tensor and context ranks multiply, and what is left are data ranks.
+// tp x cp x pp must divide the number of GPUs; the quotient is dp.
 std::string why_not_together(const SearchLimits& l) {
   const auto one = [](int limit) { return std::max<std::int64_t>(1, limit); };
   const std::int64_t ranks = one(l.tp) * one(l.cp) * one(l.pp);
-  const std::string limits = said(given_limits({.tp = l.tp, .cp = l.cp, .pp = l.pp}));
+  const std::string limits = options_text(given_limits({.tp = l.tp, .cp = l.cp, .pp = l.pp}));
   if (l.gpus % ranks != 0)
     return fmt::format("{} together need a multiple of {} GPUs, not {}", limits, ranks, l.gpus);
   if (l.zero > 0 && l.gpus * one(l.cp) == ranks)
-    return fmt::format("--zero {} has nothing to share: with {} there is one data rank", l.zero,
+    return fmt::format("--zero {} has nothing to shard: with {} there is one data rank", l.zero,
                        limits.empty() ? format_number(l.gpus, "GPU") : limits);
   return "";
 }
 
-// The first limit that cannot be; "": each can, but something else keeps them apart.
+// The error of the first impossible limit; "": each limit alone is possible.
 std::string why_not(const PlanJob& job, const SearchLimits& l) {
   std::string why;
   if (l.tp > 0) why = why_not_tp(job.model, l);
@@ -121,15 +124,15 @@ std::string why_no_layout(const PlanJob& job, const Machine& machine, const Sear
     return some;
   });
   if (!help.empty())
-    return fmt::format("no layout of {} with a batch of {} sequences has {}: {} there are some",
-                       format_number(limits.gpus, "GPU"), job.batch, said(given), help);
+    return fmt::format("no layout on {} with a batch of {} sequences has {}: {} there are some",
+                       format_number(limits.gpus, "GPU"), job.batch, options_text(given), help);
   return fmt::format(
-      "no layout of {} divides {} heads, {} layers and a batch of {} sequences: try a number of "
+      "no layout on {} divides {} heads, {} layers and a batch of {} sequences: try a number of "
       "GPUs with more divisors, or another --batch",
       format_number(limits.gpus, "GPU"), job.model.heads, job.model.layers, job.batch);
 }
 
-// ---- all are too large
+// ---- no layout fits
 
 std::string what_would_fit(Planner& planner, const SearchLimits& limits, const SearchResult& result,
                            const JobOn& job_on) {
@@ -137,15 +140,15 @@ std::string what_would_fit(Planner& planner, const SearchLimits& limits, const S
   const std::vector<GivenLimit> given = given_limits(limits);
   const std::string help = helpful(
       given, limits, [&](const SearchLimits& wider) { return some_layout_fits(planner, wider); });
-  if (!help.empty()) return help + " some do";
+  if (!help.empty()) return help + " some fit";
   if (const int enough = fewest_gpus(job_on, machine, limits); enough > 0)
-    return format_number(enough, "GPU") + " would do";
+    return format_number(enough, "GPU") + " are enough";
   if (!given.empty())
     if (const int enough = fewest_gpus(job_on, machine, without_limits(limits)); enough > 0)
-      return fmt::format("without {} {} would do",
-                         given.size() == 1 ? given.front().said : "these limits",
+      return fmt::format("without {} {} are enough",
+                         given.size() == 1 ? given.front().option : "these limits",
                          format_number(enough, "GPU"));
-  return fmt::format("no part of this machine ({}) would do: one with {} per GPU would",
+  return fmt::format("no part of this machine ({}) is enough: it needs GPUs with {} of memory",
                      format_number(machine.gpus(), "GPU"),
                      format_bytes(result.smallest.memory_bytes));
 }
@@ -156,8 +159,8 @@ std::string why_nothing_fits(Planner& planner, const SearchLimits& limits,
                              const SearchResult& result, const JobOn& job_on) {
   const Machine& machine = planner.machine();
   if (result.layouts == 0) return why_no_layout(planner.job(), machine, limits);
-  const std::string limited = said(given_limits(limits));
-  return fmt::format("none of {}{} fits {} with {}: the least that one needs is {} ({}); {}",
+  const std::string limited = options_text(given_limits(limits));
+  return fmt::format("none of {}{} fits {} with {} each: the smallest needs {} per GPU ({}); {}",
                      format_number(result.layouts, "layout"),
                      limited.empty() ? "" : " with " + limited, format_number(limits.gpus, "GPU"),
                      format_bytes(machine.gpu.memory_gb * 1e9),

@@ -7,8 +7,9 @@
 
 namespace kintsugi {
 
-// Why a search found nothing that fits, and what would help: fewer limits, other limits, more GPUs
-// or larger ones. One sentence for the user. `job_on` is the job on another number of GPUs.
+// The error message for a search that found no layout that fits. It names what would help: fewer or
+// other limits, more GPUs or GPUs with more memory. `job_on` gives the job for another number of
+// GPUs.
 std::string why_nothing_fits(Planner& planner, const SearchLimits& limits,
                              const SearchResult& result, const JobOn& job_on);
 

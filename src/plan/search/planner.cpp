@@ -14,10 +14,10 @@ Planner::Planner(PlanJob job, Machine machine, Software software)
       software_(std::move(software)),
       flops_(training_flops_per_token(job_.model, job_.length)) {}
 
-// ---- what layouts share
+// ---- traces and costs that layouts share
 
 GroupLinks Planner::links(const Layout& l, GroupKind kind) const {
-  // Copies of a head cost what a tensor group does; a message or a tied table has two ends.
+  // Kv groups are treated as tp groups. Messages and tied embeddings have two ranks.
   const bool ends = kind == GroupKind::Pp || kind == GroupKind::Tied;
   const GroupKind spread = kind == GroupKind::Kv ? GroupKind::Tp : ends ? GroupKind::Pp : kind;
   const GroupPosition group = group_position(grid_of(l, job_.model), spread, {});
@@ -32,20 +32,22 @@ Planner::BlockCost Planner::block_cost(const BlockTrace& trace, const Software& 
   return {cost(trace.forward), cost(trace.backward), weight / (input + weight)};
 }
 
-const Planner::PassCost& Planner::pass(const Layout& l) {
-  const bool grows = software_.pipeline_host_us > 0 && l.pp > 1 && l.ranks() > machine_.node.gpus;
-  auto& entry = passes_[{l.tp, l.cp, l.sequence_parallel, l.micro_batch, l.recompute, grows}];
+const Planner::MicroBatchCost& Planner::micro_batch_cost(const Layout& l) {
+  const bool slow_host =
+      software_.pipeline_host_us > 0 && l.pp > 1 && l.ranks() > machine_.node.gpus;
+  auto& entry =
+      micro_batch_costs_[{l.tp, l.cp, l.sequence_parallel, l.micro_batch, l.recompute, slow_host}];
   if (entry) return *entry;
-  entry = std::make_unique<PassCost>();
-  entry->trace = trace_pass(job_, l);
+  entry = std::make_unique<MicroBatchCost>();
+  entry->trace = trace_micro_batch(job_, l);
   Software software = software_;
-  if (grows) software.collective_host_us += l.tp * software.pipeline_host_us;
+  if (slow_host) software.collective_host_us += l.tp * software.pipeline_host_us;
   const GroupLinks tp = links(l, GroupKind::Tp), cp = links(l, GroupKind::Cp);
   const LinksOf links = [&](const std::string& group) -> const GroupLinks& {
     return group == to_string(GroupKind::Cp) ? cp : tp;
   };
   const auto cost = [&](const OperationTrace& t) { return cost_of(machine_, software, t, links); };
-  const PassTrace& t = entry->trace;
+  const MicroBatchTrace& t = entry->trace;
   entry->plain = block_cost(t.plain, software, links);
   entry->recomputed =
       l.recompute == Recompute::None ? entry->plain : block_cost(t.recomputed, software, links);
@@ -62,34 +64,34 @@ const Planner::PassCost& Planner::pass(const Layout& l) {
   return *entry;
 }
 
-const StateTrace& Planner::state(const Layout& l, const StatePart& part, int stage) {
+const StateTrace& Planner::state(const Layout& l, const StageContents& contents, int stage) {
   const bool halved = l.pp > 1 && l.schedule == PipelineKind::ZeroBubbleH1;
   const StateKey key{l.tp,   l.cp * l.dp, l.sequence_parallel, l.zero, l.shard_group, l.pp > 1,
-                     halved, part};
+                     halved, contents};
   const auto found = states_.find(key);
   if (found != states_.end()) return found->second;
-  return states_.emplace(key, trace_state(job_, l, part, {.pp = stage})).first->second;
+  return states_.emplace(key, trace_state(job_, l, contents, {.pp = stage})).first->second;
 }
 
-const std::vector<HeldPasses>& Planner::held(const Layout& l) {
+const std::vector<HeldMicroBatches>& Planner::held(const Layout& l) {
   const int m = static_cast<int>(micro_batches_per_step(l, job_.batch));
   const PipelineShape shape =
       l.pp == 1 ? PipelineShape{} : PipelineShape{l.schedule, l.pp, m, l.chunks};
   auto& entry = held_[{shape.kind, shape.stages, shape.micro_batches, shape.chunks}];
-  if (entry.empty()) entry = pipeline_passes(shape);
+  if (entry.empty()) entry = pipeline_micro_batches(shape);
   return entry;
 }
 
 const Planner::Stages& Planner::stages(const Layout& l) {
   Stages& entry = stages_[{l.pp, l.chunks, l.split}];
-  if (!entry.parts.empty()) return entry;
+  if (!entry.chunks.empty()) return entry;
   const std::vector<int> split = checked_split(job_.model, l.pp * l.chunks, l.split);
   for (int stage = 0; stage < l.pp; ++stage) {
-    entry.parts.push_back(stage_parts(split, l.pp, stage));
+    entry.chunks.push_back(stage_layers(split, l.pp, stage));
+    const std::vector<StageLayers>& chunks = entry.chunks.back();
     int layers = 0;
-    for (const StagePart& part : entry.parts.back()) layers += part.last_layer - part.first_layer;
-    entry.state.push_back(
-        {layers, entry.parts.back().front().embedding, entry.parts.back().back().head});
+    for (const StageLayers& chunk : chunks) layers += chunk.last_layer - chunk.first_layer;
+    entry.contents.push_back({layers, chunks.front().embedding, chunks.back().head});
   }
   return entry;
 }
@@ -97,32 +99,32 @@ const Planner::Stages& Planner::stages(const Layout& l) {
 // ---- memory
 
 std::vector<RegionBytes> Planner::memory(const Layout& l) {
-  const PassCost& p = pass(l);
+  const MicroBatchCost& p = micro_batch_cost(l);
   const Stages& all = stages(l);
   const auto& all_held = held(l);
   std::vector<RegionBytes> bytes;
-  for (std::size_t stage = 0; stage < all.parts.size(); ++stage)
+  for (std::size_t stage = 0; stage < all.chunks.size(); ++stage)
     bytes.push_back(rank_memory(job_, l, p.trace,
-                                state(l, all.state[stage], static_cast<int>(stage)),
-                                all.parts[stage], all_held[stage]));
+                                state(l, all.contents[stage], static_cast<int>(stage)),
+                                all.chunks[stage], all_held[stage]));
   return bytes;
 }
 
 // ---- time
 
-Planner::StageCost Planner::stage_cost(const Layout& l, const PassCost& p, int stage) {
+Planner::StageCost Planner::stage_cost(const Layout& l, const MicroBatchCost& p, int stage) {
   const Stages& all = stages(l);
   StageCost cost;
-  int counts[2][2] = {};  // of layers: with a window, recomputed
-  for (const StagePart& part : all.parts[static_cast<std::size_t>(stage)]) {
-    for (int layer = part.first_layer; layer < part.last_layer; ++layer)
+  int counts[2][2] = {};  // layers by [sliding window][recomputed]
+  for (const StageLayers& chunk : all.chunks[static_cast<std::size_t>(stage)]) {
+    for (int layer = chunk.first_layer; layer < chunk.last_layer; ++layer)
       ++counts[job_.model.layer_type(layer) == LayerType::Sliding ? 1 : 0]
               [layer % l.recompute_every == 0 ? 1 : 0];
-    if (part.embedding) {
+    if (chunk.embedding) {
       cost.forward += p.embedding_forward;
       cost.backward += p.embedding_backward;
     }
-    if (part.head) cost.forward += p.head;  // with its own backward
+    if (chunk.head) cost.forward += p.head;  // includes the backward of the head
   }
   const auto add = [&](int layers, const BlockCost& block) {
     cost.forward += layers * block.forward;
@@ -134,15 +136,16 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const PassCost& p, int s
   add(counts[1][1], p.sliding_recomputed);
   int layers = 0;
   for (const auto& row : counts) layers += row[0] + row[1];
-  const StateTrace& held = state(l, all.state[static_cast<std::size_t>(stage)], stage);
-  if (software_.gradient_passes > 0) {
-    const double passes =
+  const StateTrace& held = state(l, all.contents[static_cast<std::size_t>(stage)], stage);
+  if (software_.accumulation_bytes > 0) {
+    const double accumulation_s =
         memory_s(machine_.gpu, software_,
-                 software_.gradient_passes * held.parameters / software_.elementwise);
-    cost.backward.memory_s += passes;
-    cost.backward.total_s += passes;
+                 software_.accumulation_bytes * held.parameters / software_.elementwise);
+    cost.backward.memory_s += accumulation_s;
+    cost.backward.total_s += accumulation_s;
   }
-  // ZeRO 3 gathers a layer while the one before it computes; 2 and 3 sum after every backward.
+  // ZeRO 3 gathers a layer while the previous one computes; ZeRO 2 and 3 reduce-scatter after every
+  // backward.
   if (l.zero < 2 || l.dp * l.cp == 1) return cost;
   const GroupLinks shard = links(l, GroupKind::Shard);
   const double calls = software_.layer_calls, slower = calls * software_.communication;
@@ -163,8 +166,8 @@ Planner::StageCost Planner::stage_cost(const Layout& l, const PassCost& p, int s
   return cost;
 }
 
-// Sums and weights that travel once a step. A stage waits only for what its own last backward and
-// those of the stages before it do not hide.
+// Adds the collectives that run once per step. A stage waits only for the part that does not
+// overlap with its own last backward and those of the previous stages.
 void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Evaluation& e) {
   const Stages& all = stages(l);
   const GroupLinks shard = links(l, GroupKind::Shard), replica = links(l, GroupKind::Replica);
@@ -172,15 +175,15 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
                                                                      : software_.overlaps_data;
   double before_backward = 0, before_forward = 0, waits = 0, gathers = 0, optimizer = 0;
   for (std::size_t i = 0; i < costs.size(); ++i) {
-    const StateTrace& held = state(l, all.state[i], static_cast<int>(i));
-    double sums = 0, weights = 0, small = 0;
+    const StateTrace& held = state(l, all.contents[i], static_cast<int>(i));
+    double gradients = 0, weights = 0, small = 0;
     for (const auto& [key, traffic] : held.traffic) {
       const auto& [name, transfer] = key;
       const GroupKind group = parse_group_kind(name);
       const bool over_shard = group == GroupKind::Shard;
       const bool over_data = over_shard || group == GroupKind::Replica;
       const bool gathers_weights = over_shard && transfer == TracedOperation::Transfer::AllGather;
-      if (over_shard && !gathers_weights && l.zero >= 2) continue;  // counted by micro-batch
+      if (over_shard && !gathers_weights && l.zero >= 2) continue;  // counted per micro-batch
       const double wire = over_data && !gathers_weights && software_.gradient_wire > 0
                               ? software_.gradient_wire / 4
                               : 1;
@@ -188,9 +191,10 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
       const GroupLinks& used = over_shard ? shard : over_data ? replica : other;
       const double time = software_.communication * traffic.calls *
                           collective_s(used, transfer, wire * traffic.bytes / traffic.calls);
-      (gathers_weights ? weights : over_data ? sums : small) += time;
+      (gathers_weights ? weights : over_data ? gradients : small) += time;
     }
-    waits = std::max(waits, small + sums - before_backward - hides * costs[i].backward.total_s);
+    waits =
+        std::max(waits, small + gradients - before_backward - hides * costs[i].backward.total_s);
     gathers = std::max(
         gathers, weights - before_forward - software_.overlaps_gather * costs[i].forward.total_s);
     optimizer = std::max(
@@ -216,14 +220,14 @@ Evaluation Planner::evaluate(const Layout& l) {
   return e;
 }
 
-// A message is what the engine sends, or each tensor rank's part of it.
-double Planner::message_s(const Layout& l, const PassCost& p) const {
+// Some programs split a message among the tensor ranks; this engine does not.
+double Planner::message_s(const Layout& l, const MicroBatchCost& p) const {
   if (l.pp == 1) return 0;
-  const bool cut = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
-                   software_.name != "kintsugi";
+  const bool split = software_.scattered_pipeline && !l.sequence_parallel && l.tp > 1 &&
+                     software_.name != "kintsugi";
   return software_.communication *
          collective_s(links(l, GroupKind::Pp), TracedOperation::Transfer::Send,
-                      static_cast<double>(p.trace.boundary) / (cut ? l.tp : 1));
+                      static_cast<double>(p.trace.boundary) / (split ? l.tp : 1));
 }
 
 StageTimes Planner::stage_times(const Layout& l, const std::vector<StageCost>& costs,
@@ -243,7 +247,7 @@ StageTimes Planner::stage_times(const Layout& l, const std::vector<StageCost>& c
 
 Evaluation Planner::timing(const Layout& l) {
   Evaluation e{.layout = l};
-  const PassCost& p = pass(l);
+  const MicroBatchCost& p = micro_batch_cost(l);
   const double m = static_cast<double>(micro_batches_per_step(l, job_.batch));
   std::vector<StageCost> costs;
   for (int stage = 0; stage < l.pp; ++stage) costs.push_back(stage_cost(l, p, stage));
@@ -251,15 +255,15 @@ Evaluation Planner::timing(const Layout& l) {
   const PipelineShape shape{l.schedule, l.pp, static_cast<int>(m), l.chunks};
   StageTimes times = stage_times(l, costs, message);
   times.weight_share = p.recomputed.weight_share;
-  double passes = pipeline_s(shape, times);
+  double pipeline_time = pipeline_s(shape, times);
   if (l.pp > 1 && l.ranks() > machine_.node.gpus) e.slow_chance = stall_chance(machine_, l.ranks());
   if (e.slow_chance > 0) {
     StageTimes slow = stage_times(l, costs, message + stall);
     slow.weight_share = times.weight_share;
-    e.slow_s = pipeline_s(shape, slow) - passes;
-    if (e.slow_chance >= 0.5) {  // as in the median run
+    e.slow_s = pipeline_s(shape, slow) - pipeline_time;
+    if (e.slow_chance >= 0.5) {  // predict the median run
       times = slow;
-      passes += e.slow_s;
+      pipeline_time += e.slow_s;
     }
   }
   const std::size_t at = slowest_stage(times);
@@ -271,11 +275,11 @@ Evaluation Planner::timing(const Layout& l) {
   e.ideal_s = m * slowest - e.tensor_s - e.data_s - e.message_s;
   add_data(l, costs, e);
   e.other_s = software_.step_ms * 1e-3;
-  e.step_s = passes + (e.data_s - m * c.shard_s) + e.optimizer_s + e.other_s;
+  e.step_s = pipeline_time + (e.data_s - m * c.shard_s) + e.optimizer_s + e.other_s;
   const double late = std::max(0.0, loading_s(job_, l, machine_) - e.step_s);
   e.other_s += late;
   e.step_s += late;
-  e.bubble = (passes - m * slowest) / e.step_s;
+  e.bubble = (pipeline_time - m * slowest) / e.step_s;
   finish(e, e.ideal_s);
   return e;
 }

@@ -13,39 +13,39 @@
 
 namespace kintsugi {
 
-// What a layout will cost. Times are of one step.
+// The predicted cost of a layout. Times are per step.
 struct Evaluation {
   Layout layout;
-  double memory_bytes = 0;  // of the fullest rank, with what the device keeps for itself
+  double memory_bytes = 0;  // of the fullest rank, with context and libraries
   int fullest_stage = 0;
   bool fits = false;
   double step_s = 0;
-  double ideal_s = 0;    // computation alone, on the slowest stage
-  double bubble = 0;     // share of the step in which the slowest stage waits for others
-  double tensor_s = 0;   // waited for tensor and context ranks
-  double data_s = 0;     // waited for gradients and weights of data ranks
-  double message_s = 0;  // waited for messages between stages
+  double ideal_s = 0;    // compute of the slowest stage
+  double bubble = 0;     // fraction of the step in which the slowest stage is idle
+  double tensor_s = 0;   // exposed tp and cp communication
+  double data_s = 0;     // exposed dp communication of gradients and weights
+  double message_s = 0;  // exposed pp communication
   double optimizer_s = 0;
-  double other_s = 0;      // logging, data that come too late
-  double slow_chance = 0;  // that the run meets the network's slow messages,
-  double slow_s = 0;       // and what they cost; counted where every second run meets them
+  double other_s = 0;      // logging, late data
+  double slow_chance = 0;  // probability that the run has slow messages (stall_nodes)
+  double slow_s = 0;       // their cost; included in step_s if the probability is at least 0.5
   double tokens_per_s_per_gpu = 0;
   double mfu_causal = 0, mfu_full = 0;
-  // Per step, all of them. Where the machine's host_w is not known, nodes have what GPUs have.
+  // Per step, of all GPUs and nodes. If the machine's host_w is unknown, both are equal.
   double gpu_joule = 0, node_joule = 0;
 
   double exposed_s() const { return tensor_s + data_s + message_s; }
 };
 
-// Evaluates layouts of one job on one machine. Everything that layouts share is traced once.
+// Evaluates layouts of one job on one machine. Traces that several layouts share are made once.
 class Planner {
  public:
   Planner(PlanJob job, Machine machine, Software software = {});
 
   Evaluation evaluate(const Layout& layout);
-  // The same without the memory.
+  // Evaluates everything except the memory.
   Evaluation timing(const Layout& layout);
-  // By stage; of the whole arena.
+  // The arena of each stage.
   std::vector<RegionBytes> memory(const Layout& layout);
 
   const PlanJob& job() const { return job_; }
@@ -57,31 +57,31 @@ class Planner {
     TraceCost forward, backward;
     double weight_share = 0.5;
   };
-  struct PassCost {
-    PassTrace trace;
+  struct MicroBatchCost {
+    MicroBatchTrace trace;
     BlockCost plain, recomputed, sliding_plain, sliding_recomputed;
     TraceCost embedding_forward, embedding_backward, head;
   };
-  struct Stages {  // of a layout
-    std::vector<std::vector<StagePart>> parts;
-    std::vector<StatePart> state;
+  struct Stages {
+    std::vector<std::vector<StageLayers>> chunks;  // of each stage
+    std::vector<StageContents> contents;
   };
   struct StageCost {
     TraceCost forward, backward;
-    double shard_s = 0;  // waited for sharded weights and gradients, in both
+    double shard_s = 0;  // exposed communication of sharded weights and gradients, in both
   };
-  using PassKey = std::tuple<int, int, bool, std::int64_t, Recompute, bool>;
-  using StateKey = std::tuple<int, int, bool, int, int, int, bool, StatePart>;
+  using MicroBatchKey = std::tuple<int, int, bool, std::int64_t, Recompute, bool>;
+  using StateKey = std::tuple<int, int, bool, int, int, int, bool, StageContents>;
 
-  const PassCost& pass(const Layout& layout);
-  const StateTrace& state(const Layout& layout, const StatePart& part, int stage);
-  const std::vector<HeldPasses>& held(const Layout& layout);
+  const MicroBatchCost& micro_batch_cost(const Layout& layout);
+  const StateTrace& state(const Layout& layout, const StageContents& contents, int stage);
+  const std::vector<HeldMicroBatches>& held(const Layout& layout);
   const Stages& stages(const Layout& layout);
   GroupLinks links(const Layout& layout, GroupKind kind) const;
   BlockCost block_cost(const BlockTrace& trace, const Software& software,
                        const LinksOf& links) const;
-  StageCost stage_cost(const Layout& layout, const PassCost& pass, int stage);
-  double message_s(const Layout& layout, const PassCost& pass) const;
+  StageCost stage_cost(const Layout& layout, const MicroBatchCost& cost, int stage);
+  double message_s(const Layout& layout, const MicroBatchCost& cost) const;
   StageTimes stage_times(const Layout& layout, const std::vector<StageCost>& costs,
                          double message) const;
   void add_data(const Layout& layout, const std::vector<StageCost>& costs, Evaluation& e);
@@ -91,9 +91,9 @@ class Planner {
   Machine machine_;
   Software software_;
   TrainingFlops flops_;
-  std::map<PassKey, std::unique_ptr<PassCost>> passes_;
+  std::map<MicroBatchKey, std::unique_ptr<MicroBatchCost>> micro_batch_costs_;
   std::map<StateKey, StateTrace> states_;
-  std::map<std::tuple<PipelineKind, int, int, int>, std::vector<HeldPasses>> held_;
+  std::map<std::tuple<PipelineKind, int, int, int>, std::vector<HeldMicroBatches>> held_;
   std::map<std::tuple<int, int, std::vector<int>>, Stages> stages_;
 };
 

@@ -7,13 +7,13 @@
 
 namespace kintsugi {
 
-// dlib's global search (LIPO and a trust region) for the largest value of a function of whole
-// numbers. Several questions may be open, and are answered in any order.
+// dlib's global search (LIPO and a trust region) for the maximum of a function of integers. Several
+// questions may be open at a time and may be answered in any order.
 class PointSearch {
  public:
   using Point = std::vector<int>;
 
-  // Coordinate i is 0 … last[i], with last[i] at least 1; `known` are points and their values.
+  // Coordinate i is in 0 … last[i], with last[i] at least 1; `known` are evaluated points.
   PointSearch(const std::vector<int>& last, const std::vector<std::pair<Point, double>>& known);
   ~PointSearch();
   PointSearch(const PointSearch&) = delete;
@@ -31,7 +31,7 @@ class PointSearch {
   std::unique_ptr<State> state_;
 };
 
-// Without it PointSearch's constructor is a UserError.
+// Without dlib the constructor of PointSearch throws a UserError.
 bool built_with_dlib();
 
 }  // namespace kintsugi

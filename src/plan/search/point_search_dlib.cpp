@@ -21,7 +21,7 @@ dlib::function_spec spec_of(const std::vector<int>& last) {
           std::vector<bool>(last.size(), true)};
 }
 
-// Two runs of one layout differ by about a percent.
+// Two trials of one layout differ by about one percent.
 constexpr double kNoise = 0.01;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Stands in for point_search_dlib.cpp in a binary built without dlib.
+// Replaces point_search_dlib.cpp in a binary built without dlib.
 #include "core/error.h"
 #include "plan/search/point_search.h"
 

@@ -14,15 +14,15 @@ std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const std::vector<int>& gpus) {
   std::vector<ScalingRow> rows;
   for (const int count : gpus) {
-    PlanJob here = job;
-    if (kind == ScalingKind::Weak) here.batch = job.batch * count / gpus.front();
-    SearchLimits wanted = limits;
-    wanted.gpus = count;
-    wanted.best = 1;
-    Planner planner(here, machine);
-    const SearchResult result = search_layouts(planner, wanted);
+    PlanJob scaled = job;
+    if (kind == ScalingKind::Weak) scaled.batch = job.batch * count / gpus.front();
+    SearchLimits row_limits = limits;
+    row_limits.gpus = count;
+    row_limits.best = 1;
+    Planner planner(scaled, machine);
+    const SearchResult result = search_layouts(planner, row_limits);
     if (result.best.empty()) continue;
-    rows.push_back({count, here.batch, result.best.front(), 1});
+    rows.push_back({count, scaled.batch, result.best.front(), 1});
     rows.back().efficiency =
         rows.back().evaluation.tokens_per_s_per_gpu / rows.front().evaluation.tokens_per_s_per_gpu;
   }
@@ -52,8 +52,8 @@ std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& 
   double top = 1;
   for (const ScalingRow& row : rows) top = std::max(top, row.efficiency);
   const auto x = [&](int gpus) {
-    const double share = high > low ? (std::log2(gpus) - low) / (high - low) : 0.5;
-    return kLeft + share * (kWidth - kLeft - kRight);
+    const double fraction = high > low ? (std::log2(gpus) - low) / (high - low) : 0.5;
+    return kLeft + fraction * (kWidth - kLeft - kRight);
   };
   const auto y = [&](double efficiency) {
     return kHeight - kBottom - efficiency / (1.05 * top) * (kHeight - kTop - kBottom);

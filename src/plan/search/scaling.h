@@ -7,21 +7,21 @@
 
 namespace kintsugi {
 
-enum class ScalingKind { Strong, Weak };  // the same batch, or a batch that grows with the GPUs
+enum class ScalingKind { Strong, Weak };  // constant batch, or a batch proportional to the GPUs
 
 struct ScalingRow {
   int gpus = 0;
   std::int64_t batch = 0;
   Evaluation evaluation = {};
-  double efficiency = 0;  // tokens/s/GPU against the first row's
+  double efficiency = 0;  // tokens/s/GPU relative to the first row
 };
-// The best layout on each number of GPUs; those where nothing fits are left out.
+// The best layout for each number of GPUs. Numbers for which no layout fits are left out.
 std::vector<ScalingRow> scaling(const PlanJob& job, const Machine& machine,
                                 const SearchLimits& limits, ScalingKind kind,
                                 const std::vector<int>& gpus);
-// With a price, what a billion tokens cost.
+// With a price the table has the cost of a billion tokens.
 std::string scaling_table(const std::vector<ScalingRow>& rows, double eur_per_gpu_hour = -1);
-// Efficiency over GPUs, as a picture.
+// A diagram of efficiency over GPUs.
 std::string scaling_svg(const std::vector<ScalingRow>& rows, const std::string& title);
 
 }  // namespace kintsugi

@@ -16,7 +16,7 @@ RankBy parse_rank_by(const std::string& word) {
   if (word == "time") return RankBy::Time;
   if (word == "energy") return RankBy::Energy;
   if (word == "cost") return RankBy::Cost;
-  user_error("--rank-by is '{}': time, energy or cost", word);
+  user_error("--rank-by is '{}': give time, energy or cost", word);
 }
 
 double score(const Evaluation& e, const Machine& machine, RankBy rank_by) {
@@ -31,7 +31,7 @@ double score(const Evaluation& e, const Machine& machine, RankBy rank_by) {
   return e.step_s;
 }
 
-// ---- all layouts
+// ---- enumerate layouts
 
 namespace {
 
@@ -47,14 +47,14 @@ std::vector<int> divisors(int n) {
   return all;
 }
 
-bool cuts_matrices(const PlanJob& job, int tp) {
+bool can_shard(const PlanJob& job, int tp) {
   const ModelConfig& m = job.model;
-  const std::int64_t share = (m.vocab_size + tp - 1) / tp;
+  const std::int64_t rows = (m.vocab_size + tp - 1) / tp;
   return m.heads % tp == 0 && m.ffn_size % tp == 0 &&
-         (m.kv_heads % tp == 0 || tp % m.kv_heads == 0) && (tp - 1) * share < m.vocab_size;
+         (m.kv_heads % tp == 0 || tp % m.kv_heads == 0) && (tp - 1) * rows < m.vocab_size;
 }
 
-// Powers of two, or whatever was asked for.
+// Micro-batch sizes: --micro, or else powers of two.
 std::vector<std::int64_t> micro_batches(const SearchLimits& limits, std::int64_t sequences) {
   if (limits.micro > 0)
     return sequences % limits.micro == 0 ? std::vector{limits.micro} : std::vector<std::int64_t>();
@@ -85,15 +85,15 @@ std::vector<Pipelining> pipelinings(const PlanJob& job, const SearchLimits& limi
   return all;
 }
 
-struct Rebuilding {
+struct Recomputation {
   Recompute mode;
   int every;
 };
-constexpr std::array<Rebuilding, 5> kRebuildings = {{{Recompute::None, 1},
-                                                     {Recompute::Selective, 1},
-                                                     {Recompute::Full, 1},
-                                                     {Recompute::Full, 2},
-                                                     {Recompute::Full, 4}}};
+constexpr std::array<Recomputation, 5> kRecomputations = {{{Recompute::None, 1},
+                                                           {Recompute::Selective, 1},
+                                                           {Recompute::Full, 1},
+                                                           {Recompute::Full, 2},
+                                                           {Recompute::Full, 4}}};
 
 }  // namespace
 
@@ -101,28 +101,28 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
                      const std::function<void(const Layout&)>& use) {
   const int node = static_cast<int>(machine.node.gpus);
   for (const int tp : divisors(limits.gpus)) {
-    // Beyond two nodes the exchange of every layer never pays.
-    if (!allowed(limits.tp, tp) || (limits.tp <= 0 && tp > 2 * node) || !cuts_matrices(job, tp))
+    // Across more than two nodes the collectives of every layer are too slow.
+    if (!allowed(limits.tp, tp) || (limits.tp <= 0 && tp > 2 * node) || !can_shard(job, tp))
       continue;
     for (const int cp : divisors(limits.gpus / tp)) {
       if (!allowed(limits.cp, cp)) continue;
-      // A rank's part of a sequence should fill it.
+      // Fewer than 2048 tokens per rank do not fill a GPU.
       if (cp > 1 && (job.length % (2 * cp) != 0 || (limits.cp == 0 && job.length / cp < 2048)))
         continue;
       for (const int pp : divisors(limits.gpus / (tp * cp))) {
         const int dp = limits.gpus / (tp * cp * pp);
         if (!allowed(limits.pp, pp) || pp > job.model.layers || job.batch % dp != 0) continue;
-        const std::int64_t each = job.batch / dp;
-        for (const std::int64_t micro : micro_batches(limits, each)) {
-          for (const Pipelining& line : pipelinings(job, limits, pp, each / micro))
-            for (const Rebuilding& again : kRebuildings) {
-              if (!limits.recompute.empty() && parse_recompute(limits.recompute) != again.mode)
+        const std::int64_t sequences = job.batch / dp;
+        for (const std::int64_t micro : micro_batches(limits, sequences)) {
+          for (const Pipelining& pipelining : pipelinings(job, limits, pp, sequences / micro))
+            for (const Recomputation& recompute : kRecomputations) {
+              if (!limits.recompute.empty() && parse_recompute(limits.recompute) != recompute.mode)
                 continue;
               for (int zero = 0; zero <= 3; ++zero) {
                 if (limits.zero >= 0 && zero != limits.zero) continue;
                 const int data = dp * cp;
                 if (zero > 0 && data == 1) continue;
-                // All data ranks, or those of a node.
+                // Shard over all data ranks, or over those of a node.
                 const int inside = std::max(1, node / tp);
                 for (const int shard : {0, inside}) {
                   if (shard > 0 && (zero == 0 || shard == 1 || data <= shard || data % shard != 0))
@@ -131,14 +131,14 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
                        .cp = cp,
                        .pp = pp,
                        .dp = dp,
-                       .chunks = line.chunks,
-                       .schedule = line.kind,
+                       .chunks = pipelining.chunks,
+                       .schedule = pipelining.kind,
                        .micro_batch = micro,
                        .zero = zero,
                        .shard_group = shard,
                        .sequence_parallel = tp > 1 && job.length / cp % tp == 0,
-                       .recompute = again.mode,
-                       .recompute_every = again.every});
+                       .recompute = recompute.mode,
+                       .recompute_every = recompute.every});
                 }
               }
             }
@@ -148,20 +148,20 @@ void for_each_layout(const PlanJob& job, const Machine& machine, const SearchLim
   }
 }
 
-// ---- why a layout lost
+// ---- near misses
 
 namespace {
 
-struct Part {
+struct StepTerm {
   const char* name;
   double seconds;
 };
-std::array<Part, 6> parts_of(const Evaluation& e) {
-  return {{{"computing", e.ideal_s},
+std::array<StepTerm, 6> terms_of(const Evaluation& e) {
+  return {{{"compute", e.ideal_s},
            {"pipeline bubble", e.bubble * e.step_s},
-           {"waiting for tensor ranks", e.tensor_s},
-           {"waiting for data ranks", e.data_s},
-           {"waiting for messages", e.message_s},
+           {"exposed tp and cp communication", e.tensor_s},
+           {"exposed dp communication", e.data_s},
+           {"exposed pp communication", e.message_s},
            {"optimizer", e.optimizer_s}}};
 }
 
@@ -170,35 +170,35 @@ std::string reason(const Evaluation& e, const Evaluation& best, const Machine& m
   if (!e.fits)
     return fmt::format("does not fit: stage {} needs {}, a GPU has {}", e.fullest_stage,
                        format_bytes(e.memory_bytes), format_bytes(machine.gpu.memory_gb * 1e9));
-  const auto mine = parts_of(e), others = parts_of(best);
+  const auto terms = terms_of(e), best_terms = terms_of(best);
   std::size_t worst = 0;
-  for (std::size_t i = 0; i < mine.size(); ++i)
-    if (mine[i].seconds - others[i].seconds > mine[worst].seconds - others[worst].seconds)
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    if (terms[i].seconds - best_terms[i].seconds > terms[worst].seconds - best_terms[worst].seconds)
       worst = i;
-  // For a number of GPUs cost is time.
+  // For a fixed number of GPUs cost is proportional to time.
   const bool energy = rank_by == RankBy::Energy;
   const double ratio = energy ? e.node_joule / best.node_joule : e.step_s / best.step_s;
   return fmt::format("{:.1f} % {}: {} {:+.3g} s", 100 * (ratio - 1),
-                     energy ? "more energy" : "slower", mine[worst].name,
-                     mine[worst].seconds - others[worst].seconds);
+                     energy ? "more energy" : "slower", terms[worst].name,
+                     terms[worst].seconds - best_terms[worst].seconds);
 }
 
-// The best layouts that differ from the winner in one respect that a user would ask about.
-constexpr double kNear = 1.2;  // of the memory there is
+constexpr double kNear = 1.2;  // a near miss needs at most this factor of the GPU memory
 
+// Collects the best layout for each value of tp, pp and so on, to explain why it lost.
 class Misses {
  public:
-  void look_at(const Evaluation& e, double value, double room) {
-    if (!e.fits && e.memory_bytes > kNear * room) return;
-    if (e.fits) offer(fmt::format("tp{}", e.layout.tp), e, value);
-    if (e.fits) offer(fmt::format("pp{}", e.layout.pp), e, value);
-    if (e.fits) offer(fmt::format("micro{}", e.layout.micro_batch), e, value);
-    if (e.fits) offer(fmt::format("zero{}", e.layout.zero), e, value);
-    if (e.fits) offer(fmt::format("recompute {}", to_string(e.layout.recompute)), e, value);
-    if (e.fits) offer(fmt::format("{}", to_string(e.layout.schedule)), e, value);
-    if (!e.fits) offer(fmt::format("more memory, zero{}", e.layout.zero), e, value);
+  void consider(const Evaluation& e, double value, double memory_bytes) {
+    if (!e.fits && e.memory_bytes > kNear * memory_bytes) return;
+    if (e.fits) keep_best(fmt::format("tp{}", e.layout.tp), e, value);
+    if (e.fits) keep_best(fmt::format("pp{}", e.layout.pp), e, value);
+    if (e.fits) keep_best(fmt::format("micro{}", e.layout.micro_batch), e, value);
+    if (e.fits) keep_best(fmt::format("zero{}", e.layout.zero), e, value);
+    if (e.fits) keep_best(fmt::format("recompute {}", to_string(e.layout.recompute)), e, value);
+    if (e.fits) keep_best(fmt::format("{}", to_string(e.layout.schedule)), e, value);
+    if (!e.fits) keep_best(fmt::format("more memory, zero{}", e.layout.zero), e, value);
   }
-  std::vector<SearchResult::Miss> told(const std::vector<Evaluation>& best, const Machine& machine,
+  std::vector<SearchResult::Miss> list(const std::vector<Evaluation>& best, const Machine& machine,
                                        RankBy rank_by) const {
     std::vector<SearchResult::Miss> misses;
     if (best.empty()) return misses;
@@ -220,7 +220,7 @@ class Misses {
   }
 
  private:
-  void offer(const std::string& key, const Evaluation& e, double value) {
+  void keep_best(const std::string& key, const Evaluation& e, double value) {
     const auto found = best_.find(key);
     if (found == best_.end())
       best_.emplace(key, std::pair{value, e});
@@ -246,9 +246,9 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
     if (result.smallest.memory_bytes == 0 || e.memory_bytes < result.smallest.memory_bytes)
       result.smallest = e;
     const double value = score(e, machine, limits.rank_by);
-    // Names for near misses cost more than the evaluation: only for those that come near.
+    // The strings of near misses cost more than the evaluation: skip layouts that are far away.
     const bool near = fastest == 0 || value < 1.5 * fastest;
-    if (near) misses.look_at(e, value, machine.gpu.memory_gb * 1e9);
+    if (near) misses.consider(e, value, machine.gpu.memory_gb * 1e9);
     if (!e.fits) return;
     ++result.fitting;
     fastest = fastest == 0 ? value : std::min(fastest, value);
@@ -261,14 +261,14 @@ SearchResult search_layouts(Planner& planner, const SearchLimits& limits) {
   });
   std::sort_heap(found.begin(), found.end(), worse);
   for (const auto& [value, e] : found) result.best.push_back(e);
-  result.misses = misses.told(result.best, machine, limits.rank_by);
+  result.misses = misses.list(result.best, machine, limits.rank_by);
   return result;
 }
 
 bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
   const GpuSpec& gpu = planner.machine().gpu;
-  const double room = (gpu.memory_gb - gpu.own_gb) * 1e9;
-  // Larger micro-batches and other schedules only need more.
+  const double available = (gpu.memory_gb - gpu.own_gb) * 1e9;
+  // Larger micro-batches and other schedules only need more memory.
   SearchLimits frugal = limits;
   if (frugal.micro <= 0) frugal.micro = 1;
   if (frugal.schedule.empty()) frugal.schedule = "1f1b";
@@ -277,7 +277,7 @@ bool some_layout_fits(Planner& planner, const SearchLimits& limits) {
     if (fits) return;
     const std::vector<RegionBytes> stages = planner.memory(layout);
     fits = std::all_of(stages.begin(), stages.end(), [&](const RegionBytes& bytes) {
-      return static_cast<double>(total(bytes)) <= room;
+      return static_cast<double>(total(bytes)) <= available;
     });
   });
   return fits;
@@ -294,7 +294,7 @@ int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits&
     SearchLimits wider = limits;
     wider.gpus = static_cast<int>(*count);
     const PlanJob job = job_on(wider.gpus);
-    // What a checkpoint has must lie somewhere: that spares most of the search.
+    // Weights and optimizer state must fit at all. This check saves most of the search.
     const double least_gb = footprint_of({}, job, machine, job.tokens()).checkpoint_gb;
     if (least_gb > static_cast<double>(*count) * machine.gpu.memory_gb) continue;
     Planner planner(job, machine);

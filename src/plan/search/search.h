@@ -12,7 +12,7 @@ namespace kintsugi {
 enum class RankBy { Time, Energy, Cost };
 RankBy parse_rank_by(const std::string& word);
 
-// What the user allows; 0 and empty: anything.
+// Restricts the search to layouts with these values. 0, -1 (zero) and empty: no restriction.
 struct SearchLimits {
   int gpus = 0;
   int tp = 0, cp = 0, pp = 0;
@@ -25,18 +25,18 @@ struct SearchLimits {
 };
 
 struct SearchResult {
-  std::vector<Evaluation> best;  // that fit, best first
+  std::vector<Evaluation> best;  // layouts that fit, best first
   struct Miss {
     Evaluation evaluation;
     std::string reason;
   };
-  std::vector<Miss> misses;  // that came near
-  std::int64_t layouts = 0;  // valid ones
-  std::int64_t fitting = 0;  // of them
-  Evaluation smallest = {};  // needs the least memory, fits or not
+  std::vector<Miss> misses;  // near misses, with the reason
+  std::int64_t layouts = 0;  // number of valid layouts
+  std::int64_t fitting = 0;  // number of layouts that fit
+  Evaluation smallest = {};  // the layout with the least memory, whether it fits or not
 };
 
-// Every layout that this engine can run. UserError where there is none at all.
+// Evaluates every layout that this engine can run.
 SearchResult search_layouts(Planner& planner, const SearchLimits& limits);
 
 // Calls `use` for each valid layout.
@@ -47,10 +47,10 @@ double score(const Evaluation& evaluation, const Machine& machine, RankBy rank_b
 
 bool some_layout_fits(Planner& planner, const SearchLimits& limits);
 
-// The job on a number of GPUs: a batch that nobody gave depends on it.
+// The job for a number of GPUs; the default batch depends on it.
 using JobOn = std::function<PlanJob(int gpus)>;
-// The fewest GPUs, more than limits.gpus, on which some layout fits; 0: none. Tried are parts of
-// a node, 1, 2, 3, 4, 6, 8, 12 … nodes and the whole machine.
+// The smallest number of GPUs above limits.gpus on which some layout fits; 0: none. Tries powers of
+// two within a node, 1, 2, 3, 4, 6, 8, 12 … nodes and the whole machine.
 int fewest_gpus(const JobOn& job_on, const Machine& machine, const SearchLimits& limits);
 
 }  // namespace kintsugi

@@ -35,7 +35,7 @@ const std::vector<std::string> kHeader = {"job",
                                           "seconds",
                                           "failure"};
 
-constexpr double kMost = 1e9;  // of anything; products of ranks stay within an int
+constexpr double kMost = 1e9;  // limit of every count, so that tp x cp x pp x dp fits an int
 
 std::string row_of(const std::string& job, const Trial& trial) {
   const Layout& l = trial.layout;
@@ -74,7 +74,7 @@ class Reader {
     t.result.failure = table_.at(row_, "failure");
     const bool measured = !table_.at(row_, "tokens_per_s").empty();
     if (measured == !t.result.failure.empty())
-      wrong("has {} tokens_per_s and a failure: one of them says how the trial ended",
+      wrong("has {} tokens_per_s and failure: it must have exactly one of them",
             measured ? "both" : "neither");
     if (measured) t.result.tokens_per_s = positive("tokens_per_s");
     return t;
@@ -90,14 +90,14 @@ class Reader {
   int whole(const char* column, int least) const {
     const double value = table_.number(row_, column);
     if (!(value >= least && value <= kMost && value == std::floor(value)))
-      wrong("says {} is '{}': a whole number of {} or more is needed", column,
-            table_.at(row_, column), least);
+      wrong("has '{}' as {}: it must be an integer of at least {}", table_.at(row_, column), column,
+            least);
     return static_cast<int>(value);
   }
   double positive(const char* column) const {
     const double value = table_.number(row_, column);
     if (!(value > 0 && std::isfinite(value)))
-      wrong("says {} is '{}': a number above 0 is needed", column, table_.at(row_, column));
+      wrong("has '{}' as {}: it must be a number above 0", table_.at(row_, column), column);
     return value;
   }
   template <class T>
@@ -114,7 +114,7 @@ class Reader {
 };
 
 void append(const std::filesystem::path& path, const std::string& text) {
-  // One write: a killed process leaves whole lines behind.
+  // A single write, so that a killed process leaves only complete lines.
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const bool written =
       file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -135,16 +135,16 @@ TrialLog::TrialLog(std::filesystem::path path, std::string job)
   if (path_.empty() || !has_content(path_)) return;
   const std::string text = read_text_file(path_);
   if (text.back() != '\n')
-    user_error("{} ends in the middle of a line: remove that line", path_.string());
+    user_error("{} ends with an incomplete line: remove that line", path_.string());
   const CsvTable table(text, path_.string());
   if (table.header() != kHeader)
-    user_error("{} is no log of trials: its header is not that of kintsugi plan --tune --log",
+    user_error("{} is not a trial log: its header is not that of kintsugi plan --tune --log",
                path_.string());
   for (std::size_t row = 0; row < table.rows(); ++row) {
     const Reader reader(table, row);
     const Trial trial = reader.trial();
     if (table.at(row, "job") != job_)
-      reader.wrong("is of another job ({}; this one is {}): give another --log",
+      reader.wrong("belongs to another job ({}; this job is {}): give another --log",
                    table.at(row, "job"), job_);
     std::erase_if(known_, [&](const Trial& other) { return other.layout == trial.layout; });
     known_.push_back(trial);

@@ -8,15 +8,15 @@
 
 namespace kintsugi {
 
-// The trials of a tuning as a CSV file that grows by a line per trial, so that another process can
-// go on where one ended.
+// The trials of a tuning in a CSV file, one line per trial, so that a later process can continue
+// the tuning.
 class TrialLog {
  public:
-  // Reads what is there. UserError with the line for a damaged file, and for trials of another
-  // job; `job` says in words what is trained. An empty path: nothing is read or written.
+  // Reads an existing file. UserError with the line number if it is damaged or has trials of
+  // another job; `job` describes what is trained. With an empty path nothing is read or written.
   TrialLog(std::filesystem::path path, std::string job);
 
-  const std::vector<Trial>& known() const { return known_; }  // a layout once, its last result
+  const std::vector<Trial>& known() const { return known_; }  // the last result of each layout
   void add(const Trial& trial);
 
  private:

@@ -12,18 +12,18 @@ namespace {
 
 constexpr std::size_t kAxes = 7;
 
-// What decides the order of layouts along each axis, so that neighbours behave alike.
+// The sort keys of a layout on each axis. Neighbours on an axis behave similarly.
 std::array<std::int64_t, kAxes> keys_of(const Layout& l) {
   constexpr std::int64_t kAll = std::int64_t{1} << 32;  // above any shard group
   const std::int64_t schedule = l.schedule == PipelineKind::ZeroBubbleH1 ? -2
                                 : l.schedule == PipelineKind::GPipe      ? -1
                                                                          : l.chunks;
-  const std::int64_t rebuilt = l.recompute == Recompute::None        ? 0
-                               : l.recompute == Recompute::Selective ? 1
-                                                                     : kAll - l.recompute_every;
+  const std::int64_t recompute = l.recompute == Recompute::None        ? 0
+                                 : l.recompute == Recompute::Selective ? 1
+                                                                       : kAll - l.recompute_every;
   return {l.tp,          l.cp,     l.pp,
           l.micro_batch, schedule, l.zero * 2 * kAll + (l.shard_group == 0 ? kAll : l.shard_group),
-          rebuilt};
+          recompute};
 }
 
 double squared_distance(const PointSearch::Point& a, const PointSearch::Point& b) {
@@ -32,13 +32,14 @@ double squared_distance(const PointSearch::Point& a, const PointSearch::Point& b
   return sum;
 }
 
-// How far from dlib's point a layout is taken that the model likes better: twice as fast is worth
-// two positions on an axis. In made-up spaces that halved the trials that the best took.
+// Weight of the predicted speed against the distance from dlib's point: a layout predicted to be
+// twice as fast may be two coordinates further away. In synthetic tests this halved the trials
+// needed to find the best.
 constexpr double kModelWeight = 6;
 
-// A failed trial counts as this share of the slowest that ran: worse than all of them, so that the
-// search leaves the region, but no cliff. dlib bounds the function by its steepest slope, and one
-// at the border of the memory would tell it nothing about the rest.
+// A failed trial counts as this fraction of the slowest that ran: worse than all of them, so that
+// the search leaves the region, but without a steep step. dlib bounds the function by its steepest
+// slope, and a step at the memory limit would hide all other slopes.
 constexpr double kFailed = 0.8;
 
 }  // namespace
@@ -49,10 +50,10 @@ std::vector<Evaluation> trial_candidates(Planner& planner, const SearchLimits& l
                                          const TrialRange& range) {
   std::vector<Evaluation> all;
   double fastest = std::numeric_limits<double>::infinity();
-  const double room = planner.machine().gpu.memory_gb * 1e9;
+  const double available = planner.machine().gpu.memory_gb * 1e9;
   for_each_layout(planner.job(), planner.machine(), limits, [&](const Layout& layout) {
     const Evaluation e = planner.evaluate(layout);
-    if (e.memory_bytes > range.memory * room) return;
+    if (e.memory_bytes > range.memory * available) return;
     if (e.fits) fastest = std::min(fastest, e.step_s);
     all.push_back(e);
   });
@@ -92,7 +93,7 @@ std::optional<std::size_t> LayoutTuner::find(const Layout& layout) const {
 double LayoutTuner::value_of(const TrialResult& result) const {
   if (result.ran()) return std::log(result.tokens_per_s);
   if (slowest_ > 0) return std::log(kFailed * slowest_);
-  double least = std::numeric_limits<double>::infinity();  // nothing ran yet: ask the model
+  double least = std::numeric_limits<double>::infinity();  // nothing ran yet: use the predictions
   for (const Evaluation& e : candidates_) least = std::min(least, tokens_per_s(e));
   return std::log(kFailed * least);
 }
@@ -131,7 +132,7 @@ std::size_t LayoutTuner::choose(const PointSearch::Point& point) const {
 }
 
 std::size_t LayoutTuner::take(std::size_t candidate) {
-  states_[candidate].stage = Stage::UnderWay;
+  states_[candidate].stage = Stage::Running;
   --untried_;
   return candidate;
 }
@@ -141,9 +142,9 @@ std::optional<std::size_t> LayoutTuner::next() {
   if (!search_) {
     for (std::size_t i = 0; i < seeds_; ++i)
       if (states_[i].stage == Stage::Untried) return take(i);
-    // dlib is told what is known when it begins, and later only what it asked for.
+    // dlib gets known results at its start; later it accepts only answers to its questions.
     for (std::size_t i = 0; i < seeds_; ++i)
-      if (states_[i].stage == Stage::UnderWay) return std::nullopt;
+      if (states_[i].stage == Stage::Running) return std::nullopt;
     start_search();
   }
   const PointSearch::Question question = search_->ask();

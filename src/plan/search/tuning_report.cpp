@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kShown = 5;
 
-std::vector<Trial> that_ran(std::vector<Trial> trials) {
+std::vector<Trial> successful(std::vector<Trial> trials) {
   std::erase_if(trials, [](const Trial& trial) { return !trial.result.ran(); });
   std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
     return a.result.tokens_per_s > b.result.tokens_per_s;
@@ -21,7 +21,7 @@ std::vector<Trial> that_ran(std::vector<Trial> trials) {
   return trials;
 }
 
-// Equal values share the mean of their places.
+// Equal values get the mean of their ranks.
 std::vector<double> ranks_of(const std::vector<double>& values) {
   std::vector<double> ranks;
   for (const double value : values) {
@@ -50,13 +50,13 @@ double correlation(const std::vector<double>& a, const std::vector<double>& b) {
 }  // namespace
 
 std::optional<Trial> best_of(const std::vector<Trial>& trials) {
-  const std::vector<Trial> ran = that_ran(trials);
+  const std::vector<Trial> ran = successful(trials);
   return ran.empty() ? std::nullopt : std::optional(ran.front());
 }
 
 ModelAgreement agreement_of(const std::vector<Trial>& trials) {
   std::vector<double> predicted, measured, ratios;
-  for (const Trial& trial : that_ran(trials)) {
+  for (const Trial& trial : successful(trials)) {
     predicted.push_back(trial.predicted);
     measured.push_back(trial.result.tokens_per_s);
     ratios.push_back(trial.result.tokens_per_s / trial.predicted);
@@ -69,7 +69,7 @@ ModelAgreement agreement_of(const std::vector<Trial>& trials) {
 }
 
 std::string tuning_table(const std::vector<Trial>& trials) {
-  const std::vector<Trial> ran = that_ran(trials);
+  const std::vector<Trial> ran = successful(trials);
   std::string text = fmt::format("{:>12}{:>12}{:>8}  layout\n", "measured", "predicted", "ratio");
   for (std::size_t i = 0; i < std::min(kShown, ran.size()); ++i)
     text += fmt::format("{:>12}{:>12}{:>8.2f}  {}\n", format_count(ran[i].result.tokens_per_s),

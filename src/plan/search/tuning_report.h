@@ -8,18 +8,18 @@
 
 namespace kintsugi {
 
-// The fastest trial that ran; none: nothing did.
+// The fastest trial that ran; nullopt if none did.
 std::optional<Trial> best_of(const std::vector<Trial>& trials);
 
-// How well the model knew, over the trials that ran.
+// How well the predictions agree with the trials that ran.
 struct ModelAgreement {
   std::size_t trials = 0;
   double ratio = 0;        // median of measured / predicted
-  double correlation = 0;  // of the ranks (Spearman); NaN where there are fewer than three
+  double correlation = 0;  // Spearman rank correlation; NaN with fewer than three trials
 };
 ModelAgreement agreement_of(const std::vector<Trial>& trials);
 
-// The best five, predicted against measured, and the agreement.
+// A table of the best five trials, predicted and measured, and the agreement.
 std::string tuning_table(const std::vector<Trial>& trials);
 
 }  // namespace kintsugi

@@ -26,7 +26,7 @@ bool is_abandoned(const CheckpointPaths& checkpoint) {
   return fs::exists(abandoned_mark(checkpoint));
 }
 
-// Those without a lineage were saved before all others, in the order of their names.
+// Checkpoints without a lineage were saved before all others, in the order of their names.
 std::vector<CheckpointPaths> in_order_of_saving(std::vector<CheckpointPaths> checkpoints) {
   std::vector<std::pair<std::int64_t, CheckpointPaths>> numbered;
   for (CheckpointPaths& one : checkpoints)
@@ -38,7 +38,7 @@ std::vector<CheckpointPaths> in_order_of_saving(std::vector<CheckpointPaths> che
   return checkpoints;
 }
 
-// A directory that was a link before it was copied: `cp -rL`, or an object store.
+// Replaces `latest` by a link if copying made it a directory (`cp -rL`, an object store).
 void make_link_of_directory(const fs::path& folder) {
   const fs::path latest = folder / "latest";
   if (fs::is_symlink(latest) || !fs::is_directory(latest)) return;
@@ -46,7 +46,7 @@ void make_link_of_directory(const fs::path& folder) {
   try {
     step = nlohmann::json::parse(read_text_file(latest / "trainer.json")).at("step");
   } catch (const std::exception&) {
-    user_error("{} is a directory without a checkpoint where a link belongs: move it elsewhere",
+    user_error("{} must be a link, but is a directory without a checkpoint: move it elsewhere",
                latest.string());
   }
   const CheckpointPaths target{folder, checkpoint_name(step)};
@@ -62,14 +62,14 @@ void make_link_of_directory(const fs::path& folder) {
                 latest.string(), target.name, copy.string());
   } else {
     user_error(
-        "{} is a directory, not a link, and differs from {} beside it: move one of them elsewhere, "
-        "whichever the run shall not continue from",
+        "{} is a directory, not a link, and differs from {} next to it: move the one that the run "
+        "should not continue from elsewhere",
         latest.string(), target.name);
   }
   point_latest_to(target);
 }
 
-// The name in `latest`, whether or not it is still there; empty: there is no `latest`.
+// Returns the name that `latest` points to, even if it does not exist; empty without `latest`.
 std::string named_by_latest(const fs::path& folder) {
   const fs::path latest = folder / "latest";
   if (fs::is_symlink(latest)) return fs::read_symlink(latest).filename().string();
@@ -80,7 +80,7 @@ std::string named_by_latest(const fs::path& folder) {
   return name;
 }
 
-// Whether it was saved after a checkpoint of this name: then it is on a branch that was left.
+// Returns whether the checkpoint descends from one of this name, so is on an abandoned branch.
 bool comes_after(const CheckpointPaths& checkpoint, const std::string& name) {
   const Lineage lineage = lineage_of(checkpoint);
   return std::any_of(lineage.ancestors.begin(), lineage.ancestors.end(),
@@ -94,7 +94,7 @@ bool comes_after(const CheckpointPaths& checkpoint, const std::string& name) {
       "{} holds {} checkpoint{} and none to continue from ({}: {}): point {} to one of them, or "
       "choose another run.dir",
       folder.string(), checkpoints.size(), checkpoints.size() == 1 ? "" : "s", one.name,
-      missing.empty() ? "it is on a branch that was left by a rollback" : missing,
+      missing.empty() ? "it is on a branch abandoned by a rollback" : missing,
       (folder / "latest").string());
 }
 
@@ -112,7 +112,7 @@ std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
     const std::string missing = what_is_missing(one);
     if (missing.empty())
       whole.push_back(one);
-    else if (!is_there || one.name != named)  // whoever loads that one says what is missing
+    else if (!is_there || one.name != named)  // load_checkpoint() reports that one
       log_warning("the checkpoint {} is skipped: {}", one.model().string(), missing);
   }
   if (is_there) return fs::canonical(latest);
@@ -125,7 +125,7 @@ std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
   log_warning(
       "{} {}: the run continues from {}, the newest checkpoint of its branch",
       (folder / "latest").string(),
-      named.empty() ? "is missing" : fmt::format("points to {}, which cannot be continued", named),
+      named.empty() ? "is missing" : fmt::format("points to {}, which cannot be loaded", named),
       found.name);
   return found.model();
 }
@@ -144,8 +144,8 @@ void mark_branches(const CheckpointPaths& head) {
     if (is_head || ancestor) {
       fs::remove(mark, error);
     } else if (!fs::exists(mark)) {
-      write_file_atomically(mark, fmt::format("The run went on from {}.\n", head.name));
-      log_info("{} is on a branch that was left: the run goes on from {}", one.name, head.name);
+      write_file_atomically(mark, fmt::format("The run continued from {}.\n", head.name));
+      log_info("{} is on an abandoned branch: the run continues from {}", one.name, head.name);
     }
   }
 }

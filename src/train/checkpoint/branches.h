@@ -10,25 +10,27 @@
 
 namespace kintsugi {
 
-// Who moves `latest` back starts a new branch: the checkpoints after it stay in the folder, but the
-// run never goes on from them by itself. These functions are rank 0's.
+// Branches of checkpoints. Moving `latest` back (a rollback) starts a new branch: the later
+// checkpoints stay in the folder, but the run never resumes from them by itself. Only rank 0 calls
+// these functions.
 
-// The checkpoint to continue from: the one that `latest` points to or, where that is not there, the
-// newest of the branch that it was on. None in a folder without checkpoints; UserError where there
-// are some and none can be continued. Checkpoints that are passed over are named in warnings. A
-// `latest` that was copied as a directory becomes a link again.
+// Returns the checkpoint to resume from: the one that `latest` points to or, if that does not
+// exist, the newest of its branch. Returns nothing if the folder has no checkpoints. Throws
+// UserError if it has some and none can be resumed. Skipped checkpoints are named in warnings. A
+// `latest` that was copied as a directory is replaced by a link.
 std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& folder);
 
-// The run goes on from this checkpoint: whatever it does not descend from is marked as abandoned.
+// Marks all checkpoints that `head`, from which the run resumes, does not descend from as
+// abandoned.
 void mark_branches(const CheckpointPaths& head);
 
-// Of what is saved after this one was loaded or saved: its own ancestors, and itself.
+// Returns the ancestors of the next checkpoint after this one: its ancestors and itself.
 std::vector<Ancestor> ancestors_after(const std::filesystem::path& model);
-// Of the next save into this folder.
+// Returns the sequence number of the next save into this folder.
 std::int64_t next_sequence(const std::filesystem::path& folder);
 
-// Until `keep` are left with `newest`; 0 keeps all. Abandoned ones go first, then the others in the
-// order in which they were saved.
+// Removes checkpoints until `keep` are left, including `newest`; 0 keeps all. Removes abandoned
+// ones first, then the others in the order in which they were saved.
 void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep);
 
 }  // namespace kintsugi

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
-#include "train/checkpoint/pieces.h"
+#include "train/checkpoint/shard_writer.h"
 #include "train/health.h"
 
 namespace kintsugi {
@@ -23,32 +24,33 @@ using Json = nlohmann::ordered_json;
 
 enum class Part { Model, State };  // the two directories of a checkpoint
 
-// One kind of tensor per parameter: its prefix, and what this rank holds of it.
+// One kind of tensor that is saved per parameter: weight, master or an optimizer slot.
 struct Kind {
   Part part;
   std::string prefix;
   DType dtype;
-  std::function<Tensor(const StateRun& run)> owned;
-  const UpdateRule* rule = nullptr;  // of the parameters that have it; none: all
+  std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
+  const UpdateRule* rule = nullptr;  // only parameters with this rule have it; nullptr: all
 };
 
-// The same on every rank, so of the whole model's parameters.
+// Takes the parameters of the whole model, so that all ranks return the same list.
 std::vector<Kind> kinds_of(Engine& engine, const ParameterSet& whole) {
   const Sharding& sharding = engine.sharding();
   const OptimizerState& state = engine.optimizer().state();
   const DType precision = engine.options().precision;
   std::vector<Kind> kinds;
-  kinds.push_back({Part::Model, "", precision, [&](const StateRun& run) {
-                     return sharding.weights_at(run.bucket, run.range);
+  kinds.push_back({Part::Model, "", precision, [&](const StateSegment& segment) {
+                     return sharding.weights_at(segment.bucket, segment.range);
                    }});
   if (state.has_master())
     kinds.push_back({Part::State, "master.", accumulator_of(precision),
-                     [&](const StateRun& run) { return state.master(run); }});
+                     [&](const StateSegment& segment) { return state.master(segment); }});
   for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
     const std::vector<StateSlot> slots = rule->slots(precision);
     for (std::size_t i = 0; i < slots.size(); ++i)
       kinds.push_back({Part::State, slots[i].name + ".", slots[i].dtype,
-                       [&state, i](const StateRun& run) { return state.slot(run, i); }, rule});
+                       [&state, i](const StateSegment& segment) { return state.slot(segment, i); },
+                       rule});
   }
   return kinds;
 }
@@ -65,16 +67,17 @@ void announce(CheckpointWriter& writer, const std::string& stem, const std::vect
   writer.tensors(stem, tensors, max_bytes);
 }
 
-// Each element is written by one rank: its owner, or of several owners each a share.
-void put_share(PieceWriter& pieces, CheckpointWriter& writer, Engine& engine, const Kind& kind) {
-  for (const StateRun& run : engine.optimizer().state().runs()) {
-    if (kind.rule != nullptr && kind.rule != run.rule) continue;
-    const Sharding::Range owned = run.range;
-    const Communicator& replica = engine.sharding().replica(run.bucket);
+// Writes this rank's elements. Each element is written by one rank: replicas split the range that
+// they all own.
+void put_owned(ShardWriter& shards, CheckpointWriter& writer, Engine& engine, const Kind& kind) {
+  for (const StateSegment& segment : engine.optimizer().state().segments()) {
+    if (kind.rule != nullptr && kind.rule != segment.rule) continue;
+    const Sharding::Range owned = segment.range;
+    const Communicator& replica = engine.sharding().replica(segment.bucket);
     const std::int64_t begin = owned.begin + owned.size() * replica.rank() / replica.size(),
                        end = owned.begin + owned.size() * (replica.rank() + 1) / replica.size();
-    pieces.put(writer, kind.prefix, run.bucket, {begin, end},
-               kind.owned(run).rows(begin - owned.begin, end - begin));
+    shards.put(writer, kind.prefix, segment.bucket, {begin, end},
+               kind.owned(segment).rows(begin - owned.begin, end - begin));
   }
 }
 
@@ -103,8 +106,8 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
   const UpdateRules& rules = engine.optimizer().rules();
   const std::vector<Kind> kinds = kinds_of(engine, whole);
   const std::string trainer = state_to_json(state, engine_options.precision);
-  std::optional<CheckpointWriter> model, rest;
-  std::optional<PieceWriter> pieces;
+  std::optional<CheckpointWriter> model, optimizer;
+  std::optional<ShardWriter> shards;
   together(host, [&] {
     model.emplace(host, at.model());
     model->text("config.json", write_hf_config(engine_options.model, engine_options.precision));
@@ -112,21 +115,22 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     for (const Tokenizer::File& file : options.files) model->text(file.name, file.content);
     model->text("trainer.json", trainer);
     announce(*model, "model", kinds, Part::Model, whole, rules, options.max_shard_bytes);
-    rest.emplace(host, at.state());
-    if (!options.config.empty()) rest->text("config.yaml", options.config);
+    optimizer.emplace(host, at.state());
+    if (!options.config.empty()) optimizer->text("config.yaml", options.config);
     if (host.rank() == 0)
-      rest->text("lineage.json", to_json(child_lineage(options.ancestors, next_sequence(at.folder),
-                                                       trainer + options.config)));
-    announce(*rest, "optimizer", kinds, Part::State, whole, rules, options.max_shard_bytes);
+      optimizer->text("lineage.json",
+                      to_json(child_lineage(options.ancestors, next_sequence(at.folder),
+                                            trainer + options.config)));
+    announce(*optimizer, "optimizer", kinds, Part::State, whole, rules, options.max_shard_bytes);
   });
-  together(host, [&] { pieces.emplace(engine); });
+  together(host, [&] { shards.emplace(engine); });
   together(host, [&] {
     for (const Kind& kind : kinds)
-      put_share(*pieces, kind.part == Part::Model ? *model : *rest, engine, kind);
-    pieces->rethrow();
+      put_owned(*shards, kind.part == Part::Model ? *model : *optimizer, engine, kind);
+    shards->finish();
   });
   model->finish();
-  rest->finish();
+  optimizer->finish();
 }
 
 }  // namespace
@@ -139,12 +143,12 @@ fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const Trai
         "the weights are not finite after step {}, so no checkpoint is saved", state.step));
   Communicator& host = engine.sharding().groups()[GroupKind::World];
   const bool first = host.rank() == 0;
-  // What failed together, all ranks know of; anything else ends the job.
+  // All ranks know of a failure inside together(); any other failure ends the job.
   const auto give_up = [&] [[noreturn]] (const std::exception& error) {
     if (first) withdraw_checkpoint(target);
     host.barrier();
     throw SharedFailure(
-        fmt::format("the checkpoint of step {} was not saved, the ones before it are untouched: {}",
+        fmt::format("the checkpoint of step {} was not saved, earlier ones are unchanged: {}",
                     state.step, error.what()));
   };
   try {
@@ -199,7 +203,7 @@ DType saved_precision(const fs::path& model) {
   const fs::path path = model / "trainer.json";
   const Json json = read_json(path);
   if (!json.contains("precision") || !json["precision"].is_string())
-    user_error("{} does not say the precision of its run", path.string());
+    user_error("{} has no precision: it is not a trainer state", path.string());
   return parse_precision(json["precision"].get<std::string>());
 }
 
@@ -211,7 +215,8 @@ struct StoredSlot {
   StoredParameters source;
 };
 
-std::vector<StoredSlot> stored_slots(const SafetensorsModel& files, Engine& engine) {
+std::vector<StoredSlot> stored_slots(FileLoader& loader, const SafetensorsModel& files,
+                                     Engine& engine) {
   const ParameterSet& set = engine.parameters();
   const UpdateRules& rules = engine.optimizer().rules();
   std::vector<StoredSlot> stored;
@@ -219,16 +224,18 @@ std::vector<StoredSlot> stored_slots(const SafetensorsModel& files, Engine& engi
     const std::vector<StateSlot> slots = rule->slots(engine.options().precision);
     for (std::size_t i = 0; i < slots.size(); ++i)
       stored.push_back({rule, i,
-                        StoredParameters(files, set, slots[i].name + ".",
+                        StoredParameters(loader, files, set, slots[i].name + ".",
                                          [&](const Parameter& p) { return &rules(p) == rule; })});
   }
   return stored;
 }
 
-TrainerState load_verified(const fs::path& directory, const fs::path& beside, Engine& engine) {
+// Checks the model and announces to the loader which tensors to load.
+TrainerState announce_contents(const fs::path& directory, const fs::path& state_files,
+                               Engine& engine, FileLoader& loader) {
   const EngineOptions& options = engine.options();
   ModelConfig saved = read_hf_config(directory / "config.json");
-  // How long its sequences were is a claim of the model, not a part of it, where no table ends.
+  // Only learned positions limit the sequence length; otherwise max_positions may change.
   if (saved.positions() != PositionKind::Learned) saved.max_positions = options.model.max_positions;
   if (write_hf_config(saved, options.precision) !=
       write_hf_config(options.model, options.precision))
@@ -239,19 +246,21 @@ TrainerState load_verified(const fs::path& directory, const fs::path& beside, En
   const ParameterSet& set = engine.parameters();
   const Optimizer& optimizer = engine.optimizer();
   const TrainerState state = saved_state(directory);
-  const SafetensorsModel model(directory), rest(beside, "optimizer");
-  const StoredParameters weights(model, set);
-  const std::vector<StoredSlot> slots = stored_slots(rest, engine);
-  // 16-bit runs keep their weights in full there.
-  const bool has_master = static_cast<bool>(rest.find("master." + set.parameters().front().name));
-  const StoredParameters master = has_master ? StoredParameters(rest, set, "master.") : weights;
+  const SafetensorsModel model(directory), saved_optimizer(state_files, "optimizer");
+  const StoredParameters weights(loader, model, set);
+  const std::vector<StoredSlot> slots = stored_slots(loader, saved_optimizer, engine);
+  // Runs in 16 bits store their master weights there.
+  const bool has_master =
+      static_cast<bool>(saved_optimizer.find("master." + set.parameters().front().name));
+  const StoredParameters master =
+      has_master ? StoredParameters(loader, saved_optimizer, set, "master.") : weights;
   const bool same_precision = saved_precision(directory) == options.precision;
   engine.write_weights(same_precision ? weights : master, master);
   for (const auto& [rule, slot, source] : slots)
-    for (const StateRun& run : optimizer.state().runs())
-      if (run.rule == rule)
-        fill_from(source, engine.backend(), optimizer.state().slot(run, slot), set, run.range.begin,
-                  run.range.end);
+    for (const StateSegment& segment : optimizer.state().segments())
+      if (segment.rule == rule)
+        source.fill(engine.backend(), optimizer.state().slot(segment, slot), set,
+                    segment.range.begin, segment.range.end);
   return state;
 }
 
@@ -264,20 +273,33 @@ std::string saved_config(const fs::path& model) {
 
 TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
   Communicator& host = engine.groups()[GroupKind::World];
-  fs::path model, beside;
+  fs::path model, state_files;
   together(host, [&] {
     model = fs::canonical(checkpoint);  // `latest` is a link
-    beside = state_directory(model);
-    if (!fs::exists(beside))
+    state_files = state_directory(model);
+    if (!fs::exists(state_files))
       user_error(
-          "the checkpoint {} cannot be continued without the optimizer's state, which is looked "
-          "for in {}: copy it there, or point {} to a checkpoint that has its state",
-          model.string(), beside.string(), (model.parent_path() / "latest").string());
+          "the checkpoint {} cannot be continued without the optimizer's state, which is not in "
+          "{}: copy it there, or point {} to a checkpoint that has its state",
+          model.string(), state_files.string(), (model.parent_path() / "latest").string());
   });
-  verify_files(host, model);
-  if (beside.parent_path() != model) verify_files(host, beside);
+  FileLoader loader(engine.backend());
+  verify_files(host, model, loader);
+  if (state_files.parent_path() != model) verify_files(host, state_files, loader);
   TrainerState state;
-  together(host, [&] { state = load_verified(model, beside, engine); });
+  std::exception_ptr refused;  // reported only if no file is damaged, which may be the cause
+  together(host, [&] {
+    try {
+      state = announce_contents(model, state_files, engine, loader);
+    } catch (const UserError&) {
+      refused = std::current_exception();
+      loader.forget_loads();
+    }
+  });
+  together(host, [&] { loader.run(); });
+  together(host, [&] {
+    if (refused) std::rethrow_exception(refused);
+  });
   return state;
 }
 

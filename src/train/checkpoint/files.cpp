@@ -66,13 +66,15 @@ void CheckpointWriter::tensors(const std::string& stem,
                           : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, files.size());
     const auto plan = SafetensorsWriter::plan(files[i], file);
     for (std::size_t t = 0; t < files[i].size(); ++t) {
-      places_[files[i][t].name] = {file, plan.offsets[t], files[i][t].dtype};
+      locations_[files[i][t].name] = {file, plan.offsets[t], files[i][t].dtype};
       weight_map[files[i][t].name] = file;
     }
     if (is_first()) {
       FileWriter(directory_ / file).close();
       fs::resize_file(directory_ / file, plan.bytes);
-      write(file, 0, plan.header.data(), plan.header.size());
+      const Target header = target(file, 0, plan.header.size());
+      header.file.write_at(0, plan.header.data(), plan.header.size());
+      header.hash.update(plan.header.data(), plan.header.size());
     }
   }
   if (files.size() > 1)
@@ -80,50 +82,63 @@ void CheckpointWriter::tensors(const std::string& stem,
          Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n");
 }
 
-void CheckpointWriter::write(const std::string& file, std::uint64_t offset, const void* data,
-                             std::size_t bytes) {
+CheckpointWriter::Target CheckpointWriter::target(const std::string& file, std::uint64_t offset,
+                                                  std::size_t bytes) {
   auto& writer = open_[file];
-  if (!writer) writer = std::make_unique<PlacedWriter>(directory_ / file);
-  writer->write_at(offset, data, bytes);
-  if (runs_.empty() || runs_.back().file != file ||
-      runs_.back().offset + runs_.back().bytes != offset)
-    runs_.push_back({file, offset, 0, std::make_unique<StreamHash>()});
-  runs_.back().hash->update(data, bytes);
-  runs_.back().bytes += bytes;
+  if (!writer) writer = std::make_unique<OffsetWriter>(directory_ / file);
+  if (ranges_.empty() || ranges_.back().file != file ||
+      ranges_.back().offset + ranges_.back().bytes != offset)
+    ranges_.push_back({file, offset, 0, std::make_unique<StreamHash>()});
+  ranges_.back().bytes += bytes;
+  return {*writer, offset, *ranges_.back().hash};
 }
 
-void CheckpointWriter::put(const std::string& name, std::int64_t first, const Tensor& elements) {
-  const Place& place = places_.at(name);
-  KINTSUGI_CHECK(elements.dtype() == place.dtype, "{} was announced as {}, not {}", name,
-                 to_string(place.dtype), to_string(elements.dtype()));
-  write(place.file, place.offset + static_cast<std::uint64_t>(first) * size_of(place.dtype),
-        elements.data(), elements.bytes());
+CheckpointWriter::Target CheckpointWriter::target(const std::string& name, std::int64_t first,
+                                                  const Tensor& elements) {
+  const Location& location = locations_.at(name);
+  KINTSUGI_CHECK(elements.dtype() == location.dtype, "{} was announced as {}, not {}", name,
+                 to_string(location.dtype), to_string(elements.dtype()));
+  return target(location.file,
+                location.offset + static_cast<std::uint64_t>(first) * size_of(location.dtype),
+                elements.bytes());
+}
+
+void CheckpointWriter::put(WriteQueue& queue, const std::string& name, std::int64_t first,
+                           const Tensor& elements) {
+  const Target to = target(name, first, elements);
+  queue.put(to.file, to.offset, to.hash, elements);
+}
+
+void CheckpointWriter::put_copy(WriteQueue& queue, const std::string& name, std::int64_t first,
+                                const Tensor& elements) {
+  const Target to = target(name, first, elements);
+  queue.put_copy(to.file, to.offset, to.hash, elements.data(), elements.bytes());
 }
 
 void CheckpointWriter::finish() {
-  std::string mine;  // "offset bytes hash file" a line
+  std::string local_ranges;  // one line each: "offset bytes hash file"
   together(group_, [&] {
     for (auto& [file, writer] : open_) writer->close();
-    for (const Run& run : runs_)
-      mine +=
-          fmt::format("{} {} {} {}\n", run.offset, run.bytes, hex64(run.hash->digest()), run.file);
+    for (const WrittenRange& range : ranges_)
+      local_ranges += fmt::format("{} {} {} {}\n", range.offset, range.bytes,
+                                  hex64(range.hash->digest()), range.file);
   });
-  std::map<std::string, std::map<std::uint64_t, Json>> pieces;
-  for (const std::string& lines : gather_texts(group_, mine)) {
+  std::map<std::string, std::map<std::uint64_t, Json>> ranges;
+  for (const std::string& lines : gather_texts(group_, local_ranges)) {
     std::istringstream stream(lines);
     std::uint64_t offset = 0, bytes = 0;
     std::string hash, file;
     while (stream >> offset >> bytes >> hash && std::getline(stream >> std::ws, file)) {
-      const bool is_new = pieces[file].emplace(offset, Json{offset, bytes, hash}).second;
-      KINTSUGI_CHECK(is_new, "two ranks wrote {} from {} on", file, offset);
+      const bool is_new = ranges[file].emplace(offset, Json{offset, bytes, hash}).second;
+      KINTSUGI_CHECK(is_new, "two ranks wrote {} at offset {}", file, offset);
     }
   }
   together(group_, [&] {
     if (!is_first()) return;
     Json listed = Json::object();
-    for (const auto& [file, parts] : pieces) {
+    for (const auto& [file, by_offset] : ranges) {
       listed[file] = Json::array();
-      for (const auto& [offset, part] : parts) listed[file].push_back(part);
+      for (const auto& [offset, range] : by_offset) listed[file].push_back(range);
     }
     const Json checksums{{"algorithm", kAlgorithm}, {"files", hashes_}, {"pieces", listed}};
     text("checksums.json", checksums.dump(2) + "\n");
@@ -142,37 +157,41 @@ namespace {
       file.string(), what);
 }
 
-// Nothing is wrong with what is there, so nothing needs to be deleted.
+// A missing file may still exist elsewhere, so the message does not advise deleting anything.
 void check_exists(const fs::path& file) {
   std::error_code error;
   if (fs::exists(file, error)) return;
   user_error(
-      "{} is missing: the checkpoint was not copied in full; copy the file from where it is whole, "
+      "{} is missing: the checkpoint was not copied in full; copy the file again, "
       "or point checkpoints/latest to another checkpoint",
       file.string());
 }
 
-void check_pieces(Communicator& group, const fs::path& path, const Json& pieces,
+void does_not_match(const fs::path& file) { damaged(file, "does not match its checksum"); }
+
+void check_ranges(Communicator& group, const fs::path& path, const Json& ranges, FileLoader& loader,
                   std::size_t& turn) {
-  const MappedFile file(path);
+  const int file = loader.open(path);
+  std::error_code error;
+  const std::uint64_t size = fs::file_size(path, error);
+  if (error) user_error("cannot read {}: {}", path.string(), error.message());
   std::uint64_t end = 0;
-  for (const Json& piece : pieces) {
-    const auto offset = piece.at(0).get<std::uint64_t>(), bytes = piece.at(1).get<std::uint64_t>();
-    if (offset != end || bytes > file.bytes().size() - offset)
-      damaged(path, "is not as long as its checksums say");
+  for (const Json& range : ranges) {
+    const auto offset = range.at(0).get<std::uint64_t>(), bytes = range.at(1).get<std::uint64_t>();
+    if (offset != end || bytes > size - offset)
+      damaged(path, "does not have the size in checksums.json");
     end = offset + bytes;
     const bool ours =
         turn++ % static_cast<std::size_t>(group.size()) == static_cast<std::size_t>(group.rank());
-    if (ours &&
-        hex64(hash64(file.bytes().data() + offset, bytes)) != piece.at(2).get<std::string>())
-      damaged(path, "does not match its checksum");
+    const auto hash = range.at(2).get<std::string>();
+    if (ours) loader.verify(file, offset, bytes, hash, does_not_match);
   }
-  if (end != file.bytes().size()) damaged(path, "is not as long as its checksums say");
+  if (end != size) damaged(path, "does not have the size in checksums.json");
 }
 
 }  // namespace
 
-void verify_files(Communicator& group, const fs::path& directory) {
+void verify_files(Communicator& group, const fs::path& directory, FileLoader& loader) {
   together(group, [&] {
     const fs::path list = directory / "checksums.json";
     check_exists(list);
@@ -185,14 +204,14 @@ void verify_files(Communicator& group, const fs::path& directory) {
         check_exists(directory / name);
         const MappedFile file(directory / name);
         if (hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
-          damaged(directory / name, "does not match its checksum");
+          does_not_match(directory / name);
       }
-      for (const auto& [name, pieces] : checksums.at("pieces").items()) {
+      for (const auto& [name, ranges] : checksums.at("pieces").items()) {
         check_exists(directory / name);
-        check_pieces(group, directory / name, pieces, turn);
+        check_ranges(group, directory / name, ranges, loader, turn);
       }
     } catch (const nlohmann::json::exception&) {
-      damaged(list, "is no list of checksums");
+      damaged(list, "is not a list of checksums");
     }
   });
 }

@@ -10,54 +10,69 @@
 #include "comm/communicator.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "model/file_loader.h"
 #include "tensor/safetensors.h"
+#include "train/checkpoint/write_queue.h"
 
 namespace kintsugi {
 
-// The files of one directory of a checkpoint, written by all ranks at once: rank 0 lays out every
-// file, then each rank writes its pieces into their places. What was written where, and its hash,
-// is in checksums.json; nothing else says how many ranks there were.
+// Writes the files of one directory of a checkpoint. Rank 0 creates every file with its final size,
+// then all ranks write their ranges of it in parallel. checksums.json lists the ranges and their
+// hashes; nothing else depends on the number of ranks.
 class CheckpointWriter {
  public:
-  // All ranks of `group` (host memory) make one, and call the same functions in the same order.
+  // Collective over `group`, which communicates host memory: all ranks construct a writer and call
+  // the same functions in the same order, except put() and put_copy().
   CheckpointWriter(Communicator& group, std::filesystem::path directory);
 
   void text(const std::string& name, const std::string& content);  // written by rank 0
-  // Whole tensors in files of at most max_bytes: stem.safetensors, or
-  // stem-0000i-of-0000n.safetensors with an index. Their contents come by put().
+  // Creates the files for these tensors, each of at most max_bytes: stem.safetensors, or
+  // stem-0000i-of-0000n.safetensors with an index. put() writes their contents.
   void tensors(const std::string& stem, const std::vector<SafetensorsWriter::Announced>& tensors,
                std::uint64_t max_bytes);
-  // Elements first … of a tensor that was announced, in host memory.
-  void put(const std::string& name, std::int64_t first, const Tensor& elements);
-  // When everybody has put everything: syncs, exchanges hashes, writes checksums.json.
+  // Writes elements of an announced tensor, from index `first` on. put() takes a tensor of the
+  // backend, put_copy() memory of the caller.
+  void put(WriteQueue& queue, const std::string& name, std::int64_t first, const Tensor& elements);
+  void put_copy(WriteQueue& queue, const std::string& name, std::int64_t first,
+                const Tensor& elements);
+  // Call it after all ranks have finished their queues. Syncs the files, gathers the hashes and
+  // writes checksums.json.
   void finish();
 
  private:
-  struct Place {
+  struct Location {
     std::string file;
     std::uint64_t offset;
     DType dtype;
   };
-  // What this rank wrote without a gap.
-  struct Run {
+  // Contiguous bytes that this rank wrote.
+  struct WrittenRange {
     std::string file;
     std::uint64_t offset = 0, bytes = 0;
     std::unique_ptr<StreamHash> hash;
   };
   bool is_first() const { return group_.rank() == 0; }
-  void lay_out(const std::string& file, const std::vector<SafetensorsWriter::Announced>& tensors);
-  void write(const std::string& file, std::uint64_t offset, const void* data, std::size_t bytes);
+  // The open file and offset to write to, and the hash of the WrittenRange.
+  struct Target {
+    OffsetWriter& file;
+    std::uint64_t offset;
+    StreamHash& hash;
+  };
+  Target target(const std::string& file, std::uint64_t offset, std::size_t bytes);
+  Target target(const std::string& name, std::int64_t first, const Tensor& elements);
 
   Communicator& group_;
   std::filesystem::path directory_;
-  std::map<std::string, std::string> hashes_;  // of texts
-  std::map<std::string, Place> places_;        // by tensor
-  std::map<std::string, std::unique_ptr<PlacedWriter>> open_;
-  std::vector<Run> runs_;
+  std::map<std::string, std::string> hashes_;  // of text files
+  std::map<std::string, Location> locations_;  // by tensor
+  std::map<std::string, std::unique_ptr<OffsetWriter>> open_;
+  std::vector<WrittenRange> ranges_;
 };
 
-// Reads every file of such a directory once, a share on each rank, and compares with
-// checksums.json. UserError, on all ranks, for the first one that is damaged or missing.
-void verify_files(Communicator& group, const std::filesystem::path& directory);
+// Checks every file of such a directory against checksums.json. Text files and file sizes are
+// checked immediately. Ranges of tensors are distributed over the ranks and announced to the
+// loader, which verifies them in run(). Throws UserError, on all ranks, for the first file that is
+// damaged or missing.
+void verify_files(Communicator& group, const std::filesystem::path& directory, FileLoader& loader);
 
 }  // namespace kintsugi

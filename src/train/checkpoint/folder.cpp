@@ -19,7 +19,7 @@ namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
 
-// Renames that are taken back, the last first, if a later one fails.
+// A sequence of renames that can be undone in reverse order if a later one fails.
 class Renames {
  public:
   explicit Renames(AfterRename after = {}) : after_(std::move(after)) {}
@@ -47,7 +47,7 @@ void delete_directory(const fs::path& directory) {
   if (error) log_warning("cannot remove {}: {}", directory.string(), error.message());
 }
 
-// The state before the model: a model without its state could not be continued.
+// Deletes the state first: a model without its state is recognized as incomplete.
 void delete_both(const CheckpointPaths& checkpoint) {
   delete_directory(checkpoint.state());
   delete_directory(checkpoint.model());
@@ -69,7 +69,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// "step-00000100" of ".step-00000100.old".
+// Returns "step-00000100" for ".step-00000100.old", and "" for other names.
 std::string name_without_suffix(const std::string& name, const std::string& suffix) {
   if (!name.starts_with(".") || !name.ends_with(suffix) || name.size() < suffix.size() + 1)
     return "";
@@ -77,8 +77,8 @@ std::string name_without_suffix(const std::string& name, const std::string& suff
   return is_checkpoint_name(bare) ? bare : "";
 }
 
-// A save was killed after it had moved this one away and before the new one was in place. Every
-// order of kills leads here again: the model's return is the last step.
+// Restores a checkpoint after a save was killed between moving it away and publishing the new one.
+// The model is renamed last, so a kill in here only means that this is repeated.
 void put_back(const CheckpointPaths& checkpoint) {
   const CheckpointPaths old = checkpoint.with(".old"), trash = checkpoint.with(".trash");
   Renames rename;
@@ -87,7 +87,7 @@ void put_back(const CheckpointPaths& checkpoint) {
     if (fs::exists(checkpoint.state())) rename(checkpoint.state(), trash.state());
     rename(old.state(), checkpoint.state());
   } else if (fs::exists(old.model() / "optimizer")) {
-    delete_directory(checkpoint.state());  // the new one's: this one has its own inside
+    delete_directory(checkpoint.state());  // of the new checkpoint; the old one has its own inside
   }
   rename(old.model(), checkpoint.model());
 }
@@ -107,7 +107,7 @@ void publish_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& af
   delete_both(old);
   Renames rename(after);
   try {
-    // The same step, saved again.
+    // The same step may have been saved before.
     if (fs::exists(checkpoint.model())) rename(checkpoint.model(), old.model());
     if (fs::exists(checkpoint.state())) rename(checkpoint.state(), old.state());
     rename(finished.state(), checkpoint.state());
@@ -134,11 +134,11 @@ void remove_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& aft
   delete_both(trash);
   Renames rename(after);
   try {
-    rename(checkpoint.model(), trash.model());  // from now on it is none
+    rename(checkpoint.model(), trash.model());  // from now on it is not listed
     if (fs::exists(checkpoint.state())) rename(checkpoint.state(), trash.state());
   } catch (const Failure& error) {
     rename.undo();
-    log_warning("the old checkpoint is not removed: {}", error.what());
+    log_warning("cannot remove an old checkpoint: {}", error.what());
     return;
   }
   delete_both(trash);
@@ -149,7 +149,7 @@ void clean_up_checkpoints(const fs::path& folder) {
   for (const std::string& name : models)
     if (const std::string bare = name_without_suffix(name, ".old"); !bare.empty())
       if (!fs::exists(folder / bare)) put_back({folder, bare});
-  // The state of a save or removal that was under way: its model still has the other name.
+  // The state of an unfinished save or removal: its model still has the temporary name.
   for (const std::string& name : models)
     for (const char* suffix : {".tmp", ".trash"}) {
       const std::string bare = name_without_suffix(name, suffix);
@@ -157,15 +157,16 @@ void clean_up_checkpoints(const fs::path& folder) {
       delete_directory(CheckpointPaths{folder, bare}.state());
     }
   std::set<std::string> leftovers;
-  for (const fs::path& where : {folder, folder / "state"})
-    for (const std::string& name : names_in(where))
+  for (const fs::path& directory : {folder, folder / "state"})
+    for (const std::string& name : names_in(directory))
       if (name.starts_with(".step-")) leftovers.insert(name);
   for (const std::string& name : leftovers) delete_both({folder, name});
-  // Somebody moved or deleted the model: its state is not ours to delete.
+  // The user moved or deleted the model: its state must not be deleted.
   for (const std::string& name : names_in(folder / "state"))
     if (is_checkpoint_name(name) && !fs::exists(folder / name))
-      log_warning("{} is the state of a checkpoint that is not there: delete it unless you need it",
-                  (folder / "state" / name).string());
+      log_warning(
+          "{} is the state of a checkpoint that does not exist: delete it unless you need it",
+          (folder / "state" / name).string());
   std::error_code ignored;
   fs::remove(folder / ".latest.tmp", ignored);
 }
@@ -175,10 +176,10 @@ std::vector<CheckpointPaths> list_checkpoints(const fs::path& folder) {
   for (const std::string& name : names_in(folder))
     if (is_checkpoint_name(name) && fs::is_directory(folder / name))
       found.push_back({folder, name});
-  const auto longer = [](const CheckpointPaths& a, const CheckpointPaths& b) {
+  const auto by_step = [](const CheckpointPaths& a, const CheckpointPaths& b) {
     return std::pair(a.name.size(), a.name) < std::pair(b.name.size(), b.name);
   };
-  std::sort(found.begin(), found.end(), longer);  // names have eight digits or more
+  std::sort(found.begin(), found.end(), by_step);  // names have eight digits or more
   return found;
 }
 

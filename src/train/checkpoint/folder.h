@@ -12,12 +12,12 @@ namespace kintsugi {
 // The folder of a run's checkpoints:
 //
 //   step-00000100/         a Hugging Face model, with trainer.json and checksums.json
-//   state/step-00000100/   what only a resume needs: the optimizer's tensors, with checksums.json
+//   state/step-00000100/   needed only to resume: the optimizer's tensors, with checksums.json
 //   latest                 a link to step-00000100, or a file with its name
 //
 // A checkpoint is its model directory and its state directory. While one is written (.tmp), about
-// to be replaced (.old) or being deleted (.trash), both have the name .step-00000100.SUFFIX; after
-// a kill at any moment clean_up_checkpoints() leaves whole checkpoints alone in the folder.
+// to be replaced (.old) or being deleted (.trash), both are named .step-00000100.SUFFIX. After a
+// kill at any time, clean_up_checkpoints() leaves only complete checkpoints in the folder.
 struct CheckpointPaths {
   std::filesystem::path folder;
   std::string name;
@@ -29,30 +29,30 @@ struct CheckpointPaths {
 
 std::string checkpoint_name(std::int64_t step);
 
-// Where the state of a model directory is. Old checkpoints have it inside, in optimizer/.
+// Returns the state directory of a model directory. Old checkpoints have it inside, as optimizer/.
 std::filesystem::path state_directory(const std::filesystem::path& model);
 
-// Called after each rename: for tests, which look at what a kill would leave.
+// Called after each rename: for tests, which check what a kill would leave.
 using AfterRename = std::function<void()>;
 
-// The finished .tmp directories become the checkpoint, the state first, and `latest` points to it;
-// or all is as before and Failure is thrown.
+// Renames the finished .tmp directories to the checkpoint, the state first, and points `latest` to
+// it. If that fails, undoes the renames and throws Failure.
 void publish_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& after = {});
 // Removes the .tmp directories.
 void withdraw_checkpoint(const CheckpointPaths& checkpoint);
-// Renames, then deletes. What cannot be removed is left with a warning.
+// Renames, then deletes. Logs a warning if something cannot be removed.
 void remove_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& after = {});
 
-// Finishes what killed saves and removals left behind, and puts back a checkpoint that a save was
-// about to replace.
+// Removes what killed saves and removals left behind, and restores a checkpoint that a killed save
+// was about to replace.
 void clean_up_checkpoints(const std::filesystem::path& folder);
 
-// Every step-… directory, by step.
+// Returns every step-… directory, sorted by step.
 std::vector<CheckpointPaths> list_checkpoints(const std::filesystem::path& folder);
-// Why a run cannot continue from it; empty: nothing is missing.
+// Returns why a run cannot resume from it; empty if it is complete.
 std::string what_is_missing(const CheckpointPaths& checkpoint);
 
-// `latest` is a link or, where the file system has none, a file that holds the name.
+// `latest` is a link or, on a file system without links, a file that holds the name.
 using MakeLink = std::function<void(const std::filesystem::path&, const std::filesystem::path&,
                                     std::error_code&)>;
 void point_latest_to(const CheckpointPaths& checkpoint, const MakeLink& make_link = {});

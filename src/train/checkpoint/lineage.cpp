@@ -44,7 +44,7 @@ Lineage read_lineage(const std::filesystem::path& state) {
       lineage.ancestors.push_back({one.at(0).get<std::string>(), one.at(1).get<std::string>()});
     return lineage;
   } catch (const nlohmann::json::exception&) {
-    return {};  // whoever loads it finds the damage; for the others it only has no place
+    return {};  // load_checkpoint() reports the damage; until then it counts as having no lineage
   }
 }
 

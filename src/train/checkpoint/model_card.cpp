@@ -12,7 +12,7 @@
 namespace kintsugi {
 namespace {
 
-// Names are the user's: one of them must not end a cell or a line.
+// Escapes a name from the user, so that it does not end a table cell or a line.
 std::string cell(std::string_view text) {
   std::string safe;
   for (const char c : text) {
@@ -64,7 +64,7 @@ void add_architecture(std::string& text, const ModelConfig& model, std::int64_t 
             model.kv_heads);
   table.row("MLP size", "{}", model.ffn_size);
   table.row("vocabulary", "{}, head {}", model.vocab_size,
-            model.tied ? "tied to the embedding" : "with a matrix of its own");
+            model.tied ? "tied to the embedding" : "not tied");
   table.row("positions", "{}", positions_of(model));
 }
 
@@ -72,7 +72,8 @@ void add_data(std::string& text, const RunData& data) {
   const Tokenizer& tokenizer = data.tokenizer();
   text += fmt::format("\n## Data\n\nTokenizer: {} (fingerprint {}).\n\n", tokenizer.description(),
                       tokenizer.fingerprint());
-  text += "| source | share of the run | tokens | epochs in the whole run |\n|---|---|---|---|\n";
+  text +=
+      "| source | fraction of the run | tokens | epochs in the whole run |\n|---|---|---|---|\n";
   for (const RunData::Source& source : data.sources())
     text += fmt::format("| {} | {:.2f} % | {} | {:.2f} |\n", cell(source.name), 100 * source.share,
                         source.train.tokens(), source.epochs);
@@ -85,7 +86,7 @@ std::string schedule_of(const RunConfig& config) {
   if (o.schedule != ScheduleKind::Constant) text += fmt::format(" to {:g}", o.min_lr);
   if (o.schedule == ScheduleKind::Wsd && o.decay_steps > 0)
     text += fmt::format(" over the last {} steps", o.decay_steps);
-  return text + fmt::format(", {} of {} steps to warm up", o.warmup_steps, steps);
+  return text + fmt::format(", {} of {} steps warm-up", o.warmup_steps, steps);
 }
 
 void add_training(std::string& text, const RunConfig& config, const TrainerState& state,

@@ -10,8 +10,8 @@
 
 namespace kintsugi {
 
-// README.md of a checkpoint, as model hubs show it: what the model is, what it was trained on and
-// how far. Of a step it says the same whoever wrote it, but for the line of the layout.
+// Returns the README.md of a checkpoint for model hubs: the architecture, the data and the progress
+// of training. It is a function of the step and the configuration, except for the row "layout".
 Tokenizer::File model_card(const RunConfig& config, const RunData& data, const TrainerState& state,
                            const StepRecord& last, const std::string& layout);
 

@@ -10,27 +10,28 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// transformers has a class of its own for most model types. From version 5 on these keep the
-// vocabulary of a tokenizer.json and replace its normalizer and pre-tokenizer. The generic class
-// takes the file as it is, in version 4, too. A tokenizer.model has no generic class; Llama's keeps
-// its ids.
+// transformers has a tokenizer class per model type. From version 5 on these keep the vocabulary of
+// a tokenizer.json but replace its normalizer and pre-tokenizer. The generic class uses the file
+// unchanged, also in version 4. A tokenizer.model has no generic class; Llama's class keeps its
+// ids.
 const char* class_of(bool sentencepiece) {
   return sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast";
 }
 
-// From 5.8 on transformers overrules the class that is named here for some model types, unless the
-// directory brings a class of its own. It need not trust that class: it then takes the one named.
+// From 5.8 on transformers ignores the tokenizer_class for some model types, unless the directory
+// contains its own class. If the user does not trust that code, it uses the tokenizer_class.
 bool class_is_overruled(Family family) { return family == Family::Qwen2; }
 
 const char* const kModule = "tokenization_kintsugi";
 
 Tokenizer::File own_class(const char* base) {
   return {std::string(kModule) + ".py",
-          fmt::format("# The tokenizer of this directory as its files say. transformers would take "
-                      "the class of the\n# model type instead, whose pre-tokenizer is another "
-                      "one.\nfrom transformers import {0}\n\n\nclass KintsugiTokenizer({0}):\n"
-                      "    pass\n",
-                      base)};
+          fmt::format(
+              "# The tokenizer as defined by the files of this directory. transformers would "
+              "otherwise use the\n# class of the model type, which has another "
+              "pre-tokenizer.\nfrom transformers import {0}\n\n\nclass KintsugiTokenizer({0}):\n"
+              "    pass\n",
+              base)};
 }
 
 const std::string* content_of(const std::vector<Tokenizer::File>& files, const char* name) {
@@ -39,8 +40,8 @@ const std::string* content_of(const std::vector<Tokenizer::File>& files, const c
   return found == files.end() ? nullptr : &found->content;
 }
 
-// transformers 4 sets this option of the pre-tokenizer to what the configuration says, and to
-// false where it says nothing.
+// transformers 4 sets this option of the pre-tokenizer from the configuration, and to false if it
+// is not set there.
 void keep_prefix_space(Json& config, const std::string& tokenizer_json) {
   const auto json = nlohmann::json::parse(tokenizer_json);
   const auto pre_tokenizer = json.find("pre_tokenizer");
@@ -50,7 +51,7 @@ void keep_prefix_space(Json& config, const std::string& tokenizer_json) {
     config["add_prefix_space"] = option->get<bool>();
 }
 
-// A table of learned positions ends; others are taken at their tokenizer's word.
+// Limits the length to the number of learned positions; other models keep the tokenizer's value.
 void limit_length(Json& config, const ModelConfig& model) {
   const auto given = config.find("model_max_length");
   const bool number = given != config.end() && given->is_number();
@@ -78,7 +79,7 @@ std::vector<Tokenizer::File> tokenizer_files(const Tokenizer& tokenizer, const M
   const char* const base = class_of(json == nullptr);
   Json config = parse_config(*content_of(files, "tokenizer_config.json"));
   config["tokenizer_class"] = base;
-  config.erase("auto_map");  // its Python code is not here
+  config.erase("auto_map");  // its Python code is not copied
   if (json != nullptr) keep_prefix_space(config, *json);
   limit_length(config, model);
   if (class_is_overruled(model.family))

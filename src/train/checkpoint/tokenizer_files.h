@@ -7,9 +7,10 @@
 
 namespace kintsugi {
 
-// The tokenizer's files as they belong beside this model, so that transformers' AutoTokenizer gives
-// the ids that the model was trained with. Everything that was given is kept; tokenizer_config.json
-// is changed where transformers would otherwise take another tokenizer (docs/data.md has the rule).
+// Returns the tokenizer's files for this model's directory, so that transformers' AutoTokenizer
+// gives the ids that the model was trained with. The files are unchanged except for
+// tokenizer_config.json, which is edited where transformers would otherwise use another tokenizer
+// (rule in docs/data.md).
 std::vector<Tokenizer::File> tokenizer_files(const Tokenizer& tokenizer, const ModelConfig& model);
 
 }  // namespace kintsugi

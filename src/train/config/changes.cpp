@@ -51,7 +51,7 @@ std::vector<ConfigChange> config_changes(const std::string& before, const RunCon
   try {
     then = values_of(before);
   } catch (const YAML::Exception&) {
-    return {};  // whoever edited it knows
+    return {};  // edited by hand
   }
   std::vector<ConfigChange> changes;
   for (const auto& [key, value] : now)
@@ -72,15 +72,15 @@ Schedule schedule_of(const RunConfig& config) {
 std::string schedule_jump(const Schedule& before, const Schedule& after, std::int64_t next_step) {
   const double then = before.learning_rate(next_step), now = after.learning_rate(next_step);
   if (std::abs(now - then) <= 0.1 * std::max(now, then)) return "";
-  const std::string from =
+  const std::string previous =
       before.total_steps < next_step
-          ? fmt::format("the schedule that ended at step {} was down to", before.total_steps)
-          : "the schedule so far would have";
+          ? fmt::format("the previous schedule, which ended at step {}, has", before.total_steps)
+          : "the previous schedule has";
   return fmt::format(
-      "the learning rate jumps at step {}: {} {:.3g}, the new one has {:.3g}; to go on smoothly, "
-      "continue from a checkpoint before the decay or choose optimizer.lr, min_lr and schedule "
-      "accordingly",
-      next_step, from, then, now);
+      "the learning rate jumps at step {}: {} {:.3g}, the new one has {:.3g}; to avoid the jump, "
+      "resume from a checkpoint before the decay or choose optimizer.lr, min_lr and schedule to "
+      "match",
+      next_step, previous, then, now);
 }
 
 }  // namespace kintsugi

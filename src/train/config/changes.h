@@ -9,22 +9,22 @@
 
 namespace kintsugi {
 
-// What a resume changes: the configuration that a checkpoint was trained with, as its config.yaml,
-// against the one that continues it.
+// Compares the configuration of a checkpoint (its config.yaml) with that of the run that resumes
+// from it.
 
 struct ConfigChange {
   std::string key, before, after;
   bool operator==(const ConfigChange&) const = default;
 };
 
-// Every dotted key whose value differs; a list counts as one value. Keys that the older program did
-// not know are left out.
+// All dotted keys whose values differ; a list counts as one value. Keys that are missing in
+// `before` (an older version wrote it) are skipped.
 std::vector<ConfigChange> config_changes(const std::string& before, const RunConfig& after);
 
 Schedule schedule_of(const RunConfig& config);
 
-// Says so if the learning rate of the next step is another one, by more than a tenth, than the old
-// schedule would have had there; empty: it goes on smoothly.
+// Returns a warning if the learning rate of the next step differs by more than 10 % between the old
+// and the new schedule; otherwise "".
 std::string schedule_jump(const Schedule& before, const Schedule& after, std::int64_t next_step);
 
 }  // namespace kintsugi

@@ -19,7 +19,7 @@ class Checks {
     check_data();
     check_sources(config_.data.train, "data.train");
     check_sources(config_.data.valid, "data.valid");
-    check_shares();
+    check_weights();
     check_order();
     check_batch();
     check_length();
@@ -40,17 +40,17 @@ class Checks {
   void check_data() const {
     const DataConfig& data = config_.data;
     if (data.train.empty())
-      complain("data.train", "is empty: give at least one text, as [{{path: corpus.txt}}]");
+      complain("data.train",
+               "is empty: give at least one source, for example [{{path: corpus.txt}}]");
     const ModelConfig& model = config_.model;
     if (model.positions() == PositionKind::Learned && data.sequence_length > model.max_positions)
       complain("data.sequence_length",
-               "is {}, but the learned positions of the model end at {}: shorten it or raise "
+               "is {}, but the model has only {} learned positions: lower it or raise "
                "model.max_positions",
                data.sequence_length, model.max_positions);
     if (data.document_mask && !family_info(model.family).document_masks)
       complain("data.document_mask",
-               "is set, but family {} reads over the ends of documents: "
-               "remove it",
+               "is set, but model family {} does not support document masks: remove it",
                to_string(model.family));
   }
 
@@ -60,20 +60,20 @@ class Checks {
     for (const Source& source : sources) {
       if (source.path.empty()) complain(key, "has an item without a path: add one");
       if (!names.insert(source.name).second)
-        complain(key, "has two items of the name {}: give each its own, as {{path: {}, name: …}}",
+        complain(key, "has two items named {}: give each its own name, as {{path: {}, name: …}}",
                  source.name, source.path);
     }
   }
 
-  // Weights, token targets or the sources' own sizes decide their shares: one of the three.
-  void check_shares() const {
+  // The sampling weights come from one of: weights, tokens, or a temperature over the source sizes.
+  void check_weights() const {
     const DataConfig& data = config_.data;
     const bool targets = data.train.front().tokens > 0;
     for (const DataSource& source : data.train) {
       if (data.temperature > 0 && (source.weight.value_or(1) != 1 || source.tokens > 0))
         complain("data.temperature",
-                 "sets the shares by the sizes of the sources, but {} has {} of its own: remove "
-                 "one of them",
+                 "computes the weights from the sizes of the sources, but {} has {} of its own: "
+                 "remove one of them",
                  source.name, source.tokens > 0 ? "tokens" : "a weight");
       if (targets != (source.tokens > 0) || (targets && source.weight.value_or(1) != 1))
         complain("data.train",
@@ -93,9 +93,10 @@ class Checks {
     if (!data.megatron()) return;
     for (const DataSource& source : data.train)
       if (source.max_epochs > 0 || data.max_epochs > 0)
-        complain("data.order", "is megatron, which knows no max_epochs: remove it");
+        complain("data.order", "is megatron, which does not support max_epochs: remove it");
     if (config_.run.seed > std::numeric_limits<std::uint32_t>::max())
-      complain("run.seed", "is {}, but Megatron's generator takes 32 bits: use a smaller one",
+      complain("run.seed",
+               "is {}, but Megatron's random generator takes 32 bits: use a smaller one",
                config_.run.seed);
   }
 
@@ -134,11 +135,11 @@ class Checks {
     if (optimizer.decay_steps == 0) return;
     if (optimizer.schedule != ScheduleKind::Wsd)
       complain("optimizer.decay_steps",
-               "is {}, but schedule {} has no such phase: remove it or use wsd",
+               "is {}, but schedule {} has no decay phase: remove it or use wsd",
                optimizer.decay_steps, to_string(optimizer.schedule));
     if (optimizer.warmup_steps + optimizer.decay_steps > steps)
       complain("optimizer.decay_steps",
-               "is {}, which with {} steps of warm-up passes the run's {}: use fewer",
+               "is {}, which with {} warm-up steps is more than the run's {} steps: use fewer",
                optimizer.decay_steps, optimizer.warmup_steps, steps);
   }
 
@@ -149,7 +150,7 @@ class Checks {
                scale.initial, scale.minimum);
   }
 
-  // What depends on the number of ranks waits for them.
+  // Checks that depend on the number of ranks come later, in fit_layout.
   void check_layout() const {
     const Layout& layout = config_.layout;
     if (layout.recompute_every > 1 && layout.recompute == Recompute::None)
@@ -162,14 +163,14 @@ class Checks {
                layout.shard_group);
     const DType reduce = config_.comm.reduce;
     if (reduce != DType::F32 && reduce != DType::BF16)
-      complain("comm.reduce", "is {}: gradients travel as fp32 or bf16", to_string(reduce));
+      complain("comm.reduce", "is {}: gradients are reduced in fp32 or bf16", to_string(reduce));
     if (reduce == DType::BF16 && config_.train.precision == DType::F64)
       complain("comm.reduce", "is bf16, but an fp64 run sums in fp64: remove it");
   }
 
   void check_offload() const {
     const OffloadConfig& offload = config_.offload;
-    if (!offload.optimizer && offload.update != UpdatePlace::Auto)
+    if (!offload.optimizer && offload.update != UpdateLocation::Auto)
       complain("offload.update",
                "is {}, but the optimizer's state is on the device: set offload.optimizer to true "
                "or remove this",
@@ -177,20 +178,20 @@ class Checks {
     if (offload.gradients && config_.layout.pp > 1 &&
         config_.layout.schedule == PipelineKind::ZeroBubbleH1)
       complain("offload.gradients",
-               "sends a layer's gradients away when its backward is over, but with "
-               "layout.schedule zb-h1 they are complete only at the end of a step: take another "
+               "moves a layer's gradients to the host after its backward, but with "
+               "layout.schedule zb-h1 they are complete only at the end of a step: use another "
                "schedule or remove this");
     if (offload.activations && config_.layout.recompute != Recompute::Full)
       complain("offload.activations",
                "moves the inputs of blocks that are recomputed in full, but layout.recompute is "
                "{}: set it to full or remove this",
                to_string(config_.layout.recompute));
-    const std::int64_t parts = std::int64_t{config_.layout.pp} * config_.layout.chunks;
-    if (offload.activations && config_.model.layers <= 2 * parts)
+    const std::int64_t chunks = std::int64_t{config_.layout.pp} * config_.layout.chunks;
+    if (offload.activations && config_.model.layers <= 2 * chunks)
       complain("offload.activations",
-               "keeps the first and the last input of each part on the device, and {} layers in {} "
-               "part{} have no others: remove it",
-               config_.model.layers, parts, parts == 1 ? "" : "s");
+               "keeps the first and the last block input of each pipeline chunk on the device, and "
+               "{} layers in {} chunk{} have no others: remove it",
+               config_.model.layers, chunks, chunks == 1 ? "" : "s");
   }
 
   const YamlDocument& document_;

@@ -5,8 +5,8 @@
 
 namespace kintsugi {
 
-// What no single key can know: keys that disagree with each other are a UserError that names one of
-// them, where it stands, and the remedy.
+// Checks that the keys are consistent with each other. Throws a UserError that names the key, its
+// line and the remedy.
 void check_run_config(const YamlDocument& document, const RunConfig& config);
 
 }  // namespace kintsugi

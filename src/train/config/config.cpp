@@ -28,14 +28,14 @@ struct EnumWords<DataOrder> {
                                                             "megatron-0.10"};
 };
 template <>
-struct EnumWords<UpdatePlace> {
+struct EnumWords<UpdateLocation> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
 };
 
-// Values whose words are kept beside their type.
+// For types that have their own to_string and parse function.
 template <class T, T (*Parse)(std::string_view)>
 struct NamedScalar {
-  static std::string wanted() { return "a name"; }
+  static std::string expected() { return "a name"; }
   static T parse(const std::string& text) { return Parse(text); }
   static std::string format(T value) { return std::string(to_string(value)); }
 };
@@ -48,10 +48,10 @@ struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
 template <>
 struct YamlScalar<DType> : NamedScalar<DType, parse_precision> {};
 
-// Layers of each part of a pipeline: "7,9,9,7", or auto.
+// Layers of each pipeline chunk: "7,9,9,7", or auto.
 template <>
 struct YamlScalar<std::vector<int>> {
-  static std::string wanted() { return "a text"; }
+  static std::string expected() { return "a string"; }
   static std::vector<int> parse(const std::string& text) { return parse_split(text); }
   static std::string format(const std::vector<int>& split) {
     return YamlScalar<std::string>::format(
@@ -70,7 +70,8 @@ std::string_view word_of(E value) {
 
 std::string_view to_string(DeviceChoice device) { return word_of(device); }
 
-// ---- the keys, each described once. Upper limits keep products of sizes within 64 bits.
+// ---- the keys, each described once. With the upper limits, sizes multiply without 64-bit
+// overflow.
 
 constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr double kMaxSteps = 1e15;
@@ -116,7 +117,7 @@ namespace {
 
 struct BatchSection {
   std::int64_t& global;
-  std::int64_t& micro;  // of the layout
+  std::int64_t& micro;  // Layout::micro_batch
 };
 
 }  // namespace
@@ -169,38 +170,38 @@ void describe(V& v, TrainConfig& c) {
 
 template <class V>
 void describe(V& v, Layout& c) {
-  const auto whole = [&v](const char* key, int& value, Range range) {
+  const auto integer = [&v](const char* key, int& value, Range range) {
     std::int64_t wide = value;
     v(key, wide, range);
     value = static_cast<int>(wide);
   };
   std::optional<std::int64_t> dp;
   if (c.dp > 0) dp = c.dp;
-  whole("tp", c.tp, between(1, kMaxSize));
-  whole("cp", c.cp, between(1, kMaxSize));
-  whole("pp", c.pp, between(1, kMaxSize));
+  integer("tp", c.tp, between(1, kMaxSize));
+  integer("cp", c.cp, between(1, kMaxSize));
+  integer("pp", c.pp, between(1, kMaxSize));
   v("dp", dp, between(1, kMaxSize));
   c.dp = static_cast<int>(dp.value_or(0));
-  whole("chunks", c.chunks, between(1, kMaxSize));
-  whole("zero", c.zero, between(0, 3));
-  whole("shard_group", c.shard_group, between(0, kMaxSize));
+  integer("chunks", c.chunks, between(1, kMaxSize));
+  integer("zero", c.zero, between(0, 3));
+  integer("shard_group", c.shard_group, between(0, kMaxSize));
   v("sequence_parallel", c.sequence_parallel);
   v("schedule", c.schedule);
   v("split", c.split);
   v("recompute", c.recompute);
-  whole("recompute_every", c.recompute_every, between(1, kMaxSize));
+  integer("recompute_every", c.recompute_every, between(1, kMaxSize));
 }
 
 namespace {
 
-// model/ describes its own fields; here they are one section.
+// The section `model`, whose keys are described in model/.
 struct ModelSection {
   ModelConfig& model;
   std::string& preset;
   std::string& config;
 };
 
-// The keys of a layout, or the one word that leaves it to the program.
+// The section `layout`: its keys, or the word `auto`.
 struct LayoutSection {
   Layout& layout;
   bool& automatic;
@@ -262,7 +263,7 @@ class RunReader : public YamlReader {
 
   void operator()(const char* key, ModelSection section) {
     if (!take(key))
-      user_error("{} says nothing about the model: add for example model: {{preset: llama-tiny}}",
+      user_error("{} has no section model: add one, for example model: {{preset: llama-tiny}}",
                  document().source());
     const YAML::Node node = document().root()[key];
     section.model = read_model_section(node, document().source_of(key));
@@ -311,7 +312,7 @@ class RunKeys : public YamlKeys {
   }
 };
 
-// "fi" of store/fi, store/fi.txt and store/fi/.
+// store/fi, store/fi.txt and store/fi/ are all named "fi".
 std::string name_of(const std::string& path) {
   std::filesystem::path whole = path;
   if (!whole.has_filename()) whole = whole.parent_path();
@@ -341,10 +342,10 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
     if (source.name.empty()) source.name = name_of(source.path);
   for (ValidSource& source : config.data.valid)
     if (source.name.empty()) source.name = name_of(source.path);
-  // A run measured in tokens is not cut short by the default number of steps.
+  // With train.tokens, the default of train.steps does not limit the run.
   if (config.train.tokens > 0 && !document.has("train.steps")) config.train.steps = 0;
   check_run_config(document, config);
-  claim_trained_positions(config);
+  set_trained_positions(config);
   return config;
 }
 
@@ -356,7 +357,7 @@ RunConfig load_run_config(const std::filesystem::path& path,
 }
 
 std::string to_yaml(const RunConfig& config) {
-  RunConfig copy = config;  // a description takes fields that a reader may set
+  RunConfig copy = config;  // describe() takes a mutable reference
   RunWriter writer;
   describe(writer, copy);
   return writer.text();
@@ -376,9 +377,9 @@ void read_layout(const std::string& text, Layout& layout) {
 
 namespace {
 
-using Values = std::vector<std::pair<std::string, std::string>>;
+using KeyValues = std::vector<std::pair<std::string, std::string>>;
 
-void collect(const YAML::Node& node, const std::string& key, Values& values) {
+void collect(const YAML::Node& node, const std::string& key, KeyValues& values) {
   if (node.IsMap()) {
     for (const auto& entry : node)
       collect(entry.second, key.empty() ? entry.first.Scalar() : key + "." + entry.first.Scalar(),
@@ -397,8 +398,8 @@ void collect(const YAML::Node& node, const std::string& key, Values& values) {
 
 }  // namespace
 
-Values config_values(const RunConfig& config) {
-  Values values;
+KeyValues config_values(const RunConfig& config) {
+  KeyValues values;
   collect(YAML::Load(to_yaml(config)), "", values);
   return values;
 }

@@ -25,8 +25,8 @@ class Tokenizer;
 // every key once.
 
 enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
-// Megatron010: that of Megatron's versions up to 0.10, which ask each source of a blend for other
-// numbers of samples.
+// Megatron010: the order of Megatron up to version 0.10, which takes different numbers of samples
+// from the sources of a blend.
 enum class DataOrder : std::uint8_t { Kintsugi, Megatron, Megatron010 };
 std::string_view to_string(DeviceChoice device);
 
@@ -37,11 +37,11 @@ struct RunSection {
 };
 
 struct DataSource {
-  std::string path;  // of a token store or a text file
-  std::string name;  // filled in from the path where none is given
-  // Counts as 1 where none is given; Megatron's order tells the two apart.
+  std::string path;  // token store or text file
+  std::string name;  // default: derived from the path
+  // Default 1; Megatron's order distinguishes 1 from no weight.
   std::optional<double> weight = {};
-  std::int64_t tokens = 0;  // instead of a weight, for all sources or none
+  std::int64_t tokens = 0;  // instead of a weight; for all sources or for none
   double max_epochs = 0;    // 0: data.max_epochs
   bool operator==(const DataSource&) const = default;
 };
@@ -53,17 +53,17 @@ struct ValidSource {
 
 struct DataConfig {
   std::vector<DataSource> train;
-  std::vector<ValidSource> valid;  // empty: what valid_fraction holds out of each source
+  std::vector<ValidSource> valid;  // empty: hold out valid_fraction of each source
   double valid_fraction = 0.05;
   std::string tokenizer = "bytes";
   std::int64_t sequence_length = 256;
-  double temperature = 0;  // 0: weights rule; otherwise shares are tokens^(1 / temperature)
-  double max_epochs = 0;   // of any source, in the whole run; 0: no limit
+  double temperature = 0;  // 0: use the weights; otherwise weights are tokens^(1 / temperature)
+  double max_epochs = 0;   // limit per source for the whole run; 0: no limit
   bool document_mask = false;
   bool boundary_loss = true;
   DataOrder order = DataOrder::Kintsugi;
   bool megatron() const { return order != DataOrder::Kintsugi; }
-  std::string split = "949,50,1";  // order megatron only
+  std::string split = "949,50,1";  // only with order: megatron
   std::int64_t prefetch = 4;       // batches read ahead
   bool operator==(const DataConfig&) const = default;
 };
@@ -78,88 +78,87 @@ struct OptimizerConfig {
   double min_lr = 1e-4;
   std::int64_t warmup_steps = 50;
   ScheduleKind schedule = ScheduleKind::Cosine;
-  std::int64_t decay_steps = 0;  // wsd only; 0: a fifth of the run
+  std::int64_t decay_steps = 0;  // wsd only; 0: a fifth of all steps
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1.0;                 // of the global gradient norm; 0: none
+  double clip = 1.0;                 // maximum global gradient norm; 0: no clipping
   DType moments = DType::F32;        // or bf16
-  bool stochastic_rounding = false;  // of bf16 moments
+  bool stochastic_rounding = false;  // for bf16 moments
   bool operator==(const OptimizerConfig&) const = default;
 };
 
 struct TrainConfig {
-  std::int64_t steps = 500;        // 0: `tokens` alone ends the run. Ask RunConfig::total_steps()
+  std::int64_t steps = 500;        // 0: only `tokens` ends the run; see RunConfig::total_steps()
   std::int64_t tokens = 0;         // 0: no limit
   std::int64_t eval_every = 100;   // 0: never
-  std::int64_t eval_batches = 20;  // micro-batches per evaluation; 0: everything that is held out
+  std::int64_t eval_batches = 20;  // micro-batches per evaluation; 0: all held-out samples
   std::int64_t checkpoint_every = 250;  // 0: only at the end
   std::int64_t keep_checkpoints = 2;    // 0: all
   bool save = true;                     // false: no checkpoints, not even at the end
-  std::int64_t log_every = 10;          // plain lines; metrics.jsonl has every step
+  std::int64_t log_every = 10;          // steps per log line; metrics.jsonl has every step
   DType precision = DType::F32;
   double dropout = 0.0;
-  std::int64_t classifier_chunk =
-      0;                        // tokens whose logits exist at a time; 0: chosen for the device
-  LossScaleOptions loss_scale;  // fp16 only
-  std::int64_t max_skipped_steps = 50;  // in a row without a finite loss and norm: diverged
+  std::int64_t classifier_chunk = 0;    // tokens per logits chunk; 0: chosen by vocabulary size
+  LossScaleOptions loss_scale;          // fp16 only
+  std::int64_t max_skipped_steps = 50;  // consecutive steps without finite loss and norm: diverged
   bool operator==(const TrainConfig&) const = default;
 };
 
-// What goes between ranks.
+// Communication between ranks.
 struct CommConfig {
-  DType reduce = DType::F32;   // what gradients are summed in; fp64 runs use fp64
-  bool check = false;          // that all ranks call the same collectives; slower
-  bool deterministic = false;  // MPI's sums in rank order: the same bits in every run
-  // Between GPUs, with NCCL:
+  DType reduce = DType::F32;   // type in which gradients are reduced; fp64 runs use fp64
+  bool check = false;          // check that all ranks call the same collectives; slower
+  bool deterministic = false;  // MPI reduces in rank order: bitwise the same in every run
+  // For NCCL:
   double timeout_s = 600;         // a call that takes longer ends the job
-  bool allow_sockets = false;     // TCP between nodes, where there is nothing better
-  bool share_gpu = false;         // several ranks on one GPU: for tests
-  bool register_buffers = false;  // with the network, so that it copies less
+  bool allow_sockets = false;     // allow TCP between nodes
+  bool share_gpu = false;         // allow several ranks on one GPU, for tests
+  bool register_buffers = false;  // register buffers with NCCL, which saves copies
   bool operator==(const CommConfig&) const = default;
 };
 
-// What lies in host memory instead of the device's.
+// What is stored in host memory instead of device memory.
 struct OffloadConfig {
-  bool optimizer = false;                  // the optimizer's state
-  bool gradients = false;                  // but for a layer or two
-  bool activations = false;                // blocks' inputs, with layout.recompute full
-  UpdatePlace update = UpdatePlace::Auto;  // of the optimizer's state
+  bool optimizer = false;                        // optimizer state
+  bool gradients = false;                        // all but one or two layers
+  bool activations = false;                      // block inputs, with layout.recompute: full
+  UpdateLocation update = UpdateLocation::Auto;  // where offloaded optimizer state is updated
   bool operator==(const OffloadConfig&) const = default;
 };
 
-// How the CUDA world works; without effect in the others.
+// Settings of the CUDA backend; other backends ignore them.
 struct CudaConfig {
-  // Number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0"); auto: each rank of a node its own.
+  // Number, UUID ("GPU-6f…") or PCI id ("0000:1b:00.0"); auto: one GPU per rank.
   std::string device = "auto";
-  bool deterministic = false;  // the same bits in every run on the same GPU, at some cost in speed
-  bool graphs = true;          // record repeated passes as CUDA graphs
-  bool tf32 = false;           // fp32 products with 10 bits of mantissa
-  std::string matmul_cache =
-      "auto";  // file with the fastest algorithm per shape; auto: in the user's cache directory
+  bool deterministic = false;  // bitwise the same in every run on the same GPU; slower
+  bool graphs = true;          // replay repeated micro-batches as CUDA graphs
+  bool tf32 = false;           // fp32 matmuls with a 10-bit mantissa
+  // File with the fastest algorithm per matmul shape; auto: in the user's cache directory.
+  std::string matmul_cache = "auto";
   bool operator==(const CudaConfig&) const = default;
 };
 
 struct RunConfig {
   RunSection run;
   ModelConfig model;         // complete: the preset or config.json with the overrides on top
-  std::string model_preset;  // where it came from; empty when every field was given
+  std::string model_preset;  // where the model came from; empty if every field was given
   std::string model_config;
-  // What `model:` itself says stays. What only a preset or config.json chose follows the run: the
-  // vocabulary holds the tokenizer's, the positions are those that are trained.
+  // Values given under `model:` are kept. Values that come only from a preset or config.json are
+  // adapted to the run: the vocabulary to the tokenizer, the positions to the sequence length.
   bool vocab_size_given = false, max_positions_given = false, rope_scaling_given = false;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;
   TrainConfig train;
   Layout layout = {.dp = 0, .micro_batch = 8};
-  bool layout_auto = false;  // `layout: auto`: tp, pp, dp and zero from the ranks
+  bool layout_auto = false;  // `layout: auto`: tp, pp, dp and zero are chosen for the ranks
   CommConfig comm;
   OffloadConfig offload;
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores
-  // What data.tokenizer names, once resolve_tokenizer has loaded it. It follows from the keys.
+  // Loaded from data.tokenizer by resolve_tokenizer; not compared, since the keys determine it.
   struct Loaded {
     std::shared_ptr<const Tokenizer> tokenizer;
     bool operator==(const Loaded&) const { return true; }
@@ -171,31 +170,31 @@ struct RunConfig {
   std::int64_t total_samples() const { return total_steps() * batch.global; }
 };
 
-// Read, checked and completed. `overrides` are "a.b=value". Everything that is wrong is a UserError
-// that names the file and line (or the override), the dotted key and the remedy. Parsing reads no
-// other file than model.config; loading also resolves the tokenizer.
+// Returns a checked and complete configuration. `overrides` are "a.b=value". Throws a UserError
+// that names the file and line (or the override), the dotted key and the remedy. parse_run_config
+// reads no other file than model.config; load_run_config also resolves the tokenizer.
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 RunConfig load_run_config(const std::filesystem::path& path,
                           const std::vector<std::string>& overrides = {});
 
-// Loads the tokenizer, unless it is loaded: the model takes its vocabulary, where that is left
-// open, and its end of document. Whoever asks for sizes of the model asks after this.
+// Loads the tokenizer if it is not loaded. Sets the model's vocabulary size, unless it is given,
+// and its end-of-document token. Call this before you read sizes of the model.
 void resolve_tokenizer(RunConfig& config);
 
-// Every key, resolved: it reads back to the same configuration with no need of the preset or
-// config.json, which are only remembered in a comment.
+// Writes every key with its resolved value. Reading it back gives the same configuration without
+// the preset or config.json, which are only named in a comment.
 std::string to_yaml(const RunConfig& config);
 
-// A layout as text and back, from the rank that chose it to the others. Its micro-batch, which is
-// batch.micro, stays as it is.
+// Serialize a layout to send it from the rank that chose it to the others. Its micro_batch, which
+// is batch.micro, is not included.
 std::string to_yaml(const Layout& layout);
 void read_layout(const std::string& text, Layout& layout);
 
-// Every dotted key: "optimizer.lr".
+// All dotted keys, such as "optimizer.lr".
 std::vector<std::string> run_config_keys();
 
-// Every dotted key with its value as to_yaml writes it, those of list items too:
+// All dotted keys with their values as to_yaml writes them, including list items, such as
 // "data.train[0].path".
 std::vector<std::pair<std::string, std::string>> config_values(const RunConfig& config);
 

@@ -8,23 +8,24 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kVocabularyStep = 128;  // sizes that matrix products like
+constexpr std::int64_t kVocabularyMultiple = 128;  // for fast matmuls
 
 void fit_vocabulary(RunConfig& config, const Tokenizer& tokenizer) {
-  const std::int64_t wanted = tokenizer.vocab_size();
+  const std::int64_t needed = tokenizer.vocab_size();
   std::int64_t& size = config.model.vocab_size;
-  if (size >= wanted) return;
-  const std::int64_t rounded = (wanted + kVocabularyStep - 1) / kVocabularyStep * kVocabularyStep;
+  if (size >= needed) return;
+  const std::int64_t rounded =
+      (needed + kVocabularyMultiple - 1) / kVocabularyMultiple * kVocabularyMultiple;
   if (config.vocab_size_given)
     user_error(
         "model.vocab_size is {}, but the tokenizer {} ({}) has {} tokens: raise it to {}, or leave "
         "it out",
-        size, config.data.tokenizer, tokenizer.description(), wanted, rounded);
+        size, config.data.tokenizer, tokenizer.description(), needed, rounded);
   size = rounded;
   config.model.complete_and_check();
 }
 
-// The checkpoint's config.json names the tokens that its tokenizer.json has.
+// So that a checkpoint's config.json agrees with its tokenizer.json.
 void adopt_end_of_document(ModelConfig& model, const Tokenizer& tokenizer) {
   const auto end = tokenizer.end_of_document();
   if (!end || model.eos_token == *end) return;
@@ -47,7 +48,7 @@ void resolve_tokenizer(RunConfig& config) {
   config.loaded.tokenizer = std::move(tokenizer);
 }
 
-void claim_trained_positions(RunConfig& config) {
+void set_trained_positions(RunConfig& config) {
   ModelConfig& model = config.model;
   if (model.positions() == PositionKind::Learned) return;
   const std::int64_t length = config.data.sequence_length;

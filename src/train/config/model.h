@@ -4,13 +4,13 @@
 
 namespace kintsugi {
 
-// A model claims the positions that its run trains. Learned positions are a table and stay as they
-// are. Others take the length of the run's sequences, unless `model:` names a larger number; a
-// preset's rope scaling goes where no sequence is longer than what it scales from.
-void claim_trained_positions(RunConfig& config);
+// Sets max_positions to the run's sequence length, unless `model:` gives a larger number. Learned
+// positions are a table and are not changed. A preset's rope scaling is removed if the sequences
+// are not longer than its original_max_positions.
+void set_trained_positions(RunConfig& config);
 
-// For a run that continues: `model` is that of its checkpoint. An earlier version kept a preset's
-// rope scaling in any case; what was trained so stays so.
+// For a resumed run: keeps the rope scaling of the checkpoint's `model`. Earlier versions kept a
+// preset's rope scaling in every case.
 void continue_rope_scaling(RunConfig& config, const ModelConfig& model);
 
 }  // namespace kintsugi

@@ -6,8 +6,8 @@
 
 namespace kintsugi {
 
-// Keys of other trainers (Hugging Face, Megatron-LM, DeepSpeed, NeMo, torchtitan) and ours for the
-// same thing, with the section.
+// Maps keys of other trainers (Hugging Face, Megatron-LM, DeepSpeed, NeMo, torchtitan) to our
+// dotted keys.
 std::vector<Synonym> run_config_synonyms();
 
 }  // namespace kintsugi

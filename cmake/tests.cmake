@@ -1,0 +1,42 @@
+# The tests, as one program, and the programs behind make fuzz-layouts, fuzz-parsers, kill-test and mutation-check.
+enable_testing()
+add_library(kintsugi_test_support STATIC)
+kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp")
+target_sources(kintsugi_test_support PRIVATE tests/support/paths.cpp)
+target_include_directories(kintsugi_test_support PUBLIC tests)
+set_source_files_properties(tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
+  "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\"")
+target_compile_options(kintsugi_test_support PUBLIC -O1)  # half the build time; the engine itself stays optimised
+# Behind the flags of the engine. What is undefined in a test matters little, and looking for it takes two fifths of the time
+# of a sanitizer's build.
+add_library(kintsugi_test_flags INTERFACE)
+if(KINTSUGI_SANITIZE STREQUAL "address")
+  target_compile_options(kintsugi_test_flags INTERFACE -fno-sanitize=undefined)
+endif()
+target_link_libraries(kintsugi_test_support PUBLIC kintsugi_engine GTest::gtest kintsugi_test_flags)
+
+add_executable(kintsugi_tests)
+file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/*)
+foreach(folder tests ${test_folders})
+  if(IS_DIRECTORY ${CMAKE_SOURCE_DIR}/${folder})
+    kintsugi_sources(kintsugi_tests ${folder} INCLUDE "_test\\.cpp$" FILTER "${KINTSUGI_TEST_FILTER}" BATCH 12)
+  endif()
+endforeach()
+target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yaml-cpp nlohmann_json::nlohmann_json
+  GTest::gtest GTest::gmock GTest::gtest_main)
+add_dependencies(kintsugi_tests kintsugi)
+include(GoogleTest)
+gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
+
+function(kintsugi_test_program name source)
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE kintsugi_test_support CLI11::CLI11)
+endfunction()
+kintsugi_test_program(kintsugi_fuzz_layouts tests/fuzz/fuzz_layouts.cpp)
+kintsugi_test_program(kintsugi_fuzz_parsers tests/fuzz/fuzz_parsers.cpp)
+kintsugi_test_program(kintsugi_kill_runs tests/fuzz/kill_runs.cpp)
+add_dependencies(kintsugi_kill_runs kintsugi)
+# What make mutation-check runs, apart from the other tests because it is built over and over.
+kintsugi_test_program(kintsugi_equivalence_tests tests/parallel/equivalence_test.cpp)
+target_link_libraries(kintsugi_equivalence_tests PRIVATE GTest::gtest_main)
+set_target_properties(kintsugi_fuzz_parsers kintsugi_kill_runs kintsugi_equivalence_tests PROPERTIES EXCLUDE_FROM_ALL TRUE)

@@ -1,0 +1,120 @@
+#include "cli/backends.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/traced_backend.h"
+#include "comm/local_communicator.h"
+#include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_world.h"
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+// matmul.txt in $XDG_CACHE_HOME/kintsugi or ~/.cache/kintsugi. Empty (no cache file) if the
+// directory cannot be created.
+std::string default_matmul_cache() {
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  std::filesystem::path directory;
+  if (cache != nullptr && *cache != '\0')
+    directory = std::filesystem::path(cache) / "kintsugi";
+  else if (home != nullptr && *home != '\0')
+    directory = std::filesystem::path(home) / ".cache" / "kintsugi";
+  std::error_code error;
+  if (directory.empty() || (!std::filesystem::create_directories(directory, error) && error))
+    return "";
+  return (directory / "matmul.txt").string();
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char letter) { return std::tolower(letter); });
+  return text;
+}
+
+}  // namespace
+
+int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
+                       int local_rank) {
+  if (choice == "auto") return devices.empty() ? 0 : local_rank % static_cast<int>(devices.size());
+  int number = 0;
+  const auto parsed = std::from_chars(choice.data(), choice.data() + choice.size(), number);
+  // A plain index is not checked here: the driver's own error says more.
+  if (parsed.ec == std::errc() && parsed.ptr == choice.data() + choice.size()) return number;
+  const std::string name = lower(choice);
+  std::vector<int> found;
+  std::string known;
+  for (const CudaDevice& device : devices) {
+    const bool uuid = name.size() > 4 && lower(device.uuid).starts_with(name);
+    // With or without the domain: "1b:00.0" is "0000:1b:00.0".
+    const bool pci = name.size() >= 7 && lower(device.pci).ends_with(name);
+    if (uuid || pci) found.push_back(device.index);
+    known += fmt::format("{}{}: {} {} {}", known.empty() ? "" : "; ", device.index, device.name,
+                         device.uuid, device.pci);
+  }
+  if (found.size() == 1) return found.front();
+  user_error("cuda.device '{}' matches {} of this machine's GPUs ({})", choice,
+             found.empty() ? "none" : "more than one", known.empty() ? "it has none" : known);
+}
+
+DeviceChoice device_in_use(DeviceChoice device) {
+  if (device != DeviceChoice::Auto) return device;
+  return cuda_device_count() > 0 ? DeviceChoice::Cuda : DeviceChoice::Cpu;
+}
+
+std::unique_ptr<World> make_world(Trace* trace) {
+  if (!started_by_mpi()) return std::make_unique<LocalWorld>();
+  auto world = make_mpi_world(trace);
+  // By default CUDA loads a kernel at its first launch. Loading may wait for running kernels, among
+  // them a receive that depends on the new kernel: a deadlock.
+  if (world->size() > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  return world;
+}
+
+DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
+                              std::function<void(const std::string&)> on_failure, Trace* trace) {
+  void* stream = cuda_stream(backend);
+  if (stream == nullptr || hosts.size() == 1) return {};
+  const CudaDevice gpu = cuda_device_of(backend);
+  auto world = std::make_unique<NcclWorld>(hosts, backend,
+                                           NcclOptions{.stream = stream,
+                                                       .device = gpu.index,
+                                                       .pci = gpu.pci,
+                                                       .timeout_s = comm.timeout_s,
+                                                       .allow_sockets = comm.allow_sockets,
+                                                       .share_gpu = comm.share_gpu,
+                                                       .register_buffers = comm.register_buffers,
+                                                       .on_failure = std::move(on_failure),
+                                                       .trace = trace,
+                                                       .event_time = [&backend](void* event) {
+                                                         return cuda_event_time(backend, event);
+                                                       }});
+  std::string description = world->description();
+  return {std::move(world), std::move(description)};
+}
+
+std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
+                                      const CudaConfig& cuda, int local_rank, Trace* trace) {
+  // Streams that share a hardware queue can block each other.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  const auto on_host = [&] { return make_cpu_backend(static_cast<int>(threads)); };
+  if (device_in_use(device) == DeviceChoice::Cuda)
+    return make_cuda_backend(
+        {.device = choose_cuda_device(cuda.device, cuda_devices(), local_rank),
+         .deterministic = cuda.deterministic,
+         .tf32 = cuda.tf32,
+         .graphs = cuda.graphs,
+         .matmul_cache = cuda.matmul_cache == "auto" ? default_matmul_cache() : cuda.matmul_cache,
+         .trace = trace,
+         .host = on_host()});
+  auto backend = on_host();
+  if (trace == nullptr) return backend;
+  return make_traced_backend(std::move(backend), *trace);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "comm/communicator.h"
+#include "core/trace.h"
+#include "train/config/config.h"
+
+namespace kintsugi {
+
+// Resolves `auto`: cuda if this machine has a GPU, otherwise cpu.
+DeviceChoice device_in_use(DeviceChoice device);
+
+// Creates the backend of `device`. The ranks of one node share its GPUs by `local_rank`.
+// Here and below, `trace` (may be nullptr) records the operations and must outlive the result.
+std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
+                                      const CudaConfig& cuda = {}, int local_rank = 0,
+                                      Trace* trace = nullptr);
+
+// All ranks of the MPI job of this process; a single rank without MPI.
+std::unique_ptr<World> make_world(Trace* trace = nullptr);
+
+// The ranks of `hosts` as a world for tensors in the backend's memory: NCCL for GPUs. A later
+// NCCL failure is reported to on_failure, from another thread.
+struct DeviceWorld {
+  std::unique_ptr<World> gpus;  // nullptr: use `hosts`
+  std::string description;
+};
+DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
+                              std::function<void(const std::string&)> on_failure,
+                              Trace* trace = nullptr);
+
+// The index of the GPU that cuda.device names: an index, a UUID or the beginning of one, a PCI id,
+// or `auto` (by the local rank). UserError with the list of GPUs if none or several match.
+int choose_cuda_device(const std::string& choice, const std::vector<CudaDevice>& devices,
+                       int local_rank = 0);
+
+}  // namespace kintsugi

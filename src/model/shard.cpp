@@ -1,0 +1,80 @@
+#include "model/shard.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+// The rows of one part of the sharded dimension that one rank holds: [begin, end), padded to
+// `rows`.
+struct PartRange {
+  std::int64_t extent = 0;  // of the whole part
+  std::int64_t rows = 0;    // per rank, with padding
+  std::int64_t begin = 0, end = 0;
+};
+
+PartRange part_range(const TensorShard& shard, std::int64_t extent, int rank) {
+  PartRange r;
+  const std::int64_t shards = shard.ranks / shard.copies, index = rank / shard.copies;
+  r.extent = extent / shard.parts;
+  r.rows = (r.extent + shards - 1) / shards;
+  r.begin = std::min(r.extent, index * r.rows);
+  r.end = std::min(r.extent, r.begin + r.rows);
+  return r;
+}
+
+}  // namespace
+
+ModelShard whole_model(const ModelConfig& config) {
+  ModelShard shard;
+  shard.layers.resize(static_cast<std::size_t>(config.layers));
+  std::iota(shard.layers.begin(), shard.layers.end(), 0);
+  return shard;
+}
+
+int kv_copies(std::int64_t kv_heads, int tp) {
+  return std::max(1, tp / static_cast<int>(kv_heads));
+}
+
+Shape TensorShard::local(const Shape& global) const {
+  if (dimension < 0) return global;
+  Shape shape = global;
+  shape[dimension] = parts * part_range(*this, global[dimension], 0).rows;
+  return shape;
+}
+
+void for_each_range(const TensorShard& shard, const Shape& global, int rank, std::int64_t first,
+                    std::int64_t last, const std::function<void(const ShardRange&)>& use) {
+  if (shard.dimension < 0 || shard.ranks == 1) {
+    if (first < last) use({first, first, last - first});
+    return;
+  }
+  const PartRange range = part_range(shard, global[shard.dimension], rank);
+  std::int64_t rows = 1, width = 1;  // product of the dimensions before and after the sharded one
+  for (int i = 0; i < shard.dimension; ++i) rows *= global[i];
+  for (int i = shard.dimension + 1; i < global.rank(); ++i) width *= global[i];
+  const std::int64_t block = range.rows * width;  // elements of one part in one row, with padding
+  for (std::int64_t at = first / block; at < rows * shard.parts && at * block < last; ++at) {
+    const std::int64_t row = at / shard.parts, part = at % shard.parts;
+    const std::int64_t local_begin = at * block;
+    const std::int64_t global_begin =
+        (row * global[shard.dimension] + part * range.extent + range.begin) * width;
+    const std::int64_t from = std::max(first, local_begin),
+                       to = std::min(last, local_begin + (range.end - range.begin) * width);
+    if (from < to) use({from, global_begin + from - local_begin, to - from});
+  }
+}
+
+RowRange rows_of(const TensorShard& shard, const Shape& global, int rank) {
+  if (shard.dimension < 0) return {0, global[0]};
+  KINTSUGI_CHECK(shard.dimension == 0 && shard.parts == 1,
+                 "row range of a parameter sharded along dimension {} in {} parts", shard.dimension,
+                 shard.parts);
+  const PartRange range = part_range(shard, global[0], rank);
+  return {range.begin, range.end};
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/config.h"
+#include "tensor/tensor.h"
+
+namespace kintsugi {
+
+// The part of a model that one rank holds: some of its layers, each sharded over `tp` ranks.
+struct ModelShard {
+  int tp = 1;
+  int tp_rank = 0;
+  bool sequence_parallel = false;  // the tp ranks also shard the rows of the residual stream
+  std::vector<int> layers = {};    // ascending
+  bool embedding = true;
+  bool head = true;
+};
+ModelShard whole_model(const ModelConfig& config);
+
+// Number of neighbouring tp ranks that hold the same key and value heads: more than 1 if there are
+// fewer such heads than ranks.
+int kv_copies(std::int64_t kv_heads, int tp);
+
+// How tensor parallelism shards a parameter: along one dimension. The dimension may consist of
+// several parts that are sharded separately (GPT-2's q, k and v side by side).
+struct TensorShard {
+  int dimension = -1;  // -1: not sharded, every rank has all of it
+  int parts = 1;
+  int ranks = 1;
+  int copies = 1;  // neighbouring ranks that hold the same shard
+
+  Shape local(const Shape& global) const;
+};
+
+// Elements [local, local + count) of a rank's shard are elements [global, global + count) of the
+// whole parameter.
+struct ShardRange {
+  std::int64_t local = 0, global = 0, count = 0;
+};
+// Calls use() for each contiguous range of the local elements [first, last), in ascending order.
+// Skips padding, which the last rank has if the dimension does not divide evenly.
+void for_each_range(const TensorShard& shard, const Shape& global, int rank, std::int64_t first,
+                    std::int64_t last, const std::function<void(const ShardRange&)>& use);
+
+// Rows [begin, end) of a parameter that is not sharded, or sharded along dimension 0 as one part.
+struct RowRange {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+RowRange rows_of(const TensorShard& shard, const Shape& global, int rank);
+
+}  // namespace kintsugi

@@ -1,0 +1,206 @@
+#include "plan/costs/micro_batch_trace.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "backend/sim/sim_backend.h"
+#include "comm/sim/sim_communicator.h"
+#include "model/stage.h"
+#include "parallel/layer_split.h"
+
+namespace kintsugi {
+
+RegionBytes bytes_by_region(const Arena& arena) {
+  RegionBytes bytes;
+  for (int i = 0; i < kRegions; ++i)
+    bytes[static_cast<std::size_t>(i)] =
+        static_cast<std::int64_t>(arena.bytes(static_cast<Region>(i)));
+  return bytes;
+}
+RegionBytes operator+(const RegionBytes& a, const RegionBytes& b) {
+  RegionBytes sum;
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i];
+  return sum;
+}
+RegionBytes operator-(const RegionBytes& a, const RegionBytes& b) { return a + (-1) * b; }
+RegionBytes operator*(std::int64_t times, const RegionBytes& a) {
+  RegionBytes product;
+  for (std::size_t i = 0; i < product.size(); ++i) product[i] = times * a[i];
+  return product;
+}
+std::int64_t total(const RegionBytes& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+namespace {
+
+constexpr std::int64_t kMostChunks = 64;  // token chunks of the head that are traced
+
+// Traces one layer of each type, embedding and head on one rank of the tp and cp groups.
+class Tracer {
+ public:
+  Tracer(const PlanJob& job, const Layout& layout)
+      : job_(job),
+        backend_(trace_, job.classifier_elements),
+        groups_(sim_groups({.tp = layout.tp,
+                            .cp = layout.cp,
+                            .shard_group = 1,
+                            .kv_copies = kv_copies(job.model.kv_heads, layout.tp)},
+                           {}, trace_)),
+        weights_(backend_),
+        model_(smallest(job.model)),
+        set_(model_,
+             model_shard({{.first_layer = 0, .last_layer = static_cast<int>(model_.layers)}},
+                         layout.tp, 0, layout.sequence_parallel)),
+        store_(set_, weights_, job.precision, true),
+        model_groups_{&groups_[GroupKind::Tp], &groups_[GroupKind::Cp], layout.sequence_parallel} {}
+
+  LayerTraces layer(const Layout& layout, int number) {
+    LayerTraces traced{block(layout, Recompute::None, number), {}};
+    traced.recomputed = layout.recompute == Recompute::None
+                            ? traced.plain
+                            : block(layout, layout.recompute, number);
+    return traced;
+  }
+  // The first layer of a type; -1 if there is none.
+  int layer_of(LayerType type) const {
+    for (int layer = 0; layer < model_.layers; ++layer)
+      if (model_.layer_type(layer) == type) return layer;
+    return -1;
+  }
+
+  BlockTrace block(const Layout& layout, Recompute recompute, int layer) {
+    Arena arena(backend_);
+    const StageScratch scratch = scratch_of(arena, layout, recompute);
+    BlockTrace traced;
+    traced.stash = added(arena, [&] {
+      scratch.shared().allocate_block(arena, scratch.declaration(layer), recompute);
+    });
+    const StageLayers chunk{
+        .first_layer = layer, .last_layer = layer + 1, .embedding = false, .head = false};
+    StageSlots slots;
+    slots.weights = {0};
+    Stage stage(scratch, arena, chunk, allocate_stage_memory(scratch, arena, 1, {chunk}), slots,
+                nullptr);
+    const MicroBatch batch = batch_of(arena, scratch);
+    const Tensor stream = stream_of(arena, scratch);
+    traced.forward = recorded([&] { stage.forward(batch, 0, stream); });
+    traced.backward = recorded([&] { stage.backward(batch, 0, stream); });
+    traced.backward_input = recorded([&] { stage.backward_input(batch, 0, stream); });
+    traced.backward_weight = recorded([&] { stage.backward_weight(batch, 0); });
+    return traced;
+  }
+
+  void embedding_and_head(const Layout& layout, MicroBatchTrace& traced) {
+    Arena arena(backend_);
+    traced.scratch = {};
+    const StageScratch scratch = scratch_of(arena, layout, layout.recompute);
+    traced.scratch = bytes_by_region(arena);
+    traced.tokens = scratch.size().tokens();
+    const StageMemory memory = allocate_stage_memory(scratch, arena, 1, {});
+    const Tensor stream = stream_of(arena, scratch);
+    traced.boundary = static_cast<std::int64_t>(stream.bytes());
+    traced.kept = added(arena, [&] {
+      scratch.shared().allocate_kept(
+          arena, scratch.declaration(0),
+          static_cast<int>(scratch.model().layers.front().branches.size()),
+          scratch.model().hidden_size);
+    });
+    const MicroBatch batch = batch_of(arena, scratch);
+    const RegionBytes before = bytes_by_region(arena);
+    Stage first(scratch, arena,
+                {.first_layer = 0, .last_layer = 0, .embedding = true, .head = false}, memory, {},
+                nullptr);
+    traced.embedding_stash = bytes_by_region(arena) - before;
+    traced.embedding_forward = recorded([&] { first.forward(batch, 0, stream); });
+    traced.embedding_backward = recorded([&] { first.backward(batch, 0, stream); });
+    const RegionBytes middle = bytes_by_region(arena);
+    Stage last(scratch, arena,
+               {.first_layer = 0, .last_layer = 0, .embedding = false, .head = true}, memory, {},
+               nullptr);
+    traced.head_memory = bytes_by_region(arena) - middle;
+    const Tensor sum =
+        arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {1});
+    const auto loss_of = [&](std::int64_t chunks) {
+      MicroBatch prefix = batch;
+      if (const std::int64_t tokens = chunks * last.head().chunk(); tokens < batch.tokens()) {
+        prefix.sequences = 1;
+        prefix.length = tokens;
+        prefix.ids = prefix.targets = prefix.positions = batch.ids.rows(0, tokens);
+      }
+      const Tensor rows = stream.rows(0, scratch.size(prefix).rows());
+      return recorded([&] { last.loss(prefix, rows, rows, 1.0, sum); });
+    };
+    traced.head = loss_of(kMostChunks);
+    const double chunks =
+        static_cast<double>(batch.tokens()) / static_cast<double>(last.head().chunk());
+    if (chunks <= kMostChunks) return;
+    traced.head_half = loss_of(kMostChunks / 2);
+    traced.head_extra = (chunks - kMostChunks) / (kMostChunks / 2);
+  }
+
+ private:
+  // The model with one period of layer types.
+  static ModelConfig smallest(ModelConfig model) {
+    model.layers = std::max<std::int64_t>(1, static_cast<std::int64_t>(model.layer_types.size()));
+    return model;
+  }
+  StageScratch scratch_of(Arena& arena, const Layout& layout, Recompute recompute) {
+    return StageScratch(backend_, arena, store_, model_, model_groups_,
+                        {.sequences = layout.micro_batch,
+                         .length = job_.length,
+                         .recompute = recompute,
+                         .classifier_chunk = job_.classifier_chunk});
+  }
+  template <class F>
+  static RegionBytes added(Arena& arena, const F& allocate) {
+    const RegionBytes before = bytes_by_region(arena);
+    allocate();
+    return bytes_by_region(arena) - before;
+  }
+  template <class F>
+  OperationTrace recorded(const F& calls) {
+    trace_ = {};
+    calls();
+    return std::move(trace_);
+  }
+  Tensor stream_of(Arena& arena, const StageScratch& scratch) const {
+    return arena.allocate(Region::Workspace, "stream", job_.precision,
+                          {scratch.size().rows(), job_.model.hidden_size});
+  }
+  MicroBatch batch_of(Arena& arena, const StageScratch& scratch) const {
+    const std::int64_t tokens = scratch.size().tokens();
+    const auto numbers = [&] {
+      return arena.allocate(Region::Workspace, "numbers", DType::I32, {tokens});
+    };
+    return {.sequences = scratch.size().sequences,
+            .length = scratch.size().length,
+            .ids = numbers(),
+            .targets = numbers(),
+            .positions = numbers()};
+  }
+
+  const PlanJob& job_;
+  OperationTrace trace_;
+  SimBackend backend_;
+  Groups groups_;
+  Arena weights_;
+  ModelConfig model_;
+  ParameterSet set_;
+  ParameterStore store_;
+  ModelGroups model_groups_;
+};
+
+}  // namespace
+
+MicroBatchTrace trace_micro_batch(const PlanJob& job, const Layout& layout) {
+  Tracer tracer(job, layout);
+  MicroBatchTrace traced;
+  const int full = tracer.layer_of(LayerType::Full), sliding = tracer.layer_of(LayerType::Sliding);
+  if (sliding >= 0) traced.sliding = tracer.layer(layout, sliding);
+  static_cast<LayerTraces&>(traced) = full >= 0 ? tracer.layer(layout, full) : traced.sliding;
+  tracer.embedding_and_head(layout, traced);
+  return traced;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "backend/operation_trace.h"
+#include "plan/search/job.h"
+#include "tensor/arena.h"
+
+namespace kintsugi {
+
+using RegionBytes = std::array<std::int64_t, kRegions>;
+
+RegionBytes bytes_by_region(const Arena& arena);
+RegionBytes operator+(const RegionBytes& a, const RegionBytes& b);
+RegionBytes operator-(const RegionBytes& a, const RegionBytes& b);
+RegionBytes operator*(std::int64_t times, const RegionBytes& a);
+std::int64_t total(const RegionBytes& bytes);
+
+// Operations and memory of one micro-batch in one layer on one rank. Traced by running the engine's
+// own layers on the sim backend.
+struct BlockTrace {
+  OperationTrace forward;
+  OperationTrace backward;  // including recomputation
+  OperationTrace backward_input, backward_weight;
+  RegionBytes stash = {};  // of one micro-batch, without the block's input
+};
+struct LayerTraces {
+  BlockTrace plain;       // without recomputation
+  BlockTrace recomputed;  // with the layout's recomputation
+};
+struct MicroBatchTrace : LayerTraces {
+  LayerTraces sliding;  // layers with sliding-window attention, if any; their memory is the same
+  OperationTrace embedding_forward, embedding_backward;
+  // The head processes equal chunks of tokens. Of a long micro-batch only some chunks are traced;
+  // the cost is head + head_extra x (head - head_half).
+  OperationTrace head, head_half;
+  double head_extra = 0;
+
+  std::int64_t boundary = 0;  // bytes of the residual stream, the input of a block
+  RegionBytes kept = {};      // of a block, between backward_input and backward_weight
+  RegionBytes scratch = {};   // shared by all chunks of a rank
+  RegionBytes embedding_stash = {};
+  RegionBytes head_memory = {};
+  std::int64_t tokens = 0;  // of a micro-batch on this rank
+};
+
+// Depends only on tp, cp, sequence_parallel, micro_batch and recompute of the layout.
+MicroBatchTrace trace_micro_batch(const PlanJob& job, const Layout& layout);
+
+}  // namespace kintsugi

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/files.h"
+#include "train/engine.h"
+
+namespace kintsugi {
+
+// Writes one rank's shards to the files of whole tensors. A shard of columns would be thousands of
+// short ranges, so the ranks of a tensor group all-gather their shards and write whole rows in
+// turns.
+class ShardWriter {
+ public:
+  explicit ShardWriter(Engine& engine);  // allocates all memory it will need
+
+  // Writes elements `range` of the parameter buffer, which are in `bucket`, to the tensors `prefix`
+  // + name. Collective over the tensor group, with the same range. Errors are kept for finish(), so
+  // that no rank waits for one that has failed.
+  void put(CheckpointWriter& writer, const std::string& prefix, int bucket, Sharding::Range range,
+           Tensor elements);
+  // Waits until everything is written, or throws the first error.
+  void finish();
+
+ private:
+  struct Target {
+    CheckpointWriter& writer;
+    std::string name;
+    const Parameter& parameter;
+  };
+  // These write elements of this rank's shard, from index `first` on.
+  void put_ranges(const Target& target, std::int64_t first, const Tensor& elements);
+  void put_rows(const Target& target, std::int64_t first, const Tensor& elements);
+  // Joins elements [begin, end) of all ranks' shards into whole rows and writes them.
+  void join_rows(const Target& target, std::int64_t begin, std::int64_t end, DType dtype);
+  template <class F>
+  void guarded(const F& work);  // keeps the first error; does nothing after that
+
+  Engine& engine_;
+  WriteQueue queue_;
+  int turn_ = 0;  // of the tensor group
+  std::vector<std::byte> shard_, all_shards_, joined_;
+  std::exception_ptr error_;
+};
+
+}  // namespace kintsugi

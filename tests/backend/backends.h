@@ -1,0 +1,55 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+
+namespace kintsugi {
+
+// A backend that the operation tests run on, with the precisions it computes in.
+struct TestBackend {
+  std::string name;
+  std::vector<DType> precisions;
+  std::function<std::unique_ptr<Backend>()> make;
+};
+
+// The backends whose device this machine has.
+inline const std::vector<TestBackend>& backends() {
+  static const std::vector<TestBackend> all = [] {
+    const std::vector<DType> precisions = {DType::F64, DType::F32, DType::BF16, DType::F16};
+    std::vector<TestBackend> present = {{"cpu", precisions, [] { return make_cpu_backend(); }}};
+    if (cuda_device_count() > 0)
+      present.push_back(
+          {"cuda", precisions, [] { return make_cuda_backend({.host = make_cpu_backend()}); }});
+    return present;
+  }();
+  return all;
+}
+
+// One backend in one precision: the parameter of every operation test.
+struct Setting {
+  TestBackend backend;
+  DType type;
+};
+
+inline std::vector<Setting> settings(const std::vector<DType>& only = {DType::F64, DType::F32,
+                                                                       DType::BF16, DType::F16}) {
+  std::vector<Setting> result;
+  for (const TestBackend& backend : backends())
+    for (const DType type : backend.precisions)
+      if (std::find(only.begin(), only.end(), type) != only.end())
+        result.push_back({backend, type});
+  return result;
+}
+
+inline void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.backend.name << " " << to_string(setting.type);
+}
+
+}  // namespace kintsugi
