@@ -9,7 +9,8 @@ CMAKE_FLAGS ?=
 CUDA_FLAG := -DKINTSUGI_CUDA=ON
 
 PREFIX ?= /usr/local
-GENERATOR := $(if $(shell command -v ninja),-G Ninja)
+# Looked up when it is used: the packages may have just been installed. An existing build directory keeps its generator.
+GENERATOR = $(if $(shell command -v ninja),-G Ninja)
 
 all: build
 
@@ -25,7 +26,7 @@ test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check same-bits: KIND
 # $(call configure,directory,flags)
 define configure
 @mkdir -p $(1)
-@cmake -S . -B $(1) $(GENERATOR) -DCMAKE_BUILD_TYPE=Release $(2) $(CMAKE_FLAGS) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
+@cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,$(GENERATOR)) -DCMAKE_BUILD_TYPE=Release $(2) $(CMAKE_FLAGS) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
 endef
 
 build: packages
