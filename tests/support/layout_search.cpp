@@ -130,15 +130,20 @@ Outcome trained_and_evaluated(const RankLayout& layout, const Training& training
   return outcome;
 }
 
-// Measures the effect of rounding: fp32 runs of one process from slightly different weights.
+// Measures the effect of rounding: fp32 runs of one process from slightly different weights and
+// with other micro-batches, which sum gradients in another order. Scaling all weights alone would
+// not be enough: norms remove it again.
 Rounding rounding_of(const Training& alone, int steps, const Outcome& given) {
   Training exact = alone;
   exact.precision = DType::F64;
   Rounding rounding(trained_and_evaluated({}, exact, steps));
   rounding.add(given);
-  for (const double nudge : {-0x1.8p-23, 0x1.0p-23, 0x1.8p-22}) {
+  for (const auto& [nudge, micro] : {std::pair{-0x1.8p-23, std::int64_t{1}},
+                                     {0x1.0p-23, alone.sequences},
+                                     {0x1.8p-22, alone.micro}}) {
     Training near = alone;
     near.model.init_std *= 1 + nudge;
+    near.micro = micro;
     rounding.add(trained_and_evaluated({}, near, steps));
   }
   return rounding;
