@@ -185,7 +185,7 @@ TEST_F(RunDataTest, TheVocabularyHoldsTheTokenizer) {
                     HasSubstr("raise it to 256, or leave it out")));
   // A size that only a config.json gives is raised; a large one is kept.
   RunConfig grown =
-      config(train, {fmt::format("model={{config: '{}/qwen3'}}", test_data_directory())});
+      config(train, {fmt::format("model={{config: '{}/qwen3/config.json'}}", test_data_directory())});
   ASSERT_EQ(grown.model.vocab_size, 67);
   const RunData first(grown);
   EXPECT_EQ(grown.model.vocab_size, 256);
