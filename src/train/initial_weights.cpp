@@ -9,6 +9,7 @@
 #include "core/hash.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
+#include "train/checkpoint/files.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -70,6 +71,7 @@ std::string load_initial_weights(const fs::path& directory, Engine& engine) {
                       stored.vocab_size, model.vocab_size);
   });
   check_agreement(host, {{"the weights in model.init", content}});
+  verify_weights(host, model_directory(directory), loader);
   together(host, [&] { loader.run(); });
   return description;
 }

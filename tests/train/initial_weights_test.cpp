@@ -284,7 +284,6 @@ TEST_F(InitialRun, ContinuesBitForBitWithoutTheDirectory) {
     fs::create_directories(to.folder / "state");
     fs::copy(from.model(), to.model());
     fs::copy(from.state(), to.state());
-    fs::create_directory_symlink("step-00000002", to.folder / "latest");
     fs::remove_all(source);
     EXPECT_THAT(run(config(init(source), broken, train, words)),
                 AllOf(HasSubstr("continuing from"), Not(HasSubstr("starting from the weights"))));
@@ -393,6 +392,33 @@ TEST_F(InitialRun, AConfigurationWithWeightsIsRefused) {
   const fs::path bare = copy_of("llama-tied");
   fs::remove(bare / "model.safetensors");
   EXPECT_EQ(config("config: '" + bare.string() + "'", "run").model.layers, 2);
+}
+
+TEST_F(InitialRun, ADamagedCheckpointIsRefused) {
+  run(config(init(fixture("llama")), "first"));
+  const fs::path weights = directory_ / "first/checkpoints/step-00000004/model.safetensors";
+  std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1000, std::ios::end);
+  const char old = static_cast<char>(file.get());
+  file.seekp(-1000, std::ios::end);
+  file.put(static_cast<char>(old ^ 1));
+  file.close();
+  EXPECT_THAT(user_error_of([&] { run(config(init(directory_ / "first"), "second")); }),
+              AllOf(HasSubstr("model.safetensors does not match its checksum"),
+                    HasSubstr("copy it again")));
+  fs::remove(weights.parent_path() / "checksums.json");
+  EXPECT_THAT(run(config(init(weights.parent_path()), "third")), HasSubstr("starting from"));
+}
+
+// A tokenizer that gives other ids than that of the run is named in a warning.
+TEST_F(InitialRun, AnotherTokenizerIsNoticed) {
+  const fs::path source = copy_of("llama");
+  const fs::path tokenizers = fs::path(test_data_directory()) / "tokenizers";
+  EXPECT_EQ(other_tokenizer(source, *load_tokenizer("bytes")), "") << "it has no tokenizer";
+  fs::copy(tokenizers / "llama3/tokenizer.json", source / "tokenizer.json");
+  EXPECT_EQ(other_tokenizer(source, *load_tokenizer((tokenizers / "llama3").string())), "");
+  EXPECT_THAT(other_tokenizer(source, *load_tokenizer("bytes")),
+              AllOf(HasSubstr("another tokenizer"), HasSubstr("set data.tokenizer")));
 }
 
 // Ranks read the directory themselves and may see different files under the same name.

@@ -12,6 +12,7 @@
 #include "core/yaml_reader.h"
 #include "model/model_fields.h"
 #include "parallel/layer_split.h"
+#include "train/checkpoint/folder.h"
 #include "train/config/checks.h"
 #include "train/config/model.h"
 #include "train/config/synonyms.h"
@@ -258,12 +259,10 @@ void describe(V& v, RunConfig& c) {
 
 namespace {
 
-// The latest checkpoint of a run; empty: it has none.
+// A checkpoint of a run, all of which have the same model; empty: it has none.
 std::filesystem::path checkpoint_of(const std::string& run) {
-  const std::filesystem::path latest = std::filesystem::path(run) / "checkpoints" / "latest";
-  std::error_code ignored;
-  return std::filesystem::exists(latest / "config.json", ignored) ? latest
-                                                                  : std::filesystem::path();
+  const auto all = list_checkpoints(std::filesystem::path(run) / "checkpoints");
+  return all.empty() ? std::filesystem::path() : all.back().model();
 }
 
 class RunReader : public YamlReader {
