@@ -211,21 +211,32 @@ std::filesystem::path model_directory(const std::filesystem::path& path) {
   return path;
 }
 
+ModelConfig read_model_directory(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::path file = model_directory(path) / "config.json";
+  if (!std::filesystem::exists(file, ignored))
+    user_error("directory {} holds no config.json: it is not a Hugging Face model or a checkpoint",
+               path.string());
+  return read_hf_config(file);
+}
+
+bool holds_weights(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model") && name.ends_with(".safetensors")) return true;
+  }
+  return false;
+}
+
 ModelConfig resolve_model(const std::string& name_or_path) {
   const auto names = preset_names();
   if (std::find(names.begin(), names.end(), name_or_path) != names.end())
     return load_preset(name_or_path);
 
-  std::filesystem::path path = name_or_path;
+  const std::filesystem::path path = name_or_path;
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    path = model_directory(path);
-    if (!std::filesystem::exists(path / "config.json", ignored))
-      user_error(
-          "directory {} holds no config.json: it is not a Hugging Face model or a checkpoint",
-          name_or_path);
-    return read_hf_config(path / "config.json");
-  }
+  if (std::filesystem::is_directory(path, ignored)) return read_model_directory(path);
   const std::string extension = path.extension().string();
   if (extension == ".json") return read_hf_config(path);
   if (extension == ".yaml" || extension == ".yml")

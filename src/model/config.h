@@ -92,6 +92,11 @@ std::string write_hf_generation_config(const ModelConfig& config);
 // Throws UserError for a run without a checkpoint. Returns any other path unchanged.
 std::filesystem::path model_directory(const std::filesystem::path& path);
 
+// Reads the config.json of a model directory or a run directory.
+ModelConfig read_model_directory(const std::filesystem::path& path);
+// Returns whether the directory itself holds model*.safetensors.
+bool holds_weights(const std::filesystem::path& directory);
+
 // Accepts a preset name, a YAML file, a config.json, a model directory or a run directory.
 ModelConfig resolve_model(const std::string& name_or_path);
 

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "core/hash.h"
@@ -21,19 +22,18 @@ SafetensorsModel::Location locate(const SafetensorsModel& source, const std::str
 }
 
 void check_tensor(const SafetensorsModel::Location& found, const Parameter& parameter,
-                  const std::string& prefix, const std::string& where) {
+                  const Shape& shape, const std::string& prefix, const std::string& where) {
   if (!found)
     user_error(
         "{} has no tensor {}{}: it holds another model than the configuration, or a file is "
         "missing",
         where, prefix, parameter.name);
-  bool same = found.entry->shape.size() == static_cast<std::size_t>(parameter.global.rank());
-  for (int i = 0; same && i < parameter.global.rank(); ++i)
-    same = found.entry->shape[static_cast<std::size_t>(i)] == parameter.global[i];
+  bool same = found.entry->shape.size() == static_cast<std::size_t>(shape.rank());
+  for (int i = 0; same && i < shape.rank(); ++i)
+    same = found.entry->shape[static_cast<std::size_t>(i)] == shape[i];
   if (!same)
     user_error("{} in {} has shape [{}], the configuration needs {}", parameter.name,
-               found.file->path().string(), fmt::join(found.entry->shape, ", "),
-               to_string(parameter.global));
+               found.file->path().string(), fmt::join(found.entry->shape, ", "), to_string(shape));
   const auto dtype = found.entry->dtype;
   if (!dtype || *dtype == DType::I64 || *dtype == DType::I32 || *dtype == DType::U8)
     user_error("{} in {} is stored as {}: only F64, F32, BF16 and F16 weights can be read",
@@ -120,28 +120,87 @@ void FreshParameters::fill_parameter(Backend& backend, const Tensor& destination
 
 // ---- from files
 
+bool GrownTables::has(const Parameter& parameter) const {
+  return std::find(names.begin(), names.end(), parameter.name) != names.end();
+}
+
+Shape GrownTables::stored(const Parameter& parameter) const {
+  return has(parameter) ? Shape{rows, parameter.global[1]} : parameter.global;
+}
+
+namespace {
+
+// The mean of the rows of a stored matrix. It is summed in the order of the rows, so that it does
+// not depend on the layout.
+std::vector<double> mean_row(const SafetensorsModel::Location& stored, const Shape& shape) {
+  const std::int64_t rows = shape[0];
+  const auto columns = static_cast<std::size_t>(shape[1]);
+  std::vector<double> sum(columns, 0.0);
+  const std::byte* from = stored.bytes().data();  // may be unaligned
+  visit_float(*stored.entry->dtype, [&]<class T>() {
+    std::vector<T> values(columns);
+    for (std::int64_t row = 0; row < rows; ++row, from += columns * sizeof(T)) {
+      std::memcpy(values.data(), from, columns * sizeof(T));
+      for (std::size_t i = 0; i < columns; ++i)
+        sum[i] += static_cast<double>(static_cast<Accumulator<T>>(values[i]));
+    }
+  });
+  for (double& value : sum) value /= static_cast<double>(rows);
+  return sum;
+}
+
+// Fills a vector with copies of `row`, beginning at its element `first`.
+void repeat_row(Backend& backend, const Tensor& destination, const std::vector<double>& row,
+                std::int64_t first) {
+  constexpr std::int64_t kBlock = 1 << 20;  // elements converted at once
+  visit_float(destination.dtype(), [&]<class T>() {
+    std::vector<T> block;
+    for (std::int64_t at = 0; at < destination.elements(); at += kBlock) {
+      block.resize(static_cast<std::size_t>(std::min(kBlock, destination.elements() - at)));
+      for (std::size_t i = 0; i < block.size(); ++i)
+        block[i] = static_cast<T>(static_cast<Accumulator<T>>(
+            row[(static_cast<std::size_t>(first + at) + i) % row.size()]));
+      backend.upload(destination.rows(at, static_cast<std::int64_t>(block.size())), block.data());
+    }
+  });
+}
+
+}  // namespace
+
 StoredParameters::StoredParameters(FileLoader& loader, const SafetensorsModel& files,
                                    const ParameterSet& set, std::string prefix,
-                                   const std::function<bool(const Parameter&)>& has)
-    : loader_(&loader), files_(&files), prefix_(std::move(prefix)) {
+                                   const std::function<bool(const Parameter&)>& has,
+                                   GrownTables grown)
+    : loader_(&loader), files_(&files), prefix_(std::move(prefix)), grown_(std::move(grown)) {
   const std::string where = files.files().front().path().parent_path().string();
   for (const Parameter& parameter : set.parameters())  // before anything is written
     if (!has || has(parameter))
-      check_tensor(locate(files, prefix_ + parameter.name), parameter, prefix_, where);
+      check_tensor(locate(files, prefix_ + parameter.name), parameter, grown_.stored(parameter),
+                   prefix_, where);
 }
 
-void StoredParameters::fill_parameter(Backend&, const Tensor& destination,
+void StoredParameters::fill_parameter(Backend& backend, const Tensor& destination,
                                       const Parameter& parameter, int tp_rank,
                                       std::int64_t first) const {
   const auto found = locate(*files_, prefix_ + parameter.name);
   const int file = loader_->open(found.file->path());
   const DType stored = *found.entry->dtype;
+  const Shape shape = grown_.stored(parameter);
+  std::vector<double> mean;  // computed if this rank has new rows
   for_each_range(parameter.shard, parameter.global, tp_rank, first, first + destination.elements(),
                  [&](const ShardRange& range) {
-                   loader_->load(file,
-                                 found.file->offset(*found.entry) +
-                                     static_cast<std::uint64_t>(range.global) * size_of(stored),
-                                 stored, destination.rows(range.local - first, range.count));
+                   const Tensor elements = destination.rows(range.local - first, range.count);
+                   const std::int64_t old =
+                       std::clamp<std::int64_t>(shape.elements() - range.global, 0, range.count);
+                   if (old > 0)
+                     loader_->load(file,
+                                   found.file->offset(*found.entry) +
+                                       static_cast<std::uint64_t>(range.global) * size_of(stored),
+                                   stored, elements.rows(0, old));
+                   if (old == range.count) return;
+                   if (mean.empty()) mean = mean_row(found, shape);
+                   repeat_row(backend, elements.rows(old, range.count - old), mean,
+                              (range.global + old) % shape[1]);
                  });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "model/file_loader.h"
@@ -41,6 +42,17 @@ class FreshParameters final : public ParameterSource {
   std::uint64_t seed_;
 };
 
+// Tables of a vocabulary that has grown: the files hold only the first `rows` rows of these
+// parameters. Each new row is the mean of the rows in the file.
+struct GrownTables {
+  std::vector<std::string> names = {};
+  std::int64_t rows = 0;
+
+  bool has(const Parameter& parameter) const;
+  // The shape of a parameter in the files.
+  Shape stored(const Parameter& parameter) const;
+};
+
 // Reads the tensors `prefix` + public name of a Hugging Face directory or file. Throws UserError if
 // one is missing, has another shape or a type that cannot be converted. fill() only announces the
 // elements to the loader; FileLoader::run() loads them.
@@ -48,7 +60,8 @@ class StoredParameters final : public ParameterSource {
  public:
   // `has` selects the parameters that the files hold; without it, all of the set.
   StoredParameters(FileLoader& loader, const SafetensorsModel& files, const ParameterSet& set,
-                   std::string prefix = "", const std::function<bool(const Parameter&)>& has = {});
+                   std::string prefix = "", const std::function<bool(const Parameter&)>& has = {},
+                   GrownTables grown = {});
 
  private:
   void fill_parameter(Backend& backend, const Tensor& destination, const Parameter& parameter,
@@ -57,6 +70,7 @@ class StoredParameters final : public ParameterSource {
   FileLoader* loader_;
   const SafetensorsModel* files_;
   std::string prefix_;
+  GrownTables grown_;
 };
 
 // These fill all weights of a store.

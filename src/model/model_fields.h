@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -56,11 +57,14 @@ void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
   }
 }
 
-// Reads the `model:` section of a run configuration: {preset: NAME} or {config: FILE or DIR}, with
-// any field as an override. Derived sizes are computed after the overrides. The result is complete
-// and checked. UserError names the key, the source and the line. The section must come from
-// load_yaml (core/yaml_document.h), which checks for duplicate keys.
-ModelConfig read_model_section(const YAML::Node& section, const std::string& source);
+// Reads the `model:` section of a run configuration: {preset: NAME}, {config: FILE or DIR} or
+// {init: DIR}, with any field as an override; with `init`, only fields that fit its weights.
+// Derived sizes are computed after the overrides. The result is complete and checked. UserError
+// names the key, the source and the line. The section must come from load_yaml
+// (core/yaml_document.h), which checks for duplicate keys. `checkpoint` is the directory of the
+// run's own checkpoint, if it has one: it replaces an `init` that can no longer be read.
+ModelConfig read_model_section(const YAML::Node& section, const std::string& source,
+                               const std::filesystem::path& checkpoint = {});
 
 // The keys that read_model_section accepts.
 std::vector<std::string> model_section_keys();

@@ -2,6 +2,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <type_traits>
 #include <utility>
 
@@ -141,7 +142,77 @@ ModelConfig preset_fields(const std::string& name) {
 
 // Keys of a run's model section besides the fields: the base configuration that the fields
 // override.
-const std::vector<std::string> kSectionKeys = {"preset", "config"};
+const std::vector<std::string> kSectionKeys = {"preset", "config", "init"};
+
+// The key of the base configuration; empty: every field is given. `init: null` is the same as no
+// init.
+std::string base_key(const YAML::Node& section, const KeyOrigin& origin) {
+  std::string found;
+  for (const std::string& key : kSectionKeys) {
+    const YAML::Node base = section[key];
+    if (!base || (key == "init" && base.IsNull())) continue;
+    if (!found.empty())
+      user_error("{}: model.{} and model.{} exclude each other: keep one", origin.at(base), found,
+                 key);
+    if (!base.IsScalar())
+      user_error("{}: model.{} is a name, not {}", origin.at(base), key, in_words(base));
+    found = key;
+  }
+  return found;
+}
+
+// A directory with weights is refused: the user may expect that they are loaded.
+ModelConfig configuration_only(const std::string& name, const std::string& where) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(name, ignored) && holds_weights(model_directory(name)))
+    user_error(
+        "{}: {} holds weights, which model.config does not load: say model.init to start from "
+        "them, or name its config.json file to train from random weights",
+        where, name);
+  return resolve_model(name);
+}
+
+ModelConfig initial_configuration(const std::string& name, const std::string& where,
+                                  const std::filesystem::path& checkpoint) {
+  try {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(name, ignored))
+      user_error("there is no directory {}: give a Hugging Face model directory or a checkpoint",
+                 name);
+    return read_model_directory(name);
+  } catch (const UserError& error) {
+    if (checkpoint.empty()) user_error("{}: model.init: {}", where, error.what());
+  }
+  return read_hf_config(checkpoint / "config.json");
+}
+
+// The fields that may differ from those of the weights in model.init. All others are refused.
+bool fits_any_weights(const std::string& field, const ModelConfig& model) {
+  static const std::vector<std::string> fields = {"norm_eps",       "rope_theta",  "rope_scaling",
+                                                  "sliding_window", "layer_types", "init_std",
+                                                  "bos_token",      "eos_token"};
+  if (field == "vocab_size") return true;  // may grow
+  if (field == "max_positions") return model.positions() != PositionKind::Learned;
+  return std::find(fields.begin(), fields.end(), field) != fields.end();
+}
+
+void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
+                         const YAML::Node& section, const KeyOrigin& origin) {
+  const YAML::Node before = YAML::Load(model_to_yaml(stored)),
+                   after = YAML::Load(model_to_yaml(config));
+  for (const auto& entry : after) {
+    const std::string field = entry.first.Scalar();
+    const std::string has = YAML::Dump(before[field]), wanted = YAML::Dump(entry.second);
+    if (has != wanted && !fits_any_weights(field, stored))
+      user_error("{}: model.{} is {}, but the weights in model.init have {}: remove it",
+                 origin.at(section[field]), field, wanted, has);
+  }
+  if (config.vocab_size < stored.vocab_size)
+    user_error(
+        "{}: model.vocab_size is {}, but the weights in model.init have {}: it can grow, but not "
+        "shrink; raise it or remove it",
+        origin.at(section["vocab_size"]), config.vocab_size, stored.vocab_size);
+}
 
 }  // namespace
 
@@ -190,6 +261,11 @@ const std::vector<Synonym>& model_synonyms() {
       {"init_method_std", "init_std"},
       {"bos_token_id", "bos_token"},
       {"eos_token_id", "eos_token"},
+      {"load_path", "init"},
+      {"initial_load_path", "init"},
+      {"init_from", "init"},
+      {"pretrained", "init"},
+      {"weights", "init"},
   };
   return all;
 }
@@ -219,20 +295,20 @@ std::vector<std::string> model_section_keys() {
   return keys;
 }
 
-ModelConfig read_model_section(const YAML::Node& section, const std::string& source) {
+ModelConfig read_model_section(const YAML::Node& section, const std::string& source,
+                               const std::filesystem::path& checkpoint) {
   const KeyOrigin origin{source, "model."};
   ModelConfig config;
   // Reads once into a temporary configuration, to report wrong keys before the base is loaded.
   read_fields(section, origin, kSectionKeys, config);
-  const YAML::Node preset = section["preset"], file = section["config"];
-  if (preset && file)
-    user_error("{}: model.preset and model.config exclude each other: keep one", origin.at(file));
-  if (const YAML::Node base = preset ? preset : file; base && !base.IsScalar())
-    user_error("{}: model.{} is a name, not {}", origin.at(base), preset ? "preset" : "config",
-               in_words(base));
-  if (preset) config = preset_fields(preset.Scalar());
-  if (file) config = resolve_model(file.Scalar());
+  const std::string key = base_key(section, origin);
+  const YAML::Node base = section[key];
+  if (key == "preset") config = preset_fields(base.Scalar());
+  if (key == "config") config = configuration_only(base.Scalar(), origin.at(base));
+  if (key == "init") config = initial_configuration(base.Scalar(), origin.at(base), checkpoint);
+  const ModelConfig stored = config;
   read_fields(section, origin, kSectionKeys, config);
+  if (key == "init") refuse_other_shapes(stored, config, section, origin);
   complete(config, fmt::format("{}: model", source));
   return config;
 }

@@ -14,6 +14,7 @@
 #include "train/checkpoint/model_card.h"
 #include "train/checkpoint/tokenizer_files.h"
 #include "train/config/changes.h"
+#include "train/initial_weights.h"
 #include "train/memory_check.h"
 #include "train/signals.h"
 
@@ -43,6 +44,8 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
                 scaler_.dynamic() ? std::optional(config_.train.loss_scale.minimum) : std::nullopt);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
+  if (!config_.model_init.empty() && list_checkpoints(directory_ / "checkpoints").empty())
+    check_initial_weights(config_.model_init, config_.model, backend_);
   check_memory(backend_, config_, *groups_);
   startup_.mark("plan memory");
 }

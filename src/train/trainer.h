@@ -80,6 +80,8 @@ class Trainer {
   void follow_checkpoint(const std::filesystem::path& checkpoint);
   // Returns the checkpoint to resume from, if there is one. Rank 0 decides for all ranks.
   std::optional<std::filesystem::path> open_directory(ResumeMode resume);
+  // Logs where the weights of a run with model.init come from.
+  void report_origin(const std::string& weights) const;
   void check_same_run() const;
   void take_over(const std::filesystem::path& checkpoint);
   // Logs every configuration key whose value has changed, and a jump of the learning rate.

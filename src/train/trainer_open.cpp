@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "train/config/changes.h"
 #include "train/config/model.h"
+#include "train/initial_weights.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"
 
@@ -58,17 +59,22 @@ void Trainer::follow_checkpoint(const fs::path& checkpoint) {
 
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<fs::path> latest = open_directory(resume);
+  const bool init = !config_.model_init.empty();
   if (latest) follow_checkpoint(*latest);
   startup_.mark("open run");
   together(host(), [&] {
     engine_ = std::make_unique<Engine>(backend_, backend_,
                                        engine_options(config_, groups_->ranks()), *groups_);
     startup_.mark("allocate memory");
-    latest ? engine_->prepare() : engine_->initialize(config_.run.seed);
+    latest || init ? engine_->prepare() : engine_->initialize(config_.run.seed);
   });
-  if (latest) state_ = load_checkpoint(*latest, *engine_);
+  std::string origin;  // of the weights, with model.init
+  if (latest)
+    state_ = load_checkpoint(*latest, *engine_);
+  else if (init)
+    origin = load_initial_weights(config_.model_init, *engine_);
   backend_.synchronize();  // so that this phase includes the device's work
-  startup_.mark(latest ? "load checkpoint" : "initialize weights");
+  startup_.mark(latest ? "load checkpoint" : init ? "load weights" : "initialize weights");
   together(host(), [&] {
     if (latest) {
       check_same_run();
@@ -106,8 +112,16 @@ void Trainer::open_run(ResumeMode resume) {
   log_info("{}", memory_table(engine_->arena(), backend_));
   log_info("run directory: {}", directory_.string());
   if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
+  if (!origin.empty()) report_origin(origin);
   if (finished())
     log_info("all {} steps are done: to train on, raise train.steps or train.tokens", state_.step);
+}
+
+void Trainer::report_origin(const std::string& weights) const {
+  log_info("starting from the weights in {}", weights);
+  if (!is_first()) return;
+  const std::string warning = other_tokenizer(config_.model_init, data_->tokenizer());
+  if (!warning.empty()) log_warning("{}", warning);
 }
 
 void Trainer::check_same_run() const {

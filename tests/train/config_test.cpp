@@ -476,10 +476,10 @@ TEST(RunConfigModel, PresetsFieldsAndFiles) {
   EXPECT_EQ(config.model.hidden_size, load_preset("llama-tiny").hidden_size);
   EXPECT_THAT(set_error("model.preset=llama-tyny"), HasSubstr("llama-tiny"));
   EXPECT_THAT(set_error("model.layers=many"), HasSubstr("--set model.layers=many"));
-  const std::string directory = test_data_directory() + "/qwen3";
+  const std::string file = test_data_directory() + "/qwen3/config.json";
   const RunConfig from_file =
-      parse("model: {config: " + directory + ", layers: 3}\ndata: {train: [{path: a}]}\n");
-  EXPECT_EQ(from_file.model_config, directory);
+      parse("model: {config: " + file + ", layers: 3}\ndata: {train: [{path: a}]}\n");
+  EXPECT_EQ(from_file.model_config, file);
   EXPECT_EQ(from_file.model.family, Family::Qwen3);
   EXPECT_EQ(from_file.model.vocab_size, 67);
   EXPECT_EQ(from_file.model.layers, 3);

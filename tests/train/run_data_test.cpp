@@ -184,8 +184,8 @@ TEST_F(RunDataTest, TheVocabularyHoldsTheTokenizer) {
               AllOf(HasSubstr("model.vocab_size is 200"), HasSubstr("has 256 tokens"),
                     HasSubstr("raise it to 256, or leave it out")));
   // A size that only a config.json gives is raised; a large one is kept.
-  RunConfig grown =
-      config(train, {fmt::format("model={{config: '{}/qwen3'}}", test_data_directory())});
+  RunConfig grown = config(
+      train, {fmt::format("model={{config: '{}/qwen3/config.json'}}", test_data_directory())});
   ASSERT_EQ(grown.model.vocab_size, 67);
   const RunData first(grown);
   EXPECT_EQ(grown.model.vocab_size, 256);

@@ -157,6 +157,13 @@ namespace {
       file.string(), what);
 }
 
+[[noreturn]] void damaged_weights(const fs::path& file) {
+  user_error(
+      "{} does not match its checksum: it is damaged; copy it again, or delete checksums.json "
+      "beside it if you changed the weights on purpose",
+      file.string());
+}
+
 // A missing file may still exist elsewhere, so the message does not advise deleting anything.
 void check_exists(const fs::path& file) {
   std::error_code error;
@@ -190,6 +197,33 @@ void check_ranges(Communicator& group, const fs::path& path, const Json& ranges,
 }
 
 }  // namespace
+
+void verify_weights(Communicator& group, const fs::path& directory, FileLoader& loader) {
+  together(group, [&] {
+    const fs::path list = directory / "checksums.json";
+    if (!fs::exists(list)) return;
+    try {
+      const Json checksums = Json::parse(read_text_file(list));
+      std::int64_t turn = 0;
+      for (const auto& [name, ranges] : checksums.at("pieces").items())
+        for (const Json& range : ranges) {
+          const auto offset = range.at(0).get<std::uint64_t>(),
+                     bytes = range.at(1).get<std::uint64_t>();
+          const fs::path path = directory / name;
+          if (!fs::exists(path)) continue;  // not read: another file may hold the tensors
+          if (const std::uint64_t size = fs::file_size(path);
+              offset > size || bytes > size - offset)
+            damaged_weights(path);
+          if (turn++ % group.size() == group.rank())
+            loader.verify(loader.open(path), offset, bytes, range.at(2).get<std::string>(),
+                          damaged_weights);
+        }
+    } catch (const nlohmann::json::exception&) {
+      user_error("{} is not a list of checksums: copy the checkpoint again, or delete this file",
+                 list.string());
+    }
+  });
+}
 
 void verify_files(Communicator& group, const fs::path& directory, FileLoader& loader) {
   together(group, [&] {

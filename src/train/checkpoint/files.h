@@ -75,4 +75,9 @@ class CheckpointWriter {
 // damaged or missing.
 void verify_files(Communicator& group, const std::filesystem::path& directory, FileLoader& loader);
 
+// The same for a directory whose weights another run starts from: only tensors are checked, and
+// only if the directory has a checksums.json.
+void verify_weights(Communicator& group, const std::filesystem::path& directory,
+                    FileLoader& loader);
+
 }  // namespace kintsugi

@@ -8,6 +8,7 @@
 #include "core/build_info.h"
 #include "core/units.h"
 #include "model/metrics.h"
+#include "train/initial_weights.h"
 
 namespace kintsugi {
 namespace {
@@ -122,10 +123,12 @@ Tokenizer::File model_card(const RunConfig& config, const RunData& data, const T
   if (name.empty()) name = to_string(model.family);
   std::string text = fmt::format(
       "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- kintsugi\n- {}\n"
-      "---\n\n# {}\n\nA {} model of {} parameters, trained from scratch with Kintsugi {} (commit "
-      "{}).\n",
+      "---\n\n# {}\n\nA {} model of {} parameters, trained from {} with Kintsugi {} (commit {}).\n",
       to_string(model.family), cell(name), to_string(model.family),
-      format_count(static_cast<double>(parameters)), program_version(), program_commit());
+      format_count(static_cast<double>(parameters)),
+      config.model_init.empty() ? "scratch"
+                                : "the weights of " + cell(initial_weights_name(config.model_init)),
+      program_version(), program_commit());
   add_architecture(text, model, parameters);
   add_data(text, data);
   add_training(text, config, state, last, layout);

@@ -23,7 +23,7 @@ std::string on_one_line(const YAML::Node& node) {
     for (const auto& item : node) parts.push_back(on_one_line(item));
     return fmt::format("[{}]", fmt::join(parts, ", "));
   }
-  return node.IsScalar() ? node.Scalar() : "";
+  return node.IsScalar() ? node.Scalar() : "null";
 }
 
 void flatten(const YAML::Node& node, const std::string& prefix, Values& values) {

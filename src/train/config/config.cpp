@@ -12,6 +12,7 @@
 #include "core/yaml_reader.h"
 #include "model/model_fields.h"
 #include "parallel/layer_split.h"
+#include "train/checkpoint/folder.h"
 #include "train/config/checks.h"
 #include "train/config/model.h"
 #include "train/config/synonyms.h"
@@ -199,6 +200,8 @@ struct ModelSection {
   ModelConfig& model;
   std::string& preset;
   std::string& config;
+  std::string& init;
+  const std::string& run;  // run.dir
 };
 
 // The section `layout`: its keys, or the word `auto`.
@@ -240,7 +243,7 @@ void describe(V& v, CudaConfig& c) {
 template <class V>
 void describe(V& v, RunConfig& c) {
   v("run", c.run);
-  v("model", ModelSection{c.model, c.model_preset, c.model_config});
+  v("model", ModelSection{c.model, c.model_preset, c.model_config, c.model_init, c.run.dir});
   v("data", c.data);
   BatchSection batch{c.batch.global, c.layout.micro_batch};
   v("batch", batch);
@@ -256,6 +259,12 @@ void describe(V& v, RunConfig& c) {
 
 namespace {
 
+// A checkpoint of a run, all of which have the same model; empty: it has none.
+std::filesystem::path checkpoint_of(const std::string& run) {
+  const auto all = list_checkpoints(std::filesystem::path(run) / "checkpoints");
+  return all.empty() ? std::filesystem::path() : all.back().model();
+}
+
 class RunReader : public YamlReader {
  public:
   using YamlReader::YamlReader;
@@ -266,9 +275,10 @@ class RunReader : public YamlReader {
       user_error("{} has no section model: add one, for example model: {{preset: llama-tiny}}",
                  document().source());
     const YAML::Node node = document().root()[key];
-    section.model = read_model_section(node, document().source_of(key));
+    section.model = read_model_section(node, document().source_of(key), checkpoint_of(section.run));
     if (const YAML::Node preset = node["preset"]) section.preset = preset.Scalar();
     if (const YAML::Node config = node["config"]) section.config = config.Scalar();
+    if (const YAML::Node init = node["init"]; init && !init.IsNull()) section.init = init.Scalar();
   }
 
   void operator()(const char* key, LayoutSection section) {
@@ -293,7 +303,9 @@ class RunWriter : public YamlWriter {
     std::string origin;
     if (!section.preset.empty()) origin = "from preset " + section.preset;
     if (!section.config.empty()) origin = "from " + section.config;
-    block(key, model_to_yaml(section.model), origin);
+    const std::string init =
+        section.init.empty() ? "null" : YamlScalar<std::string>::format(section.init);
+    block(key, fmt::format("{}init: {}\n", model_to_yaml(section.model), init), origin);
   }
   void operator()(const char* key, LayoutSection section) {
     if (section.automatic) return line(key, "auto");

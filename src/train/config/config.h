@@ -144,6 +144,7 @@ struct RunConfig {
   ModelConfig model;         // complete: the preset or config.json with the overrides on top
   std::string model_preset;  // where the model came from; empty if every field was given
   std::string model_config;
+  std::string model_init;  // the directory whose weights the run starts from; empty: random weights
   // Values given under `model:` are kept. Values that come only from a preset or config.json are
   // adapted to the run: the vocabulary to the tokenizer, the positions to the sequence length.
   bool vocab_size_given = false, max_positions_given = false, rope_scaling_given = false;
@@ -172,7 +173,8 @@ struct RunConfig {
 
 // Returns a checked and complete configuration. `overrides` are "a.b=value". Throws a UserError
 // that names the file and line (or the override), the dotted key and the remedy. parse_run_config
-// reads no other file than model.config; load_run_config also resolves the tokenizer.
+// reads no other file than model.config, or the config.json in model.init or, if that is gone, in
+// the run's own checkpoint; load_run_config also resolves the tokenizer.
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 RunConfig load_run_config(const std::filesystem::path& path,

@@ -52,8 +52,10 @@ void set_trained_positions(RunConfig& config) {
   ModelConfig& model = config.model;
   if (model.positions() == PositionKind::Learned) return;
   const std::int64_t length = config.data.sequence_length;
-  model.max_positions = config.max_positions_given ? std::max(model.max_positions, length) : length;
-  if (!config.rope_scaling_given && model.rope_scaling &&
+  const bool init = !config.model_init.empty();
+  model.max_positions =
+      config.max_positions_given || init ? std::max(model.max_positions, length) : length;
+  if (!config.rope_scaling_given && !init && model.rope_scaling &&
       length <= model.rope_scaling->original_max_positions)
     model.rope_scaling.reset();
 }

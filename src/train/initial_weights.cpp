@@ -1,0 +1,113 @@
+#include "train/initial_weights.h"
+
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "comm/agreement.h"
+#include "comm/exchange.h"
+#include "core/hash.h"
+#include "model/initialize.h"
+#include "tensor/safetensors.h"
+#include "train/checkpoint/files.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+// Throws UserError unless the files hold every parameter of `set`.
+StoredParameters stored_weights(FileLoader& loader, const SafetensorsModel& files,
+                                const ModelConfig& stored, const ModelConfig& model,
+                                const ParameterSet& set) {
+  const ModelSpec spec = model_spec(model);
+  return {loader, files,
+          set,    "",
+          {},     {.names = {spec.embedding.table, spec.head.table}, .rows = stored.vocab_size}};
+}
+
+// Tensors up to this size are compared between ranks by content. The norms are among them, so
+// that two trained models of the same shapes differ.
+constexpr std::size_t kCompared = 64 << 10;
+
+std::string fingerprint(const SafetensorsModel& files) {
+  StreamHash hash;
+  for (const std::string& name : files.names()) {
+    const SafetensorsModel::Location found = files.find(name);
+    const std::string text = fmt::format("{} {} {}\n", name, found.entry->dtype_name,
+                                         fmt::join(found.entry->shape, " "));
+    hash.update(text.data(), text.size());
+    if (const auto bytes = found.bytes(); bytes.size() <= kCompared)
+      hash.update(bytes.data(), bytes.size());
+  }
+  return hex64(hash.digest());
+}
+
+}  // namespace
+
+void check_initial_weights(const fs::path& directory, const ModelConfig& model, Backend& backend) {
+  const ModelConfig stored = read_model_directory(directory);
+  const SafetensorsModel files(model_directory(directory));
+  FileLoader unused(backend);
+  stored_weights(unused, files, stored, model, ParameterSet(model));
+}
+
+std::string load_initial_weights(const fs::path& directory, Engine& engine) {
+  Communicator& host = engine.groups()[GroupKind::World];
+  const ModelConfig& model = engine.options().model;
+  FileLoader loader(engine.backend());
+  std::optional<SafetensorsModel> files;
+  std::string description, content;
+  together(host, [&] {
+    const ModelConfig stored = read_model_directory(directory);
+    files.emplace(model_directory(directory));
+    content = fingerprint(*files);
+    const StoredParameters weights =
+        stored_weights(loader, *files, stored, model, engine.parameters());
+    engine.write_weights(weights, weights);
+    description = fs::canonical(model_directory(directory)).string();
+    if (model.vocab_size > stored.vocab_size)
+      description +=
+          fmt::format("; the vocabulary grows from {} to {}, new rows are the mean of the old ones",
+                      stored.vocab_size, model.vocab_size);
+  });
+  check_agreement(host, {{"the weights in model.init", content}});
+  verify_weights(host, model_directory(directory), loader);
+  together(host, [&] { loader.run(); });
+  return description;
+}
+
+namespace {
+
+// Fingerprints are not compared: they also differ between file formats of the same tokenizer.
+std::vector<std::int32_t> probe_ids(const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  tokenizer.clone()->encode("The year 1984, in Jyväskylä:\n\tint main() { return 0; } // 金継ぎ",
+                            ids, SpecialTokens::AsText);
+  return ids;
+}
+
+}  // namespace
+
+std::string other_tokenizer(const fs::path& directory, const Tokenizer& tokenizer) {
+  std::unique_ptr<Tokenizer> own;
+  try {
+    own = load_tokenizer(model_directory(directory).string());
+  } catch (const UserError&) {
+    return "";  // it has none that can be read
+  }
+  if (probe_ids(*own) == probe_ids(tokenizer)) return "";
+  return fmt::format(
+      "the weights in {} were trained with another tokenizer ({}) than data.tokenizer ({}): the "
+      "same token may have another id; set data.tokenizer to that directory to use its own",
+      directory.string(), own->description(), tokenizer.description());
+}
+
+std::string initial_weights_name(const fs::path& directory) {
+  fs::path path = directory.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const fs::path folder = path.parent_path();
+  if (folder.filename() != "checkpoints") return path.filename().string();
+  return fmt::format("{}, {}", folder.parent_path().filename().string(), path.filename().string());
+}
+
+}  // namespace kintsugi

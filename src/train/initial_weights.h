@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "data/tokenizers/tokenizer.h"
+#include "train/engine.h"
+
+namespace kintsugi {
+
+// The weights that a run with model.init starts from. `directory` is a Hugging Face model, a
+// checkpoint or a run directory. If the model has a larger vocabulary than the files, the new rows
+// of embedding and head are the mean of the rows in the files.
+
+// Checks without loading that every weight of the model is there. Throws UserError.
+void check_initial_weights(const std::filesystem::path& directory, const ModelConfig& model,
+                           Backend& backend);
+
+// Loads the weights into a prepared engine. All ranks call it. Returns a description for the log.
+std::string load_initial_weights(const std::filesystem::path& directory, Engine& engine);
+
+// A warning if the directory has another tokenizer than `tokenizer`; empty: it has the same or
+// none.
+std::string other_tokenizer(const std::filesystem::path& directory, const Tokenizer& tokenizer);
+
+// The name of the directory for a model card, without the path to it: "Llama-3.1-8B", or
+// "RUN, step-00000250" for a checkpoint.
+std::string initial_weights_name(const std::filesystem::path& directory);
+
+}  // namespace kintsugi
