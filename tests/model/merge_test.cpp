@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "support/captured_log.h"
 #include "support/directory_contents.h"
 #include "support/errors.h"
 #include "support/raw_model.h"
@@ -215,6 +216,56 @@ TEST_F(MergeModels, MemoryDoesNotDependOnTheModel) {
   EXPECT_LT(merge_models(inputs, output_, {.overwrite = true}).peak_buffer_bytes, 34u << 20);
 }
 
+// Masks and the like are copied, and must be the same in all models.
+TEST_F(MergeModels, DoesNotAverageIntegers) {
+  const auto inputs = make(2, "F32");
+  const auto write = [&](const fs::path& path, float weight, std::uint8_t last) {
+    const std::uint8_t mask[] = {1, 0, last};
+    SafetensorsWriter writer(path / "model.safetensors",
+                             {{"mask", DType::U8, {3}}, {"w", DType::F32, {1}}});
+    writer.append("mask", mask, sizeof mask);
+    writer.append("w", &weight, sizeof weight);
+    writer.finish();
+  };
+  write(inputs[0], 1, 7);
+  write(inputs[1], 4, 7);
+  merge_models(inputs, output_, {.dtype = DType::BF16, .block = 2});
+  const SafetensorsFile merged(output_ / "model.safetensors");
+  ASSERT_EQ(merged.find("mask")->dtype, DType::U8);
+  EXPECT_EQ(static_cast<int>(merged.bytes(*merged.find("mask"))[2]), 7);
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, merged.bytes(*merged.find("w")).data(), 2);
+  EXPECT_EQ(bits, 0x4020);  // 2.5
+  write(inputs[1], 4, 8);
+  output_ = directory_ / "again";
+  EXPECT_THAT(refusal(inputs), AllOf(HasSubstr("tensor mask"), HasSubstr("differs")));
+}
+
+TEST_F(MergeModels, CountsNumbersThatAreNotFinite) {
+  const auto inputs = make(2, "F32");
+  RawModel model = read_raw_model(inputs[0]);
+  const std::string name = std::next(model.begin())->first;
+  model[name].values[0] = std::nan("");
+  write_raw_model(inputs[0], model, false);
+  const MergeResult result = merge_models(inputs, output_);
+  EXPECT_EQ(result.non_finite, 1u);
+  EXPECT_EQ(result.first_non_finite, name);
+  // A weight of 0 leaves a model out.
+  EXPECT_EQ(merge_models(inputs, output_, {.weights = {0, 1}, .overwrite = true}).non_finite, 0u);
+  EXPECT_EQ(read_raw_model(output_).at(name).values, read_raw_model(inputs[1]).at(name).values);
+}
+
+TEST_F(MergeModels, WarnsOfOtherConfigurations) {
+  const auto inputs = make(2, "F32");
+  auto config = nlohmann::json::parse(raw_file(inputs[1] / "config.json"));
+  config["rms_norm_eps"] = 0.125;
+  std::ofstream(inputs[1] / "config.json") << config.dump();
+  CapturedLog log;
+  merge_models(inputs, output_);
+  EXPECT_THAT(log.warnings(), AllOf(HasSubstr("different configurations"), HasSubstr("model diff")));
+  EXPECT_EQ(raw_file(output_ / "config.json"), raw_file(inputs[0] / "config.json"));
+}
+
 // ---- refusals
 
 TEST_F(MergeModels, RefusesWeights) {
@@ -283,6 +334,14 @@ TEST_F(MergeModels, ReplacesOnlyModels) {
   output_ = directory_ / "link";
   fs::create_directory_symlink("m0", output_);
   EXPECT_THAT(refusal({inputs[1]}, {.overwrite = true}), HasSubstr("not a directory"));
+}
+
+TEST_F(MergeModels, WaitsForNoOtherProcess) {
+  const auto inputs = make(2, "F32");
+  fs::create_directory(directory_ / ".merged.tmp");
+  std::ofstream(directory_ / ".merged.tmp/model.safetensors") << "half";
+  const DirectoryLock other(directory_ / ".merged.tmp");
+  EXPECT_THAT(refusal(inputs), HasSubstr("another process"));
 }
 
 TEST_F(MergeModels, OverwritesAModel) {

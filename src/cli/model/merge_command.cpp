@@ -115,7 +115,7 @@ void add_model_convert(CLI::App& model) {
   CLI::App* app =
       model.add_subcommand("convert", "Copy a model with another type or other file sizes");
   arguments->models.resize(1);
-  app->add_option("model", arguments->models.front(),
+  app->add_option("directory", arguments->models.front(),
                   "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model")
       ->required();
   add_output_options(*app, *arguments);
