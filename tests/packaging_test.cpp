@@ -75,8 +75,9 @@ TEST(Packaging, CmakeLooksForEveryDependency) {
   // The compiler, CMake and the threads of the C library are needed to get as far as that.
   for (const auto& [name, dependency] : listed)
     if ((dependency.need == "required" || dependency.need == "test") && name != "compiler" &&
-        name != "cmake" && name != "threads")
+        name != "cmake" && name != "threads") {
       EXPECT_TRUE(looked_for.contains(name)) << name;
+    }
 }
 
 TEST(Packaging, TheScriptInstallsTheListedPackages) {
@@ -157,6 +158,9 @@ TEST(Packaging, ShellCompletion) {
   EXPECT_THAT(completed("kintsugi train run.yaml --resume n", 4), Contains("never"));
   EXPECT_THAT(completed("kintsugi plan --machine lumi", 3), Contains("lumi-g"));
   EXPECT_THAT(completed("kintsugi model llama-8", 2), Contains("llama-8b"));
+  EXPECT_THAT(completed("kintsugi model me", 2), Contains("merge"));
+  EXPECT_THAT(completed("kintsugi model merge a b --dt", 5), Contains("--dtype"));
+  EXPECT_THAT(completed("kintsugi model merge a b --dtype b", 6), Contains("bf16"));
   if (std::system("command -v zsh > /dev/null") == 0)
     output_of("\"" + program + "\" completion zsh | zsh -n");
 }
@@ -168,10 +172,11 @@ TEST(Packaging, TheManPageHasEveryCommand) {
        {".SS kintsugi train\n", ".SS kintsugi data tokenize\n", "\\-\\-shard\\-size",
         ".SH EXIT STATUS\n", "kintsugi plan \\-\\-model gpt\\-175b"})
     EXPECT_THAT(page, testing::HasSubstr(text));
-  if (std::system("command -v man > /dev/null && command -v groff > /dev/null") == 0)
+  if (std::system("command -v man > /dev/null && command -v groff > /dev/null") == 0) {
     EXPECT_EQ(output_of("\"" + kintsugi_binary() +
                         "\" completion man | man --warnings -l - 2>&1 > /dev/null"),
               "");
+  }
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ int run(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::CallForVersion& version) {
     return app.exit(version);
+  } catch (const CLI::RuntimeError& result) {
+    return result.get_exit_code();  // of a command whose exit code is its answer
   } catch (const CLI::ParseError& error) {
     return refuse_command_line(kintsugi::explain(error, app));
   } catch (const std::exception& error) {

@@ -59,6 +59,13 @@ const CLI::App& innermost(const CLI::App& app) {
   return named.empty() ? app : innermost(*named.front());
 }
 
+// Whether a word after the command may be its argument: kintsugi model llama-8b.
+bool takes_words(const CLI::App& command) {
+  const auto options = command.get_options();
+  return std::any_of(options.begin(), options.end(),
+                     [](const CLI::Option* option) { return option->get_positional(); });
+}
+
 std::string unexpected(const CLI::App& command) {
   const std::vector<std::string> words = command.remaining();
   if (words.empty()) return "";
@@ -93,6 +100,10 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
     if (word.starts_with("-")) continue;  // options before a subcommand take no values
     const auto named = std::find_if(inner.begin(), inner.end(),
                                     [&](const CLI::App* one) { return one->get_name() == word; });
+    const bool more = i + 1 < argc && argv[i + 1][0] != '-';
+    if (named == inner.end() && takes_words(*command) &&
+        (!more || nearest_word(word, names_of(inner)).empty()))
+      return "";
     if (named == inner.end())
       return fmt::format("{} has no command '{}'; {}", full_name(*command), word,
                          remedy(*command, nearest_word(word, names_of(inner))));

@@ -152,16 +152,19 @@ std::string zsh_action(const CLI::Option& option) {
 }
 
 std::string zsh_arguments(const CLI::App& command) {
-  std::string text;
+  const std::vector<const CLI::App*> inner = subcommands_of(command);
+  std::string text, first_words;  // the values of an argument that a subcommand may replace
   int position = 0;
   for (const CLI::Option* option : command.get_options()) {
     const std::string description = zsh_text(option->get_description());
     const std::vector<std::string> flags = flags_of(*option);
-    if (flags.empty()) {
+    if (flags.empty() && !inner.empty()) {
+      first_words = fmt::format(" {}", fmt::join(values_of(*option), " "));
+    } else if (flags.empty()) {
       const bool many = option->get_expected_max() > 1;
       text += " \\\n        " +
               in_quotes(fmt::format("{}:{}:{}", many ? "*" : std::to_string(++position),
-                                 zsh_text(option->get_name(true)), zsh_action(*option)));
+                                    zsh_text(option->get_name(true)), zsh_action(*option)));
     }
     for (const std::string& flag : flags)
       text += " \\\n        " +
@@ -169,13 +172,12 @@ std::string zsh_arguments(const CLI::App& command) {
                   "{}{}[{}]{}", option->get_expected_max() > 1 ? "*" : "", flag, description,
                   takes_value(*option) ? fmt::format(":value:{}", zsh_action(*option)) : ""));
   }
-  const std::vector<const CLI::App*> inner = subcommands_of(command);
   if (!inner.empty()) {
     std::string names;
     for (const CLI::App* one : inner)
       names += fmt::format("{}{}\\:{}", names.empty() ? "" : " ", one->get_name(),
                            fmt::format("\"{}\"", zsh_text(one->get_description())));
-    text += " \\\n        " + in_quotes(fmt::format("1:command:(({}))", names));
+    text += " \\\n        " + in_quotes(fmt::format("1:command:(({}{}))", names, first_words));
   }
   return text;
 }
@@ -235,8 +237,8 @@ std::string bash_completion(const CLI::App& app) {
 std::string zsh_completion(const CLI::App& app) {
   std::string cases;
   for_each_command(app, [&](const CLI::App& command) {
-    cases +=
-        fmt::format("    ({}) _arguments{} ;;\n", in_quotes(path_of(command)), zsh_arguments(command));
+    cases += fmt::format("    ({}) _arguments{} ;;\n", in_quotes(path_of(command)),
+                         zsh_arguments(command));
   });
   return fmt::format(
       "#compdef kintsugi\n"

@@ -8,18 +8,10 @@
 
 #include "core/hash.h"
 #include "core/philox.h"
+#include "model/stored_model.h"
 
 namespace kintsugi {
 namespace {
-
-// Finds a tensor by its name, or without the prefix that GPT-2 and BLOOM files on the hub leave
-// out.
-SafetensorsModel::Location locate(const SafetensorsModel& source, const std::string& name) {
-  if (const auto found = source.find(name)) return found;
-  constexpr std::string_view prefix = "transformer.";
-  if (name.starts_with(prefix)) return source.find(name.substr(prefix.size()));
-  return {};
-}
 
 void check_tensor(const SafetensorsModel::Location& found, const Parameter& parameter,
                   const Shape& shape, const std::string& prefix, const std::string& where) {
@@ -175,14 +167,14 @@ StoredParameters::StoredParameters(FileLoader& loader, const SafetensorsModel& f
   const std::string where = files.files().front().path().parent_path().string();
   for (const Parameter& parameter : set.parameters())  // before anything is written
     if (!has || has(parameter))
-      check_tensor(locate(files, prefix_ + parameter.name), parameter, grown_.stored(parameter),
-                   prefix_, where);
+      check_tensor(locate_tensor(files, prefix_ + parameter.name), parameter,
+                   grown_.stored(parameter), prefix_, where);
 }
 
 void StoredParameters::fill_parameter(Backend& backend, const Tensor& destination,
                                       const Parameter& parameter, int tp_rank,
                                       std::int64_t first) const {
-  const auto found = locate(*files_, prefix_ + parameter.name);
+  const auto found = locate_tensor(*files_, prefix_ + parameter.name);
   const int file = loader_->open(found.file->path());
   const DType stored = *found.entry->dtype;
   const Shape shape = grown_.stored(parameter);

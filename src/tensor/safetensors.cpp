@@ -332,10 +332,6 @@ std::string_view file_name_of(DType dtype) {
   failure("{} has no name in safetensors files", to_string(dtype));
 }
 
-std::uint64_t bytes_of(const SafetensorsWriter::Announced& tensor) {
-  return static_cast<std::uint64_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-}
-
 std::string header_text(const std::vector<SafetensorsWriter::Announced>& tensors,
                         const SafetensorsMetadata& metadata, const std::string& path) {
   std::string text = "{";
@@ -348,7 +344,7 @@ std::string header_text(const std::vector<SafetensorsWriter::Announced>& tensors
     std::string extents;
     for (int i = 0; i < tensor.shape.rank(); ++i)
       extents += fmt::format("{}{}", i == 0 ? "" : ",", tensor.shape[i]);
-    const std::uint64_t end = offset + bytes_of(tensor);
+    const std::uint64_t end = offset + tensor.bytes();
     text += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                         text.size() > 1 ? "," : "", Json(tensor.name).dump(),
                         file_name_of(tensor.dtype), extents, offset, end);
@@ -375,7 +371,7 @@ SafetensorsWriter::Plan SafetensorsWriter::plan(const std::vector<Announced>& te
   plan.bytes = plan.header.size();
   for (const Announced& tensor : tensors) {
     plan.offsets.push_back(plan.bytes);
-    plan.bytes += bytes_of(tensor);
+    plan.bytes += tensor.bytes();
   }
   return plan;
 }
@@ -396,14 +392,26 @@ void SafetensorsWriter::write(const void* data, std::size_t bytes) {
 }
 
 void SafetensorsWriter::append(std::string_view name, const void* data, std::size_t bytes) {
+  if (next_ < tensors_.size())
+    KINTSUGI_CHECK(bytes == tensors_[next_].bytes() || name != tensors_[next_].name,
+                   "{}: tensor {} has {} bytes, {} were announced", path_.string(), in_quotes(name),
+                   bytes, tensors_[next_].bytes());
+  append_part(name, data, bytes);
+}
+
+void SafetensorsWriter::append_part(std::string_view name, const void* data, std::size_t bytes) {
   KINTSUGI_CHECK(next_ < tensors_.size(), "{}: tensor {} follows the last one announced",
                  path_.string(), in_quotes(name));
   const Announced& expected = tensors_[next_];
   KINTSUGI_CHECK(name == expected.name, "{}: tensor {} is appended, but {} is next", path_.string(),
                  in_quotes(name), in_quotes(expected.name));
-  KINTSUGI_CHECK(bytes == bytes_of(expected), "{}: tensor {} has {} bytes, {} were announced",
-                 path_.string(), in_quotes(name), bytes, bytes_of(expected));
+  KINTSUGI_CHECK(bytes <= expected.bytes() - in_tensor_,
+                 "{}: tensor {} has more than the {} bytes that were announced", path_.string(),
+                 in_quotes(name), expected.bytes());
   write(data, bytes);
+  in_tensor_ += bytes;
+  if (in_tensor_ < expected.bytes()) return;
+  in_tensor_ = 0;
   ++next_;
 }
 

@@ -100,6 +100,9 @@ class SafetensorsWriter {
     std::string name;
     DType dtype;
     Shape shape;
+    std::uint64_t bytes() const {
+      return static_cast<std::uint64_t>(shape.elements()) * size_of(dtype);
+    }
   };
   struct Result {
     std::uint64_t bytes;  // of the whole file
@@ -120,6 +123,8 @@ class SafetensorsWriter {
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
   void append(std::string_view name, const void* data, std::size_t bytes);
+  // Adds the next bytes of a tensor; the next tensor follows when it is complete.
+  void append_part(std::string_view name, const void* data, std::size_t bytes);
   Result finish();  // on disk after this
 
  private:
@@ -128,6 +133,7 @@ class SafetensorsWriter {
   std::filesystem::path path_;
   std::vector<Announced> tensors_;
   std::size_t next_ = 0;
+  std::uint64_t in_tensor_ = 0;  // bytes of the next tensor that are written
   std::uint64_t written_ = 0;
   StreamHash hash_;
   FileWriter file_;

@@ -114,6 +114,23 @@ TEST_F(SafetensorsFiles, WritesGoldenBytes) {
   EXPECT_EQ(result.hash, hash64(golden()));
 }
 
+TEST_F(SafetensorsFiles, TensorsMayBeWrittenInParts) {
+  const auto path = directory_ / "parts.safetensors";
+  SafetensorsWriter writer(path, {{"w", DType::F32, {2, 1}}, {"b", DType::BF16, {2}}});
+  const float w[] = {1.0f, -2.0f};
+  const bf16 b[] = {bf16(1.0f), bf16(-2.0f)};
+  writer.append_part("w", w, 3);
+  EXPECT_THROW(writer.append("b", b, sizeof b), Failure);
+  EXPECT_THROW(writer.append_part("w", w, 6), Failure);
+  writer.append_part("w", reinterpret_cast<const char*>(w) + 3, 5);
+  EXPECT_THROW(writer.append("b", b, 2), Failure);
+  writer.append_part("b", b, 2);
+  EXPECT_THROW(writer.finish(), Failure);
+  writer.append_part("b", b + 1, 2);
+  EXPECT_EQ(writer.finish().hash, hash64(golden()));
+  EXPECT_EQ(read_text_file(path), golden());
+}
+
 TEST_F(SafetensorsFiles, EveryTypeComesBack) {
   const auto path = directory_ / "all.safetensors";
   const std::vector<DType> types = {DType::U8,  DType::F64, DType::F32, DType::BF16,

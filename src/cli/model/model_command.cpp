@@ -5,16 +5,15 @@
 #include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <type_traits>
 
 #include "cli/commands.h"
+#include "cli/model/commands.h"
+#include "cli/model/description.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "model/config.h"
 #include "model/metrics.h"
-#include "model/model_fields.h"
 
 namespace kintsugi {
 namespace {
@@ -44,40 +43,6 @@ struct Description {
   ModelSize size;
   TrainingFlops flops;
 };
-
-std::string grouped(std::int64_t value) {
-  std::string digits = std::to_string(value);
-  const std::size_t first = value < 0 ? 1 : 0;
-  for (std::size_t at = digits.size(); at > first + 3; at -= 3) digits.insert(at - 3, 1, ',');
-  return digits;
-}
-
-std::string field_text(std::int64_t value) { return value < 0 ? "none" : grouped(value); }
-std::string field_text(double value) { return fmt::format("{}", value); }
-std::string field_text(bool value) { return value ? "yes" : "no"; }
-std::string field_text(Family value) { return std::string(to_string(value)); }
-std::string field_text(const std::optional<RopeScaling>& value) {
-  return value ? fmt::format("{} x {}", to_string(value->type), value->factor) : "none";
-}
-std::string field_text(const std::vector<LayerType>& value) {
-  if (value.empty()) return "all full";
-  std::string text;
-  for (const LayerType type : value) text += type == LayerType::Full ? 'F' : 'S';
-  return text;
-}
-
-std::string dimensions_table(const ModelConfig& config) {
-  std::string text;
-  const bool rotary = config.positions() == PositionKind::Rope;
-  const bool windows = config.sliding_window > 0, values = config.value_size > 0;
-  visit_model_fields(config, [&](std::string_view name, const auto& field) {
-    if (!rotary && name.starts_with("rope_")) return;
-    if (!windows && (name == "sliding_window" || name == "layer_types")) return;
-    if (!values && name == "value_size") return;
-    text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
-  });
-  return text;
-}
 
 std::string table(const Description& d) {
   std::string text =
@@ -122,27 +87,8 @@ std::string table(const Description& d) {
 
 std::string json_text(const Description& d) {
   using nlohmann::ordered_json;
-  ordered_json config, parameters, state;
-  visit_model_fields(d.config, [&](const char* name, const auto& field) {
-    using Field = std::decay_t<decltype(field)>;
-    if constexpr (std::is_same_v<Field, Family>) {
-      config[name] = to_string(field);
-    } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
-      config[name] = nullptr;
-      if (field)
-        visit_rope_scaling_fields(*field, [&](const char* key, const auto& value) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, RopeScalingKind>)
-            config[name][key] = to_string(value);
-          else
-            config[name][key] = value;
-        });
-    } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
-      config[name] = ordered_json::array();
-      for (const LayerType type : field) config[name].push_back(to_string(type));
-    } else {
-      config[name] = field;
-    }
-  });
+  const ordered_json config = config_json(d.config);
+  ordered_json parameters, state;
   for (int i = 0; i < kParameterGroups; ++i)
     parameters[std::string(to_string(static_cast<ParameterGroup>(i)))] = d.size.by_group[i];
   parameters["total"] = d.size.total;
@@ -217,7 +163,8 @@ void show(const ModelCommandOptions& options) {
 
 void add_model_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "model", "Show dimensions, parameters, FLOPs and training memory of a model");
+      "model",
+      "Show dimensions, parameters, FLOPs and memory of a model; merge, convert and compare");
   const auto options = std::make_shared<ModelCommandOptions>();
   command->add_option("model", options->model,
                       "The name of a preset, a YAML file, a config.json or its directory");
@@ -227,11 +174,21 @@ void add_model_command(CLI::App& app) {
   command->add_flag("--list", options->list, "List the presets");
   command->add_flag("--json", options->as_json, "Print JSON");
   command->footer(
-      "Examples:\n"
+      "The subcommands work on model directories: Hugging Face models, checkpoints, or run "
+      "directories\n(their latest checkpoint). A directory with the name of a command is written "
+      "./merge.\n\nExamples:\n"
       "  kintsugi model llama-8b --sequence-length 8192\n"
       "  kintsugi model runs/demo/checkpoints/latest --json\n"
-      "  kintsugi model --list");
-  command->callback([options] { show(*options); });
+      "  kintsugi model --list\n"
+      "  kintsugi model merge runs/a runs/b --output merged");
+  command->require_subcommand(0, 1);
+  command->callback([command, options] {
+    if (command->get_subcommands().empty()) show(*options);
+  });
+  add_model_merge(*command);
+  add_model_convert(*command);
+  add_model_diff(*command);
+  add_model_inspect(*command);
 }
 
 }  // namespace kintsugi

@@ -9,6 +9,7 @@
 #include "comm/exchange.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "tensor/safetensors_files.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -17,10 +18,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* const kAlgorithm = "xxh3-64";
-
-std::uint64_t bytes_of(const SafetensorsWriter::Announced& tensor) {
-  return static_cast<std::uint64_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-}
 
 }  // namespace
 
@@ -48,38 +45,19 @@ void CheckpointWriter::text(const std::string& name, const std::string& content)
 void CheckpointWriter::tensors(const std::string& stem,
                                const std::vector<SafetensorsWriter::Announced>& tensors,
                                std::uint64_t max_bytes) {
-  std::vector<std::vector<SafetensorsWriter::Announced>> files(1);
-  std::uint64_t in_file = 0, total = 0;
-  for (const auto& tensor : tensors) {
-    if (!files.back().empty() && in_file + bytes_of(tensor) > max_bytes) {
-      files.emplace_back();
-      in_file = 0;
-    }
-    files.back().push_back(tensor);
-    in_file += bytes_of(tensor);
-    total += bytes_of(tensor);
+  const SafetensorsFiles divided = divide_into_files(stem, tensors, max_bytes);
+  for (const SafetensorsFiles::File& file : divided.files) {
+    const auto plan = SafetensorsWriter::plan(file.tensors, file.name);
+    for (std::size_t t = 0; t < file.tensors.size(); ++t)
+      locations_[file.tensors[t].name] = {file.name, plan.offsets[t], file.tensors[t].dtype};
+    if (!is_first()) continue;
+    FileWriter(directory_ / file.name).close();
+    fs::resize_file(directory_ / file.name, plan.bytes);
+    const Target header = target(file.name, 0, plan.header.size());
+    header.file.write_at(0, plan.header.data(), plan.header.size());
+    header.hash.update(plan.header.data(), plan.header.size());
   }
-  Json weight_map = Json::object();
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::string file =
-        files.size() == 1 ? fmt::format("{}.safetensors", stem)
-                          : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, files.size());
-    const auto plan = SafetensorsWriter::plan(files[i], file);
-    for (std::size_t t = 0; t < files[i].size(); ++t) {
-      locations_[files[i][t].name] = {file, plan.offsets[t], files[i][t].dtype};
-      weight_map[files[i][t].name] = file;
-    }
-    if (is_first()) {
-      FileWriter(directory_ / file).close();
-      fs::resize_file(directory_ / file, plan.bytes);
-      const Target header = target(file, 0, plan.header.size());
-      header.file.write_at(0, plan.header.data(), plan.header.size());
-      header.hash.update(plan.header.data(), plan.header.size());
-    }
-  }
-  if (files.size() > 1)
-    text(stem + ".safetensors.index.json",
-         Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(2) + "\n");
+  if (!divided.index.empty()) text(divided.index_name, divided.index);
 }
 
 CheckpointWriter::Target CheckpointWriter::target(const std::string& file, std::uint64_t offset,

@@ -1,0 +1,76 @@
+#include "cli/model/description.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
+
+#include "model/model_fields.h"
+
+namespace kintsugi {
+namespace {
+
+std::string field_text(std::int64_t value) { return value < 0 ? "none" : grouped(value); }
+std::string field_text(double value) { return fmt::format("{}", value); }
+std::string field_text(bool value) { return value ? "yes" : "no"; }
+std::string field_text(Family value) { return std::string(to_string(value)); }
+std::string field_text(const std::optional<RopeScaling>& value) {
+  return value ? fmt::format("{} x {}", to_string(value->type), value->factor) : "none";
+}
+std::string field_text(const std::vector<LayerType>& value) {
+  if (value.empty()) return "all full";
+  std::string text;
+  for (const LayerType type : value) text += type == LayerType::Full ? 'F' : 'S';
+  return text;
+}
+
+}  // namespace
+
+std::string grouped(std::int64_t value) {
+  std::string digits = std::to_string(value);
+  const std::size_t first = value < 0 ? 1 : 0;
+  for (std::size_t at = digits.size(); at > first + 3; at -= 3) digits.insert(at - 3, 1, ',');
+  return digits;
+}
+
+std::string dimensions_table(const ModelConfig& config) {
+  std::string text;
+  const bool rotary = config.positions() == PositionKind::Rope;
+  const bool windows = config.sliding_window > 0, values = config.value_size > 0;
+  visit_model_fields(config, [&](std::string_view name, const auto& field) {
+    if (!rotary && name.starts_with("rope_")) return;
+    if (!windows && (name == "sliding_window" || name == "layer_types")) return;
+    if (!values && name == "value_size") return;
+    text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
+  });
+  return text;
+}
+
+nlohmann::ordered_json config_json(const ModelConfig& model) {
+  using nlohmann::ordered_json;
+  ordered_json config;
+  visit_model_fields(model, [&](const char* name, const auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (std::is_same_v<Field, Family>) {
+      config[name] = to_string(field);
+    } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
+      config[name] = nullptr;
+      if (field)
+        visit_rope_scaling_fields(*field, [&](const char* key, const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, RopeScalingKind>)
+            config[name][key] = to_string(value);
+          else
+            config[name][key] = value;
+        });
+    } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
+      config[name] = ordered_json::array();
+      for (const LayerType type : field) config[name].push_back(to_string(type));
+    } else {
+      config[name] = field;
+    }
+  });
+  return config;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/model/commands.h"
+#include "cli/options.h"
+#include "cli/progress_line.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "model/merge.h"
+
+namespace kintsugi {
+namespace {
+
+struct ModelMergeArguments {
+  std::vector<std::string> models;
+  std::string output, weights, dtype, max_shard_size = "5GB";
+  double slerp = 0;
+  CLI::Option* slerp_given = nullptr;
+  bool overwrite = false;
+};
+
+std::vector<double> parse_weights(const std::string& text) {
+  std::vector<double> weights;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    try {
+      weights.push_back(parse_real(std::string_view(text).substr(begin, end - begin)));
+    } catch (const UserError& error) {
+      user_error("--weights {}: {}", text, error.what());
+    }
+    begin = end + 1;
+  }
+  return weights;
+}
+
+void run_model_merge(const ModelMergeArguments& arguments) {
+  MergeOptions options;
+  if (!arguments.weights.empty()) options.weights = parse_weights(arguments.weights);
+  if (arguments.slerp_given != nullptr && arguments.slerp_given->count() > 0)
+    options.slerp = arguments.slerp;
+  if (!arguments.dtype.empty()) options.dtype = parse_precision(arguments.dtype);
+  options.max_shard_bytes = static_cast<std::uint64_t>(parse_bytes(arguments.max_shard_size));
+  options.overwrite = arguments.overwrite;
+  ProgressLine progress;
+  options.progress = [&](std::int64_t done, std::int64_t all) {
+    progress.show([&] {
+      return fmt::format("{}: {:.1f} % of {} parameters", arguments.output,
+                         100.0 * static_cast<double>(done) / static_cast<double>(all),
+                         format_count(static_cast<double>(all)));
+    });
+  };
+  const MergeResult result =
+      merge_models({arguments.models.begin(), arguments.models.end()}, arguments.output, options);
+  if (result.non_finite > 0)
+    log_warning("{} values of the result are not finite, the first in tensor {}", result.non_finite,
+                result.first_non_finite);
+  log_info("{}: {} tensors, {} parameters, {} in {}", arguments.output, result.tensors,
+           format_count(static_cast<double>(result.elements)),
+           format_bytes(static_cast<double>(result.bytes)),
+           format_number(static_cast<std::int64_t>(result.files), "file"));
+}
+
+void add_output_options(CLI::App& app, ModelMergeArguments& arguments) {
+  app.add_option("--output", arguments.output, "The new model directory")->required();
+  app.add_option("--dtype", arguments.dtype, "Type of the weights (default: as in the first model)")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  app.add_option("--max-shard-size", arguments.max_shard_size,
+                 "Bytes of weights per file; larger models get several files and an index")
+      ->transform(byte_count(at_least(1)))
+      ->capture_default_str();
+  app.add_flag("--overwrite", arguments.overwrite, "Replace a model directory of that name");
+}
+
+}  // namespace
+
+void add_model_merge(CLI::App& model) {
+  const auto arguments = std::make_shared<ModelMergeArguments>();
+  CLI::App* app =
+      model.add_subcommand("merge", "Average the weights of several models of the same shape");
+  app->add_option("models", arguments->models,
+                  "Checkpoints, run directories (their latest checkpoint) or Hugging Face models")
+      ->required();
+  CLI::Option* weights =
+      app->add_option("--weights", arguments->weights,
+                      "One weight per model, separated by commas, with sum 1 (default: equal)");
+  arguments->slerp_given =
+      app->add_option("--slerp", arguments->slerp,
+                      "Spherical interpolation between two models: 0 is the first, 1 the second")
+          ->transform(real_number(between(0, 1)))
+          ->excludes(weights);
+  add_output_options(*app, *arguments);
+  app->footer(
+      "Sums are computed in double precision and rounded once. Memory use is small for models of "
+      "any size.\nThe configuration and the tokenizer are those of the first model.\n\nExamples:\n"
+      "  kintsugi model merge runs/demo/checkpoints/step-00000300 "
+      "runs/demo/checkpoints/step-00000400 --output merged\n"
+      "  kintsugi model merge a b c --weights 0.5,0.3,0.2 --output merged --dtype bf16\n"
+      "  kintsugi model merge a b --slerp 0.5 --output merged");
+  app->callback([arguments] {
+    if (arguments->models.size() < 2)
+      user_error("kintsugi model merge needs two or more models; model convert takes one");
+    run_model_merge(*arguments);
+  });
+}
+
+void add_model_convert(CLI::App& model) {
+  const auto arguments = std::make_shared<ModelMergeArguments>();
+  CLI::App* app =
+      model.add_subcommand("convert", "Copy a model with another type or other file sizes");
+  arguments->models.resize(1);
+  app->add_option("directory", arguments->models.front(),
+                  "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model")
+      ->required();
+  add_output_options(*app, *arguments);
+  app->footer(
+      "The copy has no training state.\n\nExample:\n"
+      "  kintsugi model convert runs/demo --output demo-bf16 --dtype bf16");
+  app->callback([arguments] { run_model_merge(*arguments); });
+}
+
+}  // namespace kintsugi
