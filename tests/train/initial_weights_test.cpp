@@ -93,7 +93,9 @@ TEST_P(InitialLayout, TheFirstLossIsThatOfEval) {
       }
       const double loss =
           member.engine.step({ids, targets}, {.lr = 1e-3, .first_sequence = first}).loss;
-      if (member.groups.is_first()) EXPECT_NEAR(loss, expected, 1e-6) << name;
+      if (member.groups.is_first()) {
+        EXPECT_NEAR(loss, expected, 1e-6) << name;
+      }
     };
     on_ranks(layout, training, first_loss, false);
   }
