@@ -1,13 +1,17 @@
-# kintsugi_sources(TARGET FOLDER [INCLUDE regex] [EXCLUDE regex] [BATCH n] [OPTIONS flags…]): adds FOLDER/*.cpp to a target,
+# kintsugi_sources(TARGET FOLDERS [INCLUDE regex] [EXCLUDE regex] [BATCH n] [OPTIONS flags…]): adds *.cpp of folders to a target,
 # compiled with these flags, at most n files together.
 #
 # With KINTSUGI_UNITY the files of a folder are compiled as one: headers and templates are then read once, not once per file,
 # which halves the processor time of a build. Off, an edit recompiles one file only: the better choice for development.
 option(KINTSUGI_UNITY "Compile the files of a folder together" ON)
 
-function(kintsugi_sources target folder)
+function(kintsugi_sources target folders)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "INCLUDE;EXCLUDE;FILTER;BATCH" "OPTIONS")
-  file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
+  set(sources "")
+  foreach(folder ${folders})
+    file(GLOB found CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
+    list(APPEND sources ${found})
+  endforeach()
   foreach(regex "${arg_INCLUDE}" "${arg_FILTER}")
     if(regex)
       list(FILTER sources INCLUDE REGEX "${regex}")
@@ -23,7 +27,8 @@ function(kintsugi_sources target folder)
     set(arg_BATCH 100)
   endif()
   if(KINTSUGI_UNITY)
-    string(REPLACE "/" "_" name ${folder})
+    list(GET folders 0 name)
+    string(REPLACE "/" "_" name ${name})
     set(units "")
     set(in_unit 0)
     set(text "")

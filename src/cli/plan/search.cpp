@@ -18,7 +18,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::int64_t kUsualSequence = 8192;
+constexpr std::int64_t kPlannedSequence = 8192;
 constexpr std::int64_t kUsualTokens = 4'000'000;  // per step without --batch
 
 // About four million tokens, with a power of two of sequences per GPU so that it divides well.
@@ -32,7 +32,7 @@ PlanJob job_of(const PlanSearchOptions& options) {
   PlanJob job{.model = resolve_model(options.model)};
   job.length = options.length > 0
                    ? options.length
-                   : std::min(kUsualSequence, std::max<std::int64_t>(job.model.max_positions, 1));
+                   : std::min(kPlannedSequence, std::max<std::int64_t>(job.model.max_positions, 1));
   if (job.model.positions() == PositionKind::Learned && job.length > job.model.max_positions)
     user_error("--length {}: the model has {} positions", job.length, job.model.max_positions);
   job.precision = parse_precision(options.precision);

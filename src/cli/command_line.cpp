@@ -1,0 +1,71 @@
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/process.h"
+#include "cli/version.h"
+#include "comm/launch_environment.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace kintsugi {
+namespace {
+
+// All ranks find the same mistake in the command line; only one reports it. A launcher ends the job
+// when the first rank exits, so the other ranks wait for the report.
+int refuse_command_line(const std::string& text) {
+  if (another_rank_reports())
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  else
+    log_message(LogLevel::Error, text);
+  return 2;
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app("Kintsugi pre-trains large language models: one native binary, from text to model.",
+               "kintsugi");
+  app.set_version_flag("--version", version_text(),
+                       "Print version, commit, backends and library versions");
+  app.require_subcommand(0, 1);  // no command is an error too, reported below
+  app.footer(
+      "Each command has its own --help with examples.\n"
+      "Exit codes: 0 success, 1 failure, 2 a mistake in the command line, the configuration or an "
+      "input file.");
+  add_data_command(app);
+  add_train_command(app);
+  add_generate_command(app);
+  add_eval_command(app);
+  add_model_command(app);
+  add_plan_command(app);
+  add_calibrate_command(app);
+  add_completion_command(app);
+  try {
+    // First, because --help would otherwise hide an unknown command.
+    if (const std::string text = unknown_command(app, argc, argv); !text.empty())
+      return refuse_command_line(text);
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty())
+      return refuse_command_line("give a command; kintsugi --help lists them");
+    return 0;
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::CallForVersion& version) {
+    return app.exit(version);
+  } catch (const CLI::RuntimeError& result) {
+    return result.get_exit_code();  // of a command whose exit code is its answer
+  } catch (const CLI::ParseError& error) {
+    return refuse_command_line(explain(error, app));
+  } catch (const std::exception& error) {
+    return report(error);
+  }
+}
+
+}  // namespace kintsugi
