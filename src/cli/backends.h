@@ -24,7 +24,7 @@ std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,
 // All ranks of the MPI job of this process; a single rank without MPI.
 std::unique_ptr<World> make_world(Trace* trace = nullptr);
 
-// The ranks of `hosts` as a world for tensors in the backend's memory: NCCL for GPUs. A later
+// The ranks of `hosts` as a World for tensors in the backend's memory: NCCL for GPUs. A later
 // NCCL failure is reported to on_failure, from another thread.
 struct DeviceWorld {
   std::unique_ptr<World> gpus;  // nullptr: use `hosts`

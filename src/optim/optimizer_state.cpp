@@ -33,8 +33,9 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
   const std::vector<Parameter>& parameters = sharding.set().parameters();
   // The last segment of this rule so far.
   const auto last_of = [&](const UpdateRule* rule) {
-    const auto found = std::find_if(segments.rbegin(), segments.rend(),
-                                    [&](const StateSegment& segment) { return segment.rule == rule; });
+    const auto found =
+        std::find_if(segments.rbegin(), segments.rend(),
+                     [&](const StateSegment& segment) { return segment.rule == rule; });
     return found == segments.rend() ? StateSegment{} : *found;
   };
   for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -196,8 +196,8 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
       schedule_(make_pipeline_schedule(shape)) {
   const DType dtype = scratch.context().store->dtype();
   const Shape size{scratch.size().rows(), scratch.model().hidden_size};
-  const RankSlots slots =
-      slots_of(schedule_, group.rank(), layers_of(ranges), save_same_tensors(scratch.options(), ranges));
+  const RankSlots slots = slots_of(schedule_, group.rank(), layers_of(ranges),
+                                   save_same_tensors(scratch.options(), ranges));
   std::vector<StageLayers> stashes;
   for (const int chunk : slots.stashes) stashes.push_back(ranges[static_cast<std::size_t>(chunk)]);
   const StageMemory memory = allocate_stage_memory(scratch, arena, slots.inputs, stashes);

@@ -251,7 +251,7 @@ std::optional<double> Trainer::Score::bits_per_byte() const {
 Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.layout.micro_batch;
   SampleReader reader(data_->sample_options());
-  std::vector<TokenRange> pieces;
+  std::vector<TokenRange> ranges;
   Score score;
   const Coordinates& coordinates = groups_->coordinates;
   for (std::int64_t round = 0; round < set.size(); round += micro * groups_->grid.dp) {
@@ -259,9 +259,9 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     const std::int64_t samples = std::min(micro, set.size() - first);
     const std::int64_t count = std::max<std::int64_t>(samples, 1);
     for (std::int64_t i = 0; i < samples; ++i) {
-      pieces.clear();
-      set.locate(first + i, pieces);
-      reader.read(pieces, batch.row(i));
+      ranges.clear();
+      set.locate(first + i, ranges);
+      reader.read(ranges, batch.row(i));
     }
     if (samples <= 0) std::fill_n(batch.targets.begin(), length, -1);
     const auto rows = [&](const std::vector<std::int32_t>& all) {

@@ -122,8 +122,9 @@ KINTSUGI_ON_EACH_BACKEND(AttentionTest);
 
 TEST_P(AttentionTest, SequencesAndHeads) {
   for (const AttentionCase& c :
-       {AttentionCase{1, 1, 1, 1, 1, 8}, AttentionCase{3, 2, 2, 2, 2, 20}, AttentionCase{2, 17, 17, 6, 2, 64},
-        AttentionCase{1, 64, 64, 6, 1, 80}, AttentionCase{2, 65, 65, 4, 4, 8}, AttentionCase{1, 130, 130, 6, 2, 20},
+       {AttentionCase{1, 1, 1, 1, 1, 8}, AttentionCase{3, 2, 2, 2, 2, 20},
+        AttentionCase{2, 17, 17, 6, 2, 64}, AttentionCase{1, 64, 64, 6, 1, 80},
+        AttentionCase{2, 65, 65, 4, 4, 8}, AttentionCase{1, 130, 130, 6, 2, 20},
         AttentionCase{1, 130, 130, 2, 1, 128}, AttentionCase{1, 67, 67, 3, 3, 64}})
     check(c);
 }
@@ -185,7 +186,8 @@ KINTSUGI_ON_EACH_BACKEND(AttentionGradientTest, {DType::F64});
 
 TEST_P(AttentionGradientTest, MatchesTheForward) {
   for (const AttentionCase& c :
-       {AttentionCase{2, 70, 70, 4, 2, 8, Packing::Joined, true, true}, AttentionCase{1, 9, 67, 3, 1, 20},
+       {AttentionCase{2, 70, 70, 4, 2, 8, Packing::Joined, true, true},
+        AttentionCase{1, 9, 67, 3, 1, 20},
         AttentionCase{2, 140, 140, 4, 2, 8, Packing::Joined, true, true, 11},
         AttentionCase{1, 9, 167, 3, 1, 20, Packing::Cache, false, false, 80}}) {
     SCOPED_TRACE(describe(c));

@@ -79,7 +79,7 @@ TEST_P(DrawTest, NothingToDraw) {
 
 // The master weights of an offloaded optimizer, with more elements than the device draws at a time.
 TEST_P(DrawTest, InHostMemory) {
-  if (type() != DType::F32) GTEST_SKIP() << "as in fp32";
+  if (type() != DType::F32) GTEST_SKIP() << "the copy to the host is the same for all types";
   const std::int64_t count = (std::int64_t{9} << 20) + 3;
   Arena arena(backend());
   const Tensor host = arena.allocate(Region::Optimizer, "test", type(), {1, count}, Side::Host);
@@ -130,7 +130,7 @@ TEST(DrawOnTwoDevices, AreTheSameToTheLastBit) {
 
 // Checks mean, variance and tails of a million draws.
 TEST_P(DrawTest, IsNormal) {
-  if (narrow()) GTEST_SKIP() << "as in fp32";
+  if (narrow()) GTEST_SKIP() << "16 bits are too coarse for these statistics";
   constexpr std::int64_t kCount = 1 << 20;
   const Tensor x = out(type(), {1, kCount});
   backend().draw(x, {.scale = 0.5, .key = 11});

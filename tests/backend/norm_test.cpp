@@ -12,7 +12,7 @@ struct NormReference {
 };
 
 NormReference reference(Kind kind, std::int64_t rows, std::int64_t width, const Values& x,
-                    const Values& weight, const Values& bias, const Values& dy, double eps) {
+                        const Values& weight, const Values& bias, const Values& dy, double eps) {
   const auto n = static_cast<std::size_t>(width);
   NormReference r;
   r.y = r.dx = Values(x.size());
@@ -79,7 +79,8 @@ class NormTest : public OperationTest {
       return buffer(type(), {rows / kHeads, kHeads, 3 * width}).part(2, width, width);
     return inside(type(), rows / kHeads, kHeads * width, 2 * width, width).split_last(width);
   }
-  Tensor rows_at(NormMemoryLayout layout, std::int64_t rows, std::int64_t width, const Values& values) {
+  Tensor rows_at(NormMemoryLayout layout, std::int64_t rows, std::int64_t width,
+                 const Values& values) {
     const Tensor view = rows_at(layout, rows, width);
     write(view, values);
     return view;
@@ -170,8 +171,9 @@ class NormTest : public OperationTest {
     check(kind, 1030, 24, NormMemoryLayout::Contiguous, Residual::Separate);
   }
   void check_layouts(Kind kind) {
-    for (const NormMemoryLayout layout : {NormMemoryLayout::Contiguous, NormMemoryLayout::InsideWiderRows,
-                                      NormMemoryLayout::HeadsOfPackedRows, NormMemoryLayout::PackedPerHead})
+    for (const NormMemoryLayout layout :
+         {NormMemoryLayout::Contiguous, NormMemoryLayout::InsideWiderRows,
+          NormMemoryLayout::HeadsOfPackedRows, NormMemoryLayout::PackedPerHead})
       for (const Residual residual :
            {Residual::None, Residual::Separate, Residual::IsDx, Residual::DyIsDx})
         for (const std::int64_t width : {8, 20, 128}) check(kind, 39, width, layout, residual);
@@ -219,8 +221,9 @@ class ShardedNormTest : public NormTest {
     Values y, dx, dweight;
   };
   // rows = tokens x heads if the layout has heads. dweight is added to 1.
-  Result in_shards(const std::vector<std::int64_t>& widths, std::int64_t rows, NormMemoryLayout layout,
-                   bool dy_is_dx, const Values& x, const Values& w, const Values& dy) {
+  Result in_shards(const std::vector<std::int64_t>& widths, std::int64_t rows,
+                   NormMemoryLayout layout, bool dy_is_dx, const Values& x, const Values& w,
+                   const Values& dy) {
     const std::vector<Shard> shards = shards_of(widths);
     const std::int64_t width = shards.back().first + shards.back().columns;
     Result result{Values(x.size()), Values(x.size()), Values(w.size())};
@@ -266,8 +269,8 @@ class ShardedNormTest : public NormTest {
     return result;
   }
 
-  void check_shards(const std::vector<std::int64_t>& widths, std::int64_t rows, NormMemoryLayout layout,
-                    bool dy_is_dx) {
+  void check_shards(const std::vector<std::int64_t>& widths, std::int64_t rows,
+                    NormMemoryLayout layout, bool dy_is_dx) {
     std::int64_t width = 0;
     for (const std::int64_t columns : widths) width += columns;
     SCOPED_TRACE(fmt::format("{} shards of {} rows of {}, layout {}", widths.size(), rows, width,

@@ -62,7 +62,9 @@ class DataCommandTest : public testing::Test {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("stdout.txt"),
             content("stderr.txt")};
   }
-  DataCommandResult run(const std::vector<std::string>& arguments) { return finish(start(arguments)); }
+  DataCommandResult run(const std::vector<std::string>& arguments) {
+    return finish(start(arguments));
+  }
   std::string mistake(const std::vector<std::string>& arguments) {
     const DataCommandResult outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << outcome.error;

@@ -139,8 +139,8 @@ TEST_P(TrainedTokenizer, EncodesItsWordsAsTheyWereMergedAndRoundTrips) {
   const std::string corpus = text(3, 4000);
   const std::string input = directory.write("a.txt", corpus);
   const std::string output = (directory / "tok").string();
-  const TrainTokenizerResult outcome = kintsugi_train("--input " + input + " --vocab 700 --output " + output +
-                                         " --pre-tokenizer " + GetParam());
+  const TrainTokenizerResult outcome = kintsugi_train(
+      "--input " + input + " --vocab 700 --output " + output + " --pre-tokenizer " + GetParam());
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const auto tokenizer = load_tokenizer(output);
   EXPECT_EQ(tokenizer->vocab_size(), 700);
@@ -205,7 +205,8 @@ TEST(TrainTokenizer, ADirectoryThatCannotBeWrittenIsNamed) {
   const TemporaryDirectory directory;
   const std::string good = directory.write("a.txt", text(1, 100));
   for (const char* output : {"/proc/tok", "/proc"}) {  // not even root may
-    const TrainTokenizerResult outcome = kintsugi_train("--input " + good + " --vocab 300 --output " + output);
+    const TrainTokenizerResult outcome =
+        kintsugi_train("--input " + good + " --vocab 300 --output " + output);
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.output, AllOf(HasSubstr("error: cannot "), HasSubstr(output)));
   }

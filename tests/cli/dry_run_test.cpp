@@ -49,8 +49,8 @@ TEST(PlanJobOfARun, IsTheEnginesOnProcessorsToo) {
   const auto cpu = make_cpu_backend(1);
   Planner planner(plan_job(config), load_machine("laptop"));
   const auto stages = planner.memory({.micro_batch = config.layout.micro_batch});
-  EXPECT_EQ(total(stages[0]),
-            static_cast<std::int64_t>(planned_memory(*cpu, config, single_rank_groups(*cpu)).device));
+  EXPECT_EQ(total(stages[0]), static_cast<std::int64_t>(
+                                  planned_memory(*cpu, config, single_rank_groups(*cpu)).device));
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ TEST(PreTokenizer, BytesThatAreNoUtf8StandAlone) {
 TEST(PreTokenizer, SplitBehaviours) {
   const auto split = [](const char* behaviour, const char* invert) {
     return split_json(R"({"type":"Split","pattern":{"String":"-"},"behavior":")" +
-                    std::string(behaviour) + R"(","invert":)" + invert + "}",
-                "-a--b-");
+                          std::string(behaviour) + R"(","invert":)" + invert + "}",
+                      "-a--b-");
   };
   // Adapted from the examples in the Hugging Face documentation.
   EXPECT_THAT(split("Isolated", "false"), ElementsAre("-", "a", "-", "-", "b", "-"));
@@ -108,14 +108,16 @@ TEST(PreTokenizer, ChainsOfSteps) {
   EXPECT_THAT(split_json(R"({"type":"Sequence","pretokenizers":[
       {"type":"Digits","individual_digits":true},
       {"type":"ByteLevel","add_prefix_space":false,"use_regex":true}]})",
-                   "ab 12 c"),
+                         "ab 12 c"),
               ElementsAre("ab", " ", "1", "2", " c"));
   EXPECT_THAT(split_json(R"({"type":"Digits","individual_digits":false})", "ab12c"),
               ElementsAre("ab", "12", "c"));
-  EXPECT_THAT(split_json(R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":true})", "ab c"),
-              ElementsAre(" ab", " c"));
-  EXPECT_THAT(split_json(R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first"})", "ab c"),
-              ElementsAre("_ab", "_c"));
+  EXPECT_THAT(
+      split_json(R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":true})", "ab c"),
+      ElementsAre(" ab", " c"));
+  EXPECT_THAT(
+      split_json(R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first"})", "ab c"),
+      ElementsAre("_ab", "_c"));
   EXPECT_THAT(split_json("null", "ab c"), ElementsAre("ab c"));
 }
 

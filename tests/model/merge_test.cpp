@@ -262,7 +262,8 @@ TEST_F(MergeModels, WarnsOfOtherConfigurations) {
   std::ofstream(inputs[1] / "config.json") << config.dump();
   CapturedLog log;
   merge_models(inputs, output_);
-  EXPECT_THAT(log.warnings(), AllOf(HasSubstr("different configurations"), HasSubstr("model diff")));
+  EXPECT_THAT(log.warnings(),
+              AllOf(HasSubstr("different configurations"), HasSubstr("model diff")));
   EXPECT_EQ(raw_file(output_ / "config.json"), raw_file(inputs[0] / "config.json"));
 }
 

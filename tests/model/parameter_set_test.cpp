@@ -43,7 +43,8 @@ struct ExpectedParameter {
   int tp_parts = 1;
 };
 
-void expect_rows(const ParameterSet& set, const std::vector<ExpectedParameter>& rows, std::size_t first = 0) {
+void expect_rows(const ParameterSet& set, const std::vector<ExpectedParameter>& rows,
+                 std::size_t first = 0) {
   ASSERT_LE(first + rows.size(), set.parameters().size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Parameter& p = set.parameters()[first + i];
@@ -156,7 +157,7 @@ TEST(ParameterSetTest, Qwen3AddsNormsOfHeads) {
 TEST(ParameterSetTest, Gpt2StoresInputsFirst) {
   const ParameterSet set(small(Family::Gpt2));
   std::vector<ExpectedParameter> rows = {{"transformer.wte.weight", {10, 8}, 0, E, kStd},
-                           {"transformer.wpe.weight", {12, 8}, -1, E, kStd}};
+                                         {"transformer.wpe.weight", {12, 8}, -1, E, kStd}};
   for (const std::string layer : {"transformer.h.0.", "transformer.h.1."}) {
     rows.push_back({layer + "attn.c_attn.weight", {8, 24}, 1, A, kStd, kNormal, false, 3});
     rows.push_back({layer + "attn.c_proj.weight", {8, 8}, 0, A, kResidualStd});

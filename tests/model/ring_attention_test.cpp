@@ -381,12 +381,12 @@ TEST(RingAttention, OtherPrecisions) {
 TEST(RingAttention, SendsNoMoreThanItMust) {
   for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
     const RingCase c{.ranks = 4,
-                 .sequences = 2,
-                 .length = 48,
-                 .heads = 6,
-                 .kv_heads = 3,
-                 .dim = 8,
-                 .most_sequences = 3};
+                     .sequences = 2,
+                     .length = 48,
+                     .heads = 6,
+                     .kv_heads = 3,
+                     .dim = 8,
+                     .most_sequences = 3};
     const Inputs x = make_inputs(c, dtype);
     run_ranks(c.ranks, [&](World& threads) {
       CountingWorld world(threads);

@@ -11,7 +11,7 @@ namespace {
 // ---- counted bytes
 
 constexpr std::array kCountedGroups = {"world", "tp",   "cp",    "pp",     "kv",
-                                "tied",  "copy", "shard", "replica"};
+                                       "tied",  "copy", "shard", "replica"};
 constexpr std::array kSending = {Collective::AllReduce, Collective::ReduceScatter,
                                  Collective::AllGather, Collective::Broadcast, Collective::Send};
 

@@ -91,8 +91,8 @@ TEST(MemoryRows, ActivationsOfThe15B) {
   const std::string end =
       "True,True,,True,,,,True,,transformer_engine,,sentencepiece-256k,max-position-embeddings="
       "4096 position-embedding-type=rope group-query-attention disable-bias-linear";
-  const CsvTable table(kMemoryHeader + start + "h100" + model + "8,1,,,,,," + end + ",64,1,,\n" + start +
-                           "gb200" + model + "4,2,8,,,,," + end +
+  const CsvTable table(kMemoryHeader + start + "h100" + model + "8,1,,,,,," + end + ",64,1,,\n" +
+                           start + "gb200" + model + "4,2,8,,,,," + end +
                            " cross-entropy-loss-fusion,64,1,,\n",
                        "memory.csv");
   const double above[] = {28160194560.0 - 13269043200.0, 42639351808.0 - 14700898304.0};

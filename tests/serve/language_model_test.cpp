@@ -353,7 +353,7 @@ TEST(ModelMemoryTest, ThePlanIsWhatGenerationAndScoringAllocate) {
     CountingBackend backend;
     LanguageModel model(backend, kData / "llama", DType::F32);
     backend.peak = backend.live;  // without the buffers of loading
-    std::int64_t tokens = 3;  // the last token is not an input
+    std::int64_t tokens = 3;      // the last token is not an input
     if (use == LanguageModel::Use::Generation) {
       tokens = 200;
       model.generate(text, tokens + 1 - 4, kGreedy, [](std::int32_t) { return false; });

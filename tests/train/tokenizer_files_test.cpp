@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 using testing::HasSubstr;
 
 constexpr Family kTokenizerFamilies[] = {Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
-                                Family::Bloom};
+                                         Family::Bloom};
 
 ModelConfig model_of(Family family) {
   ModelConfig model;

@@ -20,7 +20,8 @@ double CpuBackend::reduce(std::int64_t n, const F& sum_range) {
   if (partials_.size() < bytes) partials_.resize(bytes);
   double* partials = reinterpret_cast<double*>(partials_.data());
   pool_.run(blocks, [&](std::int64_t block, int) {
-    partials[block] = sum_range(block * kReductionBlock, std::min(n, (block + 1) * kReductionBlock));
+    partials[block] =
+        sum_range(block * kReductionBlock, std::min(n, (block + 1) * kReductionBlock));
   });
   double total = 0;
   for (std::int64_t block = 0; block < blocks; ++block) total += partials[block];

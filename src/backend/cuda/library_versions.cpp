@@ -7,8 +7,8 @@
 namespace kintsugi {
 
 std::string cuda_library_versions() {
-  return fmt::format("CUDA {}.{}, cuDNN {}.{}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
-                     CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
+  return fmt::format("CUDA {}.{}, cuDNN {}.{}.{}", CUDART_VERSION / 1000,
+                     CUDART_VERSION % 1000 / 10, CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
 }
 
 }  // namespace kintsugi

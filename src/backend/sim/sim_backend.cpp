@@ -181,8 +181,7 @@ void SimBackend::retention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
        {c, n.v_dim, n.k_dim},
        {c, n.v_dim, c}});
   add_memory("retention_backward", {q, q, k, k, dq, dq, dk, dk},
-             2 * planned_bytes(
-                     {buffers.states, buffers.dstates, buffers.scores, buffers.dscores}));
+             2 * planned_bytes({buffers.states, buffers.dstates, buffers.scores, buffers.dscores}));
 }
 void SimBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
                                  const RetentionOptions&) {

@@ -64,8 +64,8 @@ class OutputDirectory {
   bool made_ = false;
 };
 
-CorpusPreTokens count(const TrainTokenizerArguments& arguments, const std::vector<std::filesystem::path>& files,
-                   ProgressLine& line) {
+CorpusPreTokens count(const TrainTokenizerArguments& arguments,
+                      const std::vector<std::filesystem::path>& files, ProgressLine& line) {
   const auto report = [&](std::int64_t read, std::int64_t total) {
     line.show([&] {
       return fmt::format("counting  {} of {}  {}", format_bytes(static_cast<double>(read)),
@@ -73,11 +73,12 @@ CorpusPreTokens count(const TrainTokenizerArguments& arguments, const std::vecto
                          format_duration(line.elapsed_s()));
     });
   };
-  return count_corpus_pre_tokens(files, {.pre_tokenizer = arguments.pre_tokenizer,
-                                     .format = {.text_key = arguments.text_key, .prompt_key = ""},
-                                     .threads = arguments.threads,
-                                     .sample_bytes = parse_bytes(arguments.sample_bytes),
-                                     .progress = report});
+  return count_corpus_pre_tokens(files,
+                                 {.pre_tokenizer = arguments.pre_tokenizer,
+                                  .format = {.text_key = arguments.text_key, .prompt_key = ""},
+                                  .threads = arguments.threads,
+                                  .sample_bytes = parse_bytes(arguments.sample_bytes),
+                                  .progress = report});
 }
 
 BpeTrainerOptions trainer_options(const TrainTokenizerArguments& arguments) {

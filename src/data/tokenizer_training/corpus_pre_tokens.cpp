@@ -133,7 +133,7 @@ std::vector<PreTokenCount> CorpusPreTokens::counts() const {
 }
 
 CorpusPreTokens count_corpus_pre_tokens(const std::vector<std::filesystem::path>& files,
-                                 const CountingOptions& options) {
+                                        const CountingOptions& options) {
   const std::size_t threads = options.threads > 0
                                   ? static_cast<std::size_t>(options.threads)
                                   : std::max(1u, std::thread::hardware_concurrency());

@@ -32,6 +32,6 @@ struct CorpusPreTokens {
 // Pre-tokenizes and counts on several threads. Memory: the distinct pre-tokens once, plus about 30
 // MB per thread. The counts do not depend on the number of threads.
 CorpusPreTokens count_corpus_pre_tokens(const std::vector<std::filesystem::path>& files,
-                                 const CountingOptions& options);
+                                        const CountingOptions& options);
 
 }  // namespace kintsugi

@@ -222,9 +222,9 @@ class Reader {
 
   void take_fingerprint() {
     MapJson decisive = {{"added_tokens", member(json_, "added_tokens")},
-                     {"normalizer", member(json_, "normalizer")},
-                     {"pre_tokenizer", member(json_, "pre_tokenizer")},
-                     {"model", std::move(json_["model"])}};
+                        {"normalizer", member(json_, "normalizer")},
+                        {"pre_tokenizer", member(json_, "pre_tokenizer")},
+                        {"model", std::move(json_["model"])}};
     result_.fingerprint = "bpe-" + hex64(hash64(decisive.dump()));
   }
 
