@@ -45,7 +45,7 @@ void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Token
 
 }  // namespace
 
-RunData::RunData(RunConfig& config) {
+RunData::RunData(RunConfig& config, bool verify) {
   resolve_tokenizer(config);
   tokenizer_ = config.loaded.tokenizer;
   for (std::int64_t id = 0; id < tokenizer_->vocab_size(); ++id)
@@ -54,10 +54,11 @@ RunData::RunData(RunConfig& config) {
   options_ = {.length = config.data.sequence_length,
               .vocab_size = config.model.vocab_size,
               .document_mask = config.data.document_mask,
-              .boundary_loss = config.data.boundary_loss};
+              .boundary_loss = config.data.boundary_loss,
+              .packed = config.data.packed()};
   sources_.reserve(config.data.train.size());  // streams point to the shards inside
   for (const DataSource& source : config.data.train) open_source(source, config);
-  make_order(config);
+  make_order(config, verify);
   open_validation(config);
 }
 
@@ -92,12 +93,13 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
     valid = std::move(split.valid);
   }
   const std::int64_t length = config.data.sequence_length;
-  // Megatron's order repeats a source that is shorter than a sample.
-  if (opened.train.tokens() <= length && !config.data.megatron())
+  // Megatron's order repeats a source that is shorter than a sample, and packing pads it.
+  const std::int64_t needed = config.data.packed() ? 1 : length + 1;
+  if (opened.train.tokens() < needed && !config.data.megatron())
     user_error(
         "the training part of {} has {} tokens, one sample needs {}: take a larger corpus, a "
         "shorter data.sequence_length or a smaller data.valid_fraction",
-        source.path, opened.train.tokens(), length + 1);
+        source.path, opened.train.tokens(), needed);
   if (config.data.valid.empty()) held_out_.push_back({source.name, {}, std::move(valid)});
 }
 
@@ -122,35 +124,61 @@ std::vector<std::optional<double>> RunData::source_weights(const DataConfig& dat
   return weights;
 }
 
-void RunData::make_order(const RunConfig& config) {
-  const DataConfig& data = config.data;
-  const std::int64_t samples = config.total_samples(), length = data.sequence_length;
-  const std::vector<std::optional<double>> given = source_weights(data);
-  std::vector<double> weights;
-  if (data.megatron()) {
-    weights = make_megatron_order(config, given);
-  } else {
-    std::vector<BlendSource> blend;
-    std::vector<const TokenStream*> streams;
-    for (std::size_t i = 0; i < sources_.size(); ++i) {
-      const double source_limit = data.train[i].max_epochs;
-      blend.push_back({.weight = given[i].value_or(1.0),
-                       .epoch = Windows(sources_[i].train.tokens(), length).count,
-                       .max_epochs = source_limit > 0 ? source_limit : data.max_epochs});
-      streams.push_back(&sources_[i].train);
-    }
-    const std::vector<std::uint64_t> integers = blend_weights(blend, samples, length);
-    weights.assign(integers.begin(), integers.end());
-    order_ = std::make_unique<ShuffledOrder>(streams, integers, length, config.run.seed);
+std::unique_ptr<SourceSamples> RunData::samples_of(Source& source, const RunConfig& config,
+                                                   bool verify) {
+  const std::int64_t length = config.data.sequence_length;
+  if (!config.data.packed()) return std::make_unique<WindowSamples>(source.train, length);
+  const std::string name = hex64(PackingIndex::fingerprint(source.train, length)) + ".index";
+  const auto path = std::filesystem::path(config.run.dir) / "packing" / name;
+  auto index = PackingIndex::open(path, source.train, length, verify);
+  if (!index) {
+    if (std::filesystem::exists(path))
+      log_warning("{} is damaged or of another version: it is made again", path.string());
+    PackingIndex::build(path, source.train, length);
+    index = PackingIndex::open(path, source.train, length, false);
+    if (!index) failure("{} changed while it was opened: start again", path.string());
   }
+  source.packing = index->summary();
+  return std::make_unique<PackedSamples>(source.train, std::move(*index));
+}
+
+std::vector<double> RunData::make_shuffled_order(const RunConfig& config,
+                                                 const std::vector<std::optional<double>>& weights,
+                                                 bool verify) {
+  const DataConfig& data = config.data;
+  std::vector<BlendSource> blend;
+  std::vector<std::unique_ptr<SourceSamples>> samples;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    samples.push_back(samples_of(sources_[i], config, verify));
+    const double source_limit = data.train[i].max_epochs;
+    blend.push_back({.weight = weights[i].value_or(1.0),
+                     .epoch = samples.back()->count(),
+                     .max_epochs = source_limit > 0 ? source_limit : data.max_epochs});
+  }
+  const std::vector<std::uint64_t> integers =
+      blend_weights(blend, config.total_samples(), data.sequence_length);
+  order_ = std::make_unique<ShuffledOrder>(std::move(samples), integers, data.sequence_length,
+                                           config.run.seed);
+  return {integers.begin(), integers.end()};
+}
+
+void RunData::make_order(const RunConfig& config, bool verify) {
+  const DataConfig& data = config.data;
+  const std::int64_t samples = config.total_samples();
+  const std::vector<std::optional<double>> given = source_weights(data);
+  const std::vector<double> weights = data.megatron() ? make_megatron_order(config, given)
+                                                      : make_shuffled_order(config, given, verify);
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    sources_[i].share = weights[i] / total;
-    sources_[i].epochs = sources_[i].share * static_cast<double>(samples * length) /
-                         static_cast<double>(sources_[i].train.tokens());
-    if (data.temperature > 0 && sources_[i].share * static_cast<double>(samples) < 1)
+    Source& source = sources_[i];
+    source.share = weights[i] / total;
+    const double epoch = source.packing ? static_cast<double>(source.packing->samples)
+                                        : static_cast<double>(source.train.tokens()) /
+                                              static_cast<double>(data.sequence_length);
+    source.epochs = source.share * static_cast<double>(samples) / epoch;
+    if (data.temperature > 0 && source.share * static_cast<double>(samples) < 1)
       log_warning("data.temperature {} gives {} a fraction of {:.3g}: less than one of {} samples",
-                  data.temperature, sources_[i].name, sources_[i].share, samples);
+                  data.temperature, source.name, source.share, samples);
   }
 }
 
@@ -205,6 +233,12 @@ void RunData::open_validation(const RunConfig& config) {
     if (held.stream.tokens() <= length)
       log_warning("{} tokens are held out of {}, one sample needs {}: it is not validated",
                   held.stream.tokens(), held.name, length + 1);
+}
+
+SampleOptions RunData::validation_options() const {
+  SampleOptions options = options_;
+  options.packed = false;
+  return options;
 }
 
 std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); }

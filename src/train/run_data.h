@@ -21,19 +21,23 @@ class RunData {
  public:
   // Throws UserError for any problem with the data, except invalid ids, which are found on reading.
   // Resolves the tokenizer if the configuration was only parsed.
-  explicit RunData(RunConfig& config);
+  // With packing best_fit it opens the index of each source in RUN/packing, or makes it; with
+  // `verify` it reads existing ones completely and replaces damaged ones.
+  explicit RunData(RunConfig& config, bool verify = false);
 
   struct Source {
     std::string name;
     std::vector<TokenShard> shards;
     TokenStream train;
-    double share = 0;   // fraction of the run's samples
-    double epochs = 0;  // number of epochs in the run
+    double share = 0;                       // fraction of the run's samples
+    double epochs = 0;                      // number of epochs in the run
+    std::optional<PackingSummary> packing;  // with packing best_fit
   };
   const std::vector<Source>& sources() const { return sources_; }
   const SampleOrder& order() const { return *order_; }
   const std::vector<ValidationSet>& validation() const { return validation_; }
   const SampleOptions& sample_options() const { return options_; }
+  SampleOptions validation_options() const;  // validation sets are windows
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // Hashes everything that determines the order of the samples, and the sizes and the ends of the
   // files. Cheap enough for every rank.
@@ -49,7 +53,12 @@ class RunData {
   void open_source(const DataSource& source, const RunConfig& config);
   // One entry per source; empty if the configuration gives no weight.
   std::vector<std::optional<double>> source_weights(const DataConfig& data) const;
-  void make_order(const RunConfig& config);
+  std::unique_ptr<SourceSamples> samples_of(Source& source, const RunConfig& config, bool verify);
+  void make_order(const RunConfig& config, bool verify);
+  // Returns the integer weight of each source.
+  std::vector<double> make_shuffled_order(const RunConfig& config,
+                                          const std::vector<std::optional<double>>& weights,
+                                          bool verify);
   // Returns the fraction of the samples that each source gets.
   std::vector<double> make_megatron_order(const RunConfig& config,
                                           const std::vector<std::optional<double>>& weights);

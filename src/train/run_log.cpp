@@ -95,6 +95,7 @@ void RunLog::record(const StepRecord& r) {
   Json json = {{"step", r.step},
                {"seq", sequence_++},
                {"tokens", r.tokens},
+               {"targets", r.targets},
                {"loss", number(r.loss)},
                {"grad_norm", number(r.gradient_norm)},
                {"lr", r.lr},

@@ -134,7 +134,8 @@ void Trainer::train_step() {
   Trace* trace = step_trace_ == nullptr ? nullptr : step_trace_->active();
   const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
   if (batch_ == nullptr) batch_ = &loader_->next();  // rethrows an error that was deferred
-  const double targets = std::max(targets_, 1.0);
+  const double targets_of_step = targets_;
+  const double targets = std::max(targets_of_step, 1.0);
   {
     const HostSpan span(trace, "queue the step");
     engine_->begin_step(tokens(), {.step = step,
@@ -162,6 +163,7 @@ void Trainer::train_step() {
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
   record_ = {.step = step,
              .tokens = state_.tokens + config_.tokens_per_step(),
+             .targets = static_cast<std::int64_t>(targets_of_step),
              .loss = result.loss,
              .gradient_norm = result.gradient_norm,
              .lr = lr,
@@ -250,7 +252,7 @@ std::optional<double> Trainer::Score::bits_per_byte() const {
 // without a loss.
 Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.layout.micro_batch;
-  SampleReader reader(data_->sample_options());
+  SampleReader reader(data_->validation_options());
   std::vector<TokenRange> ranges;
   Score score;
   const Coordinates& coordinates = groups_->coordinates;
@@ -282,7 +284,7 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
 }
 
 void Trainer::validate() {
-  SampleBatch batch(config_.layout.micro_batch, data_->sample_options());
+  SampleBatch batch(config_.layout.micro_batch, data_->validation_options());
   Score all;
   record_.valid.clear();
   for (const ValidationSet& set : data_->validation()) {

@@ -131,8 +131,8 @@ void Trainer::check_same_run() const {
   if (state_.data != data_->fingerprint())
     user_error(
         "the run in {} was started on other data, weights, data.valid_fraction, "
-        "data.sequence_length or (with max_epochs or order megatron) for another number of steps: "
-        "its data position cannot be carried over; choose another run.dir",
+        "data.sequence_length, data.packing or (with max_epochs or order megatron) for another "
+        "number of steps: its data position cannot be carried over; choose another run.dir",
         directory_.string());
   if (state_.step > schedule_.total_steps)
     user_error(

@@ -33,10 +33,15 @@ void Trainer::announce() const {
   for (const ValidationSet& set : data_->validation()) held_out += set.size();
   log_info("data: {}, sequences of {} tokens, {} held-out samples",
            data_->tokenizer().description(), config_.data.sequence_length, held_out);
-  for (const RunData::Source& source : data_->sources())
+  for (const RunData::Source& source : data_->sources()) {
     log_info("  {}: {} tokens in {} shard{}, {:.2f} % of the run, {:.2f} epochs", source.name,
              format_count(static_cast<double>(source.train.tokens())), source.shards.size(),
              source.shards.size() == 1 ? "" : "s", 100 * source.share, source.epochs);
+    if (const auto& packing = source.packing)
+      log_info("    packed: {} samples, {:.2f} % padding, {} whole, {} cut", packing->samples,
+               100 * packing->padding(config_.data.sequence_length),
+               format_number(packing->whole, "document"), packing->cut);
+  }
   log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all",
            config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
            config_.batch.global / config_.layout.micro_batch,

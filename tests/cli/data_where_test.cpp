@@ -75,6 +75,26 @@ TEST_F(DataWhereTest, NamesTheTokensOfAStep) {
   }
 }
 
+// 250 tokens in samples of 24; documents of 55, 90, 44 and 30 tokens are longer.
+TEST_F(DataWhereTest, NamesTheDocumentsOfAPackedSample) {
+  const json samples =
+      json::parse(where("--json --step 1 --set data.packing=best_fit --set "
+                        "data.valid_fraction=0 --set batch.global=12"));
+  ASSERT_EQ(samples.size(), 12u);
+  std::vector<int> seen(250, 0);
+  for (const json& sample : samples) {
+    int tokens = 0;
+    for (const json& range : sample.at("documents")) {
+      const int count = range.at("tokens"), first = range.at("first_token");
+      tokens += count;
+      for (int i = 0; i < std::min(count, 24); ++i) ++seen.at(static_cast<std::size_t>(first + i));
+    }
+    EXPECT_LE(tokens, 25);
+  }
+  // 7 full pieces, and rests and documents of 20 + 3, 18 + 6, 18 + 3, 7 + 7.
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 0), 0) << "12 samples are more than an epoch";
+}
+
 TEST_F(DataWhereTest, PrintsForPeople) {
   EXPECT_THAT(where("--step 2"), AllOf(HasSubstr("sample 6: numbers, epoch "),
                                        HasSubstr(store_ + " token "), HasSubstr(": document ")));

@@ -129,6 +129,33 @@ TEST_F(TrainOnRanks, EveryLayoutIsTheRunOfOneProcess) {
   }
 }
 
+// Rank 0 packs; the others map its file.
+TEST_F(TrainOnRanks, PackedRunsAreTheRunOfOneProcess) {
+  std::vector<std::vector<std::int32_t>> documents;
+  for (int i = 0; i < 200; ++i) {
+    auto& document = documents.emplace_back();
+    for (int j = 0; j < 3 + i * 7 % 41; ++j) document.push_back((i * 37 + j * 11) % 256);
+  }
+  write_megatron((directory_ / "store").string(), TokenType::U8, documents);
+  const std::string packed =
+      " --set 'data.train=[{path: store}]' --set data.packing=best_fit --set "
+      "data.document_mask=true --set data.boundary_loss=false --set model.layers=2";
+  ASSERT_EQ(train(0, "alone", packed), 0) << errors("alone");
+  EXPECT_EQ(train(4, "zero", "--set layout.zero=3" + packed), 0) << errors("zero");
+  EXPECT_EQ(train(4, "tensor", "--set layout.tp=2 --set layout.pp=2" + packed), 0)
+      << errors("tensor");
+  EXPECT_EQ(train(2, "context", "--set layout.cp=2" + packed), 0) << errors("context");
+  for (const char* run : {"zero", "tensor", "context"}) {
+    expect_same(run, "alone");
+    for (std::size_t i = 0; i < 6; ++i)
+      EXPECT_EQ(metrics(run)[i].at("targets"), metrics("alone")[i].at("targets")) << run;
+    EXPECT_THAT(content_of(directory_ / (std::string(run) + ".out")), HasSubstr("pack documents"));
+    for (const auto& entry : fs::directory_iterator(directory_ / run / "packing"))
+      EXPECT_EQ(content_of(entry.path()),
+                content_of(directory_ / "alone/packing" / entry.path().filename()));
+  }
+}
+
 TEST_F(TrainOnRanks, ContinuesOnAnyNumberOfRanks) {
   ASSERT_EQ(train(0, "alone"), 0) << errors("alone");
   ASSERT_EQ(train(4, "moved", "--set train.steps=6 --set layout.zero=3"), 0) << errors("moved");

@@ -19,7 +19,7 @@ class BatchLoaderTest : public testing::Test {
   TokenStream stream_ = hold_out(shards_, 0.0).train;
   SampleOptions options_ = {
       .length = 8, .vocab_size = 1000, .document_mask = true, .boundary_loss = false};
-  ShuffledOrder order_{{&stream_}, {1}, 8, 11};
+  ShuffledOrder order_{windows_over({&stream_}, 8), {1}, 8, 11};
 };
 
 // Samples first … end - 1 are those of the order, for any batch size and depth.

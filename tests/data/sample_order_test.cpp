@@ -53,7 +53,7 @@ TEST_F(ShuffledOrderTest, AnEpochSeesEachOfItsWindowsOnce) {
     const auto shards = corpus(tokens);
     const TokenStream stream = whole(shards);
     ASSERT_EQ(stream.tokens(), tokens);
-    const ShuffledOrder order({&stream}, {1}, length, 5);
+    const ShuffledOrder order(windows_over({&stream}, length), {1}, length, 5);
     const std::int64_t windows = epoch_of(tokens, length);
     for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
       std::set<std::int64_t> starts;
@@ -77,7 +77,7 @@ TEST_F(ShuffledOrderTest, EveryTokenIsReachedOverTheEpochs) {
   constexpr std::int64_t length = 8, tokens = 101;
   const auto shards = corpus(tokens);
   const TokenStream stream = whole(shards);
-  const ShuffledOrder order({&stream}, {1}, length, 1);
+  const ShuffledOrder order(windows_over({&stream}, length), {1}, length, 1);
   std::set<std::int64_t> starts;
   for (std::int64_t k = 0; k < 200 * epoch_of(tokens, length); ++k)
     starts.insert(start_of(order, k, length));
@@ -89,7 +89,7 @@ TEST_F(ShuffledOrderTest, EpochsDifferInOrderAndOffset) {
   constexpr std::int64_t length = 10, tokens = 1003;
   const auto shards = corpus(tokens);
   const TokenStream stream = whole(shards);
-  const ShuffledOrder order({&stream}, {1}, length, 1);
+  const ShuffledOrder order(windows_over({&stream}, length), {1}, length, 1);
   const std::int64_t windows = epoch_of(tokens, length);
   std::set<std::vector<std::int64_t>> orders;
   std::set<std::int64_t> offsets;
@@ -112,7 +112,7 @@ TEST_F(ShuffledOrderTest, ASampleIsAFunctionOfItsNumberAndTheSeed) {
   const auto first = corpus(700), second = corpus(300);
   const TokenStream a = whole(first), b = whole(second);
   const auto order_of = [&](std::uint64_t seed) {
-    return ShuffledOrder({&a, &b}, {2, 1}, length, seed);
+    return ShuffledOrder(windows_over({&a, &b}, length), {2, 1}, length, seed);
   };
   const ShuffledOrder forwards = order_of(3), other_seed = order_of(4);
   std::vector<std::int64_t> starts;
@@ -132,7 +132,7 @@ TEST_F(ShuffledOrderTest, EachSourceOfABlendIsReadInWholeEpochs) {
   constexpr std::int64_t length = 6;
   const auto first = corpus(200), second = corpus(333);
   const TokenStream streams[] = {whole(first), whole(second)};
-  const ShuffledOrder order({&streams[0], &streams[1]}, {2, 5}, length, 9);
+  const ShuffledOrder order(windows_over({&streams[0], &streams[1]}, length), {2, 5}, length, 9);
   std::vector<std::int64_t> starts[2];
   for (std::int64_t k = 0; k < 3000; ++k) {
     std::vector<TokenRange> ranges;
@@ -151,7 +151,8 @@ TEST_F(ShuffledOrderTest, TheFingerprintTellsDataAndSharesApart) {
   const TokenStream all = whole(shards), part = hold_out(shards, 0.3).train, other = whole(others);
   const auto fingerprint = [](const TokenStream& stream, std::uint64_t weight,
                               std::int64_t length) {
-    return ShuffledOrder({&stream, &stream}, {weight, 7}, length, 1).fingerprint();
+    return ShuffledOrder(windows_over({&stream, &stream}, length), {weight, 7}, length, 1)
+        .fingerprint();
   };
   std::set<std::uint64_t> prints;
   prints.insert(fingerprint(all, 1, 8));

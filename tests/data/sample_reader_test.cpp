@@ -53,6 +53,27 @@ TEST_F(SampleReaderTest, EachRangeStartsADocument) {
   EXPECT_EQ(batch.document_start, (Row{0, 0, 0, 3}));
 }
 
+// Documents 1 and 2, the rest of document 3 from its second token on, and padding.
+TEST_F(SampleReaderTest, PackedDocumentsArePadded) {
+  for (const bool boundary : {true, false}) {
+    const SampleBatch batch =
+        read({{&shard_, 3, 4}, {&shard_, 7, 1}, {&shard_, 9, 2}}, {.length = 10,
+                                                                   .vocab_size = 15,
+                                                                   .document_mask = true,
+                                                                   .boundary_loss = boundary,
+                                                                   .packed = true});
+    EXPECT_EQ(batch.ids, (Row{3, 4, 5, 6, 7, 9, 10, 0, 0, 0}));
+    // Token 9 is a target where its document begins, not here.
+    EXPECT_EQ(batch.targets, (Row{4, 5, 6, boundary ? 7 : -1, -1, 10, -1, -1, -1, -1}));
+    EXPECT_EQ(batch.document_start, (Row{0, 0, 0, 0, 4, 5, 5, 7, 7, 7}));
+    EXPECT_EQ(batch.positions, (Row{0, 1, 2, 3, 0, 0, 1, 0, 1, 2}));
+  }
+  // A sample without padding has no target after its last token, unless the document continues.
+  const SampleOptions options{.length = 4, .vocab_size = 15, .packed = true};
+  EXPECT_EQ(read({{&shard_, 3, 4}}, options).targets, (Row{4, 5, 6, -1}));
+  EXPECT_EQ(read({{&shard_, 8, 5}}, options).targets, (Row{9, 10, 11, 12}));
+}
+
 TEST_F(SampleReaderTest, BoundariesCarryNoLossWhenAsked) {
   const SampleBatch batch =
       read({{&shard_, 1, 9}}, {.length = 8, .vocab_size = 15, .boundary_loss = false});

@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "data/corpora/document.h"
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_journal.h"
+#include "data/sampling/packing_index.h"
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
@@ -54,6 +58,46 @@ FileParser safetensors() {
                 sum += static_cast<std::uint64_t>(byte);
             if (sum == 1) user_error("sum");  // so that every byte is read
           }};
+}
+
+// ---- packing
+
+// A store and the index of its packing. The hash of the damaged footer is corrected, so that the
+// entries themselves are read.
+FileParser packing_index() {
+  const auto open_stream = [](const fs::path& directory, std::vector<TokenShard>& shards) {
+    shards = open_token_store((directory / "a").string());
+    return hold_out(shards, 0.0).train;
+  };
+  const TemporaryDirectory scratch;
+  std::vector<std::vector<std::int32_t>> documents;
+  for (std::size_t i = 0; i < 40; ++i) documents.emplace_back(1 + i * 7 % 23, 5);
+  write_megatron((scratch / "a").string(), TokenType::U8, documents);
+  std::vector<TokenShard> shards;
+  PackingIndex::build(scratch / "a.index", open_stream(scratch.path(), shards), 12, 16);
+  return {.name = "packing-index",
+          .samples = {files_in(scratch.path())},
+          .damaged = {"a.index"},
+          .read =
+              [=](const fs::path& directory) {
+                std::vector<TokenShard> opened;
+                const TokenStream stream = open_stream(directory, opened);
+                const auto index = PackingIndex::open(directory / "a.index", stream, 12, false, 16);
+                if (!index) user_error("stale");
+                std::vector<TokenRange> ranges;
+                for (std::int64_t i = 0; i < index->summary().samples; ++i) {
+                  ranges.clear();
+                  index->locate(i, stream, ranges);
+                }
+              },
+          .mend =
+              [](const fs::path& directory, const std::string& name) {
+                std::string bytes = content_of(directory / name);
+                if (bytes.size() < 72) return;
+                const std::uint64_t hash = hash64(bytes.data() + bytes.size() - 72, 56);
+                std::memcpy(bytes.data() + bytes.size() - 16, &hash, 8);
+                std::ofstream(directory / name, std::ios::binary) << bytes;
+              }};
 }
 
 // ---- tokenizers
@@ -246,8 +290,8 @@ FileParser compressed() {
 }  // namespace
 
 std::vector<FileParser> data_parsers() {
-  return {safetensors(), tokenizer_json(),   sentencepiece(), tiktoken(),  token_store(),
-          store_info(),  tokenize_journal(), jsonl(),         compressed()};
+  return {safetensors(), tokenizer_json(),   sentencepiece(), tiktoken(),   token_store(),
+          store_info(),  tokenize_journal(), jsonl(),         compressed(), packing_index()};
 }
 
 }  // namespace kintsugi

@@ -85,6 +85,41 @@ TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
   }
 }
 
+// The loss of a sample with padding is the sum of the losses of its documents.
+TEST_P(EngineTest, PaddingHasNoLossAndIsNotSeen) {
+  const TemporaryDirectory directory;
+  const std::vector<Tokens> documents = {{5, 9, 2, 44, 17}, {3, 3, 60, 8, 1, 0, 29}, {50, 2, 12}};
+  const TokenShard shard = TokenShard::open(write_store(directory, "docs", documents));
+  const SampleOptions samples = {.length = 20,
+                                 .vocab_size = 64,
+                                 .document_mask = true,
+                                 .boundary_loss = false,
+                                 .packed = true};
+  SampleBatch packed(1, samples);
+  SampleReader(samples).read({{&shard, 0, 5}, {&shard, 5, 7}, {&shard, 12, 3}}, packed.row(0));
+  double apart = 0;
+  for (const Tokens& document : documents) {
+    const auto length = static_cast<std::int64_t>(document.size()) - 1;
+    apart += engine_of(options_of(GetParam(), 1, length))
+                 .evaluate({std::span(document).first(document.size() - 1),
+                            std::span(document).subspan(1)});
+  }
+  Engine& engine = engine_of(options_of(GetParam(), 1, 20, true));
+  const TokenBatch together = {packed.ids, packed.targets, packed.positions, packed.document_start};
+  EXPECT_NEAR(engine.evaluate(together), apart, 1e-12 * apart);
+  // Other tokens in the padding change nothing, not even a gradient.
+  const StepSettings settings{.step = 1, .lr = 1e-3};
+  const StepResult zeros = engine.step(together, settings);
+  EXPECT_NEAR(zeros.loss, apart / 12, 1e-12);
+  Tokens other = packed.ids;
+  for (std::size_t i = 15; i < 20; ++i) other[i] = static_cast<std::int32_t>(7 * i % 64);
+  const StepResult numbers =
+      engine_of(options_of(GetParam(), 1, 20, true))
+          .step({other, packed.targets, packed.positions, packed.document_start}, settings);
+  EXPECT_EQ(numbers.loss, zeros.loss);
+  EXPECT_NEAR(numbers.gradient_norm, zeros.gradient_norm, 1e-13);
+}
+
 // Without the mask a document sees the documents before it.
 TEST_P(EngineTest, TheMaskMakesADifference) {
   const Tokens ids = {5, 9, 2, 44, 17, 3, 3, 60}, targets = {9, 2, 44, -1, 3, 3, 60, 8};

@@ -40,6 +40,7 @@ const ResumeCase kCases[] = {
      "layout: {recompute: selective}\n"},
     {"offloaded", "steps: 9, checkpoint_every: 4, eval_every: 4, precision: bf16",
      "layout: {recompute: full}\noffload: {optimizer: true, activations: true, update: device}\n"},
+    {"packed", "steps: 9, checkpoint_every: 4, eval_every: 3", ""},
     {"updated_on_the_host", "steps: 9, checkpoint_every: 4, eval_every: 0",
      "offload: {optimizer: true, update: host}\n"},
 };
@@ -58,6 +59,8 @@ class ResumeTest : public testing::TestWithParam<ResumeCase> {
  protected:
   static std::string config(const std::string& corpus, const fs::path& run) {
     std::string text = small_config(corpus, run, GetParam().train, GetParam().rest);
+    if (GetParam().name == std::string("packed"))
+      text.replace(text.find("valid_fraction"), 0, "packing: best_fit, document_mask: true, ");
     const std::string few = "layers: 2";
     // With two blocks, no block input is offloaded.
     if (text.find("activations") != std::string::npos)

@@ -226,6 +226,76 @@ TEST_F(RunDataTest, DataThatIsTooShortIsNamed) {
   EXPECT_THAT(error("[{path: nowhere}]"), HasSubstr("nowhere"));
 }
 
+// ---- best-fit packing
+
+// Documents of 20 tokens do not share samples of 24 tokens: one per sample, 4 positions of padding.
+TEST_F(RunDataTest, PackedEpochsAreCountedInSamples) {
+  RunConfig read = config(lists(), {"data.packing=best_fit"});
+  const RunData data(read);
+  ASSERT_TRUE(data.sources()[0].packing && data.sources()[1].packing);
+  const PackingSummary& en = *data.sources()[0].packing;
+  EXPECT_EQ(en.samples, 720);
+  EXPECT_EQ(en.whole, 720);
+  EXPECT_EQ(en.cut, 0);
+  EXPECT_DOUBLE_EQ(en.padding(24), 4.0 / 24);
+  EXPECT_EQ(data.sources()[1].packing->samples, 90);
+  EXPECT_DOUBLE_EQ(data.sources()[1].epochs, 300.0 / 90);
+  EXPECT_TRUE(data.sample_options().packed);
+  EXPECT_FALSE(data.validation_options().packed);
+  // 600 samples of the run: fi gives at most one epoch of 90.
+  expect_shares(shares(lists("", ", max_epochs: 1"), {"data.packing=best_fit"}),
+                {510.0 / 600, 90.0 / 600});
+  // A source that is shorter than a sample is padded.
+  RunConfig tiny = config(fmt::format("[{{path: '{}'}}]", store("tiny", 1)),
+                          {"data.packing=best_fit", "data.valid_fraction=0", "train.eval_every=0"});
+  EXPECT_EQ(RunData(tiny).sources()[0].packing->samples, 1);
+}
+
+TEST_F(RunDataTest, ThePackingIsPartOfTheFingerprint) {
+  const auto fingerprint = [&](const std::vector<std::string>& more) {
+    RunConfig read = config(lists(), more);
+    return RunData(read).fingerprint();
+  };
+  const std::string packed = fingerprint({"data.packing=best_fit"});
+  EXPECT_EQ(packed, fingerprint({"data.packing=best_fit"}));
+  EXPECT_NE(packed, fingerprint({}));
+  EXPECT_NE(packed, fingerprint({"data.packing=best_fit", "data.valid_fraction=0.2"}));
+  EXPECT_NE(packed, fingerprint({"data.packing=best_fit", "data.sequence_length=25"}));
+}
+
+TEST_F(RunDataTest, ADamagedPackingIsMadeAgain) {
+  const std::string sources = fmt::format("[{{path: '{}'}}]", store("en", 100));
+  RunConfig read = config(sources, {"data.packing=best_fit"});
+  const std::string fingerprint = RunData(read).fingerprint();
+  const std::filesystem::directory_iterator files(directory_ / "run/packing");
+  const std::filesystem::path index = files->path();
+  const std::string bytes = content_of(index);
+  for (const std::string& bad :
+       {bytes.substr(0, bytes.size() / 2), std::string(), std::string(500, 'x')}) {
+    std::ofstream(index, std::ios::binary) << bad;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(RunData(read).fingerprint(), fingerprint);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("made again"));
+    EXPECT_EQ(content_of(index), bytes);
+  }
+  // A change in the middle is found when rank 0 verifies it.
+  std::string changed = bytes;
+  changed[changed.size() / 3] ^= 1;
+  std::ofstream(index, std::ios::binary) << changed;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(RunData(read, true).fingerprint(), fingerprint);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("made again"));
+  EXPECT_EQ(content_of(index), bytes);
+}
+
+TEST_F(RunDataTest, MegatronsOrderIsNotPacked) {
+  EXPECT_THAT(error(lists(), {"data.packing=best_fit", "data.order=megatron"}),
+              AllOf(HasSubstr("data.packing is best_fit"), HasSubstr("remove data.packing")));
+  EXPECT_THAT(error(lists(), {"data.packing=best_fit", "data.sequence_length=20000000",
+                              "model.max_positions=20000000"}),
+              AllOf(HasSubstr("data.packing"), HasSubstr("16777216")));
+}
+
 // ---- whole runs
 
 class DataRunTest : public RunDataTest {
@@ -272,6 +342,25 @@ TEST_F(DataRunTest, EachSourceIsValidatedByItself) {
               1e-9);
   EXPECT_THAT(log_, AllOf(HasSubstr("held-out loss"), HasSubstr("held-out en loss"),
                           HasSubstr("held-out fi loss")));
+}
+
+// Each sample is one document of 20 tokens, of which the first is no target.
+TEST_F(DataRunTest, APackedRunCountsItsTargets) {
+  for (const char* mask : {"data.document_mask=true", "data.document_mask=false"}) {
+    const std::string name = std::string("run-") + mask;
+    const auto records = train(name, lists(), {"data.packing=best_fit", mask});
+    ASSERT_EQ(records.size(), 6u);
+    for (const Json& record : records) {
+      EXPECT_EQ(record.at("targets"), 6 * 19);
+      EXPECT_EQ(record.at("tokens"), record.at("step").get<int>() * 6 * 24);
+    }
+    EXPECT_THAT(log_,
+                HasSubstr("packed: 720 samples, 16.67 % padding, 720 documents whole, 0 cut"));
+  }
+  EXPECT_THAT(user_error_of([&] {
+                train("run-data.document_mask=true", lists(), {"data.document_mask=true"});
+              }),
+              AllOf(HasSubstr("data.packing"), HasSubstr("choose another run.dir")));
 }
 
 // Tokens: all bytes, "th" with two bytes, and an end-of-document token without text.

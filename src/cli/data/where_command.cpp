@@ -98,7 +98,9 @@ void add_data_where(CLI::App& data) {
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
       "Epochs, tokens, documents and offsets count from 0. A sample has one token more than\n"
-      "data.sequence_length: the last one is only a target.\n"
+      "data.sequence_length: the last one is only a target. With data.packing best_fit, this "
+      "holds\n"
+      "where a document continues; other samples are padded.\n"
       "\n"
       "Example:\n"
       "  kintsugi data where runs/demo/config.yaml --step 1234");

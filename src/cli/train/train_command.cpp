@@ -143,6 +143,13 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   });
   if (!groups->description().empty()) log_info("{}", groups->description());
   startup.mark("init device");
+  if (config->data.packed()) {
+    // Rank 0 makes or verifies the index of the packing; the others then only map it.
+    job.together([&] {
+      if (job.world().rank() == 0) RunData(*config, true);
+    });
+    startup.mark("pack documents");
+  }
   job.together([&] { trainer.emplace(*backend, *config, groups->get(), startup); });
   compare(data_facts(trainer->config(), trainer->data()), trainer->startup());
   if (arguments.check) {

@@ -16,44 +16,71 @@ Windows::Windows(std::int64_t tokens, std::int64_t length) {
   }
 }
 
-ShuffledOrder::ShuffledOrder(std::vector<const TokenStream*> streams,
+WindowSamples::WindowSamples(const TokenStream& stream, std::int64_t length)
+    : stream_(&stream), length_(length), windows_(stream.tokens(), length) {
+  KINTSUGI_CHECK(windows_.count > 0, "a stream of {} tokens has no window of {}", stream.tokens(),
+                 length + 1);
+}
+
+void WindowSamples::locate(std::int64_t sample, std::uint64_t key,
+                           std::vector<TokenRange>& ranges) const {
+  const auto start = static_cast<std::int64_t>(key % static_cast<std::uint64_t>(windows_.slack));
+  stream_->locate(start + sample * length_, length_ + 1, ranges);
+}
+
+void WindowSamples::add_to(StreamHash& hash) const {
+  const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
+  for (const TokenRange& range : stream_->parts()) {
+    add(range.shard->fingerprint());
+    add(range.first);
+    add(range.count);
+  }
+}
+
+// The content includes the fingerprint of the stream.
+void PackedSamples::add_to(StreamHash& hash) const {
+  const std::uint64_t content = index_.content();
+  hash.update(&content, sizeof(content));
+}
+
+std::vector<std::unique_ptr<SourceSamples>> windows_over(
+    const std::vector<const TokenStream*>& streams, std::int64_t length) {
+  std::vector<std::unique_ptr<SourceSamples>> sources;
+  for (const TokenStream* stream : streams)
+    sources.push_back(std::make_unique<WindowSamples>(*stream, length));
+  return sources;
+}
+
+ShuffledOrder::ShuffledOrder(std::vector<std::unique_ptr<SourceSamples>> sources,
                              const std::vector<std::uint64_t>& weights, std::int64_t length,
                              std::uint64_t seed)
-    : weights_(weights), blend_(weights), length_(length), seed_(seed) {
-  KINTSUGI_CHECK(streams.size() == weights.size(), "{} streams, {} weights", streams.size(),
+    : sources_(std::move(sources)),
+      weights_(weights),
+      blend_(weights),
+      length_(length),
+      seed_(seed) {
+  KINTSUGI_CHECK(sources_.size() == weights.size(), "{} sources, {} weights", sources_.size(),
                  weights.size());
-  for (const TokenStream* stream : streams) {
-    sources_.push_back({stream, Windows(stream->tokens(), length)});
-    KINTSUGI_CHECK(sources_.back().windows.count > 0, "a stream of {} tokens has no window of {}",
-                   stream->tokens(), length + 1);
-  }
 }
 
 SampleOrder::Origin ShuffledOrder::locate(std::int64_t k, std::vector<TokenRange>& ranges) const {
   const auto [source, index] = blend_(k);
-  const auto& [stream, windows] = sources_[source];
-  const std::int64_t epoch = index / windows.count;
+  const SourceSamples& samples = *sources_[source];
+  const std::int64_t count = samples.count(), epoch = index / count;
   const std::uint64_t key =
       derive_key(derive_key(seed_, 0xDA7A, source), static_cast<std::uint64_t>(epoch));
-  const Permutation permutation(static_cast<std::uint64_t>(windows.count), key);
-  const auto window =
-      static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(index % windows.count)));
-  const auto start = static_cast<std::int64_t>(key % static_cast<std::uint64_t>(windows.slack));
-  stream->locate(start + window * length_, length_ + 1, ranges);
+  const Permutation permutation(static_cast<std::uint64_t>(count), key);
+  samples.locate(static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(index % count))),
+                 key, ranges);
   return {source, epoch};
 }
 
 std::uint64_t ShuffledOrder::fingerprint() const {
   StreamHash hash;
-  const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
-  add(length_);
+  hash.update(&length_, sizeof(length_));
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    add(weights_[i]);
-    for (const TokenRange& range : sources_[i].stream->parts()) {
-      add(range.shard->fingerprint());
-      add(range.first);
-      add(range.count);
-    }
+    hash.update(&weights_[i], sizeof(weights_[i]));
+    sources_[i]->add_to(hash);
   }
   return hash.digest();
 }

@@ -2,9 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "core/hash.h"
 #include "data/sampling/blend.h"
+#include "data/sampling/packing_index.h"
 #include "data/sampling/token_stream.h"
 
 namespace kintsugi {
@@ -19,7 +22,7 @@ class SampleOrder {
     std::size_t source = 0;
     std::int64_t epoch = 0;  // of that source, from 0
   };
-  // Appends the ranges that hold the sample's length + 1 tokens.
+  // Appends the ranges that hold the sample's tokens: length + 1, or fewer with packed documents.
   virtual Origin locate(std::int64_t k, std::vector<TokenRange>& ranges) const = 0;
 
   // A hash of everything that determines the order, except the seed.
@@ -34,23 +37,66 @@ struct Windows {
   std::int64_t slack = 0;  // an epoch starts at token 0 … slack - 1
 };
 
-// The default order: the windows of each epoch in a keyed random permutation, a new one per epoch;
+// How the stream of one source is divided into samples; each epoch has all of them.
+class SourceSamples {
+ public:
+  virtual ~SourceSamples() = default;
+  virtual std::int64_t count() const = 0;  // in an epoch
+  // Appends the ranges of a sample; `key` is random and belongs to the epoch.
+  virtual void locate(std::int64_t sample, std::uint64_t key,
+                      std::vector<TokenRange>& ranges) const = 0;
+  virtual void add_to(StreamHash& hash) const = 0;  // everything that determines the samples
+};
+
+class WindowSamples final : public SourceSamples {
+ public:
+  // The stream must outlive this object and have a window.
+  WindowSamples(const TokenStream& stream, std::int64_t length);
+  std::int64_t count() const override { return windows_.count; }
+  void locate(std::int64_t sample, std::uint64_t key,
+              std::vector<TokenRange>& ranges) const override;
+  void add_to(StreamHash& hash) const override;
+
+ private:
+  const TokenStream* stream_;
+  std::int64_t length_;
+  Windows windows_;
+};
+
+// Windows over each of these streams, which must outlive them.
+std::vector<std::unique_ptr<SourceSamples>> windows_over(
+    const std::vector<const TokenStream*>& streams, std::int64_t length);
+
+// Documents packed by best fit (packing_index.h): the same samples in every epoch.
+class PackedSamples final : public SourceSamples {
+ public:
+  PackedSamples(const TokenStream& stream, PackingIndex index)
+      : stream_(&stream), index_(std::move(index)) {}
+  std::int64_t count() const override { return index_.summary().samples; }
+  void locate(std::int64_t sample, std::uint64_t /*key*/,
+              std::vector<TokenRange>& ranges) const override {
+    index_.locate(sample, *stream_, ranges);
+  }
+  void add_to(StreamHash& hash) const override;
+
+ private:
+  const TokenStream* stream_;
+  PackingIndex index_;
+};
+
+// The default order: the samples of each epoch in a keyed random permutation, a new one per epoch;
 // sources are interleaved by a Blend. No arrays are stored.
 class ShuffledOrder final : public SampleOrder {
  public:
-  // `weights` come from blend_weights(). The streams must outlive the order.
-  ShuffledOrder(std::vector<const TokenStream*> streams, const std::vector<std::uint64_t>& weights,
-                std::int64_t length, std::uint64_t seed);
+  // `weights` come from blend_weights().
+  ShuffledOrder(std::vector<std::unique_ptr<SourceSamples>> sources,
+                const std::vector<std::uint64_t>& weights, std::int64_t length, std::uint64_t seed);
 
   Origin locate(std::int64_t k, std::vector<TokenRange>& ranges) const override;
   std::uint64_t fingerprint() const override;
 
  private:
-  struct Source {
-    const TokenStream* stream;
-    Windows windows;
-  };
-  std::vector<Source> sources_;
+  std::vector<std::unique_ptr<SourceSamples>> sources_;
   std::vector<std::uint64_t> weights_;
   Blend blend_;
   std::int64_t length_;

@@ -52,6 +52,9 @@ void SampleReader::add(const TokenRange& range, std::size_t at) {
   if (static_cast<std::int64_t>(largest) >= options_.vocab_size) fail_at_bad_id(range, at);
 
   range.shard->read_mask(range.first, std::span(mask_).subspan(at, count));
+  if (options_.packed &&
+      range.shard->document_begin(range.shard->document_of(range.first)) != range.first)
+    mask_[at] = 0;
 
   if (!options_.document_mask && options_.boundary_loss) return;
   std::fill_n(starts_.begin() + static_cast<std::ptrdiff_t>(at), count, std::uint8_t{0});
@@ -66,6 +69,14 @@ void SampleReader::add(const TokenRange& range, std::size_t at) {
   }
 }
 
+void SampleReader::pad(std::size_t from) {
+  if (from == window_.size()) return;
+  std::fill(window_.begin() + static_cast<std::ptrdiff_t>(from), window_.end(), 0);
+  std::fill(mask_.begin() + static_cast<std::ptrdiff_t>(from), mask_.end(), std::uint8_t{0});
+  std::fill(starts_.begin() + static_cast<std::ptrdiff_t>(from), starts_.end(), std::uint8_t{0});
+  starts_[from] = 1;
+}
+
 void SampleReader::read(const std::vector<TokenRange>& ranges, SampleRow row) {
   std::size_t filled = 0;
   for (const TokenRange& range : ranges) {
@@ -75,8 +86,9 @@ void SampleReader::read(const std::vector<TokenRange>& ranges, SampleRow row) {
     add(range, filled);
     filled += static_cast<std::size_t>(range.count);
   }
-  KINTSUGI_CHECK(filled == window_.size(), "a sample has {} tokens, not {}", filled,
-                 window_.size());
+  KINTSUGI_CHECK(filled == window_.size() || options_.packed, "a sample has {} tokens, not {}",
+                 filled, window_.size());
+  pad(filled);
   const std::size_t length = row.ids.size();
   for (std::size_t i = 0; i < length; ++i) {
     const bool counts = mask_[i + 1] != 0 && (options_.boundary_loss || starts_[i + 1] == 0);

@@ -13,6 +13,10 @@ struct SampleOptions {
   std::int64_t vocab_size = 0;  // a larger id is a UserError
   bool document_mask = false;   // also compute positions and document starts
   bool boundary_loss = true;    // the first token of a document is a target
+  // Samples hold documents, not windows. They may be shorter: the rest is padding, which has id 0,
+  // no loss, and with document_mask a document of its own. A range that starts inside a document
+  // does not start with a target: that token is a target of the range before it.
+  bool packed = false;
 };
 
 // The buffers of one sample: `length` values each.
@@ -40,12 +44,13 @@ class SampleReader {
  public:
   explicit SampleReader(const SampleOptions& options);
 
-  // `ranges` have length + 1 tokens in total. Each range counts as the start of a document, even if
-  // it starts in the middle of one.
+  // `ranges` have length + 1 tokens in total (with `packed`, at most). Each range counts as the
+  // start of a document, even if it starts in the middle of one.
   void read(const std::vector<TokenRange>& ranges, SampleRow row);
 
  private:
   void add(const TokenRange& range, std::size_t at);
+  void pad(std::size_t from);
   [[noreturn]] void fail_at_bad_id(const TokenRange& range, std::size_t at) const;
 
   SampleOptions options_;

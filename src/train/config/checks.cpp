@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "data/sampling/megatron_order.h"
+#include "data/sampling/packing_index.h"
 #include "model/families/family.h"
 
 namespace kintsugi {
@@ -90,7 +91,13 @@ class Checks {
     } catch (const UserError& error) {
       user_error("{}: data.split: {}", document_.where("data.split"), error.what());
     }
+    if (data.packed() && data.sequence_length > kMaxPackedLength)
+      complain("data.packing", "is best_fit, which packs samples of at most {} tokens: use windows",
+               kMaxPackedLength);
     if (!data.megatron()) return;
+    if (data.packed())
+      complain("data.packing",
+               "is best_fit, but order megatron reads windows: remove data.packing or data.order");
     for (const DataSource& source : data.train)
       if (source.max_epochs > 0 || data.max_epochs > 0)
         complain("data.order", "is megatron, which does not support max_epochs: remove it");

@@ -29,6 +29,10 @@ struct EnumWords<DataOrder> {
                                                             "megatron-0.10"};
 };
 template <>
+struct EnumWords<Packing> {
+  static constexpr std::array<std::string_view, 2> words = {"windows", "best_fit"};
+};
+template <>
 struct EnumWords<UpdateLocation> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
 };
@@ -110,6 +114,7 @@ void describe(V& v, DataConfig& c) {
   v("document_mask", c.document_mask);
   v("boundary_loss", c.boundary_loss);
   v("order", c.order);
+  v("packing", c.packing);
   v("split", c.split);
   v("prefetch", c.prefetch, between(1, 1024));
 }

@@ -28,6 +28,8 @@ enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
 // Megatron010: the order of Megatron up to version 0.10, which takes different numbers of samples
 // from the sources of a blend.
 enum class DataOrder : std::uint8_t { Kintsugi, Megatron, Megatron010 };
+// Windows over the concatenated documents, or whole documents by best fit.
+enum class Packing : std::uint8_t { Windows, BestFit };
 std::string_view to_string(DeviceChoice device);
 
 struct RunSection {
@@ -63,6 +65,8 @@ struct DataConfig {
   bool boundary_loss = true;
   DataOrder order = DataOrder::Kintsugi;
   bool megatron() const { return order != DataOrder::Kintsugi; }
+  Packing packing = Packing::Windows;
+  bool packed() const { return packing == Packing::BestFit; }
   std::string split = "949,50,1";  // only with order: megatron
   std::int64_t prefetch = 4;       // batches read ahead
   bool operator==(const DataConfig&) const = default;
