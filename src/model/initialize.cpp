@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 #include <vector>
 
 #include "core/hash.h"
@@ -122,40 +123,73 @@ Shape GrownTables::stored(const Parameter& parameter) const {
 
 namespace {
 
-// The mean of the rows of a stored matrix. It is summed in the order of the rows, so that it does
-// not depend on the layout.
-std::vector<double> mean_row(const SafetensorsModel::Location& stored, const Shape& shape) {
-  const std::int64_t rows = shape[0];
+// The mean of rows of a stored matrix. They are summed in fp64 in the order given, so that the
+// result does not depend on the layout.
+template <class Rows>
+std::vector<double> mean_of_rows(const SafetensorsModel::Location& stored, const Shape& shape,
+                                 const Rows& rows) {
   const auto columns = static_cast<std::size_t>(shape[1]);
   std::vector<double> sum(columns, 0.0);
-  const std::byte* from = stored.bytes().data();  // may be unaligned
   visit_float(*stored.entry->dtype, [&]<class T>() {
     std::vector<T> values(columns);
-    for (std::int64_t row = 0; row < rows; ++row, from += columns * sizeof(T)) {
-      std::memcpy(values.data(), from, columns * sizeof(T));
+    for (const std::int64_t row : rows) {
+      const auto bytes = stored.bytes().subspan(static_cast<std::size_t>(row) * columns * sizeof(T),
+                                                columns * sizeof(T));  // may be unaligned
+      std::memcpy(values.data(), bytes.data(), bytes.size());
       for (std::size_t i = 0; i < columns; ++i)
         sum[i] += static_cast<double>(static_cast<Accumulator<T>>(values[i]));
     }
   });
-  for (double& value : sum) value /= static_cast<double>(rows);
+  for (double& value : sum) value /= static_cast<double>(std::ranges::size(rows));
   return sum;
 }
 
-// Fills a vector with copies of `row`, beginning at its element `first`.
-void repeat_row(Backend& backend, const Tensor& destination, const std::vector<double>& row,
-                std::int64_t first) {
-  constexpr std::int64_t kBlock = 1 << 20;  // elements converted at once
-  visit_float(destination.dtype(), [&]<class T>() {
-    std::vector<T> block;
-    for (std::int64_t at = 0; at < destination.elements(); at += kBlock) {
-      block.resize(static_cast<std::size_t>(std::min(kBlock, destination.elements() - at)));
-      for (std::size_t i = 0; i < block.size(); ++i)
-        block[i] = static_cast<T>(static_cast<Accumulator<T>>(
-            row[(static_cast<std::size_t>(first + at) + i) % row.size()]));
-      backend.upload(destination.rows(at, static_cast<std::int64_t>(block.size())), block.data());
+// The new rows of one table.
+class NewRows {
+ public:
+  NewRows(const SafetensorsModel::Location& stored, const GrownTables& grown, const Shape& shape)
+      : stored_(stored), grown_(grown), shape_(shape) {}
+
+  // Writes the elements of the table from `first` on.
+  void write(Backend& backend, const Tensor& destination, std::int64_t first) {
+    constexpr std::int64_t kBlock = 1 << 20;  // elements converted at once
+    visit_float(destination.dtype(), [&]<class T>() {
+      std::vector<T> block;
+      for (std::int64_t at = 0; at < destination.elements(); at += kBlock) {
+        block.resize(static_cast<std::size_t>(std::min(kBlock, destination.elements() - at)));
+        for (std::size_t i = 0; i < block.size(); ++i)
+          block[i] = static_cast<T>(
+              static_cast<Accumulator<T>>(element(first + at + static_cast<std::int64_t>(i))));
+        backend.upload(destination.rows(at, static_cast<std::int64_t>(block.size())), block.data());
+      }
+    });
+  }
+
+ private:
+  double element(std::int64_t index) {
+    const std::int64_t row = index / shape_[1];
+    if (row != row_) {
+      row_ = row;
+      values_ = values_of(static_cast<std::size_t>(row - shape_[0]));
     }
-  });
-}
+    return values_[static_cast<std::size_t>(index % shape_[1])];
+  }
+  const std::vector<double>& values_of(std::size_t number) {
+    if (number < grown_.subtokens.size() && !grown_.subtokens[number].empty()) {
+      own_ = mean_of_rows(stored_, shape_, grown_.subtokens[number]);
+      return own_;
+    }
+    if (mean_.empty())
+      mean_ = mean_of_rows(stored_, shape_, std::views::iota(std::int64_t{0}, shape_[0]));
+    return mean_;
+  }
+
+  const SafetensorsModel::Location& stored_;
+  const GrownTables& grown_;
+  Shape shape_;  // in the file
+  std::int64_t row_ = -1;
+  std::vector<double> values_, own_, mean_;
+};
 
 }  // namespace
 
@@ -178,7 +212,7 @@ void StoredParameters::fill_parameter(Backend& backend, const Tensor& destinatio
   const int file = loader_->open(found.file->path());
   const DType stored = *found.entry->dtype;
   const Shape shape = grown_.stored(parameter);
-  std::vector<double> mean;  // computed if this rank has new rows
+  NewRows new_rows(found, grown_, shape);
   for_each_range(parameter.shard, parameter.global, tp_rank, first, first + destination.elements(),
                  [&](const ShardRange& range) {
                    const Tensor elements = destination.rows(range.local - first, range.count);
@@ -190,9 +224,8 @@ void StoredParameters::fill_parameter(Backend& backend, const Tensor& destinatio
                                        static_cast<std::uint64_t>(range.global) * size_of(stored),
                                    stored, elements.rows(0, old));
                    if (old == range.count) return;
-                   if (mean.empty()) mean = mean_row(found, shape);
-                   repeat_row(backend, elements.rows(old, range.count - old), mean,
-                              (range.global + old) % shape[1]);
+                   new_rows.write(backend, elements.rows(old, range.count - old),
+                                  range.global + old);
                  });
 }
 

@@ -42,11 +42,16 @@ class FreshParameters final : public ParameterSource {
   std::uint64_t seed_;
 };
 
+// Per new row of a table, the rows in the file that it is the mean of.
+using SubtokenRows = std::vector<std::vector<std::int32_t>>;
+
 // Tables of a vocabulary that has grown: the files hold only the first `rows` rows of these
-// parameters. Each new row is the mean of the rows in the file.
+// parameters. Each new row is the mean of its subtokens' rows, or of all rows in the file if it has
+// none.
 struct GrownTables {
   std::vector<std::string> names = {};
   std::int64_t rows = 0;
+  SubtokenRows subtokens = {};  // from row `rows` on; missing entries count as empty
 
   bool has(const Parameter& parameter) const;
   // The shape of a parameter in the files.

@@ -142,13 +142,15 @@ ModelConfig preset_fields(const std::string& name) {
 
 // Keys of a run's model section besides the fields: the base configuration that the fields
 // override.
-const std::vector<std::string> kSectionKeys = {"preset", "config", "init"};
+const std::vector<std::string> kBaseKeys = {"preset", "config", "init"};
+// All keys besides the fields. new_tokens belongs to the run (train/config).
+const std::vector<std::string> kSectionKeys = {"preset", "config", "init", "new_tokens"};
 
 // The key of the base configuration; empty: every field is given. `init: null` is the same as no
 // init.
 std::string base_key(const YAML::Node& section, const KeyOrigin& origin) {
   std::string found;
-  for (const std::string& key : kSectionKeys) {
+  for (const std::string& key : kBaseKeys) {
     const YAML::Node base = section[key];
     if (!base || (key == "init" && base.IsNull())) continue;
     if (!found.empty())

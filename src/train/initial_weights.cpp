@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "comm/agreement.h"
@@ -10,6 +11,7 @@
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
+#include "train/new_tokens.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -18,11 +20,37 @@ namespace {
 // Throws UserError unless the files hold every parameter of `set`.
 StoredParameters stored_weights(FileLoader& loader, const SafetensorsModel& files,
                                 const ModelConfig& stored, const ModelConfig& model,
-                                const ParameterSet& set) {
+                                const ParameterSet& set, const SubtokenRows& subtokens = {}) {
   const ModelSpec spec = model_spec(model);
-  return {loader, files,
-          set,    "",
-          {},     {.names = {spec.embedding.table, spec.head.table}, .rows = stored.vocab_size}};
+  return {loader,
+          files,
+          set,
+          "",
+          {},
+          {.names = {spec.embedding.table, spec.head.table},
+           .rows = stored.vocab_size,
+           .subtokens = subtokens}};
+}
+
+std::string describe_growth(std::int64_t before, std::int64_t now, const SubtokenRows& subtokens) {
+  const auto with_text = std::count_if(subtokens.begin(), subtokens.end(),
+                                       [](const auto& ids) { return !ids.empty(); });
+  std::string text = fmt::format("; the vocabulary grows from {} to {}, ", before, now);
+  if (with_text == 0) return text + "new rows are the mean of the old ones";
+  text += fmt::format("{} new rows are the mean of their subtokens", with_text);
+  if (with_text < now - before)
+    text += fmt::format(", {} of all old ones", now - before - with_text);
+  return text;
+}
+
+std::string hash_of(const SubtokenRows& subtokens) {
+  StreamHash hash;
+  for (const std::vector<std::int32_t>& ids : subtokens) {
+    const std::size_t count = ids.size();
+    hash.update(&count, sizeof(count));
+    hash.update(ids.data(), count * sizeof(ids[0]));
+  }
+  return hex64(hash.digest());
 }
 
 // Tensors up to this size are compared between ranks by content. The norms are among them, so
@@ -44,6 +72,14 @@ std::string fingerprint(const SafetensorsModel& files) {
 
 }  // namespace
 
+SubtokenRows subtokens_of(const RunConfig& config, const Tokenizer& tokenizer) {
+  if (config.model_new_tokens == NewTokens::Mean) return {};
+  const std::int64_t rows = read_model_directory(config.model_init).vocab_size;
+  const std::int64_t vocab_size = config.model.vocab_size;
+  if (vocab_size <= rows) return {};
+  return subtokens_of_new_rows(config.model_init, rows, vocab_size, tokenizer);
+}
+
 void check_initial_weights(const fs::path& directory, const ModelConfig& model, Backend& backend) {
   const ModelConfig stored = read_model_directory(directory);
   const SafetensorsModel files(model_directory(directory));
@@ -51,7 +87,8 @@ void check_initial_weights(const fs::path& directory, const ModelConfig& model, 
   stored_weights(unused, files, stored, model, ParameterSet(model));
 }
 
-std::string load_initial_weights(const fs::path& directory, Engine& engine) {
+std::string load_initial_weights(const fs::path& directory, Engine& engine,
+                                 const SubtokenRows& subtokens) {
   Communicator& host = engine.groups()[GroupKind::World];
   const ModelConfig& model = engine.options().model;
   FileLoader loader(engine.backend());
@@ -62,15 +99,14 @@ std::string load_initial_weights(const fs::path& directory, Engine& engine) {
     files.emplace(model_directory(directory));
     content = fingerprint(*files);
     const StoredParameters weights =
-        stored_weights(loader, *files, stored, model, engine.parameters());
+        stored_weights(loader, *files, stored, model, engine.parameters(), subtokens);
     engine.write_weights(weights, weights);
     description = fs::canonical(model_directory(directory)).string();
     if (model.vocab_size > stored.vocab_size)
-      description +=
-          fmt::format("; the vocabulary grows from {} to {}, new rows are the mean of the old ones",
-                      stored.vocab_size, model.vocab_size);
+      description += describe_growth(stored.vocab_size, model.vocab_size, subtokens);
   });
-  check_agreement(host, {{"the weights in model.init", content}});
+  check_agreement(host, {{"the weights in model.init", content},
+                         {"the subtokens of new tokens", hash_of(subtokens)}});
   verify_weights(host, model_directory(directory), loader);
   together(host, [&] { loader.run(); });
   return description;

@@ -4,20 +4,25 @@
 #include <string>
 
 #include "data/tokenizers/tokenizer.h"
+#include "train/config/config.h"
 #include "train/engine.h"
 
 namespace kintsugi {
 
 // The weights that a run with model.init starts from. `directory` is a Hugging Face model, a
 // checkpoint or a run directory. If the model has a larger vocabulary than the files, the new rows
-// of embedding and head are the mean of the rows in the files.
+// of embedding and head are the mean of the rows of their subtokens, or of all rows in the files.
+
+// The subtokens of the new rows if the configuration asks for them. Throws UserError.
+SubtokenRows subtokens_of(const RunConfig& config, const Tokenizer& tokenizer);
 
 // Checks without loading that every weight of the model is there. Throws UserError.
 void check_initial_weights(const std::filesystem::path& directory, const ModelConfig& model,
                            Backend& backend);
 
 // Loads the weights into a prepared engine. All ranks call it. Returns a description for the log.
-std::string load_initial_weights(const std::filesystem::path& directory, Engine& engine);
+std::string load_initial_weights(const std::filesystem::path& directory, Engine& engine,
+                                 const SubtokenRows& subtokens = {});
 
 // A warning if the directory has another tokenizer than `tokenizer`; empty: it has the same or
 // none.

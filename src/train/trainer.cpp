@@ -44,8 +44,10 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
                 scaler_.dynamic() ? std::optional(config_.train.loss_scale.minimum) : std::nullopt);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
-  if (!config_.model_init.empty() && list_checkpoints(directory_ / "checkpoints").empty())
+  if (!config_.model_init.empty() && list_checkpoints(directory_ / "checkpoints").empty()) {
     check_initial_weights(config_.model_init, config_.model, backend_);
+    subtokens_of(config_, data_->tokenizer());  // refuses a directory without a tokenizer
+  }
   check_memory(backend_, config_, *groups_);
   startup_.mark("plan memory");
 }

@@ -69,10 +69,13 @@ void Trainer::open_run(ResumeMode resume) {
     latest || init ? engine_->prepare() : engine_->initialize(config_.run.seed);
   });
   std::string origin;  // of the weights, with model.init
-  if (latest)
+  if (latest) {
     state_ = load_checkpoint(*latest, *engine_);
-  else if (init)
-    origin = load_initial_weights(config_.model_init, *engine_);
+  } else if (init) {
+    SubtokenRows subtokens;
+    together(host(), [&] { subtokens = subtokens_of(config_, data_->tokenizer()); });
+    origin = load_initial_weights(config_.model_init, *engine_, subtokens);
+  }
   backend_.synchronize();  // so that this phase includes the device's work
   startup_.mark(latest ? "load checkpoint" : init ? "load weights" : "initialize weights");
   together(host(), [&] {

@@ -7,9 +7,12 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/file.h"
+#include "data/tokenizers/byte_tokenizer.h"
 #include "model/initialize.h"
 #include "serve/language_model.h"
 #include "support/captured_log.h"
@@ -20,6 +23,7 @@
 #include "support/token_files.h"
 #include "support/word_tokenizer.h"
 #include "tensor/safetensors.h"
+#include "train/new_tokens.h"
 
 namespace kintsugi {
 namespace {
@@ -114,9 +118,13 @@ std::vector<double> stored_values(const SafetensorsModel& files, const std::stri
   return values;
 }
 
-// Fails unless the weights are those of the files, and new rows of a table their mean.
+// Fails unless the weights are those of the files, and new rows of a table the mean of their
+// subtokens' rows, or of all rows.
 void expect_grown(const Outcome& outcome, const ParameterSet& whole, const SafetensorsModel& files,
-                  const std::function<float(double)>& rounded) {
+                  const std::function<float(double)>& rounded,
+                  const std::map<std::int64_t, std::vector<std::int64_t>>& subtokens = {}) {
+  std::vector<std::int64_t> all(kStoredVocabulary);
+  std::iota(all.begin(), all.end(), 0);
   for (const Parameter& parameter : whole.parameters()) {
     const auto stored = stored_values(files, parameter.name);
     const auto at = outcome.weights.begin() + parameter.offset;
@@ -124,15 +132,99 @@ void expect_grown(const Outcome& outcome, const ParameterSet& whole, const Safet
       ASSERT_EQ(at[static_cast<std::ptrdiff_t>(i)], rounded(stored[i])) << parameter.name;
     if (parameter.global[0] != kGrownVocabulary) continue;
     const std::int64_t width = parameter.global[1];
-    for (std::int64_t column = 0; column < width; ++column) {
-      double sum = 0;
-      for (std::int64_t row = 0; row < kStoredVocabulary; ++row)
-        sum += stored[static_cast<std::size_t>(row * width + column)];
-      for (std::int64_t row = kStoredVocabulary; row < kGrownVocabulary; ++row)
-        ASSERT_EQ(at[row * width + column], rounded(sum / kStoredVocabulary))
+    for (std::int64_t row = kStoredVocabulary; row < kGrownVocabulary; ++row) {
+      const auto found = subtokens.find(row);
+      const auto& rows = found == subtokens.end() ? all : found->second;
+      for (std::int64_t column = 0; column < width; ++column) {
+        double sum = 0;
+        for (const std::int64_t old : rows)
+          sum += stored[static_cast<std::size_t>(old * width + column)];
+        ASSERT_EQ(at[row * width + column], rounded(sum / static_cast<double>(rows.size())))
             << parameter.name << " row " << row;
+      }
     }
   }
+}
+
+// A byte-level tokenizer whose ids 256 … 260 are "12", "1207", "1a", the first byte of a character
+// of two bytes with a "7" before it, and a special token.
+nlohmann::json grown_tokenizer() {
+  nlohmann::json json = nlohmann::json::parse(byte_tokenizer_json());
+  json["model"]["vocab"]["12"] = 256;
+  json["model"]["vocab"]["07"] = 261;
+  json["model"]["vocab"]["1207"] = 257;
+  json["model"]["vocab"]["1a"] = 258;
+  json["model"]["vocab"]["7\u00c3"] = 259;  // byte 0xC3
+  for (const char* merge : {"1 2", "0 7", "12 07", "1 a", "7 \u00c3"})
+    json["model"]["merges"].push_back(merge);
+  json["added_tokens"].push_back({{"id", 260},
+                                  {"content", "<|new|>"},
+                                  {"special", true},
+                                  {"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false}});
+  return json;
+}
+
+// The old tokenizer is that of bytes, of which the files have rows 0 … 66. Every other token, and
+// rows beyond the tokenizer, have no subtokens.
+TEST_P(InitialLayout, NewRowsAreTheMeanOfTheirSubtokens) {
+  const TemporaryDirectory directory;
+  directory.write("new.json", grown_tokenizer().dump());
+  const auto tokenizer = load_tokenizer((directory / "new.json").string());
+  for (const char* name : {"llama", "llama-tied", "gpt2", "llama-bf16"}) {
+    const fs::path source = directory / name;
+    fs::copy(fixture(name), source);
+    std::ofstream(source / "tokenizer.json") << byte_tokenizer_json();
+    Training training{.model = read_hf_config(source / "config.json"),
+                      .precision = DType::F32,
+                      .sequences = 2,
+                      .length = 8};
+    training.model.vocab_size = kGrownVocabulary;
+    Outcome outcome;
+    const auto collect = [&](const Member& member) {
+      const SubtokenRows subtokens =
+          subtokens_of_new_rows(source, kStoredVocabulary, kGrownVocabulary, *tokenizer);
+      EXPECT_THAT(load_initial_weights(source, member.engine, subtokens),
+                  HasSubstr("3 new rows are the mean of their subtokens, 229 of all old ones"));
+      train(member, 1, 0, outcome);  // no steps
+    };
+    on_ranks(GetParam().layout, training, collect, false);
+    expect_grown(outcome, ParameterSet(training.model), SafetensorsModel(source),
+                 [](double value) { return static_cast<float>(value); },
+                 {{256, {'1', '2'}}, {257, {'1', '2', '0', '7'}}, {261, {'0', '7'}}});
+  }
+}
+
+TEST(Subtokens, FollowTheTextOfTheToken) {
+  const TemporaryDirectory directory;
+  directory.write("new.json", grown_tokenizer().dump());
+  const auto tokenizer = load_tokenizer((directory / "new.json").string());
+  EXPECT_THAT(user_error_of([&] { subtokens_of_new_rows(directory.path(), 256, 262, *tokenizer); }),
+              AllOf(HasSubstr("has no tokenizer that can be read"), HasSubstr("use mean")));
+  directory.write("tokenizer.json", byte_tokenizer_json());
+  using Rows = SubtokenRows;
+  // Bytes that are no text alone are exact in a byte-level tokenizer.
+  EXPECT_EQ(
+      subtokens_of_new_rows(directory.path(), 256, 264, *tokenizer),
+      (Rows{{'1', '2'}, {'1', '2', '0', '7'}, {'1', 'a'}, {'7', 0xC3}, {}, {'0', '7'}, {}, {}}));
+  EXPECT_TRUE(subtokens_of_new_rows(directory.path(), 262, 262, *tokenizer).empty());
+  // A tokenizer that drops the space of the first token: "▁B" is " B" inside a text.
+  const fs::path tokenizers = fs::path(test_data_directory()) / "tokenizers";
+  const auto spaced = load_tokenizer((tokenizers / "metaspace").string());
+  bool found = false;
+  for (std::int64_t id = 256; id < spaced->vocab_size() && !found; ++id) {
+    std::string once;
+    spaced->decode(std::vector{static_cast<std::int32_t>(id)}, once);
+    if (spaced->bytes_of(static_cast<std::int32_t>(id)) != std::ssize(once) + 1) continue;
+    found = true;
+    const Rows rows = subtokens_of_new_rows(directory.path(), id, id + 1, *spaced);
+    Rows expected(1, {' '});
+    for (const char c : once) expected[0].push_back(static_cast<unsigned char>(c));
+    EXPECT_EQ(rows, expected) << once;
+  }
+  EXPECT_TRUE(found);
 }
 
 // Old rows are those of the file. New rows are their mean. In a bf16 run both are rounded once
@@ -337,6 +429,34 @@ TEST_F(InitialRun, RecordsItsOrigin) {
                                     directory_.path().string())));
   EXPECT_THAT(user_error_of([&] { run(config(init(fixture("llama2")), "run")); }),
               HasSubstr("holds another model than the configuration"));
+}
+
+TEST_F(InitialRun, ARunWithSubtokens) {
+  const fs::path source = copy_of("llama");
+  const std::string model = init(source) + ", new_tokens: subtokens";
+  const std::string file = directory_.write("new.json", grown_tokenizer().dump());
+  const auto configured = [&](const char* name) {
+    RunConfig c = config(model, name);
+    c.data.tokenizer = file;
+    c.loaded.tokenizer.reset();
+    return c;
+  };
+  EXPECT_THAT(user_error_of([&] { run(configured("none")); }),
+              AllOf(HasSubstr("model.new_tokens is subtokens"), HasSubstr("no tokenizer")));
+  EXPECT_FALSE(fs::exists(directory_ / "none"));
+  std::ofstream(source / "tokenizer.json") << byte_tokenizer_json();
+  EXPECT_THAT(run(configured("run")),
+              HasSubstr("grows from 67 to 384, 3 new rows are the mean of their subtokens, 314 of "
+                        "all old ones"));
+  EXPECT_THAT(read_text_file(directory_ / "run/config.yaml"), HasSubstr("new_tokens: subtokens"));
+  // Without a larger vocabulary there is nothing to do.
+  EXPECT_THAT(run(config(init(fixture("llama")) + ", new_tokens: subtokens", "same")),
+              Not(HasSubstr("grows")));
+  EXPECT_THAT(refused("preset: llama-tiny, new_tokens: subtokens"),
+              HasSubstr("model.new_tokens is only for model.init"));
+  EXPECT_THAT(refused(init(source) + ", new_tokens: random"),
+              AllOf(HasSubstr("run.yaml line 2: model.new_tokens: "), HasSubstr("subtokens")));
+  EXPECT_THAT(refused(init(source) + ", new_tokens: [mean]"), HasSubstr("mean or subtokens"));
 }
 
 TEST_F(InitialRun, KeepsPositionsAndScalingOfTheWeights) {

@@ -33,6 +33,10 @@ struct EnumWords<Packing> {
   static constexpr std::array<std::string_view, 2> words = {"windows", "best_fit"};
 };
 template <>
+struct EnumWords<NewTokens> {
+  static constexpr std::array<std::string_view, 2> words = {"mean", "subtokens"};
+};
+template <>
 struct EnumWords<UpdateLocation> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
 };
@@ -206,6 +210,7 @@ struct ModelSection {
   std::string& preset;
   std::string& config;
   std::string& init;
+  NewTokens& new_tokens;
   const std::string& run;  // run.dir
 };
 
@@ -248,7 +253,8 @@ void describe(V& v, CudaConfig& c) {
 template <class V>
 void describe(V& v, RunConfig& c) {
   v("run", c.run);
-  v("model", ModelSection{c.model, c.model_preset, c.model_config, c.model_init, c.run.dir});
+  v("model", ModelSection{c.model, c.model_preset, c.model_config, c.model_init, c.model_new_tokens,
+                          c.run.dir});
   v("data", c.data);
   BatchSection batch{c.batch.global, c.layout.micro_batch};
   v("batch", batch);
@@ -284,6 +290,7 @@ class RunReader : public YamlReader {
     if (const YAML::Node preset = node["preset"]) section.preset = preset.Scalar();
     if (const YAML::Node config = node["config"]) section.config = config.Scalar();
     if (const YAML::Node init = node["init"]; init && !init.IsNull()) section.init = init.Scalar();
+    read_new_tokens(node["new_tokens"], section.new_tokens);
   }
 
   void operator()(const char* key, LayoutSection section) {
@@ -299,6 +306,17 @@ class RunReader : public YamlReader {
     describe(*this, config);
     refuse_other_keys();
   }
+
+ private:
+  void read_new_tokens(const YAML::Node& node, NewTokens& value) const {
+    if (!node) return;
+    try {
+      if (!node.IsScalar()) user_error("must be mean or subtokens, not {}", in_words(node));
+      value = YamlScalar<NewTokens>::parse(node.Scalar());
+    } catch (const UserError& error) {
+      user_error("{}: model.new_tokens: {}", document().where("model.new_tokens"), error.what());
+    }
+  }
 };
 
 class RunWriter : public YamlWriter {
@@ -310,7 +328,10 @@ class RunWriter : public YamlWriter {
     if (!section.config.empty()) origin = "from " + section.config;
     const std::string init =
         section.init.empty() ? "null" : YamlScalar<std::string>::format(section.init);
-    block(key, fmt::format("{}init: {}\n", model_to_yaml(section.model), init), origin);
+    block(key,
+          fmt::format("{}init: {}\nnew_tokens: {}\n", model_to_yaml(section.model), init,
+                      YamlScalar<NewTokens>::format(section.new_tokens)),
+          origin);
   }
   void operator()(const char* key, LayoutSection section) {
     if (section.automatic) return line(key, "auto");

@@ -30,6 +30,9 @@ enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
 enum class DataOrder : std::uint8_t { Kintsugi, Megatron, Megatron010 };
 // Windows over the concatenated documents, or whole documents by best fit.
 enum class Packing : std::uint8_t { Windows, BestFit };
+// New rows of a vocabulary that is larger than that of model.init: the mean of all old rows, or of
+// the rows of the tokens that the old tokenizer gives for the text of the new one.
+enum class NewTokens : std::uint8_t { Mean, Subtokens };
 std::string_view to_string(DeviceChoice device);
 
 struct RunSection {
@@ -149,6 +152,7 @@ struct RunConfig {
   std::string model_preset;  // where the model came from; empty if every field was given
   std::string model_config;
   std::string model_init;  // the directory whose weights the run starts from; empty: random weights
+  NewTokens model_new_tokens = NewTokens::Mean;
   // Values given under `model:` are kept. Values that come only from a preset or config.json are
   // adapted to the run: the vocabulary to the tokenizer, the positions to the sequence length.
   bool vocab_size_given = false, max_positions_given = false, rope_scaling_given = false;
