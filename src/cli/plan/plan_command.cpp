@@ -43,7 +43,7 @@ const std::vector<Task>& tasks() {
       {{"--parameters", "--days"},
        {"--tokens", "--gpus", "--machine", "--mfu", "--flops-per-parameter"}},
       {{"--scaling"},
-       {"--model", "--machine", "--gpus", "--batch", "--length", "--precision", "--rank-by",
+       {"--model", "--machine", "--gpus", "--batch", "--length", "--precision", "--optimizer", "--rank-by",
         "--eur-per-gpu-hour", "--tp", "--cp", "--pp", "--micro", "--zero", "--recompute",
         "--schedule", "--svg"}},
       {{"--model"},
@@ -52,6 +52,7 @@ const std::vector<Task>& tasks() {
         "--batch",
         "--length",
         "--precision",
+        "--optimizer",
         "--tokens",
         "--checkpoint-every",
         "--rank-by",
@@ -181,6 +182,8 @@ void add_search_options(CLI::App& command, PlanOptions& o) {
                   "Tokens per sequence (default: the model's maximum, at most 8192)")
       ->transform(whole_number(between(1, 1 << 30)));
   command.add_option("--precision", search.precision, "bf16 (the default), fp16 or fp32");
+  command.add_option("--optimizer", search.optimizer, "adamw (the default) or muon")
+      ->check(CLI::IsMember({"adamw", "muon"}));
   command.add_option("--tokens", search.tokens,
                      "Tokens of the whole run; adds its days, energy and CO2e");
   command
