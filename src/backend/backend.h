@@ -28,9 +28,9 @@ namespace kintsugi {
 struct MatmulOptions {
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;  // c += instead of c =
-  Tensor bias = {};         // (n), added to every row
-  Tensor residual = {};     // (m, n), added; may be c itself
+  bool accumulate = false;      // c += instead of c =
+  Tensor bias = {};             // (n), added to every row
+  Tensor residual = {};         // (m, n), added; may be c itself
   double scale = 1.0;           // of op(a) op(b)
   double residual_scale = 1.0;  // of the residual
   // GELU forward or backward, fused into the matmul where that is faster:

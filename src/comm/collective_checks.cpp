@@ -36,8 +36,9 @@ void check_exchange(const Communicator& group, Tensor received, Tensor sent,
 }
 
 std::size_t bytes_to_others(const Communicator& group, Tensor sent, const ExchangeCounts& counts) {
-  return sent.bytes() - static_cast<std::size_t>(counts.sent[static_cast<std::size_t>(group.rank())]) *
-                            size_of(sent.dtype());
+  return sent.bytes() -
+         static_cast<std::size_t>(counts.sent[static_cast<std::size_t>(group.rank())]) *
+             size_of(sent.dtype());
 }
 
 void check_rank(const Communicator& group, const char* collective, int rank) {

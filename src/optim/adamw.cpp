@@ -21,7 +21,8 @@ void AdamW::update(Backend& backend, Tensor weight, Tensor master, std::span<con
   adamw.step = options.step;
   adamw.first_element = options.first_element;
   if (settings_.stochastic_rounding)
-    adamw.rounding_key = derive_key(settings_.seed, 0x50FF, static_cast<std::uint64_t>(options.step)) | 1;
+    adamw.rounding_key =
+        derive_key(settings_.seed, 0x50FF, static_cast<std::uint64_t>(options.step)) | 1;
   backend.adamw(weight, master, slots[0], slots[1], gradient, scale, adamw);
 }
 

@@ -76,15 +76,14 @@ class Planner {
                    rule_.name(), parameter.name);
     const std::int64_t from = range.begin - segment->range.begin;
     const std::int64_t owned = sharding_.owned(parameter.bucket).begin;
-    MatrixPiece piece{.shape = matrix_shape(parameter),
-                      .weight = sharding_.weights_at(parameter.bucket, range),
-                      .gradient = sharding_.owned_gradients(parameter.bucket)
-                                      .rows(range.begin - owned, range.size()),
-                      .master = state_.has_master()
-                                    ? state_.master(*segment).rows(from, range.size())
-                                    : Tensor(),
-                      .first_element = range.begin,
-                      .decays = parameter.decay};
+    MatrixPiece piece{
+        .shape = matrix_shape(parameter),
+        .weight = sharding_.weights_at(parameter.bucket, range),
+        .gradient =
+            sharding_.owned_gradients(parameter.bucket).rows(range.begin - owned, range.size()),
+        .master = state_.has_master() ? state_.master(*segment).rows(from, range.size()) : Tensor(),
+        .first_element = range.begin,
+        .decays = parameter.decay};
     for (std::size_t slot = 0; slot < state_.slots_of(&rule_).size(); ++slot)
       piece.slots.push_back(state_.slot(*segment, slot).rows(from, range.size()));
     return piece;

@@ -15,9 +15,8 @@ double flops_of(const MatrixRule& rule, const Parameter& parameter) {
 // The parameters of each owner, in the order of the set.
 std::vector<std::vector<int>> assign(const ParameterSet& set, const MatrixRule& rule,
                                      std::vector<int> parameters, int owners) {
-  std::stable_sort(parameters.begin(), parameters.end(), [&](int a, int b) {
-    return flops_of(rule, set[a]) > flops_of(rule, set[b]);
-  });
+  std::stable_sort(parameters.begin(), parameters.end(),
+                   [&](int a, int b) { return flops_of(rule, set[a]) > flops_of(rule, set[b]); });
   using Load = std::tuple<double, int>;  // FLOPs, owner
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
   for (int owner = 0; owner < owners; ++owner) loads.emplace(0.0, owner);
@@ -44,7 +43,8 @@ std::vector<MatrixBatch> batches_of(const ParameterSet& set, const std::vector<i
   std::int64_t elements = 0;
   for (const int parameter : sorted) {
     const std::int64_t count = set[parameter].global.elements();
-    if (batches.empty() || matrix_shape(set[batches.back().front()]) != matrix_shape(set[parameter]) ||
+    if (batches.empty() ||
+        matrix_shape(set[batches.back().front()]) != matrix_shape(set[parameter]) ||
         elements + count > most) {
       batches.emplace_back();
       elements = 0;

@@ -22,8 +22,8 @@ std::int64_t elements_of(const MatrixExchange& x) {
   const std::int64_t own = x.matrices * x.shape.rows * x.shape.columns;
   return std::max({sum(x.to_owners.sent), sum(x.to_owners.received), sum(x.to_owner.sent),
                    sum(x.to_owner.received), own, sum(x.from_owner.sent),
-                   sum(x.from_owner.received), sum(x.from_owners.sent),
-                   sum(x.from_owners.received), x.gathered});
+                   sum(x.from_owner.received), sum(x.from_owners.sent), sum(x.from_owners.received),
+                   x.gathered});
 }
 
 Tensor batch_of(const MatrixExchange& x, const Tensor& buffer) {
@@ -53,9 +53,8 @@ bool is_whole(const std::vector<MatrixPart>& parts) {
 }
 
 bool is_identity(const std::vector<MatrixExchange::Move>& moves) {
-  return std::all_of(moves.begin(), moves.end(), [](const MatrixExchange::Move& move) {
-    return move.from == move.to;
-  });
+  return std::all_of(moves.begin(), moves.end(),
+                     [](const MatrixExchange::Move& move) { return move.from == move.to; });
 }
 
 }  // namespace
@@ -161,9 +160,9 @@ MatrixUpdates::OnDevice MatrixUpdates::on_device(const MatrixPiece& piece,
                                                  const Staging& staging) const {
   const auto part = [&](const Tensor& x) { return x.rows(0, piece.size()); };
   OnDevice on{.gradient = offload_.gradients ? part(staging.gradient) : piece.gradient,
-              .master = !piece.master   ? piece.weight
+              .master = !piece.master ? piece.weight
                         : offload_.on ? part(staging.master)
-                                        : piece.master,
+                                      : piece.master,
               .slots = {}};
   for (std::size_t i = 0; i < piece.slots.size(); ++i)
     on.slots[i] = offload_.on ? part(staging.slots[i]) : piece.slots[i];
@@ -184,8 +183,7 @@ void MatrixUpdates::for_each_piece(const std::vector<MatrixPiece>& pieces, bool 
     put_back(pieces[i], staging, applies);
   }
   for (Staging& staging : staging_)
-    for (Backend::Transfer& transfer : staging.to_host)
-      backend_->wait(std::exchange(transfer, {}));
+    for (Backend::Transfer& transfer : staging.to_host) backend_->wait(std::exchange(transfer, {}));
 }
 
 // ---- the steps of a round
@@ -244,9 +242,8 @@ void MatrixUpdates::transform(const MatrixExchange& round) {
                   .squares = {},
                   .squared_norms = squared_norms_.rows(0, round.matrices)};
   for (std::size_t i = 0; i < squares_.size(); ++i)
-    work.squares[i] = squares_[i]
-                          .rows(0, round.matrices * small * small)
-                          .view({round.matrices, small, small});
+    work.squares[i] =
+        squares_[i].rows(0, round.matrices * small * small).view({round.matrices, small, small});
   if (rule_->transform(*backend_, work).data() == work.other.data()) turn();
   if (is_whole(round.returned)) return;
   for (const MatrixPart& part : round.returned) {

@@ -12,8 +12,8 @@ namespace kintsugi {
 
 // Elements that a rank owns of a parameter, and where their direction is in a buffer.
 struct MatrixPiece {
-  MatrixShape shape;                         // of the parameter's matrices
-  Tensor weight, gradient, master;           // master: empty without a master copy
+  MatrixShape shape;                // of the parameter's matrices
+  Tensor weight, gradient, master;  // master: empty without a master copy
   std::vector<Tensor> slots = {};
   std::int64_t first_element = 0;
   bool decays = false;
@@ -24,11 +24,11 @@ struct MatrixPiece {
 // The part of a whole matrix that one tp rank holds: where it is in the rank's shard of the
 // parameter, and where in the batch of whole matrices.
 struct MatrixPart {
-  std::int64_t shard_at = 0;  // of the shard, in the buffer of shards
-  Shape shard = {};           // of the shard: (rows, matrices, columns)
-  std::int64_t part = 0;      // index of the matrix in the shard
-  std::int64_t matrix = 0;    // index of the matrix in the batch
-  int dimension = -1;         // that is sharded; -1: the shard has the whole matrix
+  std::int64_t shard_at = 0;           // of the shard, in the buffer of shards
+  Shape shard = {};                    // of the shard: (rows, matrices, columns)
+  std::int64_t part = 0;               // index of the matrix in the shard
+  std::int64_t matrix = 0;             // index of the matrix in the batch
+  int dimension = -1;                  // that is sharded; -1: the shard has the whole matrix
   std::int64_t first = 0, extent = 0;  // range of that dimension
 };
 
@@ -37,21 +37,21 @@ struct MatrixExchange {
   struct Move {
     std::int64_t from = 0, to = 0, count = 0;
   };
-  std::vector<MatrixPiece> momenta = {};     // everything that this rank owns of the round
-  ExchangeCounts to_owners = {};             // in the shard group: pieces of directions
-  std::vector<Move> join = {};               // pieces to shards
-  ExchangeCounts to_owner = {};              // in the tp group: shards
-  std::vector<MatrixPart> assembled = {};    // shards to whole matrices
-  MatrixShape shape = {};                    // of this rank's matrices
-  std::int64_t matrices = 0;                 // how many; 0: it transforms none in this round
-  std::vector<MatrixPart> returned = {};     // whole matrices to shards
-  ExchangeCounts from_owner = {};            // in the tp group: shards
-  std::vector<Move> split = {};              // shards to pieces
-  ExchangeCounts from_owners = {};           // in the shard group: pieces of results
+  std::vector<MatrixPiece> momenta = {};   // everything that this rank owns of the round
+  ExchangeCounts to_owners = {};           // in the shard group: pieces of directions
+  std::vector<Move> join = {};             // pieces to shards
+  ExchangeCounts to_owner = {};            // in the tp group: shards
+  std::vector<MatrixPart> assembled = {};  // shards to whole matrices
+  MatrixShape shape = {};                  // of this rank's matrices
+  std::int64_t matrices = 0;               // how many; 0: it transforms none in this round
+  std::vector<MatrixPart> returned = {};   // whole matrices to shards
+  ExchangeCounts from_owner = {};          // in the tp group: shards
+  std::vector<Move> split = {};            // shards to pieces
+  ExchangeCounts from_owners = {};         // in the shard group: pieces of results
   // What this rank applies, by window of the gather over the replicas, by replica. `at` counts from
   // the start of the window.
   std::vector<std::vector<std::vector<MatrixPiece>>> updates = {};
-  std::int64_t gathered = 0;                 // elements of the longest replica's results
+  std::int64_t gathered = 0;  // elements of the longest replica's results
 };
 
 // Updates the parameters of a MatrixRule. Their elements and state are sharded by tensor

@@ -65,7 +65,7 @@ class Optimizer {
     std::vector<Tensor> gradients;  // that count: Sharding::counted_gradients()
   };
   std::vector<Norm> norms_;
-  Tensor squared_norm_, scale_;  // (1)
+  Tensor squared_norm_, scale_;                           // (1)
   std::vector<std::unique_ptr<MatrixUpdates>> matrices_;  // by MatrixRule
   std::optional<StreamedUpdate> streamed_;
   std::optional<HostUpdate> on_host_;

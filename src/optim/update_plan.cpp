@@ -30,11 +30,9 @@ void add_ranges(const Sharding& sharding, const OptimizerState& state, const Sta
 }  // namespace
 
 void UpdateRange::update(Backend& backend, const UpdateStep& step) const {
-  rule->update(backend, weight, master ? master : weight, slots, gradient, step.scale,
-               {.step = step.step,
-                .lr = step.lr,
-                .decays = decays,
-                .first_element = first_element});
+  rule->update(
+      backend, weight, master ? master : weight, slots, gradient, step.scale,
+      {.step = step.step, .lr = step.lr, .decays = decays, .first_element = first_element});
 }
 
 std::vector<UpdateBlock> plan_updates(const Sharding& sharding, const OptimizerState& state,

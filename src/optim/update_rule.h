@@ -48,10 +48,10 @@ class ElementRule : public UpdateRule {
 
 // The memory in which a MatrixRule works on a batch of matrices of one shape.
 struct MatrixWork {
-  Tensor x;               // (batch, rows, columns)
-  Tensor other;           // like x
-  Tensor squares[2];      // (batch, n, n), n the smaller of rows and columns
-  Tensor squared_norms;   // (batch), in accumulator precision
+  Tensor x;              // (batch, rows, columns)
+  Tensor other;          // like x
+  Tensor squares[2];     // (batch, n, n), n the smaller of rows and columns
+  Tensor squared_norms;  // (batch), in accumulator precision
 };
 
 // A rule that needs whole matrices. The elements are sharded like those of any other rule; before
@@ -91,7 +91,7 @@ struct MuonSettings {
   std::int64_t steps = 5;  // of the Newton-Schulz iteration
   double eps = 1e-7;       // the smallest norm that is divided by
   LrAdjustment adjust_lr = LrAdjustment::MatchRmsAdamW;
-  double lr_factor = 1;            // its learning rate relative to AdamW's
+  double lr_factor = 1;           // its learning rate relative to AdamW's
   DType precision = DType::BF16;  // of the exchange and the iteration; fp64 runs use fp64
 };
 
@@ -108,7 +108,7 @@ struct OptimizerSettings {
   bool stochastic_rounding = false;  // of bf16 moments
   std::uint64_t seed = 0;            // of that rounding
   MuonSettings muon = {};
-  UpdateRules rules = {};            // empty: according to `kind`
+  UpdateRules rules = {};  // empty: according to `kind`
 };
 UpdateRules update_rules(const OptimizerSettings& settings);
 

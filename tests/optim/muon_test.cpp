@@ -132,8 +132,7 @@ TEST(Muon, UpdatesAsPlainLoops) {
           Outcome outcome;
           train(member, step, step, outcome);
           Numbers gradients(static_cast<std::size_t>(set.buffer_elements()));
-          member.engine.backend().download(gradients.data(),
-                                           member.engine.sharding().gradients());
+          member.engine.backend().download(gradients.data(), member.engine.sharding().gradients());
           for (const Parameter& parameter : set.parameters()) {
             if (!is_hidden_matrix(parameter)) continue;
             Numbers weight = part_of(before, parameter);
@@ -182,18 +181,18 @@ TEST(Muon, IteratesSingularValues) {
     const auto tensor = [](Numbers& memory, Shape shape) {
       return Tensor(memory.data(), DType::F64, shape);
     };
-    const Tensor result = muon.transform(
-        *backend, {.x = tensor(x, {1, rows, columns}),
-                   .other = tensor(other, {1, rows, columns}),
-                   .squares = {tensor(gram, {1, 3, 3}), tensor(square, {1, 3, 3})},
-                   .squared_norms = tensor(norms, {1})});
+    const Tensor result =
+        muon.transform(*backend, {.x = tensor(x, {1, rows, columns}),
+                                  .other = tensor(other, {1, rows, columns}),
+                                  .squares = {tensor(gram, {1, 3, 3}), tensor(square, {1, 3, 3})},
+                                  .squared_norms = tensor(norms, {1})});
     const double norm = std::sqrt(9.0 + 0.25 + 1e-4);
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < columns; ++j) {
         double expected = i == j ? values[static_cast<std::size_t>(i)] / norm : 0.0;
         for (int step = 0; step < 5; ++step)
-          expected = expected * (3.4445 - 4.7750 * expected * expected +
-                                 2.0315 * std::pow(expected, 4));
+          expected =
+              expected * (3.4445 - 4.7750 * expected * expected + 2.0315 * std::pow(expected, 4));
         EXPECT_NEAR(result.as<double>()[i * columns + j], expected, 1e-12);
       }
   }

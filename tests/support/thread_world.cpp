@@ -166,10 +166,8 @@ class ThreadCommunicator : public Communicator {
   }
   Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
     check_exchange(*this, received, sent, counts);
-    return start({.kind = Collective::AllToAll,
-                  .destination = received,
-                  .source = sent,
-                  .counts = counts});
+    return start(
+        {.kind = Collective::AllToAll, .destination = received, .source = sent, .counts = counts});
   }
   Work send(Tensor x, int to) override {
     check_contiguous(*this, "send", x);
@@ -240,10 +238,9 @@ class ThreadCommunicator : public Communicator {
         collective.sources.resize(size());
         collective.sent.resize(size());
       }
-      const bool same_size = collective.elements == call.source.elements() ||
-                             call.kind == Collective::AllToAll;
-      if (collective.kind != call.kind || !same_size ||
-          collective.dtype != call.source.dtype())
+      const bool same_size =
+          collective.elements == call.source.elements() || call.kind == Collective::AllToAll;
+      if (collective.kind != call.kind || !same_size || collective.dtype != call.source.dtype())
         failure("{} calls {} of {} {}, others {} of {} {}", description(), call.what(),
                 call.source.elements(), to_string(call.source.dtype()), to_string(collective.kind),
                 collective.elements, to_string(collective.dtype));
@@ -297,7 +294,8 @@ class ThreadCommunicator : public Communicator {
       if (count != call.counts.received[from])
         failure("{} expects {} elements from rank {}, which sends {}", description(),
                 call.counts.received[from], from, count);
-      const std::int64_t first = std::accumulate(sent.begin(), sent.begin() + rank_, std::int64_t{0});
+      const std::int64_t first =
+          std::accumulate(sent.begin(), sent.begin() + rank_, std::int64_t{0});
       store(call.destination.view({call.destination.elements()}).rows(at, count),
             collective.sources[from].data() + static_cast<std::size_t>(first) * width);
       at += count;

@@ -61,8 +61,8 @@ void start_tile(R* out, std::int64_t ld_out, std::int64_t row, std::int64_t rows
     const T* residual =
         o.residual ? o.residual.as<T>() + (row + i) * o.residual.stride(0) + column : nullptr;
     for (std::int64_t j = 0; j < columns; ++j)
-      to[j] =
-          (bias ? static_cast<R>(bias[j]) : R(0)) + (residual ? by * static_cast<R>(residual[j]) : R(0));
+      to[j] = (bias ? static_cast<R>(bias[j]) : R(0)) +
+              (residual ? by * static_cast<R>(residual[j]) : R(0));
   }
 }
 
@@ -85,7 +85,7 @@ void matmul_tile(const Tensor& c, const Operand& a, const Operand& b, const Matm
                         .lda = a.ld(),
                         .b = b.x.as<R>() + b.at(0, column),
                         .ldb = b.ld(),
-                        .beta = in_place && !started          ? static_cast<R>(o.residual_scale)
+                        .beta = in_place && !started      ? static_cast<R>(o.residual_scale)
                                 : started || o.accumulate ? R(1)
                                                           : R(0),
                         .c = out,

@@ -66,17 +66,15 @@ void CpuBackend::momentum(Tensor direction, Tensor moment, Tensor gradient, Tens
       return;
     }
     visit_float(direction ? direction.dtype() : gradient.dtype(), [&]<class D>() {
-      const Momentum<D, M, A> work{
-          .direction = direction ? direction.as<D>() : nullptr,
-          .moment = moment.as<M>(),
-          .gradient = gradient.as<A>(),
-          .scale = scale,
-          .momentum = static_cast<A>(options.momentum),
-          .rest = static_cast<A>(1.0 - options.momentum),
-          .options = options};
-      pool_.run_ranges(n, kElementsPerTask, [&](std::int64_t begin, std::int64_t end, int) {
-        work.run(begin, end);
-      });
+      const Momentum<D, M, A> work{.direction = direction ? direction.as<D>() : nullptr,
+                                   .moment = moment.as<M>(),
+                                   .gradient = gradient.as<A>(),
+                                   .scale = scale,
+                                   .momentum = static_cast<A>(options.momentum),
+                                   .rest = static_cast<A>(1.0 - options.momentum),
+                                   .options = options};
+      pool_.run_ranges(n, kElementsPerTask,
+                       [&](std::int64_t begin, std::int64_t end, int) { work.run(begin, end); });
     });
   });
 }

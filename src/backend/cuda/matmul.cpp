@@ -456,9 +456,8 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
                  const MatmulOptions& o) {
   const int rows = rows_of(c), columns = rows + 1;
   KINTSUGI_CHECK(
-      (rows == 0 || (rows == 1 && !o.bias && !o.gelu && !o.gelu_input)) &&
-          a.rank() == c.rank() && b.rank() == c.rank() && count_of(a) == count_of(c) &&
-          count_of(b) == count_of(c) &&
+      (rows == 0 || (rows == 1 && !o.bias && !o.gelu && !o.gelu_input)) && a.rank() == c.rank() &&
+          b.rank() == c.rank() && count_of(a) == count_of(c) && count_of(b) == count_of(c) &&
           a.extent(o.transpose_a ? columns : rows) == c.extent(rows) &&
           b.extent(o.transpose_b ? rows : columns) == c.extent(columns) &&
           b.extent(o.transpose_b ? columns : rows) == a.extent(o.transpose_a ? rows : columns) &&

@@ -55,12 +55,11 @@ __global__ void __launch_bounds__(kThreads)
 template <class D, class M, class A>
 void launch_momentum(const Context& context, const Tensor& direction, const Tensor& moment,
                      const Tensor& gradient, const Tensor& scale, const MomentumOptions& o) {
-  const MomentumRates<A> rates{
-      .momentum = static_cast<A>(o.momentum),
-      .rest = static_cast<A>(1.0 - o.momentum),
-      .nesterov = o.nesterov,
-      .rounding_key = o.rounding_key,
-      .first_element = static_cast<std::uint64_t>(o.first_element)};
+  const MomentumRates<A> rates{.momentum = static_cast<A>(o.momentum),
+                               .rest = static_cast<A>(1.0 - o.momentum),
+                               .nesterov = o.nesterov,
+                               .rounding_key = o.rounding_key,
+                               .first_element = static_cast<std::uint64_t>(o.first_element)};
   D* const d = data_of<D>(direction);
   M* const m = data_of<M>(moment);
   const A* const g = data_of<A>(gradient);
@@ -151,8 +150,8 @@ void momentum(const Context& context, Tensor direction, Tensor moment, Tensor gr
       launch_momentum<D, double, double>(context, direction, moment, gradient, gradient_scale,
                                          options);
     else if (moment.dtype() == DType::BF16)
-      launch_momentum<D, __nv_bfloat16, float>(context, direction, moment, gradient,
-                                               gradient_scale, options);
+      launch_momentum<D, __nv_bfloat16, float>(context, direction, moment, gradient, gradient_scale,
+                                               options);
     else
       launch_momentum<D, float, float>(context, direction, moment, gradient, gradient_scale,
                                        options);
@@ -165,8 +164,8 @@ void divide_by_norms(const Context& context, Tensor x, Tensor squared_norms, dou
                  squared_norms.elements());
   if (x.elements() == 0) return;
   const std::int64_t n = x.elements() / x.extent(0);
-  const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(
-                      ceil_div<std::int64_t>(n, kThreads), 8 * context.multiprocessors)),
+  const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(ceil_div<std::int64_t>(n, kThreads),
+                                                               8 * context.multiprocessors)),
                   static_cast<unsigned>(x.extent(0)));
   visit_device_float(x.dtype(), [&]<class T>() {
     divide_kernel<T><<<grid, kThreads, 0, context.stream>>>(

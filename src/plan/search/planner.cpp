@@ -189,17 +189,15 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
           (group == GroupKind::Replica && transfer == TracedOperation::Transfer::AllGather);
       if (over_shard && !gathers_weights && !of_matrices && l.zero >= 2)
         continue;  // counted per micro-batch
-      const double wire = over_data && !gathers_weights && !of_matrices && software_.gradient_wire > 0
-                              ? software_.gradient_wire / 4
-                              : 1;
+      const double wire =
+          over_data && !gathers_weights && !of_matrices && software_.gradient_wire > 0
+              ? software_.gradient_wire / 4
+              : 1;
       const GroupLinks other = over_data ? GroupLinks{} : links(l, group);
       const GroupLinks& used = over_shard ? shard : over_data ? replica : other;
       const double time = software_.communication * traffic.calls *
                           collective_s(used, transfer, wire * traffic.bytes / traffic.calls);
-      (of_matrices       ? matrices
-       : gathers_weights ? weights
-       : over_data       ? gradients
-                         : small) += time;
+      (of_matrices ? matrices : gathers_weights ? weights : over_data ? gradients : small) += time;
     }
     for (const TracedOperation& operation : held.step_matmuls)
       matrices += matmul_s(machine_.gpu, software_, operation);

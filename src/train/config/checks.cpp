@@ -134,7 +134,8 @@ class Checks {
                to_string(optimizer.moments));
     const MuonConfig& muon = optimizer.muon;
     if (optimizer.kind != OptimizerKind::Muon && muon != MuonConfig{})
-      complain("optimizer.muon", "is given, but optimizer.kind is adamw: set it to muon, or remove this");
+      complain("optimizer.muon",
+               "is given, but optimizer.kind is adamw: set it to muon, or remove this");
     if (muon.precision != DType::F32 && muon.precision != DType::BF16)
       complain("optimizer.muon.precision", "is {}: Muon iterates in bf16 or fp32",
                to_string(muon.precision));
