@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
                vocabulary = 0, chunk = 0;
   bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
-       ahead = false;
+       muon = false, ahead = false;
   app.add_option("model", model_name)->required();
   app.add_option("--micro", micro);
   app.add_option("--length", length);
@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", warmup);
   app.add_option("--recompute", recompute);
   app.add_option("--moments", moments);
+  app.add_flag("--muon", muon, "update hidden matrices with Muon");
   app.add_option("--precision", precision);
   app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
   app.add_option("--chunk", chunk, "tokens of logits at a time; 0: chosen");
@@ -101,13 +102,14 @@ int main(int argc, char** argv) {
     cuda.matmul_cache = cache;
     cuda.host = make_cpu_backend();
     const auto backend = make_cuda_backend(cuda);
-    EngineOptions options{
-        .model = model,
-        .precision = parse_precision(precision),
-        .layout = {.micro_batch = micro, .recompute = parse_recompute(recompute)},
-        .length = length,
-        .classifier_chunk = chunk,
-        .optimizer = {.moments = parse_precision(moments), .stochastic_rounding = stochastic}};
+    EngineOptions options{.model = model,
+                          .precision = parse_precision(precision),
+                          .layout = {.micro_batch = micro, .recompute = parse_recompute(recompute)},
+                          .length = length,
+                          .classifier_chunk = chunk,
+                          .optimizer = {.kind = muon ? OptimizerKind::Muon : OptimizerKind::AdamW,
+                                        .moments = parse_precision(moments),
+                                        .stochastic_rounding = stochastic}};
     choose_offload(offload, update, options);
     if (options.offload.on && options.offload.update == UpdateLocation::Auto)
       warmup = std::max<std::int64_t>(warmup, 5);  // the trial is not what is measured

@@ -28,9 +28,11 @@ namespace kintsugi {
 struct MatmulOptions {
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;  // c += instead of c =
-  Tensor bias = {};         // (n), added to every row
-  Tensor residual = {};     // (m, n), added; may be c itself
+  bool accumulate = false;      // c += instead of c =
+  Tensor bias = {};             // (n), added to every row
+  Tensor residual = {};         // (m, n), added; may be c itself
+  double scale = 1.0;           // of op(a) op(b)
+  double residual_scale = 1.0;  // of the residual
   // GELU forward or backward, fused into the matmul where that is faster:
   Tensor gelu = {};        // (m, n), second output: gelu(c)
   Tensor gelu_input = {};  // (m, n): the result is multiplied by gelu'(gelu_input)
@@ -128,6 +130,13 @@ struct AdamWOptions {
   // bf16 moments are rounded stochastically, so that rounding errors average out. The random bits
   // of element i are a pure function of this key and first_element + i. 0: round to nearest.
   std::uint64_t rounding_key = 0;
+  std::int64_t first_element = 0;
+};
+
+struct MomentumOptions {
+  double momentum = 0.95;
+  bool nesterov = true;
+  std::uint64_t rounding_key = 0;  // of a bf16 moment, as in AdamWOptions
   std::int64_t first_element = 0;
 };
 

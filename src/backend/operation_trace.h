@@ -24,6 +24,7 @@ struct TracedOperation {
     ReduceScatter,
     AllGather,
     Broadcast,
+    AllToAll,
     Send,
     Receive
   };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/collective_checks.h"
+
 namespace kintsugi {
 namespace {
 
@@ -80,6 +82,24 @@ Communicator::Work CheckedCommunicator::all_gather(Tensor full, Tensor shard) {
 Communicator::Work CheckedCommunicator::broadcast(Tensor x, int root) {
   check_same_call(Collective::Broadcast, x, root);
   return numbered(inner_->broadcast(x, root));
+}
+
+// The ranks also tell each other what they send, since the counts of two ranks may differ.
+Communicator::Work CheckedCommunicator::all_to_all(Tensor received, Tensor sent,
+                                                   const ExchangeCounts& counts) {
+  check_exchange(*this, received, sent, counts);
+  check_same_call(Collective::AllToAll, sent.rows(0, 0), 0);
+  const auto ranks = static_cast<std::size_t>(size());
+  const ExchangeCounts one_each{std::vector<std::int64_t>(ranks, 1),
+                                std::vector<std::int64_t>(ranks, 1)};
+  std::vector<std::int64_t> own = counts.sent, theirs(ranks);
+  host_group().wait(host_group().all_to_all(as_tensor(theirs.data(), size()),
+                                            as_tensor(own.data(), size()), one_each));
+  for (std::size_t from = 0; from < ranks; ++from)
+    if (theirs[from] != counts.received[from])
+      failure("group {}: rank {} expects {} elements from rank {} of the group, which sends {}",
+              name(), world_rank_, counts.received[from], from, theirs[from]);
+  return numbered(inner_->all_to_all(received, sent, counts));
 }
 
 void CheckedCommunicator::barrier() {

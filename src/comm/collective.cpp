@@ -12,6 +12,8 @@ const char* to_string(Collective kind) {
       return "all_gather";
     case Collective::Broadcast:
       return "broadcast";
+    case Collective::AllToAll:
+      return "all_to_all";
     case Collective::Send:
       return "send";
     case Collective::Receive:
@@ -32,6 +34,7 @@ double ring_bytes(Collective kind, double bytes, int size) {
     case Collective::AllGather:
       return bytes * others / size;
     case Collective::Broadcast:
+    case Collective::AllToAll:
     case Collective::Send:
       return bytes;
     case Collective::Receive:

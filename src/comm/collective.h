@@ -9,17 +9,18 @@ enum class Collective : std::uint8_t {
   ReduceScatter,
   AllGather,
   Broadcast,
+  AllToAll,
   Send,
   Receive,
   Barrier
 };
-inline constexpr int kCollectives = 7;
+inline constexpr int kCollectives = 8;
 
 const char* to_string(Collective kind);  // "all_reduce", …: the names of the functions
 
 // Bytes that each of `size` ranks sends in a ring algorithm. `bytes`: the whole tensor of an
-// all_reduce, `full` of a reduce_scatter or all_gather. For these it is the lower bound of any
-// algorithm.
+// all_reduce, `full` of a reduce_scatter or all_gather, what an all_to_all sends to other ranks.
+// For these it is the lower bound of any algorithm.
 double ring_bytes(Collective kind, double bytes, int size);
 
 }  // namespace kintsugi

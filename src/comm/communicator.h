@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -18,6 +19,11 @@ struct CommunicationTimes {
   std::int64_t bytes = 0;  // sent by this rank
   double busy_s = 0;       // with at least one call in flight
   double waited_s = 0;     // spent in wait() and barrier()
+};
+
+// What a rank sends to each rank of a group and receives from it, in elements.
+struct ExchangeCounts {
+  std::vector<std::int64_t> sent, received;  // by rank
 };
 
 // Collectives in one group of ranks. All ranks of a group call the same ones in the same order.
@@ -45,6 +51,9 @@ class Communicator {
   // of full.
   virtual Work all_gather(Tensor full, Tensor shard) = 0;
   virtual Work broadcast(Tensor x, int root) = 0;
+  // Every rank sends counts.sent[r] elements to rank r. `sent` and `received` are in rank order,
+  // without gaps. The counts are only read during the call.
+  virtual Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) = 0;
   virtual Work send(Tensor x, int to) = 0;
   virtual Work receive(Tensor x, int from) = 0;
 

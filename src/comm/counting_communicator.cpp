@@ -1,5 +1,7 @@
 #include "comm/counting_communicator.h"
 
+#include "comm/collective_checks.h"
+
 namespace kintsugi {
 
 double Traffic::bytes() const {
@@ -32,6 +34,12 @@ Communicator::Work CountingCommunicator::all_gather(Tensor full, Tensor shard) {
 Communicator::Work CountingCommunicator::broadcast(Tensor x, int root) {
   count(Collective::Broadcast, x.bytes());
   return inner_->broadcast(x, root);
+}
+
+Communicator::Work CountingCommunicator::all_to_all(Tensor received, Tensor sent,
+                                                    const ExchangeCounts& counts) {
+  count(Collective::AllToAll, bytes_to_others(*this, sent, counts));
+  return inner_->all_to_all(received, sent, counts);
 }
 
 Communicator::Work CountingCommunicator::send(Tensor x, int to) {

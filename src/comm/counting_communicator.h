@@ -34,6 +34,7 @@ class CountingCommunicator : public Communicator {
   Work reduce_scatter(Tensor shard, Tensor full) override;
   Work all_gather(Tensor full, Tensor shard) override;
   Work broadcast(Tensor x, int root) override;
+  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override;
   Work send(Tensor x, int to) override;
   Work receive(Tensor x, int from) override;
   void wait(Work work) override { inner_->wait(work); }

@@ -185,6 +185,7 @@ class PlannedCommunicator final : public Communicator {
   Work reduce_scatter(Tensor, Tensor) override { refuse(); }
   Work all_gather(Tensor, Tensor) override { refuse(); }
   Work broadcast(Tensor, int) override { refuse(); }
+  Work all_to_all(Tensor, Tensor, const ExchangeCounts&) override { refuse(); }
   Work send(Tensor, int) override { refuse(); }
   Work receive(Tensor, int) override { refuse(); }
   void wait(Work work) override {

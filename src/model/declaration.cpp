@@ -21,6 +21,7 @@ int Declaration::matrix(std::string name, std::int64_t outputs, std::int64_t inp
               .group = o.group,
               .init = o.init,
               .shard = {.dimension = (o.shard.along == Shard::Along::Outputs) == o.in_out ? 1 : 0},
+              .matrices = {.dimension = o.in_out ? 1 : 0, .count = o.matrices, .turn = o.turn},
               .decay = true,
               .overwritten = true,
               .packed = o.packed},

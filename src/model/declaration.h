@@ -104,6 +104,9 @@ class Declaration {
     Shard shard = {};
     bool in_out = false;
     bool packed = false;  // forms one matrix with the preceding parameter
+    // The outputs belong to so many matrices (MatrixParts).
+    int matrices = 1;
+    std::int64_t turn = 0;
   };
   int matrix(std::string name, std::int64_t outputs, std::int64_t inputs, const Options& options);
   int vector(std::string name, std::int64_t extent, const Options& options);

@@ -25,8 +25,13 @@ struct DataGroups {
   auto operator<=>(const DataGroups&) const = default;
 };
 
-// The optimizer's rule for a parameter: optim/update_rule.h.
-enum class UpdateRuleKind : std::uint8_t { AdamW };
+// The matrices that a parameter of two dimensions consists of: index i of `dimension` belongs to
+// matrix (i / turn) % count. GPT-2 and BLOOM store q, k and v as one parameter.
+struct MatrixParts {
+  int dimension = 0;
+  int count = 1;
+  std::int64_t turn = 0;  // 0: the matrices are stored one after the other
+};
 
 struct Parameter {
   std::string name;  // the public (Hugging Face) name
@@ -36,7 +41,7 @@ struct Parameter {
   Init init = {};
   TensorShard shard = {};
   int bucket = 0;
-  UpdateRuleKind rule = UpdateRuleKind::AdamW;
+  MatrixParts matrices = {};
   bool decay = false;        // weight decay: matrices only
   bool overwritten = false;  // its gradient is one matmul: a step's first micro-batch overwrites it
   // Stored directly after its predecessor: the two form one matrix.
@@ -48,6 +53,9 @@ struct Parameter {
   bool counted = true;      // of several identical copies, this one goes into norms and files
   std::int64_t offset = 0;  // first element in the flat buffers
 };
+
+// Whether it is a matrix between the layers' activations, and neither embedding nor head.
+bool is_hidden_matrix(const Parameter& parameter);
 
 // A contiguous range of the flat buffers that is reduced, gathered and updated as a unit.
 // Parameters with weight decay come first. All parameters have the same data groups.

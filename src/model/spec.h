@@ -35,8 +35,10 @@ struct LinearSpec {
   std::vector<std::string> biases = {};  // empty, or one per matrix
   std::vector<std::int64_t> outputs = {};
   std::int64_t inputs = 0;
-  bool in_out = false;  // stored [in, out] (GPT-2's Conv1D) instead of [out, in]
-  int parts = 1;        // the outputs consist of this many parts, each sharded separately
+  bool in_out = false;    // stored [in, out] (GPT-2's Conv1D) instead of [out, in]
+  int parts = 1;          // the outputs consist of this many parts, each sharded separately
+  int matrices = 1;       // the outputs belong to so many matrices (q, k, v), one after the other
+  std::int64_t turn = 0;  // or in turns of so many outputs
   std::vector<Init> init = {};
 };
 

@@ -6,13 +6,10 @@ namespace kintsugi {
 
 AdamW::AdamW(const OptimizerSettings& settings)
     : options_{.beta1 = settings.beta1, .beta2 = settings.beta2, .eps = settings.eps},
-      weight_decay_(settings.weight_decay),
-      moments_(settings.moments),
-      stochastic_rounding_(settings.stochastic_rounding),
-      seed_(settings.seed) {}
+      settings_(settings) {}
 
 std::vector<StateSlot> AdamW::slots(DType precision) const {
-  const DType moments = accumulator_of(precision) == DType::F64 ? DType::F64 : moments_;
+  const DType moments = moments_dtype(settings_, precision);
   return {{"exp_avg", "first moments", moments}, {"exp_avg_sq", "second moments", moments}};
 }
 
@@ -20,11 +17,12 @@ void AdamW::update(Backend& backend, Tensor weight, Tensor master, std::span<con
                    Tensor gradient, Tensor scale, const UpdateOptions& options) const {
   AdamWOptions adamw = options_;
   adamw.lr = options.lr;
-  adamw.weight_decay = options.decays ? weight_decay_ : 0.0;
+  adamw.weight_decay = options.decays ? settings_.weight_decay : 0.0;
   adamw.step = options.step;
   adamw.first_element = options.first_element;
-  if (stochastic_rounding_)
-    adamw.rounding_key = derive_key(seed_, 0x50FF, static_cast<std::uint64_t>(options.step)) | 1;
+  if (settings_.stochastic_rounding)
+    adamw.rounding_key =
+        derive_key(settings_.seed, 0x50FF, static_cast<std::uint64_t>(options.step)) | 1;
   backend.adamw(weight, master, slots[0], slots[1], gradient, scale, adamw);
 }
 

@@ -5,21 +5,17 @@
 namespace kintsugi {
 
 // Adam with decoupled weight decay (Loshchilov and Hutter).
-class AdamW final : public UpdateRule {
+class AdamW final : public ElementRule {
  public:
   explicit AdamW(const OptimizerSettings& settings);
   std::string_view name() const override { return "AdamW"; }
-  Grain grain() const override { return Grain::Element; }
   std::vector<StateSlot> slots(DType precision) const override;
   void update(Backend& backend, Tensor weight, Tensor master, std::span<const Tensor> slots,
               Tensor gradient, Tensor scale, const UpdateOptions& options) const override;
 
  private:
   AdamWOptions options_;
-  double weight_decay_;
-  DType moments_;
-  bool stochastic_rounding_;
-  std::uint64_t seed_;
+  OptimizerSettings settings_;
 };
 
 }  // namespace kintsugi

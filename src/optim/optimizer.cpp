@@ -51,6 +51,10 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
          is_default ? squared_norm_ : arena.allocate(Region::Optimizer, "scalars", wide, {1}),
          offload.gradients ? std::vector<Tensor>() : sharding.counted_gradients(i)});
   }
+  for (const UpdateRule* const rule : rules_of(sharding.set(), rules_))
+    if (const auto* matrix = dynamic_cast<const MatrixRule*>(rule))
+      matrices_.push_back(std::make_unique<MatrixUpdates>(backend, arena, sharding, state_, rules_,
+                                                          *matrix, offload));
   const std::int64_t most =
       in_blocks ? std::min(state_.elements(), offload.block_elements) : state_.elements();
   blocks_ = plan_updates(sharding, state_, most);
@@ -171,6 +175,7 @@ void Optimizer::step(std::int64_t step, double lr, double unscale) {
   sum_squares();
   backend_->clip_scale(scale_, squared_norm_, clip_, unscale);
   const UpdateStep update{.step = step, .lr = lr, .scale = scale_};
+  for (const auto& matrices : matrices_) matrices->run(update);
   if (location_ == UpdateLocation::Auto)
     try_update(update);
   else

@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "backend/backend.h"
+#include "optim/matrix_updates.h"
 #include "optim/offloaded_update.h"
 #include "optim/state_offload.h"
 #include "parallel/sharding.h"
@@ -63,7 +65,8 @@ class Optimizer {
     std::vector<Tensor> gradients;  // that count: Sharding::counted_gradients()
   };
   std::vector<Norm> norms_;
-  Tensor squared_norm_, scale_;  // (1)
+  Tensor squared_norm_, scale_;                           // (1)
+  std::vector<std::unique_ptr<MatrixUpdates>> matrices_;  // by MatrixRule
   std::optional<StreamedUpdate> streamed_;
   std::optional<HostUpdate> on_host_;
   int tried_ = 0;                       // updates that were timed

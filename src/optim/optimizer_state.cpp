@@ -5,21 +5,9 @@
 namespace kintsugi {
 namespace {
 
-void check_grain(const Sharding& sharding, const UpdateRule& rule, const Parameter& parameter) {
-  if (rule.grain() == Grain::Element || sharding.keeps_whole(parameter)) return;
-  user_error(
-      "{} updates whole matrices, but this layout shards {}: set layout.zero to 0 and "
-      "layout.tp to 1, or choose another optimizer",
-      rule.name(), parameter.name);
-}
-
 void add_part(StateSegment& segment, const Parameter& parameter, Sharding::Range range) {
   if (range.size() == 0) return;
-  if (segment.rule->grain() == Grain::Matrix) {
-    if (range.begin != parameter.offset) return;  // only the parameter's trailing padding
-    range.end = parameter.offset + parameter.shape.elements();
-    segment.parts.push_back({range, parameter.decay, parameter.shape});
-  } else if (!segment.parts.empty() && segment.parts.back().decays == parameter.decay) {
+  if (!segment.parts.empty() && segment.parts.back().decays == parameter.decay) {
     segment.parts.back().range.end = range.end;
   } else {
     segment.parts.push_back({range, parameter.decay});
@@ -41,7 +29,6 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
     const UpdateRule& rule = rules(parameter);
-    check_grain(sharding, rule, parameter);
     const bool is_last = i + 1 == parameters.size() || parameters[i + 1].bucket != parameter.bucket;
     const Sharding::Range owned = sharding.owned(parameter.bucket);
     const std::int64_t shard_end = owned.begin + sharding.shard_elements(parameter.bucket);

@@ -17,17 +17,15 @@ struct StateSegment {
   std::int64_t elements = 0;  // in the state, with that padding
   std::int64_t at = 0;        // offset of the first element among all that this rank owns
   std::int64_t slot_at = 0;   // offset of the first element in the rule's slots
-  // The elements of one update: with the same decay or, with Grain::Matrix, one parameter.
+  // Elements with the same decay.
   struct Part {
     Sharding::Range range;
     bool decays = false;
-    Shape shape = {};  // Grain::Matrix only
   };
   std::vector<Part> parts = {};
 };
 
-// The segments of all elements that this rank owns, in bucket order. Throws UserError if the layout
-// splits a parameter whose rule has Grain::Matrix.
+// The segments of all elements that this rank owns, in bucket order.
 std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules& rules);
 
 // The optimizer state of the elements that a rank owns: a master copy of the weights, if they need

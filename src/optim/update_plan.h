@@ -16,7 +16,7 @@ struct UpdateStep {
 
 // A contiguous range of elements that one call of UpdateRule::update updates.
 struct UpdateRange {
-  const UpdateRule* rule = nullptr;
+  const ElementRule* rule = nullptr;
   Tensor weight;                   // on the device
   Tensor gradient;                 // on the device, unless gradients are offloaded
   Tensor master = {};              // empty: no master copy
@@ -24,7 +24,6 @@ struct UpdateRange {
   std::int64_t at = 0;             // offset among all elements that this rank owns
   std::int64_t first_element = 0;  // in the set's numbering
   bool decays = false;
-  Shape shape = {};  // Grain::Matrix only
   std::int64_t size() const { return weight.elements(); }
   void update(Backend& backend, const UpdateStep& step) const;
 };
@@ -38,8 +37,8 @@ struct UpdateBlock {
   std::vector<UpdateRange> ranges = {};
 };
 
-// Divides all elements that this rank updates, including padding, into blocks of at most `most`
-// elements.
+// Divides all elements that this rank updates by an ElementRule, including padding, into blocks of
+// at most `most` elements.
 std::vector<UpdateBlock> plan_updates(const Sharding& sharding, const OptimizerState& state,
                                       std::int64_t most);
 

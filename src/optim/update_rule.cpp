@@ -4,18 +4,19 @@
 #include <memory>
 
 #include "optim/adamw.h"
+#include "optim/muon.h"
 
 namespace kintsugi {
 
 UpdateRules update_rules(const OptimizerSettings& settings) {
   if (settings.rules) return settings.rules;
-  return [adamw = std::make_shared<const AdamW>(settings)](
+  const auto adamw = std::make_shared<const AdamW>(settings);
+  if (settings.kind == OptimizerKind::AdamW)
+    return [adamw](const Parameter&) -> const UpdateRule& { return *adamw; };
+  return [adamw, muon = std::make_shared<const Muon>(settings)](
              const Parameter& parameter) -> const UpdateRule& {
-    switch (parameter.rule) {
-      case UpdateRuleKind::AdamW:
-        return *adamw;
-    }
-    failure("{} has no update rule", parameter.name);
+    if (is_hidden_matrix(parameter)) return *muon;
+    return *adamw;
   };
 }
 
@@ -26,6 +27,10 @@ std::vector<const UpdateRule*> rules_of(const ParameterSet& set, const UpdateRul
     if (std::find(found.begin(), found.end(), rule) == found.end()) found.push_back(rule);
   }
   return found;
+}
+
+DType moments_dtype(const OptimizerSettings& settings, DType precision) {
+  return accumulator_of(precision) == DType::F64 ? DType::F64 : settings.moments;
 }
 
 }  // namespace kintsugi

@@ -209,19 +209,11 @@ std::size_t Sharding::data_group(int bucket) const {
 
 // ---- elements that this rank owns
 
-Sharding::Range Sharding::owned(int bucket) const {
+Sharding::Range Sharding::owned_by(int bucket, int shard_rank) const {
   const Bucket& all = set_->buckets()[static_cast<std::size_t>(bucket)];
   const std::int64_t elements = shard_elements(bucket);
-  const std::int64_t begin = std::min(all.end, all.begin + elements * shard(bucket).rank());
+  const std::int64_t begin = std::min(all.end, all.begin + elements * shard_rank);
   return {begin, std::min(all.end, begin + elements)};
-}
-
-bool Sharding::keeps_whole(const Parameter& parameter) const {
-  if (parameter.shard.ranks > 1 && parameter.shard.dimension >= 0) return false;
-  const std::int64_t elements = shard_elements(parameter.bucket);
-  const std::int64_t first =
-      parameter.offset - set_->buckets()[static_cast<std::size_t>(parameter.bucket)].begin;
-  return first / elements == (first + parameter.shape.elements() - 1) / elements;
 }
 
 Tensor Sharding::own_shard(int bucket, const Tensor& whole) const {

@@ -63,14 +63,11 @@ class Sharding final : public BucketHooks {
     std::int64_t begin = 0, end = 0;
     std::int64_t size() const { return end - begin; }
   };
-  Range owned(int bucket) const;
+  Range owned(int bucket) const { return owned_by(bucket, shard(bucket).rank()); }
+  Range owned_by(int bucket, int shard_rank) const;  // by another rank of its shard group
   std::int64_t shard_elements(int bucket) const {
     return shard_sizes_[static_cast<std::size_t>(bucket)];
   }
-  // Whether one rank owns the whole parameter: neither tensor parallelism nor ZeRO splits it. The
-  // answer is the same on all ranks. ZeRO shards buckets regardless of parameter boundaries, so
-  // this holds for few parameters; a caller that needs whole matrices must refuse the others.
-  bool keeps_whole(const Parameter& parameter) const;
   Tensor owned_weights(int bucket) const;  // (owned size), in the run's precision
   // (owned size), in accumulator precision; in host memory if gradients are offloaded
   Tensor owned_gradients(int bucket) const;

@@ -12,6 +12,34 @@ Layout layout_on(const RunConfig& config, int ranks) {
   return fit_layout(config.layout, workload_of(config), ranks);
 }
 
+namespace {
+
+MuonSettings muon_settings(const OptimizerConfig& optimizer) {
+  const MuonConfig& muon = optimizer.muon;
+  return {.momentum = muon.momentum,
+          .nesterov = muon.nesterov,
+          .steps = muon.steps,
+          .adjust_lr = muon.adjust_lr,
+          .lr_factor = muon.lr > 0 ? muon.lr / optimizer.lr : 1.0,
+          .precision = muon.precision};
+}
+
+}  // namespace
+
+OptimizerSettings optimizer_settings(const RunConfig& config) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  return {.kind = optimizer.kind,
+          .beta1 = optimizer.betas[0],
+          .beta2 = optimizer.betas[1],
+          .eps = optimizer.eps,
+          .weight_decay = optimizer.weight_decay,
+          .clip = optimizer.clip,
+          .moments = optimizer.moments,
+          .stochastic_rounding = optimizer.stochastic_rounding,
+          .seed = config.run.seed,
+          .muon = muon_settings(optimizer)};
+}
+
 EngineOptions engine_options(const RunConfig& config, int ranks) {
   return {.model = config.model,
           .precision = config.train.precision,
@@ -19,14 +47,7 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
           .batch = config.batch.global,
           .length = config.data.sequence_length,
           .classifier_chunk = config.train.classifier_chunk,
-          .optimizer = {.beta1 = config.optimizer.betas[0],
-                        .beta2 = config.optimizer.betas[1],
-                        .eps = config.optimizer.eps,
-                        .weight_decay = config.optimizer.weight_decay,
-                        .clip = config.optimizer.clip,
-                        .moments = config.optimizer.moments,
-                        .stochastic_rounding = config.optimizer.stochastic_rounding,
-                        .seed = config.run.seed},
+          .optimizer = optimizer_settings(config),
           .offload = {.on = config.offload.optimizer,
                       .gradients = config.offload.gradients,
                       .update = config.offload.update},

@@ -137,6 +137,9 @@ class EmptyIsNothing : public Communicator {
   }
   Work all_gather(Tensor full, Tensor shard) override { return inner_->all_gather(full, shard); }
   Work broadcast(Tensor x, int root) override { return inner_->broadcast(x, root); }
+  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
+    return inner_->all_to_all(received, sent, counts);
+  }
   Work send(Tensor x, int to) override { return x.elements() == 0 ? Work{} : inner_->send(x, to); }
   Work receive(Tensor x, int from) override {
     return x.elements() == 0 ? Work{} : inner_->receive(x, from);

@@ -82,6 +82,10 @@ class Staged : public Communicator {
     const Tensor device = put(x);
     return remember(inner_->broadcast(device, root), x, device);
   }
+  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
+    const Tensor device = put(received);
+    return remember(inner_->all_to_all(device, put(sent), counts), received, device);
+  }
   Work send(Tensor x, int to) override { return remember(inner_->send(put(x), to), {}, {}); }
   Work receive(Tensor x, int from) override {
     const Tensor device = put(x);

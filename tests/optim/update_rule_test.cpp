@@ -21,10 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // SGD with momentum has one slot. The test backends compute in host memory.
-class Sgd : public UpdateRule {
+class Sgd : public ElementRule {
  public:
   std::string_view name() const override { return "SGD"; }
-  Grain grain() const override { return Grain::Element; }
   std::vector<StateSlot> slots(DType precision) const override {
     return {{"momentum", "momentum", accumulator_of(precision)}};
   }
@@ -224,93 +223,6 @@ TEST(TwoUpdateRules, AreTheSameOffloaded) {
         EXPECT_LT(difference(run().first.weights, expected.weights), 1e-8);
       }
     }
-}
-
-// ---- whole matrices
-
-// Records its arguments and changes nothing.
-class Whole : public Sgd {
- public:
-  std::string_view name() const override { return "Whole"; }
-  Grain grain() const override { return Grain::Matrix; }
-  void update(Backend&, Tensor weight, Tensor, std::span<const Tensor> slots, Tensor gradient,
-              Tensor, const UpdateOptions& options) const override {
-    EXPECT_EQ(weight.elements(), options.shape.elements());
-    EXPECT_EQ(gradient.elements(), options.shape.elements());
-    EXPECT_EQ(slots[0].elements(), options.shape.elements());
-    given.emplace_back(options.first_element, options.shape);
-  }
-  mutable std::vector<std::pair<std::int64_t, Shape>> given;
-};
-
-struct WholeMatrices : testing::Test {
-  WholeMatrices() : training(training_of("llama-gqa", DType::F32)) {
-    training.optimizer.rules = [this, adamw = std::make_shared<AdamW>(OptimizerSettings{})](
-                                   const Parameter& parameter) -> const UpdateRule& {
-      if (is_of_sgd(parameter)) return whole;
-      return *adamw;
-    };
-  }
-  // Expects a UserError that names a parameter which the layout splits.
-  void expect_refused(const RankLayout& layout, const std::string& names) {
-    try {
-      trained(layout, training, 1);
-      FAIL() << to_string(layout) << " was not refused";
-    } catch (const std::exception& error) {
-      EXPECT_NE(std::string(error.what()).find("Whole updates whole matrices"), std::string::npos)
-          << error.what();
-      EXPECT_NE(std::string(error.what()).find(names), std::string::npos) << error.what();
-    }
-  }
-  Training training;
-  Whole whole;
-};
-
-TEST_F(WholeMatrices, AreGivenOneAtATime) {
-  trained({}, training, 1);
-  std::vector<std::pair<std::int64_t, Shape>> expected;
-  const ParameterSet set(training.model);
-  for (const Parameter& parameter : set.parameters())
-    if (is_of_sgd(parameter)) expected.emplace_back(parameter.offset, parameter.shape);
-  EXPECT_EQ(expected.size(), 9u);
-  EXPECT_EQ(whole.given, expected);
-}
-
-// Also if a rank's shard begins in the padding after a matrix.
-TEST_F(WholeMatrices, HaveOneOwner) {
-  const auto backend = make_cpu_backend(1);
-  const Sgd sgd;
-  const ParameterSet set(training.model);
-  for (int ranks = 1; ranks <= 9; ++ranks) {
-    std::map<std::int64_t, int> times, expected;
-    for (int rank = 0; rank < ranks; ++rank) {
-      PlanningAllocator nothing;
-      Arena arena(nothing);
-      const Groups groups = planned_groups({.dp = ranks}, {.dp = rank});
-      const Sharding sharding(*backend, arena, set, groups, {.zero = ranks > 1 ? 1 : 0});
-      for (const Parameter& parameter : set.parameters())
-        if (sharding.keeps_whole(parameter)) expected[parameter.offset] = 1;
-      const auto rules = [&](const Parameter& parameter) -> const UpdateRule& {
-        return sharding.keeps_whole(parameter) ? whole : sgd;
-      };
-      for (const StateSegment& segment : plan_state(sharding, rules))
-        for (const StateSegment::Part& part : segment.parts) {
-          EXPECT_GE(part.range.begin, sharding.owned(segment.bucket).begin);
-          EXPECT_LE(part.range.end, sharding.owned(segment.bucket).end);
-          if (segment.rule == &whole) ++times[part.range.begin];
-        }
-    }
-    EXPECT_EQ(times, expected) << ranks << " ranks";
-    EXPECT_GT(expected.size(), set.buckets().size()) << ranks << " ranks";
-  }
-}
-
-TEST_F(WholeMatrices, RefuseALayoutThatSplitsThem) {
-  expect_refused({.dp = 4, .zero = 1}, "mlp");
-  expect_refused({.dp = 4, .zero = 3}, "mlp");
-  expect_refused({.tp = 2}, "mlp");
-  training.offload = {.on = true, .update = UpdateLocation::Device, .block_elements = 208};
-  expect_refused({}, "blocks of offloaded state");
 }
 
 }  // namespace

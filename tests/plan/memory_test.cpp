@@ -38,7 +38,8 @@ PlanJob random_job(std::mt19937& random) {
   job.precision = one_of(random, {DType::BF16, DType::F32, DType::F16});
   job.documents = random() % 3 == 0;
   job.reduce_in_bf16 = random() % 4 == 0;
-  job.moments = random() % 4 == 0 ? DType::BF16 : DType::F32;
+  job.optimizer.moments = random() % 4 == 0 ? DType::BF16 : DType::F32;
+  if (random() % 4 == 0) job.optimizer.kind = OptimizerKind::Muon;
   job.classifier_elements = 20'000;
   if (random() % 3 == 0) job.classifier_chunk = 48;
   return job;
@@ -71,7 +72,7 @@ EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
           .batch = job.batch,
           .length = job.length,
           .classifier_chunk = job.classifier_chunk,
-          .optimizer = {.moments = job.moments},
+          .optimizer = job.optimizer,
           .documents = job.documents,
           .reduce_in_bf16 = job.reduce_in_bf16};
 }

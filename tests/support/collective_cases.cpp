@@ -135,6 +135,30 @@ void check_copies(Communicator& group, DType dtype, std::int64_t n) {
   }
 }
 
+// Rank r sends (r + q) % 3 * n + r elements to rank q: some pairs of ranks exchange nothing.
+void check_exchanges(Communicator& group, DType dtype, std::int64_t n) {
+  const int size = group.size(), rank = group.rank();
+  const auto count = [&](int from, int to) { return (from + to) % 3 * n + from; };
+  ExchangeCounts counts;
+  std::int64_t sent = 0, received = 0;
+  for (int other = 0; other < size; ++other) {
+    counts.sent.push_back(count(rank, other));
+    counts.received.push_back(count(other, rank));
+    sent += counts.sent.back();
+    received += counts.received.back();
+  }
+  Buffer from(dtype, sent), to(dtype, received);
+  std::int64_t at = 0;
+  for (int other = 0; other < size; ++other)
+    for (std::int64_t i = 0; i < count(rank, other); ++i)
+      from.set(at++, contribution(rank, i + other));
+  group.wait(group.all_to_all(to.tensor(), from.tensor(), counts));
+  at = 0;
+  for (int other = 0; other < size; ++other)
+    for (std::int64_t i = 0; i < count(other, rank); ++i)
+      to.expect(at++, contribution(other, i + rank), "all_to_all");
+}
+
 // Every rank sends twice to the next rank before it receives twice from the previous one: send must
 // not block, and messages must keep their order.
 void check_messages(Communicator& group, DType dtype, std::int64_t n) {
@@ -159,6 +183,7 @@ void check_collectives(Communicator& group) {
     for (const std::int64_t n : {0, 1, 2, 5, 17, 1000, 4099}) {
       check_reductions(group, dtype, n);
       check_copies(group, dtype, n);
+      check_exchanges(group, dtype, n);
       check_messages(group, dtype, n);
     }
   group.barrier();

@@ -42,6 +42,9 @@ class EchoCommunicator : public Communicator {
     return {};
   }
   Work broadcast(Tensor, int) override { return {}; }
+  Work all_to_all(Tensor, Tensor, const ExchangeCounts&) override {
+    failure("the other ranks of group {} are only simulated", name_);
+  }
   Work send(Tensor, int to) override {
     failure("rank {} of group {} is only simulated", to, name_);
   }

@@ -42,6 +42,7 @@ const std::array<FactorLevels, kFactors>& all_levels() {
     f[kRecompute] = {"recompute", {"none", "selective", "full"}, {0, 1, 2}};
     f[kRecomputeEvery] = {"recompute_every", {}, {1, 2}};
     f[kOffload] = {"offload", {"none", "state", "gradients", "both"}, {0, 1, 2, 3}};
+    f[kMuon] = {"muon", switched, {0, 1}};
     f[kPrecision] = {"precision", {"fp64", "fp32"}, {0, 1}};
     f[kSteps] = {"steps", {}, {4}};
     return f;
@@ -114,6 +115,10 @@ Training LayoutCase::training() const {
       .dropout = values[kDropout] == 0 ? 0.0 : 0.2,
       .documents = values[kDocuments] == 1,
       .masked = values[kMasked] == 1};
+  if (values[kMuon] == 1) {
+    training.optimizer.kind = OptimizerKind::Muon;
+    training.optimizer.muon.precision = DType::F32;  // bf16 would hide differences
+  }
   if (values[kOffload] == 0) return training;
   training.offload = {.on = values[kOffload] != 2,
                       .gradients = values[kOffload] >= 2,

@@ -37,6 +37,7 @@ enum Factor : std::size_t {
   kRecompute,
   kRecomputeEvery,
   kOffload,
+  kMuon,
   kPrecision,
   kSteps,
   kFactors

@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -109,6 +110,7 @@ struct CollectiveCall {
   std::int64_t elements;
   DType dtype;
   std::vector<Bytes> sources;
+  std::vector<std::vector<std::int64_t>> sent;  // all_to_all: counts by rank
   int arrived = 0;
   int left = 0;
   std::once_flag once;
@@ -162,6 +164,11 @@ class ThreadCommunicator : public Communicator {
     if (rank_ != root) call.destination = x;
     return start(call);
   }
+  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
+    check_exchange(*this, received, sent, counts);
+    return start(
+        {.kind = Collective::AllToAll, .destination = received, .source = sent, .counts = counts});
+  }
   Work send(Tensor x, int to) override {
     check_contiguous(*this, "send", x);
     check_peer(*this, "send", to);
@@ -203,6 +210,7 @@ class ThreadCommunicator : public Communicator {
     ReduceOp op = ReduceOp::Sum;
     int peer = 0;
     std::int64_t sequence = 0;
+    ExchangeCounts counts = {};
     Bytes source_image = {};  // what the tensors must still hold in wait()
     Bytes destination_image = {};
     const char* what() const { return to_string(kind); }
@@ -228,13 +236,16 @@ class ThreadCommunicator : public Communicator {
         collective.elements = call.source.elements();
         collective.dtype = call.source.dtype();
         collective.sources.resize(size());
+        collective.sent.resize(size());
       }
-      if (collective.kind != call.kind || collective.elements != call.source.elements() ||
-          collective.dtype != call.source.dtype())
+      const bool same_size =
+          collective.elements == call.source.elements() || call.kind == Collective::AllToAll;
+      if (collective.kind != call.kind || !same_size || collective.dtype != call.source.dtype())
         failure("{} calls {} of {} {}, others {} of {} {}", description(), call.what(),
                 call.source.elements(), to_string(call.source.dtype()), to_string(collective.kind),
                 collective.elements, to_string(collective.dtype));
       collective.sources[rank_] = copy_of(call.source);
+      collective.sent[rank_] = call.counts.sent;
       ++collective.arrived;
     });
     return remember(call);
@@ -267,8 +278,27 @@ class ThreadCommunicator : public Communicator {
     } else if (call.kind == Collective::AllGather) {
       const Tensor rows = call.destination.view({size(), call.source.elements()});
       for (int r = 0; r < size(); ++r) store(rows.rows(r, 1), collective.sources[r].data());
+    } else if (call.kind == Collective::AllToAll) {
+      deliver_exchange(call, collective);
     } else if (call.kind == Collective::Broadcast && call.destination) {
       store(call.destination, collective.sources[call.peer].data());
+    }
+  }
+
+  void deliver_exchange(const Call& call, const CollectiveCall& collective) const {
+    const std::size_t width = size_of(call.source.dtype());
+    std::int64_t at = 0;
+    for (int from = 0; from < size(); ++from) {
+      const std::vector<std::int64_t>& sent = collective.sent[from];
+      const std::int64_t count = sent[rank_];
+      if (count != call.counts.received[from])
+        failure("{} expects {} elements from rank {}, which sends {}", description(),
+                call.counts.received[from], from, count);
+      const std::int64_t first =
+          std::accumulate(sent.begin(), sent.begin() + rank_, std::int64_t{0});
+      store(call.destination.view({call.destination.elements()}).rows(at, count),
+            collective.sources[from].data() + static_cast<std::size_t>(first) * width);
+      at += count;
     }
   }
 

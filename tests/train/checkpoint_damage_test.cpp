@@ -61,6 +61,9 @@ class MeddlingWorld : public World {
     }
     Work all_gather(Tensor full, Tensor shard) override { return inner_->all_gather(full, shard); }
     Work broadcast(Tensor x, int root) override { return inner_->broadcast(x, root); }
+    Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
+      return inner_->all_to_all(received, sent, counts);
+    }
     Work send(Tensor x, int to) override { return inner_->send(x, to); }
     Work receive(Tensor x, int from) override { return inner_->receive(x, from); }
     void wait(Work work) override {

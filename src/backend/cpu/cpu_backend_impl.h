@@ -57,6 +57,8 @@ class CpuBackend : public Backend {
   void reduce_columns(std::int64_t rows, std::int64_t width, int outputs, A* const* targets,
                       const F& sum_rows);
 
+  void matmul_batch(Tensor c, Tensor a, Tensor b, const MatmulOptions& options);
+
   // The sum of sum_range(begin, end) over [0, n), which is split into blocks of a fixed size.
   template <class F>
   double reduce(std::int64_t n, const F& sum_range);

@@ -55,13 +55,14 @@ template <class T, class R>
 void start_tile(R* out, std::int64_t ld_out, std::int64_t row, std::int64_t rows,
                 std::int64_t column, std::int64_t columns, const MatmulOptions& o) {
   const T* bias = o.bias ? o.bias.as<T>() + column : nullptr;
+  const R by = static_cast<R>(o.residual_scale);
   for (std::int64_t i = 0; i < rows; ++i) {
     R* to = out + i * ld_out;
     const T* residual =
         o.residual ? o.residual.as<T>() + (row + i) * o.residual.stride(0) + column : nullptr;
     for (std::int64_t j = 0; j < columns; ++j)
-      to[j] =
-          (bias ? static_cast<R>(bias[j]) : R(0)) + (residual ? static_cast<R>(residual[j]) : R(0));
+      to[j] = (bias ? static_cast<R>(bias[j]) : R(0)) +
+              (residual ? by * static_cast<R>(residual[j]) : R(0));
   }
 }
 
@@ -79,11 +80,14 @@ void matmul_tile(const Tensor& c, const Operand& a, const Operand& b, const Matm
                         .m = rows,
                         .n = columns,
                         .k = k,
+                        .alpha = static_cast<R>(o.scale),
                         .a = a.x.as<R>() + a.at(row, 0),
                         .lda = a.ld(),
                         .b = b.x.as<R>() + b.at(0, column),
                         .ldb = b.ld(),
-                        .beta = started || in_place || o.accumulate ? R(1) : R(0),
+                        .beta = in_place && !started      ? static_cast<R>(o.residual_scale)
+                                : started || o.accumulate ? R(1)
+                                                          : R(0),
                         .c = out,
                         .ldc = c.stride(0)});
 }
@@ -114,6 +118,7 @@ void matmul_tile_wide(const Tensor& c, const Operand& a, const Operand& b, const
                                 .m = rows,
                                 .n = n,
                                 .k = d,
+                                .alpha = static_cast<float>(o.scale),
                                 .a = wide_a,
                                 .lda = lda,
                                 .b = wide_b,
@@ -135,6 +140,7 @@ void matmul_tile_wide(const Tensor& c, const Operand& a, const Operand& b, const
 }  // namespace
 
 void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
+  if (c.rank() == 3) return matmul_batch(c, a, b, o);
   const Operand left{a, o.transpose_a}, right{b, o.transpose_b};
   const std::int64_t m = c.extent(0), n = c.extent(1), k = a.extent(o.transpose_a ? 0 : 1);
   KINTSUGI_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2 &&
@@ -147,6 +153,8 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
                  to_string(c.dtype()));
   KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)),
                  "matmul: accumulate cannot be combined with a bias or a residual");
+  KINTSUGI_CHECK((o.scale == 1 && o.residual_scale == 1) || !(o.bias || o.gelu || o.gelu_input),
+                 "matmul: scales cannot be combined with a bias or GELU");
   if (size_of(a.dtype()) == 2) reserve_scratch<float>(kWideScratch);
   const Tiling t = tile(m, n, pool_.threads());
   pool_.run(t.row_tiles * t.column_tiles, [&](std::int64_t task, int thread) {
@@ -167,6 +175,18 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
   });
   if (o.gelu) gelu_forward(o.gelu, c);
   if (o.gelu_input) gelu_backward(c, c, o.gelu_input);
+}
+
+void CpuBackend::matmul_batch(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
+  KINTSUGI_CHECK(a.rank() == 3 && b.rank() == 3 && a.extent(0) == c.extent(0) &&
+                     b.extent(0) == c.extent(0) && !o.bias && !o.gelu && !o.gelu_input,
+                 "batch of matmuls {} = {} x {}", to_string(c.shape()), to_string(a.shape()),
+                 to_string(b.shape()));
+  MatmulOptions one = o;
+  for (std::int64_t i = 0; i < c.extent(0); ++i) {
+    if (o.residual) one.residual = o.residual.select(0, i);
+    matmul(c.select(0, i), a.select(0, i), b.select(0, i), one);
+  }
 }
 
 void CpuBackend::bias_backward(Tensor dbias, Tensor dy) {

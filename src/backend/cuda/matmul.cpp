@@ -93,6 +93,8 @@ struct Problem {
         n(c.extent(rows_of(c) + 1)),
         k(a.extent(rows_of(a) + (o.transpose_a ? 0 : 1))),
         added(o.accumulate ? c : o.residual),
+        scale(o.scale),
+        added_scale(o.accumulate ? 1.0 : o.residual_scale),
         gelu_input(o.gelu ? c : o.gelu_input),
         epilogue(o.gelu         ? Epilogue::Gelu
                  : o.gelu_input ? Epilogue::GeluGradient
@@ -103,7 +105,9 @@ struct Problem {
   Tensor c, a, b, bias;
   bool transpose_a, transpose_b;
   std::int64_t m, n, k;
-  Tensor added, gelu_input;
+  Tensor added;
+  double scale, added_scale;  // of op(a) op(b) and of `added`
+  Tensor gelu_input;
   Epilogue epilogue;
 };
 
@@ -350,11 +354,12 @@ bool Matmul::State::usable(const Plan& plan, const cublasLtMatmulAlgo_t& algorit
 
 cublasStatus_t Matmul::State::launch(const Context& context, const Plan& plan, const Problem& p,
                                      const cublasLtMatmulAlgo_t& algorithm, void* c) const {
-  const float one = 1.0f, zero = 0.0f;
-  const double wide_one = 1.0, wide_zero = 0.0;
+  const double wide_alpha = p.scale, wide_beta = p.added ? p.added_scale : 0.0;
+  const auto narrow_alpha = static_cast<float>(wide_alpha),
+             narrow_beta = static_cast<float>(wide_beta);
   const bool wide = p.c.dtype() == DType::F64;
-  const void* alpha = wide ? static_cast<const void*>(&wide_one) : &one;
-  const void* beta = p.added ? alpha : wide ? static_cast<const void*>(&wide_zero) : &zero;
+  const void* alpha = wide ? static_cast<const void*>(&wide_alpha) : &narrow_alpha;
+  const void* beta = wide ? static_cast<const void*>(&wide_beta) : &narrow_beta;
   const void* added = p.added && !p.in_place() ? p.added.data() : c;
   return cublasLtMatmul(handle, plan.operation.get(), alpha, p.b.data(), plan.first.get(),
                         p.a.data(), plan.second.get(), beta, added, plan.added.get(), c,
@@ -451,9 +456,8 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
                  const MatmulOptions& o) {
   const int rows = rows_of(c), columns = rows + 1;
   KINTSUGI_CHECK(
-      (rows == 0 || (rows == 1 && !o.bias && !o.residual && !o.gelu && !o.gelu_input)) &&
-          a.rank() == c.rank() && b.rank() == c.rank() && count_of(a) == count_of(c) &&
-          count_of(b) == count_of(c) &&
+      (rows == 0 || (rows == 1 && !o.bias && !o.gelu && !o.gelu_input)) && a.rank() == c.rank() &&
+          b.rank() == c.rank() && count_of(a) == count_of(c) && count_of(b) == count_of(c) &&
           a.extent(o.transpose_a ? columns : rows) == c.extent(rows) &&
           b.extent(o.transpose_b ? rows : columns) == c.extent(columns) &&
           b.extent(o.transpose_b ? columns : rows) == a.extent(o.transpose_a ? rows : columns) &&
@@ -468,6 +472,8 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
                  to_string(c.dtype()));
   KINTSUGI_CHECK(!(o.accumulate && (o.bias || o.residual)),
                  "matmul: accumulate cannot be combined with a bias or a residual");
+  KINTSUGI_CHECK((o.scale == 1 && o.residual_scale == 1) || !(o.bias || o.gelu || o.gelu_input),
+                 "matmul: scales cannot be combined with a bias or GELU");
   if (c.elements() == 0) return;
   if (o.gelu || o.gelu_input) return run_gelu(context, c, a, b, o);
 

@@ -23,8 +23,7 @@ class Matmul {
   explicit Matmul(const MatmulSettings& settings);
   ~Matmul();
 
-  // Like Backend::matmul. Operands of three dimensions are a batched matmul, which takes no bias,
-  // residual or GELU.
+  // Like Backend::matmul. Algorithms do not depend on the scales.
   void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor& b,
            const MatmulOptions& options);
   std::size_t own_bytes() const;

@@ -55,11 +55,14 @@ void SimBackend::add_matmul(const char* name, DType dtype, std::int64_t m, std::
 }
 
 void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& options) {
-  const std::int64_t m = c.extent(0), n = c.extent(1), k = a.extent(options.transpose_a ? 0 : 1);
+  const int rows = c.rank() - 2;
+  const std::int64_t batch = rows == 0 ? 1 : c.extent(0);
+  const std::int64_t m = c.extent(rows), n = c.extent(rows + 1),
+                     k = a.extent(rows + (options.transpose_a ? 0 : 1));
   double bytes =
       bytes_of({a, b, c, options.bias, options.residual, options.gelu, options.gelu_input});
   if (options.accumulate) bytes += bytes_of({c});
-  add_matmul("matmul", a.dtype(), m, n, k, bytes);
+  add_matmul("matmul", a.dtype(), batch * m, n, k, bytes);
 }
 void SimBackend::bias_backward(Tensor dbias, Tensor dy) {
   add_memory("bias_backward", {dbias, dy});
@@ -269,6 +272,17 @@ void SimBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor mome
   const bool copied = master.data() != weight.data();
   add_memory("adamw", {weight, copied ? master : weight, copied ? master : Tensor(), moment1,
                        moment1, moment2, moment2, gradient});
+}
+void SimBackend::momentum(Tensor direction, Tensor moment, Tensor gradient, Tensor,
+                          const MomentumOptions&) {
+  add_memory("momentum", {moment, moment, gradient, direction});
+}
+void SimBackend::divide_by_norms(Tensor x, Tensor squared_norms, double) {
+  add_memory("divide_by_norms", {x, x, squared_norms});
+}
+void SimBackend::descend(Tensor weight, Tensor master, Tensor direction, Tensor, double, double) {
+  const bool copied = master.data() != weight.data();
+  add_memory("descend", {weight, copied ? master : weight, copied ? master : Tensor(), direction});
 }
 
 }  // namespace kintsugi

@@ -309,7 +309,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       "run: {{dir: runs/{}, seed: 1}}\n"
       "model: {{{}: {}}}\n{}"
       "batch: {{global: {}, micro: {}}}\n"
-      "optimizer: {{lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}"
+      "optimizer: {{{}lr: 1e-4, min_lr: 1e-5, warmup_steps: {:.0f}}}\n{}"
       "train: {{steps: {:.0f}, precision: {}, checkpoint_every: {}}}\n"
       "layout: {{tp: {}, cp: {}, pp: {}, dp: {}, chunks: {}, zero: {}, shard_group: {}, "
       "sequence_parallel: {}, schedule: {}, recompute: {}, recompute_every: {}}}\n"
@@ -317,6 +317,7 @@ std::string training_yaml(const Planner& planner, const Evaluation& e, const Tra
       yaml_quoted(model), planner.machine().name, format_number(l.ranks(), "rank"), e.step_s,
       e.tokens_per_s_per_gpu, format_bytes(e.memory_bytes), preset ? model : "planned",
       preset ? "preset" : "config", yaml_quoted(model), data, job.batch, l.micro_batch,
+      job.optimizer.kind == OptimizerKind::Muon ? "kind: muon, " : "",
       std::min(2000.0, std::floor(steps / 20)), todo, steps, to_string(job.precision),
       job.checkpoint_every, l.tp, l.cp, l.pp, l.dp, l.chunks, l.zero, l.shard_group,
       l.sequence_parallel, to_string(l.schedule), to_string(l.recompute), l.recompute_every);

@@ -36,6 +36,7 @@ PlanJob job_of(const PlanSearchOptions& options) {
   if (job.model.positions() == PositionKind::Learned && job.length > job.model.max_positions)
     user_error("--length {}: the model has {} positions", job.length, job.model.max_positions);
   job.precision = parse_precision(options.precision);
+  if (options.optimizer == "muon") job.optimizer.kind = OptimizerKind::Muon;
   job.checkpoint_every = options.checkpoint_every;
   return job;
 }

@@ -14,6 +14,7 @@ struct PlanSearchOptions {
   std::int64_t length = 0;              // 0: the model's maximum, at most 8192
   std::int64_t checkpoint_every = 250;  // steps, the default of train; 0: never
   std::string precision = "bf16";
+  std::string optimizer = "adamw";
   std::string rank_by = "time";
   SearchLimits limits = {};
   double eur_per_gpu_hour = -1;  // -1: the machine's

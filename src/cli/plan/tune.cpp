@@ -55,7 +55,7 @@ std::string job_text(const PlanJob& job, const RunConfig& config, const std::str
                      int gpus) {
   return fmt::format("{} parameters in {} layers, {} x {} tokens, {}, moments {}{}, {} ranks of {}",
                      count_parameters(ParameterSet(job.model)).total, job.model.layers, job.batch,
-                     job.length, to_string(job.precision), to_string(job.moments),
+                     job.length, to_string(job.precision), to_string(job.optimizer.moments),
                      offloads_something(config.offload) ? ", offloaded" : "", gpus, machine);
 }
 

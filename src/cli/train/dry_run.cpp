@@ -22,7 +22,7 @@ PlanJob plan_job(const RunConfig& config) {
               .precision = config.train.precision,
               .reduce_in_bf16 = config.comm.reduce == DType::BF16,
               .documents = config.data.document_mask,
-              .moments = config.optimizer.moments,
+              .optimizer = optimizer_settings(config),
               .classifier_chunk = config.train.classifier_chunk,
               .checkpoint_every = config.train.checkpoint_every};
   if (config.device == DeviceChoice::Cpu)

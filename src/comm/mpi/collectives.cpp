@@ -167,6 +167,44 @@ class Broadcast : public MpiCollective {
   int root_;
 };
 
+// Messages between all pairs of ranks. MPI_Ialltoallv counts in int.
+class AllToAll : public Exchange {
+ public:
+  AllToAll(MpiGroup& group, Tensor received, Tensor sent, const ExchangeCounts& counts)
+      : Exchange(group, kCollectiveTag), received_(received), sent_(sent), counts_(counts) {}
+
+ protected:
+  bool next_round() override {
+    if (started_) return false;
+    started_ = true;
+    const auto size = static_cast<std::size_t>(group().size);
+    std::vector<std::int64_t> from(size), to(size);  // first element of each rank
+    for (std::size_t rank = 1; rank < size; ++rank) {
+      from[rank] = from[rank - 1] + counts_.received[rank - 1];
+      to[rank] = to[rank - 1] + counts_.sent[rank - 1];
+    }
+    const std::int64_t width = size_of(sent_.dtype());
+    for (std::size_t step = 0; step < size; ++step) {
+      const std::size_t next = (static_cast<std::size_t>(group().rank) + step) % size,
+                        previous = (static_cast<std::size_t>(group().rank) + size - step) % size;
+      if (step == 0 && counts_.sent[next] > 0)
+        std::memcpy(at(received_, from[next]), at(sent_, to[next]),
+                    static_cast<std::size_t>(counts_.sent[next] * width));
+      if (step > 0 && counts_.received[previous] > 0)
+        receive(at(received_, from[previous]), counts_.received[previous] * width,
+                static_cast<int>(previous));
+      if (step > 0 && counts_.sent[next] > 0)
+        send(at(sent_, to[next]), counts_.sent[next] * width, static_cast<int>(next));
+    }
+    return true;
+  }
+
+ private:
+  Tensor received_, sent_;
+  ExchangeCounts counts_;
+  bool started_ = false;
+};
+
 class Message : public Exchange {
  public:
   Message(MpiGroup& group, Tensor x, int peer, bool sends)
@@ -225,6 +263,11 @@ std::shared_ptr<Operation> make_all_gather(MpiGroup& group, Tensor full, Tensor 
 
 std::shared_ptr<Operation> make_broadcast(MpiGroup& group, Tensor x, int root) {
   return std::make_shared<Broadcast>(group, x, root);
+}
+
+std::shared_ptr<Operation> make_all_to_all(MpiGroup& group, Tensor received, Tensor sent,
+                                           const ExchangeCounts& counts) {
+  return std::make_shared<AllToAll>(group, received, sent, counts);
 }
 
 std::shared_ptr<Operation> make_send(MpiGroup& group, Tensor x, int to) {

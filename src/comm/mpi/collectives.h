@@ -16,6 +16,8 @@ std::shared_ptr<Operation> make_all_reduce(MpiGroup& group, Tensor x, ReduceOp o
 std::shared_ptr<Operation> make_reduce_scatter(MpiGroup& group, Tensor shard, Tensor full);
 std::shared_ptr<Operation> make_all_gather(MpiGroup& group, Tensor full, Tensor shard);
 std::shared_ptr<Operation> make_broadcast(MpiGroup& group, Tensor x, int root);
+std::shared_ptr<Operation> make_all_to_all(MpiGroup& group, Tensor received, Tensor sent,
+                                           const ExchangeCounts& counts);
 std::shared_ptr<Operation> make_send(MpiGroup& group, Tensor x, int to);
 std::shared_ptr<Operation> make_receive(MpiGroup& group, Tensor x, int from);
 std::shared_ptr<Operation> make_barrier(MpiGroup& group);

@@ -50,6 +50,10 @@ class MpiCommunicator : public Communicator {
     check_rank(*this, "broadcast", root);
     return start(Collective::Broadcast, x, make_broadcast(group_, x, root));
   }
+  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override {
+    check_exchange(*this, received, sent, counts);
+    return start(Collective::AllToAll, sent, make_all_to_all(group_, received, sent, counts));
+  }
   Work send(Tensor x, int to) override {
     check_contiguous(*this, "send", x);
     check_peer(*this, "send", to);

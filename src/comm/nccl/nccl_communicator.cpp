@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <set>
+#include <utility>
 
 #include "comm/collective_checks.h"
 #include "core/error.h"
@@ -58,10 +59,16 @@ template <class F>
 Communicator::Work NcclCommunicator::start(Collective kind, const std::shared_ptr<Lane>& lane,
                                            const Tensor& whole, F&& issue) {
   if (whole.elements() == 0) return {};
+  return start_bytes(kind, lane, whole.bytes(), std::forward<F>(issue));
+}
+
+template <class F>
+Communicator::Work NcclCommunicator::start_bytes(Collective kind, const std::shared_ptr<Lane>& lane,
+                                                 std::size_t whole, F&& issue) {
   Watch& watch = context_.watch;
-  const double bytes = ring_bytes(kind, static_cast<double>(whole.bytes()), size());
+  const double bytes = ring_bytes(kind, static_cast<double>(whole), size());
   const auto call =
-      std::make_shared<Call>(lane, kind, static_cast<std::int64_t>(whole.bytes()), watch.events());
+      std::make_shared<Call>(lane, kind, static_cast<std::int64_t>(whole), watch.events());
   const Event ready(watch.events());
   watch.exclusively(to_string(kind), lane.get(), [&] {
     KINTSUGI_CHECK(!is_capturing(context_.compute), "group {}: {} while a graph is captured",
@@ -111,6 +118,32 @@ Communicator::Work NcclCommunicator::broadcast(Tensor x, int root) {
     check_nccl(ncclBroadcast(x.data(), x.data(), count_of(x), type_of(x.dtype()), root, lane_->comm,
                              lane_->stream),
                "ncclBroadcast");
+  });
+}
+
+// Every rank makes the call, even one that exchanges nothing, so that all ranks count the same
+// calls.
+Communicator::Work NcclCommunicator::all_to_all(Tensor received, Tensor sent,
+                                                const ExchangeCounts& counts) {
+  check_exchange(*this, received, sent, counts);
+  const ncclDataType_t type = type_of(sent.dtype());
+  const std::size_t width = size_of(sent.dtype());
+  return start_bytes(Collective::AllToAll, lane_, bytes_to_others(*this, sent, counts), [&] {
+    grouped("an all_to_all", [&] {
+      auto* from = static_cast<std::byte*>(received.data());
+      const auto* to = static_cast<const std::byte*>(sent.data());
+      for (int peer = 0; peer < size(); ++peer) {
+        const auto i = static_cast<std::size_t>(peer);
+        const auto out = static_cast<std::size_t>(counts.sent[i]),
+                   in = static_cast<std::size_t>(counts.received[i]);
+        if (out > 0)
+          check_nccl(ncclSend(to, out, type, peer, lane_->comm, lane_->stream), "ncclSend");
+        if (in > 0)
+          check_nccl(ncclRecv(from, in, type, peer, lane_->comm, lane_->stream), "ncclRecv");
+        to += out * width;
+        from += in * width;
+      }
+    });
   });
 }
 

@@ -42,6 +42,7 @@ class NcclCommunicator : public Communicator {
   Work reduce_scatter(Tensor shard, Tensor full) override;
   Work all_gather(Tensor full, Tensor shard) override;
   Work broadcast(Tensor x, int root) override;
+  Work all_to_all(Tensor received, Tensor sent, const ExchangeCounts& counts) override;
   Work send(Tensor x, int to) override;
   Work receive(Tensor x, int from) override;
   void wait(Work work) override;
@@ -59,8 +60,12 @@ class NcclCommunicator : public Communicator {
     auto operator<=>(const Edge&) const = default;
   };
 
+  // Does nothing if the tensor is empty, which it is then on all ranks.
   template <class F>
   Work start(Collective kind, const std::shared_ptr<Lane>& lane, const Tensor& whole, F&& issue);
+  template <class F>
+  Work start_bytes(Collective kind, const std::shared_ptr<Lane>& lane, std::size_t bytes,
+                   F&& issue);
   const std::shared_ptr<Lane>& lane_of(Edge edge);
   void connect(const std::vector<Edge>& edges);
   void close();

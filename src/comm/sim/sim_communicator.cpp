@@ -30,6 +30,10 @@ Communicator::Work SimCommunicator::all_gather(Tensor full, Tensor) {
 Communicator::Work SimCommunicator::broadcast(Tensor x, int) {
   return start(Transfer::Broadcast, x);
 }
+Communicator::Work SimCommunicator::all_to_all(Tensor received, Tensor sent,
+                                               const ExchangeCounts&) {
+  return start(Transfer::AllToAll, received.bytes() > sent.bytes() ? received : sent);
+}
 Communicator::Work SimCommunicator::send(Tensor x, int to) {
   KINTSUGI_CHECK(to >= 0 && to < size_, "group {} has no rank {}", name_, to);
   return start(Transfer::Send, x);

@@ -56,6 +56,8 @@ ModelSpec bloom_spec(const ModelConfig& config) {
   for (int layer = 0; layer < config.layers; ++layer) {
     AttentionSpec attention = gpt2_attention(config, names, layer, false);
     attention.qkv_per_head = true;
+    attention.qkv.matrices = 3;
+    attention.qkv.turn = config.head_dim;
     attention.alibi = true;
     model.layers.push_back(gpt2_layer(config, names, layer, std::move(attention), false));
   }

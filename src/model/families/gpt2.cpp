@@ -48,7 +48,7 @@ ModelSpec gpt2_spec(const ModelConfig& config) {
   model.embedding.max_positions = config.max_positions;
   for (int layer = 0; layer < config.layers; ++layer) {
     AttentionSpec attention = gpt2_attention(config, names, layer, true);
-    attention.qkv.parts = 3;
+    attention.qkv.parts = attention.qkv.matrices = 3;
     model.layers.push_back(gpt2_layer(config, names, layer, std::move(attention), true));
   }
   return model;

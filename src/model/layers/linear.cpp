@@ -19,7 +19,9 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
         .init = init,
         .shard = {.along = along, .parts = spec_.parts, .copies = copies[i % copies.size()]},
         .in_out = spec_.in_out,
-        .packed = i > 0};
+        .packed = i > 0,
+        .matrices = spec_.matrices,
+        .turn = spec_.turn};
   };
   for (std::size_t i = 0; i < spec_.weights.size(); ++i) {
     const int id = d.matrix(spec_.weights[i], spec_.outputs[i], spec_.inputs,

@@ -54,6 +54,8 @@ double collective_s(const GroupLinks& links, TracedOperation::Transfer transfer,
       return ring_s + links.ring_us * 1e-6;
     case Transfer::Broadcast:
       return bytes / (links.gb_s * 1e9) + links.tree_us * 1e-6;
+    case Transfer::AllToAll:  // each rank over its own link
+      return bytes * (n - 1) / n / (links.neighbour_gb_s * 1e9) + links.tree_us * 1e-6;
     case Transfer::Send:
     case Transfer::Receive:
       return bytes / (links.neighbour_gb_s * 1e9) + links.neighbour_us * 1e-6;

@@ -16,7 +16,7 @@ constexpr double kDay = 86400;
 
 void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& f) {
   const DType wide = accumulator_of(job.precision);
-  const UpdateRules rules = update_rules({.moments = job.moments});
+  const UpdateRules rules = update_rules(job.optimizer);
   const ParameterSet set(job.model);
   double bytes = 0;
   for (const Parameter& parameter : set.parameters()) {

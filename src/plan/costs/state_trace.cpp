@@ -36,7 +36,7 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
        .tied = job.model.tied,
        .halved_backward = layout.pp > 1 && layout.schedule == PipelineKind::ZeroBubbleH1});
   CopySums copies(backend, arena, sharding, groups);
-  Optimizer optimizer(backend, arena, sharding, {.moments = job.moments});
+  Optimizer optimizer(backend, arena, sharding, job.optimizer);
   StateTrace state;
   state.memory = bytes_by_region(arena);
   state.parameters = static_cast<double>(set.buffer_elements());
@@ -63,6 +63,8 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
     if (operation.kind == TracedOperation::Kind::Memory) {
       state.step_bytes += operation.bytes;
       state.step_kernels += 1;
+    } else if (operation.kind == TracedOperation::Kind::Matmul) {
+      state.step_matmuls.push_back(operation);
     } else if (operation.kind == TracedOperation::Kind::Collective) {
       StateTrace::Traffic& traffic = state.traffic[{operation.group, operation.transfer}];
       traffic.calls += 1;
@@ -92,7 +94,9 @@ StateTrace extrapolated(const StateTrace& a, const StateTrace& b, int n) {
 
 StateTrace trace_state(const PlanJob& job, const Layout& layout, const StageContents& stage,
                        const Coordinates& coordinates) {
-  if (stage.layers <= kExactLayers) return traced(job, layout, stage, coordinates);
+  // Which rank transforms which matrix is not linear in the number of layers.
+  if (stage.layers <= kExactLayers || job.optimizer.kind == OptimizerKind::Muon)
+    return traced(job, layout, stage, coordinates);
   StageContents small = stage;
   small.layers = kExactLayers - 1;
   const StateTrace a = traced(job, layout, small, coordinates);

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "plan/costs/micro_batch_trace.h"
 
@@ -14,6 +15,7 @@ struct StateTrace {
   RegionBytes memory = {};
   double step_bytes = 0;  // moved by norm, clipping and update
   double step_kernels = 0;
+  std::vector<TracedOperation> step_matmuls = {};  // of an update of whole matrices
   // Calls and bytes of the collectives after the last micro-batch, by group and kind.
   struct Traffic {
     double calls = 0, bytes = 0;

@@ -16,7 +16,7 @@ struct PlanJob {
   DType precision = DType::BF16;
   bool reduce_in_bf16 = false;
   bool documents = false;
-  DType moments = DType::F32;
+  OptimizerSettings optimizer = {};
   std::int64_t classifier_elements = std::int64_t{1} << 28;  // Backend::classifier_elements
 
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen by the backend

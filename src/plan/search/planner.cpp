@@ -176,30 +176,38 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
   double before_backward = 0, before_forward = 0, waits = 0, gathers = 0, optimizer = 0;
   for (std::size_t i = 0; i < costs.size(); ++i) {
     const StateTrace& held = state(l, all.contents[i], static_cast<int>(i));
-    double gradients = 0, weights = 0, small = 0;
+    double gradients = 0, weights = 0, small = 0, matrices = 0;
     for (const auto& [key, traffic] : held.traffic) {
       const auto& [name, transfer] = key;
       const GroupKind group = parse_group_kind(name);
       const bool over_shard = group == GroupKind::Shard;
       const bool over_data = over_shard || group == GroupKind::Replica;
       const bool gathers_weights = over_shard && transfer == TracedOperation::Transfer::AllGather;
-      if (over_shard && !gathers_weights && l.zero >= 2) continue;  // counted per micro-batch
-      const double wire = over_data && !gathers_weights && software_.gradient_wire > 0
-                              ? software_.gradient_wire / 4
-                              : 1;
+      // Whole matrices are exchanged during the update (MatrixUpdates).
+      const bool of_matrices =
+          transfer == TracedOperation::Transfer::AllToAll ||
+          (group == GroupKind::Replica && transfer == TracedOperation::Transfer::AllGather);
+      if (over_shard && !gathers_weights && !of_matrices && l.zero >= 2)
+        continue;  // counted per micro-batch
+      const double wire =
+          over_data && !gathers_weights && !of_matrices && software_.gradient_wire > 0
+              ? software_.gradient_wire / 4
+              : 1;
       const GroupLinks other = over_data ? GroupLinks{} : links(l, group);
       const GroupLinks& used = over_shard ? shard : over_data ? replica : other;
       const double time = software_.communication * traffic.calls *
                           collective_s(used, transfer, wire * traffic.bytes / traffic.calls);
-      (gathers_weights ? weights : over_data ? gradients : small) += time;
+      (of_matrices ? matrices : gathers_weights ? weights : over_data ? gradients : small) += time;
     }
+    for (const TracedOperation& operation : held.step_matmuls)
+      matrices += matmul_s(machine_.gpu, software_, operation);
     waits =
         std::max(waits, small + gradients - before_backward - hides * costs[i].backward.total_s);
     gathers = std::max(
         gathers, weights - before_forward - software_.overlaps_gather * costs[i].forward.total_s);
     optimizer = std::max(
         optimizer, memory_s(machine_.gpu, software_, held.step_bytes / software_.elementwise) +
-                       held.step_kernels * machine_.gpu.launch_us * 1e-6);
+                       held.step_kernels * machine_.gpu.launch_us * 1e-6 + matrices);
     before_backward += costs[i].backward.total_s;
     before_forward += costs[i].forward.total_s;
   }

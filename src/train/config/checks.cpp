@@ -141,6 +141,13 @@ class Checks {
       complain("optimizer.stochastic_rounding",
                "rounds bf16 moments, and these are {}: set optimizer.moments to bf16 or remove it",
                to_string(optimizer.moments));
+    const MuonConfig& muon = optimizer.muon;
+    if (optimizer.kind != OptimizerKind::Muon && muon != MuonConfig{})
+      complain("optimizer.muon",
+               "is given, but optimizer.kind is adamw: set it to muon, or remove this");
+    if (muon.precision != DType::F32 && muon.precision != DType::BF16)
+      complain("optimizer.muon.precision", "is {}: Muon iterates in bf16 or fp32",
+               to_string(muon.precision));
     if (optimizer.decay_steps == 0) return;
     if (optimizer.schedule != ScheduleKind::Wsd)
       complain("optimizer.decay_steps",

@@ -37,6 +37,14 @@ struct EnumWords<NewTokens> {
   static constexpr std::array<std::string_view, 2> words = {"mean", "subtokens"};
 };
 template <>
+struct EnumWords<OptimizerKind> {
+  static constexpr std::array<std::string_view, 2> words = {"adamw", "muon"};
+};
+template <>
+struct EnumWords<LrAdjustment> {
+  static constexpr std::array<std::string_view, 2> words = {"match_rms_adamw", "original"};
+};
+template <>
 struct EnumWords<UpdateLocation> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
 };
@@ -139,7 +147,18 @@ void describe(V& v, BatchSection& c) {
 }
 
 template <class V>
+void describe(V& v, MuonConfig& c) {
+  v("lr", c.lr, at_least(0));
+  v("momentum", c.momentum, kFraction);
+  v("nesterov", c.nesterov);
+  v("steps", c.steps, between(1, 20));
+  v("adjust_lr", c.adjust_lr);
+  v("precision", c.precision);
+}
+
+template <class V>
 void describe(V& v, OptimizerConfig& c) {
+  v("kind", c.kind);
   v("lr", c.lr, above(0));
   v("min_lr", c.min_lr, at_least(0));
   v("warmup_steps", c.warmup_steps, between(0, kMaxSteps));
@@ -151,6 +170,7 @@ void describe(V& v, OptimizerConfig& c) {
   v("clip", c.clip, at_least(0));
   v("moments", c.moments);
   v("stochastic_rounding", c.stochastic_rounding);
+  v("muon", c.muon);
 }
 
 template <class V>

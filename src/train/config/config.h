@@ -14,6 +14,7 @@
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "optim/state_offload.h"
+#include "optim/update_rule.h"
 #include "parallel/layout.h"
 #include "tensor/dtype.h"
 
@@ -80,7 +81,19 @@ struct BatchConfig {
   bool operator==(const BatchConfig&) const = default;
 };
 
+// Settings of Muon; without optimizer.kind muon they are not used.
+struct MuonConfig {
+  double lr = 0;  // peak learning rate of the matrices; 0: optimizer.lr
+  double momentum = 0.95;
+  bool nesterov = true;
+  std::int64_t steps = 5;  // of the Newton-Schulz iteration
+  LrAdjustment adjust_lr = LrAdjustment::MatchRmsAdamW;
+  DType precision = DType::BF16;  // of the exchange between ranks and of the iteration
+  bool operator==(const MuonConfig&) const = default;
+};
+
 struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::AdamW;  // Muon: of the hidden matrices, AdamW of the rest
   double lr = 1e-3;
   double min_lr = 1e-4;
   std::int64_t warmup_steps = 50;
@@ -92,6 +105,7 @@ struct OptimizerConfig {
   double clip = 1.0;                 // maximum global gradient norm; 0: no clipping
   DType moments = DType::F32;        // or bf16
   bool stochastic_rounding = false;  // for bf16 moments
+  MuonConfig muon;
   bool operator==(const OptimizerConfig&) const = default;
 };
 

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "optim/matrix_plan.h"
+#include "optim/offloaded_update.h"
+
+namespace kintsugi {
+
+// Elements that a rank owns of a parameter, and where their direction is in a buffer.
+struct MatrixPiece {
+  MatrixShape shape;                // of the parameter's matrices
+  Tensor weight, gradient, master;  // master: empty without a master copy
+  std::vector<Tensor> slots = {};
+  std::int64_t first_element = 0;
+  bool decays = false;
+  std::int64_t at = -1;  // -1: its direction is not needed on this rank
+  std::int64_t size() const { return weight.elements(); }
+};
+
+// The part of a whole matrix that one tp rank holds: where it is in the rank's shard of the
+// parameter, and where in the batch of whole matrices.
+struct MatrixPart {
+  std::int64_t shard_at = 0;           // of the shard, in the buffer of shards
+  Shape shard = {};                    // of the shard: (rows, matrices, columns)
+  std::int64_t part = 0;               // index of the matrix in the shard
+  std::int64_t matrix = 0;             // index of the matrix in the batch
+  int dimension = -1;                  // that is sharded; -1: the shard has the whole matrix
+  std::int64_t first = 0, extent = 0;  // range of that dimension
+};
+
+// One round of an update, as one rank sees it. The steps are in the order of the members.
+struct MatrixExchange {
+  struct Move {
+    std::int64_t from = 0, to = 0, count = 0;
+  };
+  std::vector<MatrixPiece> momenta = {};   // everything that this rank owns of the round
+  ExchangeCounts to_owners = {};           // in the shard group: pieces of directions
+  std::vector<Move> join = {};             // pieces to shards
+  ExchangeCounts to_owner = {};            // in the tp group: shards
+  std::vector<MatrixPart> assembled = {};  // shards to whole matrices
+  MatrixShape shape = {};                  // of this rank's matrices
+  std::int64_t matrices = 0;               // how many; 0: it transforms none in this round
+  std::vector<MatrixPart> returned = {};   // whole matrices to shards
+  ExchangeCounts from_owner = {};          // in the tp group: shards
+  std::vector<Move> split = {};            // shards to pieces
+  ExchangeCounts from_owners = {};         // in the shard group: pieces of results
+  // What this rank applies, by window of the gather over the replicas, by replica. `at` counts from
+  // the start of the window.
+  std::vector<std::vector<std::vector<MatrixPiece>>> updates = {};
+  std::int64_t gathered = 0;  // elements of the longest replica's results
+};
+
+// Updates the parameters of a MatrixRule. Their elements and state are sharded by tensor
+// parallelism and ZeRO without regard to matrices. Each matrix has one owner among the ranks that
+// train its layer. In a round every rank updates momenta and sends their directions to the owners,
+// the owners transform whole matrices, and the results return to the ranks that hold the elements.
+// So each matrix is transformed once, as a whole, in every layout. Directions travel over the shard
+// group and then over the tp group; results return the same way, and are then gathered over the
+// replicas.
+class MatrixUpdates {
+ public:
+  MatrixUpdates(Backend& backend, Arena& arena, const Sharding& sharding,
+                const OptimizerState& state, const UpdateRules& rules, const MatrixRule& rule,
+                const StateOffload& offload);
+
+  // Uses the gradients that this rank owns. Operations queued later see the new weights.
+  void run(const UpdateStep& step);
+
+ private:
+  // Device memory for offloaded state and gradients of one piece.
+  struct Staging {
+    Tensor gradient, master;
+    std::vector<Tensor> slots;
+    std::array<Backend::Transfer, 4> to_device = {}, to_host = {};
+  };
+  // A piece's tensors on the device.
+  struct OnDevice {
+    Tensor gradient, master;
+    std::array<Tensor, 2> slots;
+  };
+
+  void allocate(Arena& arena, const OptimizerState& state, const StateOffload& offload);
+  void allocate_staging(Arena& arena, const OptimizerState& state, const StateOffload& offload);
+  void update_momenta(const MatrixExchange& round);
+  void send_to_owners(const MatrixExchange& round);
+  void transform(const MatrixExchange& round);
+  void return_to_holders(const MatrixExchange& round);
+  void apply_updates(const MatrixExchange& round);
+  void apply(const std::vector<MatrixPiece>& pieces, Tensor directions);
+  void exchange(GroupKind group, const ExchangeCounts& counts);
+  void move(const std::vector<MatrixExchange::Move>& moves);
+  UpdateOptions options_of(const MatrixPiece& piece) const;
+  void fetch(const MatrixPiece& piece, Staging& to, bool applies);
+  void put_back(const MatrixPiece& piece, Staging& from, bool applies);
+  OnDevice on_device(const MatrixPiece& piece, const Staging& staging) const;
+  // Calls use(piece, tensors on the device). `applies`: it uses the master weights, otherwise
+  // slots and gradient.
+  template <class F>
+  void for_each_piece(const std::vector<MatrixPiece>& pieces, bool applies, const F& use);
+
+  Tensor in() const { return buffers_[current_]; }
+  Tensor out() const { return buffers_[1 - current_]; }
+  void turn() { current_ = 1 - current_; }
+
+  Backend* backend_;
+  const Groups* groups_;
+  const MatrixRule* rule_;
+  DType dtype_;  // of directions
+  StateOffload offload_;
+  std::int64_t window_ = 0;  // elements per replica that are gathered at a time
+  std::vector<MatrixExchange> rounds_;
+  std::array<Tensor, 2> buffers_;  // every step reads one of them and writes the other
+  std::size_t current_ = 0;
+  std::array<Tensor, 2> squares_;
+  Tensor squared_norms_;
+  Tensor gathered_;  // results of all replicas
+  std::array<Staging, 2> staging_;
+  UpdateStep step_;
+};
+
+}  // namespace kintsugi
