@@ -210,8 +210,12 @@ void YamlReader::refuse_other_keys() const {
     const std::string where = document_->where(prefix_ + key, item.first.Mark().line);
     const std::string near = nearest_word(key, known_);
     std::string hint = near.empty() ? "" : prefix_ + near;
-    for (const std::string& other : *all_keys_)  // the right key in the wrong section
-      if (other.ends_with("." + key)) hint = other;
+    // The right key in the wrong section; of several the one with the shortest name.
+    std::string elsewhere;
+    for (const std::string& other : *all_keys_)
+      if (other.ends_with("." + key) && (elsewhere.empty() || other.size() < elsewhere.size()))
+        elsewhere = other;
+    if (!elsewhere.empty()) hint = elsewhere;
     if (const std::string ours = synonym_of(key, *synonyms_); !ours.empty()) hint = ours;
     if (!hint.empty())
       user_error("{}: unknown key '{}{}'; did you mean '{}'?", where, prefix_, key, hint);
