@@ -118,6 +118,15 @@ struct DrawOptions {
   std::int64_t row_stride = 0;  // index of element (1, 0) minus that of (0, 0)
 };
 
+// What cross_entropy computes besides the losses. Z of a row is the sum of exp(logits).
+struct CrossEntropyOptions {
+  // If not 0, the logits are overwritten with gradient_scale * d(loss + z_loss * log^2 Z) /
+  // dlogits.
+  double gradient_scale = 0;
+  double z_loss = 0;
+  Tensor squared_log_z = {};  // (rows), second output: log^2 Z; 0 where target < 0
+};
+
 struct AdamWOptions {
   double lr = 0;
   double beta1 = 0.9;

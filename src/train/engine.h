@@ -26,6 +26,7 @@ struct EngineOptions {
   std::int64_t batch = 1;             // sequences per step; used by pipelines only
   std::int64_t length = 1;            // tokens per sequence
   std::int64_t classifier_chunk = 0;  // tokens per logits chunk; 0: chosen by vocabulary size
+  double z_loss = 0;                  // coefficient of the mean of log^2 Z in the trained loss
   OptimizerSettings optimizer = {};
   StateOffload offload = {};    // optimizer state and gradients
   bool offload_inputs = false;  // inputs of blocks with full recomputation
@@ -59,11 +60,13 @@ struct StepSettings {
 // The result of a step on one rank, before the all-reduce of the loss.
 struct LocalStepResult {
   double loss_sum = 0;       // the sum over all ranks is the sum of all token losses
+  double z_sum = 0;          // the same for log^2 Z; only with EngineOptions::z_loss
   double gradient_norm = 0;  // global, before clipping; not finite: the step was skipped
 };
 // The result over all ranks.
 struct StepResult {
   double loss = 0;           // nats per token with a loss; 0 when there is none
+  double z_loss = 0;         // coefficient * mean of log^2 Z, which `loss` does not include
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
 };
 
@@ -120,6 +123,7 @@ class Engine {
   BatchSlot allocate_batch();
   void upload_constants();
   double summed_over_ranks(double value);
+  std::array<double, 2> read_loss_sums();  // loss_sum_, or zeros if another rank counts the same
   std::int64_t sequences_of(const TokenBatch& batch) const {
     return static_cast<std::int64_t>(batch.ids.size()) / options_.length;
   }
@@ -150,7 +154,7 @@ class Engine {
   Tensor token_rows_;                  // (tokens), with context parallelism
   std::vector<std::int32_t> staging_;  // host copy before an upload
   std::vector<std::int32_t> first_keys_;
-  Tensor loss_sum_;  // (1)
+  Tensor loss_sum_;  // (1); with z_loss (2): the sums of the losses and of log^2 Z
   std::array<double, 1> all_reduced_ = {};
   double unscale_ = 1;  // gradients times this are those of the mean loss
 };

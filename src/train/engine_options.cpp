@@ -19,6 +19,7 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
           .batch = config.batch.global,
           .length = config.data.sequence_length,
           .classifier_chunk = config.train.classifier_chunk,
+          .z_loss = config.train.z_loss,
           .optimizer = {.beta1 = config.optimizer.betas[0],
                         .beta2 = config.optimizer.betas[1],
                         .eps = config.optimizer.eps,

@@ -14,6 +14,7 @@ struct StepRecord {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
   double loss = 0;
+  std::optional<double> z_loss = {};  // only with train.z_loss
   double gradient_norm = 0;
   double lr = 0;
   double loss_scale = 1;

@@ -66,9 +66,9 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 }
 
 void Trainer::sum_over_ranks(StepSums& sums) {
-  std::array<double, 3> values = {sums.loss, sums.next_targets, sums.stops};
+  std::array<double, 4> values = {sums.loss, sums.z, sums.next_targets, sums.stops};
   sum_over_ranks(values);
-  sums = {values[0], values[1], values[2]};
+  sums = {values[0], values[1], values[2], values[3]};
   targets_ = sums.next_targets;
   stop_ = sums.stops > 0;
 }
@@ -154,9 +154,12 @@ void Trainer::train_step() {
     const HostSpan span(trace, "wait for its result");
     const LocalStepResult local = engine_->finish_step();
     sums.loss = local.loss_sum;
+    sums.z = local.z_sum;
     sums.stops = asked_to_stop();
     sum_over_ranks(sums);
-    return {sums.loss / targets, local.gradient_norm};
+    return {.loss = sums.loss / targets,
+            .z_loss = config_.train.z_loss * sums.z / targets,
+            .gradient_norm = local.gradient_norm};
   }();
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
@@ -168,6 +171,7 @@ void Trainer::train_step() {
              .loss_scale = scaler_.scale(),
              .data_wait_s = data_wait_s,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
+  if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
   scaler_.update(!std::isfinite(result.gradient_norm));
   state_.step = step;
   state_.tokens = record_.tokens;

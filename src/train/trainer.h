@@ -65,6 +65,7 @@ class Trainer {
   // other collective on host memory.
   struct StepSums {
     double loss = 0;          // of this step
+    double z = 0;             // log^2 Z of this step; only with train.z_loss
     double next_targets = 0;  // tokens with a loss in the batches of the next step
     double stops = 0;         // number of ranks that received a stop signal
   };

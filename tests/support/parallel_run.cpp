@@ -138,6 +138,7 @@ EngineOptions Training::engine(const RankLayout& ranks) const {
           .layout = layout(ranks),
           .batch = ranks.dp * micro_batches * micro,
           .length = length,
+          .z_loss = z_loss,
           .optimizer = optimizer,
           .offload = offload,
           .offload_inputs = offload_inputs,
@@ -228,6 +229,7 @@ void train(const Member& member, std::int64_t first, std::int64_t last, Outcome&
     if (is_first) {
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);
+      outcome.z_losses.push_back(result.z_loss);
     }
     host.barrier();
     expect_equal(result.loss, outcome.losses.back(), "loss");
@@ -271,6 +273,7 @@ std::string complaint(const Outcome& actual, const Outcome& expected) {
     return by <= at_most ? "" : fmt::format("{} differ by {:.2g}; ", what, by);
   };
   return apart("losses", difference(actual.losses, expected.losses), 1e-10) +
+         apart("z-losses", difference(actual.z_losses, expected.z_losses), 1e-10) +
          apart("norms", difference(actual.norms, expected.norms), 1e-10) +
          apart("weights", difference(actual.weights, expected.weights), 1e-8);
 }

@@ -49,6 +49,7 @@ struct Training {
   bool has_documents() const { return documents && family_info(model.family).document_masks; }
   bool masked = false;  // some targets have no loss, unevenly distributed
   bool reduce_in_bf16 = false;
+  double z_loss = 0;
   OptimizerSettings optimizer = {};
   StateOffload offload = {};
   bool offload_inputs = false;
@@ -85,6 +86,7 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
 
 struct Outcome {
   std::vector<double> losses, norms;  // by step
+  std::vector<double> z_losses = {};  // by step
   std::vector<double> weights;        // in the numbering of the whole model
 };
 // Trains steps [first, last]: appends losses and norms to the outcome and stores the weights. Fails

@@ -60,7 +60,7 @@ TEST(ControlPath, AStepOf4096RanksMakesOneSmallAllReduce) {
   EXPECT_EQ(more(Collective::AllReduce), 3);  // for three more steps
   EXPECT_EQ(calls, 3);
   // Three numbers, twice over a ring.
-  EXPECT_LE((five.bytes() - two.bytes()) / 3, 2 * 3 * sizeof(double));
+  EXPECT_LE((five.bytes() - two.bytes()) / 3, 2 * 4 * sizeof(double));
   EXPECT_EQ(calls / 3 * messages_per_rank(kRanks), 12);
 }
 

@@ -242,19 +242,19 @@ void SimBackend::embedding_backward(Tensor, Tensor ids, Tensor dout, std::int64_
   add_memory("embedding_backward", {dout, ids}, 2 * rows);
 }
 void SimBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                               double gradient_scale) {
+                               const CrossEntropyOptions& options) {
   add_memory("cross_entropy",
-             {logits, gradient_scale != 0 ? logits : Tensor(), logits, losses, targets});
+             {logits, options.gradient_scale != 0 ? logits : Tensor(), logits, losses, targets});
 }
 void SimBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
                                        std::int64_t) {
   add_memory("cross_entropy_partial", {logits, partial, targets});
 }
 void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
-                                      std::int64_t, double gradient_scale) {
+                                      std::int64_t, const CrossEntropyOptions& options) {
+  const bool writes = options.gradient_scale != 0;
   add_memory("cross_entropy_merged",
-             {gradient_scale != 0 ? logits : losses, gradient_scale != 0 ? logits : Tensor(),
-              losses, targets, partials});
+             {writes ? logits : losses, writes ? logits : Tensor(), losses, targets, partials});
 }
 
 // ---- reductions and the optimizer

@@ -165,6 +165,7 @@ void describe(V& v, TrainConfig& c) {
   v("precision", c.precision);
   v("dropout", c.dropout, kFraction);
   v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
+  v("z_loss", c.z_loss, at_least(0));
   v("loss_scale", c.loss_scale);
   v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
 }

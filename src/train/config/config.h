@@ -100,6 +100,7 @@ struct TrainConfig {
   DType precision = DType::F32;
   double dropout = 0.0;
   std::int64_t classifier_chunk = 0;    // tokens per logits chunk; 0: chosen by vocabulary size
+  double z_loss = 0;                    // coefficient of the mean of log^2 Z in the trained loss
   LossScaleOptions loss_scale;          // fp16 only
   std::int64_t max_skipped_steps = 50;  // consecutive steps without finite loss and norm: diverged
   bool operator==(const TrainConfig&) const = default;

@@ -1,0 +1,75 @@
+// The training recipes give the same result in every layout as on one process, in fp64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/parallel_run.h"
+
+namespace kintsugi {
+namespace {
+
+// Every kind of parallelism, alone and combined.
+const std::vector<RankLayout>& recipe_layouts() {
+  static const std::vector<RankLayout> layouts = {
+      {.dp = 2},
+      {.dp = 2, .zero = 1},
+      {.dp = 2, .zero = 3},
+      {.dp = 4, .zero = 2, .shard_group = 2},
+      {.tp = 2},
+      {.tp = 2, .sequence_parallel = true},
+      {.cp = 2},
+      {.pp = 2},
+      {.dp = 2, .zero = 1, .tp = 2, .pp = 2},
+      {.dp = 2, .zero = 3, .cp = 2},
+      {.pp = 2, .schedule = PipelineKind::ZeroBubbleH1},
+  };
+  return layouts;
+}
+
+Training recipe_training(const std::string& model) {
+  Training training{.model = tiny_model(model, 2)};
+  training.sequences = 8;
+  training.length = 8;
+  training.masked = true;
+  return training;
+}
+
+TEST(ZLossTest, EveryLayoutEqualsOneProcess) {
+  for (const std::string model : {"llama-tied", "llama-untied"}) {
+    Training training = recipe_training(model);
+    training.z_loss = 0.1;
+    const Outcome expected = trained({}, training, 3);
+    Training without = training;
+    without.z_loss = 0;
+    EXPECT_GT(difference(expected.weights, trained({}, without, 3).weights), 1e-4);
+    for (const RankLayout& layout : recipe_layouts())
+      expect_same(trained(layout, training, 3), expected, to_string(layout));
+  }
+}
+
+// Logits of a model with tiny weights are 0: log Z is the log of the vocabulary, without rows of
+// padding (23 rows on 4 ranks).
+TEST(ZLossTest, IsTheMeanOverTheTargets) {
+  Training training = recipe_training("llama-tied");
+  training.model.init_std = 1e-12;
+  training.z_loss = 0.1;
+  training.lr = 0;
+  const double log_z = std::log(23.0);
+  for (const RankLayout& layout : {RankLayout{}, RankLayout{.tp = 4}, RankLayout{.dp = 2}})
+    EXPECT_NEAR(trained(layout, training, 1).z_losses.at(0), 0.1 * log_z * log_z, 1e-9)
+        << to_string(layout);
+}
+
+// The loss scale of fp16 scales the z-loss too.
+TEST(ZLossTest, IsIndependentOfTheLossScale) {
+  Training training = recipe_training("llama-tied");
+  training.z_loss = 0.1;
+  StepResult plain, scaled;
+  on_ranks({}, training, [&](const Member& member) { plain = member.step(1); });
+  on_ranks({}, training, [&](const Member& member) { scaled = member.step(1, 1024.0); });
+  EXPECT_NEAR(scaled.gradient_norm, plain.gradient_norm, 1e-12);
+  EXPECT_EQ(scaled.z_loss, plain.z_loss);
+}
+
+}  // namespace
+}  // namespace kintsugi
