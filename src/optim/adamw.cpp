@@ -7,6 +7,7 @@ namespace kintsugi {
 AdamW::AdamW(const OptimizerSettings& settings)
     : options_{.beta1 = settings.beta1, .beta2 = settings.beta2, .eps = settings.eps},
       weight_decay_(settings.weight_decay),
+      decay_embeddings_(settings.decay_embeddings),
       moments_(settings.moments),
       stochastic_rounding_(settings.stochastic_rounding),
       seed_(settings.seed) {}
@@ -14,6 +15,11 @@ AdamW::AdamW(const OptimizerSettings& settings)
 std::vector<StateSlot> AdamW::slots(DType precision) const {
   const DType moments = accumulator_of(precision) == DType::F64 ? DType::F64 : moments_;
   return {{"exp_avg", "first moments", moments}, {"exp_avg_sq", "second moments", moments}};
+}
+
+// A head that is tied to the embedding is the embedding's table.
+bool AdamW::decays(const Parameter& parameter) const {
+  return parameter.decay && (decay_embeddings_ || parameter.group != ParameterGroup::Embedding);
 }
 
 void AdamW::update(Backend& backend, Tensor weight, Tensor master, std::span<const Tensor> slots,

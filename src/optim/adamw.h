@@ -11,12 +11,14 @@ class AdamW final : public UpdateRule {
   std::string_view name() const override { return "AdamW"; }
   Grain grain() const override { return Grain::Element; }
   std::vector<StateSlot> slots(DType precision) const override;
+  bool decays(const Parameter& parameter) const override;
   void update(Backend& backend, Tensor weight, Tensor master, std::span<const Tensor> slots,
               Tensor gradient, Tensor scale, const UpdateOptions& options) const override;
 
  private:
   AdamWOptions options_;
   double weight_decay_;
+  bool decay_embeddings_;
   DType moments_;
   bool stochastic_rounding_;
   std::uint64_t seed_;

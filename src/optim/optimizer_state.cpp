@@ -15,14 +15,15 @@ void check_grain(const Sharding& sharding, const UpdateRule& rule, const Paramet
 
 void add_part(StateSegment& segment, const Parameter& parameter, Sharding::Range range) {
   if (range.size() == 0) return;
+  const bool decays = segment.rule->decays(parameter);
   if (segment.rule->grain() == Grain::Matrix) {
     if (range.begin != parameter.offset) return;  // only the parameter's trailing padding
     range.end = parameter.offset + parameter.shape.elements();
-    segment.parts.push_back({range, parameter.decay, parameter.shape});
-  } else if (!segment.parts.empty() && segment.parts.back().decays == parameter.decay) {
+    segment.parts.push_back({range, decays, parameter.shape});
+  } else if (!segment.parts.empty() && segment.parts.back().decays == decays) {
     segment.parts.back().range.end = range.end;
   } else {
-    segment.parts.push_back({range, parameter.decay});
+    segment.parts.push_back({range, decays});
   }
 }
 

@@ -43,6 +43,8 @@ class UpdateRule {
   virtual std::string_view name() const = 0;
   virtual Grain grain() const = 0;
   virtual std::vector<StateSlot> slots(DType precision) const = 0;  // `precision` of the weights
+  // Whether weight decay applies to a parameter; matrices decay unless a rule says otherwise.
+  virtual bool decays(const Parameter& parameter) const { return parameter.decay; }
   // Applies one step with gradient * scale. All tensors are flat and have the same elements: a
   // range with the same decay or, with Grain::Matrix, one whole parameter. `slots` are in the order
   // of slots(). master may be weight itself; otherwise weight is rounded from it. If scale is not
@@ -59,6 +61,7 @@ struct OptimizerSettings {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;         // on matrices only
+  bool decay_embeddings = true;      // false: not on tokens' and positions' tables
   double clip = 1.0;                 // maximum global gradient norm; 0: no clipping
   DType moments = DType::F32;        // bf16 halves the optimizer's memory; fp64 runs keep fp64
   bool stochastic_rounding = false;  // of bf16 moments

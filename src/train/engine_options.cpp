@@ -24,6 +24,7 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
                         .beta2 = config.optimizer.betas[1],
                         .eps = config.optimizer.eps,
                         .weight_decay = config.optimizer.weight_decay,
+                        .decay_embeddings = config.optimizer.decay_embeddings,
                         .clip = config.optimizer.clip,
                         .moments = config.optimizer.moments,
                         .stochastic_rounding = config.optimizer.stochastic_rounding,

@@ -71,5 +71,19 @@ TEST(ZLossTest, IsIndependentOfTheLossScale) {
   EXPECT_EQ(scaled.z_loss, plain.z_loss);
 }
 
+// The tied table is on the first and the last stage, which must agree.
+TEST(DecayEmbeddingsTest, EveryLayoutEqualsOneProcess) {
+  for (const std::string model : {"gpt2", "llama-tied", "llama-untied"}) {
+    Training training = recipe_training(model);
+    training.optimizer.weight_decay = 5;
+    const Outcome with_decay = trained({}, training, 3);
+    training.optimizer.decay_embeddings = false;
+    const Outcome expected = trained({}, training, 3);
+    EXPECT_GT(difference(expected.weights, with_decay.weights), 1e-4);
+    for (const RankLayout& layout : recipe_layouts())
+      expect_same(trained(layout, training, 3), expected, model + ": " + to_string(layout));
+  }
+}
+
 }  // namespace
 }  // namespace kintsugi

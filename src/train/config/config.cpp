@@ -137,6 +137,7 @@ void describe(V& v, OptimizerConfig& c) {
   v("schedule", c.schedule);
   v("decay_steps", c.decay_steps, between(0, kMaxSteps));
   v("weight_decay", c.weight_decay, at_least(0));
+  v("decay_embeddings", c.decay_embeddings);
   v("betas", c.betas, kFraction);
   v("eps", c.eps, above(0));
   v("clip", c.clip, at_least(0));

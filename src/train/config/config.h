@@ -80,6 +80,7 @@ struct OptimizerConfig {
   ScheduleKind schedule = ScheduleKind::Cosine;
   std::int64_t decay_steps = 0;  // wsd only; 0: a fifth of all steps
   double weight_decay = 0.1;
+  bool decay_embeddings = true;  // false: no weight decay on token and position embeddings
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double clip = 1.0;                 // maximum global gradient norm; 0: no clipping
