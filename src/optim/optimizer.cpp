@@ -165,11 +165,17 @@ void Optimizer::sum_squares() {
   if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));
 }
 
-void Optimizer::step(std::int64_t step, double lr, double unscale) {
+void Optimizer::step(std::int64_t step, double lr, double unscale, const StepLimits& limits,
+                     Tensor loss) {
   if (streamed_) streamed_->finish();
   if (streamed_ && location_ == UpdateLocation::Device) streamed_->begin();
   sum_squares();
-  backend_->clip_scale(scale_, squared_norm_, clip_, unscale);
+  backend_->clip_scale(scale_, squared_norm_,
+                       {.clip = clip_,
+                        .unscale = unscale,
+                        .norm_limit = limits.gradient_norm,
+                        .loss_limit = limits.loss,
+                        .loss = loss});
   const UpdateStep update{.step = step, .lr = lr, .scale = scale_};
   if (location_ == UpdateLocation::Auto)
     try_update(update);

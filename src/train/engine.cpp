@@ -85,6 +85,9 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
   }
   loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision),
                               {options.z_loss > 0 ? 2 : 1});
+  if (options.skip_step)
+    loss_total_ =
+        arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
 }
 
 Engine::BatchSlot Engine::allocate_batch() {
@@ -265,7 +268,22 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     copies_.run();
   }
   const Phase phase(*backend_, [] { return "optimizer"; });
-  optimizer_.step(settings.step, settings.lr, unscale_);
+  limited_ = settings.limits.any();
+  KINTSUGI_CHECK(!limited_ || loss_total_, "limits without EngineOptions::skip_step");
+  if (!limited_) return optimizer_.step(settings.step, settings.lr, unscale_);
+  sum_losses_on_device();
+  StepLimits limits = settings.limits;
+  limits.loss *= std::max(settings.targets, 1.0);  // of the sum
+  optimizer_.step(settings.step, settings.lr, unscale_, limits, loss_total_);
+}
+
+void Engine::sum_losses_on_device() {
+  backend_->fill(loss_total_, 0.0);
+  if (counts_losses()) backend_->add(loss_total_, loss_sum_.rows(0, 1));
+  // The ranks of one copy of the model, then the copies.
+  for (const GroupKind kind : {GroupKind::Copy, GroupKind::Replica})
+    if (Communicator& group = (*groups_)[kind]; group.size() > 1)
+      group.wait(group.all_reduce(loss_total_));
 }
 
 StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
@@ -274,23 +292,25 @@ StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
   const LocalStepResult local = finish_step();
   const double targets = std::max(settings.targets, 1.0);
   StepResult result{.loss = summed_over_ranks(local.loss_sum) / targets,
-                    .gradient_norm = local.gradient_norm};
+                    .gradient_norm = local.gradient_norm,
+                    .outlier = local.outlier};
   if (options_.z_loss > 0)
     result.z_loss = options_.z_loss * summed_over_ranks(local.z_sum) / targets;
   return result;
 }
 
 std::array<double, 2> Engine::read_loss_sums() {
-  // Every rank of a tensor group has the same losses.
-  const bool counts = groups_->coordinates.tp == 0 && pipeline_.is_last();
-  return counts ? read_scalars(*backend_, loss_sum_) : std::array<double, 2>{};
+  return counts_losses() ? read_scalars(*backend_, loss_sum_) : std::array<double, 2>{};
 }
 
 LocalStepResult Engine::finish_step() {
   const auto [loss_sum, z_sum] = read_loss_sums();
   const double squared_norm = read_scalars(*backend_, optimizer_.squared_norm())[0];
-  return {
+  LocalStepResult result{
       .loss_sum = loss_sum, .z_sum = z_sum, .gradient_norm = std::sqrt(squared_norm) * unscale_};
+  if (limited_ && std::isfinite(result.gradient_norm))
+    result.outlier = !std::isfinite(read_scalars(*backend_, optimizer_.scale())[0]);
+  return result;
 }
 
 double Engine::evaluate(const TokenBatch& batch) {

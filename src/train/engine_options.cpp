@@ -20,6 +20,7 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
           .length = config.data.sequence_length,
           .classifier_chunk = config.train.classifier_chunk,
           .z_loss = config.train.z_loss,
+          .skip_step = config.optimizer.skip_step.deviations > 0,
           .optimizer = {.beta1 = config.optimizer.betas[0],
                         .beta2 = config.optimizer.betas[1],
                         .eps = config.optimizer.eps,

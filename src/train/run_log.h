@@ -16,6 +16,7 @@ struct StepRecord {
   double loss = 0;
   std::optional<double> z_loss = {};  // only with train.z_loss
   double gradient_norm = 0;
+  std::string skipped = {};  // why the update was not applied: "not finite" or "outlier"
   double lr = 0;
   double loss_scale = 1;
   double step_time_s = 0;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "support/parallel_run.h"
 
@@ -83,6 +84,59 @@ TEST(DecayEmbeddingsTest, EveryLayoutEqualsOneProcess) {
     for (const RankLayout& layout : recipe_layouts())
       expect_same(trained(layout, training, 3), expected, model + ": " + to_string(layout));
   }
+}
+
+// Step 2 is skipped for its loss, for its norm, or not at all: 1e-6 above or below its values.
+TEST(SkipStepTest, EveryLayoutEqualsOneProcess) {
+  const Training plain = recipe_training("llama-tied");
+  const Outcome all = trained({}, plain, 3);
+  const double no_limit = std::numeric_limits<double>::infinity();
+  const std::vector<StepLimits> tried = {
+      {.loss = all.losses[1] - 1e-6, .gradient_norm = no_limit},
+      {.loss = no_limit, .gradient_norm = all.norms[1] - 1e-6},
+      {.loss = all.losses[1] + 1e-6, .gradient_norm = all.norms[1] + 1e-6}};
+  for (const StepLimits& limits : tried) {
+    Training training = plain;
+    training.limited_step = 2;
+    training.limits = limits;
+    const bool skips = limits.loss < all.losses[1] || limits.gradient_norm < all.norms[1];
+    const Outcome expected = trained({}, training, 3);
+    EXPECT_EQ(expected.outliers, (std::vector<bool>{false, skips, false}));
+    EXPECT_EQ(expected.losses[2] == all.losses[2], !skips);
+    for (const RankLayout& layout : recipe_layouts()) {
+      const Outcome actual = trained(layout, training, 3);
+      expect_same(actual, expected, to_string(layout));
+      EXPECT_EQ(actual.outliers, expected.outliers) << to_string(layout);
+    }
+  }
+}
+
+// Weights, moments and their offloaded copies are bitwise unchanged.
+TEST(SkipStepTest, ASkippedStepChangesNothing) {
+  for (const StateOffload& offload :
+       {StateOffload{}, StateOffload{.on = true, .update = UpdateLocation::Device},
+        StateOffload{.on = true, .update = UpdateLocation::Host},
+        StateOffload{.on = true, .gradients = true, .update = UpdateLocation::Device}})
+    for (const DType precision : {DType::F64, DType::BF16}) {
+      Training training = recipe_training("llama-tied");
+      training.offload = offload;
+      training.precision = precision;
+      training.limited_step = 2;
+      training.limits.loss = 0.1;
+      const Outcome one = trained({}, training, 1), two = trained({}, training, 2);
+      EXPECT_EQ(two.outliers, (std::vector<bool>{false, true}));
+      EXPECT_EQ(one.weights, two.weights);
+      // The third step also depends on the moments: as if the second had never been.
+      const auto weights_after = [&](std::vector<std::int64_t> steps) {
+        Outcome outcome;
+        on_ranks({}, training, [&](const Member& member) {
+          for (const std::int64_t step : steps) member.step(step);
+          train(member, 3, 3, outcome);
+        });
+        return outcome.weights;
+      };
+      EXPECT_EQ(weights_after({1, 2}), weights_after({1}));
+    }
 }
 
 }  // namespace

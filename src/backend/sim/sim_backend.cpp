@@ -261,7 +261,7 @@ void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targe
 
 void SimBackend::sum(Tensor out, Tensor x) { add_memory("sum", {x, out}); }
 void SimBackend::squared_norm(Tensor out, Tensor x) { add_memory("squared_norm", {x, out}); }
-void SimBackend::clip_scale(Tensor scale, Tensor squared_norm, double, double) {
+void SimBackend::clip_scale(Tensor scale, Tensor squared_norm, const ClipOptions&) {
   add_memory("clip_scale", {scale, squared_norm});
 }
 void SimBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,

@@ -82,20 +82,22 @@ void put_owned(ShardWriter& shards, CheckpointWriter& writer, Engine& engine, co
 }
 
 std::string state_to_json(const TrainerState& state, DType precision) {
-  return Json{{"format", 1},
-              {"step", state.step},
-              {"tokens", state.tokens},
-              {"samples", state.samples},
-              {"seed", state.seed},
-              {"data", state.data},
-              {"precision", to_string(precision)},
-              {"loss_scale",
-               {{"scale", state.loss_scale.scale},
-                {"good_steps", state.loss_scale.good_steps},
-                {"hysteresis", state.loss_scale.hysteresis}}},
-              {"skipped", state.skipped}}
-             .dump(2) +
-         "\n";
+  Json json{{"format", 1},
+            {"step", state.step},
+            {"tokens", state.tokens},
+            {"samples", state.samples},
+            {"seed", state.seed},
+            {"data", state.data},
+            {"precision", to_string(precision)},
+            {"loss_scale",
+             {{"scale", state.loss_scale.scale},
+              {"good_steps", state.loss_scale.good_steps},
+              {"hysteresis", state.loss_scale.hysteresis}}},
+            {"skipped", state.skipped}};
+  if (state.outliers > 0) json["outliers"] = state.outliers;
+  if (!state.history.losses.empty())
+    json["history"] = {{"losses", state.history.losses}, {"norms", state.history.norms}};
+  return json.dump(2) + "\n";
 }
 
 void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerState& state,
@@ -193,6 +195,13 @@ TrainerState saved_state(const fs::path& model) {
     const Json& scale = json.at("loss_scale");
     state.loss_scale = {scale.at("scale"), scale.at("good_steps"), scale.at("hysteresis")};
     state.skipped = json.value("skipped", std::int64_t{0});
+    state.outliers = json.value("outliers", std::int64_t{0});
+    if (json.contains("history"))
+      state.history = {json["history"].at("losses").get<std::vector<double>>(),
+                       json["history"].at("norms").get<std::vector<double>>()};
+    if (state.history.losses.size() != state.history.norms.size())
+      user_error("{} is not a trainer state: its history has {} losses and {} norms", path.string(),
+                 state.history.losses.size(), state.history.norms.size());
     return state;
   } catch (const nlohmann::json::exception& error) {
     user_error("{} is not a trainer state: {}", path.string(), error.what());

@@ -8,6 +8,7 @@
 #include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
 #include "optim/loss_scaler.h"
+#include "optim/skip_step.h"
 #include "train/checkpoint/branches.h"
 #include "train/engine.h"
 
@@ -25,7 +26,9 @@ struct TrainerState {
   std::uint64_t seed = 0;
   std::string data;  // fingerprint of the data and the sample order
   LossScaler::State loss_scale;
-  std::int64_t skipped = 0;  // the last consecutive steps without a finite loss and norm
+  std::int64_t skipped = 0;       // the last consecutive steps without a finite loss and norm
+  std::int64_t outliers = 0;      // the last consecutive outliers: RunHealth::outliers
+  OutlierHistory::State history;  // with optimizer.skip_step
   bool operator==(const TrainerState&) const = default;
 };
 

@@ -130,6 +130,12 @@ void describe(V& v, BatchSection& c) {
 }
 
 template <class V>
+void describe(V& v, SkipStepOptions& c) {
+  v("deviations", c.deviations, at_least(0));
+  v("window", c.window, between(2, 1 << 16));
+}
+
+template <class V>
 void describe(V& v, OptimizerConfig& c) {
   v("lr", c.lr, above(0));
   v("min_lr", c.min_lr, at_least(0));
@@ -143,6 +149,7 @@ void describe(V& v, OptimizerConfig& c) {
   v("clip", c.clip, at_least(0));
   v("moments", c.moments);
   v("stochastic_rounding", c.stochastic_rounding);
+  v("skip_step", c.skip_step);
 }
 
 template <class V>

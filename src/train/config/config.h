@@ -13,6 +13,7 @@
 #include "model/config.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "optim/skip_step.h"
 #include "optim/state_offload.h"
 #include "parallel/layout.h"
 #include "tensor/dtype.h"
@@ -86,6 +87,7 @@ struct OptimizerConfig {
   double clip = 1.0;                 // maximum global gradient norm; 0: no clipping
   DType moments = DType::F32;        // or bf16
   bool stochastic_rounding = false;  // for bf16 moments
+  SkipStepOptions skip_step;
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -103,7 +105,7 @@ struct TrainConfig {
   std::int64_t classifier_chunk = 0;    // tokens per logits chunk; 0: chosen by vocabulary size
   double z_loss = 0;                    // coefficient of the mean of log^2 Z in the trained loss
   LossScaleOptions loss_scale;          // fp16 only
-  std::int64_t max_skipped_steps = 50;  // consecutive steps without finite loss and norm: diverged
+  std::int64_t max_skipped_steps = 50;  // consecutive steps that were skipped: diverged
   bool operator==(const TrainConfig&) const = default;
 };
 
