@@ -33,9 +33,10 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
     : backend_(&backend),
       sharding_(&sharding),
       clip_(settings.clip),
+      ema_(settings.ema),
       rules_(update_rules(settings)),
       location_(offload.on ? offload.update : UpdateLocation::Device),
-      state_(arena, sharding, rules_, offload.on ? Side::Host : Side::Device) {
+      state_(arena, sharding, rules_, offload.on ? Side::Host : Side::Device, settings.ema) {
   // The backend has no host side: update on the device.
   if (location_ == UpdateLocation::Auto && backend.host() == nullptr)
     location_ = UpdateLocation::Device;
@@ -176,7 +177,7 @@ void Optimizer::step(std::int64_t step, double lr, double unscale, const StepLim
                         .norm_limit = limits.gradient_norm,
                         .loss_limit = limits.loss,
                         .loss = loss});
-  const UpdateStep update{.step = step, .lr = lr, .scale = scale_};
+  const UpdateStep update{.step = step, .lr = lr, .scale = scale_, .ema_rate = ema_.rate(step)};
   if (location_ == UpdateLocation::Auto)
     try_update(update);
   else

@@ -55,6 +55,7 @@ class Optimizer {
   Backend* backend_;
   Sharding* sharding_;
   double clip_;
+  EmaOptions ema_;
   UpdateRules rules_;
   UpdateLocation location_;
   OptimizerState state_;

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "model/parameter_set.h"
+#include "optim/ema.h"
 
 namespace kintsugi {
 
@@ -66,6 +67,7 @@ struct OptimizerSettings {
   DType moments = DType::F32;        // bf16 halves the optimizer's memory; fp64 runs keep fp64
   bool stochastic_rounding = false;  // of bf16 moments
   std::uint64_t seed = 0;            // of that rounding
+  EmaOptions ema = {};               // of the weights
   UpdateRules rules = {};            // empty: according to Parameter::rule
 };
 UpdateRules update_rules(const OptimizerSettings& settings);

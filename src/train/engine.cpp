@@ -133,15 +133,18 @@ void Engine::initialize(std::uint64_t seed) {
   write_weights(fresh, fresh);
 }
 
-void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master) {
+void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master,
+                           const ParameterSource& average) {
   for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
     const Sharding::Range stored = sharding_.stored_weights(bucket);
     weights.fill(*backend_, sharding_.weights_at(bucket, stored), set_, stored.begin, stored.end);
   }
   const OptimizerState& state = optimizer_.state();
-  if (!state.has_master()) return;
-  for (const StateSegment& run : state.segments())
-    master.fill(*backend_, state.master(run), set_, run.range.begin, run.range.end);
+  for (const StateSegment& run : state.segments()) {
+    const auto [begin, end] = run.range;
+    if (state.has_master()) master.fill(*backend_, state.master(run), set_, begin, end);
+    if (state.has_ema()) average.fill(*backend_, state.ema(run), set_, begin, end);
+  }
 }
 
 // ---- batches

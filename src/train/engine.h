@@ -112,8 +112,13 @@ class Engine {
   const Sharding& sharding() const { return sharding_; }
   Sharding& sharding() { return sharding_; }
   Optimizer& optimizer() { return optimizer_; }
-  // Fills the weights and the optimizer's master weights.
-  void write_weights(const ParameterSource& weights, const ParameterSource& master);
+  // Fills the weights, the optimizer's master weights and the average of the weights, if there is
+  // one. By default the average starts as a copy of the master weights.
+  void write_weights(const ParameterSource& weights, const ParameterSource& master,
+                     const ParameterSource& average);
+  void write_weights(const ParameterSource& weights, const ParameterSource& master) {
+    write_weights(weights, master, master);
+  }
 
  private:
   Engine(Backend& backend, Allocator& memory, const EngineOptions& options,

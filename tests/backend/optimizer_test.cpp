@@ -203,6 +203,25 @@ TEST_P(AdamWTest, AnOverflowChangesNothing) {
   }
 }
 
+TEST_P(AdamWTest, MovingAverage) {
+  for (const std::int64_t count : {1, 7, 1003, 40001}) {
+    SCOPED_TRACE(count);
+    const Values start = rounded(normal(count), accumulator()),
+                 x = rounded(normal(count), accumulator());
+    const Tensor average = inout(start, accumulator(), {count}),
+                 from = in(x, accumulator(), {count});
+    backend().moving_average(average, from, 0.125, in(Values{0.5}, accumulator(), {1}));
+    Values expected;
+    for (std::size_t i = 0; i < x.size(); ++i) expected.push_back(0.875 * start[i] + 0.125 * x[i]);
+    expect_close("average", read(average), expected, accumulator(), {4, accumulator(), {8.0}});
+    const Values once = read(average);
+    backend().moving_average(average, from, 0.125,
+                             in(Values{static_cast<double>(NAN)}, accumulator(), {1}));
+    EXPECT_EQ(read(average), once) << "a skipped step";
+    finish();
+  }
+}
+
 // Stochastic rounding to bf16, in double. core/stochastic_rounding.h gives each element 16 random
 // bits for the first moment and 16 for the second.
 double stochastically_rounded(double value, std::uint32_t random16) {

@@ -44,6 +44,7 @@ PlanJob random_job(std::mt19937& random) {
   std::mt19937 recipes(static_cast<unsigned>(job.model.vocab_size));
   if (recipes() % 3 == 0) job.z_loss = 1e-5;
   job.skip_step = recipes() % 3 == 0;
+  if (recipes() % 3 == 0) job.ema.decay = 0.99;
   return job;
 }
 
@@ -76,7 +77,7 @@ EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
           .classifier_chunk = job.classifier_chunk,
           .z_loss = job.z_loss,
           .skip_step = job.skip_step,
-          .optimizer = {.moments = job.moments},
+          .optimizer = {.moments = job.moments, .ema = job.ema},
           .documents = job.documents,
           .reduce_in_bf16 = job.reduce_in_bf16};
 }

@@ -270,5 +270,8 @@ void SimBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor mome
   add_memory("adamw", {weight, copied ? master : weight, copied ? master : Tensor(), moment1,
                        moment1, moment2, moment2, gradient});
 }
+void SimBackend::moving_average(Tensor average, Tensor x, double, Tensor) {
+  add_memory("moving_average", {average, average, x});
+}
 
 }  // namespace kintsugi

@@ -26,6 +26,7 @@ PlanJob plan_job(const RunConfig& config) {
               .classifier_chunk = config.train.classifier_chunk,
               .z_loss = config.train.z_loss,
               .skip_step = config.optimizer.skip_step.deviations > 0,
+              .ema = config.train.ema,
               .checkpoint_every = config.train.checkpoint_every};
   if (config.device == DeviceChoice::Cpu)
     job.classifier_elements = make_cpu_backend(1)->classifier_elements();

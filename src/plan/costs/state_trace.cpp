@@ -36,7 +36,7 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
        .tied = job.model.tied,
        .halved_backward = layout.pp > 1 && layout.schedule == PipelineKind::ZeroBubbleH1});
   CopySums copies(backend, arena, sharding, groups);
-  Optimizer optimizer(backend, arena, sharding, {.moments = job.moments});
+  Optimizer optimizer(backend, arena, sharding, {.moments = job.moments, .ema = job.ema});
   StateTrace state;
   state.memory = bytes_by_region(arena);
   state.parameters = static_cast<double>(set.buffer_elements());

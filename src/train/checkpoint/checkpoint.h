@@ -15,9 +15,10 @@
 namespace kintsugi {
 
 // A checkpoint is a Hugging Face model (config.json, generation_config.json, tokenizer.json,
-// sharded safetensors with public names) with the trainer's state in trainer.json. The optimizer's
-// tensors are in a second directory (folder.h). Each of the two has the hashes of its files in
-// checksums.json. Tensors are stored whole and once, so a checkpoint does not depend on the layout.
+// sharded safetensors with public names) with the trainer's state in trainer.json. With train.ema,
+// its subdirectory ema is a second model: the average of the weights. The optimizer's tensors are
+// in a second directory (folder.h). Each of the two has the hashes of its files in checksums.json.
+// Tensors are stored whole and once, so a checkpoint does not depend on the layout.
 
 struct TrainerState {
   std::int64_t step = 0;     // finished steps

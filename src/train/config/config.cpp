@@ -161,6 +161,12 @@ void describe(V& v, LossScaleOptions& c) {
 }
 
 template <class V>
+void describe(V& v, EmaOptions& c) {
+  v("decay", c.decay, kFraction);
+  v("every", c.every, between(1, kMaxSteps));
+}
+
+template <class V>
 void describe(V& v, TrainConfig& c) {
   v("steps", c.steps, between(0, kMaxSteps));
   v("tokens", c.tokens, at_least(0));
@@ -175,6 +181,7 @@ void describe(V& v, TrainConfig& c) {
   v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
   v("z_loss", c.z_loss, at_least(0));
   v("loss_scale", c.loss_scale);
+  v("ema", c.ema);
   v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "optim/ema.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "optim/skip_step.h"
@@ -105,6 +106,7 @@ struct TrainConfig {
   std::int64_t classifier_chunk = 0;    // tokens per logits chunk; 0: chosen by vocabulary size
   double z_loss = 0;                    // coefficient of the mean of log^2 Z in the trained loss
   LossScaleOptions loss_scale;          // fp16 only
+  EmaOptions ema;                       // moving average of the weights
   std::int64_t max_skipped_steps = 50;  // consecutive steps that were skipped: diverged
   bool operator==(const TrainConfig&) const = default;
 };
