@@ -120,6 +120,25 @@ struct DrawOptions {
   std::int64_t row_stride = 0;  // index of element (1, 0) minus that of (0, 0)
 };
 
+// What cross_entropy computes besides the losses. Z of a row is the sum of exp(logits).
+struct CrossEntropyOptions {
+  // If not 0, the logits are overwritten with gradient_scale * d(loss + z_loss * log^2 Z) /
+  // dlogits.
+  double gradient_scale = 0;
+  double z_loss = 0;
+  Tensor squared_log_z = {};  // (rows), second output: log^2 Z; 0 where target < 0
+};
+
+// How the scale of gradients is computed from their norm.
+struct ClipOptions {
+  double clip = 0;       // largest norm after unscaling; 0: no clipping
+  double unscale = 1.0;  // the gradients are multiplied by it
+  // A step with a larger norm (after unscaling) or loss is an outlier: its scale is NaN.
+  double norm_limit = std::numeric_limits<double>::infinity();
+  double loss_limit = std::numeric_limits<double>::infinity();
+  Tensor loss = {};  // (1), in accumulator precision; only with a loss_limit
+};
+
 struct AdamWOptions {
   double lr = 0;
   double beta1 = 0.9;

@@ -42,7 +42,7 @@ struct Parameter {
   TensorShard shard = {};
   int bucket = 0;
   MatrixParts matrices = {};
-  bool decay = false;        // weight decay: matrices only
+  bool decay = false;        // a matrix, which weight decay applies to (UpdateRule::decays)
   bool overwritten = false;  // its gradient is one matmul: a step's first micro-batch overwrites it
   // Stored directly after its predecessor: the two form one matrix.
   bool packed = false;

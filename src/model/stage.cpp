@@ -50,7 +50,11 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   }
   shared_.emplace(arena, blocks, dtype, size_, options.recompute, options.training);
   stream_ = allocate_stream_buffers(arena, model_.hidden_size, dtype, size_, options.training);
-  losses_ = arena.allocate(Region::Activations, "losses", accumulator_of(dtype), {size_.tokens()});
+  const auto per_token = [&](const char* name) {
+    return arena.allocate(Region::Activations, name, accumulator_of(dtype), {size_.tokens()});
+  };
+  losses_ = per_token("losses");
+  if (options.training && options.z_loss > 0) squared_log_z_ = per_token("z-losses");
 }
 
 Declaration StageScratch::declaration(int layer) const {
@@ -238,13 +242,18 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
     if (training && tied_in_stage()) hooks.need_all_gradients(embedding_buckets_, batch.first);
     if (training) hooks.need_all_gradients(head_buckets_, batch.first);
   });
-  head_->forward(scratch_->run(batch), losses, gradient, output, gradient_scale);
+  CrossEntropyOptions options{.gradient_scale = gradient_scale};
+  if (training) options.z_loss = scratch_->options().z_loss;
+  if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
+  head_->forward(scratch_->run(batch), losses, gradient, output, options);
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
     hooks.done_with_all_weights(head_buckets_);
     if (!training && tied_in_stage()) hooks.done_with_all_weights(embedding_buckets_);
   });
-  scratch_->context().backend->sum(loss_sum, losses);
+  Backend& backend = *scratch_->context().backend;
+  backend.sum(loss_sum.rows(0, 1), losses);
+  if (options.squared_log_z) backend.sum(loss_sum.rows(1, 1), options.squared_log_z);
 }
 
 void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {

@@ -28,6 +28,7 @@ struct StageOptions {
   // Offload the inputs of fully recomputed blocks to host memory between forward and backward.
   bool offload_inputs = false;
   int recompute_every = 1;            // recompute layers 0, n, 2n, …; the others keep everything
+  double z_loss = 0;                  // coefficient of the mean of log^2 Z in the trained loss
   bool training = true;               // false: no gradients; all blocks share one stash
   std::int64_t classifier_chunk = 0;  // tokens per chunk of logits; 0: chosen by vocabulary size
 };
@@ -69,6 +70,8 @@ class StageScratch {
             context_.context == nullptr ? 1 : context_.context->size()};
   }
   Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
+  // (tokens), with StageOptions::z_loss
+  Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }
 
  private:
   ModelSpec model_;
@@ -78,7 +81,8 @@ class StageScratch {
   LayerContext context_;
   std::optional<SharedMemory> shared_;
   StreamBuffers stream_;
-  Tensor losses_;  // (tokens)
+  Tensor losses_;         // (tokens)
+  Tensor squared_log_z_;  // (tokens), with z_loss
 };
 
 // The layers of one stage (of one chunk, if the pipeline is interleaved).
@@ -128,8 +132,9 @@ class Stage {
   void forward(const MicroBatch& batch, int number, Tensor output,
                std::vector<LayerCache>* caches = nullptr);
   // Computes the losses from that output and adds their sum to loss_sum (1). If gradient_scale is
-  // not 0, also computes the gradients of gradient_scale * loss: of `output` into `gradient` (rows,
-  // hidden), and of the head's parameters.
+  // not 0, also computes the gradients of gradient_scale * (loss + z-loss): of `output` into
+  // `gradient` (rows, hidden), and of the head's parameters. With StageOptions::z_loss, loss_sum is
+  // (2), and a training forward adds the sum of log^2 Z to its second element.
   void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
             Tensor loss_sum);
   // `gradient` is that of the output on entry and of the input on return.

@@ -13,6 +13,12 @@ std::vector<StateSlot> AdamW::slots(DType precision) const {
   return {{"exp_avg", "first moments", moments}, {"exp_avg_sq", "second moments", moments}};
 }
 
+// A head that is tied to the embedding is the embedding's table.
+bool AdamW::decays(const Parameter& parameter) const {
+  return parameter.decay &&
+         (settings_.decay_embeddings || parameter.group != ParameterGroup::Embedding);
+}
+
 void AdamW::update(Backend& backend, Tensor weight, Tensor master, std::span<const Tensor> slots,
                    Tensor gradient, Tensor scale, const UpdateOptions& options) const {
   AdamWOptions adamw = options_;

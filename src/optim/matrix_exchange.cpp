@@ -82,8 +82,9 @@ class Planner {
         .gradient =
             sharding_.owned_gradients(parameter.bucket).rows(range.begin - owned, range.size()),
         .master = state_.has_master() ? state_.master(*segment).rows(from, range.size()) : Tensor(),
+        .ema = state_.has_ema() ? state_.ema(*segment).rows(from, range.size()) : Tensor(),
         .first_element = range.begin,
-        .decays = parameter.decay};
+        .decays = rule_.decays(parameter)};
     for (std::size_t slot = 0; slot < state_.slots_of(&rule_).size(); ++slot)
       piece.slots.push_back(state_.slot(*segment, slot).rows(from, range.size()));
     return piece;

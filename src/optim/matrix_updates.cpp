@@ -115,6 +115,7 @@ void MatrixUpdates::allocate_staging(Arena& arena, const OptimizerState& state,
     if (offload.gradients) staging.gradient = take(accumulator_of(dtype_));
     if (!offload.on) continue;
     if (state.has_master()) staging.master = take(state.master().dtype());
+    if (state.has_ema()) staging.ema = take(state.ema().dtype());
     for (const Tensor& slot : rule->slots) staging.slots.push_back(take(slot.dtype()));
   }
 }
@@ -136,6 +137,7 @@ void MatrixUpdates::fetch(const MatrixPiece& piece, Staging& to, bool applies) {
   for (Backend::Transfer& transfer : to.to_host) backend_->wait(std::exchange(transfer, {}));
   if (applies) {
     if (offload_.on && piece.master) copy(to.master, piece.master);
+    if (offload_.on && piece.ema) copy(to.ema, piece.ema);
     return;
   }
   if (offload_.gradients) copy(to.gradient, piece.gradient);
@@ -151,6 +153,7 @@ void MatrixUpdates::put_back(const MatrixPiece& piece, Staging& from, bool appli
   };
   if (applies) {
     if (piece.master) copy(piece.master, from.master);
+    if (piece.ema) copy(piece.ema, from.ema);
     return;
   }
   for (std::size_t i = 0; i < piece.slots.size(); ++i) copy(piece.slots[i], from.slots[i]);
@@ -163,6 +166,7 @@ MatrixUpdates::OnDevice MatrixUpdates::on_device(const MatrixPiece& piece,
               .master = !piece.master ? piece.weight
                         : offload_.on ? part(staging.master)
                                       : piece.master,
+              .ema = offload_.on && piece.ema ? part(staging.ema) : piece.ema,
               .slots = {}};
   for (std::size_t i = 0; i < piece.slots.size(); ++i)
     on.slots[i] = offload_.on ? part(staging.slots[i]) : piece.slots[i];
@@ -263,6 +267,8 @@ void MatrixUpdates::apply(const std::vector<MatrixPiece>& pieces, Tensor directi
   for_each_piece(pieces, true, [&](const MatrixPiece& piece, const OnDevice& on) {
     rule_->apply(*backend_, piece.weight, on.master, directions.rows(piece.at, piece.size()),
                  step_.scale, piece.shape.rows, piece.shape.columns, options_of(piece));
+    if (step_.ema_rate > 0)
+      backend_->moving_average(on.ema, on.master, step_.ema_rate, step_.scale);
   });
 }
 

@@ -12,8 +12,8 @@ namespace kintsugi {
 
 // Elements that a rank owns of a parameter, and where their direction is in a buffer.
 struct MatrixPiece {
-  MatrixShape shape;                // of the parameter's matrices
-  Tensor weight, gradient, master;  // master: empty without a master copy
+  MatrixShape shape;                     // of the parameter's matrices
+  Tensor weight, gradient, master, ema;  // master, ema: may be empty
   std::vector<Tensor> slots = {};
   std::int64_t first_element = 0;
   bool decays = false;
@@ -73,13 +73,13 @@ class MatrixUpdates {
  private:
   // Device memory for offloaded state and gradients of one piece.
   struct Staging {
-    Tensor gradient, master;
+    Tensor gradient, master, ema;
     std::vector<Tensor> slots;
     std::array<Backend::Transfer, 4> to_device = {}, to_host = {};
   };
   // A piece's tensors on the device.
   struct OnDevice {
-    Tensor gradient, master;
+    Tensor gradient, master, ema;
     std::array<Tensor, 2> slots;
   };
 

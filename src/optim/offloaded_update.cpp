@@ -47,6 +47,7 @@ void StreamedUpdate::allocate(Arena& arena, const OptimizerState& state,
   };
   for (Buffer& buffer : buffers_) {
     if (offload.on && state.has_master()) buffer.master = take(state.master().dtype(), nullptr);
+    if (offload.on && state.has_ema()) buffer.ema = take(state.ema().dtype(), nullptr);
     for (const auto& [rule, slots] : state.rules()) {
       buffer.slots.emplace_back();
       for (const Tensor& slot : slots)
@@ -65,11 +66,12 @@ StreamedUpdate::Block StreamedUpdate::on_device(const UpdateBlock& block,
   const auto part = [&](const Tensor& x, const UpdateRange& range) {
     return x.rows(range.at - block.first, range.size());
   };
-  if (offload.on && state.has_master()) {
-    result.state.push_back(
-        {state.master().rows(block.first, block.count), buffer.master.rows(0, block.count)});
-    for (UpdateRange& range : result.ranges) range.master = part(buffer.master, range);
-  }
+  const auto stream = [&](const Tensor& host, const Tensor& device, Tensor UpdateRange::*tensor) {
+    result.state.push_back({host.rows(block.first, block.count), device.rows(0, block.count)});
+    for (UpdateRange& range : result.ranges) range.*tensor = part(device, range);
+  };
+  if (offload.on && state.has_master()) stream(state.master(), buffer.master, &UpdateRange::master);
+  if (offload.on && state.has_ema()) stream(state.ema(), buffer.ema, &UpdateRange::ema);
   for (std::size_t rule = 0; offload.on && rule < state.rules().size(); ++rule) {
     if (state.rules()[rule].rule != block.rule) continue;
     for (std::size_t i = 0; i < buffer.slots[rule].size(); ++i) {

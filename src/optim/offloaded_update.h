@@ -36,7 +36,7 @@ class StreamedUpdate {
   static constexpr std::size_t kLeaving = 2;  // more buffers, so that copies to the host have time
   // Device memory for one block at a time.
   struct Buffer {
-    Tensor master, gradients;
+    Tensor master, ema, gradients;
     std::vector<std::vector<Tensor>> slots;  // by rule
     std::vector<Backend::Transfer> to_device, to_host;
   };

@@ -33,9 +33,10 @@ Optimizer::Optimizer(Backend& backend, Arena& arena, Sharding& sharding,
     : backend_(&backend),
       sharding_(&sharding),
       clip_(settings.clip),
+      ema_(settings.ema),
       rules_(update_rules(settings)),
       location_(offload.on ? offload.update : UpdateLocation::Device),
-      state_(arena, sharding, rules_, offload.on ? Side::Host : Side::Device) {
+      state_(arena, sharding, rules_, offload.on ? Side::Host : Side::Device, settings.ema) {
   // The backend has no host side: update on the device.
   if (location_ == UpdateLocation::Auto && backend.host() == nullptr)
     location_ = UpdateLocation::Device;
@@ -169,12 +170,18 @@ void Optimizer::sum_squares() {
   if (copy.size() > 1) copy.wait(copy.all_reduce(squared_norm_));
 }
 
-void Optimizer::step(std::int64_t step, double lr, double unscale) {
+void Optimizer::step(std::int64_t step, double lr, double unscale, const StepLimits& limits,
+                     Tensor loss) {
   if (streamed_) streamed_->finish();
   if (streamed_ && location_ == UpdateLocation::Device) streamed_->begin();
   sum_squares();
-  backend_->clip_scale(scale_, squared_norm_, clip_, unscale);
-  const UpdateStep update{.step = step, .lr = lr, .scale = scale_};
+  backend_->clip_scale(scale_, squared_norm_,
+                       {.clip = clip_,
+                        .unscale = unscale,
+                        .norm_limit = limits.gradient_norm,
+                        .loss_limit = limits.loss,
+                        .loss = loss});
+  const UpdateStep update{.step = step, .lr = lr, .scale = scale_, .ema_rate = ema_.rate(step)};
   for (const auto& matrices : matrices_) matrices->run(update);
   if (location_ == UpdateLocation::Auto)
     try_update(update);

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "optim/matrix_updates.h"
 #include "optim/offloaded_update.h"
+#include "optim/skip_step.h"
 #include "optim/state_offload.h"
 #include "parallel/sharding.h"
 
@@ -28,10 +29,14 @@ class Optimizer {
   void zero_state() { state_.zero(*backend_); }
   // Multiplies the finished gradients by `unscale`, clips and applies them, and has the other
   // ranks' copies of the weights updated. `step` counts from 1. If the gradient norm is not finite,
-  // nothing changes.
-  void step(std::int64_t step, double lr, double unscale);
+  // or if it or the loss is above its limit, nothing changes. `loss` (1) is on the device and the
+  // same on all ranks; it is read only with a limit.
+  void step(std::int64_t step, double lr, double unscale, const StepLimits& limits = {},
+            Tensor loss = {});
   // The squared norm of the gradients, before `unscale`: (1), on the device.
   Tensor squared_norm() const { return squared_norm_; }
+  // What the last step multiplied the gradients by: (1), on the device. Not finite: it was skipped.
+  Tensor scale() const { return scale_; }
 
   const UpdateRules& rules() const { return rules_; }
   const OptimizerState& state() const { return state_; }  // in host memory if offloaded
@@ -52,6 +57,7 @@ class Optimizer {
   Backend* backend_;
   Sharding* sharding_;
   double clip_;
+  EmaOptions ema_;
   UpdateRules rules_;
   UpdateLocation location_;
   OptimizerState state_;

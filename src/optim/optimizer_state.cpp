@@ -7,10 +7,11 @@ namespace {
 
 void add_part(StateSegment& segment, const Parameter& parameter, Sharding::Range range) {
   if (range.size() == 0) return;
-  if (!segment.parts.empty() && segment.parts.back().decays == parameter.decay) {
+  const bool decays = segment.rule->decays(parameter);
+  if (!segment.parts.empty() && segment.parts.back().decays == decays) {
     segment.parts.back().range.end = range.end;
   } else {
-    segment.parts.push_back({range, parameter.decay});
+    segment.parts.push_back({range, decays});
   }
 }
 
@@ -55,11 +56,13 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
 }
 
 OptimizerState::OptimizerState(Arena& arena, const Sharding& sharding, const UpdateRules& rules,
-                               Side side)
+                               Side side, const EmaOptions& ema)
     : sharding_(&sharding), segments_(plan_state(sharding, rules)) {
   const DType precision = sharding.store().dtype(), wide = accumulator_of(precision);
   if (wide != precision)
     master_ = arena.allocate(Region::Optimizer, "master weights", wide, {elements()}, side);
+  if (ema.on())
+    ema_ = arena.allocate(Region::Optimizer, "averaged weights", wide, {elements()}, side);
   for (const UpdateRule* const rule : rules_of(sharding.set(), rules)) {
     std::int64_t count = 0;
     for (const StateSegment& segment : segments_)
@@ -89,6 +92,7 @@ Tensor OptimizerState::slot(const StateSegment& segment, std::size_t slot) const
 
 void OptimizerState::zero(Backend& backend) const {
   if (master_) backend.fill(master_, 0.0);
+  if (ema_) backend.fill(ema_, 0.0);
   for (const RuleState& state : rules_)
     for (const Tensor& slot : state.slots) backend.fill(slot, 0.0);
 }

@@ -29,10 +29,12 @@ struct StateSegment {
 std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules& rules);
 
 // The optimizer state of the elements that a rank owns: a master copy of the weights, if they need
-// one, and the slots of each rule for the parameters of that rule.
+// one, their moving average, if there is one, and the slots of each rule for the parameters of that
+// rule.
 class OptimizerState {
  public:
-  OptimizerState(Arena& arena, const Sharding& sharding, const UpdateRules& rules, Side side);
+  OptimizerState(Arena& arena, const Sharding& sharding, const UpdateRules& rules, Side side,
+                 const EmaOptions& ema = {});
 
   const std::vector<StateSegment>& segments() const { return segments_; }
   std::int64_t elements() const { return segments_.back().at + segments_.back().elements; }
@@ -41,9 +43,14 @@ class OptimizerState {
   // returns the weights.
   Tensor master(const StateSegment& segment) const;
   Tensor slot(const StateSegment& segment, std::size_t slot) const;
+  bool has_ema() const { return static_cast<bool>(ema_); }
+  Tensor ema(const StateSegment& segment) const {
+    return ema_.rows(segment.at, segment.range.size());
+  }
 
   // The master copy of all elements, in accumulator precision; empty: no master copy.
   Tensor master() const { return master_; }
+  Tensor ema() const { return ema_; }  // the same for their moving average
   struct RuleState {
     const UpdateRule* rule = nullptr;
     std::vector<Tensor> slots;  // for the elements of its segments
@@ -55,7 +62,7 @@ class OptimizerState {
  private:
   const Sharding* sharding_;
   std::vector<StateSegment> segments_;
-  Tensor master_;
+  Tensor master_, ema_;
   std::vector<RuleState> rules_;
 };
 

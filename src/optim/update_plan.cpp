@@ -19,6 +19,7 @@ void add_ranges(const Sharding& sharding, const OptimizerState& state, const Sta
          .gradient = sharding.owned_gradients(segment.bucket)
                          .rows(begin - sharding.owned(segment.bucket).begin, count),
          .master = state.has_master() ? state.master(segment).rows(from, count) : Tensor(),
+         .ema = state.has_ema() ? state.ema(segment).rows(from, count) : Tensor(),
          .at = segment.at + from,
          .first_element = begin,
          .decays = part.decays});
@@ -33,6 +34,8 @@ void UpdateRange::update(Backend& backend, const UpdateStep& step) const {
   rule->update(
       backend, weight, master ? master : weight, slots, gradient, step.scale,
       {.step = step.step, .lr = step.lr, .decays = decays, .first_element = first_element});
+  if (step.ema_rate > 0)
+    backend.moving_average(ema, master ? master : weight, step.ema_rate, step.scale);
 }
 
 std::vector<UpdateBlock> plan_updates(const Sharding& sharding, const OptimizerState& state,

@@ -11,7 +11,8 @@ namespace kintsugi {
 struct UpdateStep {
   std::int64_t step = 1;
   double lr = 0;
-  Tensor scale;  // (1): gradients are multiplied by it
+  Tensor scale;         // (1): gradients are multiplied by it
+  double ema_rate = 0;  // EmaOptions::rate
 };
 
 // A contiguous range of elements that one call of UpdateRule::update updates.
@@ -20,6 +21,7 @@ struct UpdateRange {
   Tensor weight;                   // on the device
   Tensor gradient;                 // on the device, unless gradients are offloaded
   Tensor master = {};              // empty: no master copy
+  Tensor ema = {};                 // empty: no moving average
   std::vector<Tensor> slots = {};  // in the order of the rule's slots()
   std::int64_t at = 0;             // offset among all elements that this rank owns
   std::int64_t first_element = 0;  // in the set's numbering

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "model/parameter_set.h"
+#include "optim/ema.h"
 
 namespace kintsugi {
 
@@ -34,6 +35,8 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::string_view name() const = 0;
   virtual std::vector<StateSlot> slots(DType precision) const = 0;  // `precision` of the weights
+  // Whether weight decay applies to a parameter; matrices decay unless a rule says otherwise.
+  virtual bool decays(const Parameter& parameter) const { return parameter.decay; }
 };
 
 // A rule that updates each element by itself.
@@ -103,11 +106,13 @@ struct OptimizerSettings {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;         // on matrices only
+  bool decay_embeddings = true;      // false: not on tokens' and positions' tables
   double clip = 1.0;                 // maximum global gradient norm; 0: no clipping
   DType moments = DType::F32;        // bf16 halves the optimizer's memory; fp64 runs keep fp64
   bool stochastic_rounding = false;  // of bf16 moments
   std::uint64_t seed = 0;            // of that rounding
   MuonSettings muon = {};
+  EmaOptions ema = {};     // of the weights
   UpdateRules rules = {};  // empty: according to `kind`
 };
 UpdateRules update_rules(const OptimizerSettings& settings);

@@ -50,7 +50,7 @@ class Pipeline {
   struct Step {
     int micro_batches = 1;
     double gradient_scale = 1.0;
-    Tensor loss_sum = {};  // (1): the last stage adds the losses to it
+    Tensor loss_sum = {};  // the last stage adds the losses to it (Stage::loss)
   };
   // Computes the gradients of gradient_scale * (sum of all losses).
   void run(const Step& step, const Load& load);

@@ -22,6 +22,7 @@ StageOptions stage_options(const EngineOptions& options) {
           .recompute = options.layout.recompute,
           .offload_inputs = options.offload_inputs,
           .recompute_every = options.layout.recompute_every,
+          .z_loss = options.z_loss,
           .classifier_chunk = options.classifier_chunk};
 }
 
@@ -82,7 +83,11 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
     staging_.reserve(static_cast<std::size_t>(tokens));
     first_keys_.reserve(static_cast<std::size_t>(tokens * context_shard_.ranks));
   }
-  loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
+  loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision),
+                              {options.z_loss > 0 ? 2 : 1});
+  if (options.skip_step)
+    loss_total_ =
+        arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
 }
 
 Engine::BatchSlot Engine::allocate_batch() {
@@ -128,15 +133,18 @@ void Engine::initialize(std::uint64_t seed) {
   write_weights(fresh, fresh);
 }
 
-void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master) {
+void Engine::write_weights(const ParameterSource& weights, const ParameterSource& master,
+                           const ParameterSource& average) {
   for (int bucket = 0; bucket < static_cast<int>(set_.buckets().size()); ++bucket) {
     const Sharding::Range stored = sharding_.stored_weights(bucket);
     weights.fill(*backend_, sharding_.weights_at(bucket, stored), set_, stored.begin, stored.end);
   }
   const OptimizerState& state = optimizer_.state();
-  if (!state.has_master()) return;
-  for (const StateSegment& run : state.segments())
-    master.fill(*backend_, state.master(run), set_, run.range.begin, run.range.end);
+  for (const StateSegment& run : state.segments()) {
+    const auto [begin, end] = run.range;
+    if (state.has_master()) master.fill(*backend_, state.master(run), set_, begin, end);
+    if (state.has_ema()) average.fill(*backend_, state.ema(run), set_, begin, end);
+  }
 }
 
 // ---- batches
@@ -196,14 +204,16 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number) {
 
 namespace {
 
-double read_scalar(Backend& backend, const Tensor& x) {
-  double value = 0;
+// Reads up to two scalars with one copy to the host.
+std::array<double, 2> read_scalars(Backend& backend, const Tensor& x) {
+  std::array<double, 2> values = {};
   visit_float(x.dtype(), [&]<class T>() {
-    T stored;
-    backend.download(&stored, x);
-    value = static_cast<double>(static_cast<Accumulator<T>>(stored));
+    std::array<T, 2> stored = {};
+    backend.download(stored.data(), x);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<double>(static_cast<Accumulator<T>>(stored[i]));
   });
-  return value;
+  return values;
 }
 
 }  // namespace
@@ -261,30 +271,56 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     copies_.run();
   }
   const Phase phase(*backend_, [] { return "optimizer"; });
-  optimizer_.step(settings.step, settings.lr, unscale_);
+  limited_ = settings.limits.any();
+  KINTSUGI_CHECK(!limited_ || loss_total_, "limits without EngineOptions::skip_step");
+  if (!limited_) return optimizer_.step(settings.step, settings.lr, unscale_);
+  sum_losses_on_device();
+  StepLimits limits = settings.limits;
+  limits.loss *= std::max(settings.targets, 1.0);  // of the sum
+  optimizer_.step(settings.step, settings.lr, unscale_, limits, loss_total_);
+}
+
+void Engine::sum_losses_on_device() {
+  backend_->fill(loss_total_, 0.0);
+  if (counts_losses()) backend_->add(loss_total_, loss_sum_.rows(0, 1));
+  // The ranks of one copy of the model, then the copies.
+  for (const GroupKind kind : {GroupKind::Copy, GroupKind::Replica})
+    if (Communicator& group = (*groups_)[kind]; group.size() > 1)
+      group.wait(group.all_reduce(loss_total_));
 }
 
 StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
   settings.targets = summed_over_ranks(targets_of(batch));
   begin_step(batch, settings);
   const LocalStepResult local = finish_step();
-  return {.loss = summed_over_ranks(local.loss_sum) / std::max(settings.targets, 1.0),
-          .gradient_norm = local.gradient_norm};
+  const double targets = std::max(settings.targets, 1.0);
+  StepResult result{.loss = summed_over_ranks(local.loss_sum) / targets,
+                    .gradient_norm = local.gradient_norm,
+                    .outlier = local.outlier};
+  if (options_.z_loss > 0)
+    result.z_loss = options_.z_loss * summed_over_ranks(local.z_sum) / targets;
+  return result;
+}
+
+std::array<double, 2> Engine::read_loss_sums() {
+  return counts_losses() ? read_scalars(*backend_, loss_sum_) : std::array<double, 2>{};
 }
 
 LocalStepResult Engine::finish_step() {
-  // Every rank of a tensor group has the same losses.
-  const bool counts = groups_->coordinates.tp == 0 && pipeline_.is_last();
-  return {.loss_sum = counts ? read_scalar(*backend_, loss_sum_) : 0.0,
-          .gradient_norm = std::sqrt(read_scalar(*backend_, optimizer_.squared_norm())) * unscale_};
+  const auto [loss_sum, z_sum] = read_loss_sums();
+  const double squared_norm = read_scalars(*backend_, optimizer_.squared_norm())[0];
+  LocalStepResult result{
+      .loss_sum = loss_sum, .z_sum = z_sum, .gradient_norm = std::sqrt(squared_norm) * unscale_};
+  if (limited_ && std::isfinite(result.gradient_norm))
+    result.outlier = !std::isfinite(read_scalars(*backend_, optimizer_.scale())[0]);
+  return result;
 }
 
 double Engine::evaluate(const TokenBatch& batch) {
   backend_->fill(loss_sum_, 0.0);
   pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
                      [&](int number) { return upload(batch, number); });
-  const bool counts = groups_->coordinates.tp == 0 && pipeline_.is_last();
-  return counts ? read_scalar(*backend_, loss_sum_) : 0.0;
+  return read_loss_sums()[0];
 }
 
 }  // namespace kintsugi

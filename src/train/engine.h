@@ -26,6 +26,8 @@ struct EngineOptions {
   std::int64_t batch = 1;             // sequences per step; used by pipelines only
   std::int64_t length = 1;            // tokens per sequence
   std::int64_t classifier_chunk = 0;  // tokens per logits chunk; 0: chosen by vocabulary size
+  double z_loss = 0;                  // coefficient of the mean of log^2 Z in the trained loss
+  bool skip_step = false;             // steps may have limits
   OptimizerSettings optimizer = {};
   StateOffload offload = {};    // optimizer state and gradients
   bool offload_inputs = false;  // inputs of blocks with full recomputation
@@ -54,17 +56,22 @@ struct StepSettings {
   std::int64_t first_sequence = 0;  // index of this rank's first sequence in the global batch
   // Tokens with a loss over all data ranks: the sum of Engine::targets_of over all ranks.
   double targets = -1;
+  StepLimits limits = {};  // the same on all ranks; only with EngineOptions::skip_step
 };
 
 // The result of a step on one rank, before the all-reduce of the loss.
 struct LocalStepResult {
   double loss_sum = 0;       // the sum over all ranks is the sum of all token losses
+  double z_sum = 0;          // the same for log^2 Z; only with EngineOptions::z_loss
   double gradient_norm = 0;  // global, before clipping; not finite: the step was skipped
+  bool outlier = false;      // skipped because it was above StepSettings::limits
 };
 // The result over all ranks.
 struct StepResult {
   double loss = 0;           // nats per token with a loss; 0 when there is none
+  double z_loss = 0;         // coefficient * mean of log^2 Z, which `loss` does not include
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
+  bool outlier = false;      // skipped because it was above StepSettings::limits
 };
 
 // One rank's shard of the model with its memory and its optimizer on one device. Runs training
@@ -105,8 +112,13 @@ class Engine {
   const Sharding& sharding() const { return sharding_; }
   Sharding& sharding() { return sharding_; }
   Optimizer& optimizer() { return optimizer_; }
-  // Fills the weights and the optimizer's master weights.
-  void write_weights(const ParameterSource& weights, const ParameterSource& master);
+  // Fills the weights, the optimizer's master weights and the average of the weights, if there is
+  // one. By default the average starts as a copy of the master weights.
+  void write_weights(const ParameterSource& weights, const ParameterSource& master,
+                     const ParameterSource& average);
+  void write_weights(const ParameterSource& weights, const ParameterSource& master) {
+    write_weights(weights, master, master);
+  }
 
  private:
   Engine(Backend& backend, Allocator& memory, const EngineOptions& options,
@@ -120,6 +132,11 @@ class Engine {
   BatchSlot allocate_batch();
   void upload_constants();
   double summed_over_ranks(double value);
+  // Whether this rank's losses count: every rank of a tensor group has the same ones.
+  bool counts_losses() const { return groups_->coordinates.tp == 0 && pipeline_.is_last(); }
+  // loss_total_ = the sum of the losses of all ranks, on the device.
+  void sum_losses_on_device();
+  std::array<double, 2> read_loss_sums();  // loss_sum_, or zeros if another rank counts the same
   std::int64_t sequences_of(const TokenBatch& batch) const {
     return static_cast<std::int64_t>(batch.ids.size()) / options_.length;
   }
@@ -150,7 +167,9 @@ class Engine {
   Tensor token_rows_;                  // (tokens), with context parallelism
   std::vector<std::int32_t> staging_;  // host copy before an upload
   std::vector<std::int32_t> first_keys_;
-  Tensor loss_sum_;  // (1)
+  Tensor loss_sum_;       // (1); with z_loss (2): the sums of the losses and of log^2 Z
+  Tensor loss_total_;     // (1), over all ranks; only with EngineOptions::skip_step
+  bool limited_ = false;  // whether the last step had limits
   std::array<double, 1> all_reduced_ = {};
   double unscale_ = 1;  // gradients times this are those of the mean loss
 };

@@ -33,11 +33,13 @@ OptimizerSettings optimizer_settings(const RunConfig& config) {
           .beta2 = optimizer.betas[1],
           .eps = optimizer.eps,
           .weight_decay = optimizer.weight_decay,
+          .decay_embeddings = optimizer.decay_embeddings,
           .clip = optimizer.clip,
           .moments = optimizer.moments,
           .stochastic_rounding = optimizer.stochastic_rounding,
           .seed = config.run.seed,
-          .muon = muon_settings(optimizer)};
+          .muon = muon_settings(optimizer),
+          .ema = config.train.ema};
 }
 
 EngineOptions engine_options(const RunConfig& config, int ranks) {
@@ -47,6 +49,8 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
           .batch = config.batch.global,
           .length = config.data.sequence_length,
           .classifier_chunk = config.train.classifier_chunk,
+          .z_loss = config.train.z_loss,
+          .skip_step = config.optimizer.skip_step.deviations > 0,
           .optimizer = optimizer_settings(config),
           .offload = {.on = config.offload.optimizer,
                       .gradients = config.offload.gradients,

@@ -9,8 +9,15 @@ namespace kintsugi {
 std::string RunHealth::after_step(Engine& engine, const StepResult& result, double loss_scale) {
   const bool overflow = !std::isfinite(result.gradient_norm),
              bad_loss = !std::isfinite(result.loss);
+  if (result.outlier && !bad_loss) {
+    if (++outliers_ < max_skipped_) return "";
+    return fmt::format(
+        "{} step{} in a row had a loss or gradient norm far above those of the steps before "
+        "(optimizer.skip_step, train.max_skipped_steps)",
+        outliers_, outliers_ == 1 ? "" : "s");
+  }
   if (!overflow && !bad_loss) {
-    skipped_ = 0;
+    skipped_ = outliers_ = 0;
     return "";
   }
   ++skipped_;

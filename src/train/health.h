@@ -17,7 +17,7 @@ class Diverged : public SharedFailure {
 
 // Detects divergence. It uses only values that are the same on all ranks, so all ranks decide
 // alike. A step is healthy if its loss and its gradient norm are finite; then its update was
-// applied.
+// applied, unless it was an outlier.
 class RunHealth {
  public:
   RunHealth() = default;
@@ -27,7 +27,13 @@ class RunHealth {
 
   // Number of consecutive steps up to now that were not healthy; kept across a resume.
   std::int64_t skipped() const { return skipped_; }
-  void restore(std::int64_t skipped) { skipped_ = skipped; }
+  // Number of consecutive steps up to now whose update was not applied and that were outliers
+  // (optimizer.skip_step). The weights are healthy.
+  std::int64_t outliers() const { return outliers_; }
+  void restore(std::int64_t skipped, std::int64_t outliers) {
+    skipped_ = skipped;
+    outliers_ = outliers;
+  }
   bool healthy() const { return skipped_ == 0; }
 
   // Call after each step with the loss scale of that step. Returns why the run has diverged, or "".
@@ -36,7 +42,7 @@ class RunHealth {
  private:
   std::int64_t max_skipped_ = 1;
   std::optional<double> minimum_scale_;
-  std::int64_t skipped_ = 0;
+  std::int64_t skipped_ = 0, outliers_ = 0;
 };
 
 // Checks the weights of all ranks; all ranks call it.

@@ -107,6 +107,8 @@ void RunLog::record(const StepRecord& r) {
                {"mfu_full_attention", number(r.mfu_full)},
                {"memory_bytes", r.memory_bytes},
                {"energy_j", number(r.energy_j)}};
+  if (!r.skipped.empty()) json["skipped"] = r.skipped;
+  if (r.z_loss) json["z_loss"] = number(r.z_loss);
   if (r.comm_busy_s) {
     json["comm_busy_s"] = *r.comm_busy_s;
     json["comm_wait_s"] = *r.comm_wait_s;

@@ -15,7 +15,9 @@ struct StepRecord {
   std::int64_t tokens = 0;   // positions since the start of the run, padding included
   std::int64_t targets = 0;  // of this step: tokens with a loss
   double loss = 0;
+  std::optional<double> z_loss = {};  // only with train.z_loss
   double gradient_norm = 0;
+  std::string skipped = {};  // why the update was not applied: "not finite" or "outlier"
   double lr = 0;
   double loss_scale = 1;
   double step_time_s = 0;

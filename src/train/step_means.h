@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "train/run_log.h"
@@ -12,11 +11,12 @@ namespace kintsugi {
 class StepMeans {
  public:
   void add(const StepRecord& record, std::int64_t tokens) {
-    if (std::isfinite(record.loss) && std::isfinite(record.gradient_norm)) {
+    if (record.skipped.empty()) {
       loss_ += record.loss;
       norm_ += record.gradient_norm;
     } else {
       ++skipped_;
+      if (record.skipped == "outlier") ++outliers_;
     }
     ++steps_;
     tokens_ += tokens;
@@ -25,9 +25,8 @@ class StepMeans {
   void clear() { *this = {}; }
 
   std::int64_t steps() const { return steps_; }
-  std::int64_t skipped() const {
-    return skipped_;
-  }  // steps without a finite loss and norm (fp16 overflow)
+  std::int64_t skipped() const { return skipped_; }  // without a finite loss and norm, or outliers
+  std::int64_t outliers() const { return outliers_; }  // optimizer.skip_step
   double loss() const { return loss_ / applied(); }
   double gradient_norm() const { return norm_ / applied(); }
   double step_time_s() const { return seconds_ / static_cast<double>(steps_); }
@@ -36,7 +35,7 @@ class StepMeans {
  private:
   double applied() const { return static_cast<double>(steps_ - skipped_); }
 
-  std::int64_t steps_ = 0, skipped_ = 0, tokens_ = 0;
+  std::int64_t steps_ = 0, skipped_ = 0, outliers_ = 0, tokens_ = 0;
   double loss_ = 0, norm_ = 0, seconds_ = 0;
 };
 

@@ -42,6 +42,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   health_ =
       RunHealth(config_.train.max_skipped_steps,
                 scaler_.dynamic() ? std::optional(config_.train.loss_scale.minimum) : std::nullopt);
+  history_ = OutlierHistory(config_.optimizer.skip_step);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
   if (!config_.model_init.empty() && list_checkpoints(directory_ / "checkpoints").empty()) {
@@ -68,9 +69,9 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 }
 
 void Trainer::sum_over_ranks(StepSums& sums) {
-  std::array<double, 3> values = {sums.loss, sums.next_targets, sums.stops};
+  std::array<double, 5> values = {sums.loss, sums.z, sums.next_targets, sums.stops, sums.outliers};
   sum_over_ranks(values);
-  sums = {values[0], values[1], values[2]};
+  sums = {values[0], values[1], values[2], values[3], values[4]};
   targets_ = sums.next_targets;
   stop_ = sums.stops > 0;
 }
@@ -133,6 +134,7 @@ void Trainer::train_step() {
   const auto begin = Clock::now();
   const std::int64_t step = state_.step + 1;
   const double lr = schedule_.learning_rate(step);
+  const StepLimits limits = history_.limits();
   Trace* trace = step_trace_ == nullptr ? nullptr : step_trace_->active();
   const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
   if (batch_ == nullptr) batch_ = &loader_->next();  // rethrows an error that was deferred
@@ -146,7 +148,8 @@ void Trainer::train_step() {
                                    .dropout = config_.train.dropout,
                                    .seed = config_.run.seed,
                                    .first_sequence = first_sequence(),
-                                   .targets = targets});
+                                   .targets = targets,
+                                   .limits = limits});
   }
   loader_->release();  // continue reading while the device computes
   batch_ = nullptr;
@@ -157,10 +160,20 @@ void Trainer::train_step() {
     const HostSpan span(trace, "wait for its result");
     const LocalStepResult local = engine_->finish_step();
     sums.loss = local.loss_sum;
+    sums.z = local.z_sum;
+    sums.outliers = local.outlier ? 1 : 0;
     sums.stops = asked_to_stop();
     sum_over_ranks(sums);
-    return {sums.loss / targets, local.gradient_norm};
+    return {.loss = sums.loss / targets,
+            .z_loss = config_.train.z_loss * sums.z / targets,
+            .gradient_norm = local.gradient_norm,
+            .outlier = sums.outliers > 0};
   }();
+  if (result.outlier && sums.outliers < groups_->ranks())
+    throw SharedFailure(fmt::format(
+        "only {} of {} ranks skipped step {} as an outlier, so their weights differ: run again to "
+        "continue from the newest checkpoint, and set comm.deterministic",
+        sums.outliers, groups_->ranks(), step));
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
   record_ = {.step = step,
@@ -172,12 +185,17 @@ void Trainer::train_step() {
              .loss_scale = scaler_.scale(),
              .data_wait_s = data_wait_s,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
+  if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
+  note_skipped(result, limits);
+  history_.add(result.loss, result.gradient_norm);
   scaler_.update(!std::isfinite(result.gradient_norm));
   state_.step = step;
   state_.tokens = record_.tokens;
   state_.samples += config_.batch.global;
   state_.loss_scale = scaler_.state();
   state_.skipped = health_.skipped();
+  state_.outliers = health_.outliers();
+  state_.history = history_.state();
   record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
   record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
   check_peak();
@@ -186,6 +204,17 @@ void Trainer::train_step() {
   means_.add(record_, config_.tokens_per_step());
   step_seconds_ += record_.step_time_s;
   if (groups_->ranks() > 1) record_communication(communication);
+}
+
+void Trainer::note_skipped(const StepResult& result, const StepLimits& limits) {
+  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
+    record_.skipped = "not finite";
+  if (!result.outlier) return;
+  record_.skipped = "outlier";
+  if (is_first())
+    log_info(
+        "step {:>6}  skipped as an outlier: loss {:.4f} (limit {:.4f}), norm {:.3f} (limit {:.3f})",
+        record_.step, result.loss, limits.loss, result.gradient_norm, limits.gradient_norm);
 }
 
 std::optional<double> Trainer::mfu(double tokens_per_s, double flops_per_token) const {

@@ -65,8 +65,10 @@ class Trainer {
   // other collective on host memory.
   struct StepSums {
     double loss = 0;          // of this step
+    double z = 0;             // log^2 Z of this step; only with train.z_loss
     double next_targets = 0;  // tokens with a loss in the batches of the next step
     double stops = 0;         // number of ranks that received a stop signal
+    double outliers = 0;      // number of ranks that skipped this step as an outlier: all or none
   };
   void sum_over_ranks(std::span<double> values);
   void sum_over_ranks(StepSums& sums);
@@ -91,6 +93,8 @@ class Trainer {
   // Model FLOPs utilization. Empty once a step was faster than the measured peak.
   std::optional<double> mfu(double tokens_per_s, double flops_per_token) const;
   void check_peak();
+  // Records that the step was skipped, and why.
+  void note_skipped(const StepResult& result, const StepLimits& limits);
   void train_step();
   // Sum over all groups since the start. Throws Failure if a call was abandoned, because the step
   // then has no result.
@@ -127,6 +131,7 @@ class Trainer {
   Schedule schedule_;
   LossScaler scaler_;
   RunHealth health_;
+  OutlierHistory history_;
   std::string divergence_;  // why the run diverged in the last step; empty: it did not
   TrainerState state_;
   TrainingFlops flops_;

@@ -148,7 +148,8 @@ void Trainer::take_over(const fs::path& checkpoint) {
   // A checkpoint in another precision has no usable loss scale.
   if (scaler_.dynamic() && saved_precision(checkpoint) == DType::F16)
     scaler_.restore(state_.loss_scale);
-  health_.restore(state_.skipped);
+  health_.restore(state_.skipped, state_.outliers);
+  history_.restore(state_.history);
   last_checkpoint_ = checkpoint.string();
   if (health_.healthy()) last_healthy_ = last_checkpoint_;
   if (!is_first()) return;

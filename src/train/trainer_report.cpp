@@ -101,15 +101,17 @@ double Trainer::eta_s() const {
 std::string Trainer::progress_line() const {
   const double rate = means_.tokens_per_s();
   const auto causal = mfu(rate, flops_.causal()), full = mfu(rate, flops_.full());
+  std::string skipped;
+  if (means_.skipped() > 0)
+    skipped = fmt::format("  skipped {} of {}", means_.skipped(), means_.steps());
+  if (means_.outliers() > 0) skipped += fmt::format(" ({} as outliers)", means_.outliers());
   return fmt::format(
       "step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
       "lr {:.2e}{}  J/token –",
       state_.step, schedule_.total_steps, means_.loss(), format_count(rate), means_.step_time_s(),
       format_duration(eta_s()),
       causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
-      means_.gradient_norm(), record_.lr,
-      means_.skipped() > 0 ? fmt::format("  skipped {} of {}", means_.skipped(), means_.steps())
-                           : "");
+      means_.gradient_norm(), record_.lr, skipped);
 }
 
 void Trainer::report(bool last) {

@@ -4,13 +4,13 @@ namespace kintsugi {
 namespace {
 
 struct Expected {
-  Values losses, gradient;
+  Values losses, gradient, squared_log_z;
 };
 
 Expected reference(const Values& logits, std::int64_t vocabulary, const Ids& targets,
-                   double gradient_scale) {
+                   double gradient_scale, double z_loss = 0) {
   const auto n = static_cast<std::size_t>(vocabulary);
-  Expected r{Values(targets.size(), 0.0), Values(logits.size(), 0.0)};
+  Expected r{Values(targets.size(), 0.0), Values(logits.size(), 0.0), Values(targets.size(), 0.0)};
   for (std::size_t row = 0; row < targets.size(); ++row) {
     if (targets[row] < 0) continue;
     const double* z = &logits[row * n];
@@ -18,10 +18,14 @@ Expected reference(const Values& logits, std::int64_t vocabulary, const Ids& tar
     double top = -INFINITY, total = 0;
     for (std::size_t i = 0; i < n; ++i) top = std::max(top, z[i]);
     for (std::size_t i = 0; i < n; ++i) total += std::exp(z[i] - top);
-    r.losses[row] = top + std::log(total) - z[target];
-    for (std::size_t i = 0; i < n; ++i)
+    const double log_z = top + std::log(total);
+    r.losses[row] = log_z - z[target];
+    r.squared_log_z[row] = log_z * log_z;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double softmax = std::exp(z[i] - top) / total;
       r.gradient[row * n + i] =
-          gradient_scale * (std::exp(z[i] - top) / total - (i == target ? 1 : 0));
+          gradient_scale * (softmax - (i == target ? 1 : 0) + 2 * z_loss * log_z * softmax);
+    }
   }
   return r;
 }
@@ -50,7 +54,7 @@ TEST_P(CrossEntropyTest, LossAndGradient) {
     const Ids ids = targets(rows, vocabulary);
     const Expected expected = reference(z, vocabulary, ids, scale);
     const Tensor losses = out(accumulator(), {rows}), logits = inout(z, type(), {rows, vocabulary});
-    backend().cross_entropy(losses, logits, in(ids, {rows}), scale);
+    backend().cross_entropy(losses, logits, in(ids, {rows}), {.gradient_scale = scale});
     // A loss is a difference of logits; a probability has the rounding error of its exponent.
     const double rounds = 8 + std::sqrt(static_cast<double>(vocabulary)) / 4;
     expect_close("losses", read(losses), expected.losses, accumulator(),
@@ -74,11 +78,28 @@ TEST_P(CrossEntropyTest, LossAndGradient) {
   }
 }
 
+TEST_P(CrossEntropyTest, ZLoss) {
+  const std::int64_t rows = 17, vocabulary = 1003;
+  const double scale = 0.25, z_loss = 0.03;
+  const Values z = activations(rows * vocabulary, 3.0);
+  const Ids ids = targets(rows, vocabulary);
+  const Expected expected = reference(z, vocabulary, ids, scale, z_loss);
+  const Tensor losses = out(accumulator(), {rows}), squares = out(accumulator(), {rows}),
+               logits = inout(z, type(), {rows, vocabulary});
+  backend().cross_entropy(losses, logits, in(ids, {rows}),
+                          {.gradient_scale = scale, .z_loss = z_loss, .squared_log_z = squares});
+  expect_close("losses", read(losses), expected.losses, accumulator(), {16, accumulator(), {16.0}});
+  expect_close("squares", read(squares), expected.squared_log_z, accumulator(),
+               {32, accumulator(), {256.0}});
+  expect_close("gradient", read(logits), expected.gradient, type(),
+               {32, accumulator(), {4 * scale}});
+}
+
 TEST_P(CrossEntropyTest, NoGradientAskedForLeavesTheLogits) {
   const Values z = activations(11 * 67, 3.0);
   const Ids ids = targets(11, 67);
   const Tensor losses = out(accumulator(), {11});
-  backend().cross_entropy(losses, in(z, type(), {11, 67}), in(ids, {11}), 0);
+  backend().cross_entropy(losses, in(z, type(), {11, 67}), in(ids, {11}), {.gradient_scale = 0});
   expect_close("losses", read(losses), reference(z, 67, ids, 0).losses, accumulator(),
                {16, accumulator(), {16.0}});
 }
@@ -88,7 +109,7 @@ TEST_P(CrossEntropyTest, StridedRows) {
   const Ids ids = targets(11, 67);
   const Tensor losses = out(accumulator(), {11}), logits = allow(inside(type(), 11, 67, 8, 5));
   write(logits, z);
-  backend().cross_entropy(losses, logits, in(ids, {11}), 1.0);
+  backend().cross_entropy(losses, logits, in(ids, {11}), {.gradient_scale = 1.0});
   const Expected expected = reference(z, 67, ids, 1.0);
   expect_close("losses", read(losses), expected.losses, accumulator(), {16, accumulator(), {16.0}});
   expect_close("gradient", read(logits), expected.gradient, type(), {32, accumulator(), {4.0}});
@@ -100,7 +121,7 @@ TEST_P(CrossEntropyTest, LogitsWhoseExponentialsOverflow) {
   const Ids ids = {0, 1, 2, 0};
   for (const double scale : {1.0, 1024.0}) {
     const Tensor losses = out(accumulator(), {4}), logits = inout(z, type(), {4, 3});
-    backend().cross_entropy(losses, logits, in(ids, {4}), scale);
+    backend().cross_entropy(losses, logits, in(ids, {4}), {.gradient_scale = scale});
     const Expected expected = reference(z, 3, ids, scale);
     expect_close("losses", read(losses), expected.losses, accumulator(), {4, accumulator(), {big}});
     const Values equal = read(logits);
@@ -119,7 +140,7 @@ TEST_P(CrossEntropyTest, ScaleIsAppliedBeforeRounding) {
   const double scale = 4096;
   const Values z(static_cast<std::size_t>(vocabulary), 0.5);
   const Tensor losses = out(accumulator(), {1}), logits = inout(z, type(), {1, vocabulary});
-  backend().cross_entropy(losses, logits, in(Ids{7}, {1}), scale);
+  backend().cross_entropy(losses, logits, in(Ids{7}, {1}), {.gradient_scale = scale});
   expect_close("gradient", read(logits.part(1, 8, 20000)),
                Values(20000, scale / static_cast<double>(vocabulary)), type(), {64, accumulator()});
 }
@@ -132,9 +153,10 @@ TEST_P(CrossEntropyTest, ShardsOfTheVocabulary) {
   for (std::size_t i = 0; i < 8; ++i) z[23 + i] = rounded({500.0 + z[i]}, type())[0];
   const Ids ids = targets(rows, vocabulary);
   const Values firsts = {0, 8, 16, 23};
+  const double z_loss = 0.01;
   for (const double scale : {0.0, 0.25}) {
     SCOPED_TRACE(scale);
-    const Expected expected = reference(z, vocabulary, ids, scale);
+    const Expected expected = reference(z, vocabulary, ids, scale, z_loss);
     const Tensor whole = inout(z, type(), {rows, vocabulary}),
                  partials = out(accumulator(), {3, rows, 3}), targets = in(ids, {rows});
     const auto columns = [&](int part) {
@@ -150,16 +172,20 @@ TEST_P(CrossEntropyTest, ShardsOfTheVocabulary) {
     EXPECT_EQ(read(whole), z);
     for (int part = 0; part < 3; ++part) {
       const auto [logits, first] = columns(part);
-      const Tensor losses = out(accumulator(), {rows});
-      backend().cross_entropy_merged(losses, logits, targets, partials, first, scale);
+      const Tensor losses = out(accumulator(), {rows}), squares = out(accumulator(), {rows});
+      backend().cross_entropy_merged(
+          losses, logits, targets, partials, first,
+          {.gradient_scale = scale, .z_loss = z_loss, .squared_log_z = squares});
       expect_close("losses", read(losses), expected.losses, accumulator(),
                    {16, accumulator(), {512.0}});
+      expect_close("squares", read(squares), expected.squared_log_z, accumulator(),
+                   {16, accumulator(), {512.0 * 512.0}});
     }
     if (scale == 0)
       EXPECT_EQ(read(whole), z);
     else
       expect_close("gradient", read(whole), expected.gradient, type(),
-                   {32, accumulator(), {4 * scale}});
+                   {32, accumulator(), {16 * scale}});
     finish();
   }
 }
@@ -181,12 +207,30 @@ TEST_P(CrossEntropyGradientTest, MatchesTheLoss) {
   const Values z = normal(7 * 31), direction = normal(7 * 31);
   const Ids ids = targets(7, 31);
   const Tensor losses = out(type(), {7}), logits = inout(z, type(), {7, 31}), target = in(ids, {7});
-  backend().cross_entropy(losses, logits, target, 0.5);
+  backend().cross_entropy(losses, logits, target, {.gradient_scale = 0.5});
   const double found = dot(read(logits), direction);
   const auto forward = [&](const Values& moved) {
     write(logits, moved);
-    backend().cross_entropy(losses, logits, target, 0);
+    backend().cross_entropy(losses, logits, target, {.gradient_scale = 0});
     return read(losses);
+  };
+  EXPECT_NEAR(slope_along(forward, z, direction, Values(7, 0.5)), found, 1e-9);
+}
+
+TEST_P(CrossEntropyGradientTest, MatchesTheLossWithZLoss) {
+  const Values z = normal(7 * 31), direction = normal(7 * 31);
+  const Ids ids = targets(7, 31);
+  const Tensor losses = out(type(), {7}), squares = out(type(), {7}),
+               logits = inout(z, type(), {7, 31}), target = in(ids, {7});
+  backend().cross_entropy(losses, logits, target, {.gradient_scale = 0.5, .z_loss = 0.2});
+  const double found = dot(read(logits), direction);
+  const auto forward = [&](const Values& moved) {
+    write(logits, moved);
+    backend().cross_entropy(losses, logits, target, {.squared_log_z = squares});
+    Values total = read(losses);
+    const Values log_z = read(squares);
+    for (std::size_t i = 0; i < total.size(); ++i) total[i] += 0.2 * log_z[i];
+    return total;
   };
   EXPECT_NEAR(slope_along(forward, z, direction, Values(7, 0.5)), found, 1e-9);
 }

@@ -10,7 +10,8 @@ class ReductionTest : public OperationTest {
   Values one(double value) { return rounded({value}, accumulator()); }
   double clip(double squared_norm, double limit, double unscale) {
     const Tensor scale = out(accumulator(), {1});
-    backend().clip_scale(scale, in(Values{squared_norm}, accumulator(), {1}), limit, unscale);
+    backend().clip_scale(scale, in(Values{squared_norm}, accumulator(), {1}),
+                         {.clip = limit, .unscale = unscale});
     return read(scale)[0];
   }
 };
@@ -54,7 +55,7 @@ TEST_P(ReductionTest, NotFiniteGradientsAreSeen) {
     x[65999] = bad;
     const Tensor norm = inout({0.0}, accumulator(), {1}), scale = out(accumulator(), {1});
     backend().squared_norm(norm, in(x, type(), {70001}));
-    backend().clip_scale(scale, norm, 1.0, 0.5);
+    backend().clip_scale(scale, norm, {.clip = 1.0, .unscale = 0.5});
     EXPECT_TRUE(std::isnan(read(scale)[0])) << bad;
     finish();
   }
@@ -74,6 +75,28 @@ TEST_P(ReductionTest, ClipScale) {
     EXPECT_TRUE(std::isnan(clip(INFINITY, limit, 1.0)));
     EXPECT_TRUE(std::isnan(clip(NAN, limit, 1.0)));
   }
+}
+
+TEST_P(ReductionTest, LimitsOfNormAndLoss) {
+  const auto skipped = [&](double norm_limit, double loss, double loss_limit) {
+    const Tensor scale = out(accumulator(), {1});
+    backend().clip_scale(scale, in(Values{64.0 * 64.0}, accumulator(), {1}),
+                         {.clip = 1.0,
+                          .unscale = 0.125,  // the norm is 8
+                          .norm_limit = norm_limit,
+                          .loss_limit = loss_limit,
+                          .loss = in(Values{loss}, accumulator(), {1})});
+    const double value = read(scale)[0];
+    if (!std::isnan(value)) {
+      EXPECT_NEAR(value, 0.125 / 8, unit_roundoff(accumulator()));
+    }
+    return std::isnan(value);
+  };
+  EXPECT_FALSE(skipped(INFINITY, 1e30, INFINITY));
+  EXPECT_FALSE(skipped(8.0, 2.0, 2.0)) << "at the limits";
+  EXPECT_TRUE(skipped(7.99, 2.0, 2.0));
+  EXPECT_TRUE(skipped(8.0, 2.0, 1.99));
+  EXPECT_FALSE(skipped(8.0, NAN, 1.99)) << "a loss that is not finite is no outlier";
 }
 
 // AdamW as in its paper, in double.
@@ -177,6 +200,25 @@ TEST_P(AdamWTest, AnOverflowChangesNothing) {
     EXPECT_EQ(read(s.master), master);
     EXPECT_EQ(read(s.first), first);
     EXPECT_EQ(read(s.second), second);
+  }
+}
+
+TEST_P(AdamWTest, MovingAverage) {
+  for (const std::int64_t count : {1, 7, 1003, 40001}) {
+    SCOPED_TRACE(count);
+    const Values start = rounded(normal(count), accumulator()),
+                 x = rounded(normal(count), accumulator());
+    const Tensor average = inout(start, accumulator(), {count}),
+                 from = in(x, accumulator(), {count});
+    backend().moving_average(average, from, 0.125, in(Values{0.5}, accumulator(), {1}));
+    Values expected;
+    for (std::size_t i = 0; i < x.size(); ++i) expected.push_back(0.875 * start[i] + 0.125 * x[i]);
+    expect_close("average", read(average), expected, accumulator(), {4, accumulator(), {8.0}});
+    const Values once = read(average);
+    backend().moving_average(average, from, 0.125,
+                             in(Values{static_cast<double>(NAN)}, accumulator(), {1}));
+    EXPECT_EQ(read(average), once) << "a skipped step";
+    finish();
   }
 }
 

@@ -322,5 +322,25 @@ TEST(OptimizerDecay, OnlyMatricesDecay) {
   EXPECT_TRUE(matrix && vector);
 }
 
+// GPT-2 has learned positions and a tied head. Llama's head is a matrix of its own, which decays.
+TEST(OptimizerDecay, EmbeddingsMayBeExempt) {
+  for (const Family family : {Family::Gpt2, Family::Llama}) {
+    Bench bench(family, DType::F64, {.weight_decay = 0.5, .decay_embeddings = false});
+    bench.backend_->fill(bench.sharding_.weights(), 2.0);
+    bench.optimizer_.step(1, 0.1, 1.0);
+    int exempt = 0;
+    for (int i = 0; i < bench.parameters(); ++i) {
+      const std::string& name = bench.parameter(i).name;
+      const bool embeds = name.ends_with("wte.weight") || name.ends_with("wpe.weight") ||
+                          name.ends_with("embed_tokens.weight");
+      exempt += embeds;
+      const bool decays = bench.parameter(i).shape.rank() == 2 && !embeds;
+      for (const double value : bench.read(bench.weights(i)))
+        ASSERT_DOUBLE_EQ(value, decays ? 1.9 : 2.0) << name;
+    }
+    EXPECT_EQ(exempt, family == Family::Gpt2 ? 2 : 1);
+  }
+}
+
 }  // namespace
 }  // namespace kintsugi

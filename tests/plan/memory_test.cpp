@@ -39,9 +39,13 @@ PlanJob random_job(std::mt19937& random) {
   job.documents = random() % 3 == 0;
   job.reduce_in_bf16 = random() % 4 == 0;
   job.optimizer.moments = random() % 4 == 0 ? DType::BF16 : DType::F32;
-  if (random() % 4 == 0) job.optimizer.kind = OptimizerKind::Muon;
   job.classifier_elements = 20'000;
   if (random() % 3 == 0) job.classifier_chunk = 48;
+  std::mt19937 recipes(static_cast<unsigned>(job.model.vocab_size));
+  if (recipes() % 3 == 0) job.z_loss = 1e-5;
+  job.skip_step = recipes() % 3 == 0;
+  if (recipes() % 3 == 0) job.optimizer.ema.decay = 0.99;
+  if (recipes() % 4 == 0) job.optimizer.kind = OptimizerKind::Muon;
   return job;
 }
 
@@ -72,6 +76,8 @@ EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
           .batch = job.batch,
           .length = job.length,
           .classifier_chunk = job.classifier_chunk,
+          .z_loss = job.z_loss,
+          .skip_step = job.skip_step,
           .optimizer = job.optimizer,
           .documents = job.documents,
           .reduce_in_bf16 = job.reduce_in_bf16};

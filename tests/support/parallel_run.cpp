@@ -138,6 +138,8 @@ EngineOptions Training::engine(const RankLayout& ranks) const {
           .layout = layout(ranks),
           .batch = ranks.dp * micro_batches * micro,
           .length = length,
+          .z_loss = z_loss,
+          .skip_step = limited_step > 0,
           .optimizer = optimizer,
           .offload = offload,
           .offload_inputs = offload_inputs,
@@ -163,12 +165,14 @@ auto Member::on_batch(std::int64_t step, const F& use) const {
 
 StepResult Member::step(std::int64_t step, double loss_scale) const {
   return on_batch(step, [&](const TokenBatch& tokens) {
-    return engine.step(tokens, {.step = step,
-                                .lr = training.lr,
-                                .loss_scale = loss_scale,
-                                .dropout = training.dropout,
-                                .seed = 3,
-                                .first_sequence = local_sequences() * groups.coordinates.dp});
+    return engine.step(tokens,
+                       {.step = step,
+                        .lr = training.lr,
+                        .loss_scale = loss_scale,
+                        .dropout = training.dropout,
+                        .seed = 3,
+                        .first_sequence = local_sequences() * groups.coordinates.dp,
+                        .limits = step == training.limited_step ? training.limits : StepLimits{}});
   });
 }
 
@@ -228,6 +232,8 @@ void train(const Member& member, std::int64_t first, std::int64_t last, Outcome&
     if (is_first) {
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);
+      outcome.z_losses.push_back(result.z_loss);
+      outcome.outliers.push_back(result.outlier);
     }
     host.barrier();
     expect_equal(result.loss, outcome.losses.back(), "loss");
@@ -271,6 +277,7 @@ std::string complaint(const Outcome& actual, const Outcome& expected) {
     return by <= at_most ? "" : fmt::format("{} differ by {:.2g}; ", what, by);
   };
   return apart("losses", difference(actual.losses, expected.losses), 1e-10) +
+         apart("z-losses", difference(actual.z_losses, expected.z_losses), 1e-10) +
          apart("norms", difference(actual.norms, expected.norms), 1e-10) +
          apart("weights", difference(actual.weights, expected.weights), 1e-8);
 }

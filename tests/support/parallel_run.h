@@ -49,11 +49,14 @@ struct Training {
   bool has_documents() const { return documents && family_info(model.family).document_masks; }
   bool masked = false;  // some targets have no loss, unevenly distributed
   bool reduce_in_bf16 = false;
+  double z_loss = 0;
   OptimizerSettings optimizer = {};
   StateOffload offload = {};
   bool offload_inputs = false;
   std::unique_ptr<Backend> (*backend)(int threads) = make_cpu_backend;
   double lr = 3e-3;
+  std::int64_t limited_step = 0;  // the step with these limits
+  StepLimits limits = {};
 
   Layout layout(const RankLayout& ranks) const;
   EngineOptions engine(const RankLayout& ranks) const;
@@ -85,6 +88,8 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
 
 struct Outcome {
   std::vector<double> losses, norms;  // by step
+  std::vector<double> z_losses = {};  // by step
+  std::vector<bool> outliers = {};    // by step
   std::vector<double> weights;        // in the numbering of the whole model
 };
 // Trains steps [first, last]: appends losses and norms to the outcome and stores the weights. Fails

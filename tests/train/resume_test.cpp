@@ -43,6 +43,12 @@ const ResumeCase kCases[] = {
     {"packed", "steps: 9, checkpoint_every: 4, eval_every: 3", ""},
     {"updated_on_the_host", "steps: 9, checkpoint_every: 4, eval_every: 0",
      "offload: {optimizer: true, update: host}\n"},
+    {"averaged",
+     "steps: 9, checkpoint_every: 4, eval_every: 0, precision: bf16, ema: {decay: 0.9, every: 2}",
+     ""},
+    {"averaged_and_offloaded", "steps: 9, checkpoint_every: 4, eval_every: 0, ema: {decay: 0.9}",
+     "offload: {optimizer: true, update: device}\n"},
+    {"z_loss", "steps: 9, checkpoint_every: 4, eval_every: 0, z_loss: 1e-3", ""},
 };
 
 void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
@@ -51,6 +57,11 @@ void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
   const char* state = "optimizer.safetensors";
   EXPECT_TRUE(read_text_file(state_directory(a) / state) ==
               read_text_file(state_directory(b) / state));
+  const fs::path average = "ema/model.safetensors";
+  ASSERT_EQ(fs::exists(a / average), fs::exists(b / average));
+  if (fs::exists(a / average)) {
+    EXPECT_TRUE(read_text_file(a / average) == read_text_file(b / average));
+  }
 }
 
 fs::path last_checkpoint(const fs::path& run) { return fs::canonical(run / "checkpoints/latest"); }

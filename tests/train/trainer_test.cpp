@@ -100,12 +100,16 @@ TEST(StepMeansTest, RatesAreThoseOfTheWholeInterval) {
   StepMeans means;
   means.add({.loss = 2, .gradient_norm = 1, .step_time_s = 1}, 100);
   means.add({.loss = 4, .gradient_norm = 3, .step_time_s = 3}, 100);
-  means.add({.loss = INFINITY, .gradient_norm = INFINITY, .step_time_s = 1}, 100);
+  means.add(
+      {.loss = INFINITY, .gradient_norm = INFINITY, .skipped = "not finite", .step_time_s = 0.5},
+      50);
+  means.add({.loss = 9, .gradient_norm = 9, .skipped = "outlier", .step_time_s = 0.5}, 50);
   EXPECT_EQ(means.loss(), 3);
   EXPECT_EQ(means.gradient_norm(), 2);
-  EXPECT_EQ(means.tokens_per_s(), 60) << "300 tokens in 5 s, not the mean of the three rates";
-  EXPECT_EQ(means.step_time_s(), 5.0 / 3);
-  EXPECT_EQ(means.skipped(), 1);
+  EXPECT_EQ(means.tokens_per_s(), 60) << "300 tokens in 5 s, not the mean of the four rates";
+  EXPECT_EQ(means.step_time_s(), 5.0 / 4);
+  EXPECT_EQ(means.skipped(), 2);
+  EXPECT_EQ(means.outliers(), 1);
   means.clear();
   EXPECT_EQ(means.steps(), 0);
 }

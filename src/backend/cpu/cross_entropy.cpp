@@ -31,13 +31,15 @@ RowSum<Accumulator<T>> row_sum(const T* z, std::int64_t columns) {
   return {largest, total};
 }
 
-// Overwrites the logits z with their gradient. target_logit is relative to the largest logit; the
-// target's column may be on another rank, outside [0, columns).
+// Overwrites the logits z with their gradient: scale * (weight * softmax - [target]).
+// target_logit is relative to the largest logit; the target's column may be on another rank,
+// outside [0, columns).
 template <class T>
 void row_gradient(T* z, std::int64_t columns, const RowSum<Accumulator<T>>& sum,
-                  std::int64_t target, Accumulator<T> target_logit, Accumulator<T> scale) {
+                  std::int64_t target, Accumulator<T> target_logit, Accumulator<T> scale,
+                  Accumulator<T> weight) {
   using A = Accumulator<T>;
-  const A factor = scale / sum.total, largest = sum.largest;
+  const A factor = scale * weight / sum.total, largest = sum.largest;
 #pragma omp simd
   for (std::int64_t i = 0; i < columns; ++i)
     z[i] = static_cast<T>(factor * vector_exp(static_cast<A>(z[i]) - largest));
@@ -45,41 +47,67 @@ void row_gradient(T* z, std::int64_t columns, const RowSum<Accumulator<T>>& sum,
     z[target] = static_cast<T>(factor * std::exp(target_logit) - scale);
 }
 
-// The loss of a row and, unless gradient_scale is 0, its gradient. summary() returns the row's
-// RowSum and the target's logit.
+// The outputs of one row.
+template <class T>
+struct RowOutputs {
+  Accumulator<T>* loss;
+  Accumulator<T>* squared_log_z;  // may be nullptr
+  T* z;                           // the logits, and their gradient
+};
+
+template <class T>
+RowOutputs<T> outputs_of(std::int64_t row, const Tensor& losses, const Tensor& logits,
+                         const CrossEntropyOptions& options) {
+  using A = Accumulator<T>;
+  const Tensor& squares = options.squared_log_z;
+  return {losses.as<A>() + row, squares ? squares.as<A>() + row : nullptr,
+          logits.as<T>() + row * logits.stride(0)};
+}
+
+// Computes the outputs of a row. summary() returns the row's RowSum and the target's logit.
 template <class T, class F>
-void finish_row(Accumulator<T>& loss, T* z, std::int64_t columns, std::int64_t target,
-                std::int64_t first_column, double gradient_scale, const F& summary) {
+void finish_row(const RowOutputs<T>& out, std::int64_t columns, std::int64_t target,
+                std::int64_t first_column, const CrossEntropyOptions& options, const F& summary) {
   using A = Accumulator<T>;
   if (target < 0) {
-    loss = A(0);
-    if (gradient_scale != 0) std::fill(z, z + columns, static_cast<T>(A(0)));
+    *out.loss = A(0);
+    if (out.squared_log_z != nullptr) *out.squared_log_z = A(0);
+    if (options.gradient_scale != 0) std::fill(out.z, out.z + columns, static_cast<T>(A(0)));
     return;
   }
   const auto [sum, logit] = summary();
-  loss = std::log(sum.total) - (logit - sum.largest);
-  if (gradient_scale != 0)
-    row_gradient(z, columns, sum, target - first_column, logit - sum.largest,
-                 static_cast<A>(gradient_scale));
+  const A log_total = std::log(sum.total), log_z = sum.largest + log_total;
+  *out.loss = log_total - (logit - sum.largest);
+  if (out.squared_log_z != nullptr) *out.squared_log_z = log_z * log_z;
+  if (options.gradient_scale != 0)
+    row_gradient(out.z, columns, sum, target - first_column, logit - sum.largest,
+                 static_cast<A>(options.gradient_scale),
+                 A(1) + static_cast<A>(2 * options.z_loss) * log_z);
+}
+
+void check_squares(const CrossEntropyOptions& options, std::int64_t rows) {
+  KINTSUGI_CHECK(!options.squared_log_z || options.squared_log_z.elements() == rows,
+                 "cross_entropy: squared_log_z {} for {} rows",
+                 to_string(options.squared_log_z.shape()), rows);
 }
 
 }  // namespace
 
 void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                               double gradient_scale) {
+                               const CrossEntropyOptions& options) {
   const std::int64_t rows = logits.extent(0), vocabulary = logits.extent(1);
   KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows,
                  "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
                  to_string(logits.shape()));
+  check_squares(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* target = targets.as<std::int32_t>();
-    A* loss = losses.as<A>();
     pool_.run_ranges(rows, 4, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t row = begin; row < end; ++row) {
-        T* z = logits.as<T>() + row * logits.stride(0);
-        finish_row(loss[row], z, vocabulary, target[row], 0, gradient_scale, [&] {
-          return std::pair(row_sum(z, vocabulary), static_cast<A>(z[target[row]]));
+        const RowOutputs<T> out = outputs_of<T>(row, losses, logits, options);
+        finish_row(out, vocabulary, target[row], 0, options, [&] {
+          return std::pair(row_sum(out.z, vocabulary), static_cast<A>(out.z[target[row]]));
         });
       }
     });
@@ -111,13 +139,15 @@ void CpuBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor tar
 }
 
 void CpuBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
-                                      std::int64_t first_column, double gradient_scale) {
+                                      std::int64_t first_column,
+                                      const CrossEntropyOptions& options) {
   const std::int64_t rows = logits.extent(0), columns = logits.extent(1),
                      shards = partials.extent(0);
   KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows &&
                      partials.shape() == (Shape{shards, rows, 3}),
                  "cross_entropy: losses {} for logits {} with partial sums {}",
                  to_string(losses.shape()), to_string(logits.shape()), to_string(partials.shape()));
+  check_squares(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const auto merged = [&](std::int64_t row) {
@@ -135,11 +165,10 @@ void CpuBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targe
       return std::pair(sum, logit);
     };
     const std::int32_t* target = targets.as<std::int32_t>();
-    A* loss = losses.as<A>();
     pool_.run_ranges(rows, 4, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t row = begin; row < end; ++row)
-        finish_row(loss[row], logits.as<T>() + row * logits.stride(0), columns, target[row],
-                   first_column, gradient_scale, [&] { return merged(row); });
+        finish_row(outputs_of<T>(row, losses, logits, options), columns, target[row], first_column,
+                   options, [&] { return merged(row); });
     });
   });
 }

@@ -59,13 +59,17 @@ void CpuBackend::squared_norm(Tensor out, Tensor x) {
   });
 }
 
-void CpuBackend::clip_scale(Tensor scale, Tensor squared_norm, double clip, double unscale) {
+void CpuBackend::clip_scale(Tensor scale, Tensor squared_norm, const ClipOptions& options) {
   visit_float(scale.dtype(), [&]<class T>() {
-    const double norm =
-        unscale *
-        std::sqrt(static_cast<double>(static_cast<Accumulator<T>>(squared_norm.as<T>()[0])));
+    const auto value_of = [](const Tensor& x) {
+      return static_cast<double>(static_cast<Accumulator<T>>(x.as<T>()[0]));
+    };
+    const double clip = options.clip, unscale = options.unscale;
+    const double norm = unscale * std::sqrt(value_of(squared_norm));
     double factor = clip > 0 && norm > clip ? unscale * clip / norm : unscale;
-    if (!std::isfinite(norm)) factor = std::numeric_limits<double>::quiet_NaN();
+    const bool outlier =
+        norm > options.norm_limit || (options.loss && value_of(options.loss) > options.loss_limit);
+    if (!std::isfinite(norm) || outlier) factor = std::numeric_limits<double>::quiet_NaN();
     scale.as<T>()[0] = static_cast<T>(static_cast<Accumulator<T>>(factor));
   });
 }

@@ -115,31 +115,61 @@ __device__ void write_zeros(const VectorizedRow<T>& row) {
   for (int i = thread; i < row.vectors; i += threads) store_streaming(row.vector(i), zeros);
 }
 
+// CrossEntropyOptions on the device, in accumulator precision.
+template <class A>
+struct Options {
+  A gradient_scale;
+  A twice_z_loss;
+  A* squared_log_z;  // (rows) or nullptr
+};
+
+// The outputs of a row without a target.
+template <class T>
+__device__ void write_no_target(Acc<T>* losses, const VectorizedRow<T>& row,
+                                const Options<Acc<T>>& options) {
+  using A = Acc<T>;
+  if (threadIdx.x == 0) {
+    losses[blockIdx.x] = A(0);
+    if (options.squared_log_z != nullptr) options.squared_log_z[blockIdx.x] = A(0);
+  }
+  if (options.gradient_scale != A(0)) write_zeros(row);
+}
+
+// The outputs of a row from its softmax: gradient_scale * (weight * softmax - [target]). `below` is
+// the target's logit minus the largest; the target's column may be on another rank.
+template <class T>
+__device__ void write_row(Acc<T>* losses, const VectorizedRow<T>& row, Acc<T> largest, Acc<T> sum,
+                          Acc<T> below, std::int64_t target, const Options<Acc<T>>& options) {
+  using A = Acc<T>;
+  const A log_sum = log(sum), log_z = largest + log_sum, scale = options.gradient_scale;
+  if (threadIdx.x == 0) {
+    losses[blockIdx.x] = log_sum - below;
+    if (options.squared_log_z != nullptr) options.squared_log_z[blockIdx.x] = log_z * log_z;
+  }
+  if (scale == A(0)) return;
+  const A weight = A(1) + options.twice_z_loss * log_z;
+  write_gradient(row, largest, scale * weight / sum);
+  __syncthreads();
+  if (threadIdx.x == 0 && target >= 0 && target < row.length)
+    row.row[target] = down<T>(scale * (weight * exp_of<T>(below) / sum - A(1)));
+}
+
 template <class T>
 __global__ void __launch_bounds__(1024, 1)
     cross_entropy_kernel(Acc<T>* losses, T* logits, std::int64_t stride, int vocabulary,
-                         const std::int32_t* targets, Acc<T> gradient_scale) {
+                         const std::int32_t* targets, Options<Acc<T>> options) {
   using A = Acc<T>;
   __shared__ A shared[32];
   const VectorizedRow<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, vocabulary);
   const int target = targets[blockIdx.x];
-  if (target < 0) {
-    if (threadIdx.x == 0) losses[blockIdx.x] = A(0);
-    if (gradient_scale != A(0)) write_zeros(row);
-    return;
-  }
+  if (target < 0) return write_no_target(losses, row, options);
   // Read before any thread overwrites it: combine() synchronizes the block.
   const A target_logit = up(row.row[target]);
   Softmax<T> softmax = reduce(row);
   softmax.combine(shared);
   const A below =
       target_logit - softmax.largest;  // the difference first, because logits may be large
-  if (threadIdx.x == 0) losses[blockIdx.x] = log(softmax.sum) - below;
-  if (gradient_scale == A(0)) return;
-  write_gradient(row, softmax.largest, gradient_scale / softmax.sum);
-  __syncthreads();
-  if (threadIdx.x == 0)
-    row.row[target] = down<T>(gradient_scale * (exp_of<T>(below) / softmax.sum - A(1)));
+  write_row(losses, row, softmax.largest, softmax.sum, below, target, options);
 }
 
 // ---- rows whose columns are sharded over ranks
@@ -165,14 +195,10 @@ template <class T>
 __global__ void __launch_bounds__(1024, 1)
     merged_kernel(Acc<T>* losses, T* logits, std::int64_t stride, int columns,
                   const std::int32_t* targets, const Acc<T>* partials, int shards,
-                  std::int64_t first_column, Acc<T> gradient_scale) {
+                  std::int64_t first_column, Options<Acc<T>> options) {
   using A = Acc<T>;
   const VectorizedRow<T> row(logits + static_cast<std::int64_t>(blockIdx.x) * stride, columns);
-  if (targets[blockIdx.x] < 0) {
-    if (threadIdx.x == 0) losses[blockIdx.x] = A(0);
-    if (gradient_scale != A(0)) write_zeros(row);
-    return;
-  }
+  if (targets[blockIdx.x] < 0) return write_no_target(losses, row, options);
   const A* const first = partials + static_cast<std::int64_t>(blockIdx.x) * 3;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * 3;
   A largest = std::numeric_limits<A>::lowest(), sum = 0, target_logit = 0;
@@ -181,14 +207,8 @@ __global__ void __launch_bounds__(1024, 1)
     sum += first[i * step + 1] * exp_of<A>(first[i * step] - largest);
     target_logit += first[i * step + 2];
   }
-  const A below = target_logit - largest;
-  if (threadIdx.x == 0) losses[blockIdx.x] = log(sum) - below;
-  if (gradient_scale == A(0)) return;
-  write_gradient(row, largest, gradient_scale / sum);
-  __syncthreads();
-  const std::int64_t target = targets[blockIdx.x] - first_column;
-  if (threadIdx.x == 0 && target >= 0 && target < columns)
-    row.row[target] = down<T>(gradient_scale * (exp_of<T>(below) / sum - A(1)));
+  write_row(losses, row, largest, sum, target_logit - largest, targets[blockIdx.x] - first_column,
+            options);
 }
 
 // ---- launchers
@@ -208,25 +228,35 @@ void check_shapes(const Tensor& logits, const Tensor& targets) {
       to_string(logits.shape()));
 }
 
-void check_losses(const Tensor& losses, const Tensor& logits) {
+void check_losses(const Tensor& losses, const Tensor& logits, const CrossEntropyOptions& options) {
   KINTSUGI_CHECK(losses.elements() == logits.extent(0) && losses.contiguous(),
                  "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
                  to_string(logits.shape()));
+  const Tensor& squares = options.squared_log_z;
+  KINTSUGI_CHECK(!squares || (squares.elements() == logits.extent(0) && squares.contiguous()),
+                 "cross_entropy: squared_log_z {} for logits {}", to_string(squares.shape()),
+                 to_string(logits.shape()));
+}
+
+template <class A>
+Options<A> on_device(const CrossEntropyOptions& options) {
+  return {static_cast<A>(options.gradient_scale), static_cast<A>(2 * options.z_loss),
+          options.squared_log_z ? data_of<A>(options.squared_log_z) : nullptr};
 }
 
 }  // namespace
 
 void cross_entropy(const Context& context, Tensor losses, Tensor logits, Tensor targets,
-                   double gradient_scale) {
+                   const CrossEntropyOptions& options) {
   check_shapes(logits, targets);
-  check_losses(losses, logits);
+  check_losses(losses, logits, options);
   if (logits.elements() == 0) return;
   const auto rows = static_cast<unsigned>(logits.extent(0));
   const int vocabulary = static_cast<int>(logits.extent(1));
   visit_device_float(logits.dtype(), [&]<class T>() {
     cross_entropy_kernel<T><<<rows, threads_for<T>(vocabulary), 0, context.stream>>>(
         data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), vocabulary,
-        data_of<std::int32_t>(targets), static_cast<Acc<T>>(gradient_scale));
+        data_of<std::int32_t>(targets), on_device<Acc<T>>(options));
     KINTSUGI_LAUNCHED();
   });
 }
@@ -249,9 +279,10 @@ void cross_entropy_partial(const Context& context, Tensor partial, Tensor logits
 }
 
 void cross_entropy_merged(const Context& context, Tensor losses, Tensor logits, Tensor targets,
-                          Tensor partials, std::int64_t first_column, double gradient_scale) {
+                          Tensor partials, std::int64_t first_column,
+                          const CrossEntropyOptions& options) {
   check_shapes(logits, targets);
-  check_losses(losses, logits);
+  check_losses(losses, logits, options);
   KINTSUGI_CHECK(partials.rank() == 3 && partials.contiguous() &&
                      partials.extent(1) == logits.extent(0) && partials.extent(2) == 3,
                  "cross_entropy: partial sums {} for logits {}", to_string(partials.shape()),
@@ -260,11 +291,11 @@ void cross_entropy_merged(const Context& context, Tensor losses, Tensor logits, 
   const auto rows = static_cast<unsigned>(logits.extent(0));
   const int columns = static_cast<int>(logits.extent(1));
   visit_device_float(logits.dtype(), [&]<class T>() {
-    const int threads = gradient_scale == 0 ? 32 : threads_for<T>(columns);
+    const int threads = options.gradient_scale == 0 ? 32 : threads_for<T>(columns);
     merged_kernel<T><<<rows, threads, 0, context.stream>>>(
         data_of<Acc<T>>(losses), data_of<T>(logits), logits.stride(0), columns,
         data_of<std::int32_t>(targets), data_of<Acc<T>>(partials),
-        static_cast<int>(partials.extent(0)), first_column, static_cast<Acc<T>>(gradient_scale));
+        static_cast<int>(partials.extent(0)), first_column, on_device<Acc<T>>(options));
     KINTSUGI_LAUNCHED();
   });
 }

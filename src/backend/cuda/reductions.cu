@@ -83,18 +83,25 @@ void reduce(const Context& context, const Tensor& out, const Tensor& x) {
   });
 }
 
+// loss may be nullptr.
 template <class A>
-__global__ void clip_kernel(A* scale, const A* squared_norm, double clip, double unscale) {
+__global__ void clip_kernel(A* scale, const A* squared_norm, const A* loss, double clip,
+                            double unscale, double norm_limit, double loss_limit) {
   const double norm = unscale * sqrt(static_cast<double>(squared_norm[0]));
   double factor = clip > 0 && norm > clip ? unscale * clip / norm : unscale;
-  if (!isfinite(norm)) factor = nan("");
+  const bool outlier =
+      norm > norm_limit || (loss != nullptr && static_cast<double>(loss[0]) > loss_limit);
+  if (!isfinite(norm) || outlier) factor = nan("");
   scale[0] = static_cast<A>(factor);
 }
 
 template <class A>
-void launch_clip(const Context& context, A* scale, const A* squared_norm, double clip,
-                 double unscale) {
-  clip_kernel<<<1, 1, 0, context.stream>>>(scale, squared_norm, clip, unscale);
+void launch_clip(const Context& context, const Tensor& scale, const Tensor& squared_norm,
+                 const ClipOptions& options) {
+  clip_kernel<A><<<1, 1, 0, context.stream>>>(data_of<A>(scale), data_of<A>(squared_norm),
+                                              options.loss ? data_of<A>(options.loss) : nullptr,
+                                              options.clip, options.unscale, options.norm_limit,
+                                              options.loss_limit);
   KINTSUGI_LAUNCHED();
 }
 
@@ -103,12 +110,12 @@ void launch_clip(const Context& context, A* scale, const A* squared_norm, double
 void sum(const Context& context, Tensor out, Tensor x) { reduce<false>(context, out, x); }
 void squared_norm(const Context& context, Tensor out, Tensor x) { reduce<true>(context, out, x); }
 
-void clip_scale(const Context& context, Tensor scale, Tensor squared_norm, double clip,
-                double unscale) {
+void clip_scale(const Context& context, Tensor scale, Tensor squared_norm,
+                const ClipOptions& options) {
   if (scale.dtype() == DType::F64)
-    launch_clip(context, data_of<double>(scale), data_of<double>(squared_norm), clip, unscale);
+    launch_clip<double>(context, scale, squared_norm, options);
   else
-    launch_clip(context, data_of<float>(scale), data_of<float>(squared_norm), clip, unscale);
+    launch_clip<float>(context, scale, squared_norm, options);
 }
 
 }  // namespace kintsugi::cuda

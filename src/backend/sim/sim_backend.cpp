@@ -245,26 +245,26 @@ void SimBackend::embedding_backward(Tensor, Tensor ids, Tensor dout, std::int64_
   add_memory("embedding_backward", {dout, ids}, 2 * rows);
 }
 void SimBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
-                               double gradient_scale) {
+                               const CrossEntropyOptions& options) {
   add_memory("cross_entropy",
-             {logits, gradient_scale != 0 ? logits : Tensor(), logits, losses, targets});
+             {logits, options.gradient_scale != 0 ? logits : Tensor(), logits, losses, targets});
 }
 void SimBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
                                        std::int64_t) {
   add_memory("cross_entropy_partial", {logits, partial, targets});
 }
 void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targets, Tensor partials,
-                                      std::int64_t, double gradient_scale) {
+                                      std::int64_t, const CrossEntropyOptions& options) {
+  const bool writes = options.gradient_scale != 0;
   add_memory("cross_entropy_merged",
-             {gradient_scale != 0 ? logits : losses, gradient_scale != 0 ? logits : Tensor(),
-              losses, targets, partials});
+             {writes ? logits : losses, writes ? logits : Tensor(), losses, targets, partials});
 }
 
 // ---- reductions and the optimizer
 
 void SimBackend::sum(Tensor out, Tensor x) { add_memory("sum", {x, out}); }
 void SimBackend::squared_norm(Tensor out, Tensor x) { add_memory("squared_norm", {x, out}); }
-void SimBackend::clip_scale(Tensor scale, Tensor squared_norm, double, double) {
+void SimBackend::clip_scale(Tensor scale, Tensor squared_norm, const ClipOptions&) {
   add_memory("clip_scale", {scale, squared_norm});
 }
 void SimBackend::adamw(Tensor weight, Tensor master, Tensor moment1, Tensor moment2,
@@ -283,6 +283,9 @@ void SimBackend::divide_by_norms(Tensor x, Tensor squared_norms, double) {
 void SimBackend::descend(Tensor weight, Tensor master, Tensor direction, Tensor, double, double) {
   const bool copied = master.data() != weight.data();
   add_memory("descend", {weight, copied ? master : weight, copied ? master : Tensor(), direction});
+}
+void SimBackend::moving_average(Tensor average, Tensor x, double, Tensor) {
+  add_memory("moving_average", {average, average, x});
 }
 
 }  // namespace kintsugi

@@ -24,6 +24,8 @@ PlanJob plan_job(const RunConfig& config) {
               .documents = config.data.document_mask,
               .optimizer = optimizer_settings(config),
               .classifier_chunk = config.train.classifier_chunk,
+              .z_loss = config.train.z_loss,
+              .skip_step = config.optimizer.skip_step.deviations > 0,
               .checkpoint_every = config.train.checkpoint_every};
   if (config.device == DeviceChoice::Cpu)
     job.classifier_elements = make_cpu_backend(1)->classifier_elements();

@@ -44,7 +44,7 @@ std::int64_t Head::default_chunk(std::int64_t elements, std::int64_t vocabulary,
 }
 
 void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x,
-                   double gradient_scale) const {
+                   const CrossEntropyOptions& options) const {
   Backend& backend = run.backend();
   const StreamBuffers& stream = run.stream;
   const std::int64_t tokens = run.batch.tokens(), chunk = logits_.extent(0);
@@ -52,33 +52,36 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
   const NormStatistics statistics = statistics_.first(x.extent(0));
   norm_.forward(run, stream.own_branch, statistics, x);
   const Tensor normed = run.all_rows(stream.own_branch);
+  const bool trains = options.gradient_scale != 0;
   for (std::int64_t first = 0; first < tokens; first += chunk) {
     const std::int64_t count = std::min(chunk, tokens - first);
     const Tensor logits = logits_.rows(0, count), rows = normed.rows(first, count);
     backend.matmul(logits, rows, weight, {.transpose_b = true});
+    CrossEntropyOptions of_chunk = options;
+    if (of_chunk.squared_log_z) of_chunk.squared_log_z = options.squared_log_z.rows(first, count);
     cross_entropy(run, losses.rows(first, count), logits, run.batch.targets.rows(first, count),
-                  gradient_scale);
-    if (gradient_scale == 0) continue;
+                  of_chunk);
+    if (!trains) continue;
     backend.matmul(stream.dnormed.rows(first, count), logits, weight);
     backend.matmul(run.store().gradient(weight_).rows(0, rows_.size()), logits, rows,
                    {.transpose_a = true, .accumulate = run.accumulates() || first > 0});
   }
-  if (gradient_scale == 0) return;
+  if (!trains) return;
   run.tensor().sum(stream.own_dnormed, stream.dnormed);
   norm_.backward(run, gradient, stream.own_dnormed, x, statistics);
 }
 
 void Head::cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tensor targets,
-                         double gradient_scale) const {
+                         const CrossEntropyOptions& options) const {
   Backend& backend = run.backend();
   const TensorGroup& tensor = run.tensor();
-  if (!tensor.is_split()) return backend.cross_entropy(losses, logits, targets, gradient_scale);
+  if (!tensor.is_split()) return backend.cross_entropy(losses, logits, targets, options);
   const std::int64_t count = logits.extent(0);
   const Tensor all = partials_.rows(0, tensor.size() * count * 3).view({tensor.size(), count, 3});
   const Tensor own = all.rows(tensor.rank(), 1).view({count, 3});
   backend.cross_entropy_partial(own, logits, targets, rows_.begin);
   tensor.finish(tensor.group().all_gather(all, own));
-  backend.cross_entropy_merged(losses, logits, targets, all, rows_.begin, gradient_scale);
+  backend.cross_entropy_merged(losses, logits, targets, all, rows_.begin, options);
 }
 
 Tensor Head::logits(const LayerRun& run, Tensor x) const {

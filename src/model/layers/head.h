@@ -16,11 +16,11 @@ class Head {
   void allocate(Arena& arena, const LayerContext& context, const BatchSize& size,
                 std::int64_t chunk);
 
-  // Computes losses (tokens) of x (rows, hidden). If gradient_scale is not 0, also computes the
-  // gradients of gradient_scale * (sum of losses): of x into `gradient` (rows, hidden), and of the
-  // head's and norm's parameters.
+  // Computes losses (tokens) of x (rows, hidden), and what the options ask for. A gradient is that
+  // of the sum of losses (and z-losses): of x into `gradient` (rows, hidden), and of the head's and
+  // norm's parameters.
   void forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x,
-               double gradient_scale) const;
+               const CrossEntropyOptions& options) const;
   // Logits (rows, vocabulary) of x, at most one chunk. Only without tensor parallelism.
   Tensor logits(const LayerRun& run, Tensor x) const;
 
@@ -32,7 +32,7 @@ class Head {
 
  private:
   void cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tensor targets,
-                     double gradient_scale) const;
+                     const CrossEntropyOptions& options) const;
 
   HeadSpec spec_;
   std::int64_t hidden_;

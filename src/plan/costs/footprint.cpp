@@ -20,7 +20,8 @@ void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& 
   const ParameterSet set(job.model);
   double bytes = 0;
   for (const Parameter& parameter : set.parameters()) {
-    std::size_t each = size_of(job.precision) + (wide != job.precision ? size_of(wide) : 0);
+    std::size_t each = size_of(job.precision) + (wide != job.precision ? size_of(wide) : 0) +
+                       (job.optimizer.ema.on() ? size_of(wide) : 0);
     for (const StateSlot& slot : rules(parameter).slots(job.precision)) each += size_of(slot.dtype);
     bytes += static_cast<double>(parameter.shape.elements()) * static_cast<double>(each);
   }

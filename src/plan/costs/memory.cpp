@@ -103,7 +103,8 @@ RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const MicroBat
   workspace += batches * 2 * numbers + (job.documents ? batches : 1) * numbers;
   if (job.documents) workspace += batches * layout.cp * numbers;
   if (layout.cp > 1) workspace += numbers;
-  workspace += static_cast<std::int64_t>(size_of(accumulator_of(job.precision)));
+  const int sums = 1 + (job.z_loss > 0 ? 1 : 0) + (job.skip_step ? 1 : 0);  // Engine's scalars
+  workspace += sums * static_cast<std::int64_t>(size_of(accumulator_of(job.precision)));
   return bytes;
 }
 

@@ -120,7 +120,7 @@ class Tracer {
                nullptr);
     traced.head_memory = bytes_by_region(arena) - middle;
     const Tensor sum =
-        arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {1});
+        arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {2});
     const auto loss_of = [&](std::int64_t chunks) {
       MicroBatch prefix = batch;
       if (const std::int64_t tokens = chunks * last.head().chunk(); tokens < batch.tokens()) {
@@ -150,6 +150,7 @@ class Tracer {
                         {.sequences = layout.micro_batch,
                          .length = job_.length,
                          .recompute = recompute,
+                         .z_loss = job_.z_loss,
                          .classifier_chunk = job_.classifier_chunk});
   }
   template <class F>

@@ -22,9 +22,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-enum class Part { Model, State };  // the two directories of a checkpoint
+const char* const kAverage = "ema";  // the directory of the averaged weights
 
-// One kind of tensor that is saved per parameter: weight, master or an optimizer slot.
+// The directories of a checkpoint. Average is inside that of the model.
+enum class Part { Model, Average, State };
+
+// One kind of tensor that is saved per parameter: weight, average, master or an optimizer slot.
 struct Kind {
   Part part;
   std::string prefix;
@@ -45,6 +48,9 @@ std::vector<Kind> kinds_of(Engine& engine, const ParameterSet& whole) {
   if (state.has_master())
     kinds.push_back({Part::State, "master.", accumulator_of(precision),
                      [&](const StateSegment& segment) { return state.master(segment); }});
+  if (state.has_ema())
+    kinds.push_back({Part::Average, "", accumulator_of(precision),
+                     [&](const StateSegment& segment) { return state.ema(segment); }});
   for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
     const std::vector<StateSlot> slots = rule->slots(precision);
     for (std::size_t i = 0; i < slots.size(); ++i)
@@ -82,20 +88,36 @@ void put_owned(ShardWriter& shards, CheckpointWriter& writer, Engine& engine, co
 }
 
 std::string state_to_json(const TrainerState& state, DType precision) {
-  return Json{{"format", 1},
-              {"step", state.step},
-              {"tokens", state.tokens},
-              {"samples", state.samples},
-              {"seed", state.seed},
-              {"data", state.data},
-              {"precision", to_string(precision)},
-              {"loss_scale",
-               {{"scale", state.loss_scale.scale},
-                {"good_steps", state.loss_scale.good_steps},
-                {"hysteresis", state.loss_scale.hysteresis}}},
-              {"skipped", state.skipped}}
-             .dump(2) +
-         "\n";
+  Json json{{"format", 1},
+            {"step", state.step},
+            {"tokens", state.tokens},
+            {"samples", state.samples},
+            {"seed", state.seed},
+            {"data", state.data},
+            {"precision", to_string(precision)},
+            {"loss_scale",
+             {{"scale", state.loss_scale.scale},
+              {"good_steps", state.loss_scale.good_steps},
+              {"hysteresis", state.loss_scale.hysteresis}}},
+            {"skipped", state.skipped}};
+  if (state.outliers > 0) json["outliers"] = state.outliers;
+  if (!state.history.losses.empty())
+    json["history"] = {{"losses", state.history.losses}, {"norms", state.history.norms}};
+  return json.dump(2) + "\n";
+}
+
+// The text files of a Hugging Face model in the given precision.
+void write_model_texts(CheckpointWriter& writer, const EngineOptions& options, DType precision,
+                       const std::vector<Tokenizer::File>& files) {
+  writer.text("config.json", write_hf_config(options.model, precision));
+  writer.text("generation_config.json", write_hf_generation_config(options.model));
+  for (const Tokenizer::File& file : files) writer.text(file.name, file.content);
+}
+
+// The model card describes the trained weights, not their average.
+std::vector<Tokenizer::File> without_card(std::vector<Tokenizer::File> files) {
+  std::erase_if(files, [](const Tokenizer::File& file) { return file.name == "README.md"; });
+  return files;
 }
 
 void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerState& state,
@@ -106,15 +128,19 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
   const UpdateRules& rules = engine.optimizer().rules();
   const std::vector<Kind> kinds = kinds_of(engine, whole);
   const std::string trainer = state_to_json(state, engine_options.precision);
-  std::optional<CheckpointWriter> model, optimizer;
+  std::optional<CheckpointWriter> model, average, optimizer;
   std::optional<ShardWriter> shards;
   together(host, [&] {
     model.emplace(host, at.model());
-    model->text("config.json", write_hf_config(engine_options.model, engine_options.precision));
-    model->text("generation_config.json", write_hf_generation_config(engine_options.model));
-    for (const Tokenizer::File& file : options.files) model->text(file.name, file.content);
+    write_model_texts(*model, engine_options, engine_options.precision, options.files);
     model->text("trainer.json", trainer);
     announce(*model, "model", kinds, Part::Model, whole, rules, options.max_shard_bytes);
+    if (engine.optimizer().state().has_ema()) {
+      average.emplace(host, at.model() / kAverage);
+      write_model_texts(*average, engine_options, accumulator_of(engine_options.precision),
+                        without_card(options.files));
+      announce(*average, "model", kinds, Part::Average, whole, rules, options.max_shard_bytes);
+    }
     optimizer.emplace(host, at.state());
     if (!options.config.empty()) optimizer->text("config.yaml", options.config);
     if (host.rank() == 0)
@@ -126,9 +152,14 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
   together(host, [&] { shards.emplace(engine); });
   together(host, [&] {
     for (const Kind& kind : kinds)
-      put_owned(*shards, kind.part == Part::Model ? *model : *optimizer, engine, kind);
+      put_owned(*shards,
+                kind.part == Part::Model     ? *model
+                : kind.part == Part::Average ? *average
+                                             : *optimizer,
+                engine, kind);
     shards->finish();
   });
+  if (average) average->finish();
   model->finish();
   optimizer->finish();
 }
@@ -193,6 +224,13 @@ TrainerState saved_state(const fs::path& model) {
     const Json& scale = json.at("loss_scale");
     state.loss_scale = {scale.at("scale"), scale.at("good_steps"), scale.at("hysteresis")};
     state.skipped = json.value("skipped", std::int64_t{0});
+    state.outliers = json.value("outliers", std::int64_t{0});
+    if (json.contains("history"))
+      state.history = {json["history"].at("losses").get<std::vector<double>>(),
+                       json["history"].at("norms").get<std::vector<double>>()};
+    if (state.history.losses.size() != state.history.norms.size())
+      user_error("{} is not a trainer state: its history has {} losses and {} norms", path.string(),
+                 state.history.losses.size(), state.history.norms.size());
     return state;
   } catch (const nlohmann::json::exception& error) {
     user_error("{} is not a trainer state: {}", path.string(), error.what());
@@ -230,9 +268,10 @@ std::vector<StoredSlot> stored_slots(FileLoader& loader, const SafetensorsModel&
   return stored;
 }
 
-// Checks the model and announces to the loader which tensors to load.
+// Checks the model and announces to the loader which tensors to load. `averaged`: load the average
+// of the weights.
 TrainerState announce_contents(const fs::path& directory, const fs::path& state_files,
-                               Engine& engine, FileLoader& loader) {
+                               bool averaged, Engine& engine, FileLoader& loader) {
   const EngineOptions& options = engine.options();
   ModelConfig saved = read_hf_config(directory / "config.json");
   // Only learned positions limit the sequence length; otherwise max_positions may change.
@@ -255,7 +294,11 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
   const StoredParameters master =
       has_master ? StoredParameters(loader, saved_optimizer, set, "master.") : weights;
   const bool same_precision = saved_precision(directory) == options.precision;
-  engine.write_weights(same_precision ? weights : master, master);
+  std::optional<SafetensorsModel> average_files;
+  if (averaged) average_files.emplace(directory / kAverage);
+  const StoredParameters average =
+      averaged ? StoredParameters(loader, *average_files, set) : master;
+  engine.write_weights(same_precision ? weights : master, master, average);
   for (const auto& [rule, slot, source] : slots)
     for (const StateSegment& segment : optimizer.state().segments())
       if (segment.rule == rule)
@@ -283,14 +326,19 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
           "{}: copy it there, or point {} to a checkpoint that has its state",
           model.string(), state_files.string(), (model.parent_path() / "latest").string());
   });
+  const bool has_ema = engine.optimizer().state().has_ema();
+  // Rank 0 decides for all ranks.
+  const bool averaged =
+      has_ema && text_of(host, 0, fs::exists(model / kAverage) ? kAverage : "") == kAverage;
   FileLoader loader(engine.backend());
   verify_files(host, model, loader);
+  if (averaged) verify_files(host, model / kAverage, loader);
   if (state_files.parent_path() != model) verify_files(host, state_files, loader);
   TrainerState state;
   std::exception_ptr refused;  // reported only if no file is damaged, which may be the cause
   together(host, [&] {
     try {
-      state = announce_contents(model, state_files, engine, loader);
+      state = announce_contents(model, state_files, averaged, engine, loader);
     } catch (const UserError&) {
       refused = std::current_exception();
       loader.forget_loads();
@@ -300,6 +348,9 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
   together(host, [&] {
     if (refused) std::rethrow_exception(refused);
   });
+  if (has_ema && !averaged && host.rank() == 0)
+    log_info("the average of the weights (train.ema) starts from the weights of step {}",
+             state.step);
   return state;
 }
 

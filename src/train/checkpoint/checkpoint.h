@@ -8,15 +8,17 @@
 #include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
 #include "optim/loss_scaler.h"
+#include "optim/skip_step.h"
 #include "train/checkpoint/branches.h"
 #include "train/engine.h"
 
 namespace kintsugi {
 
 // A checkpoint is a Hugging Face model (config.json, generation_config.json, tokenizer.json,
-// sharded safetensors with public names) with the trainer's state in trainer.json. The optimizer's
-// tensors are in a second directory (folder.h). Each of the two has the hashes of its files in
-// checksums.json. Tensors are stored whole and once, so a checkpoint does not depend on the layout.
+// sharded safetensors with public names) with the trainer's state in trainer.json. With train.ema,
+// its subdirectory ema is a second model: the average of the weights. The optimizer's tensors are
+// in a second directory (folder.h). Each of the two has the hashes of its files in checksums.json.
+// Tensors are stored whole and once, so a checkpoint does not depend on the layout.
 
 struct TrainerState {
   std::int64_t step = 0;     // finished steps
@@ -25,7 +27,9 @@ struct TrainerState {
   std::uint64_t seed = 0;
   std::string data;  // fingerprint of the data and the sample order
   LossScaler::State loss_scale;
-  std::int64_t skipped = 0;  // the last consecutive steps without a finite loss and norm
+  std::int64_t skipped = 0;       // the last consecutive steps without a finite loss and norm
+  std::int64_t outliers = 0;      // the last consecutive outliers: RunHealth::outliers
+  OutlierHistory::State history;  // with optimizer.skip_step
   bool operator==(const TrainerState&) const = default;
 };
 

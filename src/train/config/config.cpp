@@ -157,6 +157,12 @@ void describe(V& v, MuonConfig& c) {
 }
 
 template <class V>
+void describe(V& v, SkipStepOptions& c) {
+  v("deviations", c.deviations, at_least(0));
+  v("window", c.window, between(2, 1 << 16));
+}
+
+template <class V>
 void describe(V& v, OptimizerConfig& c) {
   v("kind", c.kind);
   v("lr", c.lr, above(0));
@@ -165,12 +171,14 @@ void describe(V& v, OptimizerConfig& c) {
   v("schedule", c.schedule);
   v("decay_steps", c.decay_steps, between(0, kMaxSteps));
   v("weight_decay", c.weight_decay, at_least(0));
+  v("decay_embeddings", c.decay_embeddings);
   v("betas", c.betas, kFraction);
   v("eps", c.eps, above(0));
   v("clip", c.clip, at_least(0));
   v("moments", c.moments);
   v("stochastic_rounding", c.stochastic_rounding);
   v("muon", c.muon);
+  v("skip_step", c.skip_step);
 }
 
 template <class V>
@@ -179,6 +187,12 @@ void describe(V& v, LossScaleOptions& c) {
   v("growth_interval", c.growth_interval, at_least(1));
   v("hysteresis", c.hysteresis, at_least(1));
   v("minimum", c.minimum, above(0));
+}
+
+template <class V>
+void describe(V& v, EmaOptions& c) {
+  v("decay", c.decay, kFraction);
+  v("every", c.every, between(1, kMaxSteps));
 }
 
 template <class V>
@@ -194,7 +208,9 @@ void describe(V& v, TrainConfig& c) {
   v("precision", c.precision);
   v("dropout", c.dropout, kFraction);
   v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
+  v("z_loss", c.z_loss, at_least(0));
   v("loss_scale", c.loss_scale);
+  v("ema", c.ema);
   v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
 }
 

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "model/config.h"
+#include "optim/ema.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "optim/skip_step.h"
 #include "optim/state_offload.h"
 #include "optim/update_rule.h"
 #include "parallel/layout.h"
@@ -100,12 +102,14 @@ struct OptimizerConfig {
   ScheduleKind schedule = ScheduleKind::Cosine;
   std::int64_t decay_steps = 0;  // wsd only; 0: a fifth of all steps
   double weight_decay = 0.1;
+  bool decay_embeddings = true;  // false: no weight decay on token and position embeddings
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double clip = 1.0;                 // maximum global gradient norm; 0: no clipping
   DType moments = DType::F32;        // or bf16
   bool stochastic_rounding = false;  // for bf16 moments
   MuonConfig muon;
+  SkipStepOptions skip_step;
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -121,8 +125,10 @@ struct TrainConfig {
   DType precision = DType::F32;
   double dropout = 0.0;
   std::int64_t classifier_chunk = 0;    // tokens per logits chunk; 0: chosen by vocabulary size
+  double z_loss = 0;                    // coefficient of the mean of log^2 Z in the trained loss
   LossScaleOptions loss_scale;          // fp16 only
-  std::int64_t max_skipped_steps = 50;  // consecutive steps without finite loss and norm: diverged
+  EmaOptions ema;                       // moving average of the weights
+  std::int64_t max_skipped_steps = 50;  // consecutive steps that were skipped: diverged
   bool operator==(const TrainConfig&) const = default;
 };
 
