@@ -82,6 +82,13 @@ struct YamlScalar<std::string> {
   static std::string parse(const std::string& text);
   static std::string format(const std::string& value);
 };
+// A string, or null.
+template <>
+struct YamlScalar<std::optional<std::string>> {
+  static std::string expected() { return "a string or null"; }
+  static std::optional<std::string> parse(const std::string& text);
+  static std::string format(const std::optional<std::string>& value);
+};
 // A whole number, or "auto".
 template <>
 struct YamlScalar<std::optional<std::int64_t>> {
@@ -140,6 +147,8 @@ class YamlReader {
     if constexpr (Described<T>) {
       if (std::optional<YamlReader> inner = section(key)) inner->read(value);
     } else {
+      if constexpr (std::is_same_v<T, std::optional<std::string>>)
+        if (is_null(key)) return value.reset();
       if (const auto text = scalar(key, YamlScalar<T>::expected()))
         value = parse<T>(key, *text, range);
     }
@@ -175,6 +184,7 @@ class YamlReader {
  private:
   YamlReader(const YamlReader& parent, const YAML::Node& node, std::string prefix);
 
+  bool is_null(const char* key);
   std::optional<std::string> scalar(const char* key, const std::string& expected);
   std::optional<std::vector<std::string>> scalars(const char* key, std::size_t count,
                                                   const std::string& expected);

@@ -66,6 +66,11 @@ void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
 ModelConfig read_model_section(const YAML::Node& section, const std::string& source,
                                const std::filesystem::path& checkpoint = {});
 
+// Returns the first field in which the weights of the two models differ in shape or meaning, as
+// "layers is 4, not 2" (of `config` and of `stored`); empty: the weights fit. Fields that may
+// differ are those that may differ from model.init, except the vocabulary.
+std::string other_shape(const ModelConfig& stored, const ModelConfig& config);
+
 // The keys that read_model_section accepts.
 std::vector<std::string> model_section_keys();
 

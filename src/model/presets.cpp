@@ -196,17 +196,28 @@ bool fits_any_weights(const std::string& field, const ModelConfig& model) {
   return std::find(fields.begin(), fields.end(), field) != fields.end();
 }
 
-void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
-                         const YAML::Node& section, const KeyOrigin& origin) {
+struct Difference {
+  std::string field, has, wanted;
+};
+
+// The fields with other values that do not fit the stored weights.
+std::vector<Difference> differences(const ModelConfig& stored, const ModelConfig& config) {
   const YAML::Node before = YAML::Load(model_to_yaml(stored)),
                    after = YAML::Load(model_to_yaml(config));
+  std::vector<Difference> found;
   for (const auto& entry : after) {
     const std::string field = entry.first.Scalar();
     const std::string has = YAML::Dump(before[field]), wanted = YAML::Dump(entry.second);
-    if (has != wanted && !fits_any_weights(field, stored))
-      user_error("{}: model.{} is {}, but the weights in model.init have {}: remove it",
-                 origin.at(section[field]), field, wanted, has);
+    if (has != wanted && !fits_any_weights(field, stored)) found.push_back({field, has, wanted});
   }
+  return found;
+}
+
+void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
+                         const YAML::Node& section, const KeyOrigin& origin) {
+  for (const auto& [field, has, wanted] : differences(stored, config))
+    user_error("{}: model.{} is {}, but the weights in model.init have {}: remove it",
+               origin.at(section[field]), field, wanted, has);
   if (config.vocab_size < stored.vocab_size)
     user_error(
         "{}: model.vocab_size is {}, but the weights in model.init have {}: it can grow, but not "
@@ -215,6 +226,14 @@ void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
 }
 
 }  // namespace
+
+std::string other_shape(const ModelConfig& stored, const ModelConfig& config) {
+  for (const auto& [field, has, wanted] : differences(stored, config))
+    return fmt::format("{} is {}, not {}", field, wanted, has);
+  if (config.vocab_size != stored.vocab_size)
+    return fmt::format("vocab_size is {}, not {}", config.vocab_size, stored.vocab_size);
+  return "";
+}
 
 const std::vector<Synonym>& model_synonyms() {
   static const std::vector<Synonym> all = {

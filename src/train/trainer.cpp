@@ -16,6 +16,7 @@
 #include "train/config/changes.h"
 #include "train/initial_weights.h"
 #include "train/memory_check.h"
+#include "train/run_history.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -44,8 +45,12 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
                 scaler_.dynamic() ? std::optional(config_.train.loss_scale.minimum) : std::nullopt);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
-  if (!config_.model_init.empty() && list_checkpoints(directory_ / "checkpoints").empty())
-    check_initial_weights(config_.model_init, config_.model, backend_);
+  check_other_run(config_);
+  if (list_checkpoints(directory_ / "checkpoints").empty()) {
+    if (!config_.model_init.empty())
+      check_initial_weights(config_.model_init, config_.model, backend_);
+    if (config_.run.from) start_of_branch(config_);
+  }
   check_memory(backend_, config_, *groups_);
   startup_.mark("plan memory");
 }
@@ -207,7 +212,7 @@ TokenBatch Trainer::tokens() const {
 }
 
 double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
-  if (step > schedule_.total_steps) return 0;
+  if (step > schedule_.last_step()) return 0;
   const HostSpan span(trace, "data wait");
   try {
     batch_ = &loader_->next();

@@ -78,14 +78,30 @@ class Trainer {
   void open_run(ResumeMode resume);
   // Fills in what the configuration leaves open with the checkpoint's values.
   void follow_checkpoint(const std::filesystem::path& checkpoint);
-  // Returns the checkpoint to resume from, if there is one. Rank 0 decides for all ranks.
-  std::optional<std::filesystem::path> open_directory(ResumeMode resume);
-  // Logs where the weights of a run with model.init come from.
-  void report_origin(const std::string& weights) const;
+  // The checkpoint that the run continues from.
+  struct Start {
+    std::filesystem::path checkpoint;
+    bool other_run = false;  // that of run.from
+  };
+  // Nothing for a new run. Rank 0 decides for all ranks.
+  std::optional<Start> open_directory(ResumeMode resume);
+  // Whether a new stage begins with a checkpoint of this state.
+  bool begins_stage(const Start& start, const TrainerState& state) const {
+    return start.other_run || state.stage != config_.stage;
+  }
+  // Loads the checkpoint, the weights of model.init or random weights. Returns a description of
+  // the weights of model.init.
+  std::string load_start(const std::optional<Start>& start);
+  // Continues the stage of state_, or begins the next one.
+  void enter_stage(const std::optional<Start>& start, bool begins);
+  void open_loader();
+  void report_start(const Start& start, bool begins) const;
+  // Logs where the weights come from, and warns if the tokenizer of that model differs.
+  void report_origin(const std::filesystem::path& model, const std::string& line) const;
   void check_same_run() const;
-  void take_over(const std::filesystem::path& checkpoint);
+  void take_over(const Start& start);
   // Logs every configuration key whose value has changed, and a jump of the learning rate.
-  void report_changes(const std::filesystem::path& checkpoint) const;
+  void report_changes(const Start& start) const;
   void announce() const;
   std::string describe_layout() const;
   // Model FLOPs utilization. Empty once a step was faster than the measured peak.
@@ -111,7 +127,9 @@ class Trainer {
   void report(bool last);
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
-  bool finished() const { return state_.step >= schedule_.total_steps; }
+  // Of the stage.
+  bool finished() const { return state_.step >= schedule_.last_step(); }
+  std::int64_t last_step() const { return schedule_.last_step() + config_.steps_after(); }
 
   Backend& backend_;
   std::unique_ptr<Groups> own_groups_;  // only without given groups

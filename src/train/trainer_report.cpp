@@ -89,7 +89,7 @@ std::string Trainer::describe_layout() const {
 
 double Trainer::eta_s() const {
   const auto done = static_cast<double>(state_.step - first_step_);
-  return static_cast<double>(schedule_.total_steps - state_.step) * step_seconds_ /
+  return static_cast<double>(schedule_.last_step() - state_.step) * step_seconds_ /
          std::max(done, 1.0);
 }
 
@@ -99,7 +99,7 @@ std::string Trainer::progress_line() const {
   return fmt::format(
       "step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
       "lr {:.2e}{}  J/token –",
-      state_.step, schedule_.total_steps, means_.loss(), format_count(rate), means_.step_time_s(),
+      state_.step, last_step(), means_.loss(), format_count(rate), means_.step_time_s(),
       format_duration(eta_s()),
       causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
       means_.gradient_norm(), record_.lr,
@@ -119,7 +119,7 @@ void Trainer::report(bool last) {
   if (terminal_is_live()) {
     if (line_due) log_to_file(line);
     if (!live_due && !last) return;
-    const int filled = static_cast<int>(10 * state_.step / schedule_.total_steps);
+    const int filled = static_cast<int>(10 * state_.step / last_step());
     std::string bar;
     for (int i = 0; i < 10; ++i) bar += i < filled ? "━" : "╌";
     show_live_line(bar + " " + line);

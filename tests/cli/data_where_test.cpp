@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/file.h"
 #include "support/counting_store.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
@@ -78,6 +79,42 @@ TEST_F(DataWhereTest, NamesTheTokensOfAStep) {
 TEST_F(DataWhereTest, PrintsForPeople) {
   EXPECT_THAT(where("--step 2"), AllOf(HasSubstr("sample 6: numbers, epoch "),
                                        HasSubstr(store_ + " token "), HasSubstr(": document ")));
+}
+
+// A branch of the run at step 3: steps 1 to 3 were trained by the base run on its own data.
+TEST_F(DataWhereTest, StepsOfTheRunThatARunContinues) {
+  const std::string other = write_store(directory_, "other", counting_documents({120, 90}));
+  run_training(small_config(store_, directory_ / "base", "steps: 3, eval_every: 0"));
+  const std::string yaml = small_config(other, directory_ / "run", "steps: 5, eval_every: 0");
+  RunConfig branch = parse_run_config(
+      yaml, "branch.yaml", {"run.from=" + (directory_ / "base").string(), "batch.global=4"});
+  directory_.write("run.yaml", to_yaml(branch));
+  for (const bool trained : {false, true}) {
+    if (trained) {
+      run_training(to_yaml(branch));
+      directory_.write("run.yaml", read_text_file(directory_ / "run/config.yaml"));
+      std::filesystem::rename(directory_ / "base", directory_ / "moved");
+    }
+    const json before = json::parse(where("--json --step 3"));
+    ASSERT_EQ(before.size(), 6u);
+    EXPECT_EQ(before[0].at("run"), "base");
+    EXPECT_EQ(before[0].at("source"), "numbers");
+    EXPECT_EQ(before[0].at("sample"), 12);
+    const json after = json::parse(where("--json --step 5"));
+    ASSERT_EQ(after.size(), 4u);
+    EXPECT_EQ(after[0].at("run"), "run");
+    EXPECT_EQ(after[0].at("source"), "other");
+    EXPECT_EQ(after[0].at("sample"), 4);
+    EXPECT_EQ(json::parse(where("--json --stage 2 --sample 5"))[0].at("documents"),
+              after[1].at("documents"));
+    EXPECT_THAT(where("--step 9", 2), HasSubstr("--step is 9, but the run has steps 1 to 8"));
+    EXPECT_THAT(where("--sample 5", 2), AllOf(HasSubstr("--sample needs --stage"),
+                                              HasSubstr("1: run base (steps 1 to 3)")));
+    EXPECT_THAT(where("--stage 1 --sample 18", 2), HasSubstr("has samples 0 to 17"));
+  }
+  EXPECT_THAT(where("--step 2"), HasSubstr("run base (steps 1 to 3)"));
+  write_store(directory_, "numbers", counting_documents({40, 70, 80}));
+  EXPECT_THAT(where("--step 2", 2), HasSubstr("is no longer the data that was trained on"));
 }
 
 TEST_F(DataWhereTest, AStepThatTheRunDoesNotHave) {

@@ -20,6 +20,12 @@ namespace kintsugi {
 // `latest` that was copied as a directory is replaced by a link.
 std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& folder);
 
+// The same without changing or logging anything.
+std::optional<std::filesystem::path> peek_latest_checkpoint(const std::filesystem::path& folder);
+// Returns the checkpoint that a user named: a checkpoint, or a run directory, whose latest one it
+// is. UserError if there is none, or if it cannot be continued.
+std::filesystem::path named_checkpoint(const std::filesystem::path& path);
+
 // Marks all checkpoints that `head`, from which the run resumes, does not descend from as
 // abandoned.
 void mark_branches(const CheckpointPaths& head);

@@ -13,6 +13,7 @@
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
+#include "train/checkpoint/history.h"
 #include "train/checkpoint/shard_writer.h"
 #include "train/health.h"
 
@@ -86,6 +87,8 @@ std::string state_to_json(const TrainerState& state, DType precision) {
               {"step", state.step},
               {"tokens", state.tokens},
               {"samples", state.samples},
+              {"stage", state.stage},
+              {"stage_start", state.stage_start},
               {"seed", state.seed},
               {"data", state.data},
               {"precision", to_string(precision)},
@@ -117,6 +120,7 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     announce(*model, "model", kinds, Part::Model, whole, rules, options.max_shard_bytes);
     optimizer.emplace(host, at.state());
     if (!options.config.empty()) optimizer->text("config.yaml", options.config);
+    if (!state.history.empty()) optimizer->text(kHistoryFile, history_to_json(state.history));
     if (host.rank() == 0)
       optimizer->text("lineage.json",
                       to_json(child_lineage(options.ancestors, next_sequence(at.folder),
@@ -188,6 +192,9 @@ TrainerState saved_state(const fs::path& model) {
     state.step = json.at("step");
     state.tokens = json.at("tokens");
     state.samples = json.at("samples");
+    state.stage = json.value("stage", std::int64_t{0});  // older versions had no stages
+    state.stage_start = json.value("stage_start", std::int64_t{0});
+    state.history = read_history(state_directory(model));
     state.seed = json.at("seed");
     state.data = json.at("data");
     const Json& scale = json.at("loss_scale");
@@ -232,9 +239,14 @@ std::vector<StoredSlot> stored_slots(FileLoader& loader, const SafetensorsModel&
 
 // Checks the model and announces to the loader which tensors to load.
 TrainerState announce_contents(const fs::path& directory, const fs::path& state_files,
-                               Engine& engine, FileLoader& loader) {
+                               Engine& engine, FileLoader& loader, const BeginsStage& begins) {
   const EngineOptions& options = engine.options();
+  const TrainerState state = saved_state(directory);
   ModelConfig saved = read_hf_config(directory / "config.json");
+  if (begins && begins(state)) {
+    check_shapes(saved, options.model, directory);
+    saved = options.model;
+  }
   // Only learned positions limit the sequence length; otherwise max_positions may change.
   if (saved.positions() != PositionKind::Learned) saved.max_positions = options.model.max_positions;
   if (write_hf_config(saved, options.precision) !=
@@ -245,7 +257,6 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
         directory.string());
   const ParameterSet& set = engine.parameters();
   const Optimizer& optimizer = engine.optimizer();
-  const TrainerState state = saved_state(directory);
   const SafetensorsModel model(directory), saved_optimizer(state_files, "optimizer");
   const StoredParameters weights(loader, model, set);
   const std::vector<StoredSlot> slots = stored_slots(loader, saved_optimizer, engine);
@@ -271,7 +282,8 @@ std::string saved_config(const fs::path& model) {
   return fs::exists(path) ? read_text_file(path) : "";
 }
 
-TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
+TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine,
+                             const BeginsStage& begins) {
   Communicator& host = engine.groups()[GroupKind::World];
   fs::path model, state_files;
   together(host, [&] {
@@ -290,7 +302,7 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
   std::exception_ptr refused;  // reported only if no file is damaged, which may be the cause
   together(host, [&] {
     try {
-      state = announce_contents(model, state_files, engine, loader);
+      state = announce_contents(model, state_files, engine, loader, begins);
     } catch (const UserError&) {
       refused = std::current_exception();
       loader.forget_loads();

@@ -16,6 +16,7 @@ class Checks {
       : document_(document), config_(config) {}
 
   void run() const {
+    check_start();
     check_data();
     check_sources(config_.data.train, "data.train");
     check_sources(config_.data.valid, "data.valid");
@@ -35,6 +36,13 @@ class Checks {
                              Args&&... args) const {
     user_error("{}: {} {}", document_.where(key), key,
                fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void check_start() const {
+    if (config_.run.from && !config_.model_init.empty())
+      complain("run.from",
+               "continues a checkpoint, and model.init starts from other weights: remove one of "
+               "them");
   }
 
   void check_data() const {

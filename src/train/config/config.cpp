@@ -81,6 +81,7 @@ template <class V>
 void describe(V& v, RunSection& c) {
   v("dir", c.dir);
   v("seed", c.seed);
+  v("from", c.from);
 }
 
 template <class V>
