@@ -178,8 +178,13 @@ class YamlReader {
 
  protected:
   const YamlDocument& document() const { return *document_; }
+  const YAML::Node& node() const { return *node_; }      // the map
+  const std::string& prefix() const { return prefix_; }  // of its keys
   bool take(const char* key);  // marks the key as known; returns whether the map has it
   void refuse_other_keys() const;
+  std::optional<std::vector<YamlReader>> sections(const char* key);
+  std::string where(const std::string& key) const;
+  [[noreturn]] void complain(const std::string& key, const std::string& problem) const;
 
  private:
   YamlReader(const YamlReader& parent, const YAML::Node& node, std::string prefix);
@@ -189,9 +194,6 @@ class YamlReader {
   std::optional<std::vector<std::string>> scalars(const char* key, std::size_t count,
                                                   const std::string& expected);
   std::optional<YamlReader> section(const char* key);
-  std::optional<std::vector<YamlReader>> sections(const char* key);
-  std::string where(const std::string& key) const;
-  [[noreturn]] void complain(const std::string& key, const std::string& problem) const;
   void check(const char* key, double value, const std::string& text, Range range) const;
 
   template <class T>
@@ -254,6 +256,7 @@ class YamlWriter {
   }
 
  protected:
+  void append(const std::string& text) { text_ += text; }
   void line(const char* key, const std::string& value);
   // Writes YAML `lines` indented below `key`; `remark` follows the key as a comment.
   void block(const char* key, const std::string& lines, const std::string& remark);

@@ -342,6 +342,20 @@ std::string_view in_text(RopeScalingKind kind) { return to_string(kind); }
 
 }  // namespace
 
+void read_rope_scaling(const YAML::Node& node, const std::string& source, const std::string& where,
+                       const std::string& key, std::optional<RopeScaling>& scaling) {
+  read_value(scaling, node, fmt::format("{}: {}", where, key), {source, key + "."});
+}
+
+std::string rope_scaling_to_yaml(const std::optional<RopeScaling>& scaling) {
+  if (!scaling) return "null";
+  std::string parts;
+  visit_rope_scaling_fields(*scaling, [&](const char* key, const auto& value) {
+    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, in_text(value));
+  });
+  return "{" + parts + "}";
+}
+
 std::string model_to_yaml(const ModelConfig& config) {
   std::string text;
   const auto write = [&](const char* name, const auto& field) {
@@ -349,12 +363,7 @@ std::string model_to_yaml(const ModelConfig& config) {
     if constexpr (std::is_same_v<Field, Family>) {
       text += fmt::format("{}: {}\n", name, to_string(field));
     } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
-      std::string parts;
-      if (field)
-        visit_rope_scaling_fields(*field, [&](const char* key, const auto& value) {
-          parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, in_text(value));
-        });
-      text += fmt::format("{}: {}\n", name, field ? "{" + parts + "}" : "null");
+      text += fmt::format("{}: {}\n", name, rope_scaling_to_yaml(field));
     } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
       std::vector<std::string_view> types;
       for (const LayerType type : field) types.push_back(to_string(type));

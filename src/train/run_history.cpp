@@ -39,7 +39,9 @@ TrainerState position_of(const RunConfig& run) {
     return saved_state(*latest);
   if (!run.run.from) return {};
   const fs::path start = start_of_branch(run);
-  return next_stage(saved_state(start), start);
+  TrainerState state = next_stage(saved_state(start), start);
+  state.stage = 0;
+  return state;
 }
 
 }  // namespace

@@ -39,6 +39,8 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   data_ = std::make_unique<RunData>(config_);
   startup_.mark("load data");
   schedule_ = schedule_of(config_);
+  for (std::int64_t i = 0; i < config_.stage; ++i)  // open_run() adds the runs before this one
+    schedule_.first_step += config_.stages[static_cast<std::size_t>(i)].total_steps();
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
   health_ =
       RunHealth(config_.train.max_skipped_steps,
@@ -46,7 +48,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
   check_other_run(config_);
-  if (list_checkpoints(directory_ / "checkpoints").empty()) {
+  if (config_.stage == 0 && list_checkpoints(directory_ / "checkpoints").empty()) {
     if (!config_.model_init.empty())
       check_initial_weights(config_.model_init, config_.model, backend_);
     if (config_.run.from) start_of_branch(config_);
@@ -84,7 +86,8 @@ RunOutcome Trainer::run(ResumeMode resume) {
   if (is_first()) log_->status("running", record_, last_valid_loss_, NAN, last_checkpoint_);
   last_report_ = Clock::now();
   try {
-    StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr)};
+    StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr),
+                   .stops = asked_to_stop()};
     sum_over_ranks(start);
     while (!finished() && !stop_) {
       if (step_trace_ != nullptr) step_trace_->before_step();
@@ -118,7 +121,8 @@ RunOutcome Trainer::run(ResumeMode resume) {
       log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
     throw;
   }
-  const bool stopped = !finished();
+  // A signal in the last step of a stage stops the run before the next one.
+  const bool stopped = !finished() || (stop_ && config_.steps_after() > 0);
   if (is_first())
     log_->status(stopped ? "stopped" : "finished", record_, last_valid_loss_, eta_s(),
                  last_checkpoint_);
@@ -172,6 +176,7 @@ void Trainer::train_step() {
              .lr = lr,
              .loss_scale = scaler_.scale(),
              .data_wait_s = data_wait_s,
+             .stage = config_.stages.empty() ? "" : config_.stage_name,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
   scaler_.update(!std::isfinite(result.gradient_norm));
   state_.step = step;
@@ -328,6 +333,7 @@ void Trainer::save() {
     saved = save_checkpoint(directory_ / "checkpoints", *engine_, state_,
                             {.files = checkpoint_texts(),
                              .keep = keep,
+                             .keep_always = finished() && !config_.stages.empty(),
                              .config = to_yaml(config_),
                              .ancestors = ancestors_});
   } catch (const Diverged&) {

@@ -49,6 +49,9 @@ class Trainer {
   const RunConfig& config() const { return config_; }  // completed from the data
   const RunData& data() const { return *data_; }
   Startup& startup() { return startup_; }
+  // The lock of the run directory, for the trainer of the next stage.
+  std::unique_ptr<DirectoryLock> release_lock() { return std::move(lock_); }
+  void keep_lock(std::unique_ptr<DirectoryLock> lock) { lock_ = std::move(lock); }
   // Records in status.json that another rank ended the job. Thread-safe during run().
   void note_failure(const std::string& message);
 
@@ -99,6 +102,7 @@ class Trainer {
   // Logs where the weights come from, and warns if the tokenizer of that model differs.
   void report_origin(const std::filesystem::path& model, const std::string& line) const;
   void check_same_run() const;
+  void check_finished_stages() const;
   void take_over(const Start& start);
   // Logs every configuration key whose value has changed, and a jump of the learning rate.
   void report_changes(const Start& start) const;

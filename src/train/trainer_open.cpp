@@ -2,6 +2,7 @@
 // of the configuration since.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "comm/exchange.h"
 #include "core/file.h"
@@ -27,6 +28,15 @@ std::string newest_healthy(const fs::path& folder, const std::vector<Ancestor>& 
   return "";
 }
 
+// When a change of this key takes effect.
+std::string when_changed(const std::string& key, const RunConfig& config, std::int64_t next_step) {
+  const std::string list = "stages[";
+  const std::int64_t stage =
+      key.starts_with(list) ? std::strtoll(key.c_str() + list.size(), nullptr, 10) : config.stage;
+  if (stage < config.stage) return "without effect: that stage is finished";
+  return stage > config.stage ? "from that stage on" : fmt::format("from step {} on", next_step);
+}
+
 }  // namespace
 
 std::optional<Trainer::Start> Trainer::open_directory(ResumeMode resume) {
@@ -41,7 +51,7 @@ std::optional<Trainer::Start> Trainer::open_directory(ResumeMode resume) {
     std::error_code error;
     fs::create_directories(checkpoints, error);
     if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
-    lock_ = std::make_unique<DirectoryLock>(directory_);
+    if (!lock_) lock_ = std::make_unique<DirectoryLock>(directory_);
     clean_up_checkpoints(checkpoints);
     if (const auto found = find_latest_checkpoint(checkpoints))
       latest = found->string();
@@ -85,6 +95,7 @@ std::string Trainer::load_start(const std::optional<Start>& start) {
 }
 
 void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
+  if (start && !start->other_run) check_finished_stages();
   if (start && !begins) check_same_run();
   if (start) take_over(*start);
   if (start && begins) state_ = next_stage(std::move(state_), start->checkpoint);
@@ -102,7 +113,10 @@ void Trainer::open_run(ResumeMode resume) {
     schedule_.first_step = begins ? state_.step : state_.stage_start;
     enter_stage(start, begins);
     if (!is_first()) return;
-    data_->check_content(directory_ / "data.json", !begins);
+    data_->check_content(
+        directory_ / (config_.stage == 0 ? "data.json"
+                                         : fmt::format("data-stage-{}.json", config_.stage + 1)),
+        !begins);
     open_log_file(directory_ / "log.txt");
     if (start) report_changes(*start);
     if (!finished()) write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
@@ -112,6 +126,7 @@ void Trainer::open_run(ResumeMode resume) {
   first_step_ = state_.step;
   record_.step = state_.step;
   record_.tokens = state_.tokens;
+  if (!config_.stages.empty()) record_.stage = config_.stage_name;
   // Unknown before the first step of this process.
   record_.loss = NAN;
   record_.tokens_per_s = NAN;
@@ -124,7 +139,7 @@ void Trainer::open_run(ResumeMode resume) {
   log_info("run directory: {}", directory_.string());
   if (start) report_start(*start, begins);
   if (!origin.empty()) report_origin(config_.model_init, "starting from the weights in " + origin);
-  if (finished())
+  if (finished() && config_.steps_after() == 0)
     log_info("all {} steps are done: to train on, raise train.steps or train.tokens", state_.step);
 }
 
@@ -143,7 +158,9 @@ void Trainer::report_start(const Start& start, bool begins) const {
   const std::string checkpoint = start.checkpoint.string();
   if (!begins)
     log_info("continuing from {} (step {})", checkpoint, state_.step);
-  else if (start.other_run)
+  else if (!start.other_run)
+    log_info("begins from {} (step {})", checkpoint, state_.step);
+  else
     report_origin(checkpoint, fmt::format("continues {} at step {}, trains {} more", checkpoint,
                                           state_.step, schedule_.total_steps));
 }
@@ -172,6 +189,29 @@ void Trainer::check_same_run() const {
         directory_.string(), state_.step - state_.stage_start, schedule_.total_steps);
 }
 
+// The last entries of the history are the stages of this run that are finished, and state_.stage is
+// the one of the checkpoint.
+void Trainer::check_finished_stages() const {
+  const auto finished_before = static_cast<std::size_t>(state_.stage);
+  if (state_.history.size() < finished_before)
+    user_error("the latest checkpoint in {} is damaged: it has no history of its stages",
+               directory_.string());
+  std::vector<std::int64_t> trained;
+  for (std::size_t i = state_.history.size() - finished_before; i < state_.history.size(); ++i)
+    trained.push_back(state_.history[i].last_step - state_.history[i].first_step + 1);
+  if (state_.stage < config_.stage) trained.push_back(state_.step - state_.stage_start);
+  if (static_cast<std::int64_t>(trained.size()) != config_.stage)
+    user_error("the run in {} is in stage {}, not in stage {}: run the command again",
+               directory_.string(), state_.stage + 1, config_.stage + 1);
+  for (std::size_t i = 0; i < trained.size(); ++i)
+    if (trained[i] != config_.stages[i].total_steps())
+      user_error(
+          "stage {} ({}) of the run in {} was trained for {} steps, the configuration asks for {}: "
+          "restore it, because a finished stage cannot change",
+          i + 1, config_.stages[i].stage_name, directory_.string(), trained[i],
+          config_.stages[i].total_steps());
+}
+
 void Trainer::take_over(const Start& start) {
   const fs::path& checkpoint = start.checkpoint;
   // A checkpoint in another precision has no usable loss scale.
@@ -196,8 +236,8 @@ void Trainer::report_changes(const Start& start) const {
   const std::int64_t next = state_.step + 1;
   for (const ConfigChange& change : config_changes(before, config_))
     if (change.key != "run.dir" && change.key != "run.from")
-      log_info("changed: {} {} → {} from step {} on", change.key, change.before, change.after,
-               next);
+      log_info("changed: {} {} → {} {}", change.key, change.before, change.after,
+               when_changed(change.key, config_, next));
   try {
     const TrainerState then = saved_state(start.checkpoint);
     Schedule previous = schedule_of(

@@ -117,6 +117,38 @@ TEST_F(DataWhereTest, StepsOfTheRunThatARunContinues) {
   EXPECT_THAT(where("--step 2", 2), HasSubstr("is no longer the data that was trained on"));
 }
 
+TEST_F(DataWhereTest, StepsOfEveryStage) {
+  const std::string other = write_store(directory_, "other", counting_documents({120, 90}));
+  std::string yaml = small_config(store_, directory_ / "run", "eval_every: 0");
+  yaml.replace(yaml.find("warmup_steps: 2"), 15, "warmup_steps: 0");
+  yaml += fmt::format(
+      "stages: [{{name: one, steps: 2}}, {{name: two, steps: 3, batch: {{global: 4}}, "
+      "data: {{train: [{{path: \"{}\"}}]}}}}]\n",
+      other);
+  directory_.write("run.yaml", yaml);
+  for (const bool trained : {false, true}) {
+    if (trained) {
+      EXPECT_EQ(run_kintsugi("train run.yaml").code, 0);
+    }
+    const json first = json::parse(where("--json --step 2")),
+               second = json::parse(where("--json --step 4"));
+    ASSERT_EQ(first.size(), 6u);
+    EXPECT_EQ(first[0].at("stage"), "one");
+    EXPECT_EQ(first[0].at("source"), "numbers");
+    EXPECT_EQ(first[0].at("sample"), 6);
+    ASSERT_EQ(second.size(), 4u);
+    EXPECT_EQ(second[0].at("stage"), "two");
+    EXPECT_EQ(second[0].at("source"), "other");
+    EXPECT_EQ(second[0].at("sample"), 4);
+    EXPECT_EQ(json::parse(where("--json --stage two --sample 6"))[0].at("documents"),
+              second[2].at("documents"));
+    EXPECT_THAT(
+        where("--stage tow --sample 6", 2),
+        AllOf(HasSubstr("no such stage"), HasSubstr("stage two of run run (steps 3 to 5)")));
+    EXPECT_THAT(where("--step 6", 2), HasSubstr("steps 1 to 5"));
+  }
+}
+
 TEST_F(DataWhereTest, AStepThatTheRunDoesNotHave) {
   EXPECT_THAT(where("--step 41", 2), HasSubstr("--step is 41, but the run has steps 1 to 40"));
   EXPECT_THAT(where("--step 0", 2), HasSubstr("steps 1 to 40"));

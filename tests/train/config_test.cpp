@@ -55,6 +55,7 @@ RunConfig without_origin(RunConfig config) {
   config.model_config.clear();
   // Every key is written.
   config.vocab_size_given = config.max_positions_given = config.rope_scaling_given = true;
+  for (RunConfig& stage : config.stages) stage = without_origin(stage);
   return config;
 }
 

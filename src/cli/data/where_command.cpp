@@ -166,7 +166,7 @@ void add_data_where(CLI::App& data) {
   command
       ->add_option("--sample", arguments->sample,
                    "Instead of a step: one sample, counted from 0 in its stage")
-      ->transform(whole_number({}));
+      ->transform(whole_number(at_least(0)));
   command->add_option("--stage", arguments->stage,
                       "With --sample: name or number of the stage, if there are several");
   command

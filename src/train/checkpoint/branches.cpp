@@ -201,7 +201,8 @@ void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
   if (keep <= 0) return;
   std::vector<CheckpointPaths> all = list_checkpoints(newest.folder);
   std::erase_if(all, [&](const CheckpointPaths& one) {
-    return one.name == newest.name || !what_is_missing(one).empty();
+    const bool kept = !is_abandoned(one) && fs::exists(state_directory(one.model()) / kKeepMark);
+    return one.name == newest.name || kept || !what_is_missing(one).empty();
   });
   all = in_order_of_saving(std::move(all));
   std::stable_partition(all.begin(), all.end(), is_abandoned);

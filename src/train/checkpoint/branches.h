@@ -35,8 +35,12 @@ std::vector<Ancestor> ancestors_after(const std::filesystem::path& model);
 // Returns the sequence number of the next save into this folder.
 std::int64_t next_sequence(const std::filesystem::path& folder);
 
+// A file with this name in its state directory marks a checkpoint that is always kept, unless it is
+// abandoned.
+inline constexpr const char* kKeepMark = "keep";
+
 // Removes checkpoints until `keep` are left, including `newest`; 0 keeps all. Removes abandoned
-// ones first, then the others in the order in which they were saved.
+// ones first, then the others in the order in which they were saved. Marked ones do not count.
 void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep);
 
 }  // namespace kintsugi

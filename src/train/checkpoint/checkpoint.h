@@ -48,6 +48,7 @@ struct TrainerState {
 struct CheckpointOptions {
   std::vector<Tokenizer::File> files = {};  // text files for the model directory; rank 0's are used
   std::int64_t keep = 2;                    // older checkpoints are removed; 0 keeps all
+  bool keep_always = false;                 // the end of a stage, which is never removed
   std::string config = {};               // the run's configuration as YAML, stored with the state
   std::vector<Ancestor> ancestors = {};  // of the new checkpoint; on rank 0
   std::uint64_t max_shard_bytes = 5'000'000'000;

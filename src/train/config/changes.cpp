@@ -34,6 +34,11 @@ void flatten(const YAML::Node& node, const std::string& prefix, Values& values) 
     }
     return;
   }
+  if (node.IsSequence() && prefix == "stages") {
+    for (std::size_t i = 0; i < node.size(); ++i)
+      flatten(node[i], fmt::format("stages[{}]", i), values);
+    return;
+  }
   values[prefix] = on_one_line(node);
 }
 

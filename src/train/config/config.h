@@ -175,12 +175,14 @@ struct RunConfig {
 
   std::int64_t tokens_per_step() const { return batch.global * data.sequence_length; }
   std::int64_t total_steps() const;  // whichever of train.steps and train.tokens ends the run first
+  double total_tokens() const { return static_cast<double>(total_steps() * tokens_per_step()); }
   std::int64_t total_samples() const { return total_steps() * batch.global; }
   // All of the above are of one stage.
   std::int64_t stage_count() const;
   RunConfig at_stage(std::int64_t number) const;  // with `stages`
   RunConfig alone() const;                        // this stage as a run without `stages`
   std::int64_t steps_after() const;               // of the stages after this one
+  std::string stage_title() const;                // "stage 2 of 3 (anneal)"; empty without `stages`
 };
 
 // Returns a checked and complete configuration. `overrides` are "a.b=value". Throws a UserError

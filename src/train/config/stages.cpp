@@ -1,8 +1,10 @@
 // The stages of a run, as configurations.
+#include "train/config/stages.h"
+
 #include <algorithm>
+#include <set>
 
 #include "core/error.h"
-#include "train/config/config.h"
 
 namespace kintsugi {
 
@@ -24,6 +26,39 @@ RunConfig RunConfig::alone() const {
   config.stages.clear();
   config.stage = 0;
   return config;
+}
+
+void complete_stage_names(std::vector<RunConfig>& stages) {
+  for (RunConfig& stage : stages)
+    if (stage.stage_name.empty()) stage.stage_name = fmt::format("stage-{}", stage.stage + 1);
+}
+
+void relate_stages(const YamlDocument& document, std::vector<RunConfig>& stages) {
+  std::set<std::string> names;
+  std::int64_t positions = 0;
+  for (RunConfig& stage : stages) {
+    const std::string key = fmt::format("stages[{}]", stage.stage);
+    if (!names.insert(stage.stage_name).second)
+      user_error("{}: {}.name: there are two stages named {}: give each its own name",
+                 document.where(key), key, stage.stage_name);
+    if (stage.data.tokenizer != stages.front().data.tokenizer)
+      user_error("{}: {}.data.tokenizer: all stages have the same tokenizer: remove it",
+                 document.where(key), key);
+    if (!stage.train.save)
+      user_error(
+          "{}: train.save is false, but a stage starts from the checkpoint of the stage before: "
+          "remove it",
+          document.where("train.save"));
+    // What an earlier stage has trained stays trained.
+    if (stage.model.positions() != PositionKind::Learned)
+      positions = stage.model.max_positions = std::max(positions, stage.model.max_positions);
+    stage.rope_scaling_given = true;  // it never follows that of a checkpoint
+  }
+}
+
+std::string RunConfig::stage_title() const {
+  return stages.empty() ? ""
+                        : fmt::format("stage {} of {} ({})", stage + 1, stages.size(), stage_name);
 }
 
 std::int64_t RunConfig::steps_after() const {
