@@ -140,7 +140,9 @@ void Trainer::open_run(ResumeMode resume) {
   if (start) report_start(*start, begins);
   if (!origin.empty()) report_origin(config_.model_init, "starting from the weights in " + origin);
   if (finished() && config_.steps_after() == 0)
-    log_info("all {} steps are done: to train on, raise train.steps or train.tokens", state_.step);
+    log_info("all {} steps are done: to train on, {}", state_.step,
+             config_.stages.empty() ? "raise train.steps or train.tokens"
+                                    : "lengthen the last stage or add one");
 }
 
 void Trainer::open_loader() {

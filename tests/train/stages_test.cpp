@@ -221,6 +221,18 @@ TEST_F(Stages, WhatAResumeMayChange) {
               HasSubstr("is in stage 3, but the configuration has 1"));
 }
 
+TEST_F(Stages, ARunWithoutStagesCanGetSomeLater) {
+  const CapturedLog log;
+  train_staged(small_config(first_, whole_, "eval_every: 0, steps: 4"), {}, 1);
+  train_staged(small_config(first_, whole_, "eval_every: 0",
+                            "stages: [{steps: 4}, {steps: 2, sequence_length: 12}]\n"),
+               {}, 1);
+  EXPECT_EQ(metrics(whole_).size(), 6u);
+  const TrainerState state = saved_state(checkpoint(whole_, 6));
+  EXPECT_EQ(state.stage, 1);
+  EXPECT_EQ(state.tokens, 4 * 6 * 24 + 2 * 6 * 12);
+}
+
 // Everything is checked before the first step of the first stage.
 TEST_F(Stages, AMistakeInTheLastStageIsReportedAtTheStart) {
   std::string text = config(whole_);
