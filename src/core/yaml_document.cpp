@@ -5,6 +5,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -102,11 +103,22 @@ std::optional<Item> find_item(const YAML::Node& map, std::string_view key) {
   return {};
 }
 
+// `step` is a key, or a key with an index such as "stages[1]".
+std::optional<Item> find_step(const YAML::Node& map, std::string_view step) {
+  const std::size_t bracket = step.find('[');
+  auto item = find_item(map, step.substr(0, bracket));
+  if (!item || bracket == std::string_view::npos) return item;
+  const std::size_t index = std::strtoull(step.data() + bracket + 1, nullptr, 10);
+  if (!item->value.IsSequence() || index >= item->value.size()) return {};
+  const YAML::Node found = item->value[index];
+  return Item{found.Mark().is_null() ? -1 : found.Mark().line, found};
+}
+
 std::optional<Item> find_path(const YAML::Node& root, std::string_view path) {
   YAML::Node node = root;
   while (true) {
     const std::size_t dot = path.find('.');
-    auto item = find_item(node, path.substr(0, dot));
+    auto item = find_step(node, path.substr(0, dot));
     if (!item || dot == std::string_view::npos) return item;
     node.reset(item->value);
     path.remove_prefix(dot + 1);

@@ -27,7 +27,7 @@ class YamlDocument {
 
   const std::string& source() const { return source_; }
   const YAML::Node& root() const { return *root_; }
-  bool has(std::string_view key) const;  // "optimizer.lr"
+  bool has(std::string_view key) const;  // "optimizer.lr", "stages[1].data.train"
   // Where a key was set: "demo.yaml line 12", "--set optimizer.lr=1", or the source if it is not
   // set.
   std::string where(const std::string& key) const;

@@ -99,6 +99,15 @@ std::string YamlScalar<std::string>::format(const std::string& value) {
   return quoted + "\"";
 }
 
+std::optional<std::string> YamlScalar<std::optional<std::string>>::parse(const std::string& text) {
+  return YamlScalar<std::string>::parse(text);
+}
+
+std::string YamlScalar<std::optional<std::string>>::format(
+    const std::optional<std::string>& value) {
+  return value ? YamlScalar<std::string>::format(*value) : "null";
+}
+
 std::string joined(std::span<const std::string_view> words) {
   if (words.size() == 1) return std::string(words[0]);
   return fmt::format("{} or {}", fmt::join(words.first(words.size() - 1), ", "), words.back());
@@ -151,6 +160,11 @@ void YamlReader::check(const char* key, double value, const std::string& text, R
 bool YamlReader::take(const char* key) {
   known_.emplace_back(key);
   return (*node_)[key].IsDefined();
+}
+
+bool YamlReader::is_null(const char* key) {
+  const YAML::Node value = (*node_)[key];
+  return value.IsDefined() && value.IsNull() && take(key);
 }
 
 std::optional<std::string> YamlReader::scalar(const char* key, const std::string& expected) {

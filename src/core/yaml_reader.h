@@ -82,6 +82,13 @@ struct YamlScalar<std::string> {
   static std::string parse(const std::string& text);
   static std::string format(const std::string& value);
 };
+// A string, or null.
+template <>
+struct YamlScalar<std::optional<std::string>> {
+  static std::string expected() { return "a string or null"; }
+  static std::optional<std::string> parse(const std::string& text);
+  static std::string format(const std::optional<std::string>& value);
+};
 // A whole number, or "auto".
 template <>
 struct YamlScalar<std::optional<std::int64_t>> {
@@ -140,6 +147,8 @@ class YamlReader {
     if constexpr (Described<T>) {
       if (std::optional<YamlReader> inner = section(key)) inner->read(value);
     } else {
+      if constexpr (std::is_same_v<T, std::optional<std::string>>)
+        if (is_null(key)) return value.reset();
       if (const auto text = scalar(key, YamlScalar<T>::expected()))
         value = parse<T>(key, *text, range);
     }
@@ -169,19 +178,22 @@ class YamlReader {
 
  protected:
   const YamlDocument& document() const { return *document_; }
+  const YAML::Node& node() const { return *node_; }      // the map
+  const std::string& prefix() const { return prefix_; }  // of its keys
   bool take(const char* key);  // marks the key as known; returns whether the map has it
   void refuse_other_keys() const;
+  std::optional<std::vector<YamlReader>> sections(const char* key);
+  std::string where(const std::string& key) const;
+  [[noreturn]] void complain(const std::string& key, const std::string& problem) const;
 
  private:
   YamlReader(const YamlReader& parent, const YAML::Node& node, std::string prefix);
 
+  bool is_null(const char* key);
   std::optional<std::string> scalar(const char* key, const std::string& expected);
   std::optional<std::vector<std::string>> scalars(const char* key, std::size_t count,
                                                   const std::string& expected);
   std::optional<YamlReader> section(const char* key);
-  std::optional<std::vector<YamlReader>> sections(const char* key);
-  std::string where(const std::string& key) const;
-  [[noreturn]] void complain(const std::string& key, const std::string& problem) const;
   void check(const char* key, double value, const std::string& text, Range range) const;
 
   template <class T>
@@ -244,6 +256,7 @@ class YamlWriter {
   }
 
  protected:
+  void append(const std::string& text) { text_ += text; }
   void line(const char* key, const std::string& value);
   // Writes YAML `lines` indented below `key`; `remark` follows the key as a comment.
   void block(const char* key, const std::string& lines, const std::string& remark);

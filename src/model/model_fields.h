@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -65,6 +66,16 @@ void visit_rope_scaling_fields(Scaling& scaling, Visit&& visit) {
 // run's own checkpoint, if it has one: it replaces an `init` that can no longer be read.
 ModelConfig read_model_section(const YAML::Node& section, const std::string& source,
                                const std::filesystem::path& checkpoint = {});
+
+// Returns the first field in which the weights of the two models differ in shape or meaning, as
+// "layers is 4, not 2" (of `config` and of `stored`); empty: the weights fit. Fields that may
+// differ are those that may differ from model.init, except the vocabulary.
+std::string other_shape(const ModelConfig& stored, const ModelConfig& config);
+
+// The rope scaling outside of a `model:` section. `where` names the place and `key` the dotted key.
+void read_rope_scaling(const YAML::Node& node, const std::string& source, const std::string& where,
+                       const std::string& key, std::optional<RopeScaling>& scaling);
+std::string rope_scaling_to_yaml(const std::optional<RopeScaling>& scaling);  // "{…}" or "null"
 
 // The keys that read_model_section accepts.
 std::vector<std::string> model_section_keys();

@@ -198,17 +198,28 @@ bool fits_any_weights(const std::string& field, const ModelConfig& model) {
   return std::find(fields.begin(), fields.end(), field) != fields.end();
 }
 
-void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
-                         const YAML::Node& section, const KeyOrigin& origin) {
+struct Difference {
+  std::string field, has, wanted;
+};
+
+// The fields with other values that do not fit the stored weights.
+std::vector<Difference> differences(const ModelConfig& stored, const ModelConfig& config) {
   const YAML::Node before = YAML::Load(model_to_yaml(stored)),
                    after = YAML::Load(model_to_yaml(config));
+  std::vector<Difference> found;
   for (const auto& entry : after) {
     const std::string field = entry.first.Scalar();
     const std::string has = YAML::Dump(before[field]), wanted = YAML::Dump(entry.second);
-    if (has != wanted && !fits_any_weights(field, stored))
-      user_error("{}: model.{} is {}, but the weights in model.init have {}: remove it",
-                 origin.at(section[field]), field, wanted, has);
+    if (has != wanted && !fits_any_weights(field, stored)) found.push_back({field, has, wanted});
   }
+  return found;
+}
+
+void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
+                         const YAML::Node& section, const KeyOrigin& origin) {
+  for (const auto& [field, has, wanted] : differences(stored, config))
+    user_error("{}: model.{} is {}, but the weights in model.init have {}: remove it",
+               origin.at(section[field]), field, wanted, has);
   if (config.vocab_size < stored.vocab_size)
     user_error(
         "{}: model.vocab_size is {}, but the weights in model.init have {}: it can grow, but not "
@@ -217,6 +228,14 @@ void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
 }
 
 }  // namespace
+
+std::string other_shape(const ModelConfig& stored, const ModelConfig& config) {
+  for (const auto& [field, has, wanted] : differences(stored, config))
+    return fmt::format("{} is {}, not {}", field, wanted, has);
+  if (config.vocab_size != stored.vocab_size)
+    return fmt::format("vocab_size is {}, not {}", config.vocab_size, stored.vocab_size);
+  return "";
+}
 
 const std::vector<Synonym>& model_synonyms() {
   static const std::vector<Synonym> all = {
@@ -325,6 +344,20 @@ std::string_view in_text(RopeScalingKind kind) { return to_string(kind); }
 
 }  // namespace
 
+void read_rope_scaling(const YAML::Node& node, const std::string& source, const std::string& where,
+                       const std::string& key, std::optional<RopeScaling>& scaling) {
+  read_value(scaling, node, fmt::format("{}: {}", where, key), {source, key + "."});
+}
+
+std::string rope_scaling_to_yaml(const std::optional<RopeScaling>& scaling) {
+  if (!scaling) return "null";
+  std::string parts;
+  visit_rope_scaling_fields(*scaling, [&](const char* key, const auto& value) {
+    parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, in_text(value));
+  });
+  return "{" + parts + "}";
+}
+
 std::string model_to_yaml(const ModelConfig& config) {
   std::string text;
   const auto write = [&](const char* name, const auto& field) {
@@ -332,12 +365,7 @@ std::string model_to_yaml(const ModelConfig& config) {
     if constexpr (std::is_same_v<Field, Family>) {
       text += fmt::format("{}: {}\n", name, to_string(field));
     } else if constexpr (std::is_same_v<Field, std::optional<RopeScaling>>) {
-      std::string parts;
-      if (field)
-        visit_rope_scaling_fields(*field, [&](const char* key, const auto& value) {
-          parts += fmt::format("{}{}: {}", parts.empty() ? "" : ", ", key, in_text(value));
-        });
-      text += fmt::format("{}: {}\n", name, field ? "{" + parts + "}" : "null");
+      text += fmt::format("{}: {}\n", name, rope_scaling_to_yaml(field));
     } else if constexpr (std::is_same_v<Field, std::vector<LayerType>>) {
       std::vector<std::string_view> types;
       for (const LayerType type : field) types.push_back(to_string(type));

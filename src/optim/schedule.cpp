@@ -29,7 +29,8 @@ ScheduleKind parse_schedule(std::string_view text) {
   user_error("'{}' is not a schedule: cosine, linear, wsd or constant", text);
 }
 
-double Schedule::learning_rate(std::int64_t step) const {
+double Schedule::learning_rate(std::int64_t global_step) const {
+  const std::int64_t step = global_step - first_step;
   if (step < warmup_steps)
     return lr * static_cast<double>(step) / static_cast<double>(warmup_steps);
   if (kind == ScheduleKind::Constant) return lr;

@@ -19,8 +19,10 @@ struct Schedule {
   std::int64_t warmup_steps = 0;
   std::int64_t decay_steps = 0;  // WSD only; 0: total_steps / 5
   std::int64_t total_steps = 1;
+  std::int64_t first_step = 0;  // steps before the first one of this schedule
 
-  double learning_rate(std::int64_t step) const;  // steps count from 1
+  std::int64_t last_step() const { return first_step + total_steps; }
+  double learning_rate(std::int64_t global_step) const;  // first_step + 1 is the first
 };
 
 }  // namespace kintsugi

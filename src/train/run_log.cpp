@@ -109,6 +109,7 @@ void RunLog::record(const StepRecord& r) {
                {"energy_j", number(r.energy_j)}};
   if (!r.skipped.empty()) json["skipped"] = r.skipped;
   if (r.z_loss) json["z_loss"] = number(r.z_loss);
+  if (!r.stage.empty()) json["stage"] = r.stage;
   if (r.comm_busy_s) {
     json["comm_busy_s"] = *r.comm_busy_s;
     json["comm_wait_s"] = *r.comm_wait_s;
@@ -152,6 +153,7 @@ void RunLog::status(const std::string& state, const StepRecord& last,
                  {"last_checkpoint", checkpoint.empty() ? Json(nullptr) : Json(checkpoint)},
                  {"pid", ::getpid()},
                  {"updated", utc_now()}};
+    if (!last.stage.empty()) json["stage"] = last.stage;
     if (!message.empty()) json["message"] = message;
     const std::lock_guard lock(mutex_);
     if (failed_) return;

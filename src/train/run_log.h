@@ -28,6 +28,7 @@ struct StepRecord {
   std::optional<std::int64_t> comm_bytes = {};  // sent by rank 0
   double tokens_per_s = 0;
   std::optional<double> mfu_causal = {}, mfu_full = {};  // empty: the peak is unknown
+  std::string stage = {};                                // empty: the run has no stages
   std::uint64_t memory_bytes = 0;
   std::optional<double> energy_j = {};    // empty: no energy counter
   std::optional<double> valid_loss = {};  // nats per token

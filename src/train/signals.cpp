@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 
 namespace kintsugi {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::array<int, 4> kSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
 volatile sig_atomic_t received_signal = 0;
+std::atomic<int> handlers = 0;  // objects that exist; the first one installs the handlers
 std::array<struct sigaction, kSignals.size()> previous;
 struct sigaction previous_pipe;
 
@@ -22,6 +24,7 @@ void handle(int signal) {
 }  // namespace
 
 StopSignals::StopSignals() {
+  if (handlers++ > 0) return;
   received_signal = 0;
   struct sigaction action {};
   action.sa_handler = handle;
@@ -33,6 +36,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
+  if (--handlers > 0) return;
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   sigaction(SIGPIPE, &previous_pipe, nullptr);
 }

@@ -16,6 +16,7 @@
 #include "train/config/changes.h"
 #include "train/initial_weights.h"
 #include "train/memory_check.h"
+#include "train/run_history.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -38,16 +39,22 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   data_ = std::make_unique<RunData>(config_);
   startup_.mark("load data");
   schedule_ = schedule_of(config_);
+  for (std::int64_t i = 0; i < config_.stage; ++i)  // open_run() adds the runs before this one
+    schedule_.first_step += config_.stages[static_cast<std::size_t>(i)].total_steps();
   if (config_.train.precision == DType::F16) scaler_ = LossScaler(config_.train.loss_scale);
   health_ =
       RunHealth(config_.train.max_skipped_steps,
                 scaler_.dynamic() ? std::optional(config_.train.loss_scale.minimum) : std::nullopt);
-  history_ = OutlierHistory(config_.optimizer.skip_step);
+  outliers_ = OutlierHistory(config_.optimizer.skip_step);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
-  if (!config_.model_init.empty() && list_checkpoints(directory_ / "checkpoints").empty()) {
-    check_initial_weights(config_.model_init, config_.model, backend_);
-    subtokens_of(config_, data_->tokenizer());  // refuses a directory without a tokenizer
+  check_other_run(config_);
+  if (config_.stage == 0 && list_checkpoints(directory_ / "checkpoints").empty()) {
+    if (!config_.model_init.empty()) {
+      check_initial_weights(config_.model_init, config_.model, backend_);
+      subtokens_of(config_, data_->tokenizer());  // refuses a directory without a tokenizer
+    }
+    if (config_.run.from) start_of_branch(config_);
   }
   check_memory(backend_, config_, *groups_);
   startup_.mark("plan memory");
@@ -82,7 +89,8 @@ RunOutcome Trainer::run(ResumeMode resume) {
   if (is_first()) log_->status("running", record_, last_valid_loss_, NAN, last_checkpoint_);
   last_report_ = Clock::now();
   try {
-    StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr)};
+    StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr),
+                   .stops = asked_to_stop()};
     sum_over_ranks(start);
     while (!finished() && !stop_) {
       if (step_trace_ != nullptr) step_trace_->before_step();
@@ -116,7 +124,8 @@ RunOutcome Trainer::run(ResumeMode resume) {
       log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
     throw;
   }
-  const bool stopped = !finished();
+  // A signal in the last step of a stage stops the run before the next one.
+  const bool stopped = !finished() || (stop_ && config_.steps_after() > 0);
   if (is_first())
     log_->status(stopped ? "stopped" : "finished", record_, last_valid_loss_, eta_s(),
                  last_checkpoint_);
@@ -134,7 +143,7 @@ void Trainer::train_step() {
   const auto begin = Clock::now();
   const std::int64_t step = state_.step + 1;
   const double lr = schedule_.learning_rate(step);
-  const StepLimits limits = history_.limits();
+  const StepLimits limits = outliers_.limits();
   Trace* trace = step_trace_ == nullptr ? nullptr : step_trace_->active();
   const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
   if (batch_ == nullptr) batch_ = &loader_->next();  // rethrows an error that was deferred
@@ -184,10 +193,11 @@ void Trainer::train_step() {
              .lr = lr,
              .loss_scale = scaler_.scale(),
              .data_wait_s = data_wait_s,
+             .stage = config_.stages.empty() ? "" : config_.stage_name,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
   if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
   note_skipped(result, limits);
-  history_.add(result.loss, result.gradient_norm);
+  outliers_.add(result.loss, result.gradient_norm);
   scaler_.update(!std::isfinite(result.gradient_norm));
   state_.step = step;
   state_.tokens = record_.tokens;
@@ -195,7 +205,7 @@ void Trainer::train_step() {
   state_.loss_scale = scaler_.state();
   state_.skipped = health_.skipped();
   state_.outliers = health_.outliers();
-  state_.history = history_.state();
+  state_.recent = outliers_.state();
   record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
   record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
   check_peak();
@@ -240,7 +250,7 @@ TokenBatch Trainer::tokens() const {
 }
 
 double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
-  if (step > schedule_.total_steps) return 0;
+  if (step > schedule_.last_step()) return 0;
   const HostSpan span(trace, "data wait");
   try {
     batch_ = &loader_->next();
@@ -356,6 +366,7 @@ void Trainer::save() {
     saved = save_checkpoint(directory_ / "checkpoints", *engine_, state_,
                             {.files = checkpoint_texts(),
                              .keep = keep,
+                             .keep_always = finished() && !config_.stages.empty(),
                              .config = to_yaml(config_),
                              .ancestors = ancestors_});
   } catch (const Diverged&) {

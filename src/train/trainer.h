@@ -49,6 +49,9 @@ class Trainer {
   const RunConfig& config() const { return config_; }  // completed from the data
   const RunData& data() const { return *data_; }
   Startup& startup() { return startup_; }
+  // The lock of the run directory, for the trainer of the next stage.
+  std::unique_ptr<DirectoryLock> release_lock() { return std::move(lock_); }
+  void keep_lock(std::unique_ptr<DirectoryLock> lock) { lock_ = std::move(lock); }
   // Records in status.json that another rank ended the job. Thread-safe during run().
   void note_failure(const std::string& message);
 
@@ -80,14 +83,31 @@ class Trainer {
   void open_run(ResumeMode resume);
   // Fills in what the configuration leaves open with the checkpoint's values.
   void follow_checkpoint(const std::filesystem::path& checkpoint);
-  // Returns the checkpoint to resume from, if there is one. Rank 0 decides for all ranks.
-  std::optional<std::filesystem::path> open_directory(ResumeMode resume);
-  // Logs where the weights of a run with model.init come from.
-  void report_origin(const std::string& weights) const;
+  // The checkpoint that the run continues from.
+  struct Start {
+    std::filesystem::path checkpoint;
+    bool other_run = false;  // that of run.from
+  };
+  // Nothing for a new run. Rank 0 decides for all ranks.
+  std::optional<Start> open_directory(ResumeMode resume);
+  // Whether a new stage begins with a checkpoint of this state.
+  bool begins_stage(const Start& start, const TrainerState& state) const {
+    return start.other_run || state.stage != config_.stage;
+  }
+  // Loads the checkpoint, the weights of model.init or random weights. Returns a description of
+  // the weights of model.init.
+  std::string load_start(const std::optional<Start>& start);
+  // Continues the stage of state_, or begins the next one.
+  void enter_stage(const std::optional<Start>& start, bool begins);
+  void open_loader();
+  void report_start(const Start& start, bool begins) const;
+  // Logs where the weights come from, and warns if the tokenizer of that model differs.
+  void report_origin(const std::filesystem::path& model, const std::string& line) const;
   void check_same_run() const;
-  void take_over(const std::filesystem::path& checkpoint);
+  void check_finished_stages() const;
+  void take_over(const Start& start);
   // Logs every configuration key whose value has changed, and a jump of the learning rate.
-  void report_changes(const std::filesystem::path& checkpoint) const;
+  void report_changes(const Start& start) const;
   void announce() const;
   std::string describe_layout() const;
   // Model FLOPs utilization. Empty once a step was faster than the measured peak.
@@ -115,7 +135,9 @@ class Trainer {
   void report(bool last);
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
-  bool finished() const { return state_.step >= schedule_.total_steps; }
+  // Of the stage.
+  bool finished() const { return state_.step >= schedule_.last_step(); }
+  std::int64_t last_step() const { return schedule_.last_step() + config_.steps_after(); }
 
   Backend& backend_;
   std::unique_ptr<Groups> own_groups_;  // only without given groups
@@ -131,7 +153,7 @@ class Trainer {
   Schedule schedule_;
   LossScaler scaler_;
   RunHealth health_;
-  OutlierHistory history_;
+  OutlierHistory outliers_;
   std::string divergence_;  // why the run diverged in the last step; empty: it did not
   TrainerState state_;
   TrainingFlops flops_;

@@ -2,6 +2,7 @@
 // of the configuration since.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "comm/exchange.h"
 #include "core/file.h"
@@ -10,6 +11,7 @@
 #include "train/config/model.h"
 #include "train/initial_weights.h"
 #include "train/memory_check.h"
+#include "train/run_history.h"
 #include "train/trainer.h"
 
 namespace kintsugi {
@@ -26,11 +28,20 @@ std::string newest_healthy(const fs::path& folder, const std::vector<Ancestor>& 
   return "";
 }
 
+// When a change of this key takes effect.
+std::string when_changed(const std::string& key, const RunConfig& config, std::int64_t next_step) {
+  const std::string list = "stages[";
+  const std::int64_t stage =
+      key.starts_with(list) ? std::strtoll(key.c_str() + list.size(), nullptr, 10) : config.stage;
+  if (stage < config.stage) return "without effect: that stage is finished";
+  return stage > config.stage ? "from that stage on" : fmt::format("from step {} on", next_step);
+}
+
 }  // namespace
 
-std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
+std::optional<Trainer::Start> Trainer::open_directory(ResumeMode resume) {
   const fs::path checkpoints = directory_ / "checkpoints";
-  std::string latest;
+  std::string latest, from;
   together(host(), [&] {
     if (!is_first()) return;
     if (resume == ResumeMode::Never && fs::exists(directory_ / "metrics.jsonl"))
@@ -40,13 +51,17 @@ std::optional<fs::path> Trainer::open_directory(ResumeMode resume) {
     std::error_code error;
     fs::create_directories(checkpoints, error);
     if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
-    lock_ = std::make_unique<DirectoryLock>(directory_);
+    if (!lock_) lock_ = std::make_unique<DirectoryLock>(directory_);
     clean_up_checkpoints(checkpoints);
-    if (const auto found = find_latest_checkpoint(checkpoints)) latest = found->string();
+    if (const auto found = find_latest_checkpoint(checkpoints))
+      latest = found->string();
+    else if (config_.run.from)
+      from = start_of_branch(config_).string();
   });
   latest = text_of(host(), 0, latest);
-  if (latest.empty()) return std::nullopt;
-  return latest;
+  if (!latest.empty()) return Start{.checkpoint = latest};
+  if (!config_.run.from) return std::nullopt;
+  return Start{.checkpoint = text_of(host(), 0, from), .other_run = true};
 }
 
 void Trainer::follow_checkpoint(const fs::path& checkpoint) {
@@ -57,50 +72,84 @@ void Trainer::follow_checkpoint(const fs::path& checkpoint) {
   }
 }
 
-void Trainer::open_run(ResumeMode resume) {
-  const std::optional<fs::path> latest = open_directory(resume);
+std::string Trainer::load_start(const std::optional<Start>& start) {
   const bool init = !config_.model_init.empty();
-  if (latest) follow_checkpoint(*latest);
+  if (start) follow_checkpoint(start->checkpoint);
   startup_.mark("open run");
   together(host(), [&] {
     engine_ = std::make_unique<Engine>(backend_, backend_,
                                        engine_options(config_, groups_->ranks()), *groups_);
     startup_.mark("allocate memory");
-    latest || init ? engine_->prepare() : engine_->initialize(config_.run.seed);
+    start || init ? engine_->prepare() : engine_->initialize(config_.run.seed);
   });
-  std::string origin;  // of the weights, with model.init
-  if (latest) {
-    state_ = load_checkpoint(*latest, *engine_);
+  std::string origin;
+  if (start) {
+    state_ = load_checkpoint(start->checkpoint, *engine_, [&](const TrainerState& state) {
+      return begins_stage(*start, state);
+    });
   } else if (init) {
     SubtokenRows subtokens;
     together(host(), [&] { subtokens = subtokens_of(config_, data_->tokenizer()); });
     origin = load_initial_weights(config_.model_init, *engine_, subtokens);
   }
   backend_.synchronize();  // so that this phase includes the device's work
-  startup_.mark(latest ? "load checkpoint" : init ? "load weights" : "initialize weights");
+  startup_.mark(start ? "load checkpoint" : init ? "load weights" : "initialize weights");
+  return origin;
+}
+
+void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
+  if (start && !start->other_run) check_finished_stages();
+  if (start && !begins) check_same_run();
+  if (start) take_over(*start);
+  if (start && begins) state_ = next_stage(std::move(state_), start->checkpoint);
+  if (start && !begins) return;
+  state_.stage = config_.stage;
+  state_.seed = config_.run.seed;
+  state_.data = data_->fingerprint();
+}
+
+void Trainer::open_run(ResumeMode resume) {
+  const std::optional<Start> start = open_directory(resume);
+  const std::string origin = load_start(start);
+  const bool begins = !start || begins_stage(*start, state_);
   together(host(), [&] {
-    if (latest) {
-      check_same_run();
-      take_over(*latest);
-    } else {
-      state_.seed = config_.run.seed;
-      state_.data = data_->fingerprint();
-    }
+    schedule_.first_step = begins ? state_.step : state_.stage_start;
+    enter_stage(start, begins);
     if (!is_first()) return;
-    data_->check_content(directory_ / "data.json", latest.has_value());
+    data_->check_content(
+        directory_ / (config_.stage == 0 ? "data.json"
+                                         : fmt::format("data-stage-{}.json", config_.stage + 1)),
+        !begins);
     open_log_file(directory_ / "log.txt");
-    if (latest) report_changes(*latest);
+    if (start) report_changes(*start);
     if (!finished()) write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
-    log_ = std::make_unique<RunLog>(directory_, schedule_.total_steps);
+    log_ = std::make_unique<RunLog>(directory_, last_step());
     open_log_ = log_.get();
   });
   first_step_ = state_.step;
   record_.step = state_.step;
   record_.tokens = state_.tokens;
+  if (!config_.stages.empty()) record_.stage = config_.stage_name;
   // Unknown before the first step of this process.
   record_.loss = NAN;
   record_.tokens_per_s = NAN;
-  const std::int64_t steps_left = std::max<std::int64_t>(schedule_.total_steps - state_.step, 0);
+  open_loader();
+  startup_.mark("open run");
+  peak_ = backend_.peak_flops(config_.train.precision);
+  startup_.mark("measure peak");
+  announce();
+  log_info("{}", memory_table(engine_->arena(), backend_));
+  log_info("run directory: {}", directory_.string());
+  if (start) report_start(*start, begins);
+  if (!origin.empty()) report_origin(config_.model_init, "starting from the weights in " + origin);
+  if (finished() && config_.steps_after() == 0)
+    log_info("all {} steps are done: to train on, {}", state_.step,
+             config_.stages.empty() ? "raise train.steps or train.tokens"
+                                    : "lengthen the last stage or add one");
+}
+
+void Trainer::open_loader() {
+  const std::int64_t steps_left = std::max<std::int64_t>(schedule_.last_step() - state_.step, 0);
   loader_ =
       std::make_unique<BatchLoader>(data_->order(), data_->sample_options(),
                                     BatchLoader::Plan{.first = state_.samples + first_sequence(),
@@ -108,22 +157,23 @@ void Trainer::open_run(ResumeMode resume) {
                                                       .batch = sequences_per_rank(),
                                                       .stride = config_.batch.global,
                                                       .depth = config_.data.prefetch});
-  startup_.mark("open run");
-  peak_ = backend_.peak_flops(config_.train.precision);
-  startup_.mark("measure peak");
-  announce();
-  log_info("{}", memory_table(engine_->arena(), backend_));
-  log_info("run directory: {}", directory_.string());
-  if (latest) log_info("continuing from {} (step {})", latest->string(), state_.step);
-  if (!origin.empty()) report_origin(origin);
-  if (finished())
-    log_info("all {} steps are done: to train on, raise train.steps or train.tokens", state_.step);
 }
 
-void Trainer::report_origin(const std::string& weights) const {
-  log_info("starting from the weights in {}", weights);
+void Trainer::report_start(const Start& start, bool begins) const {
+  const std::string checkpoint = start.checkpoint.string();
+  if (!begins)
+    log_info("continuing from {} (step {})", checkpoint, state_.step);
+  else if (!start.other_run)
+    log_info("begins from {} (step {})", checkpoint, state_.step);
+  else
+    report_origin(checkpoint, fmt::format("continues {} at step {}, trains {} more", checkpoint,
+                                          state_.step, schedule_.total_steps));
+}
+
+void Trainer::report_origin(const fs::path& model, const std::string& line) const {
+  log_info("{}", line);
   if (!is_first()) return;
-  const std::string warning = other_tokenizer(config_.model_init, data_->tokenizer());
+  const std::string warning = other_tokenizer(model, data_->tokenizer());
   if (!warning.empty()) log_warning("{}", warning);
 }
 
@@ -137,22 +187,46 @@ void Trainer::check_same_run() const {
         "data.sequence_length, data.packing or (with max_epochs or order megatron) for another "
         "number of steps: its data position cannot be carried over; choose another run.dir",
         directory_.string());
-  if (state_.step > schedule_.total_steps)
+  if (state_.step > schedule_.last_step())
     user_error(
         "the run in {} has done {} steps, the configuration asks for {}: raise train.steps (or "
         "train.tokens), or point checkpoints/latest to an earlier checkpoint",
-        directory_.string(), state_.step, schedule_.total_steps);
+        directory_.string(), state_.step - state_.stage_start, schedule_.total_steps);
 }
 
-void Trainer::take_over(const fs::path& checkpoint) {
+// The last entries of the history are the stages of this run that are finished, and state_.stage is
+// the one of the checkpoint.
+void Trainer::check_finished_stages() const {
+  const auto finished_before = static_cast<std::size_t>(state_.stage);
+  if (state_.history.size() < finished_before)
+    user_error("the latest checkpoint in {} is damaged: it has no history of its stages",
+               directory_.string());
+  std::vector<std::int64_t> trained;
+  for (std::size_t i = state_.history.size() - finished_before; i < state_.history.size(); ++i)
+    trained.push_back(state_.history[i].last_step - state_.history[i].first_step + 1);
+  if (state_.stage < config_.stage) trained.push_back(state_.step - state_.stage_start);
+  if (static_cast<std::int64_t>(trained.size()) != config_.stage)
+    user_error("the run in {} is in stage {}, not in stage {}: run the command again",
+               directory_.string(), state_.stage + 1, config_.stage + 1);
+  for (std::size_t i = 0; i < trained.size(); ++i)
+    if (trained[i] != config_.stages[i].total_steps())
+      user_error(
+          "stage {} ({}) of the run in {} was trained for {} steps, the configuration asks for {}: "
+          "restore it, because a finished stage cannot change",
+          i + 1, config_.stages[i].stage_name, directory_.string(), trained[i],
+          config_.stages[i].total_steps());
+}
+
+void Trainer::take_over(const Start& start) {
+  const fs::path& checkpoint = start.checkpoint;
   // A checkpoint in another precision has no usable loss scale.
   if (scaler_.dynamic() && saved_precision(checkpoint) == DType::F16)
     scaler_.restore(state_.loss_scale);
   health_.restore(state_.skipped, state_.outliers);
-  history_.restore(state_.history);
+  outliers_.restore(state_.recent);
   last_checkpoint_ = checkpoint.string();
   if (health_.healthy()) last_healthy_ = last_checkpoint_;
-  if (!is_first()) return;
+  if (!is_first() || start.other_run) return;
   mark_branches({checkpoint.parent_path(), checkpoint.filename().string()});
   ancestors_ = ancestors_after(checkpoint);
   if (last_healthy_.empty()) last_healthy_ = newest_healthy(checkpoint.parent_path(), ancestors_);
@@ -160,17 +234,22 @@ void Trainer::take_over(const fs::path& checkpoint) {
 
 // Compares with the configuration in the checkpoint; older versions saved it only in the run
 // directory.
-void Trainer::report_changes(const fs::path& checkpoint) const {
-  std::string before = saved_config(checkpoint);
-  if (before.empty() && fs::exists(directory_ / "config.yaml"))
+void Trainer::report_changes(const Start& start) const {
+  std::string before = saved_config(start.checkpoint);
+  if (before.empty() && !start.other_run && fs::exists(directory_ / "config.yaml"))
     before = read_text_file(directory_ / "config.yaml");
   if (before.empty() || finished()) return;
   const std::int64_t next = state_.step + 1;
   for (const ConfigChange& change : config_changes(before, config_))
-    log_info("changed: {} {} → {} from step {} on", change.key, change.before, change.after, next);
+    if (change.key != "run.dir" && change.key != "run.from")
+      log_info("changed: {} {} → {} {}", change.key, change.before, change.after,
+               when_changed(change.key, config_, next));
   try {
-    const Schedule then = schedule_of(parse_run_config(before, "the checkpoint's config.yaml"));
-    const std::string jump = schedule_jump(then, schedule_, next);
+    const TrainerState then = saved_state(start.checkpoint);
+    Schedule previous = schedule_of(
+        parse_saved_config(before, "the checkpoint's config.yaml").at_stage(then.stage));
+    previous.first_step = then.stage_start;
+    const std::string jump = schedule_jump(previous, schedule_, next);
     if (!jump.empty()) log_warning("{}", jump);
   } catch (const UserError&) {
     // Written by a version with other keys: the changes above are all that can be compared.

@@ -18,6 +18,9 @@ constexpr double kAssumedMfu = 0.4;  // for the preview, before any measurement
 
 void Trainer::announce() const {
   const ModelSize size = count_parameters(ParameterSet(config_.model));
+  if (!config_.stages.empty())
+    log_info("{}: steps {}-{} of {}", config_.stage_title(), schedule_.first_step + 1,
+             schedule_.last_step(), last_step());
   log_info("{}", backend_.description());
   log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
            config_.model_preset.empty() ? "" : config_.model_preset,
@@ -42,10 +45,11 @@ void Trainer::announce() const {
                100 * packing->padding(config_.data.sequence_length),
                format_number(packing->whole, "document"), packing->cut);
   }
-  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all",
-           config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
+  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps{}", config_.batch.global,
+           format_count(static_cast<double>(config_.tokens_per_step())),
            config_.batch.global / config_.layout.micro_batch,
-           config_.batch.global == config_.layout.micro_batch ? "" : "es", schedule_.total_steps);
+           config_.batch.global == config_.layout.micro_batch ? "" : "es", schedule_.total_steps,
+           config_.stages.empty() ? " in all" : " in this stage");
   log_info("layout: {}", describe_layout());
   log_info(
       "FLOPs per token: {}FLOP (causal attention), {}FLOP (full attention); peak {}FLOP/s ({})",
@@ -62,7 +66,7 @@ void Trainer::preview() {
   const Engine planned(backend_, nothing, engine_options(config_, groups_->ranks()), *groups_);
   log_info("{}", memory_table(planned.arena(), backend_));
   log_info("run directory: {}", directory_.string());
-  const double tokens = static_cast<double>(config_.total_steps() * config_.tokens_per_step());
+  const double tokens = config_.total_tokens();
   const double fastest_s = tokens * flops_.causal() / (peak_.flops_per_s * groups_->ranks());
   log_info(
       "duration: {} tokens in {} steps, {}FLOP; {} at the full peak of {}, {} at an assumed MFU of "
@@ -92,23 +96,34 @@ std::string Trainer::describe_layout() const {
   return text;
 }
 
+// Later stages are assumed to run at the FLOP/s of this one.
 double Trainer::eta_s() const {
   const auto done = static_cast<double>(state_.step - first_step_);
-  return static_cast<double>(schedule_.total_steps - state_.step) * step_seconds_ /
-         std::max(done, 1.0);
+  const double step_s = step_seconds_ / std::max(done, 1.0);
+  double steps = static_cast<double>(schedule_.last_step() - state_.step);
+  const double flops = static_cast<double>(config_.tokens_per_step()) * flops_.causal();
+  for (std::size_t i = static_cast<std::size_t>(config_.stage) + 1; i < config_.stages.size();
+       ++i) {
+    const RunConfig& later = config_.stages[i];
+    steps += static_cast<double>(later.total_steps() * later.tokens_per_step()) *
+             training_flops_per_token(later.model, later.data.sequence_length).causal() / flops;
+  }
+  return steps * step_s;
 }
 
 std::string Trainer::progress_line() const {
   const double rate = means_.tokens_per_s();
   const auto causal = mfu(rate, flops_.causal()), full = mfu(rate, flops_.full());
+  const std::string stage =
+      config_.stages.empty() ? "" : fmt::format("{}/{} ", config_.stage + 1, config_.stages.size());
   std::string skipped;
   if (means_.skipped() > 0)
     skipped = fmt::format("  skipped {} of {}", means_.skipped(), means_.steps());
   if (means_.outliers() > 0) skipped += fmt::format(" ({} as outliers)", means_.outliers());
   return fmt::format(
-      "step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
+      "{}step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
       "lr {:.2e}{}  J/token –",
-      state_.step, schedule_.total_steps, means_.loss(), format_count(rate), means_.step_time_s(),
+      stage, state_.step, last_step(), means_.loss(), format_count(rate), means_.step_time_s(),
       format_duration(eta_s()),
       causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
       means_.gradient_norm(), record_.lr, skipped);
@@ -126,7 +141,7 @@ void Trainer::report(bool last) {
   if (terminal_is_live()) {
     if (line_due) log_to_file(line);
     if (!live_due && !last) return;
-    const int filled = static_cast<int>(10 * state_.step / schedule_.total_steps);
+    const int filled = static_cast<int>(10 * state_.step / last_step());
     std::string bar;
     for (int i = 0; i < 10; ++i) bar += i < filled ? "━" : "╌";
     show_live_line(bar + " " + line);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/file.h"
 #include "support/counting_store.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
@@ -98,6 +99,74 @@ TEST_F(DataWhereTest, NamesTheDocumentsOfAPackedSample) {
 TEST_F(DataWhereTest, PrintsForPeople) {
   EXPECT_THAT(where("--step 2"), AllOf(HasSubstr("sample 6: numbers, epoch "),
                                        HasSubstr(store_ + " token "), HasSubstr(": document ")));
+}
+
+// A branch of the run at step 3: steps 1 to 3 were trained by the base run on its own data.
+TEST_F(DataWhereTest, StepsOfTheRunThatARunContinues) {
+  const std::string other = write_store(directory_, "other", counting_documents({120, 90}));
+  run_training(small_config(store_, directory_ / "base", "steps: 3, eval_every: 0"));
+  const std::string yaml = small_config(other, directory_ / "run", "steps: 5, eval_every: 0");
+  RunConfig branch = parse_run_config(
+      yaml, "branch.yaml", {"run.from=" + (directory_ / "base").string(), "batch.global=4"});
+  directory_.write("run.yaml", to_yaml(branch));
+  for (const bool trained : {false, true}) {
+    if (trained) {
+      run_training(to_yaml(branch));
+      directory_.write("run.yaml", read_text_file(directory_ / "run/config.yaml"));
+      std::filesystem::rename(directory_ / "base", directory_ / "moved");
+    }
+    const json before = json::parse(where("--json --step 3"));
+    ASSERT_EQ(before.size(), 6u);
+    EXPECT_EQ(before[0].at("run"), "base");
+    EXPECT_EQ(before[0].at("source"), "numbers");
+    EXPECT_EQ(before[0].at("sample"), 12);
+    const json after = json::parse(where("--json --step 5"));
+    ASSERT_EQ(after.size(), 4u);
+    EXPECT_EQ(after[0].at("run"), "run");
+    EXPECT_EQ(after[0].at("source"), "other");
+    EXPECT_EQ(after[0].at("sample"), 4);
+    EXPECT_EQ(json::parse(where("--json --stage 2 --sample 5"))[0].at("documents"),
+              after[1].at("documents"));
+    EXPECT_THAT(where("--step 9", 2), HasSubstr("--step is 9, but the run has steps 1 to 8"));
+    EXPECT_THAT(where("--sample 5", 2), AllOf(HasSubstr("--sample needs --stage"),
+                                              HasSubstr("1: run base (steps 1 to 3)")));
+    EXPECT_THAT(where("--stage 1 --sample 18", 2), HasSubstr("has samples 0 to 17"));
+  }
+  EXPECT_THAT(where("--step 2"), HasSubstr("run base (steps 1 to 3)"));
+  write_store(directory_, "numbers", counting_documents({40, 70, 80}));
+  EXPECT_THAT(where("--step 2", 2), HasSubstr("is no longer the data that was trained on"));
+}
+
+TEST_F(DataWhereTest, StepsOfEveryStage) {
+  const std::string other = write_store(directory_, "other", counting_documents({120, 90}));
+  std::string yaml = small_config(store_, directory_ / "run", "eval_every: 0");
+  yaml.replace(yaml.find("warmup_steps: 2"), 15, "warmup_steps: 0");
+  yaml += fmt::format(
+      "stages: [{{name: one, steps: 2}}, {{name: two, steps: 3, batch: {{global: 4}}, "
+      "data: {{train: [{{path: \"{}\"}}]}}}}]\n",
+      other);
+  directory_.write("run.yaml", yaml);
+  for (const bool trained : {false, true}) {
+    if (trained) {
+      EXPECT_EQ(run_kintsugi("train run.yaml").code, 0);
+    }
+    const json first = json::parse(where("--json --step 2")),
+               second = json::parse(where("--json --step 4"));
+    ASSERT_EQ(first.size(), 6u);
+    EXPECT_EQ(first[0].at("stage"), "one");
+    EXPECT_EQ(first[0].at("source"), "numbers");
+    EXPECT_EQ(first[0].at("sample"), 6);
+    ASSERT_EQ(second.size(), 4u);
+    EXPECT_EQ(second[0].at("stage"), "two");
+    EXPECT_EQ(second[0].at("source"), "other");
+    EXPECT_EQ(second[0].at("sample"), 4);
+    EXPECT_EQ(json::parse(where("--json --stage two --sample 6"))[0].at("documents"),
+              second[2].at("documents"));
+    EXPECT_THAT(
+        where("--stage tow --sample 6", 2),
+        AllOf(HasSubstr("no such stage"), HasSubstr("stage two of run run (steps 3 to 5)")));
+    EXPECT_THAT(where("--step 6", 2), HasSubstr("steps 1 to 5"));
+  }
 }
 
 TEST_F(DataWhereTest, AStepThatTheRunDoesNotHave) {

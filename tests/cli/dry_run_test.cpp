@@ -41,6 +41,29 @@ TEST_F(DryRun, CountsWhatIsOffloaded) {
       << "8.03e9 gradients of 4 bytes are on the host too";
 }
 
+// The days of a stage are its steps times the time of a step.
+TEST_F(DryRun, PredictsEachStageAndTheSum) {
+  const std::string stages =
+      "run: {dir: run}\nmodel: {preset: llama-1b}\n"
+      "data: {train: [{path: corpus.txt}], sequence_length: 4096}\n"
+      "batch: {global: 64, micro: 1}\noptimizer: {warmup_steps: 0}\n"
+      "train: {precision: bf16, checkpoint_every: 0}\nlayout: {recompute: full, dp: 8}\n"
+      "stages:\n"
+      "  - {name: short, steps: 1000}\n"
+      "  - {name: long, steps: 3000, sequence_length: 16384, batch: {global: 16}}\n"
+      "  - {name: huge, steps: 2, sequence_length: 8388608, batch: {global: 8}}\n";
+  directory_.write("run.yaml", stages.substr(0, stages.find("  - {name: huge")));
+  const Outcome fits = dry_run("");
+  EXPECT_EQ(fits.code, 0) << fits.error;
+  EXPECT_THAT(fits.out, AllOf(HasSubstr("stage 1 of 2 (short): 262.1 M tokens in 1000 steps"),
+                              HasSubstr("stage 2 of 2 (long): 786.4 M tokens in 3000 steps"),
+                              HasSubstr("All stages: 1.049 B tokens, 4000 steps, ")));
+  directory_.write("run.yaml", stages);
+  const Outcome too_large = dry_run("");
+  EXPECT_EQ(too_large.code, 2);
+  EXPECT_THAT(too_large.error, HasSubstr("stage 3 of 3 (huge): it does not fit"));
+}
+
 // For a run on the CPU the plan uses the CPU backend too.
 TEST(PlanJobOfARun, IsTheEnginesOnProcessorsToo) {
   const RunConfig config =

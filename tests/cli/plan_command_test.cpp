@@ -22,6 +22,31 @@ using testing::StartsWith;
 
 using PlanCommand = PlanCommandTest;
 
+// Each stage is planned with its own length and batch. The sum of the days is that of the stages.
+TEST_F(PlanCommand, PlansTheStagesOfARun) {
+  directory_.write("run.yaml",
+                   "run: {dir: run}\nmodel: {preset: llama-1b}\n"
+                   "data: {train: [{path: corpus.txt}], sequence_length: 4096}\n"
+                   "batch: {global: 64, micro: 1}\noptimizer: {warmup_steps: 0}\n"
+                   "train: {precision: bf16, checkpoint_every: 0}\n"
+                   "stages:\n"
+                   "  - {name: short, tokens: 10B}\n"
+                   "  - {name: long, tokens: 1B, sequence_length: 16384, batch: {global: 16}}\n");
+  const std::string on = " --machine dgx-h100 --gpus 8 --best 1";
+  const Outcome outcome = run("--config run.yaml" + on);
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  // 10B / (64 x 4096) and 1B / (16 x 16384) steps, rounded up.
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("stage 1 of 2 (short): 64 sequences of 4096 tokens per step"),
+                    HasSubstr("stage 2 of 2 (long): 16 sequences of 16384 tokens per step"),
+                    HasSubstr("38147 steps, "), HasSubstr("3815 steps, "),
+                    HasSubstr("All stages, each with its first layout: 11 B tokens, 41962 steps")));
+  EXPECT_THAT(mistake("--config run.yaml --gpus 8"), HasSubstr("--config needs --machine"));
+  EXPECT_THAT(mistake("--config run.yaml --length 8" + on), HasSubstr("--length has no effect"));
+  EXPECT_THAT(mistake("--tune run.yaml" + std::string(" --machine dgx-h100 --gpus 8")),
+              HasSubstr("it has stages"));
+}
+
 TEST_F(PlanCommand, DrawsAndSums) {
   const Outcome outcome = run("--schedule 1f1b --stages 4 --micro-batches 8 --svg out.svg");
   EXPECT_EQ(outcome.code, 0) << outcome.error;

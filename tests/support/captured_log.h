@@ -1,5 +1,6 @@
 #pragma once
 
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,11 +9,12 @@
 
 namespace kintsugi {
 
-// During its lifetime, log messages are stored instead of printed.
+// During its lifetime, log messages of all threads are stored instead of printed.
 class CapturedLog {
  public:
   CapturedLog() {
     redirect_log([this](LogLevel level, std::string_view message) {
+      const std::lock_guard lock(mutex_);
       messages_.emplace_back(level, message);
     });
   }
@@ -33,6 +35,7 @@ class CapturedLog {
   }
 
  private:
+  std::mutex mutex_;
   std::vector<std::pair<LogLevel, std::string>> messages_;
 };
 

@@ -125,6 +125,8 @@ FileParser checkpoint() {
   state.step = 3;
   state.samples = 3;
   state.data = "0123456789abcdef";
+  state.stage_start = 2;
+  state.history = {{.run = "base", .last_step = 2, .data = "a", .config = "threads: 1\n"}};
   const fs::path saved = save_checkpoint(scratch.path(), small->engine, state, {});
   const std::string name = saved.filename().string();
   FileParser parser{

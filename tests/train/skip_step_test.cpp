@@ -99,7 +99,7 @@ TEST_F(SkipStep, IsOffByDefault) {
   train(config(run_, 90, {"optimizer.skip_step.deviations=0"}));
   for (const json& record : metrics(run_)) EXPECT_FALSE(record.contains("skipped"));
   EXPECT_THAT(read_text_file(run_ / "checkpoints" / checkpoint_name(90) / "trainer.json"),
-              Not(testing::HasSubstr("history")));
+              Not(testing::HasSubstr("recent")));
 }
 
 // In the middle of the window, and before a step that is skipped.

@@ -1,9 +1,10 @@
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "cli/options.h"
 #include "core/error.h"
 #include "train/run_data.h"
+#include "train/run_history.h"
 
 namespace kintsugi {
 namespace {
@@ -44,33 +46,101 @@ std::vector<DocumentRange> documents_of(const std::vector<TokenRange>& ranges) {
 struct WhereArguments {
   std::string config;
   std::vector<std::string> overrides;
-  std::int64_t step = 0;
+  std::optional<std::int64_t> step, sample;
+  std::string stage;
   bool json = false;
 };
 
-void show(const WhereArguments& arguments) {
-  RunConfig config = load_run_config(arguments.config, arguments.overrides);
-  if (arguments.step < 1 || arguments.step > config.total_steps())
-    user_error("--step is {}, but the run has steps 1 to {}", arguments.step, config.total_steps());
+// The samples [first, end) of a stage.
+struct Asked {
+  LineageStage stage;
+  std::int64_t first = 0, end = 0;
+};
+
+const LineageStage& stage_of_step(const std::vector<LineageStage>& stages, std::int64_t step) {
+  for (const LineageStage& one : stages)
+    if (one.first_step <= step && step <= one.last_step) return one;
+  user_error("--step is {}, but the run has steps {} to {}", step, stages.front().first_step,
+             stages.back().last_step);
+}
+
+// By name or, counted from 1 over all stages of the run and of the runs before it, by number.
+const LineageStage& stage_named(const std::vector<LineageStage>& stages, const std::string& name) {
+  std::vector<std::string> known;
+  std::vector<const LineageStage*> found;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    known.push_back(fmt::format("{}: {}", i + 1, stages[i].description()));
+    if (!name.empty() && (stages[i].name == name || std::to_string(i + 1) == name))
+      found.push_back(&stages[i]);
+  }
+  if (found.size() == 1) return *found.front();
+  if (!found.empty())
+    user_error("--stage {}: there are several; give its number: {}", name, fmt::join(known, ", "));
+  if (name.empty())
+    user_error("--sample needs --stage, because every stage counts its samples from 0: {}",
+               fmt::join(known, ", "));
+  user_error("--stage {}: there is no such stage; there are {}", name, fmt::join(known, ", "));
+}
+
+Asked find_samples(const WhereArguments& arguments, const std::vector<LineageStage>& stages) {
+  if (arguments.step.has_value() == arguments.sample.has_value())
+    user_error("give --step or --sample");
+  if (!arguments.stage.empty() && arguments.step)
+    user_error("--stage has no effect with --step, which counts over all stages: remove it");
+  if (arguments.step) {
+    const LineageStage& stage = stage_of_step(stages, *arguments.step);
+    const std::int64_t batch = stage.config().batch.global;
+    const std::int64_t first = (*arguments.step - stage.first_step) * batch;
+    return {stage, first, first + batch};
+  }
+  const LineageStage& stage = stages.size() == 1 && arguments.stage.empty()
+                                  ? stages.front()
+                                  : stage_named(stages, arguments.stage);
+  if (*arguments.sample < 0 || *arguments.sample >= stage.samples)
+    user_error("--sample is {}, but {} has samples 0 to {}", *arguments.sample, stage.description(),
+               stage.samples - 1);
+  return {stage, *arguments.sample, *arguments.sample + 1};
+}
+
+RunData open_data(const LineageStage& stage, RunConfig& config) {
   config.train.eval_every = 0;  // the validation data is not needed
-  const RunData data(config);
-  const std::int64_t first = (arguments.step - 1) * config.batch.global;
+  RunData data(config);
+  if (!stage.data.empty() && stage.data != data.fingerprint())
+    user_error("the data of {} is no longer the data that was trained on: restore its files",
+               stage.description());
+  return data;
+}
+
+nlohmann::ordered_json sample_json(const LineageStage& stage, std::int64_t sample,
+                                   const std::string& source, std::int64_t epoch,
+                                   const std::vector<DocumentRange>& documents) {
+  nlohmann::ordered_json json = {{"sample", sample}, {"source", source}, {"epoch", epoch}};
+  json["run"] = stage.run;
+  json["stage"] = stage.name;
+  for (const DocumentRange& range : documents)
+    json["documents"].push_back({{"shard", range.shard->name()},
+                                 {"first_token", range.token},
+                                 {"tokens", range.count},
+                                 {"document", range.document},
+                                 {"offset", range.offset}});
+  return json;
+}
+
+void show(const WhereArguments& arguments) {
+  const auto stages = lineage_of(load_run_config(arguments.config, arguments.overrides));
+  const Asked asked = find_samples(arguments, stages);
+  RunConfig config = asked.stage.config();
+  const RunData data = open_data(asked.stage, config);
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  if (stages.size() > 1 && !arguments.json) fmt::print("{}\n", asked.stage.description());
   std::vector<TokenRange> ranges;
-  for (std::int64_t k = first; k < first + config.batch.global; ++k) {
+  for (std::int64_t k = asked.first; k < asked.end; ++k) {
     ranges.clear();
     const SampleOrder::Origin origin = data.order().locate(k, ranges);
     const auto documents = documents_of(ranges);
     const std::string& name = data.sources()[origin.source].name;
     if (arguments.json) {
-      nlohmann::ordered_json sample = {{"sample", k}, {"source", name}, {"epoch", origin.epoch}};
-      for (const DocumentRange& range : documents)
-        sample["documents"].push_back({{"shard", range.shard->name()},
-                                       {"first_token", range.token},
-                                       {"tokens", range.count},
-                                       {"document", range.document},
-                                       {"offset", range.offset}});
-      all.push_back(std::move(sample));
+      all.push_back(sample_json(asked.stage, k, name, origin.epoch, documents));
       continue;
     }
     fmt::print("sample {}: {}, epoch {}\n", k, name, origin.epoch);
@@ -88,9 +158,17 @@ void add_data_where(CLI::App& data) {
   CLI::App* command =
       data.add_subcommand("where", "Show which documents the samples of a training step come from");
   command->add_option("config", arguments->config, "Configuration of the run")->required();
-  command->add_option("--step", arguments->step, "The step, counted from 1 as in metrics.jsonl")
-      ->transform(whole_number({}))
-      ->required();
+  command
+      ->add_option("--step", arguments->step,
+                   "The step, counted from 1 as in metrics.jsonl, over all stages of the run and "
+                   "of the runs that it continues (run.from)")
+      ->transform(whole_number({}));
+  command
+      ->add_option("--sample", arguments->sample,
+                   "Instead of a step: one sample, counted from 0 in its stage")
+      ->transform(whole_number(at_least(0)));
+  command->add_option("--stage", arguments->stage,
+                      "With --sample: name or number of the stage, if there are several");
   command
       ->add_option("--set", arguments->overrides, "Override a value: --set run.seed=2 (repeatable)")
       ->type_name("KEY=VALUE")
@@ -100,10 +178,12 @@ void add_data_where(CLI::App& data) {
       "Epochs, tokens, documents and offsets count from 0. A sample has one token more than\n"
       "data.sequence_length: the last one is only a target. With data.packing best_fit, this "
       "holds\n"
-      "where a document continues; other samples are padded.\n"
+      "where a document continues; other samples are padded. What earlier stages and runs have\n"
+      "read is taken from the latest checkpoint of the run.\n"
       "\n"
-      "Example:\n"
-      "  kintsugi data where runs/demo/config.yaml --step 1234");
+      "Examples:\n"
+      "  kintsugi data where runs/demo/config.yaml --step 1234\n"
+      "  kintsugi data where runs/demo/config.yaml --stage anneal --sample 0");
   command->callback([arguments] { show(*arguments); });
 }
 

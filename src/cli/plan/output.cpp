@@ -43,13 +43,7 @@ std::string kilojoule(double joule) {
 }
 
 std::string run_line(const RunFootprint& f, const Machine& machine) {
-  std::string text =
-      fmt::format("{}, {}, {} GPU-hours; {}", format_number(std::llround(f.steps), "step"),
-                  in_days(f.days), format_count(f.gpu_hours), energy_text(f.energy, machine));
-  if (f.energy.tonnes_co2)
-    text += fmt::format("; {} CO2e{}", mass(*f.energy.tonnes_co2),
-                        f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
-  if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
+  std::string text = footprint_text(f, machine);
   text += fmt::format("; each checkpoint has {}", format_bytes(f.checkpoint_gb * 1e9));
   if (f.checkpoint_s) text += fmt::format(" and takes {}", format_duration(*f.checkpoint_s));
   if (!f.checkpoint_s) text += " (its time is not counted: the machine has no storage_gb_s)";
@@ -76,6 +70,17 @@ ShownPipeline shown_pipeline(const PlanJob& job, const Layout& l) {
 }
 
 }  // namespace
+
+std::string footprint_text(const RunFootprint& f, const Machine& machine) {
+  std::string text =
+      fmt::format("{}, {}, {} GPU-hours; {}", format_number(std::llround(f.steps), "step"),
+                  in_days(f.days), format_count(f.gpu_hours), energy_text(f.energy, machine));
+  if (f.energy.tonnes_co2)
+    text += fmt::format("; {} CO2e{}", mass(*f.energy.tonnes_co2),
+                        f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
+  if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
+  return text;
+}
 
 std::string pipeline_svg(const PlanJob& job, const Layout& layout) {
   const ShownPipeline pipeline = shown_pipeline(job, layout);

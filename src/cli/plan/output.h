@@ -21,6 +21,9 @@ struct SearchRequest {
 std::string search_json(const SearchResult& result, Planner& planner, const SearchRequest& request,
                         double tokens);
 
+// "1000 steps, 2.1 days, …": time, energy and cost, without checkpoints.
+std::string footprint_text(const RunFootprint& footprint, const Machine& machine);
+
 // A configuration for `kintsugi train`. Empty inputs become placeholders marked FILL IN.
 struct TrainingInputs {
   std::string model, data, tokenizer;

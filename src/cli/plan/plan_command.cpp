@@ -46,6 +46,9 @@ const std::vector<Task>& tasks() {
        {"--model", "--machine", "--gpus", "--batch", "--length", "--precision", "--optimizer",
         "--rank-by", "--eur-per-gpu-hour", "--tp", "--cp", "--pp", "--micro", "--zero",
         "--recompute", "--schedule", "--svg"}},
+      {{"--config"},
+       {"--machine", "--gpus", "--rank-by", "--eur-per-gpu-hour", "--tp", "--cp", "--pp", "--micro",
+        "--zero", "--recompute", "--schedule", "--best"}},
       {{"--model"}, {"--machine",   "--gpus",
                      "--batch",     "--length",
                      "--precision", "--optimizer",
@@ -134,6 +137,7 @@ void plan(PlanOptions options) {
     options.calculus.machine = search.machine;
     return plan_calculus(options.calculus);
   }
+  if (!search.config.empty()) return plan_run(search);
   search.model.empty() ? plan_schedule(options.schedule) : plan_search(search);
 }
 
@@ -160,6 +164,9 @@ void add_limits(CLI::App& command, SearchLimits& limits) {
 void add_search_options(CLI::App& command, PlanOptions& o) {
   PlanSearchOptions& search = o.search;
   command.add_option("--model", search.model, "Search layouts for this model: a preset or a file");
+  command.add_option("--config", search.config,
+                     "Search layouts for each stage of this run configuration, with its own batch, "
+                     "length and tokens; adds them up");
   command.add_option("--machine", search.machine, "A machine's name (--machines) or YAML file");
   command.add_flag("--machines", o.list_machines, "List the built-in machines");
   command.add_option("--gpus", search.gpus, "Number of GPUs");
@@ -293,6 +300,7 @@ void add_plan_command(CLI::App& app) {
       "Examples:\n"
       "  kintsugi plan --model gpt-175b --machine frontier --gpus 1024 --batch 10240\n"
       "  kintsugi plan --model llama-8b --machine dgx-h100 --gpus 64 --tokens 1T --explain 1\n"
+      "  kintsugi plan --config stages.yaml --machine dgx-h100 --gpus 64 --best 1\n"
       "  kintsugi plan --tune run.yaml --machine dgx-h100 --gpus 16 --launch 'srun -n {ranks}' \\\n"
       "                --log trials.csv --emit best.yaml\n"
       "  kintsugi plan --parameters 30B --tokens 450B --gpus 88 --machine snellius-h100\n"

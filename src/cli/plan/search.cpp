@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 #include "cli/plan/output.h"
+#include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
@@ -84,9 +86,10 @@ void show_scaling(const PlanSearchOptions& options, const Machine& machine, cons
 
 // Checks all options before the search begins.
 Machine checked_machine(PlanSearchOptions& options) {
+  const char* const task = options.config.empty() ? "--model" : "--config";
   if (options.machine.empty())
-    user_error("--model needs --machine: a name ({}…) or a YAML file", "frontier, dgx-h100, ");
-  if (options.gpus.empty()) user_error("--model needs --gpus: the number of GPUs");
+    user_error("{} needs --machine: a name ({}…) or a YAML file", task, "frontier, dgx-h100, ");
+  if (options.gpus.empty()) user_error("{} needs --gpus: the number of GPUs", task);
   if (!options.scaling.empty() && options.scaling != "strong" && options.scaling != "weak")
     user_error("--scaling is '{}': give strong or weak", options.scaling);
   if (!options.emit.empty()) check_folder("--emit", options.emit);
@@ -103,7 +106,7 @@ Machine checked_machine(PlanSearchOptions& options) {
     user_error("--rank-by cost: {} has no facility.eur_per_gpu_hour; give --eur-per-gpu-hour",
                machine.name);
   if (options.eur_per_gpu_hour >= 0 && limits.rank_by != RankBy::Cost && options.tokens.empty() &&
-      options.scaling.empty())
+      options.scaling.empty() && options.config.empty())
     user_error("--eur-per-gpu-hour has no effect without --tokens, --scaling or --rank-by cost");
   if (!limits.schedule.empty()) parse_pipeline_kind(limits.schedule);
   if (!limits.recompute.empty()) parse_recompute(limits.recompute);
@@ -180,6 +183,37 @@ void plan_search(PlanSearchOptions options) {
     fmt::print("{}", explained(planner, one, tokens));
   else
     fmt::print("{}{}", best_table(result, planner, tokens), misses_table(result));
+}
+
+void plan_run(PlanSearchOptions options) {
+  const Machine machine = checked_machine(options);
+  const RunConfig run = load_run_config(options.config);
+  std::optional<RunFootprint> total;
+  std::string text;
+  double tokens = 0;
+  for (std::int64_t i = 0; i < run.stage_count(); ++i) {
+    const RunConfig stage = run.at_stage(i);
+    const PlanJob job = plan_job(stage);
+    Planner planner(job, machine);
+    const SearchResult result = search_layouts(planner, options.limits);
+    if (result.best.empty()) {
+      const std::string why =
+          why_nothing_fits(planner, options.limits, result, [&](int) { return job; });
+      user_error("{}{}{}", stage.stage_title(), run.stages.empty() ? "" : ": ", why);
+    }
+    if (!run.stages.empty())
+      text += fmt::format("{}: {}\n", stage.stage_title(),
+                          fmt::format("{} sequences of {} tokens per step", stage.batch.global,
+                                      stage.data.sequence_length));
+    text += best_table(result, planner, stage.total_tokens()) + "\n";
+    const RunFootprint one = footprint_of(result.best.front(), job, machine, stage.total_tokens());
+    total ? * total += one : total.emplace(one);
+    tokens += stage.total_tokens();
+  }
+  if (!run.stages.empty())
+    text += fmt::format("All stages, each with its first layout: {} tokens, {}\n",
+                        format_count(tokens), footprint_text(*total, machine));
+  fmt::print("{}", text);
 }
 
 void list_machines() {

@@ -10,6 +10,7 @@ namespace kintsugi {
 // kintsugi plan --model … --machine … --gpus …: searches the best layouts.
 struct PlanSearchOptions {
   std::string model = {}, machine = {};
+  std::string config = {};  // a run's configuration, instead of a model
   std::string gpus = {}, batch = {}, tokens = {};
   std::int64_t length = 0;              // 0: the model's maximum, at most 8192
   std::int64_t checkpoint_every = 250;  // steps, the default of train; 0: never
@@ -28,6 +29,9 @@ std::int64_t count_of(const char* option, const std::string& text);
 void check_folder(const char* option, const std::string& path);
 
 void plan_search(PlanSearchOptions options);
+// kintsugi plan --config …: searches layouts for each stage of a run, with its own sequence length,
+// batch and tokens, and adds up the first layouts.
+void plan_run(PlanSearchOptions options);
 void list_machines();
 
 // kintsugi plan --parameters …: compute budget.

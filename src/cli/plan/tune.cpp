@@ -187,6 +187,8 @@ void plan_tune(const PlanTuneOptions& o) {
   check_options(o);
   const double timeout_s = parse_duration_s(o.timeout);
   const RunConfig config = load_run_config(o.config, o.overrides);
+  if (!config.stages.empty())
+    user_error("--tune {}: it has stages: give a configuration of one of them", o.config);
   const Machine machine = load_machine(o.search.machine);
   const auto gpus = static_cast<int>(
       std::min<std::int64_t>(count_of("--gpus", o.search.gpus), machine.gpus() + 1));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/sim/sim_backend.h"
@@ -52,7 +53,10 @@ MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
   return largest;
 }
 
-void dry_run_with_offload(const RunConfig& config, const Machine& machine, const Evaluation& e) {
+// Each prints its prediction for one stage, and throws UserError if it does not fit.
+
+RunFootprint dry_run_with_offload(const RunConfig& config, const Machine& machine,
+                                  const PlanJob& job, const Evaluation& e) {
   const MemoryNeed need = engine_memory(config, grid_of(e.layout, config.model));
   const double device = static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
   fmt::print(
@@ -64,30 +68,18 @@ void dry_run_with_offload(const RunConfig& config, const Machine& machine, const
   if (device > machine.gpu.memory_gb * 1e9)
     user_error("it does not fit: a rank needs {}, a GPU of {} has {}", format_bytes(device),
                machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
+  return footprint_of(e, job, machine, config.total_tokens());
 }
 
-}  // namespace
-
-void dry_run(const RunConfig& config, const DryRunOptions& options) {
-  if (options.machine.empty())
-    user_error("--dry-run needs --machine: kintsugi plan --machines lists the built-in ones");
-  if (config.layout_auto)
-    user_error("--dry-run does not take layout: auto; kintsugi plan --model finds a layout");
-  const Machine machine = load_machine(options.machine);
-  const Layout& open = config.layout;
-  const std::int64_t model = std::int64_t{open.tp} * open.cp * open.pp;
-  const std::int64_t ranks = options.gpus > 0 ? options.gpus : model * std::max(open.dp, 1);
-  if (ranks > machine.gpus())
-    user_error("{} ranks, but {} has {} GPUs", ranks, machine.name, machine.gpus());
-  const Layout layout = layout_on(config, static_cast<int>(ranks));
-  Planner planner(plan_job(config), machine);
-  const Evaluation e = planner.evaluate(layout);
+RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int ranks) {
+  const PlanJob job = plan_job(config);
+  Planner planner(job, machine);
+  const Evaluation e = planner.evaluate(layout_on(config, ranks));
   const OffloadConfig& offload = config.offload;
   if (offload.optimizer || offload.gradients || offload.activations)
-    return dry_run_with_offload(config, machine, e);
-  const double tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
+    return dry_run_with_offload(config, machine, job, e);
   fmt::print(
-      "{}\n{}", explained(planner, e, tokens),
+      "{}\n{}", explained(planner, e, config.total_tokens()),
       e.fits ? fmt::format("It fits: {} of {} on the fullest rank.\n", format_bytes(e.memory_bytes),
                            format_bytes(machine.gpu.memory_gb * 1e9))
              : "");
@@ -95,6 +87,52 @@ void dry_run(const RunConfig& config, const DryRunOptions& options) {
     user_error("it does not fit: stage {} needs {}, a GPU of {} has {}", e.fullest_stage,
                format_bytes(e.memory_bytes), machine.name,
                format_bytes(machine.gpu.memory_gb * 1e9));
+  return footprint_of(e, job, machine, config.total_tokens());
+}
+
+// As many ranks as the largest layout needs.
+std::int64_t ranks_for(const RunConfig& run) {
+  std::int64_t ranks = 1;
+  for (std::int64_t i = 0; i < run.stage_count(); ++i) {
+    const Layout layout = run.at_stage(i).layout;
+    ranks =
+        std::max(ranks, std::int64_t{layout.tp} * layout.cp * layout.pp * std::max(layout.dp, 1));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+void dry_run(const RunConfig& run, const DryRunOptions& options) {
+  if (options.machine.empty())
+    user_error("--dry-run needs --machine: kintsugi plan --machines lists the built-in ones");
+  for (std::int64_t i = 0; i < run.stage_count(); ++i)
+    if (run.at_stage(i).layout_auto)
+      user_error("--dry-run does not take layout: auto; kintsugi plan --model finds a layout");
+  const Machine machine = load_machine(options.machine);
+  const std::int64_t ranks = options.gpus > 0 ? options.gpus : ranks_for(run);
+  if (ranks > machine.gpus())
+    user_error("{} ranks, but {} has {} GPUs", ranks, machine.name, machine.gpus());
+  if (run.stages.empty()) {
+    dry_run_stage(run, machine, static_cast<int>(ranks));
+    return;
+  }
+  std::optional<RunFootprint> total;
+  double tokens = 0;
+  for (std::int64_t i = 0; i < run.stage_count(); ++i) {
+    const RunConfig stage = run.at_stage(i);
+    fmt::print("{}{}: {} tokens in {}\n", i > 0 ? "\n" : "", stage.stage_title(),
+               format_count(stage.total_tokens()), format_number(stage.total_steps(), "step"));
+    try {
+      const RunFootprint one = dry_run_stage(stage, machine, static_cast<int>(ranks));
+      total ? * total += one : total.emplace(one);
+    } catch (const UserError& error) {
+      user_error("{}: {}", stage.stage_title(), error.what());
+    }
+    tokens += stage.total_tokens();
+  }
+  fmt::print("\nAll stages: {} tokens, {}\n", format_count(tokens),
+             footprint_text(*total, machine));
 }
 
 }  // namespace kintsugi

@@ -15,7 +15,7 @@
 #include "core/build_info.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/trainer.h"
+#include "train/staged_run.h"
 
 namespace kintsugi {
 
@@ -61,13 +61,16 @@ Facts config_facts(const RunConfig& config) {
   return facts;
 }
 
-// The configuration and the fingerprints of the files that it names.
-Facts data_facts(const RunConfig& config, const RunData& data) {
-  Facts facts = config_facts(config);
-  facts.emplace_back("the fingerprint of the tokenizer", data.tokenizer().fingerprint());
-  facts.emplace_back("the fingerprint of the training data", data.fingerprint());
-  facts.emplace_back("the fingerprint of the held-out data", data.held_out_fingerprint());
-  return facts;
+// The fingerprints of the files that a stage names.
+void add_data_facts(const Trainer& trainer, Facts& facts) {
+  const std::string title = trainer.config().stage_title();
+  const auto add = [&](const char* what, const std::string& value) {
+    facts.emplace_back(title.empty() ? what : fmt::format("{} in {}", what, title), value);
+  };
+  const RunData& data = trainer.data();
+  add("the fingerprint of the tokenizer", data.tokenizer().fingerprint());
+  add("the fingerprint of the training data", data.fingerprint());
+  add("the fingerprint of the held-out data", data.held_out_fingerprint());
 }
 
 // cuda.deterministic implies comm.deterministic.
@@ -83,8 +86,57 @@ struct TrainParts {
   std::unique_ptr<Backend> backend;
   std::optional<JobGroups> groups;
   std::optional<StepTrace> step_trace;
-  std::optional<Trainer> trainer;  // destroyed first: it may still wait for its groups
+  std::optional<StagedRun> run;  // destroyed first: it may still wait for its groups
 };
+
+// Completes or chooses the layout of one stage. All ranks call it.
+void settle_layout(RunConfig& stage, Job& job, Backend& backend) {
+  std::string layout;
+  job.together([&] {
+    try {
+      if (!stage.layout_auto) layout_on(stage, job.world().size());
+      if (stage.layout_auto && job.world().rank() == 0)
+        layout =
+            to_yaml(automatic_layout(stage, backend, job.world().size(), job.world().local_size()));
+    } catch (const UserError& error) {
+      if (stage.stage_name.empty()) throw;
+      user_error("stage {} ({}): {}", stage.stage + 1, stage.stage_name, error.what());
+    }
+  });
+  if (stage.layout_auto) read_layout(job.broadcast_text(layout), stage.layout);
+  stage.layout_auto = false;
+}
+
+// Finished stages may have been trained on another number of ranks.
+void settle_layouts(RunConfig& config, std::int64_t first, Job& job, Backend& backend) {
+  if (config.stages.empty()) return settle_layout(config, job, backend);
+  for (RunConfig& stage : config.stages)
+    if (stage.stage >= first) settle_layout(stage, job, backend);
+}
+
+// The stage to continue with, from the files that rank 0 sees.
+std::int64_t first_stage(const RunConfig& config, Job& job) {
+  std::string number;
+  job.together([&] {
+    if (job.world().rank() == 0) number = std::to_string(stage_to_train(config));
+  });
+  return std::stoll(job.broadcast_text(number));
+}
+
+// Rank 0 makes or verifies the indexes of packed data; the other ranks then only map them. Returns
+// whether there are any.
+bool pack_documents(const RunConfig& config, std::int64_t first, Job& job) {
+  std::vector<RunConfig> packed;
+  for (std::int64_t i = first; i < config.stage_count(); ++i)
+    if (RunConfig stage = config.at_stage(i); stage.data.packed())
+      packed.push_back(std::move(stage));
+  if (packed.empty()) return false;
+  job.together([&] {
+    for (RunConfig& stage : packed)
+      if (job.world().rank() == 0) RunData(stage, true);
+  });
+  return true;
+}
 
 // Every rank reads a regular file itself. A pipe is read by rank 0 only: it can be read once, and
 // launchers pass standard input to rank 0.
@@ -104,7 +156,7 @@ std::string configuration_text(const std::string& path, Job& job) {
 // `trace` is nullptr without --trace.
 void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
            Trace* trace) {
-  auto& [config, backend, groups, step_trace, trainer] = parts;
+  auto& [config, backend, groups, step_trace, run] = parts;
   const auto compare = [&](const Facts& facts, Startup& times) {
     job.check_agreement(facts);
     times.mark("compare ranks");
@@ -117,7 +169,6 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
       if (job.world().rank() == 0) check_writable(request.file);
     });
   const std::string text = configuration_text(arguments.config, job);
-  std::string layout;  // chosen by rank 0 with layout: auto
   job.together([&] {
     config = parse_run_config(text, arguments.config, arguments.overrides);
     if (trace != nullptr && request.first > config->total_steps())
@@ -128,41 +179,47 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   compare(config_facts(*config), startup);
   job.together([&] {
     resolve_tokenizer(*config);
-    if (!config->layout_auto) layout_on(*config, job.world().size());
+    if (config->stages.empty() && !config->layout_auto) layout_on(*config, job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
                            job.world().local_rank(), trace);
-    if (config->layout_auto && job.world().rank() == 0)
-      layout = to_yaml(
-          automatic_layout(*config, *backend, job.world().size(), job.world().local_size()));
   });
-  if (config->layout_auto) read_layout(job.broadcast_text(layout), config->layout);
-  config->layout_auto = false;
-  job.together([&] {
-    groups.emplace(job, *backend, grid_of(layout_on(*config, job.world().size()), config->model),
-                   comm_of(*config), trace);
-  });
+  const std::int64_t first = first_stage(*config, job);
+  settle_layouts(*config, first, job, *backend);
+  const auto groups_of = [&](const RunConfig& stage) -> const Groups& {
+    job.together([&] {
+      const Grid grid = grid_of(layout_on(stage, job.world().size()), stage.model);
+      if (groups && groups->get().grid == grid) return;
+      groups.reset();
+      groups.emplace(job, *backend, grid, comm_of(stage), trace);
+    });
+    return groups->get();
+  };
+  groups_of(config->at_stage(first));
   if (!groups->description().empty()) log_info("{}", groups->description());
   startup.mark("init device");
-  if (config->data.packed()) {
-    // Rank 0 makes or verifies the index of the packing; the others then only map it.
-    job.together([&] {
-      if (job.world().rank() == 0) RunData(*config, true);
+  if (pack_documents(*config, first, job)) startup.mark("pack documents");
+  Facts facts = config_facts(*config);
+  job.together([&] {
+    run.emplace(*backend, *config, first, groups_of, startup, [&](Trainer& trainer) {
+      add_data_facts(trainer, facts);
+      if (arguments.check) trainer.preview();
     });
-    startup.mark("pack documents");
-  }
-  job.together([&] { trainer.emplace(*backend, *config, groups->get(), startup); });
-  compare(data_facts(trainer->config(), trainer->data()), trainer->startup());
+  });
+  compare(facts, run->trainer().startup());
   if (arguments.check) {
-    trainer->preview();
     log_info("check passed: configuration, data and memory are OK");
     return;
   }
-  if (trace != nullptr) trainer->trace_with(step_trace.emplace(*trace, request, groups->get()));
-  job.on_failure([&running = *trainer](const std::string& text) { running.note_failure(text); });
+  if (trace != nullptr)
+    run->trainer().trace_with(step_trace.emplace(*trace, request, groups->get()));
+  const auto watch = [&](Trainer* trainer) {
+    if (trainer == nullptr) return job.on_failure({});
+    job.on_failure([trainer](const std::string& text) { trainer->note_failure(text); });
+  };
   const RunOutcome outcome =
-      trainer->run(arguments.resume == "auto" ? ResumeMode::Auto : ResumeMode::Never);
+      run->run(arguments.resume == "auto" ? ResumeMode::Auto : ResumeMode::Never, watch);
   if (outcome == RunOutcome::Finished)
-    log_info("finished; the run is in {}", trainer->directory().string());
+    log_info("finished; the run is in {}", run->trainer().directory().string());
   job.on_failure({});
 }
 
@@ -233,6 +290,13 @@ void add_train_command(CLI::App& app) {
       "\n"
       "From the weights of another model:\n"
       "  kintsugi train run.yaml --set 'model={init: models/Llama-3.1-8B}'\n"
+      "\n"
+      "From a checkpoint of another run, with its optimizer state and step number; train.steps\n"
+      "counts the steps of the new run:\n"
+      "  kintsugi train decay.yaml --set run.dir=runs/decay --set run.from=runs/stable\n"
+      "\n"
+      "In stages, each with its own data, length, schedule and layout (docs/stages.md):\n"
+      "  kintsugi train examples/stages.yaml\n"
       "\n"
       "On several ranks:\n"
       "  mpirun -np 8 kintsugi train run.yaml --set layout.zero=2\n"

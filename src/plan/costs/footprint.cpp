@@ -48,6 +48,23 @@ RunEnergy energy_of(double gpu_mwh, double host_mwh, const Machine& machine) {
   return energy;
 }
 
+RunFootprint& operator+=(RunFootprint& total, const RunFootprint& next) {
+  const auto add = [](std::optional<double>& sum, const std::optional<double>& more) {
+    sum = sum && more ? std::optional(*sum + *more) : std::nullopt;
+  };
+  total.steps += next.steps;
+  total.days += next.days;
+  total.gpu_hours += next.gpu_hours;
+  total.energy.gpu_mwh += next.energy.gpu_mwh;
+  add(total.energy.node_mwh, next.energy.node_mwh);
+  add(total.energy.facility_mwh, next.energy.facility_mwh);
+  add(total.energy.tonnes_co2, next.energy.tonnes_co2);
+  add(total.euro, next.euro);
+  total.checkpoint_gb = std::max(total.checkpoint_gb, next.checkpoint_gb);
+  total.checkpoints += next.checkpoints;
+  return total;
+}
+
 RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine& machine,
                           double tokens) {
   RunFootprint f;

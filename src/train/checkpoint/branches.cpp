@@ -98,7 +98,43 @@ bool comes_after(const CheckpointPaths& checkpoint, const std::string& name) {
       (folder / "latest").string());
 }
 
+// Removes the checkpoints from which the run does not continue by itself. `named` is that of
+// `latest`.
+void remove_abandoned(std::vector<CheckpointPaths>& checkpoints, const std::string& named) {
+  std::erase_if(checkpoints, [&](const CheckpointPaths& one) {
+    return is_abandoned(one) || (!named.empty() && comes_after(one, named));
+  });
+}
+
 }  // namespace
+
+std::optional<fs::path> peek_latest_checkpoint(const fs::path& folder) {
+  const std::string named = named_by_latest(folder);
+  const fs::path latest = named.empty() ? folder / "latest" : folder / named;
+  if (fs::exists(latest / "checksums.json")) return fs::canonical(latest);
+  std::vector<CheckpointPaths> whole = list_checkpoints(folder);
+  std::erase_if(whole, [](const CheckpointPaths& one) { return !what_is_missing(one).empty(); });
+  remove_abandoned(whole, named);
+  if (whole.empty()) return std::nullopt;
+  return in_order_of_saving(std::move(whole)).back().model();
+}
+
+fs::path named_checkpoint(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored))
+    user_error("there is no {}: give a run directory or one of its checkpoints", path.string());
+  fs::path found;
+  if (fs::exists(path / "trainer.json", ignored))
+    found = fs::canonical(path);
+  else if (const auto latest = peek_latest_checkpoint(path / "checkpoints"))
+    found = *latest;
+  else
+    user_error("{} holds no checkpoint: give a run directory that has one, or a checkpoint",
+               path.string());
+  const std::string missing = what_is_missing({found.parent_path(), found.filename().string()});
+  if (!missing.empty()) user_error("{} cannot be continued: {}", found.string(), missing);
+  return found;
+}
 
 std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
   make_link_of_directory(folder);
@@ -116,9 +152,7 @@ std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
       log_warning("the checkpoint {} is skipped: {}", one.model().string(), missing);
   }
   if (is_there) return fs::canonical(latest);
-  std::erase_if(whole, [&](const CheckpointPaths& one) {
-    return is_abandoned(one) || (!named.empty() && comes_after(one, named));
-  });
+  remove_abandoned(whole, named);
   if (whole.empty() && all.empty()) return std::nullopt;
   if (whole.empty()) refuse(folder, all);
   const CheckpointPaths found = in_order_of_saving(std::move(whole)).back();
@@ -167,7 +201,8 @@ void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
   if (keep <= 0) return;
   std::vector<CheckpointPaths> all = list_checkpoints(newest.folder);
   std::erase_if(all, [&](const CheckpointPaths& one) {
-    return one.name == newest.name || !what_is_missing(one).empty();
+    const bool kept = !is_abandoned(one) && fs::exists(state_directory(one.model()) / kKeepMark);
+    return one.name == newest.name || kept || !what_is_missing(one).empty();
   });
   all = in_order_of_saving(std::move(all));
   std::stable_partition(all.begin(), all.end(), is_abandoned);

@@ -13,6 +13,7 @@
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
+#include "train/checkpoint/history.h"
 #include "train/checkpoint/shard_writer.h"
 #include "train/health.h"
 
@@ -92,6 +93,8 @@ std::string state_to_json(const TrainerState& state, DType precision) {
             {"step", state.step},
             {"tokens", state.tokens},
             {"samples", state.samples},
+            {"stage", state.stage},
+            {"stage_start", state.stage_start},
             {"seed", state.seed},
             {"data", state.data},
             {"precision", to_string(precision)},
@@ -101,8 +104,8 @@ std::string state_to_json(const TrainerState& state, DType precision) {
               {"hysteresis", state.loss_scale.hysteresis}}},
             {"skipped", state.skipped}};
   if (state.outliers > 0) json["outliers"] = state.outliers;
-  if (!state.history.losses.empty())
-    json["history"] = {{"losses", state.history.losses}, {"norms", state.history.norms}};
+  if (!state.recent.losses.empty())
+    json["recent"] = {{"losses", state.recent.losses}, {"norms", state.recent.norms}};
   return json.dump(2) + "\n";
 }
 
@@ -143,6 +146,8 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     }
     optimizer.emplace(host, at.state());
     if (!options.config.empty()) optimizer->text("config.yaml", options.config);
+    if (options.keep_always) optimizer->text(kKeepMark, "The end of a stage.\n");
+    if (!state.history.empty()) optimizer->text(kHistoryFile, history_to_json(state.history));
     if (host.rank() == 0)
       optimizer->text("lineage.json",
                       to_json(child_lineage(options.ancestors, next_sequence(at.folder),
@@ -219,18 +224,21 @@ TrainerState saved_state(const fs::path& model) {
     state.step = json.at("step");
     state.tokens = json.at("tokens");
     state.samples = json.at("samples");
+    state.stage = json.value("stage", std::int64_t{0});  // older versions had no stages
+    state.stage_start = json.value("stage_start", std::int64_t{0});
+    state.history = read_history(state_directory(model));
     state.seed = json.at("seed");
     state.data = json.at("data");
     const Json& scale = json.at("loss_scale");
     state.loss_scale = {scale.at("scale"), scale.at("good_steps"), scale.at("hysteresis")};
     state.skipped = json.value("skipped", std::int64_t{0});
     state.outliers = json.value("outliers", std::int64_t{0});
-    if (json.contains("history"))
-      state.history = {json["history"].at("losses").get<std::vector<double>>(),
-                       json["history"].at("norms").get<std::vector<double>>()};
-    if (state.history.losses.size() != state.history.norms.size())
-      user_error("{} is not a trainer state: its history has {} losses and {} norms", path.string(),
-                 state.history.losses.size(), state.history.norms.size());
+    if (json.contains("recent"))
+      state.recent = {json["recent"].at("losses").get<std::vector<double>>(),
+                      json["recent"].at("norms").get<std::vector<double>>()};
+    if (state.recent.losses.size() != state.recent.norms.size())
+      user_error("{} is not a trainer state: it has {} losses and {} norms", path.string(),
+                 state.recent.losses.size(), state.recent.norms.size());
     return state;
   } catch (const nlohmann::json::exception& error) {
     user_error("{} is not a trainer state: {}", path.string(), error.what());
@@ -271,9 +279,15 @@ std::vector<StoredSlot> stored_slots(FileLoader& loader, const SafetensorsModel&
 // Checks the model and announces to the loader which tensors to load. `averaged`: load the average
 // of the weights.
 TrainerState announce_contents(const fs::path& directory, const fs::path& state_files,
-                               bool averaged, Engine& engine, FileLoader& loader) {
+                               bool averaged, Engine& engine, FileLoader& loader,
+                               const BeginsStage& begins) {
   const EngineOptions& options = engine.options();
+  const TrainerState state = saved_state(directory);
   ModelConfig saved = read_hf_config(directory / "config.json");
+  if (begins && begins(state)) {
+    check_shapes(saved, options.model, directory);
+    saved = options.model;
+  }
   // Only learned positions limit the sequence length; otherwise max_positions may change.
   if (saved.positions() != PositionKind::Learned) saved.max_positions = options.model.max_positions;
   if (write_hf_config(saved, options.precision) !=
@@ -284,7 +298,6 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
         directory.string());
   const ParameterSet& set = engine.parameters();
   const Optimizer& optimizer = engine.optimizer();
-  const TrainerState state = saved_state(directory);
   const SafetensorsModel model(directory), saved_optimizer(state_files, "optimizer");
   const StoredParameters weights(loader, model, set);
   const std::vector<StoredSlot> slots = stored_slots(loader, saved_optimizer, engine);
@@ -314,7 +327,8 @@ std::string saved_config(const fs::path& model) {
   return fs::exists(path) ? read_text_file(path) : "";
 }
 
-TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
+TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine,
+                             const BeginsStage& begins) {
   Communicator& host = engine.groups()[GroupKind::World];
   fs::path model, state_files;
   together(host, [&] {
@@ -338,7 +352,7 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine) {
   std::exception_ptr refused;  // reported only if no file is damaged, which may be the cause
   together(host, [&] {
     try {
-      state = announce_contents(model, state_files, averaged, engine, loader);
+      state = announce_contents(model, state_files, averaged, engine, loader, begins);
     } catch (const UserError&) {
       refused = std::current_exception();
       loader.forget_loads();

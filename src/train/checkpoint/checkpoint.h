@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,22 +21,38 @@ namespace kintsugi {
 // in a second directory (folder.h). Each of the two has the hashes of its files in checksums.json.
 // Tensors are stored whole and once, so a checkpoint does not depend on the layout.
 
+// A finished part of the training that led to a checkpoint: a stage of a run, up to the step at
+// which another stage or another run (run.from) continued. A run without `stages:` has one stage.
+struct PastStage {
+  std::string run = {};   // the name of its directory
+  std::string name = {};  // of the stage; empty: the run has no `stages:`
+  std::int64_t first_step = 0, last_step = 0;
+  std::int64_t tokens = 0, samples = 0;  // trained in it
+  std::string data = {};                 // fingerprint of the data and the sample order
+  std::string config = {};               // as YAML, of this stage alone; empty: unknown
+  bool operator==(const PastStage&) const = default;
+};
+
 struct TrainerState {
-  std::int64_t step = 0;     // finished steps
-  std::int64_t tokens = 0;   // trained so far
-  std::int64_t samples = 0;  // consumed so far: the position in the data order
+  std::int64_t step = 0;         // finished steps, of all stages and of the runs before this one
+  std::int64_t tokens = 0;       // trained so far, by all of them
+  std::int64_t samples = 0;      // consumed in this stage: the position in its data order
+  std::int64_t stage = 0;        // its number in the run, from 0
+  std::int64_t stage_start = 0;  // steps before this stage
+  std::vector<PastStage> history = {};  // the stages before, oldest first
   std::uint64_t seed = 0;
   std::string data;  // fingerprint of the data and the sample order
   LossScaler::State loss_scale;
-  std::int64_t skipped = 0;       // the last consecutive steps without a finite loss and norm
-  std::int64_t outliers = 0;      // the last consecutive outliers: RunHealth::outliers
-  OutlierHistory::State history;  // with optimizer.skip_step
+  std::int64_t skipped = 0;      // the last consecutive steps without a finite loss and norm
+  std::int64_t outliers = 0;     // the last consecutive outliers: RunHealth::outliers
+  OutlierHistory::State recent;  // steps, with optimizer.skip_step
   bool operator==(const TrainerState&) const = default;
 };
 
 struct CheckpointOptions {
   std::vector<Tokenizer::File> files = {};  // text files for the model directory; rank 0's are used
   std::int64_t keep = 2;                    // older checkpoints are removed; 0 keeps all
+  bool keep_always = false;                 // the end of a stage, which is never removed
   std::string config = {};               // the run's configuration as YAML, stored with the state
   std::vector<Ancestor> ancestors = {};  // of the new checkpoint; on rank 0
   std::uint64_t max_shard_bytes = 5'000'000'000;
@@ -51,7 +68,12 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, 
 // checked against its hash while it is read. Throws UserError if one is damaged or missing, or if
 // the model is another one; the engine's content is then undefined. If the precision differs from
 // that of the checkpoint, weights are loaded from its master weights.
-TrainerState load_checkpoint(const std::filesystem::path& checkpoint, Engine& engine);
+//
+// `begins`, if given, decides whether a new stage begins with this checkpoint. Then the model may
+// differ in what leaves its weights valid (other_shape).
+using BeginsStage = std::function<bool(const TrainerState&)>;
+TrainerState load_checkpoint(const std::filesystem::path& checkpoint, Engine& engine,
+                             const BeginsStage& begins = {});
 
 // These read a checkpoint's properties without loading it.
 TrainerState saved_state(const std::filesystem::path& model);

@@ -95,7 +95,8 @@ void add_training(std::string& text, const RunConfig& config, const TrainerState
   const OptimizerConfig& o = config.optimizer;
   text += "\n## Training\n\n";
   Table table(text);
-  table.row("step", "{} of {}", state.step, config.total_steps());
+  table.row("step", "{} of {}", state.step,
+            state.stage_start + config.total_steps() + config.steps_after());
   table.row("tokens", "{}", state.tokens);
   table.row("batch", "{} sequences of {} tokens", config.batch.global, config.data.sequence_length);
   table.row("optimizer", "AdamW, betas {:g} and {:g}, eps {:g}, weight decay {:g}, clipping {:g}",
@@ -111,6 +112,15 @@ void add_training(std::string& text, const RunConfig& config, const TrainerState
     table.row("validation loss", "{:.4f} nats per token{}", *last.valid_loss,
               bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
   }
+}
+
+// What was trained before this stage.
+void add_history(std::string& text, const std::vector<PastStage>& history) {
+  if (history.empty()) return;
+  text += "\n## Earlier stages\n\n| run | stage | steps | tokens |\n|---|---|---|---|\n";
+  for (const PastStage& one : history)
+    text += fmt::format("| {} | {} | {}-{} | {} |\n", cell(one.run), cell(one.name), one.first_step,
+                        one.last_step, one.tokens);
 }
 
 }  // namespace
@@ -132,6 +142,7 @@ Tokenizer::File model_card(const RunConfig& config, const RunData& data, const T
   add_architecture(text, model, parameters);
   add_data(text, data);
   add_training(text, config, state, last, layout);
+  add_history(text, state.history);
   return {"README.md", std::move(text)};
 }
 

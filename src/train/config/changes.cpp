@@ -34,6 +34,11 @@ void flatten(const YAML::Node& node, const std::string& prefix, Values& values) 
     }
     return;
   }
+  if (node.IsSequence() && prefix == "stages") {
+    for (std::size_t i = 0; i < node.size(); ++i)
+      flatten(node[i], fmt::format("stages[{}]", i), values);
+    return;
+  }
   values[prefix] = on_one_line(node);
 }
 
@@ -73,8 +78,8 @@ std::string schedule_jump(const Schedule& before, const Schedule& after, std::in
   const double then = before.learning_rate(next_step), now = after.learning_rate(next_step);
   if (std::abs(now - then) <= 0.1 * std::max(now, then)) return "";
   const std::string previous =
-      before.total_steps < next_step
-          ? fmt::format("the previous schedule, which ended at step {}, has", before.total_steps)
+      before.last_step() < next_step
+          ? fmt::format("the previous schedule, which ended at step {}, has", before.last_step())
           : "the previous schedule has";
   return fmt::format(
       "the learning rate jumps at step {}: {} {:.3g}, the new one has {:.3g}; to avoid the jump, "

@@ -13,10 +13,12 @@ namespace {
 
 class Checks {
  public:
-  Checks(const YamlDocument& document, const RunConfig& config)
-      : document_(document), config_(config) {}
+  // `prefix` is that of the keys of a stage, "stages[1].".
+  Checks(const YamlDocument& document, const std::string& prefix, const RunConfig& config)
+      : document_(document), prefix_(prefix), config_(config) {}
 
   void run() const {
+    check_start();
     check_data();
     check_sources(config_.data.train, "data.train");
     check_sources(config_.data.valid, "data.valid");
@@ -34,8 +36,24 @@ class Checks {
   template <class... Args>
   [[noreturn]] void complain(const char* key, fmt::format_string<Args...> format,
                              Args&&... args) const {
-    user_error("{}: {} {}", document_.where(key), key,
+    user_error("{}: {}{} {}", where(key), prefix_, key,
                fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // A key of a stage is set in the stage, there with or without its section, or at the top level.
+  std::string where(const std::string& key) const {
+    if (!prefix_.empty())
+      for (const std::string& own : {prefix_ + key, prefix_ + key.substr(key.rfind('.') + 1)})
+        if (document_.has(own)) return document_.where(own);
+    if (document_.has(key) || prefix_.empty()) return document_.where(key);
+    return document_.where(prefix_.substr(0, prefix_.size() - 1));
+  }
+
+  void check_start() const {
+    if (config_.run.from && !config_.model_init.empty())
+      complain("run.from",
+               "continues a checkpoint, and model.init starts from other weights: remove one of "
+               "them");
   }
 
   void check_data() const {
@@ -91,7 +109,7 @@ class Checks {
     try {
       parse_megatron_split(data.split);
     } catch (const UserError& error) {
-      user_error("{}: data.split: {}", document_.where("data.split"), error.what());
+      user_error("{}: {}data.split: {}", where("data.split"), prefix_, error.what());
     }
     if (data.packed() && data.sequence_length > kMaxPackedLength)
       complain("data.packing", "is best_fit, which packs samples of at most {} tokens: use windows",
@@ -120,6 +138,9 @@ class Checks {
 
   void check_length() const {
     const TrainConfig& train = config_.train;
+    if (train.steps == 0 && train.tokens == 0 && !prefix_.empty())
+      user_error("{}: {} has no length: give steps or tokens", where("train.steps"),
+                 prefix_.substr(0, prefix_.size() - 1));
     if (train.steps == 0 && train.tokens == 0)
       complain("train.steps",
                "is 0 and so is train.tokens: set one of them, or the run has no end");
@@ -211,13 +232,15 @@ class Checks {
   }
 
   const YamlDocument& document_;
+  const std::string& prefix_;
   const RunConfig& config_;
 };
 
 }  // namespace
 
-void check_run_config(const YamlDocument& document, const RunConfig& config) {
-  Checks(document, config).run();
+void check_run_config(const YamlDocument& document, const std::string& prefix,
+                      const RunConfig& config) {
+  Checks(document, prefix, config).run();
 }
 
 }  // namespace kintsugi

@@ -15,6 +15,7 @@
 #include "train/checkpoint/folder.h"
 #include "train/config/checks.h"
 #include "train/config/model.h"
+#include "train/config/stages.h"
 #include "train/config/synonyms.h"
 
 namespace kintsugi {
@@ -92,11 +93,13 @@ std::string_view to_string(DeviceChoice device) { return word_of(device); }
 
 constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
 constexpr double kMaxSteps = 1e15;
+constexpr std::size_t kMostStages = 100;
 
 template <class V>
 void describe(V& v, RunSection& c) {
   v("dir", c.dir);
   v("seed", c.seed);
+  v("from", c.from);
 }
 
 template <class V>
@@ -195,15 +198,13 @@ void describe(V& v, EmaOptions& c) {
   v("every", c.every, between(1, kMaxSteps));
 }
 
+// The keys that each stage may set for itself.
 template <class V>
-void describe(V& v, TrainConfig& c) {
-  v("steps", c.steps, between(0, kMaxSteps));
-  v("tokens", c.tokens, at_least(0));
+void describe_training(V& v, TrainConfig& c) {
   v("eval_every", c.eval_every, at_least(0));
   v("eval_batches", c.eval_batches, between(0, kMaxSize));
   v("checkpoint_every", c.checkpoint_every, at_least(0));
   v("keep_checkpoints", c.keep_checkpoints, at_least(0));
-  v("save", c.save);
   v("log_every", c.log_every, at_least(1));
   v("precision", c.precision);
   v("dropout", c.dropout, kFraction);
@@ -212,6 +213,14 @@ void describe(V& v, TrainConfig& c) {
   v("loss_scale", c.loss_scale);
   v("ema", c.ema);
   v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
+}
+
+template <class V>
+void describe(V& v, TrainConfig& c) {
+  v("steps", c.steps, between(0, kMaxSteps));
+  v("tokens", c.tokens, at_least(0));
+  v("save", c.save);
+  describe_training(v, c);
 }
 
 template <class V>
@@ -256,6 +265,24 @@ struct LayoutSection {
   bool& automatic;
 };
 
+// The section `train` of a stage, and that of the whole run beside `stages`.
+struct StageTraining {
+  TrainConfig& train;
+};
+struct RunTraining {
+  bool& save;
+};
+
+// `rope_scaling` of a stage.
+struct RopeSection {
+  std::optional<RopeScaling>& scaling;
+};
+
+// The list `stages`.
+struct StageList {
+  RunConfig& run;
+};
+
 }  // namespace
 
 template <class V>
@@ -287,10 +314,55 @@ void describe(V& v, CudaConfig& c) {
 }
 
 template <class V>
+void describe(V& v, StageTraining& c) {
+  describe_training(v, c.train);
+}
+
+template <class V>
+void describe(V& v, RunTraining& c) {
+  v("save", c.save);
+}
+
+ModelSection model_section(RunConfig& c) {
+  return {c.model, c.model_preset, c.model_config, c.model_init, c.model_new_tokens, c.run.dir};
+}
+
+// One stage of `stages`. All other keys are those of the whole run.
+template <class V>
+void describe_stage(V& v, RunConfig& c) {
+  v("name", c.stage_name);
+  v("steps", c.train.steps, between(0, kMaxSteps));
+  v("tokens", c.train.tokens, at_least(0));
+  v("rope_theta", c.model.rope_theta, above(0));
+  v("rope_scaling", RopeSection{c.model.rope_scaling});
+  v("data", c.data);
+  BatchSection batch{c.batch.global, c.layout.micro_batch};
+  v("batch", batch);
+  v("optimizer", c.optimizer);
+  StageTraining train{c.train};
+  v("train", train);
+  v("layout", LayoutSection{c.layout, c.layout_auto});
+  v("offload", c.offload);
+}
+
+// What is written beside `stages`, each of which has all of its own keys.
+template <class V>
+void describe_common(V& v, RunConfig& c) {
+  v("run", c.run);
+  v("model", model_section(c));
+  RunTraining train{c.train.save};
+  v("train", train);
+  v("comm", c.comm);
+  v("device", c.device);
+  v("cuda", c.cuda);
+  v("threads", c.threads, between(0, 1024));
+  v("stages", StageList{c});
+}
+
+template <class V>
 void describe(V& v, RunConfig& c) {
   v("run", c.run);
-  v("model", ModelSection{c.model, c.model_preset, c.model_config, c.model_init, c.model_new_tokens,
-                          c.run.dir});
+  v("model", model_section(c));
   v("data", c.data);
   BatchSection batch{c.batch.global, c.layout.micro_batch};
   v("batch", batch);
@@ -302,6 +374,7 @@ void describe(V& v, RunConfig& c) {
   v("device", c.device);
   v("cuda", c.cuda);
   v("threads", c.threads, between(0, 1024));
+  v("stages", StageList{c});  // the last one: the keys before it are its defaults
 }
 
 namespace {
@@ -329,13 +402,56 @@ class RunReader : public YamlReader {
     read_new_tokens(node["new_tokens"], section.new_tokens);
   }
 
+  explicit RunReader(YamlReader reader) : YamlReader(std::move(reader)) {}
+
   void operator()(const char* key, LayoutSection section) {
-    const YAML::Node node = document().root()[key];
-    section.automatic = node && node.IsScalar() && node.Scalar() == "auto";
-    if (section.automatic)
-      take(key);
-    else
-      YamlReader::operator()(key, section.layout);
+    if (!take(key)) return;
+    const YAML::Node layout = node()[key];
+    section.automatic = layout.IsScalar() && layout.Scalar() == "auto";
+    if (!section.automatic) YamlReader::operator()(key, section.layout);
+  }
+
+  void operator()(const char* key, RopeSection section) {
+    if (take(key))
+      read_rope_scaling(node()[key], document().source(), where(key), prefix() + key,
+                        section.scaling);
+  }
+
+  void operator()(const char* key, StageList list) {
+    if (!take(key) || node()[key].IsNull()) return;
+    const auto items = sections(key);
+    if (items->empty()) complain(key, "the list is empty: give at least one stage, or remove it");
+    if (items->size() > kMostStages)
+      complain(key,
+               fmt::format("the list has {} stages, but a run has at most {}: use several runs "
+                           "with run.from",
+                           items->size(), kMostStages));
+    RunConfig& run = list.run;
+    for (const char* length : {"train.steps", "train.tokens"})
+      if (document().has(length))
+        user_error("{}: {}: each stage has its own length: give steps or tokens in stages",
+                   document().where(length), length);
+    run.train.steps = run.train.tokens = 0;
+    std::vector<RunConfig> stages(items->size(), run);
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      stages[i].stage = static_cast<std::int64_t>(i);
+      RunReader((*items)[i]).read_stage(stages[i]);
+    }
+    run.stages = std::move(stages);
+  }
+
+  void read_stage(RunConfig& stage) {
+    describe_stage(*this, stage);
+    const YAML::Node data = node()["data"];
+    if (node()["sequence_length"] && data && data.IsMap() && data["sequence_length"])
+      complain("sequence_length", "is given twice, here and in data: remove one");
+    YamlReader::operator()("sequence_length", stage.data.sequence_length, between(1, kMaxSize));
+    refuse_other_keys();
+    try {
+      stage.model.complete_and_check();
+    } catch (const UserError& error) {
+      complain("rope_scaling", error.what());
+    }
   }
 
   void read_all(RunConfig& config) {
@@ -357,7 +473,21 @@ class RunReader : public YamlReader {
 
 class RunWriter : public YamlWriter {
  public:
+  using YamlWriter::YamlWriter;
   using YamlWriter::operator();
+  void operator()(const char* key, RopeSection section) {
+    line(key, rope_scaling_to_yaml(section.scaling));
+  }
+  void operator()(const char* key, StageList list) {
+    line(key, list.run.stages.empty() ? "null" : "");
+    for (RunConfig& stage : list.run.stages) {
+      RunWriter item(4);
+      describe_stage(item, stage);
+      std::string text = item.text();
+      text[2] = '-';
+      append(text);
+    }
+  }
   void operator()(const char* key, ModelSection section) {
     std::string origin;
     if (!section.preset.empty()) origin = "from preset " + section.preset;
@@ -378,6 +508,7 @@ class RunWriter : public YamlWriter {
 class RunKeys : public YamlKeys {
  public:
   using YamlKeys::operator();
+  void operator()(const char* key, StageList) { add(key); }
   void operator()(const char* key, ModelSection) {
     for (const std::string& name : model_section_keys()) add(std::string(key) + "." + name);
   }
@@ -402,6 +533,24 @@ std::int64_t RunConfig::total_steps() const {
   return train.steps == 0 ? needed : std::min(train.steps, needed);
 }
 
+namespace {
+
+// Completes a stage, or a run without stages, and checks it. `prefix` is that of the stage's keys.
+void complete_stage(const YamlDocument& document, const std::string& prefix, RunConfig& config) {
+  config.vocab_size_given = document.has("model.vocab_size");
+  config.max_positions_given = document.has("model.max_positions");
+  config.rope_scaling_given =
+      document.has("model.rope_scaling") || document.has(prefix + "rope_scaling");
+  for (DataSource& source : config.data.train)
+    if (source.name.empty()) source.name = name_of(source.path);
+  for (ValidSource& source : config.data.valid)
+    if (source.name.empty()) source.name = name_of(source.path);
+  check_run_config(document, prefix, config);
+  set_trained_positions(config);
+}
+
+}  // namespace
+
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const YamlDocument document(text, source, overrides);
@@ -409,18 +558,17 @@ RunConfig parse_run_config(const std::string& text, const std::string& source,
   const std::vector<std::string> keys = run_config_keys();
   const std::vector<Synonym> synonyms = run_config_synonyms();
   RunReader(document, keys, synonyms).read_all(config);
-  config.vocab_size_given = document.has("model.vocab_size");
-  config.max_positions_given = document.has("model.max_positions");
-  config.rope_scaling_given = document.has("model.rope_scaling");
-  for (DataSource& source : config.data.train)
-    if (source.name.empty()) source.name = name_of(source.path);
-  for (ValidSource& source : config.data.valid)
-    if (source.name.empty()) source.name = name_of(source.path);
-  // With train.tokens, the default of train.steps does not limit the run.
-  if (config.train.tokens > 0 && !document.has("train.steps")) config.train.steps = 0;
-  check_run_config(document, config);
-  set_trained_positions(config);
-  return config;
+  if (config.stages.empty()) {
+    // With train.tokens, the default of train.steps does not limit the run.
+    if (config.train.tokens > 0 && !document.has("train.steps")) config.train.steps = 0;
+    complete_stage(document, "", config);
+    return config;
+  }
+  complete_stage_names(config.stages);
+  for (RunConfig& stage : config.stages)
+    complete_stage(document, fmt::format("stages[{}].", stage.stage), stage);
+  relate_stages(document, config.stages);
+  return config.at_stage(0);
 }
 
 RunConfig load_run_config(const std::filesystem::path& path,
@@ -431,9 +579,9 @@ RunConfig load_run_config(const std::filesystem::path& path,
 }
 
 std::string to_yaml(const RunConfig& config) {
-  RunConfig copy = config;  // describe() takes a mutable reference
+  RunConfig copy = config.at_stage(0);  // describe() takes a mutable reference
   RunWriter writer;
-  describe(writer, copy);
+  config.stages.empty() ? describe(writer, copy) : describe_common(writer, copy);
   return writer.text();
 }
 

@@ -41,6 +41,8 @@ std::string_view to_string(DeviceChoice device);
 struct RunSection {
   std::string dir = "runs/run";
   std::uint64_t seed = 1;
+  // A checkpoint or run directory of another run, which this run continues.
+  std::optional<std::string> from = {};
   bool operator==(const RunSection&) const = default;
 };
 
@@ -187,6 +189,11 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores
+  // With `stages:`, this is the configuration of the stage with number `stage` (from 0), and
+  // `stages` has those of all of them; their own `stages` are empty. Empty: the run has one stage.
+  std::int64_t stage = 0;
+  std::string stage_name;
+  std::vector<RunConfig> stages;
   // Loaded from data.tokenizer by resolve_tokenizer; not compared, since the keys determine it.
   struct Loaded {
     std::shared_ptr<const Tokenizer> tokenizer;
@@ -196,7 +203,14 @@ struct RunConfig {
 
   std::int64_t tokens_per_step() const { return batch.global * data.sequence_length; }
   std::int64_t total_steps() const;  // whichever of train.steps and train.tokens ends the run first
+  double total_tokens() const { return static_cast<double>(total_steps() * tokens_per_step()); }
   std::int64_t total_samples() const { return total_steps() * batch.global; }
+  // All of the above are of one stage.
+  std::int64_t stage_count() const;
+  RunConfig at_stage(std::int64_t number) const;  // with `stages`
+  RunConfig alone() const;                        // this stage as a run without `stages`
+  std::int64_t steps_after() const;               // of the stages after this one
+  std::string stage_title() const;                // "stage 2 of 3 (anneal)"; empty without `stages`
 };
 
 // Returns a checked and complete configuration. `overrides` are "a.b=value". Throws a UserError

@@ -43,9 +43,13 @@ void resolve_tokenizer(RunConfig& config) {
   } catch (const UserError& error) {
     user_error("data.tokenizer: {}", error.what());
   }
-  fit_vocabulary(config, *tokenizer);
-  adopt_end_of_document(config.model, *tokenizer);
-  config.loaded.tokenizer = std::move(tokenizer);
+  const auto adopt = [&](RunConfig& one) {
+    fit_vocabulary(one, *tokenizer);
+    adopt_end_of_document(one.model, *tokenizer);
+    one.loaded.tokenizer = tokenizer;
+  };
+  adopt(config);
+  for (RunConfig& stage : config.stages) adopt(stage);
 }
 
 void set_trained_positions(RunConfig& config) {

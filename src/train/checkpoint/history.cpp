@@ -1,0 +1,63 @@
+#include "train/checkpoint/history.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "model/model_fields.h"
+
+namespace kintsugi {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::string history_to_json(const std::vector<PastStage>& history) {
+  OrderedJson stages = OrderedJson::array();
+  for (const PastStage& one : history)
+    stages.push_back({{"run", one.run},
+                      {"stage", one.name},
+                      {"first_step", one.first_step},
+                      {"last_step", one.last_step},
+                      {"tokens", one.tokens},
+                      {"samples", one.samples},
+                      {"data", one.data},
+                      {"config", one.config}});
+  // Names may contain invalid UTF-8.
+  return OrderedJson{{"stages", stages}}.dump(2, ' ', false,
+                                              OrderedJson::error_handler_t::replace) +
+         "\n";
+}
+
+std::vector<PastStage> read_history(const std::filesystem::path& state) {
+  const std::filesystem::path path = state / kHistoryFile;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return {};
+  try {
+    const OrderedJson json = OrderedJson::parse(read_text_file(path));
+    std::vector<PastStage> history;
+    for (const OrderedJson& one : json.at("stages"))
+      history.push_back({.run = one.at("run"),
+                         .name = one.at("stage"),
+                         .first_step = one.at("first_step"),
+                         .last_step = one.at("last_step"),
+                         .tokens = one.at("tokens"),
+                         .samples = one.at("samples"),
+                         .data = one.at("data"),
+                         .config = one.at("config")});
+    return history;
+  } catch (const nlohmann::json::exception& reason) {
+    user_error("{} is not a list of stages: {}; copy the checkpoint again", path.string(),
+               reason.what());
+  }
+}
+
+void check_shapes(const ModelConfig& saved, const ModelConfig& model,
+                  const std::filesystem::path& checkpoint) {
+  const std::string difference = other_shape(saved, model);
+  if (!difference.empty())
+    user_error(
+        "the checkpoint {} holds another model than the configuration: model.{} in the "
+        "checkpoint; use the same model",
+        checkpoint.string(), difference);
+}
+
+}  // namespace kintsugi

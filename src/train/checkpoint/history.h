@@ -1,0 +1,23 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace kintsugi {
+
+// The stages before a checkpoint's own, stored in history.json of its state directory, so that a
+// checkpoint knows its data and its configurations without the runs that it descends from.
+inline constexpr const char* kHistoryFile = "history.json";
+std::string history_to_json(const std::vector<PastStage>& history);
+// Empty if there is no such file: the first stage, or an older version.
+std::vector<PastStage> read_history(const std::filesystem::path& state);
+
+// UserError unless the weights of `saved`, the model of this checkpoint, fit `model`.
+void check_shapes(const ModelConfig& saved, const ModelConfig& model,
+                  const std::filesystem::path& checkpoint);
+
+}  // namespace kintsugi

@@ -1,0 +1,127 @@
+#include "train/run_history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "train/checkpoint/history.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+std::string name_of_run(const fs::path& directory) {
+  const fs::path path = directory.lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+// `folder` exists; `path` may not.
+bool is_inside(const fs::path& path, const fs::path& folder) {
+  const fs::path inner = fs::weakly_canonical(path), outer = fs::weakly_canonical(folder);
+  const auto [end, rest] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end();
+}
+
+LineageStage from_past(const PastStage& past) {
+  return {.run = past.run,
+          .name = past.name,
+          .first_step = past.first_step,
+          .last_step = past.last_step,
+          .samples = past.samples,
+          .data = past.data,
+          .text = past.config};
+}
+
+// The state in which the run continues, or in which it starts.
+TrainerState position_of(const RunConfig& run) {
+  if (const auto latest = peek_latest_checkpoint(fs::path(run.run.dir) / "checkpoints"))
+    return saved_state(*latest);
+  if (!run.run.from) return {};
+  const fs::path start = start_of_branch(run);
+  TrainerState state = next_stage(saved_state(start), start);
+  state.stage = 0;
+  return state;
+}
+
+}  // namespace
+
+// Complete, so it needs neither the weights nor the run that it started from.
+RunConfig parse_saved_config(const std::string& text, const std::string& source) {
+  return parse_run_config(text, source, {"model.init=null", "run.from=null"});
+}
+
+TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
+  PastStage past{.run = name_of_run(checkpoint.parent_path().parent_path()),
+                 .first_step = state.stage_start + 1,
+                 .last_step = state.step,
+                 .tokens = state.tokens,
+                 .samples = state.samples,
+                 .data = state.data,
+                 .config = saved_config(checkpoint)};
+  for (const PastStage& earlier : state.history) past.tokens -= earlier.tokens;
+  try {
+    const RunConfig stage = parse_saved_config(past.config, "config.yaml").at_stage(state.stage);
+    past.name = stage.stage_name;
+    past.config = to_yaml(stage.alone());
+  } catch (const UserError&) {
+    // Written by a version with other keys: it is kept as it is.
+  }
+  state.history.push_back(std::move(past));
+  state.stage_start = state.step;
+  state.samples = 0;
+  return state;
+}
+
+void check_other_run(const RunConfig& config) {
+  if (config.run.from && is_inside(*config.run.from, config.run.dir))
+    user_error(
+        "run.from: {} is in the run's own directory {}: choose another run.dir, or point "
+        "checkpoints/latest to it to roll the run back",
+        *config.run.from, config.run.dir);
+}
+
+fs::path start_of_branch(const RunConfig& config) {
+  const std::string& from = config.run.from.value();
+  check_other_run(config);
+  fs::path checkpoint;
+  try {
+    checkpoint = named_checkpoint(from);
+  } catch (const UserError& error) {
+    user_error("run.from: {}", error.what());
+  }
+  check_shapes(read_hf_config(checkpoint / "config.json"), config.model, checkpoint);
+  return checkpoint;
+}
+
+RunConfig LineageStage::config() const {
+  if (text.empty())
+    user_error("{}: its configuration was not saved with the checkpoint", description());
+  return parse_saved_config(text, fmt::format("the saved configuration of {}", description()));
+}
+
+std::string LineageStage::description() const {
+  return fmt::format("{}run {} (steps {} to {})",
+                     name.empty() ? "" : fmt::format("stage {} of ", name), run, first_step,
+                     last_step);
+}
+
+std::vector<LineageStage> lineage_of(const RunConfig& run) {
+  const TrainerState state = position_of(run);
+  std::vector<LineageStage> stages;
+  for (const PastStage& past : state.history) stages.push_back(from_past(past));
+  std::int64_t step = state.stage_start;
+  for (std::int64_t i = state.stage; i < run.stage_count(); ++i) {
+    const RunConfig stage = run.at_stage(i).alone();
+    stages.push_back({.run = name_of_run(run.run.dir),
+                      .name = stage.stage_name,
+                      .first_step = step + 1,
+                      .last_step = step + stage.total_steps(),
+                      .samples = stage.total_samples(),
+                      .text = to_yaml(stage)});
+    step += stage.total_steps();
+  }
+  return stages;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/checkpoint.h"
+#include "train/config/config.h"
+
+namespace kintsugi {
+
+// The stages of a run, and of the runs that it continues (run.from).
+
+// Returns the state at the start of the next stage: the stage of `state` becomes history. Its
+// configuration is stored with `checkpoint`. The caller sets the number, data and seed of the
+// stage.
+TrainerState next_stage(TrainerState state, const std::filesystem::path& checkpoint);
+
+// Parses the configuration that is stored with a checkpoint.
+RunConfig parse_saved_config(const std::string& text, const std::string& source);
+
+// UserError if run.from is in the run's own directory.
+void check_other_run(const RunConfig& config);
+// Returns the checkpoint that run.from names. UserError if it has none, if it is one of this run,
+// or if its model has other shapes. Reads files, changes nothing.
+std::filesystem::path start_of_branch(const RunConfig& config);
+
+// What was trained, or will be, in a range of steps.
+struct LineageStage {
+  std::string run = {}, name = {};  // as in PastStage
+  std::int64_t first_step = 0, last_step = 0;
+  std::int64_t samples = 0;         // of these steps
+  std::string data = {};            // fingerprint; empty: it was not recorded
+  std::string text = {};            // its configuration, as YAML
+  RunConfig config() const;         // parsed; UserError if it was not recorded
+  std::string description() const;  // "stage decay of runs/x (steps 101 to 120)"
+};
+// Oldest first. The run's own stages follow the configuration; what is before them, its latest
+// checkpoint or run.from.
+std::vector<LineageStage> lineage_of(const RunConfig& run);
+
+}  // namespace kintsugi

@@ -1,0 +1,66 @@
+#include "train/staged_run.h"
+
+#include "comm/exchange.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "train/memory_check.h"
+
+namespace kintsugi {
+
+std::int64_t stage_to_train(const RunConfig& run) {
+  const std::filesystem::path folder = std::filesystem::path(run.run.dir) / "checkpoints";
+  const auto latest = peek_latest_checkpoint(folder);
+  if (!latest) return 0;
+  const TrainerState state = saved_state(*latest);
+  if (state.stage >= run.stage_count())
+    user_error(
+        "the run in {} is in stage {}, but the configuration has {}: restore its stages, or choose "
+        "another run.dir",
+        run.run.dir, state.stage + 1, run.stage_count());
+  const std::int64_t end = state.stage_start + run.at_stage(state.stage).total_steps();
+  return state.step >= end && state.stage + 1 < run.stage_count() ? state.stage + 1 : state.stage;
+}
+
+StagedRun::StagedRun(Backend& backend, const RunConfig& run, std::int64_t first, GroupsOf groups,
+                     Startup startup, const UseTrainer& checked)
+    : backend_(backend), run_(run), first_(first), groups_(std::move(groups)) {
+  const Groups& own = groups_(run_.at_stage(first_));
+  trainer_.emplace(backend_, run_.at_stage(first_), own, std::move(startup));
+  if (checked) checked(*trainer_);
+  for (std::int64_t number = first_ + 1; number < run_.stage_count(); ++number)
+    check_later_stage(number, own, checked);
+}
+
+// A trainer checks everything when it is constructed. Planned groups are enough for that.
+void StagedRun::check_later_stage(std::int64_t number, const Groups& groups,
+                                  const UseTrainer& checked) {
+  const RunConfig stage = run_.at_stage(number);
+  try {
+    const Grid grid = grid_of(layout_on(stage, groups.ranks()), stage.model);
+    Groups planned = planned_groups(grid, coordinates_of(grid, groups[GroupKind::World].rank()));
+    planned.node_ranks = groups.node_ranks;
+    Trainer trainer(backend_, stage, planned);
+    if (checked) checked(trainer);
+  } catch (const UserError& error) {
+    user_error("{}: {}", stage.stage_title(), error.what());
+  }
+}
+
+RunOutcome StagedRun::run(ResumeMode resume, const WatchTrainer& watch) {
+  const StopSignals signals;  // a signal between two stages ends the run too
+  for (std::int64_t number = first_;; ++number) {
+    if (watch) watch(&*trainer_);
+    const RunOutcome outcome = trainer_->run(resume);
+    if (outcome == RunOutcome::Stopped || number + 1 == run_.stage_count()) return outcome;
+    resume = ResumeMode::Auto;
+    if (watch) watch(nullptr);
+    std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
+    trainer_.reset();  // its memory is free before the next stage is checked
+    const RunConfig next = run_.at_stage(number + 1);
+    const Groups& groups = groups_(next);
+    together(groups[GroupKind::World], [&] { trainer_.emplace(backend_, next, groups); });
+    trainer_->keep_lock(std::move(lock));
+  }
+}
+
+}  // namespace kintsugi
