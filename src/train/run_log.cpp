@@ -107,6 +107,7 @@ void RunLog::record(const StepRecord& r) {
                {"mfu_full_attention", number(r.mfu_full)},
                {"memory_bytes", r.memory_bytes},
                {"energy_j", number(r.energy_j)}};
+  if (r.batch) json["batch"] = *r.batch;
   if (r.comm_busy_s) {
     json["comm_busy_s"] = *r.comm_busy_s;
     json["comm_wait_s"] = *r.comm_wait_s;

@@ -14,6 +14,14 @@ namespace {
 
 constexpr double kAssumedMfu = 0.4;  // for the preview, before any measurement
 
+// "4 micro-batches", or with a ramp "1 to 4 micro-batches".
+std::string micro_batches_text(const BatchConfig& batch, std::int64_t sequences) {
+  const std::int64_t last = batch.global / sequences;
+  const std::int64_t first = batch.ramp.on() ? batch.ramp.start / sequences : last;
+  return fmt::format("{}{} micro-batch{}", first < last ? fmt::format("{} to ", first) : "", last,
+                     last == 1 ? "" : "es");
+}
+
 }  // namespace
 
 void Trainer::announce() const {
@@ -42,10 +50,13 @@ void Trainer::announce() const {
                100 * packing->padding(config_.data.sequence_length),
                format_number(packing->whole, "document"), packing->cut);
   }
-  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps in all",
-           config_.batch.global, format_count(static_cast<double>(config_.tokens_per_step())),
-           config_.batch.global / config_.layout.micro_batch,
-           config_.batch.global == config_.layout.micro_batch ? "" : "es", schedule_.total_steps);
+  const BatchConfig& batch = config_.batch;
+  log_info("step: {} sequences = {} tokens in {}; {} steps in all", batch.global,
+           format_count(static_cast<double>(batch.global * config_.data.sequence_length)),
+           micro_batches_text(batch, config_.layout.micro_batch), schedule_.total_steps);
+  if (batch.ramp.on())
+    log_info("  ramp: {} sequences at first, {} more at equal intervals over {} samples",
+             batch.ramp.start, batch.ramp.increment, batch.ramp.samples);
   log_info("layout: {}", describe_layout());
   log_info(
       "FLOPs per token: {}FLOP (causal attention), {}FLOP (full attention); peak {}FLOP/s ({})",
@@ -62,7 +73,7 @@ void Trainer::preview() {
   const Engine planned(backend_, nothing, engine_options(config_, groups_->ranks()), *groups_);
   log_info("{}", memory_table(planned.arena(), backend_));
   log_info("run directory: {}", directory_.string());
-  const double tokens = static_cast<double>(config_.total_steps() * config_.tokens_per_step());
+  const double tokens = config_.total_tokens();
   const double fastest_s = tokens * flops_.causal() / (peak_.flops_per_s * groups_->ranks());
   log_info(
       "duration: {} tokens in {} steps, {}FLOP; {} at the full peak of {}, {} at an assumed MFU of "
@@ -82,9 +93,8 @@ std::string Trainer::describe_layout() const {
   text += fmt::format(
       ", ZeRO {}{}", layout.zero,
       layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group) : "");
-  const std::int64_t micro_batches = sequences_per_rank() / config_.layout.micro_batch;
-  text += fmt::format("; {} micro-batch{} per rank and step", micro_batches,
-                      micro_batches == 1 ? "" : "es");
+  text += fmt::format("; {} per rank and step",
+                      micro_batches_text(config_.batch, grid.dp * layout.micro_batch));
   if (grid.pp > 1)
     text += fmt::format(
         ", schedule {}, layers {}", to_string(layout.schedule),
@@ -93,9 +103,10 @@ std::string Trainer::describe_layout() const {
 }
 
 double Trainer::eta_s() const {
-  const auto done = static_cast<double>(state_.step - first_step_);
-  return static_cast<double>(schedule_.total_steps - state_.step) * step_seconds_ /
-         std::max(done, 1.0);
+  // By samples: the steps of a batch ramp grow.
+  const auto done = static_cast<double>(state_.samples - before_.samples);
+  const std::int64_t end = batches_.first_sample(schedule_.total_steps + 1);
+  return static_cast<double>(end - state_.samples) * step_seconds_ / std::max(done, 1.0);
 }
 
 std::string Trainer::progress_line() const {

@@ -54,10 +54,12 @@ void show(const WhereArguments& arguments) {
     user_error("--step is {}, but the run has steps 1 to {}", arguments.step, config.total_steps());
   config.train.eval_every = 0;  // the validation data is not needed
   const RunData data(config);
-  const std::int64_t first = (arguments.step - 1) * config.batch.global;
+  const BatchSchedule batches = config.batches();
+  const std::int64_t first = batches.first_sample(arguments.step),
+                     end = first + batches.sequences(arguments.step);
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   std::vector<TokenRange> ranges;
-  for (std::int64_t k = first; k < first + config.batch.global; ++k) {
+  for (std::int64_t k = first; k < end; ++k) {
     ranges.clear();
     const SampleOrder::Origin origin = data.order().locate(k, ranges);
     const auto documents = documents_of(ranges);

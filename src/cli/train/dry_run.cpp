@@ -83,12 +83,14 @@ void dry_run(const RunConfig& config, const DryRunOptions& options) {
   const OffloadConfig& offload = config.offload;
   if (offload.optimizer || offload.gradients || offload.activations)
     return dry_run_with_offload(config, machine, e);
-  const double tokens = static_cast<double>(config.total_steps() * config.tokens_per_step());
   fmt::print(
-      "{}\n{}", explained(planner, e, tokens),
+      "{}\n{}", explained(planner, e, config.total_tokens()),
       e.fits ? fmt::format("It fits: {} of {} on the fullest rank.\n", format_bytes(e.memory_bytes),
                            format_bytes(machine.gpu.memory_gb * 1e9))
              : "");
+  if (config.batch.ramp.on())
+    fmt::print("With batch.ramp the run has {} steps; the times above are for full batches.\n",
+               config.total_steps());
   if (!e.fits)
     user_error("it does not fit: stage {} needs {}, a GPU of {} has {}", e.fullest_stage,
                format_bytes(e.memory_bytes), machine.name,

@@ -128,14 +128,23 @@ namespace {
 struct BatchSection {
   std::int64_t& global;
   std::int64_t& micro;  // Layout::micro_batch
+  BatchRamp& ramp;
 };
 
 }  // namespace
 
 template <class V>
+void describe(V& v, BatchRamp& c) {
+  v("start", c.start, between(0, kMaxSize));
+  v("increment", c.increment, between(0, kMaxSize));
+  v("samples", c.samples, between(0, kMaxSteps));
+}
+
+template <class V>
 void describe(V& v, BatchSection& c) {
   v("global", c.global, between(1, kMaxSize));
   v("micro", c.micro, between(1, kMaxSize));
+  v("ramp", c.ramp);
 }
 
 template <class V>
@@ -256,7 +265,7 @@ void describe(V& v, RunConfig& c) {
   v("model", ModelSection{c.model, c.model_preset, c.model_config, c.model_init, c.model_new_tokens,
                           c.run.dir});
   v("data", c.data);
-  BatchSection batch{c.batch.global, c.layout.micro_batch};
+  BatchSection batch{c.batch.global, c.layout.micro_batch, c.batch.ramp};
   v("batch", batch);
   v("optimizer", c.optimizer);
   v("train", c.train);
@@ -362,7 +371,8 @@ std::string name_of(const std::string& path) {
 
 std::int64_t RunConfig::total_steps() const {
   if (train.tokens == 0) return train.steps;
-  const std::int64_t needed = (train.tokens - 1) / tokens_per_step() + 1;
+  const std::int64_t samples = (train.tokens - 1) / data.sequence_length + 1;
+  const std::int64_t needed = batches().steps_for(samples);
   return train.steps == 0 ? needed : std::min(train.steps, needed);
 }
 
