@@ -163,6 +163,16 @@ Stage::Stage(const StageScratch& scratch, Arena& arena, const StageLayers& range
           : Head::default_chunk(context.backend->classifier_elements(), columns, tokens));
 }
 
+void Stage::use(const StageSlots& slots) {
+  KINTSUGI_CHECK(
+      at(buffers_of(slots.inputs)) <= memory_.inputs.size() &&
+          at(buffers_of(slots.stashes)) <= memory_.blocks.size() &&
+          (!range_.embedding || at(buffers_of(slots.embeddings)) <= embeddings_.size()) &&
+          at(buffers_of(slots.weights)) <= kept_.size(),
+      "{} micro-batches need more buffers than were planned", slots.inputs.size());
+  slots_ = slots;
+}
+
 Tensor Stage::input(const MicroBatch& batch, int number) const {
   return memory_.inputs[slot_of(slots_.inputs, number)].rows(0, scratch_->size(batch).rows());
 }

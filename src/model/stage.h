@@ -124,6 +124,8 @@ class Stage {
         const StageMemory& memory, const StageSlots& slots, BucketHooks* hooks);
 
   const StageLayers& range() const { return range_; }
+  // Changes the buffers of the micro-batches, within the memory of the constructor's slots.
+  void use(const StageSlots& slots);
   // The input buffer of a micro-batch, (rows, hidden). A stage without an embedding receives into
   // it.
   Tensor input(const MicroBatch& batch, int number) const;

@@ -56,6 +56,20 @@ void check_batch(const Layout& l, const Workload& work) {
         nearest_divisors(each, std::min(l.micro_batch, each)));
 }
 
+void check_ramp(const Layout& l, const Workload& work) {
+  if (work.ramp_start == 0) return;
+  const std::int64_t unit = l.dp * l.micro_batch;
+  const auto check = [&](const char* key, std::int64_t sequences) {
+    const std::int64_t below = sequences / unit * unit;
+    if (sequences == below) return;
+    user_error("{} is {}, which is not a multiple of {} (dp {} × batch.micro {}): use {}{}", key,
+               sequences, unit, l.dp, l.micro_batch, below > 0 ? fmt::format("{} or ", below) : "",
+               below + unit);
+  };
+  check("batch.ramp.start", work.ramp_start);
+  if (work.ramp_start < work.batch) check("batch.ramp.increment", work.ramp_increment);
+}
+
 // tp must divide heads, MLP columns and vocabulary.
 void check_tensor(const Layout& l, const Workload& work) {
   const ModelConfig& m = work.model;
@@ -106,15 +120,20 @@ void check_pipeline(const Layout& l, const Workload& work) {
   // Check this first: a schedule with more stages than layers takes long to build.
   const std::int64_t chunks = std::int64_t{l.pp} * l.chunks;
   checked_split(work.model, static_cast<int>(std::min<std::int64_t>(chunks, INT_MAX)), l.split);
-  // The schedule checks its own rules.
-  try {
-    make_pipeline_schedule(
-        {.kind = l.schedule,
-         .stages = l.pp,
-         .micro_batches = static_cast<int>(micro_batches_per_step(l, work.batch)),
-         .chunks = l.chunks});
-  } catch (const UserError& error) {
-    user_error("layout.schedule {}: {}", to_string(l.schedule), error.what());
+  // If the first two batches of a ramp and the last one follow the rules, so do the others.
+  const std::int64_t start = work.ramp_start > 0 ? work.ramp_start : work.batch;
+  const std::int64_t second = std::min(start + work.ramp_increment, work.batch);
+  for (const std::int64_t batch : {work.batch, start, second}) {
+    try {
+      check_pipeline_shape({.kind = l.schedule,
+                            .stages = l.pp,
+                            .micro_batches = static_cast<int>(micro_batches_per_step(l, batch)),
+                            .chunks = l.chunks});
+    } catch (const UserError& error) {
+      user_error("layout.schedule {}: {}{}", to_string(l.schedule),
+                 work.ramp_start > 0 ? fmt::format("a step of {} sequences: ", batch) : "",
+                 error.what());
+    }
   }
 }
 
@@ -167,6 +186,7 @@ Layout fit_layout(Layout l, const Workload& work, int ranks) {
         l.dp, ranks, dp, dp, l.dp * model);
   l.dp = dp;
   check_batch(l, work);
+  check_ramp(l, work);
   check_context(l, work.length);
   check_tensor(l, work);
   check_pipeline(l, work);

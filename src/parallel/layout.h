@@ -37,6 +37,9 @@ struct Workload {
   const ModelConfig& model;
   std::int64_t batch = 1;   // sequences per step
   std::int64_t length = 1;  // tokens per sequence
+  // With a ramp: steps have ramp_start, ramp_start + ramp_increment, … and at last `batch`
+  // sequences.
+  std::int64_t ramp_start = 0, ramp_increment = 0;  // 0: no ramp
 };
 
 // Returns the layout with dp filled in for `ranks`. Throws UserError if a size does not divide; the

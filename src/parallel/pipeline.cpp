@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 
 #include "backend/phase.h"
@@ -80,10 +81,12 @@ struct Buffers {
   std::vector<std::vector<int>> of;  // by chunk and micro-batch
 };
 
-// Assigns as few buffers as possible, plus `more`. Of the free buffers, takes the one that has been
-// free for the longest.
+constexpr int kNoLimit = std::numeric_limits<int>::max();
+
+// Assigns as few buffers as possible, plus `more` unless that exceeds `most`. Of the free buffers,
+// takes the one that has been free for the longest.
 Buffers assign_buffers(const std::vector<ChunkIntervals>& chunks, Intervals ChunkIntervals::*kind,
-                       int more = 0) {
+                       int more = 0, int most = kNoLimit) {
   struct User {
     Interval interval;
     std::size_t chunk, micro_batch;
@@ -108,10 +111,44 @@ Buffers assign_buffers(const std::vector<ChunkIntervals>& chunks, Intervals Chun
     }
   };
   assign();  // finds the number of buffers
-  busy_until.assign(busy_until.size() + static_cast<std::size_t>(more), -1);
+  const int fewest = static_cast<int>(busy_until.size());
+  busy_until.assign(static_cast<std::size_t>(std::clamp(most, fewest, fewest + more)), -1);
   assign();
   buffers.count = static_cast<int>(busy_until.size());
   return buffers;
+}
+
+// Assigns all buffers except the stashes. Embeddings use as many as a chunk's own stashes.
+RankSlots slots_without_stashes(const std::vector<ChunkIntervals>& chunks, int rank,
+                                int most_gradients = kNoLimit) {
+  RankSlots slots;
+  const Buffers inputs = assign_buffers(chunks, &ChunkIntervals::inputs);
+  slots.inputs = inputs.count;
+  // One more if gradients are sent, so that the next one can be received during the send.
+  const bool sends = rank > 0 || chunks.size() > 1;
+  Buffers gradients =
+      assign_buffers(chunks, &ChunkIntervals::gradients, sends ? 1 : 0, most_gradients);
+  slots.gradients = gradients.count;
+  slots.gradient_of = std::move(gradients.of);
+  for (std::size_t c = 0; c < chunks.size(); ++c)
+    slots.chunks.push_back(
+        {.inputs = inputs.of[c],
+         .stashes = {},
+         .embeddings = assign_buffers({chunks[c]}, &ChunkIntervals::stashes).of[0],
+         .weights = assign_buffers({chunks[c]}, &ChunkIntervals::weights).of[0]});
+  return slots;
+}
+
+// Assigns slots.stashes, which exist, to the micro-batches.
+void assign_stashes(const std::vector<ChunkIntervals>& chunks, RankSlots& slots) {
+  const Buffers common = assign_buffers(chunks, &ChunkIntervals::stashes);
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    std::vector<int>& stashes = slots.chunks[c].stashes;
+    stashes = slots.shared ? common.of[c] : slots.chunks[c].embeddings;
+    if (slots.shared) continue;
+    const auto first = std::find(slots.stashes.begin(), slots.stashes.end(), static_cast<int>(c));
+    for (int& stash : stashes) stash += static_cast<int>(first - slots.stashes.begin());
+  }
 }
 
 }  // namespace
@@ -119,35 +156,34 @@ Buffers assign_buffers(const std::vector<ChunkIntervals>& chunks, Intervals Chun
 RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector<int>& layers,
                    bool alike) {
   const std::vector<ChunkIntervals> chunks = intervals_of(schedule, rank);
-  RankSlots slots;
-  slots.chunks.resize(chunks.size());
-  const Buffers inputs = assign_buffers(chunks, &ChunkIntervals::inputs);
-  slots.inputs = inputs.count;
-  // One more if gradients are sent, so that the next one can be received during the send.
-  const bool sends = rank > 0 || chunks.size() > 1;
-  Buffers gradients = assign_buffers(chunks, &ChunkIntervals::gradients, sends ? 1 : 0);
-  slots.gradients = gradients.count;
-  slots.gradient_of = std::move(gradients.of);
+  RankSlots slots = slots_without_stashes(chunks, rank);
   int own_blocks = 0;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    const Buffers own = assign_buffers({chunks[c]}, &ChunkIntervals::stashes);
-    slots.chunks[c] = {.inputs = inputs.of[c],
-                       .stashes = own.of[0],
-                       .embeddings = own.of[0],
-                       .weights = assign_buffers({chunks[c]}, &ChunkIntervals::weights).of[0]};
-    for (int& stash : slots.chunks[c].stashes) stash += static_cast<int>(slots.stashes.size());
-    slots.stashes.insert(slots.stashes.end(), static_cast<std::size_t>(own.count),
-                         static_cast<int>(c));
-    own_blocks += own.count * layers[c];
+    const int own = assign_buffers({chunks[c]}, &ChunkIntervals::stashes).count;
+    slots.stashes.insert(slots.stashes.end(), static_cast<std::size_t>(own), static_cast<int>(c));
+    own_blocks += own * layers[c];
   }
   // If chunks share stashes, fewer are needed, but each must hold the largest chunk.
-  const Buffers common = assign_buffers(chunks, &ChunkIntervals::stashes);
+  const int common = assign_buffers(chunks, &ChunkIntervals::stashes).count;
   const auto largest = std::max_element(layers.begin(), layers.end());
-  if (alike && common.count * *largest < own_blocks) {
-    slots.stashes.assign(static_cast<std::size_t>(common.count),
+  slots.shared = alike && common * *largest < own_blocks;
+  if (slots.shared)
+    slots.stashes.assign(static_cast<std::size_t>(common),
                          static_cast<int>(largest - layers.begin()));
-    for (std::size_t c = 0; c < chunks.size(); ++c) slots.chunks[c].stashes = common.of[c];
-  }
+  assign_stashes(chunks, slots);
+  return slots;
+}
+
+RankSlots slots_within(const RankSlots& planned, const PipelineSchedule& schedule, int rank) {
+  const std::vector<ChunkIntervals> chunks = intervals_of(schedule, rank);
+  RankSlots slots = slots_without_stashes(chunks, rank, planned.gradients);
+  KINTSUGI_CHECK(slots.inputs <= planned.inputs && slots.gradients <= planned.gradients,
+                 "{} micro-batches need {} inputs and {} gradients, {} and {} are planned",
+                 schedule.shape.micro_batches, slots.inputs, slots.gradients, planned.inputs,
+                 planned.gradients);
+  slots.stashes = planned.stashes;
+  slots.shared = planned.shared;
+  assign_stashes(chunks, slots);
   return slots;
 }
 
@@ -190,26 +226,26 @@ std::size_t OutputBuffers::find(int chunk, int micro_batch) const {
 Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
                    const std::vector<StageLayers>& ranges, const PipelineShape& shape,
                    Communicator& group, BucketHooks* hooks)
-    : backend_(&backend),
-      scratch_(&scratch),
-      group_(&group),
-      schedule_(make_pipeline_schedule(shape)) {
+    : backend_(&backend), scratch_(&scratch), group_(&group), shape_(shape) {
   const DType dtype = scratch.context().store->dtype();
   const Shape size{scratch.size().rows(), scratch.model().hidden_size};
-  const RankSlots slots = slots_of(schedule_, group.rank(), layers_of(ranges),
-                                   save_same_tensors(scratch.options(), ranges));
+  PipelineSchedule schedule = make_pipeline_schedule(shape);
+  planned_ = slots_of(schedule, group.rank(), layers_of(ranges),
+                      save_same_tensors(scratch.options(), ranges));
+  slots_ = planned_;
+  actions_ = std::move(schedule.ranks[static_cast<std::size_t>(group.rank())]);
   std::vector<StageLayers> stashes;
-  for (const int chunk : slots.stashes) stashes.push_back(ranges[static_cast<std::size_t>(chunk)]);
-  const StageMemory memory = allocate_stage_memory(scratch, arena, slots.inputs, stashes);
+  for (const int chunk : planned_.stashes)
+    stashes.push_back(ranges[static_cast<std::size_t>(chunk)]);
+  const StageMemory memory = allocate_stage_memory(scratch, arena, planned_.inputs, stashes);
   const auto micro_batches = static_cast<std::size_t>(shape.micro_batches);
   for (std::size_t c = 0; c < ranges.size(); ++c) {
-    Chunk chunk{.stage = Stage(scratch, arena, ranges[c], memory, slots.chunks[c], hooks)};
-    chunk.gradient_of = slots.gradient_of[c];
+    Chunk chunk{.stage = Stage(scratch, arena, ranges[c], memory, planned_.chunks[c], hooks)};
     chunk.input_receives.resize(micro_batches);
     chunk.gradient_receives.resize(micro_batches);
     chunks_.push_back(std::move(chunk));
   }
-  for (int i = 0; i < slots.gradients; ++i)
+  for (int i = 0; i < planned_.gradients; ++i)
     gradients_.push_back(
         {arena.allocate(Region::Workspace, "gradient of the residual stream", dtype, size)});
   // One buffer for the head's input; two if an output is sent while the next one is computed.
@@ -220,19 +256,25 @@ Pipeline::Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
   batches_.resize(micro_batches);
 }
 
-const PipelineSchedule& Pipeline::schedule_for(int micro_batches) {
-  KINTSUGI_CHECK(micro_batches == schedule_.shape.micro_batches,
+void Pipeline::prepare(int micro_batches) {
+  if (micro_batches == shape_.micro_batches) return;
+  KINTSUGI_CHECK(micro_batches <= static_cast<int>(batches_.size()),
                  "a step of {} micro-batches in a pipeline built for {}", micro_batches,
-                 schedule_.shape.micro_batches);
-  return schedule_;
+                 batches_.size());
+  PipelineShape shape = shape_;
+  shape.micro_batches = micro_batches;
+  PipelineSchedule schedule = make_pipeline_schedule(shape);
+  slots_ = slots_within(planned_, schedule, group_->rank());
+  for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].stage.use(slots_.chunks[c]);
+  actions_ = std::move(schedule.ranks[static_cast<std::size_t>(group_->rank())]);
+  shape_ = shape;
 }
 
 void Pipeline::run(const Step& step, const Load& load) {
   if (group_->size() == 1) return run_single_stage(step, load);
+  prepare(step.micro_batches);
   std::fill(batches_.begin(), batches_.end(), MicroBatch{});
-  for (const Action& action :
-       schedule_for(step.micro_batches).ranks[static_cast<std::size_t>(group_->rank())])
-    act(action, step, load);
+  for (const Action& action : actions_) act(action, step, load);
   for (Outgoing& buffer : gradients_) reclaim(buffer);
   for (Outgoing& buffer : outputs_) reclaim(buffer);
 }
@@ -248,7 +290,7 @@ void Pipeline::run_single_stage(const Step& step, const Load& load) {
         forward(0, 0, step);
       }
       const Phase phase(*backend_, [&] { return name_of({ActionKind::Backward, number, 0}, 1); });
-      chunk.stage.backward(batch(0), 0, rows(gradient(chunk, 0).buffer, batch(0)));
+      chunk.stage.backward(batch(0), 0, rows(gradient(0, 0).buffer, batch(0)));
     };
     if (batch(0).repeatable)
       backend_->replay(
@@ -271,12 +313,12 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
                                               action.kind == ActionKind::Forward);
   if (is_first && batches_[number].sequences == 0) batches_[number] = load(action.micro_batch);
   const MicroBatch& current = batches_[number];
-  Outgoing& gradient = this->gradient(chunk, action.micro_batch);
+  Outgoing& gradient = this->gradient(action.chunk, action.micro_batch);
   const auto name = [&] { return name_of(action, chunks_.size()); };
   switch (action.kind) {
     case ActionKind::ReceiveActivation:
       chunk.input_receives[number] = group_->receive(chunk.stage.input(current, action.micro_batch),
-                                                     previous_chunk(schedule_.shape, own)->rank);
+                                                     previous_chunk(shape_, own)->rank);
       break;
     case ActionKind::Forward: {
       finish(chunk.input_receives);
@@ -286,12 +328,12 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
     }
     case ActionKind::SendActivation:
       send(outputs_[output_buffers_.find(action.chunk, action.micro_batch)], current,
-           next_chunk(schedule_.shape, own)->rank);
+           next_chunk(shape_, own)->rank);
       break;
     case ActionKind::ReceiveGradient:
       reclaim(gradient);
       chunk.gradient_receives[number] =
-          group_->receive(rows(gradient.buffer, current), next_chunk(schedule_.shape, own)->rank);
+          group_->receive(rows(gradient.buffer, current), next_chunk(shape_, own)->rank);
       break;
     case ActionKind::Backward: {
       finish(chunk.gradient_receives);
@@ -311,7 +353,7 @@ void Pipeline::act(const Action& action, const Step& step, const Load& load) {
       break;
     }
     case ActionKind::SendGradient:
-      send(gradient, current, previous_chunk(schedule_.shape, own)->rank);
+      send(gradient, current, previous_chunk(shape_, own)->rank);
       break;
     case ActionKind::Reduce:  // the stages have called the hooks for each bucket
       break;
@@ -326,7 +368,7 @@ void Pipeline::forward(int chunk_number, int number, const Step& step) {
   const Tensor x = rows(output.buffer, current);
   chunk.stage.forward(current, number, x);
   if (!chunk.stage.range().head) return;
-  Outgoing& gradient = this->gradient(chunk, number);
+  Outgoing& gradient = this->gradient(chunk_number, number);
   if (step.gradient_scale != 0) reclaim(gradient);
   chunk.stage.loss(current, x, rows(gradient.buffer, current), step.gradient_scale, step.loss_sum);
 }
@@ -343,10 +385,10 @@ void Pipeline::evaluate(const Step& step, const Load& load) {
     batches_[0].scored_only = true;
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       const PipelineChunk own{group_->rank(), static_cast<int>(c)};
-      if (const auto from = previous_chunk(schedule_.shape, own))
+      if (const auto from = previous_chunk(shape_, own))
         group_->wait(group_->receive(chunks_[c].stage.input(batch(0), 0), from->rank));
       forward(own.chunk, 0, forward_only);
-      if (const auto to = next_chunk(schedule_.shape, own))
+      if (const auto to = next_chunk(shape_, own))
         send(outputs_[output_buffers_.find(own.chunk, 0)], batch(0), to->rank);
     }
   }

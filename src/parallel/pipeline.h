@@ -15,12 +15,15 @@ struct RankSlots {
   int inputs = 1;
   int gradients = 1;               // of the residual stream, from receive (or the head) to send
   std::vector<int> stashes;        // by stash: the chunk whose layers it has memory for
+  bool shared = false;             // whether the chunks share stashes
   std::vector<StageSlots> chunks;  // which buffers each chunk's micro-batches use
   std::vector<std::vector<int>> gradient_of;  // the same for gradients
 };
 // `layers`: number of layers of each chunk. Chunks that are `alike` can share stashes.
 RankSlots slots_of(const PipelineSchedule& schedule, int rank, const std::vector<int>& layers,
                    bool alike);
+// For a schedule with fewer micro-batches than that of `planned`, whose buffers it uses.
+RankSlots slots_within(const RankSlots& planned, const PipelineSchedule& schedule, int rank);
 // Whether the n-th layers of all chunks of a rank save the same tensors.
 bool save_same_tensors(const StageOptions& options, const std::vector<StageLayers>& ranges);
 
@@ -40,7 +43,7 @@ class OutputBuffers {
 // the micro-batches in flight.
 class Pipeline {
  public:
-  // Every step must have shape.micro_batches; a single stage accepts any number.
+  // shape.micro_batches is the largest number of a step; a single stage accepts any number.
   Pipeline(Backend& backend, Arena& arena, StageScratch& scratch,
            const std::vector<StageLayers>& ranges, const PipelineShape& shape, Communicator& group,
            BucketHooks* hooks);
@@ -67,19 +70,19 @@ class Pipeline {
   };
   struct Chunk {
     Stage stage;
-    std::vector<int> gradient_of = {};                       // by micro-batch: index in gradients_
     std::vector<Communicator::Work> input_receives = {};     // by micro-batch
     std::vector<Communicator::Work> gradient_receives = {};  // by micro-batch
   };
-  const PipelineSchedule& schedule_for(int micro_batches);
+  // Makes the list of actions for this number of micro-batches, unless it is the current one.
+  void prepare(int micro_batches);
   void run_single_stage(const Step& step, const Load& load);
   void act(const Action& action, const Step& step, const Load& load);
   void forward(int chunk, int number, const Step& step);
   void send(Outgoing& from, const MicroBatch& batch, int to);
   void reclaim(Outgoing& buffer) { group_->wait(std::exchange(buffer.sending, {})); }
-  Outgoing& gradient(Chunk& chunk, int number) {
-    return gradients_[static_cast<std::size_t>(
-        chunk.gradient_of[static_cast<std::size_t>(number)])];
+  Outgoing& gradient(int chunk, int number) {
+    const std::vector<int>& of = slots_.gradient_of[static_cast<std::size_t>(chunk)];
+    return gradients_[static_cast<std::size_t>(of[static_cast<std::size_t>(number)])];
   }
   Tensor rows(const Tensor& buffer, const MicroBatch& batch) const {
     return buffer.rows(0, scratch_->size(batch).rows());
@@ -89,7 +92,10 @@ class Pipeline {
   Backend* backend_;
   StageScratch* scratch_;
   Communicator* group_;
-  PipelineSchedule schedule_;
+  PipelineShape shape_;          // of the last step
+  std::vector<Action> actions_;  // of this rank, for shape_
+  RankSlots planned_;            // of the largest step
+  RankSlots slots_;              // for shape_
   std::vector<Chunk> chunks_;
   std::vector<Outgoing> gradients_;
   std::array<Outgoing, 2> outputs_;  // of stages

@@ -41,22 +41,6 @@ void check_interleaved(const PipelineShape& shape) {
       shape.stages, shape.micro_batches, below, above);
 }
 
-void check(const PipelineShape& shape) {
-  if (shape.stages < 1) user_error("stages is {}: it must be 1 or more", shape.stages);
-  if (shape.micro_batches < 1)
-    user_error("micro-batches is {}: it must be 1 or more", shape.micro_batches);
-  if (shape.chunks < 1) user_error("chunks is {}: it must be 1 or more", shape.chunks);
-  const double actions = 1.0 * shape.stages * shape.micro_batches * shape.chunks;
-  if (actions > static_cast<double>(kMostActions))
-    user_error("stages {} × chunks {} × micro-batches {} is too large: the product is at most {}",
-               shape.stages, shape.chunks, shape.micro_batches, kMostActions);
-  if (shape.kind == PipelineKind::Interleaved)
-    check_interleaved(shape);
-  else if (shape.chunks > 1)
-    user_error("chunks is {}, but {} has one per rank: use interleaved for more", shape.chunks,
-               to_string(shape.kind));
-}
-
 // ---- the order of forwards and backwards of one rank
 
 // The number of warm-up forwards of a rank; after them, each forward is followed by a backward.
@@ -265,8 +249,24 @@ std::optional<PipelineChunk> previous_chunk(const PipelineShape& shape, Pipeline
   return std::nullopt;
 }
 
+void check_pipeline_shape(const PipelineShape& shape) {
+  if (shape.stages < 1) user_error("stages is {}: it must be 1 or more", shape.stages);
+  if (shape.micro_batches < 1)
+    user_error("micro-batches is {}: it must be 1 or more", shape.micro_batches);
+  if (shape.chunks < 1) user_error("chunks is {}: it must be 1 or more", shape.chunks);
+  const double actions = 1.0 * shape.stages * shape.micro_batches * shape.chunks;
+  if (actions > static_cast<double>(kMostActions))
+    user_error("stages {} × chunks {} × micro-batches {} is too large: the product is at most {}",
+               shape.stages, shape.chunks, shape.micro_batches, kMostActions);
+  if (shape.kind == PipelineKind::Interleaved)
+    check_interleaved(shape);
+  else if (shape.chunks > 1)
+    user_error("chunks is {}, but {} has one per rank: use interleaved for more", shape.chunks,
+               to_string(shape.kind));
+}
+
 PipelineSchedule make_pipeline_schedule(const PipelineShape& shape) {
-  check(shape);
+  check_pipeline_shape(shape);
   std::vector<Order> orders;
   for (int rank = 0; rank < shape.stages; ++rank) orders.push_back(compute_order(shape, rank));
   std::vector<Event> events = IdealClock(shape, orders).events();

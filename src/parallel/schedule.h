@@ -63,7 +63,9 @@ struct PipelineSchedule {
   std::vector<std::vector<Action>> ranks;
 };
 
-// Throws UserError if the shape does not allow such a schedule. Sends and receives are ordered so
+// Throws UserError if the shape does not allow such a schedule.
+void check_pipeline_shape(const PipelineShape& shape);
+// Checks the shape. Sends and receives are ordered so
 // that they cannot deadlock, even if each send blocks until its receive.
 PipelineSchedule make_pipeline_schedule(const PipelineShape& shape);
 

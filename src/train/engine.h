@@ -23,7 +23,7 @@ struct EngineOptions {
   ModelConfig model;
   DType precision = DType::F32;
   Layout layout = {};                 // complete (fit_layout)
-  std::int64_t batch = 1;             // sequences per step; used by pipelines only
+  std::int64_t batch = 1;             // most sequences per step; used by pipelines only
   std::int64_t length = 1;            // tokens per sequence
   std::int64_t classifier_chunk = 0;  // tokens per logits chunk; 0: chosen by vocabulary size
   double z_loss = 0;                  // coefficient of the mean of log^2 Z in the trained loss

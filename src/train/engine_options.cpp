@@ -5,7 +5,11 @@
 namespace kintsugi {
 
 Workload workload_of(const RunConfig& config) {
-  return {config.model, config.batch.global, config.data.sequence_length};
+  return {.model = config.model,
+          .batch = config.batch.global,
+          .length = config.data.sequence_length,
+          .ramp_start = config.batch.ramp.start,
+          .ramp_increment = config.batch.ramp.increment};
 }
 
 Layout layout_on(const RunConfig& config, int ranks) {

@@ -110,6 +110,7 @@ void RunLog::record(const StepRecord& r) {
   if (!r.skipped.empty()) json["skipped"] = r.skipped;
   if (r.z_loss) json["z_loss"] = number(r.z_loss);
   if (!r.stage.empty()) json["stage"] = r.stage;
+  if (r.batch) json["batch"] = *r.batch;
   if (r.comm_busy_s) {
     json["comm_busy_s"] = *r.comm_busy_s;
     json["comm_wait_s"] = *r.comm_wait_s;

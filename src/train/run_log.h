@@ -12,8 +12,9 @@ namespace kintsugi {
 // The metrics of one step.
 struct StepRecord {
   std::int64_t step = 0;
-  std::int64_t tokens = 0;   // positions since the start of the run, padding included
-  std::int64_t targets = 0;  // of this step: tokens with a loss
+  std::int64_t tokens = 0;                 // positions since the start of the run, padding included
+  std::int64_t targets = 0;                // of this step: tokens with a loss
+  std::optional<std::int64_t> batch = {};  // sequences of this step; only with a batch ramp
   double loss = 0;
   std::optional<double> z_loss = {};  // only with train.z_loss
   double gradient_norm = 0;

@@ -35,6 +35,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
       groups_(&groups),
       config_(std::move(config)),
       directory_(config_.run.dir),
+      batches_(config_.batches()),
       startup_(std::move(startup)) {
   data_ = std::make_unique<RunData>(config_);
   startup_.mark("load data");
@@ -100,7 +101,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
         end_diverged(divergence_);
       }
       if (step_trace_ != nullptr) step_trace_->after_step();
-      if (state_.step == first_step_ + 1) {
+      if (state_.step == before_.steps + 1) {
         startup_.mark("first step");
         log_info("startup {}", startup_.summary());
       }
@@ -156,7 +157,7 @@ void Trainer::train_step() {
                                    .loss_scale = scaler_.scale(),
                                    .dropout = config_.train.dropout,
                                    .seed = config_.run.seed,
-                                   .first_sequence = first_sequence(),
+                                   .first_sequence = first_sequence(step),
                                    .targets = targets,
                                    .limits = limits});
   }
@@ -185,8 +186,10 @@ void Trainer::train_step() {
         sums.outliers, groups_->ranks(), step));
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
+  const std::int64_t sequences = batches_.sequences(step);
+  const std::int64_t tokens_of_step = sequences * config_.data.sequence_length;
   record_ = {.step = step,
-             .tokens = state_.tokens + config_.tokens_per_step(),
+             .tokens = state_.tokens + tokens_of_step,
              .targets = static_cast<std::int64_t>(targets_of_step),
              .loss = result.loss,
              .gradient_norm = result.gradient_norm,
@@ -198,20 +201,21 @@ void Trainer::train_step() {
   if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
   note_skipped(result, limits);
   outliers_.add(result.loss, result.gradient_norm);
+  if (config_.batch.ramp.on()) record_.batch = sequences;
   scaler_.update(!std::isfinite(result.gradient_norm));
   state_.step = step;
   state_.tokens = record_.tokens;
-  state_.samples += config_.batch.global;
+  state_.samples += sequences;
   state_.loss_scale = scaler_.state();
   state_.skipped = health_.skipped();
   state_.outliers = health_.outliers();
   state_.recent = outliers_.state();
   record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
-  record_.tokens_per_s = static_cast<double>(config_.tokens_per_step()) / record_.step_time_s;
+  record_.tokens_per_s = static_cast<double>(tokens_of_step) / record_.step_time_s;
   check_peak();
   record_.mfu_causal = mfu(record_.tokens_per_s, flops_.causal());
   record_.mfu_full = mfu(record_.tokens_per_s, flops_.full());
-  means_.add(record_, config_.tokens_per_step());
+  means_.add(record_, tokens_of_step);
   step_seconds_ += record_.step_time_s;
   if (groups_->ranks() > 1) record_communication(communication);
 }

@@ -61,9 +61,10 @@ class Trainer {
 
   bool is_first() const { return groups_->is_first(); }
   Communicator& host() const { return (*groups_)[GroupKind::World]; }
-  // Sequences per step of one data rank, and of the other ranks that hold the same model copy.
-  std::int64_t sequences_per_rank() const { return config_.batch.global / groups_->grid.dp; }
-  std::int64_t first_sequence() const { return groups_->coordinates.dp * sequences_per_rank(); }
+  // The number of this rank's first sequence in the batch of a step.
+  std::int64_t first_sequence(std::int64_t step) const {
+    return groups_->coordinates.dp * (batches_.sequences(step) / groups_->grid.dp);
+  }
   // Summed over all ranks by one all-reduce on host memory at the end of each step. A step has no
   // other collective on host memory.
   struct StepSums {
@@ -151,6 +152,7 @@ class Trainer {
   std::atomic<RunLog*> open_log_ = nullptr;  // log_.get() once it is open
   std::unique_ptr<DirectoryLock> lock_;      // one process per run directory
   Schedule schedule_;
+  BatchSchedule batches_;  // of the steps of this process
   LossScaler scaler_;
   RunHealth health_;
   OutlierHistory outliers_;
@@ -164,7 +166,7 @@ class Trainer {
   std::optional<double> last_valid_loss_;
   std::string last_checkpoint_, last_healthy_;
   std::vector<Ancestor> ancestors_;  // of the next checkpoint; on rank 0
-  std::int64_t first_step_ = 0;      // steps done before this process
+  BatchesDone before_;               // steps and samples before this process
   Startup startup_;
   StepTrace* step_trace_ = nullptr;   // optional
   CommunicationTimes communication_;  // up to the last step

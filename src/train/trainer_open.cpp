@@ -126,7 +126,8 @@ void Trainer::open_run(ResumeMode resume) {
     log_ = std::make_unique<RunLog>(directory_, last_step());
     open_log_ = log_.get();
   });
-  first_step_ = state_.step;
+  before_ = {.steps = state_.step, .samples = state_.samples};
+  batches_ = config_.batches(before_);
   record_.step = state_.step;
   record_.tokens = state_.tokens;
   if (!config_.stages.empty()) record_.stage = config_.stage_name;
@@ -150,13 +151,13 @@ void Trainer::open_run(ResumeMode resume) {
 
 void Trainer::open_loader() {
   const std::int64_t steps_left = std::max<std::int64_t>(schedule_.last_step() - state_.step, 0);
-  loader_ =
-      std::make_unique<BatchLoader>(data_->order(), data_->sample_options(),
-                                    BatchLoader::Plan{.first = state_.samples + first_sequence(),
-                                                      .batches = steps_left,
-                                                      .batch = sequences_per_rank(),
-                                                      .stride = config_.batch.global,
-                                                      .depth = config_.data.prefetch});
+  loader_ = std::make_unique<BatchLoader>(data_->order(), data_->sample_options(),
+                                          BatchLoader::Plan{.schedule = batches_,
+                                                            .first_step = state_.step + 1,
+                                                            .batches = steps_left,
+                                                            .rank = groups_->coordinates.dp,
+                                                            .ranks = groups_->grid.dp,
+                                                            .depth = config_.data.prefetch});
 }
 
 void Trainer::report_start(const Start& start, bool begins) const {

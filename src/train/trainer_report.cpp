@@ -14,6 +14,14 @@ namespace {
 
 constexpr double kAssumedMfu = 0.4;  // for the preview, before any measurement
 
+// "4 micro-batches", or with a ramp "1 to 4 micro-batches".
+std::string micro_batches_text(const BatchConfig& batch, std::int64_t sequences) {
+  const std::int64_t last = batch.global / sequences;
+  const std::int64_t first = batch.ramp.on() ? batch.ramp.start / sequences : last;
+  return fmt::format("{}{} micro-batch{}", first < last ? fmt::format("{} to ", first) : "", last,
+                     last == 1 ? "" : "es");
+}
+
 }  // namespace
 
 void Trainer::announce() const {
@@ -45,11 +53,14 @@ void Trainer::announce() const {
                100 * packing->padding(config_.data.sequence_length),
                format_number(packing->whole, "document"), packing->cut);
   }
-  log_info("step: {} sequences = {} tokens in {} micro-batch{}; {} steps{}", config_.batch.global,
-           format_count(static_cast<double>(config_.tokens_per_step())),
-           config_.batch.global / config_.layout.micro_batch,
-           config_.batch.global == config_.layout.micro_batch ? "" : "es", schedule_.total_steps,
+  const BatchConfig& batch = config_.batch;
+  log_info("step: {} sequences = {} tokens in {}; {} steps{}", batch.global,
+           format_count(static_cast<double>(batch.global * config_.data.sequence_length)),
+           micro_batches_text(batch, config_.layout.micro_batch), schedule_.total_steps,
            config_.stages.empty() ? " in all" : " in this stage");
+  if (batch.ramp.on())
+    log_info("  ramp: {} sequences at first, {} more at equal intervals over {} samples",
+             batch.ramp.start, batch.ramp.increment, batch.ramp.samples);
   log_info("layout: {}", describe_layout());
   log_info(
       "FLOPs per token: {}FLOP (causal attention), {}FLOP (full attention); peak {}FLOP/s ({})",
@@ -86,9 +97,8 @@ std::string Trainer::describe_layout() const {
   text += fmt::format(
       ", ZeRO {}{}", layout.zero,
       layout.shard_group > 0 ? fmt::format(" in groups of {}", layout.shard_group) : "");
-  const std::int64_t micro_batches = sequences_per_rank() / config_.layout.micro_batch;
-  text += fmt::format("; {} micro-batch{} per rank and step", micro_batches,
-                      micro_batches == 1 ? "" : "es");
+  text += fmt::format("; {} per rank and step",
+                      micro_batches_text(config_.batch, grid.dp * layout.micro_batch));
   if (grid.pp > 1)
     text += fmt::format(
         ", schedule {}, layers {}", to_string(layout.schedule),
@@ -98,17 +108,18 @@ std::string Trainer::describe_layout() const {
 
 // Later stages are assumed to run at the FLOP/s of this one.
 double Trainer::eta_s() const {
-  const auto done = static_cast<double>(state_.step - first_step_);
-  const double step_s = step_seconds_ / std::max(done, 1.0);
-  double steps = static_cast<double>(schedule_.last_step() - state_.step);
-  const double flops = static_cast<double>(config_.tokens_per_step()) * flops_.causal();
+  // By samples: the steps of a batch ramp grow.
+  const auto done = static_cast<double>(state_.samples - before_.samples);
+  double left =
+      static_cast<double>(batches_.first_sample(schedule_.last_step() + 1) - state_.samples);
+  const double flops = static_cast<double>(config_.data.sequence_length) * flops_.causal();
   for (std::size_t i = static_cast<std::size_t>(config_.stage) + 1; i < config_.stages.size();
        ++i) {
     const RunConfig& later = config_.stages[i];
-    steps += static_cast<double>(later.total_steps() * later.tokens_per_step()) *
-             training_flops_per_token(later.model, later.data.sequence_length).causal() / flops;
+    left += later.total_tokens() *
+            training_flops_per_token(later.model, later.data.sequence_length).causal() / flops;
   }
-  return steps * step_s;
+  return left * step_seconds_ / std::max(done, 1.0);
 }
 
 std::string Trainer::progress_line() const {

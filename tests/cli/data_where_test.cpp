@@ -49,7 +49,7 @@ TEST_F(DataWhereTest, NamesTheTokensOfAStep) {
       ASSERT_EQ(samples.size(), 6u);
       BatchLoader loader(
           data.order(), data.sample_options(),
-          {.first = 6 * (step - 1), .batches = 1, .batch = 6, .stride = 6, .depth = 1});
+          {.schedule = BatchSchedule(6), .first_step = step, .batches = 1, .depth = 1});
       const SampleBatch& batch = loader.next();
       for (std::size_t i = 0; i < 6; ++i) {
         const json& sample = samples[i];
@@ -73,6 +73,20 @@ TEST_F(DataWhereTest, NamesTheTokensOfAStep) {
         }
       }
     }
+  }
+}
+
+// Batches of 2, 2, 4, 6, 6, …
+TEST_F(DataWhereTest, FollowsARamp) {
+  const std::vector<std::pair<int, std::vector<int>>> steps = {
+      {1, {0, 1}}, {2, {2, 3}}, {3, {4, 5, 6, 7}}, {4, {8, 9, 10, 11, 12, 13}}};
+  for (const auto& [step, expected] : steps) {
+    const json samples =
+        json::parse(where("--json --set 'batch.ramp={start: 2, increment: 2, samples: 8}' --step " +
+                          std::to_string(step)));
+    std::vector<int> numbers;
+    for (const json& sample : samples) numbers.push_back(sample.at("sample"));
+    EXPECT_EQ(numbers, expected) << step;
   }
 }
 

@@ -64,6 +64,19 @@ TEST_F(DryRun, PredictsEachStageAndTheSum) {
   EXPECT_THAT(too_large.error, HasSubstr("stage 3 of 3 (huge): it does not fit"));
 }
 
+// Batches of 4, 4, 4, 4, 8, 8, 12, 12, then 16: 12 steps have 120 samples of 32 tokens.
+TEST_F(DryRun, CountsTheTokensOfARamp) {
+  directory_.write("run.yaml",
+                   "run: {dir: run}\nmodel: {preset: llama-tiny}\n"
+                   "data: {train: [{path: corpus.txt}], sequence_length: 32}\n"
+                   "batch: {global: 16, micro: 4, ramp: {start: 4, increment: 4, samples: 48}}\n"
+                   "optimizer: {warmup_steps: 1}\ntrain: {steps: 12, precision: bf16}\n");
+  const Outcome outcome = dry_run("");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("3.84 k tokens: "),
+                                 HasSubstr("With batch.ramp the run has 12 steps")));
+}
+
 // For a run on the CPU the plan uses the CPU backend too.
 TEST(PlanJobOfARun, IsTheEnginesOnProcessorsToo) {
   const RunConfig config =

@@ -129,6 +129,48 @@ TEST_F(TrainOnRanks, EveryLayoutIsTheRunOfOneProcess) {
   }
 }
 
+// Batches of 4, 4, 8, 12, 12, 12; continued from step 3, in the ramp, on other ranks.
+TEST_F(TrainOnRanks, RampsAreTheRunOfOneProcess) {
+  const std::string ramp =
+      " --set model.layers=4 --set 'batch.ramp={start: 4, increment: 4, samples: 16}'";
+  ASSERT_EQ(train(0, "alone", ramp), 0) << errors("alone");
+  const std::vector<json> alone = metrics("alone");
+  ASSERT_EQ(alone.size(), 6u);
+  const std::vector<int> batches = {4, 4, 8, 12, 12, 12};
+  int sequences = 0;
+  for (std::size_t i = 0; i < 6; ++i) {
+    sequences += batches[i];
+    EXPECT_EQ(alone[i].at("batch"), batches[i]) << i;
+    EXPECT_EQ(alone[i].at("tokens"), 24 * sequences) << i;
+  }
+  const std::vector<std::pair<std::string, std::string>> layouts = {
+      {"data", "--set layout.zero=2"},
+      {"pipeline", "--set layout.pp=2 --set layout.zero=1"},
+      {"halves", "--set layout.pp=2 --set layout.schedule=zb-h1"},
+      {"interleaved",
+       "--set layout.pp=2 --set layout.schedule=interleaved --set layout.chunks=2 --set "
+       "comm.check=true"}};
+  for (const auto& [run, layout] : layouts) {
+    EXPECT_EQ(train(4, run, layout + ramp), 0) << errors(run);
+    expect_same(run, "alone");
+  }
+  ASSERT_EQ(train(2, "continued",
+                  ramp + " --set layout.pp=2 --set train.steps=6 --set "
+                         "train.checkpoint_every=3"),
+            0);
+  fs::remove(directory_ / "continued/checkpoints/latest");
+  fs::create_directory_symlink("step-00000003", directory_ / "continued/checkpoints/latest");
+  ASSERT_EQ(train(4, "continued", ramp + " --set layout.zero=3"), 0) << errors("continued");
+  const std::vector<json> continued = metrics("continued");
+  ASSERT_EQ(continued.size(), 9u);
+  for (std::size_t i = 3; i < 6; ++i)
+    EXPECT_NEAR(continued[i + 3].at("loss").get<double>(), alone[i].at("loss").get<double>(), 1e-9);
+  EXPECT_EQ(train(4, "wrong", ramp + " --set batch.ramp.start=6 --set batch.ramp.increment=6"), 2);
+  EXPECT_THAT(errors("wrong"), HasSubstr("batch.ramp.start is 6, which is not a multiple of 4 (dp "
+                                         "4 × batch.micro 1): use 4 or 8"));
+  EXPECT_FALSE(fs::exists(directory_ / "wrong"));
+}
+
 // Rank 0 packs; the others map its file.
 TEST_F(TrainOnRanks, PackedRunsAreTheRunOfOneProcess) {
   std::vector<std::vector<std::int32_t>> documents;

@@ -29,7 +29,8 @@ TEST_F(BatchLoaderTest, BatchesAreTheSamplesOfTheOrder) {
   for (const std::int64_t batch : {1, 3, 6})
     for (const std::int64_t depth : {1, 2, 5}) {
       const std::int64_t first = 24, end = 24 + 120;
-      BatchLoader loader(order_, options_, {first, 120 / batch, batch, batch, depth});
+      BatchLoader loader(order_, options_,
+                         {BatchSchedule(batch, {}, {0, first}), 1, 120 / batch, 0, 1, depth});
       for (std::int64_t k = first; k < end; k += batch) {
         const SampleBatch& read = loader.next();
         for (std::int64_t i = 0; i < batch; ++i) {
@@ -53,12 +54,12 @@ TEST_F(BatchLoaderTest, BatchesAreTheSamplesOfTheOrder) {
 TEST_F(BatchLoaderTest, RanksShareEveryBatch) {
   const std::int64_t global = 12, steps = 5;
   for (const std::int64_t ranks : {2, 3, 12}) {
-    BatchLoader alone(order_, options_, {24, steps, global, global, 2});
+    BatchLoader alone(order_, options_, {BatchSchedule(global, {}, {0, 24}), 1, steps, 0, 1, 2});
     std::vector<std::unique_ptr<BatchLoader>> loaders;
-    const std::int64_t each = global / ranks;
     for (std::int64_t rank = 0; rank < ranks; ++rank)
       loaders.push_back(std::make_unique<BatchLoader>(
-          order_, options_, BatchLoader::Plan{24 + rank * each, steps, each, global, 3}));
+          order_, options_,
+          BatchLoader::Plan{BatchSchedule(global, {}, {0, 24}), 1, steps, rank, ranks, 3}));
     for (std::int64_t step = 0; step < steps; ++step) {
       std::vector<std::int32_t> together;
       for (const auto& loader : loaders) {
@@ -72,15 +73,50 @@ TEST_F(BatchLoaderTest, RanksShareEveryBatch) {
   }
 }
 
+// Over a ramp of 2, 4, … 12 sequences, the ranks together read sample 0, 1, 2, … once each.
+TEST_F(BatchLoaderTest, RampsReadEverySampleOnce) {
+  SampleReader reader(options_);
+  SampleBatch one(1, options_);
+  for (const std::int64_t ranks : {1, 2}) {
+    std::vector<std::unique_ptr<BatchLoader>> loaders;
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+      loaders.push_back(std::make_unique<BatchLoader>(
+          order_, options_,
+          BatchLoader::Plan{BatchSchedule(12, {2, 2, 40}), 1, 12, rank, ranks, 3}));
+    std::vector<std::size_t> batches;
+    std::int64_t sample = 0;
+    for (int step = 0; step < 12; ++step) {
+      batches.push_back(0);
+      for (const auto& loader : loaders) {
+        const SampleBatch& read = loader->next();
+        for (std::size_t at = 0; at < read.ids.size(); at += 8, ++sample) {
+          std::vector<TokenRange> ranges;
+          order_.locate(sample, ranges);
+          reader.read(ranges, one.row(0));
+          EXPECT_TRUE(std::equal(one.ids.begin(), one.ids.end(), read.ids.begin() + at)) << sample;
+          EXPECT_TRUE(
+              std::equal(one.positions.begin(), one.positions.end(), read.positions.begin() + at));
+        }
+        EXPECT_EQ(read.targets.size(), read.ids.size());
+        EXPECT_EQ(read.document_start.size(), read.ids.size());
+        batches.back() += read.ids.size() / 8;
+        loader->release();
+      }
+    }
+    // Increments at samples 8, 16, 24, 32 and 40.
+    EXPECT_THAT(batches, testing::ElementsAre(2, 2, 2, 2, 4, 4, 6, 6, 8, 10, 12, 12));
+  }
+}
+
 TEST_F(BatchLoaderTest, StopsAtAnyTime) {
   for (int taken = 0; taken < 4; ++taken) {
-    BatchLoader loader(order_, options_, {0, 500'000, 2, 2, 3});
+    BatchLoader loader(order_, options_, {BatchSchedule(2), 1, 500'000, 0, 1, 3});
     for (int i = 0; i < taken; ++i) {
       loader.next();
       if (i + 1 < taken) loader.release();
     }
   }
-  BatchLoader none(order_, options_, {5, 0, 2, 2, 3});
+  BatchLoader none(order_, options_, {BatchSchedule(2), 1, 0, 0, 1, 3});
 }
 
 // Batches before the bad id are returned; from there on, every next() throws the error.
@@ -94,7 +130,7 @@ TEST_F(BatchLoaderTest, AnErrorReachesTheCallerWithItsBatch) {
       order_.locate(bad, ranges);
       if (tokens_of(ranges).back() >= limit) break;
     }
-    BatchLoader loader(order_, small, {0, 1000, 1, 1, 2});
+    BatchLoader loader(order_, small, {BatchSchedule(1), 1, 1000, 0, 1, 2});
     for (std::int64_t i = 0; i < bad; ++i) {
       EXPECT_NO_THROW(loader.next());
       loader.release();

@@ -51,6 +51,30 @@ TEST(Equivalence, NarrowCases) {
   }
 }
 
+// Steps with more and more micro-batches, then fewer, in pipelines planned for the most.
+TEST(Equivalence, BatchesThatChange) {
+  for (const char* family : {"llama-tied", "gpt2"})
+    for (const bool offload : {false, true}) {
+      const Training training{.model = tiny_model(family, 4),
+                              .sequences = 16,
+                              .ramp = {4, 4, 8, 8, 12, 16, 4, 12},
+                              .dropout = 0.2,
+                              .masked = true,
+                              .offload = {.on = offload}};
+      const Outcome alone = trained({}, training, 9);
+      using enum PipelineKind;
+      for (const RankLayout& layout :
+           {RankLayout{.dp = 2}, RankLayout{.dp = 4, .zero = 2}, RankLayout{.dp = 2, .zero = 3},
+            RankLayout{.tp = 2, .cp = 1, .pp = 2}, RankLayout{.pp = 4},
+            RankLayout{.pp = 2, .schedule = GPipe},
+            RankLayout{.dp = 2, .zero = 2, .pp = 2, .schedule = ZeroBubbleH1},
+            RankLayout{.pp = 4, .schedule = ZeroBubbleH1},
+            RankLayout{.dp = 2, .zero = 1, .pp = 2, .chunks = 2, .schedule = Interleaved},
+            RankLayout{.pp = 4, .schedule = OneForwardOneBackward, .split = {1, 1, 1, 1}}})
+        expect_same(trained(layout, training, 9), alone, to_string(layout));
+    }
+}
+
 // A norm over two small numbers amplifies a rounding error a hundred times, so the tolerance of
 // fp32 runs is measured for each case.
 TEST(Equivalence, Fp32TolerancesFollowFromRounding) {

@@ -144,6 +144,32 @@ TEST(FitLayout, PipelinesFollowTheirSchedules) {
       HasSubstr("12 layers cannot be split into 13 pipeline chunks: use fewer stages or chunks"));
 }
 
+TEST(FitLayout, EveryBatchOfARampDivides) {
+  const ModelConfig config = model();
+  const auto refused = [&](const Layout& layout, std::int64_t start, std::int64_t increment,
+                           int ranks) {
+    return user_error_of([&] { fit_layout(layout, {config, 64, 8, start, increment}, ranks); });
+  };
+  const Layout data{.dp = 0, .micro_batch = 2};
+  EXPECT_EQ(fit_layout(data, {config, 64, 8, 16, 8}, 4).dp, 4);
+  EXPECT_EQ(refused(data, 20, 4, 4),
+            "batch.ramp.start is 20, which is not a multiple of 8 (dp 4 × batch.micro 2): use 16 "
+            "or 24");
+  EXPECT_EQ(refused(data, 16, 4, 4),
+            "batch.ramp.increment is 4, which is not a multiple of 8 (dp 4 × batch.micro 2): use "
+            "8");
+  const Layout interleaved{
+      .pp = 4, .dp = 0, .chunks = 3, .schedule = PipelineKind::Interleaved, .micro_batch = 2};
+  EXPECT_EQ(fit_layout(interleaved, {config, 64, 8, 16, 8}, 4).pp, 4);
+  EXPECT_EQ(refused(interleaved, 16, 4, 4),
+            "layout.schedule interleaved: a step of 20 sequences: an interleaved schedule needs a "
+            "multiple of 4 micro-batches (the stages), not 10; the nearest are 8 and 12");
+  EXPECT_THAT(refused(interleaved, 4, 4, 4),
+              HasSubstr("a step of 4 sequences: an interleaved schedule needs"));
+  // Other schedules take any number.
+  EXPECT_EQ(fit_layout({.pp = 4, .dp = 0, .micro_batch = 2}, {config, 64, 8, 2, 2}, 4).pp, 4);
+}
+
 TEST(FitLayout, ShardsRunOverContextAndDataRanks) {
   EXPECT_EQ(fit({.layout = {.cp = 2, .zero = 1, .shard_group = 4}, .batch = 4, .length = 8}, 8),
             (Grid{.cp = 2, .dp = 4, .shard_group = 4}));

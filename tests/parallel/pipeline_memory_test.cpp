@@ -97,6 +97,50 @@ TEST(PipelineMemory, HasOneOwnerAtATimeAndIsAsLittleAsThePapersSay) {
         }
 }
 
+int most(const std::vector<int>& slots) {
+  return slots.empty() ? -1 : *std::max_element(slots.begin(), slots.end());
+}
+
+// A step with fewer micro-batches uses the buffers of the largest one.
+TEST(PipelineMemory, SmallerStepsFitTheBuffersOfTheLargest) {
+  for (const PipelineKind kind : {PipelineKind::GPipe, PipelineKind::OneForwardOneBackward,
+                                  PipelineKind::ZeroBubbleH1, PipelineKind::Interleaved})
+    for (const int stages : {2, 3, 4, 5, 8})
+      for (const int chunks : {1, 2, 3, 5}) {
+        if ((kind == PipelineKind::Interleaved) != (chunks > 1)) continue;
+        const int unit = chunks > 1 ? stages : 1, largest = chunks > 1 ? 4 * stages : 3 * stages;
+        for (int planned_for = unit; planned_for <= largest; planned_for += unit) {
+          const auto plan = make_pipeline_schedule({kind, stages, planned_for, chunks});
+          for (int micro_batches = unit; micro_batches < planned_for; micro_batches += unit) {
+            const auto schedule = make_pipeline_schedule({kind, stages, micro_batches, chunks});
+            for (int rank = 0; rank < stages; ++rank)
+              for (const bool alike : {true, false}) {
+                SCOPED_TRACE(fmt::format("{}, rank {} of {}, {} of {} micro-batches, {} chunks",
+                                         to_string(kind), rank, stages, micro_batches, planned_for,
+                                         chunks));
+                std::vector<int> layers(static_cast<std::size_t>(chunks), 2);
+                layers.back() = 3;
+                const RankSlots planned = slots_of(plan, rank, layers, alike);
+                const RankSlots slots = slots_within(planned, schedule, rank);
+                expect_no_clash(schedule, rank, slots);
+                ASSERT_LE(slots.inputs, planned.inputs);
+                ASSERT_LE(slots.gradients, planned.gradients);
+                ASSERT_EQ(slots.stashes, planned.stashes);
+                for (std::size_t c = 0; c < slots.chunks.size(); ++c) {
+                  const StageSlots &own = slots.chunks[c], &all = planned.chunks[c];
+                  ASSERT_LE(most(own.embeddings), most(all.embeddings));
+                  ASSERT_LE(most(own.weights), most(all.weights));
+                  for (const int stash : own.stashes)  // with memory for the chunk's layers
+                    ASSERT_GE(layers[static_cast<std::size_t>(
+                                  planned.stashes.at(static_cast<std::size_t>(stash)))],
+                              layers[c]);
+                }
+              }
+          }
+        }
+      }
+}
+
 // Uneven chunks, and chunks whose layers save different tensors.
 TEST(PipelineMemory, SharingChangesNoResult) {
   for (const std::vector<int>& split : {std::vector{1, 1, 1, 3}, {2, 1, 1, 2}, {1, 2, 2, 1}})

@@ -147,17 +147,20 @@ EngineOptions Training::engine(const RankLayout& ranks) const {
           .reduce_in_bf16 = reduce_in_bf16};
 }
 
-std::int64_t Member::local_sequences() const {
-  const std::int64_t each = training.sequences / layout.dp;
-  KINTSUGI_CHECK(each * layout.dp == training.sequences, "{} sequences on {} data ranks",
-                 training.sequences, layout.dp);
+std::int64_t Member::local_sequences(std::int64_t step) const {
+  const auto index = static_cast<std::size_t>(step - 1);
+  const std::int64_t sequences =
+      index < training.ramp.size() ? training.ramp[index] : training.sequences;
+  const std::int64_t each = sequences / layout.dp;
+  KINTSUGI_CHECK(each * layout.dp == sequences, "{} sequences on {} data ranks", sequences,
+                 layout.dp);
   return each;
 }
 
 template <class F>
 auto Member::on_batch(std::int64_t step, const F& use) const {
-  const Batch batch =
-      make_batch(training, step, local_sequences() * groups.coordinates.dp, local_sequences());
+  const Batch batch = make_batch(training, step, local_sequences(step) * groups.coordinates.dp,
+                                 local_sequences(step));
   return training.has_documents()
              ? use(TokenBatch{batch.ids, batch.targets, batch.positions, batch.starts})
              : use(TokenBatch{batch.ids, batch.targets});
@@ -171,7 +174,7 @@ StepResult Member::step(std::int64_t step, double loss_scale) const {
                         .loss_scale = loss_scale,
                         .dropout = training.dropout,
                         .seed = 3,
-                        .first_sequence = local_sequences() * groups.coordinates.dp,
+                        .first_sequence = local_sequences(step) * groups.coordinates.dp,
                         .limits = step == training.limited_step ? training.limits : StepLimits{}});
   });
 }

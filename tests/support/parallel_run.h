@@ -39,8 +39,9 @@ const std::vector<std::string>& tiny_models();
 struct Training {
   ModelConfig model;
   DType precision = DType::F64;
-  std::int64_t sequences = 1;  // per step, over all ranks
-  std::int64_t micro = 1;      // sequences per micro-batch on one rank
+  std::int64_t sequences = 1;           // per step, over all ranks
+  std::vector<std::int64_t> ramp = {};  // the same, of the first steps
+  std::int64_t micro = 1;               // sequences per micro-batch on one rank
   std::int64_t length = 7;
   Recompute recompute = Recompute::None;
   int recompute_every = 1;
@@ -75,7 +76,7 @@ struct Member {
   double evaluate(std::int64_t step) const;
 
  private:
-  std::int64_t local_sequences() const;
+  std::int64_t local_sequences(std::int64_t step) const;
   template <class F>
   auto on_batch(std::int64_t step, const F& use) const;
 };

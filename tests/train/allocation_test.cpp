@@ -57,7 +57,7 @@ TEST(Allocation, ASteadyStepAllocatesNothing) {
       const auto backend = make_cpu_backend(2);
       Engine engine(*backend, *backend, engine_options(config));
       engine.initialize(1);
-      const std::vector<std::int32_t> ids(static_cast<std::size_t>(config.tokens_per_step()), 65);
+      const std::vector<std::int32_t> ids(static_cast<std::size_t>(6 * 24), 65);
       const auto step = [&](std::int64_t number) {
         engine.step({ids, ids},
                     {.step = number, .lr = 1e-3, .dropout = config.train.dropout, .seed = 1});
@@ -82,7 +82,7 @@ TEST(Allocation, ReadingBatchesAllocatesNothing) {
         {fmt::format("data={{train: [{{path: {}}}], sequence_length: 24, {}}}", corpus, more)});
     const RunData data(config);
     BatchLoader loader(data.order(), data.sample_options(),
-                       {.first = 0, .batches = 5, .batch = 6, .stride = 6, .depth = 1});
+                       {.schedule = config.batches(), .batches = 5, .depth = 1});
     const auto backend = make_cpu_backend(2);
     Engine engine(*backend, *backend, engine_options(config));
     engine.initialize(1);

@@ -159,6 +159,20 @@ TEST(RunConfigReading, TheEndOfARun) {
   EXPECT_EQ(parse(kShort, {"train.tokens=8192000", "train.steps=700"}).total_steps(), 700);
   EXPECT_EQ(parse(kShort, {"train.tokens=819200", "train.steps=700"}).total_steps(), 100);
   EXPECT_THAT(set_error("train.steps=0"), HasSubstr("the run has no end"));
+  // Steps of 8 sequences up to sample 16, of 16 up to 32, of 24 up to 48, then of 32.
+  const std::vector<std::string> ramp = {"batch.ramp={start: 8, increment: 8, samples: 48}",
+                                         "optimizer.warmup_steps=0"};
+  const auto with_ramp = [&](const std::string& end) {
+    std::vector<std::string> all = ramp;
+    all.push_back("train." + end);
+    return parse(kShort, all);
+  };
+  const RunConfig by_steps = with_ramp("steps=7");
+  EXPECT_EQ(by_steps.total_samples(), 8 + 8 + 16 + 24 + 32 + 32 + 32);
+  EXPECT_EQ(by_steps.total_tokens(), 152 * 256);
+  EXPECT_EQ(with_ramp("tokens=" + std::to_string(152 * 256)).total_steps(), 7);
+  EXPECT_EQ(with_ramp("tokens=" + std::to_string(152 * 256 + 1)).total_steps(), 8);
+  EXPECT_EQ(with_ramp("tokens=" + std::to_string(17 * 256)).total_steps(), 3);
   // A saved run may be extended.
   const std::string saved = to_yaml(parse(kShort, {"train.tokens=8192000"}));
   EXPECT_EQ(parse(saved, {"train.tokens=16384000"}).total_steps(), 2000);
@@ -321,6 +335,40 @@ TEST(RunConfigErrors, KeysThatDisagree) {
   EXPECT_EQ(set_error("data.sequence_length=513"), "no error");  // rotary positions have no table
   EXPECT_THAT(error_of(kShort + "batch: {}\nbatch: {}\n"),
               HasSubstr("line 4: batch is given twice"));
+}
+
+TEST(RunConfigErrors, Ramps) {
+  const auto ramp = [](const std::string& values) {
+    return error_of(kShort + "batch:\n  global: 32\n  ramp: {" + values + "}\n");
+  };
+  EXPECT_EQ(ramp("start: 8, increment: 8, samples: 100"), "no error");
+  EXPECT_EQ(ramp("start: 32, increment: 8, samples: 100"), "no error");
+  EXPECT_EQ(ramp("start: 40, increment: 8, samples: 100"),
+            "demo.yaml line 5: batch.ramp.start is 40, above batch.global 32: lower it");
+  EXPECT_EQ(ramp("start: 8, increment: 16, samples: 100"),
+            "demo.yaml line 5: batch.ramp.increment is 16, which does not divide the 24 sequences "
+            "from batch.ramp.start 8 to batch.global 32: change it, or use batch.global 24 or 40");
+  EXPECT_EQ(ramp("start: 12, increment: 8, samples: 100"),
+            "demo.yaml line 5: batch.ramp.start is 12, which is not a multiple of batch.micro 8: "
+            "use 8 or 16");
+  EXPECT_EQ(ramp("start: 8, increment: 12, samples: 100"),
+            "demo.yaml line 5: batch.ramp.increment is 12, which is not a multiple of batch.micro "
+            "8: use 8 or 16");
+  EXPECT_THAT(ramp("start: 8, increment: 8"),
+              HasSubstr("line 5: batch.ramp has no samples: set it to the samples"));
+  EXPECT_THAT(ramp("start: 8, samples: 100"),
+              HasSubstr("line 5: batch.ramp has no increment: set it"));
+  EXPECT_THAT(ramp("increment: 8, samples: 100"),
+              HasSubstr("line 5: batch.ramp has no start: set it"));
+  EXPECT_THAT(ramp("start: -8, increment: 8, samples: 100"), HasSubstr("batch.ramp.start"));
+  EXPECT_THAT(ramp("start: 8, increment: 8, samples: -1"), HasSubstr("batch.ramp.samples"));
+  EXPECT_THAT(ramp("start: 8, increment: 8, sample: 100"), HasSubstr("batch.ramp.sample"));
+  EXPECT_THAT(error_of(kShort, {"batch={global: 2000000000, micro: 1, ramp: {start: 1, increment: "
+                                "1, samples: 9}}"}),
+              HasSubstr("batch.ramp.increment is 1, which makes 1999999999 increments, more than "
+                        "10000: raise it"));
+  EXPECT_THAT(set_error("batch.ramp=8"), HasSubstr("batch.ramp"));
+  EXPECT_THAT(set_error("rampup_batch_size=8"), HasSubstr("batch.ramp.start"));
 }
 
 TEST(RunConfigReading, DataSources) {
@@ -494,6 +542,7 @@ TEST(RunConfigWriting, ReadsBackToTheSame) {
       "model.norm_eps=1.2345678901234567e-6",
       "data.train=[{path: 'x y', weight: 0.1}, {path: -z}, {path: 'null', name: '#'}]",
       "data.valid_fraction=0",
+      "batch.ramp={start: 8, increment: 24, samples: 7000}",
       "optimizer={lr: 0.30000000000000004, min_lr: 1e-300, schedule: linear}",
       "train={steps: 77, tokens: 1T, precision: bf16, dropout: 0.1}",
       "optimizer.warmup_steps=3",

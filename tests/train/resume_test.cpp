@@ -41,6 +41,8 @@ const ResumeCase kCases[] = {
     {"offloaded", "steps: 9, checkpoint_every: 4, eval_every: 4, precision: bf16",
      "layout: {recompute: full}\noffload: {optimizer: true, activations: true, update: device}\n"},
     {"packed", "steps: 9, checkpoint_every: 4, eval_every: 3", ""},
+    // Batches of 2, 2, 2, 2, 4, 4, 6, …: the checkpoints are before, in and after the ramp.
+    {"ramp", "steps: 9, checkpoint_every: 2, eval_every: 3, dropout: 0.1", ""},
     {"updated_on_the_host", "steps: 9, checkpoint_every: 4, eval_every: 0",
      "offload: {optimizer: true, update: host}\n"},
     {"averaged",
@@ -72,6 +74,8 @@ class ResumeTest : public testing::TestWithParam<ResumeCase> {
     std::string text = small_config(corpus, run, GetParam().train, GetParam().rest);
     if (GetParam().name == std::string("packed"))
       text.replace(text.find("valid_fraction"), 0, "packing: best_fit, document_mask: true, ");
+    if (GetParam().name == std::string("ramp"))
+      text.replace(text.find("micro: 2"), 0, "ramp: {start: 2, increment: 2, samples: 16}, ");
     const std::string few = "layers: 2";
     // With two blocks, no block input is offloaded.
     if (text.find("activations") != std::string::npos)

@@ -89,9 +89,10 @@ Asked find_samples(const WhereArguments& arguments, const std::vector<LineageSta
     user_error("--stage has no effect with --step, which counts over all stages: remove it");
   if (arguments.step) {
     const LineageStage& stage = stage_of_step(stages, *arguments.step);
-    const std::int64_t batch = stage.config().batch.global;
-    const std::int64_t first = (*arguments.step - stage.first_step) * batch;
-    return {stage, first, first + batch};
+    const BatchSchedule batches = stage.config().batches();
+    const std::int64_t step = *arguments.step - stage.first_step + 1;
+    const std::int64_t first = batches.first_sample(step);
+    return {stage, first, first + batches.sequences(step)};
   }
   const LineageStage& stage = stages.size() == 1 && arguments.stage.empty()
                                   ? stages.front()

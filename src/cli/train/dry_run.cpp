@@ -83,6 +83,9 @@ RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int 
       e.fits ? fmt::format("It fits: {} of {} on the fullest rank.\n", format_bytes(e.memory_bytes),
                            format_bytes(machine.gpu.memory_gb * 1e9))
              : "");
+  if (config.batch.ramp.on())
+    fmt::print("With batch.ramp the run has {} steps; the times above are for full batches.\n",
+               config.total_steps());
   if (!e.fits)
     user_error("it does not fit: stage {} needs {}, a GPU of {} has {}", e.fullest_stage,
                format_bytes(e.memory_bytes), machine.name,

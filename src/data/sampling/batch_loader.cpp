@@ -6,10 +6,11 @@ namespace kintsugi {
 
 BatchLoader::BatchLoader(const SampleOrder& order, const SampleOptions& options, const Plan& plan)
     : order_(order), plan_(plan), batches_(plan.batches), reader_(options) {
-  KINTSUGI_CHECK(plan.depth > 0 && plan.batch > 0, "{} batches of {} samples ahead", plan.depth,
-                 plan.batch);
+  KINTSUGI_CHECK(plan.depth > 0 && plan.rank >= 0 && plan.rank < plan.ranks,
+                 "{} batches ahead on rank {} of {}", plan.depth, plan.rank, plan.ranks);
   ranges_.reserve(static_cast<std::size_t>(options.length) + 1);  // worst case: ranges of one token
-  for (std::int64_t i = 0; i < plan.depth; ++i) slots_.emplace_back(plan.batch, options);
+  const std::int64_t largest = plan.schedule.full() / plan.ranks;
+  for (std::int64_t i = 0; i < plan.depth; ++i) slots_.emplace_back(largest, options);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -23,8 +24,11 @@ BatchLoader::~BatchLoader() {
 }
 
 void BatchLoader::fill(std::int64_t number, SampleBatch& batch) {
-  const std::int64_t first = plan_.first + number * plan_.stride;
-  for (std::int64_t i = 0; i < plan_.batch; ++i) {
+  const std::int64_t step = plan_.first_step + number;
+  const std::int64_t samples = plan_.schedule.sequences(step) / plan_.ranks;
+  const std::int64_t first = plan_.schedule.first_sample(step) + plan_.rank * samples;
+  batch.resize(samples);
+  for (std::int64_t i = 0; i < samples; ++i) {
     ranges_.clear();
     order_.locate(first + i, ranges_);
     reader_.read(ranges_, batch.row(i));

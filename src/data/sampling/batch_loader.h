@@ -7,21 +7,21 @@
 #include <thread>
 #include <vector>
 
+#include "data/sampling/batch_schedule.h"
 #include "data/sampling/sample_order.h"
 #include "data/sampling/sample_reader.h"
 
 namespace kintsugi {
 
-// Reads batches ahead in a separate thread: `batch` samples from `first` on, then as many `stride`
-// samples later, and so on; at most `depth` batches at a time. The constructor allocates all
-// memory.
+// Reads batches ahead in a separate thread: of every step, the samples of one data rank; at most
+// `depth` batches at a time. The constructor allocates all memory.
 class BatchLoader {
  public:
   struct Plan {
-    std::int64_t first = 0;
-    std::int64_t batches = 0;
-    std::int64_t batch = 1;
-    std::int64_t stride = 1;  // the global batch size
+    BatchSchedule schedule;
+    std::int64_t first_step = 1;
+    std::int64_t batches = 0;          // steps to read
+    std::int64_t rank = 0, ranks = 1;  // the data rank; each reads an equal range of every step
     std::int64_t depth = 4;
   };
   // The order must outlive the loader.

@@ -7,11 +7,15 @@
 namespace kintsugi {
 
 SampleBatch::SampleBatch(std::int64_t samples, const SampleOptions& options)
-    : length_(static_cast<std::size_t>(options.length)) {
+    : length_(static_cast<std::size_t>(options.length)), document_mask_(options.document_mask) {
+  resize(samples);
+}
+
+void SampleBatch::resize(std::int64_t samples) {
   const std::size_t tokens = static_cast<std::size_t>(samples) * length_;
   ids.resize(tokens);
   targets.resize(tokens);
-  if (!options.document_mask) return;
+  if (!document_mask_) return;
   positions.resize(tokens);
   document_start.resize(tokens);
 }

@@ -31,12 +31,14 @@ struct SampleRow {
 class SampleBatch {
  public:
   SampleBatch(std::int64_t samples, const SampleOptions& options);
+  void resize(std::int64_t samples);  // allocates memory only above the largest size so far
   SampleRow row(std::int64_t i);
 
   std::vector<std::int32_t> ids, targets, positions, document_start;  // (samples, length)
 
  private:
   std::size_t length_;
+  bool document_mask_;
 };
 
 // Reads the tokens of samples. For one thread; read() does not allocate memory.

@@ -90,6 +90,12 @@ std::string schedule_of(const RunConfig& config) {
   return text + fmt::format(", {} of {} steps warm-up", o.warmup_steps, steps);
 }
 
+std::string ramp_of(const BatchRamp& ramp) {
+  if (!ramp.on()) return "";
+  return fmt::format(", from {} by {} over the first {} samples", ramp.start, ramp.increment,
+                     ramp.samples);
+}
+
 void add_training(std::string& text, const RunConfig& config, const TrainerState& state,
                   const StepRecord& last, const std::string& layout) {
   const OptimizerConfig& o = config.optimizer;
@@ -98,7 +104,8 @@ void add_training(std::string& text, const RunConfig& config, const TrainerState
   table.row("step", "{} of {}", state.step,
             state.stage_start + config.total_steps() + config.steps_after());
   table.row("tokens", "{}", state.tokens);
-  table.row("batch", "{} sequences of {} tokens", config.batch.global, config.data.sequence_length);
+  table.row("batch", "{} sequences of {} tokens{}", config.batch.global,
+            config.data.sequence_length, ramp_of(config.batch.ramp));
   table.row("optimizer", "AdamW, betas {:g} and {:g}, eps {:g}, weight decay {:g}, clipping {:g}",
             o.betas[0], o.betas[1], o.eps, o.weight_decay, o.clip);
   table.row("learning rate", "{}", schedule_of(config));

@@ -25,6 +25,7 @@ class Checks {
     check_weights();
     check_order();
     check_batch();
+    check_ramp();
     check_length();
     check_optimizer();
     check_loss_scale();
@@ -127,13 +128,42 @@ class Checks {
                config_.run.seed);
   }
 
-  void check_batch() const {
-    const std::int64_t global = config_.batch.global, micro = config_.layout.micro_batch;
-    if (global % micro == 0) return;
-    const std::int64_t below = global / micro * micro;
-    complain("batch.global", "is {}, which is not a multiple of batch.micro {}: use {}", global,
-             micro,
+  void check_batch() const { check_multiple_of_micro("batch.global", config_.batch.global); }
+
+  void check_multiple_of_micro(const char* key, std::int64_t batch) const {
+    const std::int64_t micro = config_.layout.micro_batch, below = batch / micro * micro;
+    if (batch == below) return;
+    complain(key, "is {}, which is not a multiple of batch.micro {}: use {}", batch, micro,
              below == 0 ? fmt::format("{}", micro) : fmt::format("{} or {}", below, below + micro));
+  }
+
+  void check_ramp() const {
+    const std::int64_t global = config_.batch.global;
+    const BatchRamp& ramp = config_.batch.ramp;
+    if (!ramp.on()) {
+      if (ramp.increment > 0 || ramp.samples > 0)
+        complain("batch.ramp",
+                 "has no start: set it to the sequences of the first step, or remove it");
+      return;
+    }
+    check_multiple_of_micro("batch.ramp.start", ramp.start);
+    if (ramp.start > global)
+      complain("batch.ramp.start", "is {}, above batch.global {}: lower it", ramp.start, global);
+    if (ramp.increment == 0)
+      complain("batch.ramp", "has no increment: set it to the sequences by which the batch grows");
+    check_multiple_of_micro("batch.ramp.increment", ramp.increment);
+    if (const std::int64_t beyond = (global - ramp.start) % ramp.increment; beyond != 0)
+      complain("batch.ramp.increment",
+               "is {}, which does not divide the {} sequences from batch.ramp.start {} to "
+               "batch.global {}: change it, or use batch.global {} or {}",
+               ramp.increment, global - ramp.start, ramp.start, global, global - beyond,
+               global - beyond + ramp.increment);
+    if ((global - ramp.start) / ramp.increment > kMaxRampIncrements)
+      complain("batch.ramp.increment", "is {}, which makes {} increments, more than {}: raise it",
+               ramp.increment, (global - ramp.start) / ramp.increment, kMaxRampIncrements);
+    if (ramp.samples == 0)
+      complain("batch.ramp",
+               "has no samples: set it to the samples after which the batch is batch.global");
   }
 
   void check_length() const {

@@ -139,14 +139,23 @@ namespace {
 struct BatchSection {
   std::int64_t& global;
   std::int64_t& micro;  // Layout::micro_batch
+  BatchRamp& ramp;
 };
 
 }  // namespace
 
 template <class V>
+void describe(V& v, BatchRamp& c) {
+  v("start", c.start, between(0, kMaxSize));
+  v("increment", c.increment, between(0, kMaxSize));
+  v("samples", c.samples, between(0, kMaxSteps));
+}
+
+template <class V>
 void describe(V& v, BatchSection& c) {
   v("global", c.global, between(1, kMaxSize));
   v("micro", c.micro, between(1, kMaxSize));
+  v("ramp", c.ramp);
 }
 
 template <class V>
@@ -336,7 +345,7 @@ void describe_stage(V& v, RunConfig& c) {
   v("rope_theta", c.model.rope_theta, above(0));
   v("rope_scaling", RopeSection{c.model.rope_scaling});
   v("data", c.data);
-  BatchSection batch{c.batch.global, c.layout.micro_batch};
+  BatchSection batch{c.batch.global, c.layout.micro_batch, c.batch.ramp};
   v("batch", batch);
   v("optimizer", c.optimizer);
   StageTraining train{c.train};
@@ -364,7 +373,7 @@ void describe(V& v, RunConfig& c) {
   v("run", c.run);
   v("model", model_section(c));
   v("data", c.data);
-  BatchSection batch{c.batch.global, c.layout.micro_batch};
+  BatchSection batch{c.batch.global, c.layout.micro_batch, c.batch.ramp};
   v("batch", batch);
   v("optimizer", c.optimizer);
   v("train", c.train);
@@ -529,7 +538,8 @@ std::string name_of(const std::string& path) {
 
 std::int64_t RunConfig::total_steps() const {
   if (train.tokens == 0) return train.steps;
-  const std::int64_t needed = (train.tokens - 1) / tokens_per_step() + 1;
+  const std::int64_t samples = (train.tokens - 1) / data.sequence_length + 1;
+  const std::int64_t needed = batches().steps_for(samples);
   return train.steps == 0 ? needed : std::min(train.steps, needed);
 }
 

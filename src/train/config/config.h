@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/sampling/batch_schedule.h"
 #include "model/config.h"
 #include "optim/ema.h"
 #include "optim/loss_scaler.h"
@@ -82,6 +83,7 @@ struct DataConfig {
 
 struct BatchConfig {
   std::int64_t global = 32;  // sequences per optimizer step; batch.micro is layout.micro_batch
+  BatchRamp ramp;            // of `global`
   bool operator==(const BatchConfig&) const = default;
 };
 
@@ -201,10 +203,15 @@ struct RunConfig {
   } loaded;
   bool operator==(const RunConfig&) const = default;
 
-  std::int64_t tokens_per_step() const { return batch.global * data.sequence_length; }
+  // The samples of the steps after `done`.
+  BatchSchedule batches(BatchesDone done = {}) const {
+    return BatchSchedule(batch.global, batch.ramp, done);
+  }
   std::int64_t total_steps() const;  // whichever of train.steps and train.tokens ends the run first
-  double total_tokens() const { return static_cast<double>(total_steps() * tokens_per_step()); }
-  std::int64_t total_samples() const { return total_steps() * batch.global; }
+  std::int64_t total_samples() const { return batches().first_sample(total_steps() + 1); }
+  double total_tokens() const {
+    return static_cast<double>(total_samples()) * static_cast<double>(data.sequence_length);
+  }
   // All of the above are of one stage.
   std::int64_t stage_count() const;
   RunConfig at_stage(std::int64_t number) const;  // with `stages`

@@ -85,6 +85,7 @@ std::vector<Synonym> run_config_synonyms() {
       {"global_batch_size", "batch.global"},
       {"train_batch_size", "batch.global"},
       {"gbs", "batch.global"},
+      {"rampup_batch_size", "batch.ramp.start"},
       {"gradient_accumulation_steps", "batch.global"},
       {"tensor_parallel", "layout.tp"},
       {"tensor_parallel_size", "layout.tp"},

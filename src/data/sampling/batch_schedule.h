@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace kintsugi {
+
+// A batch that grows by `increment` sequences at equal numbers of samples, from `start` to the full
+// batch at sample `samples`.
+struct BatchRamp {
+  std::int64_t start = 0;  // 0: no ramp
+  std::int64_t increment = 0;
+  std::int64_t samples = 0;
+  bool on() const { return start > 0; }
+  bool operator==(const BatchRamp&) const = default;
+};
+constexpr std::int64_t kMaxRampIncrements = 10'000;
+
+// What a run has trained so far.
+struct BatchesDone {
+  std::int64_t steps = 0, samples = 0;
+};
+
+// The samples of each step. Steps count from 1, samples from 0, without a gap. The samples before a
+// step decide its number of sequences. With k = (full - start) / increment, a step after c samples
+// has min(start + floor(c * k / samples) * increment, full) sequences, in exact arithmetic.
+class BatchSchedule {
+ public:
+  // Of the steps that follow `done`. The ramp must be valid: see check_run_config.
+  explicit BatchSchedule(std::int64_t full, const BatchRamp& ramp = {}, BatchesDone done = {});
+
+  // For steps after `done`. Sums that exceed 64 bits are given as the largest number.
+  std::int64_t sequences(std::int64_t step) const { return at(step).sequences; }
+  std::int64_t first_sample(std::int64_t step) const;  // also: the samples before the step
+  // The last step of a run of at least this many samples.
+  std::int64_t steps_for(std::int64_t samples) const;
+  std::int64_t smallest() const { return equal_.front().sequences; }
+  std::int64_t full() const { return full_; }
+
+ private:
+  // Steps with the same number of sequences, up to those of the next entry.
+  struct Equal {
+    std::int64_t first_step, first_sample, sequences;
+  };
+  const Equal& at(std::int64_t step) const;
+
+  std::int64_t full_;
+  std::vector<Equal> equal_;
+};
+
+}  // namespace kintsugi
