@@ -152,7 +152,7 @@ void Block::forward(const LayerRun& run, Tensor output, Tensor input) const {
 }
 
 // Dropped norm outputs share one buffer, so each is recomputed just before its use. backward_input
-// reads none of them.
+// reads nothing that Recompute::Selective drops.
 void Block::recompute(const LayerRun& run, Tensor input, std::size_t branch) const {
   const Tensor from = input_of(run, input, branch);
   if (run.recompute == Recompute::Full && branch + 1 == branches_.size()) {

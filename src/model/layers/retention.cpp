@@ -16,10 +16,7 @@ void Retention::declare(Declaration& d) {
   const std::int64_t values = heads_ * spec_.v_dim, all = projection_.outputs();
   projected_ = d.saved({.label = "q, k, v, gate", .width = all});
   retained_ = d.saved({.label = "retention", .width = values});
-  rstd_ = d.saved({.label = "norm statistics",
-                   .width = heads_,
-                   .wide = true,
-                   .dropped_by = Recompute::Selective});
+  rstd_ = d.saved({.label = "norm statistics", .width = heads_, .wide = true});
   gated_ =
       d.saved({.label = "gated retention", .width = values, .dropped_by = Recompute::Selective});
   dprojected_ = d.workspace({.label = "gradient of q, k, v, gate",

@@ -21,7 +21,8 @@ class Sublayer {
   virtual void forward(const LayerRun& run, Tensor x) const = 0;
   // Recomputes what Recompute::Selective dropped, except x.
   virtual void recompute(const LayerRun& run) const { (void)run; }
-  // Computes the gradient of x from dy, the gradient of the output.
+  // Computes the gradient of x from dy, the gradient of the output. Must not read what recompute()
+  // writes, unless it is saved too: a halved backward calls recompute() only in its second half.
   virtual void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const = 0;
   // Computes the gradients of the matrices that read x. Called after backward_input(), perhaps much
   // later.
