@@ -105,7 +105,7 @@ TEST_F(RunFrom, StartsFromTheWeightsAndMomentsOfTheCheckpoint) {
   RunConfig resolved = config;
   const RunData data(resolved);
   BatchLoader loader(data.order(), data.sample_options(),
-                     {.first = 0, .batches = 1, .batch = 6, .stride = 6, .depth = 1});
+                     {.schedule = BatchSchedule(6), .first_step = 1, .batches = 1, .depth = 1});
   const SampleBatch& batch = loader.next();
   const TokenBatch tokens{batch.ids, batch.targets, batch.positions, batch.document_start};
   const double targets = engine.targets_of(tokens);

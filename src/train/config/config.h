@@ -25,7 +25,7 @@ namespace kintsugi {
 
 class Tokenizer;
 
-// The configuration of a run: one YAML file whose sections are these structs. config.cpp describes
+// The configuration of a run: one YAML file whose sections are these structs. keys.h describes
 // every key once.
 
 enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };

@@ -1,0 +1,368 @@
+#pragma once
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/yaml_reader.h"
+#include "parallel/layer_split.h"
+#include "train/config/config.h"
+
+// The keys of a configuration. A describe() names every key of a section once; readers, writers and
+// the list of keys in config.cpp visit them.
+
+namespace kintsugi {
+
+template <>
+struct EnumWords<DeviceChoice> {
+  static constexpr std::array<std::string_view, 3> words = {"auto", "cpu", "cuda"};
+};
+template <>
+struct EnumWords<DataOrder> {
+  static constexpr std::array<std::string_view, 3> words = {"kintsugi", "megatron",
+                                                            "megatron-0.10"};
+};
+template <>
+struct EnumWords<Packing> {
+  static constexpr std::array<std::string_view, 2> words = {"windows", "best_fit"};
+};
+template <>
+struct EnumWords<NewTokens> {
+  static constexpr std::array<std::string_view, 2> words = {"mean", "subtokens"};
+};
+template <>
+struct EnumWords<OptimizerKind> {
+  static constexpr std::array<std::string_view, 2> words = {"adamw", "muon"};
+};
+template <>
+struct EnumWords<LrAdjustment> {
+  static constexpr std::array<std::string_view, 2> words = {"match_rms_adamw", "original"};
+};
+template <>
+struct EnumWords<UpdateLocation> {
+  static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
+};
+
+// For types that have their own to_string and parse function.
+template <class T, T (*Parse)(std::string_view)>
+struct NamedScalar {
+  static std::string expected() { return "a name"; }
+  static T parse(const std::string& text) { return Parse(text); }
+  static std::string format(T value) { return std::string(to_string(value)); }
+};
+template <>
+struct YamlScalar<ScheduleKind> : NamedScalar<ScheduleKind, parse_schedule> {};
+template <>
+struct YamlScalar<PipelineKind> : NamedScalar<PipelineKind, parse_pipeline_kind> {};
+template <>
+struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
+template <>
+struct YamlScalar<DType> : NamedScalar<DType, parse_precision> {};
+
+// Layers of each pipeline chunk: "7,9,9,7", or auto.
+template <>
+struct YamlScalar<std::vector<int>> {
+  static std::string expected() { return "a string"; }
+  static std::vector<int> parse(const std::string& text) { return parse_split(text); }
+  static std::string format(const std::vector<int>& split) {
+    return YamlScalar<std::string>::format(
+        split.empty() ? "auto" : fmt::format("{}", fmt::join(split, ",")));
+  }
+};
+
+// ---- the keys, each described once. With the upper limits, sizes multiply without 64-bit
+// overflow.
+
+inline constexpr double kMaxSize = std::numeric_limits<std::int32_t>::max();
+inline constexpr double kMaxSteps = 1e15;
+inline constexpr std::size_t kMostStages = 100;
+
+template <class V>
+void describe(V& v, RunSection& c) {
+  v("dir", c.dir);
+  v("seed", c.seed);
+  v("from", c.from);
+}
+
+template <class V>
+void describe(V& v, DataSource& c) {
+  v("path", c.path);
+  v("name", c.name);
+  v("weight", c.weight, above(0));
+  v("tokens", c.tokens, at_least(0));
+  v("max_epochs", c.max_epochs, at_least(0));
+}
+
+template <class V>
+void describe(V& v, ValidSource& c) {
+  v("path", c.path);
+  v("name", c.name);
+}
+
+template <class V>
+void describe(V& v, DataConfig& c) {
+  v("train", c.train);
+  v("valid", c.valid);
+  v("valid_fraction", c.valid_fraction, kFraction);
+  v("tokenizer", c.tokenizer);
+  v("sequence_length", c.sequence_length, between(1, kMaxSize));
+  v("temperature", c.temperature, at_least(0));
+  v("max_epochs", c.max_epochs, at_least(0));
+  v("document_mask", c.document_mask);
+  v("boundary_loss", c.boundary_loss);
+  v("order", c.order);
+  v("packing", c.packing);
+  v("split", c.split);
+  v("prefetch", c.prefetch, between(1, 1024));
+}
+
+struct BatchSection {
+  std::int64_t& global;
+  std::int64_t& micro;  // Layout::micro_batch
+  BatchRamp& ramp;
+};
+
+template <class V>
+void describe(V& v, BatchRamp& c) {
+  v("start", c.start, between(0, kMaxSize));
+  v("increment", c.increment, between(0, kMaxSize));
+  v("samples", c.samples, between(0, kMaxSteps));
+}
+
+template <class V>
+void describe(V& v, BatchSection& c) {
+  v("global", c.global, between(1, kMaxSize));
+  v("micro", c.micro, between(1, kMaxSize));
+  v("ramp", c.ramp);
+}
+
+template <class V>
+void describe(V& v, MuonConfig& c) {
+  v("lr", c.lr, at_least(0));
+  v("momentum", c.momentum, kFraction);
+  v("nesterov", c.nesterov);
+  v("steps", c.steps, between(1, 20));
+  v("adjust_lr", c.adjust_lr);
+  v("precision", c.precision);
+}
+
+template <class V>
+void describe(V& v, SkipStepOptions& c) {
+  v("deviations", c.deviations, at_least(0));
+  v("window", c.window, between(2, 1 << 16));
+}
+
+template <class V>
+void describe(V& v, OptimizerConfig& c) {
+  v("kind", c.kind);
+  v("lr", c.lr, above(0));
+  v("min_lr", c.min_lr, at_least(0));
+  v("warmup_steps", c.warmup_steps, between(0, kMaxSteps));
+  v("schedule", c.schedule);
+  v("decay_steps", c.decay_steps, between(0, kMaxSteps));
+  v("weight_decay", c.weight_decay, at_least(0));
+  v("decay_embeddings", c.decay_embeddings);
+  v("betas", c.betas, kFraction);
+  v("eps", c.eps, above(0));
+  v("clip", c.clip, at_least(0));
+  v("moments", c.moments);
+  v("stochastic_rounding", c.stochastic_rounding);
+  v("muon", c.muon);
+  v("skip_step", c.skip_step);
+}
+
+template <class V>
+void describe(V& v, LossScaleOptions& c) {
+  v("initial", c.initial, above(0));
+  v("growth_interval", c.growth_interval, at_least(1));
+  v("hysteresis", c.hysteresis, at_least(1));
+  v("minimum", c.minimum, above(0));
+}
+
+template <class V>
+void describe(V& v, EmaOptions& c) {
+  v("decay", c.decay, kFraction);
+  v("every", c.every, between(1, kMaxSteps));
+}
+
+// The keys that each stage may set for itself.
+template <class V>
+void describe_training(V& v, TrainConfig& c) {
+  v("eval_every", c.eval_every, at_least(0));
+  v("eval_batches", c.eval_batches, between(0, kMaxSize));
+  v("checkpoint_every", c.checkpoint_every, at_least(0));
+  v("keep_checkpoints", c.keep_checkpoints, at_least(0));
+  v("log_every", c.log_every, at_least(1));
+  v("precision", c.precision);
+  v("dropout", c.dropout, kFraction);
+  v("classifier_chunk", c.classifier_chunk, between(0, kMaxSize));
+  v("z_loss", c.z_loss, at_least(0));
+  v("loss_scale", c.loss_scale);
+  v("ema", c.ema);
+  v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
+}
+
+template <class V>
+void describe(V& v, TrainConfig& c) {
+  v("steps", c.steps, between(0, kMaxSteps));
+  v("tokens", c.tokens, at_least(0));
+  v("save", c.save);
+  describe_training(v, c);
+}
+
+template <class V>
+void describe(V& v, Layout& c) {
+  const auto integer = [&v](const char* key, int& value, Range range) {
+    std::int64_t wide = value;
+    v(key, wide, range);
+    value = static_cast<int>(wide);
+  };
+  std::optional<std::int64_t> dp;
+  if (c.dp > 0) dp = c.dp;
+  integer("tp", c.tp, between(1, kMaxSize));
+  integer("cp", c.cp, between(1, kMaxSize));
+  integer("pp", c.pp, between(1, kMaxSize));
+  v("dp", dp, between(1, kMaxSize));
+  c.dp = static_cast<int>(dp.value_or(0));
+  integer("chunks", c.chunks, between(1, kMaxSize));
+  integer("zero", c.zero, between(0, 3));
+  integer("shard_group", c.shard_group, between(0, kMaxSize));
+  v("sequence_parallel", c.sequence_parallel);
+  v("schedule", c.schedule);
+  v("split", c.split);
+  v("recompute", c.recompute);
+  integer("recompute_every", c.recompute_every, between(1, kMaxSize));
+}
+
+// The section `model`, whose keys are described in model/.
+struct ModelSection {
+  ModelConfig& model;
+  std::string& preset;
+  std::string& config;
+  std::string& init;
+  NewTokens& new_tokens;
+  const std::string& run;  // run.dir
+};
+
+// The section `layout`: its keys, or the word `auto`.
+struct LayoutSection {
+  Layout& layout;
+  bool& automatic;
+};
+
+// The section `train` of a stage, and that of the whole run beside `stages`.
+struct StageTraining {
+  TrainConfig& train;
+};
+struct RunTraining {
+  bool& save;
+};
+
+// `rope_scaling` of a stage.
+struct RopeSection {
+  std::optional<RopeScaling>& scaling;
+};
+
+// The list `stages`.
+struct StageList {
+  RunConfig& run;
+};
+
+template <class V>
+void describe(V& v, CommConfig& c) {
+  v("reduce", c.reduce);
+  v("check", c.check);
+  v("deterministic", c.deterministic);
+  v("timeout_s", c.timeout_s, above(0));
+  v("allow_sockets", c.allow_sockets);
+  v("share_gpu", c.share_gpu);
+  v("register_buffers", c.register_buffers);
+}
+
+template <class V>
+void describe(V& v, OffloadConfig& c) {
+  v("optimizer", c.optimizer);
+  v("gradients", c.gradients);
+  v("activations", c.activations);
+  v("update", c.update);
+}
+
+template <class V>
+void describe(V& v, CudaConfig& c) {
+  v("device", c.device);
+  v("deterministic", c.deterministic);
+  v("graphs", c.graphs);
+  v("tf32", c.tf32);
+  v("matmul_cache", c.matmul_cache);
+}
+
+template <class V>
+void describe(V& v, StageTraining& c) {
+  describe_training(v, c.train);
+}
+
+template <class V>
+void describe(V& v, RunTraining& c) {
+  v("save", c.save);
+}
+
+inline ModelSection model_section(RunConfig& c) {
+  return {c.model, c.model_preset, c.model_config, c.model_init, c.model_new_tokens, c.run.dir};
+}
+
+// One stage of `stages`. All other keys are those of the whole run.
+template <class V>
+void describe_stage(V& v, RunConfig& c) {
+  v("name", c.stage_name);
+  v("steps", c.train.steps, between(0, kMaxSteps));
+  v("tokens", c.train.tokens, at_least(0));
+  v("rope_theta", c.model.rope_theta, above(0));
+  v("rope_scaling", RopeSection{c.model.rope_scaling});
+  v("data", c.data);
+  BatchSection batch{c.batch.global, c.layout.micro_batch, c.batch.ramp};
+  v("batch", batch);
+  v("optimizer", c.optimizer);
+  StageTraining train{c.train};
+  v("train", train);
+  v("layout", LayoutSection{c.layout, c.layout_auto});
+  v("offload", c.offload);
+}
+
+// What is written beside `stages`, each of which has all of its own keys.
+template <class V>
+void describe_common(V& v, RunConfig& c) {
+  v("run", c.run);
+  v("model", model_section(c));
+  RunTraining train{c.train.save};
+  v("train", train);
+  v("comm", c.comm);
+  v("device", c.device);
+  v("cuda", c.cuda);
+  v("threads", c.threads, between(0, 1024));
+  v("stages", StageList{c});
+}
+
+template <class V>
+void describe(V& v, RunConfig& c) {
+  v("run", c.run);
+  v("model", model_section(c));
+  v("data", c.data);
+  BatchSection batch{c.batch.global, c.layout.micro_batch, c.batch.ramp};
+  v("batch", batch);
+  v("optimizer", c.optimizer);
+  v("train", c.train);
+  v("layout", LayoutSection{c.layout, c.layout_auto});
+  v("comm", c.comm);
+  v("offload", c.offload);
+  v("device", c.device);
+  v("cuda", c.cuda);
+  v("threads", c.threads, between(0, 1024));
+  v("stages", StageList{c});  // the last one: the keys before it are its defaults
+}
+
+}  // namespace kintsugi
