@@ -35,7 +35,7 @@ class Planner {
       plan_owners(exchange);
       plan_transform(exchange);
       plan_holders(exchange);
-      plan_updates(exchange);
+      plan_results(exchange);
     }
     return all;
   }
@@ -96,7 +96,7 @@ class Planner {
     const Sharding::Range range = piece(parameter, own_.shard);
     for (std::int64_t begin = range.begin; begin < range.end;) {
       std::int64_t count = std::min(range.end - begin, limits_.piece);
-      if (at >= 0) count = std::min(count, limits_.window - at % limits_.window);
+      if (at >= 0) count = std::min(count, limits_.block - at % limits_.block);
       MatrixPiece part = tensors_of(parameter, {begin, begin + count});
       part.at = at;
       add(std::move(part));
@@ -222,22 +222,24 @@ class Planner {
     }
   }
 
-  void plan_updates(MatrixExchange& x) const {
+  void plan_results(MatrixExchange& x) const {
     for (int replica = 0; replica < sizes_.replica; ++replica) {
       std::int64_t next = 0;
+      const auto add = [&](MatrixPiece part) {
+        const std::int64_t first = part.at / limits_.block * limits_.block;
+        if (x.results.empty() || x.results.back().replica != replica ||
+            x.results.back().first != first)
+          x.results.push_back({.replica = replica, .first = first});
+        MatrixExchange::Results& block = x.results.back();
+        part.at -= first;
+        block.count = part.at + part.size();
+        block.pieces.push_back(std::move(part));
+      };
       for (int shard = 0; shard < sizes_.shard; ++shard)
         for_each_owned(replica, shard, [&](const Parameter& parameter, int) {
-          add_pieces(parameter, next, [&](MatrixPiece part) {
-            const auto window = static_cast<std::size_t>(part.at / limits_.window);
-            if (x.updates.size() <= window)
-              x.updates.resize(window + 1, std::vector<std::vector<MatrixPiece>>(
-                                               static_cast<std::size_t>(sizes_.replica)));
-            part.at %= limits_.window;
-            x.updates[window][static_cast<std::size_t>(replica)].push_back(std::move(part));
-          });
+          add_pieces(parameter, next, add);
           next += piece(parameter, own_.shard).size();
         });
-      x.gathered = std::max(x.gathered, next);
     }
   }
 

@@ -5,9 +5,9 @@
 namespace kintsugi {
 
 struct MatrixLimits {
-  std::int64_t batch = 0;   // elements of a batch of matrices
-  std::int64_t window = 0;  // elements per replica that are gathered at a time
-  std::int64_t piece = 0;   // elements of a piece
+  std::int64_t batch = 0;  // elements of a batch of matrices
+  std::int64_t block = 0;  // elements of results that replicas send at a time
+  std::int64_t piece = 0;  // elements of a piece
 };
 
 // The rounds of an update on this rank.

@@ -11,7 +11,7 @@ namespace kintsugi {
 namespace {
 
 constexpr std::int64_t kBatchElements = std::int64_t{1} << 25;
-constexpr std::int64_t kGatheredElements = std::int64_t{1} << 25;  // of all replicas
+constexpr std::int64_t kSentElements = std::int64_t{1} << 25;  // between replicas at a time
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t sum(const std::vector<std::int64_t>& counts) {
@@ -22,8 +22,8 @@ std::int64_t elements_of(const MatrixExchange& x) {
   const std::int64_t own = x.matrices * x.shape.rows * x.shape.columns;
   return std::max({sum(x.to_owners.sent), sum(x.to_owners.received), sum(x.to_owner.sent),
                    sum(x.to_owner.received), own, sum(x.from_owner.sent),
-                   sum(x.from_owner.received), sum(x.from_owners.sent), sum(x.from_owners.received),
-                   x.gathered});
+                   sum(x.from_owner.received), sum(x.from_owners.sent),
+                   sum(x.from_owners.received)});
 }
 
 Tensor batch_of(const MatrixExchange& x, const Tensor& buffer) {
@@ -67,25 +67,25 @@ MatrixUpdates::MatrixUpdates(Backend& backend, Arena& arena, const Sharding& sha
       rule_(&rule),
       dtype_(rule.exchanged(sharding.store().dtype())),
       offload_(offload) {
-  const std::int64_t replicas = (*groups_)[GroupKind::Replica].size();
-  window_ = replicas == 1 ? kUnlimited : std::max<std::int64_t>(kGatheredElements / replicas, 1024);
   const bool stages = offload.on || offload.gradients;
-  rounds_ = plan_exchanges(sharding, state, rules, rule,
-                           {.batch = kBatchElements,
-                            .window = window_,
-                            .piece = stages ? offload.block_elements : kUnlimited});
+  rounds_ = plan_exchanges(
+      sharding, state, rules, rule,
+      {.batch = kBatchElements,
+       .block = (*groups_)[GroupKind::Replica].size() == 1 ? kUnlimited : kSentElements,
+       .piece = stages ? offload.block_elements : kUnlimited});
   allocate(arena, state, offload);
 }
 
 void MatrixUpdates::allocate(Arena& arena, const OptimizerState& state,
                              const StateOffload& offload) {
-  std::int64_t elements = 0, squares = 0, matrices = 0, gathered = 0;
+  std::int64_t elements = 0, squares = 0, matrices = 0, received = 0;
   for (const MatrixExchange& x : rounds_) {
     const std::int64_t small = std::min(x.shape.rows, x.shape.columns);
     elements = std::max(elements, elements_of(x));
     squares = std::max(squares, x.matrices * small * small);
     matrices = std::max(matrices, x.matrices);
-    gathered = std::max(gathered, std::min(x.gathered, window_));
+    for (const MatrixExchange::Results& block : x.results)
+      received = std::max(received, block.count);
   }
   const auto take = [&](DType dtype, std::int64_t count) {
     return arena.allocate(Region::Optimizer, "whole matrices", dtype, {count});
@@ -93,8 +93,7 @@ void MatrixUpdates::allocate(Arena& arena, const OptimizerState& state,
   for (Tensor& buffer : buffers_) buffer = take(dtype_, elements);
   for (Tensor& square : squares_) square = take(dtype_, squares);
   squared_norms_ = take(accumulator_of(dtype_), matrices);
-  const int replicas = (*groups_)[GroupKind::Replica].size();
-  if (replicas > 1) gathered_ = take(dtype_, replicas * gathered);
+  if ((*groups_)[GroupKind::Replica].size() > 1) received_ = take(dtype_, received);
   if (offload.on || offload.gradients) allocate_staging(arena, state, offload);
 }
 
@@ -274,18 +273,11 @@ void MatrixUpdates::apply(const std::vector<MatrixPiece>& pieces, Tensor directi
 
 void MatrixUpdates::apply_updates(const MatrixExchange& round) {
   Communicator& replicas = (*groups_)[GroupKind::Replica];
-  for (std::size_t window = 0; window < round.updates.size(); ++window) {
-    const auto& by_replica = round.updates[window];
-    if (replicas.size() == 1) {
-      apply(by_replica[0], in());
-      continue;
-    }
-    const std::int64_t first = static_cast<std::int64_t>(window) * window_,
-                       count = std::min(window_, round.gathered - first);
-    const Tensor all = gathered_.rows(0, replicas.size() * count);
-    replicas.wait(replicas.all_gather(all, in().rows(first, count)));
-    for (int replica = 0; replica < replicas.size(); ++replica)
-      apply(by_replica[static_cast<std::size_t>(replica)], all.rows(replica * count, count));
+  for (const MatrixExchange::Results& block : round.results) {
+    const Tensor results = block.replica == replicas.rank() ? in().rows(block.first, block.count)
+                                                            : received_.rows(0, block.count);
+    if (replicas.size() > 1) replicas.wait(replicas.broadcast(results, block.replica));
+    apply(block.pieces, results);
   }
 }
 

@@ -48,10 +48,14 @@ struct MatrixExchange {
   ExchangeCounts from_owner = {};          // in the tp group: shards
   std::vector<Move> split = {};            // shards to pieces
   ExchangeCounts from_owners = {};         // in the shard group: pieces of results
-  // What this rank applies, by window of the gather over the replicas, by replica. `at` counts from
-  // the start of the window.
-  std::vector<std::vector<std::vector<MatrixPiece>>> updates = {};
-  std::int64_t gathered = 0;  // elements of the longest replica's results
+  // What this rank applies: results of one replica, in blocks. `at` of a piece counts from the
+  // start of the block.
+  struct Results {
+    int replica = 0;
+    std::int64_t first = 0, count = 0;  // elements of the replica's results
+    std::vector<MatrixPiece> pieces = {};
+  };
+  std::vector<Results> results = {};
 };
 
 // Updates the parameters of a MatrixRule. Their elements and state are sharded by tensor
@@ -59,8 +63,8 @@ struct MatrixExchange {
 // train its layer. In a round every rank updates momenta and sends their directions to the owners,
 // the owners transform whole matrices, and the results return to the ranks that hold the elements.
 // So each matrix is transformed once, as a whole, in every layout. Directions travel over the shard
-// group and then over the tp group; results return the same way, and are then gathered over the
-// replicas.
+// group and then over the tp group; results return the same way, and are then broadcast to the
+// other replicas.
 class MatrixUpdates {
  public:
   MatrixUpdates(Backend& backend, Arena& arena, const Sharding& sharding,
@@ -111,13 +115,12 @@ class MatrixUpdates {
   const MatrixRule* rule_;
   DType dtype_;  // of directions
   StateOffload offload_;
-  std::int64_t window_ = 0;  // elements per replica that are gathered at a time
   std::vector<MatrixExchange> rounds_;
   std::array<Tensor, 2> buffers_;  // every step reads one of them and writes the other
   std::size_t current_ = 0;
   std::array<Tensor, 2> squares_;
   Tensor squared_norms_;
-  Tensor gathered_;  // results of all replicas
+  Tensor received_;  // a block of another replica's results
   std::array<Staging, 2> staging_;
   UpdateStep step_;
 };

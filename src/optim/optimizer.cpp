@@ -86,6 +86,7 @@ std::size_t Optimizer::blocks_ahead(std::int64_t most) const {
   std::vector<std::int64_t> blocks(buckets.size(), 0);
   std::int64_t layer = 2;
   for (const StateSegment& segment : state_.segments()) {
+    if (dynamic_cast<const ElementRule*>(segment.rule) == nullptr) continue;  // it has no blocks
     const auto bucket = static_cast<std::size_t>(segment.bucket);
     blocks[bucket] += (segment.elements + most - 1) / most;
     if (buckets[bucket].role == Bucket::Role::Block) layer = std::max(layer, blocks[bucket]);

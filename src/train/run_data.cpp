@@ -158,7 +158,7 @@ std::vector<double> RunData::make_shuffled_order(const RunConfig& config,
   const std::vector<std::uint64_t> integers =
       blend_weights(blend, config.total_samples(), data.sequence_length);
   order_ = std::make_unique<ShuffledOrder>(std::move(samples), integers, data.sequence_length,
-                                           config.run.seed);
+                                           config.data_seed());
   return {integers.begin(), integers.end()};
 }
 
@@ -195,7 +195,7 @@ std::vector<double> RunData::make_megatron_order(
                        .name = sources_[i].name});
   }
   auto order = std::make_unique<MegatronOrder>(
-      sources, config.total_samples(), config.data.sequence_length, config.run.seed,
+      sources, config.total_samples(), config.data.sequence_length, config.data_seed(),
       config.data.order == DataOrder::Megatron010 ? MegatronVersion::V010
                                                   : MegatronVersion::Newest);
   const std::vector<double> shares = order->shares();

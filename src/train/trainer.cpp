@@ -128,8 +128,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
   // A signal in the last step of a stage stops the run before the next one.
   const bool stopped = !finished() || (stop_ && config_.steps_after() > 0);
   if (is_first())
-    log_->status(stopped ? "stopped" : "finished", record_, last_valid_loss_, eta_s(),
-                 last_checkpoint_);
+    log_->status(stopped                     ? "stopped"
+                 : config_.steps_after() > 0 ? "running"
+                                             : "finished",
+                 record_, last_valid_loss_, eta_s(), last_checkpoint_);
   if (stopped) {
     const char* signal = StopSignals::received();
     log_info("stopped by {} after step {}; {}",
@@ -182,7 +184,7 @@ void Trainer::train_step() {
   if (result.outlier && sums.outliers < groups_->ranks())
     throw SharedFailure(fmt::format(
         "only {} of {} ranks skipped step {} as an outlier, so their weights differ: run again to "
-        "continue from the newest checkpoint, and set comm.deterministic",
+        "continue from the newest checkpoint",
         sums.outliers, groups_->ranks(), step));
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());

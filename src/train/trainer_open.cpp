@@ -247,9 +247,14 @@ void Trainer::report_changes(const Start& start) const {
                when_changed(change.key, config_, next));
   try {
     const TrainerState then = saved_state(start.checkpoint);
-    Schedule previous = schedule_of(
-        parse_saved_config(before, "the checkpoint's config.yaml").at_stage(then.stage));
+    const RunConfig saved =
+        parse_saved_config(before, "the checkpoint's config.yaml").at_stage(then.stage);
+    const bool averaged_before = saved.train.ema.on();
+    Schedule previous = schedule_of(saved);
     previous.first_step = then.stage_start;
+    if (config_.train.ema.on() && averaged_before && !fs::exists(start.checkpoint / "ema"))
+      log_warning("{} is missing: the average of the weights starts again from those of step {}",
+                  (start.checkpoint / "ema").string(), state_.step);
     const std::string jump = schedule_jump(previous, schedule_, next);
     if (!jump.empty()) log_warning("{}", jump);
   } catch (const UserError&) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "comm/counting_communicator.h"
 #include "optim/adamw.h"
 #include "optim/matrix_plan.h"
 #include "support/directory_contents.h"
@@ -303,6 +304,57 @@ TEST(Muon, ResumesBitForBitAndInOtherLayouts) {
   EXPECT_EQ(same.weights, straight.weights);
   for (const RankLayout& other : {RankLayout{}, RankLayout{.dp = 4, .zero = 3}})
     expect_same(resumed(other), straight, to_string(other));
+}
+
+// The error names the key, not a tensor that is missing.
+TEST(Muon, AnotherOptimizersCheckpointIsRefused) {
+  const Training muon = muon_training("llama-gqa");
+  Training adamw = muon;
+  adamw.optimizer.kind = OptimizerKind::AdamW;
+  for (const bool forward : {true, false}) {
+    const TemporaryDirectory directory;
+    fs::path saved;
+    on_ranks({}, forward ? muon : adamw,
+             [&](const Member& member) { saved = save_muon(directory.path(), member, 1); });
+    std::string message;
+    on_ranks(
+        {}, forward ? adamw : muon,
+        [&](const Member& member) {
+          try {
+            load_checkpoint(saved, member.engine);
+          } catch (const UserError& error) {
+            message = error.what();
+          }
+        },
+        false);
+    EXPECT_NE(message.find(forward ? "has the state of Muon" : "has the state of AdamW"),
+              std::string::npos)
+        << message;
+    EXPECT_NE(message.find("optimizer.kind"), std::string::npos) << message;
+  }
+}
+
+// Also with more replicas than matrices: each result is sent once.
+TEST(Muon, ReplicasSendEachResultOnce) {
+  Training training = muon_training("llama-gqa");
+  training.model = tiny_model("llama-gqa", 1);
+  std::int64_t hidden = 0;
+  const ParameterSet set(training.model);
+  for (const Parameter& parameter : set.parameters())
+    if (is_hidden_matrix(parameter)) hidden += parameter.shape.elements();
+  for (const RankLayout& layout : {RankLayout{.dp = 2}, RankLayout{.dp = 8}}) {
+    std::vector<std::unique_ptr<CountingWorld>> worlds(static_cast<std::size_t>(layout.ranks()));
+    on_ranks(
+        layout, training, [&](const Member& member) { member.step(1); }, true,
+        [&](World& world) -> World& {
+          auto& counting = worlds[static_cast<std::size_t>(world.rank())];
+          counting = std::make_unique<CountingWorld>(world);
+          return *counting;
+        });
+    for (const auto& world : worlds)
+      EXPECT_EQ(world->traffic("replica")[Collective::Broadcast].bytes,
+                static_cast<double>(8 * hidden));
+  }
 }
 
 TEST(Muon, HasOneMomentAndNoMore) {

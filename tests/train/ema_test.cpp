@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/file.h"
+#include "support/captured_log.h"
 #include "support/parallel_run.h"
 #include "support/small_run.h"
 #include "train/checkpoint/checkpoint.h"
@@ -166,6 +167,25 @@ TEST(EmaTest, ADamagedAverageIsRefused) {
   const fs::path saved = averaged_run(directory / "run", {}, training, 1);
   fs::resize_file(saved / "ema/model.safetensors", 100);
   EXPECT_THROW(averaged_run(directory / "again", {}, training, 2, saved), UserError);
+}
+
+// Its loss is said, not hidden: the average starts again.
+TEST(EmaTest, AMissingAverageIsReported) {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.txt", small_corpus(200));
+  const auto config = [&](int steps) {
+    return small_config(corpus, directory / "run",
+                        fmt::format("steps: {}, eval_every: 0, checkpoint_every: 0, "
+                                    "ema: {{decay: 0.5}}",
+                                    steps));
+  };
+  run_training(config(3));
+  fs::remove_all(directory / "run/checkpoints" / checkpoint_name(3) / "ema");
+  const CapturedLog log;
+  run_training(config(5));
+  EXPECT_NE(log.warnings().find("/ema is missing: the average of the weights starts again"),
+            std::string::npos)
+      << log.text();
 }
 
 // The average is a model of its own, in fp32, with a tokenizer.

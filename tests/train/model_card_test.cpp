@@ -71,6 +71,23 @@ TEST_F(ModelCardTest, SaysWhatTheModelIsAndHowItWasTrained) {
   EXPECT_TRUE(listed.contains("README.md"));
 }
 
+TEST_F(ModelCardTest, NamesTheOptimizerAndTheRecipes) {
+  const std::string train = "steps: 2, eval_every: 0, checkpoint_every: 0";
+  EXPECT_THAT(card("adamw", train),
+              AllOf(HasSubstr("| optimizer | AdamW, betas 0.9 and 0.95, eps 1e-08, weight decay "),
+                    Not(HasSubstr("Muon")), Not(HasSubstr("z-loss")), Not(HasSubstr("ema"))));
+  EXPECT_THAT(
+      card("muon", train + ", z_loss: 1e-5, ema: {decay: 0.5, every: 2}",
+           {"optimizer.kind=muon", "optimizer.muon.lr=0.02", "optimizer.decay_embeddings=false",
+            "optimizer.skip_step.deviations=6"}),
+      AllOf(HasSubstr("| optimizer | Muon for the hidden matrices (momentum 0.95 with "
+                      "look-ahead, 5 iterations in bf16, RMS-matched learning rate of 0.02 "
+                      "at most); AdamW, betas 0.9 and 0.95, eps 1e-08 for the rest, "),
+            HasSubstr(" except for embeddings, clipping "), HasSubstr("| z-loss | 1e-05 |"),
+            HasSubstr("| skipped outliers | 6 standard deviations above the last 128 steps"),
+            HasSubstr("| average of the weights | in `ema/`, decay 0.5 every 2 steps |")));
+}
+
 // A run that was stopped and resumed writes the same card as one without a stop.
 TEST_F(ModelCardTest, IsAFunctionOfTheRunAndTheStep) {
   const std::string train = "steps: 4, eval_every: 3, checkpoint_every: 0";

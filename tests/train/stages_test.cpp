@@ -302,6 +302,20 @@ TEST_F(StageConfig, AStageIsTheFileWithItsKeysOnTop) {
   EXPECT_EQ(second.steps_after(), 0);
 }
 
+// A stage on the same data has another order; also when it is written as a run of its own.
+TEST_F(StageConfig, EachHasItsOwnOrderOfSamples) {
+  const RunConfig run =
+      parse("stages: [{steps: 1}, {steps: 1}, {steps: 1, data: {seed: 40}}]\n", {"run.seed=7"});
+  const std::vector<std::uint64_t> expected = {7, 8, 40};
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const RunConfig stage = run.at_stage(i);
+    EXPECT_EQ(stage.data_seed(), expected[static_cast<std::size_t>(i)]);
+    EXPECT_EQ(stage.run.seed, 7u);
+    EXPECT_EQ(parse_run_config(to_yaml(stage.alone()), "alone.yaml").data_seed(),
+              stage.data_seed());
+  }
+}
+
 // Positions that were trained stay in config.json.
 TEST_F(StageConfig, ALaterShorterStageKeepsThePositions) {
   const RunConfig run =

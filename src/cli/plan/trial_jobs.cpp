@@ -107,7 +107,8 @@ std::vector<std::string> TrialJobs::command(int number, const Layout& layout) co
   overrides.push_back(fmt::format("train.steps={}", setup_.steps));
   for (const char* text :
        {"train.tokens=0", "train.eval_every=0", "train.save=false", "train.log_every=1",
-        "optimizer.warmup_steps=0", "optimizer.decay_steps=0"})
+        "optimizer.warmup_steps=0", "optimizer.decay_steps=0", "batch.ramp.start=0",
+        "batch.ramp.increment=0", "batch.ramp.samples=0"})
     overrides.emplace_back(text);
   const std::string launch =
       replaced(replaced(setup_.launch, "{ranks}", std::to_string(layout.ranks())), "{trial}",

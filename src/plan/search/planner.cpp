@@ -186,7 +186,7 @@ void Planner::add_data(const Layout& l, const std::vector<StageCost>& costs, Eva
       // Whole matrices are exchanged during the update (MatrixUpdates).
       const bool of_matrices =
           transfer == TracedOperation::Transfer::AllToAll ||
-          (group == GroupKind::Replica && transfer == TracedOperation::Transfer::AllGather);
+          (group == GroupKind::Replica && transfer == TracedOperation::Transfer::Broadcast);
       if (over_shard && !gathers_weights && !of_matrices && l.zero >= 2)
         continue;  // counted per micro-batch
       const double wire =

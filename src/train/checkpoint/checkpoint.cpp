@@ -261,11 +261,33 @@ struct StoredSlot {
   StoredParameters source;
 };
 
+// Throws UserError if another optimizer wrote the state: then it has the parameter's weights but
+// none of its slots, and those of another rule instead.
+void check_optimizer(const SafetensorsModel& files, const ParameterSet& set,
+                     const UpdateRules& rules) {
+  for (const Parameter& parameter : set.parameters()) {
+    const UpdateRule& rule = rules(parameter);
+    const std::string slot = rule.slots(DType::F32).front().name;
+    if (files.find(slot + "." + parameter.name)) continue;
+    for (const OptimizerKind kind : {OptimizerKind::AdamW, OptimizerKind::Muon}) {
+      const UpdateRules others = update_rules({.kind = kind});
+      const UpdateRule& other = others(parameter);
+      if (other.name() != rule.name() &&
+          files.find(other.slots(DType::F32).front().name + "." + parameter.name))
+        user_error(
+            "the checkpoint has the state of {} for {}, and optimizer.kind asks for {}: set it "
+            "back, or start a new run from the weights with model.init",
+            other.name(), parameter.name, rule.name());
+    }
+  }
+}
+
 std::vector<StoredSlot> stored_slots(FileLoader& loader, const SafetensorsModel& files,
                                      Engine& engine) {
   const ParameterSet& set = engine.parameters();
   const UpdateRules& rules = engine.optimizer().rules();
   std::vector<StoredSlot> stored;
+  check_optimizer(files, set, rules);
   for (const UpdateRule* const rule : rules_of(set, rules)) {
     const std::vector<StateSlot> slots = rule->slots(engine.options().precision);
     for (std::size_t i = 0; i < slots.size(); ++i)

@@ -69,12 +69,13 @@ void add_architecture(std::string& text, const ModelConfig& model, std::int64_t 
   table.row("positions", "{}", positions_of(model));
 }
 
-void add_data(std::string& text, const RunData& data) {
+void add_data(std::string& text, const RunData& data, bool staged) {
   const Tokenizer& tokenizer = data.tokenizer();
   text += fmt::format("\n## Data\n\nTokenizer: {} (fingerprint {}).\n\n", tokenizer.description(),
                       tokenizer.fingerprint());
-  text +=
-      "| source | fraction of the run | tokens | epochs in the whole run |\n|---|---|---|---|\n";
+  const char* const of = staged ? "stage" : "run";
+  text += fmt::format(
+      "| source | fraction of the {} | tokens | epochs in the {} |\n|---|---|---|---|\n", of, of);
   for (const RunData::Source& source : data.sources())
     text += fmt::format("| {} | {:.2f} % | {} | {:.2f} |\n", cell(source.name), 100 * source.share,
                         source.train.tokens(), source.epochs);
@@ -88,6 +89,23 @@ std::string schedule_of(const RunConfig& config) {
   if (o.schedule == ScheduleKind::Wsd && o.decay_steps > 0)
     text += fmt::format(" over the last {} steps", o.decay_steps);
   return text + fmt::format(", {} of {} steps warm-up", o.warmup_steps, steps);
+}
+
+std::string optimizer_of(const OptimizerConfig& o) {
+  std::string text =
+      fmt::format("AdamW, betas {:g} and {:g}, eps {:g}", o.betas[0], o.betas[1], o.eps);
+  if (o.kind == OptimizerKind::Muon) {
+    const MuonConfig& muon = o.muon;
+    text = fmt::format(
+        "Muon for the hidden matrices (momentum {:g}{}, {} iterations in {}, {} learning rate{}); "
+        "{} for the rest",
+        muon.momentum, muon.nesterov ? " with look-ahead" : "", muon.steps,
+        to_string(muon.precision),
+        muon.adjust_lr == LrAdjustment::Original ? "original" : "RMS-matched",
+        muon.lr > 0 ? fmt::format(" of {:g} at most", muon.lr) : "", text);
+  }
+  return text + fmt::format(", weight decay {:g}{}, clipping {:g}", o.weight_decay,
+                            o.decay_embeddings ? "" : " except for embeddings", o.clip);
 }
 
 std::string ramp_of(const BatchRamp& ramp) {
@@ -106,9 +124,15 @@ void add_training(std::string& text, const RunConfig& config, const TrainerState
   table.row("tokens", "{}", state.tokens);
   table.row("batch", "{} sequences of {} tokens{}", config.batch.global,
             config.data.sequence_length, ramp_of(config.batch.ramp));
-  table.row("optimizer", "AdamW, betas {:g} and {:g}, eps {:g}, weight decay {:g}, clipping {:g}",
-            o.betas[0], o.betas[1], o.eps, o.weight_decay, o.clip);
+  table.row("optimizer", "{}", optimizer_of(o));
   table.row("learning rate", "{}", schedule_of(config));
+  if (config.train.z_loss > 0) table.row("z-loss", "{:g}", config.train.z_loss);
+  if (o.skip_step.deviations > 0)
+    table.row("skipped outliers", "{:g} standard deviations above the last {} steps",
+              o.skip_step.deviations, o.skip_step.window);
+  if (config.train.ema.on())
+    table.row("average of the weights", "in `ema/`, decay {:g} every {}", config.train.ema.decay,
+              format_number(config.train.ema.every, "step"));
   table.row("dropout", "{:g}", config.train.dropout);
   table.row("precision", "{}, moments {}", to_string(config.train.precision), to_string(o.moments));
   table.row("seed", "{}", config.run.seed);
@@ -121,13 +145,25 @@ void add_training(std::string& text, const RunConfig& config, const TrainerState
   }
 }
 
+// The names of a stage's sources; empty if its configuration cannot be read.
+std::string sources_of(const PastStage& stage) {
+  try {
+    std::vector<std::string> names;
+    for (const DataSource& source : parse_run_config(stage.config, "history").data.train)
+      names.push_back(cell(source.name));
+    return fmt::format("{}", fmt::join(names, ", "));
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
 // What was trained before this stage.
 void add_history(std::string& text, const std::vector<PastStage>& history) {
   if (history.empty()) return;
-  text += "\n## Earlier stages\n\n| run | stage | steps | tokens |\n|---|---|---|---|\n";
+  text += "\n## Earlier stages\n\n| run | stage | steps | tokens | data |\n|---|---|---|---|---|\n";
   for (const PastStage& one : history)
-    text += fmt::format("| {} | {} | {}-{} | {} |\n", cell(one.run), cell(one.name), one.first_step,
-                        one.last_step, one.tokens);
+    text += fmt::format("| {} | {} | {}-{} | {} | {} |\n", cell(one.run), cell(one.name),
+                        one.first_step, one.last_step, one.tokens, sources_of(one));
 }
 
 }  // namespace
@@ -147,7 +183,7 @@ Tokenizer::File model_card(const RunConfig& config, const RunData& data, const T
                                 : "the weights of " + cell(initial_weights_name(config.model_init)),
       program_version(), program_commit());
   add_architecture(text, model, parameters);
-  add_data(text, data);
+  add_data(text, data, config.stage_count() > 1 || !state.history.empty());
   add_training(text, config, state, last, layout);
   add_history(text, state.history);
   return {"README.md", std::move(text)};

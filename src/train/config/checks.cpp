@@ -122,10 +122,10 @@ class Checks {
     for (const DataSource& source : data.train)
       if (source.max_epochs > 0 || data.max_epochs > 0)
         complain("data.order", "is megatron, which does not support max_epochs: remove it");
-    if (config_.run.seed > std::numeric_limits<std::uint32_t>::max())
-      complain("run.seed",
+    if (config_.data_seed() > std::numeric_limits<std::uint32_t>::max())
+      complain(config_.data.seed ? "data.seed" : "run.seed",
                "is {}, but Megatron's random generator takes 32 bits: use a smaller one",
-               config_.run.seed);
+               config_.data_seed());
   }
 
   void check_batch() const { check_multiple_of_micro("batch.global", config_.batch.global); }

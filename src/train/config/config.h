@@ -67,6 +67,7 @@ struct DataConfig {
   std::vector<ValidSource> valid;  // empty: hold out valid_fraction of each source
   double valid_fraction = 0.05;
   std::string tokenizer = "bytes";
+  std::optional<std::int64_t> seed = {};  // of the order of samples; see RunConfig::data_seed()
   std::int64_t sequence_length = 256;
   double temperature = 0;  // 0: use the weights; otherwise weights are tokens^(1 / temperature)
   double max_epochs = 0;   // limit per source for the whole run; 0: no limit
@@ -211,6 +212,12 @@ struct RunConfig {
   std::int64_t total_samples() const { return batches().first_sample(total_steps() + 1); }
   double total_tokens() const {
     return static_cast<double>(total_samples()) * static_cast<double>(data.sequence_length);
+  }
+  // Every stage has another order by default, so that one on the same data does not begin with the
+  // samples of the stage before.
+  std::uint64_t data_seed() const {
+    return data.seed ? static_cast<std::uint64_t>(*data.seed)
+                     : run.seed + static_cast<std::uint64_t>(stage);
   }
   // All of the above are of one stage.
   std::int64_t stage_count() const;

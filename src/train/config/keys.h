@@ -110,6 +110,7 @@ void describe(V& v, DataConfig& c) {
   v("valid", c.valid);
   v("valid_fraction", c.valid_fraction, kFraction);
   v("tokenizer", c.tokenizer);
+  v("seed", c.seed, at_least(0));
   v("sequence_length", c.sequence_length, between(1, kMaxSize));
   v("temperature", c.temperature, at_least(0));
   v("max_epochs", c.max_epochs, at_least(0));

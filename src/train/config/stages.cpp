@@ -23,6 +23,7 @@ RunConfig RunConfig::at_stage(std::int64_t number) const {
 
 RunConfig RunConfig::alone() const {
   RunConfig config = *this;
+  if (stage > 0) config.data.seed = static_cast<std::int64_t>(data_seed());
   config.stages.clear();
   config.stage = 0;
   return config;
@@ -55,7 +56,8 @@ void relate_stages(const YamlDocument& document, std::vector<RunConfig>& stages)
     // What an earlier stage has trained stays trained.
     if (stage.model.positions() != PositionKind::Learned)
       positions = stage.model.max_positions = std::max(positions, stage.model.max_positions);
-    stage.rope_scaling_given = true;  // it never follows that of a checkpoint
+    // The first stage may follow that of run.from.
+    if (stage.stage > 0) stage.rope_scaling_given = true;
   }
 }
 
