@@ -15,7 +15,7 @@ struct UpdateStep {
   double ema_rate = 0;  // EmaOptions::rate
 };
 
-// A contiguous range of elements that one call of UpdateRule::update updates.
+// A contiguous range of elements that one call of ElementRule::update updates.
 struct UpdateRange {
   const ElementRule* rule = nullptr;
   Tensor weight;                   // on the device

@@ -379,7 +379,10 @@ void Trainer::save() {
     end_diverged("the weights are no longer finite");
   }
   last_checkpoint_ = saved.string();
-  if (health_.healthy()) last_healthy_ = last_checkpoint_;
+  if (health_.healthy()) {
+    last_healthy_ = last_checkpoint_;
+    started_elsewhere_ = false;
+  }
   if (is_first()) ancestors_ = ancestors_after(saved);
   log_info("saved {} in {}", saved.string(),
            format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));
@@ -393,7 +396,8 @@ void Trainer::end_diverged(const std::string& why) const {
                 "the newest healthy checkpoint is {}: lower optimizer.lr, or check the data, {}",
                 last_healthy_,
                 last_healthy_ == last_checkpoint_ ? "and run again to continue from it"
-                                                  : "point checkpoints/latest to it and run again");
+                : started_elsewhere_ ? "delete the checkpoints of this run and run again"
+                                     : "point checkpoints/latest to it and run again");
   throw Diverged(fmt::format("the run diverged at step {}: {}; {}", state_.step, why, advice));
 }
 

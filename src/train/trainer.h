@@ -34,7 +34,8 @@ enum class RunOutcome { Finished, Stopped };
 // and stops on signals.
 class Trainer {
  public:
-  // Checks the whole input before it allocates memory or writes a file. Every rank of the job
+  // Checks the whole input before it allocates memory or writes a file, except for the index of
+  // packed data. Every rank of the job
   // constructs one; rank 0 owns the terminal and the files. The groups must outlive the trainer.
   Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup = {});
   Trainer(Backend& backend, RunConfig config);  // on one rank
@@ -165,6 +166,7 @@ class Trainer {
   StepMeans means_;  // since the last log line
   std::optional<double> last_valid_loss_;
   std::string last_checkpoint_, last_healthy_;
+  bool started_elsewhere_ = false;   // last_healthy_ is that of another run (run.from)
   std::vector<Ancestor> ancestors_;  // of the next checkpoint; on rank 0
   BatchesDone before_;               // steps and samples before this process
   Startup startup_;

@@ -101,6 +101,7 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   if (start && !start->other_run) check_finished_stages();
   if (start && !begins) check_same_run();
   if (start) take_over(*start);
+  if (start && begins && !start->other_run && is_first()) keep_always(start->checkpoint);
   if (start && begins) state_ = next_stage(std::move(state_), start->checkpoint);
   if (start && !begins) return;
   state_.stage = config_.stage;
@@ -227,6 +228,7 @@ void Trainer::take_over(const Start& start) {
   outliers_.restore(state_.recent);
   last_checkpoint_ = checkpoint.string();
   if (health_.healthy()) last_healthy_ = last_checkpoint_;
+  started_elsewhere_ = start.other_run;
   if (!is_first() || start.other_run) return;
   mark_branches({checkpoint.parent_path(), checkpoint.filename().string()});
   ancestors_ = ancestors_after(checkpoint);

@@ -114,6 +114,15 @@ void settle_layouts(RunConfig& config, std::int64_t first, Job& job, Backend& ba
     if (stage.stage >= first) settle_layout(stage, job, backend);
 }
 
+// Only the first stage that this process trains is traced.
+void check_trace_steps(const std::string& given, const TraceRequest& request,
+                       const RunConfig& stage) {
+  const std::string title = stage.stage_title();
+  if (request.first > stage.total_steps())
+    user_error("--trace-steps {}: {} has {} steps", given, title.empty() ? "the run" : title,
+               stage.total_steps());
+}
+
 // The stage to continue with, from the files that rank 0 sees.
 std::int64_t first_stage(const RunConfig& config, Job& job) {
   std::string number;
@@ -169,12 +178,7 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
       if (job.world().rank() == 0) check_writable(request.file);
     });
   const std::string text = configuration_text(arguments.config, job);
-  job.together([&] {
-    config = parse_run_config(text, arguments.config, arguments.overrides);
-    if (trace != nullptr && request.first > config->total_steps())
-      user_error("--trace-steps {}: the run has {} steps", arguments.trace_steps,
-                 config->total_steps());
-  });
+  job.together([&] { config = parse_run_config(text, arguments.config, arguments.overrides); });
   startup.mark("read configuration");
   compare(config_facts(*config), startup);
   job.together([&] {
@@ -184,6 +188,10 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
                            job.world().local_rank(), trace);
   });
   const std::int64_t first = first_stage(*config, job);
+  job.together([&] {
+    if (trace != nullptr)
+      check_trace_steps(arguments.trace_steps, request, config->at_stage(first));
+  });
   settle_layouts(*config, first, job, *backend);
   const auto groups_of = [&](const RunConfig& stage) -> const Groups& {
     job.together([&] {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <future>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -177,7 +178,7 @@ void PackingIndex::build(const fs::path& path, const TokenStream& stream, std::i
   // Several ranks of a job may write at once, each its own file with the same content.
   static std::atomic<int> number = 0;
   fs::path temporary = path;
-  temporary += fmt::format(".{}-{}.tmp", ::getpid(), number++);
+  temporary += fmt::format(".{}-{}-{:08x}.tmp", ::getpid(), number++, std::random_device{}());
   try {
     write_packing(temporary, stream, length, block);
     fs::rename(temporary, path, problem);

@@ -210,4 +210,9 @@ void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
     remove_checkpoint(all[i]);
 }
 
+void keep_always(const std::filesystem::path& model) {
+  const std::filesystem::path mark = state_directory(model) / kKeepMark;
+  if (!std::filesystem::exists(mark)) write_file_atomically(mark, kKeepText);
+}
+
 }  // namespace kintsugi

@@ -38,6 +38,8 @@ std::int64_t next_sequence(const std::filesystem::path& folder);
 // A file with this name in its state directory marks a checkpoint that is always kept, unless it is
 // abandoned.
 inline constexpr const char* kKeepMark = "keep";
+inline constexpr const char* kKeepText = "The end of a stage.\n";
+void keep_always(const std::filesystem::path& model);  // sets the mark, unless it is set
 
 // Removes checkpoints until `keep` are left, including `newest`; 0 keeps all. Removes abandoned
 // ones first, then the others in the order in which they were saved. Marked ones do not count.

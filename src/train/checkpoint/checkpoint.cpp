@@ -146,7 +146,7 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     }
     optimizer.emplace(host, at.state());
     if (!options.config.empty()) optimizer->text("config.yaml", options.config);
-    if (options.keep_always) optimizer->text(kKeepMark, "The end of a stage.\n");
+    if (options.keep_always) optimizer->text(kKeepMark, kKeepText);
     if (!state.history.empty()) optimizer->text(kHistoryFile, history_to_json(state.history));
     if (host.rank() == 0)
       optimizer->text("lineage.json",
