@@ -22,8 +22,8 @@ class StagedRun {
   using UseTrainer = std::function<void(Trainer&)>;
 
   // Checks the data, the layout and the memory of the stages from `first` on, without writing
-  // files. `checked` is called with the trainer of each of them, for example to preview it. All
-  // ranks construct one.
+  // files, and warns of jumps of the learning rate between them. `checked` is called with the
+  // trainer of each of them, for example to preview it. All ranks construct one.
   StagedRun(Backend& backend, const RunConfig& run, std::int64_t first, GroupsOf groups,
             Startup startup, const UseTrainer& checked = {});
 
