@@ -45,7 +45,7 @@ void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Token
 
 }  // namespace
 
-RunData::RunData(RunConfig& config, bool verify) {
+RunData::RunData(RunConfig& config, PackingFiles packing) {
   resolve_tokenizer(config);
   tokenizer_ = config.loaded.tokenizer;
   for (std::int64_t id = 0; id < tokenizer_->vocab_size(); ++id)
@@ -58,7 +58,7 @@ RunData::RunData(RunConfig& config, bool verify) {
               .packed = config.data.packed()};
   sources_.reserve(config.data.train.size());  // streams point to the shards inside
   for (const DataSource& source : config.data.train) open_source(source, config);
-  make_order(config, verify);
+  make_order(config, packing);
   open_validation(config);
 }
 
@@ -125,13 +125,15 @@ std::vector<std::optional<double>> RunData::source_weights(const DataConfig& dat
 }
 
 std::unique_ptr<SourceSamples> RunData::samples_of(Source& source, const RunConfig& config,
-                                                   bool verify) {
+                                                   PackingFiles packing) {
   const std::int64_t length = config.data.sequence_length;
   if (!config.data.packed()) return std::make_unique<WindowSamples>(source.train, length);
   const std::string name = hex64(PackingIndex::fingerprint(source.train, length)) + ".index";
   const auto path = std::filesystem::path(config.run.dir) / "packing" / name;
-  auto index = PackingIndex::open(path, source.train, length, verify);
-  if (!index) {
+  auto index = PackingIndex::open(path, source.train, length, packing == PackingFiles::Verify);
+  if (!index && packing == PackingFiles::Read) {
+    index = PackingIndex::in_memory(source.train, length);
+  } else if (!index) {
     if (std::filesystem::exists(path))
       log_warning("{} is damaged or of another version: it is made again", path.string());
     PackingIndex::build(path, source.train, length);
@@ -144,12 +146,12 @@ std::unique_ptr<SourceSamples> RunData::samples_of(Source& source, const RunConf
 
 std::vector<double> RunData::make_shuffled_order(const RunConfig& config,
                                                  const std::vector<std::optional<double>>& weights,
-                                                 bool verify) {
+                                                 PackingFiles packing) {
   const DataConfig& data = config.data;
   std::vector<BlendSource> blend;
   std::vector<std::unique_ptr<SourceSamples>> samples;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    samples.push_back(samples_of(sources_[i], config, verify));
+    samples.push_back(samples_of(sources_[i], config, packing));
     const double source_limit = data.train[i].max_epochs;
     blend.push_back({.weight = weights[i].value_or(1.0),
                      .epoch = samples.back()->count(),
@@ -162,12 +164,12 @@ std::vector<double> RunData::make_shuffled_order(const RunConfig& config,
   return {integers.begin(), integers.end()};
 }
 
-void RunData::make_order(const RunConfig& config, bool verify) {
+void RunData::make_order(const RunConfig& config, PackingFiles packing) {
   const DataConfig& data = config.data;
   const std::int64_t samples = config.total_samples();
   const std::vector<std::optional<double>> given = source_weights(data);
   const std::vector<double> weights = data.megatron() ? make_megatron_order(config, given)
-                                                      : make_shuffled_order(config, given, verify);
+                                                      : make_shuffled_order(config, given, packing);
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     Source& source = sources_[i];

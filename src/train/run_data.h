@@ -15,15 +15,20 @@
 
 namespace kintsugi {
 
+// What to do with the indexes of packed data in RUN/packing.
+enum class PackingFiles : std::uint8_t {
+  Make,    // open them, and make those that are missing or damaged
+  Verify,  // the same, but read existing ones completely to find damage
+  Read,    // write nothing: what is missing is packed in memory
+};
+
 // The data of a run: its sources, opened and checked against the tokenizer and the model, the order
 // of their samples, and the validation sets.
 class RunData {
  public:
   // Throws UserError for any problem with the data, except invalid ids, which are found on reading.
   // Resolves the tokenizer if the configuration was only parsed.
-  // With packing best_fit it opens the index of each source in RUN/packing, or makes it; with
-  // `verify` it reads existing ones completely and replaces damaged ones.
-  explicit RunData(RunConfig& config, bool verify = false);
+  explicit RunData(RunConfig& config, PackingFiles packing = PackingFiles::Make);
 
   struct Source {
     std::string name;
@@ -53,12 +58,13 @@ class RunData {
   void open_source(const DataSource& source, const RunConfig& config);
   // One entry per source; empty if the configuration gives no weight.
   std::vector<std::optional<double>> source_weights(const DataConfig& data) const;
-  std::unique_ptr<SourceSamples> samples_of(Source& source, const RunConfig& config, bool verify);
-  void make_order(const RunConfig& config, bool verify);
+  std::unique_ptr<SourceSamples> samples_of(Source& source, const RunConfig& config,
+                                            PackingFiles packing);
+  void make_order(const RunConfig& config, PackingFiles packing);
   // Returns the integer weight of each source.
   std::vector<double> make_shuffled_order(const RunConfig& config,
                                           const std::vector<std::optional<double>>& weights,
-                                          bool verify);
+                                          PackingFiles packing);
   // Returns the fraction of the samples that each source gets.
   std::vector<double> make_megatron_order(const RunConfig& config,
                                           const std::vector<std::optional<double>>& weights);

@@ -3,6 +3,7 @@
 #include "comm/exchange.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "train/config/changes.h"
 #include "train/memory_check.h"
 
 namespace kintsugi {
@@ -29,6 +30,8 @@ StagedRun::StagedRun(Backend& backend, const RunConfig& run, std::int64_t first,
   if (checked) checked(*trainer_);
   for (std::int64_t number = first_ + 1; number < run_.stage_count(); ++number)
     check_later_stage(number, own, checked);
+  if (own[GroupKind::World].rank() == 0)
+    for (const std::string& jump : planned_jumps(run_, first_)) log_warning("{}", jump);
 }
 
 // A trainer checks everything when it is constructed. Planned groups are enough for that.

@@ -22,8 +22,9 @@ class StagedRun {
   using UseTrainer = std::function<void(Trainer&)>;
 
   // Checks the data, the layout and the memory of the stages from `first` on, without writing
-  // files other than the indexes of packed data. `checked` is called with the trainer of each of
-  // them, for example to preview it. All ranks construct one.
+  // files other than the indexes of packed data, and warns of jumps of the learning rate between
+  // them. `checked` is called with the trainer of each of them, for example to preview it. All
+  // ranks construct one.
   StagedRun(Backend& backend, const RunConfig& run, std::int64_t first, GroupsOf groups,
             Startup startup, const UseTrainer& checked = {});
 

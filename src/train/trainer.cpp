@@ -389,15 +389,17 @@ void Trainer::save() {
 }
 
 void Trainer::end_diverged(const std::string& why) const {
+  const bool by_outliers = health_.outliers() >= config_.train.max_skipped_steps;
+  const std::string change =
+      fmt::format("lower optimizer.lr, {}or check the data",
+                  by_outliers ? "raise optimizer.skip_step.deviations " : "");
   const std::string advice =
       last_healthy_.empty()
-          ? "no checkpoint was saved while it was healthy: lower optimizer.lr, or check the data"
-          : fmt::format(
-                "the newest healthy checkpoint is {}: lower optimizer.lr, or check the data, {}",
-                last_healthy_,
-                last_healthy_ == last_checkpoint_ ? "and run again to continue from it"
-                : started_elsewhere_ ? "delete the checkpoints of this run and run again"
-                                     : "point checkpoints/latest to it and run again");
+          ? fmt::format("no checkpoint was saved while it was healthy: {}", change)
+          : fmt::format("the newest healthy checkpoint is {}: {}, {}", last_healthy_, change,
+                        last_healthy_ == last_checkpoint_ ? "and run again to continue from it"
+                        : started_elsewhere_ ? "delete the checkpoints of this run and run again"
+                                             : "point checkpoints/latest to it and run again");
   throw Diverged(fmt::format("the run diverged at step {}: {}; {}", state_.step, why, advice));
 }
 

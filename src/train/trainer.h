@@ -108,8 +108,9 @@ class Trainer {
   void check_same_run() const;
   void check_finished_stages() const;
   void take_over(const Start& start);
-  // Logs every configuration key whose value has changed, and a jump of the learning rate.
-  void report_changes(const Start& start) const;
+  // Logs every configuration key whose value has changed, and a jump of the learning rate. A run
+  // that has a checkpoint keeps its run.from.
+  void report_changes(const Start& start);
   void announce() const;
   std::string describe_layout() const;
   // Model FLOPs utilization. Empty once a step was faster than the measured peak.
@@ -149,9 +150,10 @@ class Trainer {
   std::unique_ptr<RunData> data_;
   std::vector<Tokenizer::File> tokenizer_files_;  // copied into each checkpoint; on rank 0
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<RunLog> log_;              // on rank 0
-  std::atomic<RunLog*> open_log_ = nullptr;  // log_.get() once it is open
-  std::unique_ptr<DirectoryLock> lock_;      // one process per run directory
+  std::unique_ptr<RunLog> log_;                 // on rank 0
+  std::atomic<RunLog*> open_log_ = nullptr;     // log_.get() once it is open
+  std::unique_ptr<DirectoryLock> lock_;         // one process per run directory
+  std::vector<std::filesystem::path> created_;  // for the run; removed if its start is refused
   Schedule schedule_;
   BatchSchedule batches_;  // of the steps of this process
   LossScaler scaler_;

@@ -30,11 +30,25 @@ std::string newest_healthy(const fs::path& folder, const std::vector<Ancestor>& 
 
 // When a change of this key takes effect.
 std::string when_changed(const std::string& key, const RunConfig& config, std::int64_t next_step) {
+  if (key == "run.from")
+    return "without effect: the run continues its own checkpoint, and its config.yaml keeps the "
+           "old value";
   const std::string list = "stages[";
   const std::int64_t stage =
       key.starts_with(list) ? std::strtoll(key.c_str() + list.size(), nullptr, 10) : config.stage;
   if (stage < config.stage) return "without effect: that stage is finished";
   return stage > config.stage ? "from that stage on" : fmt::format("from step {} on", next_step);
+}
+
+// Creates a directory and those above it. Returns the new ones, the innermost first.
+std::vector<fs::path> create_folders(const fs::path& directory) {
+  std::vector<fs::path> created;
+  std::error_code error;
+  for (fs::path one = directory; !one.empty() && !fs::exists(one, error); one = one.parent_path())
+    created.push_back(one);
+  fs::create_directories(directory, error);
+  if (error) failure("cannot create {}: {}", directory.string(), error.message());
+  return created;
 }
 
 }  // namespace
@@ -48,9 +62,7 @@ std::optional<Trainer::Start> Trainer::open_directory(ResumeMode resume) {
       user_error(
           "{} already holds a run: continue it with --resume auto, or choose another run.dir",
           directory_.string());
-    std::error_code error;
-    fs::create_directories(checkpoints, error);
-    if (error) failure("cannot create {}: {}", checkpoints.string(), error.message());
+    created_ = create_folders(checkpoints);
     if (!lock_) lock_ = std::make_unique<DirectoryLock>(directory_);
     clean_up_checkpoints(checkpoints);
     if (const auto found = find_latest_checkpoint(checkpoints))
@@ -84,9 +96,10 @@ std::string Trainer::load_start(const std::optional<Start>& start) {
   });
   std::string origin;
   if (start) {
-    state_ = load_checkpoint(start->checkpoint, *engine_, [&](const TrainerState& state) {
-      return begins_stage(*start, state);
-    });
+    state_ = load_checkpoint(
+        start->checkpoint, *engine_,
+        [&](const TrainerState& state) { return begins_stage(*start, state); },
+        start->other_run ? CheckpointOf::OtherRun : CheckpointOf::ThisRun);
   } else if (init) {
     SubtokenRows subtokens;
     together(host(), [&] { subtokens = subtokens_of(config_, data_->tokenizer()); });
@@ -111,7 +124,14 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
 
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<Start> start = open_directory(resume);
-  const std::string origin = load_start(start);
+  std::string origin;
+  try {
+    origin = load_start(start);
+  } catch (...) {
+    std::error_code ignored;  // what is not empty stays
+    for (const fs::path& directory : created_) fs::remove(directory, ignored);
+    throw;
+  }
   const bool begins = !start || begins_stage(*start, state_);
   together(host(), [&] {
     schedule_.first_step = begins ? state_.step : state_.stage_start;
@@ -237,16 +257,20 @@ void Trainer::take_over(const Start& start) {
 
 // Compares with the configuration in the checkpoint; older versions saved it only in the run
 // directory.
-void Trainer::report_changes(const Start& start) const {
+void Trainer::report_changes(const Start& start) {
   std::string before = saved_config(start.checkpoint);
   if (before.empty() && !start.other_run && fs::exists(directory_ / "config.yaml"))
     before = read_text_file(directory_ / "config.yaml");
   if (before.empty() || finished()) return;
   const std::int64_t next = state_.step + 1;
-  for (const ConfigChange& change : config_changes(before, config_))
-    if (change.key != "run.dir" && change.key != "run.from")
-      log_info("changed: {} {} → {} {}", change.key, change.before, change.after,
-               when_changed(change.key, config_, next));
+  for (const ConfigChange& change : config_changes(before, config_)) {
+    const bool origin = change.key == "run.from";
+    if (change.key == "run.dir" || (origin && start.other_run)) continue;
+    log_info("changed: {} {} → {} {}", change.key, change.before, change.after,
+             when_changed(change.key, config_, next));
+    if (origin && change.before == "null") config_.run.from.reset();
+    if (origin && change.before != "null") config_.run.from = change.before;
+  }
   try {
     const TrainerState then = saved_state(start.checkpoint);
     const RunConfig saved =

@@ -110,6 +110,34 @@ TEST_F(DataWhereTest, NamesTheDocumentsOfAPackedSample) {
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 0), 0) << "12 samples are more than an epoch";
 }
 
+// Neither in the run's own directory nor in that of a run that it continues, also if that was
+// moved.
+TEST_F(DataWhereTest, WritesNothing) {
+  namespace fs = std::filesystem;
+  const std::string packed = " --set data.packing=best_fit";
+  const std::string own = where("--json --step 2" + packed);
+  EXPECT_FALSE(fs::exists(directory_ / "run"));
+  const std::string base = small_config(store_, directory_ / "base", "steps: 3, eval_every: 0");
+  run_training(to_yaml(parse_run_config(base, "base.yaml", {"data.packing=best_fit"})));
+  const RunConfig branch = parse_run_config(
+      small_config(store_, directory_ / "run", "steps: 40, eval_every: 0"), "branch.yaml",
+      {"data.packing=best_fit", "run.from=" + (directory_ / "base").string()});
+  directory_.write("run.yaml", to_yaml(branch));
+  const std::string with_file = where("--json --step 2");
+  EXPECT_FALSE(fs::exists(directory_ / "run"));
+  run_training(to_yaml(branch));
+  fs::rename(directory_ / "base", directory_ / "moved");
+  fs::remove_all(directory_ / "run/packing");
+  EXPECT_EQ(where("--json --step 2"), with_file);
+  EXPECT_FALSE(fs::exists(directory_ / "base"));
+  directory_.write("base", "in the way");
+  EXPECT_EQ(where("--json --step 2"), with_file);
+  // The first 40 steps of the branch are those of the run without a base.
+  EXPECT_EQ(json::parse(where("--json --step 5"))[0].at("documents"),
+            json::parse(own)[0].at("documents"));
+  EXPECT_FALSE(fs::exists(directory_ / "run/packing"));
+}
+
 TEST_F(DataWhereTest, PrintsForPeople) {
   EXPECT_THAT(where("--step 2"), AllOf(HasSubstr("sample 6: numbers, epoch "),
                                        HasSubstr(store_ + " token "), HasSubstr(": document ")));

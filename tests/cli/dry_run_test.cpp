@@ -58,6 +58,8 @@ TEST_F(DryRun, PredictsEachStageAndTheSum) {
   EXPECT_THAT(fits.out, AllOf(HasSubstr("stage 1 of 2 (short): 262.1 M tokens in 1000 steps"),
                               HasSubstr("stage 2 of 2 (long): 786.4 M tokens in 3000 steps"),
                               HasSubstr("All stages: 1.049 B tokens, 4000 steps, ")));
+  EXPECT_THAT(fits.error, HasSubstr("stage 2 of 2 (long): the learning rate jumps from 0.0001 to "
+                                    "0.001 at its start"));
   directory_.write("run.yaml", stages);
   const Outcome too_large = dry_run("");
   EXPECT_EQ(too_large.code, 2);

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "support/captured_log.h"
 #include "support/errors.h"
+#include "support/paths.h"
 #include "support/small_run.h"
 #include "tensor/safetensors.h"
 #include "train/config/changes.h"
@@ -56,6 +57,38 @@ TEST(ScheduleJump, ExtendingADecayedRunIsNoticed) {
   EXPECT_NE(schedule_jump(wsd(100), wsd(200), 95), "");  // during the decay
   EXPECT_EQ(schedule_jump(wsd(100), wsd(200), 60), "");  // before it
   EXPECT_EQ(schedule_jump(wsd(100), wsd(100), 95), "");
+}
+
+// Cosine to 1e-4, constant at 1e-3, linear from 1e-3, warm-up from 0.
+TEST(ScheduleJump, JumpsBetweenPlannedStagesAreKnownAtTheStart) {
+  const RunConfig run = parse_run_config(
+      small_config("a.txt", "run", "eval_every: 0",
+                   "stages: [{steps: 20}, {name: flat, steps: 20, optimizer: {schedule: constant}},"
+                   " {steps: 20, optimizer: {schedule: linear, min_lr: 0}},"
+                   " {steps: 20, optimizer: {warmup_steps: 10}}]\n"),
+      "test.yaml", {"optimizer={lr: 1e-3, min_lr: 1e-4, warmup_steps: 0}"});
+  const auto jumps = planned_jumps(run, 0);
+  ASSERT_EQ(jumps.size(), 2u);
+  EXPECT_EQ(jumps[0],
+            "stage 2 of 4 (flat): the learning rate jumps from 0.0001 to 0.001 at its start; to "
+            "avoid the jump, choose optimizer.schedule, lr and min_lr of the stages to match");
+  EXPECT_THAT(jumps[1], HasSubstr("stage 4 of 4 (stage-4): the learning rate jumps from 0 to"));
+  EXPECT_EQ(planned_jumps(run, 1).size(), 1u);
+  EXPECT_TRUE(planned_jumps(run, 3).empty());
+  EXPECT_TRUE(planned_jumps(config_with({}), 0).empty());
+}
+
+TEST(ScheduleJump, TheExamplesOfStagesHaveNone) {
+  const std::string page = content_of(source_directory() + "/docs/stages.md");
+  const std::string mark = "```yaml\n";
+  const std::size_t begin = page.find(mark) + mark.size();
+  const std::string first = page.substr(begin, page.find("```", begin) - begin);
+  for (const std::string& text :
+       {first, content_of(source_directory() + "/examples/stages.yaml")}) {
+    const RunConfig run = parse_run_config(text, "example");
+    EXPECT_EQ(run.stage_count(), 3);
+    EXPECT_TRUE(planned_jumps(run, 0).empty());
+  }
 }
 
 class ResumeChanges : public testing::Test {

@@ -337,12 +337,24 @@ TEST(RunConfigErrors, KeysThatDisagree) {
               HasSubstr("line 4: batch is given twice"));
 }
 
+TEST(RunConfigErrors, OptionsWithoutEffect) {
+  EXPECT_EQ(set_error("train.ema={every: 4, decay: 0.9}"), "no error");
+  EXPECT_THAT(set_error("train.ema.every=4"),
+              HasSubstr("train.ema.every is 4, but without train.ema.decay there is no average"));
+  EXPECT_EQ(set_error("optimizer.skip_step={window: 64, deviations: 6}"), "no error");
+  EXPECT_THAT(set_error("optimizer.skip_step.window=64"),
+              HasSubstr("optimizer.skip_step.window is 64, but without "
+                        "optimizer.skip_step.deviations no step is skipped"));
+}
+
 TEST(RunConfigErrors, Ramps) {
   const auto ramp = [](const std::string& values) {
     return error_of(kShort + "batch:\n  global: 32\n  ramp: {" + values + "}\n");
   };
   EXPECT_EQ(ramp("start: 8, increment: 8, samples: 100"), "no error");
-  EXPECT_EQ(ramp("start: 32, increment: 8, samples: 100"), "no error");
+  EXPECT_EQ(ramp("start: 32, increment: 8, samples: 100"),
+            "demo.yaml line 5: batch.ramp.start is 32, which is batch.global, so nothing grows: "
+            "lower it, or remove batch.ramp");
   EXPECT_EQ(ramp("start: 40, increment: 8, samples: 100"),
             "demo.yaml line 5: batch.ramp.start is 40, above batch.global 32: lower it");
   EXPECT_EQ(ramp("start: 8, increment: 16, samples: 100"),

@@ -283,7 +283,7 @@ TEST_F(RunDataTest, ADamagedPackingIsMadeAgain) {
   changed[changed.size() / 3] ^= 1;
   std::ofstream(index, std::ios::binary) << changed;
   testing::internal::CaptureStderr();
-  EXPECT_EQ(RunData(read, true).fingerprint(), fingerprint);
+  EXPECT_EQ(RunData(read, PackingFiles::Verify).fingerprint(), fingerprint);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("made again"));
   EXPECT_EQ(content_of(index), bytes);
 }

@@ -215,5 +215,45 @@ TEST_F(RunFrom, BadInputIsRefusedInOneLineBeforeAnythingIsWritten) {
   EXPECT_FALSE(fs::exists(branch_));
 }
 
+// These are found while the checkpoint is loaded, after the directory of the new run was locked.
+TEST_F(RunFrom, ARefusedCheckpointLeavesNoDirectory) {
+  trained(base_, 6);
+  const std::string from = "run.from=" + base_.string();
+  error_of({from, "optimizer.kind=muon"});
+  EXPECT_FALSE(fs::exists(branch_));
+  for (const fs::path& file : {checkpoint(base_, 6) / "model.safetensors",
+                               state_directory(checkpoint(base_, 6)) / "optimizer.safetensors",
+                               state_directory(checkpoint(base_, 6)) / "config.yaml"}) {
+    const std::string content = read_text_file(file);
+    std::string damaged = content;
+    damaged.back() = static_cast<char>(damaged.back() ^ 1);
+    std::ofstream(file, std::ios::binary) << damaged;
+    EXPECT_THAT(error_of({from}), AllOf(HasSubstr(file.filename().string()),
+                                        HasSubstr("copy it again, or name another checkpoint in "
+                                                  "run.from"),
+                                        Not(HasSubstr("delete"))));
+    EXPECT_FALSE(fs::exists(branch_));
+    std::ofstream(file, std::ios::binary) << content;
+  }
+  // A directory of the user stays.
+  fs::create_directories(branch_);
+  error_of({from, "optimizer.kind=muon"});
+  EXPECT_TRUE(fs::exists(branch_) && fs::is_empty(branch_));
+}
+
+TEST_F(RunFrom, AChangeAfterTheStartHasNoEffect) {
+  trained(base_, 6);
+  branched(3);
+  EXPECT_THAT(branched(4), Not(HasSubstr("changed: run.from")));
+  const std::string other = checkpoint(base_, 3).string(), first = checkpoint(base_, 6).string();
+  const std::string log =
+      trained(branch_, 5, {"run.from=" + other, "data.train=[{path: " + other_ + "}]"});
+  EXPECT_THAT(log, HasSubstr("changed: run.from " + first + " → " + other + " without effect"));
+  EXPECT_EQ(parse_run_config(read_text_file(branch_ / "config.yaml"), "saved").run.from, first);
+  const std::string removed = trained(branch_, 6, {"data.train=[{path: " + other_ + "}]"});
+  EXPECT_THAT(removed, HasSubstr("changed: run.from " + first + " → null without effect"));
+  EXPECT_EQ(parse_run_config(saved_config(checkpoint(branch_, 12)), "saved").run.from, first);
+}
+
 }  // namespace
 }  // namespace kintsugi

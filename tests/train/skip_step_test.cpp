@@ -96,7 +96,7 @@ TEST_F(SkipStep, OutliersChangeNothingAndTheRunGoesOn) {
 }
 
 TEST_F(SkipStep, IsOffByDefault) {
-  train(config(run_, 90, {"optimizer.skip_step.deviations=0"}));
+  train(config(run_, 90, {"optimizer.skip_step={deviations: 0, window: 128}"}));
   for (const json& record : metrics(run_)) EXPECT_FALSE(record.contains("skipped"));
   EXPECT_THAT(read_text_file(run_ / "checkpoints" / checkpoint_name(90) / "trainer.json"),
               Not(testing::HasSubstr("recent")));
@@ -134,7 +134,7 @@ TEST_F(SkipStep, TooManyInARowEndTheRun) {
     EXPECT_THAT(error.what(),
                 testing::AllOf(testing::HasSubstr("2 steps in a row had a loss or gradient norm "
                                                   "far above those of the steps before"),
-                               testing::HasSubstr("optimizer.skip_step")));
+                               testing::HasSubstr("raise optimizer.skip_step.deviations")));
   }
 }
 

@@ -236,6 +236,27 @@ TEST_F(Stages, ARunWithoutStagesCanGetSomeLater) {
   EXPECT_EQ(state.tokens, 4 * 6 * 24 + 2 * 6 * 12);
 }
 
+// The second stage ends at 1e-4 and the third starts at 2e-3, less a step.
+TEST_F(Stages, AJumpOfTheLearningRateIsReportedAtTheStart) {
+  const CapturedLog log;
+  run_ranks(kRanks, [&](World& world) {
+    const auto backend = make_cpu_backend(1);
+    std::optional<Groups> groups;
+    const auto groups_of = [&](const RunConfig& stage) -> const Groups& {
+      groups.reset();
+      return groups.emplace(make_groups(world, grid_of(layout_on(stage, kRanks), stage.model)));
+    };
+    const StagedRun checked(*backend, parse_run_config(config(whole_), "test.yaml"), 0, groups_of,
+                            {});
+  });
+  const std::string warnings = log.warnings();
+  const std::string jump =
+      "stage 3 of 3 (anneal): the learning rate jumps from 0.0001 to 0.0015 at its start";
+  EXPECT_THAT(warnings, HasSubstr(jump));
+  EXPECT_EQ(warnings.find(jump), warnings.rfind(jump)) << "one rank reports it";
+  EXPECT_FALSE(fs::exists(whole_));
+}
+
 // Everything is checked before the first step of the first stage.
 TEST_F(Stages, AMistakeInTheLastStageIsReportedAtTheStart) {
   std::string text = config(whole_);

@@ -10,7 +10,9 @@
 #include "backend/sim/sim_backend.h"
 #include "cli/plan/output.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/units.h"
+#include "train/config/changes.h"
 #include "train/engine_options.h"
 #include "train/memory_check.h"
 
@@ -120,6 +122,7 @@ void dry_run(const RunConfig& run, const DryRunOptions& options) {
     dry_run_stage(run, machine, static_cast<int>(ranks));
     return;
   }
+  for (const std::string& jump : planned_jumps(run, 0)) log_warning("{}", jump);
   std::optional<RunFootprint> total;
   double tokens = 0;
   for (std::int64_t i = 0; i < run.stage_count(); ++i) {

@@ -142,7 +142,7 @@ bool pack_documents(const RunConfig& config, std::int64_t first, Job& job) {
   if (packed.empty()) return false;
   job.together([&] {
     for (RunConfig& stage : packed)
-      if (job.world().rank() == 0) RunData(stage, true);
+      if (job.world().rank() == 0) RunData(stage, PackingFiles::Verify);
   });
   return true;
 }

@@ -1,16 +1,19 @@
 #include "data/sampling/packing_index.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <future>
+#include <memory>
 #include <random>
 #include <thread>
 #include <utility>
@@ -204,6 +207,19 @@ std::optional<PackingIndex> PackingIndex::open(const fs::path& path, const Token
   index.file_.check_intact();
   if (hash != load_from<Footer>(bytes, bytes.size() - sizeof(Footer)).content) return std::nullopt;
   return index;
+}
+
+PackingIndex PackingIndex::in_memory(const TokenStream& stream, std::int64_t length) {
+  // Writers and mappings open the memory by a path, as they do a file.
+  const int memory = ::memfd_create("packing", MFD_CLOEXEC);
+  if (memory < 0) failure("cannot allocate memory for a packing: {}", std::strerror(errno));
+  const auto close = [](const int* descriptor) { ::close(*descriptor); };
+  const std::unique_ptr<const int, decltype(close)> closed(&memory, close);
+  const fs::path path = fmt::format("/proc/self/fd/{}", memory);
+  write_packing(path, stream, length, kPackedBlock);
+  auto index = open(path, stream, length, false);
+  KINTSUGI_CHECK(index.has_value(), "a packing of {} tokens in memory", stream.tokens());
+  return std::move(*index);
 }
 
 bool PackingIndex::read_footer(std::uint64_t fingerprint) {

@@ -46,6 +46,8 @@ class PackingIndex {
   static std::optional<PackingIndex> open(const std::filesystem::path& path,
                                           const TokenStream& stream, std::int64_t length,
                                           bool verify, std::int64_t block = kPackedBlock);
+  // Packs without a file in the file system. The memory is that of the file.
+  static PackingIndex in_memory(const TokenStream& stream, std::int64_t length);
 
   const PackingSummary& summary() const { return summary_; }
   std::uint64_t content() const { return content_; }  // a hash of the file

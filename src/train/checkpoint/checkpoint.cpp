@@ -208,8 +208,9 @@ Json read_json(const fs::path& path) {
     return Json::parse(read_text_file(path));
   } catch (const nlohmann::json::exception&) {
     user_error(
-        "{} is not valid JSON: the checkpoint is damaged; delete its directory and run again to "
-        "continue from the one before",
+        "{} is not valid JSON: the checkpoint is damaged; copy it again or, if it is the latest "
+        "one "
+        "of this run, delete its directory and run again to continue from the one before",
         path.string());
   }
 }
@@ -349,8 +350,8 @@ std::string saved_config(const fs::path& model) {
   return fs::exists(path) ? read_text_file(path) : "";
 }
 
-TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine,
-                             const BeginsStage& begins) {
+TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const BeginsStage& begins,
+                             CheckpointOf owner) {
   Communicator& host = engine.groups()[GroupKind::World];
   fs::path model, state_files;
   together(host, [&] {
@@ -367,9 +368,9 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine,
   const bool averaged =
       has_ema && text_of(host, 0, fs::exists(model / kAverage) ? kAverage : "") == kAverage;
   FileLoader loader(engine.backend());
-  verify_files(host, model, loader);
-  if (averaged) verify_files(host, model / kAverage, loader);
-  if (state_files.parent_path() != model) verify_files(host, state_files, loader);
+  verify_files(host, model, loader, owner);
+  if (averaged) verify_files(host, model / kAverage, loader, owner);
+  if (state_files.parent_path() != model) verify_files(host, state_files, loader, owner);
   TrainerState state;
   std::exception_ptr refused;  // reported only if no file is damaged, which may be the cause
   together(host, [&] {

@@ -11,6 +11,7 @@
 #include "optim/loss_scaler.h"
 #include "optim/skip_step.h"
 #include "train/checkpoint/branches.h"
+#include "train/checkpoint/files.h"
 #include "train/engine.h"
 
 namespace kintsugi {
@@ -73,7 +74,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, 
 // differ in what leaves its weights valid (other_shape).
 using BeginsStage = std::function<bool(const TrainerState&)>;
 TrainerState load_checkpoint(const std::filesystem::path& checkpoint, Engine& engine,
-                             const BeginsStage& begins = {});
+                             const BeginsStage& begins = {},
+                             CheckpointOf owner = CheckpointOf::ThisRun);
 
 // These read a checkpoint's properties without loading it.
 TrainerState saved_state(const std::filesystem::path& model);

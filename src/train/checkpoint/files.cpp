@@ -128,11 +128,12 @@ void CheckpointWriter::finish() {
 
 namespace {
 
-[[noreturn]] void damaged(const fs::path& file, const std::string& what) {
-  user_error(
-      "{} {}: it is damaged; delete this checkpoint's directory and run again to continue from the "
-      "one before",
-      file.string(), what);
+[[noreturn]] void damaged(const fs::path& file, const std::string& what, CheckpointOf owner) {
+  user_error("{} {}: it is damaged; {}", file.string(), what,
+             owner == CheckpointOf::OtherRun
+                 ? "copy it again, or name another checkpoint in run.from"
+                 : "delete this checkpoint's directory and run again to continue from the one "
+                   "before");
 }
 
 [[noreturn]] void damaged_weights(const fs::path& file) {
@@ -143,19 +144,22 @@ namespace {
 }
 
 // A missing file may still exist elsewhere, so the message does not advise deleting anything.
-void check_exists(const fs::path& file) {
+void check_exists(const fs::path& file, CheckpointOf owner) {
   std::error_code error;
   if (fs::exists(file, error)) return;
-  user_error(
-      "{} is missing: the checkpoint was not copied in full; copy the file again, "
-      "or point checkpoints/latest to another checkpoint",
-      file.string());
+  user_error("{} is missing: the checkpoint was not copied in full; copy the file again, or {}",
+             file.string(),
+             owner == CheckpointOf::OtherRun ? "name another checkpoint in run.from"
+                                             : "point checkpoints/latest to another checkpoint");
 }
 
-void does_not_match(const fs::path& file) { damaged(file, "does not match its checksum"); }
+template <CheckpointOf owner>
+void does_not_match(const fs::path& file) {
+  damaged(file, "does not match its checksum", owner);
+}
 
 void check_ranges(Communicator& group, const fs::path& path, const Json& ranges, FileLoader& loader,
-                  std::size_t& turn) {
+                  CheckpointOf owner, std::size_t& turn) {
   const int file = loader.open(path);
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
@@ -164,14 +168,17 @@ void check_ranges(Communicator& group, const fs::path& path, const Json& ranges,
   for (const Json& range : ranges) {
     const auto offset = range.at(0).get<std::uint64_t>(), bytes = range.at(1).get<std::uint64_t>();
     if (offset != end || bytes > size - offset)
-      damaged(path, "does not have the size in checksums.json");
+      damaged(path, "does not have the size in checksums.json", owner);
     end = offset + bytes;
     const bool ours =
         turn++ % static_cast<std::size_t>(group.size()) == static_cast<std::size_t>(group.rank());
     const auto hash = range.at(2).get<std::string>();
-    if (ours) loader.verify(file, offset, bytes, hash, does_not_match);
+    if (ours)
+      loader.verify(file, offset, bytes, hash,
+                    owner == CheckpointOf::OtherRun ? does_not_match<CheckpointOf::OtherRun>
+                                                    : does_not_match<CheckpointOf::ThisRun>);
   }
-  if (end != size) damaged(path, "does not have the size in checksums.json");
+  if (end != size) damaged(path, "does not have the size in checksums.json", owner);
 }
 
 }  // namespace
@@ -203,27 +210,28 @@ void verify_weights(Communicator& group, const fs::path& directory, FileLoader& 
   });
 }
 
-void verify_files(Communicator& group, const fs::path& directory, FileLoader& loader) {
+void verify_files(Communicator& group, const fs::path& directory, FileLoader& loader,
+                  CheckpointOf owner) {
   together(group, [&] {
     const fs::path list = directory / "checksums.json";
-    check_exists(list);
+    check_exists(list, owner);
     try {
       const Json checksums = Json::parse(read_text_file(list));
       if (checksums.at("algorithm").get<std::string>() != kAlgorithm)
-        damaged(list, "names another algorithm");
+        damaged(list, "names another algorithm", owner);
       std::size_t turn = 0;
       for (const auto& [name, expected] : checksums.at("files").items()) {
-        check_exists(directory / name);
+        check_exists(directory / name, owner);
         const MappedFile file(directory / name);
         if (hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
-          does_not_match(directory / name);
+          damaged(directory / name, "does not match its checksum", owner);
       }
       for (const auto& [name, ranges] : checksums.at("pieces").items()) {
-        check_exists(directory / name);
-        check_ranges(group, directory / name, ranges, loader, turn);
+        check_exists(directory / name, owner);
+        check_ranges(group, directory / name, ranges, loader, owner, turn);
       }
     } catch (const nlohmann::json::exception&) {
-      damaged(list, "is not a list of checksums");
+      damaged(list, "is not a list of checksums", owner);
     }
   });
 }

@@ -72,8 +72,11 @@ class CheckpointWriter {
 // Checks every file of such a directory against checksums.json. Text files and file sizes are
 // checked immediately. Ranges of tensors are distributed over the ranks and announced to the
 // loader, which verifies them in run(). Throws UserError, on all ranks, for the first file that is
-// damaged or missing.
-void verify_files(Communicator& group, const std::filesystem::path& directory, FileLoader& loader);
+// damaged or missing. The remedy in the message depends on whose checkpoint it is: the run's own,
+// or that of the run in run.from.
+enum class CheckpointOf : bool { ThisRun, OtherRun };
+void verify_files(Communicator& group, const std::filesystem::path& directory, FileLoader& loader,
+                  CheckpointOf owner);
 
 // The same for a directory whose weights another run starts from: only tensors are checked, and
 // only if the directory has a checksums.json.

@@ -48,6 +48,10 @@ Values values_of(const std::string& yaml) {
   return values;
 }
 
+bool is_jump(double before, double after) {
+  return std::abs(after - before) > 0.1 * std::max(after, before);
+}
+
 }  // namespace
 
 std::vector<ConfigChange> config_changes(const std::string& before, const RunConfig& after) {
@@ -76,7 +80,7 @@ Schedule schedule_of(const RunConfig& config) {
 
 std::string schedule_jump(const Schedule& before, const Schedule& after, std::int64_t next_step) {
   const double then = before.learning_rate(next_step), now = after.learning_rate(next_step);
-  if (std::abs(now - then) <= 0.1 * std::max(now, then)) return "";
+  if (!is_jump(then, now)) return "";
   const std::string previous =
       before.last_step() < next_step
           ? fmt::format("the previous schedule, which ended at step {}, has", before.last_step())
@@ -86,6 +90,23 @@ std::string schedule_jump(const Schedule& before, const Schedule& after, std::in
       "resume from a checkpoint before the decay or choose optimizer.lr, min_lr and schedule to "
       "match",
       next_step, previous, then, now);
+}
+
+std::vector<std::string> planned_jumps(const RunConfig& run, std::int64_t first) {
+  std::vector<std::string> jumps;
+  for (std::int64_t i = first + 1; i < run.stage_count(); ++i) {
+    const RunConfig stage = run.at_stage(i);
+    const Schedule previous = schedule_of(run.at_stage(i - 1));
+    // Both schedules at the first step of the stage.
+    const double before = previous.learning_rate(previous.total_steps + 1),
+                 after = schedule_of(stage).learning_rate(1);
+    if (is_jump(before, after))
+      jumps.push_back(
+          fmt::format("{}: the learning rate jumps from {:.3g} to {:.3g} at its start; to avoid "
+                      "the jump, choose optimizer.schedule, lr and min_lr of the stages to match",
+                      stage.stage_title(), before, after));
+  }
+  return jumps;
 }
 
 }  // namespace kintsugi

@@ -27,4 +27,8 @@ Schedule schedule_of(const RunConfig& config);
 // and the new schedule; otherwise "".
 std::string schedule_jump(const Schedule& before, const Schedule& after, std::int64_t next_step);
 
+// Returns the same kind of warning for every stage after `first` whose learning rate does not
+// continue that of the stage before.
+std::vector<std::string> planned_jumps(const RunConfig& run, std::int64_t first);
+
 }  // namespace kintsugi

@@ -29,6 +29,7 @@ class Checks {
     check_length();
     check_optimizer();
     check_loss_scale();
+    check_average();
     check_layout();
     check_offload();
   }
@@ -149,6 +150,10 @@ class Checks {
     check_multiple_of_micro("batch.ramp.start", ramp.start);
     if (ramp.start > global)
       complain("batch.ramp.start", "is {}, above batch.global {}: lower it", ramp.start, global);
+    if (ramp.start == global)
+      complain("batch.ramp.start",
+               "is {}, which is batch.global, so nothing grows: lower it, or remove batch.ramp",
+               ramp.start);
     if (ramp.increment == 0)
       complain("batch.ramp", "has no increment: set it to the sequences by which the batch grows");
     check_multiple_of_micro("batch.ramp.increment", ramp.increment);
@@ -199,6 +204,12 @@ class Checks {
     if (muon.precision != DType::F32 && muon.precision != DType::BF16)
       complain("optimizer.muon.precision", "is {}: Muon iterates in bf16 or fp32",
                to_string(muon.precision));
+    const SkipStepOptions& skip = optimizer.skip_step;
+    if (skip.deviations == 0 && skip != SkipStepOptions{})
+      complain("optimizer.skip_step.window",
+               "is {}, but without optimizer.skip_step.deviations no step is skipped: set them, or "
+               "remove this",
+               skip.window);
     if (optimizer.decay_steps == 0) return;
     if (optimizer.schedule != ScheduleKind::Wsd)
       complain("optimizer.decay_steps",
@@ -215,6 +226,14 @@ class Checks {
     if (scale.initial < scale.minimum)
       complain("train.loss_scale.initial", "is {}, below train.loss_scale.minimum {}: raise it",
                scale.initial, scale.minimum);
+  }
+
+  void check_average() const {
+    const EmaOptions& ema = config_.train.ema;
+    if (!ema.on() && ema != EmaOptions{})
+      complain("train.ema.every",
+               "is {}, but without train.ema.decay there is no average: set it, or remove this",
+               ema.every);
   }
 
   // Checks that depend on the number of ranks come later, in fit_layout.
