@@ -7,7 +7,6 @@
 #include "train/run_history.h"
 
 namespace kintsugi {
-
 namespace {
 
 // Names the stage in the errors of `make`.

@@ -411,8 +411,8 @@ TEST_F(StageConfig, ErrorsNameTheStageTheKeyAndTheLine) {
   EXPECT_THAT(error("stages: [{steps: 5, name: x}, {steps: 5, name: x}]\n"),
               HasSubstr("stages[1].name: there are two stages named x"));
   EXPECT_EQ(error("stages:\n  - {steps: 5}\n  - {steps: 5, name: 3}\n"),
-            "run.yaml line 6: stages[1].name: 3 is a number, which `data where --stage` takes as a "
-            "count of stages: choose another name");
+            "run.yaml line 6: stages[1].name: 3 is a number, which `data where --stage` takes as "
+            "the position of a stage: choose another name");
   EXPECT_THAT(error("stages: [{steps: 5}, {steps: 5, data: {tokenizer: t}}]\n"),
               HasSubstr("stages[1].data.tokenizer"));
   EXPECT_THAT(error("stages: [{steps: 5, sequence_length: 8, data: {sequence_length: 9}}]\n"),

@@ -43,8 +43,8 @@ void relate_stages(const YamlDocument& document, std::vector<RunConfig>& stages)
                  document.where(key), key, stage.stage_name);
     if (stage.stage_name.find_first_not_of("0123456789") == std::string::npos)
       user_error(
-          "{}: {}.name: {} is a number, which `data where --stage` takes as a count of stages: "
-          "choose another name",
+          "{}: {}.name: {} is a number, which `data where --stage` takes as the position of a "
+          "stage: choose another name",
           document.where(key), key, stage.stage_name);
     if (stage.data.tokenizer != stages.front().data.tokenizer)
       user_error("{}: {}.data.tokenizer: all stages have the same tokenizer: remove it",
