@@ -78,7 +78,7 @@ RunConfig with_past_batches(RunConfig run) {
     return run;
   }
   const std::int64_t earlier = static_cast<std::int64_t>(state.history.size()) - state.stage;
-  if (earlier < 0 || state.stage >= run.stage_count()) return run;
+  if (earlier < 0 || state.stage < 0 || state.stage >= run.stage_count()) return run;
   const auto stage = [&](std::int64_t number) -> RunConfig& {
     return run.stages.empty() ? run : run.stages[static_cast<std::size_t>(number)];
   };

@@ -436,6 +436,17 @@ TEST(TrainerStateFiles, OlderOnesHaveNoStageAndNoHistory) {
   EXPECT_EQ(state.stage, 0);
   EXPECT_EQ(state.stage_start, 0);
   EXPECT_TRUE(state.history.empty());
+  EXPECT_TRUE(state.batches.empty());
+}
+
+TEST(TrainerStateFiles, APastBatchThatIsNotPossibleIsRefused) {
+  const TemporaryDirectory directory;
+  directory.write("trainer.json",
+                  R"({"format": 1, "step": 5, "tokens": 70, "samples": 9, "seed": 3, "data": "x",
+                      "batches": [{"global": 0, "until": {"steps": 1, "samples": 8}}],
+                      "loss_scale": {"scale": 2.0, "good_steps": 1, "hysteresis": 2}})");
+  EXPECT_THAT(user_error_of([&] { saved_state(directory.path()); }),
+              HasSubstr(R"(a past batch is {"global":0,)"));
 }
 
 }  // namespace

@@ -10,6 +10,20 @@ namespace kintsugi {
 
 using OrderedJson = nlohmann::ordered_json;
 
+namespace {
+
+// That BatchSchedule takes it.
+bool is_valid(const PastBatch& batch) {
+  const BatchRamp& ramp = batch.ramp;
+  const bool rises = ramp.start >= 0 && ramp.start <= batch.full && ramp.increment > 0 &&
+                     ramp.samples > 0 &&
+                     (batch.full - ramp.start) / ramp.increment <= kMaxRampIncrements;
+  return batch.full > 0 && (ramp == BatchRamp{} || rises) && batch.until.steps >= 0 &&
+         batch.until.samples >= 0;
+}
+
+}  // namespace
+
 void add_batches(OrderedJson& json, const std::vector<PastBatch>& batches) {
   for (const PastBatch& one : batches) {
     OrderedJson batch{{"global", one.full}};
@@ -33,6 +47,9 @@ std::vector<PastBatch> read_batches(const OrderedJson& json) {
       batch.ramp = {ramp.at("start"), ramp.at("increment"), ramp.at("samples")};
     }
     batch.until = {one.at("until").at("steps"), one.at("until").at("samples")};
+    if (!is_valid(batch))
+      user_error("the checkpoint is damaged: a past batch is {}; copy the checkpoint again",
+                 one.dump());
   }
   return batches;
 }
