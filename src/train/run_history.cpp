@@ -30,7 +30,22 @@ LineageStage from_past(const PastStage& past) {
           .last_step = past.last_step,
           .samples = past.samples,
           .data = past.data,
+          .batches = past.batches,
           .text = past.config};
+}
+
+// The batches of a stage before that of `now`. Those before its last batch are `past`; `text` is
+// the configuration with the last one, which the stage had until `done`.
+std::vector<PastBatch> batches_before(const RunConfig& now, std::vector<PastBatch> past,
+                                      const std::string& text, std::int64_t stage,
+                                      BatchesDone done) {
+  try {
+    const BatchConfig last = parse_saved_config(text, "config.yaml").at_stage(stage).batch;
+    if (done.steps > 0 && last != now.batch) past.push_back({last.global, last.ramp, done});
+  } catch (const UserError&) {
+    // Written by a version with other keys: the last batch is not known.
+  }
+  return past;
 }
 
 // The state in which the run continues, or in which it starts.
@@ -51,6 +66,34 @@ RunConfig parse_saved_config(const std::string& text, const std::string& source)
   return parse_run_config(text, source, {"model.init=null", "run.from=null"});
 }
 
+RunConfig with_past_batches(RunConfig run) {
+  const auto latest = peek_latest_checkpoint(fs::path(run.run.dir) / "checkpoints");
+  if (!latest) return run;
+  TrainerState state;
+  std::string text;
+  try {
+    state = saved_state(*latest);
+    text = saved_config(*latest);
+  } catch (const UserError&) {
+    return run;
+  }
+  const std::int64_t earlier = static_cast<std::int64_t>(state.history.size()) - state.stage;
+  if (earlier < 0 || state.stage < 0 || state.stage >= run.stage_count()) return run;
+  const auto stage = [&](std::int64_t number) -> RunConfig& {
+    return run.stages.empty() ? run : run.stages[static_cast<std::size_t>(number)];
+  };
+  for (std::int64_t i = 0; i < state.stage; ++i) {
+    const PastStage& past = state.history[static_cast<std::size_t>(earlier + i)];
+    stage(i).past_batches = batches_before(stage(i), past.batches, past.config, 0,
+                                           {past.last_step - past.first_step + 1, past.samples});
+  }
+  RunConfig& current = stage(state.stage);
+  current.past_batches = batches_before(current, state.batches, text, state.stage,
+                                        {state.step - state.stage_start, state.samples});
+  run.past_batches = stage(run.stage).past_batches;
+  return run;
+}
+
 TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
   PastStage past{.run = name_of_run(checkpoint.parent_path().parent_path()),
                  .first_step = state.stage_start + 1,
@@ -58,6 +101,7 @@ TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
                  .tokens = state.tokens,
                  .samples = state.samples,
                  .data = state.data,
+                 .batches = std::move(state.batches),
                  .config = saved_config(checkpoint)};
   for (const PastStage& earlier : state.history) past.tokens -= earlier.tokens;
   try {
@@ -70,6 +114,7 @@ TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
   state.history.push_back(std::move(past));
   state.stage_start = state.step;
   state.samples = 0;
+  state.batches.clear();
   return state;
 }
 
@@ -97,7 +142,10 @@ fs::path start_of_branch(const RunConfig& config) {
 RunConfig LineageStage::config() const {
   if (text.empty())
     user_error("{}: its configuration was not saved with the checkpoint", description());
-  return parse_saved_config(text, fmt::format("the saved configuration of {}", description()));
+  RunConfig config =
+      parse_saved_config(text, fmt::format("the saved configuration of {}", description()));
+  config.past_batches = batches;
+  return config;
 }
 
 std::string LineageStage::description() const {
@@ -106,7 +154,8 @@ std::string LineageStage::description() const {
                      last_step);
 }
 
-std::vector<LineageStage> lineage_of(const RunConfig& run) {
+std::vector<LineageStage> lineage_of(const RunConfig& config) {
+  const RunConfig run = with_past_batches(config);
   const TrainerState state = position_of(run);
   std::vector<LineageStage> stages;
   for (const PastStage& past : state.history) stages.push_back(from_past(past));
@@ -118,6 +167,7 @@ std::vector<LineageStage> lineage_of(const RunConfig& run) {
                       .first_step = step + 1,
                       .last_step = step + stage.total_steps(),
                       .samples = stage.total_samples(),
+                      .batches = stage.past_batches,
                       .text = to_yaml(stage)});
     step += stage.total_steps();
   }

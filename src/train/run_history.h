@@ -21,6 +21,11 @@ TrainerState next_stage(TrainerState state, const std::filesystem::path& checkpo
 // Parses the configuration that is stored with a checkpoint.
 RunConfig parse_saved_config(const std::string& text, const std::string& source);
 
+// Returns the configuration with the batches that the stages of the run had before it was resumed,
+// from its latest checkpoint. Everything that maps steps to samples, or a number of tokens to
+// steps, needs them. A checkpoint that cannot be read is reported when it is loaded.
+RunConfig with_past_batches(RunConfig run);
+
 // UserError if run.from is in the run's own directory.
 void check_other_run(const RunConfig& config);
 // Returns the checkpoint that run.from names. UserError if it has none, if it is one of this run,
@@ -31,11 +36,12 @@ std::filesystem::path start_of_branch(const RunConfig& config);
 struct LineageStage {
   std::string run = {}, name = {};  // as in PastStage
   std::int64_t first_step = 0, last_step = 0;
-  std::int64_t samples = 0;         // of these steps
-  std::string data = {};            // fingerprint; empty: it was not recorded
-  std::string text = {};            // its configuration, as YAML
-  RunConfig config() const;         // parsed; UserError if it was not recorded
-  std::string description() const;  // "stage decay of runs/x (steps 101 to 120)"
+  std::int64_t samples = 0;             // of these steps
+  std::string data = {};                // fingerprint; empty: it was not recorded
+  std::vector<PastBatch> batches = {};  // as in PastStage
+  std::string text = {};                // its configuration, as YAML
+  RunConfig config() const;             // parsed; UserError if it was not recorded
+  std::string description() const;      // "stage decay of runs/x (steps 101 to 120)"
 };
 // Oldest first. The run's own stages follow the configuration; what is before them, its latest
 // checkpoint or run.from.

@@ -5,10 +5,26 @@
 #include "core/log.h"
 #include "train/config/changes.h"
 #include "train/memory_check.h"
+#include "train/run_history.h"
 
 namespace kintsugi {
+namespace {
 
-std::int64_t stage_to_train(const RunConfig& run) {
+// Names the stage in the errors of `make`.
+template <class Make>
+void for_stage(const RunConfig& stage, const Make& make) {
+  try {
+    make();
+  } catch (const UserError& error) {
+    if (stage.stages.empty()) throw;
+    user_error("{}: {}", stage.stage_title(), error.what());
+  }
+}
+
+}  // namespace
+
+std::int64_t stage_to_train(const RunConfig& config) {
+  const RunConfig run = with_past_batches(config);
   const std::filesystem::path folder = std::filesystem::path(run.run.dir) / "checkpoints";
   const auto latest = peek_latest_checkpoint(folder);
   if (!latest) return 0;
@@ -26,7 +42,8 @@ StagedRun::StagedRun(Backend& backend, const RunConfig& run, std::int64_t first,
                      Startup startup, const UseTrainer& checked)
     : backend_(backend), run_(run), first_(first), groups_(std::move(groups)) {
   const Groups& own = groups_(run_.at_stage(first_));
-  trainer_.emplace(backend_, run_.at_stage(first_), own, std::move(startup));
+  const RunConfig stage = run_.at_stage(first_);
+  for_stage(stage, [&] { trainer_.emplace(backend_, stage, own, std::move(startup)); });
   if (checked) checked(*trainer_);
   for (std::int64_t number = first_ + 1; number < run_.stage_count(); ++number)
     check_later_stage(number, own, checked);
@@ -38,15 +55,13 @@ StagedRun::StagedRun(Backend& backend, const RunConfig& run, std::int64_t first,
 void StagedRun::check_later_stage(std::int64_t number, const Groups& groups,
                                   const UseTrainer& checked) {
   const RunConfig stage = run_.at_stage(number);
-  try {
+  for_stage(stage, [&] {
     const Grid grid = grid_of(layout_on(stage, groups.ranks()), stage.model);
     Groups planned = planned_groups(grid, coordinates_of(grid, groups[GroupKind::World].rank()));
     planned.node_ranks = groups.node_ranks;
     Trainer trainer(backend_, stage, planned);
     if (checked) checked(trainer);
-  } catch (const UserError& error) {
-    user_error("{}: {}", stage.stage_title(), error.what());
-  }
+  });
 }
 
 RunOutcome StagedRun::run(ResumeMode resume, const WatchTrainer& watch) {

@@ -33,7 +33,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> own
 Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup)
     : backend_(backend),
       groups_(&groups),
-      config_(std::move(config)),
+      config_(with_past_batches(std::move(config))),
       directory_(config_.run.dir),
       batches_(config_.batches()),
       startup_(std::move(startup)) {

@@ -116,7 +116,10 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   if (start) take_over(*start);
   if (start && begins && !start->other_run && is_first()) keep_always(start->checkpoint);
   if (start && begins) state_ = next_stage(std::move(state_), start->checkpoint);
-  if (start && !begins) return;
+  if (start && !begins) {
+    state_.batches = config_.past_batches;
+    return;
+  }
   state_.stage = config_.stage;
   state_.seed = config_.run.seed;
   state_.data = data_->fingerprint();
@@ -148,7 +151,7 @@ void Trainer::open_run(ResumeMode resume) {
     open_log_ = log_.get();
   });
   before_ = {.steps = state_.step, .samples = state_.samples};
-  batches_ = config_.batches(before_);
+  batches_ = config_.batches_after(before_);
   record_.step = state_.step;
   record_.tokens = state_.tokens;
   if (!config_.stages.empty()) record_.stage = config_.stage_name;
@@ -209,11 +212,14 @@ void Trainer::check_same_run() const {
         "data.sequence_length, data.packing or (with max_epochs or order megatron) for another "
         "number of steps: its data position cannot be carried over; choose another run.dir",
         directory_.string());
-  if (state_.step > schedule_.last_step())
-    user_error(
-        "the run in {} has done {} steps, the configuration asks for {}: raise train.steps (or "
-        "train.tokens), or point checkpoints/latest to an earlier checkpoint",
-        directory_.string(), state_.step - state_.stage_start, schedule_.total_steps);
+  if (state_.step <= schedule_.last_step()) return;
+  const std::string title = config_.stage_title(),
+                    keys = title.empty() ? "train." : fmt::format("stages[{}].", config_.stage);
+  user_error(
+      "{}the run in {} has done {} steps, the configuration asks for {}: raise {}steps (or "
+      "{}tokens), or point checkpoints/latest to an earlier checkpoint",
+      title.empty() ? "" : title + " of ", directory_.string(), state_.step - state_.stage_start,
+      schedule_.total_steps, keys, keys);
 }
 
 // The last entries of the history are the stages of this run that are finished, and state_.stage is
@@ -273,12 +279,12 @@ void Trainer::report_changes(const Start& start) {
   }
   try {
     const TrainerState then = saved_state(start.checkpoint);
-    const RunConfig saved =
+    RunConfig saved =
         parse_saved_config(before, "the checkpoint's config.yaml").at_stage(then.stage);
-    const bool averaged_before = saved.train.ema.on();
+    saved.past_batches = then.batches;
     Schedule previous = schedule_of(saved);
     previous.first_step = then.stage_start;
-    if (config_.train.ema.on() && averaged_before && !fs::exists(start.checkpoint / "ema"))
+    if (config_.train.ema.on() && saved.train.ema.on() && !fs::exists(start.checkpoint / "ema"))
       log_warning("{} is missing: the average of the weights starts again from those of step {}",
                   (start.checkpoint / "ema").string(), state_.step);
     const std::string jump = schedule_jump(previous, schedule_, next);

@@ -90,6 +90,48 @@ TEST_F(DataWhereTest, FollowsARamp) {
   }
 }
 
+// Steps 1 to 3 have 2, 2 and 4 samples of a ramp, 4 and 5 have 4, and 6 on have 2. A branch at step
+// 5 knows this too, from its history.
+TEST_F(DataWhereTest, FollowsChangesOfTheBatch) {
+  const auto config = [&](const std::string& run, const std::string& train,
+                          const std::vector<std::string>& more) {
+    return parse_run_config(small_config(store_, directory_ / run, "eval_every: 0, " + train),
+                            "test.yaml", more);
+  };
+  const auto numbers = [&](int step) {
+    std::vector<int> samples;
+    for (const json& sample : json::parse(where("--json --step " + std::to_string(step))))
+      samples.push_back(sample.at("sample"));
+    return samples;
+  };
+  const auto expect_changed = [&] {
+    EXPECT_EQ(numbers(2), (std::vector{2, 3}));
+    EXPECT_EQ(numbers(3), (std::vector{4, 5, 6, 7}));
+    EXPECT_EQ(numbers(4), (std::vector{8, 9, 10, 11}));
+    EXPECT_EQ(numbers(5), (std::vector{12, 13, 14, 15}));
+  };
+  run_training(
+      to_yaml(config("run", "steps: 3", {"batch.ramp={start: 2, increment: 2, samples: 8}"})));
+  run_training(to_yaml(config("run", "steps: 5", {"batch.global=4"})));
+  const RunConfig last = config("run", "steps: 8", {"batch.global=2"});
+  directory_.write("run.yaml", to_yaml(last));
+  for (const bool trained : {false, true}) {
+    if (trained) run_training(to_yaml(last));
+    expect_changed();
+    EXPECT_EQ(numbers(6), (std::vector{16, 17}));
+    EXPECT_EQ(numbers(8), (std::vector{20, 21}));
+    EXPECT_THAT(where("--sample 22", 2), HasSubstr("samples 0 to 21"));
+  }
+  const std::string from = (directory_ / "run/checkpoints/step-00000005").string();
+  const RunConfig branch = config("branch", "steps: 2", {"run.from=" + from});
+  directory_.write("run.yaml", to_yaml(branch));
+  for (const bool trained : {false, true}) {
+    if (trained) run_training(to_yaml(branch));
+    expect_changed();
+    EXPECT_EQ(numbers(7), (std::vector{6, 7, 8, 9, 10, 11}));
+  }
+}
+
 // 250 tokens in samples of 24; documents of 55, 90, 44 and 30 tokens are longer.
 TEST_F(DataWhereTest, NamesTheDocumentsOfAPackedSample) {
   const json samples =

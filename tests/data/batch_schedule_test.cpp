@@ -102,6 +102,29 @@ TEST(BatchSchedule, WithoutARampAllStepsAreFull) {
   EXPECT_THROW(resumed.first_sample(10), Failure);
 }
 
+// Batches of 2, 2, 4 of a ramp, then 3 and 3, then 5: the changes cut the ramp and the full batch.
+TEST(BatchSchedule, BatchesThatWereChanged) {
+  const std::vector<PastBatch> past = {{6, {2, 2, 8}, {3, 8}}, {3, {}, {5, 14}}};
+  const BatchSchedule schedule(past, 5, {});
+  const std::vector<std::int64_t> expected = {2, 2, 4, 3, 3, 5, 5};
+  std::int64_t samples = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto step = static_cast<std::int64_t>(i) + 1;
+    EXPECT_EQ(schedule.sequences(step), expected[i]) << step;
+    EXPECT_EQ(schedule.first_sample(step), samples) << step;
+    EXPECT_EQ(schedule.steps_for(samples), step - 1);
+    EXPECT_EQ(schedule.steps_for(samples + 1), step);
+    samples += expected[i];
+  }
+  EXPECT_EQ(schedule.steps_for(1014), 205);
+  // A new ramp counts the samples of the stage: at sample 14 it has reached 4 of 6 sequences.
+  const BatchSchedule ramp(past, 6, {2, 2, 20});
+  EXPECT_EQ(ramp.sequences(5), 3);
+  EXPECT_EQ(ramp.sequences(6), 4);
+  EXPECT_EQ(ramp.first_sample(8), 22);
+  EXPECT_EQ(ramp.sequences(8), 6);
+}
+
 TEST(BatchSchedule, HugeNumbersDoNotOverflow) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLarge = 1'000'000'000;
   const BatchSchedule ramp(2 * kLarge, {kLarge, kLarge / 10'000, 1'000'000'000'000'000});

@@ -147,6 +147,38 @@ TEST_F(ResumeChanges, FewerStepsThanWereDoneAreRefused) {
   EXPECT_EQ(metrics().size(), 4u);
 }
 
+// 1440 tokens are 10 steps of 6 sequences of 24 tokens. After 5 of them, 720 tokens are left.
+TEST_F(ResumeChanges, AnotherBatchKeepsTheNumberOfTokens) {
+  struct Case {
+    const char* batch;
+    std::size_t steps;
+    int tokens;
+  };
+  for (const Case& one : {Case{"6", 10, 1440}, Case{"4", 13, 1488}, Case{"12", 8, 1584}}) {
+    SCOPED_TRACE(one.batch);
+    fs::remove_all(run_);
+    const std::string all = "eval_every: 0, checkpoint_every: 2, tokens: 1440";
+    log_of(all + ", steps: 5");
+    const std::vector<std::string> batch = {std::string("batch.global=") + one.batch};
+    log_of(all + ", steps: 7", batch);
+    log_of(all, batch);
+    const auto records = metrics();
+    ASSERT_EQ(records.size(), one.steps);
+    EXPECT_EQ(records.back().at("tokens"), one.tokens);
+    EXPECT_EQ(saved_state(run_ / "checkpoints/latest").samples, one.tokens / 24);
+    const Schedule schedule{.lr = 4e-3,
+                            .min_lr = 1e-4,
+                            .warmup_steps = 2,
+                            .total_steps = static_cast<std::int64_t>(one.steps)};
+    for (std::size_t i = 7; i < one.steps; ++i)
+      EXPECT_EQ(records[i].at("lr"), schedule.learning_rate(static_cast<std::int64_t>(i) + 1));
+    EXPECT_THAT(log_of(all, batch), HasSubstr(fmt::format("all {} steps are done", one.steps)));
+  }
+  // Fewer tokens than were trained.
+  EXPECT_THAT(user_error_of([&] { log_of("eval_every: 0, tokens: 1000", {"batch.global=12"}); }),
+              HasSubstr("has done 8 steps, the configuration asks for 6"));
+}
+
 // A 16-bit run continues in fp32 exactly from its master weights.
 TEST_F(ResumeChanges, AnotherPrecisionContinuesFromTheMasterWeights) {
   log_of(steps_ + "4, precision: bf16");

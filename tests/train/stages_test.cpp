@@ -221,6 +221,60 @@ TEST_F(Stages, WhatAResumeMayChange) {
               HasSubstr("is in stage 3, but the configuration has 1"));
 }
 
+// Stage `long` has 1536 tokens: two steps of 8 sequences of 48, and four of 4.
+TEST_F(Stages, AnotherBatchKeepsTheTokensOfAStage) {
+  const CapturedLog log;
+  train_staged(config(whole_));
+  const fs::path run = directory_ / "changed";
+  copy_checkpoint(whole_, run, 6);
+  const std::string length = "    tokens: 1536\n";
+  std::string text = config(run);
+  text.insert(text.find(length), "    batch: {global: 4, micro: 1}\n");
+  train_staged(text);
+  const TrainerState state = saved_state(checkpoint(run, 14));
+  EXPECT_EQ(state.tokens, saved_state(checkpoint(whole_, 12)).tokens);
+  ASSERT_EQ(state.history.size(), 2u);
+  EXPECT_EQ(state.history[1].last_step, 10);
+  EXPECT_EQ(state.history[1].tokens, 1536);
+  EXPECT_EQ(state.history[1].batches, (std::vector<PastBatch>{{8, {}, {2, 16}}}));
+  EXPECT_TRUE(state.batches.empty());
+  // The finished stage still has its length, whatever its batch is now.
+  train_staged(text);
+  text.replace(text.find("global: 4, micro: 1}\n" + length), 9, "global: 8");
+  EXPECT_EQ(stage_to_train(parse_run_config(text, "test.yaml")), 2);
+  train_staged(text);
+  const auto stages = lineage_of(parse_run_config(text, "test.yaml"));
+  ASSERT_EQ(stages.size(), 3u);
+  EXPECT_EQ(stages[1].config().batches().first_sample(4), 20);
+  EXPECT_EQ(stages[2].first_step, 11);
+}
+
+TEST_F(Stages, AShorterLastStageIsRefusedByItsName) {
+  const CapturedLog log;
+  train_staged(config(whole_));
+  std::string text = config(whole_);
+  text.replace(text.find("steps: 4\n    data"), 8, "steps: 3");
+  EXPECT_THAT(user_error_of([&] { train_staged(text); }),
+              AllOf(HasSubstr("stage 3 of 3 (anneal) of the run in "),
+                    HasSubstr("has done 4 steps, the configuration asks for 3: raise "
+                              "stages[2].steps (or stages[2].tokens)")));
+}
+
+TEST_F(Stages, AHeldOutPartThatIsTooShortNamesItsStage) {
+  const auto error = [&](const std::string& first, const std::string& second) {
+    return user_error_of([&] {
+      train_staged(small_config(first_, whole_, "",
+                                fmt::format("stages: [{{name: a, steps: 2{}}}, {{name: b, steps: "
+                                            "2{}}}]\n",
+                                            first, second)),
+                   {}, 1);
+    });
+  };
+  const std::string none = ", data: {valid_fraction: 0.001}";
+  EXPECT_THAT(error(none, ""), HasSubstr("stage 1 of 2 (a): the held-out part"));
+  EXPECT_THAT(error("", none), HasSubstr("stage 2 of 2 (b): the held-out part"));
+}
+
 TEST_F(Stages, ARunWithoutStagesCanGetSomeLater) {
   const CapturedLog log;
   train_staged(small_config(first_, whole_, "eval_every: 0, steps: 4"), {}, 1);
@@ -394,6 +448,9 @@ TEST_F(StageConfig, ErrorsNameTheStageTheKeyAndTheLine) {
               HasSubstr("unknown key 'stages[0].train.save'"));
   EXPECT_THAT(error("stages: [{steps: 5, name: x}, {steps: 5, name: x}]\n"),
               HasSubstr("stages[1].name: there are two stages named x"));
+  EXPECT_EQ(error("stages:\n  - {steps: 5}\n  - {steps: 5, name: 3}\n"),
+            "run.yaml line 6: stages[1].name: 3 is a number, which `data where --stage` takes as "
+            "the position of a stage: choose another name");
   EXPECT_THAT(error("stages: [{steps: 5}, {steps: 5, data: {tokenizer: t}}]\n"),
               HasSubstr("stages[1].data.tokenizer"));
   EXPECT_THAT(error("stages: [{steps: 5, sequence_length: 8, data: {sequence_length: 9}}]\n"),
@@ -417,6 +474,17 @@ TEST(TrainerStateFiles, OlderOnesHaveNoStageAndNoHistory) {
   EXPECT_EQ(state.stage, 0);
   EXPECT_EQ(state.stage_start, 0);
   EXPECT_TRUE(state.history.empty());
+  EXPECT_TRUE(state.batches.empty());
+}
+
+TEST(TrainerStateFiles, APastBatchThatIsNotPossibleIsRefused) {
+  const TemporaryDirectory directory;
+  directory.write("trainer.json",
+                  R"({"format": 1, "step": 5, "tokens": 70, "samples": 9, "seed": 3, "data": "x",
+                      "batches": [{"global": 0, "until": {"steps": 1, "samples": 8}}],
+                      "loss_scale": {"scale": 2.0, "good_steps": 1, "hysteresis": 2}})");
+  EXPECT_THAT(user_error_of([&] { saved_state(directory.path()); }),
+              HasSubstr(R"(a past batch is {"global":0,)"));
 }
 
 }  // namespace

@@ -68,9 +68,11 @@ const LineageStage& stage_of_step(const std::vector<LineageStage>& stages, std::
 const LineageStage& stage_named(const std::vector<LineageStage>& stages, const std::string& name) {
   std::vector<std::string> known;
   std::vector<const LineageStage*> found;
+  // Older versions allowed numbers as names.
+  const bool is_number = name.find_first_not_of("0123456789") == std::string::npos;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     known.push_back(fmt::format("{}: {}", i + 1, stages[i].description()));
-    if (!name.empty() && (stages[i].name == name || std::to_string(i + 1) == name))
+    if (!name.empty() && (is_number ? std::to_string(i + 1) : stages[i].name) == name)
       found.push_back(&stages[i]);
   }
   if (found.size() == 1) return *found.front();

@@ -15,6 +15,7 @@
 #include "core/build_info.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "train/run_history.h"
 #include "train/staged_run.h"
 
 namespace kintsugi {
@@ -182,6 +183,7 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   startup.mark("read configuration");
   compare(config_facts(*config), startup);
   job.together([&] {
+    config = with_past_batches(std::move(*config));
     resolve_tokenizer(*config);
     if (config->stages.empty() && !config->layout_auto) layout_on(*config, job.world().size());
     backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,

@@ -21,6 +21,22 @@ Int128 divided_up(Int128 a, Int128 b) { return (a + b - 1) / b; }
 
 BatchSchedule::BatchSchedule(std::int64_t full, const BatchRamp& ramp, BatchesDone done)
     : full_(full) {
+  add(full, ramp, done);
+}
+
+BatchSchedule::BatchSchedule(const std::vector<PastBatch>& past, std::int64_t full,
+                             const BatchRamp& ramp)
+    : full_(full) {
+  BatchesDone done;
+  for (const PastBatch& one : past) {
+    add(one.full, one.ramp, done, one.until.steps);
+    done = one.until;
+  }
+  add(full, ramp, done);
+}
+
+void BatchSchedule::add(std::int64_t full, const BatchRamp& ramp, BatchesDone done,
+                        std::optional<std::int64_t> last) {
   const std::int64_t wide = ramp.on() ? full - ramp.start : 0;
   KINTSUGI_CHECK(full > 0 && wide >= 0 && (wide == 0 || (ramp.increment > 0 && ramp.samples > 0)),
                  "a batch of {} with a ramp from {} by {} over {} samples", full, ramp.start,
@@ -29,7 +45,7 @@ BatchSchedule::BatchSchedule(std::int64_t full, const BatchRamp& ramp, BatchesDo
                  done.steps);
   const std::int64_t increments = wide == 0 ? 0 : wide / ramp.increment;
   Int128 step = done.steps + Int128{1}, sample = done.samples;
-  while (true) {
+  while (!last || step <= *last) {
     const bool grows = increments > 0 && sample < ramp.samples;
     const Int128 level = grows ? sample * increments / ramp.samples : increments;
     const Int128 sequences = grows ? ramp.start + level * ramp.increment : full;

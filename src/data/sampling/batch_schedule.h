@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace kintsugi {
@@ -19,6 +20,15 @@ constexpr std::int64_t kMaxRampIncrements = 10'000;
 // What a run has trained so far.
 struct BatchesDone {
   std::int64_t steps = 0, samples = 0;
+  bool operator==(const BatchesDone&) const = default;
+};
+
+// A batch that a resumed run has changed.
+struct PastBatch {
+  std::int64_t full = 0;
+  BatchRamp ramp = {};
+  BatchesDone until = {};  // steps and samples before the change, counted from the stage's start
+  bool operator==(const PastBatch&) const = default;
 };
 
 // The samples of each step. Steps count from 1, samples from 0, without a gap. The samples before a
@@ -28,6 +38,8 @@ class BatchSchedule {
  public:
   // Of the steps that follow `done`. The ramp must be valid: see check_run_config.
   explicit BatchSchedule(std::int64_t full, const BatchRamp& ramp = {}, BatchesDone done = {});
+  // Of all steps: those of each past batch, oldest first, and then those of this one.
+  BatchSchedule(const std::vector<PastBatch>& past, std::int64_t full, const BatchRamp& ramp);
 
   // For steps after `done`. Sums that exceed 64 bits are given as the largest number.
   std::int64_t sequences(std::int64_t step) const { return at(step).sequences; }
@@ -43,6 +55,9 @@ class BatchSchedule {
     std::int64_t first_step, first_sample, sequences;
   };
   const Equal& at(std::int64_t step) const;
+  // Adds the steps that follow `done`, up to `last`. Without `last`, all of them.
+  void add(std::int64_t full, const BatchRamp& ramp, BatchesDone done,
+           std::optional<std::int64_t> last = {});
 
   std::int64_t full_;
   std::vector<Equal> equal_;

@@ -103,6 +103,7 @@ std::string state_to_json(const TrainerState& state, DType precision) {
               {"good_steps", state.loss_scale.good_steps},
               {"hysteresis", state.loss_scale.hysteresis}}},
             {"skipped", state.skipped}};
+  add_batches(json, state.batches);
   if (state.outliers > 0) json["outliers"] = state.outliers;
   if (!state.recent.losses.empty())
     json["recent"] = {{"losses", state.recent.losses}, {"norms", state.recent.norms}};
@@ -227,6 +228,7 @@ TrainerState saved_state(const fs::path& model) {
     state.samples = json.at("samples");
     state.stage = json.value("stage", std::int64_t{0});  // older versions had no stages
     state.stage_start = json.value("stage_start", std::int64_t{0});
+    state.batches = read_batches(json);
     state.history = read_history(state_directory(model));
     state.seed = json.at("seed");
     state.data = json.at("data");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/sampling/batch_schedule.h"
 #include "data/tokenizers/tokenizer.h"
 #include "model/config.h"
 #include "optim/loss_scaler.h"
@@ -30,6 +31,7 @@ struct PastStage {
   std::int64_t first_step = 0, last_step = 0;
   std::int64_t tokens = 0, samples = 0;  // trained in it
   std::string data = {};                 // fingerprint of the data and the sample order
+  std::vector<PastBatch> batches = {};   // before the one in its configuration
   std::string config = {};               // as YAML, of this stage alone; empty: unknown
   bool operator==(const PastStage&) const = default;
 };
@@ -40,6 +42,7 @@ struct TrainerState {
   std::int64_t samples = 0;      // consumed in this stage: the position in its data order
   std::int64_t stage = 0;        // its number in the run, from 0
   std::int64_t stage_start = 0;  // steps before this stage
+  std::vector<PastBatch> batches = {};  // of this stage, before the current one; oldest first
   std::vector<PastStage> history = {};  // the stages before, oldest first
   std::uint64_t seed = 0;
   std::string data;  // fingerprint of the data and the sample order

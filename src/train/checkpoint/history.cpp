@@ -10,9 +10,53 @@ namespace kintsugi {
 
 using OrderedJson = nlohmann::ordered_json;
 
+namespace {
+
+// That BatchSchedule takes it.
+bool is_valid(const PastBatch& batch) {
+  const BatchRamp& ramp = batch.ramp;
+  const bool rises = ramp.start >= 0 && ramp.start <= batch.full && ramp.increment > 0 &&
+                     ramp.samples > 0 &&
+                     (batch.full - ramp.start) / ramp.increment <= kMaxRampIncrements;
+  return batch.full > 0 && (ramp == BatchRamp{} || rises) && batch.until.steps >= 0 &&
+         batch.until.samples >= 0;
+}
+
+}  // namespace
+
+void add_batches(OrderedJson& json, const std::vector<PastBatch>& batches) {
+  for (const PastBatch& one : batches) {
+    OrderedJson batch{{"global", one.full}};
+    if (one.ramp.on())
+      batch["ramp"] = {{"start", one.ramp.start},
+                       {"increment", one.ramp.increment},
+                       {"samples", one.ramp.samples}};
+    batch["until"] = {{"steps", one.until.steps}, {"samples", one.until.samples}};
+    json["batches"].push_back(std::move(batch));
+  }
+}
+
+std::vector<PastBatch> read_batches(const OrderedJson& json) {
+  std::vector<PastBatch> batches;
+  if (!json.contains("batches")) return batches;
+  for (const OrderedJson& one : json.at("batches")) {
+    PastBatch& batch = batches.emplace_back();
+    batch.full = one.at("global");
+    if (one.contains("ramp")) {
+      const OrderedJson& ramp = one.at("ramp");
+      batch.ramp = {ramp.at("start"), ramp.at("increment"), ramp.at("samples")};
+    }
+    batch.until = {one.at("until").at("steps"), one.at("until").at("samples")};
+    if (!is_valid(batch))
+      user_error("the checkpoint is damaged: a past batch is {}; copy the checkpoint again",
+                 one.dump());
+  }
+  return batches;
+}
+
 std::string history_to_json(const std::vector<PastStage>& history) {
   OrderedJson stages = OrderedJson::array();
-  for (const PastStage& one : history)
+  for (const PastStage& one : history) {
     stages.push_back({{"run", one.run},
                       {"stage", one.name},
                       {"first_step", one.first_step},
@@ -21,6 +65,8 @@ std::string history_to_json(const std::vector<PastStage>& history) {
                       {"samples", one.samples},
                       {"data", one.data},
                       {"config", one.config}});
+    add_batches(stages.back(), one.batches);
+  }
   // Names may contain invalid UTF-8.
   return OrderedJson{{"stages", stages}}.dump(2, ' ', false,
                                               OrderedJson::error_handler_t::replace) +
@@ -42,6 +88,7 @@ std::vector<PastStage> read_history(const std::filesystem::path& state) {
                          .tokens = one.at("tokens"),
                          .samples = one.at("samples"),
                          .data = one.at("data"),
+                         .batches = read_batches(one),
                          .config = one.at("config")});
     return history;
   } catch (const nlohmann::json::exception& reason) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@ inline constexpr const char* kHistoryFile = "history.json";
 std::string history_to_json(const std::vector<PastStage>& history);
 // Empty if there is no such file: the first stage, or an older version.
 std::vector<PastStage> read_history(const std::filesystem::path& state);
+
+// The past batches of a stage, in trainer.json and history.json under the key "batches", which is
+// missing if there are none.
+void add_batches(nlohmann::ordered_json& json, const std::vector<PastBatch>& batches);
+std::vector<PastBatch> read_batches(const nlohmann::ordered_json& json);
 
 // UserError unless the weights of `saved`, the model of this checkpoint, fit `model`.
 void check_shapes(const ModelConfig& saved, const ModelConfig& model,

@@ -197,6 +197,8 @@ struct RunConfig {
   std::int64_t stage = 0;
   std::string stage_name;
   std::vector<RunConfig> stages;
+  // The batches of this stage before `batch`, oldest first. No key: with_past_batches() sets it.
+  std::vector<PastBatch> past_batches;
   // Loaded from data.tokenizer by resolve_tokenizer; not compared, since the keys determine it.
   struct Loaded {
     std::shared_ptr<const Tokenizer> tokenizer;
@@ -204,8 +206,9 @@ struct RunConfig {
   } loaded;
   bool operator==(const RunConfig&) const = default;
 
+  BatchSchedule batches() const { return BatchSchedule(past_batches, batch.global, batch.ramp); }
   // The samples of the steps after `done`.
-  BatchSchedule batches(BatchesDone done = {}) const {
+  BatchSchedule batches_after(BatchesDone done) const {
     return BatchSchedule(batch.global, batch.ramp, done);
   }
   std::int64_t total_steps() const;  // whichever of train.steps and train.tokens ends the run first

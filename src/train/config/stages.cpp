@@ -42,6 +42,11 @@ void relate_stages(const YamlDocument& document, std::vector<RunConfig>& stages)
     if (!names.insert(stage.stage_name).second)
       user_error("{}: {}.name: there are two stages named {}: give each its own name",
                  document.where(key), key, stage.stage_name);
+    if (stage.stage_name.find_first_not_of("0123456789") == std::string::npos)
+      user_error(
+          "{}: {}.name: {} is a number, which `data where --stage` takes as the position of a "
+          "stage: choose another name",
+          document.where(key), key, stage.stage_name);
     if (stage.data.tokenizer != stages.front().data.tokenizer)
       user_error("{}: {}.data.tokenizer: all stages have the same tokenizer: remove it",
                  document.where(key), key);
