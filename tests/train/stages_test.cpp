@@ -278,10 +278,10 @@ TEST_F(Stages, AHeldOutPartThatIsTooShortNamesItsStage) {
 TEST_F(Stages, ARunWithoutStagesCanGetSomeLater) {
   const CapturedLog log;
   train_staged(small_config(first_, whole_, "eval_every: 0, steps: 4"), {}, 1);
-  train_staged(
-      small_config(first_, whole_, "eval_every: 0, checkpoint_every: 1, keep_checkpoints: 1",
-                   "stages: [{steps: 4}, {steps: 2, sequence_length: 12}]\n"),
-      {}, 1);
+  train_staged(small_config(first_, whole_, "eval_every: 0",
+                            "stages: [{steps: 4}, {steps: 2, sequence_length: 12, "
+                            "train: {checkpoint_every: 1, keep_checkpoints: 1}}]\n"),
+               {}, 1);
   EXPECT_TRUE(fs::exists(checkpoint(whole_, 4))) << "the end of the first stage";
   EXPECT_FALSE(fs::exists(checkpoint(whole_, 5)));
   EXPECT_EQ(metrics(whole_).size(), 6u);
