@@ -21,8 +21,8 @@ using Folders = std::set<std::string>;
 const fs::path kSource = fs::path(source_directory()) / "src";
 
 // core <- tensor <- {backend, comm} <- model <- parallel <- optim <- train <- cli. data, energy and
-// report are leaves; plan stands on model and parallel; eval, serve and launch beside train. Each
-// may include itself and these:
+// report are leaves; plan stands on model and parallel; eval and serve beside train; launch on plan
+// and train. Each may include itself and these:
 const std::map<std::string, Folders> kBelow = {
     {"core", {}},
     {"tensor", {"core"}},
@@ -37,7 +37,9 @@ const std::map<std::string, Folders> kBelow = {
     {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim"}},
     {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data"}},
     {"eval", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "serve"}},
-    {"launch", {"core", "tensor", "comm", "energy"}},
+    {"launch",
+     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
+      "plan", "train"}},
     {"train",
      {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy",
       "report"}},

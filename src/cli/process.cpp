@@ -12,8 +12,10 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/exit_code.h"
 #include "core/free_memory.h"
 #include "core/log.h"
+#include "train/health.h"
 
 namespace kintsugi {
 namespace {
@@ -45,7 +47,9 @@ int report(const std::exception& error) {
   if (system != nullptr && output_failed())  // from fmt::print
     return report_output(system->code().value());
   log_message(LogLevel::Error, error.what());
-  return dynamic_cast<const UserError*>(&error) != nullptr ? 2 : 1;
+  if (dynamic_cast<const UserError*>(&error) != nullptr) return exit_code::kMistake;
+  return dynamic_cast<const Diverged*>(&error) != nullptr ? exit_code::kDiverged
+                                                          : exit_code::kFailure;
 }
 
 int finish_process(int code) {

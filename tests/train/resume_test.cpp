@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/exit_code.h"
 #include "core/file.h"
 #include "support/paths.h"
 #include "support/small_run.h"
@@ -162,7 +163,7 @@ TEST_P(InterruptTest, AnInterruptedProcessContinuesBitForBit) {
     ASSERT_TRUE(WIFSIGNALED(status));
   } else {
     ASSERT_TRUE(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 0);
+    EXPECT_EQ(WEXITSTATUS(status), exit_code::kStopped);
     const auto state = nlohmann::json::parse(read_text_file(broken / "status.json"));
     EXPECT_EQ(state.at("state"), "stopped");
     EXPECT_LT(state.at("step").get<int>(), 400);

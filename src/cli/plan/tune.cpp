@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "cli/plan/trial_jobs.h"
+#include "launch/trial_jobs.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"

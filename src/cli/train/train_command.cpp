@@ -13,6 +13,7 @@
 #include "comm/launch_environment.h"
 #include "core/build_id.h"
 #include "core/build_info.h"
+#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "train/run_history.h"
@@ -164,8 +165,8 @@ std::string configuration_text(const std::string& path, Job& job) {
 }
 
 // `trace` is nullptr without --trace.
-void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
-           Trace* trace) {
+RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
+                 Trace* trace) {
   auto& [config, backend, groups, step_trace, run] = parts;
   const auto compare = [&](const Facts& facts, Startup& times) {
     job.check_agreement(facts);
@@ -218,7 +219,7 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   compare(facts, run->trainer().startup());
   if (arguments.check) {
     log_info("check passed: configuration, data and memory are OK");
-    return;
+    return RunOutcome::Finished;
   }
   if (trace != nullptr)
     run->trainer().trace_with(step_trace.emplace(*trace, request, groups->get()));
@@ -231,6 +232,7 @@ void train(const TrainArguments& arguments, Job& job, Startup& startup, TrainPar
   if (outcome == RunOutcome::Finished)
     log_info("finished; the run is in {}", run->trainer().directory().string());
   job.on_failure({});
+  return outcome;
 }
 
 void run_train(const TrainArguments& arguments) {
@@ -244,7 +246,9 @@ void run_train(const TrainArguments& arguments) {
   Job job(recorder);
   startup.mark("init ranks");
   TrainParts parts;
-  job.run([&] { train(arguments, job, startup, parts, recorder); });
+  RunOutcome outcome = RunOutcome::Finished;
+  job.run([&] { outcome = train(arguments, job, startup, parts, recorder); });
+  if (outcome == RunOutcome::Stopped) throw CLI::RuntimeError(exit_code::kStopped);
 }
 
 }  // namespace
@@ -317,7 +321,9 @@ void add_train_command(CLI::App& app) {
       "  mpirun -np 4 kintsugi train run.yaml --set layout.zero=3 --trace steps.json\n"
       "\n"
       "On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run finishes the step, saves a checkpoint and\n"
-      "exits with code 0. The same command then resumes it.");
+      "exits with code 75. The same command then resumes it.\n"
+      "Exit codes: 0 finished, 75 stopped and can be resumed, 3 diverged, 1 failed (try again),\n"
+      "2 a mistake in the command, the configuration or a file.");
   command->callback([arguments] { run_train(*arguments); });
 }
 

@@ -1,4 +1,4 @@
-#include "cli/plan/child_session.h"
+#include "launch/child_session.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "cli/plan/trial_jobs.h"
+#include "launch/trial_jobs.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/plan/child_session.h"
+#include "launch/child_session.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/statistics.h"
