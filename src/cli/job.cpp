@@ -3,42 +3,66 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "cli/backends.h"
 #include "comm/checked_communicator.h"
 #include "comm/exchange.h"
+#include "comm/launch_environment.h"
 #include "comm/mpi/mpi_world.h"
 #include "core/error.h"
+#include "core/exit_code.h"
 #include "core/log.h"
+#include "train/health.h"
 
 namespace kintsugi {
 namespace {
 
-Lifeline::Callbacks callbacks(std::function<void(const std::string&)> on_failure) {
-  return {.on_message = [](int rank,
-                           const std::string& text) { log_warning("rank {}: {}", rank, text); },
-          .on_failure =
-              [on_failure](const RankFailure& failure) {
-                log_message(LogLevel::Error, failure.text);
-                on_failure(failure.text);
-              },
-          .end =
-              [](const RankFailure& failure) {
-                std::fflush(nullptr);
-                ::_exit(failure.exit_code);  // this rank may wait for a message that never arrives
-              }};
+// Errors of rank 0 and of a rank that reports for a lost rank 0.
+[[noreturn]] void end_process(int exit_code) {
+  std::fflush(nullptr);
+  ::_exit(exit_code);  // this rank may wait for a message that never arrives
 }
 
 }  // namespace
 
+Lifeline::Callbacks Job::lifeline_callbacks() {
+  return {.on_message = [](int rank,
+                           const std::string& text) { log_warning("rank {}: {}", rank, text); },
+          .on_failure =
+              [this](const RankFailure& failure) {
+                log_message(LogLevel::Error, failure.text);
+                tell_supervisor(failure.exit_code, failure.text, failure.rank, failure.node);
+                const std::lock_guard lock(mutex_);
+                if (on_failure_) on_failure_(failure);
+              },
+          .end =
+              [this](const RankFailure& failure) {
+                if (failure.lost && failure.rank == 0 && world_->rank() == 1)
+                  fmt::print(stderr, "error: {}\n", failure.text);
+                end_process(failure.exit_code);
+              },
+          .positions = [this](int lost) { return positions_here(*recorder_, flight_key_, lost); },
+          .waiting_s = [this] { return recorder_->waiting_s(); }};
+}
+
 Job::Job(Trace* trace)
     : world_(make_world(trace)), control_(world_->split("control", 0, world_->rank())) {
+  flight_key_ = broadcast_text(make_password().substr(0, 16));
+  recorder_ = std::make_unique<FlightRecorder>(world_->rank(), node_name(),
+                                               recorder_file(flight_key_, world_->rank()));
+  if (world_->rank() == 0)
+    link_ = SupervisorLink::connect(std::getenv(kSupervisorVariable),
+                                    {.step = [this] { return recorder_->step(); },
+                                     .stop =
+                                         [this](const std::string& reason) {
+                                           const std::lock_guard lock(mutex_);
+                                           stop_request_ = reason;
+                                           if (on_stop_request_) on_stop_request_(reason);
+                                         }});
   if (world_->size() == 1) return;
   disable_live_line();
-  lifeline_ = std::make_unique<Lifeline>(*world_, callbacks([this](const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    if (on_failure_) on_failure_(text);
-  }));
+  lifeline_ = std::make_unique<Lifeline>(*world_, lifeline_callbacks());
   if (world_->rank() == 0) return;
   redirect_log([this](LogLevel level, std::string_view message) {
     if (level == LogLevel::Warning && lifeline_) lifeline_->say(std::string(message));
@@ -50,9 +74,24 @@ Job::~Job() {
   if (world_->size() > 1 && world_->rank() > 0) redirect_log([](LogLevel, std::string_view) {});
 }
 
-void Job::on_failure(std::function<void(const std::string&)> listener) {
+void Job::on_failure(std::function<void(const RankFailure&)> listener) {
   const std::lock_guard lock(mutex_);
   on_failure_ = std::move(listener);
+}
+
+void Job::on_stop_request(std::function<void(const std::string&)> listener) {
+  const std::lock_guard lock(mutex_);
+  on_stop_request_ = std::move(listener);
+  if (on_stop_request_ && !stop_request_.empty()) on_stop_request_(stop_request_);
+}
+
+void Job::set_limits(double silence_s, double call_s) {
+  if (lifeline_) lifeline_->set_limits(silence_s, call_s);
+}
+
+void Job::tell_supervisor(int exit_code, const std::string& text, int rank,
+                          const std::string& node) {
+  if (link_) link_->ended(exit_code, text, rank, node);
 }
 
 void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }
@@ -62,13 +101,13 @@ void Job::check_agreement(const Facts& facts) { kintsugi::check_agreement(*contr
 std::string Job::broadcast_text(const std::string& text) { return text_of(*control_, 0, text); }
 
 void Job::abort(const std::string& text, int exit_code) {
-  if (!lifeline_) return;
+  if (!lifeline_) return tell_supervisor(exit_code, text, 0, node_name());
   lifeline_->fail(text, exit_code);
-  std::fflush(nullptr);
-  ::_exit(exit_code);  // no destructors: pending collectives still use this rank's memory
+  end_process(exit_code);  // no destructors: pending collectives still use this rank's memory
 }
 
-void Job::report_shared_error(const std::string& text) {
+void Job::report_shared_error(const std::string& text, int exit_code) {
+  tell_supervisor(exit_code, text);
   if (!lifeline_) return;
   // Before any rank exits: a launcher ends the job at the first non-zero exit code.
   if (world_->rank() == 0) log_message(LogLevel::Error, text);
@@ -80,17 +119,21 @@ void Job::run(const std::function<void()>& work) {
   try {
     work();
     if (lifeline_) lifeline_->goodbye();
+    tell_supervisor(exit_code_, "");
   } catch (const SharedUserError& error) {
-    report_shared_error(error.what());
+    report_shared_error(error.what(), exit_code::kMistake);
+    throw;
+  } catch (const Diverged& error) {
+    report_shared_error(error.what(), exit_code::kDiverged);
     throw;
   } catch (const SharedFailure& error) {
-    report_shared_error(error.what());
+    report_shared_error(error.what(), exit_code::kFailure);
     throw;
   } catch (const UserError& error) {
-    abort(error.what(), 2);
+    abort(error.what(), exit_code::kMistake);
     throw;
   } catch (const std::exception& error) {
-    abort(error.what(), 1);
+    abort(error.what(), exit_code::kFailure);
     throw;
   }
 }
@@ -109,7 +152,16 @@ JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommCon
     devices = checked_devices_ ? checked_devices_.get() : checked_hosts_.get();
     hosts = checked_hosts_.get();
   }
-  groups_ = make_groups(*hosts, *devices, grid);
+  const bool two_worlds = hosts != devices;
+  recorded_hosts_ = std::make_unique<RecordedWorld>(*hosts, job.recorder(), job.splits_);
+  job.splits_ += kGroupKinds;
+  if (two_worlds) {
+    recorded_devices_ = std::make_unique<RecordedWorld>(*devices, job.recorder(), job.splits_);
+    job.splits_ += kGroupKinds;
+  }
+  hosts = recorded_hosts_.get();
+  groups_ = make_groups(*hosts, two_worlds ? *recorded_devices_ : *hosts, grid);
+  groups_.recorder = &job.recorder();
 }
 
 JobGroups::~JobGroups() = default;

@@ -8,8 +8,11 @@
 #include "cli/backends.h"
 #include "comm/agreement.h"
 #include "comm/communicator.h"
+#include "comm/flight_recorder.h"
 #include "comm/grid.h"
 #include "comm/lifeline.h"
+#include "comm/recorded_communicator.h"
+#include "comm/supervisor_link.h"
 
 namespace kintsugi {
 
@@ -27,7 +30,15 @@ class Job {
   // reported with its rank number and ends the other ranks.
   void run(const std::function<void()>& work);
   // Sets a callback that runs on rank 0, in another thread, when a rank fails.
-  void on_failure(std::function<void(const std::string&)> listener);
+  void on_failure(std::function<void(const RankFailure&)> listener);
+  // Sets a callback that runs on rank 0, in another thread, when the supervisor asks the run to
+  // stop or is lost.
+  void on_stop_request(std::function<void(const std::string& reason)> listener);
+  // What run() reports to the supervisor if nothing fails.
+  void set_exit_code(int exit_code) { exit_code_ = exit_code; }
+  // When a rank is given up (LifelineLimits). All ranks call it with the same values.
+  void set_limits(double silence_s, double call_s);
+  FlightRecorder& recorder() { return *recorder_; }
   // Collective: if `work` throws on one rank, all ranks throw.
   void together(const std::function<void()>& work);
   // Collective: throws a UserError on all ranks if their facts differ (comm/agreement.h).
@@ -38,14 +49,26 @@ class Job {
   void abort(const std::string& text, int exit_code = 1);
 
  private:
+  friend class JobGroups;
+
+  Lifeline::Callbacks lifeline_callbacks();
   // Reports an error that all ranks know of.
-  void report_shared_error(const std::string& text);
+  void report_shared_error(const std::string& text, int exit_code);
+  void tell_supervisor(int exit_code, const std::string& text, int rank = -1,
+                       const std::string& node = "");
 
   std::mutex mutex_;
-  std::function<void(const std::string&)> on_failure_;
+  std::function<void(const RankFailure&)> on_failure_;
+  std::function<void(const std::string&)> on_stop_request_;
+  std::string stop_request_;  // that arrived before its listener
+  int exit_code_ = 0;
+  std::int64_t splits_ = 0;  // of recorded groups so far; the same on all ranks
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> control_;
-  std::unique_ptr<Lifeline> lifeline_;  // nullptr with one rank
+  std::string flight_key_;  // names the recorders of this job
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<SupervisorLink> link_;  // on rank 0, if the run is supervised
+  std::unique_ptr<Lifeline> lifeline_;    // nullptr with one rank
 };
 
 // The communicators of a grid's groups, between hosts and between devices. With comm.check every
@@ -61,6 +84,7 @@ class JobGroups {
  private:
   DeviceWorld devices_;
   std::unique_ptr<World> checked_hosts_, checked_devices_;
+  std::unique_ptr<World> recorded_hosts_, recorded_devices_;
   Groups groups_;
 };
 

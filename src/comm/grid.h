@@ -13,6 +13,8 @@
 
 namespace kintsugi {
 
+class FlightRecorder;
+
 // The numbering of the ranks: tp varies fastest, then cp, then dp, then pp, so that the ranks that
 // communicate most are on the same node.
 struct Grid {
@@ -88,7 +90,8 @@ std::vector<int> group_members(const Grid& grid, GroupKind kind, int rank);
 struct Groups {
   Grid grid;
   Coordinates coordinates;
-  int node_ranks = 1;  // number of ranks on this node
+  int node_ranks = 1;                  // number of ranks on this node
+  FlightRecorder* recorder = nullptr;  // of this rank's calls, if there is one
   std::array<std::unique_ptr<Communicator>, kGroupKinds> communicators = {};
 
   Communicator& operator[](GroupKind kind) const {

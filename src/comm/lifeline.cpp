@@ -11,19 +11,23 @@
 #include <cstring>
 #include <sstream>
 
+#include "comm/flight_recorder.h"
+#include "comm/launch_environment.h"
 #include "core/error.h"
 
 namespace kintsugi {
 namespace {
 
-constexpr char kHello = 'H', kSay = 'S', kFail = 'F', kGoodbye = 'G', kEnd = 'E';
+constexpr char kHello = 'H', kSay = 'S', kFail = 'F', kGoodbye = 'G', kEnd = 'E', kBeat = 'B',
+               kAskPositions = 'Q', kPositions = 'A';
 constexpr int kConnectSeconds = 30;
 constexpr int kReportSeconds = 5;
 constexpr std::int64_t kAddressBytes = 4096;
-
-std::string lost(int rank) {
-  return fmt::format("rank {} was lost: its process exited unexpectedly (killed?)", rank);
-}
+// mpirun kills the others a second after a rank has died.
+constexpr auto kAskTime = std::chrono::milliseconds(600);
+// Above this number of ranks, messages are read in batches.
+constexpr int kManyRanks = 256;
+constexpr const char* kKilled = "its process exited unexpectedly (killed?)";
 
 // One socket per rank may exceed the default limit of open files.
 void raise_file_limit(int count) {
@@ -38,6 +42,13 @@ void raise_file_limit(int count) {
 // "exit code, rank, text" as one string.
 std::string pack(const RankFailure& failure) {
   return fmt::format("{} {} {}", failure.exit_code, failure.rank, failure.text);
+}
+
+std::vector<FlightPosition> parse_positions(const std::vector<std::string>& texts) {
+  std::vector<FlightPosition> positions;
+  for (const std::string& text : texts)
+    if (auto position = position_from_json(text)) positions.push_back(std::move(*position));
+  return positions;
 }
 
 RankFailure unpack(const std::string& packed) {
@@ -60,26 +71,32 @@ std::string broadcast_text(World& world, std::string text) {
 
 }  // namespace
 
-Lifeline::Lifeline(World& world, Callbacks callbacks)
-    : rank_(world.rank()), size_(world.size()), callbacks_(std::move(callbacks)) {
+Lifeline::Lifeline(World& world, Callbacks callbacks, LifelineLimits limits)
+    : rank_(world.rank()),
+      size_(world.size()),
+      one_node_(world.local_size() == size_),
+      callbacks_(std::move(callbacks)),
+      beat_s_(limits.beat_s),
+      silence_s_(limits.silence_s),
+      call_s_(limits.call_s) {
   if (size_ == 1) return;
   int pipe[2] = {-1, -1};
   if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) != 0)
     failure("cannot create a pipe: {}", std::strerror(errno));
   wake_read_ = pipe[0];
   wake_write_ = pipe[1];
-  const bool one_node = world.local_size() == size_;
   if (rank_ == 0) {
     raise_file_limit(size_);
-    Listener listener(one_node);
+    Listener listener(one_node_);
     const std::string password = make_password();
-    std::string address = fmt::format("{} {} {}", password, host_name(), listener.port());
-    for (const std::string& interface : one_node ? std::vector<std::string>{} : host_addresses())
+    std::string address =
+        fmt::format("{} {} {} {}", password, host_name(), node_name(), listener.port());
+    for (const std::string& interface : one_node_ ? std::vector<std::string>{} : host_addresses())
       if (address.size() + interface.size() + 1 < kAddressBytes) address += " " + interface;
     broadcast_text(world, address);
     accept_all(password, listener);
   } else {
-    connect_to_first(broadcast_text(world, ""), one_node);
+    connect_to_first(broadcast_text(world, ""), one_node_);
   }
   watcher_ = std::thread([this] { watch(); });
 }
@@ -115,19 +132,22 @@ void Lifeline::accept_all(const std::string& password, Listener& listener) {
     if (!client) continue;
     const auto hello = client.receive(1000);
     if (!hello || hello->type != kHello || !hello->text.starts_with(password + " ")) continue;
-    const int rank = std::atoi(hello->text.c_str() + password.size() + 1);
+    std::istringstream words(hello->text.substr(password.size() + 1));
+    int rank = -1;
+    std::string node;
+    words >> rank >> node;
     if (rank < 1 || rank >= size_ || !client.send(kHello, password)) continue;
     if (!peers_[rank].socket) --missing;
-    peers_[rank].socket = std::move(client);
+    peers_[rank] = {.socket = std::move(client), .node = node};
   }
 }
 
 // Other ranks: tries the addresses of rank 0 until one answers with the password.
 void Lifeline::connect_to_first(const std::string& address, bool one_node) {
   std::istringstream stream(address);
-  std::string password, host;
+  std::string password, host, node;
   int port = 0;
-  stream >> password >> host >> port;
+  stream >> password >> host >> node >> port;
   std::vector<std::string> interfaces;
   if (one_node || host == host_name()) interfaces.emplace_back("127.0.0.1");
   for (std::string interface; stream >> interface;) interfaces.push_back(interface);
@@ -135,17 +155,23 @@ void Lifeline::connect_to_first(const std::string& address, bool one_node) {
   while (std::chrono::steady_clock::now() < deadline) {
     for (const std::string& interface : interfaces) {
       Socket socket = connect_to(interface, port, 3000);
-      if (!socket || !socket.send(kHello, fmt::format("{} {}", password, rank_))) continue;
+      if (!socket || !socket.send(kHello, fmt::format("{} {} {}", password, rank_, node_name())))
+        continue;
       const auto answer = socket.receive(10'000);
       if (!answer || answer->type != kHello || answer->text != password) continue;
       peers_.resize(1);
-      peers_[0].socket = std::move(socket);
+      peers_[0] = {.socket = std::move(socket), .node = node};
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   failure("rank {} on {} cannot reach rank 0 on {} (tried {})", rank_, host_name(), host,
           address.substr(address.find(' ') + 1));
+}
+
+void Lifeline::set_limits(double silence_s, double call_s) {
+  silence_s_ = silence_s;
+  call_s_ = call_s;
 }
 
 void Lifeline::say(const std::string& text) {
@@ -208,7 +234,7 @@ void Lifeline::watch() {
 }
 
 // Returns the indices of the peers with input. Also returns when the state has changed.
-std::vector<int> Lifeline::wait_for_input() {
+std::vector<int> Lifeline::wait_for_input(Clock::duration timeout) {
   std::vector<pollfd> entries{{wake_read_, POLLIN, 0}};
   std::vector<int> ranks{-1}, input;
   for (std::size_t i = 0; i < peers_.size(); ++i) {
@@ -216,8 +242,8 @@ std::vector<int> Lifeline::wait_for_input() {
     entries.push_back({peers_[i].socket.descriptor(), POLLIN, 0});
     ranks.push_back(static_cast<int>(i));
   }
-  while (poll(entries.data(), entries.size(), -1) < 0 && errno == EINTR) {
-  }
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+  (void)poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(wait, 0)));
   char bytes[64];
   while (::read(wake_read_, bytes, sizeof bytes) > 0) {
   }
@@ -226,9 +252,108 @@ std::vector<int> Lifeline::wait_for_input() {
   return input;
 }
 
+Lifeline::Clock::duration Lifeline::beat() {
+  const auto now = Clock::now();
+  if (now < next_beat_) return next_beat_ - now;
+  const double waiting = callbacks_.waiting_s ? callbacks_.waiting_s() : 0;
+  const std::lock_guard lock(send_mutex_);
+  for (Peer& peer : peers_)
+    if (peer.socket) peer.socket.send(kBeat, fmt::format("{}", waiting));
+  const auto interval =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(beat_s_));
+  next_beat_ = now + interval;
+  return interval;
+}
+
+int Lifeline::silent_peer() {
+  const auto now = Clock::now();
+  // This process was stopped itself, perhaps with all others.
+  if (now - last_round_ > std::chrono::duration<double>(3 * beat_s_))
+    for (Peer& peer : peers_) peer.heard = now;
+  last_round_ = now;
+  if (silence_s_ <= 0) return -1;
+  for (std::size_t i = 0; i < peers_.size(); ++i)
+    if (peers_[i].socket && now - peers_[i].heard > std::chrono::duration<double>(silence_s_))
+      return static_cast<int>(i);
+  return -1;
+}
+
+RankFailure Lifeline::lost(int rank, const std::string& why) const {
+  const Peer& peer = peers_[rank_ == 0 ? static_cast<std::size_t>(rank) : 0];
+  return {rank, 1,
+          fmt::format("rank {} was lost{}: {}", rank,
+                      one_node_ ? "" : fmt::format(" on node {}", peer.node), why),
+          peer.node, true};
+}
+
+// ---- rank 0
+
+std::optional<RankFailure> Lifeline::read_peer(int rank) {
+  Peer& peer = peers_[rank];
+  const bool alive = peer.socket.read();
+  peer.heard = Clock::now();
+  while (const auto frame = peer.socket.next()) {
+    if (frame->type == kFail) {
+      RankFailure failure = unpack(frame->text);
+      failure.node = peer.node;
+      return failure;
+    }
+    if (frame->type == kBeat) peer.waiting_s = std::atof(frame->text.c_str());
+    if (frame->type == kPositions) answers_.push_back(frame->text);
+    if (frame->type == kSay) callbacks_.on_message(rank, frame->text);
+    if (frame->type == kGoodbye) peer.done = true;
+  }
+  if (alive) return {};
+  peer.socket.close();
+  if (peer.done) return {};
+  return lost(rank, kKilled);
+}
+
+std::optional<RankFailure> Lifeline::read_peers(const std::vector<int>& input) {
+  for (const int rank : input)
+    if (auto failure = read_peer(rank)) return failure;
+  return {};
+}
+
+std::vector<std::string> Lifeline::ask_positions(int lost) {
+  answers_.clear();
+  if (!callbacks_.positions) return {};
+  for (const std::string& own : callbacks_.positions(lost)) answers_.push_back(own);
+  std::size_t expected = 0;
+  for (std::size_t i = 1; i < peers_.size(); ++i)
+    if (peers_[i].socket && static_cast<int>(i) != lost &&
+        peers_[i].socket.send(kAskPositions, std::to_string(lost)))
+      ++expected;
+  const auto deadline = Clock::now() + kAskTime;
+  while (answers_.size() < expected && Clock::now() < deadline)
+    for (const int rank : wait_for_input(deadline - Clock::now())) (void)read_peer(rank);
+  return std::move(answers_);
+}
+
+std::optional<RankFailure> Lifeline::find_stuck() {
+  if (call_s_ <= 0) return {};
+  double longest = callbacks_.waiting_s ? callbacks_.waiting_s() : 0;
+  int waiting = 0;
+  for (std::size_t i = 1; i < peers_.size(); ++i)
+    if (peers_[i].waiting_s > longest) {
+      longest = peers_[i].waiting_s;
+      waiting = static_cast<int>(i);
+    }
+  if (longest <= call_s_) return {};
+  RankFailure failure{.rank = waiting, .exit_code = 1, .text = {}, .positions = ask_positions(-1)};
+  std::vector<std::int64_t> culprits;
+  const std::string diagnosis = diagnose(parse_positions(failure.positions), &culprits);
+  if (!culprits.empty()) failure.rank = static_cast<int>(culprits.front());
+  failure.node = failure.rank == 0 ? node_name() : peers_[failure.rank].node;
+  failure.text =
+      fmt::format("no progress for {:.0f} s (comm.timeout_s): {}", longest,
+                  diagnosis.empty() ? fmt::format("rank {} waits for a call", waiting) : diagnosis);
+  return failure;
+}
+
 void Lifeline::watch_peers() {
   for (;;) {
-    const std::vector<int> input = wait_for_input();
+    const std::vector<int> input = wait_for_input(beat());
     State state;
     {
       const std::lock_guard lock(mutex_);
@@ -236,51 +361,65 @@ void Lifeline::watch_peers() {
       state = state_;
     }
     if (state == State::Failing) return end_job(*own_failure_);
-    for (const int rank : input) {
-      Peer& peer = peers_[rank];
-      const bool alive = peer.socket.read();
-      while (const auto frame = peer.socket.next()) {
-        if (frame->type == kFail) return end_job(unpack(frame->text));
-        if (frame->type == kSay) callbacks_.on_message(rank, frame->text);
-        if (frame->type == kGoodbye) peer.done = true;
-      }
-      if (!alive && !peer.done) return end_job({rank, 1, lost(rank)});
-      if (!alive) peer.socket.close();
-    }
+    std::optional<RankFailure> failure = read_peers(input);
+    if (!failure)
+      if (const int rank = silent_peer(); rank >= 0)
+        failure = lost(rank, fmt::format("no sign of life for {:.0f} s (stopped, or its node is "
+                                         "down)",
+                                         silence_s_.load()));
+    if (!failure) failure = find_stuck();
+    if (failure) return end_job(std::move(*failure));
     const bool all_done =
         std::all_of(peers_.begin() + 1, peers_.end(), [](const Peer& peer) { return peer.done; });
-    if (state != State::Leaving || !all_done) continue;
-    for (Peer& peer : peers_)
-      if (peer.socket) peer.socket.send(kEnd, "");
-    return;
+    if (state == State::Leaving && all_done) {
+      for (Peer& peer : peers_)
+        if (peer.socket) peer.socket.send(kEnd, "");
+      return;
+    }
+    if (size_ > kManyRanks) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 
-// Rank 0: reports a failure, notifies the other ranks, and ends this process.
+// Reports a failure, notifies the other ranks, and ends this process.
 void Lifeline::end_job(RankFailure failure) {
+  if (failure.lost) {
+    failure.positions = ask_positions(failure.rank);
+    if (const std::string diagnosis = diagnose(parse_positions(failure.positions));
+        !diagnosis.empty())
+      failure.text += "; " + diagnosis;
+  }
   callbacks_.on_failure(failure);
   for (Peer& peer : peers_)
     if (peer.socket) peer.socket.send(kFail, pack(failure));
   set_state(State::Over);
-  if (failure.rank != 0) callbacks_.end(failure);
+  if (failure.rank != 0 || !own_failure_) callbacks_.end(failure);
 }
 
+// ---- the other ranks
+
 void Lifeline::watch_first() {
-  Socket& first = peers_[0].socket;
+  Peer& first = peers_[0];
   for (;;) {
-    const bool input = !wait_for_input().empty();
+    const bool input = !wait_for_input(beat()).empty();
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
     }
-    if (!input) continue;
-    const bool alive = first.read();
     std::optional<RankFailure> failure;
-    for (auto frame = first.next(); frame && !failure; frame = first.next()) {
-      if (frame->type == kEnd) return;
-      if (frame->type == kFail) failure = unpack(frame->text);
+    if (input) {
+      const bool alive = first.socket.read();
+      first.heard = Clock::now();
+      for (auto frame = first.socket.next(); frame && !failure; frame = first.socket.next()) {
+        if (frame->type == kEnd) return;
+        if (frame->type == kFail) failure = unpack(frame->text);
+        if (frame->type != kAskPositions || !callbacks_.positions) continue;
+        for (const std::string& text : callbacks_.positions(std::atoi(frame->text.c_str())))
+          send_to_first(kPositions, text);
+      }
+      if (!failure && !alive) failure = lost(0, kKilled);
     }
-    if (!failure && !alive) failure = {0, 1, lost(0)};
+    if (!failure && silent_peer() >= 0)
+      failure = lost(0, fmt::format("no sign of life for {:.0f} s", silence_s_.load()));
     if (!failure) continue;
     set_state(State::Over);
     // A rank that called fail() exits with its own exit code.

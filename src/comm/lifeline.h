@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -17,11 +19,26 @@ struct RankFailure {
   int rank = 0;
   int exit_code = 1;
   std::string text;  // "rank 3: …" or "rank 3 was lost: …"
+  std::string node = {};
+  bool lost = false;  // gone or silent; otherwise it reported the failure itself
+  // Where the ranks were (FlightPosition as JSON); only on rank 0, and only if a rank was lost,
+  // did not answer or did not make a call.
+  std::vector<std::string> positions = {};
+};
+
+// When a rank is given up. 0: never.
+struct LifelineLimits {
+  double silence_s = 10;  // without a sign of life: it was stopped, or its node is down
+  double call_s = 0;      // waiting for one call inside a step
+  double beat_s = 1;      // interval of the signs of life
 };
 
 // Failure detector: every rank has a TCP connection to rank 0, independent of MPI and NCCL. When a
-// process is gone, for any reason, it ends the job instead of letting it hang: rank 0 reports the
-// first failure and notifies the other ranks, and then all ranks exit.
+// process is gone, for any reason, or does not answer, it ends the job instead of letting it hang:
+// rank 0 reports the first failure and notifies the other ranks, and then all ranks exit.
+//
+// Every rank sends a sign of life (a beat) each second to rank 0, and rank 0 to every rank. A rank
+// that was itself stopped for a while, such as a suspended job, gives the others time to continue.
 //
 // mpirun also ends a job when a process dies: SIGTERM at once, SIGKILL a second later. Handle
 // SIGTERM, or rank 0 may be killed before it has reported.
@@ -37,14 +54,21 @@ class Lifeline {
     // On every rank except the one that called fail(): exit the process with exit_code. The main
     // thread may wait for a rank that is gone.
     std::function<void(const RankFailure&)> end;
+    // Optional, on every rank. The position of this rank as JSON, and that of the rank `lost` (-1:
+    // none) if its record is on this node.
+    std::function<std::vector<std::string>(int lost)> positions = {};
+    // Optional: how long this rank has been waiting for a call inside a step.
+    std::function<double()> waiting_s = {};
   };
 
   // All ranks of the world construct it. Throws Failure if they do not connect within 30 s.
-  Lifeline(World& world, Callbacks callbacks);
+  Lifeline(World& world, Callbacks callbacks, LifelineLimits limits = {});
   ~Lifeline();  // without goodbye() or fail() before, the others report this rank as lost
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
+  // All ranks call it with the same values.
+  void set_limits(double silence_s, double call_s);
   void say(const std::string& text);
   // Reports that this rank failed. Returns after rank 0 has logged it and notified the others, or
   // after a timeout; then the process may exit.
@@ -53,9 +77,13 @@ class Lifeline {
   void goodbye();
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Peer {
     Socket socket;
+    std::string node = {};
     bool done = false;
+    Clock::time_point heard = Clock::now();
+    double waiting_s = 0;  // according to its last beat
   };
   enum class State { Running, Failing, Leaving, Over };
 
@@ -66,15 +94,32 @@ class Lifeline {
   void watch_peers();  // rank 0
   void watch_first();  // the others
   void end_job(RankFailure failure);
-  std::vector<int> wait_for_input();
+  std::vector<int> wait_for_input(Clock::duration timeout);
+  // Sends beats that are due. Returns the time until the next ones.
+  Clock::duration beat();
+  // Returns a peer that has been silent for too long, or -1.
+  int silent_peer();
+  // Rank 0: reads what a peer has sent. Returns its failure, if it sent one or was lost.
+  std::optional<RankFailure> read_peer(int rank);
+  std::optional<RankFailure> read_peers(const std::vector<int>& input);
+  // Rank 0: a rank that waits for too long, and the rank that it waits for.
+  std::optional<RankFailure> find_stuck();
+  // Rank 0: asks all ranks where they are.
+  std::vector<std::string> ask_positions(int lost);
+  RankFailure lost(int rank, const std::string& why) const;
   void set_state(State state);
   void wait_until_over(int seconds);
 
   const int rank_;
   const int size_;
+  const bool one_node_;
   const Callbacks callbacks_;
+  const double beat_s_;
+  std::atomic<double> silence_s_, call_s_;
   std::vector<Peer> peers_;  // on rank 0: all ranks; elsewhere: rank 0
   int wake_read_ = -1, wake_write_ = -1;
+  Clock::time_point next_beat_ = Clock::now(), last_round_ = Clock::now();
+  std::vector<std::string> answers_;  // to ask_positions()
 
   std::mutex send_mutex_;  // say() is thread-safe
   std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "comm/exchange.h"
+#include "comm/flight_recorder.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -95,7 +96,9 @@ RunOutcome Trainer::run(ResumeMode resume) {
     sum_over_ranks(start);
     while (!finished() && !stop_) {
       if (step_trace_ != nullptr) step_trace_->before_step();
+      if (groups_->recorder != nullptr) groups_->recorder->begin_step(state_.step + 1);
       train_step();
+      if (groups_->recorder != nullptr) groups_->recorder->end_step();
       if (!divergence_.empty()) {
         if (is_first()) log_->record(record_);
         end_diverged(divergence_);

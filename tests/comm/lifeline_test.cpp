@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <vector>
 
+#include "comm/flight_recorder.h"
+#include "comm/launch_environment.h"
 #include "comm/local_communicator.h"
 #include "support/thread_world.h"
 
@@ -33,6 +37,10 @@ struct Record {
                   const std::lock_guard lock(mutex);
                   ends.push_back(fmt::format("{} {} {}", own, failure.exit_code, failure.text));
                 }};
+  }
+  std::size_t count_ends() {
+    const std::lock_guard lock(mutex);
+    return ends.size();
   }
   std::vector<std::string> sorted_ends() {
     std::sort(ends.begin(), ends.end());
@@ -138,6 +146,52 @@ TEST(Lifeline, FindsRankZeroAmongItsAddresses) {
   });
   EXPECT_EQ(record.messages, Texts{"1: here"});
   EXPECT_TRUE(record.ends.empty());
+}
+
+// A rank that is stopped keeps its connection but sends no beats.
+TEST(Lifeline, ASilentRankIsGivenUp) {
+  for (const int culprit : {0, 2}) {
+    Record record;
+    run_ranks(3, [&](World& threads) {
+      SpreadWorld world(threads);
+      const LifelineLimits limits{.silence_s = 1.5, .beat_s = world.rank() == culprit ? 1000 : 0.2};
+      Lifeline lifeline(world, record.callbacks(world.rank()), limits);
+      if (world.rank() != culprit) return lifeline.goodbye();
+      for (int i = 0; i < 100 && record.count_ends() < 2; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    });
+    ASSERT_GE(record.ends.size(), 2u) << culprit;
+    for (const std::string& end : record.ends)
+      EXPECT_NE(end.find(fmt::format("rank {} was lost on node {}: no sign of life for 2 s",
+                                     culprit, node_name())),
+                std::string::npos)
+          << end;
+  }
+}
+
+// Rank 1 computes and does not make the call that the others wait for.
+TEST(Lifeline, ACallThatNeverEndsNamesTheMissingRank) {
+  Record record;
+  run_ranks(3, [&](World& world) {
+    const int rank = world.rank();
+    FlightRecorder recorder(rank, "node");
+    const int group = recorder.add_group("dp", 0, 0, rank, 3);
+    recorder.begin_step(1);
+    recorder.call(group, Collective::AllReduce, 64);
+    if (rank != 1) recorder.begin_wait(group, recorder.call(group, Collective::Barrier, 0));
+    Lifeline::Callbacks callbacks = record.callbacks(rank);
+    callbacks.waiting_s = [&] { return recorder.waiting_s(); };
+    callbacks.positions = [&](int) { return std::vector{to_json(recorder.position())}; };
+    Lifeline lifeline(world, callbacks, {.silence_s = 10, .call_s = 0.5, .beat_s = 0.1});
+    for (int i = 0; i < 100 && record.count_ends() < 3; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  ASSERT_EQ(record.failures.size(), 1u);
+  EXPECT_NE(record.failures[0].find("s (comm.timeout_s): rank 1 (node node) did not make call 2 of "
+                                    "group dp (barrier), for which ranks 0 (node node), 2 wait"),
+            std::string::npos)
+      << record.failures[0];
+  EXPECT_EQ(record.ends.size(), 3u);
 }
 
 TEST(Lifeline, OneRankNeedsNoSockets) {

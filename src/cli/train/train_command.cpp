@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -90,6 +92,13 @@ struct TrainParts {
   std::optional<StepTrace> step_trace;
   std::optional<StagedRun> run;  // destroyed first: it may still wait for its groups
 };
+
+// Writes where all ranks were when one was lost, for an engineer: flight.jsonl.
+void keep_positions(const std::filesystem::path& directory, const RankFailure& failure) {
+  if (failure.positions.empty()) return;
+  std::ofstream file(directory / "flight.jsonl");
+  for (const std::string& position : failure.positions) file << position << "\n";
+}
 
 // Completes or chooses the layout of one stage. All ranks call it.
 void settle_layout(RunConfig& stage, Job& job, Backend& backend) {
@@ -196,6 +205,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
       check_trace_steps(arguments.trace_steps, request, config->at_stage(first));
   });
   settle_layouts(*config, first, job, *backend);
+  job.set_limits(config->comm.silence_s, config->comm.timeout_s);
   const auto groups_of = [&](const RunConfig& stage) -> const Groups& {
     job.together([&] {
       const Grid grid = grid_of(layout_on(stage, job.world().size()), stage.model);
@@ -225,10 +235,14 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     run->trainer().trace_with(step_trace.emplace(*trace, request, groups->get()));
   const auto watch = [&](Trainer* trainer) {
     if (trainer == nullptr) return job.on_failure({});
-    job.on_failure([trainer](const std::string& text) { trainer->note_failure(text); });
+    job.on_failure([trainer](const RankFailure& failure) {
+      trainer->note_failure(failure.text);
+      keep_positions(trainer->directory(), failure);
+    });
   };
   const RunOutcome outcome =
       run->run(arguments.resume == "auto" ? ResumeMode::Auto : ResumeMode::Never, watch);
+  if (outcome == RunOutcome::Stopped) job.set_exit_code(exit_code::kStopped);
   if (outcome == RunOutcome::Finished)
     log_info("finished; the run is in {}", run->trainer().directory().string());
   job.on_failure({});

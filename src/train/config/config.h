@@ -142,8 +142,9 @@ struct CommConfig {
   DType reduce = DType::F32;   // type in which gradients are reduced; fp64 runs use fp64
   bool check = false;          // check that all ranks call the same collectives; slower
   bool deterministic = false;  // MPI reduces in rank order: bitwise the same in every run
+  double timeout_s = 600;      // a call that a step waits for longer than this ends the job
+  double silence_s = 10;       // a rank without a sign of life for this time ends it; 0: never
   // For NCCL:
-  double timeout_s = 600;         // a call that takes longer ends the job
   bool allow_sockets = false;     // allow TCP between nodes
   bool share_gpu = false;         // allow several ranks on one GPU, for tests
   bool register_buffers = false;  // register buffers with NCCL, which saves copies

@@ -280,6 +280,7 @@ void describe(V& v, CommConfig& c) {
   v("check", c.check);
   v("deterministic", c.deterministic);
   v("timeout_s", c.timeout_s, above(0));
+  v("silence_s", c.silence_s, at_least(0));
   v("allow_sockets", c.allow_sockets);
   v("share_gpu", c.share_gpu);
   v("register_buffers", c.register_buffers);

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/collective.h"
+
+namespace kintsugi {
+
+// Where a rank is in the calls of its groups.
+struct FlightPosition {
+  struct Call {
+    std::int64_t number = 0;  // in its group, from 1
+    Collective kind = Collective::Barrier;
+    std::int64_t bytes = 0;
+    std::int64_t peer = -1;  // of a send or receive: its rank in the group
+  };
+  struct Group {
+    std::string name;
+    // Identify the group: the n-th split of the job, and the color in it.
+    std::int64_t split = 0, color = 0;
+    std::int64_t rank = 0, size = 0;  // in the group
+    std::int64_t calls = 0;           // made so far
+    std::int64_t waiting_for = 0;     // the call that the rank waits for; 0: none
+    double waiting_s = 0;
+    std::vector<Call> recent = {};  // oldest first
+  };
+  std::int64_t rank = 0, step = 0;
+  std::string node;
+  std::vector<Group> groups;
+};
+
+// As one line of JSON. from_json() returns nothing for anything else.
+std::string to_json(const FlightPosition& position);
+std::optional<FlightPosition> position_from_json(const std::string& text);
+
+// Names the first call that not all ranks of a group have made, the ranks that are missing and
+// those that wait; or two ranks whose calls of the same number differ. Empty if there is none.
+// `culprits` receives the ranks that are named.
+std::string diagnose(const std::vector<FlightPosition>& positions,
+                     std::vector<std::int64_t>* culprits = nullptr);
+
+class FlightRecorder;
+
+// The file of a rank's recorder in the memory of this node; `key` names the job. Removes files that
+// jobs left behind more than an hour ago. Empty if there is no such memory.
+std::filesystem::path recorder_file(const std::string& key, int rank);
+// The position of this rank as JSON and, if it was recorded on this node, that of the rank `lost`
+// of the same job (-1: none).
+std::vector<std::string> positions_here(const FlightRecorder& own, const std::string& key,
+                                        int lost);
+
+// Records the communication calls of one rank in memory that is shared with a file. The file
+// survives the process however it ends, and other processes of the node can read it. Recording a
+// call takes some 50 ns. Thread-safe.
+class FlightRecorder {
+ public:
+  // Creates the file. If that fails, or without a path, only this process can read the record.
+  FlightRecorder(int rank, std::string node, const std::filesystem::path& file = {});
+  ~FlightRecorder();  // removes the file
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  static constexpr int kMaxGroups = 64;
+  // Returns the group's index, or -1 if there are too many.
+  int add_group(const std::string& name, std::int64_t split, std::int64_t color, int rank,
+                int size);
+  void remove_group(int group);
+  // Returns the number of the call.
+  std::int64_t call(int group, Collective kind, std::int64_t bytes, int peer = -1);
+  void begin_wait(int group, std::int64_t number);
+  void end_wait(int group);
+
+  // A wait counts against comm.timeout_s only inside a step.
+  void begin_step(std::int64_t step);
+  void end_step();
+  std::int64_t step() const;
+  // How long this rank has been waiting inside the step; 0 if it is not.
+  double waiting_s() const;
+
+  FlightPosition position() const;
+  static std::optional<FlightPosition> read(const std::filesystem::path& file);
+
+ private:
+  struct Memory;
+  static FlightPosition position_of(const Memory& memory);
+
+  std::filesystem::path file_;
+  std::string node_;
+  Memory* memory_ = nullptr;
+};
+
+}  // namespace kintsugi
