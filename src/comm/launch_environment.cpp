@@ -4,6 +4,8 @@
 #include <sstream>
 #include <string>
 
+#include "comm/socket.h"
+
 namespace kintsugi {
 
 int launched_ranks(const std::function<const char*(const char*)>& variable) {
@@ -34,6 +36,11 @@ bool another_rank_reports(const std::function<const char*(const char*)>& variabl
   return false;
 }
 
+std::string node_name(const std::function<const char*(const char*)>& variable) {
+  const char* name = variable("SLURMD_NODENAME");
+  return name != nullptr && *name != '\0' ? name : host_name();
+}
+
 namespace {
 
 const char* environment(const char* name) { return std::getenv(name); }
@@ -42,5 +49,6 @@ const char* environment(const char* name) { return std::getenv(name); }
 
 int launched_ranks() { return launched_ranks(environment); }
 bool another_rank_reports() { return another_rank_reports(environment); }
+std::string node_name() { return node_name(environment); }
 
 }  // namespace kintsugi

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 namespace kintsugi {
 
@@ -13,5 +14,9 @@ int launched_ranks();
 // that the launcher was given.
 bool another_rank_reports(const std::function<const char*(const char*)>& variable);
 bool another_rank_reports();
+
+// The name by which the job scheduler knows this node (srun --exclude): Slurm's, or the host name.
+std::string node_name(const std::function<const char*(const char*)>& variable);
+std::string node_name();
 
 }  // namespace kintsugi

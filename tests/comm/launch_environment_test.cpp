@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "comm/socket.h"
+
 namespace kintsugi {
 namespace {
 
@@ -48,6 +50,13 @@ TEST(LaunchEnvironment, TheFirstRankOfACommandReports) {
                            {"OMPI_FIRST_RANKS", "0 2"}}),
               rank == std::string("1") || rank == std::string("3"))
         << rank;
+}
+
+TEST(LaunchEnvironment, TheNodeHasTheNameThatTheSchedulerKnows) {
+  const auto named = [](const char* name) { return node_name([&](const char*) { return name; }); };
+  EXPECT_EQ(named("nid000012"), "nid000012");
+  EXPECT_EQ(named(nullptr), host_name());
+  EXPECT_EQ(named(""), host_name());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "comm/grid.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "launch/node_ledger.h"
 #include "plan/foreign/measured_rows.h"
 #include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
@@ -209,11 +210,25 @@ FileParser tuning_cache() {
           }};
 }
 
+FileParser node_ledger() {
+  const TemporaryDirectory scratch;
+  const NodeLedger ledger(scratch / "nodes.json");
+  ledger.add("nid000012", NodeTrouble::Slow, "matmul 61 % of the median", 1'772'366'400, 7);
+  ledger.add("nid000013", NodeTrouble::Lost, "rank 3: \"killed\"", 1'772'366'400, 0.5);
+  return {.name = "node-ledger",
+          .samples = {{{"nodes.json", content_of(ledger.path())}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            for (const LedgerEntry& entry : parse_node_ledger(content_of(directory / "nodes.json")))
+              if (!is_node_name(entry.node)) failure("accepted the node {}", entry.node);
+          }};
+}
+
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(), overrides(),     model_yaml(),  machine_yaml(), hf_config(),
-          checkpoint(), measured_rows(), memory_rows(), trial_log(),    tuning_cache()};
+  return {run_config(),    overrides(),   model_yaml(), machine_yaml(), hf_config(),  checkpoint(),
+          measured_rows(), memory_rows(), trial_log(),  tuning_cache(), node_ledger()};
 }
 
 }  // namespace kintsugi
