@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
 
@@ -139,11 +140,10 @@ void RunLog::write_status(const std::string& text, bool last) noexcept {
   }
 }
 
-void RunLog::status(const std::string& state, const StepRecord& last,
-                    std::optional<double> valid_loss, double eta_s, const std::string& checkpoint,
-                    const std::string& message) noexcept {
+void RunLog::status(const RunState& state, const StepRecord& last, std::optional<double> valid_loss,
+                    double eta_s, const std::string& checkpoint) noexcept {
   try {
-    Json json = {{"state", state},
+    Json json = {{"state", state.state},
                  {"step", last.step},
                  {"total_steps", total_steps_},
                  {"tokens", last.tokens},
@@ -155,11 +155,13 @@ void RunLog::status(const std::string& state, const StepRecord& last,
                  {"pid", ::getpid()},
                  {"updated", utc_now()}};
     if (!last.stage.empty()) json["stage"] = last.stage;
-    if (!message.empty()) json["message"] = message;
+    if (state.exit_code) json["exit_code"] = *state.exit_code;
+    if (!state.reason.empty()) json["reason"] = state.reason;
+    if (!state.message.empty()) json["message"] = state.message;
     const std::lock_guard lock(mutex_);
     if (failed_) return;
     status_ = to_text(json);
-    write_status(to_text(json, 2) + "\n", state != "running");
+    write_status(to_text(json, 2) + "\n", state.state != "running");
   } catch (...) {
   }
 }
@@ -171,6 +173,8 @@ void RunLog::fail(const std::string& message) noexcept {
     if (status_.empty()) return;
     Json json = Json::parse(status_);
     json["state"] = "failed";
+    json["exit_code"] = exit_code::kFailure;
+    json["reason"] = "failure";
     json["updated"] = utc_now();
     json["message"] = message;
     write_status(to_text(json, 2) + "\n", true);

@@ -42,6 +42,14 @@ struct StepRecord {
   std::vector<Valid> valid = {};  // one entry per validation set
 };
 
+// What a run does, or how it ended.
+struct RunState {
+  std::string state = "running";  // or finished, stopped, diverged, failed
+  std::optional<int> exit_code = {};
+  std::string reason = {};  // why it stopped or failed, in a word or two
+  std::string message = {};
+};
+
 // Writes metrics.jsonl (one object per line and step, complete lines only, appended to after a
 // restart; `seq` counts records) and status.json (replaced atomically).
 class RunLog {
@@ -49,10 +57,8 @@ class RunLog {
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps);
 
   void record(const StepRecord& record);
-  // state: running, finished, stopped, diverged or failed.
-  void status(const std::string& state, const StepRecord& last, std::optional<double> valid_loss,
-              double eta_s, const std::string& checkpoint,
-              const std::string& message = "") noexcept;
+  void status(const RunState& state, const StepRecord& last, std::optional<double> valid_loss,
+              double eta_s, const std::string& checkpoint) noexcept;
   // Writes the last status again with the state "failed"; later calls of status() write nothing.
   // Thread-safe.
   void fail(const std::string& message) noexcept;

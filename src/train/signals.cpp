@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <mutex>
 
 namespace kintsugi {
 namespace {
@@ -15,6 +16,8 @@ volatile sig_atomic_t received_signal = 0;
 std::atomic<int> handlers = 0;  // objects that exist; the first one installs the handlers
 std::array<struct sigaction, kSignals.size()> previous;
 struct sigaction previous_pipe;
+std::mutex request_mutex;
+std::string request;  // guarded by request_mutex
 
 void handle(int signal) {
   if (signal == SIGINT && received_signal == SIGINT) _exit(130);
@@ -39,6 +42,8 @@ StopSignals::~StopSignals() {
   if (--handlers > 0) return;
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   sigaction(SIGPIPE, &previous_pipe, nullptr);
+  const std::lock_guard lock(request_mutex);
+  request.clear();
 }
 
 const char* StopSignals::received() {
@@ -54,6 +59,16 @@ const char* StopSignals::received() {
     default:
       return "SIGINT";
   }
+}
+
+void request_stop(const std::string& reason) {
+  const std::lock_guard lock(request_mutex);
+  if (request.empty()) request = reason.empty() ? "request" : reason;
+}
+
+std::string requested_stop() {
+  const std::lock_guard lock(request_mutex);
+  return request;
 }
 
 }  // namespace kintsugi

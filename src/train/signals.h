@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 namespace kintsugi {
 
 // While this object exists, SIGTERM, SIGUSR1, SIGINT and SIGHUP ask the run to finish its step,
@@ -16,5 +18,11 @@ class StopSignals {
   // The signal's name, or nullptr while none has arrived.
   static const char* received();
 };
+
+// Asks the run of this process to finish its step, save and stop, as a signal does. `reason` is the
+// reason in status.json, such as "supervisor lost". Thread-safe. The first request counts, also one
+// that arrives before the run; the destructor of the outermost StopSignals forgets it.
+void request_stop(const std::string& reason);
+std::string requested_stop();  // the reason; empty while nothing has been requested
 
 }  // namespace kintsugi

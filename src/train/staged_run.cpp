@@ -73,10 +73,11 @@ RunOutcome StagedRun::run(ResumeMode resume, const WatchTrainer& watch) {
     resume = ResumeMode::Auto;
     if (watch) watch(nullptr);
     std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
+    const Startup startup = trainer_->startup().of_next_stage();
     trainer_.reset();  // its memory is free before the next stage is checked
     const RunConfig next = run_.at_stage(number + 1);
     const Groups& groups = groups_(next);
-    together(groups[GroupKind::World], [&] { trainer_.emplace(backend_, next, groups); });
+    together(groups[GroupKind::World], [&] { trainer_.emplace(backend_, next, groups, startup); });
     trainer_->keep_lock(std::move(lock));
   }
 }

@@ -6,6 +6,16 @@
 
 namespace kintsugi {
 
+double unix_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Startup Startup::of_next_stage() const {
+  Startup next;
+  next.launched_s_ = launched_s_;
+  return next;
+}
+
 void Startup::mark(std::string phase) {
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - last_).count();

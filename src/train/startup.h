@@ -7,15 +7,22 @@
 
 namespace kintsugi {
 
+double unix_time_s();  // now, in seconds since 1970
+
 // The time from launch to the end of the first step, by phase.
 class Startup {
  public:
   // Adds the time since the last mark to this phase.
   void mark(std::string phase);
   std::string summary() const;  // "0.86 s: init ranks 0.33, load data 0.05, …"
+  // When the program was launched, in seconds since 1970.
+  double launched_s() const { return launched_s_; }
+  // For the next stage: phases start again, the launch is the same.
+  Startup of_next_stage() const;
 
  private:
   using Clock = std::chrono::steady_clock;
+  double launched_s_ = unix_time_s();
   Clock::time_point last_ = Clock::now();
   std::vector<std::pair<std::string, double>> phases_;  // seconds
 };

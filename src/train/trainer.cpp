@@ -9,6 +9,7 @@
 
 #include "comm/exchange.h"
 #include "comm/flight_recorder.h"
+#include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -18,7 +19,6 @@
 #include "train/initial_weights.h"
 #include "train/memory_check.h"
 #include "train/run_history.h"
-#include "train/signals.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -60,17 +60,12 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   }
   check_memory(backend_, config_, *groups_);
   startup_.mark("plan memory");
+  if (is_first()) watch_for_stops();
 }
 
 void Trainer::note_failure(const std::string& message) {
   if (RunLog* log = open_log_) log->fail(message);
 }
-
-namespace {
-
-double asked_to_stop() { return StopSignals::received() != nullptr ? 1 : 0; }
-
-}  // namespace
 
 void Trainer::sum_over_ranks(std::span<double> values) {
   host().wait(host().all_reduce(
@@ -82,19 +77,20 @@ void Trainer::sum_over_ranks(StepSums& sums) {
   sum_over_ranks(values);
   sums = {values[0], values[1], values[2], values[3], values[4]};
   targets_ = sums.next_targets;
-  stop_ = sums.stops > 0;
+  stops_.decide(sums.stops);
 }
 
 RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
-  if (is_first()) log_->status("running", record_, last_valid_loss_, NAN, last_checkpoint_);
+  if (is_first()) check_time_left();
+  write_status({}, NAN);
   last_report_ = Clock::now();
   try {
     StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr),
-                   .stops = asked_to_stop()};
+                   .stops = stops_.ask()};
     sum_over_ranks(start);
-    while (!finished() && !stop_) {
+    while (!finished() && !stops_.decided()) {
       if (step_trace_ != nullptr) step_trace_->before_step();
       if (groups_->recorder != nullptr) groups_->recorder->begin_step(state_.step + 1);
       train_step();
@@ -108,40 +104,30 @@ RunOutcome Trainer::run(ResumeMode resume) {
         startup_.mark("first step");
         log_info("startup {}", startup_.summary());
       }
-      // Skip validation after a stop signal: saving is urgent. validate() updates stop_.
+      // Skip validation after a stop signal: saving is urgent. validate() updates stops_.
       const std::int64_t every = config_.train.eval_every;
-      if (every > 0 && !stop_ && (due(every) || finished())) validate();
+      if (every > 0 && !stops_.decided() && (due(every) || finished())) validate();
       if (is_first()) {
         log_->record(record_);
-        report(stop_ || finished());
+        report(stops_.decided() || finished());
       }
-      const bool saves = due(config_.train.checkpoint_every) || stop_ || finished();
+      const bool saves = due(config_.train.checkpoint_every) || stops_.decided() || finished();
       if (config_.train.save && saves) save();
     }
     if (step_trace_ != nullptr) step_trace_->finish();
   } catch (const Diverged& error) {
-    if (is_first())
-      log_->status("diverged", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
+    write_status({"diverged", exit_code::kDiverged, "diverged", error.what()}, NAN);
+    throw;
+  } catch (const UserError& error) {
+    write_status({"failed", exit_code::kMistake, "mistake", error.what()}, NAN);
     throw;
   } catch (const std::exception& error) {
-    if (is_first())
-      log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
+    write_status({"failed", exit_code::kFailure, "failure", error.what()}, NAN);
     throw;
   }
-  // A signal in the last step of a stage stops the run before the next one.
-  const bool stopped = !finished() || (stop_ && config_.steps_after() > 0);
-  if (is_first())
-    log_->status(stopped                     ? "stopped"
-                 : config_.steps_after() > 0 ? "running"
-                                             : "finished",
-                 record_, last_valid_loss_, eta_s(), last_checkpoint_);
-  if (stopped) {
-    const char* signal = StopSignals::received();
-    log_info("stopped by {} after step {}; {}",
-             signal != nullptr ? signal : "a signal to another rank", state_.step,
-             config_.train.save ? "the same command continues the run"
-                                : "nothing was saved (train.save is false)");
-  }
+  // A request in the last step of a stage stops the run before the next one.
+  const bool stopped = !finished() || (stops_.decided() && config_.steps_after() > 0);
+  report_stop(stopped);
   return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
 }
 
@@ -170,14 +156,14 @@ void Trainer::train_step() {
   batch_ = nullptr;
   const auto queued = Clock::now();
   StepSums sums{.next_targets = load_next_batch(step + 1, trace)};
-  const double data_wait_s = std::chrono::duration<double>(Clock::now() - queued).count();
+  const double data_wait_s = seconds_since(queued);
   const StepResult result = [&]() -> StepResult {
     const HostSpan span(trace, "wait for its result");
     const LocalStepResult local = engine_->finish_step();
     sums.loss = local.loss_sum;
     sums.z = local.z_sum;
     sums.outliers = local.outlier ? 1 : 0;
-    sums.stops = asked_to_stop();
+    sums.stops = stops_.ask();
     sum_over_ranks(sums);
     return {.loss = sums.loss / targets,
             .z_loss = config_.train.z_loss * sums.z / targets,
@@ -215,13 +201,14 @@ void Trainer::train_step() {
   state_.skipped = health_.skipped();
   state_.outliers = health_.outliers();
   state_.recent = outliers_.state();
-  record_.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  record_.step_time_s = seconds_since(begin);
   record_.tokens_per_s = static_cast<double>(tokens_of_step) / record_.step_time_s;
   check_peak();
   record_.mfu_causal = mfu(record_.tokens_per_s, flops_.causal());
   record_.mfu_full = mfu(record_.tokens_per_s, flops_.full());
   means_.add(record_, tokens_of_step);
   step_seconds_ += record_.step_time_s;
+  stops_.wall_time().note_step(record_.step_time_s);
   if (groups_->ranks() > 1) record_communication(communication);
 }
 
@@ -327,13 +314,14 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     score.bytes += data_->bytes_of(targets);
   }
   std::array<double, 4> sums = {score.nats, static_cast<double>(score.tokens),
-                                static_cast<double>(score.bytes), asked_to_stop()};
+                                static_cast<double>(score.bytes), stops_.ask()};
   sum_over_ranks(sums);
-  stop_ = sums[3] > 0;
+  stops_.decide(sums[3]);
   return {sums[0], static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2])};
 }
 
 void Trainer::validate() {
+  const auto begin = Clock::now();
   SampleBatch batch(config_.layout.micro_batch, data_->validation_options());
   Score all;
   record_.valid.clear();
@@ -355,6 +343,7 @@ void Trainer::validate() {
   if (record_.valid.size() > 1)
     for (const StepRecord::Valid& set : record_.valid)
       show(" " + set.name, set.loss, set.bits_per_byte);
+  stops_.wall_time().note_step(seconds_since(begin));
 }
 
 std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
@@ -387,8 +376,9 @@ void Trainer::save() {
     started_elsewhere_ = false;
   }
   if (is_first()) ancestors_ = ancestors_after(saved);
-  log_info("saved {} in {}", saved.string(),
-           format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));
+  const double seconds = seconds_since(begin);
+  stops_.wall_time().note_save(seconds);
+  log_info("saved {} in {}", saved.string(), format_duration(seconds));
 }
 
 void Trainer::end_diverged(const std::string& why) const {

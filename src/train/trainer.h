@@ -22,6 +22,7 @@
 #include "train/startup.h"
 #include "train/step_means.h"
 #include "train/step_trace.h"
+#include "train/stop_requests.h"
 
 namespace kintsugi {
 
@@ -59,6 +60,9 @@ class Trainer {
  private:
   Trainer(Backend& backend, RunConfig config, std::unique_ptr<Groups> own_groups);
   using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
 
   bool is_first() const { return groups_->is_first(); }
   Communicator& host() const { return (*groups_)[GroupKind::World]; }
@@ -72,7 +76,7 @@ class Trainer {
     double loss = 0;          // of this step
     double z = 0;             // log^2 Z of this step; only with train.z_loss
     double next_targets = 0;  // tokens with a loss in the batches of the next step
-    double stops = 0;         // number of ranks that received a stop signal
+    double stops = 0;         // what asks the ranks to stop: StopRequests::ask
     double outliers = 0;      // number of ranks that skipped this step as an outlier: all or none
   };
   void sum_over_ranks(std::span<double> values);
@@ -136,6 +140,10 @@ class Trainer {
   std::vector<Tokenizer::File> checkpoint_texts() const;
   [[noreturn]] void end_diverged(const std::string& why) const;
   void report(bool last);
+  void write_status(const RunState& state, double eta_s);  // on rank 0
+  void watch_for_stops();                                  // creates stops_; on rank 0
+  void check_time_left();  // warns if the job ends before anything can be trained
+  void report_stop(bool stopped);
   double eta_s() const;
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   // Of the stage.
@@ -179,7 +187,7 @@ class Trainer {
   std::unique_ptr<BatchLoader> loader_;
   const SampleBatch* batch_ = nullptr;  // the next step's batch, once it is loaded
   double targets_ = 0;                  // tokens with a loss in batch_, over all ranks
-  bool stop_ = false;                   // a rank received a stop signal; the same on all ranks
+  StopRequests stops_;                  // decided alike on all ranks
 };
 
 }  // namespace kintsugi

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/exit_code.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "parallel/layer_split.h"
@@ -140,11 +141,55 @@ std::string Trainer::progress_line() const {
       means_.gradient_norm(), record_.lr, skipped);
 }
 
+void Trainer::write_status(const RunState& state, double eta_s) {
+  if (is_first()) log_->status(state, record_, last_valid_loss_, eta_s, last_checkpoint_);
+}
+
+void Trainer::watch_for_stops() {
+  StopRequests::Options options{.file = directory_ / "stop"};
+  const double limit_s = config_.run.time_limit.seconds;
+  if (const auto end = end_of_job(startup_.launched_s(), limit_s)) {
+    // From here on by the steady clock: setting the system's clock must not stop the run.
+    const double now_s = StopRequests().now_s();
+    options.wall_time = WallTime(now_s + *end - unix_time_s(), config_.run.stop_margin.seconds);
+  }
+  stops_ = StopRequests(std::move(options));
+}
+
+void Trainer::check_time_left() {
+  WallTime& wall_time = stops_.wall_time();
+  if (!wall_time.limited()) return;
+  const double left_s = wall_time.left_s(stops_.now_s()), margin_s = wall_time.margin_s();
+  if (left_s > margin_s)
+    log_info("wall time: {} left; the run saves and stops {} before the end",
+             format_duration(left_s), format_duration(margin_s));
+  else
+    log_warning(
+        "the wall time leaves {}, less than the {} that the last save and the exit may take: the "
+        "run stops without training; give the job more time or set run.stop_margin",
+        format_duration(std::max(left_s, 0.0)), format_duration(margin_s));
+}
+
+// After the last step of the stage, or a stop.
+void Trainer::report_stop(bool stopped) {
+  if (is_first()) stops_.consume_file();
+  if (!stopped)
+    return write_status(config_.steps_after() > 0
+                            ? RunState{}
+                            : RunState{.state = "finished", .exit_code = exit_code::kFinished},
+                        eta_s());
+  const std::string message =
+      fmt::format("stopped by {} after step {}; {}", stops_.description(), state_.step,
+                  config_.train.save ? "the same command continues the run"
+                                     : "nothing was saved (train.save is false)");
+  write_status({"stopped", exit_code::kStopped, stops_.reason(), message}, eta_s());
+  log_info("{}", message);
+}
+
 void Trainer::report(bool last) {
   const auto now = Clock::now();
   const bool live_due = now - last_report_ > std::chrono::milliseconds(200);
-  if (live_due || last)
-    log_->status("running", record_, last_valid_loss_, eta_s(), last_checkpoint_);
+  if (live_due || last) write_status({}, eta_s());
   if (live_due) last_report_ = now;
   const std::string line = progress_line();
   const bool line_due = due(config_.train.log_every) || last;

@@ -12,6 +12,7 @@
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "support/paths.h"
+#include "support/same_checkpoint.h"
 #include "support/small_run.h"
 
 namespace kintsugi {
@@ -53,21 +54,6 @@ const ResumeCase kCases[] = {
      "offload: {optimizer: true, update: device}\n"},
     {"z_loss", "steps: 9, checkpoint_every: 4, eval_every: 0, z_loss: 1e-3", ""},
 };
-
-void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
-  for (const char* file : {"model.safetensors", "trainer.json", "config.json"})
-    EXPECT_TRUE(read_text_file(a / file) == read_text_file(b / file)) << file;
-  const char* state = "optimizer.safetensors";
-  EXPECT_TRUE(read_text_file(state_directory(a) / state) ==
-              read_text_file(state_directory(b) / state));
-  const fs::path average = "ema/model.safetensors";
-  ASSERT_EQ(fs::exists(a / average), fs::exists(b / average));
-  if (fs::exists(a / average)) {
-    EXPECT_TRUE(read_text_file(a / average) == read_text_file(b / average));
-  }
-}
-
-fs::path last_checkpoint(const fs::path& run) { return fs::canonical(run / "checkpoints/latest"); }
 
 class ResumeTest : public testing::TestWithParam<ResumeCase> {
  protected:

@@ -334,8 +334,13 @@ void add_train_command(CLI::App& app) {
       "A timeline of steps 3 and 4, with compute and communication:\n"
       "  mpirun -np 4 kintsugi train run.yaml --set layout.zero=3 --trace steps.json\n"
       "\n"
-      "On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run finishes the step, saves a checkpoint and\n"
-      "exits with code 75. The same command then resumes it.\n"
+      "On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, before the end of its job, or when a file named "
+      "stop\n"
+      "appears in its directory, the run finishes the step, saves a checkpoint and exits with "
+      "code\n"
+      "75 (docs/recovery.md). The same command then resumes it:\n"
+      "  touch runs/demo/stop\n"
+      "  kintsugi train run.yaml --set run.time_limit=2h\n"
       "Exit codes: 0 finished, 75 stopped and can be resumed, 3 diverged, 1 failed (try again),\n"
       "2 a mistake in the command, the configuration or a file.");
   command->callback([arguments] { run_train(*arguments); });

@@ -39,11 +39,19 @@ enum class Packing : std::uint8_t { Windows, BestFit };
 enum class NewTokens : std::uint8_t { Mean, Subtokens };
 std::string_view to_string(DeviceChoice device);
 
+// A length of time; written with a unit: 90s, 30min, 1h30min.
+struct Duration {
+  double seconds = 0;
+  bool operator==(const Duration&) const = default;
+};
+
 struct RunSection {
   std::string dir = "runs/run";
   std::uint64_t seed = 1;
   // A checkpoint or run directory of another run, which this run continues.
   std::optional<std::string> from = {};
+  Duration time_limit;   // since the launch; the run saves and stops before it. 0: none
+  Duration stop_margin;  // for the last save, before the end of the job. 0: measured
   bool operator==(const RunSection&) const = default;
 };
 

@@ -64,6 +64,13 @@ struct YamlScalar<Recompute> : NamedScalar<Recompute, parse_recompute> {};
 template <>
 struct YamlScalar<DType> : NamedScalar<DType, parse_precision> {};
 
+template <>
+struct YamlScalar<Duration> {
+  static std::string expected() { return "a time such as 90s, 30min or 2h"; }
+  static Duration parse(const std::string& text) { return {parse_duration_s(text)}; }
+  static std::string format(Duration value) { return fmt::format("{}s", value.seconds); }
+};
+
 // Layers of each pipeline chunk: "7,9,9,7", or auto.
 template <>
 struct YamlScalar<std::vector<int>> {
@@ -87,6 +94,8 @@ void describe(V& v, RunSection& c) {
   v("dir", c.dir);
   v("seed", c.seed);
   v("from", c.from);
+  v("time_limit", c.time_limit);
+  v("stop_margin", c.stop_margin);
 }
 
 template <class V>

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "train/signals.h"
+
+namespace kintsugi {
+
+// The end of the job in seconds since 1970: the earliest of KINTSUGI_END_TIME (set by job scripts)
+// or else SLURM_JOB_END_TIME, and of `launched_s` + `limit_s`. A limit of 0 is no limit. UserError
+// if a variable is not a number.
+std::optional<double> end_of_job(double launched_s, double limit_s);
+
+// The time by which a run must begin its last save. It leaves a margin before the end of the job
+// for one save, two steps and leaving the program.
+class WallTime {
+ public:
+  static constexpr double kExit_s = 30;             // to leave the program
+  static constexpr double kUnmeasuredSave_s = 60;   // before the first save
+  static constexpr std::size_t kRecentSteps = 100;  // of which the longest counts
+
+  WallTime() = default;  // no limit
+  // `fixed_margin_s`: instead of a measured margin; 0: measure it.
+  WallTime(double end_s, double fixed_margin_s) : end_s_(end_s), fixed_margin_s_(fixed_margin_s) {}
+
+  void note_step(double seconds);  // also: a validation
+  void note_save(double seconds) { save_s_ = seconds; }
+  double margin_s() const;
+  double left_s(double now_s) const { return end_s_ - now_s; }  // until the end of the job
+  bool limited() const { return end_s_ < std::numeric_limits<double>::infinity(); }
+  bool is_over(double now_s) const { return left_s(now_s) <= margin_s(); }
+
+ private:
+  double end_s_ = std::numeric_limits<double>::infinity();
+  double fixed_margin_s_ = 0;
+  double save_s_ = kUnmeasuredSave_s;
+  std::deque<double> steps_;
+};
+
+// Everything that asks a run to stop before its last step. Each rank adds ask() to the all-reduce
+// of the step and gives the sum to decide(), so all ranks stop after the same step. Signals and
+// request_stop() count on every rank; only rank 0 looks at the stop file and the clock.
+class StopRequests {
+ public:
+  using Clock = std::function<double()>;  // in seconds
+  struct Options {
+    std::filesystem::path file = {};  // empty: on ranks other than 0
+    WallTime wall_time = {};          // on the scale of `clock`
+    Clock clock = {};                 // default: a steady clock
+  };
+  StopRequests() : StopRequests(Options{}) {}
+  explicit StopRequests(Options options);
+
+  double ask();
+  void decide(double sum_of_asks);
+  bool decided() const { return source_ != Source::None; }
+  // For status.json: "signal", "stop file", "wall time" or the reason of request_stop(). Empty if
+  // nothing has been decided.
+  std::string reason() const;
+  std::string description() const;  // "SIGTERM", "the stop file runs/demo/stop", …
+  // Removes the stop file that was obeyed. Call it once the state is saved.
+  void consume_file() const;
+
+  WallTime& wall_time() { return wall_time_; }
+  double now_s() const { return clock_(); }
+
+ private:
+  // In the order in which they count. Only one rank asks because of a file or the time.
+  enum class Source : std::uint8_t { None, Signal, Request, File, WallTime };
+  static double weight(Source source);
+  Source source_here();
+  bool file_exists();
+
+  std::filesystem::path file_;
+  WallTime wall_time_;
+  Clock clock_;
+  double next_look_s_ = -std::numeric_limits<double>::infinity();
+  bool file_found_ = false;
+  Source source_ = Source::None;
+};
+
+}  // namespace kintsugi
