@@ -14,14 +14,15 @@ GENERATOR = $(if $(shell command -v ninja),-G Ninja)
 
 all: build
 
-.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
+.PHONY: all packages build install demo test sanitize fuzz-layouts fuzz-parsers kill-test fault-test mutation-check same-bits bench format clean gpu-build gpu-test gpu-layouts gpu-bench plan-accuracy
 
 # What is installed depends on what is built (cmake/dependencies.txt).
 KINDS := required optional tool
 packages:
 	@scripts/install_packages.sh $(KINDS)
 demo: KINDS += demo
-test sanitize fuzz-layouts fuzz-parsers kill-test mutation-check same-bits: KINDS += test demo
+test sanitize fuzz-layouts fuzz-parsers kill-test fault-test mutation-check same-bits: KINDS += test demo
+test fault-test: KINDS += cluster
 
 # $(call configure,directory,flags)
 define configure
@@ -87,6 +88,15 @@ kill-test: packages
 	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_kill_runs
 	@$(BUILD)/kintsugi_kill_runs $(N) $(if $(SEED),--seed $(SEED))
+
+# Disturbs N runs under mpirun and under a Slurm cluster on this machine: killed and stopped ranks, dead nodes, a killed
+# supervisor, a full disk, damaged checkpoints, requeues. Each run must finish by itself with the weights of an undisturbed one.
+fault-test: N := $(if $(filter command% environment%,$(origin N)),$(N),50)
+fault-test: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CUDA=OFF)
+fault-test: packages
+	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
+	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_fault_runs
+	@$(BUILD)/kintsugi_fault_runs $(N) $(if $(SEED),--seed $(SEED))
 
 # Applies each bug of tests/mutations in turn; the tests must find it. ONLY="name …" selects some, PRECISION=fp32 trains every
 # layout in fp32.

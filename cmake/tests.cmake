@@ -1,4 +1,4 @@
-# The tests, as one program, and the programs behind make fuzz-layouts, fuzz-parsers, kill-test and mutation-check.
+# The tests, as one program, and the programs behind make fuzz-layouts, fuzz-parsers, kill-test, fault-test and mutation-check.
 enable_testing()
 add_library(kintsugi_test_support STATIC)
 kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp")
@@ -13,7 +13,8 @@ add_library(kintsugi_test_flags INTERFACE)
 if(KINTSUGI_SANITIZE STREQUAL "address")
   target_compile_options(kintsugi_test_flags INTERFACE -fno-sanitize=undefined)
 endif()
-target_link_libraries(kintsugi_test_support PUBLIC kintsugi_engine GTest::gtest kintsugi_test_flags)
+target_link_libraries(kintsugi_test_support PUBLIC kintsugi_engine GTest::gtest kintsugi_test_flags
+  PRIVATE nlohmann_json::nlohmann_json)
 
 add_executable(kintsugi_tests)
 file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/*)
@@ -35,9 +36,11 @@ endfunction()
 kintsugi_test_program(kintsugi_fuzz_layouts tests/fuzz/fuzz_layouts.cpp)
 kintsugi_test_program(kintsugi_fuzz_parsers tests/fuzz/fuzz_parsers.cpp)
 kintsugi_test_program(kintsugi_kill_runs tests/fuzz/kill_runs.cpp)
+kintsugi_test_program(kintsugi_fault_runs tests/fuzz/fault_runs.cpp)
 add_dependencies(kintsugi_kill_runs kintsugi)
+add_dependencies(kintsugi_fault_runs kintsugi)
 # What make mutation-check runs, apart from the other tests because it is built over and over.
 kintsugi_test_program(kintsugi_equivalence_tests tests/parallel/equivalence_test.cpp)
 target_sources(kintsugi_equivalence_tests PRIVATE tests/parallel/recipes_test.cpp)
 target_link_libraries(kintsugi_equivalence_tests PRIVATE GTest::gtest_main)
-set_target_properties(kintsugi_fuzz_parsers kintsugi_kill_runs kintsugi_equivalence_tests PROPERTIES EXCLUDE_FROM_ALL TRUE)
+set_target_properties(kintsugi_fuzz_parsers kintsugi_kill_runs kintsugi_fault_runs kintsugi_equivalence_tests PROPERTIES EXCLUDE_FROM_ALL TRUE)

@@ -19,6 +19,7 @@ namespace {
 
 constexpr char kLinkHello = 'H', kLinkStep = 'B', kLinkEnded = 'E', kLinkStop = 'S';
 constexpr int kBeatMs = 1000, kConnectMs = 3000;
+constexpr int kStartMs = 200;  // until the first step, so that the start-up time is known
 
 std::string rest_of(std::istringstream& words) {
   words.get();
@@ -67,6 +68,7 @@ SupervisorLink::~SupervisorLink() {
 void SupervisorLink::ended(int exit_code, const std::string& text, int rank,
                            const std::string& node) {
   const std::lock_guard lock(mutex_);
+  socket_.send(kLinkStep, std::to_string(callbacks_.step()));
   socket_.send(kLinkEnded,
                fmt::format("{} {} {} {}", exit_code, rank, node.empty() ? "-" : node, text));
 }
@@ -74,7 +76,7 @@ void SupervisorLink::ended(int exit_code, const std::string& text, int rank,
 void SupervisorLink::work() {
   for (;;) {
     pollfd entries[2] = {{wake_read_, POLLIN, 0}, {socket_.descriptor(), POLLIN, 0}};
-    const int ready = ::poll(entries, 2, kBeatMs);
+    const int ready = ::poll(entries, 2, callbacks_.step() == 0 ? kStartMs : kBeatMs);
     if (entries[0].revents != 0) return;
     if (ready > 0 && entries[1].revents != 0) {
       const bool alive = socket_.read();

@@ -60,6 +60,7 @@ class SpawnSettings {
     posix_spawnattr_setflags(&attributes_,
                              POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (log.empty()) return;
     posix_spawn_file_actions_addopen(&files_, STDOUT_FILENO, log.c_str(),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0644);
     posix_spawn_file_actions_adddup2(&files_, STDOUT_FILENO, STDERR_FILENO);
@@ -81,18 +82,35 @@ class SpawnSettings {
 
 }  // namespace
 
-pid_t start_session(const std::vector<std::string>& command, const fs::path& log) {
+pid_t start_session(const std::vector<std::string>& command, const fs::path& log,
+                    const Variables& variables) {
   const SpawnSettings settings(log);
-  std::vector<char*> words;
+  std::vector<char*> words, environment;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  std::vector<std::string> added;
+  for (const auto& [name, value] : variables) added.push_back(name + "=" + value);
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (std::none_of(variables.begin(), variables.end(), [&](const auto& variable) {
+          return std::string_view(*entry).starts_with(variable.first + "=");
+        }))
+      environment.push_back(*entry);
+  for (std::string& entry : added) environment.push_back(entry.data());
+  environment.push_back(nullptr);
   pid_t leader = -1;
-  const int error = posix_spawn(&leader, words[0], settings.files(), settings.attributes(),
-                                words.data(), environ);
+  const int error = posix_spawnp(&leader, words[0], settings.files(), settings.attributes(),
+                                 words.data(), environment.data());
   if (error != 0)
-    failure("cannot start {} with its output in {}: {}", command[0], log.string(),
+    failure("cannot start {}{}: {}", command[0],
+            log.empty() ? "" : fmt::format(" with its output in {}", log.string()),
             std::strerror(error));
   return leader;
+}
+
+bool session_has_processes(pid_t leader) { return !members_of(leader).empty(); }
+
+void kill_session(pid_t leader) {
+  for (const pid_t process : members_of(leader)) kill(process, SIGKILL);
 }
 
 bool session_is_over(pid_t leader) {
@@ -115,7 +133,7 @@ int end_session(pid_t leader, bool asked) {
   const auto end = Clock::now() + kGrace;
   for (auto left = members_of(leader); !left.empty(); left = members_of(leader)) {
     if (Clock::now() > end)  // perhaps blocked in a driver or file system call
-      failure("process {} of a trial cannot be killed", left.front());
+      failure("process {} cannot be killed", left.front());
     for (const pid_t process : left) kill(process, SIGKILL);
     std::this_thread::sleep_for(kPollInterval);
   }

@@ -205,6 +205,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
       check_trace_steps(arguments.trace_steps, request, config->at_stage(first));
   });
   settle_layouts(*config, first, job, *backend);
+  job.on_stop_request([](const std::string& reason) { request_stop(reason); });
   job.set_limits(config->comm.silence_s, config->comm.timeout_s);
   const auto groups_of = [&](const RunConfig& stage) -> const Groups& {
     job.together([&] {

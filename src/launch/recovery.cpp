@@ -1,0 +1,68 @@
+#include "launch/recovery.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/exit_code.h"
+
+namespace kintsugi {
+namespace {
+
+bool contains(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+// Attempts at the end of the list that saved nothing newer than there was before them.
+int fruitless_attempts(const std::vector<Attempt>& attempts, std::int64_t saved_before) {
+  int count = 0;
+  for (auto at = attempts.rbegin(); at != attempts.rend(); ++at) {
+    const std::int64_t before = at + 1 == attempts.rend() ? saved_before : (at + 1)->saved;
+    if (at->saved > before) break;
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+Decision decide(const std::vector<Attempt>& attempts, std::int64_t saved_before,
+                const RecoveryLimits& limits) {
+  const Attempt& last = attempts.back();
+  if (last.exit_code != exit_code::kFailure) return {.exit_code = last.exit_code};
+  const int fruitless = fruitless_attempts(attempts, saved_before);
+  if (fruitless >= limits.fruitless)
+    return {
+        .exit_code = exit_code::kNoProgress,
+        .pause_s = 0,
+        .reason = fmt::format("{} attempts in a row saved no new step; the last one ended with: "
+                              "{}",
+                              fruitless, last.text)};
+  const double pause = limits.first_pause_s * std::pow(3, std::max(fruitless - 1, 0));
+  return {.exit_code = {}, .pause_s = std::min(pause, limits.longest_pause_s), .reason = last.text};
+}
+
+std::optional<NodeChoice> choose_nodes(const JobDescription& job, const NodeStates& states,
+                                       const std::function<bool(std::int64_t nodes)>& fits) {
+  if (states.allocated.empty()) return NodeChoice{.nodes = job.nodes};
+  std::vector<std::string> good, excluded;
+  for (const std::string& node : states.allocated)
+    if (contains(states.down, node) || contains(states.avoided, node))
+      excluded.push_back(node);
+    else
+      good.push_back(node);
+  // The ones that failed last are used again last.
+  for (auto node = states.avoided.rbegin(); node != states.avoided.rend(); ++node) {
+    if (static_cast<std::int64_t>(good.size()) >= job.nodes) break;
+    if (contains(states.down, *node) || !contains(excluded, *node)) continue;
+    std::erase(excluded, *node);
+    good.push_back(*node);
+  }
+  for (auto nodes = std::min(job.nodes, static_cast<std::int64_t>(good.size()));
+       nodes >= std::min(job.min_nodes, job.nodes) && nodes > 0; --nodes)
+    if (nodes == job.nodes || fits(nodes)) return NodeChoice{.nodes = nodes, .exclude = excluded};
+  return {};
+}
+
+}  // namespace kintsugi

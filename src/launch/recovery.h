@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/job_description.h"
+
+namespace kintsugi {
+
+// What the supervisor of a run decides, as functions without side effects.
+
+// One start of the ranks, from its launch to its end.
+struct Attempt {
+  int exit_code = 1;       // core/exit_code.h
+  std::string text = {};   // why it ended
+  int rank = -1;           // that failed; -1: unknown
+  std::string node = {};   // of that rank; empty: unknown
+  std::int64_t step = 0;   // the last step that it began
+  std::int64_t saved = 0;  // step of the newest checkpoint at its end; 0: none
+  double began_s = 0;      // Unix time
+  double ended_s = 0;
+  double first_step_s = -1;  // from its start to its first step; -1: it had none
+  std::int64_t nodes = 1;
+  bool operator==(const Attempt&) const = default;
+};
+
+struct RecoveryLimits {
+  int fruitless = 3;         // attempts in a row without a newer checkpoint
+  double first_pause_s = 1;  // before another attempt; three times as long after each fruitless one
+  double longest_pause_s = 300;
+};
+
+// Whether and when to start again.
+struct Decision {
+  std::optional<int> exit_code = {};  // end the job with it; empty: start again
+  double pause_s = 0;
+  std::string reason = {};
+};
+// `attempts`: of this job, oldest first, at least one. `saved_before`: step of the newest
+// checkpoint before the first of them.
+Decision decide(const std::vector<Attempt>& attempts, std::int64_t saved_before,
+                const RecoveryLimits& limits);
+
+// The state of the nodes of a job.
+struct NodeStates {
+  std::vector<std::string> allocated = {};  // empty: the launcher has no nodes to choose from
+  std::vector<std::string> down = {};       // according to the scheduler
+  std::vector<std::string> avoided = {};    // failed in this job or listed in the ledger; the ones
+                                            // to use again first come last
+};
+// Chooses nodes: avoided ones only if there are not enough others, those that are down never. With
+// too few, the largest number from min_nodes on that `fits` accepts. Nothing if there is none.
+std::optional<NodeChoice> choose_nodes(const JobDescription& job, const NodeStates& states,
+                                       const std::function<bool(std::int64_t nodes)>& fits);
+
+}  // namespace kintsugi

@@ -1,0 +1,317 @@
+#include "launch/supervisor.h"
+
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "comm/launch_environment.h"
+#include "core/error.h"
+#include "core/exit_code.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "launch/child_output.h"
+#include "launch/child_session.h"
+#include "launch/node_ledger.h"
+#include "train/checkpoint/branches.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/config/config.h"
+#include "train/engine_options.h"
+#include "train/signals.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using Steady = std::chrono::steady_clock;
+
+constexpr auto kPoll = std::chrono::milliseconds(200);
+constexpr double kSlurmAnswer_s = 20;
+constexpr double kLedgerDays = 1;  // a node that failed is avoided by later jobs for a day
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double seconds_since(Steady::time_point begin) {
+  return std::chrono::duration<double>(Steady::now() - begin).count();
+}
+
+// When a process began, in clock ticks since the boot; empty if it does not exist. A process id may
+// be used again, but not with the same time.
+std::string start_of_process(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t end = text.rfind(')');
+  if (end == std::string::npos) return {};
+  std::istringstream words(text.substr(end + 1));
+  std::string word;
+  for (int field = 3; field <= 22; ++field) words >> word;
+  return word;
+}
+
+int exit_code_of(int status) {
+  if (!WIFEXITED(status)) return exit_code::kFailure;
+  const int code = WEXITSTATUS(status);
+  const bool known = code == exit_code::kFinished || code == exit_code::kMistake ||
+                     code == exit_code::kDiverged || code == exit_code::kStopped;
+  return known ? code : exit_code::kFailure;
+}
+
+std::string describe(int status) {
+  if (WIFSIGNALED(status))
+    return fmt::format("the launcher was killed by signal {}", WTERMSIG(status));
+  return fmt::format("the launcher ended with exit code {}", WEXITSTATUS(status));
+}
+
+nlohmann::json to_json(const Attempt& attempt, std::size_t number) {
+  nlohmann::json json{
+      {"attempt", number},        {"exit_code", attempt.exit_code}, {"text", attempt.text},
+      {"step", attempt.step},     {"saved", attempt.saved},         {"began", attempt.began_s},
+      {"ended", attempt.ended_s}, {"nodes", attempt.nodes},         {"rank", nullptr},
+      {"node", nullptr},          {"first_step_s", nullptr}};
+  if (attempt.rank >= 0) json["rank"] = attempt.rank;
+  if (!attempt.node.empty()) json["node"] = attempt.node;
+  if (attempt.first_step_s >= 0) json["first_step_s"] = attempt.first_step_s;
+  return json;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);)
+    if (!line.empty()) lines.push_back(line);
+  return lines;
+}
+
+// Slurm commands in a job: a missing answer is an empty one.
+std::vector<std::string> slurm_lines(const std::vector<std::string>& command) {
+  const ChildOutput output = run_captured(command, kSlurmAnswer_s);
+  return output.found && output.code == 0 ? lines_of(output.out) : std::vector<std::string>{};
+}
+
+// "down*", "fail", "idle*": '*' marks a node that does not answer.
+bool is_down(const std::string& state) {
+  return state.ends_with('*') || state.starts_with("down") || state.starts_with("fail");
+}
+
+}  // namespace
+
+Supervisor::Supervisor(JobDescription job, SupervisorOptions options)
+    : job_(std::move(job)), options_(options), port_(job_.local) {}
+
+std::int64_t Supervisor::saved_step() const {
+  try {
+    const auto latest = peek_latest_checkpoint(fs::path(job_.run_dir) / "checkpoints");
+    return latest ? saved_state(*latest).step : 0;
+  } catch (const std::exception&) {
+    return 0;  // a damaged checkpoint: the run itself looks for another one
+  }
+}
+
+bool Supervisor::fits(std::int64_t nodes) const {
+  try {
+    const RunConfig config = load_run_config(job_.config, {});
+    for (std::int64_t stage = 0; stage < config.stage_count(); ++stage)
+      if (const RunConfig part = config.at_stage(stage); !part.layout_auto)
+        layout_on(part, static_cast<int>(nodes * job_.ranks_per_node));
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+NodeStates Supervisor::node_states() const {
+  NodeStates states;
+  const char* const list = std::getenv("SLURM_JOB_NODELIST");
+  if (job_.local || list == nullptr) return states;
+  states.allocated = slurm_lines({"scontrol", "show", "hostnames", list});
+  for (const std::string& line : slurm_lines({"sinfo", "-h", "-N", "-n", list, "-o", "%N %T"}))
+    if (const std::size_t space = line.find(' '); space != std::string::npos)
+      if (is_down(line.substr(space + 1))) states.down.push_back(line.substr(0, space));
+  states.avoided = avoided_;
+  for (const std::string& node :
+       NodeLedger(node_ledger_path("", job_.run_dir)).excluded(std::time(nullptr)))
+    if (std::find(avoided_.begin(), avoided_.end(), node) == avoided_.end())
+      states.avoided.push_back(node);
+  return states;
+}
+
+void Supervisor::blame(const Attempt& attempt) {
+  if (attempt.exit_code != exit_code::kFailure || attempt.node.empty() || job_.local) return;
+  std::erase(avoided_, attempt.node);
+  avoided_.insert(avoided_.begin(), attempt.node);
+  try {
+    NodeLedger(node_ledger_path("", job_.run_dir))
+        .add(attempt.node, NodeTrouble::Lost, attempt.text, std::time(nullptr), kLedgerDays);
+  } catch (const std::exception& error) {
+    log_warning("{}", error.what());
+  }
+}
+
+void Supervisor::keep(const Attempt& attempt) const {
+  std::ofstream file(job_.directory() / "attempts.jsonl", std::ios::app);
+  file << to_json(attempt, attempts_.size())
+              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+       << "\n";
+  if (!file.flush()) log_warning("cannot write {}", (job_.directory() / "attempts.jsonl").string());
+}
+
+void Supervisor::write_state(pid_t leader) const {
+  try {
+    write_file_atomically(job_.directory() / "supervisor.json",
+                          nlohmann::json{{"node", node_name()},
+                                         {"process", ::getpid()},
+                                         {"launcher", leader},
+                                         {"launcher_start", start_of_process(leader)}}
+                                  .dump() +
+                              "\n");
+  } catch (const std::exception& error) {
+    log_warning("{}", error.what());  // needed only if this process is killed
+  }
+}
+
+// The ranks of a supervisor that was killed save and end by themselves. Waits for that, so that two
+// sets of ranks never train the same run.
+void Supervisor::take_over() {
+  const fs::path file = job_.directory() / "supervisor.json";
+  if (!fs::exists(file)) return;
+  pid_t leader = 0;
+  try {
+    const nlohmann::json state = nlohmann::json::parse(read_text_file(file));
+    leader = state.at("launcher");
+    if (state.at("node") != node_name() || leader <= 0 ||
+        state.at("launcher_start") != start_of_process(leader))
+      return;
+  } catch (const nlohmann::json::exception&) {
+    return;
+  }
+  if (!session_has_processes(leader)) return;
+  log_info("the supervisor was restarted; waiting for the ranks of the attempt before to save");
+  const auto begin = Steady::now();
+  while (session_has_processes(leader) && seconds_since(begin) < options_.take_over_s &&
+         StopSignals::received() == nullptr)
+    std::this_thread::sleep_for(kPoll);
+  while (session_has_processes(leader)) {
+    kill_session(leader);
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+void Supervisor::forward_stop() {
+  if (stopping_ || StopSignals::received() == nullptr) return;
+  stopping_ = true;
+  log_info("{}: asking the run to save and stop", StopSignals::received());
+  port_.ask_to_stop(StopSignals::received());
+}
+
+std::string Supervisor::given_up(const SupervisorPort::State& state, double running_s) {
+  if (!state.connected)
+    return running_s < options_.start_s ? ""
+                                        : fmt::format("the ranks did not report within {}",
+                                                      format_duration(options_.start_s));
+  if (state.end) return "";
+  if (state.silent_s > options_.silence_s)
+    return fmt::format("rank 0 gave no sign of life for {:.0f} s (stopped, or its node is down)",
+                       state.silent_s);
+  if (state.step != last_step_ || last_step_at_s_ == 0) {
+    last_step_ = state.step;
+    last_step_at_s_ = running_s;
+  }
+  if (running_s - last_step_at_s_ > options_.stall_s)
+    return fmt::format("no new step for {}", format_duration(options_.stall_s));
+  return "";
+}
+
+void Supervisor::watch(pid_t leader, Attempt& attempt) {
+  const auto begin = Steady::now();
+  std::optional<Steady::time_point> reported;
+  last_step_at_s_ = 0;
+  std::string why;
+  while (!session_is_over(leader) && why.empty()) {
+    const SupervisorPort::State& state = port_.poll(kPoll);
+    forward_stop();
+    if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
+    if (state.end && !reported) reported = Steady::now();
+    if (reported && seconds_since(*reported) > options_.leave_s) break;
+    why = given_up(state, seconds_since(begin));
+  }
+  const int status = end_session(leader, false);
+  const SupervisorPort::State& state = port_.poll(std::chrono::milliseconds(0));
+  attempt.step = state.step;
+  if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
+  if (state.end) {
+    attempt.exit_code = state.end->exit_code;
+    attempt.text = state.end->text;
+    attempt.rank = state.end->rank;
+    attempt.node = state.end->node;
+  } else if (!why.empty()) {
+    attempt.text = why;
+    if (state.connected) attempt.rank = 0;
+    attempt.node = state.node;
+  } else {
+    attempt.exit_code = exit_code_of(status);
+    attempt.text = describe(status);
+  }
+}
+
+Attempt Supervisor::run_attempt(const NodeChoice& choice) {
+  Attempt attempt{.began_s = unix_time(), .nodes = choice.nodes};
+  port_.forget_run();
+  Variables variables = job_.environment;
+  variables.emplace_back(kSupervisorVariable, port_.address());
+  const pid_t leader =
+      start_session(rank_command(job_, choice, {"train", job_.config}), {}, variables);
+  write_state(leader);
+  watch(leader, attempt);
+  attempt.ended_s = unix_time();
+  attempt.saved = saved_step();
+  return attempt;
+}
+
+int Supervisor::run() {
+  const StopSignals signals;
+  take_over();
+  const std::int64_t saved_before = saved_step();
+  for (;;) {
+    if (StopSignals::received() != nullptr && attempts_.empty()) return exit_code::kStopped;
+    const auto choice =
+        choose_nodes(job_, node_states(), [this](std::int64_t nodes) { return fits(nodes); });
+    if (!choice) {
+      log_message(LogLevel::Error,
+                  fmt::format("too few usable nodes in this job for {} (at least {})", job_.nodes,
+                              std::min(job_.min_nodes, job_.nodes)));
+      return exit_code::kFailure;
+    }
+    if (!choice->exclude.empty())
+      log_info("attempt {} on {} without {}", attempts_.size() + 1,
+               format_number(choice->nodes, "node"), fmt::join(choice->exclude, ", "));
+    const Attempt attempt = run_attempt(*choice);
+    attempts_.push_back(attempt);
+    keep(attempt);
+    blame(attempt);
+    const Decision decision = decide(attempts_, saved_before, options_.limits);
+    if (decision.exit_code) {
+      if (!decision.reason.empty()) log_message(LogLevel::Error, decision.reason);
+      return *decision.exit_code;
+    }
+    if (stopping_) return exit_code::kStopped;  // its last checkpoint is resumable
+    log_warning("attempt {} failed at step {}: {}; starting again from step {} in {}",
+                attempts_.size(), attempt.step, attempt.text, attempt.saved,
+                format_duration(decision.pause_s));
+    const auto begin = Steady::now();
+    while (seconds_since(begin) < decision.pause_s && StopSignals::received() == nullptr)
+      std::this_thread::sleep_for(kPoll);
+    if (StopSignals::received() != nullptr) return exit_code::kStopped;
+  }
+}
+
+}  // namespace kintsugi

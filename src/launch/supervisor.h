@@ -1,0 +1,58 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/supervisor_link.h"
+#include "launch/job_description.h"
+#include "launch/recovery.h"
+
+namespace kintsugi {
+
+struct SupervisorOptions {
+  RecoveryLimits limits = {};
+  double start_s = 900;       // the ranks must report within this time after their launch
+  double silence_s = 13;      // rank 0 without a sign of life; the other ranks notice it earlier
+  double stall_s = 7200;      // without a new step
+  double leave_s = 60;        // for the launcher to end after the run has reported its end
+  double take_over_s = 1800;  // for the ranks of a killed supervisor to save and end
+};
+
+// Keeps a run going: starts its ranks with the launcher of the job, watches them from outside, and
+// starts them again from the newest usable state when they fail, without nodes that failed where
+// there are others. It runs on the first node of the job, in the job script, which starts it again
+// if it is killed. Writes RUN_DIR/launch/attempts.jsonl.
+class Supervisor {
+ public:
+  explicit Supervisor(JobDescription job, SupervisorOptions options = {});
+
+  // Returns the exit code of the job (core/exit_code.h). SIGTERM, SIGUSR1, SIGINT and SIGHUP ask
+  // the run to save and stop; a second signal ends it at once.
+  int run();
+
+ private:
+  Attempt run_attempt(const NodeChoice& choice);
+  // Waits until the launcher has ended. Fills in the attempt.
+  void watch(pid_t leader, Attempt& attempt);
+  // Why the attempt must be ended from outside; empty: it need not be.
+  std::string given_up(const SupervisorPort::State& state, double running_s);
+  void forward_stop();
+  void take_over();
+  void write_state(pid_t leader) const;
+  void keep(const Attempt& attempt) const;
+  void blame(const Attempt& attempt);
+  NodeStates node_states() const;
+  bool fits(std::int64_t nodes) const;
+  std::int64_t saved_step() const;
+
+  JobDescription job_;
+  SupervisorOptions options_;
+  SupervisorPort port_;
+  std::vector<Attempt> attempts_;
+  std::vector<std::string> avoided_;  // nodes that failed, the latest first
+  bool stopping_ = false;
+  std::int64_t last_step_ = 0;  // of the current attempt, and when it began
+  double last_step_at_s_ = 0;
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,35 @@
+// A short version of `make fault-test`: one trial of each important kind.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "support/fault_runs.h"
+
+namespace kintsugi {
+namespace {
+
+class Faults : public testing::Test {
+ protected:
+  static void run(Fault fault, bool slurm) {
+    if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
+    if (slurm && !SlurmCluster::available()) GTEST_SKIP() << "no Slurm here";
+    const std::uint64_t seed = std::random_device{}();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const FaultReport report = FaultRuns(seed).trial(fault, slurm);
+    EXPECT_GE(report.attempts, 1);
+    // Two seconds until the launcher has ended are not part of the detection.
+    if (report.detected_s) {
+      EXPECT_LT(*report.detected_s, 17);
+    }
+  }
+};
+
+TEST_F(Faults, AKilledRankUnderMpirun) { run(Fault::KillRank, false); }
+TEST_F(Faults, AStoppedRankUnderMpirun) { run(Fault::StopRank, false); }
+TEST_F(Faults, AKilledSupervisorUnderMpirun) { run(Fault::KillSupervisor, false); }
+TEST_F(Faults, ADamagedCheckpointUnderMpirun) { run(Fault::FlipBit, false); }
+TEST_F(Faults, ADeadNodeUnderSlurm) { run(Fault::KillNode, true); }
+
+}  // namespace
+}  // namespace kintsugi
