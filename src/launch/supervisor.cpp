@@ -158,11 +158,14 @@ void Supervisor::blame(const Attempt& attempt) {
 }
 
 void Supervisor::keep(const Attempt& attempt) const {
-  std::ofstream file(job_.directory() / "attempts.jsonl", std::ios::app);
-  file << to_json(attempt, attempts_.size())
-              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+  const fs::path path = job_.directory() / "attempts.jsonl";
+  std::size_t number = 1;
+  std::ifstream before(path);
+  for (std::string line; std::getline(before, line);) ++number;
+  std::ofstream file(path, std::ios::app);
+  file << to_json(attempt, number).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
        << "\n";
-  if (!file.flush()) log_warning("cannot write {}", (job_.directory() / "attempts.jsonl").string());
+  if (!file.flush()) log_warning("cannot write {}", path.string());
 }
 
 void Supervisor::write_state(pid_t leader) const {
@@ -171,6 +174,7 @@ void Supervisor::write_state(pid_t leader) const {
                           nlohmann::json{{"node", node_name()},
                                          {"process", ::getpid()},
                                          {"launcher", leader},
+                                         {"began", unix_time()},
                                          {"launcher_start", start_of_process(leader)}}
                                   .dump() +
                               "\n");
@@ -185,9 +189,11 @@ void Supervisor::take_over() {
   const fs::path file = job_.directory() / "supervisor.json";
   if (!fs::exists(file)) return;
   pid_t leader = 0;
+  double began_s = 0;
   try {
     const nlohmann::json state = nlohmann::json::parse(read_text_file(file));
     leader = state.at("launcher");
+    began_s = state.at("began");
     if (state.at("node") != node_name() || leader <= 0 ||
         state.at("launcher_start") != start_of_process(leader))
       return;
@@ -204,6 +210,11 @@ void Supervisor::take_over() {
     kill_session(leader);
     std::this_thread::sleep_for(kPoll);
   }
+  keep({.exit_code = exit_code::kFailure,
+        .text = "the supervisor was killed",
+        .saved = saved_step(),
+        .began_s = began_s,
+        .ended_s = unix_time()});
 }
 
 void Supervisor::forward_stop() {

@@ -221,7 +221,7 @@ FaultRuns::FaultRuns(std::uint64_t seed) : random_(seed) {
   directory_.write("machine.yaml",
                    "name: test\nnodes: 4\nnode: {gpus: 1, link_gb_s: 5}\nnetwork: {gb_s: 1}\n"
                    "gpu: {bf16_tflops: 0.1, fp32_tflops: 0.1, memory_gb: 4, memory_gb_s: 20, "
-                   "tdp_w: 20}\n");
+                   "tdp_w: 20}\nlaunch: {gpu_request: none, mpi: pmix}\n");
   for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
                            "OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"})
     setenv(name, "1", 1);
@@ -426,6 +426,8 @@ FaultReport FaultRuns::trial(Fault fault, bool slurm) {
     wait_until_finished(run);
     report.total_s = unix_time() - begin;
     compare(run);
+    if (fault == Fault::FillDisk && run.diagnosis().find("No space left") == std::string::npos)
+      failure("no save met the full disk; {}", run.diagnosis());
     read_attempts(run, fault_s, report);
   } catch (...) {
     if (run.slurm) run_shell("scancel -u $(id -un) > /dev/null 2>&1");
