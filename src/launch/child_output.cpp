@@ -1,0 +1,144 @@
+#include "launch/child_output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "core/error.h"
+
+extern char** environ;
+
+namespace kintsugi {
+namespace {
+
+using OutputClock = std::chrono::steady_clock;
+
+constexpr std::size_t kMostOutput = 16 << 20;
+
+struct Pipe {
+  int read = -1, write = -1;
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) failure("cannot make a pipe: {}", std::strerror(errno));
+    read = ends[0];
+    write = ends[1];
+  }
+  ~Pipe() {
+    ::close(read);
+    if (write >= 0) ::close(write);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  void close_write() {
+    ::close(write);
+    write = -1;
+  }
+};
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+std::vector<std::string> environment_without(const std::vector<std::string>& prefixes) {
+  std::vector<std::string> kept;
+  for (char** one = environ; *one != nullptr; ++one) {
+    const std::string text = *one;
+    if (std::none_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return text.starts_with(prefix); }))
+      kept.push_back(text);
+  }
+  return kept;
+}
+
+// In a process group of its own, with the default signals.
+int spawn(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+          const Pipe& out, const Pipe& error, pid_t& child) {
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&files);
+  posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, out.write, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&files, error.write, STDERR_FILENO);
+  sigset_t none, defaults;
+  sigemptyset(&none);
+  sigemptyset(&defaults);
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, ignored);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const auto words = pointers(command), variables = pointers(environment);
+  const int result =
+      posix_spawnp(&child, words[0], &files, &attributes, words.data(), variables.data());
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  return result;
+}
+
+// Returns false at the end of the output.
+bool read_some(int descriptor, std::string& text) {
+  std::array<char, 4096> buffer;
+  const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
+  if (got < 0) return errno == EINTR || errno == EAGAIN;
+  if (text.size() < kMostOutput) text.append(buffer.data(), static_cast<std::size_t>(got));
+  return got > 0;
+}
+
+// Reads both outputs until they are closed. Returns false if that takes too long.
+bool read_all(const Pipe& out, const Pipe& error, OutputClock::time_point end,
+              ChildOutput& output) {
+  bool out_open = true, error_open = true;
+  while (out_open || error_open) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - OutputClock::now()).count();
+    if (left <= 0) return false;
+    std::array<pollfd, 2> files = {pollfd{out_open ? out.read : -1, POLLIN, 0},
+                                   pollfd{error_open ? error.read : -1, POLLIN, 0}};
+    const int ready =
+        ::poll(files.data(), files.size(), static_cast<int>(std::min<std::int64_t>(left, 1000)));
+    if (ready < 0 && errno != EINTR) failure("poll: {}", std::strerror(errno));
+    if (ready <= 0) continue;
+    if (files[0].revents != 0) out_open = read_some(out.read, output.out);
+    if (files[1].revents != 0) error_open = read_some(error.read, output.error);
+  }
+  return true;
+}
+
+}  // namespace
+
+ChildOutput run_captured(const std::vector<std::string>& command, double timeout_s,
+                         const std::vector<std::string>& without) {
+  ChildOutput output;
+  Pipe out, error;
+  pid_t child = -1;
+  const int refused = spawn(command, environment_without(without), out, error, child);
+  if (refused == ENOENT) return output;
+  if (refused != 0) failure("cannot start {}: {}", command[0], std::strerror(refused));
+  output.found = true;
+  out.close_write();
+  error.close_write();
+  const auto end = OutputClock::now() + std::chrono::duration_cast<OutputClock::duration>(
+                                            std::chrono::duration<double>(timeout_s));
+  output.timed_out = !read_all(out, error, end, output);
+  if (output.timed_out) kill(-child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return output;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kintsugi {
+
+// A program that answers and ends, such as squeue.
+struct ChildOutput {
+  bool found = false;      // the program is on PATH
+  bool timed_out = false;  // and was killed
+  int code = -1;           // its exit code; 128 + signal if one killed it
+  std::string out = {}, error = {};
+};
+
+// Runs a program of PATH with empty standard input, without the environment variables whose names
+// start with one of `without`. Waits at most `timeout_s`; keeps at most 16 MiB of each output.
+ChildOutput run_captured(const std::vector<std::string>& command, double timeout_s,
+                         const std::vector<std::string>& without = {});
+
+}  // namespace kintsugi
