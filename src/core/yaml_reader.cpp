@@ -192,6 +192,32 @@ std::optional<std::vector<std::string>> YamlReader::scalars(const char* key, std
   return texts;
 }
 
+void YamlReader::operator()(const char* key, std::vector<std::string>& values) {
+  if (!take(key)) return;
+  const YAML::Node list = (*node_)[key];
+  if (!list.IsSequence())
+    complain(key, fmt::format("a list of strings is expected, found {}", in_words(list)));
+  values.clear();
+  for (const auto& item : list) {
+    if (!item.IsScalar())
+      complain(key, fmt::format("a string is expected in the list, found {}", in_words(item)));
+    values.push_back(parse<std::string>(key, item.Scalar(), {}));
+  }
+}
+
+void YamlReader::operator()(const char* key,
+                            std::vector<std::pair<std::string, std::string>>& values) {
+  const std::optional<YamlReader> inner = section(key);
+  if (!inner) return;
+  values.clear();
+  for (const auto& item : inner->node()) {
+    const std::string name = item.first.Scalar();
+    if (!item.second.IsScalar())
+      inner->complain(name, fmt::format("a string is expected, found {}", in_words(item.second)));
+    values.emplace_back(name, inner->parse<std::string>(name.c_str(), item.second.Scalar(), {}));
+  }
+}
+
 std::optional<YamlReader> YamlReader::section(const char* key) {
   if (!take(key)) return {};
   const YAML::Node value = (*node_)[key];
@@ -242,6 +268,20 @@ void YamlReader::refuse_other_keys() const {
 
 void YamlWriter::line(const char* key, const std::string& value) {
   text_ += fmt::format("{:{}}{}:{}{}\n", "", indent_, key, value.empty() ? "" : " ", value);
+}
+
+void YamlWriter::operator()(const char* key, std::vector<std::string>& values) {
+  std::string list;
+  for (const std::string& value : values) list += (list.empty() ? "" : ", ") + yaml_quoted(value);
+  line(key, "[" + list + "]");
+}
+
+void YamlWriter::operator()(const char* key,
+                            std::vector<std::pair<std::string, std::string>>& values) {
+  line(key, values.empty() ? "{}" : "");
+  YamlWriter inner(indent_ + 2);
+  for (const auto& [name, value] : values) inner.line(name.c_str(), yaml_quoted(value));
+  text_ += inner.text();
 }
 
 void YamlWriter::block(const char* key, const std::string& lines, const std::string& remark) {

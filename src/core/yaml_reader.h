@@ -169,6 +169,10 @@ class YamlReader {
     for (std::size_t i = 0; i < N; ++i) values[i] = parse<T>(key, (*texts)[i], range);
   }
 
+  // A list of strings, and a map from names to strings in the order of the file.
+  void operator()(const char* key, std::vector<std::string>& values);
+  void operator()(const char* key, std::vector<std::pair<std::string, std::string>>& values);
+
   // Reads a described struct; any other key is a UserError.
   template <Described T>
   void read(T& value) {
@@ -254,6 +258,9 @@ class YamlWriter {
     for (const T& value : values) list += (list.empty() ? "" : ", ") + YamlScalar<T>::format(value);
     line(key, "[" + list + "]");
   }
+
+  void operator()(const char* key, std::vector<std::string>& values);
+  void operator()(const char* key, std::vector<std::pair<std::string, std::string>>& values);
 
  protected:
   void append(const std::string& text) { text_ += text; }

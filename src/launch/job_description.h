@@ -24,7 +24,7 @@ struct JobDescription {
   // are replaced; a word whose {exclude} or {nodelist} is empty is left out. Empty: the program is
   // started directly, as one rank.
   std::vector<std::string> launcher = {};
-  std::vector<std::pair<std::string, std::string>> environment = {};  // of every rank
+  std::vector<std::pair<std::string, std::string>> environment = {};  // job.sh exports it
   bool local = false;            // started on this machine, without Slurm
   bool requeue = false;          // a stopped job asks Slurm to be started again
   std::int64_t chain = 1;        // elements of the job array that continue each other; 1: no array

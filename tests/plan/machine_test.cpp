@@ -111,6 +111,32 @@ TEST(Machine, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(user_error_of([] { load_machine("frontir"); }), HasSubstr("'frontier'"));
 }
 
+TEST(Machine, SaysWhatIsWrongWithItsLaunchSection) {
+  const auto with = [](const std::string& line) {
+    return user_error_of([&] { parse_machine(kSmall + ("launch:\n  " + line + "\n"), "m.yaml"); });
+  };
+  EXPECT_THAT(with("partiton: x"), AllOf(HasSubstr("line 14"), HasSubstr("launch.partition")));
+  EXPECT_THAT(with("cpu_binding: maks"), HasSubstr("masks, cores, none or slurm"));
+  EXPECT_THAT(with("environment: {A-B: x}"), HasSubstr("'A-B' is no name of a variable"));
+  EXPECT_THAT(with("environment: {A: [1]}"), HasSubstr("launch.environment.A: a string"));
+  EXPECT_THAT(with("environment: [A]"), HasSubstr("launch.environment: a map"));
+  EXPECT_THAT(with("modules: [\"a; rm\"]"), HasSubstr("launch.modules: 'a; rm'"));
+  EXPECT_THAT(with("modules: rocm"), HasSubstr("a list of strings is expected"));
+  EXPECT_THAT(with("slurm_options: [ear]"), HasSubstr("starts with --"));
+  EXPECT_THAT(with("limits: [{nodes: 8, time_h: 2}, {nodes: 4, time_h: 4}]"),
+              HasSubstr("launch.limits[1].nodes is 4"));
+  EXPECT_THAT(with("limits: [{nodes: 8}]"), HasSubstr("needs nodes and time_h"));
+  EXPECT_THAT(with("signal_s: 70000"), HasSubstr("at most 65535"));
+}
+
+TEST(Machine, TheLaunchSectionIsWrittenToo) {
+  const Machine machine = load_machine("frontier");
+  EXPECT_EQ(machine.launch.environment.front().first, "NCCL_SOCKET_IFNAME");
+  const Machine again = parse_machine(to_yaml(machine), "again");
+  EXPECT_EQ(again.launch, machine.launch);
+  EXPECT_EQ(again.topology, machine.topology);
+}
+
 TEST(Machine, SurvivesMutations) {
   std::mt19937 random(20);
   std::vector<std::string> texts;

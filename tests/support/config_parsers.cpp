@@ -9,7 +9,10 @@
 #include "comm/grid.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "launch/job_description.h"
+#include "launch/matrix.h"
 #include "launch/node_ledger.h"
+#include "launch/topology.h"
 #include "plan/foreign/measured_rows.h"
 #include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
@@ -45,8 +48,9 @@ FileParser run_config() {
           .samples = samples_from(fs::path(source_directory()) / "examples", ".yaml", "run.yaml"),
           .damaged = {},
           .read = [](const fs::path& directory) {
+            const Matrix matrix = read_matrix(content_of(directory / "run.yaml"), "run.yaml");
             const RunConfig config =
-                parse_run_config(content_of(directory / "run.yaml"), "run.yaml");
+                parse_run_config(matrix.text, "run.yaml", matrix.cells.front().overrides);
             // An accepted configuration can be written and read again.
             parse_run_config(to_yaml(config), "config.yaml");
           }};
@@ -82,6 +86,36 @@ FileParser machine_yaml() {
           .damaged = {},
           .read = [](const fs::path& directory) {
             parse_machine(to_yaml(load_machine((directory / "m.yaml").string())), "again");
+          }};
+}
+
+FileParser topology() {
+  FileParser parser{.name = "topology",
+                    .samples = samples_from(
+                        fs::path(source_directory()) / "tests/launch/topologies", ".txt", "node"),
+                    .damaged = {},
+                    .read = [](const fs::path& directory) {
+                      const Topology node = load_topology(directory / "node");
+                      parse_topology(to_lines(node), "again");
+                    }};
+  parser.samples.push_back({{"node", content_of(fs::path(source_directory()) /
+                                                "tests/launch/topologies/two-gpus.xml")}});
+  return parser;
+}
+
+FileParser job_description() {
+  const JobDescription job{.name = "a",
+                           .run_dir = "/r",
+                           .launcher = {"srun", "--nodes={nodes}"},
+                           .environment = {{"A", "b"}},
+                           .job_ids = {"7"}};
+  return {.name = "job-description",
+          .samples = {{{"job.json", to_json(job)}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const JobDescription read = job_from_json(content_of(directory / "job.json"), "job");
+            rank_command(read, {.nodes = read.nodes}, {"train"});
+            job_from_json(to_json(read), "again");
           }};
 }
 
@@ -227,8 +261,10 @@ FileParser node_ledger() {
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(),    overrides(),   model_yaml(), machine_yaml(), hf_config(),  checkpoint(),
-          measured_rows(), memory_rows(), trial_log(),  tuning_cache(), node_ledger()};
+  return {run_config(), overrides(),    model_yaml(),    machine_yaml(),
+          hf_config(),  checkpoint(),   measured_rows(), memory_rows(),
+          trial_log(),  tuning_cache(), topology(),      job_description(),
+          node_ledger()};
 }
 
 }  // namespace kintsugi

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "launch/matrix.h"
 #include "support/paths.h"
 #include "train/config/synonyms.h"
 
@@ -622,8 +623,12 @@ TEST(RunConfigFiles, ExamplesAreValid) {
     if (file.path().extension() != ".yaml") continue;
     ++examples;
     // Parsed only: scripts create the tokenizers that some of them use.
-    const RunConfig config = parse_run_config(read_text_file(file.path()), file.path().string());
-    EXPECT_EQ(parse(to_yaml(config)), without_origin(config)) << file.path();
+    const std::string name = file.path().string();
+    const Matrix matrix = read_matrix(read_text_file(name), name);
+    for (const MatrixCell& cell : matrix.cells) {
+      const RunConfig config = parse_run_config(matrix.text, name, cell.overrides);
+      EXPECT_EQ(parse(to_yaml(config)), without_origin(config)) << name << " " << cell.name;
+    }
   }
   EXPECT_GE(examples, 1);
   EXPECT_THROW(load_run_config("no/such/file.yaml"), UserError);

@@ -55,21 +55,33 @@ MemoryNeed engine_memory(const RunConfig& config, const Grid& grid) {
   return largest;
 }
 
+bool offloads(const OffloadConfig& offload) {
+  return offload.optimizer || offload.gradients || offload.activations;
+}
+
+double device_bytes(const MemoryNeed& need, const Machine& machine) {
+  return static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
+}
+
+void refuse_too_much(double bytes, const std::string& who, const Machine& machine) {
+  if (bytes > machine.gpu.memory_gb * 1e9)
+    user_error("it does not fit: {} needs {}, a GPU of {} has {}", who, format_bytes(bytes),
+               machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
+}
+
 // Each prints its prediction for one stage, and throws UserError if it does not fit.
 
 RunFootprint dry_run_with_offload(const RunConfig& config, const Machine& machine,
                                   const PlanJob& job, const Evaluation& e) {
   const MemoryNeed need = engine_memory(config, grid_of(e.layout, config.model));
-  const double device = static_cast<double>(need.device) + machine.gpu.own_gb * 1e9;
+  const double device = device_bytes(need, machine);
   fmt::print(
       "{}\nThe fullest rank needs {} of GPU memory (with {} for context and libraries) and {} of "
       "host memory.\nA step takes {:.3f} s plus offload transfers that do not overlap with "
       "compute; these are not modelled.\n",
       to_string(e.layout), format_bytes(device), format_bytes(machine.gpu.own_gb * 1e9),
       format_bytes(static_cast<double>(need.host)), e.step_s);
-  if (device > machine.gpu.memory_gb * 1e9)
-    user_error("it does not fit: a rank needs {}, a GPU of {} has {}", format_bytes(device),
-               machine.name, format_bytes(machine.gpu.memory_gb * 1e9));
+  refuse_too_much(device, "a rank", machine);
   return footprint_of(e, job, machine, config.total_tokens());
 }
 
@@ -77,9 +89,7 @@ RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int 
   const PlanJob job = plan_job(config);
   Planner planner(job, machine);
   const Evaluation e = planner.evaluate(layout_on(config, ranks));
-  const OffloadConfig& offload = config.offload;
-  if (offload.optimizer || offload.gradients || offload.activations)
-    return dry_run_with_offload(config, machine, job, e);
+  if (offloads(config.offload)) return dry_run_with_offload(config, machine, job, e);
   fmt::print(
       "{}\n{}", explained(planner, e, config.total_tokens()),
       e.fits ? fmt::format("It fits: {} of {} on the fullest rank.\n", format_bytes(e.memory_bytes),
@@ -88,10 +98,7 @@ RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int 
   if (config.batch.ramp.on())
     fmt::print("With batch.ramp the run has {} steps; the times above are for full batches.\n",
                config.total_steps());
-  if (!e.fits)
-    user_error("it does not fit: stage {} needs {}, a GPU of {} has {}", e.fullest_stage,
-               format_bytes(e.memory_bytes), machine.name,
-               format_bytes(machine.gpu.memory_gb * 1e9));
+  refuse_too_much(e.memory_bytes, fmt::format("stage {}", e.fullest_stage), machine);
   return footprint_of(e, job, machine, config.total_tokens());
 }
 
@@ -107,6 +114,16 @@ std::int64_t ranks_for(const RunConfig& run) {
 }
 
 }  // namespace
+
+void check_fits(const RunConfig& stage, const Machine& machine, int ranks) {
+  const Layout layout = layout_on(stage, ranks);
+  if (offloads(stage.offload))
+    return refuse_too_much(
+        device_bytes(engine_memory(stage, grid_of(layout, stage.model)), machine), "a rank",
+        machine);
+  const Evaluation e = Planner(plan_job(stage), machine).evaluate(layout);
+  refuse_too_much(e.memory_bytes, fmt::format("stage {}", e.fullest_stage), machine);
+}
 
 void dry_run(const RunConfig& run, const DryRunOptions& options) {
   if (options.machine.empty())

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "plan/machines/machine.h"
 #include "plan/search/job.h"
 #include "train/config/config.h"
 
@@ -16,5 +17,8 @@ struct DryRunOptions {
   int gpus = 0;  // 0: as many as the layout needs
 };
 void dry_run(const RunConfig& config, const DryRunOptions& options);
+
+// UserError if one stage does not fit the GPUs of a machine. The layout is not `auto`.
+void check_fits(const RunConfig& stage, const Machine& machine, int ranks);
 
 }  // namespace kintsugi

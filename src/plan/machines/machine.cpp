@@ -79,6 +79,8 @@ void describe(V& v, Machine& c) {
   v("network", c.network);
   v("storage_gb_s", c.storage_gb_s, kRate);
   v("facility", c.facility);
+  v("topology", c.topology);
+  v("launch", c.launch);
 }
 
 namespace {
@@ -109,6 +111,7 @@ void check(Machine& m, const std::string& source) {
   if (m.gpu.idle_w > m.gpu.busy_w())
     user_error("{}: gpu.idle_w {} is more than the {} W of a busy GPU", source, m.gpu.idle_w,
                m.gpu.busy_w());
+  check_launch(m.launch, source);
   if (m.gpu.fp16_tflops == 0) m.gpu.fp16_tflops = m.gpu.bf16_tflops;
   if (m.gpu.fp32_tflops == 0) m.gpu.fp32_tflops = m.gpu.bf16_tflops / 16;
 }

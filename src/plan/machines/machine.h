@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/machines/launch_spec.h"
 #include "tensor/dtype.h"
 
 namespace kintsugi {
@@ -73,6 +74,9 @@ struct Machine {
   NetworkSpec network = {};
   double storage_gb_s = 0;  // of all ranks of a job together; 0: unknown
   FacilitySpec facility = {};
+  // NUMA domains of a node, one text each, as launch/topology.h parses them; empty: unknown.
+  std::vector<std::string> topology = {};
+  LaunchSpec launch = {};
 
   std::int64_t gpus() const { return nodes * node.gpus; }
 };

@@ -203,6 +203,9 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Run
 RunConfig parse_run_config(const std::string& text, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const YamlDocument document(text, source, overrides);
+  if (document.has("matrix"))
+    user_error("{}: matrix is several runs: start them with kintsugi launch",
+               document.where("matrix"));
   RunConfig config;
   const std::vector<std::string> keys = run_config_keys();
   const std::vector<Synonym> synonyms = run_config_synonyms();

@@ -1,0 +1,232 @@
+#include "cli/launch/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "cli/train/dry_run.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/units.h"
+#include "core/yaml_document.h"
+#include "launch/child_output.h"
+#include "launch/slurm.h"
+#include "model/config.h"
+#include "plan/costs/footprint.h"
+#include "train/checkpoint/branches.h"
+#include "train/checkpoint/history.h"
+#include "train/engine_options.h"
+#include "train/run_data.h"
+#include "train/run_history.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kSaveReserve = 1.5;  // times the estimated save
+constexpr double kStepReserve_s = 60;
+
+// Calls `check` with every stage; its errors name the stage.
+template <class Check>
+void for_each_stage(const RunConfig& run, Check&& check) {
+  for (std::int64_t i = 0; i < run.stage_count(); ++i) {
+    RunConfig stage = run.at_stage(i);
+    try {
+      check(stage);
+    } catch (const UserError& error) {
+      if (stage.stage_title().empty()) throw;
+      user_error("{}: {}", stage.stage_title(), error.what());
+    }
+  }
+}
+
+void check_layouts(const RunConfig& run, std::int64_t ranks, const std::string& whose) {
+  for_each_stage(run, [&](const RunConfig& stage) {
+    if (stage.layout_auto) return;
+    try {
+      layout_on(stage, static_cast<int>(ranks));
+    } catch (const UserError& error) {
+      user_error("{} ({}): {}", whose, format_number(ranks, "rank"), error.what());
+    }
+  });
+}
+
+void check_data(const RunConfig& run) {
+  for_each_stage(run, [](RunConfig& stage) {
+    stage.data.packing = Packing::Windows;  // packing is long work, and checks nothing more
+    RunData(stage, PackingFiles::Read);
+  });
+}
+
+// A checkpoint in run.dir must be one of this model.
+void check_checkpoint(const RunConfig& run) {
+  const auto latest = peek_latest_checkpoint(fs::path(run.run.dir) / "checkpoints");
+  if (latest) return check_shapes(read_hf_config(*latest / "config.json"), run.model, *latest);
+  if (run.run.from) start_of_branch(run);
+}
+
+// No other job may use the run directory.
+void check_not_active(const fs::path& run_dir) {
+  if (!fs::is_directory(run_dir)) return;
+  if (fs::exists(job_file(run_dir)) && slurm_is_here())
+    for (const SlurmJobState& job : job_states(load_job(run_dir).job_ids))
+      user_error("{} has an active job, {} ({}): wait for it, or kintsugi launch --cancel {}",
+                 run_dir.string(), job.id, job.state, run_dir.string());
+  const DirectoryLock lock(run_dir);  // by a process that trains in it
+}
+
+// One save, as the planner estimates it; 0 if the machine's storage is unknown.
+double save_seconds(const RunConfig& run, const Machine& machine, double& gigabytes) {
+  for_each_stage(run, [&](const RunConfig& stage) {
+    const RunFootprint footprint = footprint_of({}, plan_job(stage), machine, 1);
+    gigabytes = std::max(gigabytes, footprint.checkpoint_gb);
+  });
+  return machine.storage_gb_s > 0 ? gigabytes / machine.storage_gb_s : 0;
+}
+
+// Chooses how long before its end a job is told to save, and checks that a job can do anything.
+void check_time(const RunConfig& run, const Machine& machine, LaunchOptions& options) {
+  double gigabytes = 0;
+  const double save_s = save_seconds(run, machine, gigabytes);
+  const std::string save = fmt::format("a save of {:.3g} GB takes about {} at {:.3g} GB/s",
+                                       gigabytes, format_duration(save_s), machine.storage_gb_s);
+  if (options.signal_s > 0 && options.signal_s < save_s)
+    user_error("--signal {} is too short: {}", format_duration(options.signal_s), save);
+  if (options.signal_s == 0)
+    options.signal_s =
+        std::ceil(std::max(machine.launch.signal_s, kSaveReserve * save_s + kStepReserve_s));
+  if (options.signal_s > kLongestSignal_s)
+    user_error("{}, more than Slurm can announce before the end of a job", save);
+  const JobTime time = job_time(machine, options);
+  const double least_s = machine.launch.startup_s + options.signal_s;
+  if (time.job_s > 0 && time.job_s <= least_s)
+    user_error(
+        "a job of {} is too short for one save: start-up takes about {}, and it is told to "
+        "save {} before its end{}; give a longer --time{}",
+        format_duration(time.job_s), format_duration(machine.launch.startup_s),
+        format_duration(options.signal_s), save_s > 0 ? " (" + save + ")" : "",
+        save_s < options.signal_s ? ", or a shorter --signal" : "");
+}
+
+std::string name_for(const LaunchRequest& request, const RunConfig& run, const std::string& cell) {
+  std::string name = request.options.name;
+  if (name.empty())
+    name = fs::path(run.run.dir).lexically_normal().filename().string();
+  else if (!cell.empty())
+    name += "-" + cell;
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_' && c != '.' &&
+        c != '+')
+      c = '-';
+  return name.empty() ? "kintsugi" : name;
+}
+
+JobPaths paths_for(const RunConfig& run) {
+  fs::path directory = fs::absolute(run.run.dir).lexically_normal();
+  if (!directory.has_filename()) directory = directory.parent_path();
+  return {.run_dir = directory.string(),
+          .program = fs::read_symlink("/proc/self/exe").string(),
+          .working_directory = fs::current_path().string()};
+}
+
+RunConfig configuration(const LaunchRequest& request, const Matrix& matrix,
+                        const MatrixCell& cell) {
+  std::vector<std::string> overrides = cell.overrides;
+  overrides.insert(overrides.end(), request.overrides.begin(), request.overrides.end());
+  RunConfig config = parse_run_config(matrix.text, request.config, overrides);
+  if (!cell.name.empty()) {
+    overrides.push_back("run.dir=" + yaml_quoted((fs::path(config.run.dir) / cell.name).string()));
+    config = parse_run_config(matrix.text, request.config, overrides);
+  }
+  resolve_tokenizer(config);
+  return config;
+}
+
+PreparedRun prepare_local(const LaunchRequest& request, const MatrixCell& cell, RunConfig config) {
+  PreparedRun run{.cell = cell.name, .config = std::move(config)};
+  check_layouts(run.config, request.ranks, "--ranks");
+  const JobPaths paths = paths_for(run.config);
+  run.job = describe_local_job(request.ranks, name_for(request, run.config, cell.name), paths);
+  run.script = local_script(run.job, paths);
+  return run;
+}
+
+PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
+                          const std::optional<Topology>& topology, const MatrixCell& cell,
+                          RunConfig config) {
+  PreparedRun run{.cell = cell.name, .config = std::move(config)};
+  LaunchOptions options = request.options;
+  options.name = name_for(request, run.config, cell.name);
+  const JobPaths paths = paths_for(run.config);
+  run.job = describe_job(machine, options, paths, topology);
+  check_layouts(run.config, run.job.ranks(), fmt::format("--nodes {}", run.job.nodes));
+  check_layouts(run.config, run.job.min_nodes * run.job.ranks_per_node,
+                fmt::format("--min-nodes {}", run.job.min_nodes));
+  if (run.config.device != DeviceChoice::Cpu)
+    for_each_stage(run.config, [&](const RunConfig& stage) {
+      if (stage.layout_auto) return;
+      for (const std::int64_t nodes : std::set{run.job.nodes, run.job.min_nodes})
+        check_fits(stage, machine, static_cast<int>(nodes * run.job.ranks_per_node));
+    });
+  check_time(run.config, machine, options);
+  run.job = describe_job(machine, options, paths, topology);
+  run.script = job_script(machine, options, paths, run.job);
+  run.allocated_nodes = run.job.nodes + run.job.spare_nodes;
+  run.partition =
+      options.partition.empty() ? machine.launch.partition.value_or("") : options.partition;
+  run.job_s = job_time(machine, options).job_s;
+  return run;
+}
+
+std::optional<Topology> topology_given(const LaunchRequest& request) {
+  if (request.topology.empty()) return {};
+  return request.topology == "this" ? topology_of_this_machine() : load_topology(request.topology);
+}
+
+void check_request(const LaunchRequest& request) {
+  if (is_stream(request.config))
+    user_error("{}: give a regular file, so that the job can be started again", request.config);
+  if (!request.local && request.machine.empty())
+    user_error("give --machine (kintsugi plan --machines lists the built-in ones), or --local");
+  if (!request.options.container.empty() && !fs::exists(request.options.container))
+    user_error("--container {}: there is no such image", request.options.container);
+  if (request.local && request.ranks > 1 && !request.print &&
+      !run_captured({"mpirun", "--version"}, 30).found)
+    user_error("mpirun is not installed on this machine: give --ranks 1");
+}
+
+}  // namespace
+
+std::vector<PreparedRun> prepare_runs(const LaunchRequest& request) {
+  check_request(request);
+  const Matrix matrix = read_matrix(read_text_file(request.config), request.config);
+  check_overrides(matrix, request.overrides);
+  if (static_cast<std::int64_t>(matrix.cells.size()) > request.max_jobs)
+    user_error("{} has a matrix of {} cells: raise --max-jobs, which is {}", request.config,
+               matrix.cells.size(), request.max_jobs);
+  const Machine machine = request.local ? Machine{} : load_machine(request.machine);
+  const std::optional<Topology> topology = topology_given(request);
+  std::vector<PreparedRun> runs;
+  for (const MatrixCell& cell : matrix.cells) {
+    try {
+      RunConfig config = configuration(request, matrix, cell);
+      runs.push_back(request.local
+                         ? prepare_local(request, cell, std::move(config))
+                         : prepare_slurm(request, machine, topology, cell, std::move(config)));
+      check_data(runs.back().config);
+      check_checkpoint(runs.back().config);
+      if (!request.print) check_not_active(runs.back().job.run_dir);
+    } catch (const UserError& error) {
+      if (cell.name.empty()) throw;
+      user_error("cell {}: {}", cell.name, error.what());
+    }
+  }
+  return runs;
+}
+
+}  // namespace kintsugi

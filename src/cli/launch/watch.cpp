@@ -1,0 +1,177 @@
+#include "cli/launch/watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "launch/job_description.h"
+#include "launch/run_status.h"
+#include "launch/slurm.h"
+#include "train/signals.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kFollowInterval = std::chrono::milliseconds(500);
+constexpr std::streamoff kFirstLook = 4096;  // bytes of a log that exists already
+
+// Prints the lines that were added to a file since the last call; a partial line waits.
+class GrowingFile {
+ public:
+  explicit GrowingFile(fs::path path) : path_(std::move(path)) {}
+
+  void print_new() {
+    std::ifstream file(path_, std::ios::binary);
+    file.seekg(0, std::ios::end);
+    const std::streamoff size = file.tellg();
+    if (!file || size < 0) return;
+    if (position_ < 0) skip_to(size - std::min(size, kFirstLook), file);
+    if (size < position_) position_ = 0;  // it was written again
+    file.clear();
+    file.seekg(position_);
+    for (std::string line; std::getline(file, line) && !file.eof();) {
+      fmt::print("{}\n", printable(line));
+      position_ += static_cast<std::streamoff>(line.size()) + 1;
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  void skip_to(std::streamoff start, std::ifstream& file) {
+    position_ = start;
+    if (start == 0) return;
+    file.seekg(start);
+    std::string partial;
+    std::getline(file, partial);
+    position_ += static_cast<std::streamoff>(partial.size()) + 1;
+  }
+
+  fs::path path_;
+  std::streamoff position_ = -1;
+};
+
+std::string optional_text(const char* name, const std::optional<double>& value,
+                          const char* format) {
+  return value ? fmt::format(", {} {}", name, fmt::format(fmt::runtime(format), *value)) : "";
+}
+
+std::string utc(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
+  return text;
+}
+
+void show_jobs(const JobDescription& job) {
+  if (job.local) return;
+  if (job.job_ids.empty()) return fmt::print("job       not submitted\n");
+  if (!slurm_is_here())
+    return fmt::print("job       {} (Slurm is not installed here)\n", job.job_ids.back());
+  const auto states = job_states(job.job_ids);
+  if (states.empty()) fmt::print("job       {}, not in the queue\n", job.job_ids.back());
+  for (const SlurmJobState& state : states)
+    fmt::print("job       {} {} {} of {} {}\n", state.id, state.state, state.elapsed, state.limit,
+               printable(state.reason));
+}
+
+void check_run_directory(const fs::path& run_dir) {
+  if (!fs::is_directory(run_dir)) user_error("there is no run directory {}", run_dir.string());
+}
+
+}  // namespace
+
+void show_run(const fs::path& run_dir) {
+  const JobDescription job = load_job(run_dir);
+  const RunStatus status = read_run_status(run_dir);
+  fmt::print("run       {} on {}: {} x {}{}, submitted {}\n", job.name, job.machine,
+             format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
+             job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "",
+             utc(job.submitted_s));
+  show_jobs(job);
+  if (status.state.empty())
+    fmt::print("state     not started\n");
+  else
+    fmt::print("state     {}, step {} of {}{}{}{}{}, {}\n", printable(status.state), status.step,
+               status.total_steps, optional_text("loss", status.loss, "{:.4f}"),
+               optional_text("validation", status.valid_loss, "{:.4f}"),
+               optional_text("tokens/s", status.tokens_per_s, "{:.0f}"),
+               status.eta_s ? ", ETA " + format_duration(*status.eta_s) : "",
+               printable(status.updated));
+  if (status.attempts) fmt::print("attempts  {}\n", *status.attempts);
+  if (status.goodput) fmt::print("goodput   {:.1f} %\n", *status.goodput * 100);
+  if (!status.reason.empty()) fmt::print("reason    {}\n", printable(status.reason));
+  if (status.exit_code) fmt::print("exit code {}\n", *status.exit_code);
+}
+
+void cancel_run(const fs::path& run_dir, bool now) {
+  const JobDescription job = load_job(run_dir);
+  if (job.local && now)
+    user_error(
+        "--now ends jobs of Slurm; {} runs on this machine: end its process, or leave out "
+        "--now so that it saves",
+        run_dir.string());
+  const auto states = job.local ? std::vector<SlurmJobState>{} : job_states(job.job_ids);
+  if (!job.local && states.empty())
+    user_error("{} has no job in the queue: there is nothing to cancel", run_dir.string());
+  if (now) {
+    kill_jobs(job.job_ids);
+    return fmt::print("cancelled {}\n", job.job_ids.back());
+  }
+  const bool running = job.local || std::any_of(states.begin(), states.end(), [](const auto& one) {
+                         return one.state == "RUNNING";
+                       });
+  // A job that has not started must not find it later.
+  if (running) write_file_atomically(run_dir / "stop", "kintsugi launch --cancel\n");
+  if (!job.local) stop_jobs(job.job_ids);
+  fmt::print("{}\n", running ? "asked the run to save and stop" : "removed the job from the queue");
+}
+
+void follow_run(const fs::path& run_dir) {
+  check_run_directory(run_dir);
+  const StopSignals signals;
+  GrowingFile log(run_dir / "log.txt");
+  std::vector<std::pair<std::string, GrowingFile>> outputs;
+  const auto print_outputs = [&] {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(run_dir / "launch", ignored)) {
+      const std::string name = entry.path().filename().string();
+      const bool output = name.starts_with("slurm-") && name.ends_with(".out");
+      const bool known = std::any_of(outputs.begin(), outputs.end(),
+                                     [&](const auto& one) { return one.first == name; });
+      if (output && !known) outputs.emplace_back(name, GrowingFile(entry.path()));
+    }
+    // The output of the job repeats log.txt, which exists once the run has started.
+    if (!fs::exists(run_dir / "log.txt", ignored))
+      for (auto& [name, file] : outputs) file.print_new();
+  };
+  while (StopSignals::received() == nullptr) {
+    const RunStatus status = read_run_status(run_dir);
+    print_outputs();
+    log.print_new();
+    if (status.exit_code) {
+      for (auto& [name, file] : outputs)
+        if (*status.exit_code != 0) file.print_new();
+      return fmt::print("the job has ended with exit code {}\n", *status.exit_code);
+    }
+    // A run without a job: its own state decides.
+    if (!fs::exists(job_file(run_dir)) && !status.state.empty() && status.state != "running")
+      return fmt::print("the run is {}\n", printable(status.state));
+    std::this_thread::sleep_for(kFollowInterval);
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/job_description.h"
+#include "launch/topology.h"
+#include "plan/machines/machine.h"
+
+namespace kintsugi {
+
+// What the user asks of a job.
+struct LaunchOptions {
+  std::int64_t nodes = 1;
+  std::int64_t spare_nodes = 0;
+  std::int64_t min_nodes = 0;       // 0: all of `nodes`
+  std::int64_t ranks_per_node = 0;  // 0: one per GPU
+  double time_s = 0;                // of the whole run; 0: the machine's limit
+  std::string account = {};
+  std::string partition = {};  // empty: the machine's
+  std::string container = {};  // an image; empty: none
+  std::string name = {};
+  bool requeue = false;       // put the job back into the queue at its time limit
+  bool no_requeue = false;    // not even after the failure of a node
+  double signal_s = 0;        // 0: the machine's
+  std::string exclude = {};   // nodes, as Slurm writes them
+  std::string cpu_bind = {};  // empty: as the machine says
+};
+
+// Where the files of a job are; all paths are absolute.
+struct JobPaths {
+  std::string run_dir;
+  std::string program;
+  std::string working_directory;  // in which relative paths of the configuration are found
+};
+
+// The time of one Slurm job, and how many of them follow each other.
+struct JobTime {
+  double job_s = 0;
+  std::int64_t jobs = 1;
+  double signal_s = 0;
+};
+
+// The following are pure functions. UserError for options that the machine cannot satisfy.
+
+// The longest job of this many nodes; nullopt: unknown. UserError if a job cannot have them.
+std::optional<double> time_limit_s(const Machine& machine, std::int64_t nodes);
+JobTime job_time(const Machine& machine, const LaunchOptions& options);
+std::int64_t ranks_per_node(const Machine& machine, const LaunchOptions& options);
+// `topology` replaces that of the machine.
+JobDescription describe_job(const Machine& machine, const LaunchOptions& options,
+                            const JobPaths& paths, const std::optional<Topology>& topology = {});
+// The batch script that sbatch is given.
+std::string job_script(const Machine& machine, const LaunchOptions& options, const JobPaths& paths,
+                       const JobDescription& job);
+
+// A job on this machine: with mpirun, or directly if there is one rank.
+JobDescription describe_local_job(std::int64_t ranks, const std::string& name,
+                                  const JobPaths& paths);
+std::string local_script(const JobDescription& job, const JobPaths& paths);
+
+std::string slurm_time(double seconds);             // "2-00:00:00"
+std::string shell_quoted(const std::string& text);  // one word for bash, nothing expanded
+
+}  // namespace kintsugi

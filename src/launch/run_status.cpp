@@ -1,0 +1,212 @@
+#include "launch/run_status.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/statistics.h"
+
+namespace kintsugi {
+namespace {
+
+namespace fs = std::filesystem;
+using StatusJson = nlohmann::json;
+
+constexpr std::streamoff kMetricsTail = 256 << 10;  // bytes: some hundred steps
+constexpr std::size_t kMostStatus = 1 << 20;        // bytes
+
+// The last bytes of a file; empty if it cannot be read.
+std::string tail_of(const fs::path& path, std::streamoff bytes) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(0, std::ios::end);
+  const std::streamoff size = file.tellg();
+  if (!file || size <= 0) return "";
+  file.seekg(std::max<std::streamoff>(0, size - bytes));
+  std::string text(static_cast<std::size_t>(std::min(size, bytes)), '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return size > bytes ? text.substr(std::min(text.size(), text.find('\n') + 1)) : text;
+}
+
+std::optional<double> number_of(const StatusJson& json, const char* key) {
+  if (!json.contains(key) || !json[key].is_number()) return {};
+  const auto value = json[key].get<double>();
+  if (!std::isfinite(value)) return {};
+  return value;
+}
+
+std::string text_of(const StatusJson& json, const char* key) {
+  return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+}
+
+std::int64_t count_of(const StatusJson& json, const char* key) {
+  return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : 0;
+}
+
+void read_status_file(const fs::path& run_dir, RunStatus& status) {
+  const StatusJson json =
+      StatusJson::parse(tail_of(run_dir / "status.json", kMostStatus), nullptr, false);
+  if (!json.is_object()) return;
+  status.state = text_of(json, "state");
+  status.step = count_of(json, "step");
+  status.total_steps = count_of(json, "total_steps");
+  status.loss = number_of(json, "loss");
+  status.valid_loss = number_of(json, "valid_loss");
+  status.tokens_per_s = number_of(json, "tokens_per_s");
+  status.eta_s = number_of(json, "eta_s");
+  status.goodput = number_of(json, "goodput");
+  if (json.contains("attempts")) status.attempts = count_of(json, "attempts");
+  status.updated = text_of(json, "updated");
+  status.reason = text_of(json, "message");
+  if (status.reason.empty()) status.reason = text_of(json, "reason");
+}
+
+void read_metrics(const fs::path& run_dir, RunStatus& status) {
+  std::istringstream lines(tail_of(run_dir / "metrics.jsonl", kMetricsTail));
+  std::vector<double> rates, mfus;
+  double joule = 0, tokens = 0;
+  bool measured = true;
+  std::optional<double> last_tokens;
+  for (std::string line; std::getline(lines, line);) {
+    const StatusJson json = StatusJson::parse(line, nullptr, false);
+    if (!json.is_object()) continue;
+    if (const auto loss = number_of(json, "loss")) status.loss = loss;
+    if (const auto valid = number_of(json, "valid_loss")) status.valid_loss = valid;
+    if (const auto rate = number_of(json, "tokens_per_s")) rates.push_back(*rate);
+    if (const auto mfu = number_of(json, "mfu")) mfus.push_back(*mfu);
+    const auto now = number_of(json, "tokens"), energy = number_of(json, "energy_j");
+    measured = measured && energy;
+    if (last_tokens && now && energy && *now > *last_tokens) {
+      joule += *energy;
+      tokens += *now - *last_tokens;
+    }
+    last_tokens = now;
+  }
+  if (!rates.empty()) status.tokens_per_s = median(rates);
+  if (!mfus.empty()) status.mfu = median(mfus);
+  if (measured && tokens > 0) status.joule_per_token = joule / tokens;
+}
+
+// ---- the table
+
+using Row = std::vector<std::string>;
+
+const Row kColumns = {"run",        "state",    "step", "steps",   "loss",
+                      "valid_loss", "tokens_s", "mfu",  "J/token", "reason"};
+
+std::string cell(const std::optional<double>& value, const char* format) {
+  return value ? fmt::format(fmt::runtime(format), *value) : "";
+}
+
+// What the exit code says where status.json does not know the end.
+std::string reason_of(const RunStatus& status) {
+  std::string text = printable(status.reason);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  if (status.exit_code && *status.exit_code != 0)
+    text += fmt::format("{}exit code {}", text.empty() ? "" : ", ", *status.exit_code);
+  return text;
+}
+
+Row row_of(const CollectedRun& run) {
+  const RunStatus& s = run.status;
+  return {run.name,
+          s.state.empty() ? (s.exit_code ? "failed" : "not started") : printable(s.state),
+          std::to_string(s.step),
+          std::to_string(s.total_steps),
+          cell(s.loss, "{:.4f}"),
+          cell(s.valid_loss, "{:.4f}"),
+          cell(s.tokens_per_s, "{:.0f}"),
+          cell(s.mfu, "{:.4f}"),
+          cell(s.joule_per_token, "{:.4g}"),
+          reason_of(s)};
+}
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+template <class Field>
+std::string line_of(const Row& row, const char* separator, Field&& field) {
+  std::string line;
+  for (std::size_t i = 0; i < row.size(); ++i) line += (i > 0 ? separator : "") + field(row[i], i);
+  return line;
+}
+
+}  // namespace
+
+RunStatus read_run_status(const fs::path& run_dir) {
+  RunStatus status;
+  read_status_file(run_dir, status);
+  read_metrics(run_dir, status);
+  std::istringstream code(tail_of(run_dir / "launch" / "exit_code", 64));
+  if (int value = 0; code >> value) status.exit_code = value;
+  return status;
+}
+
+std::vector<CollectedRun> collect_runs(const fs::path& directory) {
+  std::vector<CollectedRun> runs;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const fs::path path = entry.path();
+    std::error_code ignored;
+    if (fs::exists(path / "status.json", ignored) ||
+        fs::exists(path / "launch" / "job.json", ignored))
+      runs.push_back({printable(path.filename().string()), read_run_status(path)});
+  }
+  if (error) user_error("cannot read {}: {}", directory.string(), error.message());
+  if (runs.empty())
+    user_error("{} has no run directories: give the run.dir of a matrix", directory.string());
+  std::sort(runs.begin(), runs.end(),
+            [](const CollectedRun& a, const CollectedRun& b) { return a.name < b.name; });
+  return runs;
+}
+
+std::string to_csv(const std::vector<CollectedRun>& runs) {
+  const auto field = [](const std::string& text, std::size_t) { return csv_field(text); };
+  std::string text = line_of(kColumns, ",", field) + "\n";
+  for (const CollectedRun& run : runs) text += line_of(row_of(run), ",", field) + "\n";
+  return text;
+}
+
+std::string to_markdown(const std::vector<CollectedRun>& runs) {
+  const auto field = [](std::string text, std::size_t) {
+    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+      text.insert(at, "\\");
+    return text;
+  };
+  std::string text = "| " + line_of(kColumns, " | ", field) + " |\n|";
+  for (std::size_t i = 0; i < kColumns.size(); ++i)
+    text += i < 2 || i + 1 == kColumns.size() ? "---|" : "---:|";
+  text += "\n";
+  for (const CollectedRun& run : runs) text += "| " + line_of(row_of(run), " | ", field) + " |\n";
+  return text;
+}
+
+std::string to_table(const std::vector<CollectedRun>& runs) {
+  std::vector<Row> rows = {kColumns};
+  for (const CollectedRun& run : runs) rows.push_back(row_of(run));
+  std::vector<std::size_t> widths(kColumns.size(), 0);
+  for (const Row& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = line_of(row, "  ", [&](const std::string& value, std::size_t i) {
+      return i < 2 || i + 1 == row.size() ? fmt::format("{:<{}}", value, widths[i])
+                                          : fmt::format("{:>{}}", value, widths[i]);
+    });
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace kintsugi

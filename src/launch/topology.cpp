@@ -1,0 +1,231 @@
+#include "launch/topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr int kMostCpus = 1 << 14;
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+int parse_cpu(std::string_view text, const std::string& whole) {
+  int value = -1;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || result.ec != std::errc() || result.ptr != text.data() + text.size() ||
+      value < 0 || value >= kMostCpus)
+    user_error("'{}' is no list of numbers below {}, such as 0-7,9", whole, kMostCpus);
+  return value;
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// "word rest" -> rest, if the text starts with the word.
+std::optional<std::string> after_word(const std::string& text, std::string_view word) {
+  if (!text.starts_with(word) || text.size() == word.size() || text[word.size()] != ' ') return {};
+  return trimmed(text.substr(word.size()));
+}
+
+NumaDomain parse_domain(const std::string& line) {
+  const std::size_t colon = line.find(':');
+  const auto number = after_word(trimmed(line.substr(0, colon)), "numa");
+  if (colon == std::string::npos || !number)
+    user_error("a line such as 'numa 0: cores 0-15; threads 64-79; gpus 4,5' is expected");
+  NumaDomain domain{.number = parse_cpu(*number, *number)};
+  CpuSet cores, threads;
+  std::istringstream parts(line.substr(colon + 1));
+  for (std::string part; std::getline(parts, part, ';');) {
+    part = trimmed(part);
+    if (const auto list = after_word(part, "cores"))
+      cores = parse_ranges(*list);
+    else if (const auto more = after_word(part, "threads"))
+      threads = parse_ranges(*more);
+    else if (const auto gpus = after_word(part, "gpus"))
+      domain.gpus = parse_ranges(*gpus);
+    else
+      user_error("'{}' is not cores, threads or gpus with their numbers", part);
+  }
+  if (cores.empty()) user_error("the domain has no cores");
+  if (threads.size() % cores.size() != 0)
+    user_error("{} threads do not divide among {} cores", threads.size(), cores.size());
+  for (const int core : cores) domain.core_of[core] = core;
+  const std::vector<int> in_order(cores.begin(), cores.end());
+  std::size_t next = 0;
+  for (const int thread : threads)
+    if (!domain.core_of.emplace(thread, in_order[next++ % in_order.size()]).second)
+      user_error("{} is listed as a core and as a thread", thread);
+  return domain;
+}
+
+void check_domains(const Topology& topology) {
+  CpuSet cpus, gpus, numbers;
+  for (const NumaDomain& domain : topology.domains) {
+    if (!numbers.insert(domain.number).second)
+      user_error("NUMA domain {} is listed twice", domain.number);
+    for (const auto& [cpu, core] : domain.core_of)
+      if (!cpus.insert(cpu).second) user_error("CPU {} is in two NUMA domains", cpu);
+    for (const int gpu : domain.gpus)
+      if (!gpus.insert(gpu).second) user_error("GPU {} is in two NUMA domains", gpu);
+  }
+  if (!gpus.empty() && *gpus.rbegin() + 1 != static_cast<int>(gpus.size()))
+    user_error("the GPUs are {}: their numbers must be 0 to {}", to_ranges(gpus), gpus.size() - 1);
+}
+
+}  // namespace
+
+std::string to_ranges(const CpuSet& cpus) {
+  std::string text;
+  for (auto it = cpus.begin(); it != cpus.end();) {
+    const int first = *it;
+    int last = first;
+    while (++it != cpus.end() && *it == last + 1) last = *it;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last > first) text += fmt::format("-{}", last);
+  }
+  return text;
+}
+
+CpuSet parse_ranges(const std::string& text) {
+  CpuSet cpus;
+  std::string list = text;
+  std::replace(list.begin(), list.end(), ' ', ',');
+  std::istringstream items(list);
+  for (std::string item; std::getline(items, item, ',');) {
+    if (item.empty()) continue;
+    const std::size_t dash = item.find('-');
+    const std::string_view view = item;
+    const int first = parse_cpu(view.substr(0, dash), text);
+    const int last = dash == std::string::npos ? first : parse_cpu(view.substr(dash + 1), text);
+    if (last < first) user_error("'{}' counts backward in '{}'", item, text);
+    for (int cpu = first; cpu <= last; ++cpu) cpus.insert(cpu);
+  }
+  if (cpus.empty()) user_error("'{}' is no list of numbers, such as 0-7,9", text);
+  return cpus;
+}
+
+std::string to_mask(const CpuSet& cpus) {
+  if (cpus.empty()) return "0x0";
+  const int digits = *cpus.rbegin() / 4 + 1;
+  std::vector<int> values(static_cast<std::size_t>(digits), 0);
+  for (const int cpu : cpus) values[static_cast<std::size_t>(digits - 1 - cpu / 4)] |= 1 << cpu % 4;
+  std::string text = "0x";
+  for (const int value : values) text += "0123456789abcdef"[value];
+  return text;
+}
+
+CpuSet parse_mask(const std::string& text) {
+  const std::string digits =
+      text.starts_with("0x") || text.starts_with("0X") ? text.substr(2) : text;
+  if (digits.empty() || digits.size() > kMostCpus / 4)
+    user_error("'{}' is no CPU mask, such as 0xfe00", text);
+  CpuSet cpus;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const int value = hex_digit(digits[digits.size() - 1 - i]);
+    if (value < 0) user_error("'{}' is no CPU mask, such as 0xfe00", text);
+    for (int bit = 0; bit < 4; ++bit)
+      if ((value >> bit & 1) != 0) cpus.insert(static_cast<int>(i) * 4 + bit);
+  }
+  return cpus;
+}
+
+CpuSet NumaDomain::cores() const {
+  CpuSet cores;
+  for (const auto& [cpu, core] : core_of) cores.insert(core);
+  return cores;
+}
+
+CpuSet Topology::cores() const {
+  CpuSet all;
+  for (const NumaDomain& domain : domains) all.merge(domain.cores());
+  return all;
+}
+
+CpuSet Topology::cores_of(const CpuSet& cpus) const {
+  CpuSet cores;
+  for (const NumaDomain& domain : domains)
+    for (const auto& [cpu, core] : domain.core_of)
+      if (cpus.contains(cpu)) cores.insert(core);
+  return cores;
+}
+
+bool Topology::has_cpu(int cpu) const {
+  return std::any_of(domains.begin(), domains.end(),
+                     [&](const NumaDomain& domain) { return domain.core_of.contains(cpu); });
+}
+
+const NumaDomain* Topology::with_gpu(int gpu) const {
+  for (const NumaDomain& domain : domains)
+    if (domain.gpus.contains(gpu)) return &domain;
+  return nullptr;
+}
+
+int Topology::gpus() const {
+  std::size_t count = 0;
+  for (const NumaDomain& domain : domains) count += domain.gpus.size();
+  return static_cast<int>(count);
+}
+
+Topology parse_topology(const std::vector<std::string>& lines, const std::string& source) {
+  Topology topology;
+  for (const std::string& line : lines) {
+    try {
+      topology.domains.push_back(parse_domain(line));
+    } catch (const UserError& error) {
+      user_error("{}: topology '{}': {}", source, line, error.what());
+    }
+  }
+  try {
+    if (topology.domains.empty()) user_error("it has no NUMA domain");
+    check_domains(topology);
+  } catch (const UserError& error) {
+    user_error("{}: topology: {}", source, error.what());
+  }
+  std::sort(topology.domains.begin(), topology.domains.end(),
+            [](const NumaDomain& a, const NumaDomain& b) { return a.number < b.number; });
+  return topology;
+}
+
+std::vector<std::string> to_lines(const Topology& topology) {
+  std::vector<std::string> lines;
+  for (const NumaDomain& domain : topology.domains) {
+    CpuSet threads;
+    for (const auto& [cpu, core] : domain.core_of)
+      if (cpu != core) threads.insert(cpu);
+    std::string line = fmt::format("numa {}: cores {}", domain.number, to_ranges(domain.cores()));
+    if (!threads.empty()) line += "; threads " + to_ranges(threads);
+    if (!domain.gpus.empty()) line += "; gpus " + to_ranges(domain.gpus);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+Topology load_topology(const std::filesystem::path& file) {
+  const std::string text = read_text_file(file);
+  if (trimmed(text.substr(0, text.find('\n'))).starts_with('<')) return read_hwloc_xml(file);
+  std::vector<std::string> lines;
+  std::istringstream all(text);
+  for (std::string line; std::getline(all, line);) {
+    line = trimmed(line.substr(0, line.find('#')));
+    if (!line.empty()) lines.push_back(line);
+  }
+  return parse_topology(lines, file.string());
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,50 @@
+#!/bin/bash
+# demo on JUWELS Booster: 48 nodes x 4 ranks, by kintsugi launch.
+#SBATCH --job-name=demo
+#SBATCH --account=opengptx
+#SBATCH --partition=booster
+#SBATCH --nodes=48
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=12
+#SBATCH --gres=gpu:4
+#SBATCH --exclusive
+#SBATCH --hint=nomultithread
+#SBATCH --time=1-00:00:00
+#SBATCH --array=0-2%1
+#SBATCH --requeue
+#SBATCH --signal=USR1@300
+#SBATCH --chdir=/scratch/project
+#SBATCH --output=/scratch/project/runs/demo/launch/slurm-%j.out
+#SBATCH --open-mode=append
+
+export NCCL_SOCKET_IFNAME="ib0"
+export NCCL_IB_TIMEOUT="20"
+export UCX_RC_TIMEOUT="4s"
+
+# When this job ends, in Unix seconds, so that the run can plan its saves.
+end=$(squeue --noheader --jobs="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" --format=%e 2>/dev/null | head -n 1)
+if [ -n "$end" ] && KINTSUGI_END_TIME=$(date --date="$end" +%s 2>/dev/null); then
+  export KINTSUGI_END_TIME
+fi
+
+run=/scratch/project/runs/demo
+rm -f "$run/launch/exit_code"
+# The supervisor starts the ranks. It is started again only if a signal killed it.
+for attempt in {1..20}; do
+  /opt/kintsugi/bin/kintsugi launch --supervise "$run"
+  code=$?
+  [ "$code" -gt 128 ] || break
+  sleep 1
+done
+
+asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
+# The next job of the array continues, unless the run has ended (0 finished, 2 mistake, 3 diverged,
+# 4 no progress), somebody asked for the stop, or this is the last one.
+case $code in
+  0 | 2 | 3 | 4) ;;
+  *) asked_to_stop || [ "$SLURM_ARRAY_TASK_ID" -eq "$SLURM_ARRAY_TASK_MAX" ] || exit "$code" ;;
+esac
+scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
+
+echo "$code" >"$run/launch/exit_code"
+exit "$code"

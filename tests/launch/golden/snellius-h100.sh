@@ -1,0 +1,39 @@
+#!/bin/bash
+# demo on Snellius H100: 2 nodes x 4 ranks, by kintsugi launch.
+#SBATCH --job-name=demo
+#SBATCH --partition=gpu_h100
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=16
+#SBATCH --gpus-per-node=4
+#SBATCH --exclusive
+#SBATCH --ear=on
+#SBATCH --ear-policy=monitoring
+#SBATCH --time=5-00:00:00
+#SBATCH --no-requeue
+#SBATCH --signal=USR1@300
+#SBATCH --chdir=/scratch/project
+#SBATCH --output=/scratch/project/runs/demo/launch/slurm-%j.out
+#SBATCH --open-mode=append
+
+unset SINGULARITY_BIND APPTAINER_BIND  # of a container around this job
+export PMIX_MCA_psec=^munge  # there is no munge inside of the container
+
+# When this job ends, in Unix seconds, so that the run can plan its saves.
+end=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e 2>/dev/null | head -n 1)
+if [ -n "$end" ] && KINTSUGI_END_TIME=$(date --date="$end" +%s 2>/dev/null); then
+  export KINTSUGI_END_TIME
+fi
+
+run=/scratch/project/runs/demo
+rm -f "$run/launch/exit_code"
+# The supervisor starts the ranks. It is started again only if a signal killed it.
+for attempt in {1..20}; do
+  /opt/kintsugi/bin/kintsugi launch --supervise "$run"
+  code=$?
+  [ "$code" -gt 128 ] || break
+  sleep 1
+done
+
+echo "$code" >"$run/launch/exit_code"
+exit "$code"
