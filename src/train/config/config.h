@@ -52,6 +52,8 @@ struct RunSection {
   std::optional<std::string> from = {};
   Duration time_limit;   // since the launch; the run saves and stops before it. 0: none
   Duration stop_margin;  // for the last save, before the end of the job. 0: measured
+  // The file with the nodes to avoid; empty: see node_ledger_path() (launch/node_ledger.h).
+  std::string node_ledger = {};
   bool operator==(const RunSection&) const = default;
 };
 
@@ -159,6 +161,17 @@ struct CommConfig {
   bool operator==(const CommConfig&) const = default;
 };
 
+// The checks of ranks and nodes before the first step; rates are fractions of the others' median.
+struct PreflightConfig {
+  bool enabled = true;
+  bool links = true;        // measure the network between nodes
+  double slow = 0.85;       // GPUs, links between nodes: slower is a warning
+  double failed = 0.5;      // slower is an error
+  double timeout_s = 60;    // of one check on one rank
+  double exclude_days = 1;  // how long a bad node is listed in the node ledger; 0: not at all
+  bool operator==(const PreflightConfig&) const = default;
+};
+
 // What is stored in host memory instead of device memory.
 struct OffloadConfig {
   bool optimizer = false;                        // optimizer state
@@ -197,6 +210,7 @@ struct RunConfig {
   Layout layout = {.dp = 0, .micro_batch = 8};
   bool layout_auto = false;  // `layout: auto`: tp, pp, dp and zero are chosen for the ranks
   CommConfig comm;
+  PreflightConfig preflight;
   OffloadConfig offload;
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
