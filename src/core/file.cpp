@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -83,6 +84,43 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     ::unlink(temporary.c_str());
     throw;
   }
+}
+
+void append_to_file(const std::filesystem::path& path, std::string_view text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) failure("cannot open {}: {}", path.string(), reason());
+  const off_t before = ::lseek(file, 0, SEEK_END);
+  int problem = 0;
+  while (!text.empty() && problem == 0) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written >= 0)
+      text.remove_prefix(static_cast<std::size_t>(written));
+    else if (errno != EINTR)
+      problem = errno;
+  }
+  if (problem != 0 && before >= 0) (void)!::ftruncate(file, before);
+  if (::close(file) != 0 && problem == 0) problem = errno;
+  if (problem != 0) failure("cannot write {}: {}", path.string(), std::strerror(problem));
+}
+
+void drop_partial_line(const std::filesystem::path& path) {
+  const Descriptor file{::open(path.c_str(), O_RDWR | O_CLOEXEC)};
+  if (file.value < 0 && errno == ENOENT) return;
+  const off_t size = file.value < 0 ? -1 : ::lseek(file.value, 0, SEEK_END);
+  if (size < 0) failure("cannot open {}: {}", path.string(), reason());
+  constexpr off_t kBlock = 4096;
+  off_t whole = size;  // the end of the last complete line is at or before it
+  for (char block[kBlock]; whole > 0;) {
+    const off_t begin = std::max<off_t>(0, whole - kBlock);
+    const ssize_t bytes =
+        ::pread(file.value, block, static_cast<std::size_t>(whole - begin), begin);
+    if (bytes != whole - begin) failure("cannot read {}: {}", path.string(), reason());
+    const std::size_t end = std::string_view(block, static_cast<std::size_t>(bytes)).rfind('\n');
+    whole = end == std::string_view::npos ? begin : begin + static_cast<off_t>(end) + 1;
+    if (end != std::string_view::npos) break;
+  }
+  if (whole < size && ::ftruncate(file.value, whole) != 0)
+    failure("cannot shorten {}: {}", path.string(), reason());
 }
 
 int open_regular_file(const std::filesystem::path& path) {

@@ -22,6 +22,12 @@ bool is_stream(const std::filesystem::path& path);
 // the new, never a partial file.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
+// Appends the whole text or nothing, even if the disk is full: a partial line would make a file of
+// lines unreadable.
+void append_to_file(const std::filesystem::path& path, std::string_view text);
+// Removes an incomplete last line, which a crash has left. Does nothing if there is no such file.
+void drop_partial_line(const std::filesystem::path& path);
+
 // Opens a file for reading and returns the descriptor, which the caller closes. Never blocks:
 // throws UserError for a pipe, a device, a socket or a directory.
 int open_regular_file(const std::filesystem::path& path);

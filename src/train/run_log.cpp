@@ -41,24 +41,6 @@ std::string to_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-// Appends the whole line or nothing: a partial line would make the file unreadable.
-void append(const std::filesystem::path& path, std::string_view line) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) failure("cannot open {}: {}", path.string(), std::strerror(errno));
-  const off_t before = ::lseek(file, 0, SEEK_END);
-  int problem = 0;
-  while (!line.empty() && problem == 0) {
-    const ssize_t written = ::write(file, line.data(), line.size());
-    if (written >= 0)
-      line.remove_prefix(static_cast<std::size_t>(written));
-    else if (errno != EINTR)
-      problem = errno;
-  }
-  if (problem != 0 && before >= 0) (void)!::ftruncate(file, before);
-  if (::close(file) != 0 && problem == 0) problem = errno;
-  if (problem != 0) failure("cannot write {}: {}", path.string(), std::strerror(problem));
-}
-
 // For a full disk: overwrites the file in its existing blocks. Readers may briefly see a mixture of
 // the old and the new text.
 bool overwrite(const std::filesystem::path& path, std::string_view text) {
@@ -73,23 +55,28 @@ bool overwrite(const std::filesystem::path& path, std::string_view text) {
   return written;
 }
 
+// When the file was last written, in seconds since 1970.
+std::optional<double> last_write_s(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return static_cast<double>(status.st_mtim.tv_sec) +
+         1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+}
+
 }  // namespace
 
-RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps)
+RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock)
     : directory_(directory), total_steps_(total_steps) {
   const std::filesystem::path path = directory / "metrics.jsonl";
+  drop_partial_line(path);
   std::ifstream file(path);
-  std::uintmax_t whole = 0, bytes = 0;
-  for (std::string line; std::getline(file, line);) {
-    bytes += line.size() + (file.eof() ? 0 : 1);
-    if (file.eof()) break;  // a partial line, left by a crash
-    whole = bytes;
-    ++sequence_;
-  }
-  if (whole == bytes) return;
-  std::error_code error;
-  std::filesystem::resize_file(path, whole, error);
-  if (error) failure("cannot shorten {}: {}", path.string(), error.message());
+  std::string last;
+  for (std::string line; std::getline(file, line); ++sequence_) last.swap(line);
+  std::optional<std::int64_t> reached;
+  const Json record = Json::parse(last, nullptr, false);
+  if (record.is_object() && record.contains("step") && record["step"].is_number_integer())
+    reached = record["step"].get<std::int64_t>();
+  goodput_.emplace(directory, std::move(clock), last_write_s(path), reached);
 }
 
 void RunLog::record(const StepRecord& r) {
@@ -125,7 +112,7 @@ void RunLog::record(const StepRecord& r) {
     for (const StepRecord::Valid& set : r.valid)
       json["valid"][set.name] = {{"loss", number(set.loss)},
                                  {"bits_per_byte", number(set.bits_per_byte)}};
-  append(directory_ / "metrics.jsonl", to_text(json) + "\n");
+  append_to_file(directory_ / "metrics.jsonl", to_text(json) + "\n");
 }
 
 // Does not throw: a failed status write must not end the run.
@@ -158,6 +145,8 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
     if (state.exit_code) json["exit_code"] = *state.exit_code;
     if (!state.reason.empty()) json["reason"] = state.reason;
     if (!state.message.empty()) json["message"] = state.message;
+    if (state.state != "running") goodput_->end(state.state, state.reason, state.exit_code);
+    goodput_->add_to(json);
     const std::lock_guard lock(mutex_);
     if (failed_) return;
     status_ = to_text(json);
@@ -177,6 +166,8 @@ void RunLog::fail(const std::string& message) noexcept {
     json["reason"] = "failure";
     json["updated"] = utc_now();
     json["message"] = message;
+    goodput_->end("failed", "failure", exit_code::kFailure);
+    goodput_->add_to(json);
     write_status(to_text(json, 2) + "\n", true);
   } catch (...) {
   }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "train/goodput_log.h"
+
 namespace kintsugi {
 
 // The metrics of one step.
@@ -51,10 +53,10 @@ struct RunState {
 };
 
 // Writes metrics.jsonl (one object per line and step, complete lines only, appended to after a
-// restart; `seq` counts records) and status.json (replaced atomically).
+// restart; `seq` counts records), status.json (replaced atomically) and goodput.jsonl.
 class RunLog {
  public:
-  RunLog(const std::filesystem::path& directory, std::int64_t total_steps);
+  RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock);
 
   void record(const StepRecord& record);
   void status(const RunState& state, const StepRecord& last, std::optional<double> valid_loss,
@@ -62,6 +64,7 @@ class RunLog {
   // Writes the last status again with the state "failed"; later calls of status() write nothing.
   // Thread-safe.
   void fail(const std::string& message) noexcept;
+  GoodputLog& goodput() { return *goodput_; }
 
  private:
   void write_status(const std::string& text, bool last) noexcept;
@@ -72,6 +75,7 @@ class RunLog {
   std::filesystem::path directory_;
   std::int64_t total_steps_;
   std::int64_t sequence_ = 0;
+  std::optional<GoodputLog> goodput_;
 };
 
 }  // namespace kintsugi

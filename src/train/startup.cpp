@@ -13,7 +13,12 @@ double unix_time_s() {
 Startup Startup::of_next_stage() const {
   Startup next;
   next.launched_s_ = launched_s_;
+  next.launched_ = launched_;
   return next;
+}
+
+double Startup::now_s() const {
+  return launched_s_ + std::chrono::duration<double>(Clock::now() - launched_).count();
 }
 
 void Startup::mark(std::string phase) {

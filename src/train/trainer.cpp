@@ -83,7 +83,10 @@ void Trainer::sum_over_ranks(StepSums& sums) {
 RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
-  if (is_first()) check_time_left();
+  if (is_first()) {
+    check_time_left();
+    log_->goodput().start(state_.step);
+  }
   write_status({}, NAN);
   last_report_ = Clock::now();
   try {
@@ -209,6 +212,7 @@ void Trainer::train_step() {
   means_.add(record_, tokens_of_step);
   step_seconds_ += record_.step_time_s;
   stops_.wall_time().note_step(record_.step_time_s);
+  if (is_first()) log_->goodput().note_step(record_.step_time_s, step);
   if (groups_->ranks() > 1) record_communication(communication);
 }
 
@@ -343,7 +347,9 @@ void Trainer::validate() {
   if (record_.valid.size() > 1)
     for (const StepRecord::Valid& set : record_.valid)
       show(" " + set.name, set.loss, set.bits_per_byte);
-  stops_.wall_time().note_step(seconds_since(begin));
+  const double seconds = seconds_since(begin);
+  stops_.wall_time().note_step(seconds);
+  if (is_first()) log_->goodput().note_validation(seconds);
 }
 
 std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
@@ -378,6 +384,7 @@ void Trainer::save() {
   if (is_first()) ancestors_ = ancestors_after(saved);
   const double seconds = seconds_since(begin);
   stops_.wall_time().note_save(seconds);
+  if (is_first()) log_->goodput().note_save(seconds);
   log_info("saved {} in {}", saved.string(), format_duration(seconds));
 }
 

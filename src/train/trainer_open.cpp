@@ -147,7 +147,9 @@ void Trainer::open_run(ResumeMode resume) {
     open_log_file(directory_ / "log.txt");
     if (start) report_changes(*start);
     if (!finished()) write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
-    log_ = std::make_unique<RunLog>(directory_, last_step());
+    log_ = std::make_unique<RunLog>(
+        directory_, last_step(),
+        AttemptClock{startup_.launched_s(), [this] { return startup_.now_s(); }});
     open_log_ = log_.get();
   });
   before_ = {.steps = state_.step, .samples = state_.samples};

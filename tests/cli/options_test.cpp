@@ -25,6 +25,7 @@ class EveryOption : public testing::Test {
     add_calibrate_command(app_);
     add_launch_command(app_);
     add_doctor_command(app_);
+    add_report_command(app_);
   }
 
   // Calls visit(name, option) with each option of each command.

@@ -17,6 +17,7 @@
 #include "core/units.h"
 #include "launch/run_attempt.h"
 #include "launch/run_status.h"
+#include "launch/supervisor.h"
 
 namespace kintsugi {
 namespace {
@@ -115,8 +116,7 @@ void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   if (!arguments.collect.empty()) return collect(arguments);
   if (arguments.show_topology) return print_topology(arguments.request);
   if (arguments.supervise.empty()) return launch(arguments);
-  // The place of the supervisor: it starts the ranks until the run ends.
-  if (const int code = run_attempt(load_job(arguments.supervise)); code != 0)
+  if (const int code = Supervisor(load_job(arguments.supervise)).run(); code != 0)
     throw CLI::RuntimeError(code);
 }
 

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kintsugi {
+
+// A record of RUN_DIR/goodput.jsonl. An attempt is one launch of the program. Times are in seconds
+// since 1970.
+struct GoodputEvent {
+  enum class Kind : std::uint8_t {
+    Start,     // an attempt, or its next stage, is about to train
+    Progress,  // now and then, and before a rewind
+    End,       // the attempt is over; missing if it was killed
+  };
+  Kind kind = Kind::Progress;
+  double time_s = 0;
+  std::int64_t step = 0;  // finished steps
+
+  // Start only.
+  double launched_s = 0;
+  std::optional<double> submitted_s = {};  // when the job entered the queue
+  // What else is known of the attempt before: its last sign of life and its last step.
+  std::optional<double> alive_s = {};
+  std::optional<std::int64_t> reached = {};
+
+  // Progress and End: time since Start in steps, in saves and in validations.
+  double steps_s = 0, checkpoint_s = 0, validation_s = 0;
+
+  // End only; as in status.json.
+  std::string state = {}, reason = {};
+  std::optional<int> exit_code = {};
+  bool operator==(const GoodputEvent&) const = default;
+};
+
+std::string to_json_line(const GoodputEvent& event);  // without a line end
+// Nothing if the line is not such a record: a damaged ledger must not prevent a run or a report.
+std::optional<GoodputEvent> parse_goodput_line(const std::string& line);
+std::vector<GoodputEvent> read_goodput(const std::filesystem::path& file);  // empty: no such file
+
+// What the time of a run was used for.
+struct GoodputSeconds {
+  double productive = 0;  // steps done for the first time
+  double recomputed = 0;  // steps that an earlier attempt had done, or that a rewind discarded
+  double checkpoint = 0;  // the steps waited for a save
+  double validation = 0;
+  double startup = 0;  // from the launch to the first step
+  double waiting = 0;  // in the queue
+  double down = 0;     // between two attempts, not in the queue
+  double other = 0;    // within an attempt: records, reloads
+
+  double total() const;
+  double fraction() const;  // productive / total; 0 without any time
+  GoodputSeconds& operator+=(const GoodputSeconds& other);
+};
+// Their names in status.json and reports, in this order.
+struct GoodputCategory {
+  const char* name;
+  double GoodputSeconds::*seconds;
+};
+const std::vector<GoodputCategory>& goodput_categories();
+
+struct Attempt {
+  double launched_s = 0, last_s = 0;           // last: its end, or its last known sign of life
+  std::int64_t first_step = 0, last_step = 0;  // finished steps at its start and at its end
+  std::string state = "running";               // "lost": it was killed or its node died
+  std::string reason = {};
+  std::optional<int> exit_code = {};
+  GoodputSeconds seconds = {};  // with waiting and down before it
+};
+
+// Charges every second of a run's life to one category. A function of the events, in their order.
+// The total is the time from the first launch (or its submission) to the last event. If a clock was
+// set back between two attempts, the time between them counts as 0.
+class Goodput {
+ public:
+  void add(const GoodputEvent& event);
+  void add(const std::vector<GoodputEvent>& events);
+
+  const std::vector<Attempt>& attempts() const { return attempts_; }
+  GoodputSeconds seconds() const;
+  std::int64_t furthest() const { return furthest_; }  // the highest step that was ever finished
+
+ private:
+  void start(const GoodputEvent& event);
+  void begin_attempt(const GoodputEvent& event);
+  // An attempt without an end: what happened after its last event.
+  void close_lost(const GoodputEvent& next);
+  // Charges time in steps that took the attempt to `step`.
+  void charge_steps(double seconds, std::int64_t step);
+
+  std::vector<Attempt> attempts_;
+  GoodputEvent last_;  // of the current attempt
+  bool ended_ = true;
+  std::int64_t furthest_ = 0;
+};
+
+}  // namespace kintsugi

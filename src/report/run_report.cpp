@@ -1,0 +1,151 @@
+#include "report/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+using ReportJson = nlohmann::ordered_json;
+
+constexpr std::size_t kLastSteps = 5;
+constexpr std::size_t kMostAttempts = 20;  // in the text
+
+std::string utc(double seconds) {
+  const auto time = static_cast<std::time_t>(std::clamp(seconds, 0.0, 2e11));
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[64];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return text;
+}
+
+// The value of a key as text; `otherwise` if it is missing or null.
+std::string text_at(const ReportJson& json, const char* key, const std::string& otherwise = "") {
+  if (!json.is_object() || !json.contains(key) || json[key].is_null()) return otherwise;
+  return json[key].is_string() ? json[key].get<std::string>() : json[key].dump();
+}
+
+std::string loss_at(const ReportJson& json, const char* key) {
+  if (!json.is_object() || !json.contains(key) || !json[key].is_number()) return "unknown";
+  return fmt::format("{:.4f}", json[key].get<double>());
+}
+
+std::string ending(const std::string& state, const std::string& reason, const std::string& code) {
+  std::string inner = reason == state ? "" : reason;
+  if (!code.empty()) inner += fmt::format("{}exit code {}", inner.empty() ? "" : ", ", code);
+  return inner.empty() ? state : fmt::format("{} ({})", state, inner);
+}
+
+std::vector<ReportJson> last_records(const fs::path& file) {
+  constexpr std::streamoff kTail = 1 << 16;
+  std::ifstream stream(file, std::ios::ate | std::ios::binary);
+  if (!stream) return {};
+  const std::streamoff size = stream.tellg();
+  stream.seekg(std::max<std::streamoff>(0, size - kTail));
+  std::vector<ReportJson> records;
+  for (std::string line; std::getline(stream, line);) {
+    ReportJson record = ReportJson::parse(line, nullptr, false);
+    if (record.is_object()) records.push_back(std::move(record));
+  }
+  if (records.size() > kLastSteps)
+    records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(kLastSteps));
+  return records;
+}
+
+std::string goodput_table(const Goodput& goodput) {
+  const GoodputSeconds all = goodput.seconds();
+  std::string text = fmt::format(
+      "  goodput: {:.1f} % of {} in {}\n", 100 * all.fraction(), format_duration(all.total()),
+      format_number(static_cast<std::int64_t>(goodput.attempts().size()), "attempt"));
+  for (const GoodputCategory& one : goodput_categories()) {
+    const double seconds = all.*one.seconds;
+    if (seconds > 0)
+      text += fmt::format("    {:<11} {:>12} {:>6.1f} %\n", one.name, format_duration(seconds),
+                          100 * seconds / all.total());
+  }
+  return text;
+}
+
+std::string attempt_lines(const std::vector<Attempt>& attempts) {
+  std::string text = "  attempts:\n";
+  const std::size_t first = attempts.size() > kMostAttempts ? attempts.size() - kMostAttempts : 0;
+  if (first > 0) text += fmt::format("    … {} earlier ones\n", first);
+  for (std::size_t i = first; i < attempts.size(); ++i) {
+    const Attempt& one = attempts[i];
+    text += fmt::format(
+        "    {:>3}  {}  {:>9}  steps {} to {}  {}\n", i + 1, utc(one.launched_s),
+        format_duration(one.last_s - one.launched_s), one.first_step, one.last_step,
+        ending(one.state, one.reason, one.exit_code ? std::to_string(*one.exit_code) : ""));
+  }
+  return text;
+}
+
+}  // namespace
+
+RunReport read_run(const fs::path& directory) {
+  std::error_code ignored;
+  if (!fs::exists(directory / "status.json", ignored))
+    user_error("{} holds no run: it has no status.json; give a run directory (run.dir)",
+               directory.string());
+  RunReport run{.directory = directory};
+  ReportJson status = ReportJson::parse(read_text_file(directory / "status.json"), nullptr, false);
+  if (!status.is_object())
+    user_error("{} is damaged: it is not a JSON object", (directory / "status.json").string());
+  run.status = std::move(status);
+  run.goodput.add(read_goodput(directory / "goodput.jsonl"));
+  run.last_steps = last_records(directory / "metrics.jsonl");
+  return run;
+}
+
+std::string report_text(const RunReport& run) {
+  const ReportJson& status = run.status;
+  std::string text = fmt::format("{}: {}\n", run.directory.string(),
+                                 ending(text_at(status, "state", "unknown"),
+                                        text_at(status, "reason"), text_at(status, "exit_code")));
+  text += fmt::format("  step {} of {}, {} tokens, loss {}, held-out loss {}; updated {}\n",
+                      text_at(status, "step", "?"), text_at(status, "total_steps", "?"),
+                      text_at(status, "tokens", "?"), loss_at(status, "loss"),
+                      loss_at(status, "valid_loss"), text_at(status, "updated", "?"));
+  if (const std::string message = text_at(status, "message"); !message.empty())
+    text += fmt::format("  message: {}\n", message);
+  text += fmt::format("  newest checkpoint: {}\n", text_at(status, "last_checkpoint", "none"));
+  if (!run.last_steps.empty()) {
+    text += "  last losses:";
+    for (const ReportJson& step : run.last_steps)
+      text += fmt::format(" {} (step {})", loss_at(step, "loss"), text_at(step, "step", "?"));
+    text += "\n";
+  }
+  if (run.goodput.attempts().empty()) return text;
+  return text + goodput_table(run.goodput) + attempt_lines(run.goodput.attempts());
+}
+
+ReportJson report_json(const RunReport& run) {
+  ReportJson json{{"directory", run.directory.string()}, {"status", run.status}};
+  const GoodputSeconds all = run.goodput.seconds();
+  for (const GoodputCategory& one : goodput_categories())
+    json["goodput"][std::string(one.name) + "_s"] = all.*one.seconds;
+  json["goodput"]["total_s"] = all.total();
+  json["goodput"]["fraction"] = all.fraction();
+  json["attempts"] = ReportJson::array();
+  for (const Attempt& one : run.goodput.attempts()) {
+    ReportJson attempt{{"launched_s", one.launched_s}, {"last_s", one.last_s},
+                       {"first_step", one.first_step}, {"last_step", one.last_step},
+                       {"state", one.state},           {"reason", one.reason}};
+    if (one.exit_code) attempt["exit_code"] = *one.exit_code;
+    json["attempts"].push_back(std::move(attempt));
+  }
+  json["last_steps"] = run.last_steps;
+  return json;
+}
+
+}  // namespace kintsugi

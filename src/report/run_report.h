@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "report/goodput.h"
+
+namespace kintsugi {
+
+// What the files of a run directory say about a run, whether it trains or has ended.
+struct RunReport {
+  std::filesystem::path directory;
+  nlohmann::ordered_json status = nlohmann::ordered_json::object();  // status.json
+  Goodput goodput = {};
+  std::vector<nlohmann::ordered_json> last_steps = {};  // the last records of metrics.jsonl
+};
+
+// Reads status.json, goodput.jsonl and the end of metrics.jsonl. Lines that are damaged are left
+// out. UserError if the directory holds no run.
+RunReport read_run(const std::filesystem::path& directory);
+
+std::string report_text(const RunReport& run);  // several lines
+nlohmann::ordered_json report_json(const RunReport& run);
+
+}  // namespace kintsugi

@@ -1,0 +1,117 @@
+#include "train/goodput_log.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/file.h"
+#include "core/log.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr double kRecordInterval_s = 60;
+
+}  // namespace
+
+std::optional<double> submission_time(const std::filesystem::path& run_dir) {
+  const std::filesystem::path file = run_dir / "launch" / "job.json";
+  std::error_code unknown;
+  if (!std::filesystem::exists(file, unknown)) return {};
+  try {
+    const auto job = nlohmann::json::parse(read_text_file(file));
+    const double time = job.at("submitted_s");
+    return time > 0 ? std::optional(time) : std::nullopt;
+  } catch (const std::exception&) {
+    return {};  // whoever reads the whole file reports what is wrong with it
+  }
+}
+
+GoodputLog::GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
+                       std::optional<double> alive_s, std::optional<std::int64_t> reached)
+    : file_(run_dir / "goodput.jsonl"), clock_(std::move(clock)) {
+  drop_partial_line(file_);
+  ledger_.add(read_goodput(file_));
+  first_ = {.kind = GoodputEvent::Kind::Start,
+            .launched_s = clock_.launched_s,
+            .submitted_s = submission_time(run_dir),
+            .alive_s = alive_s,
+            .reached = reached};
+}
+
+GoodputEvent GoodputLog::now(GoodputEvent::Kind kind) const {
+  GoodputEvent event = current_;
+  event.kind = kind;
+  event.time_s = clock_.now_s();
+  return event;
+}
+
+void GoodputLog::write(GoodputEvent event) {
+  next_record_s_ = event.time_s + kRecordInterval_s;
+  ledger_.add(event);
+  try {
+    append_to_file(file_, to_json_line(event) + "\n");
+  } catch (const std::exception& error) {
+    if (std::exchange(lost_, true)) return;
+    log_warning("{}: the run continues, but its goodput is not recorded", error.what());
+  }
+}
+
+void GoodputLog::start(std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  first_.time_s = clock_.now_s();
+  first_.step = step;
+  current_.step = step;
+  started_ = true;
+  write(first_);
+}
+
+void GoodputLog::note_step(double seconds, std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  const bool last_again = step == ledger_.furthest();  // from here on, steps are new
+  current_.steps_s += seconds;
+  current_.step = step;
+  const GoodputEvent event = now(GoodputEvent::Kind::Progress);
+  if (last_again || event.time_s >= next_record_s_) write(event);
+}
+
+void GoodputLog::note_save(double seconds) {
+  const std::lock_guard lock(mutex_);
+  current_.checkpoint_s += seconds;
+}
+
+void GoodputLog::note_validation(double seconds) {
+  const std::lock_guard lock(mutex_);
+  current_.validation_s += seconds;
+}
+
+void GoodputLog::rewind(std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  write(now(GoodputEvent::Kind::Progress));
+  current_.step = step;
+  write(now(GoodputEvent::Kind::Progress));
+}
+
+void GoodputLog::end(const std::string& state, const std::string& reason,
+                     std::optional<int> exit_code) {
+  const std::lock_guard lock(mutex_);
+  if (!started_ || std::exchange(ended_, true)) return;
+  GoodputEvent event = now(GoodputEvent::Kind::End);
+  event.state = state;
+  event.reason = reason;
+  event.exit_code = exit_code;
+  write(event);
+}
+
+void GoodputLog::add_to(nlohmann::ordered_json& status) {
+  const std::lock_guard lock(mutex_);
+  if (!started_) return;
+  Goodput live = ledger_;
+  if (!ended_) live.add(now(GoodputEvent::Kind::Progress));
+  const GoodputSeconds seconds = live.seconds();
+  status["attempt"] = live.attempts().size();
+  for (const GoodputCategory& one : goodput_categories())
+    status["goodput"][std::string(one.name) + "_s"] = seconds.*one.seconds;
+  status["goodput"]["fraction"] = seconds.fraction();
+}
+
+}  // namespace kintsugi

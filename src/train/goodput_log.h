@@ -1,0 +1,56 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "report/goodput.h"
+
+namespace kintsugi {
+
+// The clock of an attempt, in seconds since 1970. Setting the system's clock does not change it.
+struct AttemptClock {
+  double launched_s = 0;
+  std::function<double()> now_s;
+};
+
+// Writes RUN_DIR/goodput.jsonl: at the start and the end of an attempt, and once a minute. Only
+// rank 0 has one. Thread-safe. A failed write is a warning: it must not end the run.
+class GoodputLog {
+ public:
+  // `alive_s`, `reached`: what the metrics say about the attempt before (GoodputEvent).
+  GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
+             std::optional<double> alive_s, std::optional<std::int64_t> reached);
+
+  void start(std::int64_t step);  // training begins now
+  void note_step(double seconds, std::int64_t step);
+  void note_save(double seconds);
+  void note_validation(double seconds);
+  // The run goes back to `step`, without a restart.
+  void rewind(std::int64_t step);
+  void end(const std::string& state, const std::string& reason, std::optional<int> exit_code);
+
+  // For status.json: "attempt" and "goodput".
+  void add_to(nlohmann::ordered_json& status);
+
+ private:
+  void write(GoodputEvent event);
+  GoodputEvent now(GoodputEvent::Kind kind) const;
+
+  std::mutex mutex_;  // guards everything below
+  std::filesystem::path file_;
+  AttemptClock clock_;
+  GoodputEvent first_;    // the record of start()
+  GoodputEvent current_;  // steps and seconds since start()
+  Goodput ledger_;        // of all attempts up to the last record
+  double next_record_s_ = 0;
+  bool started_ = false, ended_ = false, lost_ = false;
+};
+
+// The submission of the job that `kintsugi launch` describes in RUN_DIR/launch/job.json, if any.
+std::optional<double> submission_time(const std::filesystem::path& run_dir);
+
+}  // namespace kintsugi
