@@ -15,7 +15,6 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
-#include "launch/run_attempt.h"
 #include "launch/run_status.h"
 #include "launch/supervisor.h"
 

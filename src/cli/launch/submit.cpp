@@ -12,7 +12,7 @@
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "launch/run_attempt.h"
+#include "launch/run_script.h"
 #include "launch/slurm.h"
 
 namespace kintsugi {

@@ -1,4 +1,4 @@
-#include "launch/run_attempt.h"
+#include "launch/run_script.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -9,10 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
-#include "core/exit_code.h"
 
 extern char** environ;
 
@@ -74,19 +74,6 @@ struct BlockedSignals {
 };
 
 }  // namespace
-
-int run_attempt(const JobDescription& job) {
-  const BlockedSignals signals;
-  const pid_t child =
-      start_group(rank_command(job, {.nodes = job.nodes}, {"train", job.config}), signals.before);
-  bool asked = false;
-  // Launchers forward SIGUSR1 to their ranks; on other signals they kill them.
-  const int code = wait_and_forward(child, signals.forwarded, [&](int signal) {
-    kill(child, std::exchange(asked, true) && signal == SIGINT ? SIGTERM : SIGUSR1);
-  });
-  if (code <= 128) return code;
-  return asked ? exit_code::kStopped : exit_code::kFailure;
-}
 
 int run_script(const std::filesystem::path& script) {
   const BlockedSignals signals;
