@@ -125,6 +125,13 @@ if [ "$code" -eq 75 ] && ! asked_to_stop; then
 fi
 )";
 
+constexpr const char* kRetry =
+    R"(# 1: too few nodes are left. Slurm may have others.
+if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_stop; then
+  scontrol requeue "$SLURM_JOB_ID" && exit 1
+fi
+)";
+
 constexpr const char* kChain =
     R"(# The next job of the array continues, unless the run has ended (0 finished, 2 mistake, 3 diverged,
 # 4 no progress), somebody asked for the stop, or this is the last one.
@@ -275,7 +282,10 @@ std::string job_script(const Machine& machine, const LaunchOptions& options, con
   text +=
       fmt::format(kEndTime, chain ? "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" : "$SLURM_JOB_ID");
   text += supervised(job, paths.program);
-  if (chain || job.requeue) text += std::string(kAsked) + (chain ? kChain : kRequeue);
+  if (chain || job.requeue || !options.no_requeue) text += kAsked;
+  if (chain) text += kChain;
+  if (!chain && job.requeue) text += kRequeue;
+  if (!chain && !options.no_requeue) text += kRetry;
   return text + kEnd;
 }
 

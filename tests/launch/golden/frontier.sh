@@ -54,6 +54,10 @@ asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/s
 if [ "$code" -eq 75 ] && ! asked_to_stop; then
   scontrol requeue "$SLURM_JOB_ID" && exit 75
 fi
+# 1: too few nodes are left. Slurm may have others.
+if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_stop; then
+  scontrol requeue "$SLURM_JOB_ID" && exit 1
+fi
 
 echo "$code" >"$run/launch/exit_code"
 exit "$code"

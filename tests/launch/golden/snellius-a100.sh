@@ -32,5 +32,11 @@ for attempt in {1..20}; do
   sleep 1
 done
 
+asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
+# 1: too few nodes are left. Slurm may have others.
+if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_stop; then
+  scontrol requeue "$SLURM_JOB_ID" && exit 1
+fi
+
 echo "$code" >"$run/launch/exit_code"
 exit "$code"
