@@ -15,7 +15,7 @@ bool contains(const std::vector<std::string>& list, const std::string& name) {
 }
 
 // Attempts at the end of the list that saved nothing newer than there was before them.
-int fruitless_attempts(const std::vector<Attempt>& attempts, std::int64_t saved_before) {
+int fruitless_attempts(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_before) {
   int count = 0;
   for (auto at = attempts.rbegin(); at != attempts.rend(); ++at) {
     const std::int64_t before = at + 1 == attempts.rend() ? saved_before : (at + 1)->saved;
@@ -27,9 +27,9 @@ int fruitless_attempts(const std::vector<Attempt>& attempts, std::int64_t saved_
 
 }  // namespace
 
-Decision decide(const std::vector<Attempt>& attempts, std::int64_t saved_before,
+Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_before,
                 const RecoveryLimits& limits) {
-  const Attempt& last = attempts.back();
+  const LaunchAttempt& last = attempts.back();
   if (last.exit_code != exit_code::kFailure) return {.exit_code = last.exit_code};
   const int fruitless = fruitless_attempts(attempts, saved_before);
   if (fruitless >= limits.fruitless)

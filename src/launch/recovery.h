@@ -13,7 +13,7 @@ namespace kintsugi {
 // What the supervisor of a run decides, as functions without side effects.
 
 // One start of the ranks, from its launch to its end.
-struct Attempt {
+struct LaunchAttempt {
   int exit_code = 1;       // core/exit_code.h
   std::string text = {};   // why it ended
   int rank = -1;           // that failed; -1: unknown
@@ -24,7 +24,7 @@ struct Attempt {
   double ended_s = 0;
   double first_step_s = -1;  // from its start to its first step; -1: it had none
   std::int64_t nodes = 1;
-  bool operator==(const Attempt&) const = default;
+  bool operator==(const LaunchAttempt&) const = default;
 };
 
 struct RecoveryLimits {
@@ -41,7 +41,7 @@ struct Decision {
 };
 // `attempts`: of this job, oldest first, at least one. `saved_before`: step of the newest
 // checkpoint before the first of them.
-Decision decide(const std::vector<Attempt>& attempts, std::int64_t saved_before,
+Decision decide(const std::vector<LaunchAttempt>& attempts, std::int64_t saved_before,
                 const RecoveryLimits& limits);
 
 // The state of the nodes of a job.

@@ -72,7 +72,7 @@ std::string describe(int status) {
   return fmt::format("the launcher ended with exit code {}", WEXITSTATUS(status));
 }
 
-nlohmann::json to_json(const Attempt& attempt, std::size_t number) {
+nlohmann::json to_json(const LaunchAttempt& attempt, std::size_t number) {
   nlohmann::json json{
       {"attempt", number},        {"exit_code", attempt.exit_code}, {"text", attempt.text},
       {"step", attempt.step},     {"saved", attempt.saved},         {"began", attempt.began_s},
@@ -145,7 +145,7 @@ NodeStates Supervisor::node_states() const {
   return states;
 }
 
-void Supervisor::blame(const Attempt& attempt) {
+void Supervisor::blame(const LaunchAttempt& attempt) {
   if (attempt.exit_code != exit_code::kFailure || attempt.node.empty() || job_.local) return;
   std::erase(avoided_, attempt.node);
   avoided_.insert(avoided_.begin(), attempt.node);
@@ -157,7 +157,7 @@ void Supervisor::blame(const Attempt& attempt) {
   }
 }
 
-void Supervisor::keep(const Attempt& attempt) const {
+void Supervisor::keep(const LaunchAttempt& attempt) const {
   const fs::path path = job_.directory() / "attempts.jsonl";
   std::size_t number = 1;
   std::ifstream before(path);
@@ -242,7 +242,7 @@ std::string Supervisor::given_up(const SupervisorPort::State& state, double runn
   return "";
 }
 
-void Supervisor::watch(pid_t leader, Attempt& attempt) {
+void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
   const auto begin = Steady::now();
   std::optional<Steady::time_point> reported;
   last_step_at_s_ = 0;
@@ -274,8 +274,8 @@ void Supervisor::watch(pid_t leader, Attempt& attempt) {
   }
 }
 
-Attempt Supervisor::run_attempt(const NodeChoice& choice) {
-  Attempt attempt{.began_s = unix_time(), .nodes = choice.nodes};
+LaunchAttempt Supervisor::run_attempt(const NodeChoice& choice) {
+  LaunchAttempt attempt{.began_s = unix_time(), .nodes = choice.nodes};
   port_.forget_run();
   Variables variables = job_.environment;
   variables.emplace_back(kSupervisorVariable, port_.address());
@@ -305,7 +305,7 @@ int Supervisor::run() {
     if (!choice->exclude.empty())
       log_info("attempt {} on {} without {}", attempts_.size() + 1,
                format_number(choice->nodes, "node"), fmt::join(choice->exclude, ", "));
-    const Attempt attempt = run_attempt(*choice);
+    const LaunchAttempt attempt = run_attempt(*choice);
     attempts_.push_back(attempt);
     keep(attempt);
     blame(attempt);

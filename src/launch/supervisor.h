@@ -31,16 +31,16 @@ class Supervisor {
   int run();
 
  private:
-  Attempt run_attempt(const NodeChoice& choice);
+  LaunchAttempt run_attempt(const NodeChoice& choice);
   // Waits until the launcher has ended. Fills in the attempt.
-  void watch(pid_t leader, Attempt& attempt);
+  void watch(pid_t leader, LaunchAttempt& attempt);
   // Why the attempt must be ended from outside; empty: it need not be.
   std::string given_up(const SupervisorPort::State& state, double running_s);
   void forward_stop();
   void take_over();
   void write_state(pid_t leader) const;
-  void keep(const Attempt& attempt) const;
-  void blame(const Attempt& attempt);
+  void keep(const LaunchAttempt& attempt) const;
+  void blame(const LaunchAttempt& attempt);
   NodeStates node_states() const;
   bool fits(std::int64_t nodes) const;
   std::int64_t saved_step() const;
@@ -48,7 +48,7 @@ class Supervisor {
   JobDescription job_;
   SupervisorOptions options_;
   SupervisorPort port_;
-  std::vector<Attempt> attempts_;
+  std::vector<LaunchAttempt> attempts_;
   std::vector<std::string> avoided_;  // nodes that failed, the latest first
   bool stopping_ = false;
   std::int64_t last_step_ = 0;  // of the current attempt, and when it began

@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-Attempt failed(std::int64_t saved) { return {.text = "rank 1 was lost", .saved = saved}; }
+LaunchAttempt failed(std::int64_t saved) { return {.text = "rank 1 was lost", .saved = saved}; }
 
 TEST(Recovery, OnlyFailuresAreTriedAgain) {
   for (const int code :
@@ -23,7 +23,7 @@ TEST(Recovery, OnlyFailuresAreTriedAgain) {
 
 TEST(Recovery, AttemptsWithoutANewStepEndTheJob) {
   const RecoveryLimits limits{.fruitless = 3, .first_pause_s = 1, .longest_pause_s = 5};
-  std::vector<Attempt> attempts;
+  std::vector<LaunchAttempt> attempts;
   const auto next = [&](std::int64_t saved) {
     attempts.push_back(failed(saved));
     return decide(attempts, 10, limits);
@@ -42,7 +42,7 @@ TEST(Recovery, AttemptsWithoutANewStepEndTheJob) {
 
 TEST(Recovery, PausesGrowUpToALimit) {
   const RecoveryLimits limits{.fruitless = 10, .first_pause_s = 1, .longest_pause_s = 5};
-  std::vector<Attempt> attempts;
+  std::vector<LaunchAttempt> attempts;
   std::vector<double> pauses;
   for (int i = 0; i < 5; ++i) {
     attempts.push_back(failed(0));
