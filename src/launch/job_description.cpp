@@ -138,6 +138,9 @@ JobDescription job_from_json(const std::string& text, const std::string& source)
   JobDescription job;
   JobReader reader(json, source);
   describe_job(reader, job);
+  for (const std::string& id : job.job_ids)
+    if (id.empty() || id.size() > 20 || id.find_first_not_of("0123456789") != std::string::npos)
+      user_error("{}: job_ids has '{}', which is no job id of Slurm", source, id);
   if (job.min_nodes > job.nodes)
     user_error("{}: min_nodes {} is more than nodes {}", source, job.min_nodes, job.nodes);
   return job;

@@ -113,6 +113,12 @@ for attempt in {{1..20}}; do
 done
 )";
 
+constexpr const char* kStatus = R"(
+# For Slurm a stopped run is no failed job; some sites requeue all jobs that exit with 75.
+status=$code
+if [ "$code" -eq 75 ]; then status=0; fi
+)";
+
 // A stop that somebody asked for ends the run; one by the time limit does not.
 constexpr const char* kAsked = R"(
 asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
@@ -121,7 +127,7 @@ asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/s
 constexpr const char* kRequeue =
     R"(# 75: stopped with a checkpoint. Back into the queue, unless somebody asked for the stop.
 if [ "$code" -eq 75 ] && ! asked_to_stop; then
-  scontrol requeue "$SLURM_JOB_ID" && exit 75
+  scontrol requeue "$SLURM_JOB_ID" && exit 0
 fi
 )";
 
@@ -137,14 +143,14 @@ constexpr const char* kChain =
 # 4 no progress), somebody asked for the stop, or this is the last one.
 case $code in
   0 | 2 | 3 | 4) ;;
-  *) asked_to_stop || [ "$SLURM_ARRAY_TASK_ID" -eq "$SLURM_ARRAY_TASK_MAX" ] || exit "$code" ;;
+  *) asked_to_stop || [ "$SLURM_ARRAY_TASK_ID" -eq "$SLURM_ARRAY_TASK_MAX" ] || exit "$status" ;;
 esac
 scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
 )";
 
 constexpr const char* kEnd = R"(
 echo "$code" >"$run/launch/exit_code"
-exit "$code"
+exit "${}"
 )";
 
 std::string supervised(const JobDescription& job, const std::string& program) {
@@ -281,12 +287,12 @@ std::string job_script(const Machine& machine, const LaunchOptions& options, con
   text += environment_of(machine.launch, job, !options.container.empty());
   text +=
       fmt::format(kEndTime, chain ? "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" : "$SLURM_JOB_ID");
-  text += supervised(job, paths.program);
+  text += supervised(job, paths.program) + kStatus;
   if (chain || job.requeue || !options.no_requeue) text += kAsked;
   if (chain) text += kChain;
   if (!chain && job.requeue) text += kRequeue;
   if (!chain && !options.no_requeue) text += kRetry;
-  return text + kEnd;
+  return text + fmt::format(kEnd, "status");
 }
 
 JobDescription describe_local_job(std::int64_t ranks, const std::string& name,
@@ -307,7 +313,7 @@ std::string local_script(const JobDescription& job, const JobPaths& paths) {
              "#!/bin/bash\n# {} on this machine: {}, by kintsugi launch.\ncd {} || exit 1\n",
              job.name, format_number(job.ranks(), "rank"), shell_quoted(paths.working_directory)) +
          "trap : INT TERM USR1 HUP  # the supervisor handles them; this script waits for it\n" +
-         supervised(job, paths.program) + kEnd;
+         supervised(job, paths.program) + fmt::format(kEnd, "code");
 }
 
 }  // namespace kintsugi

@@ -147,9 +147,14 @@ RunStatus read_run_status(const fs::path& run_dir) {
   RunStatus status;
   read_status_file(run_dir, status);
   read_metrics(run_dir, status);
-  std::istringstream code(tail_of(run_dir / "launch" / "exit_code", 64));
-  if (int value = 0; code >> value) status.exit_code = value;
+  status.exit_code = read_exit_code(run_dir);
   return status;
+}
+
+std::optional<int> read_exit_code(const fs::path& run_dir) {
+  std::istringstream code(tail_of(run_dir / "launch" / "exit_code", 64));
+  if (int value = 0; code >> value) return value;
+  return {};
 }
 
 std::vector<CollectedRun> collect_runs(const fs::path& directory) {

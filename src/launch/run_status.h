@@ -23,6 +23,7 @@ struct RunStatus {
   std::optional<int> exit_code = {};  // of the job; empty: it goes on
 };
 RunStatus read_run_status(const std::filesystem::path& run_dir);
+std::optional<int> read_exit_code(const std::filesystem::path& run_dir);  // without the rest
 
 // One line for each run: the table of --collect.
 struct CollectedRun {

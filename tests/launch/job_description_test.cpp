@@ -66,6 +66,7 @@ TEST(JobDescription, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(changed("nodes", "two"), HasSubstr("nodes is not a whole number"));
   EXPECT_THAT(changed("nodes", 0), HasSubstr("between 1 and"));
   EXPECT_THAT(changed("min_nodes", 3), HasSubstr("min_nodes 3 is more than nodes 2"));
+  EXPECT_THAT(changed("job_ids", {"7", "--user=all"}), HasSubstr("'--user=all'"));
   EXPECT_THAT(changed("launcher", {"srun", 3}), HasSubstr("launcher is not a list of texts"));
   EXPECT_THAT(changed("environment", {{"A", 1}}), HasSubstr("environment is not a map"));
   EXPECT_THAT(user_error_of([] { job_from_json("{", "x/job.json"); }),

@@ -65,10 +65,11 @@ const LaunchOptions kOneJob = {.nodes = 1, .time_s = 3600};
 const LaunchOptions kRequeued = {.nodes = 1, .time_s = 3600, .requeue = true};
 const LaunchOptions kChained = {.nodes = 1, .time_s = 350.0 * 3600};  // three jobs of 120 h
 
+// Slurm may be configured to requeue all jobs that exit with 75.
 TEST_F(RunJobScript, HandsOnTheCode) {
   for (const int code : {0, 1, 2, 3, 4, 75}) {
     supervisor(std::to_string(code));
-    EXPECT_EQ(run(kOneJob), code);
+    EXPECT_EQ(run(kOneJob), code == 75 ? 0 : code);
     EXPECT_EQ(end(), std::to_string(code) + "\n");
   }
   EXPECT_THAT(calls(), HasSubstr("kintsugi launch --supervise " + path("run") + " "));
@@ -109,7 +110,7 @@ TEST_F(RunJobScript, ASupervisorThatWasKilledIsStartedAgain) {
 
 TEST_F(RunJobScript, RequeuesAStoppedRun) {
   supervisor("75");
-  EXPECT_EQ(run(kRequeued), 75);
+  EXPECT_EQ(run(kRequeued), 0);
   EXPECT_THAT(calls(), HasSubstr("scontrol requeue 7\n"));
   EXPECT_EQ(end(), "") << "the job goes on";
 }
@@ -136,7 +137,7 @@ TEST_F(RunJobScript, RequeuesNothingElse) {
 TEST_F(RunJobScript, TheChainGoesOnAfterAStopOrAFailure) {
   for (const char* code : {"1", "75"}) {
     supervisor(code);
-    EXPECT_EQ(run(kChained, 1), std::atoi(code));
+    EXPECT_EQ(run(kChained, 1), code == std::string("75") ? 0 : 1);
     EXPECT_EQ(end(), "");
   }
   EXPECT_THAT(calls(), Not(HasSubstr("scancel")));

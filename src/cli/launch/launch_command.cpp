@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -101,6 +102,8 @@ void launch(LaunchArguments& arguments) {
   if (!arguments.signal.empty()) request.options.signal_s = parse_duration_s(arguments.signal);
   const char* const account = std::getenv("SBATCH_ACCOUNT");
   if (request.options.account.empty() && account != nullptr) request.options.account = account;
+  if (!request.options.container.empty())
+    request.options.container = std::filesystem::absolute(request.options.container).string();
   std::vector<PreparedRun> runs = prepare_runs(request);
   if (request.print) return print_runs(runs);
   if (!request.local) return submit_runs(runs);

@@ -24,8 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kFollowInterval = std::chrono::milliseconds(500);
-constexpr std::streamoff kFirstLook = 4096;  // bytes of a log that exists already
+using FollowClock = std::chrono::steady_clock;
+
+constexpr auto kFollowInterval = std::chrono::seconds(1);
+constexpr auto kQueueInterval = std::chrono::seconds(30);  // between questions to Slurm
+constexpr std::streamoff kFirstLook = 4096;                // bytes of a log that exists already
 
 // Prints the lines that were added to a file since the last call; a partial line waits.
 class GrowingFile {
@@ -88,6 +91,55 @@ void show_jobs(const JobDescription& job) {
                printable(state.reason));
 }
 
+// The files of a run that --follow prints.
+class FollowedRun {
+ public:
+  explicit FollowedRun(const fs::path& run_dir)
+      : run_dir_(run_dir), log_(run_dir / "log.txt"), has_job_(fs::exists(job_file(run_dir))) {}
+
+  // The output of a job repeats log.txt, which exists once the run has started. What follows a
+  // failure is only in the output.
+  void print_new(bool ended) {
+    std::error_code ignored;
+    find_outputs();
+    const bool started = fs::exists(run_dir_ / "log.txt", ignored);
+    if (!started || (ended && read_exit_code(run_dir_).value_or(1) != 0))
+      for (auto& [name, file] : outputs_) file.print_new();
+    log_.print_new();
+  }
+
+  // Why nothing more will come; empty: the job goes on.
+  std::string end(bool ask_queue) const {
+    if (const auto code = read_exit_code(run_dir_))
+      return fmt::format("the job has ended with exit code {}", *code);
+    if (!has_job_) {  // started by hand: its own state decides
+      const std::string state = read_run_status(run_dir_).state;
+      return state.empty() || state == "running" ? "" : "the run is " + printable(state);
+    }
+    if (!ask_queue) return "";
+    const JobDescription job = load_job(run_dir_);
+    if (job.local || job.job_ids.empty() || !slurm_is_here()) return "";
+    return job_states(job.job_ids).empty() ? "the job is no longer in the queue" : "";
+  }
+
+ private:
+  void find_outputs() {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(run_dir_ / "launch", ignored)) {
+      const std::string name = entry.path().filename().string();
+      const bool known = std::any_of(outputs_.begin(), outputs_.end(),
+                                     [&](const auto& one) { return one.first == name; });
+      if (!known && name.starts_with("slurm-") && name.ends_with(".out"))
+        outputs_.emplace_back(name, GrowingFile(entry.path()));
+    }
+  }
+
+  fs::path run_dir_;
+  GrowingFile log_;
+  bool has_job_;
+  std::vector<std::pair<std::string, GrowingFile>> outputs_;
+};
+
 void check_run_directory(const fs::path& run_dir) {
   if (!fs::is_directory(run_dir)) user_error("there is no run directory {}", run_dir.string());
 }
@@ -97,10 +149,10 @@ void check_run_directory(const fs::path& run_dir) {
 void show_run(const fs::path& run_dir) {
   const JobDescription job = load_job(run_dir);
   const RunStatus status = read_run_status(run_dir);
-  fmt::print("run       {} on {}: {} x {}{}, submitted {}\n", job.name, job.machine,
-             format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
-             job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "",
-             utc(job.submitted_s));
+  fmt::print(
+      "run       {} on {}: {} x {}{}, submitted {}\n", printable(job.name), printable(job.machine),
+      format_number(job.nodes, "node"), format_number(job.ranks_per_node, "rank"),
+      job.spare_nodes > 0 ? fmt::format(", {} spare", job.spare_nodes) : "", utc(job.submitted_s));
   show_jobs(job);
   if (status.state.empty())
     fmt::print("state     not started\n");
@@ -143,33 +195,17 @@ void cancel_run(const fs::path& run_dir, bool now) {
 void follow_run(const fs::path& run_dir) {
   check_run_directory(run_dir);
   const StopSignals signals;
-  GrowingFile log(run_dir / "log.txt");
-  std::vector<std::pair<std::string, GrowingFile>> outputs;
-  const auto print_outputs = [&] {
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(run_dir / "launch", ignored)) {
-      const std::string name = entry.path().filename().string();
-      const bool output = name.starts_with("slurm-") && name.ends_with(".out");
-      const bool known = std::any_of(outputs.begin(), outputs.end(),
-                                     [&](const auto& one) { return one.first == name; });
-      if (output && !known) outputs.emplace_back(name, GrowingFile(entry.path()));
-    }
-    // The output of the job repeats log.txt, which exists once the run has started.
-    if (!fs::exists(run_dir / "log.txt", ignored))
-      for (auto& [name, file] : outputs) file.print_new();
-  };
+  FollowedRun run(run_dir);
+  auto next_question = FollowClock::now() + kQueueInterval;
   while (StopSignals::received() == nullptr) {
-    const RunStatus status = read_run_status(run_dir);
-    print_outputs();
-    log.print_new();
-    if (status.exit_code) {
-      for (auto& [name, file] : outputs)
-        if (*status.exit_code != 0) file.print_new();
-      return fmt::print("the job has ended with exit code {}\n", *status.exit_code);
+    bool ask_queue = false;
+    if (FollowClock::now() > next_question) {
+      ask_queue = true;
+      next_question = FollowClock::now() + kQueueInterval;
     }
-    // A run without a job: its own state decides.
-    if (!fs::exists(job_file(run_dir)) && !status.state.empty() && status.state != "running")
-      return fmt::print("the run is {}\n", printable(status.state));
+    const std::string end = run.end(ask_queue);
+    run.print_new(!end.empty());
+    if (!end.empty()) return fmt::print("{}\n", end);
     std::this_thread::sleep_for(kFollowInterval);
   }
 }

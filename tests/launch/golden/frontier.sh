@@ -49,10 +49,14 @@ for attempt in {1..20}; do
   sleep 1
 done
 
+# For Slurm a stopped run is no failed job; some sites requeue all jobs that exit with 75.
+status=$code
+if [ "$code" -eq 75 ]; then status=0; fi
+
 asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
 # 75: stopped with a checkpoint. Back into the queue, unless somebody asked for the stop.
 if [ "$code" -eq 75 ] && ! asked_to_stop; then
-  scontrol requeue "$SLURM_JOB_ID" && exit 75
+  scontrol requeue "$SLURM_JOB_ID" && exit 0
 fi
 # 1: too few nodes are left. Slurm may have others.
 if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_stop; then
@@ -60,4 +64,4 @@ if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_sto
 fi
 
 echo "$code" >"$run/launch/exit_code"
-exit "$code"
+exit "$status"

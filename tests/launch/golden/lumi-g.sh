@@ -43,14 +43,18 @@ for attempt in {1..20}; do
   sleep 1
 done
 
+# For Slurm a stopped run is no failed job; some sites requeue all jobs that exit with 75.
+status=$code
+if [ "$code" -eq 75 ]; then status=0; fi
+
 asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
 # The next job of the array continues, unless the run has ended (0 finished, 2 mistake, 3 diverged,
 # 4 no progress), somebody asked for the stop, or this is the last one.
 case $code in
   0 | 2 | 3 | 4) ;;
-  *) asked_to_stop || [ "$SLURM_ARRAY_TASK_ID" -eq "$SLURM_ARRAY_TASK_MAX" ] || exit "$code" ;;
+  *) asked_to_stop || [ "$SLURM_ARRAY_TASK_ID" -eq "$SLURM_ARRAY_TASK_MAX" ] || exit "$status" ;;
 esac
 scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
 
 echo "$code" >"$run/launch/exit_code"
-exit "$code"
+exit "$status"

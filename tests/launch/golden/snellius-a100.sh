@@ -32,6 +32,10 @@ for attempt in {1..20}; do
   sleep 1
 done
 
+# For Slurm a stopped run is no failed job; some sites requeue all jobs that exit with 75.
+status=$code
+if [ "$code" -eq 75 ]; then status=0; fi
+
 asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
 # 1: too few nodes are left. Slurm may have others.
 if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_stop; then
@@ -39,4 +43,4 @@ if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_sto
 fi
 
 echo "$code" >"$run/launch/exit_code"
-exit "$code"
+exit "$status"

@@ -35,5 +35,9 @@ for attempt in {1..20}; do
   sleep 1
 done
 
+# For Slurm a stopped run is no failed job; some sites requeue all jobs that exit with 75.
+status=$code
+if [ "$code" -eq 75 ]; then status=0; fi
+
 echo "$code" >"$run/launch/exit_code"
-exit "$code"
+exit "$status"
