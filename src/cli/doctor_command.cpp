@@ -34,9 +34,10 @@ struct DoctorArguments {
   std::string forget, node, reason = "excluded by hand";
 };
 
+// Without the tokenizer, which need not exist yet.
 std::optional<RunConfig> config_of(const DoctorArguments& arguments) {
   if (arguments.config.empty()) return {};
-  return load_run_config(arguments.config);
+  return parse_run_config(read_text_file(arguments.config), arguments.config);
 }
 
 NodeLedger ledger_of(const DoctorArguments& arguments, const std::optional<RunConfig>& config) {
@@ -45,7 +46,7 @@ NodeLedger ledger_of(const DoctorArguments& arguments, const std::optional<RunCo
   if (!config && arguments.directory.empty() && (shared == nullptr || *shared == '\0'))
     user_error(
         "which node ledger? Give --ledger FILE or --config run.yaml, or set KINTSUGI_NODE_LEDGER");
-  return NodeLedger(node_ledger_path(config ? config->run.node_ledger : "",
+  return NodeLedger(node_ledger_path(config ? config->run.node_ledger.value_or("") : "",
                                      config ? config->run.dir : arguments.directory));
 }
 
@@ -113,8 +114,8 @@ DoctorOptions options_of(const DoctorArguments& arguments, const std::optional<R
   options.share_gpu = config && config->comm.share_gpu;
   options.allow_sockets = arguments.allow_sockets || (config && config->comm.allow_sockets);
   options.limits.slow = arguments.slow;
-  // CPU ranks may share cores with other programs.
-  options.limits.failed = gpu ? arguments.slow : std::min(arguments.slow, 0.5);
+  // CPU ranks may share cores with other programs: slow ones are warnings.
+  options.limits.failed = gpu ? arguments.slow : 0;
   options.expected = rates_of(arguments.machine, precision);
   options.device.precision = precision;
   if (gpu) options.device = {precision, 4096, 4096, 5, 256 << 20};
@@ -152,7 +153,9 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
     backend = make_backend(device, threads_for(threads, job.world()),
                            config ? config->cuda : CudaConfig{}, job.world().local_rank());
     options = options_of(arguments, config, job, *backend);
-    if (job.world().rank() == 0 && arguments.exclude) ledger_of(arguments, config);
+    if (job.world().rank() > 0) return;
+    if (arguments.exclude) ledger_of(arguments, config);
+    if (!arguments.json.empty()) check_folder("--json", arguments.json);
   });
   CommConfig comm = config ? config->comm : CommConfig{};
   comm.allow_sockets = true;  // judged below, after everything else was measured
@@ -176,7 +179,6 @@ void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
 
 void run_doctor(const DoctorArguments& arguments) {
   if (work_on_ledger(arguments)) return;
-  if (!arguments.json.empty()) check_folder("--json", arguments.json);
   Job job;
   DoctorParts parts;
   job.run([&] { examine(arguments, job, parts); });

@@ -71,6 +71,30 @@ TEST_F(DoctorCommand, ChecksAllRanks) {
   EXPECT_EQ(pairs, 4u) << "a ring of four";
 }
 
+// Slurm's variable makes nodes of the ranks of one host.
+TEST_F(DoctorCommand, MeasuresBetweenNodes) {
+  if (!has_mpirun()) GTEST_SKIP() << "no mpirun here";
+  std::string command = kMpirun;
+  for (int node = 0; node < 3; ++node)
+    command += fmt::format("{} -np 2 env SLURMD_NODENAME=nid00{} $kintsugi doctor --json out.json",
+                           node == 0 ? "" : " :", node);
+  const Outcome outcome = run_in_shell(command);
+  EXPECT_EQ(outcome.code, 0) << outcome.error;  // slow CPU ranks are warnings
+  EXPECT_THAT(outcome.out, HasSubstr("6 ranks on 3 nodes"));
+  const json report = json::parse(content_of("out.json"));
+  std::size_t inside = 0, between = 0;
+  for (const json& rank : report.at("ranks")) {
+    EXPECT_EQ(rank.at("node"), fmt::format("nid00{}", rank.at("rank").get<int>() / 2));
+    for (const json& pair : rank.at("pairs")) {
+      ++(pair.at("between_nodes").get<bool>() ? between : inside);
+      EXPECT_GT(pair.at("bytes_per_s"), 0);
+      EXPECT_EQ(pair.at("wrong"), false);
+    }
+  }
+  EXPECT_EQ(inside, 3u) << "one pair in each node";
+  EXPECT_EQ(between, 6u) << "a ring of three nodes, for each of two ranks";
+}
+
 TEST_F(DoctorCommand, RefusesTwoRanksOnOneCore) {
   if (!has_mpirun() || cores() < 2) GTEST_SKIP() << "no mpirun, or one core";
   const std::string ranks = fmt::format("{} -np 2 taskset -c {} $kintsugi ", kMpirun, first_core());

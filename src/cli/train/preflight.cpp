@@ -57,7 +57,7 @@ void log_warnings(const Findings& findings) {
 
 void exclude_nodes(const RunConfig& config, const Diagnosis& diagnosis) {
   if (config.preflight.exclude_days <= 0 || diagnosis.bad_nodes().empty()) return;
-  const NodeLedger ledger(node_ledger_path(config.run.node_ledger, config.run.dir));
+  const NodeLedger ledger(node_ledger_path(config.run.node_ledger.value_or(""), config.run.dir));
   try {
     exclude_bad_nodes(diagnosis, ledger, std::time(nullptr), config.preflight.exclude_days);
   } catch (const std::exception& error) {

@@ -52,8 +52,8 @@ struct RunSection {
   std::optional<std::string> from = {};
   Duration time_limit;   // since the launch; the run saves and stops before it. 0: none
   Duration stop_margin;  // for the last save, before the end of the job. 0: measured
-  // The file with the nodes to avoid; empty: see node_ledger_path() (launch/node_ledger.h).
-  std::string node_ledger = {};
+  // The file with the nodes to avoid; none: see node_ledger_path() (launch/node_ledger.h).
+  std::optional<std::string> node_ledger = {};
   bool operator==(const RunSection&) const = default;
 };
 
