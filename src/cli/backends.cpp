@@ -95,7 +95,9 @@ DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& 
                                                          return cuda_event_time(backend, event);
                                                        }});
   std::string description = world->description();
-  return {std::move(world), std::move(description)};
+  std::optional<std::string> network;
+  if (hosts.local_size() < hosts.size()) network = world->network();
+  return {std::move(world), std::move(description), std::move(network)};
 }
 
 std::unique_ptr<Backend> make_backend(DeviceChoice device, std::int64_t threads,

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
@@ -29,6 +30,7 @@ std::unique_ptr<World> make_world(Trace* trace = nullptr);
 struct DeviceWorld {
   std::unique_ptr<World> gpus;  // nullptr: use `hosts`
   std::string description;
+  std::optional<std::string> network = {};  // between nodes; empty: not known; none: no NCCL there
 };
 DeviceWorld make_device_world(World& hosts, Backend& backend, const CommConfig& comm,
                               std::function<void(const std::string&)> on_failure,

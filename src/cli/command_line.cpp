@@ -46,6 +46,7 @@ int run_command_line(int argc, char** argv) {
   add_model_command(app);
   add_plan_command(app);
   add_calibrate_command(app);
+  add_doctor_command(app);
   add_completion_command(app);
   try {
     // First, because --help would otherwise hide an unknown command.

@@ -15,6 +15,7 @@ void add_eval_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
+void add_doctor_command(CLI::App& app);
 void add_completion_command(CLI::App& app);  // after the others, which it describes
 
 }  // namespace kintsugi

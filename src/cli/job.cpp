@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "cli/backends.h"
 #include "comm/checked_communicator.h"
@@ -95,12 +97,19 @@ void Job::run(const std::function<void()>& work) {
   }
 }
 
+std::int64_t threads_for(std::int64_t configured, const World& world) {
+  if (configured > 0 || world.local_size() == 1) return configured;
+  return std::max<std::int64_t>(
+      1, std::thread::hardware_concurrency() / static_cast<unsigned>(world.local_size()));
+}
+
 JobGroups::JobGroups(Job& job, Backend& backend, const Grid& grid, const CommConfig& comm,
                      Trace* trace)
-    : devices_(make_device_world(
+    : hosts_(job.world()),
+      devices_(make_device_world(
           job.world(), backend, comm, [&job](const std::string& text) { job.abort(text); },
           trace)) {
-  World* hosts = &job.world();
+  World* hosts = &hosts_;
   sum_in_rank_order(*hosts, comm.deterministic);
   World* devices = devices_.gpus ? devices_.gpus.get() : hosts;
   if (comm.check) {

@@ -48,6 +48,10 @@ class Job {
   std::unique_ptr<Lifeline> lifeline_;  // nullptr with one rank
 };
 
+// The threads of this rank: `configured`, or its share of the node's cores if that is 0. 0: all
+// cores.
+std::int64_t threads_for(std::int64_t configured, const World& world);
+
 // The communicators of a grid's groups, between hosts and between devices. With comm.check every
 // collective is checked.
 class JobGroups {
@@ -57,8 +61,10 @@ class JobGroups {
   ~JobGroups();
   const Groups& get() const { return groups_; }
   const std::string& description() const { return devices_.description; }
+  World& devices() { return devices_.gpus ? *devices_.gpus : hosts_; }  // without comm.check
 
  private:
+  World& hosts_;
   DeviceWorld devices_;
   std::unique_ptr<World> checked_hosts_, checked_devices_;
   Groups groups_;

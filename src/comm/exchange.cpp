@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 namespace kintsugi {
 
@@ -22,6 +23,31 @@ std::vector<std::string> gather_texts(Communicator& group, const std::string& lo
   for (std::size_t rank = 0; rank < ranks; ++rank)
     texts[rank] = all.substr(rank * static_cast<std::size_t>(longest),
                              static_cast<std::size_t>(lengths[rank]));
+  return texts;
+}
+
+std::vector<std::string> texts_at_first(Communicator& group, const std::string& local) {
+  if (group.size() == 1) return {local};
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const bool first = group.rank() == 0;
+  ExchangeCounts counts{.sent = std::vector<std::int64_t>(ranks),
+                        .received = std::vector<std::int64_t>(ranks)};
+  std::vector<std::int64_t> lengths(ranks);
+  counts.sent[0] = static_cast<std::int64_t>(local.size());
+  group.wait(group.all_gather(Tensor(lengths.data(), DType::I64, {group.size()}),
+                              Tensor(counts.sent.data(), DType::I64, {1})));
+  if (first) counts.received = lengths;
+  const std::int64_t total =
+      std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
+  std::string sent = local + '\0', all(static_cast<std::size_t>(total) + 1, '\0');
+  group.wait(group.all_to_all(Tensor(all.data(), DType::U8, {total}),
+                              Tensor(sent.data(), DType::U8, {counts.sent[0]}), counts));
+  std::vector<std::string> texts;
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; first && rank < ranks; ++rank) {
+    texts.push_back(all.substr(begin, static_cast<std::size_t>(lengths[rank])));
+    begin += static_cast<std::size_t>(lengths[rank]);
+  }
   return texts;
 }
 

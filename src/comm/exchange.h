@@ -24,6 +24,8 @@ class SharedFailure : public Failure {
 // Returns the texts of all ranks, indexed by rank. Every rank stores all of them, so use it for
 // short texts only.
 std::vector<std::string> gather_texts(Communicator& group, const std::string& local);
+// Returns the texts of all ranks on rank 0, and nothing on the other ranks.
+std::vector<std::string> texts_at_first(Communicator& group, const std::string& local);
 // Broadcasts the text of `root`.
 std::string text_of(Communicator& group, int root, const std::string& text);
 

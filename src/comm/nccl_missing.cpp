@@ -5,7 +5,7 @@
 namespace kintsugi {
 
 struct NcclWorld::State {
-  std::string description;
+  std::string description, network;
 };
 
 bool built_with_nccl() { return false; }
@@ -24,5 +24,6 @@ int NcclWorld::local_rank() const { return 0; }
 int NcclWorld::local_size() const { return 1; }
 std::unique_ptr<Communicator> NcclWorld::split(const std::string&, int, int) { return nullptr; }
 const std::string& NcclWorld::description() const { return state_->description; }
+const std::string& NcclWorld::network() const { return state_->network; }
 
 }  // namespace kintsugi

@@ -23,6 +23,7 @@ class EveryOption : public testing::Test {
     add_model_command(app_);
     add_plan_command(app_);
     add_calibrate_command(app_);
+    add_doctor_command(app_);
   }
 
   // Calls visit(name, option) with each option of each command.

@@ -2,7 +2,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cli/backends.h"
@@ -10,6 +9,7 @@
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/train/dry_run.h"
+#include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
 #include "core/build_id.h"
 #include "core/build_info.h"
@@ -33,13 +33,6 @@ struct TrainArguments {
   bool dry_run = false;
   DryRunOptions plan = {};
 };
-
-// Ranks of one node share its cores.
-std::int64_t threads_for(const RunConfig& config, const World& world) {
-  if (config.threads > 0 || world.local_size() == 1) return config.threads;
-  return std::max<std::int64_t>(
-      1, std::thread::hardware_concurrency() / static_cast<unsigned>(world.local_size()));
-}
 
 // The options and the build that must be the same on all ranks.
 Facts command_facts(const TrainArguments& arguments) {
@@ -187,7 +180,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     config = with_past_batches(std::move(*config));
     resolve_tokenizer(*config);
     if (config->stages.empty() && !config->layout_auto) layout_on(*config, job.world().size());
-    backend = make_backend(config->device, threads_for(*config, job.world()), config->cuda,
+    backend = make_backend(config->device, threads_for(config->threads, job.world()), config->cuda,
                            job.world().local_rank(), trace);
   });
   const std::int64_t first = first_stage(*config, job);
@@ -208,6 +201,10 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   groups_of(config->at_stage(first));
   if (!groups->description().empty()) log_info("{}", groups->description());
   startup.mark("init device");
+  if (config->preflight.enabled && job.world().size() > 1) {
+    run_preflight(config->at_stage(first), job, *backend, groups->devices());
+    startup.mark("preflight");
+  }
   if (pack_documents(*config, first, job)) startup.mark("pack documents");
   Facts facts = config_facts(*config);
   job.together([&] {

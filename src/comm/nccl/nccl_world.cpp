@@ -68,6 +68,7 @@ struct NcclWorld::State {
   const NcclOptions options;
   std::unique_ptr<Communicator> all;  // all ranks, for host memory
   std::string description;
+  std::string network;
   void* const scratch;
   Watch watch;
   std::shared_ptr<Lane> parent;  // all ranks; only used to split
@@ -98,10 +99,11 @@ NcclWorld::State::State(World& hosts, Backend& backend, NcclOptions given)
   const std::string variables = nccl::variables();
   const NetworkLog log(several_nodes);
   make_parent();
-  const auto network = log.network();
-  description = fmt::format("NCCL {}{}{}{}{}", version_text(), network ? ", network " : "",
-                            network.value_or(""), variables.empty() ? "" : "; ", variables);
-  if (several_nodes) check_network(network);
+  const auto found = log.network();
+  network = found.value_or("");
+  description = fmt::format("NCCL {}{}{}{}{}", version_text(), found ? ", network " : "", network,
+                            variables.empty() ? "" : "; ", variables);
+  if (several_nodes) check_network(found);
 }
 
 NcclWorld::State::~State() {
@@ -167,6 +169,7 @@ int NcclWorld::size() const { return state_->hosts.size(); }
 int NcclWorld::local_rank() const { return state_->hosts.local_rank(); }
 int NcclWorld::local_size() const { return state_->hosts.local_size(); }
 const std::string& NcclWorld::description() const { return state_->description; }
+const std::string& NcclWorld::network() const { return state_->network; }
 
 std::unique_ptr<Communicator> NcclWorld::split(const std::string& name, int color, int key) {
   KINTSUGI_CHECK(color >= 0, "group {} of color {}", name, color);

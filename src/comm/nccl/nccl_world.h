@@ -63,6 +63,8 @@ class NcclWorld : public World {
 
   // "NCCL 2.28.9, network IB; NCCL_SOCKET_IFNAME=ib0"
   const std::string& description() const;
+  // The network between nodes, "IB" or "Socket"; empty with one node, or if NCCL did not say.
+  const std::string& network() const;
 
  private:
   struct State;

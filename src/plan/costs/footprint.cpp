@@ -15,6 +15,15 @@ constexpr double kJoulePerMwh = 3.6e9;
 constexpr double kDay = 86400;
 
 void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& f) {
+  f.checkpoint_gb = checkpoint_bytes(job) / 1e9;
+  if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
+  if (job.checkpoint_every > 0)
+    f.checkpoints = std::ceil(f.steps / static_cast<double>(job.checkpoint_every));
+}
+
+}  // namespace
+
+double checkpoint_bytes(const PlanJob& job) {
   const DType wide = accumulator_of(job.precision);
   const UpdateRules rules = update_rules(job.optimizer);
   const ParameterSet set(job.model);
@@ -25,13 +34,8 @@ void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& 
     for (const StateSlot& slot : rules(parameter).slots(job.precision)) each += size_of(slot.dtype);
     bytes += static_cast<double>(parameter.shape.elements()) * static_cast<double>(each);
   }
-  f.checkpoint_gb = bytes / 1e9;
-  if (machine.storage_gb_s > 0) f.checkpoint_s = f.checkpoint_gb / machine.storage_gb_s;
-  if (job.checkpoint_every > 0)
-    f.checkpoints = std::ceil(f.steps / static_cast<double>(job.checkpoint_every));
+  return bytes;
 }
-
-}  // namespace
 
 RunEnergy energy_of(double gpu_mwh, double host_mwh, const Machine& machine) {
   const FacilitySpec& facility = machine.facility;

@@ -28,6 +28,8 @@ struct RunFootprint {
   std::optional<double> checkpoint_s = {};  // pause of training for one checkpoint
   double checkpoints = 0;                   // of the whole run; their time is part of `days`
 };
+// Weights and optimizer state of one checkpoint.
+double checkpoint_bytes(const PlanJob& job);
 // Adds a run that follows, such as the next stage of a run. A figure is known if both have it.
 RunFootprint& operator+=(RunFootprint& total, const RunFootprint& next);
 RunFootprint footprint_of(const Evaluation& evaluation, const PlanJob& job, const Machine& machine,

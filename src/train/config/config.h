@@ -44,6 +44,8 @@ struct RunSection {
   std::uint64_t seed = 1;
   // A checkpoint or run directory of another run, which this run continues.
   std::optional<std::string> from = {};
+  // The file with the nodes to avoid; none: see node_ledger_path() (launch/node_ledger.h).
+  std::optional<std::string> node_ledger = {};
   bool operator==(const RunSection&) const = default;
 };
 
@@ -150,6 +152,17 @@ struct CommConfig {
   bool operator==(const CommConfig&) const = default;
 };
 
+// The checks of ranks and nodes before the first step; rates are fractions of the others' median.
+struct PreflightConfig {
+  bool enabled = true;
+  bool links = true;        // measure the network between nodes
+  double slow = 0.85;       // GPUs, links between nodes: slower is a warning
+  double failed = 0.5;      // slower is an error
+  double timeout_s = 60;    // of one check on one rank
+  double exclude_days = 1;  // how long a bad node is listed in the node ledger; 0: not at all
+  bool operator==(const PreflightConfig&) const = default;
+};
+
 // What is stored in host memory instead of device memory.
 struct OffloadConfig {
   bool optimizer = false;                        // optimizer state
@@ -188,6 +201,7 @@ struct RunConfig {
   Layout layout = {.dp = 0, .micro_batch = 8};
   bool layout_auto = false;  // `layout: auto`: tp, pp, dp and zero are chosen for the ranks
   CommConfig comm;
+  PreflightConfig preflight;
   OffloadConfig offload;
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;

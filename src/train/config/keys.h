@@ -87,6 +87,7 @@ void describe(V& v, RunSection& c) {
   v("dir", c.dir);
   v("seed", c.seed);
   v("from", c.from);
+  v("node_ledger", c.node_ledger);
 }
 
 template <class V>
@@ -286,6 +287,16 @@ void describe(V& v, CommConfig& c) {
 }
 
 template <class V>
+void describe(V& v, PreflightConfig& c) {
+  v("enabled", c.enabled);
+  v("links", c.links);
+  v("slow", c.slow, between(0, 1));
+  v("failed", c.failed, between(0, 1));
+  v("timeout_s", c.timeout_s, between(1, 1e6));
+  v("exclude_days", c.exclude_days, between(0, 36500));
+}
+
+template <class V>
 void describe(V& v, OffloadConfig& c) {
   v("optimizer", c.optimizer);
   v("gradients", c.gradients);
@@ -342,6 +353,7 @@ void describe_common(V& v, RunConfig& c) {
   RunTraining train{c.train.save};
   v("train", train);
   v("comm", c.comm);
+  v("preflight", c.preflight);
   v("device", c.device);
   v("cuda", c.cuda);
   v("threads", c.threads, between(0, 1024));
@@ -359,6 +371,7 @@ void describe(V& v, RunConfig& c) {
   v("train", c.train);
   v("layout", LayoutSection{c.layout, c.layout_auto});
   v("comm", c.comm);
+  v("preflight", c.preflight);
   v("offload", c.offload);
   v("device", c.device);
   v("cuda", c.cuda);

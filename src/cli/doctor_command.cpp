@@ -1,0 +1,269 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/backends.h"
+#include "cli/commands.h"
+#include "cli/job.h"
+#include "cli/options.h"
+#include "cli/plan/search.h"
+#include "cli/train/preflight.h"
+#include "comm/launch_environment.h"
+#include "core/build_id.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "launch/host_list.h"
+#include "plan/machines/machine.h"
+
+namespace kintsugi {
+namespace {
+
+struct DoctorArguments {
+  std::string config, machine, directory, json, ledger, device = "auto", precision;
+  std::int64_t threads = 0;
+  double seconds = 5, slow = 0.85, days = 7, timeout_s = 60;
+  bool allow_sockets = false, exclude = false;
+  bool list = false;
+  std::string forget, node, reason = "excluded by hand";
+};
+
+// Without the tokenizer, which need not exist yet.
+std::optional<RunConfig> config_of(const DoctorArguments& arguments) {
+  if (arguments.config.empty()) return {};
+  return parse_run_config(read_text_file(arguments.config), arguments.config);
+}
+
+NodeLedger ledger_of(const DoctorArguments& arguments, const std::optional<RunConfig>& config) {
+  if (!arguments.ledger.empty()) return NodeLedger(arguments.ledger);
+  const char* shared = std::getenv("KINTSUGI_NODE_LEDGER");
+  if (!config && arguments.directory.empty() && (shared == nullptr || *shared == '\0'))
+    user_error(
+        "which node ledger? Give --ledger FILE or --config run.yaml, or set KINTSUGI_NODE_LEDGER");
+  return NodeLedger(node_ledger_path(config ? config->run.node_ledger.value_or("") : "",
+                                     config ? config->run.dir : arguments.directory));
+}
+
+// ---- the ledger
+
+std::string date_text(std::time_t time) {
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[40];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts);
+  return text;
+}
+
+void list_nodes(const NodeLedger& ledger) {
+  const std::time_t now = std::time(nullptr);
+  const std::vector<LedgerEntry> entries = ledger.entries();
+  std::size_t width = 8;
+  for (const LedgerEntry& entry : entries) width = std::max(width, entry.node.size() + 2);
+  if (!entries.empty())
+    fmt::print("{:<{}}{:<8}{:>5}  {:<18}{:<18}{}\n", "node", width, "kind", "count", "last (UTC)",
+               "until (UTC)", "reason");
+  for (const LedgerEntry& entry : entries)
+    fmt::print("{:<{}}{:<8}{:>5}  {:<18}{:<18}{}\n", entry.node, width, printable(entry.kind),
+               entry.count, date_text(entry.last),
+               entry.excludes(now) ? date_text(entry.until) : "ended", printable(entry.reason));
+  const std::vector<std::string> excluded = ledger.excluded(now);
+  fmt::print("{}: {}\n", ledger.path().string(),
+             excluded.empty() ? "no node is excluded" : "exclude " + host_list(excluded));
+}
+
+// Returns false if the command is about this machine and not about the ledger.
+bool work_on_ledger(const DoctorArguments& arguments) {
+  if (!arguments.list && arguments.forget.empty() && arguments.node.empty()) return false;
+  if (another_rank_reports()) return true;
+  const NodeLedger ledger = ledger_of(arguments, config_of(arguments));
+  if (!arguments.node.empty())
+    ledger.add(arguments.node, NodeTrouble::User, arguments.reason, std::time(nullptr),
+               arguments.days);
+  if (!arguments.forget.empty() && !ledger.forget(arguments.forget))
+    user_error("{} is not listed in {}", arguments.forget, ledger.path().string());
+  list_nodes(ledger);
+  return true;
+}
+
+// ---- the checks
+
+ExpectedRates rates_of(const std::string& name, DType precision) {
+  if (name.empty()) return {};
+  const Machine machine = load_machine(name);
+  return {.flops_per_s = machine.gpu.tflops(precision) * 1e12 * machine.gpu.gemm_efficiency,
+          .node_bytes_per_s = machine.node.link_gb_s * 1e9,
+          .network_bytes_per_s = machine.network.gb_s * 1e9,
+          .equal_links = machine.node.module_gpus <= 1};
+}
+
+DoctorOptions options_of(const DoctorArguments& arguments, const std::optional<RunConfig>& config,
+                         Job& job, Backend& backend) {
+  const std::int64_t threads = config ? config->threads : arguments.threads;
+  DoctorOptions options = options_of_rank(job, backend, threads_for(threads, job.world()));
+  const bool gpu = !options.gpu.empty();
+  const DType precision = !arguments.precision.empty() ? parse_precision(arguments.precision)
+                          : config                     ? config->train.precision
+                          : gpu                        ? DType::BF16
+                                                       : DType::F32;
+  options.share_gpu = config && config->comm.share_gpu;
+  options.allow_sockets = arguments.allow_sockets || (config && config->comm.allow_sockets);
+  options.limits.slow = arguments.slow;
+  // CPU ranks may share cores with other programs: slow ones are warnings.
+  options.limits.failed = gpu ? arguments.slow : 0;
+  options.expected = rates_of(arguments.machine, precision);
+  options.device.precision = precision;
+  if (gpu) options.device = {precision, 4096, 4096, 5, 256 << 20};
+  options.links.bytes = gpu ? 32 << 20 : 4 << 20;
+  options.directory = !arguments.directory.empty() ? arguments.directory
+                      : config                     ? config->run.dir
+                                                   : "";
+  options.budget_s = arguments.seconds;
+  options.limit_s = arguments.timeout_s;
+  if (config && job.world().rank() == 0) expect_checkpoints(*config, options);
+  return options;
+}
+
+DeviceChoice device_of(const std::string& word) {
+  return word == "cpu"    ? DeviceChoice::Cpu
+         : word == "cuda" ? DeviceChoice::Cuda
+                          : DeviceChoice::Auto;
+}
+
+// Kept alive until the job has handled an error: pending collectives may still use this memory.
+struct DoctorParts {
+  std::optional<RunConfig> config;
+  std::unique_ptr<Backend> backend;
+  DeviceWorld devices;
+};
+
+void examine(const DoctorArguments& arguments, Job& job, DoctorParts& parts) {
+  auto& [config, backend, devices] = parts;
+  job.check_agreement({{"the build", build_id()}});
+  DoctorOptions options;
+  job.together([&] {
+    config = config_of(arguments);
+    const DeviceChoice device = config ? config->device : device_of(arguments.device);
+    const std::int64_t threads = config ? config->threads : arguments.threads;
+    backend = make_backend(device, threads_for(threads, job.world()),
+                           config ? config->cuda : CudaConfig{}, job.world().local_rank());
+    options = options_of(arguments, config, job, *backend);
+    if (job.world().rank() > 0) return;
+    if (arguments.exclude) ledger_of(arguments, config);
+    if (!arguments.json.empty()) check_folder("--json", arguments.json);
+  });
+  CommConfig comm = config ? config->comm : CommConfig{};
+  comm.allow_sockets = true;  // judged below, after everything else was measured
+  devices = make_device_world(job.world(), *backend, comm,
+                              [&job](const std::string& text) { job.abort(text); });
+  options.network = devices.network;
+  World& world = devices.gpus ? *devices.gpus : job.world();
+  const Diagnosis diagnosis = diagnose(job.world(), world, *backend, options);
+  job.together([&] {
+    if (job.world().rank() > 0) return;
+    fmt::print("{}", report_text(diagnosis, options));
+    if (!arguments.json.empty()) write_file_atomically(arguments.json, report_json(diagnosis));
+    if (!arguments.exclude || diagnosis.bad_nodes().empty()) return;
+    const NodeLedger ledger = ledger_of(arguments, config);
+    exclude_bad_nodes(diagnosis, ledger, std::time(nullptr), arguments.days);
+    fmt::print("added to {}\n", ledger.path().string());
+  });
+  const auto group = job.world().split("verdict", 0, job.world().rank());
+  refuse_errors(*group, diagnosis, "doctor: ");
+}
+
+void run_doctor(const DoctorArguments& arguments) {
+  if (work_on_ledger(arguments)) return;
+  Job job;
+  DoctorParts parts;
+  job.run([&] { examine(arguments, job, parts); });
+}
+
+void add_check_options(CLI::App& command, DoctorArguments& arguments) {
+  CLI::Option* config = command.add_option(
+      "--config", arguments.config,
+      "The configuration of a run: its device, precision, directory and space for "
+      "checkpoints");
+  command.add_option("--machine", arguments.machine,
+                     "Compare with a machine's name (kintsugi plan --machines) or YAML file");
+  command.add_option("--dir", arguments.directory,
+                     "Write a test file in this directory (default: run.dir of --config)");
+  command.add_option("--device", arguments.device, "auto (the default), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->excludes(config);
+  command.add_option("--precision", arguments.precision,
+                     "Precision of the matmul (default: fp32 on cpu, bf16 on cuda)");
+  command
+      .add_option("--threads", arguments.threads,
+                  "CPU threads per rank (default: the node's cores / its ranks)")
+      ->transform(whole_number(between(0, 1024)))
+      ->excludes(config);
+  command
+      .add_option("--slow", arguments.slow,
+                  "Fraction of the other ranks' rate below which a rank is slow (default: 0.85)")
+      ->transform(real_number(between(0, 1)));
+  command
+      .add_option("--seconds", arguments.seconds,
+                  "Time budget; links are not measured when it is used up (default: 5)")
+      ->transform(duration(between(0, 3600)));
+  command
+      .add_option("--timeout", arguments.timeout_s,
+                  "A check that takes longer on a rank ends the job (default: 60 s)")
+      ->transform(duration(between(1, 1e6)));
+  command.add_flag("--allow-sockets", arguments.allow_sockets,
+                   "Accept that NCCL uses TCP between nodes");
+  command.add_option("--json", arguments.json, "Write all facts and findings to this file");
+}
+
+void add_ledger_options(CLI::App& command, DoctorArguments& arguments) {
+  command.add_flag("--exclude", arguments.exclude, "Add the nodes that failed to the node ledger");
+  command.add_option("--ledger", arguments.ledger,
+                     "The node ledger (default: run.node_ledger of --config, KINTSUGI_NODE_LEDGER, "
+                     "or nodes.json in run.dir)");
+  CLI::Option* list = command.add_flag("--nodes", arguments.list, "List the node ledger");
+  CLI::Option* forget =
+      command.add_option("--forget", arguments.forget, "Remove a node from the node ledger")
+          ->type_name("NODE");
+  CLI::Option* node =
+      command.add_option("--exclude-node", arguments.node, "Add a node to the node ledger")
+          ->type_name("NODE");
+  command.add_option("--reason", arguments.reason, "With --exclude-node: why")->needs(node);
+  command
+      .add_option("--days", arguments.days,
+                  "With --exclude and --exclude-node: for how long (default: 7)")
+      ->transform(real_number(Range{.low = 0, .high = 36500, .low_open = true}));
+  forget->excludes(node);
+  for (CLI::Option* option : {list, forget, node})
+    option->excludes(command.get_option("--exclude"));
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Check ranks, devices, links and file system before a run; name bad nodes");
+  const auto arguments = std::make_shared<DoctorArguments>();
+  add_check_options(*command, *arguments);
+  add_ledger_options(*command, *arguments);
+  command->footer(
+      "Examples:\n"
+      "  kintsugi doctor\n"
+      "  srun -N16 --ntasks-per-node=4 kintsugi doctor --config run.yaml --machine leonardo\n"
+      "  srun -N16 --ntasks-per-node=4 kintsugi doctor --config run.yaml --exclude\n"
+      "\n"
+      "The nodes that jobs should avoid:\n"
+      "  kintsugi doctor --nodes --config run.yaml\n"
+      "  kintsugi doctor --exclude-node nid001234 --reason 'GPU 3 fell off the bus' --days 14\n"
+      "  kintsugi doctor --forget nid001234 --ledger /project/nodes.json\n"
+      "\n"
+      "Exit codes: 0 no errors, 1 a device, node or file system is bad, 2 a mistake in the launch\n"
+      "(binding, network) or the command. docs/doctor.md explains each check.");
+  command->callback([arguments] { run_doctor(*arguments); });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kintsugi {
+
+// What each rank finds out about itself and its node; gathered on rank 0 and judged there
+// (judge.h).
+
+struct BindingFacts {
+  std::vector<int> cores;   // that this rank may use
+  std::vector<int> usable;  // that the job may use on this node
+  int threads = 1;
+  std::string gpu;             // PCI id; empty: no GPU
+  std::vector<int> gpu_cores;  // those in the GPU's NUMA node; empty: unknown
+
+  bool bound() const { return cores != usable; }
+};
+
+struct DeviceFacts {
+  std::string name;
+  std::string problem;     // what it computed or stored wrong; empty: nothing
+  std::string hash;        // of the matmul's result
+  double free_bytes = 0;   // 0: not measured
+  double flops_per_s = 0;  // 0: not measured
+};
+
+// The exchange of one pair of ranks, reported by the lower one.
+struct PairRate {
+  int first = 0, second = 0;
+  bool between_nodes = false;
+  double bytes_per_s = 0;  // in each direction
+  bool wrong = false;      // the received bytes were not those that were sent
+};
+
+// Measured by the first rank of each node.
+struct DirectoryFacts {
+  bool checked = false;
+  std::string problem;
+  bool sees_first = true;  // the file that rank 0 wrote
+  double free_bytes = 0;
+  double write_bytes_per_s = 0;
+};
+
+struct HostFacts {
+  double clock_offset_s = 0;       // of rank 0's clock
+  double wall_clock_s = 0;         // seconds since 1970; 0: not measured
+  double shared_memory_free = -1;  // bytes in /dev/shm; -1: unknown
+  double old_shared_memory = 0;    // bytes of this user's files there that are older than an hour
+  std::int64_t open_files = 0;     // the limit; 0: unknown
+};
+
+struct RankFacts {
+  int rank = 0;
+  std::string node;
+  BindingFacts binding;
+  DeviceFacts device;
+  std::vector<PairRate> pairs;
+  DirectoryFacts directory;
+  HostFacts host;
+};
+
+std::string to_json_text(const RankFacts& facts);
+RankFacts facts_of(const std::string& json_text);
+
+// "0-3,8" of {0, 1, 2, 3, 8}, and back. Text that is no such list gives an empty one.
+std::string number_list(const std::vector<int>& numbers);
+std::vector<int> parse_number_list(const std::string& text);
+
+}  // namespace kintsugi

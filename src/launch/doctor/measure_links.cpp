@@ -1,0 +1,170 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "launch/doctor/measure.h"
+#include "tensor/arena.h"
+
+namespace kintsugi {
+namespace {
+
+using Pairs = std::vector<std::pair<int, int>>;  // of ranks, the lower first
+
+constexpr std::int64_t kProbeBytes = 64 << 10;
+constexpr int kTimedMessages = 3;
+
+// The bytes that a rank sends; no two neighbours send the same.
+std::vector<std::uint8_t> message_of(int rank, std::int64_t bytes) {
+  std::vector<std::uint8_t> message(static_cast<std::size_t>(bytes));
+  for (std::size_t i = 0; i < message.size(); ++i)
+    message[i] =
+        static_cast<std::uint8_t>(i * 131 + (i >> 8) + static_cast<std::size_t>(rank) * 17);
+  return message;
+}
+
+// The pairs of one round inside all nodes, or between nodes: rank i of a node with rank i of its
+// neighbour.
+std::vector<Pairs> rounds_of(const NodeGroups& nodes, bool between) {
+  std::vector<Pairs> rounds;
+  const auto add = [&](std::size_t round, int a, int b) {
+    if (rounds.size() <= round) rounds.resize(round + 1);
+    rounds[round].emplace_back(std::min(a, b), std::max(a, b));
+  };
+  const auto ring = [&](int n, const auto& use) {
+    const auto pairs = ring_rounds(n);
+    for (std::size_t round = 0; round < pairs.size(); ++round)
+      for (const auto& [a, b] : pairs[round])
+        use(round, static_cast<std::size_t>(a), static_cast<std::size_t>(b));
+  };
+  if (between) {
+    ring(static_cast<int>(nodes.ranks.size()),
+         [&](std::size_t round, std::size_t a, std::size_t b) {
+           const std::vector<int>&left = nodes.ranks[a], &right = nodes.ranks[b];
+           for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i)
+             add(round, left[i], right[i]);
+         });
+    return rounds;
+  }
+  for (const std::vector<int>& node : nodes.ranks)
+    ring(static_cast<int>(node.size()),
+         [&](std::size_t round, std::size_t a, std::size_t b) { add(round, node[a], node[b]); });
+  return rounds;
+}
+
+class PairExchange {
+ public:
+  PairExchange(World& devices, Communicator& control, Backend& backend, const LinkLoad& load,
+               const SecondsClock& now)
+      : devices_(devices),
+        control_(control),
+        backend_(backend),
+        load_(load),
+        now_(now),
+        arena_(backend) {
+    const auto buffer = [&](std::int64_t bytes) {
+      return arena_.allocate(Region::Communication, "doctor", DType::U8, {bytes});
+    };
+    sent_ = buffer(load.bytes);
+    received_ = buffer(2 * load.bytes);
+    backend.upload(sent_, message_of(devices.rank(), load.bytes).data());
+  }
+
+  // All ranks call it; some may have no partner in this round.
+  void run(const Pairs& pairs, bool between, std::vector<PairRate>& rates) {
+    const int rank = devices_.rank();
+    const auto mine = std::find_if(pairs.begin(), pairs.end(), [&](const auto& pair) {
+      return pair.first == rank || pair.second == rank;
+    });
+    const auto color = static_cast<int>(mine - pairs.begin()) + (mine == pairs.end() ? rank : 0);
+    const auto group = devices_.split(load_.name, color, rank);
+    const bool paired = mine != pairs.end();
+    const std::int64_t probe = std::min(load_.bytes, kProbeBytes);
+    double probe_s = 0;
+    if (paired) seconds_of(*group, probe);  // connects
+    if (paired) probe_s = seconds_of(*group, probe);
+    // All pairs use the size that the slowest can exchange in time, so that rates are comparable.
+    control_.wait(control_.all_reduce(Tensor(&probe_s, DType::F64, {1}), ReduceOp::Max));
+    const double fitting =
+        static_cast<double>(probe) * load_.seconds / kTimedMessages / std::max(probe_s, 1e-9);
+    const auto bytes = static_cast<std::int64_t>(
+        std::clamp(fitting, static_cast<double>(probe), static_cast<double>(load_.bytes)));
+    if (!paired) return;
+    double best = 0;
+    for (int i = 0; i < kTimedMessages; ++i) {
+      const double seconds = seconds_of(*group, bytes);
+      best = i == 0 ? seconds : std::min(best, seconds);
+    }
+    const int partner = mine->first == rank ? mine->second : mine->first;
+    const bool wrong = !holds_message_of(partner, group->rank() == 0 ? 1 : 0, bytes);
+    if (rank == mine->first || wrong)
+      rates.push_back({.first = mine->first,
+                       .second = mine->second,
+                       .between_nodes = between,
+                       .bytes_per_s = static_cast<double>(bytes) / best,
+                       .wrong = wrong});
+  }
+
+ private:
+  // An all-gather of two ranks: each sends and receives `bytes`.
+  double seconds_of(Communicator& group, std::int64_t bytes) {
+    backend_.synchronize();
+    group.barrier();
+    const double begin = now_();
+    group.wait(group.all_gather(received_.rows(0, 2 * bytes), sent_.rows(0, bytes)));
+    backend_.synchronize();
+    return std::max(now_() - begin, 1e-9);
+  }
+  bool holds_message_of(int rank, std::int64_t half, std::int64_t bytes) {
+    std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
+    backend_.download(got.data(), received_.rows(half * bytes, bytes));
+    return got == message_of(rank, bytes);
+  }
+
+  World& devices_;
+  Communicator& control_;
+  Backend& backend_;
+  const LinkLoad load_;
+  const SecondsClock& now_;
+  Arena arena_;
+  Tensor sent_, received_;
+};
+
+}  // namespace
+
+std::vector<PairRate> measure_links(World& devices, Communicator& control, Backend& backend,
+                                    const NodeGroups& nodes, const LinkLoad& load,
+                                    const SecondsClock& now) {
+  std::vector<PairRate> rates;
+  PairExchange exchange(devices, control, backend, load, now);
+  for (const bool between : {false, true})
+    if (between ? load.between_nodes : load.inside_nodes)
+      for (const Pairs& pairs : rounds_of(nodes, between)) exchange.run(pairs, between, rates);
+  return rates;
+}
+
+std::string check_all_reduce(World& devices, Backend& backend) {
+  constexpr int kNumbers = 64, kCycle = 1024;
+  const auto number = [](int rank, int i) { return static_cast<float>(1 + (rank + i) % kCycle); };
+  const auto group = devices.split("doctor sum", 0, devices.rank());
+  std::vector<float> numbers(kNumbers), sums(kNumbers, 0);
+  for (int i = 0; i < kNumbers; ++i) {
+    numbers[static_cast<std::size_t>(i)] = number(devices.rank(), i);
+    // Whole numbers below 2^24 up to 32,000 ranks: exact in any order.
+    for (int rank = 0; rank < devices.size(); ++rank)
+      sums[static_cast<std::size_t>(i)] += number(rank, i);
+  }
+  Arena arena(backend);
+  const Tensor x = arena.allocate(Region::Communication, "doctor", DType::F32, {kNumbers});
+  backend.upload(x, numbers.data());
+  group->wait(group->all_reduce(x, ReduceOp::Sum));
+  backend.download(numbers.data(), x);
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    if (numbers[i] != sums[i])
+      return fmt::format("an all-reduce over all ranks gives {} instead of {}", numbers[i],
+                         sums[i]);
+  return "";
+}
+
+}  // namespace kintsugi
