@@ -129,7 +129,7 @@ std::string report_text(const RunReport& run) {
     text += fmt::format("  slowest rank: {} on node {}, {} times the median of all ranks\n",
                         text_at(status["straggler"], "rank", "?"),
                         text_at(status["straggler"], "node", "?"),
-                        text_at(status["straggler"], "ratio", "?"));
+                        loss_at(status["straggler"], "ratio"));
   if (run.goodput.attempts().empty()) return text;
   return text + goodput_table(run.goodput) + attempt_lines(run.goodput.attempts());
 }

@@ -10,6 +10,11 @@
 
 namespace kintsugi {
 namespace fs = std::filesystem;
+namespace {
+
+constexpr double kStragglerCost = 0.05;  // of a step; less is not reported
+
+}  // namespace
 
 void Trainer::note_skipped(const StepResult& result, const StepLimits& limits) {
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
@@ -145,11 +150,15 @@ void Trainer::find_straggler() {
   Straggler slowest = slowest_rank(all);
   slowest.node = text_of(host(), slowest.rank, host_name());
   record_.straggler = slowest;
-  if (is_first() && slowest.ratio >= kStragglerRatio)
+  const double slowest_s = all[static_cast<std::size_t>(slowest.rank)];
+  // In very short steps the ratio is noise.
+  const bool costs_time =
+      slowest_s - slowest_s / slowest.ratio > kStragglerCost * means_.step_time_s();
+  if (is_first() && slowest.ratio >= kStragglerRatio && costs_time)
     log_warning(
         "rank {} on node {} is slow: it computes for {:.3g} s per step, {:.2f} times the median of "
         "all ranks",
-        slowest.rank, slowest.node, all[static_cast<std::size_t>(slowest.rank)], slowest.ratio);
+        slowest.rank, slowest.node, slowest_s, slowest.ratio);
 }
 
 void Trainer::check_replicas(bool saves) {
