@@ -125,6 +125,11 @@ std::string report_text(const RunReport& run) {
       text += fmt::format(" {} (step {})", loss_at(step, "loss"), text_at(step, "step", "?"));
     text += "\n";
   }
+  if (status.contains("straggler") && status["straggler"].is_object())
+    text += fmt::format("  slowest rank: {} on node {}, {} times the median of all ranks\n",
+                        text_at(status["straggler"], "rank", "?"),
+                        text_at(status["straggler"], "node", "?"),
+                        loss_at(status["straggler"], "ratio"));
   if (run.goodput.attempts().empty()) return text;
   return text + goodput_table(run.goodput) + attempt_lines(run.goodput.attempts());
 }

@@ -31,6 +31,7 @@ LineageStage from_past(const PastStage& past) {
           .samples = past.samples,
           .data = past.data,
           .batches = past.batches,
+          .skipped = past.skipped,
           .text = past.config};
 }
 
@@ -102,6 +103,7 @@ TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
                  .samples = state.samples,
                  .data = state.data,
                  .batches = std::move(state.batches),
+                 .skipped = std::move(state.skipped_samples),
                  .config = saved_config(checkpoint)};
   for (const PastStage& earlier : state.history) past.tokens -= earlier.tokens;
   try {
@@ -115,6 +117,8 @@ TrainerState next_stage(TrainerState state, const fs::path& checkpoint) {
   state.stage_start = state.step;
   state.samples = 0;
   state.batches.clear();
+  state.skipped_samples.clear();
+  state.spikes = {};
   return state;
 }
 
@@ -162,13 +166,15 @@ std::vector<LineageStage> lineage_of(const RunConfig& config) {
   std::int64_t step = state.stage_start;
   for (std::int64_t i = state.stage; i < run.stage_count(); ++i) {
     const RunConfig stage = run.at_stage(i).alone();
-    stages.push_back({.run = name_of_run(run.run.dir),
-                      .name = stage.stage_name,
-                      .first_step = step + 1,
-                      .last_step = step + stage.total_steps(),
-                      .samples = stage.total_samples(),
-                      .batches = stage.past_batches,
-                      .text = to_yaml(stage)});
+    stages.push_back(
+        {.run = name_of_run(run.run.dir),
+         .name = stage.stage_name,
+         .first_step = step + 1,
+         .last_step = step + stage.total_steps(),
+         .samples = stage.total_samples(),
+         .batches = stage.past_batches,
+         .skipped = i == state.stage ? state.skipped_samples : std::vector<SkippedSamples>{},
+         .text = to_yaml(stage)});
     step += stage.total_steps();
   }
   return stages;

@@ -39,9 +39,10 @@ struct LineageStage {
   std::int64_t samples = 0;             // of these steps
   std::string data = {};                // fingerprint; empty: it was not recorded
   std::vector<PastBatch> batches = {};  // as in PastStage
-  std::string text = {};                // its configuration, as YAML
-  RunConfig config() const;             // parsed; UserError if it was not recorded
-  std::string description() const;      // "stage decay of runs/x (steps 101 to 120)"
+  std::vector<SkippedSamples> skipped = {};
+  std::string text = {};            // its configuration, as YAML
+  RunConfig config() const;         // parsed; UserError if it was not recorded
+  std::string description() const;  // "stage decay of runs/x (steps 101 to 120)"
 };
 // Oldest first. The run's own stages follow the configuration; what is before them, its latest
 // checkpoint or run.from.

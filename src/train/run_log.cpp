@@ -65,6 +65,14 @@ std::optional<double> last_write_s(const std::filesystem::path& path) {
 
 }  // namespace
 
+namespace {
+
+Json to_json(const Straggler& straggler) {
+  return {{"rank", straggler.rank}, {"node", straggler.node}, {"ratio", straggler.ratio}};
+}
+
+}  // namespace
+
 RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock)
     : directory_(directory), total_steps_(total_steps) {
   const std::filesystem::path path = directory / "metrics.jsonl";
@@ -104,6 +112,10 @@ void RunLog::record(const StepRecord& r) {
     json["comm_wait_s"] = *r.comm_wait_s;
     json["comm_bytes"] = *r.comm_bytes;
   }
+  if (r.straggler) {
+    json["straggler"] = to_json(*r.straggler);
+    straggler_ = r.straggler;
+  }
   if (r.valid_loss) {
     json["valid_loss"] = number(r.valid_loss);
     if (r.valid_bits_per_byte) json["valid_bits_per_byte"] = number(r.valid_bits_per_byte);
@@ -142,6 +154,7 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
                  {"pid", ::getpid()},
                  {"updated", utc_now()}};
     if (!last.stage.empty()) json["stage"] = last.stage;
+    if (straggler_) json["straggler"] = to_json(*straggler_);
     if (state.exit_code) json["exit_code"] = *state.exit_code;
     if (!state.reason.empty()) json["reason"] = state.reason;
     if (!state.message.empty()) json["message"] = state.message;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/goodput_log.h"
+#include "train/stragglers.h"
 
 namespace kintsugi {
 
@@ -29,6 +30,7 @@ struct StepRecord {
   // which the step waited for it.
   std::optional<double> comm_busy_s = {}, comm_wait_s = {};
   std::optional<std::int64_t> comm_bytes = {};  // sent by rank 0
+  std::optional<Straggler> straggler = {};      // now and then, with several ranks
   double tokens_per_s = 0;
   std::optional<double> mfu_causal = {}, mfu_full = {};  // empty: the peak is unknown
   std::string stage = {};                                // empty: the run has no stages
@@ -76,6 +78,7 @@ class RunLog {
   std::int64_t total_steps_;
   std::int64_t sequence_ = 0;
   std::optional<GoodputLog> goodput_;
+  std::optional<Straggler> straggler_;  // the last one that was recorded
 };
 
 }  // namespace kintsugi

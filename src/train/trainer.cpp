@@ -48,6 +48,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
       RunHealth(config_.train.max_skipped_steps,
                 scaler_.dynamic() ? std::optional(config_.train.loss_scale.minimum) : std::nullopt);
   outliers_ = OutlierHistory(config_.optimizer.skip_step);
+  spikes_ = SpikeHistory(config_.train.spikes);
   flops_ = training_flops_per_token(config_.model, config_.data.sequence_length);
   if (is_first()) tokenizer_files_ = tokenizer_files(data_->tokenizer(), config_.model);
   check_other_run(config_);
@@ -80,6 +81,11 @@ void Trainer::sum_over_ranks(StepSums& sums) {
   stops_.decide(sums.stops);
 }
 
+void Trainer::read_first_batch() {
+  StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr), .stops = stops_.ask()};
+  sum_over_ranks(start);
+}
+
 RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
@@ -90,20 +96,21 @@ RunOutcome Trainer::run(ResumeMode resume) {
   write_status({}, NAN);
   last_report_ = Clock::now();
   try {
-    StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr),
-                   .stops = stops_.ask()};
-    sum_over_ranks(start);
+    read_first_batch();
     while (!finished() && !stops_.decided()) {
       if (step_trace_ != nullptr) step_trace_->before_step();
       if (groups_->recorder != nullptr) groups_->recorder->begin_step(state_.step + 1);
       train_step();
       if (groups_->recorder != nullptr) groups_->recorder->end_step();
-      if (!divergence_.empty()) {
+      find_straggler();
+      if (const std::string why = trouble(); !why.empty()) {
         if (is_first()) log_->record(record_);
-        end_diverged(divergence_);
+        if (step_trace_ != nullptr) step_trace_->after_step();
+        if (!rewind(why)) end_diverged(why);
+        continue;
       }
       if (step_trace_ != nullptr) step_trace_->after_step();
-      if (state_.step == before_.steps + 1) {
+      if (!std::exchange(startup_reported_, true)) {
         startup_.mark("first step");
         log_info("startup {}", startup_.summary());
       }
@@ -114,8 +121,10 @@ RunOutcome Trainer::run(ResumeMode resume) {
         log_->record(record_);
         report(stops_.decided() || finished());
       }
-      const bool saves = due(config_.train.checkpoint_every) || stops_.decided() || finished();
-      if (config_.train.save && saves) save();
+      const bool saves = config_.train.save &&
+                         (due(config_.train.checkpoint_every) || stops_.decided() || finished());
+      check_replicas(saves);
+      if (saves) save();
     }
     if (step_trace_ != nullptr) step_trace_->finish();
   } catch (const Diverged& error) {
@@ -195,6 +204,8 @@ void Trainer::train_step() {
   if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
   note_skipped(result, limits);
   outliers_.add(result.loss, result.gradient_norm);
+  spike_ = result.outlier ? "" : find_spike(result.loss);
+  spikes_.add(result.loss);
   if (config_.batch.ramp.on()) record_.batch = sequences;
   scaler_.update(!std::isfinite(result.gradient_norm));
   state_.step = step;
@@ -204,6 +215,7 @@ void Trainer::train_step() {
   state_.skipped = health_.skipped();
   state_.outliers = health_.outliers();
   state_.recent = outliers_.state();
+  state_.spikes = spikes_.state();
   record_.step_time_s = seconds_since(begin);
   record_.tokens_per_s = static_cast<double>(tokens_of_step) / record_.step_time_s;
   check_peak();
@@ -214,17 +226,8 @@ void Trainer::train_step() {
   stops_.wall_time().note_step(record_.step_time_s);
   if (is_first()) log_->goodput().note_step(record_.step_time_s, step);
   if (groups_->ranks() > 1) record_communication(communication);
-}
-
-void Trainer::note_skipped(const StepResult& result, const StepLimits& limits) {
-  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
-    record_.skipped = "not finite";
-  if (!result.outlier) return;
-  record_.skipped = "outlier";
-  if (is_first())
-    log_info(
-        "step {:>6}  skipped as an outlier: loss {:.4f} (limit {:.4f}), norm {:.3f} (limit {:.3f})",
-        record_.step, result.loss, limits.loss, result.gradient_norm, limits.gradient_norm);
+  compute_s_ += record_.step_time_s - record_.comm_wait_s.value_or(0);
+  ++compute_steps_;
 }
 
 std::optional<double> Trainer::mfu(double tokens_per_s, double flops_per_token) const {
@@ -386,21 +389,6 @@ void Trainer::save() {
   stops_.wall_time().note_save(seconds);
   if (is_first()) log_->goodput().note_save(seconds);
   log_info("saved {} in {}", saved.string(), format_duration(seconds));
-}
-
-void Trainer::end_diverged(const std::string& why) const {
-  const bool by_outliers = health_.outliers() >= config_.train.max_skipped_steps;
-  const std::string change =
-      fmt::format("lower optimizer.lr, {}or check the data",
-                  by_outliers ? "raise optimizer.skip_step.deviations " : "");
-  const std::string advice =
-      last_healthy_.empty()
-          ? fmt::format("no checkpoint was saved while it was healthy: {}", change)
-          : fmt::format("the newest healthy checkpoint is {}: {}, {}", last_healthy_, change,
-                        last_healthy_ == last_checkpoint_ ? "and run again to continue from it"
-                        : started_elsewhere_ ? "delete the checkpoints of this run and run again"
-                                             : "point checkpoints/latest to it and run again");
-  throw Diverged(fmt::format("the run diverged at step {}: {}; {}", state_.step, why, advice));
 }
 
 }  // namespace kintsugi

@@ -19,6 +19,7 @@
 #include "train/health.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
+#include "train/spikes.h"
 #include "train/startup.h"
 #include "train/step_means.h"
 #include "train/step_trace.h"
@@ -123,6 +124,18 @@ class Trainer {
   // Records that the step was skipped, and why.
   void note_skipped(const StepResult& result, const StepLimits& limits);
   void train_step();
+  void read_first_batch();  // of this process, or after a rewind
+  // trainer_health.cpp. All ranks decide alike.
+  std::string find_spike(double loss) const;  // describes it; empty: none
+  std::string trouble() const;  // why the run cannot go on from the last step; empty: it can
+  std::string rewind_target() const;
+  // Goes back to an earlier checkpoint and leaves out the data since (train.spikes). False: this
+  // is not asked for, did not help, or there is no such checkpoint.
+  bool rewind(const std::string& why);
+  std::pair<std::int64_t, std::int64_t> go_back_to(const std::filesystem::path& checkpoint,
+                                                   std::int64_t position);
+  void find_straggler();
+  void check_replicas(bool saves);  // also before each save
   // Sum over all groups since the start. Throws Failure if a call was abandoned, because the step
   // then has no result.
   CommunicationTimes communication_times() const;
@@ -167,6 +180,8 @@ class Trainer {
   LossScaler scaler_;
   RunHealth health_;
   OutlierHistory outliers_;
+  SpikeHistory spikes_;
+  std::string spike_;       // in the last step; empty: none
   std::string divergence_;  // why the run diverged in the last step; empty: it did not
   TrainerState state_;
   TrainingFlops flops_;
@@ -184,6 +199,9 @@ class Trainer {
   CommunicationTimes communication_;  // up to the last step
   Clock::time_point last_report_;
   double step_seconds_ = 0;  // time in steps only, for the ETA
+  double compute_s_ = 0;     // of this rank since the last find_straggler()
+  std::int64_t compute_steps_ = 0;
+  bool startup_reported_ = false;
   std::unique_ptr<BatchLoader> loader_;
   const SampleBatch* batch_ = nullptr;  // the next step's batch, once it is loaded
   double targets_ = 0;                  // tokens with a loss in batch_, over all ranks

@@ -115,7 +115,10 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   if (start && !begins) check_same_run();
   if (start) take_over(*start);
   if (start && begins && !start->other_run && is_first()) keep_always(start->checkpoint);
-  if (start && begins) state_ = next_stage(std::move(state_), start->checkpoint);
+  if (start && begins) {
+    state_ = next_stage(std::move(state_), start->checkpoint);
+    spikes_.restore(state_.spikes);  // the losses of other data say nothing
+  }
   if (start && !begins) {
     state_.batches = config_.past_batches;
     return;
@@ -183,7 +186,8 @@ void Trainer::open_loader() {
                                                             .batches = steps_left,
                                                             .rank = groups_->coordinates.dp,
                                                             .ranks = groups_->grid.dp,
-                                                            .depth = config_.data.prefetch});
+                                                            .depth = config_.data.prefetch,
+                                                            .skipped = state_.skipped_samples});
 }
 
 void Trainer::report_start(const Start& start, bool begins) const {
@@ -254,6 +258,7 @@ void Trainer::take_over(const Start& start) {
     scaler_.restore(state_.loss_scale);
   health_.restore(state_.skipped, state_.outliers);
   outliers_.restore(state_.recent);
+  spikes_.restore(state_.spikes);
   last_checkpoint_ = checkpoint.string();
   if (health_.healthy()) last_healthy_ = last_checkpoint_;
   started_elsewhere_ = start.other_run;

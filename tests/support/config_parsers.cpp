@@ -17,6 +17,7 @@
 #include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
 #include "plan/search/trial_log.h"
+#include "report/run_report.h"
 #include "support/parallel_run.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
@@ -235,6 +236,23 @@ FileParser trial_log() {
           .read = [](const fs::path& directory) { TrialLog(directory / "trials.csv", "a job"); }};
 }
 
+FileParser run_files() {
+  return {.name = "run-report",
+          .samples = {{{"status.json",
+                        "{\"state\": \"stopped\", \"step\": 7, \"loss\": 2.5, \"straggler\": "
+                        "{\"rank\": 1, \"node\": \"n\", \"ratio\": 1.5}}"},
+                       {"goodput.jsonl",
+                        to_json_line({.kind = GoodputEvent::Kind::Start, .launched_s = 1}) + "\n" +
+                            to_json_line({.time_s = 9, .step = 4, .steps_s = 5}) + "\n"},
+                       {"metrics.jsonl", "{\"step\": 7, \"loss\": 2.5}\n"}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const RunReport run = read_run(directory);
+            report_text(run);
+            report_json(run).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+          }};
+}
+
 FileParser tuning_cache() {
   return {.name = "tuning-cache",
           .samples = {{{"cache", "owner\tkey\tvalue\nowner\tother key\t1 2 3\nB200\tkey\tx\n"}}},
@@ -261,10 +279,9 @@ FileParser node_ledger() {
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(), overrides(),    model_yaml(),    machine_yaml(),
-          hf_config(),  checkpoint(),   measured_rows(), memory_rows(),
-          trial_log(),  tuning_cache(), topology(),      job_description(),
-          node_ledger()};
+  return {run_config(), overrides(),       model_yaml(),  machine_yaml(), hf_config(),
+          checkpoint(), measured_rows(),   memory_rows(), trial_log(),    tuning_cache(),
+          topology(),   job_description(), node_ledger(), run_files()};
 }
 
 }  // namespace kintsugi

@@ -93,15 +93,16 @@ Asked find_samples(const WhereArguments& arguments, const std::vector<LineageSta
     const LineageStage& stage = stage_of_step(stages, *arguments.step);
     const BatchSchedule batches = stage.config().batches();
     const std::int64_t step = *arguments.step - stage.first_step + 1;
-    const std::int64_t first = batches.first_sample(step);
+    const std::int64_t first = data_position(stage.skipped, batches.first_sample(step));
     return {stage, first, first + batches.sequences(step)};
   }
   const LineageStage& stage = stages.size() == 1 && arguments.stage.empty()
                                   ? stages.front()
                                   : stage_named(stages, arguments.stage);
-  if (*arguments.sample < 0 || *arguments.sample >= stage.samples)
+  const std::int64_t end = data_position(stage.skipped, stage.samples);
+  if (*arguments.sample < 0 || *arguments.sample >= end)
     user_error("--sample is {}, but {} has samples 0 to {}", *arguments.sample, stage.description(),
-               stage.samples - 1);
+               end - 1);
   return {stage, *arguments.sample, *arguments.sample + 1};
 }
 

@@ -26,7 +26,8 @@ BatchLoader::~BatchLoader() {
 void BatchLoader::fill(std::int64_t number, SampleBatch& batch) {
   const std::int64_t step = plan_.first_step + number;
   const std::int64_t samples = plan_.schedule.sequences(step) / plan_.ranks;
-  const std::int64_t first = plan_.schedule.first_sample(step) + plan_.rank * samples;
+  const std::int64_t first =
+      data_position(plan_.skipped, plan_.schedule.first_sample(step)) + plan_.rank * samples;
   batch.resize(samples);
   for (std::int64_t i = 0; i < samples; ++i) {
     ranges_.clear();

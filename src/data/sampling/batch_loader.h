@@ -23,6 +23,7 @@ class BatchLoader {
     std::int64_t batches = 0;          // steps to read
     std::int64_t rank = 0, ranks = 1;  // the data rank; each reads an equal range of every step
     std::int64_t depth = 4;
+    std::vector<SkippedSamples> skipped = {};  // by rewinds, before the first step
   };
   // The order must outlive the loader.
   BatchLoader(const SampleOrder& order, const SampleOptions& options, const Plan& plan);

@@ -19,6 +19,13 @@ Int128 divided_up(Int128 a, Int128 b) { return (a + b - 1) / b; }
 
 }  // namespace
 
+std::int64_t data_position(const std::vector<SkippedSamples>& skipped, std::int64_t sample) {
+  Int128 position = sample;
+  for (const SkippedSamples& one : skipped)
+    if (one.at <= sample) position += one.count;
+  return limited(position);
+}
+
 BatchSchedule::BatchSchedule(std::int64_t full, const BatchRamp& ramp, BatchesDone done)
     : full_(full) {
   add(full, ramp, done);

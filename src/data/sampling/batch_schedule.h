@@ -31,6 +31,15 @@ struct PastBatch {
   bool operator==(const PastBatch&) const = default;
 };
 
+// Samples that a rewind left out: from trained sample `at` of the stage on, the position in the
+// data order is `count` further on.
+struct SkippedSamples {
+  std::int64_t at = 0, count = 0;
+  bool operator==(const SkippedSamples&) const = default;
+};
+// The position in the data order of a trained sample, or of the next one to be trained.
+std::int64_t data_position(const std::vector<SkippedSamples>& skipped, std::int64_t sample);
+
 // The samples of each step. Steps count from 1, samples from 0, without a gap. The samples before a
 // step decide its number of sequences. With k = (full - start) / increment, a step after c samples
 // has min(start + floor(c * k / samples) * increment, full) sequences, in exact arithmetic.

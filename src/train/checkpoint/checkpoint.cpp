@@ -104,6 +104,11 @@ std::string state_to_json(const TrainerState& state, DType precision) {
               {"hysteresis", state.loss_scale.hysteresis}}},
             {"skipped", state.skipped}};
   add_batches(json, state.batches);
+  add_skipped(json, state.skipped_samples);
+  if (!state.spikes.losses.empty() || state.spikes.rewinds > 0)
+    json["spikes"] = {{"losses", state.spikes.losses},
+                      {"rewinds", state.spikes.rewinds},
+                      {"last_step", state.spikes.last_step}};
   if (state.outliers > 0) json["outliers"] = state.outliers;
   if (!state.recent.losses.empty())
     json["recent"] = {{"losses", state.recent.losses}, {"norms", state.recent.norms}};
@@ -239,6 +244,10 @@ TrainerState saved_state(const fs::path& model) {
     if (json.contains("recent"))
       state.recent = {json["recent"].at("losses").get<std::vector<double>>(),
                       json["recent"].at("norms").get<std::vector<double>>()};
+    state.skipped_samples = read_skipped(json);
+    if (json.contains("spikes"))
+      state.spikes = {json["spikes"].at("losses").get<std::vector<double>>(),
+                      json["spikes"].at("rewinds"), json["spikes"].at("last_step")};
     if (state.recent.losses.size() != state.recent.norms.size())
       user_error("{} is not a trainer state: it has {} losses and {} norms", path.string(),
                  state.recent.losses.size(), state.recent.norms.size());

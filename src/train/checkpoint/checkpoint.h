@@ -14,6 +14,7 @@
 #include "train/checkpoint/branches.h"
 #include "train/checkpoint/files.h"
 #include "train/engine.h"
+#include "train/spikes.h"
 
 namespace kintsugi {
 
@@ -29,17 +30,18 @@ struct PastStage {
   std::string run = {};   // the name of its directory
   std::string name = {};  // of the stage; empty: the run has no `stages:`
   std::int64_t first_step = 0, last_step = 0;
-  std::int64_t tokens = 0, samples = 0;  // trained in it
-  std::string data = {};                 // fingerprint of the data and the sample order
-  std::vector<PastBatch> batches = {};   // before the one in its configuration
-  std::string config = {};               // as YAML, of this stage alone; empty: unknown
+  std::int64_t tokens = 0, samples = 0;      // trained in it
+  std::string data = {};                     // fingerprint of the data and the sample order
+  std::vector<PastBatch> batches = {};       // before the one in its configuration
+  std::vector<SkippedSamples> skipped = {};  // by rewinds
+  std::string config = {};                   // as YAML, of this stage alone; empty: unknown
   bool operator==(const PastStage&) const = default;
 };
 
 struct TrainerState {
   std::int64_t step = 0;         // finished steps, of all stages and of the runs before this one
   std::int64_t tokens = 0;       // trained so far, by all of them
-  std::int64_t samples = 0;      // consumed in this stage: the position in its data order
+  std::int64_t samples = 0;      // trained in this stage; data_position() is that in its data order
   std::int64_t stage = 0;        // its number in the run, from 0
   std::int64_t stage_start = 0;  // steps before this stage
   std::vector<PastBatch> batches = {};  // of this stage, before the current one; oldest first
@@ -50,6 +52,8 @@ struct TrainerState {
   std::int64_t skipped = 0;      // the last consecutive steps without a finite loss and norm
   std::int64_t outliers = 0;     // the last consecutive outliers: RunHealth::outliers
   OutlierHistory::State recent;  // steps, with optimizer.skip_step
+  SpikeHistory::State spikes;    // with train.spikes
+  std::vector<SkippedSamples> skipped_samples = {};  // of this stage, by rewinds
   bool operator==(const TrainerState&) const = default;
 };
 

@@ -54,6 +54,23 @@ std::vector<PastBatch> read_batches(const OrderedJson& json) {
   return batches;
 }
 
+void add_skipped(OrderedJson& json, const std::vector<SkippedSamples>& skipped) {
+  for (const SkippedSamples& one : skipped)
+    json["skipped_samples"].push_back({{"at", one.at}, {"count", one.count}});
+}
+
+std::vector<SkippedSamples> read_skipped(const OrderedJson& json) {
+  std::vector<SkippedSamples> skipped;
+  if (!json.contains("skipped_samples")) return skipped;
+  for (const OrderedJson& one : json.at("skipped_samples")) {
+    skipped.push_back({one.at("at"), one.at("count")});
+    if (skipped.back().at < 0 || skipped.back().count < 0)
+      user_error("the checkpoint is damaged: it skips samples {}; copy the checkpoint again",
+                 one.dump());
+  }
+  return skipped;
+}
+
 std::string history_to_json(const std::vector<PastStage>& history) {
   OrderedJson stages = OrderedJson::array();
   for (const PastStage& one : history) {
@@ -66,6 +83,7 @@ std::string history_to_json(const std::vector<PastStage>& history) {
                       {"data", one.data},
                       {"config", one.config}});
     add_batches(stages.back(), one.batches);
+    add_skipped(stages.back(), one.skipped);
   }
   // Names may contain invalid UTF-8.
   return OrderedJson{{"stages", stages}}.dump(2, ' ', false,
@@ -89,6 +107,7 @@ std::vector<PastStage> read_history(const std::filesystem::path& state) {
                          .samples = one.at("samples"),
                          .data = one.at("data"),
                          .batches = read_batches(one),
+                         .skipped = read_skipped(one),
                          .config = one.at("config")});
     return history;
   } catch (const nlohmann::json::exception& reason) {

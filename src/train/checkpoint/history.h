@@ -22,6 +22,10 @@ std::vector<PastStage> read_history(const std::filesystem::path& state);
 void add_batches(nlohmann::ordered_json& json, const std::vector<PastBatch>& batches);
 std::vector<PastBatch> read_batches(const nlohmann::ordered_json& json);
 
+// The same for what rewinds left out, under the key "skipped_samples".
+void add_skipped(nlohmann::ordered_json& json, const std::vector<SkippedSamples>& skipped);
+std::vector<SkippedSamples> read_skipped(const nlohmann::ordered_json& json);
+
 // UserError unless the weights of `saved`, the model of this checkpoint, fit `model`.
 void check_shapes(const ModelConfig& saved, const ModelConfig& model,
                   const std::filesystem::path& checkpoint);

@@ -30,6 +30,7 @@ class Checks {
     check_optimizer();
     check_loss_scale();
     check_average();
+    check_spikes();
     check_layout();
     check_offload();
   }
@@ -226,6 +227,32 @@ class Checks {
     if (scale.initial < scale.minimum)
       complain("train.loss_scale.initial", "is {}, below train.loss_scale.minimum {}: raise it",
                scale.initial, scale.minimum);
+  }
+
+  void check_spikes() const {
+    const SpikeOptions& spikes = config_.train.spikes;
+    if (spikes.action == SpikeAction::None && spikes != SpikeOptions{})
+      complain("train.spikes",
+               "has settings, but train.spikes.action is none: set it to warn, rewind or stop, or "
+               "remove them");
+    if (spikes.action != SpikeAction::Rewind) return;
+    const std::int64_t every = config_.train.checkpoint_every,
+                       keep = config_.train.keep_checkpoints;
+    if (!config_.train.save || every == 0)
+      complain("train.spikes.action",
+               "is rewind, which needs checkpoints: set train.checkpoint_every and train.save");
+    const std::int64_t needed = (spikes.rewind_steps + every - 1) / every + 1;
+    if (keep > 0 && keep < needed)
+      complain("train.spikes.rewind_steps",
+               "is {}, but train.keep_checkpoints {} with train.checkpoint_every {} may keep none "
+               "that is so old: keep {}",
+               spikes.rewind_steps, keep, every, needed);
+    bool limited = config_.data.max_epochs > 0 || config_.data.megatron();
+    for (const DataSource& source : config_.data.train) limited |= source.max_epochs > 0;
+    if (limited)
+      complain("train.spikes.action",
+               "is rewind, which reads further than planned: not with data.order megatron or "
+               "max_epochs");
   }
 
   void check_average() const {

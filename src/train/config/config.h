@@ -128,6 +128,18 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+// What a run does after a loss far above those of the steps before.
+enum class SpikeAction : std::uint8_t { None, Warn, Rewind, Stop };
+struct SpikeOptions {
+  SpikeAction action = SpikeAction::None;
+  std::int64_t window = 128;        // steps
+  double threshold = 10;            // robust standard deviations above the median of the window
+  std::int64_t rewind_steps = 100;  // a rewind goes back at least so many steps
+  std::int64_t skip_batches = 200;  // and leaves out at least so many batches of data
+  std::int64_t max_rewinds = 3;     // in a row
+  bool operator==(const SpikeOptions&) const = default;
+};
+
 struct TrainConfig {
   std::int64_t steps = 500;        // 0: only `tokens` ends the run; see RunConfig::total_steps()
   std::int64_t tokens = 0;         // 0: no limit
@@ -144,6 +156,8 @@ struct TrainConfig {
   LossScaleOptions loss_scale;          // fp16 only
   EmaOptions ema;                       // moving average of the weights
   std::int64_t max_skipped_steps = 50;  // consecutive steps that were skipped: diverged
+  SpikeOptions spikes;
+  std::int64_t verify_replicas_every = 0;  // steps; 0: never
   bool operator==(const TrainConfig&) const = default;
 };
 

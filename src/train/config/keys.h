@@ -48,6 +48,11 @@ struct EnumWords<UpdateLocation> {
   static constexpr std::array<std::string_view, 3> words = {"auto", "device", "host"};
 };
 
+template <>
+struct EnumWords<SpikeAction> {
+  static constexpr std::array<std::string_view, 4> words = {"none", "warn", "rewind", "stop"};
+};
+
 // For types that have their own to_string and parse function.
 template <class T, T (*Parse)(std::string_view)>
 struct NamedScalar {
@@ -201,6 +206,16 @@ void describe(V& v, EmaOptions& c) {
   v("every", c.every, between(1, kMaxSteps));
 }
 
+template <class V>
+void describe(V& v, SpikeOptions& c) {
+  v("action", c.action);
+  v("window", c.window, between(2, 1 << 16));
+  v("threshold", c.threshold, above(0));
+  v("rewind_steps", c.rewind_steps, between(1, kMaxSteps));
+  v("skip_batches", c.skip_batches, between(0, kMaxSize));
+  v("max_rewinds", c.max_rewinds, between(1, kMaxSize));
+}
+
 // The keys that each stage may set for itself.
 template <class V>
 void describe_training(V& v, TrainConfig& c) {
@@ -216,6 +231,8 @@ void describe_training(V& v, TrainConfig& c) {
   v("loss_scale", c.loss_scale);
   v("ema", c.ema);
   v("max_skipped_steps", c.max_skipped_steps, between(1, kMaxSteps));
+  v("spikes", c.spikes);
+  v("verify_replicas_every", c.verify_replicas_every, at_least(0));
 }
 
 template <class V>

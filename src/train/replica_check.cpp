@@ -1,0 +1,147 @@
+#include "train/replica_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "comm/exchange.h"
+#include "comm/socket.h"
+#include "core/hash.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kHashedBytes = std::int64_t{64} << 20;  // copied at a time
+
+// The hash of the elements of a parameter that are stored on this rank.
+std::uint64_t hash_of(Engine& engine, const Parameter& parameter, std::vector<std::byte>& buffer) {
+  const Sharding& sharding = engine.sharding();
+  const Sharding::Range stored = sharding.stored_weights(parameter.bucket);
+  const std::int64_t begin = std::max(stored.begin, parameter.offset),
+                     end = std::min(stored.end, parameter.offset + parameter.shape.elements());
+  StreamHash hash;
+  const auto width = static_cast<std::int64_t>(size_of(engine.options().precision));
+  const std::int64_t most = kHashedBytes / width;
+  for (std::int64_t first = begin; first < end; first += most) {
+    const std::int64_t count = std::min(most, end - first);
+    buffer.resize(static_cast<std::size_t>(count * width));
+    engine.backend().download(buffer.data(),
+                              sharding.weights_at(parameter.bucket, {first, first + count}));
+    hash.update(buffer.data(), buffer.size());
+  }
+  return hash.digest();
+}
+
+std::uint64_t combined(const std::vector<std::uint64_t>& hashes) {
+  return hash64(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+}
+
+// The ranks whose weights must be those of `rank`: data ranks, or tensor ranks.
+std::vector<int> data_replicas(const Engine& engine, int rank) {
+  const Grid& grid = engine.groups().grid;
+  if (engine.options().layout.zero == 3) return group_members(grid, GroupKind::Replica, rank);
+  Coordinates at = coordinates_of(grid, rank);
+  std::vector<int> ranks;
+  for (at.dp = 0; at.dp < grid.dp; ++at.dp)
+    for (at.cp = 0; at.cp < grid.cp; ++at.cp) ranks.push_back(rank_of(grid, at));
+  return ranks;
+}
+std::vector<int> tensor_copies(const Engine& engine, int rank) {
+  return group_members(engine.groups().grid, GroupKind::Tp, rank);
+}
+std::vector<int> key_value_copies(const Engine& engine, int rank) {
+  return group_members(engine.groups().grid, GroupKind::Kv, rank);
+}
+using MembersOf = std::vector<int> (*)(const Engine&, int rank);
+
+std::vector<std::uint64_t> gathered(Communicator& world, std::uint64_t own) {
+  auto mine = static_cast<std::int64_t>(own);
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  world.wait(world.all_gather(Tensor(all.data(), DType::I64, {world.size()}),
+                              Tensor(&mine, DType::I64, {1})));
+  return all;
+}
+
+// The ranks that differ from most of their replicas; all of them if there is no majority. In the
+// first group that differs.
+std::vector<int> odd_ranks(const Engine& engine, MembersOf members,
+                           const std::vector<std::uint64_t>& hashes) {
+  std::vector<bool> seen(hashes.size());
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (seen[rank]) continue;
+    const std::vector<int> group = members(engine, static_cast<int>(rank));
+    std::map<std::uint64_t, std::size_t> counts;
+    for (const int one : group) {
+      seen[static_cast<std::size_t>(one)] = true;
+      ++counts[hashes[static_cast<std::size_t>(one)]];
+    }
+    if (counts.size() == 1) continue;
+    std::vector<int> odd;
+    for (const int one : group)
+      if (2 * counts[hashes[static_cast<std::size_t>(one)]] <= group.size()) odd.push_back(one);
+    return odd;
+  }
+  return {};
+}
+
+// One kind of copies: which ranks hold them, and of which parameters.
+struct Copies {
+  const char* what;
+  MembersOf members;
+  bool (*holds)(const Parameter&);
+};
+bool any_parameter(const Parameter&) { return true; }
+bool is_copied(const Parameter& parameter) { return parameter.shard.copies > 1; }
+bool is_whole(const Parameter& parameter) { return parameter.shard.dimension < 0; }
+constexpr Copies kCopies[] = {{"data-parallel replicas", data_replicas, any_parameter},
+                              {"tensor ranks", tensor_copies, is_whole},
+                              {"tensor ranks with the same heads", key_value_copies, is_copied}};
+
+// Names the first parameter that differs. Only after a difference was found.
+std::string describe_difference(Engine& engine, const Copies& copies,
+                                const std::vector<std::uint64_t>& hashes) {
+  Communicator& world = engine.groups()[GroupKind::World];
+  const std::vector<Parameter>& own = engine.parameters().parameters();
+  const std::vector<std::string> counts = gather_texts(world, std::to_string(own.size()));
+  std::size_t most = 0;
+  for (const std::string& count : counts) most = std::max<std::size_t>(most, std::stoul(count));
+  const std::vector<std::string> nodes = gather_texts(world, host_name());
+  for (std::size_t i = 0; i < most; ++i) {
+    const bool here = i < own.size() && copies.holds(own[i]);
+    const auto odd = odd_ranks(engine, copies.members, gathered(world, here ? hashes[i] : 0));
+    if (odd.empty()) continue;
+    const std::string name = text_of(world, odd.front(), here ? own[i].name : "");
+    std::string ranks;
+    for (const int rank : odd)
+      ranks += fmt::format("{}{} on node {}", ranks.empty() ? "" : ", ", rank,
+                           nodes[static_cast<std::size_t>(rank)]);
+    return fmt::format("the copies of {} on {} differ: rank{} {}", name, copies.what,
+                       odd.size() == 1 ? "" : "s", ranks);
+  }
+  return fmt::format("the weights of {} differ", copies.what);
+}
+
+}  // namespace
+
+std::string differing_replicas(Engine& engine) {
+  engine.sharding().finish_weights();
+  Communicator& world = engine.groups()[GroupKind::World];
+  std::vector<std::uint64_t> hashes;
+  std::vector<std::byte> buffer;
+  for (const Parameter& parameter : engine.parameters().parameters())
+    hashes.push_back(hash_of(engine, parameter, buffer));
+  for (const Copies& copies : kCopies) {
+    std::vector<std::uint64_t> held;
+    for (std::size_t i = 0; i < hashes.size(); ++i)
+      if (copies.holds(engine.parameters().parameters()[i])) held.push_back(hashes[i]);
+    if (!odd_ranks(engine, copies.members, gathered(world, combined(held))).empty())
+      return describe_difference(engine, copies, hashes);
+  }
+  return "";
+}
+
+}  // namespace kintsugi
