@@ -48,7 +48,10 @@ class RunLog {
  public:
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps);
 
-  void record(const StepRecord& record);
+  // `saving`: a save is under way. If it has filled the disk, the line is written later: a save
+  // that fails removes its files. Otherwise an error is thrown.
+  void record(const StepRecord& record, bool saving = false);
+  void flush();  // writes the lines that could not be written
   // state: running, finished, stopped, diverged or failed.
   void status(const std::string& state, const StepRecord& last, std::optional<double> valid_loss,
               double eta_s, const std::string& checkpoint,
@@ -66,6 +69,7 @@ class RunLog {
   std::filesystem::path directory_;
   std::int64_t total_steps_;
   std::int64_t sequence_ = 0;
+  std::string unwritten_;  // lines of metrics.jsonl
 };
 
 }  // namespace kintsugi

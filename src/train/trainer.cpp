@@ -11,7 +11,6 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "train/checkpoint/model_card.h"
 #include "train/checkpoint/tokenizer_files.h"
 #include "train/config/changes.h"
 #include "train/initial_weights.h"
@@ -58,6 +57,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
     if (config_.run.from) start_of_branch(config_);
   }
   check_memory(backend_, config_, *groups_);
+  snapshot_plan_ = plan_snapshot(backend_, config_, *groups_);
   startup_.mark("plan memory");
 }
 
@@ -77,18 +77,20 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 }
 
 void Trainer::sum_over_ranks(StepSums& sums) {
-  std::array<double, 5> values = {sums.loss, sums.z, sums.next_targets, sums.stops, sums.outliers};
+  std::array<double, 7> values = {sums.loss,     sums.z,     sums.next_targets, sums.stops,
+                                  sums.outliers, sums.saved, sums.save_due};
   sum_over_ranks(values);
-  sums = {values[0], values[1], values[2], values[3], values[4]};
+  sums = {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
   targets_ = sums.next_targets;
   stop_ = sums.stops > 0;
+  save_due_ = sums.save_due > 0;
 }
 
 RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
   if (is_first()) log_->status("running", record_, last_valid_loss_, NAN, last_checkpoint_);
-  last_report_ = Clock::now();
+  last_report_ = loop_begin_ = Clock::now();
   try {
     StepSums start{.next_targets = load_next_batch(state_.step + 1, nullptr),
                    .stops = asked_to_stop()};
@@ -109,16 +111,24 @@ RunOutcome Trainer::run(ResumeMode resume) {
       const std::int64_t every = config_.train.eval_every;
       if (every > 0 && !stop_ && (due(every) || finished())) validate();
       if (is_first()) {
-        log_->record(record_);
+        log_->record(record_, saver_ && saver_->under_way());
         report(stop_ || finished());
       }
-      const bool saves = due(config_.train.checkpoint_every) || stop_ || finished();
-      if (config_.train.save && saves) save();
+      if (save_is_due()) save();
+      copy_to_memory();
     }
     if (step_trace_ != nullptr) step_trace_->finish();
+    if (is_first()) log_->flush();
+    if (is_first()) report_saves();
   } catch (const Diverged& error) {
+    finish_save_after_error();
     if (is_first())
       log_->status("diverged", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
+    throw;
+  } catch (const SharedFailure& error) {
+    finish_save_after_error();
+    if (is_first())
+      log_->status("failed", record_, last_valid_loss_, NAN, last_checkpoint_, error.what());
     throw;
   } catch (const std::exception& error) {
     if (is_first())
@@ -132,6 +142,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
                  : config_.steps_after() > 0 ? "running"
                                              : "finished",
                  record_, last_valid_loss_, eta_s(), last_checkpoint_);
+  if (copies_ && finished() && config_.steps_after() == 0) copies_->remove();
   if (stopped) {
     const char* signal = StopSignals::received();
     log_info("stopped by {} after step {}; {}",
@@ -171,10 +182,13 @@ void Trainer::train_step() {
   const StepResult result = [&]() -> StepResult {
     const HostSpan span(trace, "wait for its result");
     const LocalStepResult local = engine_->finish_step();
+    if (saver_) saver_->after_step();
     sums.loss = local.loss_sum;
     sums.z = local.z_sum;
     sums.outliers = local.outlier ? 1 : 0;
     sums.stops = asked_to_stop();
+    sums.saved = save_ended();
+    sums.save_due = save_interval_ && save_interval_->due(Clock::now()) ? 1 : 0;
     sum_over_ranks(sums);
     return {.loss = sums.loss / targets,
             .z_loss = config_.train.z_loss * sums.z / targets,
@@ -186,6 +200,7 @@ void Trainer::train_step() {
         "only {} of {} ranks skipped step {} as an outlier, so their weights differ: run again to "
         "continue from the newest checkpoint",
         sums.outliers, groups_->ranks(), step));
+  if (sums.saved == groups_->ranks()) finish_save();
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
   const std::int64_t sequences = batches_.sequences(step);
@@ -269,7 +284,7 @@ double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
 CommunicationTimes Trainer::communication_times() const {
   CommunicationTimes now;
   for (const GroupSpec& spec : group_specs()) {
-    if (spec.kind == GroupKind::HostTp) continue;  // for checkpoints, not for steps
+    if (spec.kind == GroupKind::HostTp || spec.kind == GroupKind::Checkpoint) continue;  // saves
     const CommunicationTimes one = (*groups_)[spec.kind].times();
     now.busy_s += one.busy_s;
     now.waited_s += one.waited_s;
@@ -352,55 +367,6 @@ void Trainer::validate() {
   if (record_.valid.size() > 1)
     for (const StepRecord::Valid& set : record_.valid)
       show(" " + set.name, set.loss, set.bits_per_byte);
-}
-
-std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
-  if (!is_first()) return {};
-  std::vector<Tokenizer::File> files = tokenizer_files_;
-  const std::string layout = groups_->ranks() > 1 ? describe_layout() : "one rank";
-  files.push_back(model_card(config_, *data_, state_, record_, layout));
-  return files;
-}
-
-void Trainer::save() {
-  const auto begin = Clock::now();
-  show_live_line("saving a checkpoint …");
-  // Do not delete healthy checkpoints until the run is healthy again.
-  const std::int64_t keep = health_.healthy() ? config_.train.keep_checkpoints : 0;
-  fs::path saved;
-  try {
-    saved = save_checkpoint(directory_ / "checkpoints", *engine_, state_,
-                            {.files = checkpoint_texts(),
-                             .keep = keep,
-                             .keep_always = finished() && !config_.stages.empty(),
-                             .config = to_yaml(config_),
-                             .ancestors = ancestors_});
-  } catch (const Diverged&) {
-    end_diverged("the weights are no longer finite");
-  }
-  last_checkpoint_ = saved.string();
-  if (health_.healthy()) {
-    last_healthy_ = last_checkpoint_;
-    started_elsewhere_ = false;
-  }
-  if (is_first()) ancestors_ = ancestors_after(saved);
-  log_info("saved {} in {}", saved.string(),
-           format_duration(std::chrono::duration<double>(Clock::now() - begin).count()));
-}
-
-void Trainer::end_diverged(const std::string& why) const {
-  const bool by_outliers = health_.outliers() >= config_.train.max_skipped_steps;
-  const std::string change =
-      fmt::format("lower optimizer.lr, {}or check the data",
-                  by_outliers ? "raise optimizer.skip_step.deviations " : "");
-  const std::string advice =
-      last_healthy_.empty()
-          ? fmt::format("no checkpoint was saved while it was healthy: {}", change)
-          : fmt::format("the newest healthy checkpoint is {}: {}, {}", last_healthy_, change,
-                        last_healthy_ == last_checkpoint_ ? "and run again to continue from it"
-                        : started_elsewhere_ ? "delete the checkpoints of this run and run again"
-                                             : "point checkpoints/latest to it and run again");
-  throw Diverged(fmt::format("the run diverged at step {}: {}; {}", state_.step, why, advice));
 }
 
 }  // namespace kintsugi

@@ -118,15 +118,25 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+struct Duration {
+  double seconds = 0;
+  bool operator==(const Duration&) const = default;
+};
+
 struct TrainConfig {
   std::int64_t steps = 500;        // 0: only `tokens` ends the run; see RunConfig::total_steps()
   std::int64_t tokens = 0;         // 0: no limit
   std::int64_t eval_every = 100;   // 0: never
   std::int64_t eval_batches = 20;  // micro-batches per evaluation; 0: all held-out samples
-  std::int64_t checkpoint_every = 250;  // 0: only at the end
-  std::int64_t keep_checkpoints = 2;    // 0: all
-  bool save = true;                     // false: no checkpoints, not even at the end
-  std::int64_t log_every = 10;          // steps per log line; metrics.jsonl has every step
+  std::optional<std::int64_t> checkpoint_every = 250;  // 0: only at the end; none: by Young/Daly
+  std::int64_t keep_checkpoints = 2;                   // 0: all
+  std::int64_t keep_every = 0;         // steps between checkpoints that are never removed; 0: none
+  bool async_save = true;              // write checkpoints while the training goes on
+  std::int64_t max_failed_saves = 3;   // consecutive ones, which end the run
+  std::optional<Duration> mtbf = {};   // mean time between failures; none: from the nodes
+  std::int64_t memory_copy_every = 0;  // steps between copies in the memory of nodes; 0: none
+  bool save = true;                    // false: no checkpoints, not even at the end
+  std::int64_t log_every = 10;         // steps per log line; metrics.jsonl has every step
   DType precision = DType::F32;
   double dropout = 0.0;
   std::int64_t classifier_chunk = 0;    // tokens per logits chunk; 0: chosen by vocabulary size
