@@ -65,11 +65,13 @@ namespace {
 
 constexpr std::size_t kMaxErrorBytes = 16 << 10;
 
-// Runs the work and returns 'U' or 'F' followed by the error message; empty on success.
+// Runs the work and returns 'D', 'U' or 'F' followed by the error message; empty on success.
 std::string error_of(const std::function<void()>& work) {
   std::string text;
   try {
     work();
+  } catch (const DamagedFile& error) {
+    text = std::string("D") + error.what();
   } catch (const UserError& error) {
     text = std::string("U") + error.what();
   } catch (const std::exception& error) {
@@ -100,6 +102,7 @@ void together(Communicator& group, const std::function<void()>& work) {
     who = alike == 1 ? fmt::format("rank {}: ", first)
                      : fmt::format("rank {} and {} more: ", first, alike - 1);
   const std::string message = who + shared.substr(1);
+  if (shared[0] == 'D') throw SharedDamagedFile(message);
   if (shared[0] == 'U') throw SharedUserError(message);
   throw SharedFailure(message);
 }

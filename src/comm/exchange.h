@@ -14,6 +14,10 @@ class SharedUserError : public UserError {
  public:
   using UserError::UserError;
 };
+class SharedDamagedFile : public SharedUserError {
+ public:
+  using SharedUserError::SharedUserError;
+};
 class SharedFailure : public Failure {
  public:
   using Failure::Failure;

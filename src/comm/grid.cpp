@@ -57,6 +57,10 @@ int first_of_shard(const Grid& grid, const Coordinates& coordinates) {
   return data - data % grid.shard();
 }
 
+GroupPosition all_ranks(const Grid& grid, const Coordinates& coordinates) {
+  return {0, rank_of(grid, coordinates), grid.world(), 1};
+}
+
 GroupPosition tp_group(const Grid& grid, const Coordinates& coordinates) {
   return {rank_of(grid, coordinates) - coordinates.tp, coordinates.tp, grid.tp, 1};
 }
@@ -80,10 +84,8 @@ GroupPosition copy_group(const Grid& grid, const Coordinates& coordinates) {
 constexpr bool kHost = true, kDevice = false;
 
 constexpr std::array<GroupSpec, kGroupKinds> kSpecs = {{
-    {GroupKind::World, "world", kHost,
-     [](const Grid& grid, const Coordinates& coordinates) -> GroupPosition {
-       return {0, rank_of(grid, coordinates), grid.world(), 1};
-     }},
+    {GroupKind::World, "world", kHost, all_ranks},
+    {GroupKind::Checkpoint, "checkpoint", kHost, all_ranks},
     {GroupKind::HostTp, "host_tp", kHost, tp_group},
     {GroupKind::Tp, "tp", kDevice, tp_group},
     {GroupKind::Cp, "cp", kDevice,

@@ -45,7 +45,8 @@ struct Coordinates {
 // In the order in which the groups are created.
 enum class GroupKind : std::uint8_t {
   World,
-  HostTp,
+  Checkpoint,  // all ranks; only for saves, which may run beside the training
+  HostTp,      // the same for the ranks of a tensor group
   Tp,
   Cp,
   Pp,
@@ -55,7 +56,7 @@ enum class GroupKind : std::uint8_t {
   Replica,  // the ranks with the same shard in all Shard groups
   Copy,     // tp x pp x shard: the ranks that together hold one copy of the model
 };
-inline constexpr std::size_t kGroupKinds = 10;
+inline constexpr std::size_t kGroupKinds = 11;
 
 // The group of a kind that a rank belongs to.
 struct GroupPosition {

@@ -14,6 +14,12 @@ class UserError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A file is missing, or is not as it was written.
+class DamagedFile : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 // An error that valid input did not cause: a full disk, a broken invariant. Exit code 1.
 class Failure : public std::runtime_error {
  public:
@@ -28,6 +34,11 @@ template <class... Args>
 template <class... Args>
 [[noreturn]] void failure(fmt::format_string<Args...> format, Args&&... args) {
   throw Failure(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class... Args>
+[[noreturn]] void damaged_file(fmt::format_string<Args...> format, Args&&... args) {
+  throw DamagedFile(fmt::format(format, std::forward<Args>(args)...));
 }
 
 namespace detail {

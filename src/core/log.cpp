@@ -22,8 +22,8 @@ std::shared_ptr<spdlog::logger>& file_logger() {
   return logger;
 }
 
-bool& live_line_shown() {
-  static bool shown = false;
+std::atomic<bool>& live_line_shown() {
+  static std::atomic<bool> shown = false;
   return shown;
 }
 
@@ -156,7 +156,7 @@ void log_message(LogLevel level, std::string_view message) {
   std::string text = printable(message);
   if (level == LogLevel::Error) text = on_one_line(text);
   std::fflush(stdout);
-  if (std::exchange(live_line_shown(), false)) write_all(STDOUT_FILENO, "\r\x1b[K");
+  if (live_line_shown().exchange(false)) write_all(STDOUT_FILENO, "\r\x1b[K");
   const char* prefix = level == LogLevel::Warning ? "warning: "
                        : level == LogLevel::Error ? "error: "
                                                   : "";

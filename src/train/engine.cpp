@@ -270,6 +270,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     sharding_.finish_gradients();
     copies_.run();
   }
+  if (const auto call = std::exchange(before_update_, {})) call();
   const Phase phase(*backend_, [] { return "optimizer"; });
   limited_ = settings.limits.any();
   KINTSUGI_CHECK(!limited_ || loss_total_, "limits without EngineOptions::skip_step");

@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -98,6 +100,8 @@ class Engine {
   // caller reduces targets and losses over the ranks.
   void begin_step(const TokenBatch& batch, const StepSettings& settings);
   LocalStepResult finish_step();
+  // Called once, in the next begin_step, before it queues the update of weights and state.
+  void before_next_update(std::function<void()> call) { before_update_ = std::move(call); }
   // A complete step, with one all-reduce for the targets and one for the losses.
   StepResult step(const TokenBatch& batch, StepSettings settings);
   // Forward only. Returns this rank's contribution to the loss sum: the sum over all ranks is the
@@ -171,7 +175,8 @@ class Engine {
   Tensor loss_total_;     // (1), over all ranks; only with EngineOptions::skip_step
   bool limited_ = false;  // whether the last step had limits
   std::array<double, 1> all_reduced_ = {};
-  double unscale_ = 1;  // gradients times this are those of the mean loss
+  std::function<void()> before_update_;  // of the next step; may be empty
+  double unscale_ = 1;                   // gradients times this are those of the mean loss
 };
 
 }  // namespace kintsugi

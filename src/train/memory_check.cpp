@@ -5,6 +5,7 @@
 
 #include "core/free_memory.h"
 #include "core/units.h"
+#include "train/checkpoint/snapshot.h"
 #include "train/engine_options.h"
 
 namespace kintsugi {
@@ -125,6 +126,19 @@ bool fits(const MemoryNeed& need, Backend& backend, int node_ranks) {
   return need.on_device() <= available_per_rank(backend, node_ranks) &&
          (need.host == 0 ||
           need.host * static_cast<std::size_t>(node_ranks) <= backend.available_host_bytes());
+}
+
+SnapshotPlan plan_snapshot(Backend& backend, const RunConfig& config, const Groups& groups) {
+  if (!config.train.save || !config.train.async_save) return {};
+  PlanningAllocator nothing;
+  Engine engine(backend, nothing, engine_options(config, groups.ranks()), groups);
+  const MemoryNeed need = planned_memory(backend, config, groups);
+  const bool on_cpu = &backend.host_memory() == &backend;
+  const std::size_t used = on_cpu ? need.on_device() : need.host;
+  const std::size_t most =
+      on_cpu ? available_per_rank(backend, groups.node_ranks)
+             : backend.available_host_bytes() / static_cast<std::size_t>(groups.node_ranks);
+  return {.bytes = Snapshot::bytes_of(engine), .available = most - std::min(most, used)};
 }
 
 void check_memory(Backend& backend, const RunConfig& config, const Groups& groups) {

@@ -26,6 +26,14 @@ std::string memory_table(const Arena& arena, const Backend& backend);
 // Whether the need fits a device, and its fraction of a host that `node_ranks` ranks use.
 bool fits(const MemoryNeed& need, Backend& backend, int node_ranks);
 
+// Host memory of one rank for saves in the background (train.async_save). Such a run is not refused
+// if it does not fit: it trains without them.
+struct SnapshotPlan {
+  std::size_t bytes = 0, available = 0;
+  bool fits() const { return bytes <= available; }
+};
+SnapshotPlan plan_snapshot(Backend& backend, const RunConfig& config, const Groups& groups);
+
 // Throws UserError if the run does not fit; the message proposes the smallest change that fits.
 void check_memory(Backend& backend, const RunConfig& config, const Groups& groups);
 

@@ -87,7 +87,13 @@ RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps,
   goodput_.emplace(directory, std::move(clock), last_write_s(path), reached);
 }
 
-void RunLog::record(const StepRecord& r) {
+void RunLog::flush() {
+  if (unwritten_.empty()) return;
+  append_to_file(directory_ / "metrics.jsonl", unwritten_);
+  unwritten_.clear();
+}
+
+void RunLog::record(const StepRecord& r, bool saving) {
   Json json = {{"step", r.step},
                {"seq", sequence_++},
                {"tokens", r.tokens},
@@ -124,7 +130,12 @@ void RunLog::record(const StepRecord& r) {
     for (const StepRecord::Valid& set : r.valid)
       json["valid"][set.name] = {{"loss", number(set.loss)},
                                  {"bits_per_byte", number(set.bits_per_byte)}};
-  append_to_file(directory_ / "metrics.jsonl", to_text(json) + "\n");
+  unwritten_ += to_text(json) + "\n";
+  try {
+    flush();
+  } catch (const Failure&) {
+    if (!saving) throw;
+  }
 }
 
 // Does not throw: a failed status write must not end the run.

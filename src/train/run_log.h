@@ -60,7 +60,10 @@ class RunLog {
  public:
   RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock);
 
-  void record(const StepRecord& record);
+  // `saving`: a save is under way. If it has filled the disk, the line is written later: a save
+  // that fails removes its files. Otherwise an error is thrown.
+  void record(const StepRecord& record, bool saving = false);
+  void flush();  // writes the lines that could not be written
   void status(const RunState& state, const StepRecord& last, std::optional<double> valid_loss,
               double eta_s, const std::string& checkpoint) noexcept;
   // Writes the last status again with the state "failed"; later calls of status() write nothing.
@@ -79,6 +82,7 @@ class RunLog {
   std::int64_t sequence_ = 0;
   std::optional<GoodputLog> goodput_;
   std::optional<Straggler> straggler_;  // the last one that was recorded
+  std::string unwritten_;               // lines of metrics.jsonl
 };
 
 }  // namespace kintsugi

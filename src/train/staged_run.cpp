@@ -21,14 +21,24 @@ void for_stage(const RunConfig& stage, const Make& make) {
   }
 }
 
+// Of the newest checkpoint that can be read. One that cannot be read is reported when it is loaded.
+std::optional<TrainerState> newest_state(const std::filesystem::path& folder) {
+  for (const std::filesystem::path& one : peek_checkpoints(folder)) try {
+      return saved_state(one);
+    } catch (const UserError&) {
+      continue;
+    }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::int64_t stage_to_train(const RunConfig& config) {
   const RunConfig run = with_past_batches(config);
   const std::filesystem::path folder = std::filesystem::path(run.run.dir) / "checkpoints";
-  const auto latest = peek_latest_checkpoint(folder);
-  if (!latest) return 0;
-  const TrainerState state = saved_state(*latest);
+  const std::optional<TrainerState> found = newest_state(folder);
+  if (!found) return 0;
+  const TrainerState& state = *found;
   if (state.stage >= run.stage_count())
     user_error(
         "the run in {} is in stage {}, but the configuration has {}: restore its stages, or choose "
@@ -64,21 +74,51 @@ void StagedRun::check_later_stage(std::int64_t number, const Groups& groups,
   });
 }
 
+void StagedRun::next_trainer(std::int64_t number, std::unique_ptr<DirectoryLock> lock,
+                             const Startup& startup) {
+  const RunConfig next = run_.at_stage(number);
+  const Groups& groups = groups_(next);
+  together(groups[GroupKind::World], [&] { trainer_.emplace(backend_, next, groups, startup); });
+  trainer_->keep_lock(std::move(lock));
+}
+
+// As if the process had been started again: the checkpoint before may belong to an earlier stage or
+// have other batches.
+std::int64_t StagedRun::restart(std::int64_t number, const CheckpointSetAside& reason) {
+  std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
+  StepTrace* const trace = trainer_->trace();
+  const Startup startup = trainer_->startup();
+  trainer_.reset();
+  Communicator& host = groups_(run_.at_stage(number))[GroupKind::World];
+  std::string stage;
+  together(host, [&] {
+    if (host.rank() == 0) stage = std::to_string(stage_to_train(run_));
+  });
+  number = std::stoll(text_of(host, 0, stage));
+  if (number < first_) throw SharedFailure(reason.what());  // its layout was not completed
+  next_trainer(number, std::move(lock), startup);
+  if (trace != nullptr) trainer_->trace_with(*trace);
+  return number;
+}
+
 RunOutcome StagedRun::run(ResumeMode resume, const WatchTrainer& watch) {
   const StopSignals signals;  // a signal between two stages ends the run too
-  for (std::int64_t number = first_;; ++number) {
+  for (std::int64_t number = first_;;) {
     if (watch) watch(&*trainer_);
-    const RunOutcome outcome = trainer_->run(resume);
-    if (outcome == RunOutcome::Stopped || number + 1 == run_.stage_count()) return outcome;
+    try {
+      const RunOutcome outcome = trainer_->run(resume);
+      if (outcome == RunOutcome::Stopped || number + 1 == run_.stage_count()) return outcome;
+    } catch (const CheckpointSetAside& reason) {
+      if (watch) watch(nullptr);
+      number = restart(number, reason);
+      continue;
+    }
     resume = ResumeMode::Auto;
     if (watch) watch(nullptr);
     std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
     const Startup startup = trainer_->startup().of_next_stage();
     trainer_.reset();  // its memory is free before the next stage is checked
-    const RunConfig next = run_.at_stage(number + 1);
-    const Groups& groups = groups_(next);
-    together(groups[GroupKind::World], [&] { trainer_.emplace(backend_, next, groups, startup); });
-    trainer_->keep_lock(std::move(lock));
+    next_trainer(++number, std::move(lock), startup);
   }
 }
 

@@ -36,6 +36,11 @@ class StagedRun {
   Trainer& trainer() { return *trainer_; }  // of the current stage
 
  private:
+  // Replaces the trainer of stage `number` after it has set a damaged checkpoint aside. Returns the
+  // number of the stage that the run continues with.
+  std::int64_t restart(std::int64_t number, const CheckpointSetAside& reason);
+  void next_trainer(std::int64_t number, std::unique_ptr<DirectoryLock> lock,
+                    const Startup& startup);
   void check_later_stage(std::int64_t number, const Groups& groups, const UseTrainer& checked);
 
   Backend& backend_;

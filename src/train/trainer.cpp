@@ -13,7 +13,6 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "train/checkpoint/model_card.h"
 #include "train/checkpoint/tokenizer_files.h"
 #include "train/config/changes.h"
 #include "train/initial_weights.h"
@@ -60,6 +59,7 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
     if (config_.run.from) start_of_branch(config_);
   }
   check_memory(backend_, config_, *groups_);
+  snapshot_plan_ = plan_snapshot(backend_, config_, *groups_);
   startup_.mark("plan memory");
   if (is_first()) watch_for_stops();
 }
@@ -74,11 +74,13 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 }
 
 void Trainer::sum_over_ranks(StepSums& sums) {
-  std::array<double, 5> values = {sums.loss, sums.z, sums.next_targets, sums.stops, sums.outliers};
+  std::array<double, 7> values = {sums.loss,     sums.z,     sums.next_targets, sums.stops,
+                                  sums.outliers, sums.saved, sums.save_due};
   sum_over_ranks(values);
-  sums = {values[0], values[1], values[2], values[3], values[4]};
+  sums = {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
   targets_ = sums.next_targets;
   stops_.decide(sums.stops);
+  save_due_ = sums.save_due > 0;
 }
 
 void Trainer::read_first_batch() {
@@ -94,7 +96,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
     log_->goodput().start(state_.step);
   }
   write_status({}, NAN);
-  last_report_ = Clock::now();
+  last_report_ = loop_begin_ = Clock::now();
   try {
     read_first_batch();
     while (!finished() && !stops_.decided()) {
@@ -118,20 +120,27 @@ RunOutcome Trainer::run(ResumeMode resume) {
       const std::int64_t every = config_.train.eval_every;
       if (every > 0 && !stops_.decided() && (due(every) || finished())) validate();
       if (is_first()) {
-        log_->record(record_);
+        log_->record(record_, saver_ && saver_->under_way());
         report(stops_.decided() || finished());
       }
-      const bool saves = config_.train.save &&
-                         (due(config_.train.checkpoint_every) || stops_.decided() || finished());
+      const bool saves = save_is_due();
       check_replicas(saves);
       if (saves) save();
+      copy_to_memory();
     }
     if (step_trace_ != nullptr) step_trace_->finish();
+    if (is_first()) log_->flush();
+    if (is_first()) report_saves();
   } catch (const Diverged& error) {
+    finish_save_after_error();
     write_status({"diverged", exit_code::kDiverged, "diverged", error.what()}, NAN);
     throw;
   } catch (const UserError& error) {
     write_status({"failed", exit_code::kMistake, "mistake", error.what()}, NAN);
+    throw;
+  } catch (const SharedFailure& error) {
+    finish_save_after_error();
+    write_status({"failed", exit_code::kFailure, "failure", error.what()}, NAN);
     throw;
   } catch (const std::exception& error) {
     write_status({"failed", exit_code::kFailure, "failure", error.what()}, NAN);
@@ -139,6 +148,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
   }
   // A request in the last step of a stage stops the run before the next one.
   const bool stopped = !finished() || (stops_.decided() && config_.steps_after() > 0);
+  if (copies_ && finished() && config_.steps_after() == 0) copies_->remove();
   report_stop(stopped);
   return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
 }
@@ -172,10 +182,13 @@ void Trainer::train_step() {
   const StepResult result = [&]() -> StepResult {
     const HostSpan span(trace, "wait for its result");
     const LocalStepResult local = engine_->finish_step();
+    if (saver_) saver_->after_step();
     sums.loss = local.loss_sum;
     sums.z = local.z_sum;
     sums.outliers = local.outlier ? 1 : 0;
     sums.stops = stops_.ask();
+    sums.saved = save_ended();
+    sums.save_due = save_interval_ && save_interval_->due(Clock::now()) ? 1 : 0;
     sum_over_ranks(sums);
     return {.loss = sums.loss / targets,
             .z_loss = config_.train.z_loss * sums.z / targets,
@@ -187,6 +200,7 @@ void Trainer::train_step() {
         "only {} of {} ranks skipped step {} as an outlier, so their weights differ: run again to "
         "continue from the newest checkpoint",
         sums.outliers, groups_->ranks(), step));
+  if (sums.saved == groups_->ranks()) finish_save();
   const CommunicationTimes communication = communication_times();
   divergence_ = health_.after_step(*engine_, result, scaler_.scale());
   const std::int64_t sequences = batches_.sequences(step);
@@ -266,7 +280,7 @@ double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
 CommunicationTimes Trainer::communication_times() const {
   CommunicationTimes now;
   for (const GroupSpec& spec : group_specs()) {
-    if (spec.kind == GroupKind::HostTp) continue;  // for checkpoints, not for steps
+    if (spec.kind == GroupKind::HostTp || spec.kind == GroupKind::Checkpoint) continue;  // saves
     const CommunicationTimes one = (*groups_)[spec.kind].times();
     now.busy_s += one.busy_s;
     now.waited_s += one.waited_s;
@@ -353,42 +367,6 @@ void Trainer::validate() {
   const double seconds = seconds_since(begin);
   stops_.wall_time().note_step(seconds);
   if (is_first()) log_->goodput().note_validation(seconds);
-}
-
-std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
-  if (!is_first()) return {};
-  std::vector<Tokenizer::File> files = tokenizer_files_;
-  const std::string layout = groups_->ranks() > 1 ? describe_layout() : "one rank";
-  files.push_back(model_card(config_, *data_, state_, record_, layout));
-  return files;
-}
-
-void Trainer::save() {
-  const auto begin = Clock::now();
-  show_live_line("saving a checkpoint …");
-  // Do not delete healthy checkpoints until the run is healthy again.
-  const std::int64_t keep = health_.healthy() ? config_.train.keep_checkpoints : 0;
-  fs::path saved;
-  try {
-    saved = save_checkpoint(directory_ / "checkpoints", *engine_, state_,
-                            {.files = checkpoint_texts(),
-                             .keep = keep,
-                             .keep_always = finished() && !config_.stages.empty(),
-                             .config = to_yaml(config_),
-                             .ancestors = ancestors_});
-  } catch (const Diverged&) {
-    end_diverged("the weights are no longer finite");
-  }
-  last_checkpoint_ = saved.string();
-  if (health_.healthy()) {
-    last_healthy_ = last_checkpoint_;
-    started_elsewhere_ = false;
-  }
-  if (is_first()) ancestors_ = ancestors_after(saved);
-  const double seconds = seconds_since(begin);
-  stops_.wall_time().note_save(seconds);
-  if (is_first()) log_->goodput().note_save(seconds);
-  log_info("saved {} in {}", saved.string(), format_duration(seconds));
 }
 
 }  // namespace kintsugi

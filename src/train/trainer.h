@@ -13,12 +13,16 @@
 #include "data/sampling/batch_loader.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
+#include "train/checkpoint/background_save.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/memory_copies.h"
 #include "train/config/config.h"
 #include "train/engine_options.h"
 #include "train/health.h"
+#include "train/memory_check.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
+#include "train/save_interval.h"
 #include "train/spikes.h"
 #include "train/startup.h"
 #include "train/step_means.h"
@@ -32,6 +36,13 @@ namespace kintsugi {
 enum class ResumeMode { Auto, Never };
 enum class RunOutcome { Finished, Stopped };
 
+// The checkpoint to continue from was damaged and is set aside: a new Trainer continues from the
+// one before. All ranks throw it together.
+class CheckpointSetAside : public SharedFailure {
+ public:
+  using SharedFailure::SharedFailure;
+};
+
 // One training run. Reads batches, steps the engine, validates, writes metrics, saves checkpoints
 // and stops on signals.
 class Trainer {
@@ -44,6 +55,7 @@ class Trainer {
 
   // Call before run(): records the steps that `trace` asks for. `trace` must outlive the run.
   void trace_with(StepTrace& trace) { step_trace_ = &trace; }
+  StepTrace* trace() const { return step_trace_; }
   RunOutcome run(ResumeMode resume);
   // Call instead of run(): logs sizes, layout, memory, steps and the estimated duration.
   void preview();
@@ -64,6 +76,12 @@ class Trainer {
   static double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
+  // What saves cost.
+  struct SaveTimes {
+    std::int64_t saved = 0;
+    double stalled_s = 0;  // all time that the training waited for saves
+    double stall_s = 0;    // the same of the last one
+  };
 
   bool is_first() const { return groups_->is_first(); }
   Communicator& host() const { return (*groups_)[GroupKind::World]; }
@@ -79,6 +97,8 @@ class Trainer {
     double next_targets = 0;  // tokens with a loss in the batches of the next step
     double stops = 0;         // what asks the ranks to stop: StopRequests::ask
     double outliers = 0;      // number of ranks that skipped this step as an outlier: all or none
+    double saved = 0;         // number of ranks whose save in the background has ended
+    double save_due = 0;      // 1 from rank 0: save now (train.checkpoint_every: auto)
   };
   void sum_over_ranks(std::span<double> values);
   void sum_over_ranks(StepSums& sums);
@@ -88,6 +108,7 @@ class Trainer {
   double load_next_batch(std::int64_t step, Trace* trace);
   TokenBatch tokens() const;  // of batch_
   void open_run(ResumeMode resume);
+  void remove_created() const;
   // Fills in what the configuration leaves open with the checkpoint's values.
   void follow_checkpoint(const std::filesystem::path& checkpoint);
   // The checkpoint that the run continues from.
@@ -101,6 +122,9 @@ class Trainer {
   bool begins_stage(const Start& start, const TrainerState& state) const {
     return start.other_run || state.stage != config_.stage;
   }
+  // Falls back from a damaged checkpoint of this run: throws CheckpointSetAside.
+  [[noreturn]] void fall_back_from(const std::filesystem::path& checkpoint,
+                                   const std::string& damage);
   // Loads the checkpoint, the weights of model.init or random weights. Returns a description of
   // the weights of model.init.
   std::string load_start(const std::optional<Start>& start);
@@ -118,6 +142,7 @@ class Trainer {
   void report_changes(const Start& start);
   void announce() const;
   std::string describe_layout() const;
+  void report_snapshot() const;
   // Model FLOPs utilization. Empty once a step was faster than the measured peak.
   std::optional<double> mfu(double tokens_per_s, double flops_per_token) const;
   void check_peak();
@@ -148,10 +173,27 @@ class Trainer {
     std::optional<double> bits_per_byte() const;
   };
   Score score(const ValidationSet& set, SampleBatch& batch);
+  // Copies in memory, in trainer_memory.cpp.
+  void make_memory_copies();
+  bool restore_from_memory(const Start& start);  // sets state_
+  void open_memory_copies();
+  void copy_to_memory();
+  // Saves in trainer_save.cpp. open_saves() allocates the memory for saves in the background.
+  void open_saves();
+  bool save_is_due() const;
   void save();
+  double save_ended() const;  // for StepSums
+  // Takes the result of the save in the background, if there is one; waits for its end.
+  void finish_save();
+  void finish_save_after_error() noexcept;
+  struct SaveResult;
+  void note_saved(const SaveResult& result);
+  void note_failed_save(const std::string& error, bool last);
+  CheckpointOptions checkpoint_options() const;
+  void report_saves() const;
   std::string progress_line() const;
   std::vector<Tokenizer::File> checkpoint_texts() const;
-  [[noreturn]] void end_diverged(const std::string& why) const;
+  [[noreturn]] void end_diverged(const std::string& why);
   void report(bool last);
   void write_status(const RunState& state, double eta_s);  // on rank 0
   void watch_for_stops();                                  // creates stops_; on rank 0
@@ -193,7 +235,18 @@ class Trainer {
   std::string last_checkpoint_, last_healthy_;
   bool started_elsewhere_ = false;   // last_healthy_ is that of another run (run.from)
   std::vector<Ancestor> ancestors_;  // of the next checkpoint; on rank 0
-  BatchesDone before_;               // steps and samples before this process
+  SnapshotPlan snapshot_plan_;
+  std::unique_ptr<BackgroundSave> saver_;      // with train.async_save
+  std::optional<SaveInterval> save_interval_;  // with train.checkpoint_every: auto; on rank 0
+  bool save_due_ = false;                      // by save_interval_; the same on all ranks
+  bool save_healthy_ = false;      // whether the run was healthy when the save under way began
+  std::int64_t failed_saves_ = 0;  // consecutive ones
+  SaveTimes save_times_;
+  std::unique_ptr<MemoryCopies> copies_;  // with train.memory_copy_every
+  bool from_memory_ = false;              // the run continues from a copy in memory
+  bool copied_ = false;
+  Clock::time_point loop_begin_;
+  BatchesDone before_;  // steps and samples before this process
   Startup startup_;
   StepTrace* step_trace_ = nullptr;   // optional
   CommunicationTimes communication_;  // up to the last step

@@ -68,6 +68,7 @@ bool Trainer::rewind(const std::string& why) {
                   options.max_rewinds);
     return false;
   }
+  finish_save_after_error();  // it reads the state that the rewind replaces
   std::string target;
   together(host(), [&] {
     if (is_first()) target = rewind_target();
@@ -122,7 +123,8 @@ std::pair<std::int64_t, std::int64_t> Trainer::go_back_to(const fs::path& checkp
   return {from, to};
 }
 
-void Trainer::end_diverged(const std::string& why) const {
+void Trainer::end_diverged(const std::string& why) {
+  finish_save_after_error();  // it may be the newest healthy one
   const bool by_outliers = health_.outliers() >= config_.train.max_skipped_steps;
   const std::string change =
       fmt::format("lower optimizer.lr, {}or check the data",

@@ -84,6 +84,17 @@ void Trainer::follow_checkpoint(const fs::path& checkpoint) {
   }
 }
 
+void Trainer::fall_back_from(const fs::path& checkpoint, const std::string& damage) {
+  std::string next;
+  together(host(), [&] {
+    if (!is_first()) return;
+    const fs::path model = fs::canonical(checkpoint);
+    next = fall_back({model.parent_path(), model.filename().string()}, damage);
+  });
+  throw CheckpointSetAside(
+      fmt::format("{}: run again to continue from {}", damage, text_of(host(), 0, next)));
+}
+
 std::string Trainer::load_start(const std::optional<Start>& start) {
   const bool init = !config_.model_init.empty();
   if (start) follow_checkpoint(start->checkpoint);
@@ -95,12 +106,14 @@ std::string Trainer::load_start(const std::optional<Start>& start) {
     start || init ? engine_->prepare() : engine_->initialize(config_.run.seed);
   });
   std::string origin;
-  if (start) {
+  make_memory_copies();
+  const bool in_memory = start && restore_from_memory(*start);
+  if (start && !in_memory) {
     state_ = load_checkpoint(
         start->checkpoint, *engine_,
         [&](const TrainerState& state) { return begins_stage(*start, state); },
         start->other_run ? CheckpointOf::OtherRun : CheckpointOf::ThisRun);
-  } else if (init) {
+  } else if (!start && init) {
     SubtokenRows subtokens;
     together(host(), [&] { subtokens = subtokens_of(config_, data_->tokenizer()); });
     origin = load_initial_weights(config_.model_init, *engine_, subtokens);
@@ -128,14 +141,22 @@ void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {
   state_.data = data_->fingerprint();
 }
 
+void Trainer::remove_created() const {
+  std::error_code ignored;  // what is not empty stays
+  for (const fs::path& directory : created_) fs::remove(directory, ignored);
+}
+
 void Trainer::open_run(ResumeMode resume) {
   const std::optional<Start> start = open_directory(resume);
   std::string origin;
   try {
     origin = load_start(start);
+  } catch (const SharedDamagedFile& error) {
+    if (start && !start->other_run) fall_back_from(start->checkpoint, error.what());
+    remove_created();
+    throw;
   } catch (...) {
-    std::error_code ignored;  // what is not empty stays
-    for (const fs::path& directory : created_) fs::remove(directory, ignored);
+    remove_created();
     throw;
   }
   const bool begins = !start || begins_stage(*start, state_);
@@ -164,11 +185,14 @@ void Trainer::open_run(ResumeMode resume) {
   record_.loss = NAN;
   record_.tokens_per_s = NAN;
   open_loader();
+  open_saves();
   startup_.mark("open run");
   peak_ = backend_.peak_flops(config_.train.precision);
   startup_.mark("measure peak");
   announce();
   log_info("{}", memory_table(engine_->arena(), backend_));
+  if (saver_) report_snapshot();
+  open_memory_copies();
   log_info("run directory: {}", directory_.string());
   if (start) report_start(*start, begins);
   if (!origin.empty()) report_origin(config_.model_init, "starting from the weights in " + origin);
@@ -192,7 +216,9 @@ void Trainer::open_loader() {
 
 void Trainer::report_start(const Start& start, bool begins) const {
   const std::string checkpoint = start.checkpoint.string();
-  if (!begins)
+  if (from_memory_)
+    log_info("continuing from the copy in memory of step {}, after {}", state_.step, checkpoint);
+  else if (!begins)
     log_info("continuing from {} (step {})", checkpoint, state_.step);
   else if (!start.other_run)
     log_info("begins from {} (step {})", checkpoint, state_.step);
@@ -254,7 +280,7 @@ void Trainer::check_finished_stages() const {
 void Trainer::take_over(const Start& start) {
   const fs::path& checkpoint = start.checkpoint;
   // A checkpoint in another precision has no usable loss scale.
-  if (scaler_.dynamic() && saved_precision(checkpoint) == DType::F16)
+  if (scaler_.dynamic() && (from_memory_ || saved_precision(checkpoint) == DType::F16))
     scaler_.restore(state_.loss_scale);
   health_.restore(state_.skipped, state_.outliers);
   outliers_.restore(state_.recent);

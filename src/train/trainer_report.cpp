@@ -77,6 +77,7 @@ void Trainer::preview() {
   PlanningAllocator nothing;
   const Engine planned(backend_, nothing, engine_options(config_, groups_->ranks()), *groups_);
   log_info("{}", memory_table(planned.arena(), backend_));
+  report_snapshot();
   log_info("run directory: {}", directory_.string());
   const double tokens = config_.total_tokens();
   const double fastest_s = tokens * flops_.causal() / (peak_.flops_per_s * groups_->ranks());
@@ -86,6 +87,16 @@ void Trainer::preview() {
       format_count(tokens), schedule_.total_steps, format_si(tokens * flops_.causal()),
       format_duration(fastest_s), format_number(groups_->ranks(), "rank"),
       format_duration(fastest_s / kAssumedMfu), 100 * kAssumedMfu);
+}
+
+void Trainer::report_snapshot() const {
+  if (!config_.train.save || !config_.train.async_save) return;
+  log_info("  {:<14}{:>12}  of host memory, to save in the background (train.async_save){}",
+           "snapshot", format_bytes(static_cast<double>(snapshot_plan_.bytes)),
+           snapshot_plan_.fits()
+               ? ""
+               : fmt::format("; {} is free, so training stops during saves",
+                             format_bytes(static_cast<double>(snapshot_plan_.available))));
 }
 
 std::string Trainer::describe_layout() const {

@@ -66,6 +66,7 @@ TEST(Grid, TheFirstAndTheLastStageAreTied) {
 int expected_size(const Grid& grid, GroupKind kind, const Coordinates& coordinates) {
   switch (kind) {
     case GroupKind::World:
+    case GroupKind::Checkpoint:
       return grid.tp * grid.cp * grid.dp * grid.pp;
     case GroupKind::HostTp:
     case GroupKind::Tp:

@@ -110,7 +110,7 @@ class KillTest {
     if (std::system("command -v mpirun > /dev/null 2>&1") != 0) max_ranks_ = 1;
     for (int ranks = 1; ranks <= max_ranks_; ++ranks) {
       const auto start = Clock::now();
-      Process whole(ranks, config(ranks, reference(ranks)), output_);
+      Process whole(ranks, config(ranks, reference(ranks), 2), output_);
       expect_success(whole.wait(), "the uninterrupted run");
       duration_[ranks] = std::chrono::duration<double>(Clock::now() - start).count();
     }
@@ -120,7 +120,7 @@ class KillTest {
   int run(int number, int kills) {
     const int ranks = number % 3 == 2 ? max_ranks_ : 1;
     const fs::path run = directory_ / fmt::format("run{}", number);
-    const fs::path file = config(ranks, run);
+    const fs::path file = config(ranks, run, 1 + number % 2);
     int killed = 0;
     for (; killed < kills; ++killed)
       if (!kill_once(ranks, run, file)) break;  // it finished before the kill
@@ -141,10 +141,11 @@ class KillTest {
 
  private:
   fs::path reference(int ranks) const { return directory_ / fmt::format("whole-{}-ranks", ranks); }
-  fs::path config(int ranks, const fs::path& run) {
+  // A save every `every` steps. They are written in the background, so with 1 there is always one.
+  fs::path config(int ranks, const fs::path& run, int every) {
     std::string text = small_config(
         corpus_, run.string(),
-        fmt::format("steps: {}, checkpoint_every: 2, eval_every: 0, dropout: 0.1", kSteps),
+        fmt::format("steps: {}, checkpoint_every: {}, eval_every: 0, dropout: 0.1", kSteps, every),
         fmt::format("layout: {{zero: {}}}\nthreads: 1\n", ranks == 1 ? 0 : 1));
     const auto set = [&](const std::string& from, const std::string& to) {
       text.replace(text.find(from), from.size(), to);
@@ -214,17 +215,18 @@ class KillTest {
     failure("{} ended with status {}: {}", what, status, read_text_file(output_));
   }
   static void expect_same(const fs::path& run, const fs::path& reference) {
-    const std::string name = checkpoint_name(kSteps);
+    const std::string last = checkpoint_name(kSteps);
     for (const std::string& file :
-         {name + "/model.safetensors", name + "/trainer.json", name + "/config.json",
-          "state/" + name + "/optimizer.safetensors"})
+         {last + "/model.safetensors", last + "/trainer.json", last + "/config.json",
+          "state/" + last + "/optimizer.safetensors"})
       if (read_text_file(run / "checkpoints" / file) !=
           read_text_file(reference / "checkpoints" / file))
         failure("{} differs from that of an uninterrupted run",
                 (run / "checkpoints" / file).string());
     for (const fs::path& where : {run / "checkpoints", run / "checkpoints/state"})
       for (const auto& entry : fs::directory_iterator(where))
-        if (entry.path().filename().string().starts_with("."))
+        if (const std::string name = entry.path().filename();
+            name.starts_with(".") || name.find(".damaged") != std::string::npos)
           failure("{} was left behind", entry.path().string());
   }
 

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/tuning_cache.h"
@@ -22,6 +23,7 @@
 #include "support/parser_lists.h"
 #include "support/paths.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/memory_file.h"
 #include "train/config/config.h"
 
 namespace kintsugi {
@@ -276,12 +278,31 @@ FileParser node_ledger() {
           }};
 }
 
+FileParser memory_file() {
+  const MemoryFile::Info info{.fingerprint = 5, .step = 7, .rank = 3, .after = 11};
+  const TemporaryDirectory scratch;
+  {
+    const std::string text = "{\"step\": 7}", data = "the state";
+    MemoryFile file(scratch / "rank-3-own-0", MemoryFile::bytes_for(text.size(), data.size()));
+    std::copy(data.begin(), data.end(), reinterpret_cast<char*>(file.begin(text, data.size())));
+    file.seal(info);
+  }
+  return {.name = "memory-file",
+          .samples = {files_in(scratch.path())},
+          .damaged = {},
+          .read = [info](const fs::path& directory) {
+            const std::string file = content_of(directory / "rank-3-own-0");
+            if (!checked_content(std::as_bytes(std::span(file)), info))
+              user_error("the copy in memory is not valid");
+          }};
+}
+
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
   return {run_config(), overrides(),       model_yaml(),  machine_yaml(), hf_config(),
           checkpoint(), measured_rows(),   memory_rows(), trial_log(),    tuning_cache(),
-          topology(),   job_description(), node_ledger(), run_files()};
+          topology(),   job_description(), node_ledger(), run_files(),    memory_file()};
 }
 
 }  // namespace kintsugi

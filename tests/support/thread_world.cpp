@@ -34,6 +34,10 @@ void poison(Tensor x) {
   if (x.elements() > 0) std::memset(x.data(), 0xFF, x.bytes());
 }
 
+// Whether this is the thread of a rank. Threads that a rank starts may communicate too, but do not
+// count as ranks that wait.
+thread_local bool is_rank = false;
+
 // Synchronizes the ranks of one job: one lock for everything, and a count of the ranks that wait.
 class Hub {
  public:
@@ -55,7 +59,7 @@ class Hub {
     std::int64_t counted = -1;
     while (!ready()) {
       if (ended_) failure("{}: another rank failed", what);
-      if (counted != generation_) {
+      if (is_rank && counted != generation_) {
         counted = generation_;
         if (++waiting_ + finished_ == ranks_) {
           end();
@@ -395,6 +399,7 @@ void run_ranks(int ranks, const std::function<void(World&)>& function) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
+        is_rank = true;
         try {
           ThreadWorld world(job, rank, ranks);
           function(world);

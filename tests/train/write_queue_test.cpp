@@ -25,7 +25,7 @@ TEST(WriteQueue, WritesAndHashesInOrder) {
     StreamHash hash;
     hash.update(expected.data(), expected.size());
     {
-      WriteQueue queue(backend, largest);
+      WriteQueue queue(&backend, largest);
       // More than fits into the queue's buffers.
       for (const std::int64_t bytes : {3, 90'000'000, 0, 1, 8 << 20, 5, 60'000'000})
         for (const Side side : {Side::Device, Side::Host}) {
@@ -59,7 +59,7 @@ TEST(WriteQueue, SaysWhatCouldNotBeWritten) {
   OffsetWriter full("/dev/full");
   StreamHash hash;
   const auto message = [&](std::int64_t bytes) -> std::string {
-    WriteQueue queue(backend, 1 << 30);
+    WriteQueue queue(&backend, 1 << 30);
     try {
       queue.put(full, 0, hash, x.rows(0, bytes));
       queue.finish();

@@ -29,7 +29,7 @@ PlanJob plan_job(const RunConfig& config) {
               .classifier_chunk = config.train.classifier_chunk,
               .z_loss = config.train.z_loss,
               .skip_step = config.optimizer.skip_step.deviations > 0,
-              .checkpoint_every = config.train.checkpoint_every};
+              .checkpoint_every = config.train.checkpoint_every.value_or(0)};
   if (config.device == DeviceChoice::Cpu)
     job.classifier_elements = make_cpu_backend(1)->classifier_elements();
   return job;
@@ -85,10 +85,25 @@ RunFootprint dry_run_with_offload(const RunConfig& config, const Machine& machin
   return footprint_of(e, job, machine, config.total_tokens());
 }
 
+// The host memory of one rank for saves in the background, of the stage that needs most.
+void print_snapshot(const RunConfig& config, const Layout& layout) {
+  if (!config.train.save || !config.train.async_save) return;
+  OperationTrace trace;
+  SimBackend backend(trace);
+  const Grid grid = grid_of(layout, config.model);
+  std::size_t most = 0;
+  for (int stage = 0; stage < grid.pp; ++stage)
+    most =
+        std::max(most, plan_snapshot(backend, config, planned_groups(grid, {.pp = stage})).bytes);
+  fmt::print("To save in the background (train.async_save), a rank needs {} of host memory.\n",
+             format_bytes(static_cast<double>(most)));
+}
+
 RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int ranks) {
   const PlanJob job = plan_job(config);
   Planner planner(job, machine);
   const Evaluation e = planner.evaluate(layout_on(config, ranks));
+  print_snapshot(config, e.layout);
   if (offloads(config.offload)) return dry_run_with_offload(config, machine, job, e);
   fmt::print(
       "{}\n{}", explained(planner, e, config.total_tokens()),

@@ -98,6 +98,16 @@ bool comes_after(const CheckpointPaths& checkpoint, const std::string& name) {
       (folder / "latest").string());
 }
 
+// A run whose checkpoints are all damaged does not start again from the beginning by itself.
+void refuse_damaged(const fs::path& folder) {
+  const std::vector<std::string> damaged = list_damaged(folder);
+  if (!damaged.empty())
+    user_error(
+        "{} holds only damaged checkpoints ({}): copy one again from a backup, or choose another "
+        "run.dir",
+        folder.string(), damaged.back());
+}
+
 // Removes the checkpoints from which the run does not continue by itself. `named` is that of
 // `latest`.
 void remove_abandoned(std::vector<CheckpointPaths>& checkpoints, const std::string& named) {
@@ -108,15 +118,42 @@ void remove_abandoned(std::vector<CheckpointPaths>& checkpoints, const std::stri
 
 }  // namespace
 
-std::optional<fs::path> peek_latest_checkpoint(const fs::path& folder) {
+std::vector<fs::path> peek_checkpoints(const fs::path& folder) {
   const std::string named = named_by_latest(folder);
   const fs::path latest = named.empty() ? folder / "latest" : folder / named;
-  if (fs::exists(latest / "checksums.json")) return fs::canonical(latest);
+  std::vector<fs::path> found;
+  if (fs::exists(latest / "checksums.json")) found.push_back(fs::canonical(latest));
   std::vector<CheckpointPaths> whole = list_checkpoints(folder);
-  std::erase_if(whole, [](const CheckpointPaths& one) { return !what_is_missing(one).empty(); });
+  std::erase_if(whole, [&](const CheckpointPaths& one) {
+    return one.name == named || !what_is_missing(one).empty();
+  });
   remove_abandoned(whole, named);
-  if (whole.empty()) return std::nullopt;
-  return in_order_of_saving(std::move(whole)).back().model();
+  whole = in_order_of_saving(std::move(whole));
+  for (auto one = whole.rbegin(); one != whole.rend(); ++one) found.push_back(one->model());
+  return found;
+}
+
+std::optional<fs::path> peek_latest_checkpoint(const fs::path& folder) {
+  const std::vector<fs::path> found = peek_checkpoints(folder);
+  if (found.empty()) return std::nullopt;
+  return found.front();
+}
+
+std::string fall_back(const CheckpointPaths& damaged, const std::string& damage) {
+  const std::string aside = set_aside(damaged);
+  const std::optional<fs::path> next = peek_latest_checkpoint(damaged.folder);
+  if (!next) {
+    take_back(damaged, aside);
+    user_error(
+        "{}; the run has no other checkpoint: copy {} again from a backup, or choose another "
+        "run.dir",
+        damage, damaged.model().string());
+  }
+  const CheckpointPaths found{damaged.folder, next->filename().string()};
+  point_latest_to(found);
+  log_warning("{}: {} was renamed to {}, and the run continues from {}", damage, damaged.name,
+              aside, found.name);
+  return found.name;
 }
 
 fs::path named_checkpoint(const fs::path& path) {
@@ -153,7 +190,10 @@ std::optional<fs::path> find_latest_checkpoint(const fs::path& folder) {
   }
   if (is_there) return fs::canonical(latest);
   remove_abandoned(whole, named);
-  if (whole.empty() && all.empty()) return std::nullopt;
+  if (whole.empty() && all.empty()) {
+    refuse_damaged(folder);
+    return std::nullopt;
+  }
   if (whole.empty()) refuse(folder, all);
   const CheckpointPaths found = in_order_of_saving(std::move(whole)).back();
   log_warning(
@@ -212,7 +252,7 @@ void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
 
 void keep_always(const std::filesystem::path& model) {
   const std::filesystem::path mark = state_directory(model) / kKeepMark;
-  if (!std::filesystem::exists(mark)) write_file_atomically(mark, kKeepText);
+  if (!std::filesystem::exists(mark)) write_file_atomically(mark, std::string(kEndOfStage) + "\n");
 }
 
 }  // namespace kintsugi

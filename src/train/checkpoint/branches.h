@@ -20,8 +20,15 @@ namespace kintsugi {
 // `latest` that was copied as a directory is replaced by a link.
 std::optional<std::filesystem::path> find_latest_checkpoint(const std::filesystem::path& folder);
 
-// The same without changing or logging anything.
+// Sets a damaged checkpoint of the run aside and points `latest` to the newest of its branch that
+// is left, whose name it returns. If none is left, changes nothing and throws UserError. `damage`
+// describes what is damaged.
+std::string fall_back(const CheckpointPaths& damaged, const std::string& damage);
+
+// The same as find_latest_checkpoint() without changing or logging anything.
 std::optional<std::filesystem::path> peek_latest_checkpoint(const std::filesystem::path& folder);
+// The checkpoints that the run may continue from: that one first, then those it would fall back to.
+std::vector<std::filesystem::path> peek_checkpoints(const std::filesystem::path& folder);
 // Returns the checkpoint that a user named: a checkpoint, or a run directory, whose latest one it
 // is. UserError if there is none, or if it cannot be continued.
 std::filesystem::path named_checkpoint(const std::filesystem::path& path);
@@ -38,8 +45,8 @@ std::int64_t next_sequence(const std::filesystem::path& folder);
 // A file with this name in its state directory marks a checkpoint that is always kept, unless it is
 // abandoned.
 inline constexpr const char* kKeepMark = "keep";
-inline constexpr const char* kKeepText = "The end of a stage.\n";
-void keep_always(const std::filesystem::path& model);  // sets the mark, unless it is set
+inline constexpr const char* kEndOfStage = "The end of a stage.";
+void keep_always(const std::filesystem::path& model);  // marks the end of a stage
 
 // Removes checkpoints until `keep` are left, including `newest`; 0 keeps all. Removes abandoned
 // ones first, then the others in the order in which they were saved. Marked ones do not count.

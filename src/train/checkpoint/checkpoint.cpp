@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <exception>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -14,8 +13,7 @@
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
 #include "train/checkpoint/history.h"
-#include "train/checkpoint/shard_writer.h"
-#include "train/health.h"
+#include "train/checkpoint/saved_tensors.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -23,209 +21,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* const kAverage = "ema";  // the directory of the averaged weights
-
-// The directories of a checkpoint. Average is inside that of the model.
-enum class Part { Model, Average, State };
-
-// One kind of tensor that is saved per parameter: weight, average, master or an optimizer slot.
-struct Kind {
-  Part part;
-  std::string prefix;
-  DType dtype;
-  std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
-  const UpdateRule* rule = nullptr;  // only parameters with this rule have it; nullptr: all
-};
-
-// Takes the parameters of the whole model, so that all ranks return the same list.
-std::vector<Kind> kinds_of(Engine& engine, const ParameterSet& whole) {
-  const Sharding& sharding = engine.sharding();
-  const OptimizerState& state = engine.optimizer().state();
-  const DType precision = engine.options().precision;
-  std::vector<Kind> kinds;
-  kinds.push_back({Part::Model, "", precision, [&](const StateSegment& segment) {
-                     return sharding.weights_at(segment.bucket, segment.range);
-                   }});
-  if (state.has_master())
-    kinds.push_back({Part::State, "master.", accumulator_of(precision),
-                     [&](const StateSegment& segment) { return state.master(segment); }});
-  if (state.has_ema())
-    kinds.push_back({Part::Average, "", accumulator_of(precision),
-                     [&](const StateSegment& segment) { return state.ema(segment); }});
-  for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
-    const std::vector<StateSlot> slots = rule->slots(precision);
-    for (std::size_t i = 0; i < slots.size(); ++i)
-      kinds.push_back({Part::State, slots[i].name + ".", slots[i].dtype,
-                       [&state, i](const StateSegment& segment) { return state.slot(segment, i); },
-                       rule});
-  }
-  return kinds;
-}
-
-void announce(CheckpointWriter& writer, const std::string& stem, const std::vector<Kind>& kinds,
-              Part part, const ParameterSet& set, const UpdateRules& rules,
-              std::uint64_t max_bytes) {
-  std::vector<SafetensorsWriter::Announced> tensors;
-  for (const Kind& kind : kinds)
-    if (kind.part == part)
-      for (const Parameter& parameter : set.parameters())
-        if (kind.rule == nullptr || kind.rule == &rules(parameter))
-          tensors.push_back({kind.prefix + parameter.name, kind.dtype, parameter.shape});
-  writer.tensors(stem, tensors, max_bytes);
-}
-
-// Writes this rank's elements. Each element is written by one rank: replicas split the range that
-// they all own.
-void put_owned(ShardWriter& shards, CheckpointWriter& writer, Engine& engine, const Kind& kind) {
-  for (const StateSegment& segment : engine.optimizer().state().segments()) {
-    if (kind.rule != nullptr && kind.rule != segment.rule) continue;
-    const Sharding::Range owned = segment.range;
-    const Communicator& replica = engine.sharding().replica(segment.bucket);
-    const std::int64_t begin = owned.begin + owned.size() * replica.rank() / replica.size(),
-                       end = owned.begin + owned.size() * (replica.rank() + 1) / replica.size();
-    shards.put(writer, kind.prefix, segment.bucket, {begin, end},
-               kind.owned(segment).rows(begin - owned.begin, end - begin));
-  }
-}
-
-std::string state_to_json(const TrainerState& state, DType precision) {
-  Json json{{"format", 1},
-            {"step", state.step},
-            {"tokens", state.tokens},
-            {"samples", state.samples},
-            {"stage", state.stage},
-            {"stage_start", state.stage_start},
-            {"seed", state.seed},
-            {"data", state.data},
-            {"precision", to_string(precision)},
-            {"loss_scale",
-             {{"scale", state.loss_scale.scale},
-              {"good_steps", state.loss_scale.good_steps},
-              {"hysteresis", state.loss_scale.hysteresis}}},
-            {"skipped", state.skipped}};
-  add_batches(json, state.batches);
-  add_skipped(json, state.skipped_samples);
-  if (!state.spikes.losses.empty() || state.spikes.rewinds > 0)
-    json["spikes"] = {{"losses", state.spikes.losses},
-                      {"rewinds", state.spikes.rewinds},
-                      {"last_step", state.spikes.last_step}};
-  if (state.outliers > 0) json["outliers"] = state.outliers;
-  if (!state.recent.losses.empty())
-    json["recent"] = {{"losses", state.recent.losses}, {"norms", state.recent.norms}};
-  return json.dump(2) + "\n";
-}
-
-// The text files of a Hugging Face model in the given precision.
-void write_model_texts(CheckpointWriter& writer, const EngineOptions& options, DType precision,
-                       const std::vector<Tokenizer::File>& files) {
-  writer.text("config.json", write_hf_config(options.model, precision));
-  writer.text("generation_config.json", write_hf_generation_config(options.model));
-  for (const Tokenizer::File& file : files) writer.text(file.name, file.content);
-}
-
-// The model card describes the trained weights, not their average.
-std::vector<Tokenizer::File> without_card(std::vector<Tokenizer::File> files) {
-  std::erase_if(files, [](const Tokenizer::File& file) { return file.name == "README.md"; });
-  return files;
-}
-
-void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerState& state,
-                    const CheckpointOptions& options) {
-  Communicator& host = engine.sharding().groups()[GroupKind::World];
-  const EngineOptions& engine_options = engine.options();
-  const ParameterSet whole(engine_options.model);
-  const UpdateRules& rules = engine.optimizer().rules();
-  const std::vector<Kind> kinds = kinds_of(engine, whole);
-  const std::string trainer = state_to_json(state, engine_options.precision);
-  std::optional<CheckpointWriter> model, average, optimizer;
-  std::optional<ShardWriter> shards;
-  together(host, [&] {
-    model.emplace(host, at.model());
-    write_model_texts(*model, engine_options, engine_options.precision, options.files);
-    model->text("trainer.json", trainer);
-    announce(*model, "model", kinds, Part::Model, whole, rules, options.max_shard_bytes);
-    if (engine.optimizer().state().has_ema()) {
-      average.emplace(host, at.model() / kAverage);
-      write_model_texts(*average, engine_options, accumulator_of(engine_options.precision),
-                        without_card(options.files));
-      announce(*average, "model", kinds, Part::Average, whole, rules, options.max_shard_bytes);
-    }
-    optimizer.emplace(host, at.state());
-    if (!options.config.empty()) optimizer->text("config.yaml", options.config);
-    if (options.keep_always) optimizer->text(kKeepMark, kKeepText);
-    if (!state.history.empty()) optimizer->text(kHistoryFile, history_to_json(state.history));
-    if (host.rank() == 0)
-      optimizer->text("lineage.json",
-                      to_json(child_lineage(options.ancestors, next_sequence(at.folder),
-                                            trainer + options.config)));
-    announce(*optimizer, "optimizer", kinds, Part::State, whole, rules, options.max_shard_bytes);
-  });
-  together(host, [&] { shards.emplace(engine); });
-  together(host, [&] {
-    for (const Kind& kind : kinds)
-      put_owned(*shards,
-                kind.part == Part::Model     ? *model
-                : kind.part == Part::Average ? *average
-                                             : *optimizer,
-                engine, kind);
-    shards->finish();
-  });
-  if (average) average->finish();
-  model->finish();
-  optimizer->finish();
-}
-
-}  // namespace
-
-fs::path save_checkpoint(const fs::path& checkpoints, Engine& engine, const TrainerState& state,
-                         const CheckpointOptions& options) {
-  const CheckpointPaths target{checkpoints, checkpoint_name(state.step)};
-  if (!weights_are_finite(engine))
-    throw Diverged(fmt::format(
-        "the weights are not finite after step {}, so no checkpoint is saved", state.step));
-  Communicator& host = engine.sharding().groups()[GroupKind::World];
-  const bool first = host.rank() == 0;
-  // All ranks know of a failure inside together(); any other failure ends the job.
-  const auto give_up = [&] [[noreturn]] (const std::exception& error) {
-    if (first) withdraw_checkpoint(target);
-    host.barrier();
-    throw SharedFailure(
-        fmt::format("the checkpoint of step {} was not saved, earlier ones are unchanged: {}",
-                    state.step, error.what()));
-  };
+Json parse_json(const std::string& text, const std::string& source) {
   try {
-    write_contents(target.with(".tmp"), engine, state, options);
-    together(host, [&] {
-      if (first) publish_checkpoint(target);
-    });
-  } catch (const SharedFailure& error) {
-    give_up(error);
-  } catch (const SharedUserError& error) {
-    give_up(error);
-  }
-  if (first) remove_old_checkpoints(target, options.keep);
-  return target.model();
-}
-
-namespace {
-
-Json read_json(const fs::path& path) {
-  try {
-    return Json::parse(read_text_file(path));
+    return Json::parse(text);
   } catch (const nlohmann::json::exception&) {
-    user_error(
-        "{} is not valid JSON: the checkpoint is damaged; copy it again or, if it is the latest "
-        "one "
-        "of this run, delete its directory and run again to continue from the one before",
-        path.string());
+    damaged_file("{} is not valid JSON: the checkpoint is damaged; copy it again", source);
   }
 }
 
+Json read_json(const fs::path& path) { return parse_json(read_text_file(path), path.string()); }
+
 }  // namespace
 
-TrainerState saved_state(const fs::path& model) {
-  const fs::path path = model / "trainer.json";
-  const Json json = read_json(path);
+TrainerState state_from_json(const std::string& text, const std::string& source) {
+  const Json json = parse_json(text, source);
   try {
     TrainerState state;
     state.step = json.at("step");
@@ -234,7 +43,6 @@ TrainerState saved_state(const fs::path& model) {
     state.stage = json.value("stage", std::int64_t{0});  // older versions had no stages
     state.stage_start = json.value("stage_start", std::int64_t{0});
     state.batches = read_batches(json);
-    state.history = read_history(state_directory(model));
     state.seed = json.at("seed");
     state.data = json.at("data");
     const Json& scale = json.at("loss_scale");
@@ -249,12 +57,19 @@ TrainerState saved_state(const fs::path& model) {
       state.spikes = {json["spikes"].at("losses").get<std::vector<double>>(),
                       json["spikes"].at("rewinds"), json["spikes"].at("last_step")};
     if (state.recent.losses.size() != state.recent.norms.size())
-      user_error("{} is not a trainer state: it has {} losses and {} norms", path.string(),
+      user_error("{} is not a trainer state: it has {} losses and {} norms", source,
                  state.recent.losses.size(), state.recent.norms.size());
     return state;
   } catch (const nlohmann::json::exception& error) {
-    user_error("{} is not a trainer state: {}", path.string(), error.what());
+    user_error("{} is not a trainer state: {}", source, error.what());
   }
+}
+
+TrainerState saved_state(const fs::path& model) {
+  const fs::path path = model / "trainer.json";
+  TrainerState state = state_from_json(read_text_file(path), path.string());
+  state.history = read_history(state_directory(model));
+  return state;
 }
 
 DType saved_precision(const fs::path& model) {
@@ -369,10 +184,9 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const B
     model = fs::canonical(checkpoint);  // `latest` is a link
     state_files = state_directory(model);
     if (!fs::exists(state_files))
-      user_error(
-          "the checkpoint {} cannot be continued without the optimizer's state, which is not in "
-          "{}: copy it there, or point {} to a checkpoint that has its state",
-          model.string(), state_files.string(), (model.parent_path() / "latest").string());
+      damaged_file(
+          "the checkpoint {} cannot be continued without the optimizer's state, which is not in {}",
+          model.string(), state_files.string());
   });
   const bool has_ema = engine.optimizer().state().has_ema();
   // Rank 0 decides for all ranks.

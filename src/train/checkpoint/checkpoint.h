@@ -60,8 +60,8 @@ struct TrainerState {
 struct CheckpointOptions {
   std::vector<Tokenizer::File> files = {};  // text files for the model directory; rank 0's are used
   std::int64_t keep = 2;                    // older checkpoints are removed; 0 keeps all
-  bool keep_always = false;                 // the end of a stage, which is never removed
-  std::string config = {};               // the run's configuration as YAML, stored with the state
+  std::string keep_always = {};  // why it is never removed: the end of a stage, …; empty: it may be
+  std::string config = {};       // the run's configuration as YAML, stored with the state
   std::vector<Ancestor> ancestors = {};  // of the new checkpoint; on rank 0
   std::uint64_t max_shard_bytes = 5'000'000'000;
 };
@@ -71,11 +71,19 @@ struct CheckpointOptions {
 // checkpoints and throws Failure; Diverged if weights are not finite. Returns the model directory.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, Engine& engine,
                                       const TrainerState& state, const CheckpointOptions& options);
+// Its two halves. check_finite() uses the engine and the group of all ranks. write_checkpoint()
+// uses only the groups Checkpoint and HostTp; with a finished snapshot it does not use the backend,
+// so it may run in another thread while the engine trains.
+class Snapshot;
+void check_finite(Engine& engine, const TrainerState& state);
+std::filesystem::path write_checkpoint(const std::filesystem::path& checkpoints, Engine& engine,
+                                       const TrainerState& state, const CheckpointOptions& options,
+                                       const Snapshot* snapshot = nullptr);
 
 // Loads weights, optimizer and state into a prepared engine. All ranks call it. Every file is
-// checked against its hash while it is read. Throws UserError if one is damaged or missing, or if
-// the model is another one; the engine's content is then undefined. If the precision differs from
-// that of the checkpoint, weights are loaded from its master weights.
+// checked against its hash while it is read. Throws SharedDamagedFile if one is damaged or missing,
+// and another UserError if the model is another one; the engine's content is then undefined. If the
+// precision differs from that of the checkpoint, weights are loaded from its master weights.
 //
 // `begins`, if given, decides whether a new stage begins with this checkpoint. Then the model may
 // differ in what leaves its weights valid (other_shape).
@@ -83,6 +91,10 @@ using BeginsStage = std::function<bool(const TrainerState&)>;
 TrainerState load_checkpoint(const std::filesystem::path& checkpoint, Engine& engine,
                              const BeginsStage& begins = {},
                              CheckpointOf owner = CheckpointOf::ThisRun);
+
+// The content of trainer.json. It has no history. `source` is named in errors.
+std::string state_to_json(const TrainerState& state, DType precision);
+TrainerState state_from_json(const std::string& text, const std::string& source);
 
 // These read a checkpoint's properties without loading it.
 TrainerState saved_state(const std::filesystem::path& model);

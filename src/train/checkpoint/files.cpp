@@ -129,11 +129,10 @@ void CheckpointWriter::finish() {
 namespace {
 
 [[noreturn]] void damaged(const fs::path& file, const std::string& what, CheckpointOf owner) {
-  user_error("{} {}: it is damaged; {}", file.string(), what,
-             owner == CheckpointOf::OtherRun
-                 ? "copy it again, or name another checkpoint in run.from"
-                 : "delete this checkpoint's directory and run again to continue from the one "
-                   "before");
+  damaged_file("{} {}: it is damaged{}", file.string(), what,
+               owner == CheckpointOf::OtherRun
+                   ? "; copy it again, or name another checkpoint in run.from"
+                   : "");
 }
 
 [[noreturn]] void damaged_weights(const fs::path& file) {
@@ -143,14 +142,13 @@ namespace {
       file.string());
 }
 
-// A missing file may still exist elsewhere, so the message does not advise deleting anything.
 void check_exists(const fs::path& file, CheckpointOf owner) {
   std::error_code error;
   if (fs::exists(file, error)) return;
-  user_error("{} is missing: the checkpoint was not copied in full; copy the file again, or {}",
-             file.string(),
-             owner == CheckpointOf::OtherRun ? "name another checkpoint in run.from"
-                                             : "point checkpoints/latest to another checkpoint");
+  damaged_file("{} is missing: the checkpoint was not copied in full{}", file.string(),
+               owner == CheckpointOf::OtherRun
+                   ? "; copy the file again, or name another checkpoint in run.from"
+                   : "");
 }
 
 template <CheckpointOf owner>

@@ -71,9 +71,9 @@ class CheckpointWriter {
 
 // Checks every file of such a directory against checksums.json. Text files and file sizes are
 // checked immediately. Ranges of tensors are distributed over the ranks and announced to the
-// loader, which verifies them in run(). Throws UserError, on all ranks, for the first file that is
-// damaged or missing. The remedy in the message depends on whose checkpoint it is: the run's own,
-// or that of the run in run.from.
+// loader, which verifies them in run(). Throws DamagedFile, on all ranks, for the first file that
+// is damaged or missing. The message has a remedy if it is the checkpoint of another run
+// (run.from); from its own, a run falls back to the one before.
 enum class CheckpointOf : bool { ThisRun, OtherRun };
 void verify_files(Communicator& group, const std::filesystem::path& directory, FileLoader& loader,
                   CheckpointOf owner);

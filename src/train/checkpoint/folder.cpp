@@ -19,6 +19,8 @@ namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
 
+const char* const kDamaged = ".damaged";
+
 // A sequence of renames that can be undone in reverse order if a later one fails.
 class Renames {
  public:
@@ -142,6 +144,38 @@ void remove_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& aft
     return;
   }
   delete_both(trash);
+}
+
+// The state first: a kill in between leaves a model without its state, which is damaged again.
+std::string set_aside(const CheckpointPaths& checkpoint) {
+  CheckpointPaths aside{checkpoint.folder, checkpoint.name + kDamaged};
+  for (int i = 2; fs::exists(aside.model()) || fs::exists(aside.state()); ++i)
+    aside.name = fmt::format("{}{}-{}", checkpoint.name, kDamaged, i);
+  Renames rename;
+  try {
+    if (fs::exists(checkpoint.state())) rename(checkpoint.state(), aside.state());
+    rename(checkpoint.model(), aside.model());
+  } catch (...) {
+    rename.undo();
+    throw;
+  }
+  return aside.name;
+}
+
+void take_back(const CheckpointPaths& checkpoint, const std::string& aside) {
+  const CheckpointPaths from{checkpoint.folder, aside};
+  Renames rename;
+  rename(from.model(), checkpoint.model());
+  if (fs::exists(from.state())) rename(from.state(), checkpoint.state());
+}
+
+std::vector<std::string> list_damaged(const fs::path& folder) {
+  std::vector<std::string> names = names_in(folder);
+  std::erase_if(names, [](const std::string& name) {
+    const std::size_t end = name.find(kDamaged);
+    return end == std::string::npos || !is_checkpoint_name(name.substr(0, end));
+  });
+  return names;
 }
 
 void clean_up_checkpoints(const fs::path& folder) {

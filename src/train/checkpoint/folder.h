@@ -43,6 +43,13 @@ void withdraw_checkpoint(const CheckpointPaths& checkpoint);
 // Renames, then deletes. Logs a warning if something cannot be removed.
 void remove_checkpoint(const CheckpointPaths& checkpoint, const AfterRename& after = {});
 
+// Renames a damaged checkpoint to step-00000100.damaged, and its state too: it is not listed any
+// more, and never deleted. Returns the new name. take_back() undoes it.
+std::string set_aside(const CheckpointPaths& checkpoint);
+void take_back(const CheckpointPaths& checkpoint, const std::string& aside);
+// Returns the names that set_aside() gave.
+std::vector<std::string> list_damaged(const std::filesystem::path& folder);
+
 // Removes what killed saves and removals left behind, and restores a checkpoint that a killed save
 // was about to replace.
 void clean_up_checkpoints(const std::filesystem::path& folder);

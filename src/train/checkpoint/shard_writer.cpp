@@ -24,8 +24,8 @@ std::size_t largest_bytes(const ParameterSet& set) {
 
 }  // namespace
 
-ShardWriter::ShardWriter(Engine& engine)
-    : engine_(engine), queue_(engine.backend(), largest_bytes(engine.parameters())) {
+ShardWriter::ShardWriter(Engine& engine, Backend* device)
+    : engine_(engine), device_(device), queue_(device, largest_bytes(engine.parameters())) {
   std::int64_t most = 0;  // elements exchanged at a time
   for (const Parameter& parameter : engine.parameters().parameters())
     if (parameter.shard.ranks > 1 && parameter.shard.dimension > 0)
@@ -86,7 +86,12 @@ void ShardWriter::put_rows(const Target& target, std::int64_t first, const Tenso
   for (std::int64_t begin = first; begin < last;) {
     const std::int64_t end = std::min(last, begin / step * step + step);
     const Tensor part = elements.rows(begin - first, end - begin);
-    guarded([&] { engine_.backend().download(shard_.data(), part); });
+    guarded([&] {
+      if (device_ != nullptr)
+        device_->download(shard_.data(), part);
+      else
+        std::memcpy(shard_.data(), part.data(), part.bytes());
+    });
     // Also after an error, because the other ranks wait for it.
     const auto bytes = static_cast<std::int64_t>(part.bytes());
     group.wait(group.all_gather(Tensor(all_shards_.data(), DType::U8, {bytes * group.size()}),

@@ -14,7 +14,9 @@ namespace kintsugi {
 // turns.
 class ShardWriter {
  public:
-  explicit ShardWriter(Engine& engine);  // allocates all memory it will need
+  // Allocates all memory it will need. `device` is where the tensors are; without one, they are in
+  // host memory and complete, and the writer may be used in another thread than the engine.
+  ShardWriter(Engine& engine, Backend* device);
 
   // Writes elements `range` of the parameter buffer, which are in `bucket`, to the tensors `prefix`
   // + name. Collective over the tensor group, with the same range. Errors are kept for finish(), so
@@ -39,6 +41,7 @@ class ShardWriter {
   void guarded(const F& work);  // keeps the first error; does nothing after that
 
   Engine& engine_;
+  Backend* device_;
   WriteQueue queue_;
   int turn_ = 0;  // of the tensor group
   std::vector<std::byte> shard_, all_shards_, joined_;

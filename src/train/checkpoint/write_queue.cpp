@@ -14,12 +14,24 @@ constexpr std::size_t kBuffers = 16;
 constexpr std::size_t kArriving = 4;  // copies from the device in flight
 constexpr int kThreads = 6;           // that write files
 
+class Heap final : public Allocator {
+ public:
+  void* allocate(std::size_t bytes) override { return ::operator new(bytes); }
+  void release(void* address, std::size_t) noexcept override { ::operator delete(address); }
+};
+
+Allocator& memory_of(Backend* backend) {
+  static Heap heap;
+  if (backend != nullptr) return *backend;
+  return heap;
+}
+
 }  // namespace
 
-WriteQueue::WriteQueue(Backend& backend, std::size_t largest)
-    : backend_(&backend),
+WriteQueue::WriteQueue(Backend* backend, std::size_t largest)
+    : backend_(backend),
       buffer_bytes_(std::clamp(largest, HostBuffers::kPage, kChunk)),
-      buffers_(backend, kBuffers, buffer_bytes_) {
+      buffers_(memory_of(backend), kBuffers, buffer_bytes_) {
   for (std::size_t i = 0; i < kBuffers; ++i) free_.push_back(buffers_[i]);
   try {
     for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { write_jobs(); });
@@ -36,7 +48,8 @@ WriteQueue::~WriteQueue() {
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   try {
-    for (const Job& job : arriving_) backend_->finish(job.arriving);
+    if (backend_ != nullptr)
+      for (const Job& job : arriving_) backend_->finish(job.arriving);
   } catch (...) {
     // The device has failed; the exception in flight reports it.
   }
@@ -48,8 +61,9 @@ void WriteQueue::put(OffsetWriter& file, std::uint64_t offset, StreamHash& hash,
                      const Tensor& elements) {
   KINTSUGI_CHECK(elements.contiguous(), "a strided tensor for a file");
   auto* const from = static_cast<std::byte*>(elements.data());
-  const bool on_host = backend_->is_on_host(elements);
-  if (on_host) backend_->synchronize();  // offloaded state may still be in flight
+  const bool on_host = backend_ == nullptr || backend_->is_on_host(elements);
+  if (on_host && backend_ != nullptr)
+    backend_->synchronize();  // offloaded state may still be in flight
   split({.file = &file,
          .offset = offset,
          .hash = &hash,
@@ -105,7 +119,7 @@ std::byte* WriteQueue::free_buffer() {
 void WriteQueue::submit_oldest() {
   const Job job = arriving_.front();
   arriving_.pop_front();
-  backend_->finish(job.arriving);
+  if (backend_ != nullptr) backend_->finish(job.arriving);
   {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);

@@ -20,8 +20,9 @@ namespace kintsugi {
 // of the calls) and writes (by several threads) overlap.
 class WriteQueue {
  public:
-  // Allocates all its memory. `largest`: bytes of the largest tensor.
-  WriteQueue(Backend& backend, std::size_t largest);
+  // Allocates all its memory. `largest`: bytes of the largest tensor. Without a backend, all
+  // tensors are in host memory and complete; then it may be used in any one thread.
+  WriteQueue(Backend* backend, std::size_t largest);
   ~WriteQueue();  // drops writes that have not started
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;

@@ -87,6 +87,21 @@ struct YamlScalar<std::vector<int>> {
   }
 };
 
+// A duration with its unit, or auto.
+template <>
+struct YamlScalar<std::optional<Duration>> {
+  static std::string expected() { return "auto or a duration such as 6h"; }
+  static std::optional<Duration> parse(const std::string& text) {
+    if (text == "auto") return {};
+    const double seconds = parse_duration_s(text);
+    if (seconds <= 0) user_error("a duration above 0 is expected, found {}", text);
+    return Duration{seconds};
+  }
+  static std::string format(const std::optional<Duration>& value) {
+    return value ? fmt::format("{}s", value->seconds) : "auto";
+  }
+};
+
 // ---- the keys, each described once. With the upper limits, sizes multiply without 64-bit
 // overflow.
 
@@ -223,6 +238,11 @@ void describe_training(V& v, TrainConfig& c) {
   v("eval_batches", c.eval_batches, between(0, kMaxSize));
   v("checkpoint_every", c.checkpoint_every, at_least(0));
   v("keep_checkpoints", c.keep_checkpoints, at_least(0));
+  v("keep_every", c.keep_every, between(0, kMaxSteps));
+  v("async_save", c.async_save);
+  v("max_failed_saves", c.max_failed_saves, between(1, kMaxSteps));
+  v("mtbf", c.mtbf);
+  v("memory_copy_every", c.memory_copy_every, between(0, kMaxSteps));
   v("log_every", c.log_every, at_least(1));
   v("precision", c.precision);
   v("dropout", c.dropout, kFraction);

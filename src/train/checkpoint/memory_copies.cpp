@@ -1,0 +1,337 @@
+#include "train/checkpoint/memory_copies.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "comm/exchange.h"
+#include "core/error.h"
+#include "core/free_memory.h"
+#include "core/hash.h"
+#include "core/units.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int kGenerations = 2;
+
+// Everything that a checkpoint has of this rank, as it is in memory.
+std::vector<Tensor> state_tensors(Engine& engine) {
+  const OptimizerState& state = engine.optimizer().state();
+  std::vector<Tensor> tensors = {engine.sharding().weights(), state.master(), state.ema()};
+  for (const OptimizerState::RuleState& rule : state.rules())
+    tensors.insert(tensors.end(), rule.slots.begin(), rule.slots.end());
+  std::erase_if(tensors, [](const Tensor& one) { return !one || one.elements() == 0; });
+  return tensors;
+}
+
+// For each rank the rank of another node that keeps its copies: the same one of the next node.
+std::vector<int> partners_of(const std::vector<std::string>& nodes) {
+  std::vector<std::vector<int>> members;
+  std::map<std::string, std::size_t> index;
+  std::vector<std::pair<std::size_t, std::size_t>> places;  // node and number on it, by rank
+  for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+    const std::size_t node = index.emplace(nodes[rank], members.size()).first->second;
+    if (node == members.size()) members.emplace_back();
+    places.emplace_back(node, members[node].size());
+    members[node].push_back(static_cast<int>(rank));
+  }
+  std::vector<int> partners;
+  for (const auto& [node, number] : places) {
+    const std::vector<int>& next = members[(node + 1) % members.size()];
+    // One client each: with nodes of different sizes, some ranks have no partner.
+    partners.push_back(members.size() > 1 && number < next.size() ? next[number] : -1);
+  }
+  return partners;
+}
+
+Tensor bytes_tensor(const std::byte* data, std::int64_t bytes) {
+  return Tensor(const_cast<std::byte*>(data), DType::U8, {bytes});
+}
+
+}  // namespace
+
+// A valid file that a rank sees on its node.
+struct MemoryCopies::Listed {
+  int holder = 0;  // the rank that sees it
+  int rank = 0;    // whose state it is
+  std::int64_t step = 0;
+  std::uint64_t after = 0;
+};
+
+std::string MemoryCopies::this_node() {
+  if (const char* name = std::getenv("SLURMD_NODENAME")) return name;
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+MemoryCopies::MemoryCopies(Engine& engine, Options options)
+    : engine_(engine),
+      world_(engine.groups()[GroupKind::World]),
+      options_(std::move(options)),
+      directory_(options_.root /
+                 fmt::format("kintsugi-{}-{}", ::getuid(), hex64(hash64(options_.run)))),
+      tensors_(state_tensors(engine)) {
+  for (const Tensor& tensor : tensors_) data_bytes_ += tensor.bytes();
+  file_bytes_ = MemoryFile::bytes_for(options_.text_bytes, data_bytes_);
+  fingerprint_ = hash64(fmt::format("{} {}", options_.configuration, world_.size()));
+  find_partners();
+}
+
+void MemoryCopies::find_partners() {
+  const auto ranks = static_cast<std::size_t>(world_.size());
+  file_sizes_.resize(ranks);
+  auto own = static_cast<std::int64_t>(file_bytes_);
+  if (ranks == 1) {
+    file_sizes_[0] = own;
+    return;
+  }
+  world_.wait(world_.all_gather(Tensor(file_sizes_.data(), DType::I64, {world_.size()}),
+                                Tensor(&own, DType::I64, {1})));
+  const std::vector<int> partners = partners_of(gather_texts(world_, options_.node));
+  partner_ = partners[static_cast<std::size_t>(world_.rank())];
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    if (partners[rank] == world_.rank()) client_ = static_cast<int>(rank);
+}
+
+fs::path MemoryCopies::path_of(int rank, bool own, int generation) const {
+  return directory_ / fmt::format("rank-{}-{}-{}", rank, own ? "own" : "copy", generation);
+}
+
+std::size_t MemoryCopies::reserved_bytes() const {
+  std::size_t bytes = file_bytes_;
+  if (client_ >= 0)
+    bytes += static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(client_)]);
+  return kGenerations * bytes;
+}
+
+// Another user could have made it.
+void MemoryCopies::check_directory() const {
+  if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
+    failure("cannot create {}: {}", directory_.string(), std::strerror(errno));
+  struct stat status {};
+  if (::lstat(directory_.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) ||
+      status.st_uid != ::getuid())
+    failure("{} is not a directory of this user: remove it", directory_.string());
+}
+
+// All ranks of the node reserve memory at the same time. Files of an earlier process are used
+// again.
+void MemoryCopies::check_space() const {
+  std::size_t needed = reserved_bytes();
+  const auto exists = [&](int rank, bool own) {
+    for (int i = 0; i < kGenerations; ++i) {
+      std::error_code error;
+      const std::uintmax_t size = fs::file_size(path_of(rank, own, i), error);
+      const auto wanted = static_cast<std::uintmax_t>(file_sizes_[static_cast<std::size_t>(rank)]);
+      if (!error && size == wanted) needed -= wanted;
+    }
+  };
+  exists(world_.rank(), true);
+  if (client_ >= 0) exists(client_, false);
+  needed *= static_cast<std::size_t>(options_.node_ranks);
+  struct statvfs space {};
+  if (::statvfs(directory_.c_str(), &space) != 0)
+    failure("cannot read the size of {}: {}", directory_.string(), std::strerror(errno));
+  const std::size_t free = std::min<std::size_t>(space.f_bavail * space.f_frsize, free_memory());
+  if (needed > free)
+    failure("the ranks of a node need {} in {}, and {} is free",
+            format_bytes(static_cast<double>(needed)), options_.root.string(),
+            format_bytes(static_cast<double>(free)));
+}
+
+void MemoryCopies::open(std::int64_t step) {
+  together(world_, [&] {
+    check_directory();
+    check_space();
+  });
+  together(world_, [&] {
+    for (int i = 0; i < kGenerations; ++i)
+      own_.emplace_back(path_of(world_.rank(), true, i), file_bytes_);
+    for (int i = 0; i < kGenerations && client_ >= 0; ++i)
+      received_.emplace_back(
+          path_of(client_, false, i),
+          static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(client_)]));
+  });
+  for (std::vector<MemoryFile>* files : {&own_, &received_})
+    for (MemoryFile& file : *files)
+      if (const auto info = file.info();
+          info && (info->fingerprint != fingerprint_ || info->step > step))
+        file.invalidate();
+}
+
+namespace {
+
+// The file whose copy is older or not valid.
+MemoryFile& older(std::vector<MemoryFile>& files) {
+  const auto step_of = [](const MemoryFile& file) {
+    const auto info = file.info();
+    return info ? info->step : -1;
+  };
+  return *std::min_element(
+      files.begin(), files.end(),
+      [&](const MemoryFile& a, const MemoryFile& b) { return step_of(a) < step_of(b); });
+}
+
+}  // namespace
+
+void MemoryCopies::save(const TrainerState& state, const std::string& checkpoint) {
+  engine_.sharding().finish_weights();
+  MemoryFile& file = older(own_);
+  together(world_, [&] {
+    Backend& backend = engine_.backend();
+    std::byte* to = file.begin(state_to_json(state, engine_.options().precision), data_bytes_);
+    backend.synchronize();  // offloaded state may still be in flight
+    for (const Tensor& tensor : tensors_) {
+      backend.download(to, tensor);
+      to += tensor.bytes();
+    }
+    file.seal({.fingerprint = fingerprint_,
+               .step = state.step,
+               .rank = world_.rank(),
+               .after = hash64(checkpoint)});
+  });
+  Communicator::Work sending, receiving;
+  const auto whole = [](MemoryFile& one) {
+    return bytes_tensor(one.bytes().data(), static_cast<std::int64_t>(one.bytes().size()));
+  };
+  if (client_ >= 0) {
+    MemoryFile& received = older(received_);
+    received.invalidate();
+    receiving = world_.receive(whole(received), client_);
+  }
+  if (partner_ >= 0) sending = world_.send(whole(file), partner_);
+  if (client_ >= 0) world_.wait(receiving);
+  if (partner_ >= 0) world_.wait(sending);
+}
+
+// ---- after a restart
+
+// Each rank lists the files on its node: those of any rank, since the ranks may have moved.
+std::vector<MemoryCopies::Listed> MemoryCopies::list_all() {
+  std::string own;
+  std::error_code error;
+  struct stat status {};
+  const bool ours = ::lstat(directory_.c_str(), &status) == 0 && status.st_uid == ::getuid();
+  if (ours)
+    for (const auto& entry : fs::directory_iterator(directory_, error)) {
+      int rank = -1;
+      if (std::sscanf(entry.path().filename().c_str(), "rank-%d-", &rank) != 1) continue;
+      if (rank < 0 || rank >= world_.size()) continue;
+      const auto size = static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(rank)]);
+      const auto info = MemoryFile::peek(entry.path(), size);
+      if (info && info->fingerprint == fingerprint_ && info->rank == rank)
+        own += fmt::format("{} {} {}\n", rank, info->step, info->after);
+    }
+  std::vector<Listed> all;
+  const std::vector<std::string> texts = gather_texts(world_, own);
+  for (int holder = 0; holder < world_.size(); ++holder) {
+    std::istringstream lines(texts[static_cast<std::size_t>(holder)]);
+    for (Listed one{.holder = holder}; lines >> one.rank >> one.step >> one.after;)
+      all.push_back(one);
+  }
+  return all;
+}
+
+std::int64_t MemoryCopies::newest_complete(const std::vector<Listed>& all, std::int64_t step,
+                                           const std::vector<std::string>& after) {
+  std::set<std::uint64_t> branch;
+  for (const std::string& id : after) branch.insert(hash64(id));
+  std::map<std::int64_t, std::set<int>> ranks_of;  // by step
+  std::set<std::int64_t> on_branch;
+  for (const Listed& one : all) {
+    ranks_of[one.step].insert(one.rank);
+    if (one.rank == 0 && branch.contains(one.after)) on_branch.insert(one.step);
+  }
+  std::int64_t newest = -1;
+  for (const auto& [at, ranks] : ranks_of)
+    if (at > step && static_cast<int>(ranks.size()) == world_.size() && on_branch.contains(at))
+      newest = at;
+  return std::stoll(text_of(world_, 0, std::to_string(newest)));  // only rank 0 knows the branch
+}
+
+// Returns the file of this rank: its own, or that of the lowest rank that sees it. Several
+// receivers may have the same sender.
+std::vector<std::byte> MemoryCopies::fetch(const std::vector<Listed>& all, std::int64_t step) {
+  std::vector<int> holders(static_cast<std::size_t>(world_.size()), -1);
+  for (const Listed& one : all) {
+    int& holder = holders[static_cast<std::size_t>(one.rank)];
+    if (one.step == step && (holder < 0 || one.holder == one.rank)) holder = one.holder;
+  }
+  const auto read = [&](int rank) {
+    std::vector<std::byte> content;
+    const auto size = static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(rank)]);
+    for (const bool own : {true, false})
+      for (int i = 0; i < kGenerations && content.empty(); ++i)
+        if (const auto info = MemoryFile::peek(path_of(rank, own, i), size);
+            info && info->step == step && info->fingerprint == fingerprint_ && info->rank == rank) {
+          MemoryFile file(path_of(rank, own, i), size);
+          content.assign(file.bytes().begin(), file.bytes().end());
+        }
+    content.resize(size);  // not valid, if another process has removed it
+    return content;
+  };
+  const int own = world_.rank();
+  const int holder = holders[static_cast<std::size_t>(own)];
+  std::vector<std::byte> result(file_bytes_);
+  Communicator::Work receiving;
+  if (holder == own)
+    result = read(own);
+  else
+    receiving =
+        world_.receive(bytes_tensor(result.data(), static_cast<std::int64_t>(file_bytes_)), holder);
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (rank != own && holders[static_cast<std::size_t>(rank)] == own) {
+      const std::vector<std::byte> content = read(rank);
+      world_.wait(world_.send(
+          bytes_tensor(content.data(), static_cast<std::int64_t>(content.size())), rank));
+    }
+  if (holder != own) world_.wait(receiving);
+  return result;
+}
+
+void MemoryCopies::load(std::span<const std::byte> data) {
+  const std::byte* from = data.data();
+  for (const Tensor& tensor : tensors_) {
+    engine_.backend().upload(tensor, from);
+    from += tensor.bytes();
+  }
+  engine_.backend().synchronize();
+}
+
+std::optional<TrainerState> MemoryCopies::restore(std::int64_t step,
+                                                  const std::vector<std::string>& after) {
+  const std::vector<Listed> all = list_all();
+  const std::int64_t newest = newest_complete(all, step, after);
+  if (newest < 0) return std::nullopt;
+  const std::vector<std::byte> file = fetch(all, newest);
+  std::optional<MemoryContent> content = checked_content(
+      file, {.fingerprint = fingerprint_, .step = newest, .rank = world_.rank(), .after = 0});
+  if (content && content->data.size() != data_bytes_) content.reset();
+  std::int64_t damaged = content ? 0 : 1;
+  world_.wait(world_.all_reduce(Tensor(&damaged, DType::I64, {1})));
+  if (damaged > 0) return std::nullopt;
+  load(content->data);
+  return state_from_json(std::string(content->text), "the copy in memory");
+}
+
+void MemoryCopies::remove() {
+  world_.barrier();
+  std::error_code ignored;
+  fs::remove_all(directory_, ignored);
+}
+
+}  // namespace kintsugi

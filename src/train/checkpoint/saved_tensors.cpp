@@ -1,0 +1,41 @@
+#include "train/checkpoint/saved_tensors.h"
+
+namespace kintsugi {
+
+std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
+  const Sharding& sharding = engine.sharding();
+  const OptimizerState& state = engine.optimizer().state();
+  const DType precision = engine.options().precision;
+  std::vector<SavedKind> kinds;
+  kinds.push_back({CheckpointPart::Model, "", precision, [&](const StateSegment& segment) {
+                     return sharding.weights_at(segment.bucket, segment.range);
+                   }});
+  if (state.has_master())
+    kinds.push_back({CheckpointPart::State, "master.", accumulator_of(precision),
+                     [&](const StateSegment& segment) { return state.master(segment); }});
+  if (state.has_ema())
+    kinds.push_back({CheckpointPart::Average, "", accumulator_of(precision),
+                     [&](const StateSegment& segment) { return state.ema(segment); }});
+  for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
+    const std::vector<StateSlot> slots = rule->slots(precision);
+    for (std::size_t i = 0; i < slots.size(); ++i)
+      kinds.push_back({CheckpointPart::State, slots[i].name + ".", slots[i].dtype,
+                       [&state, i](const StateSegment& segment) { return state.slot(segment, i); },
+                       rule});
+  }
+  return kinds;
+}
+
+Sharding::Range written_range(const Engine& engine, const StateSegment& segment) {
+  const Sharding::Range owned = segment.range;
+  const Communicator& replica = engine.sharding().replica(segment.bucket);
+  return {owned.begin + owned.size() * replica.rank() / replica.size(),
+          owned.begin + owned.size() * (replica.rank() + 1) / replica.size()};
+}
+
+Tensor written_elements(const Engine& engine, const SavedKind& kind, const StateSegment& segment) {
+  const Sharding::Range written = written_range(engine, segment);
+  return kind.owned(segment).rows(written.begin - segment.range.begin, written.size());
+}
+
+}  // namespace kintsugi

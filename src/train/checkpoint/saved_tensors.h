@@ -1,0 +1,35 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "train/engine.h"
+
+namespace kintsugi {
+
+inline constexpr const char* kAverage = "ema";  // the directory of the averaged weights
+
+// The directories of a checkpoint. Average is inside that of the model.
+enum class CheckpointPart { Model, Average, State };
+
+// One kind of tensor that is saved per parameter: weight, average, master or an optimizer slot.
+struct SavedKind {
+  CheckpointPart part;
+  std::string prefix;
+  DType dtype;
+  std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
+  const UpdateRule* rule = nullptr;  // only parameters with this rule have it; nullptr: all
+
+  bool has(const StateSegment& segment) const { return rule == nullptr || rule == segment.rule; }
+};
+// Takes the parameters of the whole model, so that all ranks return the same list. The engine must
+// outlive it.
+std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole);
+
+// The elements of a segment that this rank writes. Each is written by one rank: replicas split the
+// range that they all own.
+Sharding::Range written_range(const Engine& engine, const StateSegment& segment);
+Tensor written_elements(const Engine& engine, const SavedKind& kind, const StateSegment& segment);
+
+}  // namespace kintsugi

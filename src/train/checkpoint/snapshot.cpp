@@ -1,0 +1,116 @@
+#include "train/checkpoint/snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <utility>
+
+namespace kintsugi {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kCopiedAtOnce = std::size_t{4} << 20;  // bytes
+constexpr std::size_t kCopyThreads = 4;  // one does not use the bandwidth of the memory
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Calls f(kind, segment, bytes) for every tensor of the snapshot, by kind and segment; 0 bytes if
+// the kind does not have the segment.
+template <class F>
+void for_each_tensor(const Engine& engine, const OptimizerState& state,
+                     const std::vector<SavedKind>& kinds, const F& f) {
+  for (const SavedKind& kind : kinds)
+    for (const StateSegment& segment : state.segments()) {
+      const auto elements = static_cast<std::size_t>(written_range(engine, segment).size());
+      f(kind, segment, kind.has(segment) ? elements * size_of(kind.dtype) : 0);
+    }
+}
+
+struct HostCopy {
+  std::byte* to;
+  const std::byte* from;
+  std::size_t bytes;
+};
+
+// The threads take turns; each copy is short.
+void copy_all(const std::vector<HostCopy>& copies) {
+  const auto work = [&](std::size_t first, std::size_t threads) {
+    for (std::size_t i = first; i < copies.size(); i += threads)
+      std::memcpy(copies[i].to, copies[i].from, copies[i].bytes);
+  };
+  const std::size_t threads = std::min(kCopyThreads, copies.size() / 4);
+  if (threads < 2) return work(0, 1);
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < threads; ++i) others.emplace_back([&, i] { work(i, threads); });
+  work(0, threads);
+}
+
+}  // namespace
+
+std::size_t Snapshot::bytes_of(Engine& engine) {
+  const ParameterSet whole(engine.options().model);
+  std::size_t bytes = 0;
+  for_each_tensor(engine, engine.optimizer().state(), saved_kinds(engine, whole),
+                  [&](const auto&, const auto&, std::size_t one) { bytes += aligned(one); });
+  return std::max(bytes, HostBuffers::kPage);
+}
+
+Snapshot::Snapshot(Engine& engine)
+    : engine_(engine),
+      kinds_(saved_kinds(engine, ParameterSet(engine.options().model))),
+      segments_(engine.optimizer().state().segments().size()),
+      memory_(engine.backend(), 1, bytes_of(engine)) {
+  std::byte* next = memory_[0];
+  for_each_tensor(engine, engine.optimizer().state(), kinds_,
+                  [&](const SavedKind& kind, const StateSegment& segment, std::size_t bytes) {
+                    copies_.push_back(bytes == 0 ? Tensor()
+                                                 : Tensor(next, kind.dtype,
+                                                          {written_range(engine, segment).size()}));
+                    next += aligned(bytes);
+                  });
+}
+
+Snapshot::~Snapshot() {
+  try {
+    finish();
+  } catch (...) {
+    // The device has failed; the exception in flight reports it.
+  }
+}
+
+void Snapshot::take() {
+  Backend& backend = engine_.backend();
+  std::vector<HostCopy> on_host;
+  std::size_t index = 0;
+  for_each_tensor(engine_, engine_.optimizer().state(), kinds_,
+                  [&](const SavedKind& kind, const StateSegment& segment, std::size_t bytes) {
+                    const Tensor& copy = copies_[index++];
+                    if (bytes == 0) return;
+                    const Tensor source = written_elements(engine_, kind, segment);
+                    if (!backend.is_on_host(source)) {
+                      transfers_.push_back(backend.to_host(copy, source));
+                      return;
+                    }
+                    for (std::size_t begin = 0; begin < bytes; begin += kCopiedAtOnce)
+                      on_host.push_back({static_cast<std::byte*>(copy.data()) + begin,
+                                         static_cast<const std::byte*>(source.data()) + begin,
+                                         std::min(kCopiedAtOnce, bytes - begin)});
+                  });
+  if (!on_host.empty()) backend.synchronize();  // offloaded state may still be in flight
+  copy_all(on_host);
+}
+
+void Snapshot::wait() {
+  for (const Backend::Transfer transfer : std::exchange(transfers_, {}))
+    engine_.backend().wait(transfer);
+}
+
+void Snapshot::finish() {
+  for (const Backend::Transfer transfer : std::exchange(transfers_, {}))
+    engine_.backend().finish(transfer);
+}
+
+}  // namespace kintsugi

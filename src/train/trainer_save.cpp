@@ -1,0 +1,169 @@
+// Checkpoints of a run: when they are saved, in the background or not, and what a failed one means.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "comm/exchange.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "train/checkpoint/model_card.h"
+#include "train/trainer.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+
+struct Trainer::SaveResult {
+  fs::path model;
+  double duration_s = 0;  // until it was published
+};
+
+void Trainer::open_saves() {
+  if (!config_.train.save || finished()) return;
+  if (is_first() && !config_.train.checkpoint_every) {
+    const int nodes = (groups_->ranks() + groups_->node_ranks - 1) / groups_->node_ranks;
+    const std::optional<Duration>& given = config_.train.mtbf;
+    save_interval_.emplace(given ? given->seconds : mtbf_of_nodes_s(nodes), Clock::now());
+    log_info(
+        "checkpoints: mean time between failures {} ({}); the first one after {}",
+        format_duration(save_interval_->mtbf_s()),
+        given ? "train.mtbf" : fmt::format("{}, train.mtbf: auto", format_number(nodes, "node")),
+        format_duration(save_interval_->seconds()));
+  }
+  if (!config_.train.async_save) return;
+  double missing = snapshot_plan_.fits() ? 0 : 1;
+  try {
+    if (missing == 0) saver_ = std::make_unique<BackgroundSave>(*engine_);
+  } catch (const std::exception&) {
+    missing = 1;  // another process has allocated the memory since
+  }
+  sum_over_ranks(std::span(&missing, 1));
+  if (missing == 0) return;
+  saver_.reset();
+  if (is_first())
+    log_warning(
+        "training stops during saves: to save in the background (train.async_save), {} needs {} of "
+        "host memory for a copy of its state, and {} is free",
+        groups_->ranks() > 1 ? "each rank" : "the run",
+        format_bytes(static_cast<double>(snapshot_plan_.bytes)),
+        format_bytes(static_cast<double>(snapshot_plan_.available)));
+}
+
+bool Trainer::save_is_due() const {
+  if (!config_.train.save) return false;
+  return due(config_.train.checkpoint_every.value_or(0)) || save_due_ ||
+         due(config_.train.keep_every) || stops_.decided() || finished();
+}
+
+std::vector<Tokenizer::File> Trainer::checkpoint_texts() const {
+  if (!is_first()) return {};
+  std::vector<Tokenizer::File> files = tokenizer_files_;
+  const std::string layout = groups_->ranks() > 1 ? describe_layout() : "one rank";
+  files.push_back(model_card(config_, *data_, state_, record_, layout));
+  return files;
+}
+
+CheckpointOptions Trainer::checkpoint_options() const {
+  std::string keep_always;
+  if (due(config_.train.keep_every))
+    keep_always = fmt::format("train.keep_every: {}", config_.train.keep_every);
+  if (finished() && !config_.stages.empty()) keep_always = kEndOfStage;
+  return {.files = checkpoint_texts(),
+          // Do not delete healthy checkpoints until the run is healthy again.
+          .keep = health_.healthy() ? config_.train.keep_checkpoints : 0,
+          .keep_always = keep_always,
+          .config = to_yaml(config_),
+          .ancestors = ancestors_};
+}
+
+void Trainer::save() {
+  const auto begin = Clock::now();
+  show_live_line("saving a checkpoint …");
+  finish_save();
+  const bool last = stops_.decided() || finished();
+  try {
+    check_finite(*engine_, state_);
+  } catch (const Diverged&) {
+    end_diverged("the weights are no longer finite");
+  }
+  save_healthy_ = health_.healthy();
+  if (save_interval_) save_interval_->began(begin);
+  const fs::path checkpoints = directory_ / "checkpoints";
+  if (saver_ && !last) {
+    saver_->begin(checkpoints, state_, checkpoint_options());
+    engine_->before_next_update([this] { saver_->before_update(); });
+  } else {
+    try {
+      const fs::path model = write_checkpoint(checkpoints, *engine_, state_, checkpoint_options());
+      save_times_.stall_s = seconds_since(begin);
+      note_saved({model, seconds_since(begin)});
+    } catch (const SharedFailure& error) {
+      note_failed_save(error.what(), last);
+    }
+  }
+  save_times_.stall_s = seconds_since(begin);
+  if (!last) save_times_.stalled_s += save_times_.stall_s;
+  if (is_first()) log_->goodput().note_save(save_times_.stall_s);
+}
+
+double Trainer::save_ended() const { return saver_ && saver_->ended() ? 1 : 0; }
+
+// Not for the last save, which is not in the background.
+void Trainer::finish_save() {
+  if (!saver_ || !saver_->under_way()) return;
+  try {
+    const BackgroundSave::Result result = saver_->finish();
+    note_saved({result.model, result.seconds});
+  } catch (const SharedFailure& error) {
+    note_failed_save(error.what(), false);
+  }
+}
+
+void Trainer::finish_save_after_error() noexcept {
+  try {
+    finish_save();
+  } catch (const std::exception& error) {
+    if (is_first()) log_warning("{}", error.what());
+  }
+}
+
+void Trainer::note_saved(const SaveResult& result) {
+  failed_saves_ = 0;
+  ++save_times_.saved;
+  last_checkpoint_ = result.model.string();
+  stops_.wall_time().note_save(result.duration_s);
+  if (save_healthy_) {
+    last_healthy_ = last_checkpoint_;
+    started_elsewhere_ = false;
+  }
+  if (!is_first()) return;
+  ancestors_ = ancestors_after(result.model);
+  log_info("saved {} in {}; training waited {}", last_checkpoint_,
+           format_duration(result.duration_s), format_duration(save_times_.stall_s));
+  if (save_interval_ && save_interval_->measured(save_times_.stall_s, result.duration_s))
+    log_info("checkpoints every {}: a save costs {}, mean time between failures {}",
+             format_duration(save_interval_->seconds()), format_duration(save_interval_->cost_s()),
+             format_duration(save_interval_->mtbf_s()));
+}
+
+void Trainer::report_saves() const {
+  if (save_times_.saved == 0) return;
+  const double run_s = seconds_since(loop_begin_);
+  log_info("checkpoints: {} saved; training waited {} for them ({:.2f} % of {}), without the last",
+           save_times_.saved, format_duration(save_times_.stalled_s),
+           100 * save_times_.stalled_s / run_s, format_duration(run_s));
+}
+
+void Trainer::note_failed_save(const std::string& error, bool last) {
+  ++failed_saves_;
+  const std::int64_t most = config_.train.max_failed_saves;
+  if (last) throw SharedFailure(error);
+  const bool last_follows = stops_.decided() || finished();  // it decides
+  if (failed_saves_ >= most && !last_follows)
+    throw SharedFailure(fmt::format("{} (the last {} failed, train.max_failed_saves)", error,
+                                    format_number(failed_saves_, "save")));
+  if (is_first())
+    log_warning("{}; the run continues and saves again later ({} of {} failed saves in a row)",
+                error, failed_saves_, most);
+}
+
+}  // namespace kintsugi
