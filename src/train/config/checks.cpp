@@ -236,11 +236,13 @@ class Checks {
                "has settings, but train.spikes.action is none: set it to warn, rewind or stop, or "
                "remove them");
     if (spikes.action != SpikeAction::Rewind) return;
-    const std::int64_t every = config_.train.checkpoint_every,
+    const std::int64_t every = config_.train.checkpoint_every.value_or(0),
                        keep = config_.train.keep_checkpoints;
     if (!config_.train.save || every == 0)
-      complain("train.spikes.action",
-               "is rewind, which needs checkpoints: set train.checkpoint_every and train.save");
+      complain(
+          "train.spikes.action",
+          "is rewind, which needs checkpoints: set train.checkpoint_every to a number of steps, "
+          "and train.save");
     const std::int64_t needed = (spikes.rewind_steps + every - 1) / every + 1;
     if (keep > 0 && keep < needed)
       complain("train.spikes.rewind_steps",
