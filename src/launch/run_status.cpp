@@ -60,8 +60,9 @@ void read_status_file(const fs::path& run_dir, RunStatus& status) {
   status.valid_loss = number_of(json, "valid_loss");
   status.tokens_per_s = number_of(json, "tokens_per_s");
   status.eta_s = number_of(json, "eta_s");
-  status.goodput = number_of(json, "goodput");
-  if (json.contains("attempts")) status.attempts = count_of(json, "attempts");
+  if (json.contains("goodput") && json["goodput"].is_object())
+    status.goodput = number_of(json["goodput"], "fraction");
+  if (json.contains("attempt")) status.attempts = count_of(json, "attempt");
   status.updated = text_of(json, "updated");
   status.reason = text_of(json, "message");
   if (status.reason.empty()) status.reason = text_of(json, "reason");

@@ -103,10 +103,20 @@ bool is_down(const std::string& state) {
   return state.ends_with('*') || state.starts_with("down") || state.starts_with("fail");
 }
 
+// A configuration that cannot be read is reported by the ranks.
+fs::path ledger_of(const JobDescription& job) {
+  std::string configured;
+  try {
+    configured = load_run_config(job.config, {}).run.node_ledger.value_or("");
+  } catch (const std::exception&) {
+  }
+  return node_ledger_path(configured, job.run_dir);
+}
+
 }  // namespace
 
 Supervisor::Supervisor(JobDescription job, SupervisorOptions options)
-    : job_(std::move(job)), options_(options), port_(job_.local) {}
+    : job_(std::move(job)), options_(options), port_(job_.local), ledger_(ledger_of(job_)) {}
 
 std::int64_t Supervisor::saved_step() const {
   try {
@@ -138,8 +148,7 @@ NodeStates Supervisor::node_states() const {
     if (const std::size_t space = line.find(' '); space != std::string::npos)
       if (is_down(line.substr(space + 1))) states.down.push_back(line.substr(0, space));
   states.avoided = avoided_;
-  for (const std::string& node :
-       NodeLedger(node_ledger_path("", job_.run_dir)).excluded(std::time(nullptr)))
+  for (const std::string& node : NodeLedger(ledger_).excluded(std::time(nullptr)))
     if (std::find(avoided_.begin(), avoided_.end(), node) == avoided_.end())
       states.avoided.push_back(node);
   return states;
@@ -150,8 +159,8 @@ void Supervisor::blame(const LaunchAttempt& attempt) {
   std::erase(avoided_, attempt.node);
   avoided_.insert(avoided_.begin(), attempt.node);
   try {
-    NodeLedger(node_ledger_path("", job_.run_dir))
-        .add(attempt.node, NodeTrouble::Lost, attempt.text, std::time(nullptr), kLedgerDays);
+    NodeLedger(ledger_).add(attempt.node, NodeTrouble::Lost, attempt.text, std::time(nullptr),
+                            kLedgerDays);
   } catch (const std::exception& error) {
     log_warning("{}", error.what());
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Supervisor {
   JobDescription job_;
   SupervisorOptions options_;
   SupervisorPort port_;
+  std::filesystem::path ledger_;  // of bad nodes
   std::vector<LaunchAttempt> attempts_;
   std::vector<std::string> avoided_;  // nodes that failed, the latest first
   bool stopping_ = false;

@@ -2,15 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace kintsugi {
 namespace {
 
-// Returns the elements of the largest block, or of the largest block of one rule.
-std::int64_t largest(const std::vector<UpdateBlock>& blocks, const UpdateRule* rule = nullptr) {
-  std::int64_t most = 0;
-  for (const UpdateBlock& block : blocks)
-    if (rule == nullptr || block.rule == rule) most = std::max(most, block.count);
+// The elements of the largest block of each rule, and of all under nullptr. There may be millions
+// of blocks.
+std::map<const UpdateRule*, std::int64_t> largest_blocks(const std::vector<UpdateBlock>& blocks) {
+  std::map<const UpdateRule*, std::int64_t> most = {{nullptr, 0}};
+  std::int64_t* of_rule = nullptr;
+  const UpdateRule* rule = nullptr;
+  for (const UpdateBlock& block : blocks) {
+    if (of_rule == nullptr || block.rule != rule) of_rule = &most[rule = block.rule];
+    *of_rule = std::max(*of_rule, block.count);
+  }
+  for (const auto& [one, count] : most) most[nullptr] = std::max(most[nullptr], count);
   return most;
 }
 
@@ -42,8 +49,9 @@ StreamedUpdate::StreamedUpdate(Backend& backend, Arena& arena, const OptimizerSt
 void StreamedUpdate::allocate(Arena& arena, const OptimizerState& state,
                               const std::vector<UpdateBlock>& blocks, DType precision,
                               const StateOffload& offload) {
+  std::map<const UpdateRule*, std::int64_t> largest = largest_blocks(blocks);
   const auto take = [&](DType dtype, const UpdateRule* rule) {
-    return arena.allocate(Region::Optimizer, "state buffers", dtype, {largest(blocks, rule)});
+    return arena.allocate(Region::Optimizer, "state buffers", dtype, {largest[rule]});
   };
   for (Buffer& buffer : buffers_) {
     if (offload.on && state.has_master()) buffer.master = take(state.master().dtype(), nullptr);
@@ -55,7 +63,7 @@ void StreamedUpdate::allocate(Arena& arena, const OptimizerState& state,
     }
     if (offload.gradients)
       buffer.gradients = arena.allocate(Region::Gradients, "gradient buffers",
-                                        accumulator_of(precision), {largest(blocks)});
+                                        accumulator_of(precision), {largest[nullptr]});
   }
 }
 
@@ -134,7 +142,7 @@ HostUpdate::HostUpdate(Backend& backend, Arena& arena, const std::vector<UpdateB
     : backend_(&backend), host_(backend.host()), buffers_(std::min(kBuffers, blocks.size())) {
   KINTSUGI_CHECK(host_ != nullptr, "no backend for the host's side of an update");
   const DType wide = accumulator_of(precision);
-  const std::int64_t most = largest(blocks);
+  const std::int64_t most = largest_blocks(blocks)[nullptr];
   for (Buffer& buffer : buffers_) {
     if (!offload.gradients)
       buffer.gradients =

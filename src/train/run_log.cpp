@@ -179,18 +179,21 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
   }
 }
 
-void RunLog::fail(const std::string& message) noexcept {
+void RunLog::fail(const FailedRank& failed) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     failed_ = true;
     if (status_.empty()) return;
     Json json = Json::parse(status_);
     json["state"] = "failed";
-    json["exit_code"] = exit_code::kFailure;
-    json["reason"] = "failure";
+    json["exit_code"] = failed.exit_code;
+    const std::string reason = failed.exit_code == exit_code::kMistake ? "mistake" : "failure";
+    json["reason"] = reason;
+    json["rank"] = failed.rank;
+    if (!failed.node.empty()) json["node"] = failed.node;
     json["updated"] = utc_now();
-    json["message"] = message;
-    goodput_->end("failed", "failure", exit_code::kFailure);
+    json["message"] = failed.message;
+    goodput_->end("failed", reason, failed.exit_code);
     goodput_->add_to(json);
     write_status(to_text(json, 2) + "\n", true);
   } catch (...) {

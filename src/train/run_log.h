@@ -46,6 +46,14 @@ struct StepRecord {
   std::vector<Valid> valid = {};  // one entry per validation set
 };
 
+// A rank whose failure ended the run.
+struct FailedRank {
+  int rank = 0;
+  std::string node = {};
+  int exit_code = 1;
+  std::string message = {};
+};
+
 // What a run does, or how it ended.
 struct RunState {
   std::string state = "running";  // or finished, stopped, diverged, failed
@@ -68,7 +76,7 @@ class RunLog {
               double eta_s, const std::string& checkpoint) noexcept;
   // Writes the last status again with the state "failed"; later calls of status() write nothing.
   // Thread-safe.
-  void fail(const std::string& message) noexcept;
+  void fail(const FailedRank& failed) noexcept;
   GoodputLog& goodput() { return *goodput_; }
 
  private:

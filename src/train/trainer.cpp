@@ -64,8 +64,8 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
   if (is_first()) watch_for_stops();
 }
 
-void Trainer::note_failure(const std::string& message) {
-  if (RunLog* log = open_log_) log->fail(message);
+void Trainer::note_failure(const FailedRank& failed) {
+  if (RunLog* log = open_log_) log->fail(failed);
 }
 
 void Trainer::sum_over_ranks(std::span<double> values) {

@@ -234,7 +234,10 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   const auto watch = [&](Trainer* trainer) {
     if (trainer == nullptr) return job.on_failure({});
     job.on_failure([trainer](const RankFailure& failure) {
-      trainer->note_failure(failure.text);
+      trainer->note_failure({.rank = failure.rank,
+                             .node = failure.node,
+                             .exit_code = failure.exit_code,
+                             .message = failure.text});
       keep_positions(trainer->directory(), failure);
     });
   };
