@@ -265,15 +265,20 @@ Lifeline::Clock::duration Lifeline::beat() {
   return interval;
 }
 
+double Lifeline::silence_limit_s() const {
+  return callbacks_.has_begun && !callbacks_.has_begun() ? 3 * silence_s_ : silence_s_.load();
+}
+
 int Lifeline::silent_peer() {
   const auto now = Clock::now();
   // This process was stopped itself, perhaps with all others.
   if (now - last_round_ > std::chrono::duration<double>(3 * beat_s_))
     for (Peer& peer : peers_) peer.heard = now;
   last_round_ = now;
-  if (silence_s_ <= 0) return -1;
+  const double limit_s = silence_limit_s();
+  if (limit_s <= 0) return -1;
   for (std::size_t i = 0; i < peers_.size(); ++i)
-    if (peers_[i].socket && now - peers_[i].heard > std::chrono::duration<double>(silence_s_))
+    if (peers_[i].socket && now - peers_[i].heard > std::chrono::duration<double>(limit_s))
       return static_cast<int>(i);
   return -1;
 }

@@ -28,9 +28,11 @@ struct RankFailure {
 
 // When a rank is given up. 0: never.
 struct LifelineLimits {
-  double silence_s = 10;  // without a sign of life: it was stopped, or its node is down
-  double call_s = 0;      // waiting for one call inside a step
-  double beat_s = 1;      // interval of the signs of life
+  // Without a sign of life: it was stopped, or its node is down. Three times as long before the
+  // first step: allocating and page-locking much memory may delay all threads of a process.
+  double silence_s = 10;
+  double call_s = 0;  // waiting for one call inside a step
+  double beat_s = 1;  // interval of the signs of life
 };
 
 // Failure detector: every rank has a TCP connection to rank 0, independent of MPI and NCCL. When a
@@ -59,6 +61,8 @@ class Lifeline {
     std::function<std::vector<std::string>(int lost)> positions = {};
     // Optional: how long this rank has been waiting for a call inside a step.
     std::function<double()> waiting_s = {};
+    // Optional: whether this rank has begun a step.
+    std::function<bool()> has_begun = {};
   };
 
   // All ranks of the world construct it. Throws Failure if they do not connect within 30 s.
@@ -97,6 +101,7 @@ class Lifeline {
   std::vector<int> wait_for_input(Clock::duration timeout);
   // Sends beats that are due. Returns the time until the next ones.
   Clock::duration beat();
+  double silence_limit_s() const;  // 0: none
   // Returns a peer that has been silent for too long, or -1.
   int silent_peer();
   // Rank 0: reads what a peer has sent. Returns its failure, if it sent one or was lost.
