@@ -45,7 +45,8 @@ Lifeline::Callbacks Job::lifeline_callbacks() {
                 end_process(failure.exit_code);
               },
           .positions = [this](int lost) { return positions_here(*recorder_, flight_key_, lost); },
-          .waiting_s = [this] { return recorder_->waiting_s(); }};
+          .waiting_s = [this] { return recorder_->waiting_s(); },
+          .has_begun = [this] { return recorder_->step() > 0; }};
 }
 
 Job::Job(Trace* trace)

@@ -371,7 +371,7 @@ void Lifeline::watch_peers() {
       if (const int rank = silent_peer(); rank >= 0)
         failure = lost(rank, fmt::format("no sign of life for {:.0f} s (stopped, or its node is "
                                          "down)",
-                                         silence_s_.load()));
+                                         silence_limit_s()));
     if (!failure) failure = find_stuck();
     if (failure) return end_job(std::move(*failure));
     const bool all_done =
@@ -424,7 +424,7 @@ void Lifeline::watch_first() {
       if (!failure && !alive) failure = lost(0, kKilled);
     }
     if (!failure && silent_peer() >= 0)
-      failure = lost(0, fmt::format("no sign of life for {:.0f} s", silence_s_.load()));
+      failure = lost(0, fmt::format("no sign of life for {:.0f} s", silence_limit_s()));
     if (!failure) continue;
     set_state(State::Over);
     // A rank that called fail() exits with its own exit code.
