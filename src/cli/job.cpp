@@ -34,7 +34,8 @@ Lifeline::Callbacks Job::lifeline_callbacks() {
           .on_failure =
               [this](const RankFailure& failure) {
                 log_message(LogLevel::Error, failure.text);
-                tell_supervisor(failure.exit_code, failure.text, failure.rank, failure.node);
+                tell_supervisor(failure.exit_code, failure.text, failure.rank, failure.node,
+                                failure.lost);
                 const std::lock_guard lock(mutex_);
                 if (on_failure_) on_failure_(failure);
               },
@@ -55,14 +56,16 @@ Job::Job(Trace* trace)
   recorder_ = std::make_unique<FlightRecorder>(world_->rank(), node_name(),
                                                recorder_file(flight_key_, world_->rank()));
   if (world_->rank() == 0)
-    link_ = SupervisorLink::connect(std::getenv(kSupervisorVariable),
-                                    {.step = [this] { return recorder_->step(); },
-                                     .stop =
-                                         [this](const std::string& reason) {
-                                           const std::lock_guard lock(mutex_);
-                                           stop_request_ = reason;
-                                           if (on_stop_request_) on_stop_request_(reason);
-                                         }});
+    link_ = SupervisorLink::connect(
+        std::getenv(kSupervisorVariable),
+        {.step = [this] { return recorder_->step(); },
+         .silence_s = [this] { return (recorder_->step() > 0 ? 1 : 3) * silence_s_; },
+         .stop =
+             [this](const std::string& reason) {
+               const std::lock_guard lock(mutex_);
+               stop_request_ = reason;
+               if (on_stop_request_) on_stop_request_(reason);
+             }});
   if (world_->size() == 1) return;
   disable_live_line();
   lifeline_ = std::make_unique<Lifeline>(*world_, lifeline_callbacks());
@@ -89,12 +92,13 @@ void Job::on_stop_request(std::function<void(const std::string&)> listener) {
 }
 
 void Job::set_limits(double silence_s, double call_s) {
+  silence_s_ = silence_s;
   if (lifeline_) lifeline_->set_limits(silence_s, call_s);
 }
 
-void Job::tell_supervisor(int exit_code, const std::string& text, int rank,
-                          const std::string& node) {
-  if (link_) link_->ended(exit_code, text, rank, node);
+void Job::tell_supervisor(int exit_code, const std::string& text, int rank, const std::string& node,
+                          bool lost) {
+  if (link_) link_->ended(exit_code, text, rank, node, lost);
 }
 
 void Job::together(const std::function<void()>& work) { kintsugi::together(*control_, work); }

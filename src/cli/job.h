@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -55,13 +56,14 @@ class Job {
   // Reports an error that all ranks know of.
   void report_shared_error(const std::string& text, int exit_code);
   void tell_supervisor(int exit_code, const std::string& text, int rank = -1,
-                       const std::string& node = "");
+                       const std::string& node = "", bool lost = false);
 
   std::mutex mutex_;
   std::function<void(const RankFailure&)> on_failure_;
   std::function<void(const std::string&)> on_stop_request_;
   std::string stop_request_;  // that arrived before its listener
   int exit_code_ = 0;
+  std::atomic<double> silence_s_ = LifelineLimits{}.silence_s;
   std::int64_t splits_ = 0;  // of recorded groups so far; the same on all ranks
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> control_;

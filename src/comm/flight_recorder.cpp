@@ -44,7 +44,7 @@ struct FlightRecorder::Memory {
   struct Group {
     std::atomic<std::int64_t> used;
     std::array<char, kNameBytes> name;
-    std::int64_t split, color, rank, size;
+    std::int64_t split, color, rank, size, background;
     std::atomic<std::int64_t> calls, waiting_for, waiting_since_ns;
     std::array<Call, kRecent> recent;  // call n is at n % kRecent
   };
@@ -84,7 +84,7 @@ FlightRecorder::~FlightRecorder() {
 }
 
 int FlightRecorder::add_group(const std::string& name, std::int64_t split, std::int64_t color,
-                              int rank, int size) {
+                              int rank, int size, bool background) {
   for (int i = 0; i < kMaxGroups; ++i) {
     Memory::Group& group = memory_->groups[static_cast<std::size_t>(i)];
     if (group.used != 0) continue;
@@ -92,6 +92,7 @@ int FlightRecorder::add_group(const std::string& name, std::int64_t split, std::
     name.copy(group.name.data(), kNameBytes - 1);
     group.split = split;
     group.color = color;
+    group.background = background ? 1 : 0;
     group.rank = rank;
     group.size = size;
     group.calls = group.waiting_for = group.waiting_since_ns = 0;
@@ -143,7 +144,7 @@ double FlightRecorder::waiting_s() const {
   if (memory_->in_step == 0) return 0;
   double longest = 0;
   for (const Memory::Group& group : memory_->groups)
-    if (group.used != 0 && group.waiting_for != 0)
+    if (group.used != 0 && group.background == 0 && group.waiting_for != 0)
       longest = std::max(longest, 1e-9 * static_cast<double>(now_ns() - group.waiting_since_ns));
   return longest;
 }

@@ -56,7 +56,7 @@ std::vector<std::string> positions_here(const FlightRecorder& own, const std::st
 
 // Records the communication calls of one rank in memory that is shared with a file. The file
 // survives the process however it ends, and other processes of the node can read it. Recording a
-// call takes some 50 ns. Thread-safe.
+// call takes some 50 ns.
 class FlightRecorder {
  public:
   // Creates the file. If that fails, or without a path, only this process can read the record.
@@ -66,9 +66,10 @@ class FlightRecorder {
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   static constexpr int kMaxGroups = 64;
-  // Returns the group's index, or -1 if there are too many.
-  int add_group(const std::string& name, std::int64_t split, std::int64_t color, int rank,
-                int size);
+  // Returns the group's index, or -1 if there are too many. Only one thread uses a group. Waits of
+  // a group of the `background`, such as those of a save, are not waits of a step.
+  int add_group(const std::string& name, std::int64_t split, std::int64_t color, int rank, int size,
+                bool background = false);
   void remove_group(int group);
   // Returns the number of the call.
   std::int64_t call(int group, Collective kind, std::int64_t bytes, int peer = -1);

@@ -304,7 +304,8 @@ std::optional<RankFailure> Lifeline::read_peer(int rank) {
       return failure;
     }
     if (frame->type == kBeat) peer.waiting_s = std::atof(frame->text.c_str());
-    if (frame->type == kPositions) answers_.push_back(frame->text);
+    if (frame->type == kPositions && frame->text.empty()) peer.answered = true;  // its last one
+    if (frame->type == kPositions && !frame->text.empty()) answers_.push_back(frame->text);
     if (frame->type == kSay) callbacks_.on_message(rank, frame->text);
     if (frame->type == kGoodbye) peer.done = true;
   }
@@ -324,13 +325,17 @@ std::vector<std::string> Lifeline::ask_positions(int lost) {
   answers_.clear();
   if (!callbacks_.positions) return {};
   for (const std::string& own : callbacks_.positions(lost)) answers_.push_back(own);
-  std::size_t expected = 0;
-  for (std::size_t i = 1; i < peers_.size(); ++i)
-    if (peers_[i].socket && static_cast<int>(i) != lost &&
-        peers_[i].socket.send(kAskPositions, std::to_string(lost)))
-      ++expected;
+  std::vector<Peer*> asked;
+  for (std::size_t i = 1; i < peers_.size(); ++i) {
+    Peer& peer = peers_[i];
+    peer.answered = false;
+    if (peer.socket && static_cast<int>(i) != lost &&
+        peer.socket.send(kAskPositions, std::to_string(lost)))
+      asked.push_back(&peer);
+  }
+  const auto missing = [](const Peer* peer) { return peer->socket && !peer->answered; };
   const auto deadline = Clock::now() + kAskTime;
-  while (answers_.size() < expected && Clock::now() < deadline)
+  while (std::any_of(asked.begin(), asked.end(), missing) && Clock::now() < deadline)
     for (const int rank : wait_for_input(deadline - Clock::now())) (void)read_peer(rank);
   return std::move(answers_);
 }
@@ -420,6 +425,7 @@ void Lifeline::watch_first() {
         if (frame->type != kAskPositions || !callbacks_.positions) continue;
         for (const std::string& text : callbacks_.positions(std::atoi(frame->text.c_str())))
           send_to_first(kPositions, text);
+        send_to_first(kPositions, "");
       }
       if (!failure && !alive) failure = lost(0, kKilled);
     }

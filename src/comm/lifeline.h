@@ -87,7 +87,8 @@ class Lifeline {
     std::string node = {};
     bool done = false;
     Clock::time_point heard = Clock::now();
-    double waiting_s = 0;  // according to its last beat
+    double waiting_s = 0;   // according to its last beat
+    bool answered = false;  // ask_positions()
   };
   enum class State { Running, Failing, Leaving, Over };
 

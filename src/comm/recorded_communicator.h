@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
+#include "comm/grid.h"
 
 namespace kintsugi {
 
@@ -12,10 +13,11 @@ namespace kintsugi {
 class RecordedCommunicator : public Communicator {
  public:
   RecordedCommunicator(std::unique_ptr<Communicator> inner, FlightRecorder& recorder,
-                       std::int64_t split, std::int64_t color)
+                       std::int64_t split, std::int64_t color, bool background = false)
       : inner_(std::move(inner)),
         recorder_(recorder),
-        group_(recorder.add_group(inner_->name(), split, color, inner_->rank(), inner_->size())) {}
+        group_(recorder.add_group(inner_->name(), split, color, inner_->rank(), inner_->size(),
+                                  background)) {}
   ~RecordedCommunicator() override { recorder_.remove_group(group_); }
   const std::string& name() const override { return inner_->name(); }
   int rank() const override { return inner_->rank(); }
@@ -60,7 +62,11 @@ class RecordedWorld : public World {
     auto inner = inner_.split(name, color, key);
     const std::int64_t number = splits_++;
     if (inner->size() == 1) return inner;
-    return std::make_unique<RecordedCommunicator>(std::move(inner), recorder_, number, color);
+    // Saves use these in a thread of their own.
+    const bool background =
+        name == to_string(GroupKind::Checkpoint) || name == to_string(GroupKind::HostTp);
+    return std::make_unique<RecordedCommunicator>(std::move(inner), recorder_, number, color,
+                                                  background);
   }
 
  private:

@@ -65,12 +65,17 @@ SupervisorLink::~SupervisorLink() {
   ::close(wake_write_);
 }
 
-void SupervisorLink::ended(int exit_code, const std::string& text, int rank,
-                           const std::string& node) {
+void SupervisorLink::send_step() {
   const std::lock_guard lock(mutex_);
-  socket_.send(kLinkStep, std::to_string(callbacks_.step()));
-  socket_.send(kLinkEnded,
-               fmt::format("{} {} {} {}", exit_code, rank, node.empty() ? "-" : node, text));
+  socket_.send(kLinkStep, fmt::format("{} {}", callbacks_.step(), callbacks_.silence_s()));
+}
+
+void SupervisorLink::ended(int exit_code, const std::string& text, int rank,
+                           const std::string& node, bool lost) {
+  send_step();
+  const std::lock_guard lock(mutex_);
+  socket_.send(kLinkEnded, fmt::format("{} {} {} {} {}", exit_code, rank, lost ? 1 : 0,
+                                       node.empty() ? "-" : node, text));
 }
 
 void SupervisorLink::work() {
@@ -84,8 +89,7 @@ void SupervisorLink::work() {
         if (frame->type == kLinkStop) callbacks_.stop(frame->text);
       if (!alive) return callbacks_.stop("the supervisor was lost");
     }
-    const std::lock_guard lock(mutex_);
-    socket_.send(kLinkStep, std::to_string(callbacks_.step()));
+    send_step();
   }
 }
 
@@ -109,6 +113,7 @@ void SupervisorPort::accept() {
   state_.connected = true;
   state_.node = hello->text.substr(password_.size() + 1);
   heard_ = std::chrono::steady_clock::now();
+  if (!stop_reason_.empty()) run_.send(kLinkStop, stop_reason_);
 }
 
 void SupervisorPort::read() {
@@ -116,10 +121,10 @@ void SupervisorPort::read() {
   heard_ = std::chrono::steady_clock::now();
   while (const auto frame = run_.next()) {
     std::istringstream words(frame->text);
-    if (frame->type == kLinkStep) words >> state_.step;
+    if (frame->type == kLinkStep) words >> state_.step >> state_.silence_limit_s;
     if (frame->type != kLinkEnded || state_.end) continue;
     End end;
-    words >> end.exit_code >> end.rank >> end.node;
+    words >> end.exit_code >> end.rank >> end.lost >> end.node;
     if (end.node == "-") end.node.clear();
     end.text = rest_of(words);
     state_.end = end;
@@ -139,7 +144,10 @@ const SupervisorPort::State& SupervisorPort::poll(std::chrono::milliseconds time
   return state_;
 }
 
+void SupervisorPort::forgive_silence() { heard_ = std::chrono::steady_clock::now(); }
+
 void SupervisorPort::ask_to_stop(const std::string& reason) {
+  stop_reason_ = reason;
   if (run_) run_.send(kLinkStop, reason);
 }
 

@@ -22,6 +22,7 @@ class SupervisorLink {
  public:
   struct Callbacks {
     std::function<std::int64_t()> step;                   // the last step that has begun
+    std::function<double()> silence_s;                    // when rank 0 is given up; 0: never
     std::function<void(const std::string& reason)> stop;  // save and stop; in another thread
   };
   // Returns nothing without a supervisor, or with a warning if it cannot be reached.
@@ -31,11 +32,14 @@ class SupervisorLink {
   SupervisorLink& operator=(const SupervisorLink&) = delete;
 
   // Thread-safe. `rank` and `node`: of the failure, if it is known; otherwise -1 and empty.
-  void ended(int exit_code, const std::string& text, int rank = -1, const std::string& node = "");
+  // `lost`: the rank was gone or silent; otherwise it reported the failure itself.
+  void ended(int exit_code, const std::string& text, int rank = -1, const std::string& node = "",
+             bool lost = false);
 
  private:
   SupervisorLink(Socket socket, Callbacks callbacks);
   void work();
+  void send_step();
 
   Callbacks callbacks_;
   std::mutex mutex_;  // guards sending
@@ -53,19 +57,22 @@ class SupervisorPort {
   struct End {
     int exit_code = 1;
     int rank = -1;
+    bool lost = false;
     std::string node, text;
   };
   struct State {
-    bool connected = false;  // a run is connected, or was until it ended
-    std::string node;        // of rank 0
-    std::int64_t step = 0;   // the last step that has begun
-    double silent_s = 0;     // since its last message
-    std::optional<End> end;  // the first one that it reported
+    bool connected = false;       // a run is connected, or was until it ended
+    std::string node;             // of rank 0
+    std::int64_t step = 0;        // the last step that has begun
+    double silent_s = 0;          // since its last message
+    double silence_limit_s = 30;  // when it is given up; 0: never
+    std::optional<End> end;       // the first one that it reported
   };
   // Waits for messages, at most this long.
   const State& poll(std::chrono::milliseconds timeout);
-  void ask_to_stop(const std::string& reason);
-  void forget_run();  // before the next one is started
+  void ask_to_stop(const std::string& reason);  // this run, or the next one that connects
+  void forgive_silence();                       // this process was stopped itself
+  void forget_run();                            // before the next one is started
 
  private:
   void accept();
@@ -73,6 +80,7 @@ class SupervisorPort {
 
   Listener listener_;
   std::string password_, address_;
+  std::string stop_reason_;
   Socket run_;
   State state_;
   std::chrono::steady_clock::time_point heard_ = {};

@@ -104,12 +104,12 @@ fi
 constexpr const char* kSupervise = R"(
 run={}
 rm -f "$run/launch/exit_code"
-# The supervisor starts the ranks. It is started again only if a signal killed it.
+touch "$run/launch/started"
+# The supervisor starts the ranks. It is started again only if it was killed or has crashed.
 for attempt in {{1..20}}; do
   {} launch --supervise "$run"
   code=$?
-  [ "$code" -gt 128 ] || break
-  sleep 1
+  case $code in 134 | 135 | 136 | 137 | 139) sleep 1 ;; *) break ;; esac
 done
 )";
 
@@ -121,7 +121,10 @@ if [ "$code" -eq 75 ]; then status=0; fi
 
 // A stop that somebody asked for ends the run; one by the time limit does not.
 constexpr const char* kAsked = R"(
-asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
+asked_to_stop() {
+  [ -e "$run/stop" ] && return
+  [ "$run/status.json" -nt "$run/launch/started" ] && grep -q '"reason": "stop file"' "$run/status.json"
+}
 )";
 
 constexpr const char* kRequeue =

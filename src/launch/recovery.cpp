@@ -10,7 +10,7 @@
 namespace kintsugi {
 namespace {
 
-bool contains(const std::vector<std::string>& list, const std::string& name) {
+bool lists(const std::vector<std::string>& list, const std::string& name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
@@ -48,14 +48,14 @@ std::optional<NodeChoice> choose_nodes(const JobDescription& job, const NodeStat
   if (states.allocated.empty()) return NodeChoice{.nodes = job.nodes};
   std::vector<std::string> good, excluded;
   for (const std::string& node : states.allocated)
-    if (contains(states.down, node) || contains(states.avoided, node))
+    if (lists(states.down, node) || lists(states.avoided, node))
       excluded.push_back(node);
     else
       good.push_back(node);
   // The ones that failed last are used again last.
   for (auto node = states.avoided.rbegin(); node != states.avoided.rend(); ++node) {
     if (static_cast<std::int64_t>(good.size()) >= job.nodes) break;
-    if (contains(states.down, *node) || !contains(excluded, *node)) continue;
+    if (lists(states.down, *node) || !lists(excluded, *node)) continue;
     std::erase(excluded, *node);
     good.push_back(*node);
   }

@@ -18,6 +18,7 @@ struct LaunchAttempt {
   std::string text = {};   // why it ended
   int rank = -1;           // that failed; -1: unknown
   std::string node = {};   // of that rank; empty: unknown
+  bool lost = false;       // it was gone or silent; otherwise it reported the failure itself
   std::int64_t step = 0;   // the last step that it began
   std::int64_t saved = 0;  // step of the newest checkpoint at its end; 0: none
   double began_s = 0;      // Unix time

@@ -35,6 +35,8 @@ using Steady = std::chrono::steady_clock;
 
 constexpr auto kPoll = std::chrono::milliseconds(200);
 constexpr double kSlurmAnswer_s = 20;
+constexpr double kPaused_s = 3;    // a round that took longer: this process was stopped
+constexpr double kLater_s = 3;     // the other ranks notice that rank 0 is silent, and end first
 constexpr double kLedgerDays = 1;  // a node that failed is avoided by later jobs for a day
 
 double unix_time() {
@@ -98,6 +100,10 @@ std::vector<std::string> slurm_lines(const std::vector<std::string>& command) {
   return output.found && output.code == 0 ? lines_of(output.out) : std::vector<std::string>{};
 }
 
+bool contains(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
 // "down*", "fail", "idle*": '*' marks a node that does not answer.
 bool is_down(const std::string& state) {
   return state.ends_with('*') || state.starts_with("down") || state.starts_with("fail");
@@ -116,7 +122,11 @@ fs::path ledger_of(const JobDescription& job) {
 }  // namespace
 
 Supervisor::Supervisor(JobDescription job, SupervisorOptions options)
-    : job_(std::move(job)), options_(options), port_(job_.local), ledger_(ledger_of(job_)) {}
+    : job_(std::move(job)),
+      options_(options),
+      port_(job_.local),
+      deputy_(job_),
+      ledger_(ledger_of(job_)) {}
 
 std::int64_t Supervisor::saved_step() const {
   try {
@@ -149,8 +159,7 @@ NodeStates Supervisor::node_states() const {
       if (is_down(line.substr(space + 1))) states.down.push_back(line.substr(0, space));
   states.avoided = avoided_;
   for (const std::string& node : NodeLedger(ledger_).excluded(std::time(nullptr)))
-    if (std::find(avoided_.begin(), avoided_.end(), node) == avoided_.end())
-      states.avoided.push_back(node);
+    if (!contains(avoided_, node)) states.avoided.push_back(node);
   return states;
 }
 
@@ -158,9 +167,11 @@ void Supervisor::blame(const LaunchAttempt& attempt) {
   if (attempt.exit_code != exit_code::kFailure || attempt.node.empty() || job_.local) return;
   std::erase(avoided_, attempt.node);
   avoided_.insert(avoided_.begin(), attempt.node);
+  if (!attempt.lost) return;  // an error of the program or of the data: other jobs may use the node
+  const bool hung = attempt.text.find("no sign of life") != std::string::npos;
   try {
-    NodeLedger(ledger_).add(attempt.node, NodeTrouble::Lost, attempt.text, std::time(nullptr),
-                            kLedgerDays);
+    NodeLedger(ledger_).add(attempt.node, hung ? NodeTrouble::Hung : NodeTrouble::Lost,
+                            attempt.text, std::time(nullptr), kLedgerDays);
   } catch (const std::exception& error) {
     log_warning("{}", error.what());
   }
@@ -203,8 +214,11 @@ void Supervisor::take_over() {
     const nlohmann::json state = nlohmann::json::parse(read_text_file(file));
     leader = state.at("launcher");
     began_s = state.at("began");
+    // A launcher that has died may have left ranks: its process id is not used again while its
+    // session has processes.
+    const std::string start = start_of_process(leader);
     if (state.at("node") != node_name() || leader <= 0 ||
-        state.at("launcher_start") != start_of_process(leader))
+        (!start.empty() && state.at("launcher_start") != start))
       return;
   } catch (const nlohmann::json::exception&) {
     return;
@@ -239,7 +253,8 @@ std::string Supervisor::given_up(const SupervisorPort::State& state, double runn
                                         : fmt::format("the ranks did not report within {}",
                                                       format_duration(options_.start_s));
   if (state.end) return "";
-  if (state.silent_s > options_.silence_s)
+  const double limit_s = options_.silence_s.value_or(state.silence_limit_s + kLater_s);
+  if (state.silence_limit_s > 0 && state.silent_s > limit_s)
     return fmt::format("rank 0 gave no sign of life for {:.0f} s (stopped, or its node is down)",
                        state.silent_s);
   if (state.step != last_step_ || last_step_at_s_ == 0) {
@@ -252,31 +267,41 @@ std::string Supervisor::given_up(const SupervisorPort::State& state, double runn
 }
 
 void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
-  const auto begin = Steady::now();
+  auto begin = Steady::now();
   std::optional<Steady::time_point> reported;
   last_step_at_s_ = 0;
   std::string why;
   while (!session_is_over(leader) && why.empty()) {
+    const auto round = Steady::now();
     const SupervisorPort::State& state = port_.poll(kPoll);
+    deputy_.work(others_);
     forward_stop();
     if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
     if (state.end && !reported) reported = Steady::now();
     if (reported && seconds_since(*reported) > options_.leave_s) break;
+    if (const double paused = seconds_since(round); paused > kPaused_s) {
+      // This process was stopped itself, perhaps with all others: a suspended job.
+      port_.forgive_silence();
+      begin += Steady::now() - round;
+      continue;
+    }
     why = given_up(state, seconds_since(begin));
   }
   const int status = end_session(leader, false);
   const SupervisorPort::State& state = port_.poll(std::chrono::milliseconds(0));
   attempt.step = state.step;
   if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
-  if (state.end) {
+  if (state.end && why.empty()) {
     attempt.exit_code = state.end->exit_code;
     attempt.text = state.end->text;
     attempt.rank = state.end->rank;
     attempt.node = state.end->node;
+    attempt.lost = state.end->lost;
   } else if (!why.empty()) {
     attempt.text = why;
     if (state.connected) attempt.rank = 0;
     attempt.node = state.node;
+    attempt.lost = state.connected;
   } else {
     attempt.exit_code = exit_code_of(status);
     attempt.text = describe(status);
@@ -303,8 +328,13 @@ int Supervisor::run() {
   const std::int64_t saved_before = saved_step();
   for (;;) {
     if (StopSignals::received() != nullptr && attempts_.empty()) return exit_code::kStopped;
+    const NodeStates states = node_states();
     const auto choice =
-        choose_nodes(job_, node_states(), [this](std::int64_t nodes) { return fits(nodes); });
+        choose_nodes(job_, states, [this](std::int64_t nodes) { return fits(nodes); });
+    others_.clear();
+    for (const std::string& node : states.allocated)
+      if (node != node_name() && !contains(states.down, node) && !contains(states.avoided, node))
+        others_.push_back(node);
     if (!choice) {
       log_message(LogLevel::Error,
                   fmt::format("too few usable nodes in this job for {} (at least {})", job_.nodes,

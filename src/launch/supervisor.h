@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/supervisor_link.h"
+#include "launch/deputy.h"
 #include "launch/job_description.h"
 #include "launch/recovery.h"
 
@@ -12,8 +14,9 @@ namespace kintsugi {
 
 struct SupervisorOptions {
   RecoveryLimits limits = {};
-  double start_s = 900;       // the ranks must report within this time after their launch
-  double silence_s = 13;      // rank 0 without a sign of life; the other ranks notice it earlier
+  double start_s = 900;  // the ranks must report within this time after their launch
+  // Rank 0 without a sign of life. Default: comm.silence_s and 3 s.
+  std::optional<double> silence_s = {};
   double stall_s = 7200;      // without a new step
   double leave_s = 60;        // for the launcher to end after the run has reported its end
   double take_over_s = 1800;  // for the ranks of a killed supervisor to save and end
@@ -28,7 +31,8 @@ class Supervisor {
   explicit Supervisor(JobDescription job, SupervisorOptions options = {});
 
   // Returns the exit code of the job (core/exit_code.h). SIGTERM, SIGUSR1, SIGINT and SIGHUP ask
-  // the run to save and stop; a second signal ends it at once.
+  // the run to save and stop. A second SIGINT ends this process at once; the ranks notice that,
+  // save and stop.
   int run();
 
  private:
@@ -49,9 +53,11 @@ class Supervisor {
   JobDescription job_;
   SupervisorOptions options_;
   SupervisorPort port_;
+  DeputyKeeper deputy_;
   std::filesystem::path ledger_;  // of bad nodes
   std::vector<LaunchAttempt> attempts_;
   std::vector<std::string> avoided_;  // nodes that failed, the latest first
+  std::vector<std::string> others_;   // usable nodes of the job other than this one
   bool stopping_ = false;
   std::int64_t last_step_ = 0;  // of the current attempt, and when it began
   double last_step_at_s_ = 0;

@@ -8,12 +8,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launch/child_session.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/statistics.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
+#include "launch/child_session.h"
 #include "plan/search/tuning_report.h"
 
 namespace kintsugi {

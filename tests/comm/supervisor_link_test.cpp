@@ -30,7 +30,9 @@ std::unique_ptr<SupervisorLink> connect_to_port(SupervisorPort& port,
 
 TEST(SupervisorLink, ReportsStepsAndTheEnd) {
   SupervisorPort port(true);
-  const auto link = connect_to_port(port, {.step = [] { return 41; }, .stop = [](const auto&) {}});
+  const auto link = connect_to_port(
+      port,
+      {.step = [] { return 41; }, .silence_s = [] { return 10.0; }, .stop = [](const auto&) {}});
   ASSERT_TRUE(link);
   EXPECT_EQ(poll_until(port, [](const auto& state) { return state.step > 0; }).step, 41);
   link->ended(3, "the loss is not finite", 2, "nid007");
@@ -55,7 +57,8 @@ TEST(SupervisorLink, PassesTheRequestToStop) {
     const std::lock_guard lock(mutex);
     reason = text;
   };
-  const auto link = connect_to_port(port, {.step = [] { return 0; }, .stop = stop});
+  const auto link = connect_to_port(
+      port, {.step = [] { return 0; }, .silence_s = [] { return 10.0; }, .stop = stop});
   port.ask_to_stop("the job was cancelled");
   for (int i = 0; i < 100 && read().empty(); ++i) std::this_thread::sleep_for(milliseconds(20));
   EXPECT_EQ(read(), "the job was cancelled");
@@ -64,15 +67,17 @@ TEST(SupervisorLink, PassesTheRequestToStop) {
 TEST(SupervisorLink, TheRunNoticesALostSupervisor) {
   std::atomic<bool> lost = false;
   auto port = std::make_unique<SupervisorPort>(true);
-  const auto link = connect_to_port(
-      *port, {.step = [] { return 0; }, .stop = [&](const std::string&) { lost = true; }});
+  const auto link = connect_to_port(*port, {.step = [] { return 0; },
+                                            .silence_s = [] { return 10.0; },
+                                            .stop = [&](const std::string&) { lost = true; }});
   port.reset();
   for (int i = 0; i < 100 && !lost; ++i) std::this_thread::sleep_for(milliseconds(20));
   EXPECT_TRUE(lost);
 }
 
 TEST(SupervisorLink, WithoutASupervisor) {
-  const SupervisorLink::Callbacks none = {.step = [] { return 0; }, .stop = [](const auto&) {}};
+  const SupervisorLink::Callbacks none = {
+      .step = [] { return 0; }, .silence_s = [] { return 10.0; }, .stop = [](const auto&) {}};
   EXPECT_FALSE(SupervisorLink::connect(nullptr, none));
   EXPECT_FALSE(SupervisorLink::connect("", none));
   EXPECT_FALSE(SupervisorLink::connect("not an address", none));

@@ -67,7 +67,7 @@ const LaunchOptions kChained = {.nodes = 1, .time_s = 350.0 * 3600};  // three j
 
 // Slurm may be configured to requeue all jobs that exit with 75.
 TEST_F(RunJobScript, HandsOnTheCode) {
-  for (const int code : {0, 1, 2, 3, 4, 75}) {
+  for (const int code : {0, 2, 3, 4, 75, 130, 143}) {
     supervisor(std::to_string(code));
     EXPECT_EQ(run(kOneJob), code == 75 ? 0 : code);
     EXPECT_EQ(end(), std::to_string(code) + "\n");
@@ -115,8 +115,26 @@ TEST_F(RunJobScript, RequeuesAStoppedRun) {
   EXPECT_EQ(end(), "") << "the job goes on";
 }
 
+// The supervisor ends with 1 if too few nodes are left.
+TEST_F(RunJobScript, RequeuesAJobWithTooFewNodes) {
+  for (const LaunchOptions& options : {kOneJob, kRequeued}) {
+    fs::remove(path("calls"));
+    supervisor("1");
+    EXPECT_EQ(run(options), 1);
+    EXPECT_THAT(calls(), HasSubstr("scontrol requeue 7\n"));
+    EXPECT_EQ(end(), "") << "the job goes on";
+  }
+  LaunchOptions never = kOneJob;
+  never.no_requeue = true;
+  fs::remove(path("calls"));
+  supervisor("1");
+  EXPECT_EQ(run(never), 1);
+  EXPECT_THAT(calls(), Not(HasSubstr("scontrol")));
+  EXPECT_EQ(end(), "1\n");
+}
+
 TEST_F(RunJobScript, RequeuesNothingElse) {
-  for (const char* code : {"0", "1", "2", "3", "4"}) {
+  for (const char* code : {"0", "2", "3", "4"}) {
     supervisor(code);
     run(kRequeued);
     EXPECT_EQ(end(), code + std::string("\n"));

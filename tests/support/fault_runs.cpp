@@ -132,6 +132,8 @@ const char* to_string(Fault fault) {
       return "a bit of the newest checkpoint is flipped";
     case Fault::KillNode:
       return "a node dies, with a spare";
+    case Fault::KillBatchNode:
+      return "the node of the supervisor dies";
     case Fault::LoseNode:
       return "a node dies, without a spare";
     case Fault::Requeue:
@@ -141,7 +143,8 @@ const char* to_string(Fault fault) {
 }
 
 bool needs_slurm(Fault fault) {
-  return fault == Fault::KillNode || fault == Fault::LoseNode || fault == Fault::Requeue;
+  return fault == Fault::KillNode || fault == Fault::KillBatchNode || fault == Fault::LoseNode ||
+         fault == Fault::Requeue;
 }
 
 bool needs_root(Fault fault) { return fault == Fault::FillDisk; }
@@ -342,13 +345,14 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
       break;
     }
     case Fault::KillNode:
+    case Fault::KillBatchNode:
     case Fault::LoseNode: {
-      // Not the node of the batch script without a spare: then the whole job ends.
-      const Process& process = victim();
-      std::string node = process.variable("SLURMD_NODENAME");
-      if (run.fault == Fault::LoseNode)
-        for (const Process& other : ranks)
-          if (other.variable("SLURM_PROCID") != "0") node = other.variable("SLURMD_NODENAME");
+      const bool first = run.fault == Fault::KillBatchNode;  // rank 0 is beside the batch script
+      std::string node;
+      for (const Process& process : ranks)
+        if ((process.variable("SLURM_PROCID") == "0") == first)
+          node = process.variable("SLURMD_NODENAME");
+      if (node.empty()) failure("no rank was found; {}", run.diagnosis());
       run.killed_node = std::atoi(node.c_str() + 1);
       report.what += " on node " + node;
       cluster().kill_node(node);

@@ -25,10 +25,11 @@ enum class Fault {
   TruncateNewest,  // the newest checkpoint, and a rank is killed
   FlipBit,         // the same with one bit
   KillNode,        // slurmd and all processes of a node; a spare node takes its place
+  KillBatchNode,   // the same of the node of the batch script and supervisor: the job is requeued
   LoseNode,        // the same without a spare: the run continues on fewer nodes
   Requeue,         // scontrol requeue
 };
-inline constexpr int kFaults = 9;
+inline constexpr int kFaults = 10;
 const char* to_string(Fault fault);
 bool needs_slurm(Fault fault);
 bool needs_root(Fault fault);  // to mount a small file system

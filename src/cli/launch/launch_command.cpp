@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
+#include "launch/deputy.h"
 #include "launch/run_status.h"
 #include "launch/supervisor.h"
 
@@ -24,8 +25,8 @@ namespace {
 
 struct LaunchArguments {
   LaunchRequest request = {};
-  std::string time, signal;                                // durations; empty: the defaults
-  std::string status, cancel, follow, collect, supervise;  // directories
+  std::string time, signal;                                        // durations; empty: the defaults
+  std::string status, cancel, follow, collect, supervise, deputy;  // directories
   bool now = false;
   bool show_topology = false;
   std::string csv, markdown;
@@ -44,6 +45,7 @@ const std::vector<LaunchTask>& launch_tasks() {
       {"--follow", {}},
       {"--collect", {"--csv", "--markdown"}},
       {"--supervise", {}},
+      {"--deputy", {}},
       {"--show-topology", {"--topology", "--machine"}},
       {"--local", {"config", "--ranks", "--set", "--name", "--max-jobs", "--print"}},
   };
@@ -117,6 +119,10 @@ void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   if (!arguments.follow.empty()) return follow_run(arguments.follow);
   if (!arguments.collect.empty()) return collect(arguments);
   if (arguments.show_topology) return print_topology(arguments.request);
+  if (!arguments.deputy.empty()) {
+    if (const int code = run_deputy(arguments.deputy); code != 0) throw CLI::RuntimeError(code);
+    return;
+  }
   if (arguments.supervise.empty()) return launch(arguments);
   if (const int code = Supervisor(load_job(arguments.supervise)).run(); code != 0)
     throw CLI::RuntimeError(code);
@@ -207,6 +213,10 @@ void add_task_options(CLI::App& command, LaunchArguments& arguments) {
                    "Print the NUMA domains, cores and GPUs of this machine, of --machine or of "
                    "--topology FILE, in the form of machine files");
   command.add_option("--supervise", arguments.supervise, "Used by job scripts: runs a job")
+      ->type_name("RUN_DIR");
+  command
+      .add_option("--deputy", arguments.deputy,
+                  "Used by the supervisor: requeues the job if the supervisor's node dies")
       ->type_name("RUN_DIR");
 }
 

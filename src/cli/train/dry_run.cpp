@@ -103,13 +103,16 @@ RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int 
   const PlanJob job = plan_job(config);
   Planner planner(job, machine);
   const Evaluation e = planner.evaluate(layout_on(config, ranks));
-  print_snapshot(config, e.layout);
-  if (offloads(config.offload)) return dry_run_with_offload(config, machine, job, e);
+  if (offloads(config.offload)) {
+    print_snapshot(config, e.layout);
+    return dry_run_with_offload(config, machine, job, e);
+  }
   fmt::print(
       "{}\n{}", explained(planner, e, config.total_tokens()),
       e.fits ? fmt::format("It fits: {} of {} on the fullest rank.\n", format_bytes(e.memory_bytes),
                            format_bytes(machine.gpu.memory_gb * 1e9))
              : "");
+  print_snapshot(config, e.layout);
   if (config.batch.ramp.on())
     fmt::print("With batch.ramp the run has {} steps; the times above are for full batches.\n",
                config.total_steps());

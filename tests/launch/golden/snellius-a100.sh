@@ -24,19 +24,22 @@ fi
 
 run=/scratch/project/runs/demo
 rm -f "$run/launch/exit_code"
-# The supervisor starts the ranks. It is started again only if a signal killed it.
+touch "$run/launch/started"
+# The supervisor starts the ranks. It is started again only if it was killed or has crashed.
 for attempt in {1..20}; do
   /opt/kintsugi/bin/kintsugi launch --supervise "$run"
   code=$?
-  [ "$code" -gt 128 ] || break
-  sleep 1
+  case $code in 134 | 135 | 136 | 137 | 139) sleep 1 ;; *) break ;; esac
 done
 
 # For Slurm a stopped run is no failed job; some sites requeue all jobs that exit with 75.
 status=$code
 if [ "$code" -eq 75 ]; then status=0; fi
 
-asked_to_stop() { [ -e "$run/stop" ] || grep -qs '"reason": "stop file"' "$run/status.json"; }
+asked_to_stop() {
+  [ -e "$run/stop" ] && return
+  [ "$run/status.json" -nt "$run/launch/started" ] && grep -q '"reason": "stop file"' "$run/status.json"
+}
 # 1: too few nodes are left. Slurm may have others.
 if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_stop; then
   scontrol requeue "$SLURM_JOB_ID" && exit 1

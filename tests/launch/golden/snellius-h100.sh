@@ -27,12 +27,12 @@ fi
 
 run=/scratch/project/runs/demo
 rm -f "$run/launch/exit_code"
-# The supervisor starts the ranks. It is started again only if a signal killed it.
+touch "$run/launch/started"
+# The supervisor starts the ranks. It is started again only if it was killed or has crashed.
 for attempt in {1..20}; do
   /opt/kintsugi/bin/kintsugi launch --supervise "$run"
   code=$?
-  [ "$code" -gt 128 ] || break
-  sleep 1
+  case $code in 134 | 135 | 136 | 137 | 139) sleep 1 ;; *) break ;; esac
 done
 
 # For Slurm a stopped run is no failed job; some sites requeue all jobs that exit with 75.
