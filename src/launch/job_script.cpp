@@ -152,6 +152,7 @@ scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
 )";
 
 constexpr const char* kEnd = R"(
+if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
 echo "$code" >"$run/launch/exit_code"
 exit "${}"
 )";

@@ -89,7 +89,8 @@ Words srun_words(const Machine& machine, const std::string& bind, const JobDescr
                  fmt::format("--ntasks-per-node={}", job.ranks_per_node),
                  "--exclude={exclude}",
                  "--nodelist={nodelist}",
-                 "--kill-on-bad-exit=1"};
+                 "--kill-on-bad-exit=1",
+                 "--overlap"};  // a step with a dead node keeps its other nodes busy for minutes
   // Since Slurm 22.05 srun does not inherit this one from the job.
   if (spec.cpus_per_task > 0)
     words.push_back(fmt::format("--cpus-per-task={}", spec.cpus_per_task));

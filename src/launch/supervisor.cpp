@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -175,6 +176,24 @@ void Supervisor::blame(const LaunchAttempt& attempt) {
   } catch (const std::exception& error) {
     log_warning("{}", error.what());
   }
+}
+
+bool Supervisor::stopped_without_a_step(const LaunchAttempt& attempt,
+                                        std::int64_t saved_before) const {
+  if (attempt.exit_code != exit_code::kStopped || attempt.saved > saved_before) return false;
+  std::ifstream file(fs::path(job_.run_dir) / "status.json");
+  const nlohmann::json status = nlohmann::json::parse(file, nullptr, false);
+  return status.is_object() && status.value("reason", "") == "wall time";
+}
+
+bool supervisor_is_here(const fs::path& run_dir) {
+  std::ifstream file(run_dir / "launch/supervisor.json");
+  const nlohmann::json state = nlohmann::json::parse(file, nullptr, false);
+  if (!state.is_object() || !state.contains("process") || !state["process"].is_number_integer() ||
+      state.value("node", "") != node_name())
+    return false;
+  const auto process = state["process"].get<pid_t>();
+  return process > 0 && (::kill(process, 0) == 0 || errno == EPERM);
 }
 
 void Supervisor::keep(const LaunchAttempt& attempt) const {
@@ -348,6 +367,12 @@ int Supervisor::run() {
     attempts_.push_back(attempt);
     keep(attempt);
     blame(attempt);
+    if (stopped_without_a_step(attempt, saved_before)) {
+      log_message(LogLevel::Error,
+                  "the job ends before the run could save a new step: give it more time (--time), "
+                  "or a shorter margin (run.stop_margin)");
+      return exit_code::kNoProgress;
+    }
     const Decision decision = decide(attempts_, saved_before, options_.limits);
     if (decision.exit_code) {
       if (!decision.reason.empty()) log_message(LogLevel::Error, decision.reason);

@@ -47,6 +47,8 @@ class Supervisor {
   void keep(const LaunchAttempt& attempt) const;
   void blame(const LaunchAttempt& attempt);
   NodeStates node_states() const;
+  // The job was too short to train: the next one would be too.
+  bool stopped_without_a_step(const LaunchAttempt& attempt, std::int64_t saved_before) const;
   bool fits(std::int64_t nodes) const;
   std::int64_t saved_step() const;
 
@@ -62,5 +64,8 @@ class Supervisor {
   std::int64_t last_step_ = 0;  // of the current attempt, and when it began
   double last_step_at_s_ = 0;
 };
+
+// Whether the supervisor of a run is a process of this machine.
+bool supervisor_is_here(const std::filesystem::path& run_dir);
 
 }  // namespace kintsugi

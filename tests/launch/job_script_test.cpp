@@ -98,7 +98,7 @@ TEST(JobScript, LaunchersStartTheRanks) {
       launcher_for("lumi-g", {.nodes = 2, .account = "a"}),
       ElementsAre("srun", "--nodes={nodes}", "--ntasks={ranks}", "--ntasks-per-node=8",
                   "--exclude={exclude}", "--nodelist={nodelist}", "--kill-on-bad-exit=1",
-                  "--cpus-per-task=7",
+                  "--overlap", "--cpus-per-task=7",
                   "--cpu-bind=mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,"
                   "0xfe,0xfe00,0xfe00000000,0xfe0000000000"));
   EXPECT_THAT(launcher_for("frontier", {.nodes = 2, .account = "a"}),

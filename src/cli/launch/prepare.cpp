@@ -5,15 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <set>
 
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
 #include "launch/child_output.h"
+#include "launch/host_list.h"
+#include "launch/node_ledger.h"
 #include "launch/slurm.h"
 #include "model/config.h"
 #include "plan/costs/footprint.h"
@@ -156,12 +160,23 @@ PreparedRun prepare_local(const LaunchRequest& request, const MatrixCell& cell, 
   return run;
 }
 
+// The nodes in the ledger are left out, as those of --exclude.
+void exclude_bad_nodes(const RunConfig& config, LaunchOptions& options) {
+  const NodeLedger ledger(node_ledger_path(config.run.node_ledger.value_or(""), config.run.dir));
+  const std::vector<std::string> nodes = ledger.excluded(std::time(nullptr));
+  if (nodes.empty()) return;
+  const std::string list = host_list(nodes);
+  log_info("without {}: listed in {} (kintsugi doctor --nodes)", list, ledger.path().string());
+  options.exclude += (options.exclude.empty() ? "" : ",") + list;
+}
+
 PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
                           const std::optional<Topology>& topology, const MatrixCell& cell,
                           RunConfig config) {
   PreparedRun run{.cell = cell.name, .config = std::move(config)};
   LaunchOptions options = request.options;
   options.name = name_for(request, run.config, cell.name);
+  exclude_bad_nodes(run.config, options);
   const JobPaths paths = paths_for(run.config);
   run.job = describe_job(machine, options, paths, topology);
   check_layouts(run.config, run.job.ranks(), fmt::format("--nodes {}", run.job.nodes));

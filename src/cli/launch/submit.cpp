@@ -1,6 +1,7 @@
 #include "cli/launch/submit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <filesystem>
@@ -145,7 +146,10 @@ int run_locally(std::vector<PreparedRun>& runs) {
 
 void print_runs(const std::vector<PreparedRun>& runs) {
   for (const PreparedRun& run : runs)
-    fmt::print("{}{}", &run == &runs.front() ? "" : "\n", run.script);
+    fmt::print(
+        "{}{}\n# The supervisor starts the ranks with:\n#   {}\n",
+        &run == &runs.front() ? "" : "\n", run.script,
+        fmt::join(rank_command(run.job, {.nodes = run.job.nodes}, {"train", run.job.config}), " "));
 }
 
 }  // namespace kintsugi

@@ -17,6 +17,7 @@
 #include "launch/job_description.h"
 #include "launch/run_status.h"
 #include "launch/slurm.h"
+#include "launch/supervisor.h"
 #include "train/signals.h"
 
 namespace kintsugi {
@@ -27,7 +28,8 @@ namespace fs = std::filesystem;
 using FollowClock = std::chrono::steady_clock;
 
 constexpr auto kFollowInterval = std::chrono::seconds(1);
-constexpr auto kQueueInterval = std::chrono::seconds(30);  // between questions to Slurm
+constexpr auto kQueueInterval = std::chrono::seconds(10);  // between questions to Slurm
+constexpr double kSilence_s = 300;                         // of a run, before --status mentions it
 constexpr std::streamoff kFirstLook = 4096;                // bytes of a log that exists already
 
 // Prints the lines that were added to a file since the last call; a partial line waits.
@@ -79,6 +81,17 @@ std::string utc(std::int64_t seconds) {
   return text;
 }
 
+// A run writes its status at each step.
+std::string silence_of(const RunStatus& status) {
+  std::tm parts{};
+  if (status.state != "running" ||
+      strptime(status.updated.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts) == nullptr)
+    return "";
+  const auto passed = static_cast<double>(std::time(nullptr) - timegm(&parts));
+  return passed < kSilence_s ? ""
+                             : fmt::format(" (no sign of life for {})", format_duration(passed));
+}
+
 void show_jobs(const JobDescription& job) {
   if (job.local) return;
   if (job.job_ids.empty()) return fmt::print("job       not submitted\n");
@@ -118,7 +131,8 @@ class FollowedRun {
     }
     if (!ask_queue) return "";
     const JobDescription job = load_job(run_dir_);
-    if (job.local || job.job_ids.empty() || !slurm_is_here()) return "";
+    if (job.local) return supervisor_is_here(run_dir_) ? "" : "no process of the run is left here";
+    if (job.job_ids.empty() || !slurm_is_here()) return "";
     return job_states(job.job_ids).empty() ? "the job is no longer in the queue" : "";
   }
 
@@ -162,7 +176,7 @@ void show_run(const fs::path& run_dir) {
                optional_text("validation", status.valid_loss, "{:.4f}"),
                optional_text("tokens/s", status.tokens_per_s, "{:.0f}"),
                status.eta_s ? ", ETA " + format_duration(*status.eta_s) : "",
-               printable(status.updated));
+               printable(status.updated) + silence_of(status));
   if (status.attempts) fmt::print("attempts  {}\n", *status.attempts);
   if (status.goodput) fmt::print("goodput   {:.1f} %\n", *status.goodput * 100);
   if (!status.reason.empty()) fmt::print("reason    {}\n", printable(status.reason));
@@ -179,6 +193,9 @@ void cancel_run(const fs::path& run_dir, bool now) {
   const auto states = job.local ? std::vector<SlurmJobState>{} : job_states(job.job_ids);
   if (!job.local && states.empty())
     user_error("{} has no job in the queue: there is nothing to cancel", run_dir.string());
+  if (job.local && (read_exit_code(run_dir) || !supervisor_is_here(run_dir)))
+    user_error("the run in {} has ended, or runs on another machine: there is nothing to cancel",
+               run_dir.string());
   if (now) {
     kill_jobs(job.job_ids);
     return fmt::print("cancelled {}\n", job.job_ids.back());
@@ -195,6 +212,10 @@ void cancel_run(const fs::path& run_dir, bool now) {
 void follow_run(const fs::path& run_dir) {
   check_run_directory(run_dir);
   const StopSignals signals;
+  std::error_code ignored;
+  if (!fs::exists(job_file(run_dir), ignored) && !fs::exists(run_dir / "status.json", ignored))
+    user_error("{} has no run; kintsugi launch --collect lists the runs of a matrix",
+               run_dir.string());
   FollowedRun run(run_dir);
   auto next_question = FollowClock::now() + kQueueInterval;
   while (StopSignals::received() == nullptr) {

@@ -66,5 +66,6 @@ if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_sto
   scontrol requeue "$SLURM_JOB_ID" && exit 1
 fi
 
+if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
 echo "$code" >"$run/launch/exit_code"
 exit "$status"

@@ -53,5 +53,6 @@ case $code in
 esac
 scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
 
+if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
 echo "$code" >"$run/launch/exit_code"
 exit "$status"

@@ -39,5 +39,6 @@ done
 status=$code
 if [ "$code" -eq 75 ]; then status=0; fi
 
+if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
 echo "$code" >"$run/launch/exit_code"
 exit "$status"
