@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <filesystem>
 
 #include "launch/job_script.h"
@@ -146,10 +147,17 @@ TEST_F(RunJobScript, RequeuesNothingElse) {
   fs::remove(path("run/stop"));
   directory_.write("run/status.json",
                    "{\n  \"state\": \"stopped\",\n  \"reason\": \"stop file\"\n}");
+  const auto now = fs::file_time_type::clock::now();
+  fs::last_write_time(path("run/status.json"), now + std::chrono::hours(1));
   supervisor("75");
   run(kRequeued);
   EXPECT_EQ(end(), "75\n");
   EXPECT_THAT(calls(), Not(HasSubstr("scontrol")));
+  // The status of an earlier job says nothing about this one.
+  fs::last_write_time(path("run/status.json"), now - std::chrono::hours(1));
+  supervisor("75");
+  run(kRequeued);
+  EXPECT_THAT(calls(), HasSubstr("scontrol requeue 7\n"));
 }
 
 TEST_F(RunJobScript, TheChainGoesOnAfterAStopOrAFailure) {

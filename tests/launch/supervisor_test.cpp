@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using Json = nlohmann::json;
 
-constexpr int kSteps = 60;
+constexpr int kSteps = 400;
 
 class SupervisorTest : public testing::Test {
  protected:
@@ -35,7 +35,7 @@ class SupervisorTest : public testing::Test {
     const fs::path config = run / "launch/config.yaml";
     std::ofstream(config) << small_config(
         corpus_, run.string(),
-        fmt::format("steps: {}, checkpoint_every: 5, eval_every: 0{}", kSteps, train),
+        fmt::format("steps: {}, checkpoint_every: 25, eval_every: 0{}", kSteps, train),
         "device: cpu\nthreads: 1\n");
     return {.run_dir = run.string(),
             .config = config.string(),
@@ -85,7 +85,7 @@ TEST_F(SupervisorTest, StartsAKilledRunAgain) {
   EXPECT_EQ(attempts(whole)[0].at("exit_code"), 0);
 
   std::future<int> code = std::async(std::launch::async, [&] { return Supervisor(broken).run(); });
-  wait_for_step(broken, 12);
+  wait_for_step(broken, 40);
   const pid_t rank = rank_of(broken);
   ASSERT_GT(rank, 0);
   kill(rank, SIGKILL);
@@ -93,7 +93,7 @@ TEST_F(SupervisorTest, StartsAKilledRunAgain) {
   const auto tried = attempts(broken);
   ASSERT_EQ(tried.size(), 2u);
   EXPECT_EQ(tried[0].at("exit_code"), exit_code::kFailure);
-  EXPECT_GE(tried[0].at("saved").get<int>(), 5);
+  EXPECT_GE(tried[0].at("saved").get<int>(), 25);
   EXPECT_GT(tried[1].at("first_step_s").get<double>(), 0);
   EXPECT_EQ(weights(broken), weights(whole));
 }
@@ -103,7 +103,7 @@ TEST_F(SupervisorTest, AStoppedRankIsKilledAndStartedAgain) {
   EXPECT_EQ(Supervisor(whole).run(), exit_code::kFinished);
   std::future<int> code =
       std::async(std::launch::async, [&] { return Supervisor(broken, {.silence_s = 3}).run(); });
-  wait_for_step(broken, 12);
+  wait_for_step(broken, 40);
   kill(rank_of(broken), SIGSTOP);
   EXPECT_EQ(code.get(), exit_code::kFinished);
   const auto tried = attempts(broken);
@@ -131,7 +131,7 @@ TEST_F(SupervisorTest, ASignalStopsTheRunWithASavedState) {
   const JobDescription whole = job("whole"), broken = job("broken");
   EXPECT_EQ(Supervisor(whole).run(), exit_code::kFinished);
   std::future<int> code = std::async(std::launch::async, [&] { return Supervisor(broken).run(); });
-  wait_for_step(broken, 12);
+  wait_for_step(broken, 40);
   kill(getpid(), SIGUSR1);
   EXPECT_EQ(code.get(), exit_code::kStopped);
   const auto tried = attempts(broken);
