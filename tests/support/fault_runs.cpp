@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr int kFaultSteps = 300, kFaultSaves = 20;
+constexpr int kFaultSteps = 500, kFaultSaves = 20;
 constexpr double kPatience_s = 180;  // for one run, with all its restarts
 constexpr std::size_t kSmallDisk = std::size_t{48} << 20;
 
@@ -206,6 +206,9 @@ struct FaultRuns::Run {
   std::vector<Process> supervisors() const {
     return processes_with({"launch", "--supervise", directory.string()});
   }
+  std::vector<Process> deputies() const {
+    return processes_with({"launch", "--deputy", directory.string()});
+  }
   std::string diagnosis() const {
     std::string text = fmt::format("{}, {}: ", slurm ? "Slurm" : "mpirun", to_string(fault));
     for (const fs::path& file : {output, directory / "log.txt", directory / "status.json",
@@ -315,6 +318,8 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
   const auto step = static_cast<std::size_t>(kFaultSaves + 5 + random_() % (kFaultSteps / 2));
   if (!wait_until([&] { return lines_of(run.directory / "metrics.jsonl").size() >= step; }))
     failure("the run did not reach step {}; {}", step, run.diagnosis());
+  if (run.fault == Fault::KillBatchNode && !wait_until([&] { return !run.deputies().empty(); }, 10))
+    failure("the supervisor has no deputy; {}", run.diagnosis());
   std::this_thread::sleep_for(std::chrono::microseconds(random_() % 30'000));
   const std::vector<Process> ranks = run.rank_processes();
   const auto victim = [&]() -> const Process& {
