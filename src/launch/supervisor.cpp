@@ -259,6 +259,16 @@ void Supervisor::take_over() {
         .ended_s = unix_time()});
 }
 
+// A killed srun leaves its ranks behind. The deputy's step is among them; it is started again.
+void Supervisor::kill_steps() const {
+  const char* const job = std::getenv("SLURM_JOB_ID");
+  if (job_.local || job == nullptr) return;
+  for (const std::string& step :
+       slurm_lines({"squeue", "--steps", "--noheader", "--jobs", job, "--format=%i"}))
+    if (step.find_first_not_of("0123456789._") == std::string::npos)  // not batch, extern
+      run_captured({"scancel", "--signal=KILL", step}, kSlurmAnswer_s);
+}
+
 void Supervisor::forward_stop() {
   if (stopping_ || StopSignals::received() == nullptr) return;
   stopping_ = true;
@@ -297,7 +307,9 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     forward_stop();
     if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
     if (state.end && !reported) reported = Steady::now();
-    if (reported && seconds_since(*reported) > options_.leave_s) break;
+    const bool failed = state.end && state.end->exit_code == exit_code::kFailure;
+    if (reported && seconds_since(*reported) > (failed ? options_.failed_s : options_.leave_s))
+      break;
     if (const double paused = seconds_since(round); paused > kPaused_s) {
       // This process was stopped itself, perhaps with all others: a suspended job.
       port_.forgive_silence();
@@ -306,7 +318,9 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     }
     why = given_up(state, seconds_since(begin));
   }
+  const bool forced = !session_is_over(leader);
   const int status = end_session(leader, false);
+  if (forced) kill_steps();
   const SupervisorPort::State& state = port_.poll(std::chrono::milliseconds(0));
   attempt.step = state.step;
   if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);

@@ -18,7 +18,8 @@ struct SupervisorOptions {
   // Rank 0 without a sign of life. Default: comm.silence_s and 3 s.
   std::optional<double> silence_s = {};
   double stall_s = 7200;      // without a new step
-  double leave_s = 60;        // for the launcher to end after the run has reported its end
+  double leave_s = 60;        // for the launcher to end after the run has finished or stopped
+  double failed_s = 5;        // the same after a failure: srun waits for a dead node for minutes
   double take_over_s = 1800;  // for the ranks of a killed supervisor to save and end
 };
 
@@ -42,6 +43,7 @@ class Supervisor {
   // Why the attempt must be ended from outside; empty: it need not be.
   std::string given_up(const SupervisorPort::State& state, double running_s);
   void forward_stop();
+  void kill_steps() const;
   void take_over();
   void write_state(pid_t leader) const;
   void keep(const LaunchAttempt& attempt) const;
