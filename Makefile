@@ -96,7 +96,7 @@ fault-test: CUDA_FLAG := $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DKINTSUGI_CU
 fault-test: packages
 	$(call configure,$(BUILD),$(CUDA_FLAG) -DKINTSUGI_TESTS=ON)
 	@cmake --build $(BUILD) -j $(JOBS) --target kintsugi kintsugi_fault_runs
-	@$(BUILD)/kintsugi_fault_runs $(N) $(if $(SEED),--seed $(SEED))
+	@$(BUILD)/kintsugi_fault_runs $(N) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)')
 
 # Applies each bug of tests/mutations in turn; the tests must find it. ONLY="name …" selects some, PRECISION=fp32 trains every
 # layout in fp32.

@@ -11,6 +11,8 @@
 #include <map>
 #include <random>
 
+#include "core/error.h"
+
 namespace kintsugi {
 namespace {
 
@@ -18,7 +20,11 @@ std::string seconds(const std::optional<double>& value) {
   return value ? fmt::format("{:.1f} s", *value) : "-";
 }
 
-int run_faults(int trials, std::uint64_t seed) {
+std::string name_of(Fault fault, bool slurm) {
+  return fmt::format("{}: {}", slurm ? "Slurm" : "mpirun", to_string(fault));
+}
+
+int run_faults(int trials, std::uint64_t seed, const std::string& only) {
   const bool slurm = SlurmCluster::available(), root = geteuid() == 0;
   fmt::print("{} trials, seed {}{}{}\n", trials, seed,
              slurm ? "" : ", without Slurm: slurm-wlm and munge are not installed",
@@ -30,6 +36,10 @@ int run_faults(int trials, std::uint64_t seed) {
     if (!needs_slurm(fault)) kinds.emplace_back(fault, false);
     if (slurm) kinds.emplace_back(fault, true);
   }
+  std::erase_if(kinds, [&](const auto& kind) {
+    return name_of(kind.first, kind.second).find(only) == std::string::npos;
+  });
+  if (kinds.empty()) failure("no kind of fault has '{}' in its name", only);
   std::mt19937_64 random(seed);
   FaultRuns runs(random());
   struct Summary {
@@ -42,7 +52,7 @@ int run_faults(int trials, std::uint64_t seed) {
       std::shuffle(kinds.begin(), kinds.end(), random);  // every kind, in another order
     const auto [fault, on_slurm] = kinds[static_cast<std::size_t>(number) % kinds.size()];
     const FaultReport report = runs.trial(fault, on_slurm);
-    const std::string name = fmt::format("{}: {}", on_slurm ? "Slurm" : "mpirun", to_string(fault));
+    const std::string name = name_of(fault, on_slurm);
     fmt::print("{:>3}  {:<50} {:<28} {} attempts, ended after {}, first step {} later, {:.0f} s\n",
                number + 1, name, report.what, report.attempts, seconds(report.detected_s),
                seconds(report.restarted_s), report.total_s);
@@ -72,9 +82,11 @@ int main(int argc, char** argv) {
   std::uint64_t seed = std::random_device{}();
   app.add_option("trials", trials, "Number of trials")->check(CLI::PositiveNumber);
   app.add_option("--seed", seed, "Random seed; the exact times still vary");
+  std::string only;
+  app.add_option("--only", only, "Only faults with this text in their name, such as 'a node dies'");
   CLI11_PARSE(app, argc, argv);
   try {
-    return kintsugi::run_faults(trials, seed);
+    return kintsugi::run_faults(trials, seed, only);
   } catch (const std::exception& error) {
     fmt::print("FAILED (seed {}): {}\n", seed, error.what());
     return 1;
