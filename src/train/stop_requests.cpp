@@ -50,7 +50,9 @@ void WallTime::note_step(double seconds) {
 double WallTime::margin_s() const {
   if (fixed_margin_s_ > 0) return fixed_margin_s_;
   const double longest = steps_.empty() ? 0 : *std::max_element(steps_.begin(), steps_.end());
-  return save_s_ + 2 * longest + kExit_s;
+  const double save_s = save_s_.value_or(background_save_s_.value_or(kUnmeasuredSave_s));
+  const double under_way_s = under_way_ ? background_save_s_.value_or(save_s) : 0;
+  return under_way_s + save_s + 2 * longest + kExit_s;
 }
 
 StopRequests::StopRequests(Options options)

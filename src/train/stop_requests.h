@@ -18,7 +18,8 @@ namespace kintsugi {
 std::optional<double> end_of_job(double launched_s, double limit_s);
 
 // The time by which a run must begin its last save. It leaves a margin before the end of the job
-// for one save, two steps and leaving the program.
+// for one save, which training waits for, two steps and leaving the program, and also for the end
+// of a save in the background that is under way.
 class WallTime {
  public:
   static constexpr double kExit_s = 30;             // to leave the program
@@ -30,7 +31,10 @@ class WallTime {
   WallTime(double end_s, double fixed_margin_s) : end_s_(end_s), fixed_margin_s_(fixed_margin_s) {}
 
   void note_step(double seconds);  // also: a validation
-  void note_save(double seconds) { save_s_ = seconds; }
+  void note_save(double seconds, bool background = false) {
+    (background ? background_save_s_ : save_s_) = seconds;
+  }
+  void set_save_under_way(bool under_way) { under_way_ = under_way; }  // in the background
   double margin_s() const;
   double left_s(double now_s) const { return end_s_ - now_s; }  // until the end of the job
   bool limited() const { return end_s_ < std::numeric_limits<double>::infinity(); }
@@ -39,7 +43,8 @@ class WallTime {
  private:
   double end_s_ = std::numeric_limits<double>::infinity();
   double fixed_margin_s_ = 0;
-  double save_s_ = kUnmeasuredSave_s;
+  std::optional<double> save_s_, background_save_s_;  // of the last ones
+  bool under_way_ = false;
   std::deque<double> steps_;
 };
 

@@ -128,6 +128,9 @@ RunOutcome Trainer::run(ResumeMode resume) {
       if (saves) save();
       copy_to_memory();
     }
+    // A stop before the first step, or in the step that caused a rewind.
+    if (unsaved_ && stops_.decided() && config_.train.save) save();
+    remove_memory_copies();  // everything is in a checkpoint
     if (step_trace_ != nullptr) step_trace_->finish();
     if (is_first()) log_->flush();
     if (is_first()) report_saves();
@@ -148,7 +151,6 @@ RunOutcome Trainer::run(ResumeMode resume) {
   }
   // A request in the last step of a stage stops the run before the next one.
   const bool stopped = !finished() || (stops_.decided() && config_.steps_after() > 0);
-  if (copies_ && finished() && config_.steps_after() == 0) copies_->remove();
   report_stop(stopped);
   return stopped ? RunOutcome::Stopped : RunOutcome::Finished;
 }
@@ -222,6 +224,7 @@ void Trainer::train_step() {
   spikes_.add(result.loss);
   if (config_.batch.ramp.on()) record_.batch = sequences;
   scaler_.update(!std::isfinite(result.gradient_norm));
+  unsaved_ = false;
   state_.step = step;
   state_.tokens = record_.tokens;
   state_.samples += sequences;

@@ -122,6 +122,9 @@ class Trainer {
   bool begins_stage(const Start& start, const TrainerState& state) const {
     return start.other_run || state.stage != config_.stage;
   }
+  // Checks the file that `damage` names again, on rank 0 and on another node. Throws SharedFailure
+  // if one of them finds it good: then a node is at fault, and not the checkpoint.
+  void confirm_damage(const std::filesystem::path& checkpoint, const std::string& damage);
   // Falls back from a damaged checkpoint of this run: throws CheckpointSetAside.
   [[noreturn]] void fall_back_from(const std::filesystem::path& checkpoint,
                                    const std::string& damage);
@@ -157,8 +160,15 @@ class Trainer {
   // Goes back to an earlier checkpoint and leaves out the data since (train.spikes). False: this
   // is not asked for, did not help, or there is no such checkpoint.
   bool rewind(const std::string& why);
-  std::pair<std::int64_t, std::int64_t> go_back_to(const std::filesystem::path& checkpoint,
-                                                   std::int64_t position);
+  struct Rewound {
+    std::filesystem::path checkpoint;
+    std::int64_t first = 0, end = 0;  // positions of the samples that are left out: [first, end)
+  };
+  std::optional<Rewound> go_back(std::int64_t position);
+  Rewound go_back_to(const std::filesystem::path& checkpoint, std::int64_t position);
+  void set_target_aside(const std::filesystem::path& target, const std::string& damage);
+  // Of the ancestors; empty if there is none. On rank 0.
+  std::string newest_healthy_checkpoint() const;
   void find_straggler();
   void check_replicas(bool saves);  // also before each save
   // Sum over all groups since the start. Throws Failure if a call was abandoned, because the step
@@ -178,6 +188,7 @@ class Trainer {
   bool restore_from_memory(const Start& start);  // sets state_
   void open_memory_copies();
   void copy_to_memory();
+  void remove_memory_copies();
   // Saves in trainer_save.cpp. open_saves() allocates the memory for saves in the background.
   void open_saves();
   bool save_is_due() const;
@@ -244,6 +255,7 @@ class Trainer {
   SaveTimes save_times_;
   std::unique_ptr<MemoryCopies> copies_;  // with train.memory_copy_every
   bool from_memory_ = false;              // the run continues from a copy in memory
+  bool unsaved_ = false;  // state_ is of a copy in memory or a rewind, and no step followed
   bool copied_ = false;
   Clock::time_point loop_begin_;
   BatchesDone before_;  // steps and samples before this process

@@ -50,12 +50,48 @@ std::string Trainer::rewind_target() const {
   for (auto one = ancestors_.rbegin(); one != ancestors_.rend(); ++one) {
     const CheckpointPaths at{folder, one->name};
     if (!fs::exists(at.model()) || !what_is_missing(at).empty()) continue;
-    const TrainerState state = saved_state(at.model());
-    if (state.skipped == 0 && state.stage == state_.stage && state.batches == state_.batches &&
-        state.step <= state_.step - config_.train.spikes.rewind_steps)
-      return at.model().string();
+    try {
+      const TrainerState state = saved_state(at.model());
+      if (state.skipped == 0 && state.stage == state_.stage && state.batches == state_.batches &&
+          state.step <= state_.step - config_.train.spikes.rewind_steps)
+        return at.model().string();
+    } catch (const UserError& error) {
+      log_warning("{}; the run does not go back to {}", error.what(), one->name);
+    }
   }
   return "";
+}
+
+// The newest target that can be loaded, which is then loaded. A damaged one is set aside.
+std::optional<Trainer::Rewound> Trainer::go_back(std::int64_t position) {
+  for (;;) {
+    std::string target;
+    together(host(), [&] {
+      if (is_first()) target = rewind_target();
+    });
+    target = text_of(host(), 0, target);
+    if (target.empty()) return std::nullopt;
+    try {
+      return go_back_to(target, position);
+    } catch (const SharedDamagedFile& error) {
+      confirm_damage(target, error.what());
+      set_target_aside(target, error.what());
+    }
+  }
+}
+
+void Trainer::set_target_aside(const fs::path& target, const std::string& damage) {
+  together(host(), [&] {
+    if (!is_first()) return;
+    const std::string aside = set_aside({target.parent_path(), target.filename().string()});
+    log_warning("{}: {} was renamed to {}, and the run goes back further", damage,
+                target.filename().string(), aside);
+  });
+  if (last_healthy_ != target.string()) return;
+  together(host(), [&] {
+    if (is_first()) last_healthy_ = newest_healthy_checkpoint();
+  });
+  last_healthy_ = text_of(host(), 0, last_healthy_);
 }
 
 bool Trainer::rewind(const std::string& why) {
@@ -69,20 +105,15 @@ bool Trainer::rewind(const std::string& why) {
     return false;
   }
   finish_save_after_error();  // it reads the state that the rewind replaces
-  std::string target;
-  together(host(), [&] {
-    if (is_first()) target = rewind_target();
-  });
-  target = text_of(host(), 0, target);
-  if (target.empty()) {
+  const std::int64_t position = data_position(state_.skipped_samples, state_.samples);
+  const SpikeHistory::State history = spikes_.state();
+  const std::optional<Rewound> rewound = go_back(position);
+  if (!rewound) {
     if (is_first())
       log_warning("there is no healthy checkpoint {} or more steps before step {} to go back to",
                   options.rewind_steps, spike);
     return false;
   }
-  const std::int64_t position = data_position(state_.skipped_samples, state_.samples);
-  const SpikeHistory::State history = spikes_.state();
-  const auto skipped = go_back_to(target, position);
   spikes_.restore({state_.spikes.losses, history.rewinds, history.last_step});
   spikes_.note_rewind(spike);
   state_.spikes = spikes_.state();
@@ -92,18 +123,20 @@ bool Trainer::rewind(const std::string& why) {
   log_warning(
       "step {}: {}; going back to {} and leaving out samples {} to {} of the data (rewind {} of at "
       "most {})",
-      spike, why, target, skipped.first, skipped.second - 1, number, options.max_rewinds);
+      spike, why, rewound->checkpoint.string(), rewound->first, rewound->end - 1, number,
+      options.max_rewinds);
   return true;
 }
 
-// Loads the checkpoint and leaves out its next samples up to `position`. Returns the first position
-// that is left out and the one after the last.
-std::pair<std::int64_t, std::int64_t> Trainer::go_back_to(const fs::path& checkpoint,
-                                                          std::int64_t position) {
+// Loads the checkpoint and leaves out its next samples up to `position`.
+Trainer::Rewound Trainer::go_back_to(const fs::path& checkpoint, std::int64_t position) {
   batch_ = nullptr;
   loader_.reset();
   engine_->prepare();
   state_ = load_checkpoint(checkpoint, *engine_);
+  if (copies_) copies_->give_up();
+  unsaved_ = true;
+  from_memory_ = false;
   engine_->sharding().weights_changed();  // gathered copies are out of date
   engine_->sharding().finish_weights();
   const std::int64_t from = data_position(state_.skipped_samples, state_.samples);
@@ -120,7 +153,7 @@ std::pair<std::int64_t, std::int64_t> Trainer::go_back_to(const fs::path& checkp
   record_.step = state_.step;
   record_.tokens = state_.tokens;
   open_loader();
-  return {from, to};
+  return {checkpoint, from, to};
 }
 
 void Trainer::end_diverged(const std::string& why) {

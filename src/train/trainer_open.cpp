@@ -2,6 +2,7 @@
 // of the configuration since.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
 #include "comm/exchange.h"
@@ -18,14 +19,10 @@ namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
 
-// Returns the newest ancestor that is complete and has no skipped steps; empty if there is none.
-std::string newest_healthy(const fs::path& folder, const std::vector<Ancestor>& ancestors) {
-  for (auto one = ancestors.rbegin(); one != ancestors.rend(); ++one) {
-    const CheckpointPaths at{folder, one->name};
-    if (!fs::exists(at.model()) || !what_is_missing(at).empty()) continue;
-    if (saved_state(at.model()).skipped == 0) return at.model().string();
-  }
-  return "";
+// The rank that found a damage, as together() names it; -1: all ranks.
+int rank_in(const std::string& message) {
+  int rank = -1;
+  return std::sscanf(message.c_str(), "rank %d", &rank) == 1 ? rank : -1;
 }
 
 // When a change of this key takes effect.
@@ -84,7 +81,34 @@ void Trainer::follow_checkpoint(const fs::path& checkpoint) {
   }
 }
 
+// One bad node must not make the run give up its checkpoints one after another.
+void Trainer::confirm_damage(const fs::path& checkpoint, const std::string& damage) {
+  int accuser = rank_in(damage);
+  if (accuser < 0 || accuser >= groups_->ranks()) return;
+  const std::vector<std::string> nodes = gather_texts(host(), MemoryCopies::this_node());
+  const auto other = std::find_if(nodes.begin(), nodes.end(),
+                                  [&](const std::string& node) { return node != nodes.front(); });
+  const auto second = static_cast<int>(other == nodes.end() ? 0 : other - nodes.begin());
+  const int own = host().rank();
+  double good = 0;
+  std::string verdict = "good";
+  together(host(), [&] {
+    if (own != 0 && own != second) return;
+    if (is_still_damaged(checkpoint, damage)) verdict = "damaged";
+    if (verdict == "good") good = 1;
+  });
+  sum_over_ranks(std::span(&good, 1));
+  if (good == 0) return;
+  for (const int one : {0, second})
+    if (text_of(host(), one, verdict) == "damaged") accuser = one;
+  throw SharedFailure(fmt::format(
+      "{}; but the file is intact on another node or in a second read, so node {} may be at fault: "
+      "nothing was renamed; run again, without this node if it happens again",
+      damage, nodes[static_cast<std::size_t>(accuser)]));
+}
+
 void Trainer::fall_back_from(const fs::path& checkpoint, const std::string& damage) {
+  confirm_damage(checkpoint, damage);
   std::string next;
   together(host(), [&] {
     if (!is_first()) return;
@@ -277,6 +301,19 @@ void Trainer::check_finished_stages() const {
           config_.stages[i].total_steps());
 }
 
+std::string Trainer::newest_healthy_checkpoint() const {
+  for (auto one = ancestors_.rbegin(); one != ancestors_.rend(); ++one) {
+    const CheckpointPaths at{directory_ / "checkpoints", one->name};
+    if (!fs::exists(at.model()) || !what_is_missing(at).empty()) continue;
+    try {
+      if (saved_state(at.model()).skipped == 0) return at.model().string();
+    } catch (const UserError&) {
+      continue;  // damaged
+    }
+  }
+  return "";
+}
+
 void Trainer::take_over(const Start& start) {
   const fs::path& checkpoint = start.checkpoint;
   // A checkpoint in another precision has no usable loss scale.
@@ -291,7 +328,7 @@ void Trainer::take_over(const Start& start) {
   if (!is_first() || start.other_run) return;
   mark_branches({checkpoint.parent_path(), checkpoint.filename().string()});
   ancestors_ = ancestors_after(checkpoint);
-  if (last_healthy_.empty()) last_healthy_ = newest_healthy(checkpoint.parent_path(), ancestors_);
+  if (last_healthy_.empty()) last_healthy_ = newest_healthy_checkpoint();
 }
 
 // Compares with the configuration in the checkpoint; older versions saved it only in the run

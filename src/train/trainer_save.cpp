@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 struct Trainer::SaveResult {
   fs::path model;
   double duration_s = 0;  // until it was published
+  bool background = false;
 };
 
 void Trainer::open_saves() {
@@ -67,12 +68,16 @@ CheckpointOptions Trainer::checkpoint_options() const {
   if (due(config_.train.keep_every))
     keep_always = fmt::format("train.keep_every: {}", config_.train.keep_every);
   if (finished() && !config_.stages.empty()) keep_always = kEndOfStage;
+  std::vector<Ancestor> ancestors = ancestors_;
+  // After a rewind, the checkpoint of the same step is replaced.
+  if (!ancestors.empty() && ancestors.back().name == checkpoint_name(state_.step))
+    ancestors.pop_back();
   return {.files = checkpoint_texts(),
           // Do not delete healthy checkpoints until the run is healthy again.
           .keep = health_.healthy() ? config_.train.keep_checkpoints : 0,
           .keep_always = keep_always,
           .config = to_yaml(config_),
-          .ancestors = ancestors_};
+          .ancestors = ancestors};
 }
 
 void Trainer::save() {
@@ -90,6 +95,7 @@ void Trainer::save() {
   const fs::path checkpoints = directory_ / "checkpoints";
   if (saver_ && !last) {
     saver_->begin(checkpoints, state_, checkpoint_options());
+    stops_.wall_time().set_save_under_way(true);
     engine_->before_next_update([this] { saver_->before_update(); });
   } else {
     try {
@@ -111,8 +117,9 @@ double Trainer::save_ended() const { return saver_ && saver_->ended() ? 1 : 0; }
 void Trainer::finish_save() {
   if (!saver_ || !saver_->under_way()) return;
   try {
+    stops_.wall_time().set_save_under_way(false);
     const BackgroundSave::Result result = saver_->finish();
-    note_saved({result.model, result.seconds});
+    note_saved({result.model, result.seconds, true});
   } catch (const SharedFailure& error) {
     note_failed_save(error.what(), false);
   }
@@ -130,7 +137,7 @@ void Trainer::note_saved(const SaveResult& result) {
   failed_saves_ = 0;
   ++save_times_.saved;
   last_checkpoint_ = result.model.string();
-  stops_.wall_time().note_save(result.duration_s);
+  stops_.wall_time().note_save(result.duration_s, result.background);
   if (save_healthy_) {
     last_healthy_ = last_checkpoint_;
     started_elsewhere_ = false;

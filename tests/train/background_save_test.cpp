@@ -90,6 +90,19 @@ INSTANTIATE_TEST_SUITE_P(
                              0.9}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// A rank that fails in the next step drops its save, also if it had nothing to copy from a device.
+TEST(BackgroundSaveOfAFailedRank, IsDropped) {
+  const TemporaryDirectory directory;
+  Training training{.model = tiny_model("llama-gqa", 2), .sequences = 4, .length = 8};
+  on_ranks({.dp = 2}, training, [&](const Member& member) {
+    TrainerState state;
+    state.step = 2;
+    BackgroundSave saver(member.engine);
+    saver.begin(directory / "checkpoints", state, {});
+  });
+  EXPECT_FALSE(fs::exists(directory / "checkpoints/latest"));
+}
+
 class BackgroundSaves : public testing::Test {
  protected:
   // Trains and returns the run directory.

@@ -135,6 +135,58 @@ TEST_F(FallBack, SeveralRanksFallBackTogether) {
   expect_same_end("run");
 }
 
+// A file that exists and cannot be read may be intact: a link to itself gives ELOOP.
+TEST_F(FallBack, AnErrorOfTheFileSystemRenamesNothing) {
+  const CapturedLog log;
+  run_staged(config("whole"));
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    SCOPED_TRACE(name);
+    const std::string run = std::string("run-") + name;
+    copy_run(run);
+    const fs::path file = at(run, 6).model() / name, kept = directory_ / (run + "-kept");
+    fs::rename(file, kept);
+    fs::create_symlink(file, file);
+    try {
+      run_staged(config(run));
+      ADD_FAILURE() << "it was read";
+    } catch (const SharedFailure& error) {
+      EXPECT_THAT(error.what(), HasSubstr(file.string()));
+    }
+    EXPECT_TRUE(list_damaged(directory_ / run / "checkpoints").empty());
+    fs::rename(kept, file);
+    run_staged(config(run));
+    expect_same_end(run);
+  }
+}
+
+// Before a checkpoint is set aside, other ranks look at the file that one rank has named.
+TEST_F(FallBack, TheNamedFileIsCheckedAgain) {
+  const CapturedLog log;
+  run_staged(config("whole"));
+  const fs::path model = at("whole", 6).model(), state = at("whole", 6).state();
+  const auto damaged = [&](const fs::path& file) {
+    return is_still_damaged(model, "rank 3: " + file.string() + " does not match its checksum");
+  };
+  const std::vector<fs::path> named = {model / "model.safetensors", model / "trainer.json",
+                                       state / "optimizer.safetensors"};
+  for (const fs::path& file : named) EXPECT_FALSE(damaged(file)) << file;
+  for (const fs::path& file : named) {
+    const std::string before = read_text_file(file);
+    flip(file);
+    EXPECT_TRUE(damaged(file)) << file;
+    EXPECT_FALSE(damaged(model / "config.json"));
+    write_file_atomically(file, before);
+    cut(file);
+    EXPECT_TRUE(damaged(file)) << file;
+    fs::remove(file);
+    EXPECT_TRUE(damaged(file)) << file;
+    write_file_atomically(file, before);
+    EXPECT_FALSE(damaged(file)) << file;
+  }
+  fs::resize_file(state / "checksums.json", 99);
+  EXPECT_TRUE(damaged(state / "checksums.json"));
+}
+
 TEST_F(FallBack, IfNoneIsGoodNothingChanges) {
   const CapturedLog log;
   run_staged(config("whole"));

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "comm/exchange.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "support/parallel_run.h"
@@ -125,6 +126,16 @@ class MemoryCopiesOf : public testing::TestWithParam<CopyCase> {
         false);
     return restored;
   }
+  std::int64_t restorable(std::int64_t after_step) {
+    std::int64_t restored = 0;
+    on_ranks(GetParam().layout, training(), [&](const Member& member) {
+      member.engine.prepare();
+      MemoryCopies copies(member.engine, options(member.world.rank()));
+      const std::optional<TrainerState> state = copies.restore(after_step, {"saved"});
+      if (member.world.rank() == 0 && state) restored = state->step;
+    });
+    return restored;
+  }
   void expect_end_of(const Outcome& whole, std::int64_t after_step, std::int64_t restored) {
     Outcome outcome;
     EXPECT_EQ(continue_from_copies(after_step, "saved", outcome), restored);
@@ -196,6 +207,78 @@ TEST_P(MemoryCopiesOf, CopiesOfLaterStepsAreGivenUp) {
     steps.push_back(MemoryFile::peek(one, size)->step);
   std::sort(steps.begin(), steps.end());
   EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 3}));
+}
+
+// The same steps were trained twice, with a rollback in between. Rank 1 has the files of before.
+TEST_P(MemoryCopiesOf, CopiesOfTwoSeriesAreNotMixed) {
+  train_and_copy();
+  std::map<fs::path, std::string> before;
+  for (const fs::path& file : files("rank-1-")) before[file] = read_text_file(file);
+  ASSERT_FALSE(before.empty());
+  on_ranks(GetParam().layout, training(), [&](const Member& member) {
+    MemoryCopies copies(member.engine, options(member.world.rank()));
+    copies.open(2);
+    TrainerState state;
+    for (state.step = 3; state.step <= 4; ++state.step) copies.save(state, "saved");
+  });
+  EXPECT_EQ(restorable(2), 4);
+  for (const auto& [file, content] : before) write_file_atomically(file, content);
+  EXPECT_EQ(restorable(2), 0);
+}
+
+TEST_P(MemoryCopiesOf, ARewindGivesAllUp) {
+  on_ranks(GetParam().layout, training(), [&](const Member& member) {
+    MemoryCopies copies(member.engine, options(member.world.rank()));
+    copies.open(0);
+    TrainerState state;
+    for (state.step = 3; state.step <= 4; ++state.step) copies.save(state, "saved");
+    copies.give_up();
+  });
+  EXPECT_EQ(restorable(0), 0);
+}
+
+// Rank 9 was on the node before a restart.
+TEST_P(MemoryCopiesOf, FilesOfOtherRanksAreRemoved) {
+  train_and_copy();
+  const fs::path stray = files("rank-0-own-0").front().parent_path() / "rank-9-own-0";
+  const std::size_t expected = files("rank-").size();
+  std::ofstream(stray) << "old";
+  on_ranks(GetParam().layout, training(), [&](const Member& member) {
+    member.engine.prepare();
+    MemoryCopies copies(member.engine, options(member.world.rank()));
+    EXPECT_TRUE(copies.restore(2, {"saved"}));
+    copies.open(4);
+    member.engine.groups()[GroupKind::World].barrier();
+    EXPECT_TRUE(fs::exists(stray)) << "it may be all that is left";
+    member.engine.groups()[GroupKind::World].barrier();
+    TrainerState state;
+    for (state.step = 5; state.step <= 6; ++state.step) copies.save(state, "saved");
+  });
+  EXPECT_FALSE(fs::exists(stray));
+  EXPECT_EQ(files("rank-").size(), expected);
+  std::ofstream(stray) << "old";
+  on_ranks(GetParam().layout, training(), [&](const Member& member) {
+    MemoryCopies(member.engine, options(member.world.rank())).open(6);
+  });
+  EXPECT_FALSE(fs::exists(stray));
+}
+
+TEST_P(MemoryCopiesOf, ATextThatDoesNotFitIsAFailureOfAllRanks) {
+  on_ranks(GetParam().layout, training(), [&](const Member& member) {
+    MemoryCopies::Options small = options(member.world.rank());
+    small.text_bytes = 100;
+    MemoryCopies copies(member.engine, small);
+    copies.open(0);
+    EXPECT_THROW(copies.save({}, "saved"), SharedFailure);
+  });
+}
+
+// 25 characters per number, in the longest form of a double.
+TEST(MemoryCopiesOfARun, TheTextOfAWindowHasTheReservedSize) {
+  TrainerState state;
+  state.spikes.losses.assign(65536, -1.2345678901234567e-300);
+  EXPECT_LT(state_to_json(state, DType::BF16, -1).size(), 25u * 65536 + 1000);
+  EXPECT_EQ(state_from_json(state_to_json(state, DType::BF16, -1), "test"), state);
 }
 
 TEST_P(MemoryCopiesOf, AFinishedRunLeavesNothing) {

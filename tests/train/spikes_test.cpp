@@ -3,11 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "core/hash.h"
+#include "core/log.h"
 #include "support/captured_log.h"
 #include "support/errors.h"
 #include "support/rank_trainers.h"
@@ -15,6 +18,7 @@
 #include "support/small_run.h"
 #include "train/checkpoint/branches.h"
 #include "train/run_history.h"
+#include "train/signals.h"
 
 namespace kintsugi {
 namespace {
@@ -198,6 +202,138 @@ TEST_F(SpikedRun, EndsIfThereIsNoCheckpointToGoBackTo) {
   const CapturedLog log;
   EXPECT_THROW(train_on_ranks(1, config("rewind"), {"train.spikes.rewind_steps=29"}), Diverged);
   EXPECT_THAT(log.warnings(), HasSubstr("no healthy checkpoint 29 or more steps before step 30"));
+}
+
+// Calls `act` when step 29 is logged, so before step 30.
+class BeforeTheSpike {
+ public:
+  explicit BeforeTheSpike(std::function<void()> act) {
+    redirect_log([act = std::move(act)](LogLevel, std::string_view message) {
+      if (message.find("step     29/60") != std::string_view::npos) act();
+    });
+  }
+  ~BeforeTheSpike() { redirect_log({}); }
+};
+
+void flip_byte(const fs::path& file) {
+  std::string content = read_text_file(file);
+  content[content.size() / 2] = static_cast<char>(content[content.size() / 2] ^ 4);
+  write_file_atomically(file, content);
+}
+
+TEST_F(SpikedRun, AStopInItsStepIsSavedAfterTheRewind) {
+  {
+    const CapturedLog log;
+    train_on_ranks(1, config("rewind"));
+  }
+  const fs::path stopped = directory_ / "stopped";
+  {
+    const BeforeTheSpike asks([] { request_stop("test"); });
+    EXPECT_EQ(train_on_ranks(1, config("rewind", stopped), {"train.log_every=1"}),
+              RunOutcome::Stopped);
+  }
+  EXPECT_EQ(metrics(stopped).size(), static_cast<std::size_t>(kSpike));
+  const TrainerState state = saved_state(last_checkpoint(stopped));
+  EXPECT_EQ(state.step, 24);
+  EXPECT_EQ(state.skipped_samples, (std::vector<SkippedSamples>{{.at = 144, .count = 36}}));
+  const std::vector<Ancestor> ancestors = ancestors_after(last_checkpoint(stopped));
+  ASSERT_EQ(ancestors.size(), 6u);
+  EXPECT_EQ(ancestors[4].name, "step-00000020");
+  const CapturedLog log;
+  EXPECT_EQ(train_on_ranks(1, config("rewind", stopped)), RunOutcome::Finished);
+  expect_same_checkpoint(last_checkpoint(stopped), last_checkpoint(run_));
+}
+
+TEST_F(SpikedRun, GoesBackFurtherIfTheCheckpointIsDamaged) {
+  const fs::path folder = run_ / "checkpoints";
+  for (const auto& [ranks, layout] :
+       std::vector<std::pair<int, std::string>>{{1, "layout={}"}, {3, "layout={zero: 3}"}}) {
+    SCOPED_TRACE(layout);
+    fs::remove_all(run_);
+    {
+      const BeforeTheSpike damages([&] {
+        flip_byte(folder / "step-00000024/model.safetensors");
+        flip_byte(folder / "step-00000020/trainer.json");
+      });
+      EXPECT_EQ(train_on_ranks(ranks, config("rewind"), {"train.log_every=1", layout}),
+                RunOutcome::Finished);
+    }
+    EXPECT_TRUE(fs::exists(folder / "step-00000024.damaged"));
+    const TrainerState state = saved_state(last_checkpoint(run_));
+    EXPECT_EQ(state.step, kSteps);
+    EXPECT_EQ(state.skipped_samples, (std::vector<SkippedSamples>{{.at = 96, .count = 84}}));
+  }
+}
+
+TEST_F(SpikedRun, EndsIfAllCheckpointsAreDamaged) {
+  const BeforeTheSpike damages([&] {
+    for (const CheckpointPaths& one : list_checkpoints(run_ / "checkpoints"))
+      flip_byte(one.model() / "model.safetensors");
+  });
+  EXPECT_THROW(train_on_ranks(1, config("rewind"), {"train.log_every=1"}), Diverged);
+}
+
+// Copies in /dev/shm of a run that diverged in step 30.
+class SpikedRunWithCopies : public SpikedRun {
+ protected:
+  ~SpikedRunWithCopies() override { fs::remove_all(copies()); }
+  fs::path copies() const {
+    return fs::path("/dev/shm") / fmt::format("kintsugi-{}-{}", getuid(),
+                                              hex64(hash64(fs::weakly_canonical(run_).string())));
+  }
+  std::string log_of_diverged_run() const {
+    const CapturedLog log;
+    EXPECT_THROW(train_on_ranks(1, config("stop"), with_copies_), Diverged);
+    EXPECT_TRUE(fs::exists(copies()));
+    return log.text();
+  }
+
+  const std::vector<std::string> with_copies_ = {"train.memory_copy_every=1", "train.log_every=1"};
+};
+
+TEST_F(SpikedRunWithCopies, ARollbackByTheUserCountsMoreThanCopies) {
+  log_of_diverged_run();
+  EXPECT_THAT(log_of_diverged_run(), HasSubstr("continuing from the copy in memory of step 29"));
+  const CheckpointPaths back{run_ / "checkpoints", "step-00000020"};
+  point_latest_to(back);
+  EXPECT_THAT(log_of_diverged_run(), HasSubstr("step-00000020 (step 20)"));
+}
+
+// The process fails when it is in step 30 again, five steps after its rewind.
+TEST_F(SpikedRunWithCopies, AFailureAfterARewindDoesNotChangeTheResult) {
+  const fs::path whole = directory_ / "whole";
+  {
+    const CapturedLog log;
+    train_on_ranks(1, config("rewind", whole));
+  }
+  int times = 0;
+  redirect_log([&](LogLevel, std::string_view message) {
+    if (message.find("step     30/60") != std::string_view::npos && ++times == 1)
+      failure("for the test");
+  });
+  EXPECT_THROW(train_on_ranks(1, config("rewind"), with_copies_), Failure);
+  redirect_log({});
+  EXPECT_EQ(metrics(run_).size(), static_cast<std::size_t>(kSpike + 6));
+  EXPECT_TRUE(fs::exists(copies()));
+  const CapturedLog log;
+  EXPECT_EQ(train_on_ranks(1, config("rewind"), with_copies_), RunOutcome::Finished);
+  expect_same_checkpoint(last_checkpoint(run_), last_checkpoint(whole));
+  EXPECT_FALSE(fs::exists(copies()));
+}
+
+TEST_F(SpikedRunWithCopies, AStopSavesThemAndLeavesNothing) {
+  log_of_diverged_run();
+  std::ofstream(run_ / "stop");  // before the first step
+  {
+    const CapturedLog log;
+    EXPECT_EQ(train_on_ranks(1, config("stop"), with_copies_), RunOutcome::Stopped);
+  }
+  EXPECT_FALSE(fs::exists(copies()));
+  EXPECT_EQ(saved_state(last_checkpoint(run_)).step, 29);
+  fs::remove_all(run_);
+  const BeforeTheSpike asks([] { request_stop("test"); });
+  EXPECT_EQ(train_on_ranks(1, config("warn"), with_copies_), RunOutcome::Stopped);
+  EXPECT_FALSE(fs::exists(copies()));
 }
 
 TEST_F(SpikedRun, ImpossibleSettingsAreRefused) {

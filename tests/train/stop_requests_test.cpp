@@ -53,6 +53,23 @@ TEST(WallTimeTest, LeavesOneSaveTwoStepsAndHalfAMinute) {
   EXPECT_EQ(time.margin_s(), 3 + 2 * 1 + 30);
 }
 
+// The last save waits for the one in the background.
+TEST(WallTimeTest, CountsASaveInTheBackgroundThatIsUnderWay) {
+  WallTime time(1000, 0);
+  time.set_save_under_way(true);
+  EXPECT_EQ(time.margin_s(), 60 + 60 + 30);  // nothing is measured yet
+  time.note_save(20, true);
+  time.set_save_under_way(false);
+  EXPECT_EQ(time.margin_s(), 20 + 30);  // the best guess for one that training waits for
+  time.set_save_under_way(true);
+  EXPECT_EQ(time.margin_s(), 20 + 20 + 30);
+  time.note_save(5);
+  time.note_step(3);
+  EXPECT_EQ(time.margin_s(), 20 + 5 + 2 * 3 + 30);
+  time.set_save_under_way(false);
+  EXPECT_EQ(time.margin_s(), 5 + 2 * 3 + 30);
+}
+
 TEST(WallTimeTest, AMarginMayBeGivenAndThereMayBeNoLimit) {
   WallTime fixed(100, 20);
   fixed.note_step(500);

@@ -34,7 +34,9 @@ void BackgroundSave::begin(const std::filesystem::path& checkpoints, TrainerStat
                            CheckpointOptions options) {
   KINTSUGI_CHECK(!under_way(), "a save begins while another one is under way");
   snapshot_.take();
-  order_ = snapshot_.copying() ? Order::Wait : Order::Write;
+  // Also on a rank that copies nothing: its thread would wait for those of ranks that copy, and a
+  // rank that fails alone in the next step could not end.
+  order_ = Order::Wait;
   ended_ = false;
   error_ = nullptr;
   result_ = {};

@@ -24,8 +24,8 @@ namespace kintsugi {
 class BackgroundSave {
  public:
   explicit BackgroundSave(Engine& engine);  // allocates the host memory; the engine must outlive it
-  // Waits for the thread. A save whose copies are not finished is dropped: then this rank has
-  // failed, and so the job ends.
+  // Waits for the thread. A save before after_step() is dropped: then this rank has failed, and so
+  // the job ends.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;

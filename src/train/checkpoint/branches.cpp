@@ -237,6 +237,10 @@ std::int64_t next_sequence(const fs::path& folder) {
   return last + 1;
 }
 
+bool is_last_saved(const CheckpointPaths& checkpoint) {
+  return lineage_of(checkpoint).sequence + 1 == next_sequence(checkpoint.folder);
+}
+
 void remove_old_checkpoints(const CheckpointPaths& newest, std::int64_t keep) {
   if (keep <= 0) return;
   std::vector<CheckpointPaths> all = list_checkpoints(newest.folder);

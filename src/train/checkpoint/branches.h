@@ -39,6 +39,8 @@ void mark_branches(const CheckpointPaths& head);
 
 // Returns the ancestors of the next checkpoint after this one: its ancestors and itself.
 std::vector<Ancestor> ancestors_after(const std::filesystem::path& model);
+// Whether no checkpoint of its folder was saved after this one.
+bool is_last_saved(const CheckpointPaths& checkpoint);
 // Returns the sequence number of the next save into this folder.
 std::int64_t next_sequence(const std::filesystem::path& folder);
 

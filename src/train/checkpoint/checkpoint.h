@@ -92,8 +92,9 @@ TrainerState load_checkpoint(const std::filesystem::path& checkpoint, Engine& en
                              const BeginsStage& begins = {},
                              CheckpointOf owner = CheckpointOf::ThisRun);
 
-// The content of trainer.json. It has no history. `source` is named in errors.
-std::string state_to_json(const TrainerState& state, DType precision);
+// The content of trainer.json. It has no history. `source` is named in errors. An `indent` of -1
+// writes one line.
+std::string state_to_json(const TrainerState& state, DType precision, int indent = 2);
 TrainerState state_from_json(const std::string& text, const std::string& source);
 
 // These read a checkpoint's properties without loading it.

@@ -10,6 +10,8 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "tensor/safetensors_files.h"
+#include "train/checkpoint/folder.h"
+#include "train/checkpoint/saved_tensors.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -145,6 +147,7 @@ namespace {
 void check_exists(const fs::path& file, CheckpointOf owner) {
   std::error_code error;
   if (fs::exists(file, error)) return;
+  if (error) failure("cannot read {}: {}", file.string(), error.message());  // it may be intact
   damaged_file("{} is missing: the checkpoint was not copied in full{}", file.string(),
                owner == CheckpointOf::OtherRun
                    ? "; copy the file again, or name another checkpoint in run.from"
@@ -161,7 +164,7 @@ void check_ranges(Communicator& group, const fs::path& path, const Json& ranges,
   const int file = loader.open(path);
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
-  if (error) user_error("cannot read {}: {}", path.string(), error.message());
+  if (error) failure("cannot read {}: {}", path.string(), error.message());
   std::uint64_t end = 0;
   for (const Json& range : ranges) {
     const auto offset = range.at(0).get<std::uint64_t>(), bytes = range.at(1).get<std::uint64_t>();
@@ -208,9 +211,84 @@ void verify_weights(Communicator& group, const fs::path& directory, FileLoader& 
   });
 }
 
+namespace {
+
+// An error of the file system on one node is not a mistake of the user.
+void without_mistakes(CheckpointOf owner, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const DamagedFile&) {
+    throw;
+  } catch (const UserError& error) {
+    if (owner == CheckpointOf::OtherRun) throw;
+    throw Failure(error.what());
+  }
+}
+
+bool ranges_match(const fs::path& file, const Json& ranges) {
+  const MappedFile mapped(file);
+  const std::span<const std::byte> bytes = mapped.bytes();
+  std::uint64_t end = 0;
+  for (const Json& range : ranges) {
+    const auto offset = range.at(0).get<std::uint64_t>(), size = range.at(1).get<std::uint64_t>();
+    if (offset != end || size > bytes.size() - offset) return false;
+    const std::string hash = hex64(hash64(bytes.data() + offset, size));
+    mapped.check_intact();
+    if (hash != range.at(2).get<std::string>()) return false;
+    end = offset + size;
+  }
+  return end == bytes.size();
+}
+
+bool text_matches(const fs::path& path, const Json& expected) {
+  const MappedFile file(path);
+  const std::string hash = hex64(hash64(file.bytes().data(), file.bytes().size()));
+  file.check_intact();
+  return hash == expected.get<std::string>();
+}
+
+bool matches_list(const fs::path& directory, const std::string& damage) {
+  const fs::path list = directory / "checksums.json";
+  const auto named = [&](const std::string& name) {
+    return damage.find((directory / name).string()) != std::string::npos;
+  };
+  check_exists(list, CheckpointOf::ThisRun);
+  const Json checksums = Json::parse(read_text_file(list));
+  for (const auto& [name, expected] : checksums.at("files").items()) {
+    if (!named(name)) continue;
+    check_exists(directory / name, CheckpointOf::ThisRun);
+    if (!text_matches(directory / name, expected)) return false;
+  }
+  for (const auto& [name, ranges] : checksums.at("pieces").items()) {
+    if (!named(name)) continue;
+    check_exists(directory / name, CheckpointOf::ThisRun);
+    if (!ranges_match(directory / name, ranges)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_still_damaged(const fs::path& checkpoint, const std::string& damage) {
+  const fs::path model = fs::canonical(checkpoint), state = state_directory(model);
+  if (!what_is_missing({model.parent_path(), model.filename().string()}).empty()) return true;
+  bool good = true;
+  without_mistakes(CheckpointOf::ThisRun, [&] {
+    try {
+      for (const fs::path& directory : {model, model / kAverage, state})
+        if (good && fs::exists(directory)) good = matches_list(directory, damage);
+    } catch (const nlohmann::json::exception&) {
+      good = false;
+    } catch (const DamagedFile&) {
+      good = false;  // missing
+    }
+  });
+  return !good;
+}
+
 void verify_files(Communicator& group, const fs::path& directory, FileLoader& loader,
                   CheckpointOf owner) {
-  together(group, [&] {
+  const auto verify = [&] {
     const fs::path list = directory / "checksums.json";
     check_exists(list, owner);
     try {
@@ -220,8 +298,7 @@ void verify_files(Communicator& group, const fs::path& directory, FileLoader& lo
       std::size_t turn = 0;
       for (const auto& [name, expected] : checksums.at("files").items()) {
         check_exists(directory / name, owner);
-        const MappedFile file(directory / name);
-        if (hex64(hash64(file.bytes().data(), file.bytes().size())) != expected.get<std::string>())
+        if (!text_matches(directory / name, expected))
           damaged(directory / name, "does not match its checksum", owner);
       }
       for (const auto& [name, ranges] : checksums.at("pieces").items()) {
@@ -231,7 +308,8 @@ void verify_files(Communicator& group, const fs::path& directory, FileLoader& lo
     } catch (const nlohmann::json::exception&) {
       damaged(list, "is not a list of checksums", owner);
     }
-  });
+  };
+  together(group, [&] { without_mistakes(owner, verify); });
 }
 
 }  // namespace kintsugi

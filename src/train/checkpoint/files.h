@@ -72,11 +72,16 @@ class CheckpointWriter {
 // Checks every file of such a directory against checksums.json. Text files and file sizes are
 // checked immediately. Ranges of tensors are distributed over the ranks and announced to the
 // loader, which verifies them in run(). Throws DamagedFile, on all ranks, for the first file that
-// is damaged or missing. The message has a remedy if it is the checkpoint of another run
-// (run.from); from its own, a run falls back to the one before.
+// is damaged or missing. A file of this run that exists but cannot be read is a Failure. The
+// message has a remedy if it is the checkpoint of another run (run.from); from its own, a run falls
+// back to the one before.
 enum class CheckpointOf : bool { ThisRun, OtherRun };
 void verify_files(Communicator& group, const std::filesystem::path& directory, FileLoader& loader,
                   CheckpointOf owner);
+
+// Checks again, on this rank alone, the files of a checkpoint that `damage`, the message of an
+// error, names. Failure if one cannot be read.
+bool is_still_damaged(const std::filesystem::path& checkpoint, const std::string& damage);
 
 // The same for a directory whose weights another run starts from: only tensors are checked, and
 // only if the directory has a checksums.json.

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -57,6 +58,10 @@ std::vector<int> partners_of(const std::vector<std::string>& nodes) {
   return partners;
 }
 
+std::string memory_file_name(int rank, bool own, int generation) {
+  return fmt::format("rank-{}-{}-{}", rank, own ? "own" : "copy", generation);
+}
+
 Tensor bytes_tensor(const std::byte* data, std::int64_t bytes) {
   return Tensor(const_cast<std::byte*>(data), DType::U8, {bytes});
 }
@@ -68,7 +73,7 @@ struct MemoryCopies::Listed {
   int holder = 0;  // the rank that sees it
   int rank = 0;    // whose state it is
   std::int64_t step = 0;
-  std::uint64_t after = 0;
+  std::uint64_t after = 0, series = 0;
 };
 
 std::string MemoryCopies::this_node() {
@@ -95,20 +100,46 @@ void MemoryCopies::find_partners() {
   const auto ranks = static_cast<std::size_t>(world_.size());
   file_sizes_.resize(ranks);
   auto own = static_cast<std::int64_t>(file_bytes_);
+  const auto expect = [&](int rank, bool of_node) {
+    for (int i = 0; i < kGenerations; ++i) expected_.insert(memory_file_name(rank, of_node, i));
+  };
   if (ranks == 1) {
     file_sizes_[0] = own;
-    return;
+    return expect(0, true);
   }
   world_.wait(world_.all_gather(Tensor(file_sizes_.data(), DType::I64, {world_.size()}),
                                 Tensor(&own, DType::I64, {1})));
-  const std::vector<int> partners = partners_of(gather_texts(world_, options_.node));
+  const std::vector<std::string> nodes = gather_texts(world_, options_.node);
+  const std::vector<int> partners = partners_of(nodes);
   partner_ = partners[static_cast<std::size_t>(world_.rank())];
   for (std::size_t rank = 0; rank < ranks; ++rank)
     if (partners[rank] == world_.rank()) client_ = static_cast<int>(rank);
+  const auto on_this_node = [&](int rank) {
+    return rank >= 0 && nodes[static_cast<std::size_t>(rank)] == options_.node;
+  };
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (on_this_node(rank)) expect(rank, true);
+    if (on_this_node(partners[static_cast<std::size_t>(rank)])) expect(rank, false);
+    if (on_this_node(rank) && rank < world_.rank()) first_on_node_ = false;
+  }
+}
+
+void MemoryCopies::begin_series() {
+  std::random_device random;
+  auto id = static_cast<std::int64_t>((std::uint64_t{random()} << 32) | random());
+  world_.wait(world_.broadcast(Tensor(&id, DType::I64, {1}), 0));
+  series_ = static_cast<std::uint64_t>(id);
+}
+
+void MemoryCopies::remove_strays() const {
+  if (!first_on_node_) return;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored))
+    if (!expected_.contains(entry.path().filename().string())) fs::remove(entry.path(), ignored);
 }
 
 fs::path MemoryCopies::path_of(int rank, bool own, int generation) const {
-  return directory_ / fmt::format("rank-{}-{}-{}", rank, own ? "own" : "copy", generation);
+  return directory_ / memory_file_name(rank, own, generation);
 }
 
 std::size_t MemoryCopies::reserved_bytes() const {
@@ -154,10 +185,13 @@ void MemoryCopies::check_space() const {
 }
 
 void MemoryCopies::open(std::int64_t step) {
+  begin_series();
+  saves_ = 0;
   together(world_, [&] {
     check_directory();
-    check_space();
+    if (!restored_) remove_strays();  // otherwise they may be all that is left of this state
   });
+  together(world_, [&] { check_space(); });
   together(world_, [&] {
     for (int i = 0; i < kGenerations; ++i)
       own_.emplace_back(path_of(world_.rank(), true, i), file_bytes_);
@@ -171,6 +205,12 @@ void MemoryCopies::open(std::int64_t step) {
       if (const auto info = file.info();
           info && (info->fingerprint != fingerprint_ || info->step > step))
         file.invalidate();
+}
+
+void MemoryCopies::give_up() {
+  for (std::vector<MemoryFile>* files : {&own_, &received_})
+    for (MemoryFile& file : *files) file.invalidate();
+  begin_series();
 }
 
 namespace {
@@ -190,10 +230,15 @@ MemoryFile& older(std::vector<MemoryFile>& files) {
 
 void MemoryCopies::save(const TrainerState& state, const std::string& checkpoint) {
   engine_.sharding().finish_weights();
+  if (saves_++ == 1) remove_strays();  // all ranks have finished their first copy
   MemoryFile& file = older(own_);
   together(world_, [&] {
     Backend& backend = engine_.backend();
-    std::byte* to = file.begin(state_to_json(state, engine_.options().precision), data_bytes_);
+    const std::string text = state_to_json(state, engine_.options().precision, -1);
+    if (text.size() > options_.text_bytes)
+      failure("the trainer's state has {}, and {} are reserved for it",
+              format_number(static_cast<std::int64_t>(text.size()), "byte"), options_.text_bytes);
+    std::byte* to = file.begin(text, data_bytes_);
     backend.synchronize();  // offloaded state may still be in flight
     for (const Tensor& tensor : tensors_) {
       backend.download(to, tensor);
@@ -202,7 +247,8 @@ void MemoryCopies::save(const TrainerState& state, const std::string& checkpoint
     file.seal({.fingerprint = fingerprint_,
                .step = state.step,
                .rank = world_.rank(),
-               .after = hash64(checkpoint)});
+               .after = hash64(checkpoint),
+               .series = series_});
   });
   Communicator::Work sending, receiving;
   const auto whole = [](MemoryFile& one) {
@@ -234,42 +280,49 @@ std::vector<MemoryCopies::Listed> MemoryCopies::list_all() {
       const auto size = static_cast<std::size_t>(file_sizes_[static_cast<std::size_t>(rank)]);
       const auto info = MemoryFile::peek(entry.path(), size);
       if (info && info->fingerprint == fingerprint_ && info->rank == rank)
-        own += fmt::format("{} {} {}\n", rank, info->step, info->after);
+        own += fmt::format("{} {} {} {}\n", rank, info->step, info->after, info->series);
     }
   std::vector<Listed> all;
   const std::vector<std::string> texts = gather_texts(world_, own);
   for (int holder = 0; holder < world_.size(); ++holder) {
     std::istringstream lines(texts[static_cast<std::size_t>(holder)]);
-    for (Listed one{.holder = holder}; lines >> one.rank >> one.step >> one.after;)
+    for (Listed one{.holder = holder}; lines >> one.rank >> one.step >> one.after >> one.series;)
       all.push_back(one);
   }
   return all;
 }
 
-std::int64_t MemoryCopies::newest_complete(const std::vector<Listed>& all, std::int64_t step,
-                                           const std::vector<std::string>& after) {
+MemoryCopies::Found MemoryCopies::newest_complete(const std::vector<Listed>& all, std::int64_t step,
+                                                  const std::vector<std::string>& after) {
   std::set<std::uint64_t> branch;
   for (const std::string& id : after) branch.insert(hash64(id));
-  std::map<std::int64_t, std::set<int>> ranks_of;  // by step
-  std::set<std::int64_t> on_branch;
+  using Key = std::pair<std::int64_t, std::uint64_t>;  // step and series
+  std::map<Key, std::set<int>> ranks_of;
+  std::set<Key> on_branch;
   for (const Listed& one : all) {
-    ranks_of[one.step].insert(one.rank);
-    if (one.rank == 0 && branch.contains(one.after)) on_branch.insert(one.step);
+    ranks_of[{one.step, one.series}].insert(one.rank);
+    if (one.rank == 0 && branch.contains(one.after)) on_branch.insert({one.step, one.series});
   }
-  std::int64_t newest = -1;
-  for (const auto& [at, ranks] : ranks_of)
-    if (at > step && static_cast<int>(ranks.size()) == world_.size() && on_branch.contains(at))
-      newest = at;
-  return std::stoll(text_of(world_, 0, std::to_string(newest)));  // only rank 0 knows the branch
+  Found newest;
+  for (const auto& [key, ranks] : ranks_of)
+    if (key.first > step && static_cast<int>(ranks.size()) == world_.size() &&
+        on_branch.contains(key))
+      newest = {key.first, key.second};
+  // Only rank 0 knows the branch.
+  std::istringstream(text_of(world_, 0, fmt::format("{} {}", newest.step, newest.series))) >>
+      newest.step >> newest.series;
+  return newest;
 }
 
 // Returns the file of this rank: its own, or that of the lowest rank that sees it. Several
 // receivers may have the same sender.
-std::vector<std::byte> MemoryCopies::fetch(const std::vector<Listed>& all, std::int64_t step) {
+std::vector<std::byte> MemoryCopies::fetch(const std::vector<Listed>& all, const Found& wanted) {
   std::vector<int> holders(static_cast<std::size_t>(world_.size()), -1);
   for (const Listed& one : all) {
     int& holder = holders[static_cast<std::size_t>(one.rank)];
-    if (one.step == step && (holder < 0 || one.holder == one.rank)) holder = one.holder;
+    if (one.step == wanted.step && one.series == wanted.series &&
+        (holder < 0 || one.holder == one.rank))
+      holder = one.holder;
   }
   const auto read = [&](int rank) {
     std::vector<std::byte> content;
@@ -277,7 +330,8 @@ std::vector<std::byte> MemoryCopies::fetch(const std::vector<Listed>& all, std::
     for (const bool own : {true, false})
       for (int i = 0; i < kGenerations && content.empty(); ++i)
         if (const auto info = MemoryFile::peek(path_of(rank, own, i), size);
-            info && info->step == step && info->fingerprint == fingerprint_ && info->rank == rank) {
+            info && info->step == wanted.step && info->series == wanted.series &&
+            info->fingerprint == fingerprint_ && info->rank == rank) {
           MemoryFile file(path_of(rank, own, i), size);
           content.assign(file.bytes().begin(), file.bytes().end());
         }
@@ -315,23 +369,28 @@ void MemoryCopies::load(std::span<const std::byte> data) {
 std::optional<TrainerState> MemoryCopies::restore(std::int64_t step,
                                                   const std::vector<std::string>& after) {
   const std::vector<Listed> all = list_all();
-  const std::int64_t newest = newest_complete(all, step, after);
-  if (newest < 0) return std::nullopt;
+  const Found newest = newest_complete(all, step, after);
+  if (newest.step < 0) return std::nullopt;
   const std::vector<std::byte> file = fetch(all, newest);
-  std::optional<MemoryContent> content = checked_content(
-      file, {.fingerprint = fingerprint_, .step = newest, .rank = world_.rank(), .after = 0});
+  std::optional<MemoryContent> content = checked_content(file, {.fingerprint = fingerprint_,
+                                                                .step = newest.step,
+                                                                .rank = world_.rank(),
+                                                                .after = 0,
+                                                                .series = newest.series});
   if (content && content->data.size() != data_bytes_) content.reset();
   std::int64_t damaged = content ? 0 : 1;
   world_.wait(world_.all_reduce(Tensor(&damaged, DType::I64, {1})));
   if (damaged > 0) return std::nullopt;
   load(content->data);
+  restored_ = true;
   return state_from_json(std::string(content->text), "the copy in memory");
 }
 
 void MemoryCopies::remove() {
   world_.barrier();
   std::error_code ignored;
-  fs::remove_all(directory_, ignored);
+  if (first_on_node_) fs::remove_all(directory_, ignored);
+  world_.barrier();  // open() may create it again
 }
 
 }  // namespace kintsugi

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ namespace kintsugi {
 // processes (train.memory_copy_every). A restart continues from them if all ranks find theirs, on
 // their own node or on another one. For each rank a node has the two newest copies, so that one is
 // valid while the other is written.
+//
+// A series is what one process has trained without a rewind. Only copies of the same series and
+// step belong together.
 //
 // All functions are collective over all ranks.
 class MemoryCopies {
@@ -33,16 +37,19 @@ class MemoryCopies {
 
   MemoryCopies(Engine& engine, Options options);  // the engine must outlive it
 
-  // Reserves the memory, after restore(). Copies of later steps than `step`, at which the run
-  // continues, are given up. Failure, on all ranks, if a node has too little memory.
+  // Reserves the memory, after restore(), and begins a series. Copies of later steps than `step`,
+  // at which the run continues, are given up. Failure, on all ranks, if a node has too little
+  // memory.
   void open(std::int64_t step);
+  // After a rewind: gives up all copies and begins a series.
+  void give_up();
   // What open() reserves on this node for one rank: its copies and those of a rank of another node.
   std::size_t reserved_bytes() const;
   const std::filesystem::path& directory() const { return directory_; }
   bool has_partner() const { return partner_ >= 0; }
 
   // Copies the state of this rank, and sends it to its partner. `checkpoint` is the id of the
-  // newest checkpoint; used on rank 0.
+  // newest checkpoint; used on rank 0. Failure, on all ranks, if the text does not fit.
   void save(const TrainerState& state, const std::string& checkpoint);
 
   // Loads the newest copies that all ranks have, if they are of a later step than `step` and were
@@ -50,19 +57,26 @@ class MemoryCopies {
   // engine unchanged, if there are none or one is damaged. The returned state has no history.
   std::optional<TrainerState> restore(std::int64_t step, const std::vector<std::string>& after);
 
-  // Removes all copies of the run from this node.
+  // Removes all copies of the run from the nodes of its ranks.
   void remove();
 
  private:
   struct Listed;
+  struct Found {
+    std::int64_t step = -1;  // -1: nothing
+    std::uint64_t series = 0;
+  };
   void find_partners();
+  void begin_series();
+  // Files of ranks that were on this node, or sent their copies to it, before a restart.
+  void remove_strays() const;
   std::filesystem::path path_of(int rank, bool own, int generation) const;
   void check_directory() const;
   void check_space() const;
   std::vector<Listed> list_all();
-  std::int64_t newest_complete(const std::vector<Listed>& all, std::int64_t step,
-                               const std::vector<std::string>& after);
-  std::vector<std::byte> fetch(const std::vector<Listed>& all, std::int64_t step);
+  Found newest_complete(const std::vector<Listed>& all, std::int64_t step,
+                        const std::vector<std::string>& after);
+  std::vector<std::byte> fetch(const std::vector<Listed>& all, const Found& wanted);
   void load(std::span<const std::byte> data);
 
   Engine& engine_;
@@ -73,6 +87,11 @@ class MemoryCopies {
   std::size_t data_bytes_ = 0, file_bytes_ = 0;
   std::vector<std::int64_t> file_sizes_;  // by rank
   std::uint64_t fingerprint_ = 0;
+  std::uint64_t series_ = 0;
+  bool first_on_node_ = true;
+  std::set<std::string> expected_;  // names of the files of this node
+  bool restored_ = false;
+  std::int64_t saves_ = 0;          // since open()
   int partner_ = -1, client_ = -1;  // sends to partner_, receives from client_; -1: one node
   std::vector<MemoryFile> own_, received_;
 };

@@ -18,7 +18,7 @@ namespace kintsugi {
 namespace {
 
 constexpr std::size_t kMemoryHeaderBytes = 4096;
-constexpr std::uint64_t kMemoryMagic = 0x31594d4547555354;  // also the version of the format
+constexpr std::uint64_t kMemoryMagic = 0x32594d4547555354;  // also the version of the format
 constexpr std::size_t kFileAlignment = 64;
 
 struct MemoryHeader {
@@ -27,6 +27,7 @@ struct MemoryHeader {
   std::int64_t step;
   std::int64_t rank;
   std::uint64_t after;
+  std::uint64_t series;
   std::uint64_t text_bytes, data_bytes;
   std::uint64_t content;  // hash of text and data
   std::uint64_t own;      // hash of the fields above
@@ -56,7 +57,8 @@ bool is_valid_header(const MemoryHeader& header, std::size_t bytes) {
 }
 
 MemoryFile::Info info_of(const MemoryHeader& header) {
-  return {header.fingerprint, header.step, static_cast<std::int32_t>(header.rank), header.after};
+  return {header.fingerprint, header.step, static_cast<std::int32_t>(header.rank), header.after,
+          header.series};
 }
 
 std::uint64_t content_hash(const std::byte* file, const MemoryHeader& header) {
@@ -148,6 +150,7 @@ void MemoryFile::seal(const Info& info) {
   header.step = info.step;
   header.rank = info.rank;
   header.after = info.after;
+  header.series = info.series;
   header.content = content_hash(data_, header);
   header.magic = kMemoryMagic;
   header.own = own_hash(header);
@@ -161,7 +164,7 @@ std::optional<MemoryContent> checked_content(std::span<const std::byte> file,
   const MemoryHeader header = header_of(file.data());
   if (!is_valid_header(header, file.size()) || header.fingerprint != expected.fingerprint ||
       header.step != expected.step || header.rank != expected.rank ||
-      header.content != content_hash(file.data(), header))
+      header.series != expected.series || header.content != content_hash(file.data(), header))
     return std::nullopt;
   const std::byte* const text = file.data() + kMemoryHeaderBytes;
   return MemoryContent{

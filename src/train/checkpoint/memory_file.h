@@ -18,8 +18,9 @@ class MemoryFile {
   struct Info {
     std::uint64_t fingerprint = 0;  // of the run and its configuration
     std::int64_t step = 0;
-    std::int32_t rank = 0;    // whose state it is
-    std::uint64_t after = 0;  // identifies the newest checkpoint at that time; on rank 0
+    std::int32_t rank = 0;     // whose state it is
+    std::uint64_t after = 0;   // identifies the newest checkpoint at that time; on rank 0
+    std::uint64_t series = 0;  // copies of one step belong together only if this is equal
   };
   static std::size_t bytes_for(std::size_t text, std::size_t data);
   // Returns the header of a valid file of this size; its content is not checked. Empty for
@@ -51,7 +52,8 @@ struct MemoryContent {
   std::string_view text;
   std::span<const std::byte> data;
 };
-// Checks the hash. Empty if the content is not valid or is not that of this rank, step and run.
+// Checks the hash. Empty if the content is not valid or is not that of this rank, step,
+// series and run.
 std::optional<MemoryContent> checked_content(std::span<const std::byte> file,
                                              const MemoryFile::Info& expected);
 

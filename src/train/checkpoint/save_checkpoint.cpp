@@ -104,7 +104,7 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
 
 }  // namespace
 
-std::string state_to_json(const TrainerState& state, DType precision) {
+std::string state_to_json(const TrainerState& state, DType precision, int indent) {
   Json json{{"format", 1},
             {"step", state.step},
             {"tokens", state.tokens},
@@ -128,7 +128,7 @@ std::string state_to_json(const TrainerState& state, DType precision) {
   if (state.outliers > 0) json["outliers"] = state.outliers;
   if (!state.recent.losses.empty())
     json["recent"] = {{"losses", state.recent.losses}, {"norms", state.recent.norms}};
-  return json.dump(2) + "\n";
+  return json.dump(indent) + "\n";
 }
 
 fs::path write_checkpoint(const fs::path& checkpoints, Engine& engine, const TrainerState& state,

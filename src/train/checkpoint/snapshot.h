@@ -24,8 +24,6 @@ class Snapshot {
   // Copies from host memory, and starts the copies from the device. Until wait() or finish(), the
   // weights and the optimizer state must not change.
   void take();
-  // Whether copies from the device were started and neither wait() nor finish() was called.
-  bool copying() const { return !transfers_.empty(); }
   // Makes operations that are queued on the backend from now on start after the copies.
   void wait();
   void finish();  // blocks until the copies are done
