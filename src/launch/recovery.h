@@ -22,6 +22,7 @@ struct LaunchAttempt {
   std::int64_t step = 0;   // the last step that it began
   std::int64_t saved = 0;  // step of the newest checkpoint at its end; 0: none
   double began_s = 0;      // Unix time
+  double noticed_s = 0;    // when its failure was known; 0: it did not fail
   double ended_s = 0;
   double first_step_s = -1;  // from its start to its first step; -1: it had none
   std::int64_t nodes = 1;

@@ -36,6 +36,7 @@ using Steady = std::chrono::steady_clock;
 
 constexpr auto kPoll = std::chrono::milliseconds(200);
 constexpr double kSlurmAnswer_s = 20;
+constexpr double kSentence_s = 2;  // for scancel, which waits for a dead node; the request is sent
 constexpr double kPaused_s = 3;    // a round that took longer: this process was stopped
 constexpr double kLater_s = 3;     // the other ranks notice that rank 0 is silent, and end first
 constexpr double kLedgerDays = 1;  // a node that failed is avoided by later jobs for a day
@@ -84,6 +85,8 @@ nlohmann::json to_json(const LaunchAttempt& attempt, std::size_t number) {
   if (attempt.rank >= 0) json["rank"] = attempt.rank;
   if (!attempt.node.empty()) json["node"] = attempt.node;
   if (attempt.first_step_s >= 0) json["first_step_s"] = attempt.first_step_s;
+  json["noticed"] = nullptr;
+  if (attempt.noticed_s > 0) json["noticed"] = attempt.noticed_s;
   return json;
 }
 
@@ -266,7 +269,7 @@ void Supervisor::kill_steps() const {
   for (const std::string& step :
        slurm_lines({"squeue", "--steps", "--noheader", "--jobs", job, "--format=%i"}))
     if (step.find_first_not_of("0123456789._") == std::string::npos)  // not batch, extern
-      run_captured({"scancel", "--signal=KILL", step}, kSlurmAnswer_s);
+      run_captured({"scancel", "--signal=KILL", step}, kSentence_s);
 }
 
 void Supervisor::forward_stop() {
@@ -306,7 +309,10 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     deputy_.work(others_);
     forward_stop();
     if (state.step > 0 && attempt.first_step_s < 0) attempt.first_step_s = seconds_since(begin);
-    if (state.end && !reported) reported = Steady::now();
+    if (state.end && !reported) {
+      reported = Steady::now();
+      if (state.end->exit_code == exit_code::kFailure) attempt.noticed_s = unix_time();
+    }
     const bool failed = state.end && state.end->exit_code == exit_code::kFailure;
     if (reported && seconds_since(*reported) > (failed ? options_.failed_s : options_.leave_s))
       break;
@@ -318,6 +324,7 @@ void Supervisor::watch(pid_t leader, LaunchAttempt& attempt) {
     }
     why = given_up(state, seconds_since(begin));
   }
+  if (!why.empty()) attempt.noticed_s = unix_time();
   const bool forced = !session_is_over(leader);
   const int status = end_session(leader, false);
   if (forced) kill_steps();

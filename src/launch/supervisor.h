@@ -19,7 +19,7 @@ struct SupervisorOptions {
   std::optional<double> silence_s = {};
   double stall_s = 7200;      // without a new step
   double leave_s = 60;        // for the launcher to end after the run has finished or stopped
-  double failed_s = 5;        // the same after a failure: srun waits for a dead node for minutes
+  double failed_s = 3;        // the same after a failure: srun waits for a dead node for minutes
   double take_over_s = 1800;  // for the ranks of a killed supervisor to save and end
 };
 

@@ -53,9 +53,11 @@ int run_faults(int trials, std::uint64_t seed, const std::string& only) {
     const auto [fault, on_slurm] = kinds[static_cast<std::size_t>(number) % kinds.size()];
     const FaultReport report = runs.trial(fault, on_slurm);
     const std::string name = name_of(fault, on_slurm);
-    fmt::print("{:>3}  {:<50} {:<28} {} attempts, ended after {}, first step {} later, {:.0f} s\n",
-               number + 1, name, report.what, report.attempts, seconds(report.detected_s),
-               seconds(report.restarted_s), report.total_s);
+    fmt::print(
+        "{:>3}  {:<50} {:<28} {} attempts, noticed after {}, ended {}, first step {} later, {:.0f} "
+        "s\n",
+        number + 1, name, report.what, report.attempts, seconds(report.detected_s),
+        seconds(report.ended_s), seconds(report.restarted_s), report.total_s);
     std::fflush(stdout);
     Summary& summary = summaries[name];
     ++summary.trials;
@@ -67,7 +69,7 @@ int run_faults(int trials, std::uint64_t seed, const std::string& only) {
              trials);
   for (const auto& [name, summary] : summaries)
     fmt::print(
-        "  {:<50} {:>3} trials, slowest end of the attempt {:.1f} s, slowest restart {:.1f} "
+        "  {:<50} {:>3} trials, noticed after at most {:.1f} s, slowest restart {:.1f} "
         "s\n",
         name, summary.trials, summary.slowest_detection_s, summary.slowest_restart_s);
   return 0;

@@ -18,9 +18,8 @@ class Faults : public testing::Test {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const FaultReport report = FaultRuns(seed).trial(fault, slurm);
     EXPECT_GE(report.attempts, 1);
-    // Two seconds until the launcher has ended are not part of the detection.
     if (report.detected_s) {
-      EXPECT_LT(*report.detected_s, 17);
+      EXPECT_LT(*report.detected_s, 15);
     }
   }
 };

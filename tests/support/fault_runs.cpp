@@ -407,7 +407,10 @@ void FaultRuns::read_attempts(const Run& run, double fault_s, FaultReport& repor
   for (std::size_t i = 0; i + 1 < attempts.size(); ++i) {
     const double ended = attempts[i].at("ended");
     if (ended < fault_s || attempts[i].at("began").get<double>() > fault_s) continue;
-    report.detected_s = ended - fault_s;
+    report.ended_s = ended - fault_s;
+    report.detected_s = attempts[i].at("noticed").is_number()
+                            ? attempts[i].at("noticed").get<double>() - fault_s
+                            : ended - fault_s;
     const Json& next = attempts[i + 1];
     if (next.at("first_step_s").is_number())
       report.restarted_s =

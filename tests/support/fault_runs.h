@@ -54,7 +54,8 @@ struct FaultReport {
   Fault fault;
   bool slurm = false;
   int attempts = 0;                        // of the supervisor
-  std::optional<double> detected_s = {};   // from the fault to the end of the attempt
+  std::optional<double> detected_s = {};   // from the fault until the supervisor knew of it
+  std::optional<double> ended_s = {};      // from the fault to the end of the attempt
   std::optional<double> restarted_s = {};  // from there to the first step of the next one
   double total_s = 0;
   std::string what = {};  // "rank 1 of 2 after step 17"
