@@ -153,7 +153,10 @@ scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
 
 constexpr const char* kEnd = R"(
 if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
-echo "$code" >"$run/launch/exit_code"
+for attempt in {{1..30}}; do  # a full disk may get space
+  echo "$code" 2>/dev/null >"$run/launch/exit_code" && break
+  sleep 10
+done
 exit "${}"
 )";
 

@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr int kFaultSteps = 500, kFaultSaves = 20;
+constexpr int kFaultSteps = 1200, kFaultSaves = 20;
 constexpr double kPatience_s = 180;  // for one run, with all its restarts
 constexpr std::size_t kSmallDisk = std::size_t{48} << 20;
 
@@ -344,8 +344,11 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
     }
     case Fault::FillDisk: {
       const fs::path ballast = run.directory / "ballast";
-      std::ofstream(ballast) << std::string(kSmallDisk, 'x');  // as much as fits
-      std::this_thread::sleep_for(milliseconds(1500));
+      // As much as fits, again and again: old checkpoints are removed meanwhile.
+      for (int i = 0; i < 15; ++i) {
+        std::ofstream(ballast, std::ios::app) << std::string(kSmallDisk, 'x');
+        std::this_thread::sleep_for(milliseconds(100));
+      }
       fs::remove(ballast);
       break;
     }

@@ -46,5 +46,8 @@ if [ "$code" -eq 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ] && ! asked_to_sto
 fi
 
 if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
-echo "$code" >"$run/launch/exit_code"
+for attempt in {1..30}; do  # a full disk may get space
+  echo "$code" 2>/dev/null >"$run/launch/exit_code" && break
+  sleep 10
+done
 exit "$status"

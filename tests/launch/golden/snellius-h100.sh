@@ -40,5 +40,8 @@ status=$code
 if [ "$code" -eq 75 ]; then status=0; fi
 
 if [ "$code" -eq 75 ]; then rm -f "$run/stop"; fi  # it was obeyed
-echo "$code" >"$run/launch/exit_code"
+for attempt in {1..30}; do  # a full disk may get space
+  echo "$code" 2>/dev/null >"$run/launch/exit_code" && break
+  sleep 10
+done
 exit "$status"
