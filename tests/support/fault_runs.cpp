@@ -314,8 +314,9 @@ void FaultRuns::damage_newest(const Run& run, bool truncate) {
 }
 
 void FaultRuns::disturb(Run& run, FaultReport& report) {
-  // A random step, not only the moments after saves; at least one checkpoint exists.
-  const auto step = static_cast<std::size_t>(kFaultSaves + 5 + random_() % (kFaultSteps / 2));
+  // A random step, not only the moments after saves. Two checkpoints exist: if the only one is
+  // damaged, the user must decide.
+  const auto step = static_cast<std::size_t>(2 * kFaultSaves + 10 + random_() % (kFaultSteps / 2));
   if (!wait_until([&] { return lines_of(run.directory / "metrics.jsonl").size() >= step; }))
     failure("the run did not reach step {}; {}", step, run.diagnosis());
   if (run.fault == Fault::KillBatchNode && !wait_until([&] { return !run.deputies().empty(); }, 10))
