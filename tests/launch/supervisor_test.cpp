@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using Json = nlohmann::json;
 
-constexpr int kSteps = 400;
+constexpr int kSteps = 1000;
 
 class SupervisorTest : public testing::Test {
  protected:
@@ -74,6 +74,13 @@ class SupervisorTest : public testing::Test {
     }
   }
 
+  // Saves are written in the background: a step says nothing about them.
+  static void wait_for_checkpoint(const JobDescription& job) {
+    for (int i = 0; i < 4000 && list_checkpoints(fs::path(job.run_dir) / "checkpoints").empty();
+         ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
   TemporaryDirectory directory_;
   std::string corpus_ = directory_.write("corpus.txt", small_corpus(200));
 };
@@ -85,7 +92,7 @@ TEST_F(SupervisorTest, StartsAKilledRunAgain) {
   EXPECT_EQ(attempts(whole)[0].at("exit_code"), 0);
 
   std::future<int> code = std::async(std::launch::async, [&] { return Supervisor(broken).run(); });
-  wait_for_step(broken, 40);
+  wait_for_checkpoint(broken);
   const pid_t rank = rank_of(broken);
   ASSERT_GT(rank, 0);
   kill(rank, SIGKILL);

@@ -319,6 +319,8 @@ void FaultRuns::disturb(Run& run, FaultReport& report) {
   const auto step = static_cast<std::size_t>(2 * kFaultSaves + 10 + random_() % (kFaultSteps / 2));
   if (!wait_until([&] { return lines_of(run.directory / "metrics.jsonl").size() >= step; }))
     failure("the run did not reach step {}; {}", step, run.diagnosis());
+  if (!wait_until([&] { return list_checkpoints(run.directory / "checkpoints").size() >= 2; }))
+    failure("the run has no two checkpoints; {}", run.diagnosis());
   if (run.fault == Fault::KillBatchNode && !wait_until([&] { return !run.deputies().empty(); }, 10))
     failure("the supervisor has no deputy; {}", run.diagnosis());
   std::this_thread::sleep_for(std::chrono::microseconds(random_() % 30'000));
