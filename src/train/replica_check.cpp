@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/exchange.h"
-#include "comm/socket.h"
+#include "comm/launch_environment.h"
 #include "core/hash.h"
 
 namespace kintsugi {
@@ -109,7 +109,7 @@ std::string describe_difference(Engine& engine, const Copies& copies,
   const std::vector<std::string> counts = gather_texts(world, std::to_string(own.size()));
   std::size_t most = 0;
   for (const std::string& count : counts) most = std::max<std::size_t>(most, std::stoul(count));
-  const std::vector<std::string> nodes = gather_texts(world, host_name());
+  const std::vector<std::string> nodes = gather_texts(world, node_name());
   for (std::size_t i = 0; i < most; ++i) {
     const bool here = i < own.size() && copies.holds(own[i]);
     const auto odd = odd_ranks(engine, copies.members, gathered(world, here ? hashes[i] : 0));

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "comm/exchange.h"
-#include "comm/socket.h"
+#include "comm/launch_environment.h"
 #include "core/log.h"
 #include "train/replica_check.h"
 #include "train/trainer.h"
@@ -183,7 +183,7 @@ void Trainer::find_straggler() {
   host().wait(host().all_gather(Tensor(all.data(), DType::F64, {groups_->ranks()}),
                                 Tensor(&mine, DType::F64, {1})));
   Straggler slowest = slowest_rank(all);
-  slowest.node = text_of(host(), slowest.rank, host_name());
+  slowest.node = text_of(host(), slowest.rank, node_name());
   record_.straggler = slowest;
   const double slowest_s = all[static_cast<std::size_t>(slowest.rank)];
   // In very short steps the ratio is noise.

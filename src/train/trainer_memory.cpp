@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/exchange.h"
+#include "comm/launch_environment.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -36,7 +37,7 @@ void Trainer::make_memory_copies() {
       *engine_,
       MemoryCopies::Options{.run = text_of(host(), 0, fs::weakly_canonical(directory_).string()),
                             .configuration = text_of(host(), 0, hex64(hash64(text))),
-                            .node = MemoryCopies::this_node(),
+                            .node = node_name(),
                             .node_ranks = groups_->node_ranks,
                             .text_bytes = (std::size_t{1} << 18) + 32 * numbers});
 }

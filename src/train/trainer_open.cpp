@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "comm/exchange.h"
+#include "comm/launch_environment.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "train/config/changes.h"
@@ -85,7 +86,7 @@ void Trainer::follow_checkpoint(const fs::path& checkpoint) {
 void Trainer::confirm_damage(const fs::path& checkpoint, const std::string& damage) {
   int accuser = rank_in(damage);
   if (accuser < 0 || accuser >= groups_->ranks()) return;
-  const std::vector<std::string> nodes = gather_texts(host(), MemoryCopies::this_node());
+  const std::vector<std::string> nodes = gather_texts(host(), node_name());
   const auto other = std::find_if(nodes.begin(), nodes.end(),
                                   [&](const std::string& node) { return node != nodes.front(); });
   const auto second = static_cast<int>(other == nodes.end() ? 0 : other - nodes.begin());

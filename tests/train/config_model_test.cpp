@@ -22,8 +22,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-RunConfig parse(const std::string& model, std::int64_t length,
-                const std::vector<std::string>& overrides = {}) {
+RunConfig parse_model(const std::string& model, std::int64_t length,
+                      const std::vector<std::string>& overrides = {}) {
   return parse_run_config(
       fmt::format("model: {{{}}}\ndata: {{train: [{{path: a.txt}}], sequence_length: {}}}\n", model,
                   length),
@@ -33,39 +33,42 @@ RunConfig parse(const std::string& model, std::int64_t length,
 TEST(ModelPositions, AreThoseThatAreTrained) {
   // The preset's value is not used.
   for (const std::int64_t length : {128, 4096, 8192}) {
-    const ModelConfig model = parse("preset: llama-1b", length).model;
+    const ModelConfig model = parse_model("preset: llama-1b", length).model;
     EXPECT_EQ(model.max_positions, length);
     EXPECT_FALSE(model.rope_scaling)
         << "no sequence is longer than original_max_positions, " << length;
   }
-  const ModelConfig longer = parse("preset: llama-1b", 16384).model;
+  const ModelConfig longer = parse_model("preset: llama-1b", 16384).model;
   EXPECT_EQ(longer.max_positions, 16384);
   EXPECT_EQ(longer.rope_scaling, load_preset("llama-1b").rope_scaling);
-  EXPECT_EQ(parse("preset: llama-tiny", 2048).model.max_positions, 2048) << "raised";
-  EXPECT_EQ(parse("preset: bloom-560m", 100).model.max_positions, 100);
+  EXPECT_EQ(parse_model("preset: llama-tiny", 2048).model.max_positions, 2048) << "raised";
+  EXPECT_EQ(parse_model("preset: bloom-560m", 100).model.max_positions, 100);
   // The size of a table of learned positions is not changed.
-  EXPECT_EQ(parse("preset: gpt2-124m", 256).model.max_positions, 1024);
-  EXPECT_THAT(user_error_of([] { parse("preset: gpt2-124m", 2000); }),
+  EXPECT_EQ(parse_model("preset: gpt2-124m", 256).model.max_positions, 1024);
+  EXPECT_THAT(user_error_of([] { parse_model("preset: gpt2-124m", 2000); }),
               HasSubstr("only 1024 learned positions"));
 }
 
 TEST(ModelPositions, AreKeptIfTheConfigurationGivesThem) {
-  EXPECT_EQ(parse("preset: llama-1b, max_positions: 131072", 4096).model.max_positions, 131072);
-  EXPECT_EQ(parse("preset: llama-1b, max_positions: 64", 4096).model.max_positions, 4096)
+  EXPECT_EQ(parse_model("preset: llama-1b, max_positions: 131072", 4096).model.max_positions,
+            131072);
+  EXPECT_EQ(parse_model("preset: llama-1b, max_positions: 64", 4096).model.max_positions, 4096)
       << "that many are trained";
-  const auto own = parse("preset: llama-1b, rope_scaling: {factor: 8}", 4096).model.rope_scaling;
+  const auto own =
+      parse_model("preset: llama-1b, rope_scaling: {factor: 8}", 4096).model.rope_scaling;
   ASSERT_TRUE(own);
   EXPECT_EQ(own->factor, 8);
   EXPECT_TRUE(
-      parse("preset: llama-1b", 512, {"model.rope_scaling={factor: 2}"}).model.rope_scaling);
-  EXPECT_FALSE(parse("preset: llama-1b", 16384, {"model.rope_scaling=null"}).model.rope_scaling);
+      parse_model("preset: llama-1b", 512, {"model.rope_scaling={factor: 2}"}).model.rope_scaling);
+  EXPECT_FALSE(
+      parse_model("preset: llama-1b", 16384, {"model.rope_scaling=null"}).model.rope_scaling);
 }
 
 TEST(ModelPositions, AreWrittenAsResolved) {
   for (const char* model : {"preset: llama-1b", "preset: llama-1b, max_positions: 9999",
                             "preset: llama-1b, rope_scaling: {factor: 4}", "preset: gpt2-tiny"})
     for (const std::int64_t length : {256, 512}) {
-      const RunConfig config = parse(model, length);
+      const RunConfig config = parse_model(model, length);
       EXPECT_EQ(parse_run_config(to_yaml(config), "config.yaml").model, config.model) << model;
     }
 }

@@ -10,13 +10,13 @@
 #include <thread>
 #include <utility>
 
-#include "launch/trial_jobs.h"
 #include "cli/train/dry_run.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
+#include "launch/trial_jobs.h"
 #include "model/metrics.h"
 #include "plan/search/trial_log.h"
 #include "plan/search/tuning_report.h"

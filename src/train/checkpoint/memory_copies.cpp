@@ -76,13 +76,6 @@ struct MemoryCopies::Listed {
   std::uint64_t after = 0, series = 0;
 };
 
-std::string MemoryCopies::this_node() {
-  if (const char* name = std::getenv("SLURMD_NODENAME")) return name;
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 MemoryCopies::MemoryCopies(Engine& engine, Options options)
     : engine_(engine),
       world_(engine.groups()[GroupKind::World]),

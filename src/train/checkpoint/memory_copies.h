@@ -33,7 +33,6 @@ class MemoryCopies {
     std::filesystem::path root = "/dev/shm";
     std::size_t text_bytes = std::size_t{1} << 20;  // most bytes of the trainer's state
   };
-  static std::string this_node();  // its name in Slurm, or its host name
 
   MemoryCopies(Engine& engine, Options options);  // the engine must outlive it
 
