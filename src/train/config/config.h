@@ -191,6 +191,14 @@ struct PreflightConfig {
   bool operator==(const PreflightConfig&) const = default;
 };
 
+// How the energy of the run is measured (energy/).
+struct EnergyConfig {
+  bool enabled = true;
+  double sample_s = 0.5;  // time between two readings of the meters
+  double node_w = 0;      // of a whole node without meters, for an estimate; 0: no estimate
+  bool operator==(const EnergyConfig&) const = default;
+};
+
 // What is stored in host memory instead of device memory.
 struct OffloadConfig {
   bool optimizer = false;                        // optimizer state
@@ -230,6 +238,7 @@ struct RunConfig {
   bool layout_auto = false;  // `layout: auto`: tp, pp, dp and zero are chosen for the ranks
   CommConfig comm;
   PreflightConfig preflight;
+  EnergyConfig energy;
   OffloadConfig offload;
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;

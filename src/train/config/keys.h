@@ -344,6 +344,13 @@ void describe(V& v, PreflightConfig& c) {
 }
 
 template <class V>
+void describe(V& v, EnergyConfig& c) {
+  v("enabled", c.enabled);
+  v("sample_s", c.sample_s, between(0.05, 3600));
+  v("node_w", c.node_w, between(0, 1e6));
+}
+
+template <class V>
 void describe(V& v, OffloadConfig& c) {
   v("optimizer", c.optimizer);
   v("gradients", c.gradients);
@@ -401,6 +408,7 @@ void describe_common(V& v, RunConfig& c) {
   v("train", train);
   v("comm", c.comm);
   v("preflight", c.preflight);
+  v("energy", c.energy);
   v("device", c.device);
   v("cuda", c.cuda);
   v("threads", c.threads, between(0, 1024));

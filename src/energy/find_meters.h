@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "energy/meter.h"
+
+namespace kintsugi {
+
+struct MeterSearch {
+  // Holds sys/…; another root than / is a recorded tree, for which no command is run and only
+  // libraries below it are loaded.
+  std::filesystem::path root = "/";
+  // PCI addresses of the GPUs to meter ("0000:1b:00.0"): gpu0 is the first one. Empty: all GPUs of
+  // the node, numbered as the source does.
+  std::vector<std::string> gpus = {};
+  double node_w = 0;  // of the whole node, for an estimate; 0: none
+};
+
+// What was found, and why other sources are not used.
+struct FoundMeters {
+  struct Missing {
+    std::string source, reason;
+  };
+  std::vector<std::unique_ptr<Meter>> meters = {};
+  std::vector<Missing> missing = {};
+};
+
+// Every meter of this node. Never throws for what a machine may have or lack.
+FoundMeters find_meters(const MeterSearch& search);
+
+}  // namespace kintsugi
