@@ -33,7 +33,7 @@ const std::map<std::string, Folders> kBelow = {
     {"optim", {"core", "tensor", "backend", "comm", "model", "parallel"}},
     {"data", {"core", "tensor"}},
     {"energy", {"core", "tensor"}},
-    {"report", {"core", "tensor"}},
+    {"report", {"core", "tensor", "energy"}},
     {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim"}},
     {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data"}},
     {"eval", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "serve"}},

@@ -27,6 +27,7 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   World& world() { return *world_; }
+  Communicator& control() { return *control_; }  // of all ranks, on host memory
   // Runs `work` on this rank. An error found by all ranks is reported once; an error of one rank is
   // reported with its rank number and ends the other ranks.
   void run(const std::function<void()>& work);

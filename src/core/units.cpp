@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <ctime>
 #include <span>
 #include <utility>
 #include <vector>
@@ -203,6 +204,15 @@ int edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
+}
+
+std::string iso_time(double unix_s) {
+  const auto time = static_cast<std::time_t>(std::clamp(unix_s, 0.0, 2e11));
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[64];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
 }
 
 }  // namespace kintsugi

@@ -47,4 +47,7 @@ std::string nearest_word(std::string_view word, const Range& candidates) {
   return best;
 }
 
+// "2026-11-16T12:00:00Z", from seconds since 1970.
+std::string iso_time(double unix_s);
+
 }  // namespace kintsugi

@@ -35,11 +35,94 @@ std::string text_of_key(const GoodputJson& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
 }
 
+struct EnergyField {
+  const char* name;
+  double LevelEnergy::*value;
+};
+constexpr std::array<EnergyField, 5> kEnergyFields = {{{"total_j", &LevelEnergy::total_j},
+                                                       {"steps_j", &LevelEnergy::steps_j},
+                                                       {"checkpoint_j", &LevelEnergy::checkpoint_j},
+                                                       {"validation_j", &LevelEnergy::validation_j},
+                                                       {"covered_s", &LevelEnergy::covered_s}}};
+
+// Levels that were not metered are left out.
+void add_energy(GoodputJson& json, const EnergyTotals& energy) {
+  for (const EnergyLevel level : kEnergyLevels)
+    if (energy[level] != LevelEnergy{})
+      for (const EnergyField& one : kEnergyFields)
+        json["energy"][std::string(to_string(level))][one.name] = energy[level].*one.value;
+}
+
+EnergyTotals energy_in(const GoodputJson& json) {
+  EnergyTotals energy;
+  if (!json.contains("energy") || !json["energy"].is_object()) return energy;
+  for (const EnergyLevel level : kEnergyLevels) {
+    const std::string name(to_string(level));
+    if (!json["energy"].contains(name) || !json["energy"][name].is_object()) continue;
+    for (const EnergyField& one : kEnergyFields)
+      energy[level].*one.value = std::max(0.0, number_of(json["energy"][name], one.name));
+  }
+  return energy;
+}
+
 void add_start(GoodputJson& json, const GoodputEvent& event) {
   json["launched_s"] = event.launched_s;
+  json["nodes"] = event.nodes;
   if (event.submitted_s) json["submitted_s"] = *event.submitted_s;
   if (event.alive_s) json["alive_s"] = *event.alive_s;
   if (event.reached) json["reached"] = *event.reached;
+  if (event.spent_j)
+    for (const EnergyLevel level : kEnergyLevels)
+      json["spent_j"][std::string(to_string(level))] = (*event.spent_j)[level];
+}
+
+std::optional<ByLevel<double>> spent_in(const GoodputJson& json) {
+  if (!json.contains("spent_j") || !json["spent_j"].is_object()) return {};
+  ByLevel<double> spent;
+  for (const EnergyLevel level : kEnergyLevels)
+    spent[level] = std::max(0.0, number_of(json["spent_j"], std::string(to_string(level)).c_str()));
+  return spent;
+}
+
+// A quantity at one time: in all and in three phases, each growing. Seconds, or joules of one
+// level.
+struct Quantity {
+  double total = 0, steps = 0, checkpoint = 0, validation = 0;
+};
+
+Quantity seconds_at(const GoodputEvent& event) {
+  return {event.time_s, event.steps_s, event.checkpoint_s, event.validation_s};
+}
+Quantity joules_at(const GoodputEvent& event, EnergyLevel level) {
+  const LevelEnergy& e = event.energy[level];
+  return {e.total_j, e.steps_j, e.checkpoint_j, e.validation_j};
+}
+
+// How steps are divided between categories.
+struct StepShares {
+  double repeated = 0;  // done before
+  double exposed = 0;   // waited for communication
+};
+
+void charge_steps(double amount, const StepShares& shares, GoodputAmounts& charged) {
+  charged.recomputed += amount * shares.repeated;
+  charged.productive += amount * (1 - shares.repeated);
+  charged.exposed += amount * (1 - shares.repeated) * shares.exposed;
+}
+
+// Charges what was used between two times. No category gets more than was used in all.
+void charge(const Quantity& from, const Quantity& to, const StepShares& shares,
+            GoodputAmounts& charged) {
+  const double used = std::max(0.0, to.total - from.total);
+  const double steps = std::max(0.0, to.steps - from.steps),
+               checkpoint = std::max(0.0, to.checkpoint - from.checkpoint),
+               validation = std::max(0.0, to.validation - from.validation);
+  const double measured = steps + checkpoint + validation;
+  const double scale = measured > used ? used / measured : 1.0;
+  charge_steps(steps * scale, shares, charged);
+  charged.checkpoint += checkpoint * scale;
+  charged.validation += validation * scale;
+  charged.other += std::max(0.0, used - measured);
 }
 
 }  // namespace
@@ -54,7 +137,9 @@ std::string to_json_line(const GoodputEvent& event) {
     json["steps_s"] = event.steps_s;
     json["checkpoint_s"] = event.checkpoint_s;
     json["validation_s"] = event.validation_s;
+    if (event.exposed_s > 0) json["exposed_s"] = event.exposed_s;
   }
+  add_energy(json, event.energy);
   if (event.kind == GoodputEvent::Kind::End) {
     json["state"] = event.state;
     if (!event.reason.empty()) json["reason"] = event.reason;
@@ -73,14 +158,21 @@ std::optional<GoodputEvent> parse_goodput_line(const std::string& line) {
                      .time_s = *time,
                      .step = step_of(json, "step"),
                      .launched_s = number_of(json, "launched_s", *time),
+                     .nodes = std::max<std::int64_t>(1, step_of(json, "nodes")),
                      .submitted_s = optional_number(json, "submitted_s"),
                      .alive_s = optional_number(json, "alive_s"),
+                     .spent_j = spent_in(json),
                      .steps_s = number_of(json, "steps_s"),
                      .checkpoint_s = number_of(json, "checkpoint_s"),
                      .validation_s = number_of(json, "validation_s"),
+                     .exposed_s = number_of(json, "exposed_s"),
+                     .energy = energy_in(json),
                      .state = text_of_key(json, "state"),
                      .reason = text_of_key(json, "reason")};
-  if (event.kind != GoodputEvent::Kind::Start) event.launched_s = 0;
+  if (event.kind != GoodputEvent::Kind::Start) {
+    event.launched_s = 0;
+    event.nodes = 1;
+  }
   if (json.contains("reached")) event.reached = step_of(json, "reached");
   if (const auto code = optional_number(json, "exit_code"))
     event.exit_code = static_cast<int>(std::clamp(*code, 0.0, 255.0));
@@ -97,47 +189,50 @@ std::vector<GoodputEvent> read_goodput(const std::filesystem::path& file) {
 
 const std::vector<GoodputCategory>& goodput_categories() {
   static const std::vector<GoodputCategory> categories = {
-      {"productive", &GoodputSeconds::productive},
-      {"recomputed", &GoodputSeconds::recomputed},
-      {"checkpoint", &GoodputSeconds::checkpoint},
-      {"validation", &GoodputSeconds::validation},
-      {"startup", &GoodputSeconds::startup},
-      {"waiting", &GoodputSeconds::waiting},
-      {"down", &GoodputSeconds::down},
-      {"other", &GoodputSeconds::other}};
+      {"productive", &GoodputAmounts::productive},
+      {"recomputed", &GoodputAmounts::recomputed},
+      {"checkpoint", &GoodputAmounts::checkpoint},
+      {"validation", &GoodputAmounts::validation},
+      {"startup", &GoodputAmounts::startup},
+      {"waiting", &GoodputAmounts::waiting},
+      {"down", &GoodputAmounts::down},
+      {"other", &GoodputAmounts::other}};
   return categories;
 }
 
-double GoodputSeconds::total() const {
+double GoodputAmounts::total() const {
   double sum = 0;
-  for (const GoodputCategory& one : goodput_categories()) sum += this->*one.seconds;
+  for (const GoodputCategory& one : goodput_categories()) sum += this->*one.amount;
   return sum;
 }
 
-double GoodputSeconds::fraction() const {
+double GoodputAmounts::fraction() const {
   const double all = total();
   return all > 0 ? productive / all : 0;
 }
 
-GoodputSeconds& GoodputSeconds::operator+=(const GoodputSeconds& more) {
-  for (const GoodputCategory& one : goodput_categories()) this->*one.seconds += more.*one.seconds;
+GoodputAmounts& GoodputAmounts::operator+=(const GoodputAmounts& more) {
+  for (const GoodputCategory& one : goodput_categories()) this->*one.amount += more.*one.amount;
+  exposed += more.exposed;
   return *this;
 }
 
-GoodputSeconds Goodput::seconds() const {
-  GoodputSeconds sum;
+GoodputAmounts Goodput::seconds() const {
+  GoodputAmounts sum;
   for (const Attempt& attempt : attempts_) sum += attempt.seconds;
   return sum;
 }
 
-void Goodput::charge_steps(double seconds, std::int64_t step) {
+GoodputAmounts Goodput::joules(EnergyLevel level) const {
+  GoodputAmounts sum;
+  for (const Attempt& attempt : attempts_) sum += attempt.joules[level];
+  return sum;
+}
+
+double Goodput::repeated_share(std::int64_t step) const {
   const std::int64_t before = last_.step;
   const std::int64_t again = std::clamp(furthest_, before, std::max(before, step)) - before;
-  const double share =
-      step > before ? static_cast<double>(again) / static_cast<double>(step - before) : 1.0;
-  attempts_.back().seconds.recomputed += seconds * share;
-  attempts_.back().seconds.productive += seconds * (1 - share);
-  furthest_ = std::max(furthest_, step);
+  return step > before ? static_cast<double>(again) / static_cast<double>(step - before) : 1.0;
 }
 
 void Goodput::close_lost(const GoodputEvent& next) {
@@ -147,10 +242,16 @@ void Goodput::close_lost(const GoodputEvent& next) {
   // Without a later sign of life, the step is one of an earlier attempt.
   const std::int64_t reached =
       alive > last_.time_s ? std::max(next.reached.value_or(last_.step), last_.step) : last_.step;
-  if (reached > last_.step)
-    charge_steps(alive - last_.time_s, reached);
-  else
-    lost.seconds.other += alive - last_.time_s;
+  const bool trained = reached > last_.step;
+  const StepShares shares{.repeated = repeated_share(reached)};
+  const auto use = [&](double amount, GoodputAmounts& charged) {
+    trained ? charge_steps(amount, shares, charged) : void(charged.other += amount);
+  };
+  use(alive - last_.time_s, lost.seconds);
+  if (alive > last_.time_s && next.spent_j)
+    for (const EnergyLevel level : kEnergyLevels)
+      use(std::max(0.0, (*next.spent_j)[level] - last_.energy[level].total_j), lost.joules[level]);
+  furthest_ = std::max(furthest_, reached);
   lost.last_s = alive;
   lost.last_step = reached;
   lost.state = "lost";
@@ -159,7 +260,7 @@ void Goodput::close_lost(const GoodputEvent& next) {
 
 void Goodput::begin_attempt(const GoodputEvent& event) {
   if (!ended_) close_lost(event);
-  Attempt attempt{.launched_s = event.launched_s, .first_step = event.step};
+  Attempt attempt{.nodes = event.nodes, .launched_s = event.launched_s, .first_step = event.step};
   if (attempts_.empty()) {
     attempt.seconds.waiting =
         std::max(0.0, event.launched_s - event.submitted_s.value_or(event.launched_s));
@@ -173,7 +274,7 @@ void Goodput::begin_attempt(const GoodputEvent& event) {
     attempt.seconds.down = gap - attempt.seconds.waiting;
   }
   attempts_.push_back(std::move(attempt));
-  last_.time_s = event.launched_s;
+  last_ = {.time_s = event.launched_s};
   ended_ = false;
 }
 
@@ -183,27 +284,31 @@ void Goodput::start(const GoodputEvent& event) {
   const double time = std::max(event.time_s, last_.time_s);
   Attempt& attempt = attempts_.back();
   attempt.seconds.startup += time - last_.time_s;
+  for (const EnergyLevel level : kEnergyLevels) {
+    attempt.joules[level].startup +=
+        std::max(0.0, event.energy[level].total_j - last_.energy[level].total_j);
+    attempt.covered_s[level] = event.energy[level].covered_s;
+  }
   attempt.last_s = time;
   attempt.last_step = event.step;
-  last_ = {.time_s = time, .step = event.step};
+  last_ = {.time_s = time, .step = event.step, .energy = event.energy};
 }
 
 void Goodput::add(const GoodputEvent& event) {
   if (event.kind == GoodputEvent::Kind::Start) return start(event);
   if (ended_) return;  // its start is lost
   Attempt& attempt = attempts_.back();
-  const double elapsed = std::max(0.0, event.time_s - last_.time_s);
-  const double steps = std::max(0.0, event.steps_s - last_.steps_s),
-               checkpoint = std::max(0.0, event.checkpoint_s - last_.checkpoint_s),
-               validation = std::max(0.0, event.validation_s - last_.validation_s);
-  // No category gets time that did not pass.
-  const double measured = steps + checkpoint + validation;
-  const double scale = measured > elapsed ? elapsed / measured : 1.0;
-  charge_steps(steps * scale, event.step);
-  attempt.seconds.checkpoint += checkpoint * scale;
-  attempt.seconds.validation += validation * scale;
-  attempt.seconds.other += std::max(0.0, elapsed - measured);
-  const double time = last_.time_s + elapsed;
+  const double steps = event.steps_s - last_.steps_s,
+               exposed = std::max(0.0, event.exposed_s - last_.exposed_s);
+  const StepShares shares{.repeated = repeated_share(event.step),
+                          .exposed = steps > 0 ? std::min(1.0, exposed / steps) : 0.0};
+  charge(seconds_at(last_), seconds_at(event), shares, attempt.seconds);
+  for (const EnergyLevel level : kEnergyLevels) {
+    charge(joules_at(last_, level), joules_at(event, level), shares, attempt.joules[level]);
+    attempt.covered_s[level] = std::max(attempt.covered_s[level], event.energy[level].covered_s);
+  }
+  furthest_ = std::max(furthest_, event.step);
+  const double time = std::max(last_.time_s, event.time_s);
   last_ = event;
   last_.time_s = time;
   attempt.last_s = time;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "energy/energy_totals.h"
+
 namespace kintsugi {
 
 // A record of RUN_DIR/goodput.jsonl. An attempt is one launch of the program. Times are in seconds
@@ -22,13 +24,18 @@ struct GoodputEvent {
 
   // Start only.
   double launched_s = 0;
+  std::int64_t nodes = 1;
   std::optional<double> submitted_s = {};  // when the job entered the queue
   // What else is known of the attempt before: its last sign of life and its last step.
   std::optional<double> alive_s = {};
   std::optional<std::int64_t> reached = {};
+  std::optional<ByLevel<double>> spent_j = {};  // its energy until then
 
   // Progress and End: time since Start in steps, in saves and in validations.
   double steps_s = 0, checkpoint_s = 0, validation_s = 0;
+  double exposed_s = 0;  // part of steps_s in which rank 0 waited for communication
+
+  EnergyTotals energy = {};  // of all nodes since the launch
 
   // End only; as in status.json.
   std::string state = {}, reason = {};
@@ -41,8 +48,8 @@ std::string to_json_line(const GoodputEvent& event);  // without a line end
 std::optional<GoodputEvent> parse_goodput_line(const std::string& line);
 std::vector<GoodputEvent> read_goodput(const std::filesystem::path& file);  // empty: no such file
 
-// What the time of a run was used for.
-struct GoodputSeconds {
+// What the time of a run, or its energy at one level, was used for: in seconds or joules.
+struct GoodputAmounts {
   double productive = 0;  // steps done for the first time
   double recomputed = 0;  // steps that an earlier attempt had done, or that a rewind discarded
   double checkpoint = 0;  // the steps waited for a save
@@ -51,37 +58,42 @@ struct GoodputSeconds {
   double waiting = 0;  // in the queue
   double down = 0;     // between two attempts, not in the queue
   double other = 0;    // within an attempt: records, reloads
+  double exposed = 0;  // part of `productive` in which steps waited for communication
 
   double total() const;
   double fraction() const;  // productive / total; 0 without any time
-  GoodputSeconds& operator+=(const GoodputSeconds& other);
+  GoodputAmounts& operator+=(const GoodputAmounts& other);
 };
 // Their names in status.json and reports, in this order.
 struct GoodputCategory {
   const char* name;
-  double GoodputSeconds::*seconds;
+  double GoodputAmounts::*amount;
 };
 const std::vector<GoodputCategory>& goodput_categories();
 
 struct Attempt {
+  std::int64_t nodes = 1;
   double launched_s = 0, last_s = 0;           // last: its end, or its last known sign of life
   std::int64_t first_step = 0, last_step = 0;  // finished steps at its start and at its end
   std::string state = "running";               // "lost": it was killed or its node died
   std::string reason = {};
   std::optional<int> exit_code = {};
-  GoodputSeconds seconds = {};  // with waiting and down before it
+  GoodputAmounts seconds = {};          // with waiting and down before it
+  ByLevel<GoodputAmounts> joules = {};  // of all nodes
+  ByLevel<double> covered_s = {};       // metered time, in node-seconds
 };
 
-// Charges every second of a run's life to one category. A function of the events, in their order.
-// The total is the time from the first launch (or its submission) to the last event. If a clock was
-// set back between two attempts, the time between them counts as 0.
+// Charges every second and every joule of a run's life to one category. A function of the events,
+// in their order. The total is the time from the first launch (or its submission) to the last
+// event. If a clock was set back between two attempts, the time between them counts as 0.
 class Goodput {
  public:
   void add(const GoodputEvent& event);
   void add(const std::vector<GoodputEvent>& events);
 
   const std::vector<Attempt>& attempts() const { return attempts_; }
-  GoodputSeconds seconds() const;
+  GoodputAmounts seconds() const;
+  GoodputAmounts joules(EnergyLevel level) const;
   std::int64_t furthest() const { return furthest_; }  // the highest step that was ever finished
 
  private:
@@ -89,8 +101,8 @@ class Goodput {
   void begin_attempt(const GoodputEvent& event);
   // An attempt without an end: what happened after its last event.
   void close_lost(const GoodputEvent& next);
-  // Charges time in steps that took the attempt to `step`.
-  void charge_steps(double seconds, std::int64_t step);
+  // The part of the steps from last_ to `step` that was done before.
+  double repeated_share(std::int64_t step) const;
 
   std::vector<Attempt> attempts_;
   GoodputEvent last_;  // of the current attempt

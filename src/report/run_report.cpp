@@ -63,12 +63,12 @@ std::vector<ReportJson> last_records(const fs::path& file) {
 }
 
 std::string goodput_table(const Goodput& goodput) {
-  const GoodputSeconds all = goodput.seconds();
+  const GoodputAmounts all = goodput.seconds();
   std::string text = fmt::format(
       "  goodput: {:.1f} % of {} in {}\n", 100 * all.fraction(), format_duration(all.total()),
       format_number(static_cast<std::int64_t>(goodput.attempts().size()), "attempt"));
   for (const GoodputCategory& one : goodput_categories()) {
-    const double seconds = all.*one.seconds;
+    const double seconds = all.*one.amount;
     if (seconds > 0)
       text += fmt::format("    {:<11} {:>12} {:>6.1f} %\n", one.name, format_duration(seconds),
                           100 * seconds / all.total());
@@ -136,9 +136,9 @@ std::string report_text(const RunReport& run) {
 
 ReportJson report_json(const RunReport& run) {
   ReportJson json{{"directory", run.directory.string()}, {"status", run.status}};
-  const GoodputSeconds all = run.goodput.seconds();
+  const GoodputAmounts all = run.goodput.seconds();
   for (const GoodputCategory& one : goodput_categories())
-    json["goodput"][std::string(one.name) + "_s"] = all.*one.seconds;
+    json["goodput"][std::string(one.name) + "_s"] = all.*one.amount;
   json["goodput"]["total_s"] = all.total();
   json["goodput"]["fraction"] = all.fraction();
   json["attempts"] = ReportJson::array();

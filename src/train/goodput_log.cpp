@@ -1,5 +1,6 @@
 #include "train/goodput_log.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -27,15 +28,16 @@ std::optional<double> submission_time(const std::filesystem::path& run_dir) {
 }
 
 GoodputLog::GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
-                       std::optional<double> alive_s, std::optional<std::int64_t> reached)
+                       const Before& before)
     : file_(run_dir / "goodput.jsonl"), clock_(std::move(clock)) {
   drop_partial_line(file_);
   ledger_.add(read_goodput(file_));
   first_ = {.kind = GoodputEvent::Kind::Start,
             .launched_s = clock_.launched_s,
             .submitted_s = submission_time(run_dir),
-            .alive_s = alive_s,
-            .reached = reached};
+            .alive_s = before.alive_s,
+            .reached = before.reached,
+            .spent_j = before.spent_j};
 }
 
 GoodputEvent GoodputLog::now(GoodputEvent::Kind kind) const {
@@ -56,19 +58,27 @@ void GoodputLog::write(GoodputEvent event) {
   }
 }
 
-void GoodputLog::start(std::int64_t step) {
+void GoodputLog::start(std::int64_t step, std::int64_t nodes) {
   const std::lock_guard lock(mutex_);
   first_.time_s = clock_.now_s();
   first_.step = step;
+  first_.nodes = nodes;
+  first_.energy = current_.energy;
   current_.step = step;
   started_ = true;
   write(first_);
 }
 
-void GoodputLog::note_step(double seconds, std::int64_t step) {
+void GoodputLog::note_energy(const EnergyTotals& since_launch) {
+  const std::lock_guard lock(mutex_);
+  current_.energy = since_launch;
+}
+
+void GoodputLog::note_step(double seconds, std::int64_t step, double exposed_s) {
   const std::lock_guard lock(mutex_);
   const bool last_again = step == ledger_.furthest();  // from here on, steps are new
   current_.steps_s += seconds;
+  current_.exposed_s += std::min(exposed_s, seconds);
   current_.step = step;
   const GoodputEvent event = now(GoodputEvent::Kind::Progress);
   if (last_again || event.time_s >= next_record_s_) write(event);
@@ -102,16 +112,29 @@ void GoodputLog::end(const std::string& state, const std::string& reason,
   write(event);
 }
 
+Goodput GoodputLog::up_to_now() const {
+  Goodput live = ledger_;
+  if (started_ && !ended_) live.add(now(GoodputEvent::Kind::Progress));
+  return live;
+}
+
+Goodput GoodputLog::ledger() {
+  const std::lock_guard lock(mutex_);
+  return up_to_now();
+}
+
 void GoodputLog::add_to(nlohmann::ordered_json& status) {
   const std::lock_guard lock(mutex_);
   if (!started_) return;
-  Goodput live = ledger_;
-  if (!ended_) live.add(now(GoodputEvent::Kind::Progress));
-  const GoodputSeconds seconds = live.seconds();
+  const Goodput live = up_to_now();
+  const GoodputAmounts seconds = live.seconds();
   status["attempt"] = live.attempts().size();
   for (const GoodputCategory& one : goodput_categories())
-    status["goodput"][std::string(one.name) + "_s"] = seconds.*one.seconds;
+    status["goodput"][std::string(one.name) + "_s"] = seconds.*one.amount;
   status["goodput"]["fraction"] = seconds.fraction();
+  for (const EnergyLevel level : kEnergyLevels)
+    if (const double joules = live.joules(level).total(); joules > 0)
+      status["energy_j"][std::string(to_string(level))] = joules;
 }
 
 }  // namespace kintsugi

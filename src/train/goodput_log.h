@@ -21,24 +21,32 @@ struct AttemptClock {
 // rank 0 has one. Thread-safe. A failed write is a warning: it must not end the run.
 class GoodputLog {
  public:
-  // `alive_s`, `reached`: what the metrics say about the attempt before (GoodputEvent).
-  GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
-             std::optional<double> alive_s, std::optional<std::int64_t> reached);
+  // What the metrics say about the attempt before (GoodputEvent).
+  struct Before {
+    std::optional<double> alive_s = {};
+    std::optional<std::int64_t> reached = {};
+    std::optional<ByLevel<double>> spent_j = {};
+  };
+  GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock, const Before& before);
 
-  void start(std::int64_t step);  // training begins now
-  void note_step(double seconds, std::int64_t step);
+  void start(std::int64_t step, std::int64_t nodes);  // training begins now
+  // `exposed_s`: part of the seconds in which the step waited for communication.
+  void note_step(double seconds, std::int64_t step, double exposed_s);
+  void note_energy(const EnergyTotals& since_launch);  // before note_step()
   void note_save(double seconds);
   void note_validation(double seconds);
   // The run goes back to `step`, without a restart.
   void rewind(std::int64_t step);
   void end(const std::string& state, const std::string& reason, std::optional<int> exit_code);
 
-  // For status.json: "attempt" and "goodput".
+  // For status.json: "attempt", "goodput" and "energy_j".
   void add_to(nlohmann::ordered_json& status);
+  Goodput ledger();  // of all attempts, up to now
 
  private:
   void write(GoodputEvent event);
   GoodputEvent now(GoodputEvent::Kind kind) const;
+  Goodput up_to_now() const;
 
   std::mutex mutex_;  // guards everything below
   std::filesystem::path file_;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -17,6 +16,8 @@
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/units.h"
+#include "train/startup.h"
 
 namespace kintsugi {
 namespace {
@@ -27,14 +28,7 @@ using Json = nlohmann::ordered_json;
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
 
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
+std::string utc_now() { return iso_time(unix_time_s()); }
 
 // Names and messages may contain invalid UTF-8.
 std::string to_text(const Json& json, int indent = -1) {
@@ -73,6 +67,29 @@ Json to_json(const Straggler& straggler) {
 
 }  // namespace
 
+namespace {
+
+std::optional<ByLevel<double>> energy_since_launch(const Json& record) {
+  const char* const key = "energy_since_launch_j";
+  if (!record.is_object() || !record.contains(key) || !record[key].is_object()) return {};
+  ByLevel<double> joules;
+  for (const EnergyLevel level : kEnergyLevels) {
+    const std::string name(to_string(level));
+    if (record[key].contains(name) && record[key][name].is_number())
+      joules[level] = record[key][name].get<double>();
+  }
+  return joules;
+}
+
+Json to_json(const ByLevel<double>& joules) {
+  Json json = Json::object();
+  for (const EnergyLevel level : kEnergyLevels)
+    if (joules[level] > 0) json[std::string(to_string(level))] = joules[level];
+  return json;
+}
+
+}  // namespace
+
 RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock)
     : directory_(directory), total_steps_(total_steps) {
   const std::filesystem::path path = directory / "metrics.jsonl";
@@ -84,7 +101,10 @@ RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps,
   const Json record = Json::parse(last, nullptr, false);
   if (record.is_object() && record.contains("step") && record["step"].is_number_integer())
     reached = record["step"].get<std::int64_t>();
-  goodput_.emplace(directory, std::move(clock), last_write_s(path), reached);
+  goodput_.emplace(directory, std::move(clock),
+                   GoodputLog::Before{.alive_s = last_write_s(path),
+                                      .reached = reached,
+                                      .spent_j = energy_since_launch(record)});
 }
 
 void RunLog::flush() {
@@ -109,6 +129,7 @@ void RunLog::record(const StepRecord& r, bool saving) {
                {"mfu_full_attention", number(r.mfu_full)},
                {"memory_bytes", r.memory_bytes},
                {"energy_j", number(r.energy_j)}};
+  if (r.energy_since_launch_j) json["energy_since_launch_j"] = to_json(*r.energy_since_launch_j);
   if (!r.skipped.empty()) json["skipped"] = r.skipped;
   if (r.z_loss) json["z_loss"] = number(r.z_loss);
   if (!r.stage.empty()) json["stage"] = r.stage;

@@ -35,7 +35,10 @@ struct StepRecord {
   std::optional<double> mfu_causal = {}, mfu_full = {};  // empty: the peak is unknown
   std::string stage = {};                                // empty: the run has no stages
   std::uint64_t memory_bytes = 0;
-  std::optional<double> energy_j = {};    // empty: no energy counter
+  // Joules of this step, the mean power since the last step; empty: not metered.
+  std::optional<double> energy_j = {}, energy_gpu_j = {}, energy_node_j = {}, power_w = {};
+  std::string energy_scope = {};  // the level of energy_j and power_w: "node", "gpu" or "cpu"
+  std::optional<ByLevel<double>> energy_since_launch_j = {};  // of this attempt
   std::optional<double> valid_loss = {};  // nats per token
   std::optional<double> valid_bits_per_byte = {};
   struct Valid {

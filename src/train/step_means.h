@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "train/run_log.h"
 
@@ -21,6 +22,8 @@ class StepMeans {
     ++steps_;
     tokens_ += tokens;
     seconds_ += record.step_time_s;
+    joules_ += record.energy_j.value_or(0);
+    if (!record.energy_j) ++unmetered_;
   }
   void clear() { *this = {}; }
 
@@ -31,12 +34,17 @@ class StepMeans {
   double gradient_norm() const { return norm_ / applied(); }
   double step_time_s() const { return seconds_ / static_cast<double>(steps_); }
   double tokens_per_s() const { return static_cast<double>(tokens_) / seconds_; }
+  // Empty: some steps were not metered.
+  std::optional<double> joules_per_token() const {
+    if (unmetered_ > 0 || tokens_ == 0) return {};
+    return joules_ / static_cast<double>(tokens_);
+  }
 
  private:
   double applied() const { return static_cast<double>(steps_ - skipped_); }
 
-  std::int64_t steps_ = 0, skipped_ = 0, outliers_ = 0, tokens_ = 0;
-  double loss_ = 0, norm_ = 0, seconds_ = 0;
+  std::int64_t steps_ = 0, skipped_ = 0, outliers_ = 0, tokens_ = 0, unmetered_ = 0;
+  double loss_ = 0, norm_ = 0, seconds_ = 0, joules_ = 0;
 };
 
 }  // namespace kintsugi

@@ -74,10 +74,13 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 }
 
 void Trainer::sum_over_ranks(StepSums& sums) {
-  std::array<double, 7> values = {sums.loss,     sums.z,     sums.next_targets, sums.stops,
-                                  sums.outliers, sums.saved, sums.save_due};
+  std::vector<double> values = {sums.loss,     sums.z,     sums.next_targets, sums.stops,
+                                sums.outliers, sums.saved, sums.save_due};
+  const std::size_t own = values.size();
+  append_values(sums.energy, values);
   sum_over_ranks(values);
   sums = {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
+  sums.energy = energy_totals_of(std::span(values).subspan(own));
   targets_ = sums.next_targets;
   stops_.decide(sums.stops);
   save_due_ = sums.save_due > 0;
@@ -91,9 +94,10 @@ void Trainer::read_first_batch() {
 RunOutcome Trainer::run(ResumeMode resume) {
   const StopSignals signals;
   open_run(resume);
+  sum_energy();
   if (is_first()) {
     check_time_left();
-    log_->goodput().start(state_.step);
+    log_->goodput().start(state_.step, energy_ != nullptr ? energy_->nodes() : 1);
   }
   write_status({}, NAN);
   last_report_ = loop_begin_ = Clock::now();
@@ -134,6 +138,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
     if (step_trace_ != nullptr) step_trace_->finish();
     if (is_first()) log_->flush();
     if (is_first()) report_saves();
+    gather_energy();
   } catch (const Diverged& error) {
     finish_save_after_error();
     write_status({"diverged", exit_code::kDiverged, "diverged", error.what()}, NAN);
@@ -157,6 +162,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
 
 void Trainer::train_step() {
   const auto begin = Clock::now();
+  const EnergySpan energy(energy_, RunPhase::Steps);
   const std::int64_t step = state_.step + 1;
   const double lr = schedule_.learning_rate(step);
   const StepLimits limits = outliers_.limits();
@@ -191,6 +197,7 @@ void Trainer::train_step() {
     sums.stops = stops_.ask();
     sums.saved = save_ended();
     sums.save_due = save_interval_ && save_interval_->due(Clock::now()) ? 1 : 0;
+    sums.energy = own_energy();
     sum_over_ranks(sums);
     return {.loss = sums.loss / targets,
             .z_loss = config_.train.z_loss * sums.z / targets,
@@ -238,11 +245,13 @@ void Trainer::train_step() {
   check_peak();
   record_.mfu_causal = mfu(record_.tokens_per_s, flops_.causal());
   record_.mfu_full = mfu(record_.tokens_per_s, flops_.full());
+  record_energy(sums.energy);
   means_.add(record_, tokens_of_step);
   step_seconds_ += record_.step_time_s;
   stops_.wall_time().note_step(record_.step_time_s);
-  if (is_first()) log_->goodput().note_step(record_.step_time_s, step);
   if (groups_->ranks() > 1) record_communication(communication);
+  if (is_first())
+    log_->goodput().note_step(record_.step_time_s, step, record_.comm_wait_s.value_or(0));
   compute_s_ += record_.step_time_s - record_.comm_wait_s.value_or(0);
   ++compute_steps_;
 }
@@ -346,6 +355,7 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
 
 void Trainer::validate() {
   const auto begin = Clock::now();
+  const EnergySpan energy(energy_, RunPhase::Validation);
   SampleBatch batch(config_.layout.micro_batch, data_->validation_options());
   Score all;
   record_.valid.clear();

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "core/file.h"
 #include "data/sampling/batch_loader.h"
+#include "energy/energy_report.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
 #include "train/checkpoint/background_save.h"
@@ -21,6 +22,7 @@
 #include "train/health.h"
 #include "train/memory_check.h"
 #include "train/run_data.h"
+#include "train/run_energy.h"
 #include "train/run_log.h"
 #include "train/save_interval.h"
 #include "train/spikes.h"
@@ -56,6 +58,8 @@ class Trainer {
   // Call before run(): records the steps that `trace` asks for. `trace` must outlive the run.
   void trace_with(StepTrace& trace) { step_trace_ = &trace; }
   StepTrace* trace() const { return step_trace_; }
+  // Call before run(): measures the energy of the run. `energy` must outlive it.
+  void meter_with(RunEnergy& energy, EnergyContext context);
   RunOutcome run(ResumeMode resume);
   // Call instead of run(): logs sizes, layout, memory, steps and the estimated duration.
   void preview();
@@ -92,16 +96,27 @@ class Trainer {
   // Summed over all ranks by one all-reduce on host memory at the end of each step. A step has no
   // other collective on host memory.
   struct StepSums {
-    double loss = 0;          // of this step
-    double z = 0;             // log^2 Z of this step; only with train.z_loss
-    double next_targets = 0;  // tokens with a loss in the batches of the next step
-    double stops = 0;         // what asks the ranks to stop: StopRequests::ask
-    double outliers = 0;      // number of ranks that skipped this step as an outlier: all or none
-    double saved = 0;         // number of ranks whose save in the background has ended
-    double save_due = 0;      // 1 from rank 0: save now (train.checkpoint_every: auto)
+    double loss = 0;           // of this step
+    double z = 0;              // log^2 Z of this step; only with train.z_loss
+    double next_targets = 0;   // tokens with a loss in the batches of the next step
+    double stops = 0;          // what asks the ranks to stop: StopRequests::ask
+    double outliers = 0;       // number of ranks that skipped this step as an outlier: all or none
+    double saved = 0;          // number of ranks whose save in the background has ended
+    double save_due = 0;       // 1 from rank 0: save now (train.checkpoint_every: auto)
+    EnergyTotals energy = {};  // since the launch
   };
   void sum_over_ranks(std::span<double> values);
   void sum_over_ranks(StepSums& sums);
+  // Energy, in trainer_energy.cpp.
+  EnergyTotals own_energy() { return energy_ != nullptr ? energy_->own() : EnergyTotals{}; }
+  void sum_energy();  // over all ranks, outside of steps
+  void note_energy(const EnergyTotals& now);
+  void record_energy(const EnergyTotals& now);  // of the step
+  void gather_energy();                         // of all nodes, for the report; all ranks call it
+  void write_energy(bool summary);              // energy.json and emissions.csv; on rank 0
+  EnergyReport energy_report() const;
+  void add_nodes(EnergyReport& report) const;
+  std::vector<std::int64_t> steps_of_stages() const;
   // Loads the batch of `step`, if the run has such a step, and returns its number of targets on
   // this rank. Errors are not thrown here but by that step, so that the current step can still be
   // saved.
@@ -260,8 +275,14 @@ class Trainer {
   Clock::time_point loop_begin_;
   BatchesDone before_;  // steps and samples before this process
   Startup startup_;
-  StepTrace* step_trace_ = nullptr;   // optional
-  CommunicationTimes communication_;  // up to the last step
+  StepTrace* step_trace_ = nullptr;  // optional
+  RunEnergy* energy_ = nullptr;      // optional
+  EnergyContext energy_context_;
+  EnergyTotals energy_now_;             // of all ranks, up to the last step
+  ByLevel<Clock::time_point> metered_;  // when more of a level's time was covered
+  Clock::time_point energy_time_;       // of energy_now_
+  std::vector<NodeReading> readings_;   // of all nodes, for the report; on rank 0
+  CommunicationTimes communication_;    // up to the last step
   Clock::time_point last_report_;
   double step_seconds_ = 0;  // time in steps only, for the ETA
   double compute_s_ = 0;     // of this rank since the last find_straggler()

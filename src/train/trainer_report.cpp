@@ -67,7 +67,8 @@ void Trainer::announce() const {
       "FLOPs per token: {}FLOP (causal attention), {}FLOP (full attention); peak {}FLOP/s ({})",
       format_si(flops_.causal()), format_si(flops_.full()), format_si(peak_.flops_per_s),
       peak_.source);
-  log_info("energy: this version reads no energy counter; energy_j is null in metrics.jsonl");
+  if (is_first())
+    log_info("{}", energy_ != nullptr ? energy_->description() : "energy: not metered");
 }
 
 // Before the first step only the FLOPs are known; the MFU is assumed.
@@ -143,17 +144,23 @@ std::string Trainer::progress_line() const {
   if (means_.skipped() > 0)
     skipped = fmt::format("  skipped {} of {}", means_.skipped(), means_.steps());
   if (means_.outliers() > 0) skipped += fmt::format(" ({} as outliers)", means_.outliers());
+  std::string joules_per_token = "–";
+  if (const auto joules = means_.joules_per_token())
+    joules_per_token = fmt::format("{:.3g} ({})", *joules, record_.energy_scope);
   return fmt::format(
       "{}step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
-      "lr {:.2e}{}  J/token –",
+      "lr {:.2e}{}  J/token {}",
       stage, state_.step, last_step(), means_.loss(), format_count(rate), means_.step_time_s(),
       format_duration(eta_s()),
       causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
-      means_.gradient_norm(), record_.lr, skipped);
+      means_.gradient_norm(), record_.lr, skipped, joules_per_token);
 }
 
 void Trainer::write_status(const RunState& state, double eta_s) {
-  if (is_first()) log_->status(state, record_, last_valid_loss_, eta_s, last_checkpoint_);
+  if (!is_first()) return;
+  log_->status(state, record_, last_valid_loss_, eta_s, last_checkpoint_);
+  if (state.state != "running")
+    write_energy(state.state == "finished" || state.state == "stopped");
 }
 
 void Trainer::watch_for_stops() {

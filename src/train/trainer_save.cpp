@@ -82,6 +82,7 @@ CheckpointOptions Trainer::checkpoint_options() const {
 
 void Trainer::save() {
   const auto begin = Clock::now();
+  const EnergySpan energy(energy_, RunPhase::Checkpoint);
   show_live_line("saving a checkpoint …");
   finish_save();
   const bool last = stops_.decided() || finished();
@@ -109,6 +110,8 @@ void Trainer::save() {
   save_times_.stall_s = seconds_since(begin);
   if (!last) save_times_.stalled_s += save_times_.stall_s;
   if (is_first()) log_->goodput().note_save(save_times_.stall_s);
+  gather_energy();
+  write_energy(false);
 }
 
 double Trainer::save_ended() const { return saver_ && saver_->ended() ? 1 : 0; }

@@ -32,10 +32,10 @@ GoodputEvent end(GoodputEvent event, const std::string& state, int code) {
   return event;
 }
 
-void expect_seconds(const GoodputSeconds& s, const std::vector<double>& expected) {
+void expect_seconds(const GoodputAmounts& s, const std::vector<double>& expected) {
   std::size_t i = 0;
   for (const GoodputCategory& one : goodput_categories()) {
-    EXPECT_NEAR(s.*one.seconds, expected.at(i), 1e-9) << one.name;
+    EXPECT_NEAR(s.*one.amount, expected.at(i), 1e-9) << one.name;
     ++i;
   }
 }
@@ -148,7 +148,7 @@ TEST(Goodput, ClocksThatWereSetBackGiveNoNegativeTime) {
   goodput.add({start(1000, 1010, 0), progress(1020, 10, 10), progress(1015, 12, 12),
                start(900, 905, 5), end(progress(925, 20, 40), "finished", 0)});
   for (const GoodputCategory& one : goodput_categories())
-    EXPECT_GE(goodput.seconds().*one.seconds, 0) << one.name;
+    EXPECT_GE(goodput.seconds().*one.amount, 0) << one.name;
   EXPECT_DOUBLE_EQ(goodput.seconds().total(), 20 + 25);
 }
 

@@ -18,6 +18,7 @@
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "train/run_energy.h"
 #include "train/run_history.h"
 #include "train/staged_run.h"
 
@@ -81,6 +82,7 @@ CommConfig comm_of(const RunConfig& config) {
 struct TrainParts {
   std::optional<RunConfig> config;
   std::unique_ptr<Backend> backend;
+  std::optional<RunEnergy> energy;  // of the whole job
   std::optional<JobGroups> groups;
   std::optional<StepTrace> step_trace;
   std::optional<StagedRun> run;  // destroyed first: it may still wait for its groups
@@ -127,6 +129,13 @@ void check_trace_steps(const std::string& given, const TraceRequest& request,
                stage.total_steps());
 }
 
+RunEnergy::Options energy_options(const RunConfig& config, Backend& backend) {
+  return {.search = {.root = config.energy.root, .node_w = config.energy.node_w},
+          .sample_s = config.energy.sample_s,
+          .node = node_name(),
+          .gpu = cuda_device_of(backend).pci};
+}
+
 // The stage to continue with, from the files that rank 0 sees.
 std::int64_t first_stage(const RunConfig& config, Job& job) {
   std::string number;
@@ -169,7 +178,7 @@ std::string configuration_text(const std::string& path, Job& job) {
 // `trace` is nullptr without --trace.
 RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
                  Trace* trace) {
-  auto& [config, backend, groups, step_trace, run] = parts;
+  auto& [config, backend, energy, groups, step_trace, run] = parts;
   const auto compare = [&](const Facts& facts, Startup& times) {
     job.check_agreement(facts);
     times.mark("compare ranks");
@@ -192,6 +201,10 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     backend = make_backend(config->device, threads_for(config->threads, job.world()), config->cuda,
                            job.world().local_rank(), trace);
   });
+  if (config->energy.enabled && !arguments.check) {
+    energy.emplace(job.control(), energy_options(*config, *backend));
+    startup.mark("find meters");
+  }
   const std::int64_t first = first_stage(*config, job);
   job.together([&] {
     if (trace != nullptr)
@@ -233,6 +246,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     run->trainer().trace_with(step_trace.emplace(*trace, request, groups->get()));
   const auto watch = [&](Trainer* trainer) {
     if (trainer == nullptr) return job.on_failure({});
+    if (energy) trainer->meter_with(*energy, {});
     job.on_failure([trainer](const RankFailure& failure) {
       trainer->note_failure({.rank = failure.rank,
                              .node = failure.node,

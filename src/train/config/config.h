@@ -194,8 +194,9 @@ struct PreflightConfig {
 // How the energy of the run is measured (energy/).
 struct EnergyConfig {
   bool enabled = true;
-  double sample_s = 0.5;  // time between two readings of the meters
-  double node_w = 0;      // of a whole node without meters, for an estimate; 0: no estimate
+  double sample_s = 0.5;   // time between two readings of the meters
+  std::string root = "/";  // holds sys/…, as the kernel provides it
+  double node_w = 0;       // of a whole node without meters, for an estimate; 0: no estimate
   bool operator==(const EnergyConfig&) const = default;
 };
 

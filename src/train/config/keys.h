@@ -347,6 +347,7 @@ template <class V>
 void describe(V& v, EnergyConfig& c) {
   v("enabled", c.enabled);
   v("sample_s", c.sample_s, between(0.05, 3600));
+  v("root", c.root);
   v("node_w", c.node_w, between(0, 1e6));
 }
 

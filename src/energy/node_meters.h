@@ -1,0 +1,77 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "energy/energy_totals.h"
+#include "energy/find_meters.h"
+#include "energy/meter_total.h"
+
+namespace kintsugi {
+
+// A meter in use and what it has measured so far.
+struct MeterState {
+  MeterIdentity identity = {};
+  double joules = 0, covered_s = 0;
+  // The integral of the power readings of a counter that gives both, over the same time as
+  // counter_j. It checks the counter; 0: there are none.
+  double power_j = 0, counter_j = 0;
+  std::string note = {};
+};
+
+// Joules and metered time of one level.
+struct LevelAmount {
+  double joules = 0, covered_s = 0;
+};
+
+// The meters of this node that supply its energy levels. Times are of one steady clock, in seconds.
+class NodeMeters {
+ public:
+  // `used`: for each level, the meters (indices in `found.meters`) whose sum is its energy.
+  NodeMeters(FoundMeters found, ByLevel<std::vector<std::size_t>> used);
+
+  void sample(double now_s);  // reads all meters; a failure is noted
+  bool metered(EnergyLevel level) const { return !used_[level].empty(); }
+  // Since the first sample, up to now: after the last sample at its power, for at most
+  // `longest_s`. If one of several meters of a level fails, less time is covered.
+  ByLevel<LevelAmount> amounts(double now_s, double longest_s) const;
+  std::vector<MeterState> states() const;
+
+ private:
+  struct One {
+    std::unique_ptr<Meter> meter;
+    MeterTotal total;
+    MeterReading last = {};
+    double last_s = 0;  // of `last`
+    bool read = false;
+    double power_j = 0, counter_j = 0;
+  };
+  static void check_by_power(One& one, const MeterReading& reading, double now_s, double joules);
+
+  std::vector<One> meters_;
+  ByLevel<std::vector<std::size_t>> used_;  // indices in meters_
+};
+
+// Samples NodeMeters in a thread of its own, which is left behind if a meter never answers.
+class NodeSampler {
+ public:
+  NodeSampler(std::unique_ptr<NodeMeters> meters, double interval_s);
+  ~NodeSampler();
+  NodeSampler(const NodeSampler&) = delete;
+  NodeSampler& operator=(const NodeSampler&) = delete;
+
+  bool metered(EnergyLevel level) const;
+  // Joules and metered time of each level since the construction, up to now. Never decreases and
+  // never waits for a meter.
+  ByLevel<LevelAmount> now();
+  std::vector<MeterState> states() const;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+  ByLevel<LevelAmount> reported_;
+};
+
+}  // namespace kintsugi

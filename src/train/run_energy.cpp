@@ -1,0 +1,221 @@
+#include "train/run_energy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "comm/exchange.h"
+#include "core/log.h"
+#include "energy/choose_meters.h"
+
+namespace kintsugi {
+namespace {
+
+using EnergyJson = nlohmann::ordered_json;
+
+double& joules_in(LevelEnergy& energy, RunPhase phase) {
+  switch (phase) {
+    case RunPhase::Steps:
+      return energy.steps_j;
+    case RunPhase::Checkpoint:
+      return energy.checkpoint_j;
+    default:
+      return energy.validation_j;
+  }
+}
+
+// The first rank of each node reads its meters.
+struct NodeOfRank {
+  bool reads = false;
+  std::vector<std::string> gpus = {};  // of its ranks, in their order, each once
+  std::int64_t nodes = 0, all_gpus = 0;
+};
+
+// `ranks`: the node and the GPU of each rank, one per line.
+NodeOfRank node_of(const std::vector<std::string>& ranks, int own) {
+  const auto name = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  const std::string node = name(ranks[static_cast<std::size_t>(own)]);
+  NodeOfRank result{.reads = true};
+  std::set<std::string> names, gpus;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    names.insert(name(ranks[i]));
+    if (!ranks[i].ends_with('\n')) gpus.insert(ranks[i]);
+    if (name(ranks[i]) != node) continue;
+    if (i < static_cast<std::size_t>(own)) result.reads = false;
+    const std::string gpu = ranks[i].substr(node.size() + 1);
+    if (!gpu.empty() && std::find(result.gpus.begin(), result.gpus.end(), gpu) == result.gpus.end())
+      result.gpus.push_back(gpu);
+  }
+  result.nodes = static_cast<std::int64_t>(names.size());
+  result.all_gpus = static_cast<std::int64_t>(gpus.size());
+  return result;
+}
+
+}  // namespace
+
+std::string to_json_text(const MeteredNode& node) {
+  EnergyJson json{{"name", node.name}};
+  for (const EnergyLevel level : kEnergyLevels) {
+    const MeterSource& from = node.levels[level];
+    json["levels"].push_back(
+        {{"source", from.source}, {"kind", static_cast<int>(from.kind)}, {"reason", from.reason}});
+  }
+  return json.dump(-1, ' ', false, EnergyJson::error_handler_t::replace);
+}
+
+MeteredNode parse_metered_node(const std::string& text) {
+  const EnergyJson json = EnergyJson::parse(text);
+  MeteredNode node{.name = json.at("name")};
+  for (const EnergyLevel level : kEnergyLevels) {
+    const EnergyJson& from = json.at("levels").at(static_cast<std::size_t>(level));
+    node.levels[level] = {.source = from.at("source"),
+                          .kind = static_cast<MeterKind>(from.at("kind").get<int>()),
+                          .reason = from.at("reason")};
+  }
+  return node;
+}
+
+std::string to_json_text(const NodeReading& node) {
+  EnergyJson json{{"name", node.name}, {"note", node.note}};
+  for (const NodeReading::Level& one : node.levels.values)
+    json["levels"].push_back({one.joules, one.counter_j, one.power_j});
+  return json.dump(-1, ' ', false, EnergyJson::error_handler_t::replace);
+}
+
+NodeReading parse_node_reading(const std::string& text) {
+  const EnergyJson json = EnergyJson::parse(text);
+  NodeReading node{.name = json.at("name"), .note = json.at("note")};
+  for (const EnergyLevel level : kEnergyLevels) {
+    const EnergyJson& one = json.at("levels").at(static_cast<std::size_t>(level));
+    node.levels[level] = {one.at(0), one.at(1), one.at(2)};
+  }
+  return node;
+}
+
+RunEnergy::RunEnergy(Communicator& hosts, Options options) : node_(options.node) {
+  const NodeOfRank node =
+      node_of(gather_texts(hosts, options.node + "\n" + options.gpu), hosts.rank());
+  nodes_ = node.nodes;
+  gpus_ = node.all_gpus;
+  std::string description;
+  if (node.reads) description = to_json_text(start(options, node.gpus));
+  for (const std::string& text : texts_at_first(hosts, description))
+    if (!text.empty()) metered_.push_back(parse_metered_node(text));
+  find_best(hosts);
+}
+
+RunEnergy::~RunEnergy() = default;
+
+MeteredNode RunEnergy::start(const Options& options, std::vector<std::string> gpus) {
+  MeteredNode node{.name = options.node};
+  try {
+    MeterSearch search = options.search;
+    search.gpus = std::move(gpus);
+    FoundMeters found = find_meters(search);
+    const ChosenMeters chosen = choose_meters(found, search, find_node_share(search.root));
+    ByLevel<std::vector<std::size_t>> used;
+    for (const EnergyLevel level : kEnergyLevels) {
+      used[level] = chosen[level].meters;
+      node.levels[level].reason = chosen[level].reason;
+      if (used[level].empty()) continue;
+      const MeterIdentity& first = found.meters[used[level].front()]->identity();
+      node.levels[level].source = first.source;
+      node.levels[level].kind = first.kind;
+      node.levels[level].reason = chosen[level].uncovered;
+    }
+    sampler_ = std::make_unique<NodeSampler>(
+        std::make_unique<NodeMeters>(std::move(found), std::move(used)), options.sample_s);
+  } catch (const std::exception& error) {
+    for (const EnergyLevel level : kEnergyLevels) node.levels[level] = {.reason = error.what()};
+  }
+  return node;
+}
+
+// Rank 0 decides for all ranks.
+void RunEnergy::find_best(Communicator& hosts) {
+  std::string word;
+  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu})
+    if (word.empty() && hosts.rank() == 0 && nodes_with(level) == nodes_) word = to_string(level);
+  word = text_of(hosts, 0, word);
+  for (const EnergyLevel level : kEnergyLevels)
+    if (word == to_string(level)) best_ = level;
+}
+
+RunPhase RunEnergy::enter(RunPhase phase) {
+  const RunPhase before = std::exchange(phase_, phase);
+  if (!sampler_) return before;
+  const ByLevel<LevelAmount> now = sampler_->now();
+  for (const EnergyLevel level : kEnergyLevels) {
+    LevelEnergy& energy = totals_[level];
+    if (before != RunPhase::Other) joules_in(energy, before) += now[level].joules - energy.total_j;
+    energy.total_j = now[level].joules;
+    energy.covered_s = now[level].covered_s;
+  }
+  return before;
+}
+
+EnergyTotals RunEnergy::own() {
+  enter(phase_);
+  return totals_;
+}
+
+NodeReading RunEnergy::own_reading() {
+  NodeReading reading{.name = node_};
+  const EnergyTotals now = own();
+  for (const EnergyLevel level : kEnergyLevels) reading.levels[level].joules = now[level].total_j;
+  for (const MeterState& meter : sampler_->states()) {
+    NodeReading::Level& level = reading.levels[meter.identity.level];
+    level.counter_j += meter.counter_j;
+    level.power_j += meter.power_j;
+    if (!meter.note.empty())
+      reading.note += fmt::format("{}{} {}: {}", reading.note.empty() ? "" : "; ",
+                                  meter.identity.source, meter.identity.scope, meter.note);
+  }
+  return reading;
+}
+
+std::vector<NodeReading> RunEnergy::gather_readings(Communicator& hosts) {
+  std::vector<NodeReading> readings;
+  for (const std::string& text : texts_at_first(hosts, sampler_ ? to_json_text(own_reading()) : ""))
+    if (!text.empty()) readings.push_back(parse_node_reading(text));
+  return readings;
+}
+
+std::int64_t RunEnergy::nodes_with(EnergyLevel level) const {
+  return std::count_if(metered_.begin(), metered_.end(),
+                       [&](const MeteredNode& node) { return !node.levels[level].source.empty(); });
+}
+
+MeterSource RunEnergy::source(EnergyLevel level) const {
+  if (metered_.empty()) return {};
+  MeterSource all = metered_.front().levels[level];
+  for (const MeteredNode& node : metered_) {
+    const MeterSource& one = node.levels[level];
+    if (one.source.empty())
+      return {.reason = metered_.size() == 1 ? one.reason
+                                             : fmt::format("node {}: {}", node.name, one.reason)};
+    if (one.source != all.source) all.source = "several";
+    all.kind = std::max(all.kind, one.kind);  // the least reliable
+  }
+  return all;
+}
+
+std::string RunEnergy::description() const {
+  std::string text;
+  for (const EnergyLevel level : kEnergyLevels) {
+    const MeterSource from = source(level);
+    if (from.source.empty()) continue;
+    text += fmt::format(
+        "{}{} by {}{}", text.empty() ? "" : ", ", to_string(level), from.source,
+        from.kind == MeterKind::Counter ? "" : fmt::format(" ({})", to_string(from.kind)));
+  }
+  if (!text.empty())
+    return fmt::format("energy: {}; J/token is of {}", text,
+                       best_ ? fmt::format("the {} level", to_string(*best_)) : "no level");
+  return fmt::format("energy: no meter on {}: {} (kintsugi energy --list)",
+                     nodes_ == 1 ? "this node" : "all nodes", source(EnergyLevel::Node).reason);
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,165 @@
+// The energy of a run: of each step, and the report over all attempts.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "comm/exchange.h"
+#include "core/build_info.h"
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "report/energy_ledger.h"
+#include "train/trainer.h"
+
+namespace kintsugi {
+namespace {
+
+// A level whose metered time has not grown for so long is no longer metered.
+constexpr double kMeterIsDead_s = 5;
+
+// Earlier attempts, from their energy.json. A file that cannot be read is replaced.
+std::vector<NodeEnergy> read_nodes(const std::filesystem::path& file) {
+  std::vector<NodeEnergy> nodes;
+  std::error_code unknown;
+  if (!std::filesystem::exists(file, unknown)) return nodes;
+  const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  if (!json.is_object() || !json.contains("by_node") || !json["by_node"].is_array()) return nodes;
+  for (const auto& one : json["by_node"]) {
+    if (!one.is_object() || !one.contains("name") || !one["name"].is_string()) continue;
+    NodeEnergy node{.name = one["name"]};
+    for (const EnergyLevel level : kEnergyLevels) {
+      const auto at = nlohmann::json::json_pointer(fmt::format("/joules/{}", to_string(level)));
+      if (one.contains(at) && one[at].is_number()) node.joules[level] = one[at].get<double>();
+    }
+    nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+}  // namespace
+
+void Trainer::meter_with(RunEnergy& energy, EnergyContext context) {
+  energy_ = &energy;
+  energy_context_ = std::move(context);
+  // Once: later stages of this process find its own energy there.
+  if (is_first() && !energy.earlier()) energy.set_earlier(read_nodes(directory_ / "energy.json"));
+}
+
+void Trainer::sum_energy() {
+  if (energy_ == nullptr) return;
+  std::vector<double> values;
+  append_values(own_energy(), values);
+  sum_over_ranks(values);
+  note_energy(energy_totals_of(values));
+}
+
+void Trainer::note_energy(const EnergyTotals& now) {
+  const auto time = Clock::now();
+  for (const EnergyLevel level : kEnergyLevels)
+    if (now[level].covered_s > energy_now_[level].covered_s) metered_[level] = time;
+  energy_now_ = now;
+  energy_time_ = time;
+  if (is_first()) log_->goodput().note_energy(now);
+}
+
+// A step shorter than the time between two readings gets its share of the power at that time: the
+// sum over steps is exact, a single step is not.
+void Trainer::record_energy(const EnergyTotals& now) {
+  if (energy_ == nullptr) return;
+  const EnergyTotals before = energy_now_;
+  const double elapsed_s = seconds_since(energy_time_);
+  note_energy(now);
+  const auto metered = [&](EnergyLevel level) {
+    return now[level].covered_s > 0 &&
+           seconds_since(metered_[level]) < kMeterIsDead_s + 2 * config_.energy.sample_s;
+  };
+  const auto joules = [&](EnergyLevel level) -> std::optional<double> {
+    if (!metered(level)) return {};
+    return now[level].steps_j - before[level].steps_j;
+  };
+  record_.energy_gpu_j = joules(EnergyLevel::Gpu);
+  record_.energy_node_j = joules(EnergyLevel::Node);
+  record_.energy_since_launch_j.emplace();
+  for (const EnergyLevel level : kEnergyLevels)
+    (*record_.energy_since_launch_j)[level] = now[level].total_j;
+  const std::optional<EnergyLevel> best = energy_->best_level();
+  if (!best) return;
+  record_.energy_j = joules(*best);
+  record_.energy_scope = to_string(*best);
+  if (record_.energy_j && elapsed_s > 0)
+    record_.power_w = (now[*best].total_j - before[*best].total_j) / elapsed_s;
+}
+
+void Trainer::add_nodes(EnergyReport& report) const {
+  report.by_node = energy_->earlier().value_or(std::vector<NodeEnergy>{});
+  for (const NodeReading& reading : readings_) {
+    const auto same = [&](const NodeEnergy& node) { return node.name == reading.name; };
+    auto node = std::find_if(report.by_node.begin(), report.by_node.end(), same);
+    if (node == report.by_node.end())
+      node = report.by_node.insert(node, NodeEnergy{.name = reading.name});
+    node->note = reading.note;
+    for (const EnergyLevel level : kEnergyLevels) {
+      const NodeReading::Level& one = reading.levels[level];
+      if (one.joules > 0) node->joules[level] = node->joules[level].value_or(0) + one.joules;
+      if (one.counter_j <= 0) continue;
+      LevelSource& source = report.source(level);
+      source.counter_j = source.counter_j.value_or(0) + one.counter_j;
+      source.integral_j = source.integral_j.value_or(0) + one.power_j;
+    }
+  }
+}
+
+EnergyReport Trainer::energy_report() const {
+  const Goodput ledger = log_->goodput().ledger();
+  EnergyReport report{.run = directory_.filename().string(),
+                      .timestamp = iso_time(unix_time_s()),
+                      .version = std::string(program_version()),
+                      .nodes = energy_->nodes(),
+                      .gpus = energy_->gpus(),
+                      .tokens = static_cast<double>(state_.tokens)};
+  if (!ledger.attempts().empty())
+    report.run_id =
+        hex64(hash64(fmt::format("{} {:.3f}", report.run, ledger.attempts().front().launched_s)));
+  add_ledger(ledger, report);
+  for (const EnergyLevel level : kEnergyLevels) {
+    const MeterSource from = energy_->source(level);
+    LevelSource& source = report.source(level);
+    source.source = from.source;
+    source.kind = from.kind;
+    source.reason = from.reason;
+    source.nodes = energy_->nodes_with(level);
+  }
+  add_nodes(report);
+  add_context(energy_context_, steps_of_stages(), report);
+  return report;
+}
+
+// The finished steps of each stage, up to the current one.
+std::vector<std::int64_t> Trainer::steps_of_stages() const {
+  std::vector<std::int64_t> steps;
+  for (std::int64_t i = 0; i < config_.stage; ++i)
+    steps.push_back(config_.stages[static_cast<std::size_t>(i)].total_steps());
+  steps.push_back(state_.step - state_.stage_start);
+  return steps;
+}
+
+void Trainer::gather_energy() {
+  if (energy_ == nullptr) return;
+  sum_energy();
+  readings_ = energy_->gather_readings(host());
+}
+
+void Trainer::write_energy(bool summary) {
+  if (energy_ == nullptr || !is_first() || !log_) return;
+  try {
+    const EnergyReport report = energy_report();
+    write_file_atomically(directory_ / "energy.json", to_json(report));
+    write_file_atomically(directory_ / "emissions.csv",
+                          codecarbon_header() + to_codecarbon_csv(report));
+    if (summary) log_info("{}", to_text(report));
+  } catch (const std::exception& error) {
+    log_warning("{}: the run continues, but its energy report is out of date", error.what());
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,182 @@
+// Energy in training: one reader per node, and the sum over all attempts of an interrupted run.
+#include "train/run_energy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "comm/exchange.h"
+#include "core/file.h"
+#include "support/program_test.h"
+#include "support/small_run.h"
+#include "support/thread_world.h"
+
+namespace kintsugi {
+namespace {
+
+using EnergyJson = nlohmann::json;
+
+void wait_until_metered(RunEnergy& energy) {
+  while (energy.own()[EnergyLevel::Node].covered_s < 0.05)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+// Four ranks on two nodes of 500 W each.
+TEST(RunEnergy, OneRankOfEachNodeReadsItsMeters) {
+  const TemporaryDirectory nothing;
+  run_ranks(4, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    const std::string node = world.rank() < 2 ? "n1" : "n2";
+    RunEnergy energy(*group, {.search = {.root = nothing.path(), .node_w = 500},
+                              .sample_s = 0.05,
+                              .node = node,
+                              .gpu = ""});
+    EXPECT_EQ(energy.nodes(), 2);
+    EXPECT_EQ(energy.gpus(), 0);
+    EXPECT_EQ(energy.best_level(), EnergyLevel::Node);
+    const bool reads = world.rank() % 2 == 0;
+    if (reads) wait_until_metered(energy);
+    const LevelEnergy own = energy.own()[EnergyLevel::Node];
+    if (reads)
+      EXPECT_NEAR(own.total_j, 500 * own.covered_s, 1e-6 * own.total_j);
+    else
+      EXPECT_EQ(own, LevelEnergy{});
+    const std::vector<NodeReading> readings = energy.gather_readings(*group);
+    ASSERT_EQ(readings.size(), world.rank() == 0 ? 2u : 0u);
+    if (world.rank() > 0) return;
+    EXPECT_EQ(readings[0].name, "n1");
+    EXPECT_EQ(readings[1].name, "n2");
+    EXPECT_GT(readings[1].levels[EnergyLevel::Node].joules, 0);
+    EXPECT_EQ(energy.source(EnergyLevel::Node).kind, MeterKind::Estimate);
+    EXPECT_EQ(energy.nodes_with(EnergyLevel::Node), 2);
+    EXPECT_NE(energy.source(EnergyLevel::Gpu).reason, "");
+  });
+}
+
+TEST(RunEnergy, ChargesPhases) {
+  const TemporaryDirectory nothing;
+  run_ranks(1, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    RunEnergy energy(*group, {.search = {.root = nothing.path(), .node_w = 100},
+                              .sample_s = 0.05,
+                              .node = "n",
+                              .gpu = ""});
+    wait_until_metered(energy);
+    const double before = energy.own()[EnergyLevel::Node].total_j;
+    {
+      const EnergySpan step(&energy, RunPhase::Steps);
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      const EnergySpan save(&energy, RunPhase::Checkpoint);  // a save that a step waits for
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    }
+    const LevelEnergy now = energy.own()[EnergyLevel::Node];
+    EXPECT_GT(now.steps_j, 0);
+    EXPECT_GT(now.checkpoint_j, 0);
+    EXPECT_EQ(now.validation_j, 0);
+    EXPECT_LE(now.steps_j + now.checkpoint_j, now.total_j - before + 1e-9);
+  });
+}
+
+// Without any meter a run trains and says why.
+TEST(RunEnergy, NothingIsMeteredWithoutMeters) {
+  const TemporaryDirectory nothing;
+  run_ranks(2, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    RunEnergy energy(*group, {.search = {.root = nothing.path()}, .node = "n", .gpu = ""});
+    EXPECT_FALSE(energy.best_level());
+    EXPECT_EQ(energy.own(), EnergyTotals{});
+    if (world.rank() == 0)
+      EXPECT_THAT(energy.description(), testing::StartsWith("energy: no meter on this node: "));
+  });
+}
+
+class EnergyOfRun : public ProgramTest {
+ protected:
+  // Starts the program, waits until it has done `step`, and kills it.
+  void train_and_kill_after(int step) {
+    const Outcome outcome = run_in_shell(fmt::format(
+        "\"$kintsugi\" train run.yaml & pid=$!\n"
+        "while ! grep -q '\"step\":{},' run/metrics.jsonl 2>/dev/null; do sleep 0.02; done\n"
+        "kill -9 $pid; wait $pid 2>/dev/null; exit 0",
+        step));
+    EXPECT_EQ(outcome.code, 0) << outcome.error;
+  }
+  EnergyJson json_of(const std::string& name) { return EnergyJson::parse(content_of(name)); }
+};
+
+// Three kills and four attempts; a node of 1 kW. Every second that was metered is 1 kJ.
+TEST_F(EnergyOfRun, CountsAllAttemptsAndTheLostPart) {
+  directory_.write("corpus.txt", small_corpus(400));
+  directory_.write("run.yaml",
+                   small_config("corpus.txt", "run",
+                                "steps: 400, checkpoint_every: 50, eval_every: 200, log_every: 100",
+                                "energy: {root: nothing, node_w: 1000, sample_s: 0.05}\n"));
+  for (const int step : {70, 160, 270}) train_and_kill_after(step);
+  const Outcome last = run_kintsugi("train run.yaml");
+  ASSERT_EQ(last.code, 0) << last.error;
+  const EnergyJson energy = json_of("run/energy.json");
+  const EnergyJson& node = energy["levels"]["node"];
+  EXPECT_EQ(node["kind"], "estimate");
+  ASSERT_EQ(energy["attempts"].size(), 4u);
+  double attempts = 0, phases = 0, lost = 0;
+  for (const EnergyJson& attempt : energy["attempts"]) {
+    attempts += attempt["joules"]["node"].get<double>();
+    lost += attempt["lost_joules"]["node"].get<double>();
+    EXPECT_LE(attempt["joules"]["node"].get<double>(),
+              1000 * attempt["seconds"].get<double>() * 1.05 + 100);
+  }
+  for (const auto& [name, phase] : energy["phases"].items())
+    phases += phase["joules"]["node"].get<double>();
+  const double total = node["joules"];
+  EXPECT_GT(total, 0);
+  EXPECT_NEAR(attempts, total, 1e-6 * total);
+  EXPECT_NEAR(phases, total, 1e-6 * total);
+  EXPECT_NEAR(energy["phases"]["lost"]["joules"]["node"].get<double>(), lost, 1e-6 * total);
+  EXPECT_GT(lost, 0);
+  EXPECT_LT(lost, total / 2);
+  EXPECT_EQ(energy["steps"], 400);
+  EXPECT_TRUE(energy["levels"]["gpu"]["joules"].is_null());
+  EXPECT_NE(energy["levels"]["gpu"]["reason"], nullptr);
+  EXPECT_THAT(last.out, testing::HasSubstr("J/token"));
+}
+
+// The energies of the steps add up to that of the phase.
+TEST_F(EnergyOfRun, StepsAddUp) {
+  directory_.write("corpus.txt", small_corpus(400));
+  directory_.write("run.yaml",
+                   small_config("corpus.txt", "run", "steps: 200, log_every: 100",
+                                "energy: {root: nothing, node_w: 700, sample_s: 0.05}\n"));
+  ASSERT_EQ(run_kintsugi("train run.yaml").code, 0);
+  std::istringstream lines(content_of("run/metrics.jsonl"));
+  double steps_j = 0, last_total = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const EnergyJson record = EnergyJson::parse(line);
+    steps_j += record["energy_j"].is_null() ? 0 : record["energy_j"].get<double>();
+    if (!record["energy_j"].is_null()) {
+      EXPECT_EQ(record["energy_scope"], "node");
+    }
+    last_total = record["energy_since_launch_j"].value("node", 0.0);
+  }
+  const EnergyJson energy = json_of("run/energy.json");
+  EXPECT_NEAR(steps_j, energy["phases"]["compute"]["joules"]["node"].get<double>(), 1e-6 * steps_j);
+  EXPECT_LE(steps_j, last_total);
+  EXPECT_GT(steps_j, 0);
+}
+
+TEST_F(EnergyOfRun, IsNullWithAReasonWithoutMeters) {
+  directory_.write("corpus.txt", small_corpus(200));
+  directory_.write("run.yaml",
+                   small_config("corpus.txt", "run", "steps: 5", "energy: {root: nothing}\n"));
+  const Outcome outcome = run_kintsugi("train run.yaml");
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  EXPECT_THAT(outcome.out, testing::HasSubstr("energy: no meter on this node"));
+  const EnergyJson energy = json_of("run/energy.json");
+  EXPECT_TRUE(energy["levels"]["node"]["joules"].is_null());
+  EXPECT_TRUE(energy["levels"]["node"]["reason"].is_string());
+}
+
+}  // namespace
+}  // namespace kintsugi
