@@ -20,9 +20,9 @@
 #include "train/config/config.h"
 #include "train/engine_options.h"
 #include "train/health.h"
+#include "train/job_energy.h"
 #include "train/memory_check.h"
 #include "train/run_data.h"
-#include "train/run_energy.h"
 #include "train/run_log.h"
 #include "train/save_interval.h"
 #include "train/spikes.h"
@@ -59,7 +59,7 @@ class Trainer {
   void trace_with(StepTrace& trace) { step_trace_ = &trace; }
   StepTrace* trace() const { return step_trace_; }
   // Call before run(): measures the energy of the run. `energy` must outlive it.
-  void meter_with(RunEnergy& energy, EnergyContext context);
+  void meter_with(JobEnergy& energy, EnergyContext context);
   RunOutcome run(ResumeMode resume);
   // Call instead of run(): logs sizes, layout, memory, steps and the estimated duration.
   void preview();
@@ -276,7 +276,7 @@ class Trainer {
   BatchesDone before_;  // steps and samples before this process
   Startup startup_;
   StepTrace* step_trace_ = nullptr;  // optional
-  RunEnergy* energy_ = nullptr;      // optional
+  JobEnergy* energy_ = nullptr;      // optional
   EnergyContext energy_context_;
   EnergyTotals energy_now_;             // of all ranks, up to the last step
   ByLevel<Clock::time_point> metered_;  // when more of a level's time was covered

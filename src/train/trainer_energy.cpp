@@ -38,7 +38,7 @@ std::vector<NodeEnergy> read_nodes(const std::filesystem::path& file) {
 
 }  // namespace
 
-void Trainer::meter_with(RunEnergy& energy, EnergyContext context) {
+void Trainer::meter_with(JobEnergy& energy, EnergyContext context) {
   energy_ = &energy;
   energy_context_ = std::move(context);
   // Once: later stages of this process find its own energy there.

@@ -18,7 +18,7 @@
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "train/run_energy.h"
+#include "train/job_energy.h"
 #include "train/run_history.h"
 #include "train/staged_run.h"
 
@@ -82,7 +82,7 @@ CommConfig comm_of(const RunConfig& config) {
 struct TrainParts {
   std::optional<RunConfig> config;
   std::unique_ptr<Backend> backend;
-  std::optional<RunEnergy> energy;  // of the whole job
+  std::optional<JobEnergy> energy;  // of the whole job
   std::optional<JobGroups> groups;
   std::optional<StepTrace> step_trace;
   std::optional<StagedRun> run;  // destroyed first: it may still wait for its groups
@@ -129,7 +129,7 @@ void check_trace_steps(const std::string& given, const TraceRequest& request,
                stage.total_steps());
 }
 
-RunEnergy::Options energy_options(const RunConfig& config, Backend& backend) {
+JobEnergy::Options energy_options(const RunConfig& config, Backend& backend) {
   return {.search = {.root = config.energy.root, .node_w = config.energy.node_w},
           .sample_s = config.energy.sample_s,
           .node = node_name(),

@@ -43,7 +43,7 @@ NodeReading parse_node_reading(const std::string& text);
 
 // The energy of this job since its launch. All ranks have one; the first rank of each node reads
 // the meters of that node, in a thread of its own. Nothing that a meter does ends the run.
-class RunEnergy {
+class JobEnergy {
  public:
   struct Options {
     MeterSearch search = {};  // its GPUs are found here
@@ -52,8 +52,8 @@ class RunEnergy {
     std::string gpu = {};   // PCI address of this rank's GPU; empty: none
   };
   // All ranks construct it together.
-  RunEnergy(Communicator& hosts, Options options);
-  ~RunEnergy();
+  JobEnergy(Communicator& hosts, Options options);
+  ~JobEnergy();
 
   // From now on, energy is charged to `phase`. Returns the phase before.
   RunPhase enter(RunPhase phase);
@@ -96,7 +96,7 @@ class RunEnergy {
 // Charges energy to a phase for as long as it lives. `energy` may be nullptr.
 class EnergySpan {
  public:
-  EnergySpan(RunEnergy* energy, RunPhase phase) : energy_(energy) {
+  EnergySpan(JobEnergy* energy, RunPhase phase) : energy_(energy) {
     if (energy_ != nullptr) before_ = energy_->enter(phase);
   }
   ~EnergySpan() {
@@ -106,7 +106,7 @@ class EnergySpan {
   EnergySpan& operator=(const EnergySpan&) = delete;
 
  private:
-  RunEnergy* energy_;
+  JobEnergy* energy_;
   RunPhase before_ = RunPhase::Other;
 };
 

@@ -1,4 +1,4 @@
-#include "train/run_energy.h"
+#include "train/job_energy.h"
 
 #include <fmt/format.h>
 
@@ -94,7 +94,7 @@ NodeReading parse_node_reading(const std::string& text) {
   return node;
 }
 
-RunEnergy::RunEnergy(Communicator& hosts, Options options) : node_(options.node) {
+JobEnergy::JobEnergy(Communicator& hosts, Options options) : node_(options.node) {
   const NodeOfRank node =
       node_of(gather_texts(hosts, options.node + "\n" + options.gpu), hosts.rank());
   nodes_ = node.nodes;
@@ -106,9 +106,9 @@ RunEnergy::RunEnergy(Communicator& hosts, Options options) : node_(options.node)
   find_best(hosts);
 }
 
-RunEnergy::~RunEnergy() = default;
+JobEnergy::~JobEnergy() = default;
 
-MeteredNode RunEnergy::start(const Options& options, std::vector<std::string> gpus) {
+MeteredNode JobEnergy::start(const Options& options, std::vector<std::string> gpus) {
   MeteredNode node{.name = options.node};
   try {
     MeterSearch search = options.search;
@@ -134,7 +134,7 @@ MeteredNode RunEnergy::start(const Options& options, std::vector<std::string> gp
 }
 
 // Rank 0 decides for all ranks.
-void RunEnergy::find_best(Communicator& hosts) {
+void JobEnergy::find_best(Communicator& hosts) {
   std::string word;
   for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu})
     if (word.empty() && hosts.rank() == 0 && nodes_with(level) == nodes_) word = to_string(level);
@@ -143,7 +143,7 @@ void RunEnergy::find_best(Communicator& hosts) {
     if (word == to_string(level)) best_ = level;
 }
 
-RunPhase RunEnergy::enter(RunPhase phase) {
+RunPhase JobEnergy::enter(RunPhase phase) {
   const RunPhase before = std::exchange(phase_, phase);
   if (!sampler_) return before;
   const ByLevel<LevelAmount> now = sampler_->now();
@@ -156,12 +156,12 @@ RunPhase RunEnergy::enter(RunPhase phase) {
   return before;
 }
 
-EnergyTotals RunEnergy::own() {
+EnergyTotals JobEnergy::own() {
   enter(phase_);
   return totals_;
 }
 
-NodeReading RunEnergy::own_reading() {
+NodeReading JobEnergy::own_reading() {
   NodeReading reading{.name = node_};
   const EnergyTotals now = own();
   for (const EnergyLevel level : kEnergyLevels) reading.levels[level].joules = now[level].total_j;
@@ -176,19 +176,19 @@ NodeReading RunEnergy::own_reading() {
   return reading;
 }
 
-std::vector<NodeReading> RunEnergy::gather_readings(Communicator& hosts) {
+std::vector<NodeReading> JobEnergy::gather_readings(Communicator& hosts) {
   std::vector<NodeReading> readings;
   for (const std::string& text : texts_at_first(hosts, sampler_ ? to_json_text(own_reading()) : ""))
     if (!text.empty()) readings.push_back(parse_node_reading(text));
   return readings;
 }
 
-std::int64_t RunEnergy::nodes_with(EnergyLevel level) const {
+std::int64_t JobEnergy::nodes_with(EnergyLevel level) const {
   return std::count_if(metered_.begin(), metered_.end(),
                        [&](const MeteredNode& node) { return !node.levels[level].source.empty(); });
 }
 
-MeterSource RunEnergy::source(EnergyLevel level) const {
+MeterSource JobEnergy::source(EnergyLevel level) const {
   if (metered_.empty()) return {};
   MeterSource all = metered_.front().levels[level];
   for (const MeteredNode& node : metered_) {
@@ -202,7 +202,7 @@ MeterSource RunEnergy::source(EnergyLevel level) const {
   return all;
 }
 
-std::string RunEnergy::description() const {
+std::string JobEnergy::description() const {
   std::string text;
   for (const EnergyLevel level : kEnergyLevels) {
     const MeterSource from = source(level);
