@@ -77,6 +77,7 @@ void GoodputLog::note_step(double seconds, std::int64_t step) {
 void GoodputLog::note_save(double seconds) {
   const std::lock_guard lock(mutex_);
   current_.checkpoint_s += seconds;
+  last_save_s_ = seconds;
 }
 
 void GoodputLog::note_validation(double seconds) {
@@ -102,11 +103,26 @@ void GoodputLog::end(const std::string& state, const std::string& reason,
   write(event);
 }
 
+Goodput GoodputLog::up_to_now() const {
+  Goodput live = ledger_;
+  if (started_ && !ended_) live.add(now(GoodputEvent::Kind::Progress));
+  return live;
+}
+
+Goodput GoodputLog::ledger() {
+  const std::lock_guard lock(mutex_);
+  return up_to_now();
+}
+
+std::optional<double> GoodputLog::last_save_s() {
+  const std::lock_guard lock(mutex_);
+  return last_save_s_;
+}
+
 void GoodputLog::add_to(nlohmann::ordered_json& status) {
   const std::lock_guard lock(mutex_);
   if (!started_) return;
-  Goodput live = ledger_;
-  if (!ended_) live.add(now(GoodputEvent::Kind::Progress));
+  const Goodput live = up_to_now();
   const GoodputSeconds seconds = live.seconds();
   status["attempt"] = live.attempts().size();
   for (const GoodputCategory& one : goodput_categories())

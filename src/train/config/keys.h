@@ -117,6 +117,8 @@ void describe(V& v, RunSection& c) {
   v("time_limit", c.time_limit);
   v("stop_margin", c.stop_margin);
   v("node_ledger", c.node_ledger);
+  v("tensorboard", c.tensorboard);
+  v("prometheus", c.prometheus);
 }
 
 template <class V>
