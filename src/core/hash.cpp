@@ -9,6 +9,8 @@
 #include <fmt/core.h>
 #include <xxhash.h>
 
+#include <array>
+
 #include "core/error.h"
 
 namespace kintsugi {
@@ -33,5 +35,21 @@ std::uint64_t StreamHash::digest() const {
 }
 
 std::string hex64(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+std::uint32_t crc32c(std::string_view bytes) {
+  static const std::array<std::uint32_t, 256> table = [] {
+    std::array<std::uint32_t, 256> rows{};
+    for (std::uint32_t i = 0; i < rows.size(); ++i) {
+      rows[i] = i;
+      for (int bit = 0; bit < 8; ++bit)
+        rows[i] = (rows[i] >> 1) ^ ((rows[i] & 1) != 0 ? 0x82F63B78u : 0u);
+    }
+    return rows;
+  }();
+  std::uint32_t crc = ~0u;
+  for (const char byte : bytes)
+    crc = table[(crc ^ static_cast<unsigned char>(byte)) & 0xFF] ^ (crc >> 8);
+  return ~crc;
+}
 
 }  // namespace kintsugi

@@ -27,4 +27,7 @@ class StreamHash {
 
 std::string hex64(std::uint64_t value);
 
+// CRC-32C (Castagnoli), as in RFC 3720: for file formats that ask for it.
+std::uint32_t crc32c(std::string_view bytes);
+
 }  // namespace kintsugi

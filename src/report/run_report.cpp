@@ -130,6 +130,9 @@ std::string report_text(const RunReport& run) {
                         text_at(status["straggler"], "rank", "?"),
                         text_at(status["straggler"], "node", "?"),
                         loss_at(status["straggler"], "ratio"));
+  if (std::error_code unknown; fs::exists(run.directory / "tensorboard", unknown))
+    text += fmt::format("  charts: tensorboard --logdir {}\n",
+                        (run.directory / "tensorboard").string());
   if (run.goodput.attempts().empty()) return text;
   return text + goodput_table(run.goodput) + attempt_lines(run.goodput.attempts());
 }

@@ -87,6 +87,7 @@ void GoodputLog::note_step(double seconds, std::int64_t step, double exposed_s) 
 void GoodputLog::note_save(double seconds) {
   const std::lock_guard lock(mutex_);
   current_.checkpoint_s += seconds;
+  last_save_s_ = seconds;
 }
 
 void GoodputLog::note_validation(double seconds) {
@@ -121,6 +122,11 @@ Goodput GoodputLog::up_to_now() const {
 Goodput GoodputLog::ledger() {
   const std::lock_guard lock(mutex_);
   return up_to_now();
+}
+
+std::optional<double> GoodputLog::last_save_s() {
+  const std::lock_guard lock(mutex_);
+  return last_save_s_;
 }
 
 void GoodputLog::add_to(nlohmann::ordered_json& status) {

@@ -39,6 +39,7 @@ class GoodputLog {
   void rewind(std::int64_t step);
   void end(const std::string& state, const std::string& reason, std::optional<int> exit_code);
 
+  std::optional<double> last_save_s();  // how long the steps waited for the last save
   // For status.json: "attempt", "goodput" and "energy_j".
   void add_to(nlohmann::ordered_json& status);
   Goodput ledger();  // of all attempts, up to now
@@ -55,6 +56,7 @@ class GoodputLog {
   GoodputEvent current_;  // steps and seconds since start()
   Goodput ledger_;        // of all attempts up to the last record
   double next_record_s_ = 0;
+  std::optional<double> last_save_s_;
   bool started_ = false, ended_ = false, lost_ = false;
 };
 

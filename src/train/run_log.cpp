@@ -18,6 +18,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "train/startup.h"
+#include "train/step_metrics.h"
 
 namespace kintsugi {
 namespace {
@@ -65,10 +66,6 @@ Json to_json(const Straggler& straggler) {
   return {{"rank", straggler.rank}, {"node", straggler.node}, {"ratio", straggler.ratio}};
 }
 
-}  // namespace
-
-namespace {
-
 std::optional<ByLevel<double>> energy_since_launch(const Json& record) {
   const char* const key = "energy_since_launch_j";
   if (!record.is_object() || !record.contains(key) || !record[key].is_object()) return {};
@@ -90,13 +87,18 @@ Json to_json(const ByLevel<double>& joules) {
 
 }  // namespace
 
-RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock)
+RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps, AttemptClock clock,
+               SinkOptions sinks)
     : directory_(directory), total_steps_(total_steps) {
+  sinks_.emplace(directory, total_steps, clock.now_s, sinks);
   const std::filesystem::path path = directory / "metrics.jsonl";
   drop_partial_line(path);
   std::ifstream file(path);
   std::string last;
-  for (std::string line; std::getline(file, line); ++sequence_) last.swap(line);
+  for (std::string line; std::getline(file, line); ++sequence_) {
+    sinks_->add_earlier(line);
+    last.swap(line);
+  }
   std::optional<std::int64_t> reached;
   const Json record = Json::parse(last, nullptr, false);
   if (record.is_object() && record.contains("step") && record["step"].is_number_integer())
@@ -114,44 +116,19 @@ void RunLog::flush() {
 }
 
 void RunLog::record(const StepRecord& r, bool saving) {
-  Json json = {{"step", r.step},
-               {"seq", sequence_++},
-               {"tokens", r.tokens},
-               {"targets", r.targets},
-               {"loss", number(r.loss)},
-               {"grad_norm", number(r.gradient_norm)},
-               {"lr", r.lr},
-               {"loss_scale", r.loss_scale},
-               {"step_time_s", r.step_time_s},
-               {"data_wait_s", r.data_wait_s},
-               {"tokens_per_s", r.tokens_per_s},
-               {"mfu", number(r.mfu_causal)},
-               {"mfu_full_attention", number(r.mfu_full)},
-               {"memory_bytes", r.memory_bytes},
-               {"energy_j", number(r.energy_j)}};
+  Json json = {{"step", r.step}, {"seq", sequence_++}};
+  add_metrics(json, r);
   if (r.energy_since_launch_j) json["energy_since_launch_j"] = to_json(*r.energy_since_launch_j);
-  if (!r.skipped.empty()) json["skipped"] = r.skipped;
-  if (r.z_loss) json["z_loss"] = number(r.z_loss);
-  if (!r.stage.empty()) json["stage"] = r.stage;
-  if (r.batch) json["batch"] = *r.batch;
-  if (r.comm_busy_s) {
-    json["comm_busy_s"] = *r.comm_busy_s;
-    json["comm_wait_s"] = *r.comm_wait_s;
-    json["comm_bytes"] = *r.comm_bytes;
-  }
   if (r.straggler) {
     json["straggler"] = to_json(*r.straggler);
     straggler_ = r.straggler;
-  }
-  if (r.valid_loss) {
-    json["valid_loss"] = number(r.valid_loss);
-    if (r.valid_bits_per_byte) json["valid_bits_per_byte"] = number(r.valid_bits_per_byte);
   }
   if (r.valid.size() > 1)
     for (const StepRecord::Valid& set : r.valid)
       json["valid"][set.name] = {{"loss", number(set.loss)},
                                  {"bits_per_byte", number(set.bits_per_byte)}};
   unwritten_ += to_text(json) + "\n";
+  sinks_->add(r, *goodput_);
   try {
     flush();
   } catch (const Failure&) {
@@ -192,6 +169,7 @@ void RunLog::status(const RunState& state, const StepRecord& last, std::optional
     if (!state.message.empty()) json["message"] = state.message;
     if (state.state != "running") goodput_->end(state.state, state.reason, state.exit_code);
     goodput_->add_to(json);
+    if (state.state != "running") sinks_->end(*goodput_);
     const std::lock_guard lock(mutex_);
     if (failed_) return;
     status_ = to_text(json);
@@ -217,6 +195,7 @@ void RunLog::fail(const FailedRank& failed) noexcept {
     goodput_->end("failed", reason, failed.exit_code);
     goodput_->add_to(json);
     write_status(to_text(json, 2) + "\n", true);
+    sinks_->end(*goodput_);
   } catch (...) {
   }
 }

@@ -216,6 +216,7 @@ void Trainer::train_step() {
   const std::int64_t tokens_of_step = sequences * config_.data.sequence_length;
   record_ = {.step = step,
              .tokens = state_.tokens + tokens_of_step,
+             .step_tokens = tokens_of_step,
              .targets = static_cast<std::int64_t>(targets_of_step),
              .loss = result.loss,
              .gradient_norm = result.gradient_norm,

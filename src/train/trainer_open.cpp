@@ -198,7 +198,8 @@ void Trainer::open_run(ResumeMode resume) {
     if (!finished()) write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
     log_ = std::make_unique<RunLog>(
         directory_, last_step(),
-        AttemptClock{startup_.launched_s(), [this] { return startup_.now_s(); }});
+        AttemptClock{startup_.launched_s(), [startup = startup_] { return startup.now_s(); }},
+        SinkOptions{.tensorboard = config_.run.tensorboard, .prometheus = config_.run.prometheus});
     open_log_ = log_.get();
   });
   before_ = {.steps = state_.step, .samples = state_.samples};

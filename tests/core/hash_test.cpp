@@ -53,6 +53,21 @@ TEST(Hash, EveryByteAndTheSeedCount) {
   EXPECT_EQ(hashes.size(), 303u);
 }
 
+// RFC 3720, section B.4, and the check value of the CRC catalogues.
+TEST(Hash, Crc32cOfPublishedVectors) {
+  std::string counting, down;
+  for (char i = 0; i < 32; ++i) {
+    counting += i;
+    down += static_cast<char>(31 - i);
+  }
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  EXPECT_EQ(crc32c(counting), 0x46dd794eu);
+  EXPECT_EQ(crc32c(down), 0x113fdb5cu);
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(crc32c(""), 0u);
+}
+
 TEST(Hash, HexHasSixteenDigits) {
   EXPECT_EQ(hex64(0), "0000000000000000");
   EXPECT_EQ(hex64(0xABCull), "0000000000000abc");

@@ -12,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -196,6 +197,34 @@ TEST_F(LaunchCommand, StatusAndCancel) {
                                          Not(HasSubstr("scancel 41\n"))));
   EXPECT_EQ(launch("--cancel runs/demo --now").code, 0);
   EXPECT_THAT(content_of("calls"), HasSubstr("scancel 41\n"));
+}
+
+TEST_F(LaunchCommand, StatusAndCancelOfAMatrix) {
+  directory_.write("run.yaml", std::string(kRunFile) + "matrix: {run.seed: [1, 2, 3, 4]}\n");
+  const std::string count = (directory_ / "count").string();
+  program("sbatch", "[ \"$1\" = --version ] && exit; echo x >>" + count +
+                        "; echo $((49 + $(wc -l <" + count + ")))");
+  ASSERT_EQ(on_cluster("").code, 0);
+  EXPECT_THAT(launch("--cancel runs/demo").error, HasSubstr("nothing to cancel"));
+  program("squeue",
+          "echo '50|RUNNING|n1|1:00|1:00:00'; echo '51|PENDING|(Resources)|0:00|1:00:00'");
+  directory_.write("runs/demo/seed-4/launch/job.json", "{");
+  directory_.write("calls", "");
+  const std::string table = launch("--status runs/demo").out;
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 5);
+  EXPECT_THAT(table, ContainsRegex("seed-1 +50 RUNNING +not started"));
+  EXPECT_THAT(table, ContainsRegex("seed-2 +51 PENDING +not started"));
+  EXPECT_THAT(table, ContainsRegex("seed-3 +52 +not started"));
+  EXPECT_THAT(table, ContainsRegex("seed-4 +damaged"));
+  const std::string calls = content_of("calls");
+  EXPECT_EQ(calls.find("squeue "), calls.rfind("squeue ")) << "one question for all runs";
+  const Outcome cancelled = launch("--cancel runs/demo");
+  EXPECT_EQ(cancelled.code, 1);
+  EXPECT_EQ(cancelled.out, "seed-1: asked to save and stop\nseed-2: removed from the queue\n");
+  EXPECT_THAT(cancelled.error, AllOf(HasSubstr("seed-4"), HasSubstr("was not cancelled")));
+  EXPECT_TRUE(fs::exists(directory_ / "runs/demo/seed-1/stop"));
+  EXPECT_FALSE(fs::exists(directory_ / "runs/demo/seed-2/stop"));
+  EXPECT_THAT(content_of("calls"), HasSubstr("scancel --state=RUNNING --signal=USR1 50 51\n"));
 }
 
 TEST_F(LaunchCommand, SubmittingAgainForgetsTheStop) {

@@ -114,8 +114,8 @@ void launch(LaunchArguments& arguments) {
 
 void run_launch(const CLI::App& command, LaunchArguments& arguments) {
   refuse_idle_options(command);
-  if (!arguments.status.empty()) return show_run(arguments.status);
-  if (!arguments.cancel.empty()) return cancel_run(arguments.cancel, arguments.now);
+  if (!arguments.status.empty()) return show_runs(arguments.status);
+  if (!arguments.cancel.empty()) return cancel_runs(arguments.cancel, arguments.now);
   if (!arguments.follow.empty()) return follow_run(arguments.follow);
   if (!arguments.collect.empty()) return collect(arguments);
   if (arguments.show_topology) return print_topology(arguments.request);
@@ -196,11 +196,15 @@ void add_task_options(CLI::App& command, LaunchArguments& arguments) {
   command.add_option("--max-jobs", request.max_jobs, "Refuse a matrix with more cells")
       ->transform(whole_number(between(1, kMostCells)))
       ->capture_default_str();
-  command.add_option("--status", arguments.status, "Show the job and the state of a run")
+  command
+      .add_option("--status", arguments.status,
+                  "Show the job and the state of a run, or of all runs of a matrix")
       ->type_name("RUN_DIR");
   command.add_option("--follow", arguments.follow, "Print the log of a run until its job ends")
       ->type_name("RUN_DIR");
-  command.add_option("--cancel", arguments.cancel, "Ask the job of a run to save and stop")
+  command
+      .add_option("--cancel", arguments.cancel,
+                  "Ask the job of a run, or all of a matrix, to save and stop")
       ->type_name("RUN_DIR");
   command.add_flag("--now", arguments.now, "With --cancel: end it at once, without a save");
   command.add_option("--collect", arguments.collect, "One table of all runs of a matrix")

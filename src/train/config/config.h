@@ -54,6 +54,8 @@ struct RunSection {
   Duration stop_margin;  // for the last save, before the end of the job. 0: measured
   // The file with the nodes to avoid; none: see node_ledger_path() (launch/node_ledger.h).
   std::optional<std::string> node_ledger = {};
+  bool tensorboard = true;  // event files in tensorboard/
+  bool prometheus = true;   // metrics.prom
   bool operator==(const RunSection&) const = default;
 };
 

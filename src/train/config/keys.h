@@ -117,6 +117,8 @@ void describe(V& v, RunSection& c) {
   v("time_limit", c.time_limit);
   v("stop_margin", c.stop_margin);
   v("node_ledger", c.node_ledger);
+  v("tensorboard", c.tensorboard);
+  v("prometheus", c.prometheus);
 }
 
 template <class V>
@@ -428,6 +430,7 @@ void describe(V& v, RunConfig& c) {
   v("layout", LayoutSection{c.layout, c.layout_auto});
   v("comm", c.comm);
   v("preflight", c.preflight);
+  v("energy", c.energy);
   v("offload", c.offload);
   v("device", c.device);
   v("cuda", c.cuda);

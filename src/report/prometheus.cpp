@@ -1,0 +1,54 @@
+#include "report/prometheus.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "core/log.h"
+
+namespace kintsugi {
+namespace {
+
+std::string escaped(std::string_view text, bool quotes) {
+  std::string out;
+  for (const char c : printable(text)) {  // the format is UTF-8
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      if (c == '\\' || (quotes && c == '"')) out += '\\';
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string prometheus_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+std::string labels_text(const std::map<std::string, std::string>& labels) {
+  std::string out;
+  for (const auto& [name, value] : labels)
+    out += fmt::format("{}{}=\"{}\"", out.empty() ? "{" : ",", name, escaped(value, true));
+  return out.empty() ? out : out + "}";
+}
+
+}  // namespace
+
+std::string prometheus_text(const std::vector<PrometheusMetric>& metrics) {
+  std::string out;
+  for (const PrometheusMetric& metric : metrics) {
+    if (metric.samples.empty()) continue;
+    out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", metric.name, escaped(metric.help, false),
+                       metric.name.ends_with("_total") ? "counter" : "gauge");
+    for (const PrometheusSample& sample : metric.samples)
+      out += fmt::format("{}{} {}\n", metric.name, labels_text(sample.labels),
+                         prometheus_number(sample.value));
+  }
+  return out;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,202 @@
+#include "train/run_sinks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "comm/launch_environment.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "train/step_metrics.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr double kPrometheusInterval_s = 5;
+
+using Combine = StepMetric::Combine;
+
+std::vector<ScalarPoint> points_of(const StepRecord& record) {
+  std::vector<ScalarPoint> points;
+  for (const StepMetric& metric : step_metrics())
+    if (const auto value = number_of(metric, record); value && !metric.tag.empty())
+      points.push_back({metric.tag, *value});
+  if (record.valid.size() > 1)
+    for (const StepRecord::Valid& set : record.valid) {
+      points.push_back({"valid/loss/" + set.name, set.loss});
+      if (set.bits_per_byte)
+        points.push_back({"valid/bits_per_byte/" + set.name, *set.bits_per_byte});
+    }
+  return points;
+}
+
+std::optional<double> combined(Combine how, std::optional<double> before, double value) {
+  if (how == Combine::Last || !before) return value;
+  return how == Combine::Sum ? *before + value : std::max(*before, value);
+}
+
+// The number after a key in a line of metrics.jsonl. Parsing all lines of a long run would delay
+// its start.
+std::optional<double> number_in(const std::string& line, const std::string& key) {
+  const std::string name = "\"" + key + "\":";
+  const std::size_t at = line.find(name);
+  if (at == std::string::npos) return {};
+  const char* begin = line.c_str() + at + name.size();
+  char* end = nullptr;
+  const double value = std::strtod(begin, &end);
+  return end != begin && std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+std::string absolute_path(const fs::path& path) {
+  std::error_code unknown;
+  const fs::path whole = fs::absolute(path, unknown);
+  return (unknown ? path : whole).lexically_normal().string();
+}
+
+// The metrics of the table. Those of one name are neighbours.
+std::vector<PrometheusMetric> step_part(const std::vector<std::optional<double>>& values) {
+  std::vector<PrometheusMetric> metrics;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const StepMetric& one = step_metrics()[i];
+    const StepMetric::Prometheus& name = one.prometheus;
+    if (name.name.empty() || !values[i]) continue;
+    if (metrics.empty() || metrics.back().name != name.name)
+      metrics.push_back({name.name, one.help});
+    PrometheusSample sample{.value = *values[i]};
+    if (!name.label.empty()) sample.labels[name.label] = name.value;
+    metrics.back().samples.push_back(std::move(sample));
+  }
+  return metrics;
+}
+
+std::vector<PrometheusMetric> validation_part(const std::vector<StepRecord::Valid>& sets) {
+  PrometheusMetric loss{"kintsugi_valid_set_loss", "Loss of the last validation on each set."};
+  PrometheusMetric bits{"kintsugi_valid_set_bits_per_byte",
+                        "Bits per byte of the last validation on each set."};
+  for (const StepRecord::Valid& set : sets) {
+    loss.samples.push_back({{{"set", set.name}}, set.loss});
+    if (set.bits_per_byte) bits.samples.push_back({{{"set", set.name}}, *set.bits_per_byte});
+  }
+  return {loss, bits};
+}
+
+// Of all attempts; kintsugi report shows the same categories.
+std::vector<PrometheusMetric> goodput_part(const std::vector<Attempt>& attempts,
+                                           const GoodputAmounts& seconds) {
+  PrometheusMetric productive{"kintsugi_productive_seconds_total",
+                              "Time in steps that were done for the first time."};
+  PrometheusMetric lost{"kintsugi_lost_seconds_total", "All other time of the run, by cause."};
+  PrometheusMetric restarts{"kintsugi_restart_total",
+                            "Attempts after the first, by how the one before ended."};
+  if (attempts.empty()) return {};
+  for (const GoodputCategory& one : goodput_categories())
+    if (one.seconds == &GoodputAmounts::productive)
+      productive.samples.push_back({.value = seconds.productive});
+    else
+      lost.samples.push_back({{{"cause", one.name}}, seconds.*one.amount});
+  for (const char* state : {"diverged", "failed", "finished", "lost", "stopped"})
+    restarts.samples.push_back(
+        {{{"cause", state}},
+         static_cast<double>(std::count_if(attempts.begin(), attempts.end() - 1,
+                                           [&](const Attempt& a) { return a.state == state; }))});
+  return {productive, lost, restarts};
+}
+
+}  // namespace
+
+RunSinks::RunSinks(const fs::path& run_dir, std::int64_t total_steps, std::function<double()> now_s,
+                   SinkOptions options)
+    : options_(options),
+      events_(run_dir / "tensorboard", node_name(), now_s),
+      file_(run_dir / "metrics.prom"),
+      run_(absolute_path(run_dir)),
+      total_steps_(total_steps),
+      now_s_(std::move(now_s)),
+      values_(step_metrics().size()) {}
+
+void RunSinks::add_earlier(const std::string& line) noexcept {
+  if (!options_.prometheus) return;
+  for (std::size_t i = 0; i < values_.size(); ++i) try {
+      const StepMetric& metric = step_metrics()[i];
+      const Combine how = metric.prometheus.combine;
+      if (how == Combine::Last) continue;
+      if (const auto value = number_in(line, metric.json))
+        values_[i] = combined(how, values_[i], *value);
+    } catch (...) {  // no memory
+    }
+}
+
+void RunSinks::note(const StepRecord& record) {
+  for (std::size_t i = 0; i < values_.size(); ++i) {
+    const StepMetric& metric = step_metrics()[i];
+    const Combine how = metric.prometheus.combine;
+    if (const auto value = number_of(metric, record))
+      values_[i] = combined(how, values_[i], *value);
+    else if (how == Combine::Last && metric.missing == StepMetric::Missing::Null)
+      values_[i].reset();
+  }
+  if (record.valid.size() > 1) valid_ = record.valid;
+}
+
+std::vector<PrometheusMetric> RunSinks::prometheus_metrics(GoodputLog& log) {
+  std::vector<PrometheusMetric> metrics = step_part(values_);
+  const auto append = [&](std::vector<PrometheusMetric> more) {
+    metrics.insert(metrics.end(), more.begin(), more.end());
+  };
+  append(validation_part(valid_));
+  const Goodput goodput = log.ledger();
+  const GoodputAmounts now = goodput.seconds();
+  for (const GoodputCategory& one : goodput_categories())
+    seconds_.*one.amount = std::max(seconds_.*one.amount, now.*one.amount);
+  append(goodput_part(goodput.attempts(), seconds_));
+  if (const auto seconds = log.last_save_s())
+    metrics.push_back({"kintsugi_checkpoint_seconds",
+                       "Time in which the steps waited for the last save.",
+                       {{.value = *seconds}}});
+  metrics.push_back({"kintsugi_planned_steps",
+                     "Steps of the whole run.",
+                     {{.value = static_cast<double>(total_steps_)}}});
+  metrics.push_back(
+      {"kintsugi_running", "1 until the attempt ends.", {{.value = running_ ? 1.0 : 0.0}}});
+  metrics.push_back({"kintsugi_updated_timestamp_seconds",
+                     "When this file was written, in seconds since 1970.",
+                     {{.value = now_s_()}}});
+  for (PrometheusMetric& metric : metrics)
+    for (PrometheusSample& sample : metric.samples) sample.labels["run"] = run_;
+  return metrics;
+}
+
+void RunSinks::write_prometheus(GoodputLog& goodput) {
+  try {
+    next_write_s_ = now_s_() + kPrometheusInterval_s;
+    write_file_atomically(file_, prometheus_text(prometheus_metrics(goodput)));
+  } catch (const std::exception& error) {
+    if (std::exchange(lost_, true)) return;
+    log_warning("{}: the run continues, but metrics.prom is out of date", error.what());
+  }
+}
+
+void RunSinks::add(const StepRecord& record, GoodputLog& goodput) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (options_.tensorboard) events_.add(record.step, points_of(record));
+    if (!options_.prometheus) return;
+    note(record);
+    if (now_s_() >= next_write_s_) write_prometheus(goodput);
+  } catch (...) {  // no memory
+  }
+}
+
+void RunSinks::end(GoodputLog& goodput) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    running_ = false;
+    events_.flush();
+    if (options_.prometheus) write_prometheus(goodput);
+  } catch (...) {
+  }
+}
+
+}  // namespace kintsugi

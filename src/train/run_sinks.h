@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/prometheus.h"
+#include "report/tensorboard.h"
+#include "train/goodput_log.h"
+#include "train/step_record.h"
+
+namespace kintsugi {
+
+struct SinkOptions {
+  bool tensorboard = true, prometheus = true;
+};
+
+// The metrics of a run for other programs: RUN_DIR/tensorboard/ (event files) and
+// RUN_DIR/metrics.prom (for the textfile collector of node_exporter). Thread-safe. Nothing here
+// throws or ends a run: a failed write is one warning.
+class RunSinks {
+ public:
+  RunSinks(const std::filesystem::path& run_dir, std::int64_t total_steps,
+           std::function<double()> now_s, SinkOptions options);
+
+  // A line of metrics.jsonl that an earlier process wrote, for counters.
+  void add_earlier(const std::string& line) noexcept;
+  void add(const StepRecord& record, GoodputLog& goodput) noexcept;
+  void end(GoodputLog& goodput) noexcept;  // writes everything; the run is over
+
+ private:
+  void note(const StepRecord& record);
+  std::vector<PrometheusMetric> prometheus_metrics(GoodputLog& log);
+  void write_prometheus(GoodputLog& goodput);
+
+  std::mutex mutex_;  // guards everything below
+  SinkOptions options_;
+  EventFile events_;
+  std::filesystem::path file_;  // metrics.prom
+  std::string run_;             // the label of all metrics
+  std::int64_t total_steps_;
+  std::function<double()> now_s_;
+  std::vector<std::optional<double>> values_;  // for Prometheus; one entry per StepMetric
+  std::vector<StepRecord::Valid> valid_;       // of the last validation
+  GoodputAmounts seconds_;                     // counters must not decrease by a rounding error
+  double next_write_s_ = 0;
+  bool running_ = true, lost_ = false;
+};
+
+}  // namespace kintsugi

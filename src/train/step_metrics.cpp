@@ -1,0 +1,200 @@
+#include "train/step_metrics.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+namespace kintsugi {
+namespace {
+
+using MetricJson = nlohmann::ordered_json;
+using Combine = StepMetric::Combine;
+constexpr auto kOmit = StepMetric::Missing::Omit;
+
+std::optional<double> joules_per_token(const StepRecord& r) {
+  if (!r.energy_j || r.step_tokens <= 0) return {};
+  return *r.energy_j / static_cast<double>(r.step_tokens);
+}
+
+std::optional<double> straggler_ratio(const StepRecord& r) {
+  return r.straggler ? std::optional(r.straggler->ratio) : std::nullopt;
+}
+
+// JSON has no NaN and no infinity.
+MetricJson json_of(double value) {
+  return std::isfinite(value) ? MetricJson(value) : MetricJson(nullptr);
+}
+MetricJson json_of(std::int64_t value) { return value; }
+MetricJson json_of(std::uint64_t value) { return value; }
+MetricJson json_of(const std::string& text) { return text; }
+
+// Calls `use` with the value; not at all if it is missing.
+template <class Use>
+void visit_value(const StepMetric& metric, const StepRecord& record, const Use& use) {
+  std::visit(
+      [&](const auto source) {
+        const auto& value = std::invoke(source, record);
+        using Value = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, std::string>) {
+          if (!value.empty()) use(value);
+        } else if constexpr (std::is_arithmetic_v<Value>) {
+          use(value);
+        } else if (value) {
+          use(*value);
+        }
+      },
+      metric.source);
+}
+
+}  // namespace
+
+// {key, tag, {Prometheus name, label, value, combine}, help, source, missing}
+const std::vector<StepMetric>& step_metrics() {
+  using R = StepRecord;
+  static const std::vector<StepMetric> metrics = {
+      {"step",
+       "",
+       {.name = "kintsugi_step_total", .combine = Combine::Highest},
+       "Steps done; repeated steps count once.",
+       &R::step},
+      {"tokens",
+       "train/tokens",
+       {.name = "kintsugi_tokens_total", .combine = Combine::Highest},
+       "Tokens trained, padding included; repeated steps count once.",
+       &R::tokens},
+      {"targets",
+       "train/targets",
+       {"kintsugi_targets"},
+       "Tokens of the last step that have a loss.",
+       &R::targets},
+      {"loss", "train/loss", {"kintsugi_loss"}, "Loss of the last step, nats per token.", &R::loss},
+      {"grad_norm",
+       "train/grad_norm",
+       {"kintsugi_gradient_norm"},
+       "Gradient norm of the last step, before clipping.",
+       &R::gradient_norm},
+      {"lr", "train/lr", {"kintsugi_learning_rate"}, "Learning rate of the last step.", &R::lr},
+      {"loss_scale",
+       "train/loss_scale",
+       {"kintsugi_loss_scale"},
+       "Loss scale of the last step.",
+       &R::loss_scale},
+      {"step_time_s",
+       "speed/step_time_s",
+       {"kintsugi_step_seconds"},
+       "Time of the last step.",
+       &R::step_time_s},
+      {"data_wait_s",
+       "speed/data_wait_s",
+       {"kintsugi_data_wait_seconds"},
+       "Time in which the last step waited for tokens.",
+       &R::data_wait_s},
+      {"tokens_per_s",
+       "speed/tokens_per_s",
+       {"kintsugi_tokens_per_second"},
+       "Tokens of the last step divided by its time.",
+       &R::tokens_per_s},
+      {"mfu",
+       "speed/mfu",
+       {"kintsugi_mfu_ratio", "attention", "causal"},
+       "Model FLOP utilization of the last step, by how attention is counted.",
+       &R::mfu_causal},
+      {"mfu_full_attention",
+       "speed/mfu_full_attention",
+       {"kintsugi_mfu_ratio", "attention", "full"},
+       "Model FLOP utilization of the last step, by how attention is counted.",
+       &R::mfu_full},
+      {"memory_bytes",
+       "memory/bytes",
+       {"kintsugi_memory_bytes"},
+       "Memory of the run on rank 0.",
+       &R::memory_bytes},
+      {"energy_j", "energy/step_j", {}, "", &R::energy_j},
+      {"energy_gpu_j",
+       "energy/gpu_j",
+       {"kintsugi_energy_joules_total", "level", "gpu", Combine::Sum},
+       "Energy of all steps, repeated ones included.",
+       &R::energy_gpu_j},
+      {"energy_node_j",
+       "energy/node_j",
+       {"kintsugi_energy_joules_total", "level", "node", Combine::Sum},
+       "Energy of all steps, repeated ones included.",
+       &R::energy_node_j},
+      {"power_w",
+       "energy/power_w",
+       {"kintsugi_power_watts"},
+       "Power of the best known level.",
+       &R::power_w},
+      {"", "energy/j_per_token", {}, "", joules_per_token},
+      {"energy_scope", "", {}, "", &R::energy_scope, kOmit},
+      {"skipped", "", {}, "", &R::skipped, kOmit},
+      {"z_loss",
+       "train/z_loss",
+       {"kintsugi_z_loss"},
+       "What train.z_loss adds to the loss of the last step.",
+       &R::z_loss,
+       kOmit},
+      {"stage", "", {}, "", &R::stage, kOmit},
+      {"batch",
+       "train/batch",
+       {"kintsugi_batch_sequences"},
+       "Sequences of the last step, with a batch ramp.",
+       &R::batch,
+       kOmit},
+      {"comm_busy_s",
+       "speed/comm_busy_s",
+       {"kintsugi_communication_busy_seconds"},
+       "Time of the last step with communication under way, on rank 0.",
+       &R::comm_busy_s,
+       kOmit},
+      {"comm_wait_s",
+       "speed/comm_wait_s",
+       {"kintsugi_communication_wait_seconds"},
+       "Time in which the last step waited for communication, on rank 0.",
+       &R::comm_wait_s,
+       kOmit},
+      {"comm_bytes",
+       "speed/comm_bytes",
+       {"kintsugi_communication_bytes"},
+       "Bytes that rank 0 sent in the last step.",
+       &R::comm_bytes,
+       kOmit},
+      {"",
+       "speed/straggler_ratio",
+       {"kintsugi_straggler_ratio"},
+       "Compute time of the slowest rank divided by the median of all ranks.",
+       straggler_ratio,
+       kOmit},
+      {"valid_loss",
+       "valid/loss",
+       {"kintsugi_valid_loss"},
+       "Loss of the last validation, nats per token.",
+       &R::valid_loss,
+       kOmit},
+      {"valid_bits_per_byte",
+       "valid/bits_per_byte",
+       {"kintsugi_valid_bits_per_byte"},
+       "Bits per byte of the last validation.",
+       &R::valid_bits_per_byte,
+       kOmit}};
+  return metrics;
+}
+
+std::optional<double> number_of(const StepMetric& metric, const StepRecord& record) {
+  std::optional<double> number;
+  visit_value(metric, record, [&](const auto& value) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>)
+      number = static_cast<double>(value);
+  });
+  return number;
+}
+
+void add_metrics(nlohmann::ordered_json& json, const StepRecord& record) {
+  for (const StepMetric& metric : step_metrics()) {
+    if (metric.json.empty()) continue;
+    if (metric.missing == StepMetric::Missing::Null) json[metric.json] = nullptr;
+    visit_value(metric, record, [&](const auto& value) { json[metric.json] = json_of(value); });
+  }
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "energy/energy_totals.h"
+#include "train/stragglers.h"
+
+namespace kintsugi {
+
+// The metrics of one step.
+struct StepRecord {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;                 // positions since the start of the run, padding included
+  std::int64_t step_tokens = 0;            // of this step, padding included
+  std::int64_t targets = 0;                // of this step: tokens with a loss
+  std::optional<std::int64_t> batch = {};  // sequences of this step; only with a batch ramp
+  double loss = 0;
+  std::optional<double> z_loss = {};  // only with train.z_loss
+  double gradient_norm = 0;
+  std::string skipped = {};  // why the update was not applied: "not finite" or "outlier"
+  double lr = 0;
+  double loss_scale = 1;
+  double step_time_s = 0;
+  double data_wait_s = 0;  // part of step_time_s spent waiting for the next batch
+  // Only with several ranks, measured on rank 0: time with communication in flight, and time in
+  // which the step waited for it.
+  std::optional<double> comm_busy_s = {}, comm_wait_s = {};
+  std::optional<std::int64_t> comm_bytes = {};  // sent by rank 0
+  std::optional<Straggler> straggler = {};      // now and then, with several ranks
+  double tokens_per_s = 0;
+  std::optional<double> mfu_causal = {}, mfu_full = {};  // empty: the peak is unknown
+  std::string stage = {};                                // empty: the run has no stages
+  std::uint64_t memory_bytes = 0;
+  // Joules of this step on all nodes, and the mean power since the last step; empty: not metered.
+  // energy_j and power_w are of the best metered level, which energy_scope names: "node", "gpu" or
+  // "cpu".
+  std::optional<double> energy_j = {}, energy_gpu_j = {}, energy_node_j = {}, power_w = {};
+  std::string energy_scope = {};
+  std::optional<ByLevel<double>> energy_since_launch_j = {};  // of this attempt
+  std::optional<double> valid_loss = {};                      // nats per token
+  std::optional<double> valid_bits_per_byte = {};
+  struct Valid {
+    std::string name;
+    double loss = 0;
+    std::optional<double> bits_per_byte;
+  };
+  std::vector<Valid> valid = {};  // one entry per validation set
+};
+
+}  // namespace kintsugi
