@@ -101,7 +101,6 @@ class AmdSmiMeter : public Meter {
     MeterReading reading{.watts = smi_->watts(gpu_)};
     if (identity().kind == MeterKind::Counter) {
       const AmdSmi::Energy energy = smi_->energy(gpu_);
-      check_moves(energy, reading.watts);
       reading.joules = energy.joules;
       if (energy.time_s > 0) reading.time_s = energy.time_s;
     } else if (!reading.watts) {
@@ -111,18 +110,8 @@ class AmdSmiMeter : public Meter {
   }
 
  private:
-  // Some GPUs and versions of ROCm have a counter that stands still.
-  void check_moves(const AmdSmi::Energy& energy, std::optional<double> watts) {
-    constexpr double long_s = 2, idle_w = 5;
-    if (energy.joules != last_.joules) last_ = energy;
-    if (energy.time_s - last_.time_s > long_s && watts.value_or(0) > idle_w)
-      failure("{}: its counter stands still at {:.0f} J while it draws {:.0f} W", identity().detail,
-              energy.joules, *watts);
-  }
-
   std::shared_ptr<const AmdSmi> smi_;
   AmdHandle gpu_;
-  AmdSmi::Energy last_ = {-1, 0};  // when the counter last moved
 };
 
 // Why this GPU has no meter; empty: it was added.

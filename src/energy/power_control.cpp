@@ -68,13 +68,27 @@ void PowerControl::need_gpus() const {
   if (gpus_.empty()) throw ControlRefused("cannot set the power of the GPUs: " + problem_);
 }
 
-void PowerControl::set_power_limit(double watts) {
-  need_gpus();
+void PowerControl::check_power_limit(double watts) const {
   const auto range = power_range_w();
-  if (!range) refused(*gpus_.front().gpu, "the power limit", "its driver reports no range");
-  if (!(watts >= range->low && watts <= range->high))
+  if (range && !(watts >= range->low && watts <= range->high))
     user_error("a power limit of {:g} W is not allowed: {} takes {:g} to {:g} W", watts,
                gpus_.front().gpu->name(), range->low, range->high);
+}
+
+void PowerControl::check_clock(int mhz) const {
+  const std::vector<int> clocks = clocks_mhz();
+  if (clocks.empty() || std::ranges::find(clocks, mhz) != clocks.end()) return;
+  const auto nearest =
+      std::ranges::min_element(clocks, {}, [&](int clock) { return std::abs(clock - mhz); });
+  user_error("a clock of {} MHz is not supported: {} takes {} to {} MHz, for example {}", mhz,
+             gpus_.front().gpu->name(), clocks.back(), clocks.front(), *nearest);
+}
+
+void PowerControl::set_power_limit(double watts) {
+  need_gpus();
+  check_power_limit(watts);
+  if (!power_range_w())
+    refused(*gpus_.front().gpu, "the power limit", "its driver reports no range");
   for (Held& held : gpus_) {
     if (!held.former_w) held.former_w = held.gpu->power_limit_w();
     const std::string why = held.gpu->set_power_limit(watts);
@@ -86,14 +100,9 @@ void PowerControl::set_power_limit(double watts) {
 
 void PowerControl::lock_clock(int mhz) {
   need_gpus();
-  const std::vector<int> clocks = clocks_mhz();
-  if (clocks.empty()) refused(*gpus_.front().gpu, "the clock", "its driver reports no clocks");
-  if (std::ranges::find(clocks, mhz) == clocks.end()) {
-    const auto nearest =
-        std::ranges::min_element(clocks, {}, [&](int clock) { return std::abs(clock - mhz); });
-    user_error("a clock of {} MHz is not supported: {} takes {} to {} MHz, for example {}", mhz,
-               gpus_.front().gpu->name(), clocks.back(), clocks.front(), *nearest);
-  }
+  check_clock(mhz);
+  if (clocks_mhz().empty())
+    refused(*gpus_.front().gpu, "the clock", "its driver reports no clocks");
   for (Held& held : gpus_) {
     const std::string why = held.gpu->lock_clock(mhz);
     held.locked = held.locked || why.empty();

@@ -50,6 +50,7 @@ class PowerControl {
   // The GPUs of `search` (all of the node if it names none). Never throws for what a machine lacks:
   // then there are no GPUs, and problem() says why.
   explicit PowerControl(const MeterSearch& search);
+  explicit PowerControl(std::string problem) : problem_(std::move(problem)) {}  // of no GPUs
   ~PowerControl();
   PowerControl(const PowerControl&) = delete;
   PowerControl& operator=(const PowerControl&) = delete;
@@ -61,8 +62,10 @@ class PowerControl {
   std::optional<ControlRange> power_range_w() const;  // which every GPU allows
   std::vector<int> clocks_mhz() const;                // which every GPU supports, the highest first
 
-  // On all GPUs or on none. UserError for a value that is not allowed, with those that are;
-  // ControlRefused if the driver refuses it.
+  // UserError for a value that is not allowed, with those that are. Nothing without GPUs.
+  void check_power_limit(double watts) const;
+  void check_clock(int mhz) const;
+  // On all GPUs or on none. These check the value; ControlRefused if the driver refuses it.
   void set_power_limit(double watts);
   void lock_clock(int mhz);
   // Returns what could not be restored, one line; "": everything was.

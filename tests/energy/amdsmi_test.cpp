@@ -79,23 +79,6 @@ TEST_F(AmdSmiMeters, IntegratePowerWhereTheCounterIsNotSupported) {
   EXPECT_THAT(found.missing.at(0).reason, HasSubstr("NOT_SUPPORTED"));
 }
 
-TEST_F(AmdSmiMeters, RefuseACounterThatStandsStillUnderLoad) {
-  const FoundMeters found = find();
-  Meter& meter = *found.meters.at(0);
-  EXPECT_NO_THROW(meter.read());
-  tree_.set("time0", "6000000000");
-  EXPECT_NO_THROW(meter.read());
-  tree_.set("time0", "8000000000");
-  try {
-    meter.read();
-    FAIL();
-  } catch (const Failure& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("0000:c1:00.0"), HasSubstr("420 W")));
-  }
-  tree_.set("count0", "1000000001");
-  EXPECT_NO_THROW(meter.read());
-}
-
 TEST_F(AmdSmiMeters, ShutTheLibraryDownWithTheLastMeter) {
   {
     const FoundMeters found = find();

@@ -38,6 +38,7 @@ Address parse(const std::string& text) {
 }
 int refuse_to_set(void* device) {
   if (const int error = error_of(device)) return error;
+  if (state_of(key("refuse", device), "no") == "yes") return 4;
   return state_of("permission", "yes") == "yes" ? 0 : 4;
 }
 
