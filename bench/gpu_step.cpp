@@ -13,7 +13,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
-#include "energy/nvml_meter.h"
+#include "energy/device_meters.h"
 #include "model/metrics.h"
 #include "train/engine.h"
 
@@ -129,8 +129,12 @@ int main(int argc, char** argv) {
     for (std::int64_t i = 0; i < warmup; ++i) run();
     take_operation_times(*backend);
     const Backend::LinkTotals link = backend->link_totals();
-    const NvmlMeter meter(cuda_devices().at(0).pci);
-    const auto energy = meter.joules();
+    FoundMeters found;
+    add_nvml({.gpus = {cuda_devices().at(0).pci}}, found);
+    const auto joules = [&] {
+      return found.meters.empty() ? std::nullopt : found.meters[0]->read().joules;
+    };
+    const auto energy = joules();
     std::vector<double> times;
     if (ahead) {
       const auto start = std::chrono::steady_clock::now();
@@ -155,7 +159,7 @@ int main(int argc, char** argv) {
     const double rate = static_cast<double>(ids.size()) / times[times.size() / 2];
     const TrainingFlops flops = training_flops_per_token(model, length);
     const double peak = backend->peak_flops(options.precision).flops_per_s;
-    const auto after = meter.joules();
+    const auto after = joules();
     const std::size_t peak_bytes = before - backend->available_bytes();
     fmt::print(
         "{{\"model\": \"{}\", \"layers\": {}, \"micro\": {}, \"length\": {}, \"accumulate\": {}, "

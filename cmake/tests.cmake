@@ -5,7 +5,7 @@ kintsugi_sources(kintsugi_test_support tests/support EXCLUDE "paths\\.cpp")
 target_sources(kintsugi_test_support PRIVATE tests/support/paths.cpp)
 target_include_directories(kintsugi_test_support PUBLIC tests)
 set_source_files_properties(tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
-  "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\"")
+  "KINTSUGI_SOURCE=\"${CMAKE_SOURCE_DIR}\";KINTSUGI_BINARY=\"$<TARGET_FILE:kintsugi>\";KINTSUGI_FAKES=\"${CMAKE_BINARY_DIR}/fakes\"")
 target_compile_options(kintsugi_test_support PUBLIC -O1)  # half the build time; the engine itself stays optimised
 # Behind the flags of the engine. What is undefined in a test matters little, and looking for it takes two fifths of the time
 # of a sanitizer's build.
@@ -16,6 +16,15 @@ endif()
 target_link_libraries(kintsugi_test_support PUBLIC kintsugi_engine GTest::gtest kintsugi_test_flags
   PRIVATE nlohmann_json::nlohmann_json)
 
+# Libraries with the interfaces of NVML, AMD SMI and EAR, which tests put into trees of their own.
+set(fakes fake_nvml fake_nvml_old fake_amdsmi fake_ear)
+foreach(fake ${fakes})
+  string(REPLACE "_old" "" source ${fake})
+  add_library(${fake} MODULE tests/energy/fakes/${source}.cpp)
+  set_target_properties(${fake} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakes)
+endforeach()
+target_compile_definitions(fake_nvml_old PRIVATE WITHOUT_ENERGY)
+
 add_executable(kintsugi_tests)
 file(GLOB test_folders CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests/*)
 foreach(folder tests ${test_folders})
@@ -25,7 +34,7 @@ foreach(folder tests ${test_folders})
 endforeach()
 target_link_libraries(kintsugi_tests PRIVATE kintsugi_test_support yaml-cpp::yaml-cpp nlohmann_json::nlohmann_json
   GTest::gtest GTest::gmock GTest::gtest_main)
-add_dependencies(kintsugi_tests kintsugi)
+add_dependencies(kintsugi_tests kintsugi ${fakes})
 include(GoogleTest)
 gtest_discover_tests(kintsugi_tests DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
 

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <thread>
 
+#include "core/child_output.h"
 #include "core/exit_code.h"
 #include "core/log.h"
-#include "launch/child_output.h"
 #include "launch/child_session.h"
 #include "launch/run_status.h"
 

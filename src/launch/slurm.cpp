@@ -7,9 +7,9 @@
 #include <charconv>
 #include <sstream>
 
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/units.h"
-#include "launch/child_output.h"
 #include "launch/job_script.h"
 
 namespace kintsugi {

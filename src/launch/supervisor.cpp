@@ -14,12 +14,12 @@
 #include <thread>
 
 #include "comm/launch_environment.h"
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/exit_code.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "launch/child_output.h"
 #include "launch/child_session.h"
 #include "launch/node_ledger.h"
 #include "train/checkpoint/branches.h"

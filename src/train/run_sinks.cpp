@@ -92,7 +92,7 @@ std::vector<PrometheusMetric> goodput_part(const std::vector<Attempt>& attempts,
                             "Attempts after the first, by how the one before ended."};
   if (attempts.empty()) return {};
   for (const GoodputCategory& one : goodput_categories())
-    if (one.seconds == &GoodputAmounts::productive)
+    if (one.amount == &GoodputAmounts::productive)
       productive.samples.push_back({.value = seconds.productive});
     else
       lost.samples.push_back({{{"cause", one.name}}, seconds.*one.amount});

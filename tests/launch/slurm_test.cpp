@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "launch/child_output.h"
+#include "core/child_output.h"
 #include "support/errors.h"
 
 namespace kintsugi {

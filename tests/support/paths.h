@@ -9,6 +9,7 @@ namespace kintsugi {
 std::string source_directory();     // the project
 std::string test_data_directory();  // tests/data
 std::string kintsugi_binary();
+std::string fake_library(const std::string& name);          // tests/energy/fakes: "nvml"
 std::string content_of(const std::filesystem::path& path);  // "" if there is no such file
 
 }  // namespace kintsugi

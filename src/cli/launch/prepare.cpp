@@ -10,12 +10,12 @@
 #include <set>
 
 #include "cli/train/dry_run.h"
+#include "core/child_output.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
-#include "launch/child_output.h"
 #include "launch/host_list.h"
 #include "launch/node_ledger.h"
 #include "launch/slurm.h"

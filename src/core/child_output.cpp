@@ -1,4 +1,4 @@
-#include "launch/child_output.h"
+#include "core/child_output.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,0 +1,133 @@
+#include "energy/power_control.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kintsugi {
+namespace {
+
+constexpr const char* kRemedy =
+    "ask Slurm for it (srun --gpu-freq), use EAR, or ask the administrator of the machine";
+
+[[noreturn]] void refused(const GpuControl& gpu, const std::string& what, const std::string& why) {
+  throw ControlRefused(fmt::format("cannot set {} of {}: {}; {}", what, gpu.name(), why, kRemedy));
+}
+
+}  // namespace
+
+std::string GpuControl::lock_clock(int) { return "its driver cannot lock the clock"; }
+std::string GpuControl::unlock_clock() { return ""; }
+
+PowerControl::PowerControl(const MeterSearch& search) {
+  for (const auto controls : {nvml_controls, amd_controls}) {
+    try {
+      for (auto& gpu : controls(search)) gpus_.push_back({.gpu = std::move(gpu)});
+    } catch (const Failure& error) {
+      problem_ += (problem_.empty() ? "" : "; ") + std::string(error.what());
+    }
+  }
+  if (!gpus_.empty()) problem_ = "";  // a node has GPUs of one maker
+}
+
+PowerControl::~PowerControl() { restore(); }
+
+std::optional<double> PowerControl::power_limit_w() const {
+  std::optional<double> lowest;
+  for (const Held& held : gpus_)
+    if (const auto limit = held.gpu->power_limit_w())
+      lowest = std::min(lowest.value_or(*limit), *limit);
+  return lowest;
+}
+
+std::optional<ControlRange> PowerControl::power_range_w() const {
+  std::optional<ControlRange> common;
+  for (const Held& held : gpus_) {
+    const auto range = held.gpu->power_range_w();
+    if (!range) return std::nullopt;
+    if (!common) common = range;
+    common->low = std::max(common->low, range->low);
+    common->high = std::min(common->high, range->high);
+  }
+  return common && common->low <= common->high ? common : std::nullopt;
+}
+
+std::vector<int> PowerControl::clocks_mhz() const {
+  std::vector<int> common;
+  for (const Held& held : gpus_) {
+    const std::vector<int> clocks = held.gpu->clocks_mhz();
+    if (&held == &gpus_.front()) common = clocks;
+    std::erase_if(common, [&](int mhz) { return std::ranges::find(clocks, mhz) == clocks.end(); });
+  }
+  return common;
+}
+
+void PowerControl::need_gpus() const {
+  if (gpus_.empty()) throw ControlRefused("cannot set the power of the GPUs: " + problem_);
+}
+
+void PowerControl::check_power_limit(double watts) const {
+  const auto range = power_range_w();
+  if (range && !(watts >= range->low && watts <= range->high))
+    user_error("a power limit of {:g} W is not allowed: {} takes {:g} to {:g} W", watts,
+               gpus_.front().gpu->name(), range->low, range->high);
+}
+
+void PowerControl::check_clock(int mhz) const {
+  const std::vector<int> clocks = clocks_mhz();
+  if (clocks.empty() || std::ranges::find(clocks, mhz) != clocks.end()) return;
+  const auto nearest =
+      std::ranges::min_element(clocks, {}, [&](int clock) { return std::abs(clock - mhz); });
+  user_error("a clock of {} MHz is not supported: {} takes {} to {} MHz, for example {}", mhz,
+             gpus_.front().gpu->name(), clocks.back(), clocks.front(), *nearest);
+}
+
+void PowerControl::set_power_limit(double watts) {
+  need_gpus();
+  check_power_limit(watts);
+  if (!power_range_w())
+    refused(*gpus_.front().gpu, "the power limit", "its driver reports no range");
+  for (Held& held : gpus_) {
+    if (!held.former_w) held.former_w = held.gpu->power_limit_w();
+    const std::string why = held.gpu->set_power_limit(watts);
+    if (why.empty()) continue;
+    restore();
+    refused(*held.gpu, fmt::format("the power limit {:g} W", watts), why);
+  }
+}
+
+void PowerControl::lock_clock(int mhz) {
+  need_gpus();
+  check_clock(mhz);
+  if (clocks_mhz().empty())
+    refused(*gpus_.front().gpu, "the clock", "its driver reports no clocks");
+  for (Held& held : gpus_) {
+    const std::string why = held.gpu->lock_clock(mhz);
+    held.locked = held.locked || why.empty();
+    if (why.empty()) continue;
+    restore();
+    refused(*held.gpu, fmt::format("the clock {} MHz", mhz), why);
+  }
+}
+
+std::string PowerControl::restore() {
+  std::string problems;
+  const auto note = [&](const GpuControl& gpu, const std::string& what, const std::string& why) {
+    if (!why.empty())
+      problems += fmt::format("{}{} of {} is not restored: {}", problems.empty() ? "" : "; ", what,
+                              gpu.name(), why);
+  };
+  for (Held& held : gpus_) {
+    if (held.former_w && held.gpu->power_limit_w() != held.former_w)
+      note(*held.gpu, fmt::format("the power limit {:g} W", *held.former_w),
+           held.gpu->set_power_limit(*held.former_w));
+    if (held.locked) note(*held.gpu, "the clock", held.gpu->unlock_clock());
+    held.former_w.reset();
+    held.locked = false;
+  }
+  return problems;
+}
+
+}  // namespace kintsugi
