@@ -100,7 +100,10 @@ JobEnergy::JobEnergy(Communicator& hosts, Options options) : node_(options.node)
   nodes_ = node.nodes;
   gpus_ = node.all_gpus;
   std::string description;
-  if (node.reads) description = to_json_text(start(options, node.gpus));
+  MeterSearch search = options.search;
+  search.gpus = node.gpus;
+  if (node.reads) description = to_json_text(start(options, search));
+  make_policy(options.power, node.reads ? &search : nullptr);
   for (const std::string& text : texts_at_first(hosts, description))
     if (!text.empty()) metered_.push_back(parse_metered_node(text));
   find_best(hosts);
@@ -108,11 +111,29 @@ JobEnergy::JobEnergy(Communicator& hosts, Options options) : node_(options.node)
 
 JobEnergy::~JobEnergy() = default;
 
-MeteredNode JobEnergy::start(const Options& options, std::vector<std::string> gpus) {
+void JobEnergy::make_policy(const PowerSettings& settings, const MeterSearch* search) {
+  power_ = settings;
+  std::function<void()> apply;
+  if (settings.any() && search != nullptr) {
+    control_ = search->gpus.empty() ? std::make_unique<PowerControl>("the run uses no GPU")
+                                    : std::make_unique<PowerControl>(*search);
+    apply = [this] {
+      if (power_.power_limit_w > 0) control_->set_power_limit(power_.power_limit_w);
+      if (power_.gpu_clock_mhz > 0) control_->lock_clock(power_.gpu_clock_mhz);
+    };
+  }
+  policy_.emplace(settings, std::move(apply));
+}
+
+void JobEnergy::check_power() const {
+  if (!control_) return;
+  if (power_.power_limit_w > 0) control_->check_power_limit(power_.power_limit_w);
+  if (power_.gpu_clock_mhz > 0) control_->check_clock(power_.gpu_clock_mhz);
+}
+
+MeteredNode JobEnergy::start(const Options& options, const MeterSearch& search) {
   MeteredNode node{.name = options.node};
   try {
-    MeterSearch search = options.search;
-    search.gpus = std::move(gpus);
     FoundMeters found = find_meters(search);
     const ChosenMeters chosen = choose_meters(found, search, find_node_share(search.root));
     ByLevel<std::vector<std::size_t>> used;

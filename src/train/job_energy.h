@@ -9,6 +9,8 @@
 #include "energy/energy_report.h"
 #include "energy/energy_totals.h"
 #include "energy/node_meters.h"
+#include "energy/power_control.h"
+#include "energy/power_policy.h"
 
 namespace kintsugi {
 
@@ -50,10 +52,21 @@ class JobEnergy {
     double sample_s = 0.5;
     std::string node = {};  // the name of this node
     std::string gpu = {};   // PCI address of this rank's GPU; empty: none
+    PowerSettings power = {};
   };
   // All ranks construct it together.
   JobEnergy(Communicator& hosts, Options options);
   ~JobEnergy();
+
+  // UserError if the GPUs of this node do not allow the power settings.
+  void check_power() const;
+  // After each step, on all ranks: sets the power after the first steps. Returns a line for the log
+  // when there is something to report.
+  std::string after_step(std::int64_t step, std::int64_t tokens, double seconds,
+                         std::optional<double> joules) {
+    return policy_->after_step(step, tokens, seconds, joules);
+  }
+  const std::optional<PowerEffect>& power_effect() const { return policy_->effect(); }
 
   // From now on, energy is charged to `phase`. Returns the phase before.
   RunPhase enter(RunPhase phase);
@@ -79,12 +92,16 @@ class JobEnergy {
   std::string description() const;  // one line for the log
 
  private:
-  MeteredNode start(const Options& options, std::vector<std::string> gpus);
+  MeteredNode start(const Options& options, const MeterSearch& search);
+  void make_policy(const PowerSettings& settings, const MeterSearch* search);
   void find_best(Communicator& hosts);
   NodeReading own_reading();
 
   std::string node_;
   std::unique_ptr<NodeSampler> sampler_;  // on the first rank of a node
+  PowerSettings power_;
+  std::unique_ptr<PowerControl> control_;  // the same, if the power is to be set
+  std::optional<PowerPolicy> policy_;
   RunPhase phase_ = RunPhase::Other;
   EnergyTotals totals_;
   std::int64_t nodes_ = 1, gpus_ = 0;

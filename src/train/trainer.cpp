@@ -248,6 +248,7 @@ void Trainer::train_step() {
   record_.mfu_full = mfu(record_.tokens_per_s, flops_.full());
   record_energy(sums.energy);
   means_.add(record_, tokens_of_step);
+  apply_power_policy();
   step_seconds_ += record_.step_time_s;
   stops_.wall_time().note_step(record_.step_time_s);
   if (groups_->ranks() > 1) record_communication(communication);

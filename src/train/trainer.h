@@ -112,8 +112,10 @@ class Trainer {
   void sum_energy();  // over all ranks, outside of steps
   void note_energy(const EnergyTotals& now);
   void record_energy(const EnergyTotals& now);  // of the step
-  void gather_energy();                         // of all nodes, for the report; all ranks call it
-  void write_energy(bool summary);              // energy.json and emissions.csv; on rank 0
+  void apply_power_policy();
+  std::optional<PowerSettingEffect> setting_effect() const;
+  void gather_energy();             // of all nodes, for the report; all ranks call it
+  void write_energy(bool summary);  // energy.json and emissions.csv; on rank 0
   EnergyReport energy_report() const;
   void add_nodes(EnergyReport& report) const;
   std::vector<std::int64_t> steps_of_stages() const;

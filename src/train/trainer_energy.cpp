@@ -90,6 +90,17 @@ void Trainer::record_energy(const EnergyTotals& now) {
     record_.power_w = (now[*best].total_j - before[*best].total_j) / elapsed_s;
 }
 
+void Trainer::apply_power_policy() {
+  if (energy_ == nullptr) return;
+  const std::string line =
+      energy_->after_step(record_.step, record_.step_tokens, record_.step_time_s, record_.energy_j);
+  if (line.empty()) return;
+  if (!energy_->power_effect()->refused.empty())
+    log_warning("{}", line);  // of any node
+  else if (is_first())
+    log_info("{}", line);
+}
+
 void Trainer::add_nodes(EnergyReport& report) const {
   report.by_node = energy_->earlier().value_or(std::vector<NodeEnergy>{});
   for (const NodeReading& reading : readings_) {
@@ -130,8 +141,23 @@ EnergyReport Trainer::energy_report() const {
     source.nodes = energy_->nodes_with(level);
   }
   add_nodes(report);
+  report.power_setting = setting_effect();
   add_context(energy_context_, steps_of_stages(), report);
   return report;
+}
+
+std::optional<PowerSettingEffect> Trainer::setting_effect() const {
+  const std::optional<PowerEffect>& effect = energy_->power_effect();
+  if (!effect || !effect->refused.empty() || !effect->before || !effect->after ||
+      !energy_->best_level() || !effect->before->j_per_token() || !effect->after->j_per_token())
+    return {};
+  const auto rate = [](const StepEnergy& steps) {
+    return PowerSettingEffect::Rate{steps.tokens_per_s(), *steps.j_per_token()};
+  };
+  return PowerSettingEffect{.setting = to_string(effect->settings),
+                            .level = *energy_->best_level(),
+                            .before = rate(*effect->before),
+                            .after = rate(*effect->after)};
 }
 
 // The finished steps of each stage, up to the current one.

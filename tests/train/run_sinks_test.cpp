@@ -33,13 +33,13 @@ class RunSinksTest : public testing::Test {
   std::unique_ptr<RunLog> open(SinkOptions options = {}) {
     auto log = std::make_unique<RunLog>(run_, 100, AttemptClock{now_s_, [this] { return now_s_; }},
                                         options);
-    log->goodput().start(0);
+    log->goodput().start(0, 1);
     return log;
   }
   // A step that takes 2 s.
   void record(RunLog& log, StepRecord record) {
     now_s_ += 2;
-    log.goodput().note_step(2, record.step);
+    log.goodput().note_step(2, record.step, 0);
     log.record(record);
   }
   void record(RunLog& log, std::int64_t step, double loss) {

@@ -133,7 +133,10 @@ JobEnergy::Options energy_options(const RunConfig& config, Backend& backend) {
   return {.search = {.root = config.energy.root, .node_w = config.energy.node_w},
           .sample_s = config.energy.sample_s,
           .node = node_name(),
-          .gpu = cuda_device_of(backend).pci};
+          .gpu = cuda_device_of(backend).pci,
+          .power = {.power_limit_w = config.energy.power_limit_w,
+                    .gpu_clock_mhz = static_cast<int>(config.energy.gpu_clock_mhz),
+                    .baseline_steps = config.energy.baseline_steps}};
 }
 
 // The stage to continue with, from the files that rank 0 sees.
@@ -203,6 +206,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   });
   if (config->energy.enabled && !arguments.check) {
     energy.emplace(job.control(), energy_options(*config, *backend));
+    job.together([&] { energy->check_power(); });
     startup.mark("find meters");
   }
   const std::int64_t first = first_stage(*config, job);
