@@ -194,8 +194,11 @@ struct PreflightConfig {
 // How the energy of the run is measured (energy/).
 struct EnergyConfig {
   bool enabled = true;
-  double sample_s = 0.5;  // time between two readings of the meters
-  double node_w = 0;      // of a whole node without meters, for an estimate; 0: no estimate
+  double sample_s = 0.5;     // time between two readings of the meters
+  double node_w = 0;         // of a whole node without meters, for an estimate; 0: no estimate
+  double power_limit_w = 0;  // of each GPU (energy/power_policy.h); 0: as it is
+  std::int64_t gpu_clock_mhz = 0;    // locked clock of each GPU; 0: as it is
+  std::int64_t baseline_steps = 20;  // to measure before these settings are made, and after it
   bool operator==(const EnergyConfig&) const = default;
 };
 

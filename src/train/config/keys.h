@@ -348,6 +348,9 @@ void describe(V& v, EnergyConfig& c) {
   v("enabled", c.enabled);
   v("sample_s", c.sample_s, between(0.05, 3600));
   v("node_w", c.node_w, between(0, 1e6));
+  v("power_limit_w", c.power_limit_w, between(0, 1e5));
+  v("gpu_clock_mhz", c.gpu_clock_mhz, between(0, 100000));
+  v("baseline_steps", c.baseline_steps, between(0, 1e6));
 }
 
 template <class V>
