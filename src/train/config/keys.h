@@ -430,6 +430,7 @@ void describe(V& v, RunConfig& c) {
   v("layout", LayoutSection{c.layout, c.layout_auto});
   v("comm", c.comm);
   v("preflight", c.preflight);
+  v("energy", c.energy);
   v("offload", c.offload);
   v("device", c.device);
   v("cuda", c.cuda);
