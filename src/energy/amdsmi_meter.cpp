@@ -42,8 +42,8 @@ class AmdSmi {
   std::string pci(AmdHandle gpu) const {
     std::uint64_t bits = 0;  // function 3, device 5, bus 8, domain 48
     check("amdsmi_get_gpu_device_bdf", library_.call("amdsmi_get_gpu_device_bdf", gpu, &bits));
-    return pci_address(static_cast<unsigned>(bits >> 16), static_cast<unsigned>(bits >> 8 & 0xff),
-                       static_cast<unsigned>(bits >> 3 & 0x1f), static_cast<unsigned>(bits & 7));
+    return pci_name(static_cast<unsigned>(bits >> 16), static_cast<unsigned>(bits >> 8 & 0xff),
+                    static_cast<unsigned>(bits >> 3 & 0x1f), static_cast<unsigned>(bits & 7));
   }
 
   struct Energy {
@@ -143,7 +143,7 @@ void add_amdsmi(const MeterSearch& search, FoundMeters& found) {
     if (gpus.empty()) found.missing.push_back({"amdsmi", "AMD SMI finds no GPU"});
     const std::vector<std::string>& wanted = search.gpus.empty() ? addresses : search.gpus;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const std::string scope = fmt::format("gpu{}", i), pci = pci_address(wanted[i]);
+      const std::string scope = fmt::format("gpu{}", i), pci = normal_pci(wanted[i]);
       const auto at = std::find(addresses.begin(), addresses.end(), pci);
       const std::string why =
           at == addresses.end()

@@ -21,18 +21,18 @@ std::optional<unsigned> take_hex(std::string_view& text, char end) {
 
 }  // namespace
 
-std::string pci_address(unsigned domain, unsigned bus, unsigned device, unsigned function) {
+std::string pci_name(unsigned domain, unsigned bus, unsigned device, unsigned function) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, device, function);
 }
 
-std::string pci_address(std::string_view text) {
+std::string normal_pci(std::string_view text) {
   std::string_view rest = text;
   std::optional<unsigned> domain = 0U, bus, device, function;
   if (text.find(':') != text.rfind(':')) domain = take_hex(rest, ':');
   if (domain) bus = take_hex(rest, ':');
   if (bus) device = take_hex(rest, '.');
   if (device) function = take_hex(rest, '\0');
-  return function ? pci_address(*domain, *bus, *device, *function) : std::string(text);
+  return function ? pci_name(*domain, *bus, *device, *function) : std::string(text);
 }
 
 }  // namespace kintsugi

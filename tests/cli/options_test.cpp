@@ -105,6 +105,20 @@ TEST_F(CommandLine, RefusesNumbers) {
                 AllOf(HasSubstr("--gpus"), HasSubstr(gpus)));
 }
 
+TEST_F(CommandLine, CalibratesPowerOnlyWhenAsked) {
+  EXPECT_THAT(mistake("calibrate --power"), HasSubstr("--model"));
+  EXPECT_THAT(mistake("calibrate --power --model no-such-model"), HasSubstr("no-such-model"));
+  for (const char* option : {"--model llama-tiny", "--batch 2", "--length 8", "--seconds 5",
+                             "--power-limits 300,400", "--clocks 1000", "--as-is", "--json"})
+    EXPECT_THAT(mistake("calibrate " + std::string(option)), HasSubstr("--power")) << option;
+  EXPECT_THAT(mistake("calibrate --power --model llama-tiny --output x.yaml"),
+              HasSubstr("--output"));
+  EXPECT_THAT(mistake("calibrate --power --model llama-tiny --as-is --clocks 900"),
+              HasSubstr("--as-is"));
+  EXPECT_THAT(mistake("calibrate --power --model llama-tiny --power-limits 300,-5"),
+              AllOf(HasSubstr("--power-limits"), HasSubstr("-5")));
+}
+
 TEST_F(CommandLine, TakesUnitsAsConfigurationsDo) {
   const Outcome plain = run_kintsugi(
       "plan --model gpt2-124m --machine h200 --gpus 1 --batch 8 --length 1000 --tp 1 --best 1");

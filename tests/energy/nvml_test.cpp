@@ -34,12 +34,12 @@ class NvmlMeters : public testing::Test {
 };
 
 TEST(PciAddress, HasOneSpelling) {
-  EXPECT_EQ(pci_address("00000000:1B:00.0"), "0000:1b:00.0");
-  EXPECT_EQ(pci_address("0001:cb:1f.7"), "0001:cb:1f.7");
-  EXPECT_EQ(pci_address("1b:00.0"), "0000:1b:00.0");
-  EXPECT_EQ(pci_address("10000:e1:00.0"), "10000:e1:00.0");
+  EXPECT_EQ(normal_pci("00000000:1B:00.0"), "0000:1b:00.0");
+  EXPECT_EQ(normal_pci("0001:cb:1f.7"), "0001:cb:1f.7");
+  EXPECT_EQ(normal_pci("1b:00.0"), "0000:1b:00.0");
+  EXPECT_EQ(normal_pci("10000:e1:00.0"), "10000:e1:00.0");
   for (const char* other : {"", "gpu", "1b:00", "0000:1b:00.0x", "0000:1b:zz.0", ":::."})
-    EXPECT_EQ(pci_address(std::string_view(other)), other);
+    EXPECT_EQ(normal_pci(std::string_view(other)), other);
 }
 
 TEST_F(NvmlMeters, ReadJoulesAndWattsOfAllGpusInTheOrderOfNvml) {

@@ -8,6 +8,7 @@
 #include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/plan/calibrate_power.h"
 #include "cli/plan/search.h"
 #include "comm/socket.h"
 #include "core/error.h"
@@ -21,6 +22,14 @@ struct CalibrateOptions {
   std::string machine, output, device = "auto", precision;
   std::int64_t size = 0, threads = 0;
   double effort = 0.2;
+  bool measure_power = false;
+  CalibratePowerOptions power = {};
+
+  DeviceChoice choice() const {
+    return device == "cpu"    ? DeviceChoice::Cpu
+           : device == "cuda" ? DeviceChoice::Cuda
+                              : DeviceChoice::Auto;
+  }
 };
 
 // Replaces the processor of the built-in description by that of this host.
@@ -38,10 +47,7 @@ Machine this_host(Machine machine, Backend& backend, std::int64_t threads) {
 
 void calibrate(const CalibrateOptions& options) {
   if (!options.output.empty()) check_folder("--output", options.output);
-  const DeviceChoice device = options.device == "cpu"    ? DeviceChoice::Cpu
-                              : options.device == "cuda" ? DeviceChoice::Cuda
-                                                         : DeviceChoice::Auto;
-  const std::unique_ptr<Backend> backend = make_backend(device, options.threads);
+  const std::unique_ptr<Backend> backend = make_backend(options.choice(), options.threads);
   const bool processor = backend->description().starts_with("cpu");
   const Machine given = load_machine(!options.machine.empty() ? options.machine
                                      : processor              ? "laptop"
@@ -69,6 +75,40 @@ void calibrate(const CalibrateOptions& options) {
                   base.name, to_string(precision), backend->description(), to_yaml(machine)));
 }
 
+void add_power_options(CLI::App& command, CalibrateOptions& options) {
+  CLI::Option* const power = command.add_flag(
+      "--power", options.measure_power,
+      "Train a model at several power limits and print tokens/s, W and J/token of each. The former "
+      "limit is restored");
+  const auto only_with_power = [&](CLI::Option* option) { return option->needs(power); };
+  only_with_power(command.add_option("--model", options.power.model,
+                                     "Preset, YAML file or config.json of the model to train"));
+  only_with_power(
+      command.add_option("--batch", options.power.batch, "Sequences per step (default: 1)"))
+      ->transform(whole_number(between(1, 65536)));
+  only_with_power(command.add_option("--length", options.power.length,
+                                     "Tokens per sequence (default: the model's, at most 4096)"))
+      ->transform(whole_number(between(1, 1 << 20)));
+  only_with_power(command.add_option("--power-limits", options.power.limits_w,
+                                     "Watts to try, separated by commas (default: six from the "
+                                     "highest to the lowest)"))
+      ->delimiter(',')
+      ->transform(real_number(between(1, 1e5)));
+  only_with_power(command.add_option("--clocks", options.power.clocks_mhz,
+                                     "GPU clocks in MHz to try, separated by commas"))
+      ->delimiter(',')
+      ->transform(whole_number(between(1, 100000)));
+  only_with_power(command.add_option("--seconds", options.power.seconds,
+                                     "Seconds to measure each setting (default: 10)"))
+      ->transform(real_number(between(2, 3600)));
+  only_with_power(command.add_flag("--as-is", options.power.as_is,
+                                   "Change nothing: measure at the present power limit only"));
+  only_with_power(command.add_flag("--json", options.power.as_json, "Print JSON"));
+  for (const char* other : {"--machine", "--output", "--size", "--effort"})
+    power->excludes(command.get_option(other));
+  command.get_option("--as-is")->excludes("--power-limits")->excludes("--clocks");
+}
+
 }  // namespace
 
 void add_calibrate_command(CLI::App& app) {
@@ -93,11 +133,17 @@ void add_calibrate_command(CLI::App& app) {
   command
       ->add_option("--effort", options->effort, "Seconds to measure each operation (default: 0.2)")
       ->transform(real_number(between(0.001, 60)));
+  add_power_options(*command, *options);
   command->footer(
       "Examples:\n"
       "  kintsugi calibrate --output mine.yaml\n"
+      "  kintsugi calibrate --power --model llama-1b --batch 4 --power-limits 700,600,500,400\n"
       "  kintsugi plan --model llama-tiny --machine mine.yaml --gpus 1 --batch 16");
-  command->callback([options] { calibrate(*options); });
+  command->callback([options] {
+    if (!options->measure_power) return calibrate(*options);
+    if (options->power.model.empty()) user_error("--power needs --model, for example llama-1b");
+    calibrate_power(options->power, options->choice(), options->precision, options->threads);
+  });
 }
 
 }  // namespace kintsugi
