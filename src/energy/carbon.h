@@ -37,6 +37,6 @@ std::string energy_text(double joules);     // "3.2 kJ", "12.5 kWh", "4902.8 MWh
 std::string joules_text(double joules);     // "17.65 TJ", "284 GJ"
 std::string mass_text(double kg);           // "310 g", "12.5 kg", "1.40 t"
 std::string power_text(double watts);       // "635 W", "22.4 kW", "3.1 MW"
-std::string per_token_text(double joules);  // "0.083 J", "5.04 J"
+std::string per_token_text(double joules);  // "83 mJ", "5.04 J"
 
 }  // namespace kintsugi

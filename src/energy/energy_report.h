@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "energy/carbon.h"
 #include "energy/facility.h"
 #include "energy/meter.h"
 
@@ -104,7 +106,7 @@ struct EnergyReport {
   FacilitySpec facility = {};
   // The planner's prediction for all `steps`; empty: none, for the reason in `no_plan`.
   std::optional<PlannedStep> planned = {};
-  std::string no_plan = {};
+  std::string no_plan = kNoMachine;
   std::optional<PowerSettingEffect> power_setting = {};
 
   PhaseEnergy& phase(EnergyPhase p) { return phases[static_cast<std::size_t>(p)]; }
@@ -124,11 +126,43 @@ struct EnergyReport {
 void add_context(const EnergyContext& context, const std::vector<std::int64_t>& steps,
                  EnergyReport& report);
 
+std::string_view parts_name(EnergyLevel level);  // "GPUs", "CPUs", "memory", "nodes"
+
+// The highest level that was measured: whole nodes, or the sum of the parts that were.
+struct MeasuredEnergy {
+  LevelJoules joules = {};
+  std::vector<EnergyLevel> levels = {};  // empty: nothing was measured
+  double coverage = 0;                   // the smallest of these levels
+  double total() const;
+  std::string what() const;  // "nodes", "GPUs and CPUs"
+  EnergyOf all() const;
+};
+MeasuredEnergy measured_energy(const EnergyReport& report);
+
+// The planner's prediction and the measurement of the same steps; empty where one is missing.
+struct PlanComparison {
+  struct Figures {
+    double joules_per_token = 0, watts = 0;  // of all GPUs or nodes
+  };
+  struct Pair {
+    Figures predicted = {}, measured = {};
+  };
+  std::optional<Pair> gpu = {}, node = {};
+};
+PlanComparison compare_with_plan(const EnergyReport& report);
+
+// Relative difference of the counters to the integral of power; empty: not both were read.
+std::optional<double> check_difference(const LevelSource& source);
+inline constexpr double kDoubtful = 0.05;  // a larger difference is reported
+
 std::string to_json(const EnergyReport& report);  // energy.json
 std::string to_text(const EnergyReport& report);  // a summary of some 15 lines
 
-// CodeCarbon's emissions.csv: the first line, and the line of this run. Unknown values are empty.
+// One line of CodeCarbon's emissions.csv with the columns of `header`. Unknown values are empty.
 std::string codecarbon_header();
-std::string to_codecarbon_csv(const EnergyReport& report);
+std::string to_codecarbon_csv(const EnergyReport& report,
+                              const std::string& header = codecarbon_header());
+// Appends this line to a file. A new file gets the header; an existing one keeps its columns.
+void append_codecarbon(const std::filesystem::path& file, const EnergyReport& report);
 
 }  // namespace kintsugi

@@ -24,12 +24,14 @@ struct PlannedStep {
   bool operator==(const PlannedStep&) const = default;
 };
 
+inline constexpr const char* kNoMachine = "energy.machine is not set";
+
 // What is known in advance about the energy of a run.
 struct EnergyContext {
   std::string machine = {};  // its name; empty: unknown
   FacilitySpec facility = {};
   std::vector<PlannedStep> planned = {};  // of each stage of the run; empty: no prediction
-  std::string no_plan = {};               // why there is none
+  std::string no_plan = kNoMachine;       // why there is none
 };
 
 }  // namespace kintsugi
