@@ -14,6 +14,7 @@ Startup Startup::of_next_stage() const {
   Startup next;
   next.launched_s_ = launched_s_;
   next.launched_ = launched_;
+  next.energy_ = energy_;
   return next;
 }
 

@@ -20,5 +20,13 @@ TEST(Startup, SaysWhereTheTimeWent) {
       << startup.summary();
 }
 
+TEST(Startup, EveryStageKnowsTheEnergy) {
+  Startup startup;
+  startup.set_energy({.machine = "LUMI-G", .planned = {{.seconds = 2}}});
+  const Startup next = startup.of_next_stage();
+  EXPECT_EQ(next.energy().machine, "LUMI-G");
+  EXPECT_EQ(next.energy().planned.size(), 1u);
+}
+
 }  // namespace
 }  // namespace kintsugi

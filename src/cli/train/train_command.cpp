@@ -11,6 +11,7 @@
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/train/dry_run.h"
+#include "cli/train/energy_context.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
 #include "core/build_id.h"
@@ -151,6 +152,17 @@ bool pack_documents(const RunConfig& config, std::int64_t first, Job& job) {
   return true;
 }
 
+// Rank 0 reports energy.
+void prepare_energy(const RunConfig& config, Job& job, Startup& startup) {
+  if (!config.energy.enabled) return;
+  job.together([&] {
+    if (job.world().rank() > 0) return;
+    EnergyContext context = energy_context(config, job.world().size());
+    if (!context.planned.empty()) log_info("{}", prediction_text(context));
+    startup.set_energy(std::move(context));
+  });
+}
+
 // Every rank reads a regular file itself. A pipe is read by rank 0 only: it can be read once, and
 // launchers pass standard input to rank 0.
 std::string configuration_text(const std::string& path, Job& job) {
@@ -198,6 +210,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
       check_trace_steps(arguments.trace_steps, request, config->at_stage(first));
   });
   settle_layouts(*config, first, job, *backend);
+  prepare_energy(*config, job, startup);
   job.on_stop_request([](const std::string& reason) { request_stop(reason); });
   job.set_limits(config->comm.silence_s, config->comm.timeout_s);
   const auto groups_of = [&](const RunConfig& stage) -> const Groups& {

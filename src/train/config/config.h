@@ -196,6 +196,10 @@ struct EnergyConfig {
   bool enabled = true;
   double sample_s = 0.5;  // time between two readings of the meters
   double node_w = 0;      // of a whole node without meters, for an estimate; 0: no estimate
+  // Name or file of a machine description, for facility and prediction; null: unknown.
+  std::optional<std::string> machine = {};
+  // Instead of the machine's facility values; empty: as the machine.
+  std::optional<double> pue = {}, kg_co2_per_kwh = {}, kg_co2_per_kwh_market = {};
   bool operator==(const EnergyConfig&) const = default;
 };
 

@@ -348,6 +348,10 @@ void describe(V& v, EnergyConfig& c) {
   v("enabled", c.enabled);
   v("sample_s", c.sample_s, between(0.05, 3600));
   v("node_w", c.node_w, between(0, 1e6));
+  v("machine", c.machine);
+  v("pue", c.pue, between(1, 10));
+  v("kg_co2_per_kwh", c.kg_co2_per_kwh, between(0, 10));
+  v("kg_co2_per_kwh_market", c.kg_co2_per_kwh_market, between(0, 10));
 }
 
 template <class V>
@@ -427,6 +431,7 @@ void describe(V& v, RunConfig& c) {
   v("layout", LayoutSection{c.layout, c.layout_auto});
   v("comm", c.comm);
   v("preflight", c.preflight);
+  v("energy", c.energy);
   v("offload", c.offload);
   v("device", c.device);
   v("cuda", c.cuda);
