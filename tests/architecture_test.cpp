@@ -34,7 +34,7 @@ const std::map<std::string, Folders> kBelow = {
     {"data", {"core", "tensor"}},
     {"energy", {"core", "tensor"}},
     {"report", {"core", "tensor", "energy"}},
-    {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim"}},
+    {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "energy"}},
     {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data"}},
     {"eval", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "serve"}},
     {"launch",

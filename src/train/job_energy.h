@@ -82,8 +82,10 @@ class JobEnergy {
   // the GPUs, otherwise the processors. Empty: none is metered on all nodes.
   std::optional<EnergyLevel> best_level() const { return best_; }
 
-  // On rank 0. The nodes of earlier attempts; empty: not set.
+  // On rank 0. The nodes of earlier attempts (empty: not set); what is known in advance.
   const std::optional<std::vector<NodeEnergy>>& earlier() const { return earlier_; }
+  const EnergyContext& context() const { return context_; }
+  void set_context(EnergyContext context) { context_ = std::move(context); }
   void set_earlier(std::vector<NodeEnergy> nodes) { earlier_ = std::move(nodes); }
   const std::vector<MeteredNode>& metered_nodes() const { return metered_; }
   // Of the whole run: where a level comes from and on how many nodes, or why it is missing.
@@ -108,6 +110,7 @@ class JobEnergy {
   std::optional<EnergyLevel> best_;
   std::vector<MeteredNode> metered_;
   std::optional<std::vector<NodeEnergy>> earlier_;
+  EnergyContext context_;
 };
 
 // Charges energy to a phase for as long as it lives. `energy` may be nullptr.

@@ -59,7 +59,7 @@ class Trainer {
   void trace_with(StepTrace& trace) { step_trace_ = &trace; }
   StepTrace* trace() const { return step_trace_; }
   // Call before run(): measures the energy of the run. `energy` must outlive it.
-  void meter_with(JobEnergy& energy, EnergyContext context);
+  void meter_with(JobEnergy& energy);
   RunOutcome run(ResumeMode resume);
   // Call instead of run(): logs sizes, layout, memory, steps and the estimated duration.
   void preview();
@@ -279,7 +279,6 @@ class Trainer {
   Startup startup_;
   StepTrace* step_trace_ = nullptr;  // optional
   JobEnergy* energy_ = nullptr;      // optional
-  EnergyContext energy_context_;
   EnergyTotals energy_now_;             // of all ranks, up to the last step
   ByLevel<Clock::time_point> metered_;  // when more of a level's time was covered
   Clock::time_point energy_time_;       // of energy_now_

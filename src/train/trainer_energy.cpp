@@ -38,9 +38,8 @@ std::vector<NodeEnergy> read_nodes(const std::filesystem::path& file) {
 
 }  // namespace
 
-void Trainer::meter_with(JobEnergy& energy, EnergyContext context) {
+void Trainer::meter_with(JobEnergy& energy) {
   energy_ = &energy;
-  energy_context_ = std::move(context);
   // Once: later stages of this process find its own energy there.
   if (is_first() && !energy.earlier()) energy.set_earlier(read_nodes(directory_ / "energy.json"));
 }
@@ -142,7 +141,7 @@ EnergyReport Trainer::energy_report() const {
   }
   add_nodes(report);
   report.power_setting = setting_effect();
-  add_context(energy_context_, steps_of_stages(), report);
+  add_context(energy_->context(), steps_of_stages(), report);
   return report;
 }
 
@@ -180,9 +179,9 @@ void Trainer::write_energy(bool summary) {
   try {
     const EnergyReport report = energy_report();
     write_file_atomically(directory_ / "energy.json", to_json(report));
-    write_file_atomically(directory_ / "emissions.csv",
-                          codecarbon_header() + to_codecarbon_csv(report));
-    if (summary) log_info("{}", to_text(report));
+    if (!summary) return;
+    append_codecarbon(directory_ / "emissions.csv", report);
+    log_info("{}", to_text(report));
   } catch (const std::exception& error) {
     log_warning("{}: the run continues, but its energy report is out of date", error.what());
   }

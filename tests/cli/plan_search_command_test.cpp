@@ -112,7 +112,7 @@ TEST_F(PlanSearchCommand, ScalesAndDraws) {
 TEST_F(PlanSearchCommand, CalculatesAndLists) {
   EXPECT_THAT(
       run("--parameters 30B --tokens 450B --gpus 88 --machine snellius-h100 --mfu 0.317").out,
-      AllOf(HasSubstr("34.0 days"), HasSubstr("13.9 t CO2e for the GPUs")));
+      AllOf(HasSubstr("34.0 days"), HasSubstr("13.8 t CO2e for the GPUs with PUE")));
   EXPECT_THAT(run("--machines").out, AllOf(HasSubstr("frontier"), HasSubstr("9408 nodes x 8")));
 }
 
@@ -297,6 +297,32 @@ TEST_F(PlanSearchCommand, SaysMoreEnergyWhereThatIsTheOrder) {
   EXPECT_THAT(run(plan + "--rank-by energy").out,
               AllOf(HasSubstr(" % more energy: "), Not(HasSubstr(" % slower"))));
   EXPECT_THAT(run(plan).out, AllOf(HasSubstr(" % slower: "), Not(HasSubstr("more energy"))));
+}
+
+TEST_F(PlanSearchCommand, SaysWhichEnergyIsTheOrder) {
+  directory_.write("bare.yaml",
+                   "name: bare\nnodes: 1\n"
+                   "gpu: {bf16_tflops: 312, memory_gb: 80, memory_gb_s: 2039, tdp_w: 400}\n"
+                   "node: {gpus: 8, link_gb_s: 300}\n");
+  const std::string plan = "--model llama-1b --gpus 8 --batch 64 --best 1 --rank-by energy ";
+  EXPECT_THAT(run(plan + "--machine bare.yaml").out,
+              HasSubstr("energy of GPUs alone (bare has no node.host_w), and the layouts are "
+                        "ordered by it"));
+  EXPECT_THAT(run(plan + "--machine dgx-h100").out,
+              HasSubstr("energy of nodes without PUE, and the layouts are ordered by it"));
+  EXPECT_EQ(json::parse(run(plan + "--machine bare.yaml --json").out)["energy_of"], "GPUs");
+}
+
+// LUMI: hydropower by contract, Finland's grid otherwise.
+TEST_F(PlanSearchCommand, PrintsCo2ByGridAndByContract) {
+  const std::string plan = "--model llama-1b --machine lumi-g --gpus 16 --batch 64 --best 1 ";
+  EXPECT_THAT(run(plan + "--tokens 100B").out,
+              AllOf(HasSubstr(" CO2e location-based, 0 kg market-based"), HasSubstr(" with PUE")));
+  const json one = json::parse(run(plan + "--tokens 100B --json").out)["best"][0]["run"];
+  EXPECT_EQ(one["tonnes_co2e_market"], 0.0);
+  EXPECT_NEAR(one["tonnes_co2e"].get<double>(), one["facility_mwh"].get<double>() * 0.0792, 1e-9);
+  EXPECT_THAT(run("--parameters 7B --tokens 1T --gpus 64 --machine lumi-g --mfu 0.3").out,
+              HasSubstr("0 kg market-based for the nodes with PUE"));
 }
 
 // Memory rows have their own columns, by which the file is recognized.

@@ -86,7 +86,9 @@ TEST_F(LaunchCommand, Submits) {
   EXPECT_THAT(script, AllOf(HasSubstr("#SBATCH --nodes=5\n#SBATCH --no-kill\n"),
                             HasSubstr("#SBATCH --partition=main\n"),
                             HasSubstr("#SBATCH --time=01:00:00\n")));
-  EXPECT_THAT(content_of("runs/demo/launch/config.yaml"), HasSubstr("lr: 0.25\n"));
+  const std::string machine = fs::canonical(directory_ / "cluster.yaml").string();
+  EXPECT_THAT(content_of("runs/demo/launch/config.yaml"),
+              AllOf(HasSubstr("lr: 0.25\n"), HasSubstr("machine: " + machine + "\n")));
   EXPECT_EQ(job()["job_ids"], nlohmann::json({"41"}));
   EXPECT_EQ(job()["nodes"], 4);
   EXPECT_EQ(job()["spare_nodes"], 1);

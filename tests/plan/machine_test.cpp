@@ -56,11 +56,16 @@ TEST(Machine, BuiltInOnesHaveSaneFigures) {
     EXPECT_LE(machine.gpu.busy_w(), machine.gpu.tdp_w) << name;
     EXPECT_GE(machine.node.link_gb_s, machine.network.gb_s) << name;
     EXPECT_GT(machine.facility.kg_co2_per_kwh, 0) << name;
+    EXPECT_FALSE(machine.facility.co2_source.empty()) << name;
+    EXPECT_GE(machine.gpu.waiting_w(), machine.gpu.idle_w) << name;
+    EXPECT_LE(machine.gpu.waiting_w(), machine.gpu.busy_w()) << name;
   }
   // ../shared/ground_truth/machines.csv
   EXPECT_EQ(load_machine("frontier").gpus(), 9408 * 8);
   EXPECT_EQ(load_machine("lumi-g").nodes, 2978);
   EXPECT_EQ(load_machine("jean-zay").facility.kg_co2_per_kwh, 0.057);
+  EXPECT_EQ(load_machine("lumi-g").facility.kg_co2_per_kwh_market, 0);
+  EXPECT_EQ(load_machine("snellius-h100").facility.kg_co2_per_kwh_market, -1) << "unknown";
 }
 
 TEST(Machine, EveryValueNamesItsSource) {
@@ -108,6 +113,10 @@ TEST(Machine, RefusesWhatItDoesNotKnow) {
   warm.replace(warm.find("  tdp_w"), 0, "  idle_w: 900\n");
   EXPECT_THAT(user_error_of([&] { parse_machine(warm, "mine.yaml"); }),
               HasSubstr("gpu.idle_w 900 is more than the 400 W"));
+  std::string waits = kSmall;
+  waits.replace(waits.find("  tdp_w"), 0, "  wait_w: 401\n");
+  EXPECT_THAT(user_error_of([&] { parse_machine(waits, "mine.yaml"); }),
+              HasSubstr("gpu.wait_w 401 is not between the 0 W"));
   EXPECT_THAT(user_error_of([] { load_machine("frontir"); }), HasSubstr("'frontier'"));
 }
 

@@ -170,10 +170,23 @@ void exclude_bad_nodes(const RunConfig& config, LaunchOptions& options) {
   options.exclude += (options.exclude.empty() ? "" : ",") + list;
 }
 
+// The job compares its energy with the plan for this machine, unless the user has named another.
+void set_energy_machine(const std::string& machine, RunConfig& config) {
+  const std::vector<std::string> built_in = machine_names();
+  const bool name = std::find(built_in.begin(), built_in.end(), machine) != built_in.end();
+  const std::string given = name ? machine : fs::absolute(machine).lexically_normal().string();
+  const auto set = [&](RunConfig& one) {
+    if (!one.energy.machine) one.energy.machine = given;
+  };
+  set(config);
+  for (RunConfig& stage : config.stages) set(stage);
+}
+
 PreparedRun prepare_slurm(const LaunchRequest& request, const Machine& machine,
                           const std::optional<Topology>& topology, const MatrixCell& cell,
                           RunConfig config) {
   PreparedRun run{.cell = cell.name, .config = std::move(config)};
+  set_energy_machine(request.machine, run.config);
   LaunchOptions options = request.options;
   options.name = name_for(request, run.config, cell.name);
   exclude_bad_nodes(run.config, options);

@@ -8,6 +8,7 @@
 
 #include "core/units.h"
 #include "core/yaml_document.h"
+#include "energy/carbon.h"
 #include "model/model_fields.h"
 #include "parallel/schedule_diagram.h"
 #include "parallel/schedule_timing.h"
@@ -17,20 +18,19 @@ namespace kintsugi {
 std::string in_days(double days) {
   return days >= 1 ? fmt::format("{:.1f} days", days) : format_duration(days * 86400);
 }
-std::string energy(double mwh) {
-  if (mwh < 1e-6) return fmt::format("{:.3g} kJ", 3.6e6 * mwh);
-  return mwh < 1 ? fmt::format("{:.3g} kWh", 1000 * mwh) : fmt::format("{:.1f} MWh", mwh);
-}
-std::string mass(double tonnes) {
-  if (tonnes < 1e-4) return fmt::format("{:.3g} g", 1e6 * tonnes);
-  if (tonnes < 0.1) return fmt::format("{:.3g} kg", 1000 * tonnes);
-  return tonnes < 10 ? fmt::format("{:.2f} t", tonnes) : fmt::format("{:.1f} t", tonnes);
+std::string carbon_text(const std::optional<double>& tonnes,
+                        const std::optional<double>& market_tonnes) {
+  if (!tonnes && !market_tonnes) return "";
+  if (!market_tonnes) return mass_text(1000 * *tonnes) + " CO2e";
+  const std::string market = mass_text(1000 * *market_tonnes);
+  if (!tonnes) return market + " CO2e market-based";
+  return fmt::format("{} CO2e location-based, {} market-based", mass_text(1000 * *tonnes), market);
 }
 
 std::string energy_text(const RunEnergy& e, const Machine& machine) {
-  std::string text = energy(e.gpu_mwh) + " in GPUs";
-  if (e.node_mwh) text += fmt::format(", {} in nodes", energy(*e.node_mwh));
-  if (e.facility_mwh) text += fmt::format(", {} with PUE", energy(*e.facility_mwh));
+  std::string text = energy_text(from_mwh(e.gpu_mwh)) + " in GPUs";
+  if (e.node_mwh) text += fmt::format(", {} in nodes", energy_text(from_mwh(*e.node_mwh)));
+  if (e.facility_mwh) text += fmt::format(", {} with PUE", energy_text(from_mwh(*e.facility_mwh)));
   if (!e.missing.empty())
     text += fmt::format(" (the rest is unknown: {} has no {})", machine.name, e.missing);
   return text;
@@ -75,9 +75,10 @@ std::string footprint_text(const RunFootprint& f, const Machine& machine) {
   std::string text =
       fmt::format("{}, {}, {} GPU-hours; {}", format_number(std::llround(f.steps), "step"),
                   in_days(f.days), format_count(f.gpu_hours), energy_text(f.energy, machine));
-  if (f.energy.tonnes_co2)
-    text += fmt::format("; {} CO2e{}", mass(*f.energy.tonnes_co2),
-                        f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
+  if (const std::string co2 = carbon_text(f.energy.tonnes_co2, f.energy.tonnes_co2_market);
+      !co2.empty())
+    text +=
+        fmt::format("; {}{}", co2, f.energy.missing.empty() ? "" : " for the " + f.energy.co2_of);
   if (f.euro) text += fmt::format("; {} EUR", format_count(*f.euro));
   return text;
 }
@@ -87,7 +88,8 @@ std::string pipeline_svg(const PlanJob& job, const Layout& layout) {
   return schedule_svg(pipeline.schedule, pipeline.timing);
 }
 
-std::string best_table(const SearchResult& result, const Planner& planner, double tokens) {
+std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
+                       RankBy rank_by) {
   std::string text =
       fmt::format("{:>3}{:>10}{:>10}{:>12}{:>8}{:>8}{:>8}{:>9}{:>10}  {}\n", "", "memory", "step s",
                   "tok/s/GPU", "MFU %", "full %", "bubble", "exposed", "kJ/step", "layout");
@@ -101,13 +103,14 @@ std::string best_table(const SearchResult& result, const Planner& planner, doubl
   text += fmt::format(
       "{}, {} fit. Memory of the fullest rank, with {} for context and libraries. MFU % counts "
       "causal attention half, full % in full; the peak is {:.4g} TFLOP/s. kJ/step is the energy "
-      "of {}.\n",
+      "of {}{}.\n",
       format_number(result.layouts, "layout"), result.fitting,
       format_bytes(planner.machine().gpu.own_gb * 1e9),
       planner.machine().gpu.tflops(planner.job().precision),
       planner.machine().node.host_w < 0
           ? fmt::format("GPUs alone ({} has no node.host_w)", planner.machine().name)
-          : "nodes without PUE");
+          : "nodes without PUE",
+      rank_by == RankBy::Energy ? ", and the layouts are ordered by it" : "");
   if (tokens > 0 && !result.best.empty())
     text += fmt::format(
         "{} tokens with the first layout: {}", format_count(tokens),
@@ -241,10 +244,9 @@ nlohmann::ordered_json run_json(const RunFootprint& f, double tokens) {
                                 {"facility_mwh", number_or_null(f.energy.facility_mwh)},
                                 {"checkpoints", std::llround(f.checkpoints)}};
   if (f.checkpoint_s) run["checkpoint_s"] = *f.checkpoint_s;
-  if (f.energy.tonnes_co2) {
-    run["tonnes_co2e"] = *f.energy.tonnes_co2;
-    run["tonnes_co2e_of"] = f.energy.co2_of;
-  }
+  if (f.energy.tonnes_co2) run["tonnes_co2e"] = *f.energy.tonnes_co2;
+  if (f.energy.tonnes_co2_market) run["tonnes_co2e_market"] = *f.energy.tonnes_co2_market;
+  if (f.energy.tonnes_co2 || f.energy.tonnes_co2_market) run["tonnes_co2e_of"] = f.energy.co2_of;
   if (f.euro) run["euro"] = *f.euro;
   return run;
 }
@@ -274,6 +276,7 @@ std::string search_json(const SearchResult& result, Planner& planner, const Sear
                                  {"batch", job.batch},
                                  {"sequence_length", job.length},
                                  {"rank_by", request.rank_by},
+                                 {"energy_of", machine.node.host_w < 0 ? "GPUs" : "nodes"},
                                  {"own_gb", machine.gpu.own_gb},
                                  {"checkpoint_bytes", std::llround(checkpoint_gb * 1e9)},
                                  {"layouts", result.layouts},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "plan/costs/footprint.h"
@@ -7,7 +8,8 @@
 
 namespace kintsugi {
 
-std::string best_table(const SearchResult& result, const Planner& planner, double tokens);
+std::string best_table(const SearchResult& result, const Planner& planner, double tokens,
+                       RankBy rank_by);
 std::string misses_table(const SearchResult& result);
 std::string explained(Planner& planner, const Evaluation& evaluation, double tokens);
 // The pipeline diagram of `explained` as SVG, for a layout with pp > 1.
@@ -38,7 +40,9 @@ std::string energy_text(const RunEnergy& energy, const Machine& machine);
 // Figures of a run in units large or small enough to avoid "0.0": days or hours, MWh or kWh, t or
 // kg.
 std::string in_days(double days);
-std::string energy(double mwh);
-std::string mass(double tonnes);
+// "25.2 t CO2e", or with both figures "25.2 t CO2e location-based, 0 kg market-based". Empty if
+// neither is known.
+std::string carbon_text(const std::optional<double>& tonnes,
+                        const std::optional<double>& market_tonnes);
 
 }  // namespace kintsugi

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
+#include "energy/carbon.h"
 #include "plan/costs/footprint.h"
 #include "plan/search/no_layout.h"
 #include "plan/search/scaling.h"
@@ -182,7 +183,7 @@ void plan_search(PlanSearchOptions options) {
   else if (options.explain > 0)
     fmt::print("{}", explained(planner, one, tokens));
   else
-    fmt::print("{}{}", best_table(result, planner, tokens), misses_table(result));
+    fmt::print("{}{}", best_table(result, planner, tokens, limits.rank_by), misses_table(result));
 }
 
 void plan_run(PlanSearchOptions options) {
@@ -205,7 +206,7 @@ void plan_run(PlanSearchOptions options) {
       text += fmt::format("{}: {}\n", stage.stage_title(),
                           fmt::format("{} sequences of {} tokens per step", stage.batch.global,
                                       stage.data.sequence_length));
-    text += best_table(result, planner, stage.total_tokens()) + "\n";
+    text += best_table(result, planner, stage.total_tokens(), options.limits.rank_by) + "\n";
     const RunFootprint one = footprint_of(result.best.front(), job, machine, stage.total_tokens());
     total ? * total += one : total.emplace(one);
     tokens += stage.total_tokens();
@@ -239,7 +240,7 @@ void plan_calculus(const PlanCalculusOptions& o) {
                     .mfu = o.mfu,
                     .flops_per_parameter = o.flops_per_parameter};
   c = solve(c);
-  const double gpu_mwh = gpu_joule(c, machine.gpu.busy_w()) / 3.6e9;
+  const double gpu_mwh = to_mwh(gpu_joule(c, machine.gpu.busy_w()));
   const double host_mwh = c.gpus / static_cast<double>(machine.node.gpus) *
                           std::max(machine.node.host_w, 0.0) * c.days * 24 / 1e6;
   const RunEnergy energy = energy_of(gpu_mwh, host_mwh, machine);
@@ -250,12 +251,18 @@ void plan_calculus(const PlanCalculusOptions& o) {
       format_number(std::llround(c.gpus), "GPU"), in_days(c.days), 100 * c.mfu,
       energy_text(energy, machine));
   // Both levels: many reports apply the PUE to the energy of the GPUs, a meter measures the nodes.
-  const double factor = machine.facility.kg_co2_per_kwh;
-  if (factor >= 0 && energy.facility_mwh)
-    fmt::print("; {} CO2e for the GPUs with PUE, {} for the nodes with PUE",
-               mass(gpu_mwh * machine.facility.pue * factor), mass(*energy.facility_mwh * factor));
-  else if (energy.tonnes_co2)
-    fmt::print("; {} CO2e for the {}", mass(*energy.tonnes_co2), energy.co2_of);
+  if (energy.facility_mwh) {
+    Machine gpus_only = machine;
+    gpus_only.node.host_w = -1;
+    const RunEnergy gpus = energy_of(gpu_mwh, 0, gpus_only);
+    const std::string co2 = carbon_text(gpus.tonnes_co2, gpus.tonnes_co2_market);
+    if (!co2.empty())
+      fmt::print("; {} for the {}, {} for the {}", co2, gpus.co2_of,
+                 carbon_text(energy.tonnes_co2, energy.tonnes_co2_market), energy.co2_of);
+  } else if (const std::string co2 = carbon_text(energy.tonnes_co2, energy.tonnes_co2_market);
+             !co2.empty()) {
+    fmt::print("; {} for the {}", co2, energy.co2_of);
+  }
   fmt::print("\n");
 }
 

@@ -11,6 +11,7 @@
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/train/dry_run.h"
+#include "cli/train/energy_context.h"
 #include "cli/train/preflight.h"
 #include "comm/launch_environment.h"
 #include "core/build_id.h"
@@ -163,6 +164,16 @@ bool pack_documents(const RunConfig& config, std::int64_t first, Job& job) {
   return true;
 }
 
+// For the report of rank 0: the facility, and the prediction for the layouts.
+void add_context(const RunConfig& config, Job& job, JobEnergy& energy) {
+  job.together([&] {
+    if (job.world().rank() > 0) return;
+    EnergyContext context = energy_context(config, job.world().size());
+    if (!context.planned.empty()) log_info("{}", prediction_text(context));
+    energy.set_context(std::move(context));
+  });
+}
+
 // Every rank reads a regular file itself. A pipe is read by rank 0 only: it can be read once, and
 // launchers pass standard input to rank 0.
 std::string configuration_text(const std::string& path, Job& job) {
@@ -215,6 +226,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
       check_trace_steps(arguments.trace_steps, request, config->at_stage(first));
   });
   settle_layouts(*config, first, job, *backend);
+  if (energy) add_context(*config, job, *energy);
   job.on_stop_request([](const std::string& reason) { request_stop(reason); });
   job.set_limits(config->comm.silence_s, config->comm.timeout_s);
   const auto groups_of = [&](const RunConfig& stage) -> const Groups& {
@@ -250,7 +262,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     run->trainer().trace_with(step_trace.emplace(*trace, request, groups->get()));
   const auto watch = [&](Trainer* trainer) {
     if (trainer == nullptr) return job.on_failure({});
-    if (energy) trainer->meter_with(*energy, {});
+    if (energy) trainer->meter_with(*energy);
     job.on_failure([trainer](const RankFailure& failure) {
       trainer->note_failure({.rank = failure.rank,
                              .node = failure.node,

@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "energy/carbon.h"
 #include "optim/update_rule.h"
 
 namespace kintsugi {
 namespace {
 
-constexpr double kJoulePerMwh = 3.6e9;
 constexpr double kDay = 86400;
 
 void fill_checkpoints(const PlanJob& job, const Machine& machine, RunFootprint& f) {
@@ -38,17 +38,22 @@ double checkpoint_bytes(const PlanJob& job) {
 }
 
 RunEnergy energy_of(double gpu_mwh, double host_mwh, const Machine& machine) {
-  const FacilitySpec& facility = machine.facility;
-  const bool hosts = machine.node.host_w >= 0, pue = facility.pue >= 0;
+  const bool hosts = machine.node.host_w >= 0, pue = machine.facility.pue >= 0;
   RunEnergy energy{.gpu_mwh = gpu_mwh};
-  double known = gpu_mwh;
-  if (hosts) energy.node_mwh = known = gpu_mwh + host_mwh;
-  if (pue) known *= facility.pue;
-  if (hosts && pue) energy.facility_mwh = known;
+  if (hosts) energy.node_mwh = gpu_mwh + host_mwh;
   if (!hosts) energy.missing = "node.host_w";
   if (!pue) energy.missing += hosts ? "facility.pue" : " and facility.pue";
-  energy.co2_of = fmt::format("{} {} PUE", hosts ? "nodes" : "GPUs", pue ? "with" : "without");
-  if (facility.kg_co2_per_kwh >= 0) energy.tonnes_co2 = known * facility.kg_co2_per_kwh;
+  const CarbonFootprint carbon = carbon_of({.joules = from_mwh(energy.node_mwh.value_or(gpu_mwh)),
+                                            .what = hosts ? "nodes" : "GPUs",
+                                            .whole_nodes = hosts},
+                                           machine.facility);
+  const auto thousandth = [](const std::optional<double>& kg) {
+    return kg ? std::optional(*kg / 1000) : std::nullopt;
+  };
+  if (carbon.facility_j) energy.facility_mwh = to_mwh(*carbon.facility_j);
+  energy.co2_of = carbon.of;
+  energy.tonnes_co2 = thousandth(carbon.kg_co2);
+  energy.tonnes_co2_market = thousandth(carbon.kg_co2_market);
   return energy;
 }
 
@@ -63,6 +68,7 @@ RunFootprint& operator+=(RunFootprint& total, const RunFootprint& next) {
   add(total.energy.node_mwh, next.energy.node_mwh);
   add(total.energy.facility_mwh, next.energy.facility_mwh);
   add(total.energy.tonnes_co2, next.energy.tonnes_co2);
+  add(total.energy.tonnes_co2_market, next.energy.tonnes_co2_market);
   add(total.euro, next.euro);
   total.checkpoint_gb = std::max(total.checkpoint_gb, next.checkpoint_gb);
   total.checkpoints += next.checkpoints;
@@ -81,8 +87,7 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
   f.gpu_hours = f.days * 24 * e.layout.ranks();
   const double hosts =
       f.steps * (e.node_joule - e.gpu_joule) + nodes * std::max(machine.node.host_w, 0.0) * pause_s;
-  f.energy =
-      energy_of((f.steps * e.gpu_joule + idle) / kJoulePerMwh, hosts / kJoulePerMwh, machine);
+  f.energy = energy_of(to_mwh(f.steps * e.gpu_joule + idle), to_mwh(hosts), machine);
   if (machine.facility.eur_per_gpu_hour >= 0)
     f.euro = f.gpu_hours * machine.facility.eur_per_gpu_hour;
   return f;

@@ -11,8 +11,8 @@ namespace kintsugi {
 struct RunEnergy {
   double gpu_mwh = 0;
   std::optional<double> node_mwh = {}, facility_mwh = {};
-  // CO2e of the highest known level, and the name of that level.
-  std::optional<double> tonnes_co2 = {};
+  // CO2e of the highest known level, location- and market-based, and the name of that level.
+  std::optional<double> tonnes_co2 = {}, tonnes_co2_market = {};
   std::string co2_of = {};
   std::string missing = {};  // missing keys: "node.host_w and facility.pue"
 };

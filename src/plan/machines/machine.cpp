@@ -38,6 +38,7 @@ void describe(V& v, GpuSpec& c) {
   v("own_gb", c.own_gb, kRate);
   v("tdp_w", c.tdp_w, kRate);
   v("active_w", c.active_w, kRate);
+  v("wait_w", c.wait_w, kRate);
   v("idle_w", c.idle_w, kRate);
 }
 
@@ -67,6 +68,8 @@ template <class V>
 void describe(V& v, FacilitySpec& c) {
   v("pue", c.pue, between(1, 10));
   v("kg_co2_per_kwh", c.kg_co2_per_kwh, between(0, 10));
+  v("kg_co2_per_kwh_market", c.kg_co2_per_kwh_market, between(0, 10));
+  v("co2_source", c.co2_source);
   v("eur_per_gpu_hour", c.eur_per_gpu_hour, between(0, 1e6));
 }
 
@@ -111,6 +114,10 @@ void check(Machine& m, const std::string& source) {
   if (m.gpu.idle_w > m.gpu.busy_w())
     user_error("{}: gpu.idle_w {} is more than the {} W of a busy GPU", source, m.gpu.idle_w,
                m.gpu.busy_w());
+  if (m.gpu.wait_w >= 0 && (m.gpu.wait_w < m.gpu.idle_w || m.gpu.wait_w > m.gpu.busy_w()))
+    user_error(
+        "{}: gpu.wait_w {} is not between the {} W of an idle GPU and the {} W of a busy one",
+        source, m.gpu.wait_w, m.gpu.idle_w, m.gpu.busy_w());
   check_launch(m.launch, source);
   if (m.gpu.fp16_tflops == 0) m.gpu.fp16_tflops = m.gpu.bf16_tflops;
   if (m.gpu.fp32_tflops == 0) m.gpu.fp32_tflops = m.gpu.bf16_tflops / 16;
@@ -133,6 +140,12 @@ double GpuSpec::tflops(DType precision) const {
   }
 }
 
+// More than idle, because kernels of collectives poll. The fraction is assumed.
+double GpuSpec::waiting_w() const {
+  constexpr double kOfActive = 0.3;
+  return wait_w >= 0 ? wait_w : idle_w + kOfActive * (busy_w() - idle_w);
+}
+
 Machine parse_machine(const std::string& text, const std::string& source) {
   const YamlDocument document(text, source);
   Machine machine;
@@ -148,9 +161,12 @@ std::string to_yaml(const Machine& machine) {
   // Unknown values are left out.
   const FacilitySpec& facility = copy.facility;
   const std::vector<std::pair<const char*, double>> optional = {
+      {"wait_w:", copy.gpu.wait_w},
       {"host_w:", copy.node.host_w},
       {"pue:", facility.pue},
       {"kg_co2_per_kwh:", facility.kg_co2_per_kwh},
+      {"kg_co2_per_kwh_market:", facility.kg_co2_per_kwh_market},
+      {"co2_source:", facility.co2_source.empty() ? -1 : 0},
       {"eur_per_gpu_hour:", facility.eur_per_gpu_hour}};
   YamlWriter writer;
   describe(writer, copy);

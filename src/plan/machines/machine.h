@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "energy/facility.h"
 #include "plan/machines/launch_spec.h"
 #include "tensor/dtype.h"
 
@@ -29,10 +30,12 @@ struct GpuSpec {
   double own_gb = 2;  // memory used by context and libraries
   double tdp_w = 0;
   double active_w = 0;  // mean while training; 0: the same as tdp_w
+  double wait_w = -1;   // while waiting for other GPUs; -1: unknown, see waiting_w()
   double idle_w = 0;
 
   double tflops(DType precision) const;
   double busy_w() const { return active_w > 0 ? active_w : tdp_w; }
+  double waiting_w() const;
 };
 
 // Bandwidths are per GPU and direction.
@@ -58,12 +61,6 @@ struct NetworkSpec {
   double stall_nodes = 0;
   double stall_ms = 0;
   double first_message_ms = 0;  // extra time once per step, between two stages, each direction
-};
-
-struct FacilitySpec {
-  double pue = -1;               // -1: unknown
-  double kg_co2_per_kwh = -1;    // -1: unknown
-  double eur_per_gpu_hour = -1;  // -1: unknown
 };
 
 struct Machine {

@@ -288,7 +288,12 @@ Evaluation Planner::timing(const Layout& l) {
   e.other_s += late;
   e.step_s += late;
   e.bubble = (pipeline_time - m * slowest) / e.step_s;
-  finish(e, e.ideal_s);
+  // Stages with less work than the slowest wait for it.
+  double busy_s = 0;
+  for (const StageCost& stage : costs)
+    busy_s += m * (stage.forward.total_s - stage.forward.exposed_s + stage.backward.total_s -
+                   stage.backward.exposed_s - stage.shard_s);
+  finish(e, busy_s / l.pp);
   return e;
 }
 
@@ -298,9 +303,13 @@ void Planner::finish(Evaluation& e, double busy_s) const {
   e.tokens_per_s_per_gpu = per_gpu / e.step_s;
   e.mfu_causal = flops_.causal() * per_gpu / (e.step_s * peak);
   e.mfu_full = flops_.full() * per_gpu / (e.step_s * peak);
-  const double busy = std::min(1.0, busy_s / e.step_s);
+  // Computing, waiting for other GPUs (communication, bubbles), and waiting for the host.
   const GpuSpec& gpu = machine_.gpu;
-  e.gpu_joule = gpus * e.step_s * (gpu.idle_w + busy * (gpu.busy_w() - gpu.idle_w));
+  const double idle_s = std::min(e.other_s, e.step_s);
+  const double computing_s = std::min(busy_s + e.optimizer_s, e.step_s - idle_s);
+  const double waiting_s = e.step_s - idle_s - computing_s;
+  e.gpu_joule =
+      gpus * (computing_s * gpu.busy_w() + waiting_s * gpu.waiting_w() + idle_s * gpu.idle_w);
   const double nodes = gpus / static_cast<double>(machine_.node.gpus);
   e.node_joule = e.gpu_joule + nodes * e.step_s * std::max(machine_.node.host_w, 0.0);
 }

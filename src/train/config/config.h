@@ -203,6 +203,10 @@ struct EnergyConfig {
   double power_limit_w = 0;
   std::int64_t gpu_clock_mhz = 0;
   std::int64_t baseline_steps = 20;
+  // Name or file of a machine description, for facility and prediction; null: unknown.
+  std::optional<std::string> machine = {};
+  // Instead of the machine's facility values; empty: as the machine.
+  std::optional<double> pue = {}, kg_co2_per_kwh = {}, kg_co2_per_kwh_market = {};
   bool operator==(const EnergyConfig&) const = default;
 };
 

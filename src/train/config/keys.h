@@ -354,6 +354,10 @@ void describe(V& v, EnergyConfig& c) {
   v("power_limit_w", c.power_limit_w, between(0, 1e5));
   v("gpu_clock_mhz", c.gpu_clock_mhz, between(0, 1e5));
   v("baseline_steps", c.baseline_steps, between(0, 1e6));
+  v("machine", c.machine);
+  v("pue", c.pue, between(1, 10));
+  v("kg_co2_per_kwh", c.kg_co2_per_kwh, between(0, 10));
+  v("kg_co2_per_kwh_market", c.kg_co2_per_kwh_market, between(0, 10));
 }
 
 template <class V>
