@@ -10,7 +10,7 @@
 
 #include "core/file.h"
 #include "core/units.h"
-#include "energy/pci_address.h"
+#include "energy/pci.h"
 #include "energy/power_control.h"
 
 namespace kintsugi {
@@ -78,7 +78,7 @@ fs::path cap_folder(const fs::path& device) {
 std::vector<std::unique_ptr<GpuControl>> amd_controls(const MeterSearch& search) {
   const fs::path devices = search.root / "sys/bus/pci/devices";
   std::vector<std::string> addresses;
-  for (const std::string& gpu : search.gpus) addresses.push_back(normal_pci(gpu));
+  for (const std::string& gpu : search.gpus) addresses.push_back(pci_address(gpu));
   std::error_code error;
   if (addresses.empty())
     for (const auto& entry : fs::directory_iterator(devices, error))

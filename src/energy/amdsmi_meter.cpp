@@ -6,11 +6,14 @@
 
 #include "core/error.h"
 #include "energy/device_meters.h"
-#include "energy/pci_address.h"
+#include "energy/pci.h"
 #include "energy/shared_library.h"
 
 namespace kintsugi {
 namespace {
+
+constexpr const char* kSecondDie =
+    "its counter is 0: the first die of a module counts the energy of both";
 
 using AmdHandle = void*;
 
@@ -42,8 +45,8 @@ class AmdSmi {
   std::string pci(AmdHandle gpu) const {
     std::uint64_t bits = 0;  // function 3, device 5, bus 8, domain 48
     check("amdsmi_get_gpu_device_bdf", library_.call("amdsmi_get_gpu_device_bdf", gpu, &bits));
-    return pci_name(static_cast<unsigned>(bits >> 16), static_cast<unsigned>(bits >> 8 & 0xff),
-                    static_cast<unsigned>(bits >> 3 & 0x1f), static_cast<unsigned>(bits & 7));
+    return pci_address(static_cast<unsigned>(bits >> 16), static_cast<unsigned>(bits >> 8 & 0xff),
+                       static_cast<unsigned>(bits >> 3 & 0x1f), static_cast<unsigned>(bits & 7));
   }
 
   struct Energy {
@@ -122,8 +125,7 @@ std::string add_amd_gpu(const std::shared_ptr<const AmdSmi>& smi, AmdHandle gpu,
                          .level = EnergyLevel::Gpu,
                          .detail = fmt::format("AMD GPU {}", pci)};
   try {
-    if (smi->energy(gpu).joules <= 0)
-      return "its counter is 0: the first die of a module counts the energy of both";
+    if (smi->energy(gpu).joules <= 0) return kSecondDie;
   } catch (const Failure& error) {
     if (!smi->watts(gpu)) return error.what();
     identity.kind = MeterKind::Power;
@@ -143,7 +145,7 @@ void add_amdsmi(const MeterSearch& search, FoundMeters& found) {
     if (gpus.empty()) found.missing.push_back({"amdsmi", "AMD SMI finds no GPU"});
     const std::vector<std::string>& wanted = search.gpus.empty() ? addresses : search.gpus;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const std::string scope = fmt::format("gpu{}", i), pci = normal_pci(wanted[i]);
+      const std::string scope = fmt::format("gpu{}", i), pci = pci_address(wanted[i]);
       const auto at = std::find(addresses.begin(), addresses.end(), pci);
       const std::string why =
           at == addresses.end()
@@ -151,7 +153,8 @@ void add_amdsmi(const MeterSearch& search, FoundMeters& found) {
               : add_amd_gpu(smi, gpus[static_cast<std::size_t>(at - addresses.begin())], scope, pci,
                             found);
       if (!why.empty())
-        found.missing.push_back({"amdsmi", fmt::format("{} {}: {}", scope, pci, why)});
+        found.missing.push_back(
+            {"amdsmi", fmt::format("{}: {}", pci, why), scope, why == kSecondDie});
     }
   } catch (const Failure& error) {
     found.missing.push_back({"amdsmi", error.what()});

@@ -23,9 +23,13 @@ struct MeterSearch {
 struct FoundMeters {
   struct Missing {
     std::string source, reason;
+    // Of a meter that is known but cannot be read: "package0". Empty: the source has no such meter.
+    std::string scope = {};
+    bool counted = false;  // by another meter of the source: the second die of a GPU module
   };
   std::vector<std::unique_ptr<Meter>> meters = {};
   std::vector<Missing> missing = {};
+  int node_gpus = 0;  // all GPUs of the node, also those that this run does not use; 0: unknown
 };
 
 // Every meter of this node. Never throws for what a machine may have or lack.

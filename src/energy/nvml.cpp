@@ -5,7 +5,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "energy/pci_address.h"
+#include "energy/pci.h"
 
 namespace kintsugi {
 namespace {
@@ -42,7 +42,7 @@ Nvml::Gpu Nvml::describe(Device device) const {
     gpu.name = name.data();
   NvmlPci pci{};
   if (call("nvmlDeviceGetPciInfo_v3", device, &pci) == kSuccess)
-    gpu.pci = pci_name(pci.domain, pci.bus, pci.device);
+    gpu.pci = pci_address(pci.domain, pci.bus, pci.device);
   return gpu;
 }
 
@@ -53,7 +53,7 @@ std::vector<Nvml::Gpu> Nvml::gpus(const std::vector<std::string>& addresses) con
     Device device = nullptr;
     const std::optional<int> code = call(function, address.c_str(), &device);
     Gpu gpu = code == kSuccess ? describe(device) : Gpu{.problem = error_text(function, code)};
-    gpu.pci = normal_pci(address);
+    gpu.pci = pci_address(address);
     found.push_back(std::move(gpu));
   }
   if (!addresses.empty()) return found;

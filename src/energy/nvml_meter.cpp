@@ -67,7 +67,7 @@ void add_nvml(const MeterSearch& search, FoundMeters& found) {
       const std::string scope = fmt::format("gpu{}", i);
       const std::string why = add_nvml_gpu(nvml, gpus[i], scope, found);
       if (!why.empty())
-        found.missing.push_back({"nvml", fmt::format("{} {}: {}", scope, gpus[i].pci, why)});
+        found.missing.push_back({"nvml", fmt::format("{}: {}", gpus[i].pci, why), scope});
     }
   } catch (const Failure& error) {
     found.missing.push_back({"nvml", error.what()});

@@ -26,6 +26,7 @@ class EveryOption : public testing::Test {
     add_launch_command(app_);
     add_doctor_command(app_);
     add_report_command(app_);
+    add_energy_command(app_);
   }
 
   // Calls visit(name, option) with each option of each command.

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "energy/device_meters.h"
-#include "energy/pci_address.h"
+#include "energy/pci.h"
 #include "support/fake_tree.h"
 
 namespace kintsugi {

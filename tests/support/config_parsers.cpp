@@ -10,6 +10,9 @@
 #include "comm/grid.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "energy/find_meters.h"
+#include "energy/meter_total.h"
+#include "energy/shared_node.h"
 #include "launch/job_description.h"
 #include "launch/matrix.h"
 #include "launch/node_ledger.h"
@@ -297,12 +300,60 @@ FileParser memory_file() {
           }};
 }
 
+// ---- energy
+
+// Damaged files of sysfs make a meter missing or its reading fail. They never throw, and what was
+// read is a plausible number of joules.
+void read_meters(const fs::path& root) {
+  find_node_share(root);
+  const FoundMeters found = find_meters({.root = root});
+  bool refused = found.meters.size() != 6;
+  for (const auto& meter : found.meters) {
+    MeterTotal total(meter->identity());
+    for (int i = 0; i < 3; ++i) try {
+        total.add(meter->read(), 0.5 * i);
+      } catch (const Failure& error) {
+        total.add_failure(error.what(), 0.5 * i);
+        refused = true;
+      }
+    if (!(total.joules() >= 0 && total.joules() < 20e3)) failure("{} J in 1 s", total.joules());
+  }
+  if (refused) user_error("a meter cannot be read");
+}
+
+FileParser energy_tree() {
+  const std::string pm = "sys/cray/pm_counters/", zone = "sys/class/powercap/intel-rapl:0/",
+                    card = "sys/class/drm/card0/device/", power = "sys/class/hwmon/hwmon1/";
+  return {.name = "energy-tree",
+          .samples = {{{pm + "energy", "2178501771 J 1734094386462336 us\n"},
+                       {pm + "cpu_energy", "78501771 J 1734094386462336 us\n"},
+                       {pm + "memory_energy", "8501771 J 1734094386462336 us\n"},
+                       {pm + "power", "1240 W 1734094386462336 us\n"},
+                       {pm + "freshness", "12345\n"},
+                       {pm + "startup", "1733476187953442\n"},
+                       {zone + "name", "package-0\n"},
+                       {zone + "energy_uj", "262143328850\n"},
+                       {zone + "max_energy_range_uj", "262143328850\n"},
+                       {card + "vendor", "0x1002\n"},
+                       {card + "uevent", "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:c1:00.0\n"},
+                       {card + "hwmon/hwmon2/power1_average", "300000000\n"},
+                       {power + "name", "power_meter\n"},
+                       {power + "power1_average", "600000000\n"},
+                       {power + "power1_oem_info", "Module Power Socket 0\n"},
+                       {"sys/devices/system/cpu/present", "0-127\n"},
+                       {"sys/bus/pci/devices/0000:c1:00.0/vendor", "0x1002\n"},
+                       {"sys/bus/pci/devices/0000:c1:00.0/class", "0x038000\n"}}},
+          .damaged = {},
+          .read = read_meters};
+}
+
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(), overrides(),       model_yaml(),  machine_yaml(), hf_config(),
-          checkpoint(), measured_rows(),   memory_rows(), trial_log(),    tuning_cache(),
-          topology(),   job_description(), node_ledger(), run_files(),    memory_file()};
+  return {run_config(),  overrides(),    model_yaml(),    machine_yaml(),
+          hf_config(),   checkpoint(),   measured_rows(), memory_rows(),
+          trial_log(),   tuning_cache(), topology(),      job_description(),
+          node_ledger(), run_files(),    memory_file(),   energy_tree()};
 }
 
 }  // namespace kintsugi

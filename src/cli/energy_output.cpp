@@ -1,0 +1,224 @@
+#include "cli/energy_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/log.h"
+
+namespace kintsugi {
+namespace {
+
+using EnergyJson = nlohmann::ordered_json;
+
+// Readings are some tenths of a second apart, and their time is that of the hardware.
+constexpr double kUncoveredLimit_s = 0.3;
+
+struct EnergyRow {
+  std::string source, scope, kind;
+  std::optional<double> joules = {}, watts = {};
+  std::string note = {};
+};
+
+EnergyRow row_of(const EnergyView& view, const MeteredWindow& window, std::size_t i) {
+  const MeterIdentity& identity = view.found.meters[i]->identity();
+  const MeterTotal& total = window.totals[i];
+  EnergyRow row{.source = identity.source,
+                .scope = identity.scope,
+                .kind = std::string(to_string(identity.kind))};
+  if (identity.level != EnergyLevel::Gpu && view.share.shared()) {
+    row.note = view.share.reason();
+  } else if (total.covered_s() > 0 && total.missed_s(window.seconds) <= kUncoveredLimit_s) {
+    row.joules = total.joules();
+    row.watts = total.joules() / total.covered_s();
+    row.note = total.note();
+  } else {
+    row.note = fmt::format("{}; {:.1f} of {:.1f} s were metered: {:.0f} J",
+                           !total.note().empty() ? total.note()
+                           : identity.kind == MeterKind::Counter
+                               ? "the counter was not updated until the end"
+                               : "too few readings",
+                           total.covered_s(), window.seconds, total.joules());
+  }
+  return row;
+}
+
+// Also of meters that are known but cannot be read.
+std::vector<EnergyRow> rows_of(const EnergyView& view, const MeteredWindow& window) {
+  std::vector<EnergyRow> rows;
+  for (std::size_t i = 0; i < window.totals.size(); ++i) rows.push_back(row_of(view, window, i));
+  for (const FoundMeters::Missing& missing : view.found.missing)
+    if (!missing.scope.empty())
+      rows.push_back(
+          {.source = missing.source, .scope = missing.scope, .kind = "", .note = missing.reason});
+  return rows;
+}
+
+// The sum of a level; without joules if one of its meters has none or something is left out.
+EnergyRow sum_of(const EnergyView& view, const std::vector<EnergyRow>& rows, EnergyLevel level) {
+  const LevelMeters& chosen = view.chosen[level];
+  EnergyRow sum{.source = chosen.source, .scope = std::string(to_string(level)), .kind = ""};
+  sum.note = chosen.meters.empty() ? chosen.reason : chosen.uncovered;
+  if (!sum.note.empty()) return sum;
+  sum.joules = sum.watts = 0;
+  for (const std::size_t i : chosen.meters) {
+    if (!rows[i].joules)
+      return {.source = sum.source,
+              .scope = sum.scope,
+              .kind = "",
+              .note = rows[i].scope + ": " + rows[i].note};
+    *sum.joules += *rows[i].joules;
+    *sum.watts += *rows[i].watts;
+  }
+  return sum;
+}
+
+EnergyJson or_null(const std::optional<double>& value) {
+  return value ? EnergyJson(*value) : EnergyJson();
+}
+EnergyJson or_null(const std::string& text) {
+  return text.empty() ? EnergyJson() : EnergyJson(text);
+}
+
+// Text of files may be no UTF-8.
+std::string energy_json_text(const EnergyJson& json) {
+  return json.dump(2, ' ', false, EnergyJson::error_handler_t::replace);
+}
+
+// The sources that are not there at all.
+EnergyJson missing_json(const FoundMeters& found, bool with_scopes) {
+  EnergyJson list = EnergyJson::array();
+  for (const FoundMeters::Missing& missing : found.missing) {
+    if (!with_scopes && !missing.scope.empty()) continue;
+    list.push_back({{"source", missing.source},
+                    {"scope", or_null(missing.scope)},
+                    {"reason", missing.reason}});
+  }
+  return list;
+}
+
+using Lines = std::vector<std::vector<std::string>>;
+
+// Columns as wide as their longest word, two spaces apart; the last one is not filled.
+std::string energy_table(const Lines& lines, const std::vector<bool>& numbers) {
+  std::vector<std::size_t> widths(numbers.size(), 0);
+  for (const auto& line : lines)
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const std::string space(widths[i] - line[i].size(), ' ');
+      row += numbers[i] ? space + line[i] + "  " : line[i] + space + "  ";
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + "\n";
+  }
+  return text;
+}
+
+std::string joules_text(const std::optional<double>& joules) {
+  return joules ? fmt::format("{:.1f}", *joules) : "-";
+}
+
+std::string without_meters(const FoundMeters& found) {
+  std::string text = "no meter was found:\n";
+  for (const FoundMeters::Missing& missing : found.missing)
+    text += fmt::format("  {}{}{}: {}\n", missing.source, missing.scope.empty() ? "" : " ",
+                        missing.scope, missing.reason);
+  return text;
+}
+
+std::string trimmed(std::string text) {
+  text.erase(text.find_last_not_of('\n') + 1);
+  return text;
+}
+
+}  // namespace
+
+std::string list_text(const EnergyView& view) {
+  if (view.found.meters.empty()) return trimmed(without_meters(view.found));
+  Lines lines{{"scope", "source", "kind", "where"}};
+  for (const auto& meter : view.found.meters) {
+    const MeterIdentity& one = meter->identity();
+    lines.push_back({one.scope, one.source, std::string(to_string(one.kind)), one.detail});
+  }
+  std::string text = energy_table(lines, {false, false, false, false});
+  text += "\nused for:\n";
+  for (const EnergyLevel level : kEnergyLevels) {
+    const LevelMeters& chosen = view.chosen[level];
+    text += fmt::format("  {:<6}  {}{}\n", to_string(level),
+                        chosen.meters.empty() ? "none: " + chosen.reason : chosen.source,
+                        chosen.uncovered.empty() ? "" : ", without " + chosen.uncovered);
+  }
+  if (view.found.missing.empty()) return trimmed(text);
+  text += "\nnot available:\n";
+  for (const FoundMeters::Missing& missing : view.found.missing)
+    text += fmt::format("  {}{}{}: {}\n", missing.source, missing.scope.empty() ? "" : " ",
+                        missing.scope, missing.reason);
+  return trimmed(text);
+}
+
+std::string list_json(const EnergyView& view) {
+  EnergyJson meters = EnergyJson::array(), levels = EnergyJson::object();
+  for (const auto& meter : view.found.meters) {
+    const MeterIdentity& one = meter->identity();
+    meters.push_back({{"source", one.source},
+                      {"scope", one.scope},
+                      {"kind", to_string(one.kind)},
+                      {"detail", one.detail}});
+  }
+  for (const EnergyLevel level : kEnergyLevels) {
+    const LevelMeters& chosen = view.chosen[level];
+    levels[std::string(to_string(level))] = {{"source", or_null(chosen.source)},
+                                             {"reason", or_null(chosen.reason)},
+                                             {"uncovered", or_null(chosen.uncovered)}};
+  }
+  return energy_json_text(
+      {{"meters", meters}, {"levels", levels}, {"missing", missing_json(view.found, true)}});
+}
+
+std::string window_text(const EnergyView& view, const MeteredWindow& window) {
+  const std::vector<EnergyRow> rows = rows_of(view, window);
+  if (rows.empty()) return trimmed(without_meters(view.found));
+  Lines lines{{"scope", "source", "kind", "joules", "watts", "note"}};
+  for (const EnergyRow& row : rows)
+    lines.push_back({row.scope, row.source, row.kind.empty() ? "-" : row.kind,
+                     joules_text(row.joules), joules_text(row.watts), row.note});
+  std::string text = energy_table(lines, {false, false, false, true, true, false});
+  for (const EnergyLevel level : kEnergyLevels) {
+    const EnergyRow sum = sum_of(view, rows, level);
+    if (!sum.joules) continue;
+    text += fmt::format("{}: {:.1f} J, {:.1f} W ({})\n", sum.scope, *sum.joules, *sum.watts,
+                        sum.source);
+  }
+  return text + fmt::format("in {:.2f} s", window.seconds);
+}
+
+std::string window_json(const EnergyView& view, const MeteredWindow& window) {
+  const std::vector<EnergyRow> rows = rows_of(view, window);
+  EnergyJson meters = EnergyJson::array(), levels = EnergyJson::object();
+  for (const EnergyRow& row : rows)
+    meters.push_back({{"source", row.source},
+                      {"scope", row.scope},
+                      {"kind", or_null(row.kind)},
+                      {"joules", or_null(row.joules)},
+                      {"watts", or_null(row.watts)},
+                      {"note", or_null(row.note)}});
+  for (const EnergyLevel level : kEnergyLevels) {
+    const EnergyRow sum = sum_of(view, rows, level);
+    levels[sum.scope] = {{"source", or_null(sum.source)},
+                         {"joules", or_null(sum.joules)},
+                         {"watts", or_null(sum.watts)},
+                         {"note", or_null(sum.note)}};
+  }
+  return energy_json_text({{"seconds", window.seconds},
+                           {"meters", meters},
+                           {"levels", levels},
+                           {"missing", missing_json(view.found, false)}});
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kintsugi {
+
+// The value of an environment variable; empty: it is not set.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+Environment process_environment();
+
+// How much of the node belongs to this process's Slurm job.
+struct NodeShare {
+  std::int64_t job_cpus = 0, node_cpus = 0;  // 0: unknown
+
+  // Whether counters of the whole node count other jobs too. Not so without Slurm, or if the number
+  // of CPUs is unknown.
+  bool shared() const;
+  // "the job has 32 of 128 CPUs of this node: …"; "" unless shared.
+  std::string reason() const;
+};
+NodeShare find_node_share(const std::filesystem::path& root,
+                          const Environment& environment = process_environment());
+
+// The CPUs per node in SLURM_JOB_CPUS_PER_NODE: {64, 64, 32} of "64(x2),32". Empty if the text has
+// another form.
+std::vector<std::int64_t> cpus_per_node(std::string_view text);
+// The number of CPUs in a list such as "0-63,128-191"; 0 if the text has another form.
+std::int64_t count_cpus(std::string_view list);
+
+}  // namespace kintsugi
