@@ -47,8 +47,9 @@ TEST_F(AmdSmiMeters, ReadTheEnergyOfAModuleOnce) {
   // Large counts are multiplied in double, not in float or in whole numbers.
   EXPECT_NEAR(found.meters[1]->read().joules.value() / (9007199254740993.0 * 15.3e-6), 1, 1e-7);
   ASSERT_EQ(found.missing.size(), 2U);
+  EXPECT_EQ(found.missing[0].scope, "gpu1");
   EXPECT_THAT(found.missing[0].reason,
-              AllOf(HasSubstr("gpu1"), HasSubstr("0000:c6:00.0"), HasSubstr("counter is 0")));
+              testing::AllOf(HasSubstr("0000:c6:00.0"), HasSubstr("counter is 0")));
 }
 
 TEST_F(AmdSmiMeters, MatchGpusByPciAddress) {
@@ -57,7 +58,8 @@ TEST_F(AmdSmiMeters, MatchGpusByPciAddress) {
   EXPECT_EQ(found.meters[1]->identity().scope, "gpu1");
   EXPECT_NEAR(found.meters[1]->read().joules.value(), 15300, 0.01);
   ASSERT_EQ(found.missing.size(), 1U);
-  EXPECT_THAT(found.missing[0].reason, AllOf(HasSubstr("gpu2"), HasSubstr("0000:01:00.0")));
+  EXPECT_EQ(found.missing[0].scope, "gpu2");
+  EXPECT_THAT(found.missing[0].reason, testing::AllOf(HasSubstr("0000:01:00.0")));
 }
 
 TEST_F(AmdSmiMeters, ReadThePowerOfOldAndNewVersions) {

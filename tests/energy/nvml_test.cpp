@@ -3,7 +3,6 @@
 
 #include "core/error.h"
 #include "energy/device_meters.h"
-#include "energy/pci.h"
 #include "support/fake_tree.h"
 
 namespace kintsugi {
@@ -32,15 +31,6 @@ class NvmlMeters : public testing::Test {
                                                "0001:cb:00.0"};
   FakeTree tree_{"nvml", "usr/lib64/libnvidia-ml.so.1"};
 };
-
-TEST(PciAddress, HasOneSpelling) {
-  EXPECT_EQ(normal_pci("00000000:1B:00.0"), "0000:1b:00.0");
-  EXPECT_EQ(normal_pci("0001:cb:1f.7"), "0001:cb:1f.7");
-  EXPECT_EQ(normal_pci("1b:00.0"), "0000:1b:00.0");
-  EXPECT_EQ(normal_pci("10000:e1:00.0"), "10000:e1:00.0");
-  for (const char* other : {"", "gpu", "1b:00", "0000:1b:00.0x", "0000:1b:zz.0", ":::."})
-    EXPECT_EQ(normal_pci(std::string_view(other)), other);
-}
 
 TEST_F(NvmlMeters, ReadJoulesAndWattsOfAllGpusInTheOrderOfNvml) {
   const FoundMeters found = find();
@@ -77,8 +67,9 @@ TEST_F(NvmlMeters, NameTheGpuThatIsNotThere) {
   EXPECT_EQ(found.meters[0]->identity().scope, "gpu1");
   EXPECT_DOUBLE_EQ(found.meters[0]->read().joules.value(), 2000);
   ASSERT_EQ(found.missing.size(), 1U);
+  EXPECT_EQ(found.missing[0].scope, "gpu0");
   EXPECT_THAT(found.missing[0].reason,
-              AllOf(HasSubstr("gpu0"), HasSubstr("0000:77:00.0"), HasSubstr("Not Found")));
+              testing::AllOf(HasSubstr("0000:77:00.0"), HasSubstr("Not Found")));
 }
 
 // The reader gives what the counter says; MeterTotal notices that it went backwards.
@@ -122,7 +113,8 @@ TEST_F(NvmlMeters, HaveNoMeterWithoutCounterAndPower) {
   ASSERT_EQ(found.meters.size(), 3U);
   EXPECT_FALSE(found.meters[0]->read().watts.has_value());
   ASSERT_EQ(found.missing.size(), 1U);
-  EXPECT_THAT(found.missing[0].reason, AllOf(HasSubstr("gpu1"), HasSubstr("Not Supported")));
+  EXPECT_EQ(found.missing[0].scope, "gpu1");
+  EXPECT_THAT(found.missing[0].reason, testing::AllOf(HasSubstr("Not Supported")));
 }
 
 TEST_F(NvmlMeters, DoNotMeterInstancesOfAGpu) {

@@ -10,6 +10,7 @@
 
 #include "cli/backends.h"
 #include "core/error.h"
+#include "energy/choose_meters.h"
 #include "energy/power_sweep.h"
 #include "train/engine.h"
 #include "train/signals.h"
@@ -61,22 +62,20 @@ DeviceMeters meters_of(const std::string& pci) {
   const std::vector<EnergyLevel> levels = pci.empty()
                                               ? std::vector{EnergyLevel::Node, EnergyLevel::Cpu}
                                               : std::vector{EnergyLevel::Gpu};
-  for (const EnergyLevel level : levels)
-    for (const auto& meter : meters.found.meters) {
-      const MeterIdentity& identity = meter->identity();
-      const bool same =
-          meters.used.empty() || (meters.used[0]->identity().level == level &&
-                                  meters.used[0]->identity().source == identity.source);
-      if (identity.level != level || identity.kind == MeterKind::Estimate || !same) continue;
-      meters.used.push_back(meter.get());
+  const ChosenMeters chosen = choose_meters(meters.found, search, find_node_share(search.root));
+  std::string why;
+  for (const EnergyLevel level : levels) {
+    if (!meters.used.empty()) break;
+    why += fmt::format("{}{}", why.empty() ? "" : "; ", chosen[level].reason);
+    for (const std::size_t index : chosen[level].meters) {
+      const MeterIdentity& identity = meters.found.meters[index]->identity();
+      meters.used.push_back(meters.found.meters[index].get());
       meters.source += fmt::format("{}{} {} ({})", meters.source.empty() ? "" : ", ",
                                    identity.source, identity.scope, to_string(identity.kind));
     }
+  }
   if (!meters.used.empty()) return meters;
-  std::string why;
-  for (const auto& missing : meters.found.missing)
-    why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", missing.source, missing.reason);
-  user_error("--power needs an energy meter of {}, and there is none ({})",
+  user_error("--power needs an energy meter of {}, and there is none: {}",
              pci.empty() ? "this node" : "GPU " + pci, why);
 }
 

@@ -215,7 +215,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     backend = make_backend(config->device, threads_for(config->threads, job.world()), config->cuda,
                            job.world().local_rank(), trace);
   });
-  if (config->energy.enabled && !arguments.check) {
+  if (config->energy.enabled) {
     energy.emplace(job.control(), energy_options(*config, *backend));
     job.together([&] { energy->check_power(); });
     startup.mark("find meters");
@@ -250,6 +250,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   job.together([&] {
     run.emplace(*backend, *config, first, groups_of, startup, [&](Trainer& trainer) {
       add_data_facts(trainer, facts);
+      if (energy) trainer.meter_with(*energy);
       if (arguments.check) trainer.preview();
     });
   });
