@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
+#include "energy/carbon.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -62,17 +63,34 @@ std::vector<ReportJson> last_records(const fs::path& file) {
   return records;
 }
 
+// The level that stands for the run: whole nodes, otherwise the GPUs, otherwise the processors.
+std::optional<EnergyLevel> metered_level(const Goodput& goodput) {
+  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu})
+    if (goodput.joules(level).total() > 0) return level;
+  return {};
+}
+
 std::string goodput_table(const Goodput& goodput) {
   const GoodputAmounts all = goodput.seconds();
+  const std::optional<EnergyLevel> level = metered_level(goodput);
+  const GoodputAmounts joules = level ? goodput.joules(*level) : GoodputAmounts{};
   std::string text = fmt::format(
       "  goodput: {:.1f} % of {} in {}\n", 100 * all.fraction(), format_duration(all.total()),
       format_number(static_cast<std::int64_t>(goodput.attempts().size()), "attempt"));
   for (const GoodputCategory& one : goodput_categories()) {
     const double seconds = all.*one.amount;
-    if (seconds > 0)
-      text += fmt::format("    {:<11} {:>12} {:>6.1f} %\n", one.name, format_duration(seconds),
-                          100 * seconds / all.total());
+    if (seconds <= 0) continue;
+    text += fmt::format("    {:<11} {:>12} {:>6.1f} %", one.name, format_duration(seconds),
+                        100 * seconds / all.total());
+    if (const double used = joules.*one.amount; used > 0)
+      text += fmt::format(" {:>11}", energy_text(used));
+    text += "\n";
   }
+  if (level)
+    text += fmt::format(
+        "  energy: {} ({}), of which {} for steps that were done again; energy.json "
+        "has more\n",
+        energy_text(joules.total()), to_string(*level), energy_text(joules.recomputed));
   return text;
 }
 
@@ -144,6 +162,11 @@ ReportJson report_json(const RunReport& run) {
     json["goodput"][std::string(one.name) + "_s"] = all.*one.amount;
   json["goodput"]["total_s"] = all.total();
   json["goodput"]["fraction"] = all.fraction();
+  for (const EnergyLevel level : kEnergyLevels)
+    if (const GoodputAmounts joules = run.goodput.joules(level); joules.total() > 0)
+      for (const GoodputCategory& one : goodput_categories())
+        json["energy"][std::string(to_string(level))][std::string(one.name) + "_j"] =
+            joules.*one.amount;
   json["attempts"] = ReportJson::array();
   for (const Attempt& one : run.goodput.attempts()) {
     ReportJson attempt{{"launched_s", one.launched_s}, {"last_s", one.last_s},
