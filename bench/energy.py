@@ -36,7 +36,9 @@ def train(a, folder, name, steps, energy):
             f"train: {{steps: {steps}, eval_every: 0, log_every: 50, save: false,\n"
             f"  precision: {a.precision}}}\n"
             f"device: {a.device}\nenergy: {energy}\n")
-    subprocess.run([a.kintsugi, "train", path], check=True, capture_output=True, text=True)
+    ended = subprocess.run([a.kintsugi, "train", path], capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(f"kintsugi train ended with {ended.returncode}: {ended.stderr}")
     with open(os.path.join(run, "metrics.jsonl")) as file:
         return run, [json.loads(line) for line in file]
 

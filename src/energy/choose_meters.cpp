@@ -113,8 +113,9 @@ std::string reason_for(const FoundMeters& found, EnergyLevel level) {
     if (belongs_to(missing.scope, level) && !missing.counted)
       text += fmt::format("{}{} {}: {}", text.empty() ? "" : "; ", missing.source, missing.scope,
                           missing.reason);
-  return text.empty() ? fmt::format("no meter of the {} was found (kintsugi energy --list)",
-                                    level == EnergyLevel::Gpu ? "GPUs" : to_string(level))
+  constexpr std::string_view kWhat[] = {"the GPUs", "the CPUs", "the memory", "the whole node"};
+  return text.empty() ? fmt::format("no meter of {} was found (kintsugi energy --list)",
+                                    kWhat[static_cast<std::size_t>(level)])
                       : text;
 }
 

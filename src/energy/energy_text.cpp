@@ -37,10 +37,12 @@ std::string level_text(const EnergyReport& report, EnergyLevel level) {
   const std::string why = source.reason.empty() ? "no meter was found" : source.reason;
   if (!joules) return "not measured: " + why;
   const double coverage = report.coverage(level);
-  std::string text =
-      fmt::format("{}{} ({}): {} {}, {} of {} nodes, {:.1f} % of the time", lower_limit(coverage),
-                  energy_text(*joules), joules_text(*joules), source.source, to_string(source.kind),
-                  source.nodes, report.nodes, 100 * coverage);
+  const std::string from = source.kind == MeterKind::Estimate
+                               ? "an estimate (energy.node_w)"
+                               : fmt::format("{} {}", source.source, to_string(source.kind));
+  std::string text = fmt::format("{}{} ({}): {}, {} of {} nodes, {:.1f} % of the time",
+                                 lower_limit(coverage), energy_text(*joules), joules_text(*joules),
+                                 from, source.nodes, report.nodes, 100 * coverage);
   if (!source.reason.empty()) text += fmt::format(" ({})", source.reason);
   if (const std::optional<double> difference = check_difference(source);
       difference && std::abs(*difference) > kDoubtful)
@@ -130,7 +132,7 @@ std::string carbon_lines(const EnergyReport& report, const MeasuredEnergy& measu
                           footprint.of));
   text += text_line("", f.co2_source.empty() ? "source of the factors: not given"
                                              : "source of the factors: " + f.co2_source);
-  if (footprint.kg_co2 && *footprint.kg_co2 > 0)
+  if (footprint.kg_co2 && *footprint.kg_co2 >= kKgPerCarKm)
     text += text_line("", fmt::format("as much as {:.0f} km by car at {:.2f} kg/km",
                                       *footprint.kg_co2 / kKgPerCarKm, kKgPerCarKm));
   return text;

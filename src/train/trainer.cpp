@@ -77,10 +77,10 @@ void Trainer::sum_over_ranks(StepSums& sums) {
   std::vector<double> values = {sums.loss,     sums.z,     sums.next_targets, sums.stops,
                                 sums.outliers, sums.saved, sums.save_due};
   const std::size_t own = values.size();
-  append_values(sums.energy, values);
+  if (energy_ != nullptr) append_values(sums.energy, values);
   sum_over_ranks(values);
   sums = {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
-  sums.energy = energy_totals_of(std::span(values).subspan(own));
+  if (energy_ != nullptr) sums.energy = energy_totals_of(std::span(values).subspan(own));
   targets_ = sums.next_targets;
   stops_.decide(sums.stops);
   save_due_ = sums.save_due > 0;

@@ -121,12 +121,13 @@ void Trainer::add_nodes(EnergyReport& report) const {
 
 EnergyReport Trainer::energy_report() const {
   const Goodput ledger = log_->goodput().ledger();
-  EnergyReport report{.run = directory_.filename().string(),
-                      .timestamp = iso_time(unix_time_s()),
-                      .version = std::string(program_version()),
-                      .nodes = energy_->nodes(),
-                      .gpus = energy_->gpus(),
-                      .tokens = static_cast<double>(state_.tokens)};
+  EnergyReport report{
+      .run = directory_.filename().string(),
+      .timestamp = iso_time(unix_time_s()).substr(0, 19),  // as CodeCarbon writes it
+      .version = std::string(program_version()),
+      .nodes = energy_->nodes(),
+      .gpus = energy_->gpus(),
+      .tokens = static_cast<double>(state_.tokens)};
   if (!ledger.attempts().empty())
     report.run_id =
         hex64(hash64(fmt::format("{} {:.3f}", report.run, ledger.attempts().front().launched_s)));
@@ -181,7 +182,9 @@ void Trainer::write_energy(bool summary) {
     write_file_atomically(directory_ / "energy.json", to_json(report));
     if (!summary) return;
     append_codecarbon(directory_ / "emissions.csv", report);
-    log_info("{}", to_text(report));
+    std::string text = to_text(report);
+    while (text.ends_with('\n')) text.pop_back();
+    log_info("{}", text);
   } catch (const std::exception& error) {
     log_warning("{}: the run continues, but its energy report is out of date", error.what());
   }

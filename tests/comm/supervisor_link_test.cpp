@@ -37,7 +37,7 @@ TEST(SupervisorLink, ReportsStepsAndTheEnd) {
   EXPECT_EQ(poll_until(port, [](const auto& state) { return state.step > 0; }).step, 41);
   link->ended(3, "the loss is not finite", 2, "nid007");
   link->ended(1, "a later error");
-  const auto& state = poll_until(port, [](const auto& now) { return now.end.has_value(); });
+  const auto state = poll_until(port, [](const auto& now) { return now.end.has_value(); });
   ASSERT_TRUE(state.end);
   EXPECT_EQ(state.end->exit_code, 3);
   EXPECT_EQ(state.end->rank, 2);
