@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -69,27 +70,18 @@ std::map<std::string, std::string> codecarbon_cells(const EnergyReport& report) 
       {"pue", report.facility.pue >= 0 ? number_cell(report.facility.pue) : ""}};
 }
 
-constexpr std::streamsize kLongestHeader = 1 << 16;
-
-// The first line of a file and whether its last line is complete.
-struct CsvShape {
-  std::string header = {};
-  bool complete = true;
-};
-CsvShape shape_of(const std::filesystem::path& file) {
-  CsvShape shape;
-  std::ifstream stream(file, std::ios::binary);
-  shape.header.resize(kLongestHeader);
-  stream.read(shape.header.data(), kLongestHeader);
-  shape.header.resize(static_cast<std::size_t>(stream.gcount()));
-  shape.header.resize(std::min(shape.header.find('\n'), shape.header.size()));
-  if (!shape.header.empty() && shape.header.back() == '\r') shape.header.pop_back();
-  stream.clear();
-  stream.seekg(0, std::ios::end);
-  if (stream.tellg() <= 0) return shape;
-  stream.seekg(-1, std::ios::end);
-  shape.complete = stream.get() == '\n';
-  return shape;
+// The cells of a line, without quotes.
+std::vector<std::string> csv_cells(const std::string& line) {
+  std::vector<std::string> cells(1);
+  bool quoted = false;
+  for (const char c : line)
+    if (c == '"')
+      quoted = !quoted;
+    else if (c == ',' && !quoted)
+      cells.emplace_back();
+    else
+      cells.back() += c;
+  return cells;
 }
 
 }  // namespace
@@ -115,15 +107,23 @@ std::string to_codecarbon_csv(const EnergyReport& report, const std::string& hea
   return line;
 }
 
-void append_codecarbon(const std::filesystem::path& file, const EnergyReport& report) {
-  const CsvShape shape = shape_of(file);
-  if (shape.header.empty())
-    return append_to_file(file, codecarbon_header() + "\n" + to_codecarbon_csv(report) + "\n");
-  if (shape.header.find("energy_consumed") == std::string::npos)
+void write_codecarbon(const std::filesystem::path& file, const EnergyReport& report) {
+  std::istringstream lines(std::filesystem::exists(file) ? read_text_file(file) : "");
+  std::string header, text;
+  std::getline(lines, header);
+  while (header.ends_with('\r')) header.pop_back();
+  if (header.empty()) header = codecarbon_header();
+  if (header.find("energy_consumed") == std::string::npos)
     user_error("{} is not an emissions.csv of CodeCarbon: its first line has no energy_consumed",
                file.string());
-  append_to_file(file,
-                 (shape.complete ? "" : "\n") + to_codecarbon_csv(report, shape.header) + "\n");
+  const std::vector<std::string> columns = csv_cells(header);
+  const auto id = static_cast<std::size_t>(std::find(columns.begin(), columns.end(), "run_id") -
+                                           columns.begin());
+  for (std::string line; std::getline(lines, line);) {
+    const std::vector<std::string> cells = csv_cells(line);
+    if (!line.empty() && (id >= cells.size() || cells[id] != report.run_id)) text += line + "\n";
+  }
+  write_file_atomically(file, header + "\n" + text + to_codecarbon_csv(report, header) + "\n");
 }
 
 }  // namespace kintsugi

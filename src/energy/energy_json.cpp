@@ -75,6 +75,7 @@ EnergyJson facility_json(const EnergyReport& report, const MeasuredEnergy& measu
   return {{"pue", known_or_null(report.facility.pue)},
           {"joules", or_null(footprint.facility_j)},
           {"kwh", footprint.facility_j ? EnergyJson(to_kwh(*footprint.facility_j)) : nullptr},
+          {"time_measured", measured.coverage},
           {"reason", or_null(reason)}};
 }
 
@@ -87,6 +88,7 @@ EnergyJson carbon_json(const EnergyReport& report, const MeasuredEnergy& measure
                       {"reason", or_null(reason_of_null(measured, factor, key))}};
   };
   return {{"of", measured.levels.empty() ? EnergyJson(nullptr) : EnergyJson(footprint.of)},
+          {"time_measured", measured.coverage},
           {"location_based", one(footprint.kg_co2, f.kg_co2_per_kwh, "energy.kg_co2_per_kwh")},
           {"market_based",
            one(footprint.kg_co2_market, f.kg_co2_per_kwh_market, "energy.kg_co2_per_kwh_market")},

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "energy/energy_totals.h"
+
 namespace kintsugi {
 namespace {
 
@@ -116,16 +118,20 @@ std::string MeasuredEnergy::what() const {
 }
 
 EnergyOf MeasuredEnergy::all() const {
-  return {.joules = total(), .what = what(), .whole_nodes = joules[EnergyLevel::Node].has_value()};
+  return {
+      .joules = total(), .what = what(), .whole_nodes = levels == std::vector{EnergyLevel::Node}};
 }
 
 MeasuredEnergy measured_energy(const EnergyReport& report) {
   MeasuredEnergy measured{.joules = report.total()};
-  if (measured.joules[EnergyLevel::Node])
+  const auto stands = [&](EnergyLevel level) {
+    return measured.joules[level] && report.coverage(level) >= kLeastCoverage;
+  };
+  if (stands(EnergyLevel::Node))
     measured.levels = {EnergyLevel::Node};
   else
     for (const EnergyLevel level : kPartsOfNode)
-      if (measured.joules[level]) measured.levels.push_back(level);
+      if (stands(level)) measured.levels.push_back(level);
   measured.coverage = measured.levels.empty() ? 0 : 1;
   for (const EnergyLevel level : measured.levels)
     measured.coverage = std::min(measured.coverage, report.coverage(level));

@@ -162,7 +162,8 @@ std::string to_text(const EnergyReport& report);  // a summary of some 15 lines
 std::string codecarbon_header();
 std::string to_codecarbon_csv(const EnergyReport& report,
                               const std::string& header = codecarbon_header());
-// Appends this line to a file. A new file gets the header; an existing one keeps its columns.
-void append_codecarbon(const std::filesystem::path& file, const EnergyReport& report);
+// Writes this line into a file, instead of an earlier one of the same run. An existing file keeps
+// its columns and its other lines.
+void write_codecarbon(const std::filesystem::path& file, const EnergyReport& report);
 
 }  // namespace kintsugi

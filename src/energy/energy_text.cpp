@@ -40,9 +40,13 @@ std::string level_text(const EnergyReport& report, EnergyLevel level) {
   const std::string from = source.kind == MeterKind::Estimate
                                ? "an estimate (energy.node_w)"
                                : fmt::format("{} {}", source.source, to_string(source.kind));
-  std::string text = fmt::format("{}{} ({}): {}, {} of {} nodes, {:.1f} % of the time",
-                                 lower_limit(coverage), energy_text(*joules), joules_text(*joules),
-                                 from, source.nodes, report.nodes, 100 * coverage);
+  const std::string amount =
+      *joules < kJoulesPerKwh / 1000
+          ? joules_text(*joules)
+          : fmt::format("{} ({})", energy_text(*joules), joules_text(*joules));
+  std::string text =
+      fmt::format("{}{}: {}, {} of {} nodes, {:.1f} % of the time", lower_limit(coverage), amount,
+                  from, source.nodes, report.nodes, 100 * coverage);
   if (!source.reason.empty()) text += fmt::format(" ({})", source.reason);
   if (const std::optional<double> difference = check_difference(source);
       difference && std::abs(*difference) > kDoubtful)

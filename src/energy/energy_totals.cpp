@@ -8,6 +8,12 @@ void append_values(const EnergyTotals& totals, std::vector<double>& values) {
                   {one.total_j, one.steps_j, one.checkpoint_j, one.validation_j, one.covered_s});
 }
 
+std::optional<EnergyLevel> standing_level(const ByLevel<double>& coverage) {
+  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu})
+    if (coverage[level] >= kLeastCoverage) return level;
+  return {};
+}
+
 EnergyTotals energy_totals_of(std::span<const double> values) {
   EnergyTotals totals;
   std::size_t i = 0;

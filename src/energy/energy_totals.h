@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "energy/meter.h"
@@ -39,6 +41,25 @@ struct ByLevel {
   bool operator==(const ByLevel&) const = default;
 };
 using EnergyTotals = ByLevel<LevelEnergy>;
+
+// What a level has used, and the time in which that was metered.
+struct SpentEnergy {
+  double joules = 0, covered_s = 0;
+  bool operator==(const SpentEnergy&) const = default;
+};
+
+// How a level is metered in one attempt.
+struct LevelMeter {
+  std::string source = {};  // "nvml"; several: "nvml, amdsmi"; empty: not metered
+  MeterKind kind = MeterKind::Counter;
+  std::int64_t nodes = 0;  // that meter it
+  bool operator==(const LevelMeter&) const = default;
+};
+
+// The level that stands for a run: the whole nodes if at least half of their time is metered
+// (`coverage`, 0 to 1), otherwise the GPUs, otherwise the processors.
+std::optional<EnergyLevel> standing_level(const ByLevel<double>& coverage);
+inline constexpr double kLeastCoverage = 0.5;
 
 // All values, for a sum over ranks.
 void append_values(const EnergyTotals& totals, std::vector<double>& values);

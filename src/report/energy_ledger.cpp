@@ -1,5 +1,7 @@
 #include "report/energy_ledger.h"
 
+#include <algorithm>
+
 namespace kintsugi {
 namespace {
 
@@ -42,16 +44,31 @@ AttemptEnergy energy_of(const Attempt& attempt) {
   return energy;
 }
 
+// The source of a level over several attempts: all sources, and the least reliable kind.
+void add_meter(const LevelMeter& meter, LevelSource& source) {
+  if (source.source.empty()) {
+    source.source = meter.source;
+    source.kind = meter.kind;
+  } else if (source.source.find(meter.source) == std::string::npos) {
+    source.source += ", " + meter.source;
+  }
+  source.kind = std::max(source.kind, meter.kind);
+  source.nodes = meter.nodes;
+}
+
 }  // namespace
 
 void add_ledger(const Goodput& goodput, EnergyReport& report) {
   report.steps = goodput.furthest();
+  report.tokens = static_cast<double>(goodput.furthest_tokens());
   for (const Attempt& attempt : goodput.attempts()) {
     report.attempts.push_back(energy_of(attempt));
     report.seconds += seconds_of(attempt);
     report.node_seconds += seconds_of(attempt) * static_cast<double>(attempt.nodes);
-    for (const EnergyLevel level : kEnergyLevels)
+    for (const EnergyLevel level : kEnergyLevels) {
       report.source(level).covered_s += attempt.covered_s[level];
+      if (attempt.covered_s[level] > 0) add_meter(attempt.meters[level], report.source(level));
+    }
   }
   const GoodputAmounts seconds = goodput.seconds();
   for (const EnergyPhase phase : kEnergyPhases) {

@@ -1,5 +1,7 @@
 #include "report/goodput.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,7 +16,8 @@ using GoodputJson = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 3> kKinds = {"start", "progress", "end"};
 
-constexpr double kLargest = 1e15;  // of times, durations and steps
+constexpr const char* kSinceLaunch = "energy_since_launch";  // in metrics.jsonl
+constexpr double kLargest = 1e15;                            // of times, durations and steps
 
 double number_of(const GoodputJson& json, const char* key, double otherwise = 0) {
   if (!json.contains(key) || !json[key].is_number()) return otherwise;
@@ -33,6 +36,15 @@ std::int64_t step_of(const GoodputJson& json, const char* key) {
 
 std::string text_of_key(const GoodputJson& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+}
+
+// The object under json[key][level]; an empty one if there is none.
+GoodputJson of_level(const GoodputJson& json, const char* key, EnergyLevel level) {
+  const std::string name(to_string(level));
+  if (!json.contains(key) || !json[key].is_object() || !json[key].contains(name) ||
+      !json[key][name].is_object())
+    return GoodputJson::object();
+  return json[key][name];
 }
 
 struct EnergyField {
@@ -55,14 +67,16 @@ void add_energy(GoodputJson& json, const EnergyTotals& energy) {
 
 EnergyTotals energy_in(const GoodputJson& json) {
   EnergyTotals energy;
-  if (!json.contains("energy") || !json["energy"].is_object()) return energy;
   for (const EnergyLevel level : kEnergyLevels) {
-    const std::string name(to_string(level));
-    if (!json["energy"].contains(name) || !json["energy"][name].is_object()) continue;
+    const GoodputJson of = of_level(json, "energy", level);
     for (const EnergyField& one : kEnergyFields)
-      energy[level].*one.value = std::max(0.0, number_of(json["energy"][name], one.name));
+      energy[level].*one.value = std::max(0.0, number_of(of, one.name));
   }
   return energy;
+}
+
+void add_spent(GoodputJson& json, const char* key, EnergyLevel level, const SpentEnergy& spent) {
+  json[key][std::string(to_string(level))] = {{"j", spent.joules}, {"covered_s", spent.covered_s}};
 }
 
 void add_start(GoodputJson& json, const GoodputEvent& event) {
@@ -71,17 +85,35 @@ void add_start(GoodputJson& json, const GoodputEvent& event) {
   if (event.submitted_s) json["submitted_s"] = *event.submitted_s;
   if (event.alive_s) json["alive_s"] = *event.alive_s;
   if (event.reached) json["reached"] = *event.reached;
-  if (event.spent_j)
-    for (const EnergyLevel level : kEnergyLevels)
-      json["spent_j"][std::string(to_string(level))] = (*event.spent_j)[level];
+  if (event.reached_tokens) json["reached_tokens"] = *event.reached_tokens;
+  for (const EnergyLevel level : kEnergyLevels) {
+    const std::string name(to_string(level));
+    if (event.spent) add_spent(json, "spent", level, (*event.spent)[level]);
+    if (const LevelMeter& meter = event.meters[level]; meter != LevelMeter{})
+      json["meters"][name] = {
+          {"source", meter.source}, {"kind", to_string(meter.kind)}, {"nodes", meter.nodes}};
+  }
 }
 
-std::optional<ByLevel<double>> spent_in(const GoodputJson& json) {
-  if (!json.contains("spent_j") || !json["spent_j"].is_object()) return {};
-  ByLevel<double> spent;
-  for (const EnergyLevel level : kEnergyLevels)
-    spent[level] = std::max(0.0, number_of(json["spent_j"], std::string(to_string(level)).c_str()));
+std::optional<ByLevel<SpentEnergy>> spent_in(const GoodputJson& json, const char* key) {
+  if (!json.contains(key)) return {};
+  ByLevel<SpentEnergy> spent;
+  for (const EnergyLevel level : kEnergyLevels) {
+    const GoodputJson one = of_level(json, key, level);
+    spent[level] = {std::max(0.0, number_of(one, "j")), std::max(0.0, number_of(one, "covered_s"))};
+  }
   return spent;
+}
+
+ByLevel<LevelMeter> meters_in(const GoodputJson& json) {
+  ByLevel<LevelMeter> meters;
+  for (const EnergyLevel level : kEnergyLevels) {
+    const GoodputJson one = of_level(json, "meters", level);
+    meters[level] = {.source = text_of_key(one, "source"), .nodes = step_of(one, "nodes")};
+    for (const MeterKind kind : {MeterKind::Power, MeterKind::Estimate})
+      if (text_of_key(one, "kind") == to_string(kind)) meters[level].kind = kind;
+  }
+  return meters;
 }
 
 // A quantity at one time: in all and in three phases, each growing. Seconds, or joules of one
@@ -127,10 +159,31 @@ void charge(const Quantity& from, const Quantity& to, const StepShares& shares,
 
 }  // namespace
 
+GoodputEvent signs_of(const std::filesystem::path& metrics, const std::string& last_record) {
+  GoodputEvent signs;
+  struct stat status {};
+  if (::stat(metrics.c_str(), &status) == 0)
+    signs.alive_s = static_cast<double>(status.st_mtim.tv_sec) +
+                    1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+  const GoodputJson record = GoodputJson::parse(last_record, nullptr, false);
+  if (!record.is_object() || !record.contains("step")) return signs;
+  signs.reached = step_of(record, "step");
+  signs.reached_tokens = step_of(record, "tokens");
+  signs.spent = spent_in(record, kSinceLaunch);
+  return signs;
+}
+
+void add_since_launch(GoodputJson& record, const ByLevel<SpentEnergy>& energy) {
+  record[kSinceLaunch] = GoodputJson::object();
+  for (const EnergyLevel level : kEnergyLevels)
+    if (energy[level].covered_s > 0) add_spent(record, kSinceLaunch, level, energy[level]);
+}
+
 std::string to_json_line(const GoodputEvent& event) {
   GoodputJson json{{"event", kKinds[static_cast<std::size_t>(event.kind)]},
                    {"time_s", event.time_s},
-                   {"step", event.step}};
+                   {"step", event.step},
+                   {"tokens", event.tokens}};
   if (event.kind == GoodputEvent::Kind::Start) {
     add_start(json, event);
   } else {
@@ -157,11 +210,13 @@ std::optional<GoodputEvent> parse_goodput_line(const std::string& line) {
   GoodputEvent event{.kind = static_cast<GoodputEvent::Kind>(kind - kKinds.begin()),
                      .time_s = *time,
                      .step = step_of(json, "step"),
+                     .tokens = step_of(json, "tokens"),
                      .launched_s = number_of(json, "launched_s", *time),
                      .nodes = std::max<std::int64_t>(1, step_of(json, "nodes")),
                      .submitted_s = optional_number(json, "submitted_s"),
                      .alive_s = optional_number(json, "alive_s"),
-                     .spent_j = spent_in(json),
+                     .spent = spent_in(json, "spent"),
+                     .meters = meters_in(json),
                      .steps_s = number_of(json, "steps_s"),
                      .checkpoint_s = number_of(json, "checkpoint_s"),
                      .validation_s = number_of(json, "validation_s"),
@@ -174,6 +229,7 @@ std::optional<GoodputEvent> parse_goodput_line(const std::string& line) {
     event.nodes = 1;
   }
   if (json.contains("reached")) event.reached = step_of(json, "reached");
+  if (json.contains("reached_tokens")) event.reached_tokens = step_of(json, "reached_tokens");
   if (const auto code = optional_number(json, "exit_code"))
     event.exit_code = static_cast<int>(std::clamp(*code, 0.0, 255.0));
   return event;
@@ -229,16 +285,34 @@ GoodputAmounts Goodput::joules(EnergyLevel level) const {
   return sum;
 }
 
+double Goodput::coverage(EnergyLevel level) const {
+  double covered_s = 0, node_s = 0;
+  for (const Attempt& attempt : attempts_) {
+    covered_s += attempt.covered_s[level];
+    node_s += static_cast<double>(attempt.nodes) *
+              (attempt.seconds.total() - attempt.seconds.waiting - attempt.seconds.down);
+  }
+  return node_s > 0 ? std::min(1.0, covered_s / node_s) : 0;
+}
+
+void Goodput::reach(std::int64_t step, std::int64_t tokens) {
+  if (step < furthest_) return;
+  furthest_ = step;
+  furthest_tokens_ = std::max(furthest_tokens_, tokens);
+}
+
 double Goodput::repeated_share(std::int64_t step) const {
   const std::int64_t before = last_.step;
   const std::int64_t again = std::clamp(furthest_, before, std::max(before, step)) - before;
   return step > before ? static_cast<double>(again) / static_cast<double>(step - before) : 1.0;
 }
 
-void Goodput::close_lost(const GoodputEvent& next) {
+void Goodput::add_later_signs(const GoodputEvent& next) {
+  if (ended_) return;
   Attempt& lost = attempts_.back();
-  const double alive = std::clamp(next.alive_s.value_or(last_.time_s), last_.time_s,
-                                  std::max(last_.time_s, next.launched_s));
+  const double latest = next.launched_s > 0 ? next.launched_s : next.alive_s.value_or(0);
+  const double alive =
+      std::clamp(next.alive_s.value_or(last_.time_s), last_.time_s, std::max(last_.time_s, latest));
   // Without a later sign of life, the step is one of an earlier attempt.
   const std::int64_t reached =
       alive > last_.time_s ? std::max(next.reached.value_or(last_.step), last_.step) : last_.step;
@@ -248,19 +322,29 @@ void Goodput::close_lost(const GoodputEvent& next) {
     trained ? charge_steps(amount, shares, charged) : void(charged.other += amount);
   };
   use(alive - last_.time_s, lost.seconds);
-  if (alive > last_.time_s && next.spent_j)
-    for (const EnergyLevel level : kEnergyLevels)
-      use(std::max(0.0, (*next.spent_j)[level] - last_.energy[level].total_j), lost.joules[level]);
-  furthest_ = std::max(furthest_, reached);
+  if (alive > last_.time_s && next.spent)
+    for (const EnergyLevel level : kEnergyLevels) {
+      const SpentEnergy& spent = (*next.spent)[level];
+      use(std::max(0.0, spent.joules - last_.energy[level].total_j), lost.joules[level]);
+      lost.covered_s[level] = std::max(lost.covered_s[level], spent.covered_s);
+    }
+  reach(reached, trained ? next.reached_tokens.value_or(0) : 0);
   lost.last_s = alive;
   lost.last_step = reached;
-  lost.state = "lost";
-  lost.reason = "it ended without a record: killed, or its node was lost";
+}
+
+void Goodput::close_lost(const GoodputEvent& next) {
+  add_later_signs(next);
+  attempts_.back().state = "lost";
+  attempts_.back().reason = "it ended without a record: killed, or its node was lost";
 }
 
 void Goodput::begin_attempt(const GoodputEvent& event) {
   if (!ended_) close_lost(event);
-  Attempt attempt{.nodes = event.nodes, .launched_s = event.launched_s, .first_step = event.step};
+  Attempt attempt{.nodes = event.nodes,
+                  .launched_s = event.launched_s,
+                  .first_step = event.step,
+                  .meters = event.meters};
   if (attempts_.empty()) {
     attempt.seconds.waiting =
         std::max(0.0, event.launched_s - event.submitted_s.value_or(event.launched_s));
@@ -307,7 +391,7 @@ void Goodput::add(const GoodputEvent& event) {
     charge(joules_at(last_, level), joules_at(event, level), shares, attempt.joules[level]);
     attempt.covered_s[level] = std::max(attempt.covered_s[level], event.energy[level].covered_s);
   }
-  furthest_ = std::max(furthest_, event.step);
+  reach(event.step, event.tokens);
   const double time = std::max(last_.time_s, event.time_s);
   last_ = event;
   last_.time_s = time;

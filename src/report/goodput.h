@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,8 @@ struct GoodputEvent {
   };
   Kind kind = Kind::Progress;
   double time_s = 0;
-  std::int64_t step = 0;  // finished steps
+  std::int64_t step = 0;    // finished steps
+  std::int64_t tokens = 0;  // of these steps
 
   // Start only.
   double launched_s = 0;
@@ -29,7 +31,9 @@ struct GoodputEvent {
   // What else is known of the attempt before: its last sign of life and its last step.
   std::optional<double> alive_s = {};
   std::optional<std::int64_t> reached = {};
-  std::optional<ByLevel<double>> spent_j = {};  // its energy until then
+  std::optional<std::int64_t> reached_tokens = {};  // at `reached`
+  std::optional<ByLevel<SpentEnergy>> spent = {};   // its energy until then
+  ByLevel<LevelMeter> meters = {};
 
   // Progress and End: time since Start in steps, in saves and in validations.
   double steps_s = 0, checkpoint_s = 0, validation_s = 0;
@@ -42,6 +46,12 @@ struct GoodputEvent {
   std::optional<int> exit_code = {};
   bool operator==(const GoodputEvent&) const = default;
 };
+
+// What is known of an attempt from its metrics.jsonl: the last record, and when the file was last
+// written. Sets the fields of a Start about the attempt before.
+GoodputEvent signs_of(const std::filesystem::path& metrics, const std::string& last_record);
+// The energy in a record of metrics.jsonl, only of metered levels.
+void add_since_launch(nlohmann::ordered_json& record, const ByLevel<SpentEnergy>& energy);
 
 std::string to_json_line(const GoodputEvent& event);  // without a line end
 // Nothing if the line is not such a record: a damaged ledger must not prevent a run or a report.
@@ -81,6 +91,7 @@ struct Attempt {
   GoodputAmounts seconds = {};          // with waiting and down before it
   ByLevel<GoodputAmounts> joules = {};  // of all nodes
   ByLevel<double> covered_s = {};       // metered time, in node-seconds
+  ByLevel<LevelMeter> meters = {};
 };
 
 // Charges every second and every joule of a run's life to one category. A function of the events,
@@ -90,16 +101,21 @@ class Goodput {
  public:
   void add(const GoodputEvent& event);
   void add(const std::vector<GoodputEvent>& events);
+  // What is known of an attempt that has not ended, since its last event: the fields of a Start
+  // about the attempt before.
+  void add_later_signs(const GoodputEvent& next);
 
   const std::vector<Attempt>& attempts() const { return attempts_; }
   GoodputAmounts seconds() const;
   GoodputAmounts joules(EnergyLevel level) const;
   std::int64_t furthest() const { return furthest_; }  // the highest step that was ever finished
+  std::int64_t furthest_tokens() const { return furthest_tokens_; }  // at that step
+  // The metered part of the time of all nodes, 0 to 1.
+  double coverage(EnergyLevel level) const;
 
  private:
   void start(const GoodputEvent& event);
   void begin_attempt(const GoodputEvent& event);
-  // An attempt without an end: what happened after its last event.
   void close_lost(const GoodputEvent& next);
   // The part of the steps from last_ to `step` that was done before.
   double repeated_share(std::int64_t step) const;
@@ -107,7 +123,9 @@ class Goodput {
   std::vector<Attempt> attempts_;
   GoodputEvent last_;  // of the current attempt
   bool ended_ = true;
-  std::int64_t furthest_ = 0;
+  void reach(std::int64_t step, std::int64_t tokens);
+
+  std::int64_t furthest_ = 0, furthest_tokens_ = 0;
 };
 
 }  // namespace kintsugi

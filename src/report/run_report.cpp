@@ -63,11 +63,10 @@ std::vector<ReportJson> last_records(const fs::path& file) {
   return records;
 }
 
-// The level that stands for the run: whole nodes, otherwise the GPUs, otherwise the processors.
 std::optional<EnergyLevel> metered_level(const Goodput& goodput) {
-  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu})
-    if (goodput.joules(level).total() > 0) return level;
-  return {};
+  ByLevel<double> coverage;
+  for (const EnergyLevel level : kEnergyLevels) coverage[level] = goodput.coverage(level);
+  return standing_level(coverage);
 }
 
 std::string goodput_table(const Goodput& goodput) {
@@ -122,6 +121,9 @@ RunReport read_run(const fs::path& directory) {
   run.status = std::move(status);
   run.goodput.add(read_goodput(directory / "goodput.jsonl"));
   run.last_steps = last_records(directory / "metrics.jsonl");
+  if (!run.last_steps.empty())
+    run.goodput.add_later_signs(
+        signs_of(directory / "metrics.jsonl", run.last_steps.back().dump()));
   return run;
 }
 

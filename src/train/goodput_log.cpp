@@ -28,7 +28,7 @@ std::optional<double> submission_time(const std::filesystem::path& run_dir) {
 }
 
 GoodputLog::GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
-                       const Before& before)
+                       const GoodputEvent& before)
     : file_(run_dir / "goodput.jsonl"), clock_(std::move(clock)) {
   drop_partial_line(file_);
   ledger_.add(read_goodput(file_));
@@ -37,7 +37,8 @@ GoodputLog::GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock,
             .submitted_s = submission_time(run_dir),
             .alive_s = before.alive_s,
             .reached = before.reached,
-            .spent_j = before.spent_j};
+            .reached_tokens = before.reached_tokens,
+            .spent = before.spent};
 }
 
 GoodputEvent GoodputLog::now(GoodputEvent::Kind kind) const {
@@ -58,13 +59,14 @@ void GoodputLog::write(GoodputEvent event) {
   }
 }
 
-void GoodputLog::start(std::int64_t step, std::int64_t nodes) {
+void GoodputLog::start(const Beginning& beginning) {
   const std::lock_guard lock(mutex_);
   first_.time_s = clock_.now_s();
-  first_.step = step;
-  first_.nodes = nodes;
+  first_.step = current_.step = beginning.step;
+  first_.tokens = current_.tokens = beginning.tokens;
+  first_.nodes = beginning.nodes;
+  first_.meters = beginning.meters;
   first_.energy = current_.energy;
-  current_.step = step;
   started_ = true;
   write(first_);
 }
@@ -74,12 +76,18 @@ void GoodputLog::note_energy(const EnergyTotals& since_launch) {
   current_.energy = since_launch;
 }
 
-void GoodputLog::note_step(double seconds, std::int64_t step, double exposed_s) {
+void GoodputLog::note_stage_end() {
   const std::lock_guard lock(mutex_);
-  const bool last_again = step == ledger_.furthest();  // from here on, steps are new
-  current_.steps_s += seconds;
-  current_.exposed_s += std::min(exposed_s, seconds);
-  current_.step = step;
+  write(now(GoodputEvent::Kind::Progress));
+}
+
+void GoodputLog::note_step(const Step& step) {
+  const std::lock_guard lock(mutex_);
+  const bool last_again = step.step == ledger_.furthest();  // from here on, steps are new
+  current_.steps_s += step.seconds;
+  current_.exposed_s += std::min(step.exposed_s, step.seconds);
+  current_.step = step.step;
+  current_.tokens = step.tokens;
   const GoodputEvent event = now(GoodputEvent::Kind::Progress);
   if (last_again || event.time_s >= next_record_s_) write(event);
 }

@@ -21,17 +21,22 @@ struct AttemptClock {
 // rank 0 has one. Thread-safe. A failed write is a warning: it must not end the run.
 class GoodputLog {
  public:
-  // What the metrics say about the attempt before (GoodputEvent).
-  struct Before {
-    std::optional<double> alive_s = {};
-    std::optional<std::int64_t> reached = {};
-    std::optional<ByLevel<double>> spent_j = {};
-  };
-  GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock, const Before& before);
+  // `before`: what is known of the attempt before (signs_of).
+  GoodputLog(const std::filesystem::path& run_dir, AttemptClock clock, const GoodputEvent& before);
 
-  void start(std::int64_t step, std::int64_t nodes);  // training begins now
-  // `exposed_s`: part of the seconds in which the step waited for communication.
-  void note_step(double seconds, std::int64_t step, double exposed_s);
+  // Where training begins: finished steps, their tokens, and on what it runs.
+  struct Beginning {
+    std::int64_t step = 0, tokens = 0, nodes = 1;
+    ByLevel<LevelMeter> meters = {};
+  };
+  void start(const Beginning& beginning);  // training begins now
+  struct Step {
+    std::int64_t step = 0, tokens = 0;  // as in Beginning
+    double seconds = 0;
+    double exposed_s = 0;  // part of the seconds in which the step waited for communication
+  };
+  void note_step(const Step& step);
+  void note_stage_end();
   void note_energy(const EnergyTotals& since_launch);  // before note_step()
   void note_save(double seconds);
   void note_validation(double seconds);

@@ -50,39 +50,12 @@ bool overwrite(const std::filesystem::path& path, std::string_view text) {
   return written;
 }
 
-// When the file was last written, in seconds since 1970.
-std::optional<double> last_write_s(const std::filesystem::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return {};
-  return static_cast<double>(status.st_mtim.tv_sec) +
-         1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
-}
-
 }  // namespace
 
 namespace {
 
 Json to_json(const Straggler& straggler) {
   return {{"rank", straggler.rank}, {"node", straggler.node}, {"ratio", straggler.ratio}};
-}
-
-std::optional<ByLevel<double>> energy_since_launch(const Json& record) {
-  const char* const key = "energy_since_launch_j";
-  if (!record.is_object() || !record.contains(key) || !record[key].is_object()) return {};
-  ByLevel<double> joules;
-  for (const EnergyLevel level : kEnergyLevels) {
-    const std::string name(to_string(level));
-    if (record[key].contains(name) && record[key][name].is_number())
-      joules[level] = record[key][name].get<double>();
-  }
-  return joules;
-}
-
-Json to_json(const ByLevel<double>& joules) {
-  Json json = Json::object();
-  for (const EnergyLevel level : kEnergyLevels)
-    if (joules[level] > 0) json[std::string(to_string(level))] = joules[level];
-  return json;
 }
 
 }  // namespace
@@ -99,14 +72,7 @@ RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps,
     sinks_->add_earlier(line);
     last.swap(line);
   }
-  std::optional<std::int64_t> reached;
-  const Json record = Json::parse(last, nullptr, false);
-  if (record.is_object() && record.contains("step") && record["step"].is_number_integer())
-    reached = record["step"].get<std::int64_t>();
-  goodput_.emplace(directory, std::move(clock),
-                   GoodputLog::Before{.alive_s = last_write_s(path),
-                                      .reached = reached,
-                                      .spent_j = energy_since_launch(record)});
+  goodput_.emplace(directory, std::move(clock), signs_of(path, last));
 }
 
 void RunLog::flush() {
@@ -118,7 +84,7 @@ void RunLog::flush() {
 void RunLog::record(const StepRecord& r, bool saving) {
   Json json = {{"step", r.step}, {"seq", sequence_++}};
   add_metrics(json, r);
-  if (r.energy_since_launch_j) json["energy_since_launch_j"] = to_json(*r.energy_since_launch_j);
+  if (r.energy_since_launch) add_since_launch(json, *r.energy_since_launch);
   if (r.straggler) {
     json["straggler"] = to_json(*r.straggler);
     straggler_ = r.straggler;

@@ -82,6 +82,15 @@ std::vector<PrometheusMetric> validation_part(const std::vector<StepRecord::Vali
   return {loss, bits};
 }
 
+// Of all attempts, with everything that the run did.
+PrometheusMetric energy_part(const ByLevel<double>& joules) {
+  PrometheusMetric energy{"kintsugi_energy_joules_total", "Energy of the run, by level."};
+  for (const EnergyLevel level : kEnergyLevels)
+    if (joules[level] > 0)
+      energy.samples.push_back({{{"level", std::string(to_string(level))}}, joules[level]});
+  return energy;
+}
+
 // Of all attempts; kintsugi report shows the same categories.
 std::vector<PrometheusMetric> goodput_part(const std::vector<Attempt>& attempts,
                                            const GoodputAmounts& seconds) {
@@ -151,6 +160,10 @@ std::vector<PrometheusMetric> RunSinks::prometheus_metrics(GoodputLog& log) {
   for (const GoodputCategory& one : goodput_categories())
     seconds_.*one.amount = std::max(seconds_.*one.amount, now.*one.amount);
   append(goodput_part(goodput.attempts(), seconds_));
+  for (const EnergyLevel level : kEnergyLevels)
+    joules_[level] = std::max(joules_[level], goodput.joules(level).total());
+  if (PrometheusMetric energy = energy_part(joules_); !energy.samples.empty())
+    metrics.push_back(std::move(energy));
   if (const auto seconds = log.last_save_s())
     metrics.push_back({"kintsugi_checkpoint_seconds",
                        "Time in which the steps waited for the last save.",

@@ -48,6 +48,7 @@ class RunSinks {
   std::vector<std::optional<double>> values_;  // for Prometheus; one entry per StepMetric
   std::vector<StepRecord::Valid> valid_;       // of the last validation
   GoodputAmounts seconds_;                     // counters must not decrease by a rounding error
+  ByLevel<double> joules_;                     // the same
   double next_write_s_ = 0;
   bool running_ = true, lost_ = false;
 };

@@ -97,7 +97,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
   sum_energy();
   if (is_first()) {
     check_time_left();
-    log_->goodput().start(state_.step, energy_ != nullptr ? energy_->nodes() : 1);
+    log_->goodput().start(beginning());
   }
   write_status({}, NAN);
   last_report_ = loop_begin_ = Clock::now();
@@ -253,7 +253,10 @@ void Trainer::train_step() {
   stops_.wall_time().note_step(record_.step_time_s);
   if (groups_->ranks() > 1) record_communication(communication);
   if (is_first())
-    log_->goodput().note_step(record_.step_time_s, step, record_.comm_wait_s.value_or(0));
+    log_->goodput().note_step({.step = step,
+                               .tokens = state_.tokens,
+                               .seconds = record_.step_time_s,
+                               .exposed_s = record_.comm_wait_s.value_or(0)});
   compute_s_ += record_.step_time_s - record_.comm_wait_s.value_or(0);
   ++compute_steps_;
 }

@@ -109,11 +109,14 @@ class Trainer {
   void sum_over_ranks(StepSums& sums);
   // Energy, in trainer_energy.cpp.
   EnergyTotals own_energy() { return energy_ != nullptr ? energy_->own() : EnergyTotals{}; }
+  GoodputLog::Beginning beginning() const;
+  int nodes() const { return (groups_->ranks() + groups_->node_ranks - 1) / groups_->node_ranks; }
   void sum_energy();  // over all ranks, outside of steps
   void note_energy(const EnergyTotals& now);
   void record_energy(const EnergyTotals& now);  // of the step
   void apply_power_policy();
   std::optional<PowerSettingEffect> setting_effect() const;
+  std::string first_note() const;
   void gather_energy();             // of all nodes, for the report; all ranks call it
   void write_energy(bool summary);  // energy.json and emissions.csv; on rank 0
   EnergyReport energy_report() const;
@@ -279,11 +282,17 @@ class Trainer {
   Startup startup_;
   StepTrace* step_trace_ = nullptr;  // optional
   JobEnergy* energy_ = nullptr;      // optional
-  EnergyTotals energy_now_;             // of all ranks, up to the last step
-  ByLevel<Clock::time_point> metered_;  // when more of a level's time was covered
-  Clock::time_point energy_time_;       // of energy_now_
-  std::vector<NodeReading> readings_;   // of all nodes, for the report; on rank 0
-  CommunicationTimes communication_;    // up to the last step
+  EnergyTotals energy_now_;          // of all ranks, up to the last step
+  // Whether a level was metered in the last seconds.
+  struct Metered {
+    Clock::time_point since = {};
+    double covered_s = 0;  // then
+    bool now = true;
+  };
+  ByLevel<Metered> metered_;
+  Clock::time_point energy_time_;      // of energy_now_
+  std::vector<NodeReading> readings_;  // of all nodes, for the report; on rank 0
+  CommunicationTimes communication_;   // up to the last step
   Clock::time_point last_report_;
   double step_seconds_ = 0;  // time in steps only, for the ETA
   double compute_s_ = 0;     // of this rank since the last find_straggler()

@@ -1,5 +1,6 @@
 // The energy of a run: of each step, and the report over all attempts.
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "comm/exchange.h"
@@ -14,15 +15,19 @@
 namespace kintsugi {
 namespace {
 
-// A level whose metered time has not grown for so long is no longer metered.
-constexpr double kMeterIsDead_s = 5;
+// Whether a level is metered is judged over so long: it is, if almost all of this time was covered.
+constexpr double kJudge_s = 5, kEnough = 0.9;
 
 // Earlier attempts, from their energy.json. A file that cannot be read is replaced.
 std::vector<NodeEnergy> read_nodes(const std::filesystem::path& file) {
   std::vector<NodeEnergy> nodes;
-  std::error_code unknown;
-  if (!std::filesystem::exists(file, unknown)) return nodes;
-  const auto json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  nlohmann::json json;
+  try {
+    if (!std::filesystem::exists(file)) return nodes;
+    json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  } catch (const std::exception& error) {
+    log_warning("{}: the energy of each node starts again at 0", error.what());
+  }
   if (!json.is_object() || !json.contains("by_node") || !json["by_node"].is_array()) return nodes;
   for (const auto& one : json["by_node"]) {
     if (!one.is_object() || !one.contains("name") || !one["name"].is_string()) continue;
@@ -44,6 +49,17 @@ void Trainer::meter_with(JobEnergy& energy) {
   if (is_first() && !energy.earlier()) energy.set_earlier(read_nodes(directory_ / "energy.json"));
 }
 
+GoodputLog::Beginning Trainer::beginning() const {
+  GoodputLog::Beginning beginning{.step = state_.step, .tokens = state_.tokens, .nodes = nodes()};
+  if (energy_ == nullptr) return beginning;
+  for (const EnergyLevel level : kEnergyLevels) {
+    const MeterSource from = energy_->source(level);
+    if (!from.source.empty())
+      beginning.meters[level] = {from.source, from.kind, energy_->nodes_with(level)};
+  }
+  return beginning;
+}
+
 void Trainer::sum_energy() {
   if (energy_ == nullptr) return;
   std::vector<double> values;
@@ -53,11 +69,24 @@ void Trainer::sum_energy() {
 }
 
 void Trainer::note_energy(const EnergyTotals& now) {
-  const auto time = Clock::now();
-  for (const EnergyLevel level : kEnergyLevels)
-    if (now[level].covered_s > energy_now_[level].covered_s) metered_[level] = time;
+  for (const EnergyLevel level : kEnergyLevels) {
+    Metered& metered = metered_[level];
+    if (energy_time_ == Clock::time_point{}) metered.since = Clock::now();
+    const double seconds = seconds_since(metered.since);
+    if (seconds < kJudge_s + 2 * config_.energy.sample_s) continue;
+    const double covered_s = now[level].covered_s - metered.covered_s;
+    const bool was_metered = metered.now;
+    metered = {.since = Clock::now(),
+               .covered_s = now[level].covered_s,
+               .now = covered_s > kEnough * seconds * static_cast<double>(energy_->nodes())};
+    if (was_metered && !metered.now && is_first() && energy_->best_level() == level)
+      log_warning(
+          "step {}: the energy of the {} is no longer metered on all nodes: energy_j is null until "
+          "it is again; energy.json will say why",
+          state_.step, parts_name(level));
+  }
   energy_now_ = now;
-  energy_time_ = time;
+  energy_time_ = Clock::now();
   if (is_first()) log_->goodput().note_energy(now);
 }
 
@@ -69,8 +98,7 @@ void Trainer::record_energy(const EnergyTotals& now) {
   const double elapsed_s = seconds_since(energy_time_);
   note_energy(now);
   const auto metered = [&](EnergyLevel level) {
-    return now[level].covered_s > 0 &&
-           seconds_since(metered_[level]) < kMeterIsDead_s + 2 * config_.energy.sample_s;
+    return now[level].covered_s > 0 && metered_[level].now;
   };
   const auto joules = [&](EnergyLevel level) -> std::optional<double> {
     if (!metered(level)) return {};
@@ -78,9 +106,9 @@ void Trainer::record_energy(const EnergyTotals& now) {
   };
   record_.energy_gpu_j = joules(EnergyLevel::Gpu);
   record_.energy_node_j = joules(EnergyLevel::Node);
-  record_.energy_since_launch_j.emplace();
+  record_.energy_since_launch.emplace();
   for (const EnergyLevel level : kEnergyLevels)
-    (*record_.energy_since_launch_j)[level] = now[level].total_j;
+    (*record_.energy_since_launch)[level] = {now[level].total_j, now[level].covered_s};
   const std::optional<EnergyLevel> best = energy_->best_level();
   if (!best) return;
   record_.energy_j = joules(*best);
@@ -101,22 +129,23 @@ void Trainer::apply_power_policy() {
 }
 
 void Trainer::add_nodes(EnergyReport& report) const {
-  report.by_node = energy_->earlier().value_or(std::vector<NodeEnergy>{});
+  std::map<std::string, NodeEnergy> nodes;
+  for (const NodeEnergy& node : energy_->earlier().value_or(std::vector<NodeEnergy>{}))
+    nodes[node.name] = node;
   for (const NodeReading& reading : readings_) {
-    const auto same = [&](const NodeEnergy& node) { return node.name == reading.name; };
-    auto node = std::find_if(report.by_node.begin(), report.by_node.end(), same);
-    if (node == report.by_node.end())
-      node = report.by_node.insert(node, NodeEnergy{.name = reading.name});
-    node->note = reading.note;
+    NodeEnergy& node = nodes[reading.name];
+    node.name = reading.name;
+    node.note = reading.note;
     for (const EnergyLevel level : kEnergyLevels) {
       const NodeReading::Level& one = reading.levels[level];
-      if (one.joules > 0) node->joules[level] = node->joules[level].value_or(0) + one.joules;
+      if (one.joules > 0) node.joules[level] = node.joules[level].value_or(0) + one.joules;
       if (one.counter_j <= 0) continue;
       LevelSource& source = report.source(level);
       source.counter_j = source.counter_j.value_or(0) + one.counter_j;
       source.integral_j = source.integral_j.value_or(0) + one.power_j;
     }
   }
+  for (auto& [name, node] : nodes) report.by_node.push_back(std::move(node));
 }
 
 EnergyReport Trainer::energy_report() const {
@@ -126,24 +155,28 @@ EnergyReport Trainer::energy_report() const {
       .timestamp = iso_time(unix_time_s()).substr(0, 19),  // as CodeCarbon writes it
       .version = std::string(program_version()),
       .nodes = energy_->nodes(),
-      .gpus = energy_->gpus(),
-      .tokens = static_cast<double>(state_.tokens)};
+      .gpus = energy_->gpus()};
   if (!ledger.attempts().empty())
     report.run_id =
         hex64(hash64(fmt::format("{} {:.3f}", report.run, ledger.attempts().front().launched_s)));
   add_ledger(ledger, report);
   for (const EnergyLevel level : kEnergyLevels) {
-    const MeterSource from = energy_->source(level);
     LevelSource& source = report.source(level);
-    source.source = from.source;
-    source.kind = from.kind;
-    source.reason = from.reason;
-    source.nodes = energy_->nodes_with(level);
+    source.reason = energy_->source(level).reason;
+    if (source.reason.empty() && report.coverage(level) < kEnough) source.reason = first_note();
+    if (source.nodes == 0) source.nodes = energy_->nodes_with(level);
   }
   add_nodes(report);
   report.power_setting = setting_effect();
   add_context(energy_->context(), steps_of_stages(), report);
   return report;
+}
+
+// Why a meter did not cover all time.
+std::string Trainer::first_note() const {
+  for (const NodeReading& reading : readings_)
+    if (!reading.note.empty()) return fmt::format("{}: {}", reading.name, reading.note);
+  return "";
 }
 
 std::optional<PowerSettingEffect> Trainer::setting_effect() const {
@@ -165,7 +198,8 @@ std::vector<std::int64_t> Trainer::steps_of_stages() const {
   std::vector<std::int64_t> steps;
   for (std::int64_t i = 0; i < config_.stage; ++i)
     steps.push_back(config_.stages[static_cast<std::size_t>(i)].total_steps());
-  steps.push_back(state_.step - state_.stage_start);
+  // After a failure, up to the step that an earlier attempt has reached.
+  steps.push_back(std::max(state_.step, log_->goodput().ledger().furthest()) - state_.stage_start);
   return steps;
 }
 
@@ -179,12 +213,13 @@ void Trainer::write_energy(bool summary) {
   if (energy_ == nullptr || !is_first() || !log_) return;
   try {
     const EnergyReport report = energy_report();
+    if (summary) {
+      std::string text = to_text(report);
+      while (text.ends_with('\n')) text.pop_back();
+      log_info("{}", text);
+    }
     write_file_atomically(directory_ / "energy.json", to_json(report));
-    if (!summary) return;
-    append_codecarbon(directory_ / "emissions.csv", report);
-    std::string text = to_text(report);
-    while (text.ends_with('\n')) text.pop_back();
-    log_info("{}", text);
+    if (summary) write_codecarbon(directory_ / "emissions.csv", report);
   } catch (const std::exception& error) {
     log_warning("{}: the run continues, but its energy report is out of date", error.what());
   }

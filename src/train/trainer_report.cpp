@@ -159,8 +159,7 @@ std::string Trainer::progress_line() const {
 void Trainer::write_status(const RunState& state, double eta_s) {
   if (!is_first()) return;
   log_->status(state, record_, last_valid_loss_, eta_s, last_checkpoint_);
-  if (state.state != "running")
-    write_energy(state.state == "finished" || state.state == "stopped");
+  if (state.state != "running") write_energy(state.state == "finished" || state.state == "stopped");
 }
 
 void Trainer::watch_for_stops() {
@@ -191,11 +190,12 @@ void Trainer::check_time_left() {
 // After the last step of the stage, or a stop.
 void Trainer::report_stop(bool stopped) {
   if (is_first()) stops_.consume_file();
+  const bool stage_only = !stopped && config_.steps_after() > 0;
+  if (stage_only && is_first()) log_->goodput().note_stage_end();
   if (!stopped)
-    return write_status(config_.steps_after() > 0
-                            ? RunState{}
-                            : RunState{.state = "finished", .exit_code = exit_code::kFinished},
-                        eta_s());
+    return write_status(
+        stage_only ? RunState{} : RunState{.state = "finished", .exit_code = exit_code::kFinished},
+        eta_s());
   const std::string message =
       fmt::format("stopped by {} after step {}; {}", stops_.description(), state_.step,
                   config_.train.save ? "the same command continues the run"

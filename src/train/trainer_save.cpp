@@ -21,13 +21,12 @@ struct Trainer::SaveResult {
 void Trainer::open_saves() {
   if (!config_.train.save || finished()) return;
   if (is_first() && !config_.train.checkpoint_every) {
-    const int nodes = (groups_->ranks() + groups_->node_ranks - 1) / groups_->node_ranks;
     const std::optional<Duration>& given = config_.train.mtbf;
-    save_interval_.emplace(given ? given->seconds : mtbf_of_nodes_s(nodes), Clock::now());
+    save_interval_.emplace(given ? given->seconds : mtbf_of_nodes_s(nodes()), Clock::now());
     log_info(
         "checkpoints: mean time between failures {} ({}); the first one after {}",
         format_duration(save_interval_->mtbf_s()),
-        given ? "train.mtbf" : fmt::format("{}, train.mtbf: auto", format_number(nodes, "node")),
+        given ? "train.mtbf" : fmt::format("{}, train.mtbf: auto", format_number(nodes(), "node")),
         format_duration(save_interval_->seconds()));
   }
   if (!config_.train.async_save) return;

@@ -52,7 +52,7 @@ TEST(EnergyContext, HasTheFacilityAndThePlannersPrediction) {
       Planner(plan_job(run), machine).timing({.dp = 2, .micro_batch = 2, .zero = run.layout.zero});
   EXPECT_EQ(context.planned[0].seconds, e.step_s);
   EXPECT_EQ(context.planned[0].gpu_j, e.gpu_joule);
-  EXPECT_NEAR(context.planned[0].node_j.value() - e.gpu_joule, 600 * 2 / 8.0 * e.step_s, 1e-9);
+  EXPECT_NEAR(context.planned[0].node_j.value() - e.gpu_joule, (600 + 6 * 45) * e.step_s, 1e-9);
   EXPECT_EQ(context.no_plan, "");
   EXPECT_THAT(prediction_text(context), HasSubstr("energy.machine LUMI-G: predicted "));
 }

@@ -236,19 +236,24 @@ TEST(CodeCarbon, UnknownIsEmpty) {
     EXPECT_EQ(row.at(column), "") << column;
 }
 
-TEST(CodeCarbon, AppendsToFilesOfOtherVersions) {
+TEST(CodeCarbon, HasOneLinePerRunAlsoInFilesOfOtherVersions) {
   const TemporaryDirectory directory;
   EnergyReport r = measured_run();
-  append_codecarbon(directory / "new.csv", r);
-  append_codecarbon(directory / "new.csv", r);
-  const std::string line = to_codecarbon_csv(r) + "\n";
-  EXPECT_EQ(read_text_file(directory / "new.csv"), codecarbon_header() + "\n" + line + line);
+  EnergyReport first = r, other_run = r;
+  first.seconds = 1;  // of the same run, before
+  other_run.run_id = "b";
+  write_codecarbon(directory / "new.csv", first);
+  write_codecarbon(directory / "new.csv", other_run);
+  write_codecarbon(directory / "new.csv", r);
+  EXPECT_EQ(read_text_file(directory / "new.csv"), codecarbon_header() + "\n" +
+                                                       to_codecarbon_csv(other_run) + "\n" +
+                                                       to_codecarbon_csv(r) + "\n");
   // Fewer columns in another order, one unknown, and a last line without an end.
   const std::string old = directory.write("old.csv", "run_id,energy_consumed,colour\r\nb,1,red");
-  append_codecarbon(old, r);
-  EXPECT_EQ(read_text_file(old), "run_id,energy_consumed,colour\r\nb,1,red\na1,3.333333333,\n");
+  write_codecarbon(old, r);
+  EXPECT_EQ(read_text_file(old), "run_id,energy_consumed,colour\nb,1,red\na1,3.333333333,\n");
   const std::string other = directory.write("other.csv", "a,b\n1,2\n");
-  EXPECT_THAT(user_error_of([&] { append_codecarbon(other, r); }),
+  EXPECT_THAT(user_error_of([&] { write_codecarbon(other, r); }),
               HasSubstr("other.csv is not an emissions.csv"));
   EXPECT_EQ(read_text_file(other), "a,b\n1,2\n");
 }

@@ -22,9 +22,15 @@ EnergyTotals of_nodes(const LevelEnergy& energy) {
   return totals;
 }
 
-ByLevel<double> spent(double node_j) {
-  ByLevel<double> all;
-  all[EnergyLevel::Node] = node_j;
+ByLevel<SpentEnergy> spent(double node_j, double covered_s) {
+  ByLevel<SpentEnergy> all;
+  all[EnergyLevel::Node] = {node_j, covered_s};
+  return all;
+}
+
+ByLevel<LevelMeter> metered_by(const std::string& source, MeterKind kind) {
+  ByLevel<LevelMeter> all;
+  all[EnergyLevel::Node] = {source, kind, 2};
   return all;
 }
 
@@ -35,20 +41,29 @@ std::vector<GoodputEvent> interrupted_run() {
            .time_s = 1010,
            .launched_s = 1000,
            .nodes = 2,
+           .meters = metered_by("estimate", MeterKind::Estimate),
            .energy = of_nodes(joules(5000, 0))},
-          {.time_s = 1070, .step = 30, .steps_s = 60, .energy = of_nodes(joules(65000, 60000))},
+          {.time_s = 1070,
+           .step = 30,
+           .tokens = 300,
+           .steps_s = 60,
+           .energy = of_nodes(joules(65000, 60000))},
           {.kind = Kind::Start,
            .time_s = 1110,
            .step = 20,
+           .tokens = 200,
            .launched_s = 1100,
            .nodes = 2,
            .alive_s = 1080,
            .reached = 35,
-           .spent_j = spent(75000),
+           .reached_tokens = 350,
+           .spent = spent(75000, 75),
+           .meters = metered_by("pm_counters", MeterKind::Counter),
            .energy = of_nodes(joules(4000, 0))},
           {.kind = Kind::End,
            .time_s = 1180,
            .step = 50,
+           .tokens = 500,
            .steps_s = 60,
            .checkpoint_s = 6,
            .validation_s = 3,
@@ -93,6 +108,12 @@ TEST(EnergyLedger, TheReportSeparatesTheLostPart) {
   EXPECT_DOUBLE_EQ(*report.total()[EnergyLevel::Node], 145000);
   EXPECT_FALSE(report.total()[EnergyLevel::Gpu]) << "not metered is not 0";
   EXPECT_EQ(report.steps, 50);
+  EXPECT_EQ(report.tokens, 500);
+  const LevelSource& source = report.source(EnergyLevel::Node);
+  EXPECT_DOUBLE_EQ(source.covered_s, 75 + 70) << "of the lost attempt too";
+  EXPECT_DOUBLE_EQ(*report.node_watts(EnergyLevel::Node), 1000);
+  EXPECT_EQ(source.source, "estimate, pm_counters");
+  EXPECT_EQ(source.kind, MeterKind::Estimate) << "a sum with an estimate is an estimate";
   EXPECT_DOUBLE_EQ(report.seconds, 80 + 80);
   EXPECT_DOUBLE_EQ(report.node_seconds, 2 * 160);
   ASSERT_EQ(report.attempts.size(), 2u);
@@ -103,6 +124,28 @@ TEST(EnergyLedger, TheReportSeparatesTheLostPart) {
 TEST(EnergyLedger, IsTheSameFromItsFile) {
   for (const GoodputEvent& event : interrupted_run())
     EXPECT_EQ(parse_goodput_line(to_json_line(event)), event);
+}
+
+// An attempt that ended before the step that an earlier one has reached.
+TEST(EnergyLedger, CountsTheTokensOfTheFurthestStep) {
+  std::vector<GoodputEvent> events = interrupted_run();
+  events.back().step = 25;
+  events.back().tokens = 250;
+  Goodput goodput;
+  goodput.add(events);
+  EXPECT_EQ(goodput.furthest(), 35);
+  EXPECT_EQ(goodput.furthest_tokens(), 350);
+}
+
+// The levels that stand for a run: whole nodes only if they are metered most of the time.
+TEST(EnergyLedger, OneMeteredNodeDoesNotStandForAll) {
+  ByLevel<double> coverage;
+  coverage[EnergyLevel::Node] = 1.0 / 22;
+  coverage[EnergyLevel::Gpu] = 0.99;
+  EXPECT_EQ(standing_level(coverage), EnergyLevel::Gpu);
+  coverage[EnergyLevel::Node] = 0.95;
+  EXPECT_EQ(standing_level(coverage), EnergyLevel::Node);
+  EXPECT_FALSE(standing_level({}));
 }
 
 // A hostile or damaged ledger yields no negative or infinite energy.

@@ -138,9 +138,42 @@ TEST_F(EnergyOfRun, CountsAllAttemptsAndTheLostPart) {
   EXPECT_GT(lost, 0);
   EXPECT_LT(lost, total / 2);
   EXPECT_EQ(energy["steps"], 400);
+  EXPECT_EQ(energy["tokens"], 400 * 6 * 24);
+  EXPECT_NEAR(node["mean_w_per_node"].get<double>(), 1000, 1) << "of killed attempts too";
+  EXPECT_GT(node["time_measured"].get<double>(), 0.8);
   EXPECT_TRUE(energy["levels"]["gpu"]["joules"].is_null());
   EXPECT_NE(energy["levels"]["gpu"]["reason"], nullptr);
   EXPECT_THAT(last.out, testing::HasSubstr("J/token"));
+}
+
+// The steps of a stage are not charged to the start of the next one.
+TEST_F(EnergyOfRun, ChargesTheStepsOfAllStages) {
+  directory_.write("corpus.txt", small_corpus(400));
+  directory_.write(
+      "run.yaml",
+      "run: {dir: run, seed: 3}\nmodel: {family: llama, vocab_size: 256, hidden_size: "
+      "32, layers: 2, heads: 4, kv_heads: 2, ffn_size: 48, max_positions: 64}\n"
+      "energy: {root: nothing, node_w: 1000, sample_s: 0.05}\n"
+      "stages:\n" +
+          [](std::string all) {
+            for (const char* name : {"a", "b"})
+              all += fmt::format(
+                  "  - name: {}\n    steps: 150\n    data: {{train: [{{path: "
+                  "corpus.txt}}], sequence_length: 24}}\n    batch: {{global: 6, "
+                  "micro: 2}}\n    optimizer: {{warmup_steps: 2}}\n",
+                  name);
+            return all;
+          }(""));
+  const Outcome outcome = run_kintsugi("train run.yaml");
+  ASSERT_EQ(outcome.code, 0) << outcome.error;
+  std::istringstream lines(content_of("run/metrics.jsonl"));
+  double steps_s = 0;
+  for (std::string line; std::getline(lines, line);)
+    steps_s += EnergyJson::parse(line)["step_time_s"].get<double>();
+  const EnergyJson energy = json_of("run/energy.json");
+  EXPECT_NEAR(energy["phases"]["compute"]["seconds"].get<double>(), steps_s, 1e-3 * steps_s);
+  EXPECT_NEAR(energy["phases"]["compute"]["joules"]["node"].get<double>(), 1000 * steps_s,
+              0.05 * 1000 * steps_s + 100);
 }
 
 // The energies of the steps add up to that of the phase.
@@ -158,7 +191,8 @@ TEST_F(EnergyOfRun, StepsAddUp) {
     if (!record["energy_j"].is_null()) {
       EXPECT_EQ(record["energy_scope"], "node");
     }
-    last_total = record["energy_since_launch_j"].value("node", 0.0);
+    if (record["energy_since_launch"].contains("node"))
+      last_total = record["energy_since_launch"]["node"]["j"];
   }
   const EnergyJson energy = json_of("run/energy.json");
   // The last step ends a little after its record.

@@ -33,19 +33,30 @@ class RunSinksTest : public testing::Test {
   std::unique_ptr<RunLog> open(SinkOptions options = {}) {
     auto log = std::make_unique<RunLog>(run_, 100, AttemptClock{now_s_, [this] { return now_s_; }},
                                         options);
-    log->goodput().start(0, 1);
+    energy_ = {};
+    log->goodput().start({});
     return log;
   }
   // A step that takes 2 s.
   void record(RunLog& log, StepRecord record) {
     now_s_ += 2;
-    log.goodput().note_step(2, record.step, 0);
+    EnergyTotals& energy = energy_;
+    energy[EnergyLevel::Gpu].total_j += record.energy_gpu_j.value_or(0);
+    energy[EnergyLevel::Gpu].steps_j = energy[EnergyLevel::Gpu].total_j;
+    energy[EnergyLevel::Node].total_j += record.energy_node_j.value_or(0);
+    log.goodput().note_energy(energy);
+    record.energy_since_launch.emplace();
+    for (const EnergyLevel level : kEnergyLevels)
+      (*record.energy_since_launch)[level] = {energy[level].total_j, 1};
+    log.goodput().note_step({.step = record.step, .tokens = record.tokens, .seconds = 2});
     log.record(record);
   }
   void record(RunLog& log, std::int64_t step, double loss) {
     record(log, {.step = step, .tokens = 10 * step, .step_tokens = 10, .loss = loss});
   }
   static void end(RunLog& log) { log.status({"stopped", 75, "signal", ""}, {}, {}, NAN, ""); }
+
+  EnergyTotals energy_;  // since the launch
 
   std::vector<json> metrics() const {
     std::vector<json> all;

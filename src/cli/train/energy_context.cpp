@@ -23,6 +23,11 @@ PlannedStep planned_step(const RunConfig& stage, const Machine& machine, int ran
   return step;
 }
 
+// Whether the description is of a processor, such as that of a laptop.
+bool is_processor(const Machine& machine) {
+  return machine.gpu.name.starts_with("cpu") || machine.gpu.name.starts_with("processor");
+}
+
 void predict_steps(const RunConfig& run, const Machine& machine, int ranks,
                    EnergyContext& context) {
   if (ranks > machine.gpus())
@@ -61,13 +66,14 @@ void replace_values(const EnergyConfig& config, FacilitySpec& facility) {
 
 }  // namespace
 
-EnergyContext energy_context(const RunConfig& run, int ranks) {
+EnergyContext energy_context(const RunConfig& run, int ranks, bool gpus) {
   EnergyContext context;
   if (run.energy.machine) {
     const Machine machine = machine_of(*run.energy.machine);
     context.machine = machine.name;
     context.facility = machine.facility;
     try {
+      if (!gpus && !is_processor(machine)) user_error("the run uses no GPU");
       predict_steps(run, machine, ranks, context);
       context.no_plan.clear();
     } catch (const std::exception& error) {

@@ -168,7 +168,8 @@ bool pack_documents(const RunConfig& config, std::int64_t first, Job& job) {
 void add_context(const RunConfig& config, Job& job, JobEnergy& energy) {
   job.together([&] {
     if (job.world().rank() > 0) return;
-    EnergyContext context = energy_context(config, job.world().size());
+    EnergyContext context = energy_context(config, job.world().size(),
+                                           device_in_use(config.device) == DeviceChoice::Cuda);
     if (!context.planned.empty()) log_info("{}", prediction_text(context));
     energy.set_context(std::move(context));
   });

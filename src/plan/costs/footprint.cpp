@@ -82,7 +82,7 @@ RunFootprint footprint_of(const Evaluation& e, const PlanJob& job, const Machine
   fill_checkpoints(job, machine, f);
   const double pause_s = f.checkpoints * f.checkpoint_s.value_or(0);  // GPUs idle
   const double idle = e.layout.ranks() * machine.gpu.idle_w * pause_s;
-  const double nodes = e.layout.ranks() / static_cast<double>(machine.node.gpus);
+  const double nodes = std::ceil(e.layout.ranks() / static_cast<double>(machine.node.gpus));
   f.days = (f.steps * e.step_s + pause_s) / kDay;
   f.gpu_hours = f.days * 24 * e.layout.ranks();
   const double hosts =

@@ -1,6 +1,7 @@
 #include "plan/search/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "parallel/layer_split.h"
@@ -310,8 +311,11 @@ void Planner::finish(Evaluation& e, double busy_s) const {
   const double waiting_s = e.step_s - idle_s - computing_s;
   e.gpu_joule =
       gpus * (computing_s * gpu.busy_w() + waiting_s * gpu.waiting_w() + idle_s * gpu.idle_w);
-  const double nodes = gpus / static_cast<double>(machine_.node.gpus);
-  e.node_joule = e.gpu_joule + nodes * e.step_s * std::max(machine_.node.host_w, 0.0);
+  // A job has whole nodes; GPUs that it does not use are idle.
+  const double node_gpus = static_cast<double>(machine_.node.gpus);
+  const double nodes = std::ceil(gpus / node_gpus), unused = nodes * node_gpus - gpus;
+  e.node_joule =
+      e.gpu_joule + e.step_s * (nodes * std::max(machine_.node.host_w, 0.0) + unused * gpu.idle_w);
 }
 
 }  // namespace kintsugi
