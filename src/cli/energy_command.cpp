@@ -18,14 +18,16 @@
 #include "cli/progress_line.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/units.h"
 #include "energy/meter_total.h"
+#include "train/signals.h"
 
 namespace kintsugi {
 namespace {
 
 struct EnergyArguments {
-  std::string root = "/", program;
-  double seconds = 5, interval_s = 0.2, node_w = 0;
+  std::string root = "/", program, seconds = "5", interval = "0.2";
+  double node_w = 0;
   bool list = false, json = false;
 };
 
@@ -60,18 +62,18 @@ class MeterWindow {
   double last_s_ = 0;
 };
 
-void wait_for_window(const EnergyArguments& arguments, MeterWindow& window) {
+// Ctrl-C ends the window early.
+void wait_for_window(double seconds, double interval_s, MeterWindow& window) {
+  const StopSignals signals;
   ProgressLine progress;
-  while (true) {
-    const double left_s = arguments.seconds - window.elapsed_s();
+  while (StopSignals::received() == nullptr) {
+    const double left_s = seconds - window.elapsed_s();
     if (left_s <= 0) break;
-    std::this_thread::sleep_for(
-        std::chrono::duration<double>(std::min(left_s, arguments.interval_s)));
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left_s, interval_s)));
     window.sample();
     if (terminal_is_live())
       progress.show([&] {
-        return fmt::format("reading the meters: {:.0f} of {:.0f} s", window.elapsed_s(),
-                           arguments.seconds);
+        return fmt::format("reading the meters: {:.0f} of {:.0f} s", window.elapsed_s(), seconds);
       });
   }
 }
@@ -98,11 +100,12 @@ void run_energy(const EnergyArguments& arguments, const std::vector<std::string>
     return;
   }
   MeterWindow window(found);
+  const double interval_s = parse_duration_s(arguments.interval);
   int code = 0;
   if (command.empty())
-    wait_for_window(arguments, window);
+    wait_for_window(parse_duration_s(arguments.seconds), interval_s, window);
   else
-    code = wait_for_command(command, arguments.interval_s, window);
+    code = wait_for_command(command, interval_s, window);
   // The standard output of a command is its own.
   log_message(
       command.empty() ? LogLevel::Info : LogLevel::Note,
@@ -124,12 +127,14 @@ void add_energy_command(CLI::App& app) {
       ->type_name("DIR");
   CLI::Option* seconds = command
                              ->add_option("--seconds", arguments->seconds,
-                                          "How long to measure (default: 5 s); 2min, 1h")
+                                          "How long to measure: 60, 2min, 1h (default: 5 s); "
+                                          "Ctrl-C ends it early")
+                             ->type_name("TIME")
                              ->transform(duration(Range{.low = 0, .high = 1e7, .low_open = true}))
                              ->excludes(list);
   command
-      ->add_option("--interval", arguments->interval_s,
-                   "Time between two readings (default: 0.2 s)")
+      ->add_option("--interval", arguments->interval, "Time between two readings (default: 0.2 s)")
+      ->type_name("TIME")
       ->transform(duration(between(0.01, 2)));
   command
       ->add_option("--node-w", arguments->node_w,

@@ -15,7 +15,7 @@ namespace {
 using EnergyJson = nlohmann::ordered_json;
 
 // Readings are some tenths of a second apart, and their time is that of the hardware.
-constexpr double kUncoveredLimit_s = 0.3;
+constexpr double kUncoveredLimit_s = 0.3, kLostLimit_s = 0.02;
 
 struct EnergyRow {
   std::string source, scope, kind;
@@ -29,9 +29,12 @@ EnergyRow row_of(const EnergyView& view, const MeteredWindow& window, std::size_
   EnergyRow row{.source = identity.source,
                 .scope = identity.scope,
                 .kind = std::string(to_string(identity.kind))};
+  // A lost interval is never left out silently; the ends of the window may be a little late.
+  const bool lost = identity.kind != MeterKind::Estimate && !total.note().empty();
+  const double allowed_s = lost ? kLostLimit_s : kUncoveredLimit_s;
   if (identity.level != EnergyLevel::Gpu && view.share.shared()) {
     row.note = view.share.reason();
-  } else if (total.covered_s() > 0 && total.missed_s(window.seconds) <= kUncoveredLimit_s) {
+  } else if (total.covered_s() > 0 && total.missed_s(window.seconds) <= allowed_s) {
     row.joules = total.joules();
     row.watts = total.joules() / total.covered_s();
     row.note = total.note();

@@ -121,8 +121,11 @@ void add_pm_counters(const MeterSearch& search, FoundMeters& found) {
   const fs::path directory = search.root / "sys/cray/pm_counters";
   const std::vector<std::string> names = names_in(directory);
   if (names.empty()) {
+    const int error = ::access(directory.c_str(), R_OK | X_OK) == 0 ? 0 : errno;
     found.missing.push_back(
-        {"pm_counters", fmt::format("{} does not exist: no HPE Cray EX node", directory.string())});
+        {"pm_counters", error == EACCES ? why_unreadable(directory, error)
+                                        : fmt::format("{} does not exist: no HPE Cray EX node",
+                                                      directory.string())});
     return;
   }
   add_pm_counter(directory, "", "node", EnergyLevel::Node, found);

@@ -113,7 +113,7 @@ TEST_F(EnergyOfRun, CountsAllAttemptsAndTheLostPart) {
   directory_.write("run.yaml",
                    small_config("corpus.txt", "run",
                                 "steps: 400, checkpoint_every: 50, eval_every: 200, log_every: 100",
-                                "energy: {root: nothing, node_w: 1000, sample_s: 0.05}\n"));
+                                "energy: {root: ., node_w: 1000, sample_s: 0.05}\n"));
   for (const int step : {70, 160, 270}) train_and_kill_after(step);
   const Outcome last = run_kintsugi("train run.yaml");
   ASSERT_EQ(last.code, 0) << last.error;
@@ -153,7 +153,7 @@ TEST_F(EnergyOfRun, ChargesTheStepsOfAllStages) {
       "run.yaml",
       "run: {dir: run, seed: 3}\nmodel: {family: llama, vocab_size: 256, hidden_size: "
       "32, layers: 2, heads: 4, kv_heads: 2, ffn_size: 48, max_positions: 64}\n"
-      "energy: {root: nothing, node_w: 1000, sample_s: 0.05}\n"
+      "energy: {root: ., node_w: 1000, sample_s: 0.05}\n"
       "stages:\n" +
           [](std::string all) {
             for (const char* name : {"a", "b"})
@@ -181,7 +181,7 @@ TEST_F(EnergyOfRun, StepsAddUp) {
   directory_.write("corpus.txt", small_corpus(400));
   directory_.write("run.yaml",
                    small_config("corpus.txt", "run", "steps: 200, log_every: 100",
-                                "energy: {root: nothing, node_w: 700, sample_s: 0.05}\n"));
+                                "energy: {root: ., node_w: 700, sample_s: 0.05}\n"));
   ASSERT_EQ(run_kintsugi("train run.yaml").code, 0);
   std::istringstream lines(content_of("run/metrics.jsonl"));
   double steps_j = 0, last_total = 0;
@@ -204,7 +204,7 @@ TEST_F(EnergyOfRun, StepsAddUp) {
 TEST_F(EnergyOfRun, IsNullWithAReasonWithoutMeters) {
   directory_.write("corpus.txt", small_corpus(200));
   directory_.write("run.yaml",
-                   small_config("corpus.txt", "run", "steps: 5", "energy: {root: nothing}\n"));
+                   small_config("corpus.txt", "run", "steps: 5", "energy: {root: .}\n"));
   const Outcome outcome = run_kintsugi("train run.yaml");
   ASSERT_EQ(outcome.code, 0) << outcome.error;
   EXPECT_THAT(outcome.out, testing::HasSubstr("energy: no meter on this node"));

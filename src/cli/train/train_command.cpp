@@ -130,6 +130,13 @@ void check_trace_steps(const std::string& given, const TraceRequest& request,
                stage.total_steps());
 }
 
+void check_energy_root(const RunConfig& config) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(config.energy.root, unknown))
+    user_error("energy.root {}: no such directory; it holds sys/… as on a machine",
+               config.energy.root);
+}
+
 JobEnergy::Options energy_options(const RunConfig& config, Backend& backend) {
   return {.search = {.root = config.energy.root, .node_w = config.energy.node_w},
           .sample_s = config.energy.sample_s,
@@ -212,6 +219,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   job.together([&] {
     config = with_past_batches(std::move(*config));
     resolve_tokenizer(*config);
+    if (config->energy.enabled) check_energy_root(*config);
     if (config->stages.empty() && !config->layout_auto) layout_on(*config, job.world().size());
     backend = make_backend(config->device, threads_for(config->threads, job.world()), config->cuda,
                            job.world().local_rank(), trace);
