@@ -1,5 +1,7 @@
 #include "energy/pm_counters.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
