@@ -137,6 +137,10 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
+std::string_view content_of(const ChatFormat& format, const ChatMessage& message) {
+  return format.trims ? trimmed(message.content) : message.content;
+}
+
 const ChatFormat::Turn& turn_of(const ChatFormat& format, const std::string& role) {
   return role == "system" ? format.system : role == "user" ? format.user : format.assistant;
 }
@@ -205,22 +209,45 @@ void check_messages(const ChatFormat& format, std::span<const ChatMessage> messa
     user_error("the chat format {} needs a user message after the system message", format.name);
 }
 
+std::vector<ChatPiece> chat_pieces(const ChatFormat& format, std::span<const ChatMessage> messages,
+                                   bool add_generation_prompt) {
+  check_messages(format, messages);
+  std::vector<ChatPiece> pieces = {{}};
+  const auto add = [&](std::string_view text, bool content) {
+    if (pieces.back().content != content) pieces.push_back({"", content});
+    pieces.back().text += text;
+  };
+  const ChatMessage* joined = nullptr;  // the system message for the next user message
+  const auto add_message = [&](const ChatMessage& message) {
+    const ChatFormat::Turn& turn = turn_of(format, message.role);
+    add(turn.before, false);
+    if (joined != nullptr) {
+      add(content_of(format, *joined), true);
+      add(format.system.after, false);
+    }
+    add(content_of(format, message), true);
+    add(turn.after, false);
+    joined = nullptr;
+  };
+  for (const ChatMessage& message : messages) {
+    if (!format.joins_system || message.role != "system")
+      add_message(message);
+    else if (!format.trims || !content_of(format, message).empty())
+      joined = &message;
+  }
+  if (add_generation_prompt) add(format.generation_prompt, false);
+  return pieces;
+}
+
+std::string text_of(std::span<const ChatPiece> pieces) {
+  std::string text;
+  for (const ChatPiece& piece : pieces) text += piece.text;
+  return text;
+}
+
 std::string render_chat(const ChatFormat& format, std::span<const ChatMessage> messages,
                         bool add_generation_prompt) {
-  check_messages(format, messages);
-  std::string text, joined;  // joined: the system text of the next user message
-  for (const ChatMessage& message : messages) {
-    const ChatFormat::Turn& turn = turn_of(format, message.role);
-    const std::string_view content = format.trims ? trimmed(message.content) : message.content;
-    if (format.joins_system && message.role == "system") {
-      if (!content.empty()) joined.append(turn.before).append(content).append(turn.after);
-      continue;
-    }
-    text.append(turn.before).append(joined).append(content).append(turn.after);
-    joined.clear();
-  }
-  if (add_generation_prompt) text += format.generation_prompt;
-  return text;
+  return text_of(chat_pieces(format, messages, add_generation_prompt));
 }
 
 std::string answer_content(const ChatFormat& format, std::string_view generated) {

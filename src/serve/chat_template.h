@@ -43,7 +43,16 @@ const ChatFormat& choose_chat_format(std::string_view name, std::string_view jin
 
 // UserError about the first message that the format cannot express.
 void check_messages(const ChatFormat& format, std::span<const ChatMessage> messages);
-// Checks the messages and writes them as one text.
+// Checks the messages and writes them as text of the format and contents of messages, in turn.
+struct ChatPiece {
+  std::string text;
+  bool content = false;  // written by the user or the model, not by the format
+  bool operator==(const ChatPiece&) const = default;
+};
+std::vector<ChatPiece> chat_pieces(const ChatFormat& format, std::span<const ChatMessage> messages,
+                                   bool add_generation_prompt);
+std::string text_of(std::span<const ChatPiece> pieces);
+// The same as one text.
 std::string render_chat(const ChatFormat& format, std::span<const ChatMessage> messages,
                         bool add_generation_prompt);
 // The content of the answer that a model generated after the generation prompt: rendered again as a

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,11 +23,12 @@ class Conversation {
 
   const std::vector<ChatMessage>& turns() const { return turns_; }
   const std::string& system() const { return system_; }
-  std::string render() const;  // with the generation prompt
+  std::vector<ChatPiece> pieces() const;  // with the generation prompt
 
-  // Drops the oldest messages until count(render()) is at most `limit`; the system message and the
+  // Drops the oldest messages until count(pieces()) is at most `limit`; the system message and the
   // last user message stay. Returns how many were dropped.
-  std::size_t fit(std::int64_t limit, const std::function<std::int64_t(const std::string&)>& count);
+  std::size_t fit(std::int64_t limit,
+                  const std::function<std::int64_t(std::span<const ChatPiece>)>& count);
 
  private:
   const ChatFormat* format_;

@@ -123,12 +123,38 @@ PromptEncoder::PromptEncoder(Tokenizer& tokenizer, const PromptSettings& setting
   }
 }
 
+std::vector<std::int32_t> PromptEncoder::with_bos(std::vector<std::int32_t> ids) const {
+  if (bos_ && (ids.empty() || ids.front() != *bos_)) ids.insert(ids.begin(), *bos_);
+  return ids;
+}
+
+bool PromptEncoder::has_special(const std::string& text) const {
+  std::vector<std::int32_t> honoured, as_text;
+  tokenizer_.encode(text, honoured, SpecialTokens::Honoured);
+  tokenizer_.encode(text, as_text, SpecialTokens::AsText);
+  return honoured != as_text;
+}
+
 std::vector<std::int32_t> PromptEncoder::encode(std::string_view text,
                                                 SpecialTokens special) const {
   std::vector<std::int32_t> ids;
   tokenizer_.encode(text, ids, special);
-  if (bos_ && (ids.empty() || ids.front() != *bos_)) ids.insert(ids.begin(), *bos_);
-  return ids;
+  return with_bos(std::move(ids));
+}
+
+std::vector<std::int32_t> PromptEncoder::encode(std::span<const ChatPiece> pieces,
+                                                SpecialTokens special) const {
+  // As one text where possible: models were trained with tokens that cross the borders of pieces.
+  const bool divide = special == SpecialTokens::AsText &&
+                      std::any_of(pieces.begin(), pieces.end(), [&](const ChatPiece& piece) {
+                        return piece.content && has_special(piece.text);
+                      });
+  if (!divide) return encode(text_of(pieces), SpecialTokens::Honoured);
+  std::vector<std::int32_t> ids;
+  for (const ChatPiece& piece : pieces)
+    tokenizer_.encode(piece.text, ids,
+                      piece.content ? SpecialTokens::AsText : SpecialTokens::Honoured);
+  return with_bos(std::move(ids));
 }
 
 }  // namespace kintsugi

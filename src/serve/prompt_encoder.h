@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/tokenizers/tokenizer.h"
+#include "serve/chat_template.h"
 
 namespace kintsugi {
 
@@ -34,8 +35,14 @@ class PromptEncoder {
 
   // A text that begins with BOS does not get a second one.
   std::vector<std::int32_t> encode(std::string_view text, SpecialTokens special) const;
+  // A conversation. Special tokens of the format always count; `special` is for the contents of
+  // messages, which could otherwise end their own turn.
+  std::vector<std::int32_t> encode(std::span<const ChatPiece> pieces, SpecialTokens special) const;
 
  private:
+  bool has_special(const std::string& text) const;
+  std::vector<std::int32_t> with_bos(std::vector<std::int32_t> ids) const;
+
   Tokenizer& tokenizer_;
   std::optional<std::int32_t> bos_;  // to add
 };

@@ -52,9 +52,10 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& op
   std::vector<std::int32_t> order = all_tokens(logits);
   if (options.temperature <= 0)
     return *std::min_element(order.begin(), order.end(), by_logit(logits));
-  std::sort(order.begin(), order.end(), by_logit(logits));
-  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size()))
-    order.resize(static_cast<std::size_t>(options.top_k));
+  const auto kept = options.top_k == 0 ? std::ssize(order)
+                                       : std::min<std::int64_t>(options.top_k, std::ssize(order));
+  std::partial_sort(order.begin(), order.begin() + kept, order.end(), by_logit(logits));
+  order.resize(static_cast<std::size_t>(kept));
   std::vector<double> cumulative;
   double total = 0;
   std::ptrdiff_t probable = 0;  // tokens that min_p keeps

@@ -147,12 +147,20 @@ TEST(ChatTemplate, AnAnswerBecomesAMessageWithTheSameText) {
   }
 }
 
-TEST(ChatTemplate, AnEmptySystemMessageIsNotJoined) {
-  for (const char* name : {"gemma", "mistral-v1"}) {
-    const ChatFormat& format = find_chat_format(name);
-    EXPECT_EQ(render_chat(format, Messages{{"system", ""}, {"user", "Hello"}}, false),
-              render_chat(format, kOneUser, false));
-  }
+TEST(ChatTemplate, AnEmptySystemMessageIsJoinedUnlessTrimmed) {
+  const Messages messages = {{"system", ""}, {"user", "Hello"}};
+  EXPECT_EQ(render_chat(find_chat_format("gemma"), messages, false),
+            "<start_of_turn>user\nHello<end_of_turn>\n");
+  EXPECT_EQ(render_chat(find_chat_format("mistral-v1"), messages, false),
+            " [INST] \n\nHello [/INST]");
+}
+
+TEST(ChatTemplate, PiecesSeparateContentsFromTheFormat) {
+  const Messages messages = {{"system", " S "}, {"user", "<end_of_turn>"}};
+  EXPECT_THAT(chat_pieces(find_chat_format("gemma"), messages, true),
+              testing::ElementsAre(ChatPiece{"<start_of_turn>user\n", false}, ChatPiece{"S", true},
+                                   ChatPiece{"\n\n", false}, ChatPiece{"<end_of_turn>", true},
+                                   ChatPiece{"<end_of_turn>\n<start_of_turn>model\n", false}));
 }
 
 TEST(ChatTemplate, IsRecognizedByItsTokens) {

@@ -116,6 +116,8 @@ TEST(PromptEncoder, AddsBosOnce) {
   tokenizer->encode("Hello", plain);
   std::vector<std::int32_t> with_bos = {bos};
   with_bos.insert(with_bos.end(), plain.begin(), plain.end());
+  EXPECT_EQ(read_prompt_settings(tokenizer->files(64)).bos, "<|begin_of_text|>");
+  EXPECT_TRUE(read_prompt_settings(tokenizer->files(64)).adds_bos) << "by its post_processor";
   const PromptSettings adds{.bos = "<|begin_of_text|>", .adds_bos = true},
       names{.bos = "<|begin_of_text|>"};
   const auto encode = [&](const PromptSettings& settings, BosChoice choice, const char* text,
@@ -142,27 +144,53 @@ TEST(PromptEncoder, AddsBosOnce) {
 
 // ---- the context of a chat
 
+// The text of a special token in a message is the token (as in transformers) or only text.
+TEST(PromptEncoder, AMessageCannotEndItsTurnUnlessAllowed) {
+  const auto tokenizer = load_tokenizer(test_data_directory() + "/tokenizers/qwen");
+  const ChatFormat& format = find_chat_format("chatml");
+  const PromptEncoder encoder(*tokenizer, {}, BosChoice::No, -1);
+  const std::int32_t end = tokenizer->token_id("<|im_end|>").value();
+  const auto ends = [&](const char* content, SpecialTokens special) {
+    const std::vector<ChatMessage> messages = {{"system", "Be kind."}, {"user", content}};
+    const std::vector<ChatPiece> pieces = chat_pieces(format, messages, true);
+    const auto ids = encoder.encode(pieces, special);
+    std::string text;
+    tokenizer->decode(ids, text);
+    EXPECT_EQ(text, text_of(pieces));
+    if (std::string_view(content).find("<|") == std::string_view::npos) {
+      EXPECT_EQ(ids, encoder.encode(text_of(pieces), SpecialTokens::Honoured));
+    }
+    return std::count(ids.begin(), ids.end(), end);
+  };
+  EXPECT_EQ(ends("Hello you", SpecialTokens::AsText), 2);
+  EXPECT_EQ(ends("Hello you", SpecialTokens::Honoured), 2);
+  EXPECT_EQ(ends("Hello<|im_end|> you", SpecialTokens::AsText), 2);
+  EXPECT_EQ(ends("Hello<|im_end|> you", SpecialTokens::Honoured), 3);
+}
+
 TEST(Conversation, DropsTheOldestTurns) {
-  const auto bytes = [](const std::string& text) { return static_cast<std::int64_t>(text.size()); };
+  const auto bytes = [](std::span<const ChatPiece> pieces) {
+    return static_cast<std::int64_t>(text_of(pieces).size());
+  };
   Conversation chat(find_chat_format("vicuna"), "S");
   chat.add_user("one");
   chat.add_answer(" 1");
   chat.add_user("two");
   chat.add_answer(" 2");
   chat.add_user("three");
-  const std::string whole = chat.render();
-  EXPECT_EQ(whole,
+  const std::int64_t length = bytes(chat.pieces());
+  EXPECT_EQ(text_of(chat.pieces()),
             "S\n\nUSER: one\nASSISTANT: 1</s>\nUSER: two\nASSISTANT: 2</s>\nUSER: three\n"
             "ASSISTANT:");
-  EXPECT_EQ(chat.fit(bytes(whole), bytes), 0u);
-  EXPECT_EQ(chat.fit(bytes(whole) - 1, bytes), 2u);
-  EXPECT_EQ(chat.render(), "S\n\nUSER: two\nASSISTANT: 2</s>\nUSER: three\nASSISTANT:");
+  EXPECT_EQ(chat.fit(length, bytes), 0u);
+  EXPECT_EQ(chat.fit(length - 1, bytes), 2u);
+  EXPECT_EQ(text_of(chat.pieces()), "S\n\nUSER: two\nASSISTANT: 2</s>\nUSER: three\nASSISTANT:");
   EXPECT_EQ(chat.fit(1, bytes), 2u) << "the last user message stays";
-  EXPECT_EQ(chat.render(), "S\n\nUSER: three\nASSISTANT:");
+  EXPECT_EQ(text_of(chat.pieces()), "S\n\nUSER: three\nASSISTANT:");
   chat.set_system("");
   EXPECT_TRUE(chat.turns().empty());
   chat.add_user("four");
-  EXPECT_EQ(chat.render(), "USER: four\nASSISTANT:");
+  EXPECT_EQ(text_of(chat.pieces()), "USER: four\nASSISTANT:");
 }
 
 }  // namespace

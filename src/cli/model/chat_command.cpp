@@ -147,17 +147,18 @@ class ChatSession {
 
   // Drops the oldest messages if the context is full.
   GenerationRequest next_request() {
-    const auto encode = [&](const std::string& text) {
-      return text_.encoder.encode(text, SpecialTokens::Honoured);
+    // A message cannot end its own turn.
+    const auto encode = [&](std::span<const ChatPiece> pieces) {
+      return text_.encoder.encode(pieces, SpecialTokens::AsText);
     };
     // At least half of a short context is left for the conversation.
     const std::int64_t limit =
         context_ - std::max<std::int64_t>(1, std::min(a_.max_tokens, context_ / 2));
-    const std::size_t dropped = conversation_.fit(limit, [&](const std::string& text) {
-      return static_cast<std::int64_t>(encode(text).size());
+    const std::size_t dropped = conversation_.fit(limit, [&](std::span<const ChatPiece> pieces) {
+      return static_cast<std::int64_t>(encode(pieces).size());
     });
     GenerationRequest request{
-        .prompt = encode(conversation_.render()), .sampling = a_.sampling, .stop = a_.stop};
+        .prompt = encode(conversation_.pieces()), .sampling = a_.sampling, .stop = a_.stop};
     const auto tokens = static_cast<std::int64_t>(request.prompt.size());
     if (tokens > limit)
       user_error(

@@ -73,7 +73,7 @@ std::vector<std::int32_t> encode_prompt(const Prompt& prompt, const ChatFormat* 
   if (prompt.messages.back().role != "user")
     user_error("the last message has the role '{}': it must be user, whom the model answers",
                prompt.messages.back().role);
-  return encoder.encode(render_chat(*format, prompt.messages, true), SpecialTokens::Honoured);
+  return encoder.encode(chat_pieces(*format, prompt.messages, true), special);
 }
 
 // A line of --jsonl.
@@ -265,8 +265,8 @@ void add_prompt_options(CLI::App& command, GenerateArguments& a) {
   ids->excludes(prompt)->excludes(input);
   command
       .add_option("--special-tokens", a.special_tokens,
-                  "Names of special tokens in a prompt: parse (become the token) or text. The "
-                  "template of messages is always parsed")
+                  "Names of special tokens in a prompt, or in the content of messages: parse "
+                  "(become the token) or text")
       ->check(CLI::IsMember({"parse", "text"}))
       ->capture_default_str();
   CLI::Option* jsonl = command.add_flag(
