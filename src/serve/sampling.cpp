@@ -47,35 +47,54 @@ std::vector<std::int32_t> all_tokens(std::span<const float> logits) {
   return tokens;
 }
 
+// Keeps the fewest tokens whose probability reaches top_p, and of these the ones that min_p allows.
+// Uses a heap, because few tokens of a large vocabulary are kept.
+template <class Ratio>  // double(token): its probability / the largest probability
+void keep_nucleus(std::span<const float> logits, const SamplingOptions& options, Ratio&& ratio,
+                  std::vector<std::int32_t>& tokens) {
+  double total = 0, sum = 0;
+  for (const std::int32_t token : tokens) total += ratio(token);
+  const auto less = [before = by_logit(logits)](std::int32_t a, std::int32_t b) {
+    return before(b, a);
+  };
+  std::make_heap(tokens.begin(), tokens.end(), less);
+  std::vector<std::int32_t> kept;
+  for (auto end = tokens.end(); end != tokens.begin(); --end) {
+    std::pop_heap(tokens.begin(), end, less);
+    const std::int32_t token = *(end - 1);
+    if (!kept.empty() && ratio(token) < options.min_p) break;
+    kept.push_back(token);
+    if ((sum += ratio(token)) >= options.top_p * total) break;
+  }
+  tokens = std::move(kept);
+}
+
 std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
                         std::uint64_t position) {
-  std::vector<std::int32_t> order = all_tokens(logits);
+  std::vector<std::int32_t> tokens = all_tokens(logits);
   if (options.temperature <= 0)
-    return *std::min_element(order.begin(), order.end(), by_logit(logits));
-  const auto kept = options.top_k == 0 ? std::ssize(order)
-                                       : std::min<std::int64_t>(options.top_k, std::ssize(order));
-  std::partial_sort(order.begin(), order.begin() + kept, order.end(), by_logit(logits));
-  order.resize(static_cast<std::size_t>(kept));
+    return *std::min_element(tokens.begin(), tokens.end(), by_logit(logits));
+  if (options.top_k > 0 && options.top_k < std::ssize(tokens)) {
+    std::partial_sort(tokens.begin(), tokens.begin() + options.top_k, tokens.end(),
+                      by_logit(logits));
+    tokens.resize(static_cast<std::size_t>(options.top_k));
+  }
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  const auto ratio = [&](std::int32_t token) {
+    return std::exp((logits[at(token)] - largest) / options.temperature);
+  };
+  if (options.top_p < 1 || options.min_p > 0) keep_nucleus(logits, options, ratio, tokens);
   std::vector<double> cumulative;
   double total = 0;
-  std::ptrdiff_t probable = 0;  // tokens that min_p keeps
-  const double largest = logits[at(order.front())];
-  for (const std::int32_t token : order) {
-    const double ratio = std::exp((logits[at(token)] - largest) / options.temperature);
-    cumulative.push_back(total += ratio);
-    probable += ratio >= options.min_p;
-  }
-  // Nucleus: the fewest tokens whose probability reaches top_p.
-  const double limit = std::min(1.0, options.top_p) * total;
-  const auto nucleus = std::lower_bound(cumulative.begin(), cumulative.end() - 1, limit);
-  const auto last =
-      std::min(nucleus, cumulative.begin() + std::max<std::ptrdiff_t>(probable, 1) - 1);
+  for (const std::int32_t token : tokens) cumulative.push_back(total += ratio(token));
   const Philox::Block words = Philox::draw(derive_key(options.seed, 0x5A3B1E), position);
   const double draw =
       (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) *
-      *last;
+      total;
+  // The last token that can be drawn; those after it have a probability of 0.
+  const auto last = std::lower_bound(cumulative.begin(), cumulative.end(), total);
   const auto chosen = std::upper_bound(cumulative.begin(), last, draw);
-  return order[static_cast<std::size_t>(chosen - cumulative.begin())];
+  return tokens[static_cast<std::size_t>(chosen - cumulative.begin())];
 }
 
 // ln of the sum of exp(logit)
