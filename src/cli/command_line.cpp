@@ -42,6 +42,7 @@ int run_command_line(int argc, char** argv) {
   add_data_command(app);
   add_train_command(app);
   add_generate_command(app);
+  add_chat_command(app);
   add_eval_command(app);
   add_model_command(app);
   add_plan_command(app);

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,18 +16,6 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text);
 
 // The tokenizer of a model directory; UserError if it has none.
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& directory);
-
-// Decodes tokens one by one into text. Some tokenizers decode a token differently at the beginning
-// of a text, so the last few tokens are decoded with it.
-class TextOutput {
- public:
-  TextOutput(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt);
-  std::string add(std::int32_t token);  // the text it appends; empty for ids without a token
-
- private:
-  const Tokenizer& tokenizer_;
-  std::vector<std::int32_t> recent_;
-};
 
 // Makes streamed text safe for a terminal: printable (core/log.h), so that a model cannot send
 // control sequences. An incomplete UTF-8 character is held back until its last byte is added.

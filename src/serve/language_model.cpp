@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
-#include "core/philox.h"
 #include "core/units.h"
 #include "model/initialize.h"
 #include "tensor/safetensors.h"
@@ -81,54 +79,7 @@ Session generation(Backend& backend, Arena& arena, const ParameterStore& store,
   return {backend, arena, store, config, std::min(kPrefill, tokens), tokens, true};
 }
 
-[[noreturn]] void not_finite(const std::string& what) {
-  failure(
-      "{}: the model's weights are not finite or too large for this precision; use an earlier "
-      "checkpoint or --precision fp32",
-      what);
-}
-
-// NaN has no order: sorting it is undefined behaviour.
-void check_logits(std::span<const float> logits) {
-  float largest = -std::numeric_limits<float>::infinity();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) not_finite(fmt::format("the logit of token {} is NaN", i));
-    largest = std::max(largest, logits[i]);
-  }
-  if (!std::isfinite(largest)) not_finite(fmt::format("the largest logit is {}", largest));
-}
-
 }  // namespace
-
-std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
-                          std::uint64_t position) {
-  check_logits(logits);
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](std::int32_t a, std::int32_t b) {
-    const float la = logits[static_cast<std::size_t>(a)], lb = logits[static_cast<std::size_t>(b)];
-    return la != lb ? la > lb : a < b;
-  };
-  if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), likelier);
-  std::sort(order.begin(), order.end(), likelier);
-  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size()))
-    order.resize(static_cast<std::size_t>(options.top_k));
-  std::vector<double> cumulative;
-  double total = 0;
-  const double largest = logits[static_cast<std::size_t>(order.front())];
-  for (const std::int32_t token : order)
-    cumulative.push_back(total += std::exp((logits[static_cast<std::size_t>(token)] - largest) /
-                                           options.temperature));
-  // Nucleus: the fewest tokens whose probability reaches top_p.
-  const double limit = std::min(1.0, options.top_p) * total;
-  const auto last = std::lower_bound(cumulative.begin(), cumulative.end() - 1, limit);
-  const Philox::Block words = Philox::draw(derive_key(options.seed, 0x5A3B1E), position);
-  const double draw =
-      (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) *
-      *last;
-  const auto chosen = std::upper_bound(cumulative.begin(), last, draw);
-  return order[static_cast<std::size_t>(chosen - cumulative.begin())];
-}
 
 LanguageModel::LanguageModel(Backend& backend, const std::filesystem::path& directory,
                              DType precision)
@@ -168,19 +119,26 @@ void LanguageModel::check_memory(Backend& backend, const std::filesystem::path& 
       size_of(precision) > 2 ? ", --precision bf16" : "");
 }
 
-void LanguageModel::check_tokens(std::span<const std::int32_t> tokens, std::int64_t length) const {
+void LanguageModel::check_tokens(const ModelConfig& config, std::span<const std::int32_t> tokens,
+                                 std::int64_t length) {
   if (tokens.empty()) user_error("the prompt is empty: give at least one token");
   for (const std::int32_t token : tokens)
-    if (token < 0 || token >= config_.vocab_size)
-      user_error("token id {} is outside the model's vocabulary of {}", token, config_.vocab_size);
-  if (config_.positions() == PositionKind::Learned && length > config_.max_positions)
+    if (token < 0 || token >= config.vocab_size)
+      user_error("token id {} is outside the model's vocabulary of {}", token, config.vocab_size);
+  if (config.positions() == PositionKind::Learned && length > config.max_positions)
     user_error("{} tokens are too many for a model with {} positions", length,
-               config_.max_positions);
+               config.max_positions);
+}
+
+void LanguageModel::check_prompt(const ModelConfig& config, std::span<const std::int32_t> prompt,
+                                 std::int64_t max_tokens) {
+  // The last generated token is not an input.
+  check_tokens(config, prompt, static_cast<std::int64_t>(prompt.size()) + max_tokens - 1);
 }
 
 std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_t> tokens) {
   const auto n = static_cast<std::int64_t>(tokens.size()) - 1;
-  check_tokens(tokens, n);
+  check_tokens(config_, tokens, n);
   if (n == 0) return {};
   Arena arena(backend_);
   Session session = scoring(backend_, arena, store_, config_, n);
@@ -201,31 +159,32 @@ std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_
   return result;
 }
 
-void LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
-                             const SamplingOptions& options,
-                             const std::function<bool(std::int32_t)>& on_token) {
-  // The last generated token is not an input.
+Finish LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+                               const SamplingOptions& options,
+                               const std::function<bool(const SampledToken&)>& on_token) {
+  check_prompt(config_, prompt, max_tokens);
   const std::int64_t capacity = static_cast<std::int64_t>(prompt.size()) + max_tokens - 1;
-  check_tokens(prompt, capacity);
   Arena arena(backend_);
   Session session = generation(backend_, arena, store_, config_, capacity);
   session.model.prepare();
 
   Tensor logits;
-  std::int64_t position = 0;
+  std::vector<std::int32_t> seen;
   const auto feed = [&](std::span<const std::int32_t> tokens) {
-    logits = session.model.next_logits(session.inputs.upload(backend_, tokens, position),
-                                       session.caches);
-    position += static_cast<std::int64_t>(tokens.size());
+    logits = session.model.next_logits(
+        session.inputs.upload(backend_, tokens, static_cast<std::int64_t>(seen.size())),
+        session.caches);
+    seen.insert(seen.end(), tokens.begin(), tokens.end());
   };
   for (std::size_t first = 0; first < prompt.size(); first += kPrefill)
     feed(prompt.subspan(first, std::min<std::size_t>(kPrefill, prompt.size() - first)));
   for (std::int64_t i = 0; i < max_tokens; ++i) {
-    const std::int32_t token =
-        choose_token(to_host(backend_, logits), options, static_cast<std::uint64_t>(position));
-    if (token == config_.eos_token || !on_token(token)) return;
-    if (i + 1 < max_tokens) feed({&token, 1});
+    const SampledToken token = sample_token(to_host(backend_, logits), options, seen.size(), seen);
+    if (token.id == config_.eos_token) return Finish::EndOfText;
+    if (!on_token(token)) return Finish::Stopped;
+    if (i + 1 < max_tokens) feed({&token.id, 1});
   }
+  return Finish::Length;
 }
 
 }  // namespace kintsugi

@@ -9,20 +9,12 @@
 
 #include "backend/backend.h"
 #include "model/whole_model.h"
+#include "serve/sampling.h"
 
 namespace kintsugi {
 
-struct SamplingOptions {
-  double temperature = 1.0;  // 0: always the most likely token
-  std::int64_t top_k = 0;    // 0: all
-  double top_p = 1.0;
-  std::uint64_t seed = 0;
-};
-
-// Samples a token from logits. `position` numbers the draw; the same arguments give the same token.
-// Throws Failure if a logit is NaN or the largest is infinite.
-std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
-                          std::uint64_t position);
+// Why a generation ended: at the model's end-of-text token, after max_tokens, or by on_token.
+enum class Finish : std::uint8_t { EndOfText, Length, Stopped };
 
 // A model for scoring and generation, from a Hugging Face directory of a supported family.
 class LanguageModel {
@@ -41,13 +33,19 @@ class LanguageModel {
   // if one is not finite.
   std::vector<double> log_probabilities(std::span<const std::int32_t> tokens);
 
-  // Generates up to max_tokens after `prompt`. Ends early at the model's end-of-text token or when
-  // on_token returns false.
-  void generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
-                const SamplingOptions& options, const std::function<bool(std::int32_t)>& on_token);
+  // UserError if the model cannot generate max_tokens after `prompt`.
+  static void check_prompt(const ModelConfig& config, std::span<const std::int32_t> prompt,
+                           std::int64_t max_tokens);
+
+  // Generates up to max_tokens after `prompt`. Ends early at the model's end-of-text token, for
+  // which on_token is not called, or when on_token returns false.
+  Finish generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+                  const SamplingOptions& options,
+                  const std::function<bool(const SampledToken&)>& on_token);
 
  private:
-  void check_tokens(std::span<const std::int32_t> tokens, std::int64_t length) const;
+  static void check_tokens(const ModelConfig& config, std::span<const std::int32_t> tokens,
+                           std::int64_t length);
 
   Backend& backend_;
   ModelConfig config_;

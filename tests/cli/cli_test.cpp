@@ -238,10 +238,11 @@ TEST_F(CommandTest, GeneratesTokens) {
   for (std::int32_t token = 0; words >> token;) printed.push_back(token);
   const auto backend = make_cpu_backend(1);
   LanguageModel(*backend, kData / "llama", DType::F32)
-      .generate(std::vector<std::int32_t>{7}, 5, {.temperature = 0}, [&](std::int32_t token) {
-        expected.push_back(token);
-        return true;
-      });
+      .generate(std::vector<std::int32_t>{7}, 5, {.temperature = 0},
+                [&](const SampledToken& token) {
+                  expected.push_back(token.id);
+                  return true;
+                });
   EXPECT_EQ(printed, expected);
   EXPECT_FALSE(printed.empty());
 }

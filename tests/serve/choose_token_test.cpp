@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "serve/language_model.h"
+#include "serve/sampling.h"
 #include "support/chi_square.h"
 
 namespace kintsugi {
@@ -35,6 +35,9 @@ std::vector<double> distribution(const std::vector<float>& logits, const Samplin
     if (sum >= options.top_p) p[token] = 0;
     sum += p[token];
   }
+  const double least = options.min_p * *std::max_element(p.begin(), p.end());
+  for (double& value : p)
+    if (value < least) value = 0;
   normalise();
   return p;
 }
@@ -63,6 +66,7 @@ TEST(ChooseToken, NarrowOptionsTakeTheMostLikely) {
     EXPECT_EQ(choose_token(kLogits, {.temperature = 2, .top_k = 1}, position), 1);
     EXPECT_EQ(choose_token(kLogits, {.temperature = 2, .top_p = 0.01}, position), 1);
     EXPECT_EQ(choose_token(kLogits, {.temperature = 2, .top_p = 0.0}, position), 1);
+    EXPECT_EQ(choose_token(kLogits, {.temperature = 2, .min_p = 1.0}, position), 1);
     EXPECT_EQ(choose_token(kLogits, {.temperature = 1e-4}, position), 1);
   }
 }
@@ -76,6 +80,9 @@ TEST(ChooseToken, DrawsFollowTheDistribution) {
       {.temperature = 1.0, .top_k = 100},  // more than the vocabulary
       {.temperature = 1.0, .top_p = 0.8},
       {.temperature = 1.5, .top_k = 6, .top_p = 0.75, .seed = 9},
+      {.temperature = 1.0, .min_p = 0.3},  // e^(0.8 - 2.0) = 0.301: five tokens
+      {.temperature = 2.0, .min_p = 0.5, .seed = 4},
+      {.temperature = 1.5, .top_k = 7, .top_p = 0.9, .min_p = 0.4, .seed = 8},
   };
   for (const SamplingOptions& options : cases) {
     const std::vector<double> expected = distribution(kLogits, options),
@@ -89,8 +96,8 @@ TEST(ChooseToken, DrawsFollowTheDistribution) {
       p.push_back(expected[i]);
       seen.push_back(counts[i]);
     }
-    EXPECT_LT(chi_square_deviation(seen, p), 5)
-        << options.temperature << " " << options.top_k << " " << options.top_p;
+    EXPECT_LT(chi_square_deviation(seen, p), 5) << options.temperature << " " << options.top_k
+                                                << " " << options.top_p << " " << options.min_p;
   }
 }
 
@@ -145,6 +152,55 @@ TEST(ChooseToken, LogitsThatAreNoNumbersAreAFailure) {
       EXPECT_THROW(choose_token(std::vector<float>(300, nan), options, 1), Failure);
       EXPECT_THROW(choose_token(std::vector<float>(300, -infinite), options, 1), Failure);
     }
+}
+
+// Positive logits of seen tokens are divided, negative ones multiplied, each once.
+TEST(ChooseToken, SeenTokensArePenalized) {
+  const std::vector<std::int32_t> seen = {1, 8, 1, 5, 1};
+  for (const double penalty : {0.5, 1.3, 2.0}) {
+    std::vector<float> expected = kLogits;
+    for (const std::size_t token : {1u, 5u, 8u})
+      expected[token] = static_cast<float>(kLogits[token] < 0 ? kLogits[token] * penalty
+                                                              : kLogits[token] / penalty);
+    const SamplingOptions options{.temperature = 1.1, .repetition_penalty = penalty, .seed = 2};
+    std::vector<double> counts(kLogits.size(), 0.0);
+    for (std::uint64_t position = 0; position < 40000; ++position)
+      counts[static_cast<std::size_t>(choose_token(kLogits, options, position, seen))] += 1;
+    EXPECT_LT(chi_square_deviation(counts, distribution(expected, {.temperature = 1.1})), 5)
+        << penalty;
+  }
+  // Greedy: 2.0 / 2 and 1.9 / 2 are below 1.2.
+  EXPECT_EQ(choose_token(kLogits, {.temperature = 0, .repetition_penalty = 2}, 0, seen), 3);
+  EXPECT_EQ(choose_token(kLogits, {.temperature = 0, .repetition_penalty = 1}, 0, seen), 1);
+}
+
+// Log-probabilities are those of the model, whatever the sampling options are.
+TEST(SampleToken, LogprobsAreTheLogSoftmax) {
+  const std::vector<double> p = distribution(kLogits, {});
+  const std::vector<std::int32_t> seen = {1, 5}, order = {1, 5, 3, 9};
+  for (std::uint64_t position = 0; position < 20; ++position) {
+    const SamplingOptions options{
+        .temperature = 2, .top_k = 5, .repetition_penalty = 1.5, .logprobs = 4};
+    const SampledToken token = sample_token(kLogits, options, position, seen);
+    EXPECT_EQ(token.id, choose_token(kLogits, options, position, seen));
+    EXPECT_NEAR(token.logprob.value(), std::log(p[static_cast<std::size_t>(token.id)]), 1e-12);
+    ASSERT_EQ(token.top.size(), 4u);
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(token.top[i].id, order[i]);
+      EXPECT_NEAR(token.top[i].logprob, std::log(p[static_cast<std::size_t>(order[i])]), 1e-12);
+      if (token.top[i].id == token.id) {
+        EXPECT_EQ(token.top[i].logprob, *token.logprob) << "the same bits";
+      }
+    }
+  }
+}
+
+TEST(SampleToken, ReportsOnlyWhatIsRequested) {
+  EXPECT_FALSE(sample_token(kLogits, {}, 0).logprob.has_value());
+  const SampledToken chosen = sample_token(kLogits, {.logprobs = 0}, 0);
+  EXPECT_TRUE(chosen.logprob.has_value());
+  EXPECT_TRUE(chosen.top.empty());
+  EXPECT_EQ(sample_token(kLogits, {.logprobs = 50}, 0).top.size(), kLogits.size());
 }
 
 }  // namespace

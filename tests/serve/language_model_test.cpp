@@ -46,8 +46,8 @@ struct Loaded {
   Tokens generate(const Tokens& prompt, std::int64_t count,
                   const SamplingOptions& options = kGreedy) {
     Tokens tokens;
-    model.generate(prompt, count, options, [&](std::int32_t token) {
-      tokens.push_back(token);
+    model.generate(prompt, count, options, [&](const SampledToken& token) {
+      tokens.push_back(token.id);
       return true;
     });
     return tokens;
@@ -294,8 +294,8 @@ TEST(Generate, EndsWhenAskedTo) {
   const Tokens four = loaded.generate({7}, 4);
   ASSERT_EQ(four.size(), 4u);
   Tokens seen;
-  loaded.model.generate(Tokens{7}, 100, kGreedy, [&](std::int32_t token) {
-    seen.push_back(token);
+  loaded.model.generate(Tokens{7}, 100, kGreedy, [&](const SampledToken& token) {
+    seen.push_back(token.id);
     return seen.size() < 3;
   });
   EXPECT_EQ(seen, Tokens(four.begin(), four.begin() + 3));
@@ -356,7 +356,7 @@ TEST(ModelMemoryTest, ThePlanIsWhatGenerationAndScoringAllocate) {
     std::int64_t tokens = 3;      // the last token is not an input
     if (use == LanguageModel::Use::Generation) {
       tokens = 200;
-      model.generate(text, tokens + 1 - 4, kGreedy, [](std::int32_t) { return false; });
+      model.generate(text, tokens + 1 - 4, kGreedy, [](const SampledToken&) { return false; });
     } else {
       model.log_probabilities(text);
     }

@@ -1,4 +1,4 @@
-// Tensors, tokenizers, token stores and text.
+// Tensors, tokenizers, prompts, token stores and text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +14,8 @@
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
+#include "serve/prompt_encoder.h"
+#include "serve/prompts.h"
 #include "support/compress.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
@@ -174,6 +176,41 @@ FileParser tiktoken() {
           }};
 }
 
+// ---- prompts
+
+FileParser prompt_settings() {
+  const std::string config =
+      R"({"bos_token": {"content": "<s>"}, "chat_template": [{"name": "default",
+          "template": "<|im_start|>{{ role }}<|im_end|>"}]})";
+  const std::string json =
+      R"({"model": {"vocab": {"a": 0}}, "post_processor": {"type": "Sequence", "processors": [
+          {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}]}]}})";
+  return {.name = "prompt-settings",
+          .samples = {{{"tokenizer.json", json}, {"tokenizer_config.json", config}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            std::vector<Tokenizer::File> files;
+            for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+              files.push_back({name, content_of(directory / name)});
+            recognize_chat_format(read_prompt_settings(files).chat_template);
+          }};
+}
+
+FileParser prompts() {
+  return {.name = "prompts",
+          .samples = {{{"p.jsonl",
+                        "{\"prompt\": \"a\\nb\", \"id\": 7}\n"
+                        "{\"messages\": [{\"role\": \"user\", \"content\": \"\u00fc\"}]}\n"}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const std::string content = content_of(directory / "p.jsonl");
+            parse_prompts(content, "p.txt", false);
+            for (const Prompt& prompt : parse_prompts(content, "p.jsonl", true))
+              for (const ChatFormat& format : chat_formats())
+                if (!prompt.messages.empty()) render_chat(format, prompt.messages, true);
+          }};
+}
+
 // ---- token stores and their inputs
 
 Files store_files(TokenType type) {
@@ -291,8 +328,9 @@ FileParser compressed() {
 }  // namespace
 
 std::vector<FileParser> data_parsers() {
-  return {safetensors(), tokenizer_json(),   sentencepiece(), tiktoken(),   token_store(),
-          store_info(),  tokenize_journal(), jsonl(),         compressed(), packing_index()};
+  return {safetensors(),      prompt_settings(), prompts(),     tokenizer_json(),
+          sentencepiece(),    tiktoken(),        token_store(), store_info(),
+          tokenize_journal(), jsonl(),           compressed(),  packing_index()};
 }
 
 }  // namespace kintsugi

@@ -10,7 +10,7 @@
 namespace kintsugi {
 
 // file_parsers() returns both lists.
-std::vector<FileParser> data_parsers();    // tensors, tokenizers, token stores, text
+std::vector<FileParser> data_parsers();    // tensors, tokenizers, prompts, token stores, text
 std::vector<FileParser> config_parsers();  // configurations, checkpoints, plans
 
 FileParser::Files files_in(const std::filesystem::path& directory);

@@ -1,97 +1,298 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/backends.h"
 #include "cli/commands.h"
+#include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "cli/token_input.h"
-#include "serve/language_model.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "data/corpora/record_reader.h"
+#include "serve/generation.h"
+#include "serve/prompts.h"
+#include "serve/text_output.h"
 
 namespace kintsugi {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+struct GenerateArguments : GenerationArguments {
+  std::vector<std::string> prompts, inputs;
+  std::string token_ids, input_format = "auto", special_tokens = "parse";
+  bool jsonl = false;
+};
+
+// A prompt with its tokens.
+struct PromptTokens {
+  Prompt prompt;
+  std::vector<std::int32_t> tokens;
+};
+
+std::vector<Prompt> collect_prompts(const GenerateArguments& a) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : a.prompts) prompts.push_back({.source = "--prompt", .text = text});
+  for (const std::string& input : a.inputs) {
+    const bool standard = input == "-";
+    const bool jsonl =
+        a.input_format == "auto" ? RecordReader::is_jsonl(input) : a.input_format == "jsonl";
+    const std::string name = standard ? "standard input" : input;
+    const std::vector<Prompt> read =
+        parse_prompts(read_text_file(standard ? "/dev/stdin" : input), name, jsonl);
+    if (read.empty()) user_error("{} has no prompts", name);
+    prompts.insert(prompts.end(), read.begin(), read.end());
+  }
+  return prompts;
+}
+
+// The chat format, if a prompt has messages.
+const ChatFormat* format_for(const std::vector<Prompt>& prompts, const GenerateArguments& a,
+                             const PromptSettings& settings) {
+  if (std::any_of(prompts.begin(), prompts.end(), [](auto& p) { return !p.messages.empty(); }))
+    return &choose_chat_format(a.chat_template, settings.chat_template, a.checkpoint);
+  if (!a.chat_template.empty())
+    user_error(
+        "--chat-template needs prompts with \"messages\": give a JSONL file with --input, or use "
+        "kintsugi chat");
+  return nullptr;
+}
+
+std::vector<std::int32_t> encode_prompt(const Prompt& prompt, const ChatFormat* format,
+                                        const PromptEncoder& encoder, SpecialTokens special) {
+  if (prompt.messages.empty()) return encoder.encode(prompt.text, special);
+  if (prompt.messages.back().role != "user")
+    user_error("the last message has the role '{}': it must be user, whom the model answers",
+               prompt.messages.back().role);
+  return encoder.encode(chat_pieces(*format, prompt.messages, true), special);
+}
+
+// A line of --jsonl.
+OrderedJson result_json(std::size_t index, const PromptTokens& input,
+                        const GenerationResult& result, const Tokenizer* tokenizer) {
+  OrderedJson json = {{"index", index}};
+  if (tokenizer == nullptr)
+    json["prompt_token_ids"] = input.tokens;
+  else if (input.prompt.messages.empty())
+    json["prompt"] = input.prompt.text;
+  for (const ChatMessage& message : input.prompt.messages)
+    json["messages"].push_back({{"role", message.role}, {"content", message.content}});
+  if (tokenizer == nullptr) {
+    json["token_ids"] = OrderedJson::array();
+    for (const SampledToken& token : result.tokens) json["token_ids"].push_back(token.id);
+  } else {
+    json["text"] = result.text;
+  }
+  json["prompt_tokens"] = input.tokens.size();
+  json["completion_tokens"] = result.tokens.size();
+  json["finish_reason"] = to_string(result.finish);
+  return json;
+}
+
+// One entry per generated token, with the most likely tokens at its position.
+OrderedJson logprobs_json(const std::vector<SampledToken>& tokens, const PromptTokens& input,
+                          const Tokenizer* tokenizer) {
+  const auto entry = [&](std::int32_t id, double logprob) {
+    OrderedJson json = {{"id", id}};
+    if (tokenizer != nullptr) json["token"] = TextOutput(tokenizer, input.tokens).add(id);
+    json["logprob"] = logprob;
+    return json;
+  };
+  OrderedJson list = OrderedJson::array();
+  for (const SampledToken& token : tokens) {
+    OrderedJson json = entry(token.id, *token.logprob);
+    json["top"] = OrderedJson::array();
+    for (const TokenLogprob& top : token.top) json["top"].push_back(entry(top.id, top.logprob));
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+// Generates all prompts, one after the other.
+class GenerateJob {
+ public:
+  explicit GenerateJob(GenerateArguments& arguments) : a_(arguments) {}
+
+  void run() {
+    prepare();
+    std::size_t longest = 0;
+    for (const PromptTokens& input : inputs_) longest = std::max(longest, input.tokens.size());
+    const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a_.threads);
+    const DType precision = parse_precision(a_.precision);
+    LanguageModel::check_memory(*backend, a_.checkpoint, precision, LanguageModel::Use::Generation,
+                                static_cast<std::int64_t>(longest) + a_.max_tokens);
+    LanguageModel model(*backend, a_.checkpoint, precision);
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const bool written = a_.jsonl ? write_json(model, i) : write_text(model, i);
+      if (!written) return;  // the reader has closed the pipe
+      report_progress(i + 1);
+    }
+  }
+
+ private:
+  // Reads, encodes and checks all prompts before anything is loaded.
+  void prepare() {
+    a_.checkpoint = model_directory(a_.checkpoint).string();
+    const std::vector<Prompt> prompts = collect_prompts(a_);
+    if (prompts.empty() && a_.token_ids.empty())
+      user_error("give a --prompt, an --input or --token-ids");
+    if (!a_.token_ids.empty() && !(a_.stop.empty() && a_.chat_template.empty()))
+      user_error("--token-ids has no text: --stop and --chat-template need a --prompt or --input");
+    StopStrings{a_.stop};  // checks them
+    if (prompts.empty())
+      inputs_.push_back({{.source = "--token-ids"}, parse_token_ids(a_.token_ids)});
+    else
+      encode(prompts);
+    const ModelConfig config = read_hf_config(std::filesystem::path(a_.checkpoint) / "config.json");
+    for (const PromptTokens& input : inputs_)
+      with_source(input.prompt,
+                  [&] { LanguageModel::check_prompt(config, input.tokens, a_.max_tokens); });
+  }
+
+  void encode(const std::vector<Prompt>& prompts) {
+    text_.emplace(load_model_text(a_.checkpoint, a_));
+    format_ = format_for(prompts, a_, text_->settings);
+    const SpecialTokens special =
+        a_.special_tokens == "text" ? SpecialTokens::AsText : SpecialTokens::Honoured;
+    for (const Prompt& prompt : prompts)
+      with_source(prompt, [&] {
+        inputs_.push_back({prompt, encode_prompt(prompt, format_, text_->encoder, special)});
+      });
+  }
+
+  // Errors name the file and the line of a prompt.
+  template <class Work>
+  static void with_source(const Prompt& prompt, Work&& work) {
+    try {
+      work();
+    } catch (const UserError& error) {
+      user_error("{}: {}", prompt.source, error.what());
+    }
+  }
+
+  const Tokenizer* tokenizer() const { return text_ ? text_->tokenizer.get() : nullptr; }
+
+  GenerationResult generate(LanguageModel& model, const PromptTokens& input,
+                            const std::function<bool(std::string_view)>& on_text) {
+    GenerationRequest request{.prompt = input.tokens,
+                              .max_tokens = a_.max_tokens,
+                              .sampling = a_.sampling,
+                              .stop = a_.stop};
+    if (!input.prompt.messages.empty()) stop_at_end_of_turn(request, *format_, *tokenizer());
+    GenerationResult result = generate_text(model, tokenizer(), request, on_text);
+    tokens_ += result.tokens.size();
+    return result;
+  }
+
+  // The prompt and its continuation, or only the answer to messages.
+  bool write_text(LanguageModel& model, std::size_t index) {
+    TextPrinter printer;
+    std::string prompt = inputs_[index].prompt.text;
+    if (index > 0) prompt = "\n" + prompt;
+    // Printed with the first token: after an error standard output stays empty.
+    const auto print = [&](std::string_view text) {
+      return printer.print(std::exchange(prompt, {}).append(text));
+    };
+    generate(model, inputs_[index], print);
+    print("");
+    return printer.end_line();
+  }
+
+  bool write_json(LanguageModel& model, std::size_t index) {
+    const GenerationResult result =
+        generate(model, inputs_[index], [](std::string_view) { return true; });
+    OrderedJson json = result_json(index, inputs_[index], result, tokenizer());
+    if (a_.sampling.logprobs >= 0)
+      json["logprobs"] = logprobs_json(result.tokens, inputs_[index], tokenizer());
+    const std::string line =
+        json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stdout);
+    return std::fflush(stdout) == 0;
+  }
+
+  // For many prompts: a line on standard error every 10 s and at the end.
+  void report_progress(std::size_t done) {
+    if (inputs_.size() == 1) return;
+    const auto now = std::chrono::steady_clock::now();
+    const bool last = done == inputs_.size();
+    if (!last && now - reported_ < std::chrono::seconds(10)) return;
+    reported_ = now;
+    const double elapsed_s = std::chrono::duration<double>(now - start_).count();
+    const double eta_s =
+        elapsed_s / static_cast<double>(done) * static_cast<double>(inputs_.size() - done);
+    log_note("{}/{} prompts, {} tokens in {} ({:.1f} tokens/s){}", done, inputs_.size(), tokens_,
+             format_duration(elapsed_s), static_cast<double>(tokens_) / std::max(elapsed_s, 1e-9),
+             last ? "" : ", ETA " + format_duration(eta_s));
+  }
+
+  GenerateArguments& a_;
+  std::optional<ModelText> text_;       // without --token-ids
+  const ChatFormat* format_ = nullptr;  // if a prompt has messages
+  std::vector<PromptTokens> inputs_;
+  std::size_t tokens_ = 0;  // generated
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(),
+                                        reported_ = start_;
+};
+
+void add_prompt_options(CLI::App& command, GenerateArguments& a) {
+  CLI::Option* prompt =
+      command.add_option("--prompt", a.prompts, "The text to continue; may be given several times")
+          ->allow_extra_args(false);
+  CLI::Option* input =
+      command
+          .add_option("--input", a.inputs,
+                      "A file of prompts, '-' for standard input; may be given several times")
+          ->allow_extra_args(false)
+          ->type_name("FILE");
+  command
+      .add_option("--input-format", a.input_format,
+                  "lines (one prompt per line), jsonl ({\"prompt\": …} or {\"messages\": …}) or "
+                  "auto (by the name: .jsonl)")
+      ->check(CLI::IsMember({"auto", "lines", "jsonl"}))
+      ->needs(input)
+      ->capture_default_str();
+  CLI::Option* ids =
+      command.add_option("--token-ids", a.token_ids, "The prompt as token ids; prints token ids");
+  ids->excludes(prompt)->excludes(input);
+  command
+      .add_option("--special-tokens", a.special_tokens,
+                  "Names of special tokens in a prompt, or in the content of messages: parse "
+                  "(become the token) or text")
+      ->check(CLI::IsMember({"parse", "text"}))
+      ->capture_default_str();
+  CLI::Option* jsonl = command.add_flag(
+      "--jsonl", a.jsonl, "Print a JSON object per prompt: text, token counts, finish_reason");
+  command
+      .add_option("--logprobs", a.sampling.logprobs,
+                  "With --jsonl: add the log-probability of each token, and of this many of the "
+                  "most likely ones")
+      ->transform(whole_number(between(0, 1000)))
+      ->needs(jsonl);
+}
+
+}  // namespace
 
 void add_generate_command(CLI::App& app) {
-  struct Arguments {
-    std::string checkpoint, prompt, token_ids, precision = "fp32";
-    std::int64_t max_tokens = 200, threads = 0;
-    SamplingOptions sampling{.temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = 0};
-  };
-  auto a = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("generate", "Continue a text with a trained model");
-  command
-      ->add_option("--checkpoint", a->checkpoint,
-                   "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                   "directory of a supported family")
-      ->required();
-  CLI::Option* prompt = command->add_option("--prompt", a->prompt, "The text to continue");
-  CLI::Option* ids =
-      command->add_option("--token-ids", a->token_ids, "The prompt as token ids; prints token ids");
-  prompt->excludes(ids);
-  command->add_option("--max-tokens", a->max_tokens, "Number of tokens to generate")
-      ->transform(whole_number(between(1, 1 << 24)))
-      ->capture_default_str();
-  command->add_option("--temperature", a->sampling.temperature, "Sampling temperature; 0: greedy")
-      ->transform(real_number(between(0, 100)))
-      ->capture_default_str();
-  command->add_option("--top-k", a->sampling.top_k, "Sample from the k most likely tokens; 0: all")
-      ->transform(whole_number(between(0, INT32_MAX)))
-      ->capture_default_str();
-  command
-      ->add_option("--top-p", a->sampling.top_p,
-                   "Sample from the fewest tokens with this total probability")
-      ->transform(real_number(between(0, 1)))
-      ->capture_default_str();
-  command->add_option("--seed", a->sampling.seed, "Random seed; the same seed gives the same text")
-      ->transform(seed_number())
-      ->capture_default_str();
-  command->add_option("--precision", a->precision, "fp32, bf16, fp16 or fp64")
-      ->capture_default_str();
-  command->add_option("--threads", a->threads, "CPU threads; 0: all cores")
-      ->transform(whole_number(between(0, 1024)))
-      ->capture_default_str();
+  auto a = std::make_shared<GenerateArguments>();
+  CLI::App* command = app.add_subcommand("generate", "Continue texts with a trained model");
+  add_prompt_options(*command, *a);
+  add_generation_options(*command, *a);
   command->footer(
-      "Example:\n  kintsugi generate --checkpoint runs/demo/checkpoints/latest --prompt 'And God "
-      "said'");
-  command->callback([a] {
-    a->checkpoint = model_directory(a->checkpoint).string();
-    if (a->prompt.empty() && a->token_ids.empty()) user_error("give a --prompt or --token-ids");
-    const bool text = a->token_ids.empty();
-    const std::unique_ptr<Tokenizer> tokenizer =
-        text ? load_model_tokenizer(a->checkpoint) : nullptr;
-    const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
-    std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);
-    if (text) tokenizer->encode(a->prompt, tokens, SpecialTokens::Honoured);
-    const DType precision = parse_precision(a->precision);
-    LanguageModel::check_memory(*backend, a->checkpoint, precision, LanguageModel::Use::Generation,
-                                static_cast<std::int64_t>(tokens.size()) + a->max_tokens);
-    LanguageModel model(*backend, a->checkpoint, precision);
-    std::optional<TextOutput> output;
-    if (text) output.emplace(*tokenizer, tokens);
-    const bool to_terminal = isatty(STDOUT_FILENO) == 1;
-    TerminalText terminal;
-    const auto print = [&](const std::string& added) {
-      const std::string shown = to_terminal ? terminal.add(added) : added;
-      std::fwrite(shown.data(), 1, shown.size(), stdout);
-    };
-    // Printed with the first token: after an error standard output stays empty.
-    const auto print_prompt = [&] { print(std::exchange(a->prompt, {})); };
-    model.generate(tokens, a->max_tokens, a->sampling, [&](std::int32_t token) {
-      print_prompt();
-      if (text)
-        print(output->add(token));
-      else
-        std::printf("%d ", token);
-      return std::fflush(stdout) == 0;  // stop when the reader has closed the pipe
-    });
-    print_prompt();
-    std::puts(terminal.rest().c_str());
-  });
+      "Examples:\n"
+      "  kintsugi generate --checkpoint runs/demo --prompt 'And God said'\n"
+      "  kintsugi generate --checkpoint runs/demo --input prompts.txt --stop END --jsonl\n"
+      "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}' |\n"
+      "    kintsugi generate --checkpoint DIR --input - --input-format jsonl --jsonl --logprobs 5");
+  command->callback([a] { GenerateJob(*a).run(); });
 }
 
 }  // namespace kintsugi

@@ -1,0 +1,226 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/backends.h"
+#include "cli/commands.h"
+#include "cli/model/chat_input.h"
+#include "cli/model/generation_options.h"
+#include "cli/options.h"
+#include "core/log.h"
+#include "serve/conversation.h"
+#include "serve/generation.h"
+#include "serve/text_output.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kLongestDefault = 8192;  // tokens of context
+
+constexpr const char* kChatHelp =
+    "/reset         forget the conversation\n"
+    "/system TEXT   begin again with this system message; without TEXT: with none\n"
+    "/quit          end (also Ctrl-D)\n"
+    "/help          this list\n"
+    "Ctrl-C stops an answer. A message that begins with '/' needs a space before it.";
+
+struct ChatArguments : GenerationArguments {
+  std::string system;
+  std::int64_t context = 0;
+};
+
+// The number of tokens that the conversation and the answer may have.
+std::int64_t context_length(const ModelConfig& config, std::int64_t wanted) {
+  const std::int64_t longest = config.max_positions;
+  if (wanted > longest && config.positions() == PositionKind::Learned)
+    user_error("--context is {}, but the model has {} positions", wanted, longest);
+  if (wanted > 0) return wanted;
+  return longest > 0 ? std::min(longest, kLongestDefault) : kLongestDefault;
+}
+
+class ChatSession {
+ public:
+  ChatSession(const ChatArguments& arguments, const ChatFormat& format, const ModelText& text,
+              LanguageModel& model, std::int64_t context)
+      : a_(arguments),
+        format_(format),
+        text_(text),
+        model_(model),
+        context_(context),
+        conversation_(format, arguments.system) {}
+
+  void run() {
+    if (interactive_)
+      log_note("chat format {}, {} tokens of context; /help lists the commands", format_.name,
+               context_);
+    for (std::string line; read(line);) {
+      try {
+        if (line.starts_with("/")) {
+          if (!command(line)) return;
+        } else if (line.find_first_not_of(" \t") != line.npos) {
+          if (!answer(line)) return;
+        }
+      } catch (const UserError& error) {
+        if (!interactive_) user_error("standard input, line {}: {}", input_.number(), error.what());
+        log_message(LogLevel::Error, error.what());
+      }
+    }
+  }
+
+ private:
+  // Returns false at the end of the input.
+  bool read(std::string& line) {
+    while (true) {
+      interrupts_.take();
+      if (interactive_) {
+        std::fputs("> ", stdout);
+        std::fflush(stdout);
+      }
+      switch (input_.next(line)) {
+        case LineInput::Result::Line:
+          return true;
+        case LineInput::Result::End:
+          if (interactive_) std::puts("");
+          return false;
+        case LineInput::Result::Interrupted:
+          break;  // by Ctrl-C, or because the process was stopped and continued
+      }
+      if (!interrupts_.take()) continue;
+      if (!interactive_) {  // there is no answer to stop
+        ::signal(SIGINT, SIG_DFL);
+        ::raise(SIGINT);
+      }
+      std::puts("");
+      log_note("/quit or Ctrl-D ends the chat");
+    }
+  }
+
+  // Returns false for /quit.
+  bool command(const std::string& line) {
+    const std::size_t end = line.find_first_of(" \t");
+    const std::string name = line.substr(0, end);
+    const std::size_t first = end == line.npos ? end : line.find_first_not_of(" \t", end);
+    const std::string rest = first == line.npos ? "" : line.substr(first);
+    if (name != "/system" && !rest.empty()) user_error("{} takes no text", name);
+    if (name == "/quit") return false;
+    if (name == "/help") {
+      log_note("{}", kChatHelp);
+    } else if (name == "/reset") {
+      conversation_.reset();
+    } else if (name == "/system") {
+      conversation_.set_system(rest);
+    } else {
+      user_error("there is no command '{}': /help lists them; put a space before a message", name);
+    }
+    return true;
+  }
+
+  // Returns false if standard output cannot be written any more.
+  bool answer(const std::string& message) {
+    const Conversation before = conversation_;
+    conversation_.add_user(message.substr(message.starts_with(" /") ? 1 : 0));
+    GenerationRequest request;
+    try {
+      request = next_request();
+    } catch (const UserError&) {
+      conversation_ = before;
+      throw;
+    }
+    bool writable = true;
+    TextPrinter printer;
+    const GenerationResult result =
+        generate_text(model_, text_.tokenizer.get(), request, [&](std::string_view text) {
+          writable = printer.print(text);
+          return writable && !interrupts_.pending();
+        });
+    conversation_.add_answer(result.text);
+    writable = printer.end_line() && writable;
+    if (interactive_ && result.finish == FinishReason::Length)
+      log_note("the answer was cut off after {} tokens", result.tokens.size());
+    return writable;
+  }
+
+  // Drops the oldest messages if the context is full.
+  GenerationRequest next_request() {
+    // A message cannot end its own turn.
+    const auto encode = [&](std::span<const ChatPiece> pieces) {
+      return text_.encoder.encode(pieces, SpecialTokens::AsText);
+    };
+    // At least half of a short context is left for the conversation.
+    const std::int64_t limit =
+        context_ - std::max<std::int64_t>(1, std::min(a_.max_tokens, context_ / 2));
+    const std::size_t dropped = conversation_.fit(limit, [&](std::span<const ChatPiece> pieces) {
+      return static_cast<std::int64_t>(encode(pieces).size());
+    });
+    GenerationRequest request{
+        .prompt = encode(conversation_.pieces()), .sampling = a_.sampling, .stop = a_.stop};
+    const auto tokens = static_cast<std::int64_t>(request.prompt.size());
+    if (tokens > limit)
+      user_error(
+          "the message is too long: {} tokens with the template, but {} of {} are left for "
+          "it; shorten it, or change --context or --max-tokens",
+          tokens, limit, context_);
+    if (dropped > 0)
+      log_note("the context of {} tokens is full: the oldest {} messages were dropped", context_,
+               dropped);
+    request.max_tokens = std::min(a_.max_tokens, context_ - tokens);
+    stop_at_end_of_turn(request, format_, *text_.tokenizer);
+    return request;
+  }
+
+  const ChatArguments& a_;
+  const ChatFormat& format_;
+  const ModelText& text_;
+  LanguageModel& model_;
+  std::int64_t context_;
+  Conversation conversation_;
+  InterruptGuard interrupts_;
+  LineInput input_;
+  bool interactive_ = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+};
+
+void chat(ChatArguments& a) {
+  a.checkpoint = model_directory(a.checkpoint).string();
+  StopStrings{a.stop};  // checks them
+  const ModelText text = load_model_text(a.checkpoint, a);
+  const ChatFormat& format =
+      choose_chat_format(a.chat_template, text.settings.chat_template, a.checkpoint);
+  const ModelConfig config = read_hf_config(std::filesystem::path(a.checkpoint) / "config.json");
+  const std::int64_t context = context_length(config, a.context);
+  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.threads);
+  const DType precision = parse_precision(a.precision);
+  LanguageModel::check_memory(*backend, a.checkpoint, precision, LanguageModel::Use::Generation,
+                              context);
+  LanguageModel model(*backend, a.checkpoint, precision);
+  ChatSession(a, format, text, model, context).run();
+}
+
+}  // namespace
+
+void add_chat_command(CLI::App& app) {
+  auto a = std::make_shared<ChatArguments>();
+  a->max_tokens = 512;
+  CLI::App* command = app.add_subcommand("chat", "Talk to a trained model in the terminal");
+  add_generation_options(*command, *a);
+  command->add_option("--system", a->system, "The system message: how the model should answer")
+      ->type_name("TEXT");
+  command
+      ->add_option("--context", a->context,
+                   "Tokens of conversation and answer, after which the oldest messages are "
+                   "dropped; 0: what the model was trained with, at most 8192")
+      ->transform(whole_number(between(0, 1 << 24)))
+      ->capture_default_str();
+  command->footer(
+      "Reads one message per line, from the terminal or a pipe. Commands: /reset, /system TEXT, "
+      "/quit, /help; Ctrl-C stops an answer.\n\nExamples:\n"
+      "  kintsugi chat --checkpoint DIR --system 'Answer briefly.'\n"
+      "  echo 'What is 2 + 2?' | kintsugi chat --checkpoint runs/demo --chat-template chatml");
+  command->callback([a] { chat(*a); });
+}
+
+}  // namespace kintsugi

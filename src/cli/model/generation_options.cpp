@@ -1,0 +1,100 @@
+#include "cli/model/generation_options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/options.h"
+#include "serve/chat_template.h"
+
+namespace kintsugi {
+namespace {
+
+void add_sampling_options(CLI::App& command, SamplingOptions& sampling) {
+  command.add_option("--temperature", sampling.temperature, "Sampling temperature; 0: greedy")
+      ->transform(real_number(between(0, 100)))
+      ->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "Sample from the k most likely tokens; 0: all")
+      ->transform(whole_number(between(0, INT32_MAX)))
+      ->capture_default_str();
+  command
+      .add_option("--top-p", sampling.top_p,
+                  "Sample from the fewest tokens with this total probability")
+      ->transform(real_number(between(0, 1)))
+      ->capture_default_str();
+  command
+      .add_option("--min-p", sampling.min_p,
+                  "Sample from tokens with at least this fraction of the largest probability")
+      ->transform(real_number(between(0, 1)))
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "Make tokens of the prompt and the text so far less likely; 1: off")
+      ->transform(real_number(between(0.01, 100)))
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, "Random seed; the same seed gives the same text")
+      ->transform(seed_number())
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_generation_options(CLI::App& command, GenerationArguments& a) {
+  command
+      .add_option("--checkpoint", a.checkpoint,
+                  "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
+                  "directory of a supported family")
+      ->required();
+  command.add_option("--max-tokens", a.max_tokens, "Number of tokens to generate, at most")
+      ->transform(whole_number(between(1, 1 << 24)))
+      ->capture_default_str();
+  add_sampling_options(command, a.sampling);
+  command
+      .add_option("--stop", a.stop, "End the text before this string; may be given several times")
+      ->allow_extra_args(false);
+  command
+      .add_option("--chat-template", a.chat_template,
+                  "The chat format, if the model names none that is known: " + chat_format_names())
+      ->type_name("NAME");
+  command
+      .add_option("--bos", a.bos,
+                  "Begin the prompt with the beginning-of-text token: auto (as the tokenizer's "
+                  "files say), yes or no")
+      ->check(CLI::IsMember({"auto", "yes", "no"}))
+      ->capture_default_str();
+  command.add_option("--precision", a.precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
+  command.add_option("--threads", a.threads, "CPU threads; 0: all cores")
+      ->transform(whole_number(between(0, 1024)))
+      ->capture_default_str();
+}
+
+ModelText load_model_text(const std::filesystem::path& directory,
+                          const GenerationArguments& arguments) {
+  std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(directory);
+  const ModelConfig config = read_hf_config(directory / "config.json");
+  PromptSettings settings;
+  try {
+    settings = read_prompt_settings(tokenizer->files(config.max_positions));
+  } catch (const UserError& error) {
+    user_error("{}: {}", directory.string(), error.what());
+  }
+  const PromptEncoder encoder(*tokenizer, settings, parse_bos_choice(arguments.bos),
+                              config.bos_token);
+  return {std::move(tokenizer), std::move(settings), encoder};
+}
+
+TextPrinter::TextPrinter() : to_terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+bool TextPrinter::print(std::string_view text) {
+  const std::string shown(to_terminal_ ? terminal_.add(std::string(text)) : text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  return std::fflush(stdout) == 0;
+}
+
+bool TextPrinter::end_line() {
+  std::puts(terminal_.rest().c_str());
+  return std::fflush(stdout) == 0;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/token_input.h"
+#include "serve/language_model.h"
+#include "serve/prompt_encoder.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kintsugi {
+
+// The options that `generate` and `chat` share.
+struct GenerationArguments {
+  std::string checkpoint, precision = "fp32", bos = "auto", chat_template;
+  std::int64_t max_tokens = 200, threads = 0;
+  SamplingOptions sampling{.temperature = 0.8, .top_p = 0.95};
+  std::vector<std::string> stop;
+};
+void add_generation_options(CLI::App& command, GenerationArguments& arguments);
+
+// What a model directory has besides the weights.
+struct ModelText {
+  std::unique_ptr<Tokenizer> tokenizer;
+  PromptSettings settings;
+  PromptEncoder encoder;
+};
+ModelText load_model_text(const std::filesystem::path& directory,
+                          const GenerationArguments& arguments);
+
+// Writes generated text to standard output at once; on a terminal without control characters.
+class TextPrinter {
+ public:
+  TextPrinter();
+  bool print(std::string_view text);  // false when standard output cannot be written any more
+  bool end_line();
+
+ private:
+  bool to_terminal_;
+  TerminalText terminal_;
+};
+
+}  // namespace kintsugi

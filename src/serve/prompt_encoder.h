@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizers/tokenizer.h"
+#include "serve/chat_template.h"
+
+namespace kintsugi {
+
+// What the files of a Hugging Face tokenizer say about prompts.
+struct PromptSettings {
+  std::string bos = {};            // the beginning-of-text token (BOS); empty: none
+  bool adds_bos = false;           // transformers begins each text with it
+  std::string chat_template = {};  // Jinja; empty: none
+};
+// From tokenizer_config.json (bos_token, add_bos_token, chat_template), chat_template.jinja and the
+// post_processor of tokenizer.json. A UserError names the file.
+PromptSettings read_prompt_settings(std::span<const Tokenizer::File> files);
+
+enum class BosChoice : std::uint8_t { Auto, Yes, No };
+BosChoice parse_bos_choice(std::string_view text);  // auto, yes, no
+
+// Converts prompts to tokens.
+class PromptEncoder {
+ public:
+  // Auto: BOS if the tokenizer's files say so. `model_bos` (-1: none) is used for Yes if the
+  // tokenizer names none; UserError if there is no BOS at all.
+  PromptEncoder(Tokenizer& tokenizer, const PromptSettings& settings, BosChoice bos,
+                std::int64_t model_bos);
+
+  // A text that begins with BOS does not get a second one.
+  std::vector<std::int32_t> encode(std::string_view text, SpecialTokens special) const;
+  // A conversation. Special tokens of the format always count; `special` is for the contents of
+  // messages, which could otherwise end their own turn.
+  std::vector<std::int32_t> encode(std::span<const ChatPiece> pieces, SpecialTokens special) const;
+
+ private:
+  bool has_special(const std::string& text) const;
+  std::vector<std::int32_t> with_bos(std::vector<std::int32_t> ids) const;
+
+  Tokenizer& tokenizer_;
+  std::optional<std::int32_t> bos_;  // to add
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,142 @@
+#include "serve/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace kintsugi {
+namespace {
+
+std::size_t at(std::int32_t token) { return static_cast<std::size_t>(token); }
+
+// NaN has no order: sorting it is undefined behaviour.
+void check_logits(std::span<const float> logits) {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i])) not_finite(fmt::format("the logit of token {} is NaN", i));
+    largest = std::max(largest, logits[i]);
+  }
+  if (!std::isfinite(largest)) not_finite(fmt::format("the largest logit is {}", largest));
+}
+
+std::vector<float> penalized(std::span<const float> logits, double penalty,
+                             std::span<const std::int32_t> seen) {
+  std::vector<float> result(logits.begin(), logits.end());
+  for (const std::int32_t token : seen) {
+    const double logit = logits[at(token)];  // the original: a token counts once
+    result[at(token)] = static_cast<float>(logit < 0 ? logit * penalty : logit / penalty);
+  }
+  return result;
+}
+
+// The likelier token first; of equals the one with the smaller id.
+auto by_logit(std::span<const float> logits) {
+  return [logits](std::int32_t a, std::int32_t b) {
+    const float la = logits[at(a)], lb = logits[at(b)];
+    return la != lb ? la > lb : a < b;
+  };
+}
+
+std::vector<std::int32_t> all_tokens(std::span<const float> logits) {
+  std::vector<std::int32_t> tokens(logits.size());
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return tokens;
+}
+
+// Keeps the fewest tokens whose probability reaches top_p, and of these the ones that min_p allows.
+// Uses a heap, because few tokens of a large vocabulary are kept.
+template <class Ratio>  // double(token): its probability / the largest probability
+void keep_nucleus(std::span<const float> logits, const SamplingOptions& options, Ratio&& ratio,
+                  std::vector<std::int32_t>& tokens) {
+  double total = 0, sum = 0;
+  for (const std::int32_t token : tokens) total += ratio(token);
+  const auto less = [before = by_logit(logits)](std::int32_t a, std::int32_t b) {
+    return before(b, a);
+  };
+  std::make_heap(tokens.begin(), tokens.end(), less);
+  std::vector<std::int32_t> kept;
+  for (auto end = tokens.end(); end != tokens.begin(); --end) {
+    std::pop_heap(tokens.begin(), end, less);
+    const std::int32_t token = *(end - 1);
+    if (!kept.empty() && ratio(token) < options.min_p) break;
+    kept.push_back(token);
+    if ((sum += ratio(token)) >= options.top_p * total) break;
+  }
+  tokens = std::move(kept);
+}
+
+std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
+                        std::uint64_t position) {
+  std::vector<std::int32_t> tokens = all_tokens(logits);
+  if (options.temperature <= 0)
+    return *std::min_element(tokens.begin(), tokens.end(), by_logit(logits));
+  if (options.top_k > 0 && options.top_k < std::ssize(tokens)) {
+    std::partial_sort(tokens.begin(), tokens.begin() + options.top_k, tokens.end(),
+                      by_logit(logits));
+    tokens.resize(static_cast<std::size_t>(options.top_k));
+  }
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  const auto ratio = [&](std::int32_t token) {
+    return std::exp((logits[at(token)] - largest) / options.temperature);
+  };
+  if (options.top_p < 1 || options.min_p > 0) keep_nucleus(logits, options, ratio, tokens);
+  std::vector<double> cumulative;
+  double total = 0;
+  for (const std::int32_t token : tokens) cumulative.push_back(total += ratio(token));
+  const Philox::Block words = Philox::draw(derive_key(options.seed, 0x5A3B1E), position);
+  const double draw =
+      (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) *
+      total;
+  // The last token that can be drawn; those after it have a probability of 0.
+  const auto last = std::lower_bound(cumulative.begin(), cumulative.end(), total);
+  const auto chosen = std::upper_bound(cumulative.begin(), last, draw);
+  return tokens[static_cast<std::size_t>(chosen - cumulative.begin())];
+}
+
+// ln of the sum of exp(logit)
+double log_sum(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double total = 0;
+  for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
+  return largest + std::log(total);
+}
+
+}  // namespace
+
+void not_finite(const std::string& what) {
+  failure(
+      "{}: the model's weights are not finite or too large for this precision; use an earlier "
+      "checkpoint or --precision fp32",
+      what);
+}
+
+std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
+                          std::uint64_t position, std::span<const std::int32_t> seen) {
+  check_logits(logits);
+  if (options.repetition_penalty == 1.0 || seen.empty())
+    return draw_token(logits, options, position);
+  const std::vector<float> changed = penalized(logits, options.repetition_penalty, seen);
+  check_logits(changed);
+  return draw_token(changed, options, position);
+}
+
+SampledToken sample_token(std::span<const float> logits, const SamplingOptions& options,
+                          std::uint64_t position, std::span<const std::int32_t> seen) {
+  SampledToken result{.id = choose_token(logits, options, position, seen)};
+  if (options.logprobs < 0) return result;
+  const double normalizer = log_sum(logits);
+  const auto logprob = [&](std::int32_t token) { return logits[at(token)] - normalizer; };
+  result.logprob = logprob(result.id);
+  std::vector<std::int32_t> order = all_tokens(logits);
+  const auto count = std::min(options.logprobs, static_cast<std::int64_t>(order.size()));
+  std::partial_sort(order.begin(), order.begin() + count, order.end(), by_logit(logits));
+  order.resize(static_cast<std::size_t>(count));
+  for (const std::int32_t token : order) result.top.push_back({token, logprob(token)});
+  return result;
+}
+
+}  // namespace kintsugi
