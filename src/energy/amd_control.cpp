@@ -33,7 +33,7 @@ std::optional<double> sysfs_number(const fs::path& file) {
 class AmdControl : public GpuControl {
  public:
   AmdControl(const std::string& pci, fs::path folder)
-      : GpuControl("AMD GPU " + pci), folder_(std::move(folder)) {}
+      : GpuControl("AMD GPU " + pci, pci), folder_(std::move(folder)) {}
 
   std::optional<double> power_limit_w() const override { return watts("power1_cap"); }
   std::optional<ControlRange> power_range_w() const override {

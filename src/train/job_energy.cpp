@@ -94,7 +94,7 @@ NodeReading parse_node_reading(const std::string& text) {
   return node;
 }
 
-JobEnergy::JobEnergy(Communicator& hosts, Options options) : node_(options.node) {
+JobEnergy::JobEnergy(Communicator& hosts, Options options) : hosts_(hosts), node_(options.node) {
   const NodeOfRank node =
       node_of(gather_texts(hosts, options.node + "\n" + options.gpu), hosts.rank());
   nodes_ = node.nodes;
@@ -113,16 +113,49 @@ JobEnergy::~JobEnergy() = default;
 
 void JobEnergy::make_policy(const PowerSettings& settings, const MeterSearch* search) {
   power_ = settings;
-  std::function<void()> apply;
   if (settings.any() && search != nullptr) {
-    control_ = search->gpus.empty() ? std::make_unique<PowerControl>("the run uses no GPU")
-                                    : std::make_unique<PowerControl>(*search);
-    apply = [this] {
-      if (power_.power_limit_w > 0) control_->set_power_limit(power_.power_limit_w);
-      if (power_.gpu_clock_mhz > 0) control_->lock_clock(power_.gpu_clock_mhz);
-    };
+    control_ = search->gpus.empty() ? std::make_shared<PowerControl>("the run uses no GPU")
+                                    : std::make_shared<PowerControl>(*search);
+    // What a killed run left behind must not be the baseline.
+    if (const std::string problem = control_->restore(); !problem.empty())
+      log_warning("energy: {}", problem);
   }
-  policy_.emplace(settings, std::move(apply));
+  policy_.emplace(settings, [this] { apply_power(); });
+}
+
+// All ranks call it after the same step.
+void JobEnergy::apply_power() {
+  try {
+    together(hosts_, [this] {
+      if (!control_) return;
+      try {
+        if (power_.power_limit_w > 0) control_->set_power_limit(power_.power_limit_w);
+        if (power_.gpu_clock_mhz > 0) control_->lock_clock(power_.gpu_clock_mhz);
+      } catch (const std::exception& error) {
+        failure("node {}: {}", node_, error.what());
+      }
+    });
+  } catch (const std::exception&) {
+    if (control_) power_restorer()();
+    throw;
+  }
+}
+
+std::string JobEnergy::after_step(std::int64_t step, std::int64_t tokens, double seconds,
+                                  std::optional<double> joules) {
+  const std::string line = policy_->after_step(step, tokens, seconds, joules);
+  return hosts_.rank() == 0 ? line : "";
+}
+
+std::function<void()> JobEnergy::power_restorer() const {
+  if (!control_) return {};
+  return [weak = std::weak_ptr(control_), node = node_] {
+    const auto control = weak.lock();
+    if (!control) return;
+    // Not by the log: the ranks that would print it may be gone.
+    if (const std::string problem = control->restore(); !problem.empty())
+      fmt::print(stderr, "warning: node {}: {}\n", node, problem);
+  };
 }
 
 void JobEnergy::check_power() const {

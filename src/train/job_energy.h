@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,18 +55,19 @@ class JobEnergy {
     std::string gpu = {};   // PCI address of this rank's GPU; empty: none
     PowerSettings power = {};
   };
-  // All ranks construct it together.
+  // All ranks construct it together. `hosts` must outlive it.
   JobEnergy(Communicator& hosts, Options options);
   ~JobEnergy();
 
   // UserError if the GPUs of this node do not allow the power settings.
   void check_power() const;
-  // After each step, on all ranks: sets the power after the first steps. Returns a line for the log
-  // when there is something to report.
+  // After each step, on all ranks: sets the power after the first steps, on all nodes or on none.
+  // Returns a line for the log on rank 0 when there is something to report.
   std::string after_step(std::int64_t step, std::int64_t tokens, double seconds,
-                         std::optional<double> joules) {
-    return policy_->after_step(step, tokens, seconds, joules);
-  }
+                         std::optional<double> joules);
+  // Restores the power settings of this node, for a process that ends without destructors. It may
+  // be called from any thread, also after the end of this object. Empty: there is nothing to do.
+  std::function<void()> power_restorer() const;
   const std::optional<PowerEffect>& power_effect() const { return policy_->effect(); }
 
   // From now on, energy is charged to `phase`. Returns the phase before.
@@ -96,13 +98,15 @@ class JobEnergy {
  private:
   MeteredNode start(const Options& options, const MeterSearch& search);
   void make_policy(const PowerSettings& settings, const MeterSearch* search);
+  void apply_power();
   void find_best(Communicator& hosts);
   NodeReading own_reading();
 
+  Communicator& hosts_;
   std::string node_;
   std::unique_ptr<NodeSampler> sampler_;  // on the first rank of a node
   PowerSettings power_;
-  std::unique_ptr<PowerControl> control_;  // the same, if the power is to be set
+  std::shared_ptr<PowerControl> control_;  // the same, if the power is to be set
   std::optional<PowerPolicy> policy_;
   RunPhase phase_ = RunPhase::Other;
   EnergyTotals totals_;

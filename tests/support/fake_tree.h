@@ -17,6 +17,7 @@ class FakeTree {
   // `as`: the path below the root. A copy, so that each tree has a library of its own.
   FakeTree(const std::string& name, const std::string& as) : library_(directory_ / as) {
     add(name, as);
+    std::filesystem::create_directory(directory_ / "tmp");
   }
   void add(const std::string& name, const std::string& as) const {
     std::filesystem::create_directories((directory_ / as).parent_path());

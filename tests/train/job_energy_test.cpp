@@ -10,6 +10,7 @@
 
 #include "comm/exchange.h"
 #include "core/file.h"
+#include "support/fake_tree.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
 #include "support/thread_world.h"
@@ -90,6 +91,67 @@ TEST(JobEnergy, NothingIsMeteredWithoutMeters) {
     EXPECT_EQ(energy.own(), EnergyTotals{});
     if (world.rank() > 0) return;
     EXPECT_THAT(energy.description(), testing::StartsWith("energy: no meter on this node: "));
+  });
+}
+
+// Two nodes with one rank and one GPU each.
+class PowerOfJob : public testing::Test {
+ protected:
+  struct Node {
+    Node() {
+      tree.set("pci0", "0000:10:00.0");
+      tree.set("limit0", "650000");
+    }
+    FakeTree tree{"nvml", "usr/lib64/libnvidia-ml.so.1"};
+  };
+  JobEnergy::Options options(int rank) {
+    return {.search = {.root = nodes_[rank].tree.root()},
+            .node = rank == 0 ? "n1" : "n2",
+            .gpu = "0000:10:00.0",
+            .power = {.power_limit_w = 500, .baseline_steps = 0}};
+  }
+  std::string limit(int node) { return nodes_[node].tree.get("limit0"); }
+  Node nodes_[2];
+};
+
+TEST_F(PowerOfJob, IsSetOnAllNodes) {
+  run_ranks(2, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    JobEnergy energy(*group, options(world.rank()));
+    const std::string line = energy.after_step(1, 100, 1, 5.0);
+    EXPECT_EQ(line, world.rank() == 0 ? "energy: power limit 500 W from step 2 on" : "");
+    EXPECT_EQ(limit(world.rank()), "500000");
+    if (world.rank() == 1) energy.power_restorer()();  // as before an exit without destructors
+    if (world.rank() == 1) {
+      EXPECT_EQ(limit(1), "650000");
+    }
+  });
+  EXPECT_EQ(limit(0), "650000");
+}
+
+TEST_F(PowerOfJob, IsSetOnNoNodeIfOneRefuses) {
+  nodes_[1].tree.set("permission", "no");
+  run_ranks(2, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    JobEnergy energy(*group, options(world.rank()));
+    const std::string line = energy.after_step(1, 100, 1, 5.0);
+    EXPECT_EQ(limit(world.rank()), "650000");
+    ASSERT_TRUE(energy.power_effect());
+    EXPECT_THAT(energy.power_effect()->refused,
+                testing::AllOf(testing::HasSubstr("node n2"),
+                               testing::HasSubstr("Insufficient Permissions")));
+    EXPECT_EQ(line.empty(), world.rank() != 0) << "one line for all ranks";
+    EXPECT_EQ(energy.after_step(2, 100, 1, 5.0), "");
+  });
+  EXPECT_EQ(nodes_[0].tree.get("history"), ",500000,650000");
+}
+
+TEST_F(PowerOfJob, NeedsNoRestorerWithoutSettings) {
+  run_ranks(1, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    JobEnergy::Options without = options(0);
+    without.power = {};
+    EXPECT_FALSE(JobEnergy(*group, without).power_restorer());
   });
 }
 

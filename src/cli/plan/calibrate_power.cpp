@@ -129,9 +129,12 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
   const DeviceMeters meters = meters_of(pci);
   // Before the limits are changed, so that Ctrl-C and errors restore them on the way out.
   const StopSignals signals;
-  const auto control = pci.empty() ? std::make_unique<PowerControl>(
+  const auto control = pci.empty() ? std::make_shared<PowerControl>(
                                          std::string("the power of a CPU cannot be set from here"))
-                                   : std::make_unique<PowerControl>(MeterSearch{.gpus = {pci}});
+                                   : std::make_shared<PowerControl>(MeterSearch{.gpus = {pci}});
+  before_second_interrupt([weak = std::weak_ptr(control)] {
+    if (const auto held = weak.lock()) held->restore();
+  });
   PowerWorkload workload(*backend, model, dtype, options.batch, length);
   const auto now_s = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())

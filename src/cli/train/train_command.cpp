@@ -217,6 +217,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   });
   if (config->energy.enabled) {
     energy.emplace(job.control(), energy_options(*config, *backend));
+    job.on_exit(energy->power_restorer());
     job.together([&] { energy->check_power(); });
     startup.mark("find meters");
   }
