@@ -40,6 +40,10 @@ std::string GpuControl::lock_clock(int) { return "its driver cannot lock the clo
 std::string GpuControl::unlock_clock() { return ""; }
 
 PowerControl::PowerControl(const MeterSearch& search) {
+  if (search.without_gpus()) {
+    problem_ = kNoGpuInUse;
+    return;
+  }
   for (const auto controls : {nvml_controls, amd_controls}) {
     try {
       for (auto& gpu : controls(search)) {

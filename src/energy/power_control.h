@@ -52,7 +52,7 @@ class GpuControl {
 // this user left behind (power_record.h) is restored too. restore() may be called from any thread.
 class PowerControl {
  public:
-  // The GPUs of `search` (all of the node if it names none). Never throws for what a machine lacks:
+  // The GPUs of `search`. Never throws for what a machine lacks:
   // then there are no GPUs, and problem() says why.
   explicit PowerControl(const MeterSearch& search);
   explicit PowerControl(std::string problem) : problem_(std::move(problem)) {}  // of no GPUs

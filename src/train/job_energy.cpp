@@ -55,12 +55,28 @@ NodeOfRank node_of(const std::vector<std::string>& ranks, int own) {
 
 }  // namespace
 
+std::optional<EnergyLevel> best_level_of(const std::vector<MeteredNode>& nodes) {
+  std::optional<EnergyLevel> slow;
+  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu}) {
+    const auto metered = [&](const MeteredNode& node) {
+      return !node.levels[level].source.empty();
+    };
+    const auto is_slow = [&](const MeteredNode& node) { return node.levels[level].slow; };
+    if (nodes.empty() || !std::all_of(nodes.begin(), nodes.end(), metered)) continue;
+    if (std::none_of(nodes.begin(), nodes.end(), is_slow)) return level;
+    if (!slow) slow = level;
+  }
+  return slow;
+}
+
 std::string to_json_text(const MeteredNode& node) {
   EnergyJson json{{"name", node.name}};
   for (const EnergyLevel level : kEnergyLevels) {
     const MeterSource& from = node.levels[level];
-    json["levels"].push_back(
-        {{"source", from.source}, {"kind", static_cast<int>(from.kind)}, {"reason", from.reason}});
+    json["levels"].push_back({{"source", from.source},
+                              {"kind", static_cast<int>(from.kind)},
+                              {"reason", from.reason},
+                              {"slow", from.slow}});
   }
   return json.dump(-1, ' ', false, EnergyJson::error_handler_t::replace);
 }
@@ -72,7 +88,8 @@ MeteredNode parse_metered_node(const std::string& text) {
     const EnergyJson& from = json.at("levels").at(static_cast<std::size_t>(level));
     node.levels[level] = {.source = from.at("source"),
                           .kind = static_cast<MeterKind>(from.at("kind").get<int>()),
-                          .reason = from.at("reason")};
+                          .reason = from.at("reason"),
+                          .slow = from.at("slow")};
   }
   return node;
 }
@@ -97,6 +114,7 @@ NodeReading parse_node_reading(const std::string& text) {
 JobEnergy::JobEnergy(Communicator& hosts, Options options) : hosts_(hosts), node_(options.node) {
   const NodeOfRank node =
       node_of(gather_texts(hosts, options.node + "\n" + options.gpu), hosts.rank());
+  gpu_model_ = options.gpu_model;
   nodes_ = node.nodes;
   gpus_ = node.all_gpus;
   std::string description;
@@ -114,8 +132,7 @@ JobEnergy::~JobEnergy() = default;
 void JobEnergy::make_policy(const PowerSettings& settings, const MeterSearch* search) {
   power_ = settings;
   if (settings.any() && search != nullptr) {
-    control_ = search->gpus.empty() ? std::make_shared<PowerControl>("the run uses no GPU")
-                                    : std::make_shared<PowerControl>(*search);
+    control_ = std::make_shared<PowerControl>(*search);
     // What a killed run left behind must not be the baseline.
     if (const std::string problem = control_->restore(); !problem.empty())
       log_warning("energy: {}", problem);
@@ -177,10 +194,11 @@ MeteredNode JobEnergy::start(const Options& options, const MeterSearch& search) 
       const MeterIdentity& first = found.meters[used[level].front()]->identity();
       node.levels[level].source = first.source;
       node.levels[level].kind = first.kind;
+      node.levels[level].slow = first.update_s > kLiveUpdate_s;
       node.levels[level].reason = chosen[level].uncovered;
     }
-    sampler_ = std::make_unique<NodeSampler>(
-        std::make_unique<NodeMeters>(std::move(found), std::move(used)), options.sample_s);
+    sampler_ =
+        std::make_unique<NodeSampler>(meters_by_source(std::move(found), used), options.sample_s);
   } catch (const std::exception& error) {
     for (const EnergyLevel level : kEnergyLevels) node.levels[level] = {.reason = error.what()};
   }
@@ -189,10 +207,8 @@ MeteredNode JobEnergy::start(const Options& options, const MeterSearch& search) 
 
 // Rank 0 decides for all ranks.
 void JobEnergy::find_best(Communicator& hosts) {
-  std::string word;
-  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu})
-    if (word.empty() && hosts.rank() == 0 && nodes_with(level) == nodes_) word = to_string(level);
-  word = text_of(hosts, 0, word);
+  const std::optional<EnergyLevel> best = best_level_of(metered_);
+  const std::string word = text_of(hosts, 0, best ? std::string(to_string(*best)) : "");
   for (const EnergyLevel level : kEnergyLevels)
     if (word == to_string(level)) best_ = level;
 }

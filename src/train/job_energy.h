@@ -20,6 +20,7 @@ struct MeterSource {
   std::string source = {};  // "nvml"; empty: not metered
   MeterKind kind = MeterKind::Counter;
   std::string reason = {};  // why it is not metered
+  bool slow = false;        // updates too rarely for figures of steps (kLiveUpdate_s)
   bool operator==(const MeterSource&) const = default;
 };
 
@@ -28,6 +29,9 @@ struct MeteredNode {
   std::string name = {};
   ByLevel<MeterSource> levels = {};
 };
+// The level whose joules stand for the run, if it is metered on all nodes: whole nodes before GPUs
+// before processors, but one that updates slowly only if there is no other.
+std::optional<EnergyLevel> best_level_of(const std::vector<MeteredNode>& nodes);
 std::string to_json_text(const MeteredNode& node);
 MeteredNode parse_metered_node(const std::string& text);
 
@@ -53,6 +57,7 @@ class JobEnergy {
     double sample_s = 0.5;
     std::string node = {};  // the name of this node
     std::string gpu = {};   // PCI address of this rank's GPU; empty: none
+    std::string gpu_model = {};
     PowerSettings power = {};
   };
   // All ranks construct it together. `hosts` must outlive it.
@@ -79,9 +84,9 @@ class JobEnergy {
 
   // What all ranks know.
   std::int64_t nodes() const { return nodes_; }
-  std::int64_t gpus() const { return gpus_; }  // in use, over all nodes
-  // The level whose joules stand for the run: the whole nodes if all of them are metered, otherwise
-  // the GPUs, otherwise the processors. Empty: none is metered on all nodes.
+  std::int64_t gpus() const { return gpus_; }                  // in use, over all nodes
+  const std::string& gpu_model() const { return gpu_model_; }  // of this rank; "": none
+  // best_level_of() all nodes. Empty: none is metered on all nodes.
   std::optional<EnergyLevel> best_level() const { return best_; }
 
   // On rank 0. The nodes of earlier attempts (empty: not set); what is known in advance.
@@ -103,7 +108,7 @@ class JobEnergy {
   NodeReading own_reading();
 
   Communicator& hosts_;
-  std::string node_;
+  std::string node_, gpu_model_;
   std::unique_ptr<NodeSampler> sampler_;  // on the first rank of a node
   PowerSettings power_;
   std::shared_ptr<PowerControl> control_;  // the same, if the power is to be set

@@ -274,7 +274,7 @@ class AmdPower : public testing::Test {
 TEST_F(AmdPower, IsSetOncePerModule) {
   for (const bool named : {false, true}) {
     MeterSearch search{.root = tree_.path()};
-    if (named) search.gpus = {"0000:C1:00.0", "0000:c6:00.0"};
+    if (named) search.gpus = std::vector<std::string>{"0000:C1:00.0", "0000:c6:00.0"};
     {
       PowerControl control(search);
       EXPECT_EQ(control.gpus(), 1U);

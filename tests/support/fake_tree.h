@@ -25,7 +25,8 @@ class FakeTree {
   }
 
   const std::filesystem::path& root() const { return directory_.path(); }
-  MeterSearch search(const std::vector<std::string>& gpus = {}) const {
+  MeterSearch search() const { return {.root = root()}; }
+  MeterSearch search(const std::vector<std::string>& gpus) const {
     return {.root = root(), .gpus = gpus};
   }
   void set(const std::string& name, const std::string& value) const {

@@ -53,7 +53,7 @@ TEST(JobEnergy, OneRankOfEachNodeReadsItsMeters) {
     EXPECT_GT(readings[1].levels[EnergyLevel::Node].joules, 0);
     EXPECT_EQ(energy.source(EnergyLevel::Node).kind, MeterKind::Estimate);
     EXPECT_EQ(energy.nodes_with(EnergyLevel::Node), 2);
-    EXPECT_NE(energy.source(EnergyLevel::Gpu).reason, "");
+    EXPECT_EQ(energy.source(EnergyLevel::Gpu).reason, "node n1: the run uses no GPU");
   });
 }
 
@@ -92,6 +92,44 @@ TEST(JobEnergy, NothingIsMeteredWithoutMeters) {
     if (world.rank() > 0) return;
     EXPECT_THAT(energy.description(), testing::StartsWith("energy: no meter on this node: "));
   });
+}
+
+// A run on the CPUs of a node with GPUs.
+TEST(JobEnergy, ARunWithoutGpusDoesNotMeterThoseOfItsNode) {
+  FakeTree tree("nvml", "usr/lib64/libnvidia-ml.so.1");
+  tree.set("pci0", "0000:10:00.0");
+  tree.set("energy0", "1000");
+  run_ranks(1, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    for (const char* gpu : {"", "0000:10:00.0"}) {
+      JobEnergy energy(*group, {.search = tree.search(),
+                                .node = "n",
+                                .gpu = gpu,
+                                .gpu_model = *gpu == 0 ? "" : "NVIDIA H200"});
+      EXPECT_EQ(energy.best_level().has_value(), *gpu != 0);
+      EXPECT_EQ(energy.source(EnergyLevel::Gpu).reason, *gpu != 0 ? "" : "the run uses no GPU");
+      EXPECT_EQ(energy.gpu_model(), *gpu != 0 ? "NVIDIA H200" : "");
+    }
+  });
+}
+
+// The counter of Slurm says nothing about single steps.
+TEST(JobEnergy, ASlowLevelCountsOnlyIfThereIsNoOther) {
+  MeteredNode first{.name = "n1"};
+  first.levels[EnergyLevel::Node] = {.source = "slurm", .slow = true};
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Node);
+  first.levels[EnergyLevel::Cpu] = {.source = "rapl"};
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Cpu);
+  first.levels[EnergyLevel::Gpu] = {.source = "nvml"};
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Gpu);
+  MeteredNode second = first;
+  second.levels[EnergyLevel::Gpu] = {};
+  EXPECT_EQ(best_level_of({first, second}), EnergyLevel::Cpu);
+  first.levels[EnergyLevel::Node].slow = false;
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Node);
+  EXPECT_EQ(best_level_of({first, second}), EnergyLevel::Cpu) << "one slow node is enough";
+  EXPECT_EQ(best_level_of({}), std::nullopt);
+  EXPECT_EQ(parse_metered_node(to_json_text(second)).levels, second.levels);
 }
 
 // Two nodes with one rank and one GPU each.
