@@ -267,6 +267,15 @@ TEST_F(EnergyOfRun, StepsAddUp) {
   EXPECT_GT(steps_j, 0);
 }
 
+// Power is not integrated over more than 3 s.
+TEST_F(EnergyOfRun, IsSampledAtLeastEveryTwoSeconds) {
+  directory_.write("corpus.txt", small_corpus(200));
+  directory_.write("run.yaml", small_config("corpus.txt", "run", "steps: 5"));
+  const Outcome outcome = run_kintsugi("train run.yaml --set energy.sample_s=3");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, testing::HasSubstr("sample_s"));
+}
+
 TEST_F(EnergyOfRun, IsNullWithAReasonWithoutMeters) {
   directory_.write("corpus.txt", small_corpus(200));
   directory_.write("run.yaml",
