@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
     take_operation_times(*backend);
     const Backend::LinkTotals link = backend->link_totals();
     FoundMeters found;
-    add_nvml({.gpus = {cuda_devices().at(0).pci}}, found);
+    add_nvml({.gpus = std::vector{cuda_devices().at(0).pci}}, found);
     const auto joules = [&] {
       return found.meters.empty() ? std::nullopt : found.meters[0]->read().joules;
     };

@@ -159,6 +159,8 @@ void add_energy_command(CLI::App& app) {
       "the command. docs/energy.md explains the meters.");
   command->callback([arguments, command] {
     std::vector<std::string> words = command->remaining();
+    if (arguments->program.empty() && words == std::vector<std::string>{"--"})
+      user_error("a command is missing after --, for example: kintsugi energy -- ./program -x");
     if (arguments->program.empty() && !words.empty()) throw CLI::ExtrasError("energy", words);
     if (!words.empty() && words.front() == "--") words.erase(words.begin());
     if (!arguments->program.empty()) words.insert(words.begin(), arguments->program);

@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 
 #include "cli/backends.h"
@@ -16,17 +19,51 @@
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "train/health.h"
+#include "train/signals.h"
 
 namespace kintsugi {
 namespace {
 
-// Errors of rank 0 and of a rank that reports for a lost rank 0.
-[[noreturn]] void end_process(int exit_code) {
-  std::fflush(nullptr);
-  ::_exit(exit_code);  // this rank may wait for a message that never arrives
+constexpr auto kExitPatience = std::chrono::seconds(2);
+
+// Runs `work` in a thread of its own and waits for it, but not for long.
+void run_briefly(const std::function<void()>& work) {
+  struct State {
+    std::mutex mutex = {};
+    std::condition_variable changed = {};
+    bool done = false;
+  };
+  const auto state = std::make_shared<State>();
+  try {
+    std::thread([state, work] {
+      try {
+        work();
+      } catch (...) {  // the process ends in any case
+      }
+      const std::lock_guard lock(state->mutex);
+      state->done = true;
+      state->changed.notify_all();
+    }).detach();
+  } catch (const std::system_error&) {
+    return;  // no thread is left
+  }
+  std::unique_lock lock(state->mutex);
+  state->changed.wait_for(lock, kExitPatience, [&] { return state->done; });
 }
 
 }  // namespace
+
+void Job::end_process(int exit_code) {
+  const std::lock_guard ending(ending_);  // a second thread waits here for the end
+  std::function<void()> listener;
+  {
+    const std::lock_guard lock(mutex_);
+    listener = on_exit_;
+  }
+  if (listener) run_briefly(listener);
+  std::fflush(nullptr);
+  ::_exit(exit_code);  // this rank may wait for a message that never arrives
+}
 
 Lifeline::Callbacks Job::lifeline_callbacks() {
   return {.on_message = [](int rank,
@@ -83,6 +120,12 @@ Job::~Job() {
 void Job::on_failure(std::function<void(const RankFailure&)> listener) {
   const std::lock_guard lock(mutex_);
   on_failure_ = std::move(listener);
+}
+
+void Job::on_exit(std::function<void()> listener) {
+  before_second_interrupt(listener);
+  const std::lock_guard lock(mutex_);
+  on_exit_ = std::move(listener);
 }
 
 void Job::on_stop_request(std::function<void(const std::string&)> listener) {

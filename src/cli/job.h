@@ -36,6 +36,9 @@ class Job {
   // Sets a callback that runs on rank 0, in another thread, when the supervisor asks the run to
   // stop or is lost.
   void on_stop_request(std::function<void(const std::string& reason)> listener);
+  // Sets a callback that runs, in another thread, before this process ends without destructors:
+  // because a rank has failed (it waits at most two seconds), or by a second Ctrl-C.
+  void on_exit(std::function<void()> listener);
   // What run() reports to the supervisor if nothing fails.
   void set_exit_code(int exit_code) { exit_code_ = exit_code; }
   // When a rank is given up (LifelineLimits). All ranks call it with the same values.
@@ -54,6 +57,8 @@ class Job {
   friend class JobGroups;
 
   Lifeline::Callbacks lifeline_callbacks();
+  // Ends the process after on_exit's callback, without destructors.
+  [[noreturn]] void end_process(int exit_code);
   // Reports an error that all ranks know of.
   void report_shared_error(const std::string& text, int exit_code);
   void tell_supervisor(int exit_code, const std::string& text, int rank = -1,
@@ -62,6 +67,8 @@ class Job {
   std::mutex mutex_;
   std::function<void(const RankFailure&)> on_failure_;
   std::function<void(const std::string&)> on_stop_request_;
+  std::function<void()> on_exit_;
+  std::mutex ending_;         // held by the thread that ends the process
   std::string stop_request_;  // that arrived before its listener
   int exit_code_ = 0;
   std::atomic<double> silence_s_ = LifelineLimits{}.silence_s;

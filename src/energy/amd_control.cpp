@@ -33,7 +33,7 @@ std::optional<double> sysfs_number(const fs::path& file) {
 class AmdControl : public GpuControl {
  public:
   AmdControl(const std::string& pci, fs::path folder)
-      : GpuControl("AMD GPU " + pci), folder_(std::move(folder)) {}
+      : GpuControl("AMD GPU " + pci, pci), folder_(std::move(folder)) {}
 
   std::optional<double> power_limit_w() const override { return watts("power1_cap"); }
   std::optional<ControlRange> power_range_w() const override {
@@ -78,17 +78,19 @@ fs::path cap_folder(const fs::path& device) {
 std::vector<std::unique_ptr<GpuControl>> amd_controls(const MeterSearch& search) {
   const fs::path devices = search.root / "sys/bus/pci/devices";
   std::vector<std::string> addresses;
-  for (const std::string& gpu : search.gpus) addresses.push_back(pci_address(gpu));
-  std::error_code error;
-  if (addresses.empty())
+  if (search.gpus) {
+    for (const std::string& gpu : *search.gpus) addresses.push_back(pci_address(gpu));
+  } else {
+    std::error_code error;
     for (const auto& entry : fs::directory_iterator(devices, error))
       addresses.push_back(entry.path().filename().string());
-  if (search.gpus.empty()) std::sort(addresses.begin(), addresses.end());
+    std::sort(addresses.begin(), addresses.end());
+  }
   std::vector<std::unique_ptr<GpuControl>> controls;
   for (const std::string& address : addresses) {
     const fs::path folder = cap_folder(devices / address);
     if (folder.empty()) {
-      if (!search.gpus.empty()) failure("{} is no AMD GPU with a power cap", address);
+      if (search.gpus) failure("{} is no AMD GPU with a power cap", address);
       continue;
     }
     auto gpu = std::make_unique<AmdControl>(address, folder);

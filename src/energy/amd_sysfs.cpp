@@ -85,12 +85,12 @@ bool reports_nothing(const AmdCard& card) {
 // The number of the GPU in this run; empty: it is not used.
 std::optional<std::size_t> number_of(const AmdCard& card, std::size_t index,
                                      const MeterSearch& search) {
-  if (search.gpus.empty()) return index;
-  const auto at = std::find_if(search.gpus.begin(), search.gpus.end(), [&](const auto& gpu) {
+  if (!search.gpus) return index;
+  const auto at = std::find_if(search.gpus->begin(), search.gpus->end(), [&](const auto& gpu) {
     return !card.pci.empty() && pci_address(gpu) == card.pci;
   });
-  if (at == search.gpus.end()) return {};
-  return static_cast<std::size_t>(at - search.gpus.begin());
+  if (at == search.gpus->end()) return {};
+  return static_cast<std::size_t>(at - search.gpus->begin());
 }
 
 void add_second_die(const std::string& scope, std::optional<std::size_t> first,

@@ -143,7 +143,7 @@ void add_amdsmi(const MeterSearch& search, FoundMeters& found) {
     const std::vector<AmdHandle> gpus = smi->processors();
     for (AmdHandle gpu : gpus) addresses.push_back(smi->pci(gpu));
     if (gpus.empty()) found.missing.push_back({"amdsmi", "AMD SMI finds no GPU"});
-    const std::vector<std::string>& wanted = search.gpus.empty() ? addresses : search.gpus;
+    const std::vector<std::string> wanted = search.gpus.value_or(addresses);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       const std::string scope = fmt::format("gpu{}", i), pci = pci_address(wanted[i]);
       const auto at = std::find(addresses.begin(), addresses.end(), pci);

@@ -44,9 +44,9 @@ bool belongs_to(const std::string& scope, EnergyLevel level) {
 
 // pm_counters numbers the modules of the node, and does not know which of them a run uses.
 bool uses_all_gpus(const FoundMeters& found, const MeterSearch& search, std::size_t modules) {
-  if (search.gpus.empty()) return true;
+  if (!search.gpus) return true;
   std::set<std::string> used;
-  for (const std::string& gpu : search.gpus) used.insert(pci_address(gpu));
+  for (const std::string& gpu : *search.gpus) used.insert(pci_address(gpu));
   return used.size() >= (found.node_gpus > 0 ? static_cast<std::size_t>(found.node_gpus) : modules);
 }
 
@@ -76,12 +76,12 @@ std::string uncovered_by(const FoundMeters& found, const MeterSearch& search,
       continue;
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", missing.scope, missing.reason);
   }
-  if (level != EnergyLevel::Gpu || chosen.source == "pm_counters") return text;
-  for (std::size_t i = 0; i < search.gpus.size(); ++i) {
+  if (level != EnergyLevel::Gpu || chosen.source == "pm_counters" || !search.gpus) return text;
+  for (std::size_t i = 0; i < search.gpus->size(); ++i) {
     const std::string scope = fmt::format("gpu{}", i);
     if (!scopes.contains(scope) && !absent.contains(scope))
       text +=
-          fmt::format("{}{} ({}) has no meter", text.empty() ? "" : "; ", scope, search.gpus[i]);
+          fmt::format("{}{} ({}) has no meter", text.empty() ? "" : "; ", scope, (*search.gpus)[i]);
   }
   return text;
 }
@@ -122,6 +122,7 @@ std::string reason_for(const FoundMeters& found, EnergyLevel level) {
 LevelMeters choose_level(const FoundMeters& found, const MeterSearch& search,
                          const NodeShare& share, EnergyLevel level) {
   if (level != EnergyLevel::Gpu && share.shared()) return {.reason = share.reason()};
+  if (level == EnergyLevel::Gpu && search.without_gpus()) return {.reason = kNoGpuInUse};
   std::vector<Candidate> candidates = candidates_for(found, search, level);
   std::string refused;
   if (level == EnergyLevel::Gpu)

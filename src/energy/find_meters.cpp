@@ -1,6 +1,15 @@
 #include "energy/find_meters.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <iterator>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "energy/amd_sysfs.h"
 #include "energy/device_meters.h"
@@ -13,33 +22,77 @@
 namespace kintsugi {
 namespace {
 
+using AddMeters = void (*)(const MeterSearch&, FoundMeters&);
 struct MeterSource {
   const char* name;
-  void (*add)(const MeterSearch&, FoundMeters&);
+  AddMeters add;
+  AddMeters otherwise = nullptr;  // also called; it looks at what `add` has found
+  bool only_gpus = false;
 };
 // The order of the meters in a list; choose_meters decides which of them are used.
 constexpr MeterSource kMeterSources[] = {
-    {"pm_counters", add_pm_counters},  //
-    {"nvml", add_nvml},                //
-    {"amdsmi", add_amdsmi},            //
-    {"amdsmi", add_amd_sysfs},         // only without meters of the library
-    {"rapl", add_rapl},                //
-    {"hwmon", add_hwmon},              //
-    {"ear", add_ear},                  //
-    {"slurm", add_slurm},              //
-    {"estimate", add_estimate},        //
+    {"pm_counters", add_pm_counters},             //
+    {"nvml", add_nvml, nullptr, true},            //
+    {"amdsmi", add_amdsmi, add_amd_sysfs, true},  // the files only without the library
+    {"rapl", add_rapl},                           //
+    {"hwmon", add_hwmon},                         //
+    {"ear", add_ear},                             //
+    {"slurm", add_slurm},                         //
+    {"estimate", add_estimate},                   //
 };
 
-}  // namespace
+// One source in a thread of its own: a library may never answer.
+struct SourceSearch {
+  std::mutex mutex = {};
+  std::condition_variable changed = {};
+  bool done = false;
+  FoundMeters found = {};
+};
 
-FoundMeters find_meters(const MeterSearch& search) {
+FoundMeters search_source(const MeterSource& source, const MeterSearch& search) {
   FoundMeters found;
-  found.node_gpus = count_gpus(search.root);
-  for (const MeterSource& source : kMeterSources) try {
-      source.add(search, found);
+  if (source.only_gpus && search.without_gpus()) {
+    found.missing.push_back({source.name, kNoGpuInUse});
+    return found;
+  }
+  for (const AddMeters add : {source.add, source.otherwise}) try {
+      if (add != nullptr) add(search, found);
     } catch (const std::exception& error) {
       found.missing.push_back({source.name, error.what()});
     }
+  return found;
+}
+
+std::shared_ptr<SourceSearch> start_search(const MeterSource& source, const MeterSearch& search) {
+  auto state = std::make_shared<SourceSearch>();
+  std::thread([state, &source, search] {
+    FoundMeters found = search_source(source, search);
+    const std::lock_guard lock(state->mutex);
+    state->found = std::move(found);
+    state->done = true;
+    state->changed.notify_all();
+  }).detach();
+  return state;
+}
+
+}  // namespace
+
+FoundMeters find_meters(const MeterSearch& search, double limit_s) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
+  std::vector<std::shared_ptr<SourceSearch>> searches;
+  for (const MeterSource& source : kMeterSources) searches.push_back(start_search(source, search));
+  FoundMeters found;
+  found.node_gpus = count_gpus(search.root);
+  for (std::size_t i = 0; i < searches.size(); ++i) {
+    SourceSearch& one = *searches[i];
+    std::unique_lock lock(one.mutex);
+    if (!one.changed.wait_until(lock, deadline, [&] { return one.done; })) {
+      found.missing.push_back({kMeterSources[i].name, fmt::format("no answer in {:g} s", limit_s)});
+      continue;
+    }
+    std::ranges::move(one.found.meters, std::back_inserter(found.meters));
+    std::ranges::move(one.found.missing, std::back_inserter(found.missing));
+  }
   return found;
 }
 

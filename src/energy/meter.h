@@ -30,7 +30,10 @@ struct MeterIdentity {
   std::string detail = {};  // for people: the file, or the name and the PCI address of the GPU
   // Of a counter that starts again at 0 when it reaches this value; 0: it never does.
   double range_j = 0;
+  double update_s = 1;  // the values are at most so old
 };
+// Meters that are slower are of no use for figures of single steps.
+inline constexpr double kLiveUpdate_s = 3;
 
 // One reading. A counter gives joules, a meter of kind Power watts; either may give both.
 struct MeterReading {

@@ -18,8 +18,8 @@ constexpr double kMost_j = 1e15;
 // whole range at this power.
 constexpr double kMostOfPackage_w = 1e3;
 constexpr double kClockError_s = 0.25;
-constexpr double kUpdate_s = 1;      // sources update their counters at least so often
-constexpr double kPowerGap_s = 3;    // power is integrated over gaps up to this
+constexpr double kPowerGap_s = 3;  // power is integrated over gaps up to this
+// These are of sources that update once per second; for others they are multiplied by update_s.
 constexpr double kStandstill_s = 3;  // a counter that does not move for so long does not count
 constexpr double kStale_s = 2;       // readings that are not renewed for longer are noted
 
@@ -32,7 +32,8 @@ bool plausible_value(MeterKind kind, double value) {
 
 MeterTotal::MeterTotal(const MeterIdentity& identity)
     : kind_(identity.kind),
-      range_j_(plausible_value(MeterKind::Counter, identity.range_j) ? identity.range_j : 0) {
+      range_j_(plausible_value(MeterKind::Counter, identity.range_j) ? identity.range_j : 0),
+      update_s_(std::max(1.0, identity.update_s)) {
   if (kind_ == MeterKind::Estimate) estimate_ = fmt::format("an estimate: {}", identity.detail);
   write_note();
 }
@@ -92,7 +93,7 @@ bool MeterTotal::same_scan(const MeterReading& reading, double now_s) {
     return false;
   }
   const double stale_s = now_s - scan_since_s_;
-  if (stale_s > kStale_s) {
+  if (stale_s > kStale_s * update_s_) {
     note(Problem::Stale,
          fmt::format("readings are stale: freshness did not change for {:.1f} s", stale_s), stale_);
     stale_ = true;
@@ -123,7 +124,7 @@ void MeterTotal::add_joules(const MeterReading& reading, const Point& point) {
       note(Problem::Backwards, "the counter went backwards");
       return start_again(point);
     }
-  } else if (delta > kMost_w * (span + kUpdate_s)) {
+  } else if (delta > kMost_w * (span + update_s_)) {
     note(Problem::Jump, fmt::format("the counter jumped by {:.4g} J in {:.1f} s", delta, span));
     return start_again(point);
   }
@@ -140,7 +141,7 @@ void MeterTotal::add_joules(const MeterReading& reading, const Point& point) {
 // No package and no GPU needs 0 W: a counter without a change has not counted.
 void MeterTotal::stand_still(const Point& point) {
   const double still_s = point.now_s - moved_s_;
-  if (still_s < kStandstill_s) return;
+  if (still_s < kStandstill_s * update_s_) return;
   note(Problem::Stuck, fmt::format("the counter did not move for {:.1f} s", still_s), stuck_);
   const double moved_s = moved_s_;
   start_again(point);
@@ -182,7 +183,9 @@ double MeterTotal::missed_s(double now_s) const {
   if (last_ && failure_.empty()) {
     const bool counter = kind_ == MeterKind::Counter;
     const double since = now_s - (counter ? moved_s_ : last_->now_s);
-    const double limit = !counter ? kPowerGap_s : exact_time_ ? kUpdate_s : kStandstill_s;
+    const double limit = !counter      ? kPowerGap_s
+                         : exact_time_ ? update_s_
+                                       : kStandstill_s * update_s_;
     if (since < limit && (moved_ || !counter)) open_s = since;
   }
   return std::max(0.0, now_s - *start_s_ - covered_s_ - open_s);

@@ -27,6 +27,8 @@ class MeterTotal {
   // reading does not count while the next one can still cover it.
   double missed_s(double now_s) const;
   std::optional<double> watts() const { return watts_; }  // now; empty: unknown
+  // When the last fresh reading was made: joules() and covered_s() are up to then.
+  double fresh_s() const { return last_ ? last_->now_s : 0; }
   // Why time is not covered or the joules are doubtful; empty: all is well.
   const std::string& note() const { return note_; }
 
@@ -57,6 +59,7 @@ class MeterTotal {
 
   MeterKind kind_;
   double range_j_;
+  double update_s_;
   double joules_ = 0, covered_s_ = 0;
   std::optional<double> watts_;
   std::string note_;

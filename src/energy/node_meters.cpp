@@ -36,28 +36,35 @@ NodeMeters::NodeMeters(FoundMeters found, ByLevel<std::vector<std::size_t>> used
     }
 }
 
-// The counter's joules since the last reading, and those of the mean power in that time.
+// Compares the counter's joules with the integral of power. A counter may be read more often than
+// it moves, so the power adds up until it does.
 void NodeMeters::check_by_power(One& one, const MeterReading& reading, double now_s,
                                 double joules) {
-  const double seconds = now_s - one.last_s;
-  if (!one.read || !one.last.watts || !reading.watts || joules <= 0 || seconds > kLongestCheck_s)
-    return;
-  one.power_j += seconds * (*one.last.watts + *reading.watts) / 2;
-  one.counter_j += joules;
+  if (one.last_w && reading.watts)
+    one.open_j += (now_s - one.last_s) * (*one.last_w + *reading.watts) / 2;
+  else
+    one.unknown = true;
+  one.last_w = reading.watts;
+  one.last_s = now_s;
+  if (joules <= 0 && one.moved_s) return;
+  if (!one.unknown && one.moved_s && now_s - *one.moved_s <= kLongestCheck_s) {
+    one.power_j += one.open_j;
+    one.counter_j += joules;
+  }
+  one.moved_s = now_s;
+  one.open_j = 0;
+  one.unknown = !reading.watts;
 }
 
-void NodeMeters::sample(double now_s) {
+void NodeMeters::sample(const std::function<double()>& now_s) {
   for (One& one : meters_) try {
       const MeterReading reading = one.meter->read();
-      const double before = one.total.joules();
-      one.total.add(reading, now_s);
+      const double at_s = now_s(), before = one.total.joules();
+      one.total.add(reading, at_s);
       if (one.meter->identity().kind == MeterKind::Counter)
-        check_by_power(one, reading, now_s, one.total.joules() - before);
-      one.last = reading;
-      one.last_s = now_s;
-      one.read = true;
+        check_by_power(one, reading, at_s, one.total.joules() - before);
     } catch (const std::exception& error) {
-      one.total.add_failure(error.what(), now_s);
+      one.total.add_failure(error.what(), now_s());
     }
 }
 
@@ -67,9 +74,11 @@ ByLevel<LevelAmount> NodeMeters::amounts(double now_s, double longest_s) const {
     const std::vector<std::size_t>& used = used_[level];
     for (const std::size_t index : used) {
       const One& one = meters_[index];
-      const double since = one.read ? now_s - one.last_s : 0;
-      // A meter that has just been read goes on at its power until the next reading.
-      const bool goes_on = one.total.watts() && since > 0 && since <= longest_s;
+      const double update_s = one.meter->identity().update_s;
+      const double since = now_s - one.total.fresh_s();
+      // A meter that has just been read goes on at its power until the next fresh reading.
+      const bool goes_on =
+          one.total.watts() && since > 0 && since <= std::max(longest_s, 2 * update_s);
       sums[level].joules += one.total.joules() + (goes_on ? since * *one.total.watts() : 0);
       sums[level].covered_s +=
           (one.total.covered_s() + (goes_on ? since : 0)) / static_cast<double>(used.size());
@@ -90,10 +99,35 @@ std::vector<MeterState> NodeMeters::states() const {
   return states;
 }
 
-// ---- the thread
+std::vector<std::unique_ptr<NodeMeters>> meters_by_source(
+    FoundMeters found, const ByLevel<std::vector<std::size_t>>& used) {
+  struct Part {
+    FoundMeters found = {};
+    ByLevel<std::vector<std::size_t>> used = {};
+  };
+  std::map<std::string, Part> parts;
+  std::vector<std::size_t> moved(found.meters.size());  // the index in its part
+  std::vector<Part*> part_of(found.meters.size());
+  for (const EnergyLevel level : kEnergyLevels)
+    for (const std::size_t index : used[level]) {
+      Part*& part = part_of.at(index);
+      if (part == nullptr) {
+        part = &parts[found.meters[index]->identity().source];
+        moved[index] = part->found.meters.size();
+        part->found.meters.push_back(std::move(found.meters[index]));
+      }
+      part->used[level].push_back(moved[index]);
+    }
+  std::vector<std::unique_ptr<NodeMeters>> all;
+  for (auto& [source, part] : parts)
+    all.push_back(std::make_unique<NodeMeters>(std::move(part.found), std::move(part.used)));
+  return all;
+}
 
-struct NodeSampler::Shared {
-  // Only the thread uses the meters; the copies below are for the others.
+// ---- the threads
+
+// One source. Only its thread uses the meters; the copies below are for the others.
+struct NodeSampler::Source {
   std::unique_ptr<NodeMeters> meters;
   double interval_s = 1;
   ByLevel<bool> metered = {};
@@ -107,7 +141,7 @@ struct NodeSampler::Shared {
   std::vector<MeterState> states = {};
 
   void sample() {
-    meters->sample(steady_s());
+    meters->sample(steady_s);
     const double now_s = steady_s(), ahead_s = 2 * interval_s + 0.2;
     const auto at = meters->amounts(now_s, ahead_s),
                end = meters->amounts(now_s + ahead_s / 2, ahead_s);
@@ -131,43 +165,67 @@ struct NodeSampler::Shared {
     ended = true;
     changed.notify_all();
   }
+
+  // Adds the amounts of its levels at this time.
+  void add(double now_s, ByLevel<LevelAmount>& sums) {
+    const std::lock_guard lock(mutex);
+    const double span_s = until_s - sampled_s;
+    const double share = span_s > 0 ? std::clamp((now_s - sampled_s) / span_s, 0.0, 1.0) : 0.0;
+    for (const EnergyLevel level : kEnergyLevels) {
+      const LevelAmount &a = at_sample[level], &b = at_end[level];
+      sums[level].joules += a.joules + share * (b.joules - a.joules);
+      sums[level].covered_s += a.covered_s + share * (b.covered_s - a.covered_s);
+    }
+  }
 };
 
-NodeSampler::NodeSampler(std::unique_ptr<NodeMeters> meters, double interval_s)
-    : shared_(std::make_shared<Shared>()) {
-  for (const EnergyLevel level : kEnergyLevels) shared_->metered[level] = meters->metered(level);
-  shared_->meters = std::move(meters);
-  shared_->interval_s = interval_s;
-  std::thread([shared = shared_] { shared->run(); }).detach();
+NodeSampler::NodeSampler(std::vector<std::unique_ptr<NodeMeters>> sources, double interval_s) {
+  for (std::unique_ptr<NodeMeters>& meters : sources) {
+    auto source = std::make_shared<Source>();
+    for (const EnergyLevel level : kEnergyLevels) source->metered[level] = meters->metered(level);
+    source->meters = std::move(meters);
+    source->interval_s = interval_s;
+    sources_.push_back(source);
+    std::thread([source] { source->run(); }).detach();
+  }
 }
 
 NodeSampler::~NodeSampler() {
-  std::unique_lock lock(shared_->mutex);
-  shared_->stop = true;
-  shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, kPatience, [this] { return shared_->ended; });
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (const auto& source : sources_) {
+    const std::lock_guard lock(source->mutex);
+    source->stop = true;
+    source->changed.notify_all();
+  }
+  for (const auto& source : sources_) {
+    std::unique_lock lock(source->mutex);
+    source->changed.wait_until(lock, deadline, [&] { return source->ended; });
+  }
 }
 
-bool NodeSampler::metered(EnergyLevel level) const { return shared_->metered[level]; }
+bool NodeSampler::metered(EnergyLevel level) const {
+  return std::ranges::any_of(sources_, [&](const auto& one) { return one->metered[level]; });
+}
 
 ByLevel<LevelAmount> NodeSampler::now() {
-  const std::lock_guard lock(shared_->mutex);
-  const double span_s = shared_->until_s - shared_->sampled_s;
-  const double share =
-      span_s > 0 ? std::clamp((steady_s() - shared_->sampled_s) / span_s, 0.0, 1.0) : 0.0;
+  ByLevel<LevelAmount> sums;
+  const double now_s = steady_s();
+  for (const auto& source : sources_) source->add(now_s, sums);
   for (const EnergyLevel level : kEnergyLevels) {
-    const LevelAmount &a = shared_->at_sample[level], &b = shared_->at_end[level];
     LevelAmount& reported = reported_[level];
-    reported.joules = std::max(reported.joules, a.joules + share * (b.joules - a.joules));
-    reported.covered_s =
-        std::max(reported.covered_s, a.covered_s + share * (b.covered_s - a.covered_s));
+    reported.joules = std::max(reported.joules, sums[level].joules);
+    reported.covered_s = std::max(reported.covered_s, sums[level].covered_s);
   }
   return reported_;
 }
 
 std::vector<MeterState> NodeSampler::states() const {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->states;
+  std::vector<MeterState> all;
+  for (const auto& source : sources_) {
+    const std::lock_guard lock(source->mutex);
+    all.insert(all.end(), source->states.begin(), source->states.end());
+  }
+  return all;
 }
 
 }  // namespace kintsugi

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,12 @@ class NodeMeters {
   // `used`: for each level, the meters (indices in `found.meters`) whose sum is its energy.
   NodeMeters(FoundMeters found, ByLevel<std::vector<std::size_t>> used);
 
-  void sample(double now_s);  // reads all meters; a failure is noted
+  // Reads all meters; a failure is noted. `now_s` is asked after each reading.
+  void sample(const std::function<double()>& now_s);
   bool metered(EnergyLevel level) const { return !used_[level].empty(); }
-  // Since the first sample, up to now: after the last sample at its power, for at most
-  // `longest_s`. If one of several meters of a level fails, less time is covered.
+  // Since the first sample, up to now: after the last fresh reading at its power, for at most
+  // `longest_s` or two updates of the meter. If one of several meters of a level fails, less time
+  // is covered.
   ByLevel<LevelAmount> amounts(double now_s, double longest_s) const;
   std::vector<MeterState> states() const;
 
@@ -43,9 +46,11 @@ class NodeMeters {
   struct One {
     std::unique_ptr<Meter> meter;
     MeterTotal total;
-    MeterReading last = {};
-    double last_s = 0;  // of `last`
-    bool read = false;
+    // The check of a counter: the last reading, and the power since the counter last moved.
+    std::optional<double> last_w = {};
+    double last_s = 0, open_j = 0;
+    std::optional<double> moved_s = {};
+    bool unknown = true;  // the power, at some time since then
     double power_j = 0, counter_j = 0;
   };
   static void check_by_power(One& one, const MeterReading& reading, double now_s, double joules);
@@ -54,10 +59,15 @@ class NodeMeters {
   ByLevel<std::vector<std::size_t>> used_;  // indices in meters_
 };
 
-// Samples NodeMeters in a thread of its own, which is left behind if a meter never answers.
+// The same meters, one object for each source.
+std::vector<std::unique_ptr<NodeMeters>> meters_by_source(
+    FoundMeters found, const ByLevel<std::vector<std::size_t>>& used);
+
+// Samples each of several NodeMeters in a thread of its own, so that a source that is slow does not
+// delay the others. A thread is left behind if a meter never answers.
 class NodeSampler {
  public:
-  NodeSampler(std::unique_ptr<NodeMeters> meters, double interval_s);
+  NodeSampler(std::vector<std::unique_ptr<NodeMeters>> sources, double interval_s);
   ~NodeSampler();
   NodeSampler(const NodeSampler&) = delete;
   NodeSampler& operator=(const NodeSampler&) = delete;
@@ -69,8 +79,8 @@ class NodeSampler {
   std::vector<MeterState> states() const;
 
  private:
-  struct Shared;
-  std::shared_ptr<Shared> shared_;
+  struct Source;
+  std::vector<std::shared_ptr<Source>> sources_;
   ByLevel<LevelAmount> reported_;
 };
 

@@ -46,9 +46,9 @@ Nvml::Gpu Nvml::describe(Device device) const {
   return gpu;
 }
 
-std::vector<Nvml::Gpu> Nvml::gpus(const std::vector<std::string>& addresses) const {
+std::vector<Nvml::Gpu> Nvml::gpus(const std::optional<std::vector<std::string>>& addresses) const {
   std::vector<Gpu> found;
-  for (const std::string& address : addresses) {
+  for (const std::string& address : addresses.value_or(std::vector<std::string>())) {
     const char* const function = "nvmlDeviceGetHandleByPciBusId_v2";
     Device device = nullptr;
     const std::optional<int> code = call(function, address.c_str(), &device);
@@ -56,7 +56,7 @@ std::vector<Nvml::Gpu> Nvml::gpus(const std::vector<std::string>& addresses) con
     gpu.pci = pci_address(address);
     found.push_back(std::move(gpu));
   }
-  if (!addresses.empty()) return found;
+  if (addresses) return found;
   unsigned count = 0;
   const std::optional<int> counted = call("nvmlDeviceGetCount_v2", &count);
   if (counted != kSuccess)

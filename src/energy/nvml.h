@@ -30,7 +30,7 @@ class Nvml {
   };
   // With addresses: exactly those, in their order. NVML ignores CUDA_VISIBLE_DEVICES, therefore no
   // CUDA index is used. Otherwise all GPUs, in NVML's order.
-  std::vector<Gpu> gpus(const std::vector<std::string>& addresses) const;
+  std::vector<Gpu> gpus(const std::optional<std::vector<std::string>>& addresses) const;
   bool has_mig(Device device) const;  // the GPU is divided into instances
 
   template <class... Args>

@@ -13,7 +13,7 @@ namespace {
 class NvmlControl : public GpuControl {
  public:
   NvmlControl(const Nvml::Gpu& gpu, std::shared_ptr<const Nvml> nvml, std::filesystem::path root)
-      : GpuControl(fmt::format("{} {}", gpu.name, gpu.pci)),
+      : GpuControl(fmt::format("{} {}", gpu.name, gpu.pci), gpu.pci),
         nvml_(std::move(nvml)),
         device_(gpu.device),
         root_(std::move(root)) {}

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/log.h"
+#include "energy/power_record.h"
+
 namespace kintsugi {
 namespace {
 
@@ -16,15 +19,38 @@ constexpr const char* kRemedy =
   throw ControlRefused(fmt::format("cannot set {} of {}: {}; {}", what, gpu.name(), why, kRemedy));
 }
 
+// The limit before that of a process that was killed; empty: the present limit is not ours.
+std::optional<double> left_behind(const GpuControl& gpu, const std::filesystem::path& file) {
+  const auto record = read_power_record(file);
+  const auto limit = gpu.power_limit_w();
+  const auto range = gpu.power_range_w();
+  if (!record || !limit || !range || record->former_w < range->low ||
+      record->former_w > range->high)
+    return {};
+  const auto is = [&](double watts) { return std::abs(*limit - watts) < 0.5; };
+  if (is(record->former_w) || !(is(record->present_w) || is(record->next_w))) return {};
+  log_note("energy: the power limit {:g} W of {} is of a process that was killed; it was {:g} W",
+           *limit, gpu.name(), record->former_w);
+  return record->former_w;
+}
+
 }  // namespace
 
 std::string GpuControl::lock_clock(int) { return "its driver cannot lock the clock"; }
 std::string GpuControl::unlock_clock() { return ""; }
 
 PowerControl::PowerControl(const MeterSearch& search) {
+  if (search.without_gpus()) {
+    problem_ = kNoGpuInUse;
+    return;
+  }
   for (const auto controls : {nvml_controls, amd_controls}) {
     try {
-      for (auto& gpu : controls(search)) gpus_.push_back({.gpu = std::move(gpu)});
+      for (auto& gpu : controls(search)) {
+        const std::filesystem::path record = power_record_file(search.root, gpu->pci());
+        const std::optional<double> former_w = left_behind(*gpu, record);
+        gpus_.push_back({.gpu = std::move(gpu), .record = record, .former_w = former_w});
+      }
     } catch (const Failure& error) {
       problem_ += (problem_.empty() ? "" : "; ") + std::string(error.what());
     }
@@ -32,7 +58,10 @@ PowerControl::PowerControl(const MeterSearch& search) {
   if (!gpus_.empty()) problem_ = "";  // a node has GPUs of one maker
 }
 
-PowerControl::~PowerControl() { restore(); }
+PowerControl::~PowerControl() {
+  const std::string problem = restore();
+  if (!problem.empty()) log_warning("energy: {}", problem);
+}
 
 std::optional<double> PowerControl::power_limit_w() const {
   std::optional<double> lowest;
@@ -89,13 +118,26 @@ void PowerControl::set_power_limit(double watts) {
   check_power_limit(watts);
   if (!power_range_w())
     refused(*gpus_.front().gpu, "the power limit", "its driver reports no range");
+  const std::lock_guard lock(mutex_);
   for (Held& held : gpus_) {
-    if (!held.former_w) held.former_w = held.gpu->power_limit_w();
-    const std::string why = held.gpu->set_power_limit(watts);
+    const std::string why = set_limit(held, watts);
     if (why.empty()) continue;
-    restore();
+    restore_all();
     refused(*held.gpu, fmt::format("the power limit {:g} W", watts), why);
   }
+}
+
+// The record is written before the change, so that there is no moment without it.
+std::string PowerControl::set_limit(Held& held, double watts) {
+  const std::optional<double> present_w = held.gpu->power_limit_w();
+  if (!held.former_w) held.former_w = present_w;
+  if (present_w) {
+    const std::string why = write_power_record(
+        held.record, {.former_w = *held.former_w, .present_w = *present_w, .next_w = watts});
+    if (!why.empty() && &held == &gpus_.front())
+      log_note("energy: {}: a power limit stays if this process is killed", why);
+  }
+  return held.gpu->set_power_limit(watts);
 }
 
 void PowerControl::lock_clock(int mhz) {
@@ -103,26 +145,34 @@ void PowerControl::lock_clock(int mhz) {
   check_clock(mhz);
   if (clocks_mhz().empty())
     refused(*gpus_.front().gpu, "the clock", "its driver reports no clocks");
+  const std::lock_guard lock(mutex_);
   for (Held& held : gpus_) {
     const std::string why = held.gpu->lock_clock(mhz);
     held.locked = held.locked || why.empty();
     if (why.empty()) continue;
-    restore();
+    restore_all();
     refused(*held.gpu, fmt::format("the clock {} MHz", mhz), why);
   }
 }
 
 std::string PowerControl::restore() {
+  const std::lock_guard lock(mutex_);
+  return restore_all();
+}
+
+std::string PowerControl::restore_all() {
   std::string problems;
   const auto note = [&](const GpuControl& gpu, const std::string& what, const std::string& why) {
     if (!why.empty())
       problems += fmt::format("{}{} of {} is not restored: {}", problems.empty() ? "" : "; ", what,
                               gpu.name(), why);
+    return why.empty();
   };
   for (Held& held : gpus_) {
-    if (held.former_w && held.gpu->power_limit_w() != held.former_w)
-      note(*held.gpu, fmt::format("the power limit {:g} W", *held.former_w),
-           held.gpu->set_power_limit(*held.former_w));
+    if (held.former_w && (held.gpu->power_limit_w() == held.former_w ||
+                          note(*held.gpu, fmt::format("the power limit {:g} W", *held.former_w),
+                               held.gpu->set_power_limit(*held.former_w))))
+      remove_power_record(held.record);
     if (held.locked) note(*held.gpu, "the clock", held.gpu->unlock_clock());
     held.former_w.reset();
     held.locked = false;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,12 +27,14 @@ struct ControlRange {
 // The settings of one GPU. Empty values: the GPU or its driver has no such setting.
 class GpuControl {
  public:
-  explicit GpuControl(std::string name) : name_(std::move(name)) {}
+  // `pci`: as pci_address() writes it. The name has it too.
+  GpuControl(std::string name, std::string pci) : name_(std::move(name)), pci_(std::move(pci)) {}
   virtual ~GpuControl() = default;
   GpuControl(const GpuControl&) = delete;
   GpuControl& operator=(const GpuControl&) = delete;
 
   const std::string& name() const { return name_; }  // with the PCI address, for messages
+  const std::string& pci() const { return pci_; }
   virtual std::optional<double> power_limit_w() const = 0;
   virtual std::optional<ControlRange> power_range_w() const = 0;
   virtual std::vector<int> clocks_mhz() const { return {}; }  // supported ones, the highest first
@@ -40,14 +44,15 @@ class GpuControl {
   virtual std::string unlock_clock();
 
  private:
-  std::string name_;
+  std::string name_, pci_;
 };
 
 // The power limit and the clock of the GPUs of one node, set to one value on all of them. The
-// former values are restored by restore() and by the destructor. Not thread-safe.
+// former values are restored by restore() and by the destructor. A limit that a killed process of
+// this user left behind (power_record.h) is restored too. restore() may be called from any thread.
 class PowerControl {
  public:
-  // The GPUs of `search` (all of the node if it names none). Never throws for what a machine lacks:
+  // The GPUs of `search`. Never throws for what a machine lacks:
   // then there are no GPUs, and problem() says why.
   explicit PowerControl(const MeterSearch& search);
   explicit PowerControl(std::string problem) : problem_(std::move(problem)) {}  // of no GPUs
@@ -74,11 +79,15 @@ class PowerControl {
  private:
   struct Held {
     std::unique_ptr<GpuControl> gpu;
+    std::filesystem::path record = {};    // of its limit
     std::optional<double> former_w = {};  // of a limit that was changed
     bool locked = false;
   };
   void need_gpus() const;
+  std::string set_limit(Held& held, double watts);
+  std::string restore_all();
 
+  std::mutex mutex_;  // guards the settings of the GPUs
   std::vector<Held> gpus_;
   std::string problem_;
 };

@@ -46,8 +46,8 @@ struct PowerEffect {
 // nodes use the same settings and therefore change them after the same step.
 class PowerPolicy {
  public:
-  // `apply` makes the setting on this node; empty on ranks that do not set anything. What it throws
-  // as Failure is the reason of a refusal.
+  // `apply` makes the setting on all nodes or on none; it is called on all ranks after the same
+  // step. What it throws is the reason of a refusal.
   PowerPolicy(const PowerSettings& settings, std::function<void()> apply);
 
   // Steps that are not counted at the start and after the change: caches fill and clocks settle.

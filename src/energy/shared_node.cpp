@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "energy/small_file.h"
 
@@ -12,9 +13,24 @@ namespace {
 
 constexpr std::int64_t kMostNodes = 1'000'000, kMostCpus = 1'000'000;
 
-// A whole node may have up to this part of its CPUs reserved for the system: on LUMI-G and Frontier
-// one core of each eight.
+// A whole node may have up to this part of its cores reserved for the system: low-noise mode of
+// LUMI-G and Frontier reserves 8 of 64, one of each eight.
 constexpr std::int64_t kReserved = 8;
+
+bool nearly_all(std::int64_t some, std::int64_t all) { return some >= all - all / kReserved; }
+
+// Of the CPUs that are online: CPUs of one core name the same list.
+std::int64_t count_cores(const std::filesystem::path& cpus) {
+  std::set<std::string> cores;
+  for (const std::string& name : names_in(cpus)) {
+    if (!number_in(name, "cpu")) continue;
+    const std::filesystem::path topology = cpus / name / "topology";
+    std::string siblings = read_small_file(topology / "core_cpus_list").text;
+    if (siblings.empty()) siblings = read_small_file(topology / "thread_siblings_list").text;
+    if (!siblings.empty()) cores.insert(std::move(siblings));
+  }
+  return static_cast<std::int64_t>(cores.size());
+}
 
 // Calls visit(word) with each word between commas; stops and returns false when it does.
 template <class Visit>
@@ -56,7 +72,9 @@ Environment process_environment() {
 }
 
 bool NodeShare::shared() const {
-  return job_cpus > 0 && node_cpus > 0 && job_cpus < node_cpus - node_cpus / kReserved;
+  if (job_cpus <= 0 || node_cpus <= 0 || nearly_all(job_cpus, node_cpus)) return false;
+  // With one thread per core a job has as many CPUs as the node has cores.
+  return node_cores <= 0 || job_cpus > node_cores || !nearly_all(job_cpus, node_cores);
 }
 
 std::string NodeShare::reason() const {
@@ -68,8 +86,10 @@ std::string NodeShare::reason() const {
 }
 
 NodeShare find_node_share(const std::filesystem::path& root, const Environment& environment) {
+  const std::filesystem::path cpus = root / "sys/devices/system/cpu";
   return {.job_cpus = job_cpus_here(environment),
-          .node_cpus = count_cpus(read_small_file(root / "sys/devices/system/cpu/present").text)};
+          .node_cpus = count_cpus(read_small_file(cpus / "online").text),
+          .node_cores = count_cores(cpus)};
 }
 
 std::vector<std::int64_t> cpus_per_node(std::string_view text) {

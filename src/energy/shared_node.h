@@ -17,9 +17,10 @@ Environment process_environment();
 // How much of the node belongs to this process's Slurm job.
 struct NodeShare {
   std::int64_t job_cpus = 0, node_cpus = 0;  // 0: unknown
+  std::int64_t node_cores = 0;               // each of one or more CPUs (SMT); 0: unknown
 
   // Whether counters of the whole node count other jobs too. Not so without Slurm, or if the number
-  // of CPUs is unknown.
+  // of CPUs is unknown, or if the job has one CPU of each core.
   bool shared() const;
   // "the job has 32 of 128 CPUs of this node: …"; "" unless shared.
   std::string reason() const;

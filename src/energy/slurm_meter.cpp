@@ -14,6 +14,7 @@ namespace {
 using SlurmClock = std::chrono::steady_clock;
 
 constexpr double kSlurmTimeout_s = 5;
+constexpr double kSlurmUpdate_s = 30;                       // its samples are 10 to 30 s apart
 constexpr auto kBetweenQueries = std::chrono::seconds(10);  // each one asks Slurm's daemons
 
 std::string variable_or(const char* name, const std::string& otherwise) {
@@ -72,7 +73,8 @@ class SlurmMeter : public Meter {
                .level = EnergyLevel::Node,
                .detail = fmt::format("sstat, step {}, plug-in {}; the whole node, with other jobs "
                                      "on it",
-                                     step, plugin)}),
+                                     step, plugin),
+               .update_s = kSlurmUpdate_s}),
         step_(step),
         asked_(SlurmClock::now()),
         last_{.joules = joules.value_or(0), .scan = 0} {}

@@ -55,12 +55,28 @@ NodeOfRank node_of(const std::vector<std::string>& ranks, int own) {
 
 }  // namespace
 
+std::optional<EnergyLevel> best_level_of(const std::vector<MeteredNode>& nodes) {
+  std::optional<EnergyLevel> slow;
+  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu}) {
+    const auto metered = [&](const MeteredNode& node) {
+      return !node.levels[level].source.empty();
+    };
+    const auto is_slow = [&](const MeteredNode& node) { return node.levels[level].slow; };
+    if (nodes.empty() || !std::all_of(nodes.begin(), nodes.end(), metered)) continue;
+    if (std::none_of(nodes.begin(), nodes.end(), is_slow)) return level;
+    if (!slow) slow = level;
+  }
+  return slow;
+}
+
 std::string to_json_text(const MeteredNode& node) {
   EnergyJson json{{"name", node.name}};
   for (const EnergyLevel level : kEnergyLevels) {
     const MeterSource& from = node.levels[level];
-    json["levels"].push_back(
-        {{"source", from.source}, {"kind", static_cast<int>(from.kind)}, {"reason", from.reason}});
+    json["levels"].push_back({{"source", from.source},
+                              {"kind", static_cast<int>(from.kind)},
+                              {"reason", from.reason},
+                              {"slow", from.slow}});
   }
   return json.dump(-1, ' ', false, EnergyJson::error_handler_t::replace);
 }
@@ -72,7 +88,8 @@ MeteredNode parse_metered_node(const std::string& text) {
     const EnergyJson& from = json.at("levels").at(static_cast<std::size_t>(level));
     node.levels[level] = {.source = from.at("source"),
                           .kind = static_cast<MeterKind>(from.at("kind").get<int>()),
-                          .reason = from.at("reason")};
+                          .reason = from.at("reason"),
+                          .slow = from.at("slow")};
   }
   return node;
 }
@@ -94,9 +111,10 @@ NodeReading parse_node_reading(const std::string& text) {
   return node;
 }
 
-JobEnergy::JobEnergy(Communicator& hosts, Options options) : node_(options.node) {
+JobEnergy::JobEnergy(Communicator& hosts, Options options) : hosts_(hosts), node_(options.node) {
   const NodeOfRank node =
       node_of(gather_texts(hosts, options.node + "\n" + options.gpu), hosts.rank());
+  gpu_model_ = options.gpu_model;
   nodes_ = node.nodes;
   gpus_ = node.all_gpus;
   std::string description;
@@ -113,16 +131,48 @@ JobEnergy::~JobEnergy() = default;
 
 void JobEnergy::make_policy(const PowerSettings& settings, const MeterSearch* search) {
   power_ = settings;
-  std::function<void()> apply;
   if (settings.any() && search != nullptr) {
-    control_ = search->gpus.empty() ? std::make_unique<PowerControl>("the run uses no GPU")
-                                    : std::make_unique<PowerControl>(*search);
-    apply = [this] {
-      if (power_.power_limit_w > 0) control_->set_power_limit(power_.power_limit_w);
-      if (power_.gpu_clock_mhz > 0) control_->lock_clock(power_.gpu_clock_mhz);
-    };
+    control_ = std::make_shared<PowerControl>(*search);
+    // What a killed run left behind must not be the baseline.
+    if (const std::string problem = control_->restore(); !problem.empty())
+      log_warning("energy: {}", problem);
   }
-  policy_.emplace(settings, std::move(apply));
+  policy_.emplace(settings, [this] { apply_power(); });
+}
+
+// All ranks call it after the same step.
+void JobEnergy::apply_power() {
+  try {
+    together(hosts_, [this] {
+      if (!control_) return;
+      try {
+        if (power_.power_limit_w > 0) control_->set_power_limit(power_.power_limit_w);
+        if (power_.gpu_clock_mhz > 0) control_->lock_clock(power_.gpu_clock_mhz);
+      } catch (const std::exception& error) {
+        failure("node {}: {}", node_, error.what());
+      }
+    });
+  } catch (const std::exception&) {
+    if (control_) power_restorer()();
+    throw;
+  }
+}
+
+std::string JobEnergy::after_step(std::int64_t step, std::int64_t tokens, double seconds,
+                                  std::optional<double> joules) {
+  const std::string line = policy_->after_step(step, tokens, seconds, joules);
+  return hosts_.rank() == 0 ? line : "";
+}
+
+std::function<void()> JobEnergy::power_restorer() const {
+  if (!control_) return {};
+  return [weak = std::weak_ptr(control_), node = node_] {
+    const auto control = weak.lock();
+    if (!control) return;
+    // Not by the log: the ranks that would print it may be gone.
+    if (const std::string problem = control->restore(); !problem.empty())
+      fmt::print(stderr, "warning: node {}: {}\n", node, problem);
+  };
 }
 
 void JobEnergy::check_power() const {
@@ -144,10 +194,11 @@ MeteredNode JobEnergy::start(const Options& options, const MeterSearch& search) 
       const MeterIdentity& first = found.meters[used[level].front()]->identity();
       node.levels[level].source = first.source;
       node.levels[level].kind = first.kind;
+      node.levels[level].slow = first.update_s > kLiveUpdate_s;
       node.levels[level].reason = chosen[level].uncovered;
     }
-    sampler_ = std::make_unique<NodeSampler>(
-        std::make_unique<NodeMeters>(std::move(found), std::move(used)), options.sample_s);
+    sampler_ =
+        std::make_unique<NodeSampler>(meters_by_source(std::move(found), used), options.sample_s);
   } catch (const std::exception& error) {
     for (const EnergyLevel level : kEnergyLevels) node.levels[level] = {.reason = error.what()};
   }
@@ -156,10 +207,8 @@ MeteredNode JobEnergy::start(const Options& options, const MeterSearch& search) 
 
 // Rank 0 decides for all ranks.
 void JobEnergy::find_best(Communicator& hosts) {
-  std::string word;
-  for (const EnergyLevel level : {EnergyLevel::Node, EnergyLevel::Gpu, EnergyLevel::Cpu})
-    if (word.empty() && hosts.rank() == 0 && nodes_with(level) == nodes_) word = to_string(level);
-  word = text_of(hosts, 0, word);
+  const std::optional<EnergyLevel> best = best_level_of(metered_);
+  const std::string word = text_of(hosts, 0, best ? std::string(to_string(*best)) : "");
   for (const EnergyLevel level : kEnergyLevels)
     if (word == to_string(level)) best_ = level;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ struct MeterSource {
   std::string source = {};  // "nvml"; empty: not metered
   MeterKind kind = MeterKind::Counter;
   std::string reason = {};  // why it is not metered
+  bool slow = false;        // updates too rarely for figures of steps (kLiveUpdate_s)
   bool operator==(const MeterSource&) const = default;
 };
 
@@ -27,6 +29,9 @@ struct MeteredNode {
   std::string name = {};
   ByLevel<MeterSource> levels = {};
 };
+// The level whose joules stand for the run, if it is metered on all nodes: whole nodes before GPUs
+// before processors, but one that updates slowly only if there is no other.
+std::optional<EnergyLevel> best_level_of(const std::vector<MeteredNode>& nodes);
 std::string to_json_text(const MeteredNode& node);
 MeteredNode parse_metered_node(const std::string& text);
 
@@ -52,20 +57,22 @@ class JobEnergy {
     double sample_s = 0.5;
     std::string node = {};  // the name of this node
     std::string gpu = {};   // PCI address of this rank's GPU; empty: none
+    std::string gpu_model = {};
     PowerSettings power = {};
   };
-  // All ranks construct it together.
+  // All ranks construct it together. `hosts` must outlive it.
   JobEnergy(Communicator& hosts, Options options);
   ~JobEnergy();
 
   // UserError if the GPUs of this node do not allow the power settings.
   void check_power() const;
-  // After each step, on all ranks: sets the power after the first steps. Returns a line for the log
-  // when there is something to report.
+  // After each step, on all ranks: sets the power after the first steps, on all nodes or on none.
+  // Returns a line for the log on rank 0 when there is something to report.
   std::string after_step(std::int64_t step, std::int64_t tokens, double seconds,
-                         std::optional<double> joules) {
-    return policy_->after_step(step, tokens, seconds, joules);
-  }
+                         std::optional<double> joules);
+  // Restores the power settings of this node, for a process that ends without destructors. It may
+  // be called from any thread, also after the end of this object. Empty: there is nothing to do.
+  std::function<void()> power_restorer() const;
   const std::optional<PowerEffect>& power_effect() const { return policy_->effect(); }
 
   // From now on, energy is charged to `phase`. Returns the phase before.
@@ -77,9 +84,9 @@ class JobEnergy {
 
   // What all ranks know.
   std::int64_t nodes() const { return nodes_; }
-  std::int64_t gpus() const { return gpus_; }  // in use, over all nodes
-  // The level whose joules stand for the run: the whole nodes if all of them are metered, otherwise
-  // the GPUs, otherwise the processors. Empty: none is metered on all nodes.
+  std::int64_t gpus() const { return gpus_; }                  // in use, over all nodes
+  const std::string& gpu_model() const { return gpu_model_; }  // of this rank; "": none
+  // best_level_of() all nodes. Empty: none is metered on all nodes.
   std::optional<EnergyLevel> best_level() const { return best_; }
 
   // On rank 0. The nodes of earlier attempts (empty: not set); what is known in advance.
@@ -96,13 +103,15 @@ class JobEnergy {
  private:
   MeteredNode start(const Options& options, const MeterSearch& search);
   void make_policy(const PowerSettings& settings, const MeterSearch* search);
+  void apply_power();
   void find_best(Communicator& hosts);
   NodeReading own_reading();
 
-  std::string node_;
+  Communicator& hosts_;
+  std::string node_, gpu_model_;
   std::unique_ptr<NodeSampler> sampler_;  // on the first rank of a node
   PowerSettings power_;
-  std::unique_ptr<PowerControl> control_;  // the same, if the power is to be set
+  std::shared_ptr<PowerControl> control_;  // the same, if the power is to be set
   std::optional<PowerPolicy> policy_;
   RunPhase phase_ = RunPhase::Other;
   EnergyTotals totals_;

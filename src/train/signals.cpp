@@ -1,5 +1,6 @@
 #include "train/signals.h"
 
+#include <semaphore.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -7,6 +8,8 @@
 #include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <thread>
+#include <utility>
 
 namespace kintsugi {
 namespace {
@@ -19,8 +22,29 @@ struct sigaction previous_pipe;
 std::mutex request_mutex;
 std::string request;  // guarded by request_mutex
 
+constexpr int kInterrupted = 130;
+std::mutex callback_mutex;
+std::function<void()> callback;          // guarded by callback_mutex
+std::atomic<bool> has_callback = false;  // that has not been called yet
+sem_t second_interrupt;                  // posted by the handler
+
+// A handler may not do what a callback does, so a thread waits for it.
+void wait_for_second_interrupt() {
+  while (sem_wait(&second_interrupt) != 0) {
+  }
+  const std::lock_guard lock(callback_mutex);
+  try {
+    if (callback) callback();
+  } catch (...) {  // the process ends in any case
+  }
+  _exit(kInterrupted);
+}
+
 void handle(int signal) {
-  if (signal == SIGINT && received_signal == SIGINT) _exit(130);
+  if (signal == SIGINT && received_signal == SIGINT) {
+    if (!has_callback.exchange(false)) _exit(kInterrupted);
+    sem_post(&second_interrupt);
+  }
   received_signal = signal;
 }
 
@@ -59,6 +83,17 @@ const char* StopSignals::received() {
     default:
       return "SIGINT";
   }
+}
+
+void before_second_interrupt(std::function<void()> next) {
+  static const bool started = [] {
+    sem_init(&second_interrupt, 0, 0);
+    std::thread(wait_for_second_interrupt).detach();
+    return true;
+  }();
+  const std::lock_guard lock(callback_mutex);
+  callback = std::move(next);
+  has_callback = started && callback != nullptr;
 }
 
 void request_stop(const std::string& reason) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace kintsugi {
@@ -18,6 +19,10 @@ class StopSignals {
   // The signal's name, or nullptr while none has arrived.
   static const char* received();
 };
+
+// Sets a callback that runs, in another thread, before a second SIGINT ends the process; a third
+// SIGINT does not wait for it. An empty function: none.
+void before_second_interrupt(std::function<void()> callback);
 
 // Asks the run of this process to finish its step, save and stop, as a signal does. `reason` is the
 // reason in status.json, such as "supervisor lost". Thread-safe. The first request counts, also one

@@ -56,6 +56,12 @@ class Ticking {
   std::thread thread_;
 };
 
+TEST_F(EnergyCommand, NeedsACommandAfterTheDashes) {
+  const Outcome outcome = energy("--");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, HasSubstr("a command is missing after --"));
+}
+
 TEST_F(EnergyCommand, MeasuresCountersThatAdvance) {
   tree_.write_rapl("intel-rapl:0", "package-0", 262140);
   tree_.write_rapl("intel-rapl:1", "package-1", 5);
@@ -111,7 +117,7 @@ TEST_F(EnergyCommand, WhatCannotBeReadIsNullWithTheReason) {
 }
 
 TEST_F(EnergyCommand, OnASharedNodeOnlyGpusHaveJoules) {
-  tree_.write("sys/devices/system/cpu/present", "0-127\n");
+  tree_.write("sys/devices/system/cpu/online", "0-127\n");
   const std::string hwmon = "sys/class/drm/card0/device/hwmon/hwmon0/";
   tree_.write(hwmon + "name", "amdgpu\n");
   tree_.write(hwmon + "power1_average", "300000000\n");

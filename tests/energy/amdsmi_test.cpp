@@ -26,7 +26,7 @@ class AmdSmiMeters : public testing::Test {
   }
   FoundMeters find(const std::vector<std::string>& gpus = {}) {
     FoundMeters found;
-    add_amdsmi(tree_.search(gpus), found);
+    add_amdsmi(gpus.empty() ? tree_.search() : tree_.search(gpus), found);
     return found;
   }
 

@@ -29,8 +29,9 @@ Environment environment(std::map<std::string, std::string> variables) {
 class SharedNode : public testing::Test {
  protected:
   NodeShare share(const std::map<std::string, std::string>& variables,
-                  const std::string& present = "0-127\n") {
-    tree_.write("sys/devices/system/cpu/present", present);
+                  const std::string& online = "0-127\n") {
+    tree_.write("sys/devices/system/cpu/present", "0-127\n");
+    tree_.write("sys/devices/system/cpu/online", online);
     return find_node_share(tree_.root(), environment(variables));
   }
   SysfsTree tree_;
@@ -50,10 +51,36 @@ TEST_F(SharedNode, AJobWithAllCpusHasTheNode) {
   EXPECT_FALSE(share({{"SLURM_JOB_CPUS_PER_NODE", "128(x16)"}}).shared());
   // A step may have fewer CPUs than its job.
   EXPECT_FALSE(share({{"SLURM_JOB_CPUS_PER_NODE", "128"}, {"SLURM_CPUS_ON_NODE", "7"}}).shared());
-  // LUMI-G and Frontier reserve one core of eight.
+  // LUMI-G and Frontier reserve 8 of 64 cores.
   EXPECT_FALSE(share({{"SLURM_JOB_CPUS_PER_NODE", "112(x2)"}}).shared());
   EXPECT_TRUE(share({{"SLURM_JOB_CPUS_PER_NODE", "111(x2)"}}).shared());
   EXPECT_EQ(share({{"SLURM_JOB_CPUS_PER_NODE", "128"}}).reason(), "");
+}
+
+TEST_F(SharedNode, CpusThatAreOfflineDoNotCount) {
+  EXPECT_FALSE(share({{"SLURM_JOB_CPUS_PER_NODE", "64"}}, "0-63\n").shared());
+  EXPECT_TRUE(share({{"SLURM_JOB_CPUS_PER_NODE", "32"}}, "0-63\n").shared());
+}
+
+// 64 cores of two threads: CPU i and i + 64.
+TEST_F(SharedNode, AJobMayHaveOneCpuOfEachCore) {
+  for (const char* file : {"core_cpus_list", "thread_siblings_list"}) {
+    for (int i = 0; i < 128; ++i)
+      tree_.write(fmt::format("sys/devices/system/cpu/cpu{}/topology/{}", i, file),
+                  fmt::format("{},{}\n", i % 64, i % 64 + 64));
+    tree_.write("sys/devices/system/cpu/cpufreq/topology/core_cpus_list", "7\n");
+    EXPECT_EQ(share({}).node_cores, 64) << file;
+    // 56: low-noise mode of LUMI-G and Frontier.
+    for (const auto& [cpus, shared] : {std::pair("64", false),
+                                       {"56", false},
+                                       {"55", true},
+                                       {"32", true},
+                                       {"66", true},
+                                       {"112", false},
+                                       {"128", false}})
+      EXPECT_EQ(share({{"SLURM_JOB_CPUS_PER_NODE", cpus}}).shared(), shared) << cpus;
+    tree_.remove("sys/devices/system/cpu");
+  }
 }
 
 TEST_F(SharedNode, NodesMayDiffer) {
@@ -154,7 +181,7 @@ TEST_F(ChooseMeters, ModulesCountOnlyIfTheRunUsesAllGpus) {
   for (int i = 0; i < 4; ++i) add("pm_counters", fmt::format("gpu{}", i), EnergyLevel::Gpu);
   for (int i = 0; i < 2; ++i) add("nvml", fmt::format("gpu{}", i), EnergyLevel::Gpu);
   EXPECT_EQ(chosen(EnergyLevel::Gpu), "pm_counters gpu0 gpu1 gpu2 gpu3");
-  search_.gpus = {"0000:02:00.0", "0000:01:00.0"};
+  search_.gpus = std::vector<std::string>{"0000:02:00.0", "0000:01:00.0"};
   EXPECT_EQ(chosen(EnergyLevel::Gpu), "nvml gpu0 gpu1");
   found_.node_gpus = 2;
   EXPECT_EQ(chosen(EnergyLevel::Gpu), "pm_counters gpu0 gpu1 gpu2 gpu3");
@@ -165,6 +192,16 @@ TEST_F(ChooseMeters, ModulesCountOnlyIfTheRunUsesAllGpus) {
   EXPECT_THAT(all()[EnergyLevel::Gpu].reason, HasSubstr("does not use all GPUs"));
 }
 
+TEST_F(ChooseMeters, ARunWithoutGpusHasNoGpuLevel) {
+  add("pm_counters", "gpu0", EnergyLevel::Gpu);
+  add("nvml", "gpu0", EnergyLevel::Gpu);
+  add("pm_counters", "node", EnergyLevel::Node);
+  search_.gpus.emplace();
+  EXPECT_EQ(chosen(EnergyLevel::Gpu), "");
+  EXPECT_EQ(all()[EnergyLevel::Gpu].reason, "the run uses no GPU");
+  EXPECT_EQ(chosen(EnergyLevel::Node), "pm_counters node");
+}
+
 TEST_F(ChooseMeters, WhatIsLeftOutIsNamed) {
   add("rapl", "package0", EnergyLevel::Cpu);
   found_.missing = {{"rapl", "permission denied", "package1"}, {"rapl", "psys"}};
@@ -172,7 +209,7 @@ TEST_F(ChooseMeters, WhatIsLeftOutIsNamed) {
   add("hwmon", "cpu", EnergyLevel::Cpu, MeterKind::Power);  // all of it
   EXPECT_EQ(chosen(EnergyLevel::Cpu), "hwmon cpu");
   add("nvml", "gpu0", EnergyLevel::Gpu);
-  search_.gpus = {"0000:01:00.0", "0000:02:00.0"};
+  search_.gpus = std::vector<std::string>{"0000:01:00.0", "0000:02:00.0"};
   EXPECT_EQ(all()[EnergyLevel::Gpu].uncovered, "gpu1 (0000:02:00.0) has no meter");
   found_.missing.push_back({"nvml", "second die", "gpu1", true});
   EXPECT_EQ(all()[EnergyLevel::Gpu].uncovered, "");

@@ -264,13 +264,14 @@ TEST_F(AmdFiles, GpusOfARunAreFoundByAddress) {
   const char* addresses[] = {"0000:11:00.0", "0000:2f:00.0", "0000:3e:00.0", "0000:5d:00.0"};
   for (int i = 0; i < 4; ++i) add_card(i, addresses[i], std::to_string(100 * (i + 1)));
   const FoundMeters found =
-      find({.gpus = {"0000:5D:00.0", "00000000:11:00.0", "0000:3e:00.0", "0000:2f:00.0"}});
+      find({.gpus = std::vector<std::string>{"0000:5D:00.0", "00000000:11:00.0", "0000:3e:00.0",
+                                             "0000:2f:00.0"}});
   ASSERT_EQ(found.meters.size(), 4u);
   EXPECT_EQ(read(found, "amdsmi", "gpu0").watts, 400);
   EXPECT_EQ(read(found, "amdsmi", "gpu1").watts, 100);
   EXPECT_EQ(read(found, "amdsmi", "gpu2").watts, 300);
   EXPECT_EQ(read(found, "amdsmi", "gpu3").watts, 200);
-  const FoundMeters one = find({.gpus = {"0000:2f:00.0"}});
+  const FoundMeters one = find({.gpus = std::vector<std::string>{"0000:2f:00.0"}});
   ASSERT_EQ(one.meters.size(), 1u);
   EXPECT_EQ(read(one, "amdsmi", "gpu0").watts, 200);
 }
@@ -278,7 +279,7 @@ TEST_F(AmdFiles, GpusOfARunAreFoundByAddress) {
 TEST_F(AmdFiles, ASecondDieAloneIsNotMetered) {
   add_card(0, "0000:c1:00.0", "500");
   add_card(1, "0000:c6:00.0", "0");
-  const FoundMeters found = find({.gpus = {"0000:c6:00.0"}});
+  const FoundMeters found = find({.gpus = std::vector<std::string>{"0000:c6:00.0"}});
   EXPECT_THAT(found.meters, IsEmpty());
   EXPECT_THAT(why_missing(found, "amdsmi", "gpu0"),
               AllOf(HasSubstr("second die"), HasSubstr("0000:c1:00.0")));

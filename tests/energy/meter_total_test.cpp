@@ -222,6 +222,24 @@ TEST(MeterTotal, ACounterThatDoesNotMoveIsNotCovered) {
   EXPECT_DOUBLE_EQ(total.missed_s(7), 5);
 }
 
+// As Slurm's: the same reading for half a minute is not stale, for more than a minute it is.
+TEST(MeterTotal, ASlowSourceHasMoreTime) {
+  MeterTotal total({.source = "slurm", .scope = "node", .update_s = 30});
+  total.add({.joules = 1000, .scan = 1}, 0);
+  total.add({.joules = 1000, .scan = 1}, 20);
+  total.add({.joules = 4000, .scan = 2}, 30);
+  total.add({.joules = 4000, .scan = 2}, 85);
+  EXPECT_DOUBLE_EQ(total.joules(), 3000);
+  EXPECT_DOUBLE_EQ(total.covered_s(), 30);
+  EXPECT_DOUBLE_EQ(total.fresh_s(), 30);
+  EXPECT_DOUBLE_EQ(total.watts().value(), 100);
+  EXPECT_EQ(total.missed_s(59), 0);
+  EXPECT_EQ(total.note(), "");
+  total.add({.joules = 4000, .scan = 2}, 91);
+  EXPECT_FALSE(total.watts());
+  EXPECT_THAT(total.note(), HasSubstr("stale"));
+}
+
 TEST(MeterTotal, ACounterThatNeverMovedCoversNothing) {
   MeterTotal total = counter();
   total.add(joules(100), 0);

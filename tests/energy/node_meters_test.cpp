@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "core/error.h"
@@ -17,6 +18,7 @@ class SteadyMeter : public Meter {
  public:
   struct State {
     double now_s = 0, watts = 100, counted_w = 100;
+    double period_s = 0;  // of a counter that moves in steps
     std::atomic<bool> fails = false, hangs = false;
   };
   SteadyMeter(MeterIdentity identity, std::shared_ptr<State> state)
@@ -24,7 +26,10 @@ class SteadyMeter : public Meter {
   MeterReading read() override {
     if (state_->fails) failure("the meter is gone");
     while (state_->hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return {.joules = state_->counted_w * state_->now_s, .watts = state_->watts};
+    const double period_s = state_->period_s;
+    const double counted_s =
+        period_s > 0 ? period_s * std::floor(state_->now_s / period_s) : state_->now_s;
+    return {.joules = state_->counted_w * counted_s, .watts = state_->watts};
   }
 
  private:
@@ -46,7 +51,7 @@ struct TwoGpus {
 
   void sample(double now_s) {
     first->now_s = second->now_s = now_s;
-    meters.sample(now_s);
+    meters.sample([now_s] { return now_s; });
   }
 };
 
@@ -92,6 +97,71 @@ TEST(NodeMeters, ChecksACounterByItsPower) {
   EXPECT_DOUBLE_EQ(states[1].power_j, 1000);
 }
 
+// Read twice as often as it moves.
+TEST(NodeMeters, ChecksACounterThatMovesInSteps) {
+  TwoGpus node;
+  node.first->period_s = node.second->period_s = 1;
+  node.second->counted_w = 90;
+  for (int i = 0; i <= 20; ++i) node.sample(0.5 * i);
+  const std::vector<MeterState> states = node.meters.states();
+  EXPECT_DOUBLE_EQ(states[0].counter_j, 1000);
+  EXPECT_DOUBLE_EQ(states[0].power_j, 1000);
+  EXPECT_DOUBLE_EQ(states[1].counter_j, 900);
+  EXPECT_DOUBLE_EQ(states[1].power_j, 1000);
+}
+
+// Slurm's counter: between two updates the last power is kept, for at most two updates.
+TEST(NodeMeters, ASlowMeterGoesOnBetweenItsUpdates) {
+  auto state = std::make_shared<SteadyMeter::State>();
+  state->period_s = 30;
+  FoundMeters found;
+  found.meters.push_back(std::make_unique<SteadyMeter>(
+      MeterIdentity{.source = "slurm", .scope = "node", .level = EnergyLevel::Node, .update_s = 30},
+      state));
+  ByLevel<std::vector<std::size_t>> used;
+  used[EnergyLevel::Node] = {0};
+  NodeMeters meters(std::move(found), std::move(used));
+  const auto sample_until = [&](double end_s) {
+    for (; state->now_s <= end_s; state->now_s += 0.5) meters.sample([&] { return state->now_s; });
+  };
+  sample_until(55);
+  const LevelAmount node = meters.amounts(55, 1)[EnergyLevel::Node];
+  EXPECT_DOUBLE_EQ(node.joules, 55 * 100);
+  EXPECT_DOUBLE_EQ(node.covered_s, 55);
+  EXPECT_EQ(meters.states()[0].note, "");
+  EXPECT_DOUBLE_EQ(meters.amounts(91, 1)[EnergyLevel::Node].joules, 30 * 100) << "not guessed";
+}
+
+// The GPUs are read while the meter of the node hangs.
+TEST(NodeSampler, ASourceThatHangsDoesNotStopTheOthers) {
+  auto hangs = std::make_shared<SteadyMeter::State>(),
+       works = std::make_shared<SteadyMeter::State>();
+  hangs->hangs = true;
+  FoundMeters found;
+  found.meters.push_back(std::make_unique<SteadyMeter>(
+      MeterIdentity{.source = "ear", .scope = "node", .level = EnergyLevel::Node}, hangs));
+  found.meters.push_back(std::make_unique<SteadyMeter>(
+      MeterIdentity{
+          .source = "nvml", .scope = "gpu0", .level = EnergyLevel::Gpu, .kind = MeterKind::Power},
+      works));
+  ByLevel<std::vector<std::size_t>> used;
+  used[EnergyLevel::Node] = {0};
+  used[EnergyLevel::Gpu] = {1};
+  {
+    NodeSampler sampler(meters_by_source(std::move(found), used), 0.01);
+    EXPECT_TRUE(sampler.metered(EnergyLevel::Node) && sampler.metered(EnergyLevel::Gpu));
+    ByLevel<LevelAmount> now, before;
+    while ((now = sampler.now())[EnergyLevel::Gpu].covered_s < 0.05) {
+      EXPECT_GE(now[EnergyLevel::Gpu].joules, before[EnergyLevel::Gpu].joules);
+      before = now;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_NEAR(now[EnergyLevel::Gpu].joules, 100 * now[EnergyLevel::Gpu].covered_s, 1e-6);
+    EXPECT_EQ(now[EnergyLevel::Node].covered_s, 0);
+    hangs->hangs = false;
+  }
+}
+
 TEST(NodeSampler, NeverWaitsForAMeterThatHangs) {
   auto state = std::make_shared<SteadyMeter::State>();
   FoundMeters found;
@@ -102,7 +172,7 @@ TEST(NodeSampler, NeverWaitsForAMeterThatHangs) {
   const auto begin = std::chrono::steady_clock::now();
   {
     state->hangs = true;
-    NodeSampler sampler(std::make_unique<NodeMeters>(std::move(found), std::move(used)), 0.05);
+    NodeSampler sampler(meters_by_source(std::move(found), used), 0.05);
     EXPECT_EQ(sampler.now()[EnergyLevel::Node].joules, 0);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30))

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "energy/device_meters.h"
 #include "support/fake_tree.h"
@@ -23,7 +25,7 @@ class NvmlMeters : public testing::Test {
   }
   FoundMeters find(const std::vector<std::string>& gpus = {}) {
     FoundMeters found;
-    add_nvml(tree_.search(gpus), found);
+    add_nvml(gpus.empty() ? tree_.search() : tree_.search(gpus), found);
     return found;
   }
 
@@ -175,6 +177,37 @@ TEST(NvmlLibrary, ThatIsNoLibraryIsReported) {
   ASSERT_EQ(found.missing.size(), 1U);
   EXPECT_THAT(found.missing[0].reason,
               AllOf(HasSubstr("cannot load libnvidia-ml.so.1"), Not(HasSubstr("\n"))));
+}
+
+// The search ends, and the other sources are there.
+TEST(NvmlLibrary, ThatNeverAnswersIsMissing) {
+  FakeTree tree("nvml", "usr/lib64/libnvidia-ml.so.1");
+  tree.set("pci0", "0000:10:00.0");
+  tree.set("energy0", "1000");
+  tree.set("hang", "yes");
+  MeterSearch search = tree.search();
+  search.node_w = 500;
+  const FoundMeters found = find_meters(search, 0.2);
+  ASSERT_EQ(found.meters.size(), 1U);
+  EXPECT_EQ(found.meters[0]->identity().source, "estimate");
+  const auto nvml = std::find_if(found.missing.begin(), found.missing.end(),
+                                 [](const auto& one) { return one.source == "nvml"; });
+  ASSERT_NE(nvml, found.missing.end());
+  EXPECT_EQ(nvml->reason, "no answer in 0.2 s");
+  tree.set("hang", "no");  // lets its thread end
+}
+
+// A run on the CPUs of a node with GPUs.
+TEST(NvmlLibrary, IsNotAskedByARunWithoutGpus) {
+  FakeTree tree("nvml", "usr/lib64/libnvidia-ml.so.1");
+  tree.set("pci0", "0000:10:00.0");
+  tree.set("energy0", "1000");
+  EXPECT_EQ(find_meters(tree.search()).meters.size(), 1U);
+  const FoundMeters found = find_meters(tree.search(std::vector<std::string>()));
+  EXPECT_TRUE(found.meters.empty());
+  EXPECT_EQ(std::count_if(found.missing.begin(), found.missing.end(),
+                          [](const auto& one) { return one.reason == "the run uses no GPU"; }),
+            2);
 }
 
 }  // namespace

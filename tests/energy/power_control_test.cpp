@@ -2,10 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <fstream>
 #include <functional>
 
+#include "energy/power_record.h"
 #include "support/errors.h"
 #include "support/fake_tree.h"
 
@@ -110,6 +115,102 @@ TEST_F(NvmlPower, LocksSupportedClocks) {
   EXPECT_EQ(tree_.get("clock2"), "unlocked");
 }
 
+// ---- a process that was killed
+
+class PowerLeftBehind : public NvmlPower {
+ protected:
+  // A process that ends without its destructors.
+  void set_and_die(double watts) {
+    const pid_t child = fork();
+    if (child == 0) {
+      PowerControl control(tree_.search(gpus_));
+      control.set_power_limit(watts);
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    ASSERT_EQ(status, 0);
+  }
+  std::filesystem::path record(const std::string& pci = "0000:12:00.0") {
+    return power_record_file(tree_.root(), pci);
+  }
+  // The limit after a run that sets 400 W and restores.
+  std::string limit_after_a_run() {
+    {
+      PowerControl control(tree_.search(gpus_));
+      control.set_power_limit(400);
+      EXPECT_EQ(tree_.get("limit2"), "400000");
+    }
+    return tree_.get("limit2");
+  }
+};
+
+TEST_F(PowerLeftBehind, IsNotTakenForTheFormerLimit) {
+  set_and_die(500);
+  set_and_die(450);
+  EXPECT_EQ(tree_.get("limit2"), "450000");
+  EXPECT_EQ(limit_after_a_run(), "650000");
+  EXPECT_EQ(tree_.get("limit0"), "650000");
+  EXPECT_FALSE(std::filesystem::exists(record()));
+}
+
+TEST_F(PowerLeftBehind, IsRestoredOnRequest) {
+  set_and_die(500);
+  PowerControl control(tree_.search(gpus_));
+  EXPECT_EQ(control.restore(), "");
+  EXPECT_EQ(tree_.get("limit2"), "650000");
+  EXPECT_FALSE(std::filesystem::exists(record()));
+}
+
+// Somebody else has set 600 W since, or the node was booted.
+TEST_F(PowerLeftBehind, IsForgottenIfTheLimitHasChanged) {
+  set_and_die(500);
+  tree_.set("limit2", "600000");
+  EXPECT_EQ(limit_after_a_run(), "600000");
+}
+
+TEST_F(PowerLeftBehind, IsKnownAsLongAsItIsNotRestored) {
+  {
+    PowerControl control(tree_.search(gpus_));
+    control.set_power_limit(500);
+    tree_.set("permission", "no");
+    EXPECT_THAT(control.restore(), AllOf(HasSubstr("650 W"), HasSubstr("not restored")));
+  }
+  tree_.set("permission", "yes");
+  EXPECT_EQ(limit_after_a_run(), "650000");
+}
+
+TEST_F(PowerLeftBehind, IsNotReadFromHostileFiles) {
+  tree_.set("limit2", "500000");
+  for (const char* text : {"", "650", "650 500 500", "650 500 500 1\n", "a b c\n", "nan 500 500\n",
+                           "-650 500 500\n", "9999 500 500\n", "1 500 500\n", "0 500 500\n"}) {
+    std::ofstream(record()) << text;
+    EXPECT_EQ(limit_after_a_run(), "500000") << text;
+  }
+  const std::string valid = "650 500 500\n";
+  const auto elsewhere = tree_.root() / "elsewhere";
+  std::ofstream(elsewhere) << valid;
+  std::filesystem::create_symlink(elsewhere, record());
+  EXPECT_EQ(limit_after_a_run(), "500000");
+  EXPECT_EQ(content_of(elsewhere), valid);  // nothing is written through the link
+  std::filesystem::remove(record());
+  std::filesystem::create_hard_link(elsewhere, record());
+  EXPECT_EQ(limit_after_a_run(), "500000");
+  EXPECT_EQ(content_of(elsewhere), valid);
+  std::filesystem::remove(record());
+  ASSERT_EQ(mkfifo(record().c_str(), 0600), 0);  // must not block
+  EXPECT_EQ(limit_after_a_run(), "500000");
+  std::filesystem::remove(record());
+  std::ofstream(record()) << valid;
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(record().c_str(), 65534, 65534), 0);  // of another user
+    EXPECT_EQ(limit_after_a_run(), "500000");
+    std::filesystem::remove(record());
+    std::ofstream(record()) << valid;
+  }
+  EXPECT_EQ(limit_after_a_run(), "650000");
+}
+
 // The daemon of EAR may do what this process may not.
 TEST_F(NvmlPower, AsksEarWhereNvmlRefuses) {
   tree_.add("ear", "usr/lib/libear_api.so");
@@ -173,7 +274,7 @@ class AmdPower : public testing::Test {
 TEST_F(AmdPower, IsSetOncePerModule) {
   for (const bool named : {false, true}) {
     MeterSearch search{.root = tree_.path()};
-    if (named) search.gpus = {"0000:C1:00.0", "0000:c6:00.0"};
+    if (named) search.gpus = std::vector<std::string>{"0000:C1:00.0", "0000:c6:00.0"};
     {
       PowerControl control(search);
       EXPECT_EQ(control.gpus(), 1U);

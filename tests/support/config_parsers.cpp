@@ -340,7 +340,7 @@ FileParser energy_tree() {
                        {power + "name", "power_meter\n"},
                        {power + "power1_average", "600000000\n"},
                        {power + "power1_oem_info", "Module Power Socket 0\n"},
-                       {"sys/devices/system/cpu/present", "0-127\n"},
+                       {"sys/devices/system/cpu/online", "0-127\n"},
                        {"sys/bus/pci/devices/0000:c1:00.0/vendor", "0x1002\n"},
                        {"sys/bus/pci/devices/0000:c1:00.0/class", "0x038000\n"}}},
           .damaged = {},

@@ -17,6 +17,7 @@ class FakeTree {
   // `as`: the path below the root. A copy, so that each tree has a library of its own.
   FakeTree(const std::string& name, const std::string& as) : library_(directory_ / as) {
     add(name, as);
+    std::filesystem::create_directory(directory_ / "tmp");
   }
   void add(const std::string& name, const std::string& as) const {
     std::filesystem::create_directories((directory_ / as).parent_path());
@@ -24,7 +25,8 @@ class FakeTree {
   }
 
   const std::filesystem::path& root() const { return directory_.path(); }
-  MeterSearch search(const std::vector<std::string>& gpus = {}) const {
+  MeterSearch search() const { return {.root = root()}; }
+  MeterSearch search(const std::vector<std::string>& gpus) const {
     return {.root = root(), .gpus = gpus};
   }
   void set(const std::string& name, const std::string& value) const {

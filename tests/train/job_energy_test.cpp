@@ -10,6 +10,7 @@
 
 #include "comm/exchange.h"
 #include "core/file.h"
+#include "support/fake_tree.h"
 #include "support/program_test.h"
 #include "support/small_run.h"
 #include "support/thread_world.h"
@@ -52,7 +53,7 @@ TEST(JobEnergy, OneRankOfEachNodeReadsItsMeters) {
     EXPECT_GT(readings[1].levels[EnergyLevel::Node].joules, 0);
     EXPECT_EQ(energy.source(EnergyLevel::Node).kind, MeterKind::Estimate);
     EXPECT_EQ(energy.nodes_with(EnergyLevel::Node), 2);
-    EXPECT_NE(energy.source(EnergyLevel::Gpu).reason, "");
+    EXPECT_EQ(energy.source(EnergyLevel::Gpu).reason, "node n1: the run uses no GPU");
   });
 }
 
@@ -90,6 +91,105 @@ TEST(JobEnergy, NothingIsMeteredWithoutMeters) {
     EXPECT_EQ(energy.own(), EnergyTotals{});
     if (world.rank() > 0) return;
     EXPECT_THAT(energy.description(), testing::StartsWith("energy: no meter on this node: "));
+  });
+}
+
+// A run on the CPUs of a node with GPUs.
+TEST(JobEnergy, ARunWithoutGpusDoesNotMeterThoseOfItsNode) {
+  FakeTree tree("nvml", "usr/lib64/libnvidia-ml.so.1");
+  tree.set("pci0", "0000:10:00.0");
+  tree.set("energy0", "1000");
+  run_ranks(1, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    for (const char* gpu : {"", "0000:10:00.0"}) {
+      JobEnergy energy(*group, {.search = tree.search(),
+                                .node = "n",
+                                .gpu = gpu,
+                                .gpu_model = *gpu == 0 ? "" : "NVIDIA H200"});
+      EXPECT_EQ(energy.best_level().has_value(), *gpu != 0);
+      EXPECT_EQ(energy.source(EnergyLevel::Gpu).reason, *gpu != 0 ? "" : "the run uses no GPU");
+      EXPECT_EQ(energy.gpu_model(), *gpu != 0 ? "NVIDIA H200" : "");
+    }
+  });
+}
+
+// The counter of Slurm says nothing about single steps.
+TEST(JobEnergy, ASlowLevelCountsOnlyIfThereIsNoOther) {
+  MeteredNode first{.name = "n1"};
+  first.levels[EnergyLevel::Node] = {.source = "slurm", .slow = true};
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Node);
+  first.levels[EnergyLevel::Cpu] = {.source = "rapl"};
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Cpu);
+  first.levels[EnergyLevel::Gpu] = {.source = "nvml"};
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Gpu);
+  MeteredNode second = first;
+  second.levels[EnergyLevel::Gpu] = {};
+  EXPECT_EQ(best_level_of({first, second}), EnergyLevel::Cpu);
+  first.levels[EnergyLevel::Node].slow = false;
+  EXPECT_EQ(best_level_of({first}), EnergyLevel::Node);
+  EXPECT_EQ(best_level_of({first, second}), EnergyLevel::Cpu) << "one slow node is enough";
+  EXPECT_EQ(best_level_of({}), std::nullopt);
+  EXPECT_EQ(parse_metered_node(to_json_text(second)).levels, second.levels);
+}
+
+// Two nodes with one rank and one GPU each.
+class PowerOfJob : public testing::Test {
+ protected:
+  struct Node {
+    Node() {
+      tree.set("pci0", "0000:10:00.0");
+      tree.set("limit0", "650000");
+    }
+    FakeTree tree{"nvml", "usr/lib64/libnvidia-ml.so.1"};
+  };
+  JobEnergy::Options options(int rank) {
+    return {.search = {.root = nodes_[rank].tree.root()},
+            .node = rank == 0 ? "n1" : "n2",
+            .gpu = "0000:10:00.0",
+            .power = {.power_limit_w = 500, .baseline_steps = 0}};
+  }
+  std::string limit(int node) { return nodes_[node].tree.get("limit0"); }
+  Node nodes_[2];
+};
+
+TEST_F(PowerOfJob, IsSetOnAllNodes) {
+  run_ranks(2, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    JobEnergy energy(*group, options(world.rank()));
+    const std::string line = energy.after_step(1, 100, 1, 5.0);
+    EXPECT_EQ(line, world.rank() == 0 ? "energy: power limit 500 W from step 2 on" : "");
+    EXPECT_EQ(limit(world.rank()), "500000");
+    if (world.rank() == 1) energy.power_restorer()();  // as before an exit without destructors
+    if (world.rank() == 1) {
+      EXPECT_EQ(limit(1), "650000");
+    }
+  });
+  EXPECT_EQ(limit(0), "650000");
+}
+
+TEST_F(PowerOfJob, IsSetOnNoNodeIfOneRefuses) {
+  nodes_[1].tree.set("permission", "no");
+  run_ranks(2, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    JobEnergy energy(*group, options(world.rank()));
+    const std::string line = energy.after_step(1, 100, 1, 5.0);
+    EXPECT_EQ(limit(world.rank()), "650000");
+    ASSERT_TRUE(energy.power_effect());
+    EXPECT_THAT(energy.power_effect()->refused,
+                testing::AllOf(testing::HasSubstr("node n2"),
+                               testing::HasSubstr("Insufficient Permissions")));
+    EXPECT_EQ(line.empty(), world.rank() != 0) << "one line for all ranks";
+    EXPECT_EQ(energy.after_step(2, 100, 1, 5.0), "");
+  });
+  EXPECT_EQ(nodes_[0].tree.get("history"), ",500000,650000");
+}
+
+TEST_F(PowerOfJob, NeedsNoRestorerWithoutSettings) {
+  run_ranks(1, [&](World& world) {
+    const auto group = world.split("energy", 0, world.rank());
+    JobEnergy::Options without = options(0);
+    without.power = {};
+    EXPECT_FALSE(JobEnergy(*group, without).power_restorer());
   });
 }
 
@@ -199,6 +299,15 @@ TEST_F(EnergyOfRun, StepsAddUp) {
   EXPECT_NEAR(steps_j, energy["phases"]["compute"]["joules"]["node"].get<double>(), 2e-3 * steps_j);
   EXPECT_LE(steps_j, last_total);
   EXPECT_GT(steps_j, 0);
+}
+
+// Power is not integrated over more than 3 s.
+TEST_F(EnergyOfRun, IsSampledAtLeastEveryTwoSeconds) {
+  directory_.write("corpus.txt", small_corpus(200));
+  directory_.write("run.yaml", small_config("corpus.txt", "run", "steps: 5"));
+  const Outcome outcome = run_kintsugi("train run.yaml --set energy.sample_s=3");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, testing::HasSubstr("sample_s"));
 }
 
 TEST_F(EnergyOfRun, IsNullWithAReasonWithoutMeters) {

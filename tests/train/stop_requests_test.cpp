@@ -1,6 +1,7 @@
 // What stops a run early, and that a stopped run continues bit for bit.
 #include "train/stop_requests.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -18,6 +20,7 @@
 #include "support/rank_trainers.h"
 #include "support/same_checkpoint.h"
 #include "support/small_run.h"
+#include "train/signals.h"
 
 namespace kintsugi {
 namespace {
@@ -36,6 +39,24 @@ class Environment {
  private:
   const char* name_;
 };
+
+TEST(SecondInterruptTest, RunsItsCallbackAndEndsTheProcess) {
+  const auto interrupt_twice = [](const std::function<void()>& callback) {
+    const StopSignals signals;
+    before_second_interrupt(callback);
+    raise(SIGINT);
+    raise(SIGINT);
+    std::this_thread::sleep_for(std::chrono::minutes(1));
+  };
+  EXPECT_EXIT(interrupt_twice([] { fmt::print(stderr, "restored"); }), testing::ExitedWithCode(130),
+              "restored");
+  EXPECT_EXIT(interrupt_twice({}), testing::ExitedWithCode(130), "");
+  EXPECT_EXIT(interrupt_twice([] {
+                raise(SIGINT);  // the third one: the callback never ends
+                std::this_thread::sleep_for(std::chrono::minutes(1));
+              }),
+              testing::ExitedWithCode(130), "");
+}
 
 TEST(WallTimeTest, LeavesOneSaveTwoStepsAndHalfAMinute) {
   WallTime time(1000, 0);

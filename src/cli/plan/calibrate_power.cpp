@@ -56,8 +56,8 @@ struct DeviceMeters {
 
 // The meters of the GPU, or of the node or its CPUs where the CPU computes.
 DeviceMeters meters_of(const std::string& pci) {
-  MeterSearch search;
-  if (!pci.empty()) search.gpus = {pci};
+  MeterSearch search{.gpus = std::vector<std::string>()};
+  if (!pci.empty()) search.gpus->push_back(pci);
   DeviceMeters meters{.found = find_meters(search), .used = {}, .source = {}};
   const std::vector<EnergyLevel> levels = pci.empty()
                                               ? std::vector{EnergyLevel::Node, EnergyLevel::Cpu}
@@ -129,9 +129,13 @@ void calibrate_power(const CalibratePowerOptions& options, DeviceChoice device,
   const DeviceMeters meters = meters_of(pci);
   // Before the limits are changed, so that Ctrl-C and errors restore them on the way out.
   const StopSignals signals;
-  const auto control = pci.empty() ? std::make_unique<PowerControl>(
-                                         std::string("the power of a CPU cannot be set from here"))
-                                   : std::make_unique<PowerControl>(MeterSearch{.gpus = {pci}});
+  const auto control = pci.empty()
+                           ? std::make_shared<PowerControl>(
+                                 std::string("the power of a CPU cannot be set from here"))
+                           : std::make_shared<PowerControl>(MeterSearch{.gpus = std::vector{pci}});
+  before_second_interrupt([weak = std::weak_ptr(control)] {
+    if (const auto held = weak.lock()) held->restore();
+  });
   PowerWorkload workload(*backend, model, dtype, options.batch, length);
   const auto now_s = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())

@@ -142,6 +142,7 @@ JobEnergy::Options energy_options(const RunConfig& config, Backend& backend) {
           .sample_s = config.energy.sample_s,
           .node = node_name(),
           .gpu = cuda_device_of(backend).pci,
+          .gpu_model = cuda_device_of(backend).name,
           .power = {.power_limit_w = config.energy.power_limit_w,
                     .gpu_clock_mhz = static_cast<int>(config.energy.gpu_clock_mhz),
                     .baseline_steps = config.energy.baseline_steps}};
@@ -226,6 +227,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   });
   if (config->energy.enabled) {
     energy.emplace(job.control(), energy_options(*config, *backend));
+    job.on_exit(energy->power_restorer());
     job.together([&] { energy->check_power(); });
     startup.mark("find meters");
   }

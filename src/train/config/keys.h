@@ -348,7 +348,7 @@ void describe(V& v, PreflightConfig& c) {
 template <class V>
 void describe(V& v, EnergyConfig& c) {
   v("enabled", c.enabled);
-  v("sample_s", c.sample_s, between(0.05, 3600));
+  v("sample_s", c.sample_s, between(0.05, 2));
   v("root", c.root);
   v("node_w", c.node_w, between(0, 1e6));
   v("power_limit_w", c.power_limit_w, between(0, 1e5));

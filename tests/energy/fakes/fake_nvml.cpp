@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "state.h"
 
@@ -53,6 +54,7 @@ struct nvmlPciInfo {
 };
 
 int nvmlInit_v2() {
+  while (state_of("hang", "no") == "yes") std::this_thread::sleep_for(std::chrono::milliseconds(2));
   if (const int error = static_cast<int>(number_of("init", 0))) return error;
   set_state("initialized", std::to_string(++g_initialized));
   return 0;
