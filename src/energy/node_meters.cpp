@@ -12,8 +12,9 @@
 namespace kintsugi {
 namespace {
 
-constexpr double kLongestCheck_s =
-    3;  // power readings further apart say little about the time between
+// Power readings further apart say little about the time between.
+constexpr double kLongestCheck_s = 3;
+constexpr double kFirstWait_s = 0.05;
 constexpr auto kPatience = std::chrono::seconds(2);  // with a meter that does not answer
 
 double steady_s() {
@@ -154,11 +155,12 @@ struct NodeSampler::Source {
     states = std::move(all);
   }
 
+  // A counter shows joules and power from its second reading on, so the first ones come quickly.
   void run() {
-    for (;;) {
+    for (double wait_s = kFirstWait_s;; wait_s = std::min(2 * wait_s, interval_s)) {
       sample();
       std::unique_lock lock(mutex);
-      changed.wait_for(lock, std::chrono::duration<double>(interval_s), [this] { return stop; });
+      changed.wait_for(lock, std::chrono::duration<double>(wait_s), [this] { return stop; });
       if (stop) break;
     }
     const std::lock_guard lock(mutex);

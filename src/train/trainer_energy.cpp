@@ -154,6 +154,7 @@ EnergyReport Trainer::energy_report() const {
       .run = directory_.filename().string(),
       .timestamp = iso_time(unix_time_s()).substr(0, 19),  // as CodeCarbon writes it
       .version = std::string(program_version()),
+      .gpu_model = energy_->gpu_model(),
       .nodes = energy_->nodes(),
       .gpus = energy_->gpus()};
   if (!ledger.attempts().empty())
