@@ -3,6 +3,7 @@
 #include "eval/result_files.h"
 #include "eval/score_rules.h"
 #include "eval/scoring.h"
+#include "eval/task.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
 
@@ -52,8 +53,41 @@ FileParser segments() {
       }};
 }
 
+FileParser task_file() {
+  const std::string choices =
+      "task: t\noutput_type: multiple_choice\ndataset_path: json\n"
+      "dataset_kwargs: {data_files: {test: x}}\ntest_split: test\n"
+      "fewshot_config: {sampler: first_n}\nnum_fewshot: 1\ndoc_to_text: 'Q: {{q.strip()}}\\nA:'\n"
+      "doc_to_target: \"{{c.label.index(key)}}\"\ndoc_to_choice: \"{{c.text[:2] + ['x']}}\"\n";
+  const std::string generate =
+      "include: base\ndoc_to_target: \"{{' ' + q.split(' ')[-1]}}\"\n"
+      "filter_list: [{name: f, filter: [{function: regex, regex_pattern: '(\\w+)|[^\\s]'}]}]\n"
+      "metric_list: [{metric: exact_match, regexes_to_ignore: [',', '\\.$']}]\n";
+  const std::string base =
+      "task: g\ndataset_path: json\ntest_split: test\ndoc_to_text: q\n"
+      "generation_kwargs: {until: [a], max_gen_toks: 5}\n";
+  return {
+      .name = "task-file",
+      .samples = {{{"t.yaml", choices}, {"base", base}}, {{"t.yaml", generate}, {"base", base}}},
+      .damaged = {},
+      .read = [](const fs::path& directory) {
+        const auto file = read_task_file(directory / "t.yaml");
+        const EvalTask* task = std::get_if<EvalTask>(&file);
+        if (task == nullptr) return;
+        const auto document = EvalDocument::parse(
+            R"({"q": "a b", "c": {"text": ["ä", "b"], "label": ["A", "B"]}, "key": "B"})");
+        const auto example = EvalDocument::parse(
+            R"({"q": "c", "c": {"text": ["y", "z"], "label": ["A", "B"]}, "key": "A"})");
+        make_requests(*task, document, std::vector{example, document});
+        for (const TaskFilter& filter : task->filters)
+          apply_filters(make_filters(filter), {"a, 7."});
+      }};
+}
+
 }  // namespace
 
-std::vector<FileParser> eval_parsers() { return {eval_results(), completions_reply(), segments()}; }
+std::vector<FileParser> eval_parsers() {
+  return {eval_results(), completions_reply(), segments(), task_file()};
+}
 
 }  // namespace kintsugi
