@@ -97,7 +97,11 @@ std::string unknown_command(const CLI::App& app, int argc, const char* const* ar
     const auto inner = command->get_subcommands([](const CLI::App*) { return true; });
     if (inner.empty()) return "";
     const std::string word = argv[i];
-    if (word.starts_with("-")) continue;  // options before a subcommand take no values
+    if (word.starts_with("-")) {
+      const CLI::Option* option = command->get_option_no_throw(word);  // none with --option=value
+      if (option != nullptr && option->get_items_expected_min() > 0) ++i;
+      continue;
+    }
     const auto named = std::find_if(inner.begin(), inner.end(),
                                     [&](const CLI::App* one) { return one->get_name() == word; });
     const bool more = i + 1 < argc && argv[i + 1][0] != '-';

@@ -8,6 +8,7 @@
 
 #include "cli/backends.h"
 #include "cli/commands.h"
+#include "cli/eval/commands.h"
 #include "cli/options.h"
 #include "cli/token_input.h"
 #include "serve/language_model.h"
@@ -21,12 +22,11 @@ void add_eval_command(CLI::App& app) {
     std::int64_t threads = 0;
   };
   auto a = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("eval", "Score a text with a trained model");
-  command
-      ->add_option("--checkpoint", a->checkpoint,
-                   "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
-                   "directory of a supported family")
-      ->required();
+  CLI::App* command =
+      app.add_subcommand("eval", "Score a text with a trained model; score translations");
+  command->add_option("--checkpoint", a->checkpoint,
+                      "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face "
+                      "model directory of a supported family");
   CLI::Option* text = command->add_option("--text", a->text, "The text to score");
   CLI::Option* ids = command->add_option("--token-ids", a->token_ids,
                                          "The token ids to score, separated by spaces or commas");
@@ -43,8 +43,16 @@ void add_eval_command(CLI::App& app) {
       "byte.\nNo token is prepended, so the first token is not scored.\n\nExamples:\n"
       "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --text 'And God said'\n"
       "  kintsugi eval --checkpoint runs/demo/checkpoints/latest --token-ids '65 110 100 32' "
-      "--logprobs");
-  command->callback([a] {
+      "--logprobs\n"
+      "  kintsugi eval bleu --hypotheses output.de --references newstest2017.de");
+  command->require_subcommand(0, 1);
+  add_eval_bleu(*command);
+  add_eval_chrf(*command);
+  add_eval_aggregate(*command);
+  command->callback([a, command] {
+    if (!command->get_subcommands().empty()) return;
+    if (a->checkpoint.empty())
+      user_error("--checkpoint is required; kintsugi eval --help has examples");
     a->checkpoint = model_directory(a->checkpoint).string();
     if (a->text.empty() && a->token_ids.empty()) user_error("give a --text or --token-ids");
     std::vector<std::int32_t> tokens = parse_token_ids(a->token_ids);

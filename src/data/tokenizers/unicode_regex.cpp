@@ -139,23 +139,24 @@ std::string message_of(int code) {
 
 }  // namespace
 
-std::string oniguruma_to_pcre2(std::string_view pattern) { return Translator(pattern).run(); }
+std::string oniguruma_to_pcre2(std::string_view pattern) {
+  if (valid_utf8_prefix(pattern) != pattern.size())
+    user_error("the regular expression '{}' is not UTF-8", replace_invalid_utf8(pattern));
+  return Translator(pattern).run();
+}
 
 struct UnicodeRegex::Code {
   std::string pattern;
   pcre2_code* code = nullptr;
   bool jit = false;
 
-  explicit Code(const std::string& text) : pattern(text) {
-    if (valid_utf8_prefix(text) != text.size())
-      user_error("the regular expression '{}' is not UTF-8", replace_invalid_utf8(text));
-    const std::string translated = oniguruma_to_pcre2(text);
+  Code(const std::string& text, const std::string& translated, bool multiline) : pattern(text) {
     int error = 0;
     PCRE2_SIZE offset = 0;
-    // Ruby's ^ and $ match at every line.
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                         &offset, nullptr);
+    code = pcre2_compile(
+        reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+        PCRE2_UTF | PCRE2_UCP | (multiline ? PCRE2_MULTILINE : 0) | PCRE2_NEVER_BACKSLASH_C, &error,
+        &offset, nullptr);
     if (code == nullptr)
       user_error("the regular expression '{}' is invalid: {}", text, message_of(error));
     jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
@@ -186,8 +187,14 @@ struct UnicodeRegex::Scratch {
   Scratch& operator=(const Scratch&) = delete;
 };
 
+UnicodeRegex::UnicodeRegex(std::shared_ptr<const Code> code)
+    : code_(std::move(code)), scratch_(std::make_unique<Scratch>(*code_)) {}
+// Ruby's ^ and $ match at every line.
 UnicodeRegex::UnicodeRegex(const std::string& pattern)
-    : code_(std::make_shared<Code>(pattern)), scratch_(std::make_unique<Scratch>(*code_)) {}
+    : UnicodeRegex(std::make_shared<Code>(pattern, oniguruma_to_pcre2(pattern), true)) {}
+UnicodeRegex UnicodeRegex::from_pcre2(const std::string& pattern, const std::string& translated) {
+  return UnicodeRegex(std::make_shared<const Code>(pattern, translated, false));
+}
 UnicodeRegex::~UnicodeRegex() = default;
 UnicodeRegex::UnicodeRegex(const UnicodeRegex& other)
     : code_(other.code_), scratch_(std::make_unique<Scratch>(*code_)) {}
@@ -199,31 +206,50 @@ UnicodeRegex& UnicodeRegex::operator=(UnicodeRegex&&) noexcept = default;
 
 const std::string& UnicodeRegex::pattern() const { return code_->pattern; }
 
+bool UnicodeRegex::run(std::string_view text, std::size_t from, bool not_empty) {
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const std::uint32_t options = not_empty ? PCRE2_NOTEMPTY_ATSTART : 0;
+  const auto interpret = [&] {
+    return pcre2_match(code_->code, subject, text.size(), from,
+                       options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch_->data,
+                       scratch_->context);
+  };
+  int result = code_->jit ? pcre2_jit_match(code_->code, subject, text.size(), from, options,
+                                            scratch_->data, scratch_->context)
+                          : interpret();
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = interpret();
+  if (result == PCRE2_ERROR_NOMATCH) return false;
+  if (result < 0)
+    user_error("the regular expression '{}' fails on a text: {}", code_->pattern,
+               message_of(result));
+  const PCRE2_SIZE* const offsets = pcre2_get_ovector_pointer(scratch_->data);
+  if (offsets[1] < offsets[0])  // \K in a look-ahead
+    user_error("the regular expression '{}' matches backwards", code_->pattern);
+  return true;
+}
+
 bool UnicodeRegex::find(std::string_view text, std::size_t from, Match& match,
                         std::size_t not_empty_at) {
   while (from <= text.size()) {
-    const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-    const auto interpret = [&] {
-      return pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         scratch_->data, scratch_->context);
-    };
-    int result = code_->jit ? pcre2_jit_match(code_->code, subject, text.size(), from, 0,
-                                              scratch_->data, scratch_->context)
-                            : interpret();
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = interpret();
-    if (result == PCRE2_ERROR_NOMATCH) return false;
-    if (result < 0)
-      user_error("the regular expression '{}' fails on a text: {}", code_->pattern,
-                 message_of(result));
+    if (!run(text, from, false)) return false;
     const PCRE2_SIZE* const offsets = pcre2_get_ovector_pointer(scratch_->data);
     match = {offsets[0], offsets[1]};
-    if (match.end < match.begin)  // \K in a look-ahead
-      user_error("the regular expression '{}' matches backwards", code_->pattern);
     if (match.begin < match.end || match.begin != not_empty_at) return true;
     if (from >= text.size()) return false;
     from += utf8_character_length(text.substr(from));
   }
   return false;
+}
+
+bool UnicodeRegex::find_groups(std::string_view text, std::size_t from, bool not_empty,
+                               std::vector<Match>& groups) {
+  if (!run(text, from, not_empty)) return false;
+  const PCRE2_SIZE* const offsets = pcre2_get_ovector_pointer(scratch_->data);
+  groups.resize(pcre2_get_ovector_count(scratch_->data));
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    groups[i] =
+        offsets[2 * i] == PCRE2_UNSET ? Match{0, 0} : Match{offsets[2 * i], offsets[2 * i + 1]};
+  return true;
 }
 
 }  // namespace kintsugi

@@ -4,15 +4,20 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kintsugi {
 
-// A regular expression of a Hugging Face tokenizer (Oniguruma, Ruby syntax, Unicode), compiled by
-// PCRE2 with JIT. Copies share the compiled expression; each thread needs its own copy.
+// A regular expression over Unicode text, compiled by PCRE2 with JIT. Copies share the compiled
+// expression; each thread needs its own copy.
 class UnicodeRegex {
  public:
-  // UserError if the expression is invalid or has no equivalent in PCRE2.
+  // An expression of a Hugging Face tokenizer (Oniguruma, Ruby syntax). UserError if it is invalid
+  // or has no equivalent in PCRE2.
   explicit UnicodeRegex(const std::string& pattern);
+  // An expression in PCRE2's own syntax, where ^ and $ match at the ends of the text. Messages show
+  // `pattern`, from which it was translated.
+  static UnicodeRegex from_pcre2(const std::string& pattern, const std::string& translated);
   ~UnicodeRegex();
   UnicodeRegex(const UnicodeRegex& other);
   UnicodeRegex& operator=(const UnicodeRegex& other);
@@ -28,10 +33,16 @@ class UnicodeRegex {
   };
   bool find(std::string_view text, std::size_t from, Match& match,
             std::size_t not_empty_at = std::string_view::npos);
+  // The same with the groups: `groups` becomes the match and its groups, each {0, 0} if it took no
+  // part. With `not_empty`, an empty match at `from` does not count.
+  bool find_groups(std::string_view text, std::size_t from, bool not_empty,
+                   std::vector<Match>& groups);
 
  private:
   struct Code;
   struct Scratch;
+  explicit UnicodeRegex(std::shared_ptr<const Code> code);
+  bool run(std::string_view text, std::size_t from, bool not_empty);
   std::shared_ptr<const Code> code_;
   std::unique_ptr<Scratch> scratch_;
 };

@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/eval/commands.h"
+#include "eval/score_rules.h"
+
+namespace kintsugi {
+namespace {
+
+struct AggregateArguments {
+  std::string rule;
+  std::vector<std::string> files, only;
+  bool json = false;
+};
+
+void run_aggregate(const AggregateArguments& a) {
+  const ScoreRule& rule = score_rule(a.rule);
+  const std::vector<RuleScore> scores = apply_rule(rule, read_results(a.files), a.only);
+  if (a.json) {
+    nlohmann::ordered_json json = {{"rule", rule.name}, {"scores", {}}};
+    for (const RuleScore& score : scores) {
+      auto& entry = json["scores"][score.name];
+      entry["score"] = score.value;
+      for (const auto& [name, value] : score.components) entry["components"][name] = value;
+    }
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  for (const RuleScore& score : scores) {
+    fmt::print("{:<28}{:>8.2f}\n", score.name, score.value);
+    for (const auto& [name, value] : score.components)
+      fmt::print("  {:<26}{:>8.2f}\n", name, value);
+  }
+}
+
+}  // namespace
+
+void add_eval_aggregate(CLI::App& eval) {
+  const auto a = std::make_shared<AggregateArguments>();
+  CLI::App* command = eval.add_subcommand(
+      "aggregate", "Compute the published scores of a model from result files of lm-eval");
+  command->add_option("results", a->files, "Result files, or directories with *.json")->required();
+  command->add_option("--rule", a->rule, "What is averaged: poro")->required();
+  command->add_option("--only", a->only, "Some of the rule's scores: finnish,english,code")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command->add_flag("--json", a->json, "Print JSON, not rounded");
+  command->footer(
+      "Rule poro, in percent:\n"
+      "  finnish  FIN-bench, 3-shot: mean of 11 groups, without HHH alignment\n"
+      "  english  ARC-Challenge, HellaSwag, MMLU, TruthfulQA, WinoGrande, GSM8K\n"
+      "  code     HumanEval and MBPP, pass@10\n\nExample:\n"
+      "  kintsugi eval aggregate --rule poro results/*.json");
+  command->callback([a] { run_aggregate(*a); });
+}
+
+}  // namespace kintsugi

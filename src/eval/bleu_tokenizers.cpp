@@ -1,0 +1,173 @@
+#include "eval/bleu_tokenizers.h"
+
+#include <utf8proc.h>
+
+#include <array>
+#include <utility>
+
+#include "core/error.h"
+#include "data/tokenizers/utf8.h"
+#include "eval/text.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, BleuTokenizer>, 4> kBleuTokenizers = {
+    {{"13a", BleuTokenizer::V13a},
+     {"intl", BleuTokenizer::Intl},
+     {"char", BleuTokenizer::Char},
+     {"none", BleuTokenizer::None}}};
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  for (std::size_t at = 0;;) {
+    const std::size_t found = text.find(from, at);
+    result += text.substr(at, found - at);
+    if (found == std::string_view::npos) return result;
+    result += to;
+    at = found + from.size();
+  }
+}
+
+// The steps of 13a look at ASCII characters only, so they work on bytes.
+bool ascii_digit(char c) { return c >= '0' && c <= '9'; }
+bool point_or_comma(char c) { return c == '.' || c == ','; }
+
+// Spaces around ASCII punctuation and symbols other than ' , - .
+std::string separate_symbols(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const bool symbol = (c >= '{' && c <= '~') || (c >= '[' && c <= '`') ||
+                        (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') ||
+                        (c >= ':' && c <= '@') || c == '/';
+    if (symbol)
+      result.append(1, ' ').append(1, c).append(1, ' ');
+    else
+      result += c;
+  }
+  return result;
+}
+
+// Rewrites pairs of neighbours from left to right. A pair that matched is not looked at again.
+template <class Matches>
+std::string rewrite_pairs(std::string_view text, Matches matches, std::string_view before,
+                          std::string_view between, std::string_view after) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (i + 1 < text.size() && matches(text[i], text[i + 1])) {
+      result.append(before).append(1, text[i]).append(between).append(1, text[i + 1]).append(after);
+      ++i;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+std::string separate_13a(std::string_view text) {
+  std::string line = replaced(replaced(replaced(text, "<skipped>", ""), "-\n", ""), "\n", " ");
+  for (const auto& [entity, character] : {std::pair{"&quot;", "\""}, std::pair{"&amp;", "&"},
+                                          std::pair{"&lt;", "<"}, std::pair{"&gt;", ">"}})
+    line = replaced(line, entity, character);
+  line = separate_symbols(" " + line + " ");
+  line = rewrite_pairs(
+      line, [](char a, char b) { return !ascii_digit(a) && point_or_comma(b); }, "", " ", " ");
+  line = rewrite_pairs(
+      line, [](char a, char b) { return point_or_comma(a) && !ascii_digit(b); }, " ", " ", "");
+  return rewrite_pairs(
+      line, [](char a, char b) { return ascii_digit(a) && b == '-'; }, "", " ", " ");
+}
+
+enum class Kind { Number, Punctuation, Symbol, Other };
+Kind kind_of(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return Kind::Number;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+      return Kind::Punctuation;
+    case UTF8PROC_CATEGORY_SM:
+    case UTF8PROC_CATEGORY_SC:
+    case UTF8PROC_CATEGORY_SK:
+    case UTF8PROC_CATEGORY_SO:
+      return Kind::Symbol;
+    default:
+      return Kind::Other;
+  }
+}
+
+// Separates punctuation that does not stand between numbers, then symbols.
+std::string separate_intl(std::string_view text) {
+  using Points = std::vector<char32_t>;
+  const auto rewrite = [](const Points& in, auto matches, bool space_in_front) {
+    Points out;
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (i + 1 == in.size() || !matches(kind_of(in[i]), kind_of(in[i + 1]))) {
+        out.push_back(in[i]);
+        continue;
+      }
+      if (space_in_front) out.push_back(U' ');
+      out.insert(out.end(), {in[i], U' ', in[i + 1]});
+      if (!space_in_front) out.push_back(U' ');
+      ++i;
+    }
+    return out;
+  };
+  Points points = code_points_of(text);
+  points = rewrite(
+      points, [](Kind a, Kind b) { return a != Kind::Number && b == Kind::Punctuation; }, false);
+  points = rewrite(
+      points, [](Kind a, Kind b) { return a == Kind::Punctuation && b != Kind::Number; }, true);
+  std::string line;
+  for (const char32_t c : points) {
+    const char* const space = kind_of(c) == Kind::Symbol ? " " : "";
+    line += space;
+    utf8_append(line, c);
+    line += space;
+  }
+  return line;
+}
+
+std::vector<std::string> characters(std::string_view text) {
+  std::vector<std::string> tokens;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    if (!is_python_space(point.value)) tokens.emplace_back(text.substr(at, point.bytes));
+    at += point.bytes;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+BleuTokenizer parse_bleu_tokenizer(std::string_view name) {
+  for (const auto& [known, tokenizer] : kBleuTokenizers)
+    if (known == name) return tokenizer;
+  user_error("unknown tokenization '{}': give 13a, intl, char or none", name);
+}
+
+std::string_view to_string(BleuTokenizer tokenizer) {
+  for (const auto& [name, known] : kBleuTokenizers)
+    if (known == tokenizer) return name;
+  failure("a tokenization without a name");
+}
+
+std::vector<std::string> bleu_tokens(std::string_view text, BleuTokenizer tokenizer) {
+  if (tokenizer == BleuTokenizer::Char) return characters(text);
+  std::string line;
+  if (tokenizer == BleuTokenizer::V13a) line = separate_13a(text);
+  if (tokenizer == BleuTokenizer::Intl) line = separate_intl(text);
+  if (tokenizer == BleuTokenizer::None) line = text;
+  std::vector<std::string> tokens;
+  for (const std::string_view word : split_at_spaces(line)) tokens.emplace_back(word);
+  return tokens;
+}
+
+}  // namespace kintsugi

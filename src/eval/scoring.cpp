@@ -1,0 +1,160 @@
+#include "eval/scoring.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "eval/text.h"
+
+namespace kintsugi {
+namespace {
+
+using ReplyJson = nlohmann::json;
+
+// The first of the largest; a NaN is larger than any number, as in NumPy.
+std::int64_t argmax(const std::vector<double>& values) {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < values.size(); ++i)
+    if (!std::isnan(values[best]) && (std::isnan(values[i]) || values[i] > values[best])) best = i;
+  return static_cast<std::int64_t>(best);
+}
+
+std::vector<double> softmax(const std::vector<double>& values) {
+  const double largest = *std::max_element(values.begin(), values.end());
+  std::vector<double> powers;
+  double sum = 0;
+  for (const double value : values) sum += powers.emplace_back(std::exp(value - largest));
+  for (double& power : powers) power /= sum;
+  return powers;
+}
+
+// Returns json[key] as an array.
+const ReplyJson& list_at(const ReplyJson& json, const char* key, const std::string& source) {
+  if (!json.is_object() || !json.contains(key) || !json[key].is_array())
+    user_error("{} has no list '{}'", source, key);
+  return json[key];
+}
+
+double number_in(const ReplyJson& json, std::size_t token, const std::string& source) {
+  if (!json.is_number()) user_error("{} has no log-probability of token {}", source, token);
+  return json.get<double>();
+}
+
+ContinuationScore score_choice(const ReplyJson& choice, std::size_t first,
+                               const std::string& source) {
+  const auto found = choice.find("logprobs");
+  if (found == choice.end()) user_error("{} has no 'logprobs'", source);
+  const ReplyJson &values = list_at(*found, "token_logprobs", source),
+                  &tops = list_at(*found, "top_logprobs", source);
+  if (values.size() != tops.size())
+    user_error("{} has {} token_logprobs but {} top_logprobs", source, values.size(), tops.size());
+  if (first == 0) user_error("the first token of a prompt has no log-probability");
+  ContinuationScore score;
+  for (std::size_t i = first; i + 1 < values.size(); ++i) {  // the last token is generated
+    const double value = number_in(values[i], i, source);
+    if (!tops[i].is_object() || tops[i].empty())
+      user_error("{} has no top_logprobs of token {}", source, i);
+    double largest = -HUGE_VAL;
+    for (const ReplyJson& top : tops[i]) largest = std::max(largest, number_in(top, i, source));
+    score.log_probability += value;
+    if (value != largest) score.is_greedy = false;
+  }
+  return score;
+}
+
+}  // namespace
+
+ContinuationScore score_continuation(std::span<const double> log_probabilities,
+                                     std::span<const double> largest) {
+  KINTSUGI_CHECK(log_probabilities.size() == largest.size(), "{} scores, {} largest",
+                 log_probabilities.size(), largest.size());
+  ContinuationScore score;
+  for (std::size_t i = 0; i < largest.size(); ++i) {
+    score.log_probability += log_probabilities[i];
+    if (log_probabilities[i] != largest[i]) score.is_greedy = false;
+  }
+  return score;
+}
+
+std::vector<ContinuationScore> score_completions(std::string_view reply_json,
+                                                 std::span<const std::size_t> first_scored,
+                                                 const std::string& source) {
+  const ReplyJson reply = ReplyJson::parse(reply_json, nullptr, false);
+  if (reply.is_discarded()) user_error("{} is not JSON", source);
+  const ReplyJson& choices = list_at(reply, "choices", source);
+  if (choices.size() != first_scored.size())
+    user_error("{} has {} choices for {} prompts", source, choices.size(), first_scored.size());
+  std::vector<const ReplyJson*> by_index(choices.size(), nullptr);
+  for (const ReplyJson& choice : choices) {
+    const ReplyJson index = choice.is_object() ? choice.value("index", ReplyJson()) : ReplyJson();
+    if (!index.is_number_unsigned() || index >= choices.size() ||
+        by_index[index.get<std::size_t>()])
+      user_error("{} has a choice without an index of its own", source);
+    by_index[index.get<std::size_t>()] = &choice;
+  }
+  std::vector<ContinuationScore> scores;
+  for (std::size_t i = 0; i < by_index.size(); ++i)
+    scores.push_back(score_choice(*by_index[i], first_scored[i], source));
+  return scores;
+}
+
+std::vector<std::int64_t> gold_indices(const Gold& gold, std::span<const std::string> choices) {
+  if (const auto* text = std::get_if<std::string>(&gold)) {
+    const auto found = std::find(choices.begin(), choices.end(), *text);
+    if (found == choices.end()) return {};
+    return {found - choices.begin()};
+  }
+  std::vector<std::int64_t> indices;
+  if (const auto* index = std::get_if<std::int64_t>(&gold))
+    indices = {*index};
+  else
+    indices = std::get<std::vector<std::int64_t>>(gold);
+  std::erase_if(indices, [&](std::int64_t index) {
+    return index >= static_cast<std::int64_t>(choices.size());
+  });
+  return indices;
+}
+
+MultipleChoiceScore score_multiple_choice(std::span<const std::string> choices,
+                                          std::span<const ContinuationScore> scores,
+                                          const Gold& gold, std::span<const double> unconditional) {
+  if (choices.empty()) user_error("a document without choices cannot be scored");
+  KINTSUGI_CHECK(choices.size() == scores.size() &&
+                     (unconditional.empty() || unconditional.size() == choices.size()),
+                 "{} choices, {} scores, {} without context", choices.size(), scores.size(),
+                 unconditional.size());
+  MultipleChoiceScore result;
+  result.gold = gold_indices(gold, choices);
+  const auto right = [&](auto value_of) {
+    std::vector<double> values;
+    for (std::size_t i = 0; i < choices.size(); ++i) values.push_back(value_of(i));
+    const std::int64_t chosen = argmax(values);
+    return std::count(result.gold.begin(), result.gold.end(), chosen) > 0 ? 1.0 : 0.0;
+  };
+  const auto plain = [&](std::size_t i) { return scores[i].log_probability; };
+  result.acc = right(plain);
+  result.acc_norm = right(
+      [&](std::size_t i) { return plain(i) / static_cast<double>(count_code_points(choices[i])); });
+  result.acc_bytes =
+      right([&](std::size_t i) { return plain(i) / static_cast<double>(choices[i].size()); });
+  if (!unconditional.empty())
+    result.acc_mutual_info = right([&](std::size_t i) { return plain(i) - unconditional[i]; });
+  for (std::int64_t index : result.gold) {
+    if (index < 0) index += static_cast<std::int64_t>(choices.size());  // counts from the end
+    if (index >= 0 && scores[static_cast<std::size_t>(index)].is_greedy) result.exact_match = 1;
+  }
+  std::vector<double> values;
+  for (const ContinuationScore& score : scores) values.push_back(score.log_probability);
+  result.probabilities = softmax(values);
+  return result;
+}
+
+RollingScore score_rolling(std::string_view text,
+                           std::span<const double> window_log_probabilities) {
+  RollingScore score{0, count_words(text), text.size()};
+  for (const double value : window_log_probabilities) score.log_probability += value;
+  return score;
+}
+
+}  // namespace kintsugi

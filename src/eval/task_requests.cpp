@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "eval/task.h"
+#include "eval/text.h"
+
+namespace kintsugi {
+namespace {
+
+bool is_digits(const std::string& text) {
+  return !text.empty() && text.size() < 10 &&
+         text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// A text of digits is the index of a choice.
+EvalDocument index_or_text(const EvalTask& task, EvalDocument value) {
+  if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
+  if (task.choices.given() && value.is_string() && is_digits(value.get_ref<const std::string&>()))
+    return std::stoll(value.get<std::string>());
+  return value;
+}
+
+std::vector<std::string> texts_of(const EvalDocument& list, const std::string& what) {
+  std::vector<std::string> texts;
+  for (const EvalDocument& item : list) {
+    if (!item.is_string()) user_error("{}: an element is not a string", what);
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+// The values of the three fields of a document.
+struct Fields {
+  EvalDocument text, target;
+  std::vector<std::string> choices;
+
+  Fields(const EvalTask& task, const EvalDocument& document)
+      : text(index_or_text(task, task.text.value(document))),
+        target(index_or_text(task, task.target.value(document))) {
+    if (!task.choices.given()) return;
+    const EvalDocument list = task.choices.value(document);
+    if (!list.is_array()) user_error("{}: doc_to_choice is not a list", task.name);
+    choices = texts_of(list, task.name + ": doc_to_choice");
+  }
+
+  const std::string& choice(const EvalTask& task, const EvalDocument& index) const {
+    const auto at = index.get<std::int64_t>();
+    if (at < 0 || at >= static_cast<std::int64_t>(choices.size()))
+      user_error("{}: a document has {} choices, but {} is its right one", task.name,
+                 choices.size(), at);
+    return choices[static_cast<std::size_t>(at)];
+  }
+  // The question and the answer of an example.
+  std::string question(const EvalTask& task) const {
+    return text.is_number_integer() && task.choices.given() ? choice(task, text)
+                                                            : python_text(text);
+  }
+  std::string answer(const EvalTask& task) const {
+    if (target.is_array()) return target.empty() ? "" : python_text(target.front());
+    return target.is_number_integer() && task.choices.given() ? choice(task, target)
+                                                              : python_text(target);
+  }
+  // Choices are contexts of one continuation (WinoGrande), and the text is the right one's index.
+  bool choices_are_contexts() const { return text.is_number_integer(); }
+};
+
+Gold gold_of(const EvalTask& task, const EvalDocument& value) {
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) user_error("{}: the right choice is not an index or a text", task.name);
+  std::vector<std::int64_t> indices;
+  for (const EvalDocument& item : value) {
+    if (!item.is_number_integer()) user_error("{}: the right choices are not indices", task.name);
+    indices.push_back(item.get<std::int64_t>());
+  }
+  return indices;
+}
+
+std::vector<FewShotExample> examples_for(const EvalTask& task, const EvalDocument& document,
+                                         std::span<const EvalDocument> examples) {
+  std::vector<FewShotExample> chosen;
+  if (task.shots == 0) return chosen;
+  if (!task.first_n)
+    user_error(
+        "{}: examples drawn at random are not supported: set fewshot_config: {{sampler: first_n}}",
+        task.name);
+  const bool same_split = task.fewshot_split == task.split;
+  const std::size_t wanted = static_cast<std::size_t>(task.shots) + (same_split ? 1 : 0);
+  if (examples.size() < wanted)
+    user_error("{}: {} examples are needed, but the split '{}' has {} documents", task.name, wanted,
+               task.fewshot_split, examples.size());
+  for (const EvalDocument& example : examples.first(wanted)) {
+    if (same_split && example == document) continue;
+    if (chosen.size() == static_cast<std::size_t>(task.shots)) break;
+    const Fields fields(task, example);
+    chosen.push_back({fields.question(task), fields.answer(task)});
+  }
+  return chosen;
+}
+
+void add_choice_requests(const EvalTask& task, const Fields& fields, const std::string& prompt,
+                         DocumentRequests& result) {
+  if (fields.choices.empty()) user_error("{}: a document has no choices", task.name);
+  result.choices = fields.choices;
+  const std::string& delimiter = task.format.target_delimiter;
+  const bool contexts = fields.choices_are_contexts();
+  result.gold = gold_of(task, contexts ? fields.text : fields.target);
+  for (const std::string& choice : fields.choices)
+    result.requests.push_back(
+        contexts ? EvalRequest{prompt + choice, delimiter + python_text(fields.target)}
+                 : EvalRequest{prompt, delimiter + choice});
+  const auto mutual = [](const TaskMetric& metric) { return metric.name == "acc_mutual_info"; };
+  if (std::any_of(task.metrics.begin(), task.metrics.end(), mutual))
+    for (const std::string& choice : fields.choices) result.unconditional.push_back({"", choice});
+}
+
+}  // namespace
+
+EvalDocument TaskField::value(const EvalDocument& document) const {
+  if (!given_ || template_.empty()) return literal_;
+  if (document.is_object() && document.contains(column_)) return document[column_];
+  return template_[0].value(document);
+}
+
+DocumentRequests make_requests(const EvalTask& task, const EvalDocument& document,
+                               std::span<const EvalDocument> examples) {
+  const Fields fields(task, document);
+  DocumentRequests result;
+  if (task.output_type == OutputType::LoglikelihoodRolling) {
+    result.requests.push_back({python_text(fields.target), ""});
+    return result;
+  }
+  const bool choice = task.output_type == OutputType::MultipleChoice;
+  const bool contexts = choice && fields.choices_are_contexts();
+  const std::string prompt = few_shot_prompt(task.format, examples_for(task, document, examples),
+                                             contexts ? "" : fields.question(task));
+  if (choice) {
+    add_choice_requests(task, fields, prompt, result);
+  } else if (task.output_type == OutputType::Loglikelihood) {
+    result.requests.push_back({prompt, fields.answer(task)});
+  } else {
+    result.requests.push_back({prompt, ""});
+    result.targets = fields.target.is_array()
+                         ? texts_of(fields.target, task.name + ": doc_to_target")
+                         : std::vector{fields.answer(task)};
+  }
+  return result;
+}
+
+std::vector<EvalDocument> read_documents(const EvalTask& task, const std::string& split) {
+  if (!task.dataset.empty())
+    user_error(
+        "{}: the data set '{}' is not a local file: save it as JSON lines and set dataset_path: "
+        "json and dataset_kwargs: {{data_files: {{{}: FILE}}}}",
+        task.name, task.dataset, split);
+  const auto files = task.data_files.find(split);
+  if (files == task.data_files.end())
+    user_error("{}: dataset_kwargs.data_files has no split '{}'", task.name, split);
+  std::vector<EvalDocument> documents;
+  for (const std::string& file : files->second) {
+    const std::string text = read_text_file(file);
+    std::int64_t number = 1;
+    for (std::size_t begin = 0; begin < text.size(); ++number) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line = std::string_view(text).substr(begin, end - begin);
+      begin = end + 1;
+      if (strip(line).empty()) continue;
+      documents.push_back(EvalDocument::parse(line, nullptr, false));
+      if (!documents.back().is_object())
+        user_error("{} line {} is not a JSON object", file, number);
+    }
+  }
+  if (documents.empty()) user_error("{}: the split '{}' has no documents", task.name, split);
+  return documents;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,176 @@
+#include "eval/text.h"
+
+#include <utf8proc.h>
+
+#include <string_view>
+
+#include "data/tokenizers/unicode_classes.h"
+#include "data/tokenizers/utf8.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr char32_t kCapitalSigma = 0x3A3, kSigma = 0x3C3, kFinalSigma = 0x3C2;
+constexpr char32_t kDottedCapitalI = 0x130;  // becomes an i and a combining dot
+
+bool is_cased(char32_t c) {
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
+         category == UTF8PROC_CATEGORY_LT;
+}
+
+// The Unicode property Case_Ignorable.
+bool is_case_ignorable(char32_t c) {
+  constexpr std::u32string_view kInsideWords =
+      U"'.:^`\u00A8\u00AD\u00AF\u00B4\u00B7\u00B8\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13"
+      U"\uFE52\uFE55\uFF07\uFF0E\uFF1A";
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+      return true;
+    default:
+      return kInsideWords.find(c) != std::u32string_view::npos;
+  }
+}
+
+// A sigma at the end of a word: after a cased character and not before one.
+bool is_final_sigma(const std::vector<char32_t>& text, std::size_t at) {
+  std::size_t before = at;
+  while (before > 0 && is_case_ignorable(text[before - 1])) --before;
+  if (before == 0 || !is_cased(text[before - 1])) return false;
+  std::size_t after = at + 1;
+  while (after < text.size() && is_case_ignorable(text[after])) ++after;
+  return after == text.size() || !is_cased(text[after]);
+}
+
+void append_upper(std::string& text, char32_t c) {
+  const auto simple = [](utf8proc_int32_t from) {
+    return static_cast<char32_t>(utf8proc_toupper(from));
+  };
+  const auto number = static_cast<utf8proc_int32_t>(c);
+  // A character that becomes several: its folded form in upper case.
+  utf8proc_int32_t folded[8];
+  int boundary = 0;
+  const utf8proc_ssize_t count =
+      utf8proc_decompose_char(number, folded, 8, UTF8PROC_CASEFOLD, &boundary);
+  if (count < 2 || count > 8 || utf8proc_category(number) == UTF8PROC_CATEGORY_LU)
+    return utf8_append(text, simple(number));
+  for (utf8proc_ssize_t i = 0; i < count; ++i) utf8_append(text, simple(folded[i]));
+}
+
+}  // namespace
+
+CodePoint code_point_at(std::string_view text, std::size_t position) {
+  if (utf8_character_length(text.substr(position)) == 0) return {0xFFFD, 1};
+  CodePoint point{};
+  point.value = utf8_decode(text, position, point.bytes);
+  return point;
+}
+
+std::vector<char32_t> code_points_of(std::string_view text) {
+  std::vector<char32_t> points;
+  points.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    points.push_back(point.value);
+    at += point.bytes;
+  }
+  return points;
+}
+
+std::size_t count_code_points(std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < text.size(); ++count) at += code_point_at(text, at).bytes;
+  return count;
+}
+
+bool is_python_space(char32_t c) {
+  return (c >= 0x1C && c <= 0x1F) || (UnicodeClasses::get().of(c) & UnicodeClasses::Space) != 0;
+}
+
+bool begins_with_space(std::string_view text) {
+  return !text.empty() && is_python_space(code_point_at(text, 0).value);
+}
+
+bool ends_with_space(std::string_view text) { return strip_right(text).size() < text.size(); }
+
+std::string_view strip_right(std::string_view text) {
+  std::size_t end = 0;  // after the last character that is not white space
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    at += point.bytes;
+    if (!is_python_space(point.value)) end = at;
+  }
+  return text.substr(0, end);
+}
+
+std::string_view strip(std::string_view text) {
+  text = strip_right(text);
+  while (begins_with_space(text)) text.remove_prefix(code_point_at(text, 0).bytes);
+  return text;
+}
+
+std::vector<std::string_view> split_at_spaces(std::string_view text) {
+  std::vector<std::string_view> words;
+  std::size_t begin = 0;
+  const auto add = [&](std::size_t end) {
+    if (end > begin) words.push_back(text.substr(begin, end - begin));
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    if (is_python_space(point.value)) {
+      add(at);
+      begin = at + point.bytes;
+    }
+    at += point.bytes;
+  }
+  add(text.size());
+  return words;
+}
+
+std::size_t count_words(std::string_view text) {
+  std::size_t words = 1;
+  bool in_space = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    const bool space = is_python_space(point.value);
+    if (space && !in_space) ++words;
+    in_space = space;
+    at += point.bytes;
+  }
+  return words;
+}
+
+std::string lower(std::string_view text) {
+  const std::vector<char32_t> points = code_points_of(text);
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (points[i] == kCapitalSigma) {
+      utf8_append(result, is_final_sigma(points, i) ? kFinalSigma : kSigma);
+    } else if (points[i] == kDottedCapitalI) {
+      result += "i\u0307";
+    } else {
+      utf8_append(result, static_cast<char32_t>(
+                              utf8proc_tolower(static_cast<utf8proc_int32_t>(points[i]))));
+    }
+  }
+  return result;
+}
+
+std::string upper(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (const char32_t c : code_points_of(text)) append_upper(result, c);
+  return result;
+}
+
+bool is_ascii_punctuation(char32_t c) {
+  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+         (c >= '{' && c <= '~');
+}
+
+}  // namespace kintsugi
