@@ -19,7 +19,7 @@ constexpr double kMost_j = 1e15;
 constexpr double kMostOfPackage_w = 1e3;
 // A time stamp is believed if it is so close to the time of reading: sources that update once per
 // second are read up to a second later.
-constexpr double kClockError_s = 1.5;
+constexpr double kClockError_s = 1.1;
 constexpr double kPowerGap_s = 3;  // power is integrated over gaps up to this
 // These are of sources that update once per second; for others they are multiplied by update_s.
 constexpr double kStandstill_s = 3;  // a counter that does not move for so long does not count
