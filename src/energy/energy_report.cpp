@@ -16,10 +16,10 @@ std::optional<PlanComparison::Pair> compared(const EnergyReport& report, EnergyL
                                              double predicted_j) {
   const PhaseEnergy measured = report.productive();
   const std::optional<double>& joules = measured.joules[level];
-  const double coverage = report.coverage(level);
+  const double coverage = report.coverage_after_startup(level);
   if (!joules || report.tokens <= 0 || measured.seconds <= 0 || coverage <= 0) return {};
   // The joules are those of the covered time.
-  const double whole = *joules / std::min(1.0, coverage);
+  const double whole = *joules / coverage;
   return PlanComparison::Pair{
       .predicted = {predicted_j / report.tokens, predicted_j / report.planned->seconds},
       .measured = {whole / report.tokens, whole / measured.seconds}};
@@ -69,6 +69,12 @@ PhaseEnergy EnergyReport::productive() const {
 double EnergyReport::coverage(EnergyLevel level) const {
   if (node_seconds <= 0) return 0;
   return std::clamp(source(level).covered_s / node_seconds, 0.0, 1.0);
+}
+
+double EnergyReport::coverage_after_startup(EnergyLevel level) const {
+  const double startup = seconds > 0 ? phase(EnergyPhase::Startup).seconds / seconds : 0;
+  const double rest = node_seconds * (1 - std::min(1.0, startup));
+  return rest > 0 ? std::clamp(source(level).covered_s / rest, 0.0, 1.0) : 0;
 }
 
 std::optional<double> EnergyReport::node_watts(EnergyLevel level) const {

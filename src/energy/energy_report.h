@@ -118,6 +118,8 @@ struct EnergyReport {
   PhaseEnergy productive() const;  // compute and communication
   // Measured part of the time of all nodes, 0 to 1.
   double coverage(EnergyLevel level) const;
+  // The same of the time after the startup, in which meters are not read from the beginning.
+  double coverage_after_startup(EnergyLevel level) const;
   // Mean power of one node while it was measured; empty: not measured.
   std::optional<double> node_watts(EnergyLevel level) const;
 };
