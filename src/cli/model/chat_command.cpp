@@ -88,7 +88,7 @@ class ChatSession {
           if (interactive_) std::puts("");
           return false;
         case LineInput::Result::Interrupted:
-          break;  // by Ctrl-C, or because the process was stopped and continued
+          break;
       }
       if (!interrupts_.take()) continue;
       if (!interactive_) {  // there is no answer to stop

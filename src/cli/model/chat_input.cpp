@@ -13,6 +13,8 @@
 namespace kintsugi {
 namespace {
 
+constexpr int kLookEvery_ms = 50;
+
 std::atomic<bool> interrupt_noted = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -43,8 +45,12 @@ bool InterruptGuard::take() { return interrupt_noted.exchange(false); }
 LineInput::Result LineInput::next(std::string& line) {
   std::size_t end = 0;
   while ((end = buffer_.find('\n')) == std::string::npos && !ended_) {
+    // A signal may arrive before poll() or in another thread, so it is looked for now and then.
     pollfd ready{STDIN_FILENO, POLLIN, 0};
-    if (::poll(&ready, 1, -1) < 0 && errno == EINTR) return Result::Interrupted;
+    if (::poll(&ready, 1, kLookEvery_ms) <= 0) {
+      if (interrupt_noted) return Result::Interrupted;
+      continue;
+    }
     std::array<char, 65536> some;
     const ssize_t bytes = ::read(STDIN_FILENO, some.data(), some.size());
     if (bytes < 0) user_error("cannot read standard input: {}", std::strerror(errno));
