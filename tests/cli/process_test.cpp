@@ -82,8 +82,8 @@ class BrokenPipe {
     std::array<int, 2> ends;
     EXPECT_EQ(::pipe(ends.data()), 0);
     ::dup2(ends[1], 9);
-    ::close(ends[0]);
-    ::close(ends[1]);
+    for (const int end : ends)
+      if (end != 9) ::close(end);
   }
   ~BrokenPipe() { ::close(9); }
 };

@@ -115,7 +115,9 @@ class BackgroundSaves : public testing::Test {
     return directory_ / name;
   }
   std::string config(const std::string& name, const std::string& settings) const {
-    return small_config(corpus_, (directory_ / name).string(), "eval_every: 0, " + settings);
+    // The same threads in this process and in the program.
+    return small_config(corpus_, (directory_ / name).string(), "eval_every: 0, " + settings,
+                        "threads: 2\n");
   }
   static std::vector<std::string> checkpoints(const fs::path& run) {
     std::vector<std::string> names;

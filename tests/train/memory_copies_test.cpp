@@ -306,7 +306,7 @@ TEST(MemoryCopiesOfARun, ContinueAKilledProcess) {
   const std::string settings =
       "checkpoint_every: 0, eval_every: 0, memory_copy_every: 1, dropout: 0.1, log_every: 1, ";
   const auto yaml = [&](const fs::path& run, const std::string& steps) {
-    return small_config(corpus, run.string(), settings + steps);
+    return small_config(corpus, run.string(), settings + steps, "threads: 2\n");
   };
   const fs::path whole = directory / "whole", run = directory / "run";
   // keep_every saves at step 30 only, so that the process is killed after a checkpoint.
