@@ -284,8 +284,8 @@ std::string JobEnergy::description() const {
   if (!text.empty())
     return fmt::format("energy: {}; J/token is of {}", text,
                        best_ ? fmt::format("the {} level", to_string(*best_)) : "no level");
-  return fmt::format("energy: no meter on {}: {} (kintsugi energy --list)",
-                     nodes_ == 1 ? "this node" : "all nodes", source(EnergyLevel::Node).reason);
+  return fmt::format("energy: no meter on {}: {}", nodes_ == 1 ? "this node" : "all nodes",
+                     source(EnergyLevel::Node).reason);
 }
 
 }  // namespace kintsugi

@@ -324,7 +324,9 @@ TEST(MemoryCopiesOfARun, ContinueAKilledProcess) {
     for (std::string line; std::getline(metrics, line);) ++count;
     return count;
   };
-  while (lines() < 45 && waitpid(child, nullptr, WNOHANG) == 0) std::this_thread::yield();
+  // Copies in memory follow a checkpoint, which is saved in the background.
+  const auto far_enough = [&] { return lines() >= 45 && fs::exists(run / "checkpoints/latest"); };
+  while (!far_enough() && waitpid(child, nullptr, WNOHANG) == 0) std::this_thread::yield();
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   if (fs::exists(run / "checkpoints/step-00000059")) GTEST_SKIP() << "it was too fast";
