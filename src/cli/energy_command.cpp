@@ -161,7 +161,13 @@ void add_energy_command(CLI::App& app) {
     std::vector<std::string> words = command->remaining();
     if (arguments->program.empty() && words == std::vector<std::string>{"--"})
       user_error("a command is missing after --, for example: kintsugi energy -- ./program -x");
-    if (arguments->program.empty() && !words.empty()) throw CLI::ExtrasError("energy", words);
+    // Without -- before it, a word that begins with - is a misspelt option, and what follows is its
+    // value: that must not be run.
+    const bool marked = !words.empty() && words.front() == "--";
+    const bool option = std::any_of(words.begin(), words.end(),
+                                    [](const std::string& word) { return word.starts_with("-"); });
+    if (!words.empty() && !marked && (arguments->program.empty() || option))
+      throw CLI::ExtrasError("energy", words);
     if (!words.empty() && words.front() == "--") words.erase(words.begin());
     if (!arguments->program.empty()) words.insert(words.begin(), arguments->program);
     run_energy(*arguments, words);

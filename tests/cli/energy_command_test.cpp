@@ -197,5 +197,15 @@ TEST_F(EnergyCommand, SignalsReachTheCommand) {
   EXPECT_THAT(outcome.error, HasSubstr("estimate"));
 }
 
+// The value of a misspelt option is not a command.
+TEST_F(EnergyCommand, AMisspeltOptionRunsNothing) {
+  for (const char* arguments : {"energy --secnds 3", "energy --secnds touch made"}) {
+    const Outcome outcome = run_kintsugi(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.error, testing::HasSubstr("did you mean '--seconds'"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "made"));
+}
+
 }  // namespace
 }  // namespace kintsugi
