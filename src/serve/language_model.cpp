@@ -159,6 +159,31 @@ std::vector<double> LanguageModel::log_probabilities(std::span<const std::int32_
   return result;
 }
 
+std::vector<SampledToken> LanguageModel::score(std::span<const std::int32_t> tokens,
+                                               std::int64_t from, std::int64_t top) {
+  Arena arena(backend_);
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  Session session = generation(backend_, arena, store_, config_, n);
+  session.model.prepare();
+  std::vector<SampledToken> result;
+  for (std::int64_t i = 0; i + 1 < n; ++i) {
+    const auto logits = to_host(
+        backend_,
+        session.model.next_logits(
+            session.inputs.upload(backend_, tokens.subspan(static_cast<std::size_t>(i), 1), i),
+            session.caches));
+    if (i + 1 < from) continue;
+    SampledToken token = sample_token(
+        logits, {.temperature = 0, .logprobs = static_cast<std::int64_t>(logits.size())}, 0);
+    token.id = tokens[static_cast<std::size_t>(i + 1)];
+    for (const TokenLogprob& t : token.top)
+      if (t.id == token.id) token.logprob = t.logprob;
+    token.top.resize(static_cast<std::size_t>(std::min<std::int64_t>(top, std::ssize(token.top))));
+    result.push_back(std::move(token));
+  }
+  return result;
+}
+
 Finish LanguageModel::generate(std::span<const std::int32_t> prompt, std::int64_t max_tokens,
                                const SamplingOptions& options,
                                const std::function<bool(const SampledToken&)>& on_token) {

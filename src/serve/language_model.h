@@ -33,6 +33,9 @@ class LanguageModel {
   // if one is not finite.
   std::vector<double> log_probabilities(std::span<const std::int32_t> tokens);
 
+  std::vector<SampledToken> score(std::span<const std::int32_t> tokens, std::int64_t from,
+                                  std::int64_t top);
+
   // UserError if the model cannot generate max_tokens after `prompt`.
   static void check_prompt(const ModelConfig& config, std::span<const std::int32_t> prompt,
                            std::int64_t max_tokens);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/cpu_backend.h"
+#include "comm/local_communicator.h"
 #include "support/paths.h"
 
 namespace kintsugi {
@@ -29,7 +30,8 @@ class GenerateText : public testing::Test {
   }
 
   std::unique_ptr<Backend> backend_ = make_cpu_backend(1);
-  LanguageModel model_{*backend_, test_data_directory() + "/llama", DType::F32};
+  LocalCommunicator alone_{"tensor", backend_.get()};
+  InferenceEngine model_{*backend_, alone_, test_data_directory() + "/llama", {}};
   GenerationRequest request_{.prompt = {7, 9}, .max_tokens = 8, .sampling = {.seed = 1}};
   std::string streamed_;
   int calls_ = 0, cancel_at_ = -1;
@@ -93,9 +95,11 @@ TEST_F(GenerateText, LogprobsAreThoseOfScoring) {
   const GenerationResult result = run(request_);
   std::vector<std::int32_t> whole = request_.prompt;
   for (const SampledToken& token : result.tokens) whole.push_back(token.id);
-  const std::vector<double> scores = model_.log_probabilities(whole);
+  const std::vector<SampledToken> scores =
+      run({.prompt = whole, .score_from = std::ssize(request_.prompt)}).scores;
+  ASSERT_EQ(scores.size(), result.tokens.size());
   for (std::size_t i = 0; i < result.tokens.size(); ++i) {
-    EXPECT_NEAR(result.tokens[i].logprob.value(), scores[i + 1], 1e-4);
+    EXPECT_NEAR(result.tokens[i].logprob.value(), scores[i].logprob.value(), 1e-4);
     ASSERT_EQ(result.tokens[i].top.size(), 2u);
   }
 }

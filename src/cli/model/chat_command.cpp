@@ -12,6 +12,7 @@
 #include "cli/model/chat_input.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
+#include "comm/local_communicator.h"
 #include "core/log.h"
 #include "serve/conversation.h"
 #include "serve/generation.h"
@@ -46,7 +47,7 @@ std::int64_t context_length(const ModelConfig& config, std::int64_t wanted) {
 class ChatSession {
  public:
   ChatSession(const ChatArguments& arguments, const ChatFormat& format, const ModelText& text,
-              LanguageModel& model, std::int64_t context)
+              InferenceEngine& model, std::int64_t context)
       : a_(arguments),
         format_(format),
         text_(text),
@@ -176,7 +177,7 @@ class ChatSession {
   const ChatArguments& a_;
   const ChatFormat& format_;
   const ModelText& text_;
-  LanguageModel& model_;
+  InferenceEngine& model_;
   std::int64_t context_;
   Conversation conversation_;
   InterruptGuard interrupts_;
@@ -194,9 +195,9 @@ void chat(ChatArguments& a) {
   const std::int64_t context = context_length(config, a.context);
   const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.threads);
   const DType precision = parse_precision(a.precision);
-  LanguageModel::check_memory(*backend, a.checkpoint, precision, LanguageModel::Use::Generation,
-                              context);
-  LanguageModel model(*backend, a.checkpoint, precision);
+  LocalCommunicator alone("tensor", backend.get());
+  InferenceEngine model(*backend, alone, a.checkpoint,
+                        {.precision = precision, .max_length = context});
   ChatSession(a, format, text, model, context).run();
 }
 

@@ -14,11 +14,13 @@
 #include "cli/commands.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
+#include "comm/local_communicator.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "data/corpora/record_reader.h"
 #include "serve/generation.h"
+#include "serve/language_model.h"
 #include "serve/prompts.h"
 #include "serve/text_output.h"
 
@@ -128,9 +130,10 @@ class GenerateJob {
     for (const PromptTokens& input : inputs_) longest = std::max(longest, input.tokens.size());
     const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a_.threads);
     const DType precision = parse_precision(a_.precision);
-    LanguageModel::check_memory(*backend, a_.checkpoint, precision, LanguageModel::Use::Generation,
-                                static_cast<std::int64_t>(longest) + a_.max_tokens);
-    LanguageModel model(*backend, a_.checkpoint, precision);
+    LocalCommunicator alone("tensor", backend.get());
+    InferenceEngine model(
+        *backend, alone, a_.checkpoint,
+        {.precision = precision, .max_length = static_cast<std::int64_t>(longest) + a_.max_tokens});
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const bool written = a_.jsonl ? write_json(model, i) : write_text(model, i);
       if (!written) return;  // the reader has closed the pipe
@@ -181,7 +184,7 @@ class GenerateJob {
 
   const Tokenizer* tokenizer() const { return text_ ? text_->tokenizer.get() : nullptr; }
 
-  GenerationResult generate(LanguageModel& model, const PromptTokens& input,
+  GenerationResult generate(InferenceEngine& model, const PromptTokens& input,
                             const std::function<bool(std::string_view)>& on_text) {
     GenerationRequest request{.prompt = input.tokens,
                               .max_tokens = a_.max_tokens,
@@ -194,7 +197,7 @@ class GenerateJob {
   }
 
   // The prompt and its continuation, or only the answer to messages.
-  bool write_text(LanguageModel& model, std::size_t index) {
+  bool write_text(InferenceEngine& model, std::size_t index) {
     TextPrinter printer;
     std::string prompt = inputs_[index].prompt.text;
     if (index > 0) prompt = "\n" + prompt;
@@ -207,7 +210,7 @@ class GenerateJob {
     return printer.end_line();
   }
 
-  bool write_json(LanguageModel& model, std::size_t index) {
+  bool write_json(InferenceEngine& model, std::size_t index) {
     const GenerationResult result =
         generate(model, inputs_[index], [](std::string_view) { return true; });
     OrderedJson json = result_json(index, inputs_[index], result, tokenizer());
