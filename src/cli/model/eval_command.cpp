@@ -11,7 +11,8 @@
 #include "cli/eval/commands.h"
 #include "cli/options.h"
 #include "cli/token_input.h"
-#include "serve/language_model.h"
+#include "comm/local_communicator.h"
+#include "serve/generation.h"
 
 namespace kintsugi {
 
@@ -64,10 +65,15 @@ void add_eval_command(CLI::App& app) {
     if (tokens.size() < 2) user_error("scoring needs at least two tokens, {} given", tokens.size());
     const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a->threads);
     const DType precision = parse_precision(a->precision);
-    LanguageModel::check_memory(*backend, a->checkpoint, precision, LanguageModel::Use::Scoring,
-                                static_cast<std::int64_t>(tokens.size()));
-    LanguageModel model(*backend, a->checkpoint, precision);
-    const std::vector<double> values = model.log_probabilities(tokens);
+    LocalCommunicator alone("tensor", backend.get());
+    InferenceEngine engine(
+        *backend, alone, a->checkpoint,
+        {.precision = precision, .max_length = std::ssize(tokens), .max_sequences = 1});
+    const GenerationResult scored =
+        generate_text(engine, nullptr, {.prompt = tokens, .score_from = 1},
+                      [](std::string_view) { return true; });
+    std::vector<double> values;
+    for (const SampledToken& token : scored.scores) values.push_back(*token.logprob);
     if (a->log_probabilities) {
       for (std::size_t i = 0; i < values.size(); ++i)
         std::printf("%s%.9g", i == 0 ? "[" : ", ", values[i]);
