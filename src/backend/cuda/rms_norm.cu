@@ -1,5 +1,6 @@
 // RMSNorm: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/norm.cuh"
 
 namespace kintsugi::cuda {
@@ -22,6 +23,8 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T
   using A = Acc<T>;
   using Threads = Team<kLanes>;
   __shared__ A shared[32];
+  allow_next();
+  wait_for_previous();
   const int lane = Threads::lane(), lanes = Threads::lanes();
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
@@ -53,8 +56,8 @@ template <class T, int N, int kVecs, int kLanes>
 void launch_forward(const Context& context, const Forward<T>& p, int packs) {
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
   const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
-  forward_kernel<T, N, kVecs, kLanes><<<blocks, grid.threads, 0, context.stream>>>(p, packs);
-  KINTSUGI_LAUNCHED();
+  launch_overlapped(context, forward_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
+                    packs);
 }
 
 template <class T>
