@@ -35,9 +35,9 @@ class ReadLogitsTest : public OperationTest {
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(),
                        [&](std::int64_t a, std::int64_t b) { return begin[a] > begin[b]; });
-      double sum = 0;
+      long double sum = 0;  // thousands of terms: double would lose digits
       for (std::int64_t j = 0; j < columns; ++j) sum += std::exp(begin[j] - begin[order[0]]);
-      const double expected = begin[order[0]] + std::log(sum);
+      const double expected = begin[order[0]] + std::log(static_cast<double>(sum));
       EXPECT_NEAR(sums[static_cast<std::size_t>(row)], expected,
                   16 * unit_roundoff(accumulator()) * (1 + std::abs(expected)))
           << "row " << row;

@@ -1,6 +1,10 @@
-// Matmuls with few rows. Every warp computes some columns of c: it streams the same number of rows
-// of b from memory and reads the rows of a from the cache. Before the previous kernel has finished,
-// it already requests its first rows of b into the L2 cache.
+// Matmuls with few rows: the time is that of reading b once. Every warp computes columns of c, one
+// after the other, from rows of b that it streams through a ring in shared memory, so that many
+// loads are always under way. Every lane reads only what it has copied itself. Before the previous
+// kernel has finished, the first rows of b are already requested into the L2 cache.
+#include <algorithm>
+
+#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/launch.cuh"
@@ -8,10 +12,11 @@
 namespace kintsugi::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 16, kThreads = 32 * kWarps;
 constexpr int kMaxRows = 4;      // of a; cuBLASLt is as fast for more
-constexpr int kLoads = 8;        // 16-byte loads of b that a lane has in flight
-constexpr int kPrefetch = 8192;  // bytes of b that a warp requests early
+constexpr int kStages = 8;       // loads of 512 bytes that a warp has under way
+constexpr int kPrefetch = 6144;  // bytes of b that a warp requests early
+constexpr int kMaxShared = 200 << 10;
 
 template <class T, class C>
 struct FewRows {
@@ -23,93 +28,120 @@ struct FewRows {
   float scale, residual_scale;
 };
 
-// 16 bytes that are read once.
+// The stream of a warp: chunks of 32 vectors of the rows of b for columns column0, column0 +
+// kWarps, and so on up to `end`.
 template <class T>
-__device__ inline Vec<T> load_streaming(const T* address) {
-  unsigned w[4];
-  asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-               : "l"(address));
-  Vec<T> vec;
-  memcpy(&vec, w, sizeof(vec));
-  return vec;
+struct WeightStream {
+  static constexpr int N = kVecSize<T>;
+  const T* b;
+  std::int64_t stride;
+  int k, chunks, column, end, chunk, lane;
+  Vec<T>* ring;  // this lane's vector of stage 0
+  std::uint64_t policy;
+
+  __device__ void prefetch() const {
+    const int lines = (k * static_cast<int>(sizeof(T)) + 127) / 128;
+    for (int i = lane; i < kPrefetch / 128; i += 32) {
+      const int row = column + i / lines * kWarps;
+      if (row < end)
+        prefetch_line(reinterpret_cast<const char*>(b + row * stride) + i % lines * 128);
+    }
+  }
+  // Starts the next load, into a stage whose vector has been read.
+  __device__ void start(int stage) {
+    if (column < end) {
+      const int at = (chunk * 32 + lane) * N;
+      copy_async(ring + stage * 32, b + column * stride + at, at < k, policy);
+      if (++chunk == chunks) chunk = 0, column += kWarps;
+    }
+    commit_copies();
+  }
+};
+
+// Rows of a in shared memory, with zeros up to a whole chunk.
+template <class T>
+__device__ inline void load_rows(T* x, const T* a, std::int64_t stride, int rows, int k,
+                                 int padded) {
+  constexpr int N = kVecSize<T>;
+  const int packs = padded / N;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * packs; i += kThreads) {
+    const int row = i / packs, at = i % packs * N;
+    Vec<T> vec = {};
+    if (at < k) vec = load_vec(a + row * stride + at);
+    store_vec(x + row * padded + at, vec);
+  }
 }
 
-// kRows rows of a, kColumns columns of c (rows of b) per warp.
-template <class T, class C, int kRows, int kColumns>
-__global__ void __launch_bounds__(32 * kWarps) few_rows_kernel(FewRows<T, C> p) {
-  constexpr int N = kVecSize<T>, kStep = 32 * N, kUnroll = kLoads / kColumns;
+// kRows rows of a. Blocks have consecutive columns of c.
+template <class T, class C, int kRows>
+__global__ void __launch_bounds__(kThreads, 1) few_rows_kernel(FewRows<T, C> p) {
+  constexpr int N = kVecSize<T>;
+  extern __shared__ __align__(16) unsigned char memory[];
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int column0 = (static_cast<int>(blockIdx.x) * kWarps + warp) * kColumns;
-  const T* b[kColumns];
-#pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
-    b[j] = p.b + min(column0 + j, p.n - 1) * p.b_stride;
-    const int bytes = min(kPrefetch / kColumns, p.k * static_cast<int>(sizeof(T)));
-    for (int at = lane * 128; at < bytes; at += 32 * 128)
-      prefetch_line(reinterpret_cast<const char*>(b[j]) + at);
-  }
+  const std::int64_t n = p.n;
+  const int begin = static_cast<int>(n * blockIdx.x / gridDim.x),
+            end = static_cast<int>(n * (blockIdx.x + 1) / gridDim.x);
+  const int chunks = (p.k + 32 * N - 1) / (32 * N), padded = chunks * 32 * N;
+  Vec<T>* ring = reinterpret_cast<Vec<T>*>(memory) + warp * kStages * 32 + lane;
+  T* x = reinterpret_cast<T*>(memory + kThreads * kStages * 16);
+  WeightStream<T> weights = {p.b, p.b_stride, p.k,  chunks, begin + warp,
+                             end, 0,          lane, ring,   read_once()};
+  weights.prefetch();
   wait_for_previous();
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) weights.start(stage);
+  load_rows(x, p.a, p.a_stride, kRows, p.k, padded);
+  __syncthreads();
 
-  // Lane i * kColumns + j stores row i, column j.
-  const int my_row = lane / kColumns, my_column = column0 + lane % kColumns;
-  const bool stores = lane < kRows * kColumns && my_column < p.n;
-  float added = 0.0f;
-  if (stores && p.residual != nullptr)
-    added = p.residual_scale * up(p.residual[my_row * p.residual_stride + my_column]);
-  if (stores && p.bias != nullptr) added += up(p.bias[my_column]);
-
-  float sum[kRows][kColumns] = {};
-  for (int k0 = lane * N; k0 < p.k; k0 += kUnroll * kStep) {
-    Vec<T> weights[kUnroll][kColumns];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u)
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        weights[u][j] = {};
-        if (k0 + u * kStep < p.k) weights[u][j] = load_streaming(b[j] + k0 + u * kStep);
-      }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (k0 + u * kStep >= p.k) break;
+  int stage = 0;
+  for (int column = begin + warp; column < end; column += kWarps) {
+    // Lane i stores row i.
+    float added = 0.0f;
+    if (lane < kRows && p.residual != nullptr)
+      added = p.residual_scale * up(p.residual[lane * p.residual_stride + column]);
+    if (lane < kRows && p.bias != nullptr) added += up(p.bias[column]);
+    float sum[kRows] = {};
+#pragma unroll 4
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      wait_for_copies<kStages - 1>();
+      const Vec<T> w = ring[stage * 32];
+      weights.start(stage);
+      stage = (stage + 1) % kStages;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const Vec<T> x = load_vec(p.a + i * p.a_stride + k0 + u * kStep);
+        const Vec<T> row = load_vec(x + i * padded + (chunk * 32 + lane) * N);
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j)
-#pragma unroll
-          for (int v = 0; v < N; ++v) sum[i][j] += up(x.v[v]) * up(weights[u][j].v[v]);
+        for (int v = 0; v < N; ++v) sum[i] += up(row.v[v]) * up(w.v[v]);
       }
     }
-  }
-  float mine = 0.0f;
+    float mine = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kRows; ++i)
-#pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
-      const float total = warp_sum(sum[i][j]);
-      if (lane == i * kColumns + j) mine = total;
+    for (int i = 0; i < kRows; ++i) {
+      const float total = warp_sum(sum[i]);
+      if (lane == i) mine = total;
     }
-  if (stores) p.c[my_row * p.c_stride + my_column] = down<C>(p.scale * mine + added);
+    if (lane < kRows) p.c[lane * p.c_stride + column] = down<C>(p.scale * mine + added);
+  }
 }
 
-template <class T, class C, int kRows, int kColumns>
-void launch(const Context& context, const FewRows<T, C>& p) {
-  launch_overlapped(context, few_rows_kernel<T, C, kRows, kColumns>,
-                    static_cast<unsigned>(ceil_div(p.n, kWarps * kColumns)), 32 * kWarps, 0, p);
+// Bytes of shared memory of a block.
+template <class T>
+std::size_t shared_bytes(std::int64_t rows, std::int64_t k) {
+  constexpr std::int64_t kChunk = 32 * kVecSize<T>;
+  return static_cast<std::size_t>(kThreads * kStages * 16 +
+                                  rows * ceil_div(k, kChunk) * kChunk * sizeof(T));
 }
 
-// More columns per warp read a less often; fewer make more warps.
 template <class T, class C, int kRows>
-void launch_rows(const Context& context, const FewRows<T, C>& p) {
-  const int columns_per_block = p.n / context.multiprocessors / kWarps;
-  if (columns_per_block >= 32)
-    launch<T, C, kRows, 4>(context, p);
-  else if (columns_per_block >= 8)
-    launch<T, C, kRows, 2>(context, p);
-  else
-    launch<T, C, kRows, 1>(context, p);
+void launch(const Context& context, const FewRows<T, C>& p) {
+  const auto kernel = few_rows_kernel<T, C, kRows>;
+  const std::size_t bytes = shared_bytes<T>(kRows, p.k);
+  KINTSUGI_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(bytes)));
+  const int blocks = std::min(context.multiprocessors, ceil_div(p.n, kWarps));
+  launch_overlapped(context, kernel, static_cast<unsigned>(blocks), kThreads, bytes, p);
 }
 
 template <class T, class C>
@@ -132,13 +164,13 @@ void run(const Context& context, const Tensor& c, const Tensor& a, const Tensor&
       .residual_scale = static_cast<float>(o.accumulate ? 1.0 : o.residual_scale)};
   switch (c.extent(0)) {
     case 1:
-      return launch_rows<T, C, 1>(context, p);
+      return launch<T, C, 1>(context, p);
     case 2:
-      return launch_rows<T, C, 2>(context, p);
+      return launch<T, C, 2>(context, p);
     case 3:
-      return launch_rows<T, C, 3>(context, p);
+      return launch<T, C, 3>(context, p);
     default:
-      return launch_rows<T, C, 4>(context, p);
+      return launch<T, C, 4>(context, p);
   }
 }
 
@@ -153,6 +185,7 @@ bool matmul_few_rows(const Context& context, const Tensor& c, const Tensor& a, c
   };
   if (c.rank() != 2 || c.extent(0) > kMaxRows || o.transpose_a || !o.transpose_b || o.gelu ||
       o.gelu_input || c.dtype() == DType::F64 || !whole_words(a) || !whole_words(b) ||
+      shared_bytes<float>(c.extent(0), a.extent(1)) > kMaxShared ||
       (o.bias && o.bias.dtype() != c.dtype()))
     return false;
   visit_device_float(a.dtype(), [&]<class T>() {

@@ -137,33 +137,32 @@ struct WarpResult {
   }
 };
 
+// The results of the warps, as their lanes have them: no bank conflicts.
 template <int kDim>
 struct DecodeShared {
   static constexpr int kWarps = Layout<kDim>::kWarps;
   int rows[kSplitKeys];
   float largest[kWarps][kHeads], sum[kWarps][kHeads];
-  float out[kWarps][kHeads][kDim];
+  float out[kWarps][kDim / 8 * 2][32];
 };
 
 template <class T, int kDim>
 __device__ inline void store_warp(DecodeShared<kDim>& shared, WarpResult<T, kDim>& mine) {
   using L = Layout<kDim>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int g = lane / 4, t = lane % 4;
   mine.sum += __shfl_xor_sync(~0u, mine.sum, 1);
   mine.sum += __shfl_xor_sync(~0u, mine.sum, 2);
-  if (t == 0) {
-    shared.largest[warp][g] = mine.largest;
-    shared.sum[warp][g] = mine.sum;
+  if (lane % 4 == 0) {
+    shared.largest[warp][lane / 4] = mine.largest;
+    shared.sum[warp][lane / 4] = mine.sum;
   }
 #pragma unroll
   for (int c = 0; c < L::kValueChunks; ++c)
 #pragma unroll
-    for (int j = 0; j < L::kValuePer; ++j) {
-      float* to = shared.out[warp][g] + (c * 8 + 2 * t) * L::kValuePer + j;
-      to[0] = mine.out[c][j][0];
-      to[L::kValuePer] = mine.out[c][j][1];
-    }
+    for (int j = 0; j < L::kValuePer; ++j)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        shared.out[warp][(c * L::kValuePer + j) * 2 + i][lane] = mine.out[c][j][i];
 }
 
 // Adds the warps in order. A split with all keys of the query writes the result itself.
@@ -171,31 +170,35 @@ template <class T, int kDim>
 __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& parts,
                                    const DecodeShared<kDim>& shared, const PagedTile& tile,
                                    int kv_head, int head0, int heads, bool complete) {
-  constexpr int kWarps = Layout<kDim>::kWarps;
-  for (int i = static_cast<int>(threadIdx.x); i < heads * kDim; i += 32 * kWarps) {
-    const int head = i / kDim, d = i % kDim;
-    float largest = -INFINITY, sum = 0.0f, total = 0.0f;
+  using L = Layout<kDim>;
+  const int lane = static_cast<int>(threadIdx.x) % 32, head = lane / 4, t = lane % 4;
+  if (head >= heads) return;
+  float largest = -INFINITY, sum = 0.0f, weight[L::kWarps];
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, shared.largest[w][head]);
-    const float base = largest == -INFINITY ? 0.0f : largest;
+  for (int w = 0; w < L::kWarps; ++w) largest = fmaxf(largest, shared.largest[w][head]);
+  const float base = largest == -INFINITY ? 0.0f : largest;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float weight = exp2f(shared.largest[w][head] - base);
-      sum += weight * shared.sum[w][head];
-      total += weight * shared.out[w][head][d];
-    }
-    if (complete) {
+  for (int w = 0; w < L::kWarps; ++w) {
+    weight[w] = exp2f(shared.largest[w][head] - base);
+    sum += weight[w] * shared.sum[w][head];
+  }
+  const std::int64_t part =
+      parts.index(p, static_cast<int>(blockIdx.x), kv_head * p.group + head0 + head,
+                  static_cast<int>(blockIdx.z));
+  for (int e = static_cast<int>(threadIdx.x) / 32; e < kDim / 4; e += L::kWarps) {
+    float total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < L::kWarps; ++w) total += weight[w] * shared.out[w][e][lane];
+    const int column = e / 2, j = column % L::kValuePer, c = column / L::kValuePer;
+    const int d = (c * 8 + 2 * t + e % 2) * L::kValuePer + j;
+    if (complete)
       p.result(tile, kv_head, head0 + head)[d] = down<T>(total / sum);
-      continue;
-    }
-    const std::int64_t part =
-        parts.index(p, static_cast<int>(blockIdx.x), kv_head * p.group + head0 + head,
-                    static_cast<int>(blockIdx.z));
-    parts.out[part * kDim + d] = total;
-    if (d == 0) {
-      parts.largest[part] = largest;
-      parts.sum[part] = sum;
-    }
+    else
+      parts.out[part * kDim + d] = total;
+  }
+  if (!complete && threadIdx.x < 32 && t == 0) {
+    parts.largest[part] = largest;
+    parts.sum[part] = sum;
   }
 }
 
@@ -212,14 +215,13 @@ __global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
   const int begin = max(first, p.first_key(tile.position)),
             end = min(first + kSplitKeys, tile.position + 1);
   if (tile.tokens == 0 || begin >= end) return;
-  for (int i = static_cast<int>(threadIdx.x); i < kSplitKeys; i += 32 * L::kWarps)
-    shared.rows[i] = first + i >= begin && first + i < end ? p.key_row(tile, first + i) : -1;
-
   const int ranges = (p.group + kHeads - 1) / kHeads;
   const int kv_head = static_cast<int>(blockIdx.y) / ranges,
             head0 = static_cast<int>(blockIdx.y) % ranges * kHeads;
   const int heads = min(kHeads, p.group - head0);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  for (int i = warp * L::kWarpKeys + lane; i < (warp + 1) * L::kWarpKeys; i += 32)
+    shared.rows[i] = first + i >= begin && first + i < end ? p.key_row(tile, first + i) : -1;
   const int g = lane / 4, t = lane % 4;
   unsigned q[L::kChunks][L::kPer / 2];
 #pragma unroll
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
     if (g < heads) load_words(q[c], p.query(tile, kv_head, head0 + g) + (c * 4 + t) * L::kPer);
   }
   const float slope = g < heads ? p.slope(kv_head, head0 + g) * kLog2E : 0.0f;
-  __syncthreads();
+  __syncwarp();
 
   WarpResult<T, kDim> mine;
 #pragma unroll 2

@@ -1,6 +1,7 @@
 // Attention of prompts on the tensor cores: a block computes 64 rows of a tile against blocks of 64
 // keys, which begin at multiples of 64 and are copied to shared memory while the previous ones are
 // in use. Results of a row do not depend on the other rows.
+#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/paged_attention.cuh"
 
@@ -19,21 +20,6 @@ struct PromptShared {
   T k[kStages][kKeys][kStride], v[kStages][kKeys][kStride];
   int rows[2][kKeys];
 };
-
-__device__ inline unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-// 16 bytes, or zeros
-__device__ inline void copy_async(void* to, const void* from, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(present ? 16 : 0)
-               : "memory");
-}
-__device__ inline void copies_done() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
 
 // Four matrices of 8 x 8; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(unsigned (&m)[4], const void* address) {
@@ -224,16 +210,16 @@ __global__ void __launch_bounds__(kThreads) prompt_kernel(Paged<T> p) {
   __syncthreads();
   copy_queries(shared, p, tile, range, kv_head);
   copy_keys(shared, 0, 0, p, kv_head);
-  copies_done();
+  commit_copies();
   for (int step = 0; step < steps; ++step) {
     const int stage = step % Shared::kStages;
     if constexpr (Shared::kStages == 2) {
       if (step + 1 < steps) copy_keys(shared, 1 - stage, (step + 1) % 2, p, kv_head);
-      copies_done();
+      commit_copies();
       wait_for_copies<1>();
     } else {
       if (step > 0) copy_keys(shared, 0, step % 2, p, kv_head);
-      copies_done();
+      commit_copies();
       wait_for_copies<0>();
     }
     __syncthreads();
