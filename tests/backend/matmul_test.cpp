@@ -106,6 +106,16 @@ TEST_P(MatmulTest, BiasAndResidual) {
   }
 }
 
+// Decoding: few rows, whose columns are shared among warps in different ways.
+TEST_P(MatmulTest, FewRows) {
+  for (const Problem& p : {Problem{1, 300, 520, false, true}, Problem{2, 9001, 24, false, true},
+                           Problem{3, 70, 2056, false, true}, Problem{4, 1061, 64, false, true},
+                           Problem{1, 34001, 8, false, true}, Problem{5, 33, 256, false, true}}) {
+    check(p, false, false, false);
+    check(p, true, true, true);
+  }
+}
+
 // gelu and its derivative, in double.
 double reference_gelu(double x) {
   const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);

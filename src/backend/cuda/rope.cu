@@ -3,6 +3,7 @@
 
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
 
 namespace kintsugi::cuda {
 namespace {
@@ -15,6 +16,8 @@ __global__ void __launch_bounds__(256)
                 int step, int distance, const Acc<T>* table, const std::int32_t* positions,
                 Acc<T> direction) {
   using A = Acc<T>;
+  allow_next();
+  wait_for_previous();
   const std::int64_t token = blockIdx.x;
   const A* cosine = table + static_cast<std::int64_t>(positions[token]) * (2 * half);
   const A* sine = cosine + half;
@@ -43,10 +46,10 @@ void launch(const Context& context, const Tensor& x, const Acc<T>* table,
             const std::int32_t* positions, bool inverse, RopePairs pairs) {
   const int heads = static_cast<int>(x.extent(1)), half = static_cast<int>(x.extent(2) / 2);
   const int threads = std::min(256, ceil_div(heads * (half / N), 32) * 32);
-  rope_kernel<T, N><<<static_cast<unsigned>(x.extent(0)), threads, 0, context.stream>>>(
-      data_of<T>(x), x.stride(0), x.stride(1), heads, half, pairs == RopePairs::Halves ? 1 : 2,
-      pairs == RopePairs::Halves ? half : 1, table, positions, Acc<T>(inverse ? -1 : 1));
-  KINTSUGI_LAUNCHED();
+  launch_overlapped(context, rope_kernel<T, N>, static_cast<unsigned>(x.extent(0)), threads, 0,
+                    data_of<T>(x), x.stride(0), x.stride(1), heads, half,
+                    pairs == RopePairs::Halves ? 1 : 2, pairs == RopePairs::Halves ? half : 1,
+                    table, positions, Acc<T>(inverse ? -1 : 1));
 }
 
 }  // namespace
