@@ -35,7 +35,7 @@ const std::map<std::string, Folders> kBelow = {
     {"energy", {"core", "tensor"}},
     {"report", {"core", "tensor", "energy"}},
     {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "energy"}},
-    {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data"}},
+    {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "report"}},
     {"eval", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "serve"}},
     {"launch",
      {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
