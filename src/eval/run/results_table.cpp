@@ -9,12 +9,12 @@ namespace kintsugi {
 namespace {
 
 using Row = std::vector<std::string>;
-enum class Side { Left, Right };
+enum class Align { Left, Right };
 
-std::string padded(const std::string& text, std::size_t width, Side side) {
+std::string padded(const std::string& text, std::size_t width, Align side) {
   const std::size_t length = count_code_points(text);
   const std::string space(width > length ? width - length : 0, ' ');
-  return side == Side::Left ? text + space : space + text;
+  return side == Align::Left ? text + space : space + text;
 }
 
 std::string centred(const std::string& text, std::size_t width) {
@@ -22,7 +22,7 @@ std::string centred(const std::string& text, std::size_t width) {
   return std::string(space / 2, ' ') + text + std::string(space - space / 2, ' ');
 }
 
-std::string markdown(const Row& header, const std::vector<Side>& sides,
+std::string markdown(const Row& header, const std::vector<Align>& sides,
                      const std::vector<Row>& rows) {
   std::vector<std::size_t> widths;
   for (std::size_t i = 0; i < header.size(); ++i) {
@@ -32,7 +32,7 @@ std::string markdown(const Row& header, const std::vector<Side>& sides,
   std::string text = "|", line = "|";
   for (std::size_t i = 0; i < header.size(); ++i) {
     text += centred(header[i], widths[i]) + "|";
-    line += std::string(widths[i] - 1, '-') + (sides[i] == Side::Right ? ":|" : "-|");
+    line += std::string(widths[i] - 1, '-') + (sides[i] == Align::Right ? ":|" : "-|");
   }
   text += "\n" + line + "\n";
   for (const Row& row : rows) {
@@ -139,12 +139,12 @@ std::string results_table(const TaskEvaluation& evaluation,
                           const std::vector<EvaluationResults>& results,
                           const std::vector<std::string>& models) {
   Row header = {"Tasks", "Version", "Filter", "n-shot", "Metric", ""};
-  std::vector<Side> sides = {Side::Left,  Side::Right, Side::Left,
-                             Side::Right, Side::Left,  Side::Left};
+  std::vector<Align> sides = {Align::Left,  Align::Right, Align::Left,
+                              Align::Right, Align::Left,  Align::Left};
   for (const std::string& model : models) {
     const std::string name = models.size() == 1 ? "Value" : model;
     header.insert(header.end(), {name, "", "Stderr"});
-    sides.insert(sides.end(), {Side::Right, Side::Left, Side::Right});
+    sides.insert(sides.end(), {Align::Right, Align::Left, Align::Right});
   }
   std::string text = markdown(header, sides, TableWriter(evaluation, results).tasks());
   const std::vector<Row> groups = TableWriter(evaluation, results).groups();
