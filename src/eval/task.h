@@ -75,8 +75,11 @@ struct EvalTask {
   std::map<std::string, std::vector<std::string>> data_files;  // by split
   std::string data_field;  // of a JSON file: the key whose value has the documents; or empty
   std::string dataset;     // of the Hugging Face hub, or empty
-  std::string split, fewshot_split;   // which documents are scored, and which are examples
-  std::string test_split;             // as given, or empty
+  std::string split, fewshot_split;  // which documents are scored, and which are examples
+  std::string test_split;            // as given, or empty
+  // A document is not its own example: as in lm-evaluation-harness, only if a fewshot_split is
+  // given and is the test_split.
+  bool skips_itself = false;
   std::vector<EvalDocument> samples;  // examples in the task file, instead of fewshot_split
   TaskField text, target, choices;
   OutputType output_type = OutputType::GenerateUntil;
@@ -118,8 +121,7 @@ struct DocumentRequests {
 };
 
 // Chooses the examples for one document after the other, as lm-evaluation-harness does: the first
-// of the pool, or a draw of Python's random.Random. A document of the test split is not its own
-// example if the examples are from the same split.
+// of the pool, or a draw of Python's random.Random.
 class FewShotSampler {
  public:
   // `pool` are the documents of task.fewshot_split; it must outlive the sampler.

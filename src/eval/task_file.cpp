@@ -197,8 +197,11 @@ void read_data(TaskMap& map, EvalTask& task) {
   task.split = test.empty() ? validation : test;
   if (task.split.empty()) user_error("{}: give a test_split or a validation_split", map.source());
   task.fewshot_split = !training.empty() ? training : !validation.empty() ? validation : task.split;
-  map.read("fewshot_split", task.fewshot_split);
+  std::string examples;
+  map.read("fewshot_split", examples);
+  if (!examples.empty()) task.fewshot_split = examples;
   task.test_split = test;
+  task.skips_itself = !examples.empty() && examples == test;
 }
 
 void read_examples(TaskMap& map, EvalTask& task) {
@@ -211,7 +214,10 @@ void read_examples(TaskMap& map, EvalTask& task) {
   task.first_n = sampler == "first_n";
   if (!task.first_n && sampler != "default")
     user_error("{}: unknown sampler '{}': give default or first_n", config->source(), sampler);
-  config->read("split", task.fewshot_split);
+  if (config->has("split")) {
+    config->read("split", task.fewshot_split);
+    task.skips_itself = task.fewshot_split == task.test_split;
+  }
   for (const TaskMap& sample : config->read_maps("samples"))
     task.samples.push_back(json_of_yaml(sample.node()));
   config->finish();

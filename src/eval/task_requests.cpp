@@ -162,7 +162,7 @@ FewShotSampler::FewShotSampler(const EvalTask& task, std::span<const EvalDocumen
 std::vector<const EvalDocument*> FewShotSampler::sample(const EvalDocument& document) {
   const auto shots = static_cast<std::size_t>(task_.shots);
   if (shots == 0) return {};
-  const bool skips = task_.samples.empty() && task_.fewshot_split == task_.test_split;
+  const bool skips = task_.samples.empty() && task_.skips_itself;
   const std::size_t wanted = shots + (skips ? 1 : 0);
   if (pool_.size() < wanted)
     user_error("{}: {} examples are needed, but {} has {} documents", task_.name, wanted,
