@@ -429,7 +429,6 @@ InferenceEngine::Id InferenceEngine::submit(InferenceRequest request, InferenceL
 
 void InferenceEngine::cancel(Id id) { state_->cancelled.push_back(id); }
 bool InferenceEngine::step() { return state_->step(); }
-void InferenceEngine::send_sign_of_life() { state_->model.send_sign_of_life(); }
 void InferenceEngine::follow() { state_->model.follow(); }
 
 InferenceCounters InferenceEngine::counters() const {

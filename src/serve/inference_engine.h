@@ -99,8 +99,6 @@ class InferenceEngine {
     while (step()) continue;
   }
   void follow();
-  // Tells the other ranks that this one is alive: a rank that waits too long for a step gives up.
-  void send_sign_of_life();
 
   InferenceCounters counters() const;
 

@@ -263,17 +263,12 @@ std::vector<std::vector<ReadLogits>> InferenceModel::compute(
   return run(sequences);
 }
 
-void InferenceModel::send_sign_of_life() {
-  if (tensor_.size() > 1) send_step(backend_, tensor_, {});
-}
-
 void InferenceModel::end() {
   if (tensor_.size() > 1) send_end(backend_, tensor_);
 }
 
 void InferenceModel::follow() {
-  while (const auto sequences = receive_step(backend_, tensor_))
-    if (!sequences->empty()) run(*sequences);
+  while (const auto sequences = receive_step(backend_, tensor_)) run(*sequences);
 }
 
 std::vector<std::vector<ReadLogits>> InferenceModel::run(

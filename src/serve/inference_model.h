@@ -44,9 +44,7 @@ class InferenceModel {
   // Computes tokens of different sequences, at most options().step_tokens. Returns what was read,
   // by sequence and target.
   std::vector<std::vector<ReadLogits>> compute(const std::vector<StepSequence>& sequences);
-  // Tells the other ranks that this one is alive, or that there is nothing more to do.
-  void send_sign_of_life();
-  void end();
+  void end();  // lets the other ranks return
   void follow();
 
  private:

@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/backends.h"
 #include "comm/local_communicator.h"
 #include "serve/engine_thread.h"
 #include "serve/page_pool.h"
@@ -78,8 +78,9 @@ struct Outcome {
 };
 
 Outcome run_all(const fs::path& directory, const InferenceOptions& options,
-                const std::vector<InferenceRequest>& requests, int threads = 2) {
-  const auto backend = make_cpu_backend(threads);
+                const std::vector<InferenceRequest>& requests,
+                const TestBackend& device = backends().front()) {
+  const auto backend = device.make();
   LocalCommunicator alone("tensor", backend.get());
   InferenceEngine engine(*backend, alone, directory, options);
   Outcome run;
@@ -108,7 +109,16 @@ void expect_same(const std::vector<Answer>& a, const std::vector<Answer>& b, dou
   }
 }
 
-class Batching : public testing::TestWithParam<const char*> {};
+struct BatchingCase {
+  TestBackend backend;
+  std::string model;
+};
+class Batching : public testing::TestWithParam<BatchingCase> {
+ protected:
+  Outcome run(const InferenceOptions& options, const std::vector<InferenceRequest>& requests) {
+    return run_all(model_of(GetParam().model), options, requests, GetParam().backend);
+  }
+};
 
 // Bit for bit: with `deterministic`, nothing depends on what else is computed.
 TEST_P(Batching, DeterministicResultsDependOnNothingElse) {
@@ -118,12 +128,12 @@ TEST_P(Batching, DeterministicResultsDependOnNothingElse) {
                              .step_tokens = 64,
                              .reuse_prefixes = false,
                              .deterministic = true};
-  const Outcome alone = run_all(model_of(GetParam()), one, requests);
+  const Outcome alone = run(one, requests);
   for (const std::int64_t sequences : {3, 17}) {
     InferenceOptions many = one;
     many.max_sequences = sequences;
     many.reuse_prefixes = true;
-    const Outcome together = run_all(model_of(GetParam()), many, requests);
+    const Outcome together = run(many, requests);
     expect_same(alone.answers, together.answers, 0);
     EXPECT_LT(together.counters.steps, alone.counters.steps / 2);
   }
@@ -132,16 +142,22 @@ TEST_P(Batching, DeterministicResultsDependOnNothingElse) {
 TEST_P(Batching, OtherwiseTheyDifferByRoundingOnly) {
   const auto requests = some_requests(24);
   const Outcome alone =
-      run_all(model_of(GetParam()), {.max_length = 60, .max_sequences = 1, .reuse_prefixes = false},
-              requests);
-  const Outcome together = run_all(
-      model_of(GetParam()), {.max_length = 60, .max_sequences = 9, .step_tokens = 40}, requests);
+      run({.max_length = 60, .max_sequences = 1, .reuse_prefixes = false}, requests);
+  const Outcome together = run({.max_length = 60, .max_sequences = 9, .step_tokens = 40}, requests);
   expect_same(alone.answers, together.answers, 2e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Batching,
-                         testing::Values("gpt2", "llama", "qwen3", "bloom", "olmo3", "retnet"),
-                         [](const auto& info) { return std::string(info.param); });
+std::vector<BatchingCase> batching_cases() {
+  std::vector<BatchingCase> cases;
+  for (const TestBackend& backend : backends())
+    for (const char* name : {"gpt2", "llama", "qwen3", "bloom", "olmo3", "retnet"})
+      cases.push_back({backend, name});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Families, Batching, testing::ValuesIn(batching_cases()),
+                         [](const auto& info) {
+                           return info.param.backend.name + "_" + info.param.model;
+                         });
 
 TEST(BatchingTest, ACacheThatIsTooSmallForAllMakesSomeWait) {
   const auto requests = some_requests(24);

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/backends.h"
 #include "model/initialize.h"
 #include "model/whole_model.h"
 #include "serve/page_pool.h"
@@ -32,9 +32,9 @@ Ids some_ids(std::size_t count, std::mt19937& random, std::int64_t vocabulary) {
 }
 
 // The logits of every token of a sequence, by the forward that training uses.
-std::vector<std::vector<float>> plain_logits(const fs::path& directory, DType precision,
-                                             const Ids& ids) {
-  const auto backend = make_cpu_backend(2);
+std::vector<std::vector<float>> plain_logits(Backend& device, const fs::path& directory,
+                                             DType precision, const Ids& ids) {
+  Backend* const backend = &device;
   const ModelConfig config = read_hf_config(directory / "config.json");
   const ParameterSet set(config);
   Arena arena(*backend);
@@ -127,6 +127,7 @@ double largest_error(InferenceModel& model, std::vector<Piecewise>& sequences,
 }
 
 struct LogitsCase {
+  TestBackend backend;
   std::string directory;
   DType precision = DType::F32;
   double tolerance = 1e-5;
@@ -138,7 +139,7 @@ class PagedLogits : public testing::TestWithParam<LogitsCase> {};
 TEST_P(PagedLogits, AreThoseOfThePlainForward) {
   const fs::path directory = fs::path(test_data_directory()) / GetParam().directory;
   std::mt19937 random(7);
-  const auto backend = make_cpu_backend(2);
+  const auto backend = GetParam().backend.make();
   LocalCommunicator alone("tensor", backend.get());
   InferenceModel model(*backend, alone, directory,
                        {.precision = GetParam().precision,
@@ -154,7 +155,7 @@ TEST_P(PagedLogits, AreThoseOfThePlainForward) {
   for (std::int32_t slot = 0; slot < 5; ++slot) {
     Piecewise s{.ids = some_ids(20 + random() % 40, random, model.config().vocab_size),
                 .slot = slot};
-    s.expected = plain_logits(directory, GetParam().precision, s.ids);
+    s.expected = plain_logits(*backend, directory, GetParam().precision, s.ids);
     for (int i = 0; i < 4 && !pages.empty(); ++i, pages.pop_back()) s.pages.push_back(pages.back());
     sequences.push_back(std::move(s));
   }
@@ -165,7 +166,7 @@ TEST_P(PagedLogits, AreThoseOfThePlainForward) {
   Piecewise shared{.ids = {first.ids.begin(), first.ids.begin() + 16}, .slot = 1, .computed = 16};
   for (const std::int32_t id : some_ids(20, random, model.config().vocab_size))
     shared.ids.push_back(id);
-  shared.expected = plain_logits(directory, GetParam().precision, shared.ids);
+  shared.expected = plain_logits(*backend, directory, GetParam().precision, shared.ids);
   shared.pages = sequences[1].pages;
   shared.pages[0] = first.pages[0];
   std::vector<Piecewise> next = {shared};
@@ -174,19 +175,22 @@ TEST_P(PagedLogits, AreThoseOfThePlainForward) {
 
 std::vector<LogitsCase> logits_cases() {
   std::vector<LogitsCase> cases;
-  for (const char* name : {"gpt2", "llama", "llama2", "llama-tied", "llama-yarn", "qwen2", "qwen3",
-                           "bloom", "bloom-6heads", "olmo2", "olmo3", "retnet"}) {
-    cases.push_back({.directory = name});
-    cases.push_back({.directory = name, .precision = DType::F64, .tolerance = 1e-6});
+  for (const TestBackend& backend : backends()) {
+    for (const char* name : {"gpt2", "llama", "llama2", "llama-tied", "llama-yarn", "qwen2",
+                             "qwen3", "bloom", "bloom-6heads", "olmo2", "olmo3", "retnet"}) {
+      cases.push_back({backend, name});
+      cases.push_back({backend, name, DType::F64, 1e-6});
+    }
+    cases.push_back({backend, "llama", DType::BF16, 0.2});
+    for (const char* name : {"llama", "retnet"})
+      cases.push_back({backend, name, DType::F32, 1e-5, true});
   }
-  cases.push_back({.directory = "llama", .deterministic = true});
-  cases.push_back({.directory = "retnet", .deterministic = true});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Families, PagedLogits, testing::ValuesIn(logits_cases()),
                          [](const auto& info) {
-                           std::string name = info.param.directory + "_" +
-                                              std::string(to_string(info.param.precision)) +
+                           std::string name = info.param.backend.name + "_" + info.param.directory +
+                                              "_" + std::string(to_string(info.param.precision)) +
                                               (info.param.deterministic ? "_fixed" : "");
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
@@ -207,10 +211,9 @@ TEST(InferenceModelTest, TensorRanksComputeTheSameLogits) {
         Piecewise& s = sequences[static_cast<std::size_t>(slot)];
         s.ids = some_ids(40, random, model.config().vocab_size);
         s.slot = slot;
-        s.expected = plain_logits(directory, DType::F32, s.ids);
+        s.expected = plain_logits(*backend, directory, DType::F32, s.ids);
         for (std::int32_t i = 0; i < 3; ++i) s.pages.push_back(slot * 3 + i);
       }
-      model.send_sign_of_life();
       EXPECT_LT(largest_error(model, sequences, random), 1e-5) << name;
       model.end();
     });
