@@ -56,6 +56,7 @@ class Decoder {
     best_ = tensor({batch, 1}, DType::F32), best_id_ = tensor({batch, 1}, DType::I32);
     table_ = random({keys, n_.dim}, 0.7, DType::F32);
     set_indices(pages);
+    backend.synchronize();  // the weights are constant from now on
   }
 
   double weight_bytes() const {
@@ -87,13 +88,11 @@ class Decoder {
     };
     return {{"norm", 0, all(&Decoder::norm), n_.layers},
             {"qkv", bytes(&Layer::qkv), all(&Decoder::qkv), n_.layers},
-            {"rope", 0, all(&Decoder::rope), n_.layers},
-            {"store", 0, all(&Decoder::store), n_.layers},
+            {"rope_store", 0, all(&Decoder::rope_store), n_.layers},
             {"attention", cache_bytes() / static_cast<double>(n_.layers), all(&Decoder::attention),
              n_.layers},
             {"out", bytes(&Layer::out), all(&Decoder::out), n_.layers},
             {"gate_up", bytes(&Layer::gate_up), all(&Decoder::gate_up), n_.layers},
-            {"swiglu", 0, all(&Decoder::swiglu), n_.layers},
             {"down", bytes(&Layer::down), all(&Decoder::down), n_.layers},
             {"embedding", 0, [this] { embed(); }, 1},
             {"head", static_cast<double>(embedding_.bytes()), [this] { head(); }, 1},
@@ -103,9 +102,9 @@ class Decoder {
   void step() {
     embed();
     for (const Layer& layer : layers_) {
-      norm(layer), qkv(layer), rope(layer), store(layer), attention(layer), out(layer);
+      norm(layer), qkv(layer), rope_store(layer), attention(layer), out(layer);
       backend_.rms_norm_forward(normed_, rstd_, x_, layer.mlp_norm, 1e-5);
-      gate_up(layer), swiglu(layer), down(layer);
+      gate_up(layer), down(layer);
     }
     backend_.rms_norm_forward(normed_, rstd_, x_, final_norm_, 1e-5);
     head();
@@ -167,14 +166,12 @@ class Decoder {
 
   void embed() { backend_.embedding_forward(x_, tokens_, embedding_, false); }
   void norm(const Layer& l) { backend_.rms_norm_forward(normed_, rstd_, x_, l.norm, 1e-5); }
-  void qkv(const Layer& l) { backend_.matmul(qkv_, normed_, l.qkv, {.transpose_b = true}); }
-  void rope(const Layer&) {
-    backend_.rope(qkv_.part(1, 0, (n_.heads + n_.kv_heads) * n_.dim).split_last(n_.dim), table_,
-                  positions_, false);
+  void qkv(const Layer& l) {
+    backend_.matmul(qkv_, normed_, l.qkv, {.transpose_b = true, .constant_b = true});
   }
-  void store(const Layer& l) {
-    backend_.scatter_rows(by_token(l.keys), k(), rows_);
-    backend_.scatter_rows(by_token(l.values), v(), rows_);
+  void rope_store(const Layer& l) {
+    backend_.rope_store(by_token(l.keys), by_token(l.values), q(), k(), v(), rows_, table_,
+                        positions_);
   }
   void attention(const Layer& l) {
     backend_.paged_attention(attended_.split_last(n_.dim), q(), l.keys, l.values,
@@ -185,16 +182,20 @@ class Decoder {
                               .max_keys = keys_});
   }
   void out(const Layer& l) {
-    backend_.matmul(x_, attended_, l.out, {.transpose_b = true, .residual = x_});
+    backend_.matmul(x_, attended_, l.out,
+                    {.transpose_b = true, .residual = x_, .constant_b = true});
   }
   void gate_up(const Layer& l) {
-    backend_.matmul(gate_up_, normed_, l.gate_up, {.transpose_b = true});
+    backend_.matmul(gate_up_, normed_, l.gate_up,
+                    {.transpose_b = true, .swiglu = activated_, .constant_b = true});
   }
-  void swiglu(const Layer&) { backend_.swiglu_forward(activated_, gate_up_); }
   void down(const Layer& l) {
-    backend_.matmul(x_, activated_, l.down, {.transpose_b = true, .residual = x_});
+    backend_.matmul(x_, activated_, l.down,
+                    {.transpose_b = true, .residual = x_, .constant_b = true});
   }
-  void head() { backend_.matmul(logits_, normed_, embedding_, {.transpose_b = true}); }
+  void head() {
+    backend_.matmul(logits_, normed_, embedding_, {.transpose_b = true, .constant_b = true});
+  }
   void read() { backend_.read_logits(best_, best_id_, log_sum_, {}, logits_, {}, 0); }
 
   Backend& backend_;

@@ -36,6 +36,11 @@ struct MatmulOptions {
   // GELU forward or backward, fused into the matmul where that is faster:
   Tensor gelu = {};        // (m, n), second output: gelu(c)
   Tensor gelu_input = {};  // (m, n): the result is multiplied by gelu'(gelu_input)
+  // SwiGLU, likewise: (m, n / 2), second output: silu(left half of c) * right half of c
+  Tensor swiglu = {};
+  // b has not been written since the last synchronize(), as the weights of generation: it may be
+  // read before the operations that were queued earlier are done.
+  bool constant_b = false;
 };
 
 // The positions of an attention's tokens in their sequence: consecutive from `first`, or in two

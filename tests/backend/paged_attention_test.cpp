@@ -248,5 +248,56 @@ TEST_P(PagedAttentionTest, RowsAreStoredWhereTheyBelong) {
   }
 }
 
+// ---- rope_store: what rope() and scatter_rows() give
+TEST_P(PagedAttentionTest, KeysAreRotatedAndStored) {
+  for (const auto& [heads, kv_heads, dim, rotated] :
+       {std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>{4, 2, 64, true},
+        {1, 1, 6, true},
+        {3, 3, 32, false}}) {
+    SCOPED_TRACE(fmt::format("heads {} kv_heads {} dim {}", heads, kv_heads, dim));
+    const std::int64_t tokens = 3, width = (heads + 2 * kv_heads) * dim;
+    const Ids rows = {4, -1, 1}, positions = {0, 2, 5};
+    const Values qkv = activations(tokens * width);
+    Values table;
+    for (std::int64_t position = 0; position < 6; ++position)
+      for (const bool sine : {false, true})
+        for (std::int64_t i = 0; i < dim / 2; ++i) {
+          const double angle = static_cast<double>(position) / static_cast<double>(i + 1);
+          table.push_back(sine ? std::sin(angle) : std::cos(angle));
+        }
+    table = rounded(table, accumulator());
+    const auto run = [&](bool fused) {
+      const Tensor all = inout(qkv, type(), {tokens, width}),
+                   keys =
+                       inout(Values(to_index(6 * kv_heads * dim), 1.0), type(), {6, kv_heads, dim}),
+                   values =
+                       inout(Values(to_index(6 * kv_heads * dim), 2.0), type(), {6, kv_heads, dim});
+      const Tensor q = all.part(1, 0, heads * dim).split_last(dim),
+                   k = all.part(1, heads * dim, kv_heads * dim).split_last(dim),
+                   v = all.part(1, (heads + kv_heads) * dim, kv_heads * dim).split_last(dim);
+      const Tensor angles = rotated ? in(table, accumulator(), {6, dim}) : Tensor(),
+                   to = in(rows, {tokens}), at = in(positions, {tokens});
+      if (fused) {
+        backend().rope_store(keys, values, q, k, v, to, angles, at);
+      } else {
+        if (rotated) backend().rope(q, angles, at, false);
+        if (rotated) backend().rope(k, angles, at, false);
+        backend().scatter_rows(keys, k, to);
+        backend().scatter_rows(values, v, to);
+      }
+      Values result = read(all);
+      for (const Tensor& x : {keys, values}) {
+        const Values more = read(x);
+        result.insert(result.end(), more.begin(), more.end());
+      }
+      finish();
+      return result;
+    };
+    const Values expected = run(false), found = run(true);
+    EXPECT_EQ(found, expected);
+    EXPECT_NE(found, qkv);
+  }
+}
+
 }  // namespace
 }  // namespace kintsugi

@@ -477,6 +477,12 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
                  "matmul: scales cannot be combined with a bias or GELU");
   if (c.elements() == 0) return;
   if (matmul_few_rows(context, c, a, b, o)) return;
+  if (o.swiglu) {
+    MatmulOptions without = o;
+    without.swiglu = {};
+    run(context, c, a, b, without);
+    return swiglu_forward(context, o.swiglu, c);
+  }
   if (o.gelu || o.gelu_input) return run_gelu(context, c, a, b, o);
 
   const Problem problem(c, a, b, o);

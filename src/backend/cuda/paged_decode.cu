@@ -255,22 +255,34 @@ __global__ void __launch_bounds__(256)
   if (tile.tokens == 0 || first == last) return;
   const int head = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   if (d >= p.dim) return;
-  const std::int64_t part = parts.index(p, static_cast<int>(blockIdx.x), head, 0);
-  A largest = -INFINITY;
-  for (int s = first; s <= last; ++s) largest = max(largest, parts.largest[part + s]);
-  const A base = largest == A(-INFINITY) ? A(0) : largest;
-  A sum = 0, total = 0;
-#pragma unroll 4
-  for (int s = first; s <= last; ++s) {
-    const A below = parts.largest[part + s] - base;
-    A weight;
+  const auto power = [base2](A x) {
     if constexpr (std::is_same_v<A, float>) {
-      weight = base2 ? exp2f(below) : expf(below);
+      return base2 ? exp2f(x) : expf(x);
     } else {
-      weight = exp(below);
+      return exp(x);
     }
-    sum += weight * parts.sum[part + s];
-    total += weight * parts.out[(part + s) * p.dim + d];
+  };
+  const std::int64_t part = parts.index(p, static_cast<int>(blockIdx.x), head, 0);
+  constexpr int kAhead = 4;  // splits whose loads are in flight
+  A largest = -INFINITY, sum = 0, total = 0;
+  for (int s = first; s <= last; s += kAhead) {
+    A most[kAhead], parts_sum[kAhead], out[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const bool present = s + i <= last;
+      const std::int64_t at = part + min(s + i, last);
+      most[i] = present ? parts.largest[at] : A(-INFINITY);
+      parts_sum[i] = present ? parts.sum[at] : A(0);
+      out[i] = present ? parts.out[at * p.dim + d] : A(0);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const A now = max(largest, most[i]), base = now == A(-INFINITY) ? A(0) : now;
+      const A before = power(largest - base), weight = power(most[i] - base);
+      largest = now;
+      sum = sum * before + parts_sum[i] * weight;
+      total = total * before + out[i] * weight;
+    }
   }
   p.result(tile, head / p.group, head % p.group)[d] = down<T>(total / sum);
 }

@@ -59,8 +59,8 @@ void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& optio
   const std::int64_t batch = rows == 0 ? 1 : c.extent(0);
   const std::int64_t m = c.extent(rows), n = c.extent(rows + 1),
                      k = a.extent(rows + (options.transpose_a ? 0 : 1));
-  double bytes =
-      bytes_of({a, b, c, options.bias, options.residual, options.gelu, options.gelu_input});
+  double bytes = bytes_of(
+      {a, b, c, options.bias, options.residual, options.gelu, options.gelu_input, options.swiglu});
   if (options.accumulate) bytes += bytes_of({c});
   add_matmul("matmul", a.dtype(), batch * m, n, k, bytes);
 }
@@ -144,6 +144,10 @@ void SimBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor,
   add_memory("paged_attention", {out, q},
              2 * tiles * static_cast<double>(options.max_keys) * width *
                  static_cast<double>(size_of(keys.dtype())));
+}
+void SimBackend::rope_store(Tensor, Tensor, Tensor q, Tensor k, Tensor v, Tensor rows, Tensor,
+                            Tensor positions) {
+  add_memory("rope_store", {q, q, k, k, v, v, rows, positions});
 }
 void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
   add_memory("rope", {x, x, positions});
