@@ -189,6 +189,7 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
   shape_.pads_singles = !backend_.is_on_host(work_->output);
   load_parameters(backend_, *store_, files);
   work_->scratch.prepare();
+  backend_.synchronize();  // from here on the weights are constant
 }
 
 InferenceModel::~InferenceModel() = default;
@@ -339,7 +340,7 @@ void InferenceModel::read(const Inputs& inputs, std::int64_t first, std::int64_t
   backend_.embedding_forward(rows, inputs.read_rows.rows(first, count),
                              work_->output.rows(0, inputs.batch.tokens()), false);
   const Head& head = work_->stage.head();
-  const MicroBatch batch{.sequences = 1, .length = count};
+  const MicroBatch batch{.sequences = 1, .length = count, .cached = &inputs.cached};
   work_->logits = head.logits(work_->scratch.run(batch), rows);
   const std::int64_t size = Results::integers(work_->wide, count, inputs.largest);
   const Tensor all = work_->results.rows(0, tensor_.size() * size),

@@ -143,17 +143,18 @@ void Attention::rotate(const LayerRun& run, const Heads& heads, bool inverse) co
   run.backend().rope(heads.k, table, run.batch.positions, inverse);
 }
 
-// Stores the new keys and values in the cache and attends to all of each sequence.
+// Rotates, stores the new keys and values in the cache and attends to all of each sequence.
 void Attention::forward_cached(const LayerRun& run, const Heads& heads) const {
   const CachedTokens& cached = *run.batch.cached;
-  Tensor pages[2];
-  for (const int i : {0, 1}) {
-    const Tensor& all = run.cache->tensors[static_cast<std::size_t>(i)];
-    run.backend().scatter_rows(all.split_last(spec_.head_dim), i == 0 ? heads.k : heads.v,
-                               cached.rows);
-    pages[i] = all.view(
-        {all.extent(0) / cached.page_tokens, cached.page_tokens, kv_heads_, spec_.head_dim});
-  }
+  const Tensor all[] = {run.cache->tensors[0], run.cache->tensors[1]};
+  run.backend().rope_store(all[0].split_last(spec_.head_dim), all[1].split_last(spec_.head_dim),
+                           heads.q, heads.k, heads.v, cached.rows,
+                           spec_.rope ? run.context.tables.rope(*spec_.rope) : Tensor(),
+                           run.batch.positions);
+  const auto pages = [&](const Tensor& x) {
+    return x.view(
+        {x.extent(0) / cached.page_tokens, cached.page_tokens, kv_heads_, spec_.head_dim});
+  };
   PagedAttentionOptions options{.scale = scale(),
                                 .alibi_slopes = slopes(run),
                                 .window = spec_.window,
@@ -163,7 +164,8 @@ void Attention::forward_cached(const LayerRun& run, const Heads& heads) const {
   for (const bool single : {true, false}) {
     options.tiles = single ? cached.single_tiles : cached.chunk_tiles;
     options.tile_tokens = single ? 1 : cached.chunk_tile_tokens;
-    if (options.tiles) run.backend().paged_attention(out, heads.q, pages[0], pages[1], options);
+    if (options.tiles)
+      run.backend().paged_attention(out, heads.q, pages(all[0]), pages(all[1]), options);
   }
 }
 
@@ -171,8 +173,8 @@ void Attention::forward(const LayerRun& run, Tensor x) const {
   projection_.forward(run, run[qkv_], x);
   if (q_norm_) norm_forward(run);
   const Heads heads = attention_inputs(run);
-  rotate(run, heads, false);
   if (run.batch.cached != nullptr) return forward_cached(run, heads);
+  rotate(run, heads, false);
   const Tensor out = by_sequence(run[attended_].split_last(spec_.head_dim), run);
   const Heads all{by_sequence(heads.q, run), by_sequence(heads.k, run), by_sequence(heads.v, run)};
   if (run.context.ring != nullptr)

@@ -89,7 +89,7 @@ Tensor Head::logits(const LayerRun& run, Tensor x) const {
   const Tensor logits = logits_.rows(0, x.extent(0));
   norm_.forward(run, normed, statistics_.first(x.extent(0)), x);
   run.backend().matmul(logits, normed, run.store().weight(weight_).rows(0, rows_.size()),
-                       {.transpose_b = true});
+                       {.transpose_b = true, .constant_b = run.batch.cached != nullptr});
   return logits;
 }
 
