@@ -204,6 +204,17 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number) {
 
 namespace {
 
+std::vector<double> to_doubles(Backend& backend, const Tensor& x) {
+  std::vector<double> values;
+  visit_float(x.dtype(), [&]<class T>() {
+    std::vector<T> stored(static_cast<std::size_t>(x.elements()));
+    backend.download(stored.data(), x);
+    for (const T value : stored)
+      values.push_back(static_cast<double>(static_cast<Accumulator<T>>(value)));
+  });
+  return values;
+}
+
 // Reads up to two scalars with one copy to the host.
 std::array<double, 2> read_scalars(Backend& backend, const Tensor& x) {
   std::array<double, 2> values = {};
@@ -322,6 +333,27 @@ double Engine::evaluate(const TokenBatch& batch) {
   pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
                      [&](int number) { return upload(batch, number); });
   return read_loss_sums()[0];
+}
+
+void Engine::score(const TokenBatch& batch, const UseLoss& use) {
+  const std::int64_t length = context_shard_.length, own = context_shard_.local_length();
+  std::vector<double> losses, smallest;
+  const auto use_micro_batch = [&](Tensor device_losses, Tensor device_smallest, int number) {
+    if (!counts_losses()) return;
+    losses = to_doubles(*backend_, device_losses);
+    smallest = to_doubles(*backend_, device_smallest);
+    const std::int64_t first = number * options_.layout.micro_batch;
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const auto local = static_cast<std::int64_t>(i);
+      const auto token = static_cast<std::size_t>((first + local / own) * length +
+                                                  context_shard_.position(local % own));
+      if (batch.targets[token] >= 0) use(token, losses[i], smallest[i]);
+    }
+  };
+  backend_->fill(loss_sum_, 0.0);
+  pipeline_.evaluate(
+      {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
+      [&](int number) { return upload(batch, number); }, use_micro_batch);
 }
 
 }  // namespace kintsugi

@@ -107,6 +107,11 @@ class Engine {
   // Forward only. Returns this rank's contribution to the loss sum: the sum over all ranks is the
   // sum of the losses over the batches of all data ranks.
   double evaluate(const TokenBatch& batch);
+  // Forward only. Calls `use` for each token with a target: its index in the batch, its loss and
+  // the loss of the most likely token, which is equal if the target is that token. Of the ranks of
+  // one model copy, exactly one calls it for a token.
+  using UseLoss = std::function<void(std::size_t token, double loss, double smallest)>;
+  void score(const TokenBatch& batch, const UseLoss& use);
 
   const Arena& arena() const { return arena_; }
   const EngineOptions& options() const { return options_; }
