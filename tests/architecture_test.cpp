@@ -21,8 +21,8 @@ using Folders = std::set<std::string>;
 const fs::path kSource = fs::path(source_directory()) / "src";
 
 // core <- tensor <- {backend, comm} <- model <- parallel <- optim <- train <- cli. data, energy and
-// report are leaves; plan stands on model and parallel; eval and serve beside train; launch on plan
-// and train. Each may include itself and these:
+// report are leaves; plan stands on model and parallel; eval on serve, and train on eval; launch on
+// plan and train. Each may include itself and these:
 const std::map<std::string, Folders> kBelow = {
     {"core", {}},
     {"tensor", {"core"}},
@@ -41,8 +41,8 @@ const std::map<std::string, Folders> kBelow = {
      {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
       "plan", "train"}},
     {"train",
-     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy",
-      "report"}},
+     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
+      "serve", "eval"}},
 };
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.find('/')); }

@@ -255,6 +255,7 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
   CrossEntropyOptions options{.gradient_scale = gradient_scale};
   if (training) options.z_loss = scratch_->options().z_loss;
   if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
+  if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
   head_->forward(scratch_->run(batch), losses, gradient, output, options);
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
