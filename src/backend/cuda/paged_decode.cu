@@ -19,7 +19,8 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 template <int kDim>
 struct Layout {
-  static constexpr int kWarps = kDim <= 128 ? 8 : 4;
+  static constexpr int kWarps = kDim <= 64 || kDim > 128 ? 4 : 8;
+  static constexpr int kBlocks = kDim <= 64 ? 5 : 1;  // of a multiprocessor, at least
   static constexpr int kWarpKeys = kSplitKeys / kWarps;
   // Keys and queries: a lane has kPer consecutive elements of each of kChunks ranges.
   static constexpr int kPer = kDim % 32 == 0 ? 8 : 4;
@@ -28,6 +29,13 @@ struct Layout {
   static constexpr int kValuePer = kDim % 64 == 0 ? 8 : kDim / 8;
   static constexpr int kValueChunks = kDim / (8 * kValuePer);
 };
+
+// 2^x to the precision of 16-bit results
+__device__ inline float fast_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 
 // 2 * kWords elements of 16 bits
 template <int kWords, class T>
@@ -130,13 +138,13 @@ struct WarpResult {
     now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
     now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
     const float base = now == -INFINITY ? 0.0f : now;
-    const float shrink = exp2f(largest - base);
+    const float shrink = fast_exp2(largest - base);
     largest = now;
     sum *= shrink;
 #pragma unroll
     for (int n = 0; n < 2; ++n)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) sum += s[n][i] = exp2f(s[n][i] - base);
+      for (int i = 0; i < 2; ++i) sum += s[n][i] = fast_exp2(s[n][i] - base);
 #pragma unroll
     for (auto& chunk : out)
 #pragma unroll
@@ -189,7 +197,7 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
   const float base = largest == -INFINITY ? 0.0f : largest;
 #pragma unroll
   for (int w = 0; w < L::kWarps; ++w) {
-    weight[w] = exp2f(shared.largest[w][head] - base);
+    weight[w] = fast_exp2(shared.largest[w][head] - base);
     sum += weight[w] * shared.sum[w][head];
   }
   const std::int64_t part =
@@ -202,7 +210,7 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
     const int column = e / 2, j = column % L::kValuePer, c = column / L::kValuePer;
     const int d = (c * 8 + 2 * t + e % 2) * L::kValuePer + j;
     if (complete)
-      p.result(tile, kv_head, head0 + head)[d] = down<T>(total / sum);
+      p.result(tile, kv_head, head0 + head)[d] = down<T>(__fdividef(total, sum));
     else
       parts.out[part * kDim + d] = total;
   }
@@ -214,7 +222,7 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
 
 // Blocks (tile, key-value head and range of its query heads, split).
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
+__global__ void __launch_bounds__(32 * Layout<kDim>::kWarps, Layout<kDim>::kBlocks)
     decode_kernel(Paged<T> p, PagedParts<float> parts) {
   using L = Layout<kDim>;
   __shared__ DecodeShared<kDim> shared;
