@@ -248,7 +248,7 @@ TEST_P(PagedAttentionTest, RowsAreStoredWhereTheyBelong) {
   }
 }
 
-// ---- rope_store: what rope() and scatter_rows() give
+// ---- rope_store: what rope() and scatter_rows() give, which have their own tests
 TEST_P(PagedAttentionTest, KeysAreRotatedAndStored) {
   for (const auto& [heads, kv_heads, dim, rotated] :
        {std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>{4, 2, 64, true},
@@ -294,8 +294,8 @@ TEST_P(PagedAttentionTest, KeysAreRotatedAndStored) {
       return result;
     };
     const Values expected = run(false), found = run(true);
-    EXPECT_EQ(found, expected);
-    EXPECT_NE(found, qkv);
+    // The same arithmetic, but a compiler may fuse other products and sums.
+    expect_close("rotated and stored", found, expected, type(), {4, accumulator()});
   }
 }
 

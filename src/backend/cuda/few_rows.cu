@@ -1,22 +1,31 @@
 // Matmuls with few rows: the time is that of reading b once. Every warp computes columns of c, one
 // after the other, from rows of b that it streams through a ring in shared memory, so that many
-// loads are always under way. Every lane reads only what it has copied itself. Before the previous
-// kernel has finished, the first rows of b are already requested into the L2 cache.
+// loads are always under way. Every lane reads only what it has copied itself. If b is constant,
+// the ring is filled before the previous kernel has finished.
+#include "backend/cuda/few_rows.h"
+
 #include <algorithm>
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/device.cuh"
-#include "backend/cuda/few_rows.h"
 #include "backend/cuda/launch.cuh"
 
 namespace kintsugi::cuda {
 namespace {
 
-constexpr int kWarps = 16, kThreads = 32 * kWarps;
-constexpr int kMaxRows = 4;      // of a; cuBLASLt is as fast for more
-constexpr int kStages = 16;      // loads of 512 bytes that a warp has under way
-constexpr int kPrefetch = 6144;  // bytes of b that a warp requests early into the L2 cache
+constexpr int kMaxRows = 4;  // of a; cuBLASLt is as fast for more
 constexpr int kMaxShared = 200 << 10;
+
+// Two kinds of block. The multiprocessors have room for one block of each kind, but not for two of
+// the same: a matmul fills its ring while the one before it still runs, and its blocks never gather
+// on few multiprocessors. Deep blocks suit few columns.
+template <bool kWide>
+struct BlockSize {
+  static constexpr int kWarps = kWide ? 32 : 16, kThreads = 32 * kWarps;
+  static constexpr int kStages = kWide ? 4 : 16;  // loads of 512 bytes that a warp has under way
+};
+constexpr int kWideRegisters = 40;  // two wide blocks need more registers than there are
+constexpr int kWideColumns = 17;    // columns per block from which it is wide
 
 template <class T, class C>
 struct FewRows {
@@ -33,8 +42,9 @@ struct FewRows {
 
 // The stream of a warp: chunks of 32 vectors of the rows of b for the columns `column`, `column` +
 // kWarps, and so on up to `end`. With SwiGLU each is followed by the column `half` after it.
-template <class T>
+template <class T, bool kWide>
 struct WeightStream {
+  static constexpr int kWarps = BlockSize<kWide>::kWarps, kStages = BlockSize<kWide>::kStages;
   static constexpr int N = kVecSize<T>;
   const T* b;
   std::int64_t stride;
@@ -43,18 +53,6 @@ struct WeightStream {
   Vec<T>* ring;  // this lane's vector of stage 0
   std::uint64_t policy;
 
-  // Requests what follows the chunks that have been started.
-  __device__ void prefetch() const {
-    const int lines = (k * static_cast<int>(sizeof(T)) + 127) / 128;
-    const int begin = (second ? lines : 0) + chunk * 4;  // a chunk has 4 lines
-    for (int i = begin + lane; i < begin + kPrefetch / 128; i += 32) {
-      const int next = i / lines;
-      int row = column + (half == 0 ? next : next / 2) * kWarps;
-      if (row >= end) return;
-      if (half > 0 && next % 2 == 1) row += half;
-      prefetch_line(reinterpret_cast<const char*>(b + row * stride) + i % lines * 128);
-    }
-  }
   // Starts the next load, into a stage whose vector has been read.
   __device__ void start(int stage) {
     if (column < end) {
@@ -81,7 +79,7 @@ __device__ inline void load_rows(T* x, const T* a, std::int64_t stride, int rows
                                  int padded) {
   constexpr int N = kVecSize<T>;
   const int packs = padded / N;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * packs; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < rows * packs; i += static_cast<int>(blockDim.x)) {
     const int row = i / packs, at = i % packs * N;
     Vec<T> vec = {};
     if (at < k) vec = load_vec(a + row * stride + at);
@@ -90,9 +88,10 @@ __device__ inline void load_rows(T* x, const T* a, std::int64_t stride, int rows
 }
 
 // The product of the rows of a with one row of b; lane i has that of row i.
-template <class T, int kRows>
-__device__ inline float multiply(WeightStream<T>& weights, int& stage, const T* x, int padded) {
-  constexpr int N = kVecSize<T>;
+template <int kRows, class T, bool kWide>
+__device__ inline float multiply(WeightStream<T, kWide>& weights, int& stage, const T* x,
+                                 int padded) {
+  constexpr int N = kVecSize<T>, kStages = BlockSize<kWide>::kStages;
   const int lane = weights.lane;
   float sum[kRows] = {}, mine = 0.0f;
 #pragma unroll 4
@@ -128,9 +127,10 @@ __device__ inline float added_to(const FewRows<T, C>& p, int lane, int column) {
 }
 
 // kRows rows of a. Blocks have consecutive columns of c, or of its left half with SwiGLU.
-template <class T, class C, int kRows>
-__global__ void __launch_bounds__(kThreads, 1) few_rows_kernel(FewRows<T, C> p) {
-  constexpr int N = kVecSize<T>;
+template <class T, class C, int kRows, bool kWide>
+__device__ inline void compute(const FewRows<T, C>& p) {
+  using Block = BlockSize<kWide>;
+  constexpr int N = kVecSize<T>, kWarps = Block::kWarps;
   extern __shared__ __align__(16) unsigned char memory[];
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -139,21 +139,21 @@ __global__ void __launch_bounds__(kThreads, 1) few_rows_kernel(FewRows<T, C> p) 
   const int begin = static_cast<int>(columns * blockIdx.x / gridDim.x),
             end = static_cast<int>(columns * (blockIdx.x + 1) / gridDim.x);
   const int chunks = (p.k + 32 * N - 1) / (32 * N), padded = chunks * 32 * N;
-  T* x = reinterpret_cast<T*>(memory + kThreads * kStages * 16);
-  WeightStream<T> weights = {.b = p.b,
-                             .stride = p.b_stride,
-                             .k = p.k,
-                             .chunks = chunks,
-                             .column = begin + warp,
-                             .end = end,
-                             .half = half,
-                             .chunk = 0,
-                             .lane = lane,
-                             .second = false,
-                             .ring = reinterpret_cast<Vec<T>*>(memory) + warp * kStages * 32 + lane,
-                             .policy = read_once()};
+  T* x = reinterpret_cast<T*>(memory + Block::kThreads * Block::kStages * 16);
+  WeightStream<T, kWide> weights = {
+      .b = p.b,
+      .stride = p.b_stride,
+      .k = p.k,
+      .chunks = chunks,
+      .column = begin + warp,
+      .end = end,
+      .half = half,
+      .chunk = 0,
+      .lane = lane,
+      .second = false,
+      .ring = reinterpret_cast<Vec<T>*>(memory) + warp * Block::kStages * 32 + lane,
+      .policy = read_once()};
   if (p.constant_b) weights.start_all();
-  weights.prefetch();
   wait_for_previous();
   if (!p.constant_b) weights.start_all();
   load_rows(x, p.a, p.a_stride, kRows, p.k, padded);
@@ -163,10 +163,10 @@ __global__ void __launch_bounds__(kThreads, 1) few_rows_kernel(FewRows<T, C> p) 
   for (int column = begin + warp; column < end; column += kWarps) {
     const float added = added_to<kRows>(p, lane, column),
                 right_added = half == 0 ? 0.0f : added_to<kRows>(p, lane, column + half);
-    const C left = down<C>(p.scale * multiply<T, kRows>(weights, stage, x, padded) + added);
+    const C left = down<C>(p.scale * multiply<kRows>(weights, stage, x, padded) + added);
     if (lane < kRows) p.c[lane * p.c_stride + column] = left;
     if (half == 0) continue;
-    const C right = down<C>(p.scale * multiply<T, kRows>(weights, stage, x, padded) + right_added);
+    const C right = down<C>(p.scale * multiply<kRows>(weights, stage, x, padded) + right_added);
     if (lane >= kRows) continue;
     p.c[lane * p.c_stride + column + half] = right;
     const float gate = up(left);
@@ -174,23 +174,42 @@ __global__ void __launch_bounds__(kThreads, 1) few_rows_kernel(FewRows<T, C> p) 
   }
 }
 
+template <class T, class C, int kRows>
+__global__ void __launch_bounds__(BlockSize<false>::kThreads, 1) deep_kernel(FewRows<T, C> p) {
+  compute<T, C, kRows, false>(p);
+}
+template <class T, class C, int kRows>
+__global__ void __maxnreg__(kWideRegisters) wide_kernel(FewRows<T, C> p) {
+  compute<T, C, kRows, true>(p);
+}
+
 // Bytes of shared memory of a block.
-template <class T>
+template <class T, bool kWide>
 std::size_t shared_bytes(std::int64_t rows, std::int64_t k) {
   constexpr std::int64_t kChunk = 32 * kVecSize<T>;
-  return static_cast<std::size_t>(kThreads * kStages * 16 +
+  return static_cast<std::size_t>(BlockSize<kWide>::kThreads * BlockSize<kWide>::kStages * 16 +
                                   rows * ceil_div(k, kChunk) * kChunk * sizeof(T));
+}
+
+template <class T, bool kWide, class C>
+void launch_kernel(const Context& context, void (*kernel)(FewRows<T, C>), const FewRows<T, C>& p,
+                   int rows, int columns) {
+  const std::size_t bytes = shared_bytes<T, kWide>(rows, p.k);
+  KINTSUGI_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(bytes)));
+  const int blocks = std::min(context.multiprocessors, ceil_div(columns, BlockSize<kWide>::kWarps));
+  launch_overlapped(context, kernel, static_cast<unsigned>(blocks), BlockSize<kWide>::kThreads,
+                    bytes, p);
 }
 
 template <class T, class C, int kRows>
 void launch(const Context& context, const FewRows<T, C>& p) {
-  const auto kernel = few_rows_kernel<T, C, kRows>;
-  const std::size_t bytes = shared_bytes<T>(kRows, p.k);
-  KINTSUGI_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(bytes)));
-  const int blocks = std::min(context.multiprocessors, ceil_div(p.n, kWarps));
-  launch_overlapped(context, kernel, static_cast<unsigned>(blocks), kThreads, bytes, p);
+  const int columns = p.activated == nullptr ? p.n : p.n / 2;
+  if constexpr (kRows == 1)
+    if (columns >= kWideColumns * context.multiprocessors)
+      return launch_kernel<T, true>(context, wide_kernel<T, C, kRows>, p, kRows, columns);
+  launch_kernel<T, false>(context, deep_kernel<T, C, kRows>, p, kRows, columns);
 }
 
 template <class T, class C>
@@ -237,7 +256,7 @@ bool matmul_few_rows(const Context& context, const Tensor& c, const Tensor& a, c
   };
   if (c.rank() != 2 || c.extent(0) > kMaxRows || o.transpose_a || !o.transpose_b || o.gelu ||
       o.gelu_input || c.dtype() == DType::F64 || !whole_words(a) || !whole_words(b) ||
-      shared_bytes<float>(c.extent(0), a.extent(1)) > kMaxShared ||
+      shared_bytes<float, false>(c.extent(0), a.extent(1)) > kMaxShared ||
       (o.bias && o.bias.dtype() != c.dtype()) ||
       (o.swiglu && (o.swiglu.dtype() != c.dtype() || o.swiglu.extent(1) * 2 != c.extent(1))))
     return false;
