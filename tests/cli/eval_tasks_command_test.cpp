@@ -25,7 +25,8 @@ class EvalTasks : public ProgramTest {
                   "model: {preset: llama-tiny, hidden_size: 16, layers: 1, heads: 2, kv_heads: 1, "
                   "ffn_size: 32, max_positions: 512}\n"
                   "data: {train: [{path: corpus.txt}], valid_fraction: 0, sequence_length: 16}\n"
-                  "batch: {global: 2, micro: 2}\ntrain: {steps: 1, eval_every: 0}\n"
+                  "batch: {global: 2, micro: 2}\noptimizer: {warmup_steps: 0}\n"
+                  "train: {steps: 1, eval_every: 0}\n"
                   "device: cpu\nthreads: 1\n");
     const std::string command = "cd '" + model_->path().string() + "' && '" + kintsugi_binary() +
                                 "' train run.yaml >train.txt 2>&1";
