@@ -1,9 +1,8 @@
 // Task files, templates and the requests that they make.
-#include "eval/task_data.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "eval/task_data.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"
 
@@ -129,7 +128,8 @@ TEST_F(TaskFile, MultipleChoiceHasOneRequestPerChoice) {
 
 // The first documents of the same split, without the one that is scored.
 TEST_F(TaskFile, ExamplesAreTheFirstOtherDocuments) {
-  const EvalTask arc = task(kArc + "num_fewshot: 1\ndescription: \"D\\n\"\n" + data(kArcData));
+  const EvalTask arc =
+      task(kArc + "num_fewshot: 1\nfewshot_split: test\ndescription: \"D\\n\"\n" + data(kArcData));
   const std::vector<EvalDocument> all = documents(arc);
   EXPECT_EQ(requests_of(arc, all[0], all).requests[0].context,
             "D\nQuestion: q1\nAnswer: c\n\nQuestion: q0\nAnswer:");

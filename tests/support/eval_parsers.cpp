@@ -1,9 +1,11 @@
 // Files and replies that evaluation reads.
 #include "eval/bleu.h"
 #include "eval/result_files.h"
+#include "eval/run/results.h"
 #include "eval/score_rules.h"
 #include "eval/scoring.h"
 #include "eval/task.h"
+#include "support/formula_model.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
 
@@ -86,10 +88,29 @@ FileParser task_file() {
       }};
 }
 
+// The data of a task, and everything that is made of it.
+FileParser task_data() {
+  const std::string task =
+      "task: t\noutput_type: multiple_choice\ndataset_path: json\n"
+      "dataset_kwargs: {data_files: {test: d}}\ntest_split: test\nnum_fewshot: 1\n"
+      "doc_to_text: q\ndoc_to_target: g\ndoc_to_choice: c\n";
+  const std::string one = R"({"q": "a b", "c": ["x", "y"], "g": 1})",
+                    two = R"({"q": "ä", "c": ["x", "z"], "g": [0]})";
+  return {.name = "task-data",
+          .samples = {{{"t.yaml", task}, {"d", one + "\n\n" + two + "\n"}},
+                      {{"t.yaml", task}, {"d", "[" + one + ",\n" + two + "]"}}},
+          .damaged = {"d"},
+          .read = [](const fs::path& directory) {
+            const TaskEvaluation evaluation(find_tasks({directory / "t.yaml"}, {}), {});
+            FormulaModel model;
+            score_evaluation(evaluation, evaluation.ask(model, {}), {.bootstrap_samples = 0});
+          }};
+}
+
 }  // namespace
 
 std::vector<FileParser> eval_parsers() {
-  return {eval_results(), completions_reply(), segments(), task_file()};
+  return {eval_results(), completions_reply(), segments(), task_file(), task_data()};
 }
 
 }  // namespace kintsugi

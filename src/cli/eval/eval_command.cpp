@@ -159,6 +159,7 @@ void add_eval_command(CLI::App& app) {
       "  kintsugi eval --checkpoint runs/demo --text 'And God said'\n"
       "  kintsugi eval bleu --hypotheses output.de --references newstest2017.de");
   command->require_subcommand(0, 1);
+  add_eval_translate(*command);
   add_eval_bleu(*command);
   add_eval_chrf(*command);
   add_eval_aggregate(*command);

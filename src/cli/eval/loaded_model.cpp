@@ -60,8 +60,10 @@ void with_model(Job& job, const EngineArguments& a, const std::filesystem::path&
                 const ModelWork& work) {
   World& world = job.world();
   const auto tensor = static_cast<int>(a.tensor);
-  if (world.size() % tensor != 0)
-    user_error("{} ranks cannot form models of --tensor {} ranks", world.size(), tensor);
+  job.together([&] {
+    if (world.size() % tensor != 0)
+      user_error("{} ranks cannot form models of --tensor {} ranks", world.size(), tensor);
+  });
   const std::unique_ptr<Backend> backend =
       make_backend(DeviceChoice::Auto, threads_for(a.threads, world), {}, world.local_rank());
   // Reductions in rank order: the same bits in every run.

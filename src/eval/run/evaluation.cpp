@@ -179,12 +179,48 @@ class AskedTokens {
   std::size_t shortened_ = 0;  // requests of the current task
 };
 
+// Finds metrics that cannot be computed before a model is asked.
+void check_metric(const PreparedTask& task, const TaskMetric& metric) {
+  const bool pairs = metric.name == "f1" && task.task.output_type == OutputType::MultipleChoice;
+  const bool texts = metric.name == "bleu" || metric.name == "chrf";
+  for (std::size_t i = 0; i < task.requests.size(); ++i) {
+    const DocumentRequests& asked = task.requests[i];
+    const auto wrong = [&](const std::string& need) {
+      user_error("{}: {} needs {}", task.data.where(i), metric.name, need);
+    };
+    if (pairs && asked.choices.size() != 2) wrong("two choices");
+    if (metric.name == "brier_score" &&
+        (gold_indices(asked.gold, asked.choices).size() != 1 ||
+         asked.choices.size() != task.requests.front().choices.size()))
+      wrong("one right choice, and the same number of choices in all documents");
+    if (texts && std::all_of(asked.targets.begin(), asked.targets.end(),
+                             [](const std::string& target) { return target.empty(); }))
+      wrong("a target that is not empty");
+  }
+}
+
+void check_group(const TaskSet::Group& group, const std::vector<PreparedTask>& tasks) {
+  for (const EvalGroup::Mean& mean : group.group.means) {
+    const bool found = std::any_of(group.tasks.begin(), group.tasks.end(), [&](std::size_t task) {
+      const auto& metrics = tasks[task].task.metrics;
+      return std::any_of(metrics.begin(), metrics.end(),
+                         [&](const TaskMetric& metric) { return metric.name == mean.metric; });
+    });
+    if (!found)
+      user_error("the group {} averages {}, which none of its tasks has", group.group.name,
+                 mean.metric);
+  }
+}
+
 }  // namespace
 
 TaskEvaluation::TaskEvaluation(TaskSet tasks, const EvaluationOptions& options,
                                const ReadText& read)
     : groups_(std::move(tasks.groups)) {
   for (EvalTask& task : tasks.tasks) prepare(std::move(task), options, read);
+  for (const PreparedTask& task : tasks_)
+    for (const TaskMetric& metric : task.task.metrics) check_metric(task, metric);
+  for (const TaskSet::Group& group : groups_) check_group(group, tasks_);
 }
 
 void TaskEvaluation::prepare(EvalTask task, const EvaluationOptions& options,

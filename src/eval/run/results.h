@@ -20,9 +20,9 @@ EvaluationResults score_evaluation(const TaskEvaluation& evaluation,
 
 // How the results were computed.
 struct ResultSource {
-  std::string model;     // the directory
-  EvalDocument options;  // a map, written as "config"
-  double start_s = 0;    // seconds since 1970
+  std::string model = {};     // the directory
+  EvalDocument options = {};  // a map, written as "config"
+  double start_s = 0;         // seconds since 1970
   double duration_s = 0;
 };
 // The model's name as a file name, as lm-evaluation-harness writes it: "/" becomes "__".

@@ -241,7 +241,6 @@ GroupScores score_group(const TaskSet::Group& group, const std::vector<PreparedT
           if (metric.name == mean.metric &&
               std::count(filters.begin(), filters.end(), metric.filter) == 0)
             filters.push_back(metric.filter);
-    bool found = false;
     for (const std::string& filter : filters) {
       std::vector<GroupMember> members;
       bool higher = true;
@@ -252,13 +251,9 @@ GroupScores score_group(const TaskSet::Group& group, const std::vector<PreparedT
             higher = metric.higher_is_better;
           }
       if (members.empty()) continue;
-      found = true;
       const Metric value = group_metric(mean.metric, members, mean.weight_by_size);
       result.metrics.push_back({mean.metric, filter, value.value, value.stderr_of_mean, higher});
     }
-    if (!found)
-      user_error("the group {} averages {}, which none of its tasks has", group.group.name,
-                 mean.metric);
   }
   return result;
 }
