@@ -129,7 +129,7 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"model/stage.cpp", "comm/nccl/communicator.h"},
            {"optim/optimizer.cpp", "train/config/config.h"},
            {"data/sampling/blend.cpp", "model/config.h"},
-           {"serve/language_model.cpp", "train/checkpoint/checkpoint.h"},
+           {"serve/inference_model.cpp", "train/checkpoint/checkpoint.h"},
            {"train/trainer.cpp", "backend/cpu/cpu_backend.h"},
            {"train/trainer.cpp", "cli/backends.h"},
            {"somewhere/new.cpp", "core/file.h"},

@@ -36,6 +36,11 @@ struct MatmulOptions {
   // GELU forward or backward, fused into the matmul where that is faster:
   Tensor gelu = {};        // (m, n), second output: gelu(c)
   Tensor gelu_input = {};  // (m, n): the result is multiplied by gelu'(gelu_input)
+  // SwiGLU, likewise: (m, n / 2), second output: silu(left half of c) * right half of c
+  Tensor swiglu = {};
+  // b has not been written since the last synchronize(), as the weights of generation: it may be
+  // read before the operations that were queued earlier are done.
+  bool constant_b = false;
 };
 
 // The positions of an attention's tokens in their sequence: consecutive from `first`, or in two
@@ -68,6 +73,20 @@ struct AttentionOptions {
 };
 // Returns whether any query sees a key, ignoring document_start.
 bool sees_anything(const AttentionOptions& options, std::int64_t queries, std::int64_t keys);
+
+// Causal attention to keys and values in pages, for queries of many sequences. A page has the keys
+// or values of consecutive tokens of one sequence.
+struct PagedAttentionOptions {
+  double scale = 1.0;
+  Tensor alibi_slopes = {};  // as in AttentionOptions
+  std::int64_t window = 0;
+  Tensor pages = {};  // (sequences, pages), int32: the pages of each sequence in order
+  // (tiles, 4), int32: the queries, in groups of consecutive tokens of one sequence: {first row of
+  // q, tokens, row of `pages`, position of the first token}. 0 tokens: an unused tile.
+  Tensor tiles = {};
+  std::int64_t tile_tokens = 1;  // the most tokens of a tile
+  std::int64_t max_keys = 0;     // no query sees more keys
+};
 
 // The pairs of elements of a head that RoPE rotates: i and i + dim / 2, or 2i and 2i + 1.
 enum class RopePairs : std::uint8_t { Halves, Adjacent };

@@ -214,7 +214,7 @@ void Stage::fetch_input(const MicroBatch& batch, int number, int block) {
 }
 
 void Stage::forward(const MicroBatch& batch, int number, Tensor output,
-                    std::vector<LayerCache>* caches) {
+                    const std::vector<LayerCache>* caches) {
   if (embedding_) {
     call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(embedding_buckets_, block_buckets_.front());

@@ -106,6 +106,45 @@ TEST_P(MatmulTest, BiasAndResidual) {
   }
 }
 
+// Decoding: few rows, whose columns are shared among warps in different ways.
+TEST_P(MatmulTest, FewRows) {
+  for (const Problem& p : {Problem{1, 300, 520, false, true}, Problem{2, 9001, 24, false, true},
+                           Problem{3, 70, 2056, false, true}, Problem{4, 1061, 64, false, true},
+                           Problem{1, 34001, 8, false, true}, Problem{5, 33, 256, false, true}}) {
+    check(p, false, false, false);
+    check(p, true, true, true);
+  }
+}
+
+// silu(left) * right of the rounded result; the weights may be read early.
+TEST_P(MatmulTest, SwigluOfTheResult) {
+  for (const Problem& p : {Problem{1, 6, 8, false, true}, Problem{2, 700, 264, false, true},
+                           Problem{4, 4300, 32, false, true}, Problem{3, 34, 17, false, false},
+                           Problem{70, 66, 40, false, true}}) {
+    SCOPED_TRACE(describe(p));
+    Case x = make(p);
+    const Tensor c = out(type(), {p.m, p.n}), activated = out(type(), {p.m, p.n / 2});
+    const Values bias = activations(p.n);
+    add(x, bias);
+    const Tensor a = in(x.a, type(), shape_a(p)), b = in(x.b, type(), shape_b(p)),
+                 added = in(bias, type(), {p.n});
+    backend().synchronize();
+    backend().matmul(
+        c, a, b,
+        {.transpose_b = p.transpose_b, .bias = added, .swiglu = activated, .constant_b = true});
+    const Values before = read(c);
+    expect_close("before", before, x.expected, type(), x.bound);
+    Values expected;
+    const auto columns = static_cast<std::size_t>(p.n);
+    for (std::size_t i = 0; i < before.size(); ++i)
+      if (i % columns < columns / 2)
+        expected.push_back(before[i] / (1 + std::exp(-before[i])) * before[i + columns / 2]);
+    expect_close("activated", read(activated), expected, type(),
+                 {16, accumulator(), magnitudes(expected)});
+    finish();
+  }
+}
+
 // gelu and its derivative, in double.
 double reference_gelu(double x) {
   const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);

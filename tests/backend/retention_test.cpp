@@ -396,5 +396,62 @@ TEST(RetentionSimTest, CountsMatmuls) {
   EXPECT_DOUBLE_EQ(trace.flops(), 2 * tokens * (5 * 64 * 96 + 3 * 128 * 64 + 2 * 128 * 96));
 }
 
+// One token each of sequences at different positions. Slot 2 and the skipped token's slot stay.
+TEST_P(RetentionTest, OneTokenOfEachSequence) {
+  const std::int64_t tokens = 4, heads = 3, slots_count = 5;
+  for (const auto& [k_dim, v_dim] : {std::pair<std::int64_t, std::int64_t>{4, 6}, {16, 136}}) {
+    SCOPED_TRACE(fmt::format("k_dim {} v_dim {}", k_dim, v_dim));
+    const Ids slots = {3, -1, 0, 4}, positions = {0, 5, 1, 1000};
+    const Values q = activations(tokens * heads * k_dim), k = activations(tokens * heads * k_dim),
+                 v = activations(tokens * heads * v_dim);
+    const std::int64_t size = k_dim * v_dim;
+    Values states = rounded(normal(slots_count * heads * size), accumulator());
+    const Values decays = rounded({0.96875, 0.5, 0.998046875}, DType::F32);
+    const double scale = 0.25;
+    const Tensor packed = buffer(type(), {tokens, heads * (2 * k_dim + v_dim)});
+    const Tensor query = packed.part(1, 0, heads * k_dim).split_last(k_dim),
+                 key = packed.part(1, heads * k_dim, heads * k_dim).split_last(k_dim),
+                 value = packed.part(1, 2 * heads * k_dim, heads * v_dim).split_last(v_dim);
+    write(query, q);
+    write(key, k);
+    write(value, v);
+    const Tensor to = buffer(type(), {tokens, heads, v_dim});
+    const Tensor state = in(states, accumulator(), {slots_count, heads, k_dim, v_dim});
+    Values expected, magnitude;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      if (slots[static_cast<std::size_t>(t)] < 0) continue;
+      const std::int64_t slot = slots[static_cast<std::size_t>(t)];
+      const double position = positions[static_cast<std::size_t>(t)];
+      allow(to.rows(t, 1));
+      allow(state.rows(slot, 1));
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const double g = decays[static_cast<std::size_t>(h)],
+                     norm = std::sqrt((1 - std::pow(g, position + 1)) / (1 - g));
+        for (std::int64_t j = 0; j < v_dim; ++j) {
+          double sum = 0, terms = 0;
+          for (std::int64_t i = 0; i < k_dim; ++i) {
+            double& s = states[static_cast<std::size_t>((slot * heads + h) * size + i * v_dim + j)];
+            const auto at = static_cast<std::size_t>((t * heads + h) * k_dim + i);
+            s = (position == 0 ? 0.0 : g * s) +
+                k[at] * v[static_cast<std::size_t>((t * heads + h) * v_dim + j)];
+            sum += q[at] * s;
+            terms += std::abs(q[at] * s);
+          }
+          expected.push_back(scale / norm * sum);
+          magnitude.push_back(scale / norm * terms);
+        }
+      }
+    }
+    backend().retention_step(to, state, query, key, value, in(slots, {tokens}),
+                             in(positions, {tokens}),
+                             {.scale = scale, .decays = in(decays, DType::F32, {heads})});
+    Values found = read(to.rows(0, 1)), rest = read(to.rows(2, 2));
+    found.insert(found.end(), rest.begin(), rest.end());
+    expect_close("out", found, expected, type(), {16, accumulator(), magnitude});
+    expect_close("states", read(state), states, accumulator(), {4, accumulator()});
+    finish();
+  }
+}
+
 }  // namespace
 }  // namespace kintsugi

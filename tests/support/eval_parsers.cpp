@@ -81,7 +81,9 @@ FileParser task_file() {
             R"({"q": "a b", "c": {"text": ["ä", "b"], "label": ["A", "B"]}, "key": "B"})");
         const auto example = EvalDocument::parse(
             R"({"q": "c", "c": {"text": ["y", "z"], "label": ["A", "B"]}, "key": "A"})");
-        make_requests(*task, document, std::vector{example, document});
+        const std::vector<EvalDocument> pool = {example, document};
+        FewShotSampler sampler(*task, pool);
+        make_requests(*task, document, sampler);
         for (const TaskFilter& filter : task->filters)
           apply_filters(make_filters(filter), {"a, 7."});
       }};

@@ -1,5 +1,6 @@
 // Table look-up and its gradient.
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cpu/cpu_backend_impl.h"
 
@@ -27,6 +28,25 @@ void CpuBackend::embedding_forward(Tensor out, Tensor ids, Tensor table, bool ac
                              : from[i];
       }
     });
+  });
+}
+
+void CpuBackend::scatter_rows(Tensor destination, Tensor x, Tensor rows) {
+  KINTSUGI_CHECK(destination.dtype() == x.dtype() && rows.elements() == x.extent(0) &&
+                     destination.extent(1) == x.extent(1) && destination.extent(2) == x.extent(2),
+                 "scatter: {} to {}", to_string(x.shape()), to_string(destination.shape()));
+  const std::size_t bytes = static_cast<std::size_t>(x.extent(2)) * size_of(x.dtype());
+  const auto address = [](const Tensor& t, std::int64_t row, std::int64_t head) {
+    return static_cast<std::byte*>(t.data()) +
+           static_cast<std::size_t>(row * t.stride(0) + head * t.stride(1)) * size_of(t.dtype());
+  };
+  pool_.run_ranges(x.extent(0), 16, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int32_t row = rows.as<std::int32_t>()[i];
+      if (row < 0) continue;
+      for (std::int64_t head = 0; head < x.extent(1); ++head)
+        std::memcpy(address(destination, row, head), address(x, i, head), bytes);
+    }
   });
 }
 

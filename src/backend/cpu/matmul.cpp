@@ -173,6 +173,7 @@ void CpuBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& o) {
       }
     });
   });
+  if (o.swiglu) swiglu_forward(o.swiglu, c);
   if (o.gelu) gelu_forward(o.gelu, c);
   if (o.gelu_input) gelu_backward(c, c, o.gelu_input);
 }

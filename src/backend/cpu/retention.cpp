@@ -386,4 +386,41 @@ void CpuBackend::retention_state_backward(Tensor dstate, Tensor q, Tensor dout, 
   });
 }
 
+void CpuBackend::retention_step(Tensor out, Tensor states, Tensor q, Tensor k, Tensor v,
+                                Tensor slots, Tensor positions, const RetentionOptions& options) {
+  const std::int64_t tokens = q.extent(0), heads = q.extent(1), k_dim = q.extent(2),
+                     v_dim = v.extent(2);
+  visit_float(q.dtype(), [&]<class T>() {
+    using A = Accumulator<T>;
+    const auto at = [](const Tensor& x, std::int64_t token, std::int64_t head) {
+      return x.as<T>() + token * x.stride(0) + head * x.stride(1);
+    };
+    reserve_scratch<A>(v_dim);
+    pool_.run(tokens * heads, [&](std::int64_t task, int thread) {
+      const std::int64_t token = task / heads, head = task % heads;
+      const std::int32_t slot = slots.as<std::int32_t>()[token];
+      if (slot < 0) return;
+      const std::int64_t position = positions.as<std::int32_t>()[token];
+      RetentionOptions here = options;
+      here.first_position = position;
+      const double decay = decay_of(options, head);
+      const A factor = static_cast<A>(row_factor(here, decay, 0)), shrink = static_cast<A>(decay);
+      const T *query = at(q, token, head), *key = at(k, token, head), *value = at(v, token, head);
+      A* state = states.as<A>() + (slot * heads + head) * k_dim * v_dim;
+      A* sum = scratch<A>(thread);
+      std::fill(sum, sum + v_dim, A(0));
+      for (std::int64_t i = 0; i < k_dim; ++i, state += v_dim) {
+        const A with_key = static_cast<A>(key[i]), by = factor * static_cast<A>(query[i]);
+        for (std::int64_t j = 0; j < v_dim; ++j) {
+          const A before = position == 0 ? A(0) : shrink * state[j];
+          state[j] = before + with_key * static_cast<A>(value[j]);
+          sum[j] += by * state[j];
+        }
+      }
+      T* to = at(out, token, head);
+      for (std::int64_t j = 0; j < v_dim; ++j) to[j] = static_cast<T>(sum[j]);
+    });
+  });
+}
+
 }  // namespace kintsugi

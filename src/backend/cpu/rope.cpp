@@ -42,4 +42,14 @@ void CpuBackend::rope(Tensor x, Tensor table, Tensor positions, bool inverse, Ro
   });
 }
 
+void CpuBackend::rope_store(Tensor keys, Tensor values, Tensor q, Tensor k, Tensor v, Tensor rows,
+                            Tensor table, Tensor positions) {
+  if (table) {
+    rope(q, table, positions, false, RopePairs::Halves);
+    rope(k, table, positions, false, RopePairs::Halves);
+  }
+  scatter_rows(keys, k, rows);
+  scatter_rows(values, v, rows);
+}
+
 }  // namespace kintsugi

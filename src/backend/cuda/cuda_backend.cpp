@@ -116,6 +116,13 @@ namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
+// Programmatic dependent launch exists since Hopper.
+bool overlaps_launches(int device) {
+  int major = 0;
+  KINTSUGI_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 9;
+}
+
 }  // namespace
 
 OwnStream::OwnStream() {
@@ -153,7 +160,8 @@ CudaBackend::CudaBackend(const CudaOptions& options, CudaDevice device, int mult
     : options_(options),
       device_(std::move(device)),
       workspace_(kWorkspaceBytes),
-      context_{stream_.get(), multiprocessors, workspace_, matmul_, attention_},
+      context_{stream_.get(), multiprocessors, workspace_,
+               matmul_,       attention_,      overlaps_launches(device_.index)},
       matmul_({.tf32 = options.tf32,
                .tune = may_tune(options),
                .cache_file = options.matmul_cache,

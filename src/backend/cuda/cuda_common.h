@@ -72,6 +72,7 @@ struct Context {
   Workspace& workspace;
   Matmul& matmul;            // has the plans of cuBLASLt
   CudaAttention& attention;  // has the plans of cuDNN
+  bool overlaps_launches;    // the GPU has programmatic dependent launch (launch.cuh)
 };
 
 bool is_capturing(Stream stream);

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
 
 namespace kintsugi::cuda {
 namespace {
@@ -34,6 +35,8 @@ template <class T, int N>
 __global__ void __launch_bounds__(256)
     forward_kernel(RowView<T> out, TableRows ids, RowView<const T> table, int width,
                    bool accumulate) {
+  allow_next();
+  wait_for_previous();
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
   if (i >= width) return;
   T* to = out[blockIdx.x] + i;
@@ -54,9 +57,36 @@ template <class T, int N>
 void launch_forward(const Context& context, const Tensor& out, const TableRows& ids,
                     const Tensor& table, bool accumulate) {
   const RowGrid grid(out.extent(0), out.extent(1) / N);
-  forward_kernel<T, N><<<grid.blocks, grid.threads, 0, context.stream>>>(
-      rows_of<T>(out), ids, rows_of<const T>(table), static_cast<int>(out.extent(1)), accumulate);
-  KINTSUGI_LAUNCHED();
+  launch_overlapped(context, forward_kernel<T, N>, grid.blocks, grid.threads, 0, rows_of<T>(out),
+                    ids, rows_of<const T>(table), static_cast<int>(out.extent(1)), accumulate);
+}
+
+// ---- rows to given rows: blocks (row, range of its packs). The words of T are only copied.
+template <class T, int N>
+__global__ void __launch_bounds__(256)
+    scatter_rows_kernel(T* to, std::int64_t to_row, std::int64_t to_head, const T* from,
+                        std::int64_t from_row, std::int64_t from_head, const std::int32_t* rows,
+                        int packs, int row_packs) {
+  allow_next();
+  wait_for_previous();
+  const int index = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int row = rows[blockIdx.x];
+  if (index >= row_packs || row < 0) return;
+  const int head = index / packs, i = index % packs * N;
+  store(to + row * to_row + head * to_head + i,
+        load<N>(from + blockIdx.x * from_row + head * from_head + i));
+}
+
+template <class T, int N>
+void launch_scatter(const Context& context, const Tensor& to, const Tensor& from,
+                    const std::int32_t* rows) {
+  const int packs = static_cast<int>(from.extent(2) / N),
+            row_packs = packs * static_cast<int>(from.extent(1));
+  const RowGrid grid(from.extent(0), row_packs);
+  launch_overlapped(context, scatter_rows_kernel<T, N>, grid.blocks, grid.threads, 0,
+                    static_cast<T*>(to.data()), to.stride(0), to.stride(1),
+                    static_cast<const T*>(from.data()), from.stride(0), from.stride(1), rows, packs,
+                    row_packs);
 }
 
 // ---- the sort: order[i] is the token at sorted index i
@@ -312,6 +342,22 @@ void embedding_forward(const Context& context, Tensor out, Tensor ids, Tensor ta
       launch_forward<T, N>(context, out, rows, table, accumulate);
     else
       launch_forward<T, 1>(context, out, rows, table, accumulate);
+  });
+}
+
+void scatter_rows(const Context& context, Tensor destination, Tensor x, Tensor rows) {
+  KINTSUGI_CHECK(destination.dtype() == x.dtype() && rows.elements() == x.extent(0) &&
+                     rows.contiguous() && destination.extent(1) == x.extent(1) &&
+                     destination.extent(2) == x.extent(2),
+                 "scatter: {} to {}", to_string(x.shape()), to_string(destination.shape()));
+  if (x.elements() == 0) return;
+  const std::int32_t* to = data_of<std::int32_t>(rows);
+  visit_device_float(x.dtype(), [&]<class T>() {
+    constexpr int N = kVecSize<T>;
+    if (rows_of<T>(destination).aligned() && rows_of<T>(x).aligned() && x.extent(2) % N == 0)
+      launch_scatter<T, N>(context, destination, x, to);
+    else
+      launch_scatter<T, 1>(context, destination, x, to);
   });
 }
 

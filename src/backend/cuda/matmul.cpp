@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend/cuda/few_rows.h"
 #include "backend/cuda/kernels.h"
 #include "backend/tuning_cache.h"
 
@@ -475,6 +476,13 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
   KINTSUGI_CHECK((o.scale == 1 && o.residual_scale == 1) || !(o.bias || o.gelu || o.gelu_input),
                  "matmul: scales cannot be combined with a bias or GELU");
   if (c.elements() == 0) return;
+  if (matmul_few_rows(context, c, a, b, o)) return;
+  if (o.swiglu) {
+    MatmulOptions without = o;
+    without.swiglu = {};
+    run(context, c, a, b, without);
+    return swiglu_forward(context, o.swiglu, c);
+  }
   if (o.gelu || o.gelu_input) return run_gelu(context, c, a, b, o);
 
   const Problem problem(c, a, b, o);

@@ -1,6 +1,7 @@
 // Kernels of retention between its matmuls: tables of decays, scaled copies, the scan over chunks,
 // the decay of scores. Also the complete forward of a single token.
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/retention.cuh"
 #include "backend/cuda/retention.h"
 
 namespace kintsugi::cuda {
@@ -17,12 +18,6 @@ unsigned row_blocks(std::int64_t rows) {
   return static_cast<unsigned>(ceil_div<std::int64_t>(rows, kTeams));
 }
 __device__ inline unsigned my_row() { return blockIdx.x * kTeams + threadIdx.y; }
-
-// scale / norm at a position. In double: tables are short, and their errors affect every output.
-__device__ inline double row_factor(double scale, double decay, std::int64_t position) {
-  // 1 - g^n would lose the digits of decays close to 1.
-  return scale * sqrt((decay - 1) / expm1(static_cast<double>(position + 1) * log1p(decay - 1)));
-}
 
 template <class A>
 __global__ void __launch_bounds__(256)

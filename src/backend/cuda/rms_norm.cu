@@ -1,5 +1,6 @@
 // RMSNorm: y = x * rstd * w with rstd = 1 / sqrt(mean(x^2) + eps).
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/norm.cuh"
 
 namespace kintsugi::cuda {
@@ -22,13 +23,17 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T
   using A = Acc<T>;
   using Threads = Team<kLanes>;
   __shared__ A shared[32];
+  allow_next();
   const int lane = Threads::lane(), lanes = Threads::lanes();
+  for_packs<kVecs>(packs, lane, lanes, [&](int, int i) { prefetch_line(p.weight + i * N); });
+  wait_for_previous();
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * Threads::count() + Threads::index();
   const bool active = row < p.rows;
   const int my_packs = active ? packs : 0;
-  RowCache<T, N, kVecs> x;
+  RowCache<T, N, kVecs> x, weight;
   x.read(p.x[active ? row : 0], my_packs, lane, lanes);
+  weight.read(p.weight, my_packs, lane, lanes);
   A squares = 0;
   for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
     const Pack<T, N> in = x.at(j, i);
@@ -41,7 +46,7 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) forward_kernel(Forward<T
   if (lane == 0) p.rstd[row] = r;
   T* y = p.y[row];
   for_packs<kVecs>(my_packs, lane, lanes, [&](int j, int i) {
-    const Pack<T, N> in = x.at(j, i), w = load<N>(p.weight + i * N);
+    const Pack<T, N> in = x.at(j, i), w = weight.at(j, i);
     Pack<T, N> out;
 #pragma unroll
     for (int k = 0; k < N; ++k) out.v[k] = down<T>(up(in.v[k]) * r * up(w.v[k]));
@@ -53,8 +58,8 @@ template <class T, int N, int kVecs, int kLanes>
 void launch_forward(const Context& context, const Forward<T>& p, int packs) {
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
   const unsigned blocks = static_cast<unsigned>(ceil_div<std::int64_t>(p.rows, grid.teams));
-  forward_kernel<T, N, kVecs, kLanes><<<blocks, grid.threads, 0, context.stream>>>(p, packs);
-  KINTSUGI_LAUNCHED();
+  launch_overlapped(context, forward_kernel<T, N, kVecs, kLanes>, blocks, grid.threads, 0, p,
+                    packs);
 }
 
 template <class T>
@@ -209,6 +214,11 @@ void run_forward(const Context& context, Tensor y, Tensor rstd, Tensor x, Tensor
                           .eps = static_cast<Acc<T>>(eps)};
     const bool aligned = p.y.aligned() && p.x.aligned() && aligned16(p.weight);
     const int columns = static_cast<int>(x.extent(x.rank() - 1));
+    constexpr int kVec = kVecSize<T>;
+    // Few rows, as in decoding: one access per thread.
+    if (aligned && columns % kVec == 0 && columns > 32 * kVec && columns <= kRowBlock * kVec &&
+        p.rows <= context.multiprocessors)
+      return launch_forward<T, kVec, 1, 0>(context, p, columns / kVec);
     for_norm_forward<T>(columns, aligned, [&]<int N, int kVecs, int kLanes>(int packs) {
       launch_forward<T, N, kVecs, kLanes>(context, p, packs);
     });

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
 
 namespace kintsugi::cuda {
 namespace {
@@ -15,6 +16,8 @@ __global__ void __launch_bounds__(256)
                 int step, int distance, const Acc<T>* table, const std::int32_t* positions,
                 Acc<T> direction) {
   using A = Acc<T>;
+  allow_next();
+  wait_for_previous();
   const std::int64_t token = blockIdx.x;
   const A* cosine = table + static_cast<std::int64_t>(positions[token]) * (2 * half);
   const A* sine = cosine + half;
@@ -43,13 +46,123 @@ void launch(const Context& context, const Tensor& x, const Acc<T>* table,
             const std::int32_t* positions, bool inverse, RopePairs pairs) {
   const int heads = static_cast<int>(x.extent(1)), half = static_cast<int>(x.extent(2) / 2);
   const int threads = std::min(256, ceil_div(heads * (half / N), 32) * 32);
-  rope_kernel<T, N><<<static_cast<unsigned>(x.extent(0)), threads, 0, context.stream>>>(
-      data_of<T>(x), x.stride(0), x.stride(1), heads, half, pairs == RopePairs::Halves ? 1 : 2,
-      pairs == RopePairs::Halves ? half : 1, table, positions, Acc<T>(inverse ? -1 : 1));
-  KINTSUGI_LAUNCHED();
+  launch_overlapped(context, rope_kernel<T, N>, static_cast<unsigned>(x.extent(0)), threads, 0,
+                    data_of<T>(x), x.stride(0), x.stride(1), heads, half,
+                    pairs == RopePairs::Halves ? 1 : 2, pairs == RopePairs::Halves ? half : 1,
+                    table, positions, Acc<T>(inverse ? -1 : 1));
+}
+
+// The operands of rope_store; all heads of a token are at strides `head`.
+template <class T>
+struct RopeStore {
+  T *q, *k;
+  const T* v;
+  std::int64_t q_token, k_token, v_token, q_head, k_head, v_head;
+  T *keys, *values;
+  std::int64_t key_row, value_row, key_head, value_head;
+  const std::int32_t *rows, *positions;
+  const Acc<T>* table;  // nullptr: no rotation
+  int heads, kv_heads, half;
+};
+
+// One block per token. A thread rotates N pairs of a query or key, or copies N elements of a value.
+template <class T, int N>
+__global__ void __launch_bounds__(256) rope_store_kernel(RopeStore<T> p) {
+  using A = Acc<T>;
+  allow_next();
+  wait_for_previous();
+  const std::int64_t token = blockIdx.x;
+  const int row = p.rows[token], packs = p.half / N;
+  const A* cosine = nullptr;
+  if (p.table != nullptr)
+    cosine = p.table + static_cast<std::int64_t>(p.positions[token]) * (2 * p.half);
+  const int rotated = (p.heads + p.kv_heads) * packs;
+  for (int index = static_cast<int>(threadIdx.x); index < rotated + p.kv_heads * packs;
+       index += static_cast<int>(blockDim.x)) {
+    const int head = index / packs, i = index % packs * N, kv_head = head - p.heads;
+    if (index >= rotated) {
+      const int v_head = kv_head - p.kv_heads;
+      const T* from = p.v + token * p.v_token + v_head * p.v_head + i;
+      T* to = p.values + row * p.value_row + v_head * p.value_head + i;
+      if (row >= 0) {
+        store(to, load<N>(from));
+        store(to + p.half, load<N>(from + p.half));
+      }
+      continue;
+    }
+    T* low = (kv_head < 0 ? p.q + token * p.q_token + head * p.q_head
+                          : p.k + token * p.k_token + kv_head * p.k_head) +
+             i;
+    Pack<T, N> a = load<N>(low), b = load<N>(low + p.half);
+    if (cosine != nullptr) {
+      const Pack<A, N> c = load<N>(cosine + i), s = load<N>(cosine + p.half + i);
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        const A x = up(a.v[n]), y = up(b.v[n]);
+        a.v[n] = down<T>(x * c.v[n] - y * s.v[n]);
+        b.v[n] = down<T>(y * c.v[n] + x * s.v[n]);
+      }
+      store(low, a);
+      store(low + p.half, b);
+    }
+    if (kv_head >= 0 && row >= 0) {
+      T* to = p.keys + row * p.key_row + kv_head * p.key_head + i;
+      store(to, a);
+      store(to + p.half, b);
+    }
+  }
 }
 
 }  // namespace
+
+void rope_store(const Context& context, Tensor keys, Tensor values, Tensor q, Tensor k, Tensor v,
+                Tensor rows, Tensor table, Tensor positions) {
+  KINTSUGI_CHECK(q.rank() == 3 && k.shape() == v.shape() && q.extent(0) == k.extent(0) &&
+                     q.extent(2) == k.extent(2) && keys.rank() == 3 &&
+                     keys.shape() == values.shape() && keys.extent(1) == k.extent(1) &&
+                     keys.extent(2) == k.extent(2) && rows.elements() == k.extent(0) &&
+                     rows.contiguous() &&
+                     (!table || (table.contiguous() && table.extent(1) == q.extent(2) &&
+                                 positions.elements() == q.extent(0) && positions.contiguous())),
+                 "rope_store: q {}, k {}, keys {}", to_string(q.shape()), to_string(k.shape()),
+                 to_string(keys.shape()));
+  if (q.elements() == 0) return;
+  visit_device_float(q.dtype(), [&]<class T>() {
+    constexpr int N = kVecSize<T>;
+    bool aligned = q.extent(2) / 2 % N == 0 && aligned16(table.data());
+    for (const Tensor& x : {q, k, v, keys, values}) aligned = aligned && rows_of<T>(x).aligned();
+    if (!aligned) {
+      if (table) rope(context, q, table, positions, false, RopePairs::Halves);
+      if (table) rope(context, k, table, positions, false, RopePairs::Halves);
+      scatter_rows(context, keys, k, rows);
+      return scatter_rows(context, values, v, rows);
+    }
+    const RopeStore<T> p = {.q = data_of<T>(q),
+                            .k = data_of<T>(k),
+                            .v = data_of<T>(v),
+                            .q_token = q.stride(0),
+                            .k_token = k.stride(0),
+                            .v_token = v.stride(0),
+                            .q_head = q.stride(1),
+                            .k_head = k.stride(1),
+                            .v_head = v.stride(1),
+                            .keys = data_of<T>(keys),
+                            .values = data_of<T>(values),
+                            .key_row = keys.stride(0),
+                            .value_row = values.stride(0),
+                            .key_head = keys.stride(1),
+                            .value_head = values.stride(1),
+                            .rows = data_of<std::int32_t>(rows),
+                            .positions = data_of<std::int32_t>(positions),
+                            .table = data_of<Acc<T>>(table),
+                            .heads = static_cast<int>(q.extent(1)),
+                            .kv_heads = static_cast<int>(k.extent(1)),
+                            .half = static_cast<int>(q.extent(2) / 2)};
+    const int units = (p.heads + 2 * p.kv_heads) * (p.half / N);
+    launch_overlapped(context, rope_store_kernel<T, N>, static_cast<unsigned>(q.extent(0)),
+                      static_cast<unsigned>(std::min(256, ceil_div(units, 32) * 32)), 0, p);
+  });
+}
 
 void rope(const Context& context, Tensor x, Tensor table, Tensor positions, bool inverse,
           RopePairs pairs) {

@@ -1,6 +1,7 @@
 // SwiGLU: out = silu(gate) * up, with gate and up side by side in one row.
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
 
 namespace kintsugi::cuda {
 namespace {
@@ -9,6 +10,8 @@ template <class T, int N>
 __global__ void __launch_bounds__(256)
     forward_kernel(RowView<T> out, RowView<const T> gate_up, int width) {
   using A = Acc<T>;
+  allow_next();
+  wait_for_previous();
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * N;
   if (i >= width) return;
   const T* from = gate_up[blockIdx.x] + i;
@@ -49,9 +52,8 @@ __global__ void __launch_bounds__(256) backward_kernel(RowView<T> dgate_up, RowV
 template <class T, int N>
 void launch_forward(const Context& context, const Tensor& out, const Tensor& gate_up) {
   const RowGrid grid(out.extent(0), out.extent(1) / N);
-  forward_kernel<T, N><<<grid.blocks, grid.threads, 0, context.stream>>>(
-      rows_of<T>(out), rows_of<const T>(gate_up), static_cast<int>(out.extent(1)));
-  KINTSUGI_LAUNCHED();
+  launch_overlapped(context, forward_kernel<T, N>, grid.blocks, grid.threads, 0, rows_of<T>(out),
+                    rows_of<const T>(gate_up), static_cast<int>(out.extent(1)));
 }
 
 template <class T, int N>

@@ -59,8 +59,8 @@ void SimBackend::matmul(Tensor c, Tensor a, Tensor b, const MatmulOptions& optio
   const std::int64_t batch = rows == 0 ? 1 : c.extent(0);
   const std::int64_t m = c.extent(rows), n = c.extent(rows + 1),
                      k = a.extent(rows + (options.transpose_a ? 0 : 1));
-  double bytes =
-      bytes_of({a, b, c, options.bias, options.residual, options.gelu, options.gelu_input});
+  double bytes = bytes_of(
+      {a, b, c, options.bias, options.residual, options.gelu, options.gelu_input, options.swiglu});
   if (options.accumulate) bytes += bytes_of({c});
   add_matmul("matmul", a.dtype(), batch * m, n, k, bytes);
 }
@@ -136,6 +136,19 @@ void SimBackend::attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout
 void SimBackend::attention_merge(Tensor out, Tensor lse, Tensor part_out, Tensor part_lse) {
   add_memory("attention_merge", {out, out, lse, lse, part_out, part_lse});
 }
+void SimBackend::paged_attention(Tensor out, Tensor q, Tensor keys, Tensor,
+                                 const PagedAttentionOptions& options) {
+  // Every tile reads the keys and values of its sequence, at most max_keys.
+  const double tiles = static_cast<double>(options.tiles.extent(0)),
+               width = static_cast<double>(keys.extent(2) * keys.extent(3));
+  add_memory("paged_attention", {out, q},
+             2 * tiles * static_cast<double>(options.max_keys) * width *
+                 static_cast<double>(size_of(keys.dtype())));
+}
+void SimBackend::rope_store(Tensor, Tensor, Tensor q, Tensor k, Tensor v, Tensor rows, Tensor,
+                            Tensor positions) {
+  add_memory("rope_store", {q, q, k, k, v, v, rows, positions});
+}
 void SimBackend::rope(Tensor x, Tensor, Tensor positions, bool, RopePairs) {
   add_memory("rope", {x, x, positions});
 }
@@ -190,6 +203,11 @@ void SimBackend::retention_state(Tensor state, Tensor k, Tensor v, Tensor,
                                  const RetentionOptions&) {
   state_sum("retention_state", state, k, v);
 }
+void SimBackend::retention_step(Tensor out, Tensor states, Tensor q, Tensor k, Tensor v,
+                                Tensor slots, Tensor, const RetentionOptions&) {
+  const double state = static_cast<double>(states.bytes()) / static_cast<double>(states.extent(0));
+  add_memory("retention_step", {out, q, k, v, slots}, 2 * static_cast<double>(q.extent(0)) * state);
+}
 void SimBackend::retention_decay(Tensor state, std::int64_t, const RetentionOptions&) {
   add_memory("retention_decay", {state, state});
 }
@@ -243,6 +261,13 @@ void SimBackend::embedding_backward(Tensor, Tensor ids, Tensor dout, std::int64_
   const double rows = static_cast<double>(dout.elements()) *
                       static_cast<double>(size_of(accumulator_of(dout.dtype())));
   add_memory("embedding_backward", {dout, ids}, 2 * rows);
+}
+void SimBackend::scatter_rows(Tensor, Tensor x, Tensor rows) {
+  add_memory("scatter_rows", {x, x, rows});
+}
+void SimBackend::read_logits(Tensor values, Tensor ids, Tensor log_sum, Tensor chosen,
+                             Tensor logits, Tensor targets, std::int64_t) {
+  add_memory("read_logits", {logits, values, ids, log_sum, chosen, targets});
 }
 void SimBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
                                const CrossEntropyOptions& options) {

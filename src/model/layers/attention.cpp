@@ -143,20 +143,28 @@ void Attention::rotate(const LayerRun& run, const Heads& heads, bool inverse) co
   run.backend().rope(heads.k, table, run.batch.positions, inverse);
 }
 
-// Appends keys and values to the cache; returns those of all tokens so far.
-Attention::Heads Attention::with_cache(const LayerRun& run, const Heads& heads) const {
-  LayerCache& cache = *run.cache;
-  const std::int64_t count = run.batch.length;
-  const auto append = [&](const Tensor& flat, const Tensor& x) {
-    const Tensor all =
-        flat.view({flat.elements() / (kv_heads_ * spec_.head_dim), kv_heads_, spec_.head_dim});
-    run.backend().copy(all.rows(cache.length, count), x);
-    return all.rows(0, cache.length + count).split_first(cache.length + count);
-  };
-  const Heads all{by_sequence(heads.q, run), append(cache.tensors[0], heads.k),
-                  append(cache.tensors[1], heads.v)};
-  cache.length += count;
-  return all;
+// Stores the new keys and values in the cache and attends to all of each sequence.
+void Attention::forward_cached(const LayerRun& run, const Heads& heads) const {
+  const CachedTokens& cached = *run.batch.cached;
+  Tensor pages[2];
+  for (const int i : {0, 1}) {
+    const Tensor& all = run.cache->tensors[static_cast<std::size_t>(i)];
+    run.backend().scatter_rows(all.split_last(spec_.head_dim), i == 0 ? heads.k : heads.v,
+                               cached.rows);
+    pages[i] = all.view(
+        {all.extent(0) / cached.page_tokens, cached.page_tokens, kv_heads_, spec_.head_dim});
+  }
+  PagedAttentionOptions options{.scale = scale(),
+                                .alibi_slopes = slopes(run),
+                                .window = spec_.window,
+                                .pages = cached.pages,
+                                .max_keys = cached.max_keys};
+  const Tensor out = run[attended_].split_last(spec_.head_dim);
+  for (const bool single : {true, false}) {
+    options.tiles = single ? cached.single_tiles : cached.chunk_tiles;
+    options.tile_tokens = single ? 1 : cached.chunk_tile_tokens;
+    if (options.tiles) run.backend().paged_attention(out, heads.q, pages[0], pages[1], options);
+  }
 }
 
 void Attention::forward(const LayerRun& run, Tensor x) const {
@@ -164,11 +172,9 @@ void Attention::forward(const LayerRun& run, Tensor x) const {
   if (q_norm_) norm_forward(run);
   const Heads heads = attention_inputs(run);
   rotate(run, heads, false);
+  if (run.batch.cached != nullptr) return forward_cached(run, heads);
   const Tensor out = by_sequence(run[attended_].split_last(spec_.head_dim), run);
-  const Heads all =
-      run.cache != nullptr
-          ? with_cache(run, heads)
-          : Heads{by_sequence(heads.q, run), by_sequence(heads.k, run), by_sequence(heads.v, run)};
+  const Heads all{by_sequence(heads.q, run), by_sequence(heads.k, run), by_sequence(heads.v, run)};
   if (run.context.ring != nullptr)
     run.context.ring->forward(out, log_sum_exp(run), all.q, all.k, all.v, scale(),
                               run.batch.document_start, spec_.window);

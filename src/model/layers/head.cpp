@@ -88,7 +88,8 @@ Tensor Head::logits(const LayerRun& run, Tensor x) const {
   const Tensor normed = run.stream.own_branch.rows(0, x.extent(0));
   const Tensor logits = logits_.rows(0, x.extent(0));
   norm_.forward(run, normed, statistics_.first(x.extent(0)), x);
-  run.backend().matmul(logits, normed, run.store().weight(weight_), {.transpose_b = true});
+  run.backend().matmul(logits, normed, run.store().weight(weight_).rows(0, rows_.size()),
+                       {.transpose_b = true});
   return logits;
 }
 
