@@ -1,10 +1,13 @@
-// Files and replies that evaluation reads.
+// Files and replies that evaluation reads, and requests to the server.
+#include "core/error.h"
 #include "eval/bleu.h"
 #include "eval/result_files.h"
 #include "eval/run/results.h"
 #include "eval/score_rules.h"
 #include "eval/scoring.h"
 #include "eval/task.h"
+#include "serve/http/http_message.h"
+#include "serve/http/request_bodies.h"
 #include "support/formula_model.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
@@ -107,10 +110,29 @@ FileParser task_data() {
           }};
 }
 
+FileParser request_body() {
+  return {.name = "request-body",
+          .samples = {{{"body.json", R"({"prompt": [[1, 2], [3]], "echo": true, "logprobs": 1,
+              "max_tokens": 1, "stop": ["a", "b"], "messages": [{"role": "user", "content":
+              [{"type": "text", "text": "ä"}]}], "stream": true, "stream_options":
+              {"include_usage": true}, "top_p": 0.5, "tokens": [1, 2]})"}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const std::string body = content_of(directory / "body.json");
+            try {
+              parse_completion_body(body, {});
+              parse_detokenize_body(body);
+            } catch (const HttpError& error) {
+              user_error("{}", error.what());
+            }
+          }};
+}
+
 }  // namespace
 
 std::vector<FileParser> eval_parsers() {
-  return {eval_results(), completions_reply(), segments(), task_file(), task_data()};
+  return {eval_results(), completions_reply(), segments(),
+          task_file(),    task_data(),         request_body()};
 }
 
 }  // namespace kintsugi

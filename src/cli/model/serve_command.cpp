@@ -60,10 +60,10 @@ class ShutdownSignals {
   }, terminate_{};
 };
 
-// The directory's name; that of the run for its checkpoints.
+// The directory's name, also of "." and "runs/demo/".
 std::string default_name(const std::filesystem::path& given) {
-  const std::string name = given.filename().string();
-  return name.empty() ? given.parent_path().filename().string() : name;
+  const auto path = std::filesystem::absolute(given / "").lexically_normal();
+  return path.parent_path().filename().string();
 }
 
 std::string host_memory() {

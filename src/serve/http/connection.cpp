@@ -35,7 +35,7 @@ Connection::Connection(int socket, const ConnectionLimits& limits, const std::at
 
 Connection::~Connection() {
   flush();
-  if (closing_ && !failed_ && !ending_) linger();
+  if ((closing_ || exhausted_) && !failed_ && !ending_) linger();
   ::close(socket_);
 }
 
@@ -98,15 +98,15 @@ bool Connection::fill() {
     got = ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
   } while (got < 0 && (errno == EAGAIN || errno == EINTR));
   buffer_.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-  failed_ = failed_ || got < 0;
+  exhausted_ = exhausted_ || got < 0;
   return got > 0;
 }
 
 ssize_t Connection::read(char* data, std::size_t size) {
   if (!flush()) return -1;
-  if (allowance_ == 0) failed_ = true;
-  if (failed_) return -1;
-  if (used_ == buffer_.size() && !fill()) return failed_ ? -1 : 0;
+  if (allowance_ == 0) exhausted_ = true;
+  if (exhausted_) return -1;
+  if (used_ == buffer_.size() && !fill()) return exhausted_ ? -1 : 0;
   const std::size_t count = std::min({size, buffer_.size() - used_, allowance_});
   std::memcpy(data, buffer_.data() + used_, count);
   used_ += count;

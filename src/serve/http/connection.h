@@ -62,8 +62,9 @@ class Connection {
   Clock::time_point deadline_ = {};  // for reading
   std::size_t allowance_ = 0;        // bytes that may still be read
   std::string buffer_, held_;
-  std::size_t used_ = 0;  // of the buffer
-  bool holds_ = true;     // the next write
+  std::size_t used_ = 0;    // of the buffer
+  bool holds_ = true;       // the next write
+  bool exhausted_ = false;  // nothing more can be read: an error or a limit
   bool failed_ = false, closing_ = false, timed_out_ = false;
 };
 

@@ -253,6 +253,7 @@ bool HttpServer::shutdown(double timeout_s) {
   state_->service.abort();
   state_->ending = true;
   if (state_->accepting.joinable()) state_->accepting.join();
+  state_->listener.close();
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [this] { return state_->connections == 0; });
   return finished;

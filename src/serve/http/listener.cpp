@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <tuple>
 
 #include "core/error.h"
 
@@ -67,7 +68,12 @@ Listener::Listener(const std::string& host, int port) {
   std::tie(host_, port_) = numbers_of(address);
 }
 
-Listener::~Listener() { ::close(socket_); }
+Listener::~Listener() { close(); }
+
+void Listener::close() {
+  if (socket_ >= 0) ::close(socket_);
+  socket_ = -1;
+}
 
 std::string Listener::address() const {
   const bool six = host_.find(':') != host_.npos;

@@ -19,6 +19,7 @@ class Listener {
   int socket() const { return socket_; }
   // The socket of the next connection; -1: none within the time, or there was an error.
   int accept(int timeout_ms);
+  void close();
 
  private:
   int socket_ = -1, port_ = 0;

@@ -3,16 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "serve/http/exchange.h"
 #include "serve/http/page.h"
 
 namespace kintsugi {
 namespace {
-
-constexpr auto kPatience = std::chrono::milliseconds(200);  // between looks at the client
 
 const std::vector<std::pair<const char*, const char*>> kRoutes = {{"GET", "/"},
                                                                   {"GET", "/health"},
@@ -32,49 +30,11 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
-std::uint64_t random_number() {
-  static thread_local std::mt19937_64 generator = [] {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
-  return generator();
-}
-
-std::int64_t unix_time() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
-}
-
-double seconds_since(HttpService::Clock::time_point time) {
-  return std::chrono::duration<double>(HttpService::Clock::now() - time).count();
-}
-
-HttpReply json_reply(const OrderedJson& json) { return {.body = json_line(json) + "\n"}; }
-
 OrderedJson text_or_null(const std::string& text) {
   return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
 }
 
 }  // namespace
-
-struct HttpService::Exchange {
-  std::function<bool()> gone;
-  Clock::time_point start = Clock::now(), deadline;
-  const std::atomic<bool>& aborting;
-
-  // The next event of the texts. Looks at the client and the clock while it waits.
-  TextEvent next(PendingTexts& texts) const {
-    for (;;) {
-      if (aborting) throw HttpError(503, "shutting_down", "the server is shutting down");
-      if (auto event = texts.next(std::min(deadline, Clock::now() + kPatience)))
-        return std::move(*event);
-      if (gone()) throw HttpError(499, "client_gone", "the client has left");
-      if (Clock::now() >= deadline)
-        throw HttpError(504, "timeout", "the request took longer than --request-timeout");
-    }
-  }
-};
 
 HttpService::HttpService(InferenceEngine& engine, std::unique_ptr<Tokenizer> tokenizer,
                          PromptSettings settings, ServiceOptions options)
@@ -87,10 +47,10 @@ HttpService::HttpService(InferenceEngine& engine, std::unique_ptr<Tokenizer> tok
       started_(unix_time()),
       slots_(std::make_shared<SequenceSlots>(engine_options_.max_sequences + options_.max_queue)),
       engine_(engine) {
-  if (end_of_text_.empty() && tokenizer_ && config_.eos_token >= 0 &&
-      config_.eos_token < tokenizer_->vocab_size())
-    end_of_text_ =
-        TextOutput(tokenizer_.get(), {}).add(static_cast<std::int32_t>(config_.eos_token));
+  if (!end_of_text_.empty() || !tokenizer_) return;
+  std::optional<std::int32_t> id = tokenizer_->end_of_document();
+  if (config_.eos_token >= 0) id = static_cast<std::int32_t>(config_.eos_token);
+  if (id) end_of_text_ = TextOutput(tokenizer_.get(), {}).add(*id);
 }
 
 HttpService::~HttpService() = default;
@@ -117,13 +77,13 @@ HttpReply HttpService::handle(const HttpRequest& request, std::function<bool()> 
   if (!options_.cors_origin.empty())
     reply.headers.emplace_back("Access-Control-Allow-Origin", options_.cors_origin);
   if (!reply.stream) {
-    metrics_.add_request(name, reply.status, seconds_since(exchange.start));
+    metrics_.add_request(name, reply.status, exchange.elapsed_s());
     return reply;
   }
-  reply.stream = [this, name, status = reply.status, start = exchange.start,
+  reply.stream = [this, name, status = reply.status, exchange,
                   inner = std::move(reply.stream)](const HttpReply::Write& write) {
     inner(write);
-    metrics_.add_request(name, status, seconds_since(start));
+    metrics_.add_request(name, status, exchange.elapsed_s());
   };
   return reply;
 }
@@ -281,102 +241,6 @@ EncodedPrompt HttpService::encode(const PromptInput& prompt) {
                        .text = text};
   result.added_bos = result.tokens.size() > plain.size();
   return result;
-}
-
-// ---- texts
-
-CallModel HttpService::call_model() const {
-  return {.tokenizer = tokenizer_.get(),
-          .max_length = engine_options_.max_length,
-          .max_tokens = options_.limits.max_tokens,
-          .end_of_text = end_of_text_,
-          .format = options_.format};
-}
-
-void HttpService::check_work(const TextParameters& parameters) const {
-  if (draining_) throw HttpError(503, "shutting_down", "the server is shutting down");
-  if (!parameters.model.empty() && parameters.model != options_.name)
-    throw HttpError(404, "model_not_found",
-                    fmt::format("model: '{}' is not served here; this server has '{}'",
-                                printable(parameters.model), options_.name));
-}
-
-HttpReply HttpService::completions(const std::string& body, Exchange& exchange) {
-  CompletionBody parsed = parse_completion_body(body, options_.limits);
-  check_work(parsed);
-  if (!parsed.seed) parsed.seed = random_number();
-  if (!parsed.stop.empty()) tokenizer();
-  std::vector<EncodedPrompt> prompts;
-  for (const PromptInput& prompt : parsed.prompts) prompts.push_back(encode(prompt));
-  const TextParameters parameters = parsed;
-  return generate(make_completion_call(call_model(), std::move(parsed), std::move(prompts)),
-                  parameters, "cmpl-", exchange);
-}
-
-HttpReply HttpService::chat(const std::string& body, Exchange& exchange) {
-  ChatBody parsed = parse_chat_body(body, options_.limits);
-  check_work(parsed);
-  tokenizer();
-  if (options_.format == nullptr) throw HttpError(400, "no_chat_template", options_.no_chat);
-  if (!parsed.seed) parsed.seed = random_number();
-  const auto own = take_tokenizer();
-  // A message cannot end its own turn: names of special tokens in it are plain text.
-  std::vector<std::int32_t> prompt =
-      PromptEncoder(*own, settings_, options_.bos, config_.bos_token)
-          .encode(chat_pieces(*options_.format, parsed.messages, true), SpecialTokens::AsText);
-  const TextParameters parameters = parsed;
-  return generate(make_chat_call(call_model(), std::move(parsed), std::move(prompt)), parameters,
-                  "chatcmpl-", exchange);
-}
-
-HttpReply HttpService::generate(std::unique_ptr<TextCall> call, const TextParameters& parameters,
-                                const char* id_prefix, Exchange& exchange) {
-  const ReplyHead head{fmt::format("{}{:016x}", id_prefix, random_number()), unix_time(),
-                       options_.name};
-  auto texts = std::make_shared<PendingTexts>(engine_, slots_, tokenizer_.get(), call->requests(),
-                                              parameters.stream);
-  const auto measure = [this, start = exchange.start](const PendingTexts& ended, TokenUsage usage) {
-    const auto first = ended.first_token();
-    if (!first) return;
-    metrics_.add_first_token(std::chrono::duration<double>(*first - start).count());
-    if (usage.completion > 1)
-      metrics_.add_token_time(seconds_since(*first) / static_cast<double>(usage.completion - 1));
-  };
-  if (!parameters.stream) {
-    std::vector<OrderedJson> choices(call->requests().size());
-    while (!texts->ended()) {
-      const TextEvent event = exchange.next(*texts);
-      choices[event.text] = call->whole(event.text, *event.end);
-    }
-    measure(*texts, call->usage());
-    OrderedJson json = reply_json(head, call->object(false), std::move(choices));
-    json["usage"] = usage_json(call->usage());
-    return json_reply(json);
-  }
-  HttpReply reply{.content_type = "text/event-stream",
-                  .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
-  reply.stream =
-      [head, texts, measure, exchange, usage = parameters.include_usage,
-       call = std::shared_ptr<TextCall>(std::move(call))](const HttpReply::Write& write) mutable {
-        const auto send = [&](OrderedJson choices, bool with_usage) {
-          OrderedJson json = reply_json(head, call->object(true), std::move(choices));
-          if (usage) json["usage"] = with_usage ? usage_json(call->usage()) : OrderedJson(nullptr);
-          if (!write(event_text(json))) throw HttpError(499, "client_gone", "the client has left");
-        };
-        try {
-          for (OrderedJson& choice : call->begin()) send(OrderedJson::array({choice}), false);
-          while (!texts->ended())
-            for (OrderedJson& choice : call->continued(exchange.next(*texts)))
-              send(OrderedJson::array({choice}), false);
-          measure(*texts, call->usage());
-          if (usage) send(OrderedJson::array(), true);
-          write(kLastEvent);
-        } catch (const HttpError& error) {
-          write("data: " + error_reply(error).body + "\n\n");
-        }
-        texts.reset();  // cancels what has not ended
-      };
-  return reply;
 }
 
 }  // namespace kintsugi

@@ -57,6 +57,7 @@ class HttpService {
 
  private:
   struct Exchange;  // a request while it is answered
+  struct Answer;
 
   HttpReply route(const HttpRequest& request, Exchange& exchange);
   void check_client(const HttpRequest& request) const;
