@@ -106,9 +106,8 @@ std::string EngineModel::decode(std::span<const std::int32_t> ids) {
   return text;
 }
 
-// The engine reads all tokens of a prompt, also the last one, which is only predicted.
 std::size_t EngineModel::max_length() const {
-  return static_cast<std::size_t>(engine_.options().max_length - 1);
+  return static_cast<std::size_t>(engine_.options().max_length);
 }
 
 std::vector<ContinuationScore> EngineModel::score(std::span<const TokenPair> pairs,

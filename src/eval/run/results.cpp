@@ -65,6 +65,8 @@ void add_tasks(EvalDocument& json, const TaskEvaluation& evaluation,
     add_metrics(entry, results.tasks[i].metrics);
     configs[task.name] = task.config;
     configs[task.name]["num_fewshot"] = task.shots;
+    configs[task.name]["metadata"]["config_source"] = task.file.string();
+    configs[task.name]["metadata"]["data_files"] = prepared.data.files;  // as they were found
     versions[task.name] = version_json(task);
     shots[task.name] = task.shots;
     directions[task.name] = directions_json(results.tasks[i].metrics);
