@@ -19,8 +19,7 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 template <int kDim>
 struct Layout {
-  static constexpr int kWarps = kDim <= 64 || kDim > 128 ? 4 : 8;
-  static constexpr int kBlocks = kDim <= 64 ? 5 : 1;  // of a multiprocessor, at least
+  static constexpr int kWarps = kDim <= 128 ? 8 : 4;
   static constexpr int kWarpKeys = kSplitKeys / kWarps;
   // Keys and queries: a lane has kPer consecutive elements of each of kChunks ranges.
   static constexpr int kPer = kDim % 32 == 0 ? 8 : 4;
@@ -222,7 +221,7 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
 
 // Blocks (tile, key-value head and range of its query heads, split).
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * Layout<kDim>::kWarps, Layout<kDim>::kBlocks)
+__global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
     decode_kernel(Paged<T> p, PagedParts<float> parts) {
   using L = Layout<kDim>;
   __shared__ DecodeShared<kDim> shared;
@@ -251,16 +250,12 @@ __global__ void __launch_bounds__(32 * Layout<kDim>::kWarps, Layout<kDim>::kBloc
   __syncwarp();
 
   WarpResult<T, kDim> mine;
-  constexpr int kAhead = kDim <= 64 ? 2 : 1;  // tiles whose loads are in flight
-#pragma unroll 1
-  for (int i = warp * L::kWarpKeys; i < (warp + 1) * L::kWarpKeys; i += kAhead * kTileKeys) {
-    if (first + i >= end || first + i + kAhead * kTileKeys <= begin) continue;
-    Fragments<T, kDim> tiles[kAhead];
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) tiles[a].load(p, shared.rows + i + a * kTileKeys, kv_head);
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a)
-      mine.add(q, tiles[a], first + i + a * kTileKeys, begin, end, p.scale * kLog2E, slope);
+#pragma unroll 2
+  for (int i = warp * L::kWarpKeys; i < (warp + 1) * L::kWarpKeys; i += kTileKeys) {
+    if (first + i >= end || first + i + kTileKeys <= begin) continue;
+    Fragments<T, kDim> keys;
+    keys.load(p, shared.rows + i, kv_head);
+    mine.add(q, keys, first + i, begin, end, p.scale * kLog2E, slope);
   }
   store_warp(shared, mine);
   __syncthreads();
