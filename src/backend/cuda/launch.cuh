@@ -30,15 +30,9 @@ __device__ inline void prefetch_line(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// All of these kernels ask for the largest shared memory: a multiprocessor divides its memory
-// between shared memory and cache anew only when it is idle, so that kernels with different
-// divisions never overlap.
 template <class... Parameters, class... Arguments>
 void launch_overlapped(const Context& context, void (*kernel)(Parameters...), dim3 blocks,
                        dim3 threads, std::size_t shared_bytes, Arguments&&... arguments) {
-  KINTSUGI_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                     cudaFuncAttributePreferredSharedMemoryCarveout,
-                                     cudaSharedmemCarveoutMaxShared));
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
