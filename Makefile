@@ -23,6 +23,7 @@ packages:
 demo: KINDS += demo
 test sanitize fuzz-layouts fuzz-parsers kill-test fault-test mutation-check same-bits: KINDS += test demo
 test fault-test: KINDS += cluster
+test: KINDS += browser
 
 # $(call configure,directory,flags)
 define configure

@@ -21,8 +21,8 @@ using Folders = std::set<std::string>;
 const fs::path kSource = fs::path(source_directory()) / "src";
 
 // core <- tensor <- {backend, comm} <- model <- parallel <- optim <- train <- cli. data, energy and
-// report are leaves; plan stands on model and parallel; eval and serve beside train; launch on plan
-// and train. Each may include itself and these:
+// report are leaves; plan stands on model and parallel; eval on serve, and train on eval; launch on
+// plan and train. Each may include itself and these:
 const std::map<std::string, Folders> kBelow = {
     {"core", {}},
     {"tensor", {"core"}},
@@ -35,14 +35,14 @@ const std::map<std::string, Folders> kBelow = {
     {"energy", {"core", "tensor"}},
     {"report", {"core", "tensor", "energy"}},
     {"plan", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "energy"}},
-    {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data"}},
+    {"serve", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "report"}},
     {"eval", {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "serve"}},
     {"launch",
      {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
       "plan", "train"}},
     {"train",
-     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy",
-      "report"}},
+     {"core", "tensor", "backend", "comm", "model", "parallel", "optim", "data", "energy", "report",
+      "serve", "eval"}},
 };
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.find('/')); }
@@ -129,7 +129,7 @@ TEST(Architecture, TheRulesFindWhatTheyShould) {
            {"model/stage.cpp", "comm/nccl/communicator.h"},
            {"optim/optimizer.cpp", "train/config/config.h"},
            {"data/sampling/blend.cpp", "model/config.h"},
-           {"serve/language_model.cpp", "train/checkpoint/checkpoint.h"},
+           {"serve/inference_model.cpp", "train/checkpoint/checkpoint.h"},
            {"train/trainer.cpp", "backend/cpu/cpu_backend.h"},
            {"train/trainer.cpp", "cli/backends.h"},
            {"somewhere/new.cpp", "core/file.h"},

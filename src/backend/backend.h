@@ -146,6 +146,9 @@ struct CrossEntropyOptions {
   double gradient_scale = 0;
   double z_loss = 0;
   Tensor squared_log_z = {};  // (rows), second output: log^2 Z; 0 where target < 0
+  // (rows), third output: the loss of the most likely token, bit for bit that of the target if it
+  // has the largest logit; 0 where target < 0
+  Tensor smallest_losses = {};
 };
 
 // How the scale of gradients is computed from their norm.

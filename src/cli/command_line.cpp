@@ -43,6 +43,7 @@ int run_command_line(int argc, char** argv) {
   add_train_command(app);
   add_generate_command(app);
   add_chat_command(app);
+  add_serve_command(app);
   add_eval_command(app);
   add_model_command(app);
   add_plan_command(app);

@@ -30,4 +30,7 @@ std::string hex64(std::uint64_t value);
 // CRC-32C (Castagnoli), as in RFC 3720: for file formats that ask for it.
 std::uint32_t crc32c(std::string_view bytes);
 
+// SHA-256 (FIPS 180-4), 64 hexadecimal digits: where a file format asks for it.
+std::string sha256_hex(std::string_view bytes);
+
 }  // namespace kintsugi

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numbers>
+#include <utility>
 
 #include "core/error.h"
 #include "core/statistics.h"
@@ -106,6 +108,28 @@ double f1_score(std::span<const std::int64_t> gold, std::span<const std::int64_t
     either += gold[i] + predicted[i];
   }
   return either == 0 ? 0 : 2 * static_cast<double>(both) / static_cast<double>(either);
+}
+
+double matthews_correlation(std::span<const std::int64_t> gold,
+                            std::span<const std::int64_t> predicted) {
+  KINTSUGI_CHECK(gold.size() == predicted.size(), "{} classes, {} predicted", gold.size(),
+                 predicted.size());
+  std::map<std::int64_t, std::pair<double, double>> counts;  // of each class: gold, predicted
+  double right = 0;
+  for (std::size_t i = 0; i < gold.size(); ++i) {
+    ++counts[gold[i]].first;
+    ++counts[predicted[i]].second;
+    right += gold[i] == predicted[i] ? 1 : 0;
+  }
+  const auto n = static_cast<double>(gold.size());
+  double both = right * n, of_gold = n * n, of_predicted = n * n;
+  for (const auto& [id, count] : counts) {
+    both -= count.first * count.second;
+    of_gold -= count.first * count.first;
+    of_predicted -= count.second * count.second;
+  }
+  const double scale = of_gold * of_predicted;
+  return scale == 0 ? 0 : both / std::sqrt(scale);
 }
 
 Metric group_metric(const std::string& name, std::span<const GroupMember> members,

@@ -34,6 +34,9 @@ std::vector<Metric> rolling_metrics(std::span<const RollingScore> documents);
 double brier_score(std::span<const MultipleChoiceScore> documents);
 // F1 of the class 1 among the classes 0 and 1; 0 if it neither occurs nor is predicted.
 double f1_score(std::span<const std::int64_t> gold, std::span<const std::int64_t> predicted);
+// Matthews' correlation coefficient, of any number of classes; 0 if it is not defined.
+double matthews_correlation(std::span<const std::int64_t> gold,
+                            std::span<const std::int64_t> predicted);
 
 // One metric of one task of a group.
 struct GroupMember {

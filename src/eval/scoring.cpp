@@ -147,6 +147,7 @@ MultipleChoiceScore score_multiple_choice(std::span<const std::string> choices,
   std::vector<double> values;
   for (const ContinuationScore& score : scores) values.push_back(score.log_probability);
   result.probabilities = softmax(values);
+  result.predicted = argmax(values);
   return result;
 }
 

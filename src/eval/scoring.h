@@ -40,6 +40,7 @@ struct MultipleChoiceScore {
   double exact_match = 0;  // a right choice is greedy
   std::vector<double> probabilities;
   std::vector<std::int64_t> gold;  // see gold_indices
+  std::int64_t predicted = 0;      // the choice with the largest log-probability
 };
 // `scores` are those of the choices, with the delimiter in front; lengths are without it. The first
 // of the largest is chosen. `unconditional` has the log-probability of each choice without context;

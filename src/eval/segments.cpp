@@ -2,30 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <iostream>
-#include <iterator>
 #include <set>
 #include <utility>
 
 #include "core/error.h"
-#include "data/corpora/text_stream.h"
 #include "data/tokenizers/utf8.h"
+#include "eval/task_data.h"
 #include "eval/text.h"
 
 namespace kintsugi {
-namespace {
-
-std::string whole_text(const std::string& path) {
-  if (path == "-")
-    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
-  TextStream stream(path);
-  std::string text;
-  std::vector<char> buffer(1 << 16);
-  while (const std::size_t bytes = stream.read(buffer)) text.append(buffer.data(), bytes);
-  return text;
-}
-
-}  // namespace
 
 References::References(std::vector<Segments> sets, std::size_t hypotheses)
     : sets_(std::move(sets)) {
@@ -64,7 +49,7 @@ NgramCounts count_ngrams(std::span<const std::string> tokens, std::size_t order)
 }
 
 Segments read_segments(const std::string& path) {
-  const std::string text = whole_text(path), name = path == "-" ? "standard input" : path;
+  const std::string text = read_whole_text(path), name = path == "-" ? "standard input" : path;
   Segments segments;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());

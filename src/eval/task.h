@@ -11,6 +11,7 @@
 
 #include "eval/filters.h"
 #include "eval/requests.h"
+#include "eval/run/python_random.h"
 #include "eval/scoring.h"
 #include "eval/task_template.h"
 
@@ -43,7 +44,9 @@ struct GenerationOptions {
   std::vector<std::string> until = {};  // texts that end a response
   std::int64_t max_gen_toks = 256;
   bool do_sample = false;
-  double temperature = 0;
+  double temperature = 0;  // of sampling
+  double top_p = 1;
+  std::int64_t top_k = 0;
 };
 
 struct FilterStep {
@@ -66,14 +69,22 @@ struct TaskMetric {
 
 struct EvalTask {
   std::string name, alias, version;
+  std::filesystem::path file;
+  EvalDocument config;  // all keys of the file
   std::vector<std::string> tags;
-  std::map<std::string, std::vector<std::string>> data_files;  // by split; JSON lines
-  std::string dataset;                                         // of the Hugging Face hub, or empty
+  std::map<std::string, std::vector<std::string>> data_files;  // by split
+  std::string data_field;  // of a JSON file: the key whose value has the documents; or empty
+  std::string dataset;     // of the Hugging Face hub, or empty
   std::string split, fewshot_split;  // which documents are scored, and which are examples
+  std::string test_split;            // as given, or empty
+  // A document is not its own example: as in lm-evaluation-harness, only if a fewshot_split is
+  // given and is the test_split.
+  bool skips_itself = false;
+  std::vector<EvalDocument> samples;  // examples in the task file, instead of fewshot_split
   TaskField text, target, choices;
   OutputType output_type = OutputType::GenerateUntil;
   std::int64_t shots = 0;
-  bool first_n = false;  // examples are the first documents of the split
+  bool first_n = false;  // examples are the first documents of the split, not drawn
   FewShotFormat format;
   GenerationOptions generation;
   std::vector<TaskFilter> filters;
@@ -84,6 +95,7 @@ struct EvalGroup {
   struct Mean {
     std::string metric;
     bool weight_by_size = true;
+    std::vector<std::string> filters = {};  // empty: all that the tasks have
   };
   std::string name, alias, version;
   std::vector<std::string> tasks;
@@ -92,10 +104,6 @@ struct EvalGroup {
 
 // Reads a task or a group, with the files that it includes.
 std::variant<EvalTask, EvalGroup> read_task_file(const std::filesystem::path& path);
-
-// The documents of a split: JSON lines, by paths from the working directory. UserError if the task
-// has another data set.
-std::vector<EvalDocument> read_documents(const EvalTask& task, const std::string& split);
 
 struct EvalRequest {
   std::string context, continuation;  // without continuation: generate, or score the whole context
@@ -108,9 +116,27 @@ struct DocumentRequests {
   std::vector<std::string> choices;        // multiple choice
   Gold gold = std::int64_t{0};
   std::vector<std::string> targets;  // of a generated text
+  TokenIds tokens;                   // of a document that is stored as tokens
+  EvalDocument target;               // doc_to_target, for the record
 };
-// `examples` are the documents of task.fewshot_split. The document itself is never its own example.
+
+// Chooses the examples for one document after the other, as lm-evaluation-harness does: the first
+// of the pool, or a draw of Python's random.Random.
+class FewShotSampler {
+ public:
+  // `pool` are the documents of task.fewshot_split; it must outlive the sampler.
+  FewShotSampler(const EvalTask& task, std::span<const EvalDocument> pool,
+                 std::uint64_t seed = 1234);
+  // UserError if the pool has too few documents.
+  std::vector<const EvalDocument*> sample(const EvalDocument& document);
+
+ private:
+  const EvalTask& task_;
+  std::span<const EvalDocument> pool_;
+  PythonRandom random_;
+};
+
 DocumentRequests make_requests(const EvalTask& task, const EvalDocument& document,
-                               std::span<const EvalDocument> examples);
+                               FewShotSampler& examples);
 
 }  // namespace kintsugi

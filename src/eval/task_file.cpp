@@ -10,107 +10,45 @@
 #include "core/units.h"
 #include "core/yaml_reader.h"
 #include "eval/task.h"
+#include "eval/task_map.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
-
-// A map of a task file. Each key is read once; finish() refuses the others.
-class TaskMap {
- public:
-  TaskMap(YAML::Node node, std::string source)
-      : node_(std::move(node)), source_(std::move(source)) {
-    if (!node_.IsMap()) user_error("{} is not a map", source_);
-  }
-
-  const std::string& source() const { return source_; }
-  bool has(const std::string& key) const { return node_[key].IsDefined(); }
-  // Undefined if the key is missing or null.
-  YAML::Node take(const std::string& key) {
-    known_.push_back(key);
-    const YAML::Node node = std::as_const(node_)[key];  // does not insert the key
-    if (!node.IsDefined() || node.IsNull()) return YAML::Node(YAML::NodeType::Undefined);
-    if (node.Tag() == "!function")
-      user_error("{}: {} is a Python function, which is not supported", source_, key);
-    return node;
-  }
-  template <class T>
-  void read(const std::string& key, T& value) {
-    const YAML::Node node = take(key);
-    if (!node.IsDefined()) return;
-    if (!node.IsScalar()) user_error("{}: {} must be {}", source_, key, YamlScalar<T>::expected());
-    try {
-      value = YamlScalar<T>::parse(node.Scalar());
-    } catch (const UserError& error) {
-      user_error("{}: {}: {}", source_, key, error.what());
-    }
-  }
-  void read(const std::string& key, std::string& value) {
-    const YAML::Node node = take(key);
-    if (!node.IsDefined()) return;
-    if (!node.IsScalar()) user_error("{}: {} must be a string", source_, key);
-    value = node.Scalar();
-  }
-  // One string or a list of strings.
-  void read(const std::string& key, std::vector<std::string>& values) {
-    const YAML::Node node = take(key);
-    if (!node.IsDefined()) return;
-    values.clear();
-    if (node.IsScalar()) return values.push_back(node.Scalar());
-    if (!node.IsSequence()) user_error("{}: {} must be a list of strings", source_, key);
-    for (const YAML::Node& item : node) {
-      if (!item.IsScalar()) user_error("{}: {} must be a list of strings", source_, key);
-      values.push_back(item.Scalar());
-    }
-  }
-  std::vector<TaskMap> read_maps(const std::string& key) {
-    std::vector<TaskMap> maps;
-    const YAML::Node node = take(key);
-    if (!node.IsDefined()) return maps;
-    if (!node.IsSequence()) user_error("{}: {} must be a list of maps", source_, key);
-    for (const YAML::Node& item : node)
-      maps.emplace_back(item, fmt::format("{}: {}", source_, key));
-    return maps;
-  }
-  std::optional<TaskMap> read_map(const std::string& key) {
-    const YAML::Node node = take(key);
-    if (!node.IsDefined()) return std::nullopt;
-    return TaskMap(node, fmt::format("{}: {}", source_, key));
-  }
-  const YAML::Node& node() const { return node_; }
-  void ignore(const std::vector<std::string>& keys) {
-    known_.insert(known_.end(), keys.begin(), keys.end());
-  }
-  void finish() const {
-    for (const auto& item : node_) {
-      const std::string& key = item.first.Scalar();
-      if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-      const std::string near = nearest_word(key, known_);
-      user_error("{}: unknown key '{}'{}", source_, key,
-                 near.empty() ? "" : fmt::format(": did you mean '{}'?", near));
-    }
-  }
-
- private:
-  YAML::Node node_;
-  std::string source_;
-  std::vector<std::string> known_;
-};
 
 // The keys of a file, after those of the files that it includes.
 YAML::Node load_task_yaml(const fs::path& path, int depth = 0) {
   if (depth > 8) user_error("{}: files include each other", path.string());
   const YAML::Node node = load_yaml(read_text_file(path), path.string());
   if (!node.IsMap()) user_error("{} is not a map of keys", path.string());
-  const YAML::Node include = node["include"];
   YAML::Node merged(YAML::NodeType::Map);
-  if (include.IsDefined()) {
+  if (const YAML::Node include = node["include"]; include.IsDefined()) {
     if (!include.IsScalar()) user_error("{}: include must be a file name", path.string());
     merged = load_task_yaml(path.parent_path() / include.Scalar(), depth + 1);
   }
   for (const auto& item : node)
     if (item.first.Scalar() != "include") merged[item.first.Scalar()] = item.second;
   return merged;
+}
+
+// The value as Python's YAML reader sees it.
+EvalDocument json_of_yaml(const YAML::Node& node) {
+  if (node.IsMap()) {
+    EvalDocument map = EvalDocument::object();
+    for (const auto& item : node) map[item.first.Scalar()] = json_of_yaml(item.second);
+    return map;
+  }
+  if (node.IsSequence()) {
+    EvalDocument list = EvalDocument::array();
+    for (const auto& item : node) list.push_back(json_of_yaml(item));
+    return list;
+  }
+  if (node.IsNull() || !node.IsDefined()) return nullptr;
+  const std::string& text = node.Scalar();
+  if (node.Tag() == "!") return text;  // in quotes
+  if (text == "true" || text == "false") return text == "true";
+  const EvalDocument number = EvalDocument::parse(text, nullptr, false);
+  return number.is_number() ? number : EvalDocument(text);
 }
 
 EvalDocument literal_of(const YAML::Node& node, const std::string& source) {
@@ -160,12 +98,23 @@ constexpr KnownMetric kTaskMetrics[] = {
     {OutputType::MultipleChoice, "exact_match", "mean", true, false},
     {OutputType::MultipleChoice, "brier_score", "brier_score", false, false},
     {OutputType::MultipleChoice, "f1", "f1", true, false},
+    {OutputType::MultipleChoice, "mcc", "matthews_corrcoef", true, false},
     {OutputType::Loglikelihood, "perplexity", "perplexity", false, true},
     {OutputType::Loglikelihood, "acc", "mean", true, true},
     {OutputType::LoglikelihoodRolling, "word_perplexity", "weighted_perplexity", false, true},
     {OutputType::LoglikelihoodRolling, "byte_perplexity", "weighted_perplexity", false, true},
     {OutputType::LoglikelihoodRolling, "bits_per_byte", "bits_per_byte", false, true},
-    {OutputType::GenerateUntil, "exact_match", "mean", true, true}};
+    {OutputType::GenerateUntil, "exact_match", "mean", true, true},
+    {OutputType::GenerateUntil, "f1", "mean", true, false},
+    {OutputType::GenerateUntil, "bleu", "bleu", true, false},
+    {OutputType::GenerateUntil, "chrf", "chrf", true, false}};
+
+std::vector<std::string_view> metric_names(OutputType type) {
+  std::vector<std::string_view> names;
+  for (const KnownMetric& known : kTaskMetrics)
+    if (known.type == type) names.push_back(known.name);
+  return names;
+}
 
 TaskMetric metric_of(TaskMap& map, OutputType type) {
   TaskMetric metric;
@@ -174,8 +123,8 @@ TaskMetric metric_of(TaskMap& map, OutputType type) {
       std::begin(kTaskMetrics), std::end(kTaskMetrics),
       [&](const KnownMetric& one) { return one.type == type && one.name == metric.name; });
   if (known == std::end(kTaskMetrics))
-    user_error("{}: the metric '{}' is not supported for this output_type", map.source(),
-               metric.name);
+    user_error("{}: the metric '{}' is not supported for this output_type: give {}", map.source(),
+               metric.name, fmt::join(metric_names(type), ", "));
   std::string aggregation(known->aggregation);
   metric.higher_is_better = known->higher_is_better;
   map.read("aggregation", aggregation);
@@ -183,7 +132,7 @@ TaskMetric metric_of(TaskMap& map, OutputType type) {
   if (aggregation != known->aggregation)
     user_error("{}: the aggregation of {} is {}, not '{}'", map.source(), metric.name,
                known->aggregation, aggregation);
-  if (type == OutputType::GenerateUntil) {
+  if (type == OutputType::GenerateUntil && metric.name == "exact_match") {
     map.read("ignore_case", metric.exact_match.ignore_case);
     map.read("ignore_punctuation", metric.exact_match.ignore_punctuation);
     map.read("ignore_numbers", metric.exact_match.ignore_numbers);
@@ -218,6 +167,18 @@ FilterStep step_of(TaskMap& map) {
   return step;
 }
 
+// By split. A file or a list alone is the split "train", as in Hugging Face's data sets.
+void read_data_files(TaskMap& arguments, EvalTask& task) {
+  if (!arguments.is_map("data_files")) {
+    std::vector<std::string> files;
+    arguments.read("data_files", files);
+    if (!files.empty()) task.data_files["train"] = files;
+  } else if (auto files = arguments.read_map("data_files")) {
+    for (const auto& item : files->node())
+      files->read(item.first.Scalar(), task.data_files[item.first.Scalar()]);
+  }
+}
+
 void read_data(TaskMap& map, EvalTask& task) {
   std::string path, name;
   map.read("dataset_path", path);
@@ -225,9 +186,8 @@ void read_data(TaskMap& map, EvalTask& task) {
   if (path != "json") task.dataset = name.empty() ? path : path + "/" + name;
   std::optional<TaskMap> arguments = map.read_map("dataset_kwargs");
   if (arguments && path == "json") {
-    if (auto files = arguments->read_map("data_files"))
-      for (const auto& item : files->node())
-        files->read(item.first.Scalar(), task.data_files[item.first.Scalar()]);
+    read_data_files(*arguments, task);
+    arguments->read("field", task.data_field);
     arguments->finish();
   }
   std::string training, validation, test;
@@ -237,7 +197,30 @@ void read_data(TaskMap& map, EvalTask& task) {
   task.split = test.empty() ? validation : test;
   if (task.split.empty()) user_error("{}: give a test_split or a validation_split", map.source());
   task.fewshot_split = !training.empty() ? training : !validation.empty() ? validation : task.split;
-  map.read("fewshot_split", task.fewshot_split);
+  std::string examples;
+  map.read("fewshot_split", examples);
+  if (!examples.empty()) task.fewshot_split = examples;
+  task.test_split = test;
+  task.skips_itself = !examples.empty() && examples == test;
+}
+
+void read_examples(TaskMap& map, EvalTask& task) {
+  map.read("num_fewshot", task.shots);
+  if (task.shots < 0) user_error("{}: num_fewshot is {}", map.source(), task.shots);
+  auto config = map.read_map("fewshot_config");
+  if (!config) return;
+  std::string sampler = "default";
+  config->read("sampler", sampler);
+  task.first_n = sampler == "first_n";
+  if (!task.first_n && sampler != "default")
+    user_error("{}: unknown sampler '{}': give default or first_n", config->source(), sampler);
+  if (config->has("split")) {
+    config->read("split", task.fewshot_split);
+    task.skips_itself = task.fewshot_split == task.test_split;
+  }
+  for (const TaskMap& sample : config->read_maps("samples"))
+    task.samples.push_back(json_of_yaml(sample.node()));
+  config->finish();
 }
 
 void read_prompt(TaskMap& map, EvalTask& task) {
@@ -248,16 +231,7 @@ void read_prompt(TaskMap& map, EvalTask& task) {
   if (task.output_type == OutputType::MultipleChoice && !task.choices.given())
     user_error("{}: multiple_choice needs doc_to_choice", map.source());
   if (!task.text.given()) task.text = TaskField("", map.source());
-  map.read("num_fewshot", task.shots);
-  if (task.shots < 0) user_error("{}: num_fewshot is {}", map.source(), task.shots);
-  if (auto config = map.read_map("fewshot_config")) {
-    std::string sampler = "default";
-    config->read("sampler", sampler);
-    task.first_n = sampler == "first_n";
-    if (!task.first_n && sampler != "default")
-      user_error("{}: unknown sampler '{}': give first_n", config->source(), sampler);
-    config->finish();
-  }
+  read_examples(map, task);
   map.read("description", task.format.description);
   map.read("target_delimiter", task.format.target_delimiter);
   map.read("fewshot_delimiter", task.format.fewshot_delimiter);
@@ -271,6 +245,8 @@ void read_generation(TaskMap& map, EvalTask& task) {
     options->read("max_gen_toks", task.generation.max_gen_toks);
     options->read("do_sample", task.generation.do_sample);
     options->read("temperature", task.generation.temperature);
+    options->read("top_p", task.generation.top_p);
+    options->read("top_k", task.generation.top_k);
     options->finish();
   }
   if (task.generation.max_gen_toks < 1)
@@ -329,6 +305,7 @@ EvalGroup group_of(TaskMap& map) {
     entry.read("metric", mean.metric);
     entry.read("aggregation", aggregation);
     entry.read("weight_by_size", mean.weight_by_size);
+    entry.read("filter_list", mean.filters);
     if (aggregation != "mean")
       user_error("{}: the aggregation '{}' is not supported: give mean", entry.source(),
                  aggregation);
@@ -356,7 +333,10 @@ ResponseFilters make_filters(const TaskFilter& filter) {
 std::variant<EvalTask, EvalGroup> read_task_file(const fs::path& path) {
   TaskMap map(load_task_yaml(path), path.string());
   if (map.has("group")) return group_of(map);
-  return task_of(map);
+  EvalTask task = task_of(map);
+  task.file = path;
+  task.config = json_of_yaml(map.node());
+  return task;
 }
 
 }  // namespace kintsugi

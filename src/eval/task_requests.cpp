@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "eval/task.h"
+#include "eval/task_data.h"
 #include "eval/text.h"
 
 namespace kintsugi {
@@ -81,25 +82,21 @@ Gold gold_of(const EvalTask& task, const EvalDocument& value) {
 }
 
 std::vector<FewShotExample> examples_for(const EvalTask& task, const EvalDocument& document,
-                                         std::span<const EvalDocument> examples) {
+                                         FewShotSampler& sampler) {
   std::vector<FewShotExample> chosen;
-  if (task.shots == 0) return chosen;
-  if (!task.first_n)
-    user_error(
-        "{}: examples drawn at random are not supported: set fewshot_config: {{sampler: first_n}}",
-        task.name);
-  const bool same_split = task.fewshot_split == task.split;
-  const std::size_t wanted = static_cast<std::size_t>(task.shots) + (same_split ? 1 : 0);
-  if (examples.size() < wanted)
-    user_error("{}: {} examples are needed, but the split '{}' has {} documents", task.name, wanted,
-               task.fewshot_split, examples.size());
-  for (const EvalDocument& example : examples.first(wanted)) {
-    if (same_split && example == document) continue;
-    if (chosen.size() == static_cast<std::size_t>(task.shots)) break;
-    const Fields fields(task, example);
+  for (const EvalDocument* example : sampler.sample(document)) {
+    const Fields fields(task, *example);
     chosen.push_back({fields.question(task), fields.answer(task)});
   }
   return chosen;
+}
+
+// A document of a token store.
+bool is_tokens(const EvalTask& task, const EvalDocument& document) {
+  const auto is_id = [](const EvalDocument& id) { return id.is_number_unsigned(); };
+  return task.output_type == OutputType::LoglikelihoodRolling && document.size() == 1 &&
+         document.contains(kTokenColumn) && document[kTokenColumn].is_array() &&
+         std::all_of(document[kTokenColumn].begin(), document[kTokenColumn].end(), is_id);
 }
 
 void add_choice_requests(const EvalTask& task, const Fields& fields, const std::string& prompt,
@@ -115,7 +112,8 @@ void add_choice_requests(const EvalTask& task, const Fields& fields, const std::
                  : EvalRequest{prompt, delimiter + choice});
   const auto mutual = [](const TaskMetric& metric) { return metric.name == "acc_mutual_info"; };
   if (std::any_of(task.metrics.begin(), task.metrics.end(), mutual))
-    for (const std::string& choice : fields.choices) result.unconditional.push_back({"", choice});
+    for (const std::string& choice : fields.choices)
+      result.unconditional.push_back({"", delimiter + choice});
 }
 
 }  // namespace
@@ -127,9 +125,15 @@ EvalDocument TaskField::value(const EvalDocument& document) const {
 }
 
 DocumentRequests make_requests(const EvalTask& task, const EvalDocument& document,
-                               std::span<const EvalDocument> examples) {
-  const Fields fields(task, document);
+                               FewShotSampler& examples) {
   DocumentRequests result;
+  if (is_tokens(task, document)) {
+    result.requests.emplace_back();
+    result.tokens = document[kTokenColumn].get<TokenIds>();
+    return result;
+  }
+  const Fields fields(task, document);
+  result.target = fields.target;
   if (task.output_type == OutputType::LoglikelihoodRolling) {
     result.requests.push_back({python_text(fields.target), ""});
     return result;
@@ -151,31 +155,32 @@ DocumentRequests make_requests(const EvalTask& task, const EvalDocument& documen
   return result;
 }
 
-std::vector<EvalDocument> read_documents(const EvalTask& task, const std::string& split) {
-  if (!task.dataset.empty())
-    user_error(
-        "{}: the data set '{}' is not a local file: save it as JSON lines and set dataset_path: "
-        "json and dataset_kwargs: {{data_files: {{{}: FILE}}}}",
-        task.name, task.dataset, split);
-  const auto files = task.data_files.find(split);
-  if (files == task.data_files.end())
-    user_error("{}: dataset_kwargs.data_files has no split '{}'", task.name, split);
-  std::vector<EvalDocument> documents;
-  for (const std::string& file : files->second) {
-    const std::string text = read_text_file(file);
-    std::int64_t number = 1;
-    for (std::size_t begin = 0; begin < text.size(); ++number) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = std::string_view(text).substr(begin, end - begin);
-      begin = end + 1;
-      if (strip(line).empty()) continue;
-      documents.push_back(EvalDocument::parse(line, nullptr, false));
-      if (!documents.back().is_object())
-        user_error("{} line {} is not a JSON object", file, number);
-    }
-  }
-  if (documents.empty()) user_error("{}: the split '{}' has no documents", task.name, split);
-  return documents;
+FewShotSampler::FewShotSampler(const EvalTask& task, std::span<const EvalDocument> pool,
+                               std::uint64_t seed)
+    : task_(task), pool_(pool), random_(seed) {}
+
+std::vector<const EvalDocument*> FewShotSampler::sample(const EvalDocument& document) {
+  const auto shots = static_cast<std::size_t>(task_.shots);
+  if (shots == 0) return {};
+  const bool skips = task_.samples.empty() && task_.skips_itself;
+  const std::size_t wanted = shots + (skips ? 1 : 0);
+  if (pool_.size() < wanted)
+    user_error("{}: {} examples are needed, but {} has {} documents", task_.name, wanted,
+               task_.samples.empty() ? "the split '" + task_.fewshot_split + "'" : "samples",
+               pool_.size());
+  std::vector<const EvalDocument*> chosen;
+  const auto add = [&](std::size_t index) {
+    if (chosen.size() < shots && !(skips && pool_[index] == document))
+      chosen.push_back(&pool_[index]);
+  };
+  if (task_.first_n)
+    for (std::size_t i = 0; i < pool_.size() && chosen.size() < shots; ++i) add(i);
+  else
+    for (const std::size_t index : random_.sample(pool_.size(), wanted)) add(index);
+  if (chosen.size() < shots)
+    user_error("{}: {} examples are needed, but only {} of those chosen differ from the document",
+               task_.name, shots, chosen.size());
+  return chosen;
 }
 
 }  // namespace kintsugi

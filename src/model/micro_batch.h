@@ -1,11 +1,34 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/philox.h"
 #include "tensor/tensor.h"
 
 namespace kintsugi {
+
+// The tokens of a forward of generation or scoring: any number of tokens of several sequences,
+// whose earlier tokens are in the caches of the layers. First `singles` tokens that each continue
+// another sequence, then chunks of consecutive tokens, then rows that belong to no sequence.
+struct CachedTokens {
+  struct Chunk {
+    std::int64_t first = 0, tokens = 0;  // rows of the micro-batch
+    std::int64_t slot = 0;
+    std::int64_t position = 0;  // of the first token
+  };
+  std::int64_t singles = 0;
+  std::vector<Chunk> chunks = {};
+  // Keys and values are in pages of page_tokens tokens (PagedAttentionOptions):
+  std::int64_t page_tokens = 0;
+  Tensor rows = {};  // (tokens), int32: where a token's key and value are stored; negative: nowhere
+  Tensor pages = {};                           // (sequences, pages), int32
+  Tensor single_tiles = {}, chunk_tiles = {};  // (tiles, 4), int32; empty: none
+  std::int64_t chunk_tile_tokens = 1;
+  std::int64_t max_keys = 0;
+  // A recurrent state is in the slot of its sequence:
+  Tensor slots = {};  // (singles), int32
+};
 
 // One micro-batch on the device: `sequences` rows of `length` tokens. With context parallelism,
 // `length` is the number of local tokens per sequence.
@@ -21,8 +44,10 @@ struct MicroBatch {
   Tensor document_start = {};
   std::int64_t tokens() const { return sequences * length; }
 
+  const CachedTokens* cached = nullptr;  // generation: sequences 1, length tokens
+
   bool first = false, last = false;  // of the step
-  bool scored_only = false;          // no backward follows the forward
+  bool scored_only = false;          // no backward follows the forward; only in training memory
   // Matmuls overwrite the gradients of their matrices instead of accumulating, which saves clearing
   // and reading them.
   bool overwrites = false;

@@ -214,7 +214,7 @@ void Stage::fetch_input(const MicroBatch& batch, int number, int block) {
 }
 
 void Stage::forward(const MicroBatch& batch, int number, Tensor output,
-                    std::vector<LayerCache>* caches) {
+                    const std::vector<LayerCache>* caches) {
   if (embedding_) {
     call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(embedding_buckets_, block_buckets_.front());
@@ -255,6 +255,7 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
   CrossEntropyOptions options{.gradient_scale = gradient_scale};
   if (training) options.z_loss = scratch_->options().z_loss;
   if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
+  if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
   head_->forward(scratch_->run(batch), losses, gradient, output, options);
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);

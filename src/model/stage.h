@@ -70,6 +70,11 @@ class StageScratch {
             context_.context == nullptr ? 1 : context_.context->size()};
   }
   Tensor losses(std::int64_t tokens) const { return losses_.rows(0, tokens); }
+  // (tokens), the losses of the most likely tokens, in the memory of a gradient that only a
+  // backward uses. Only with StageOptions::training.
+  Tensor smallest_losses(std::int64_t tokens) const {
+    return Tensor(stream_.dnormed.data(), losses_.dtype(), {tokens});
+  }
   // (tokens), with StageOptions::z_loss
   Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }
 
@@ -132,11 +137,12 @@ class Stage {
 
   // Computes the last block's output from tokens or from input().
   void forward(const MicroBatch& batch, int number, Tensor output,
-               std::vector<LayerCache>* caches = nullptr);
+               const std::vector<LayerCache>* caches = nullptr);
   // Computes the losses from that output and adds their sum to loss_sum (1). If gradient_scale is
   // not 0, also computes the gradients of gradient_scale * (loss + z-loss): of `output` into
   // `gradient` (rows, hidden), and of the head's parameters. With StageOptions::z_loss, loss_sum is
-  // (2), and a training forward adds the sum of log^2 Z to its second element.
+  // (2), and a training forward adds the sum of log^2 Z to its second element. If the batch is
+  // scored_only, StageScratch::smallest_losses() is computed too.
   void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
             Tensor loss_sum);
   // `gradient` is that of the output on entry and of the input on return.

@@ -22,45 +22,24 @@ WholeModel::WholeModel(Backend& backend, Arena& arena, const ParameterStore& sto
         arena.allocate(Region::Workspace, "gradient of the residual stream", store.dtype(), size);
 }
 
-std::vector<LayerCache> WholeModel::allocate_caches(Arena& arena, std::int64_t tokens) const {
-  const DType dtype = scratch_.context().store->dtype();
-  std::vector<LayerCache> caches;
-  for (int layer = 0; layer < static_cast<int>(scratch_.model().layers.size()); ++layer) {
-    LayerCache& cache = caches.emplace_back();
-    const Declaration declared = scratch_.declaration(layer);
-    for (const CacheSpec& spec : declared.caches()) {
-      cache.labels.push_back(spec.label);
-      cache.tensors.push_back(arena.allocate(Region::Activations, std::string(spec.label),
-                                             spec.wide ? accumulator_of(dtype) : dtype,
-                                             {spec.fixed + tokens * spec.per_token}));
-    }
-  }
-  return caches;
-}
-
-Tensor WholeModel::forward(const MicroBatch& batch, std::vector<LayerCache>* caches) {
+Tensor WholeModel::forward(const MicroBatch& batch) {
   const Tensor output = output_.rows(0, batch.tokens());
-  stage_.forward(batch, 0, output, caches);
+  stage_.forward(batch, 0, output);
   return output;
 }
 
 void WholeModel::forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum) {
   const Tensor gradient = gradient_.rows(0, batch.tokens());
-  stage_.loss(batch, forward(batch, nullptr), gradient, gradient_scale, loss_sum);
+  stage_.loss(batch, forward(batch), gradient, gradient_scale, loss_sum);
   stage_.backward(batch, 0, gradient);
 }
 
 void WholeModel::evaluate(const MicroBatch& batch, Tensor loss_sum) {
-  stage_.loss(batch, forward(batch, nullptr), {}, 0.0, loss_sum);
-}
-
-Tensor WholeModel::next_logits(const MicroBatch& batch, std::vector<LayerCache>& caches) {
-  const Tensor last = forward(batch, &caches).rows(batch.tokens() - 1, 1);
-  return stage_.head().logits(scratch_.run(batch), last);
+  stage_.loss(batch, forward(batch), {}, 0.0, loss_sum);
 }
 
 Tensor WholeModel::all_logits(const MicroBatch& batch) {
-  return stage_.head().logits(scratch_.run(batch), forward(batch, nullptr));
+  return stage_.head().logits(scratch_.run(batch), forward(batch));
 }
 
 }  // namespace kintsugi

@@ -5,7 +5,7 @@
 
 namespace kintsugi {
 
-// An unsharded model on one device, for generation, scoring and comparison with other programs.
+// An unsharded model on one device, for comparison with other programs.
 class WholeModel {
  public:
   // The store must have all weights in memory, and gradients if `options.training`.
@@ -13,8 +13,6 @@ class WholeModel {
              const StageOptions& options);
 
   void prepare() { scratch_.prepare(); }
-  // Allocates one cache per layer, for sequences of up to `tokens`.
-  std::vector<LayerCache> allocate_caches(Arena& arena, std::int64_t tokens) const;
 
   // Computes the gradients of gradient_scale * (sum of losses) and adds the sum to loss_sum (1).
   void forward_backward(const MicroBatch& batch, double gradient_scale, Tensor loss_sum);
@@ -22,14 +20,11 @@ class WholeModel {
   void evaluate(const MicroBatch& batch, Tensor loss_sum);
   Tensor losses(std::int64_t tokens) const { return scratch_.losses(tokens); }
 
-  // Logits (1, vocabulary) of the last token of one sequence, which continues the tokens in the
-  // caches (one per block).
-  Tensor next_logits(const MicroBatch& batch, std::vector<LayerCache>& caches);
   // Logits of all tokens, at most one classifier chunk. For tests against other programs.
   Tensor all_logits(const MicroBatch& batch);
 
  private:
-  Tensor forward(const MicroBatch& batch, std::vector<LayerCache>* caches);
+  Tensor forward(const MicroBatch& batch);
 
   LocalCommunicator single_rank_;
   StageScratch scratch_;

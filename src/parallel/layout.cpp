@@ -70,9 +70,27 @@ void check_ramp(const Layout& l, const Workload& work) {
   if (work.ramp_start < work.batch) check("batch.ramp.increment", work.ramp_increment);
 }
 
-// tp must divide heads, MLP columns and vocabulary.
+}  // namespace
+
+void check_tensor_ranks(const ModelConfig& m, std::int64_t tp, const std::string& name) {
+  if (tp == 1) return;
+  if (m.heads % tp != 0 || m.ffn_size % tp != 0)
+    user_error(
+        "{} is {}, which must divide the model's {} heads and {} MLP columns: use {}", name, tp,
+        m.heads, m.ffn_size,
+        nearest_divisors(std::gcd(m.heads, m.ffn_size), std::min<std::int64_t>(tp, m.heads)));
+  if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0)
+    user_error("{} is {}, and the model has {} key-value heads: one must divide the other", name,
+               tp, m.kv_heads);
+  const std::int64_t rows = (m.vocab_size + tp - 1) / tp;
+  if ((tp - 1) * rows >= m.vocab_size)
+    user_error("{} is {}, too many for a vocabulary of {}: the last rank would have no tokens",
+               name, tp, m.vocab_size);
+}
+
+namespace {
+
 void check_tensor(const Layout& l, const Workload& work) {
-  const ModelConfig& m = work.model;
   if (l.tp == 1) {
     if (l.sequence_parallel)
       user_error(
@@ -80,19 +98,7 @@ void check_tensor(const Layout& l, const Workload& work) {
           "remove it");
     return;
   }
-  if (m.heads % l.tp != 0 || m.ffn_size % l.tp != 0)
-    user_error(
-        "layout.tp is {}, which must divide the model's {} heads and {} MLP columns: use {}", l.tp,
-        m.heads, m.ffn_size,
-        nearest_divisors(std::gcd(m.heads, m.ffn_size), std::min<std::int64_t>(l.tp, m.heads)));
-  if (m.kv_heads % l.tp != 0 && l.tp % m.kv_heads != 0)
-    user_error("layout.tp is {}, and the model has {} key-value heads: one must divide the other",
-               l.tp, m.kv_heads);
-  const std::int64_t rows = (m.vocab_size + l.tp - 1) / l.tp;
-  if ((l.tp - 1) * rows >= m.vocab_size)
-    user_error(
-        "layout.tp is {}, too many for a vocabulary of {}: the last rank would have no tokens",
-        l.tp, m.vocab_size);
+  check_tensor_ranks(work.model, l.tp, "layout.tp");
   if (l.sequence_parallel && work.length / l.cp % l.tp != 0)
     user_error(
         "data.sequence_length {}{} is not a multiple of layout.tp {}, which sequence_parallel "

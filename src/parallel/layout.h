@@ -46,6 +46,10 @@ struct Workload {
 // message names the nearest values that do.
 Layout fit_layout(Layout layout, const Workload& work, int ranks);
 
+// UserError if tp ranks cannot share a model: tp must divide its heads and MLP columns, and fit its
+// key-value heads and vocabulary. `name` is what the message calls tp.
+void check_tensor_ranks(const ModelConfig& model, std::int64_t tp, const std::string& name);
+
 // These two take a layout that fit_layout has accepted.
 Grid grid_of(const Layout& layout, const ModelConfig& model);
 std::int64_t micro_batches_per_step(const Layout& layout, std::int64_t batch);

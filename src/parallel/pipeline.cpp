@@ -377,7 +377,7 @@ void Pipeline::send(Outgoing& from, const MicroBatch& batch, int to) {
   from.sending = group_->send(rows(from.buffer, batch), to);
 }
 
-void Pipeline::evaluate(const Step& step, const Load& load) {
+void Pipeline::evaluate(const Step& step, const Load& load, const UseLosses& use) {
   Step forward_only = step;
   forward_only.gradient_scale = 0;
   for (int number = 0; number < step.micro_batches; ++number) {
@@ -391,6 +391,8 @@ void Pipeline::evaluate(const Step& step, const Load& load) {
       if (const auto to = next_chunk(shape_, own))
         send(outputs_[output_buffers_.find(own.chunk, 0)], batch(0), to->rank);
     }
+    const std::int64_t tokens = batch(0).tokens();
+    if (use && is_last()) use(scratch_->losses(tokens), scratch_->smallest_losses(tokens), number);
   }
   for (Outgoing& buffer : outputs_) reclaim(buffer);
 }

@@ -57,8 +57,11 @@ class Pipeline {
   };
   // Computes the gradients of gradient_scale * (sum of all losses).
   void run(const Step& step, const Load& load);
+  // Called with the losses (tokens) of a micro-batch, those of its most likely tokens, and its
+  // number; only on the last stage.
+  using UseLosses = std::function<void(Tensor losses, Tensor smallest, int number)>;
   // Computes the losses only, one micro-batch after the other.
-  void evaluate(const Step& step, const Load& load);
+  void evaluate(const Step& step, const Load& load, const UseLosses& use = {});
 
   bool is_last() const { return group_->rank() == group_->size() - 1; }
 

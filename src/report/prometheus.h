@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +13,20 @@ struct PrometheusSample {
   double value = 0;
 };
 
-// A metric whose name ends in _total is a counter, any other one a gauge.
+struct PrometheusHistogram {
+  std::vector<double> bounds;         // ascending
+  std::vector<std::uint64_t> counts;  // of values up to each bound and above the one before; last:
+                                      // above all bounds
+  double sum = 0;
+};
+
+// A metric whose name ends in _total is a counter, any other one a gauge, unless it has a
+// histogram. Without samples and histogram it is left out.
 struct PrometheusMetric {
   std::string name;
   std::string help;
-  std::vector<PrometheusSample> samples = {};  // none: the metric is left out
+  std::vector<PrometheusSample> samples = {};
+  std::optional<PrometheusHistogram> histogram = {};
 };
 
 // The text format, version 0.0.4, without time stamps.

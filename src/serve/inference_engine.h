@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -82,7 +83,10 @@ class InferenceEngine {
   const ModelConfig& config() const;
   const InferenceOptions& options() const;  // without zeros
 
-  // UserError if the model cannot compute the request.
+  // UserError if a model cannot generate max_tokens after a prompt.
+  static void check_prompt(const ModelConfig& config, std::span<const std::int32_t> prompt,
+                           std::int64_t max_tokens);
+  // UserError if this engine cannot compute the request.
   void check(const InferenceRequest& request) const;
   // Calls check().
   Id submit(InferenceRequest request, InferenceListener listener);

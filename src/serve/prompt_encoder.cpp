@@ -83,6 +83,8 @@ PromptSettings read_prompt_settings(std::span<const Tokenizer::File> files) {
   if (const Tokenizer::File* file = file_named(files, "tokenizer_config.json")) {
     const Json config = parse_object(*file);
     settings.bos = token_at(config, "bos_token");
+    settings.eos = token_at(config, "eos_token");
+    settings.pad = token_at(config, "pad_token");
     settings.chat_template = template_at(config);
     if (const Json* value = find(config, "add_bos_token"); value != nullptr && value->is_boolean())
       adds = value->get<bool>();

@@ -16,10 +16,11 @@ namespace kintsugi {
 struct PromptSettings {
   std::string bos = {};            // the beginning-of-text token (BOS); empty: none
   bool adds_bos = false;           // transformers begins each text with it
+  std::string eos = {}, pad = {};  // names of tokens; empty: none
   std::string chat_template = {};  // Jinja; empty: none
 };
-// From tokenizer_config.json (bos_token, add_bos_token, chat_template), chat_template.jinja and the
-// post_processor of tokenizer.json. A UserError names the file.
+// From tokenizer_config.json (bos_token, add_bos_token, eos_token, pad_token, chat_template),
+// chat_template.jinja and the post_processor of tokenizer.json. A UserError names the file.
 PromptSettings read_prompt_settings(std::span<const Tokenizer::File> files);
 
 enum class BosChoice : std::uint8_t { Auto, Yes, No };

@@ -69,6 +69,23 @@ void keep_nucleus(std::span<const float> logits, const SamplingOptions& options,
   tokens = std::move(kept);
 }
 
+// Draws one of the tokens. `ratio` of a token is its probability / the largest probability.
+template <class Ratio>
+std::int32_t draw_among(const std::vector<std::int32_t>& tokens, Ratio&& ratio, std::uint64_t seed,
+                        std::uint64_t position) {
+  std::vector<double> cumulative;
+  double total = 0;
+  for (const std::int32_t token : tokens) cumulative.push_back(total += ratio(token));
+  const Philox::Block words = Philox::draw(derive_key(seed, 0x5A3B1E), position);
+  const double draw =
+      (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) *
+      total;
+  // The last token that can be drawn; those after it have a probability of 0.
+  const auto last = std::lower_bound(cumulative.begin(), cumulative.end(), total);
+  const auto chosen = std::upper_bound(cumulative.begin(), last, draw);
+  return tokens[static_cast<std::size_t>(chosen - cumulative.begin())];
+}
+
 std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& options,
                         std::uint64_t position) {
   std::vector<std::int32_t> tokens = all_tokens(logits);
@@ -84,25 +101,7 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingOptions& op
     return std::exp((logits[at(token)] - largest) / options.temperature);
   };
   if (options.top_p < 1 || options.min_p > 0) keep_nucleus(logits, options, ratio, tokens);
-  std::vector<double> cumulative;
-  double total = 0;
-  for (const std::int32_t token : tokens) cumulative.push_back(total += ratio(token));
-  const Philox::Block words = Philox::draw(derive_key(options.seed, 0x5A3B1E), position);
-  const double draw =
-      (static_cast<double>(words[0]) * 0x1.0p-32 + static_cast<double>(words[1]) * 0x1.0p-64) *
-      total;
-  // The last token that can be drawn; those after it have a probability of 0.
-  const auto last = std::lower_bound(cumulative.begin(), cumulative.end(), total);
-  const auto chosen = std::upper_bound(cumulative.begin(), last, draw);
-  return tokens[static_cast<std::size_t>(chosen - cumulative.begin())];
-}
-
-// ln of the sum of exp(logit)
-double log_sum(std::span<const float> logits) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double total = 0;
-  for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
-  return largest + std::log(total);
+  return draw_among(tokens, ratio, options.seed, position);
 }
 
 }  // namespace
@@ -124,19 +123,13 @@ std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& 
   return draw_token(changed, options, position);
 }
 
-SampledToken sample_token(std::span<const float> logits, const SamplingOptions& options,
-                          std::uint64_t position, std::span<const std::int32_t> seen) {
-  SampledToken result{.id = choose_token(logits, options, position, seen)};
-  if (options.logprobs < 0) return result;
-  const double normalizer = log_sum(logits);
-  const auto logprob = [&](std::int32_t token) { return logits[at(token)] - normalizer; };
-  result.logprob = logprob(result.id);
-  std::vector<std::int32_t> order = all_tokens(logits);
-  const auto count = std::min(options.logprobs, static_cast<std::int64_t>(order.size()));
-  std::partial_sort(order.begin(), order.begin() + count, order.end(), by_logit(logits));
-  order.resize(static_cast<std::size_t>(count));
-  for (const std::int32_t token : order) result.top.push_back({token, logprob(token)});
-  return result;
+std::int32_t choose_token(std::span<const LikelyToken> likely, const SamplingOptions& options,
+                          std::uint64_t position) {
+  // The tokens are numbered by their order here, which is that of draw_token().
+  std::vector<float> logits;
+  for (const LikelyToken& token : likely) logits.push_back(token.logit);
+  check_logits(logits);
+  return likely[at(draw_token(logits, options, position))].id;
 }
 
 }  // namespace kintsugi

@@ -43,9 +43,14 @@ struct SampledToken {
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options,
                           std::uint64_t position, std::span<const std::int32_t> seen = {});
 
-// choose_token with the log-probabilities that the options request.
-SampledToken sample_token(std::span<const float> logits, const SamplingOptions& options,
-                          std::uint64_t position, std::span<const std::int32_t> seen = {});
+// The same from some of the most likely tokens, in order, if that is enough: with temperature 0 one
+// of them, otherwise as many as top_k. No repetition penalty.
+struct LikelyToken {
+  std::int32_t id = 0;
+  float logit = 0;
+};
+std::int32_t choose_token(std::span<const LikelyToken> likely, const SamplingOptions& options,
+                          std::uint64_t position);
 
 // Throws the Failure for a model whose result `what` is not finite.
 [[noreturn]] void not_finite(const std::string& what);

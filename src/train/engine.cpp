@@ -6,6 +6,7 @@
 
 #include "backend/phase.h"
 #include "core/error.h"
+#include "model/families/family.h"
 
 namespace kintsugi {
 namespace {
@@ -116,15 +117,22 @@ void Engine::prepare() {
 
 void Engine::upload_constants() {
   const BatchSize& size = scratch_.size();
-  std::vector<std::int32_t> positions, rows;
+  upload_positions(context_shard_, size.sequences);
+  if (!token_rows_) return;
+  std::vector<std::int32_t> rows;
   for (std::int64_t sequence = 0; sequence < size.sequences; ++sequence)
-    for (std::int64_t i = 0; i < size.length; ++i) {
-      positions.push_back(static_cast<std::int32_t>(context_shard_.position(i)));
+    for (std::int64_t i = 0; i < size.length; ++i)
       rows.push_back(
           static_cast<std::int32_t>(sequence * context_shard_.length + context_shard_.position(i)));
-    }
-  backend_->upload(batches_.front().positions, positions.data());
-  if (token_rows_) backend_->upload(token_rows_, rows.data());
+  backend_->upload(token_rows_, rows.data());
+}
+
+void Engine::upload_positions(const ContextShard& shard, std::int64_t sequences) {
+  std::vector<std::int32_t> positions;
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence)
+    for (std::int64_t i = 0; i < shard.local_length(); ++i)
+      positions.push_back(static_cast<std::int32_t>(shard.position(i)));
+  backend_->upload(batches_.front().positions.rows(0, std::ssize(positions)), positions.data());
 }
 
 void Engine::initialize(std::uint64_t seed) {
@@ -149,51 +157,60 @@ void Engine::write_weights(const ParameterSource& weights, const ParameterSource
 
 // ---- batches
 
+// The buffers of retention have one state per sequence; those of attention are by token.
+std::int64_t Engine::micro_sequences(std::int64_t length) const {
+  const bool by_token = family_info(options_.model.family).document_masks;
+  return options_.layout.micro_batch * (by_token ? options_.length / length : 1);
+}
+
 int Engine::micro_batches_of(const TokenBatch& batch) const {
-  const std::int64_t micro = options_.layout.micro_batch;
+  const std::int64_t micro = micro_sequences(length_of(batch));
   return static_cast<int>((sequences_of(batch) + micro - 1) / micro);
 }
 
-const std::int32_t* Engine::context_shard_of(std::span<const std::int32_t> whole,
+const std::int32_t* Engine::context_shard_of(const ContextShard& shard,
+                                             std::span<const std::int32_t> whole,
                                              std::int64_t first, std::int64_t count) {
-  const std::int32_t* from = whole.data() + first * context_shard_.length;
-  if (context_shard_.ranks == 1) return from;
+  const std::int32_t* from = whole.data() + first * shard.length;
+  if (shard.ranks == 1) return from;
   staging_.clear();
   for (std::int64_t sequence = 0; sequence < count; ++sequence)
-    for (std::int64_t i = 0; i < context_shard_.local_length(); ++i)
-      staging_.push_back(from[sequence * context_shard_.length + context_shard_.position(i)]);
+    for (std::int64_t i = 0; i < shard.local_length(); ++i)
+      staging_.push_back(from[sequence * shard.length + shard.position(i)]);
   return staging_.data();
 }
 
-Tensor Engine::upload_shard(Tensor to, std::span<const std::int32_t> whole, std::int64_t first,
+Tensor Engine::upload_shard(Tensor to, const ContextShard& shard,
+                            std::span<const std::int32_t> whole, std::int64_t first,
                             std::int64_t count) {
-  const Tensor rows = to.rows(0, count * context_shard_.local_length());
-  backend_->upload(rows, context_shard_of(whole, first, count));
+  const Tensor rows = to.rows(0, count * shard.local_length());
+  backend_->upload(rows, context_shard_of(shard, whole, first, count));
   return rows;
 }
 
 MicroBatch Engine::upload(const TokenBatch& batch, int number) {
-  const std::int64_t micro_batch = options_.layout.micro_batch, first = number * micro_batch,
+  const ContextShard shard = shard_of(batch);
+  const std::int64_t micro_batch = micro_sequences(shard.length), first = number * micro_batch,
                      count = std::min(micro_batch, sequences_of(batch) - first);
   const BatchSlot& slot = batches_[static_cast<std::size_t>(number) % batches_.size()];
   MicroBatch micro{.sequences = count,
-                   .length = context_shard_.local_length(),
-                   .ids = upload_shard(slot.ids, batch.ids, first, count),
-                   .targets = upload_shard(slot.targets, batch.targets, first, count),
-                   .positions = slot.positions.rows(0, count * context_shard_.local_length()),
-                   .first_token = first * context_shard_.length};
+                   .length = shard.local_length(),
+                   .ids = upload_shard(slot.ids, shard, batch.ids, first, count),
+                   .targets = upload_shard(slot.targets, shard, batch.targets, first, count),
+                   .positions = slot.positions.rows(0, count * shard.local_length()),
+                   .first_token = first * shard.length};
   if (token_rows_) micro.token_rows = token_rows_.rows(0, micro.tokens());
   if (!options_.documents) return micro;
   KINTSUGI_CHECK(
       batch.positions.size() == batch.ids.size() && batch.document_start.size() == batch.ids.size(),
       "{} tokens with {} positions and {} document starts", batch.ids.size(),
       batch.positions.size(), batch.document_start.size());
-  upload_shard(slot.positions, batch.positions, first, count);
-  micro.document_start = slot.document_start.rows(0, context_shard_.ranks * count);
-  const std::int32_t* starts = context_shard_of(batch.document_start, first, count);
-  if (context_shard_.ranks > 1) {
+  upload_shard(slot.positions, shard, batch.positions, first, count);
+  micro.document_start = slot.document_start.rows(0, shard.ranks * count);
+  const std::int32_t* starts = context_shard_of(shard, batch.document_start, first, count);
+  if (shard.ranks > 1) {
     first_keys_.resize(static_cast<std::size_t>(micro.document_start.elements()));
-    first_visible_keys(first_keys_, context_shard_, {starts, staging_.size()});
+    first_visible_keys(first_keys_, shard, {starts, staging_.size()});
     starts = first_keys_.data();
   }
   backend_->upload(micro.document_start, starts);
@@ -203,6 +220,17 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number) {
 // ---- steps
 
 namespace {
+
+std::vector<double> to_doubles(Backend& backend, const Tensor& x) {
+  std::vector<double> values;
+  visit_float(x.dtype(), [&]<class T>() {
+    std::vector<T> stored(static_cast<std::size_t>(x.elements()));
+    backend.download(stored.data(), x);
+    for (const T value : stored)
+      values.push_back(static_cast<double>(static_cast<Accumulator<T>>(value)));
+  });
+  return values;
+}
 
 // Reads up to two scalars with one copy to the host.
 std::array<double, 2> read_scalars(Backend& backend, const Tensor& x) {
@@ -322,6 +350,32 @@ double Engine::evaluate(const TokenBatch& batch) {
   pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
                      [&](int number) { return upload(batch, number); });
   return read_loss_sums()[0];
+}
+
+void Engine::score(const TokenBatch& batch, const UseLoss& use) {
+  const ContextShard shard = shard_of(batch);
+  const std::int64_t length = shard.length, own = shard.local_length();
+  const bool shorter = length < context_shard_.length;
+  KINTSUGI_CHECK(!shorter || (shard.ranks == 1 && !options_.documents),
+                 "sequences of {} tokens in batches for {}", length, context_shard_.length);
+  const auto use_losses = [&](Tensor device_losses, Tensor device_smallest, int number) {
+    if (!counts_losses()) return;
+    const std::vector<double> losses = to_doubles(*backend_, device_losses),
+                              smallest = to_doubles(*backend_, device_smallest);
+    const std::int64_t first = number * micro_sequences(length);
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const auto local = static_cast<std::int64_t>(i);
+      const auto token =
+          static_cast<std::size_t>((first + local / own) * length + shard.position(local % own));
+      if (batch.targets[token] >= 0) use(token, losses[i], smallest[i]);
+    }
+  };
+  if (shorter) upload_positions(shard, micro_sequences(length));
+  backend_->fill(loss_sum_, 0.0);
+  pipeline_.evaluate(
+      {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
+      [&](int number) { return upload(batch, number); }, use_losses);
+  if (shorter) upload_positions(context_shard_, scratch_.size().sequences);
 }
 
 }  // namespace kintsugi

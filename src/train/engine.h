@@ -46,6 +46,9 @@ struct TokenBatch {
   std::span<const std::int32_t> targets;              // negative: no loss
   std::span<const std::int32_t> positions = {};       // only with EngineOptions::documents
   std::span<const std::int32_t> document_start = {};  // only with EngineOptions::documents
+  // Tokens per sequence; 0: EngineOptions::length. Only Engine::score accepts shorter sequences,
+  // and only without context parallelism.
+  std::int64_t length = 0;
 };
 
 // Inputs of an optimizer step besides its tokens.
@@ -107,6 +110,13 @@ class Engine {
   // Forward only. Returns this rank's contribution to the loss sum: the sum over all ranks is the
   // sum of the losses over the batches of all data ranks.
   double evaluate(const TokenBatch& batch);
+  // Forward only. Calls `use` for each token with a target: its index in the batch, its loss and
+  // the loss of the most likely token, which is equal if the target is that token. Of the ranks of
+  // one model copy, exactly one calls it for a token.
+  using UseLoss = std::function<void(std::size_t token, double loss, double smallest)>;
+  void score(const TokenBatch& batch, const UseLoss& use);
+  // The sequences of this length in a micro-batch: as many as have the tokens of a full one.
+  std::int64_t micro_sequences(std::int64_t length) const;
 
   const Arena& arena() const { return arena_; }
   const EngineOptions& options() const { return options_; }
@@ -135,23 +145,31 @@ class Engine {
   };
   BatchSlot allocate_batch();
   void upload_constants();
+  void upload_positions(const ContextShard& shard, std::int64_t sequences);  // without documents
   double summed_over_ranks(double value);
   // Whether this rank's losses count: every rank of a tensor group has the same ones.
   bool counts_losses() const { return groups_->coordinates.tp == 0 && pipeline_.is_last(); }
   // loss_total_ = the sum of the losses of all ranks, on the device.
   void sum_losses_on_device();
   std::array<double, 2> read_loss_sums();  // loss_sum_, or zeros if another rank counts the same
+  std::int64_t length_of(const TokenBatch& batch) const {
+    return batch.length > 0 ? batch.length : options_.length;
+  }
+  ContextShard shard_of(const TokenBatch& batch) const {
+    return {context_shard_.ranks, context_shard_.rank, length_of(batch)};
+  }
   std::int64_t sequences_of(const TokenBatch& batch) const {
-    return static_cast<std::int64_t>(batch.ids.size()) / options_.length;
+    return static_cast<std::int64_t>(batch.ids.size()) / length_of(batch);
   }
   int micro_batches_of(const TokenBatch& batch) const;
   bool is_repeatable(const MicroBatch& micro) const;
   // Copies this rank's context shard of a micro-batch to the device.
   MicroBatch upload(const TokenBatch& batch, int number);
-  Tensor upload_shard(Tensor to, std::span<const std::int32_t> whole, std::int64_t first,
-                      std::int64_t count);
+  Tensor upload_shard(Tensor to, const ContextShard& shard, std::span<const std::int32_t> whole,
+                      std::int64_t first, std::int64_t count);
   // This rank's context shard of `count` sequences: in staging_, or a pointer into `whole`.
-  const std::int32_t* context_shard_of(std::span<const std::int32_t> whole, std::int64_t first,
+  const std::int32_t* context_shard_of(const ContextShard& shard,
+                                       std::span<const std::int32_t> whole, std::int64_t first,
                                        std::int64_t count);
 
   Backend* backend_;

@@ -29,6 +29,18 @@ using Json = nlohmann::ordered_json;
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
 
+constexpr const char* kEval = "eval";  // the results of tasks, in metrics.jsonl
+
+// The step of a line of metrics.jsonl with the results of tasks.
+std::optional<std::int64_t> evaluated_step(const std::string& line) {
+  if (line.find(",\"eval\":[") == std::string::npos) return {};
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains(kEval)) return {};
+  const auto step = json.find("step");
+  if (step == json.end() || !step->is_number_integer()) return {};
+  return step->get<std::int64_t>();
+}
+
 std::string utc_now() { return iso_time(unix_time_s()); }
 
 // Names and messages may contain invalid UTF-8.
@@ -70,6 +82,7 @@ RunLog::RunLog(const std::filesystem::path& directory, std::int64_t total_steps,
   std::string last;
   for (std::string line; std::getline(file, line); ++sequence_) {
     sinks_->add_earlier(line);
+    if (const auto step = evaluated_step(line)) evaluated_.insert(*step);
     last.swap(line);
   }
   goodput_.emplace(directory, std::move(clock), signs_of(path, last));
@@ -93,6 +106,11 @@ void RunLog::record(const StepRecord& r, bool saving) {
     for (const StepRecord::Valid& set : r.valid)
       json["valid"][set.name] = {{"loss", number(set.loss)},
                                  {"bits_per_byte", number(set.bits_per_byte)}};
+  for (const StepRecord::TaskMetric& one : r.tasks)
+    json[kEval].push_back({{"task", one.task},
+                           {"metric", one.metric},
+                           {"value", number(one.value)},
+                           {"stderr", number(one.stderr_of_mean)}});
   unwritten_ += to_text(json) + "\n";
   sinks_->add(r, *goodput_);
   try {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "train/goodput_log.h"
@@ -46,6 +47,8 @@ class RunLog {
   // Thread-safe.
   void fail(const FailedRank& failed) noexcept;
   GoodputLog& goodput() { return *goodput_; }
+  // The steps whose tasks an earlier process evaluated.
+  const std::set<std::int64_t>& evaluated() const { return evaluated_; }
 
  private:
   void write_status(const std::string& text, bool last) noexcept;
@@ -56,6 +59,7 @@ class RunLog {
   std::filesystem::path directory_;
   std::int64_t total_steps_;
   std::int64_t sequence_ = 0;
+  std::set<std::int64_t> evaluated_;
   std::optional<GoodputLog> goodput_;
   std::optional<RunSinks> sinks_;
   std::optional<Straggler> straggler_;  // the last one that was recorded

@@ -29,6 +29,8 @@ std::vector<ScalarPoint> points_of(const StepRecord& record) {
       if (set.bits_per_byte)
         points.push_back({"valid/bits_per_byte/" + set.name, *set.bits_per_byte});
     }
+  for (const StepRecord::TaskMetric& one : record.tasks)
+    points.push_back({"eval/" + one.task + "/" + one.metric, one.value});
   return points;
 }
 
@@ -80,6 +82,19 @@ std::vector<PrometheusMetric> validation_part(const std::vector<StepRecord::Vali
     if (set.bits_per_byte) bits.samples.push_back({{{"set", set.name}}, *set.bits_per_byte});
   }
   return {loss, bits};
+}
+
+std::vector<PrometheusMetric> task_part(const std::vector<StepRecord::TaskMetric>& tasks) {
+  PrometheusMetric value{"kintsugi_eval", "Metrics of tasks in the last evaluation."};
+  PrometheusMetric error{"kintsugi_eval_stderr", "Their standard errors."};
+  for (const StepRecord::TaskMetric& one : tasks) {
+    const auto add = [&](PrometheusMetric& to, double x) {
+      to.samples.push_back({{{"task", one.task}, {"metric", one.metric}}, x});
+    };
+    add(value, one.value);
+    if (one.stderr_of_mean) add(error, *one.stderr_of_mean);
+  }
+  return {value, error};
 }
 
 // Of all attempts, with everything that the run did.
@@ -147,6 +162,7 @@ void RunSinks::note(const StepRecord& record) {
       values_[i].reset();
   }
   if (record.valid.size() > 1) valid_ = record.valid;
+  if (!record.tasks.empty()) tasks_ = record.tasks;
 }
 
 std::vector<PrometheusMetric> RunSinks::prometheus_metrics(GoodputLog& log) {
@@ -155,6 +171,7 @@ std::vector<PrometheusMetric> RunSinks::prometheus_metrics(GoodputLog& log) {
     metrics.insert(metrics.end(), more.begin(), more.end());
   };
   append(validation_part(valid_));
+  append(task_part(tasks_));
   const Goodput goodput = log.ledger();
   const GoodputAmounts now = goodput.seconds();
   for (const GoodputCategory& one : goodput_categories())

@@ -47,6 +47,7 @@ class RunSinks {
   std::function<double()> now_s_;
   std::vector<std::optional<double>> values_;  // for Prometheus; one entry per StepMetric
   std::vector<StepRecord::Valid> valid_;       // of the last validation
+  std::vector<StepRecord::TaskMetric> tasks_;  // of the last evaluation
   GoodputAmounts seconds_;                     // counters must not decrease by a rounding error
   ByLevel<double> joules_;                     // the same
   double next_write_s_ = 0;

@@ -48,6 +48,13 @@ struct StepRecord {
     std::optional<double> bits_per_byte;
   };
   std::vector<Valid> valid = {};  // one entry per validation set
+  // One metric of a task or a group (train.eval_tasks).
+  struct TaskMetric {
+    std::string task, metric;
+    double value = 0;
+    std::optional<double> stderr_of_mean;
+  };
+  std::vector<TaskMetric> tasks = {};
 };
 
 }  // namespace kintsugi

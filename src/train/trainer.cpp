@@ -39,6 +39,10 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
       startup_(std::move(startup)) {
   data_ = std::make_unique<RunData>(config_);
   startup_.mark("load data");
+  if (is_first() && !config_.train.eval_tasks.empty()) {
+    tasks_ = std::make_unique<RunTasks>(config_, data_->tokenizer());
+    startup_.mark("load tasks");
+  }
   schedule_ = schedule_of(config_);
   for (std::int64_t i = 0; i < config_.stage; ++i)  // open_run() adds the runs before this one
     schedule_.first_step += config_.stages[static_cast<std::size_t>(i)].total_steps();
@@ -123,6 +127,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
       // Skip validation after a stop signal: saving is urgent. validate() updates stops_.
       const std::int64_t every = config_.train.eval_every;
       if (every > 0 && !stops_.decided() && (due(every) || finished())) validate();
+      if (tasks_are_due()) evaluate_tasks();
       if (is_first()) {
         log_->record(record_, saver_ && saver_->under_way());
         report(stops_.decided() || finished());

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "train/memory_check.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
+#include "train/run_tasks.h"
 #include "train/save_interval.h"
 #include "train/spikes.h"
 #include "train/startup.h"
@@ -203,6 +205,11 @@ class Trainer {
     std::optional<double> bits_per_byte() const;
   };
   Score score(const ValidationSet& set, SampleBatch& batch);
+  // The tasks of train.eval_tasks, in trainer_tasks.cpp. All ranks decide alike.
+  void find_evaluated();
+  bool tasks_are_due() const;
+  void evaluate_tasks();
+  void report_tasks() const;
   // Copies in memory, in trainer_memory.cpp.
   void make_memory_copies();
   bool restore_from_memory(const Start& start);  // sets state_
@@ -243,6 +250,8 @@ class Trainer {
   std::filesystem::path directory_;
   std::unique_ptr<RunData> data_;
   std::vector<Tokenizer::File> tokenizer_files_;  // copied into each checkpoint; on rank 0
+  std::unique_ptr<RunTasks> tasks_;               // of train.eval_tasks; on rank 0
+  std::set<std::int64_t> evaluated_;  // later steps whose tasks an earlier process has evaluated
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunLog> log_;                 // on rank 0
   std::atomic<RunLog*> open_log_ = nullptr;     // log_.get() once it is open

@@ -150,6 +150,7 @@ Trainer::Rewound Trainer::go_back_to(const fs::path& checkpoint, std::int64_t po
   means_.clear();
   divergence_.clear();
   spike_.clear();
+  evaluated_.clear();  // the steps are trained on other data
   record_.step = state_.step;
   record_.tokens = state_.tokens;
   open_loader();

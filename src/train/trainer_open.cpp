@@ -202,6 +202,7 @@ void Trainer::open_run(ResumeMode resume) {
         SinkOptions{.tensorboard = config_.run.tensorboard, .prometheus = config_.run.prometheus});
     open_log_ = log_.get();
   });
+  find_evaluated();
   before_ = {.steps = state_.step, .samples = state_.samples};
   batches_ = config_.batches_after(before_);
   record_.step = state_.step;

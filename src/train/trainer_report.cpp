@@ -54,6 +54,7 @@ void Trainer::announce() const {
                100 * packing->padding(config_.data.sequence_length),
                format_number(packing->whole, "document"), packing->cut);
   }
+  if (tasks_) log_info("tasks: {}", tasks_->description());
   const BatchConfig& batch = config_.batch;
   log_info("step: {} sequences = {} tokens in {}; {} steps{}", batch.global,
            format_count(static_cast<double>(batch.global * config_.data.sequence_length)),

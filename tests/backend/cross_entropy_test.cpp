@@ -190,6 +190,51 @@ TEST_P(CrossEntropyTest, ShardsOfTheVocabulary) {
   }
 }
 
+// The loss of the most likely token: equal, bit for bit, to that of a target with the largest
+// logit, and smaller than that of others. Also with the vocabulary sharded as 8, 8 and 7 columns.
+TEST_P(CrossEntropyTest, SmallestLosses) {
+  const std::int64_t rows = 40, vocabulary = 23;
+  const Values z = activations(rows * vocabulary, 3.0);
+  Ids ids = targets(rows, vocabulary);
+  Values expected(ids.size(), 0.0);
+  std::vector<bool> likely(ids.size());
+  for (std::size_t row = 0; row < ids.size(); ++row) {
+    const auto first = z.begin() + static_cast<std::ptrdiff_t>(row) * vocabulary;
+    const auto top = std::max_element(first, first + vocabulary);
+    if (row % 4 == 0 && ids[row] >= 0) ids[row] = static_cast<std::int32_t>(top - first);
+    if (ids[row] < 0) continue;
+    for (auto logit = first; logit != first + vocabulary; ++logit)
+      expected[row] += std::exp(*logit - *top);
+    expected[row] = std::log(expected[row]);
+    likely[row] = first[ids[row]] == *top;
+  }
+  const auto check = [&](const Values& losses, const Values& smallest) {
+    expect_close("smallest", smallest, expected, accumulator(), {16, accumulator(), {16.0}});
+    for (std::size_t row = 0; row < ids.size(); ++row)
+      if (ids[row] < 0)
+        EXPECT_EQ(smallest[row], 0);
+      else
+        EXPECT_EQ(losses[row] == smallest[row], likely[row])
+            << "row " << row << ": " << losses[row] << ", " << smallest[row];
+  };
+  const Tensor whole = in(z, type(), {rows, vocabulary}), target = in(ids, {rows}),
+               losses = out(accumulator(), {rows}), smallest = out(accumulator(), {rows}),
+               partials = out(accumulator(), {3, rows, 3});
+  backend().cross_entropy(losses, whole, target, {.smallest_losses = smallest});
+  check(read(losses), read(smallest));
+  for (const std::int64_t first : {0, 8, 16})
+    backend().cross_entropy_partial(partials.rows(first / 8, 1).view({rows, 3}),
+                                    whole.part(1, first, std::min<std::int64_t>(8, 23 - first)),
+                                    target, first);
+  for (const std::int64_t first : {0, 8, 16}) {
+    const Tensor merged = out(accumulator(), {rows}), least = out(accumulator(), {rows});
+    backend().cross_entropy_merged(merged,
+                                   whole.part(1, first, std::min<std::int64_t>(8, 23 - first)),
+                                   target, partials, first, {.smallest_losses = least});
+    check(read(merged), read(least));
+  }
+}
+
 TEST_P(CrossEntropyTest, PartialSums) {
   const Values z = rounded({1, 3, 2, 5, 5, 5, -1, -2, -4}, type());
   const Tensor partial = out(accumulator(), {3, 3});

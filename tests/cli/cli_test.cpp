@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu_backend.h"
-#include "serve/language_model.h"
+#include "support/loaded_model.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 
@@ -134,9 +134,7 @@ TEST_F(CommandTest, ScoresAsTheLibraryDoes) {
   const CommandResult outcome = run(arguments);
   ASSERT_EQ(outcome.code, 0) << outcome.error;
   const auto printed = json::parse(outcome.out).get<std::vector<double>>();
-  const auto backend = make_cpu_backend(1);
-  const auto expected = LanguageModel(*backend, kData / "llama", DType::F32)
-                            .log_probabilities(std::vector<std::int32_t>{1, 5, 9});
+  const auto expected = LoadedModel(kData / "llama").log_probabilities({1, 5, 9});
   ASSERT_EQ(printed.size(), 2u);
   for (int i = 0; i < 2; ++i) EXPECT_NEAR(printed[i], expected[i], 1e-4);
 
@@ -236,13 +234,7 @@ TEST_F(CommandTest, GeneratesTokens) {
   std::istringstream words(outcome.out);
   std::vector<std::int32_t> printed, expected;
   for (std::int32_t token = 0; words >> token;) printed.push_back(token);
-  const auto backend = make_cpu_backend(1);
-  LanguageModel(*backend, kData / "llama", DType::F32)
-      .generate(std::vector<std::int32_t>{7}, 5, {.temperature = 0},
-                [&](const SampledToken& token) {
-                  expected.push_back(token.id);
-                  return true;
-                });
+  expected = LoadedModel(kData / "llama").generate({7}, 5);
   EXPECT_EQ(printed, expected);
   EXPECT_FALSE(printed.empty());
 }

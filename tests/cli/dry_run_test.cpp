@@ -41,6 +41,25 @@ TEST_F(DryRun, CountsWhatIsOffloaded) {
       << "8.03e9 gradients of 4 bytes are on the host too";
 }
 
+// The tasks of a run are read, with their documents.
+TEST_F(DryRun, NamesTheTasksDuringTraining) {
+  directory_.write("d.jsonl", "{\"a\": \"x y\", \"b\": \"z\"}\n{\"a\": \"v\", \"b\": \"w\"}\n");
+  directory_.write("words.yaml",
+                   "task: words\ndataset_path: json\noutput_type: loglikelihood\n"
+                   "dataset_kwargs: {data_files: {test: d.jsonl}}\ntest_split: test\n"
+                   "doc_to_text: a\ndoc_to_target: \"{{' ' + b}}\"\n");
+  directory_.write("run.yaml",
+                   "run: {dir: run}\nmodel: {preset: llama-1b}\n"
+                   "data: {train: [{path: corpus.txt}]}\nbatch: {global: 8, micro: 1}\n"
+                   "train: {steps: 100, eval_tasks: [words.yaml]}\n");
+  const Outcome found = dry_run("");
+  EXPECT_EQ(found.code, 0) << found.error;
+  EXPECT_THAT(found.out, HasSubstr("Tasks during training: words (2 documents).\n"));
+  const Outcome missing = dry_run("--set 'train.eval_tasks=[other.yaml]'");
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.error, AllOf(HasSubstr("train.eval_tasks: "), HasSubstr("other.yaml")));
+}
+
 // The days of a stage are its steps times the time of a step.
 TEST_F(DryRun, PredictsEachStageAndTheSum) {
   const std::string stages =

@@ -20,6 +20,7 @@ class EveryOption : public testing::Test {
     add_train_command(app_);
     add_generate_command(app_);
     add_chat_command(app_);
+    add_serve_command(app_);
     add_eval_command(app_);
     add_model_command(app_);
     add_plan_command(app_);

@@ -1,9 +1,8 @@
 // Task files, templates and the requests that they make.
-#include "eval/task.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "eval/task_data.h"
 #include "support/errors.h"
 #include "support/temporary_directory.h"
 
@@ -18,6 +17,12 @@ const EvalDocument kDocument = EvalDocument::parse(R"({
   "text": "She read the letter", "question": "Which?\n", "n": 3, "empty": "", "yes": true,
   "choices": {"text": ["iron", "water"], "label": ["A", "B"]}, "answerKey": "B",
   "word": "żółw🙂", "list": ["a", "b", "c"], "good": "The cat.", "bad": "Cat the."})");
+
+DocumentRequests requests_of(const EvalTask& task, const EvalDocument& document,
+                             std::span<const EvalDocument> examples) {
+  FewShotSampler sampler(task, examples);
+  return make_requests(task, document, sampler);
+}
 
 std::string rendered(const std::string& text) { return TaskTemplate(text, "t").render(kDocument); }
 
@@ -81,7 +86,7 @@ class TaskFile : public testing::Test {
     return user_error_of([&] { task(yaml); });
   }
   std::vector<EvalDocument> documents(const EvalTask& task, const std::string& split = "test") {
-    return read_documents(task, split);
+    return read_documents(task, split, read_whole_text).documents;
   }
   std::string data(const std::string& lines) {
     return "\ndataset_path: json\ntest_split: test\ndataset_kwargs: {data_files: {test: " +
@@ -113,7 +118,7 @@ TEST_F(TaskFile, MultipleChoiceHasOneRequestPerChoice) {
   EXPECT_EQ(arc.metrics[1].name, "acc_norm");
   const std::vector<EvalDocument> all = documents(arc);
   ASSERT_EQ(all.size(), 3u);
-  const DocumentRequests first = make_requests(arc, all[0], all);
+  const DocumentRequests first = requests_of(arc, all[0], all);
   EXPECT_THAT(first.requests, ElementsAre(EvalRequest{"Question: q0\nAnswer:", " a"},
                                           EvalRequest{"Question: q0\nAnswer:", " b"}));
   EXPECT_EQ(first.gold, Gold(std::int64_t{1}));
@@ -123,17 +128,15 @@ TEST_F(TaskFile, MultipleChoiceHasOneRequestPerChoice) {
 
 // The first documents of the same split, without the one that is scored.
 TEST_F(TaskFile, ExamplesAreTheFirstOtherDocuments) {
-  const EvalTask arc = task(kArc + "num_fewshot: 1\ndescription: \"D\\n\"\n" + data(kArcData));
+  const EvalTask arc =
+      task(kArc + "num_fewshot: 1\nfewshot_split: test\ndescription: \"D\\n\"\n" + data(kArcData));
   const std::vector<EvalDocument> all = documents(arc);
-  EXPECT_EQ(make_requests(arc, all[0], all).requests[0].context,
+  EXPECT_EQ(requests_of(arc, all[0], all).requests[0].context,
             "D\nQuestion: q1\nAnswer: c\n\nQuestion: q0\nAnswer:");
-  EXPECT_EQ(make_requests(arc, all[2], all).requests[0].context,
+  EXPECT_EQ(requests_of(arc, all[2], all).requests[0].context,
             "D\nQuestion: q0\nAnswer: b\n\nQuestion: q2\nAnswer:");
-  EXPECT_THAT(user_error_of([&] { make_requests(arc, all[0], std::span(all).first(1)); }),
+  EXPECT_THAT(user_error_of([&] { requests_of(arc, all[0], std::span(all).first(1)); }),
               HasSubstr("2 examples"));
-  EvalTask random = arc;
-  random.first_n = false;
-  EXPECT_THAT(user_error_of([&] { make_requests(random, all[0], all); }), HasSubstr("first_n"));
 }
 
 TEST_F(TaskFile, OtherOutputTypes) {
@@ -142,7 +145,7 @@ TEST_F(TaskFile, OtherOutputTypes) {
       "doc_to_text: \"{{text.split(' ')[:-1]|join(' ')}}\"\n"
       "doc_to_target: \"{{' '+text.split(' ')[-1]}}\"" +
       data(R"({"text": "read the letter"})"));
-  EXPECT_THAT(make_requests(lambada, documents(lambada)[0], {}).requests,
+  EXPECT_THAT(requests_of(lambada, documents(lambada)[0], {}).requests,
               ElementsAre(EvalRequest{"read the", " letter"}));
   EXPECT_EQ(lambada.metrics[0].name, "perplexity");
   EXPECT_FALSE(lambada.metrics[0].higher_is_better);
@@ -150,7 +153,7 @@ TEST_F(TaskFile, OtherOutputTypes) {
   const EvalTask rolling =
       task("task: wiki\noutput_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: text" +
            data(R"({"text": " a b\n"})"));
-  EXPECT_THAT(make_requests(rolling, documents(rolling)[0], {}).requests,
+  EXPECT_THAT(requests_of(rolling, documents(rolling)[0], {}).requests,
               ElementsAre(EvalRequest{" a b\n", ""}));
   EXPECT_EQ(rolling.metrics.size(), 3u);
 
@@ -162,7 +165,7 @@ TEST_F(TaskFile, OtherOutputTypes) {
       "take_first}]}]\n"
       "metric_list: [{metric: exact_match, aggregation: mean, ignore_case: true}]" +
       data(R"({"question": "2+2?", "answers": ["4", "FOUR"]})"));
-  const DocumentRequests asked = make_requests(generate, documents(generate)[0], {});
+  const DocumentRequests asked = requests_of(generate, documents(generate)[0], {});
   EXPECT_THAT(asked.requests, ElementsAre(EvalRequest{"Q: 2+2?", ""}));
   EXPECT_THAT(asked.targets, ElementsAre("4", "FOUR"));
   EXPECT_THAT(generate.generation.until, ElementsAre("\n", "q"));
@@ -179,17 +182,17 @@ TEST_F(TaskFile, TheChoicesMayBeWholeSentencesOrContexts) {
       "task: blimp\noutput_type: multiple_choice\ndoc_to_text: ''\ndoc_to_target: 0\n"
       "doc_to_choice: '{{[good, bad]}}'\nmetric_list: [{metric: acc_mutual_info}]" +
       data(R"({"good": "The cat.", "bad": "Cat the."})"));
-  const DocumentRequests cat = make_requests(blimp, documents(blimp)[0], {});
+  const DocumentRequests cat = requests_of(blimp, documents(blimp)[0], {});
   EXPECT_THAT(cat.requests,
               ElementsAre(EvalRequest{"", " The cat."}, EvalRequest{"", " Cat the."}));
   EXPECT_THAT(cat.unconditional,
-              ElementsAre(EvalRequest{"", "The cat."}, EvalRequest{"", "Cat the."}));
+              ElementsAre(EvalRequest{"", " The cat."}, EvalRequest{"", " Cat the."}));
   EXPECT_EQ(cat.gold, Gold(std::int64_t{0}));
   const EvalTask winogrande = task(
       "task: w\noutput_type: multiple_choice\ndoc_to_text: answer\ndoc_to_target: rest\n"
       "doc_to_choice: [Ann, Bob]" +
       data(R"({"answer": 1, "rest": "slept."})"));
-  const DocumentRequests slept = make_requests(winogrande, documents(winogrande)[0], {});
+  const DocumentRequests slept = requests_of(winogrande, documents(winogrande)[0], {});
   EXPECT_THAT(slept.requests,
               ElementsAre(EvalRequest{"Ann", " slept."}, EvalRequest{"Bob", " slept."}));
   EXPECT_EQ(slept.gold, Gold(std::int64_t{1}));
@@ -253,7 +256,7 @@ metadata: {version: 3.0}
   EXPECT_EQ(gsm8k.filters.at(1).name, "flexible-extract");
   const EvalDocument document = {{"question", "3+4?"}, {"answer", "3+4=7\n#### 7"}};
   const std::vector<EvalDocument> train = {{{"question", "1+1?"}, {"answer", "#### 2"}}, document};
-  const DocumentRequests asked = make_requests(gsm8k, document, train);
+  const DocumentRequests asked = requests_of(gsm8k, document, train);
   EXPECT_THAT(
       asked.requests,
       ElementsAre(EvalRequest{"Question: 1+1?\nAnswer: #### 2\n\nQuestion: 3+4?\nAnswer:", ""}));

@@ -102,30 +102,5 @@ TEST_F(RetnetForms, ParallelInsideOneChunk) {
   EXPECT_LT(error(logits, 0, sequences_ * length_), 1e-12);
 }
 
-// Chunks of any size carry the state over. With one token per chunk, this is the recurrent form.
-TEST_F(RetnetForms, ChunksCarryTheStateOver) {
-  for (const std::int64_t chunk : {1, 4, 8, 16})
-    for (std::int64_t sequence = 0; sequence < sequences_; ++sequence) {
-      std::vector<LayerCache> caches = model_->allocate_caches(arena_, length_);
-      for (std::int64_t first = 0; first < length_; first += chunk) {
-        const std::int64_t count = std::min(chunk, length_ - first);
-        const Tensor last = model_->next_logits(batch(1, sequence, first, count), caches);
-        EXPECT_LT(error(last, sequence * length_ + first + count - 1, 1), 1e-12)
-            << "chunks of " << chunk << ", token " << first + count - 1;
-      }
-    }
-}
-
-TEST_F(RetnetForms, TheStateIsAsLargeForAnyNumberOfTokens) {
-  const auto bytes = [&](std::int64_t tokens) {
-    std::size_t sum = 0;
-    for (const LayerCache& cache : model_->allocate_caches(arena_, tokens))
-      for (const Tensor& x : cache.tensors) sum += x.bytes();
-    return sum;
-  };
-  EXPECT_EQ(bytes(100), bytes(10000));
-  EXPECT_GT(bytes(100), 0u);
-}
-
 }  // namespace
 }  // namespace kintsugi

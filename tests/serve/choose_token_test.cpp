@@ -174,33 +174,19 @@ TEST(ChooseToken, SeenTokensArePenalized) {
   EXPECT_EQ(choose_token(kLogits, {.temperature = 0, .repetition_penalty = 1}, 0, seen), 1);
 }
 
-// Log-probabilities are those of the model, whatever the sampling options are.
-TEST(SampleToken, LogprobsAreTheLogSoftmax) {
-  const std::vector<double> p = distribution(kLogits, {});
-  const std::vector<std::int32_t> seen = {1, 5}, order = {1, 5, 3, 9};
-  for (std::uint64_t position = 0; position < 20; ++position) {
-    const SamplingOptions options{
-        .temperature = 2, .top_k = 5, .repetition_penalty = 1.5, .logprobs = 4};
-    const SampledToken token = sample_token(kLogits, options, position, seen);
-    EXPECT_EQ(token.id, choose_token(kLogits, options, position, seen));
-    EXPECT_NEAR(token.logprob.value(), std::log(p[static_cast<std::size_t>(token.id)]), 1e-12);
-    ASSERT_EQ(token.top.size(), 4u);
-    for (std::size_t i = 0; i < 4; ++i) {
-      EXPECT_EQ(token.top[i].id, order[i]);
-      EXPECT_NEAR(token.top[i].logprob, std::log(p[static_cast<std::size_t>(order[i])]), 1e-12);
-      if (token.top[i].id == token.id) {
-        EXPECT_EQ(token.top[i].logprob, *token.logprob) << "the same bits";
-      }
-    }
-  }
-}
-
-TEST(SampleToken, ReportsOnlyWhatIsRequested) {
-  EXPECT_FALSE(sample_token(kLogits, {}, 0).logprob.has_value());
-  const SampledToken chosen = sample_token(kLogits, {.logprobs = 0}, 0);
-  EXPECT_TRUE(chosen.logprob.has_value());
-  EXPECT_TRUE(chosen.top.empty());
-  EXPECT_EQ(sample_token(kLogits, {.logprobs = 50}, 0).top.size(), kLogits.size());
+// The k most likely tokens are enough for top-k, and one for greedy choice.
+TEST(ChooseLikelyToken, IsTheChoiceAmongAll) {
+  std::vector<LikelyToken> likely;
+  for (const std::int32_t id : {1, 5, 3, 9, 0})
+    likely.push_back({id, kLogits[static_cast<std::size_t>(id)]});
+  std::sort(likely.begin(), likely.end(), [](const LikelyToken& a, const LikelyToken& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  });
+  for (std::uint64_t position = 0; position < 50; ++position)
+    for (const SamplingOptions& options :
+         {SamplingOptions{.temperature = 2, .top_k = 3}, SamplingOptions{.top_k = 4, .top_p = 0.7},
+          SamplingOptions{.temperature = 0}, SamplingOptions{.top_k = 4, .min_p = 0.4}})
+      EXPECT_EQ(choose_token(likely, options, position), choose_token(kLogits, options, position));
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
-// Files and replies that evaluation reads.
+// Files and replies that evaluation reads, and requests to the server.
+#include "core/error.h"
 #include "eval/bleu.h"
 #include "eval/result_files.h"
+#include "eval/run/results.h"
 #include "eval/score_rules.h"
 #include "eval/scoring.h"
 #include "eval/task.h"
+#include "serve/http/http_message.h"
+#include "serve/http/request_bodies.h"
+#include "support/formula_model.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
 
@@ -78,16 +83,56 @@ FileParser task_file() {
             R"({"q": "a b", "c": {"text": ["ä", "b"], "label": ["A", "B"]}, "key": "B"})");
         const auto example = EvalDocument::parse(
             R"({"q": "c", "c": {"text": ["y", "z"], "label": ["A", "B"]}, "key": "A"})");
-        make_requests(*task, document, std::vector{example, document});
+        const std::vector<EvalDocument> pool = {example, document};
+        FewShotSampler sampler(*task, pool);
+        make_requests(*task, document, sampler);
         for (const TaskFilter& filter : task->filters)
           apply_filters(make_filters(filter), {"a, 7."});
       }};
 }
 
+// The data of a task, and everything that is made of it.
+FileParser task_data() {
+  const std::string task =
+      "task: t\noutput_type: multiple_choice\ndataset_path: json\n"
+      "dataset_kwargs: {data_files: {test: d}}\ntest_split: test\nnum_fewshot: 1\n"
+      "doc_to_text: q\ndoc_to_target: g\ndoc_to_choice: c\n";
+  const std::string one = R"({"q": "a b", "c": ["x", "y"], "g": 1})",
+                    two = R"({"q": "ä", "c": ["x", "z"], "g": [0]})";
+  return {.name = "task-data",
+          .samples = {{{"t.yaml", task}, {"d", one + "\n\n" + two + "\n"}},
+                      {{"t.yaml", task}, {"d", "[" + one + ",\n" + two + "]"}}},
+          .damaged = {"d"},
+          .read = [](const fs::path& directory) {
+            const TaskEvaluation evaluation(find_tasks({directory / "t.yaml"}, {}), {});
+            FormulaModel model;
+            score_evaluation(evaluation, evaluation.ask(model, {}), {.bootstrap_samples = 0});
+          }};
+}
+
+FileParser request_body() {
+  return {.name = "request-body",
+          .samples = {{{"body.json", R"({"prompt": [[1, 2], [3]], "echo": true, "logprobs": 1,
+              "max_tokens": 1, "stop": ["a", "b"], "messages": [{"role": "user", "content":
+              [{"type": "text", "text": "ä"}]}], "stream": true, "stream_options":
+              {"include_usage": true}, "top_p": 0.5, "tokens": [1, 2]})"}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const std::string body = content_of(directory / "body.json");
+            try {
+              parse_completion_body(body, {});
+              parse_detokenize_body(body);
+            } catch (const HttpError& error) {
+              user_error("{}", error.what());
+            }
+          }};
+}
+
 }  // namespace
 
 std::vector<FileParser> eval_parsers() {
-  return {eval_results(), completions_reply(), segments(), task_file()};
+  return {eval_results(), completions_reply(), segments(),
+          task_file(),    task_data(),         request_body()};
 }
 
 }  // namespace kintsugi

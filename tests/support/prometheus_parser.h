@@ -60,7 +60,7 @@ class PrometheusParser {
     } else if (line_.starts_with("# TYPE ")) {
       const std::string type = line_.substr(8 + metric_.size());
       require(line_ == "# TYPE " + metric_ + " " + type, "TYPE of another metric");
-      require(type == "gauge" || type == "counter", "bad type");
+      require(type == "gauge" || type == "counter" || type == "histogram", "bad type");
       require((type == "counter") == metric_.ends_with("_total"), "counters end in _total");
       require(read_.types.emplace(metric_, type).second, "second TYPE");
     } else {
@@ -70,8 +70,12 @@ class PrometheusParser {
 
   void sample() {
     const std::size_t name_end = line_.find_first_of("{ ");
-    require(name_end != std::string::npos && line_.substr(0, name_end) == metric_ &&
-                read_.types.contains(metric_),
+    const std::string name = line_.substr(0, name_end);
+    const bool of_histogram =
+        read_.types[metric_] == "histogram" &&
+        (name == metric_ + "_bucket" || name == metric_ + "_sum" || name == metric_ + "_count");
+    require(name_end != std::string::npos && (name == metric_ || of_histogram) &&
+                !read_.types[metric_].empty(),
             "sample without its own HELP and TYPE before it");
     std::size_t at = name_end;
     const std::string labels = line_[at] == '{' ? this->labels(at) : "";
@@ -83,7 +87,7 @@ class PrometheusParser {
     require(!number.empty() && *end == '\0', "bad number");
     const bool word = std::isalpha(static_cast<unsigned char>(number.back())) != 0;
     require(!word || number == "NaN" || number == "+Inf" || number == "-Inf", "bad spelling");
-    require(read_.data[metric_].emplace(labels, value).second, "the same sample twice");
+    require(read_.data[name].emplace(labels, value).second, "the same sample twice");
   }
 
   // From '{' at `at` to the character after '}'.

@@ -14,9 +14,9 @@
 #include "core/file.h"
 #include "data/tokenizers/byte_tokenizer.h"
 #include "model/initialize.h"
-#include "serve/language_model.h"
 #include "support/captured_log.h"
 #include "support/errors.h"
+#include "support/loaded_model.h"
 #include "support/parallel_run.h"
 #include "support/paths.h"
 #include "support/small_run.h"
@@ -50,10 +50,8 @@ std::vector<std::int32_t> some_tokens(std::int64_t sequence, std::int64_t length
 
 // What `kintsugi eval` computes: the sum of the losses of all tokens after the first.
 double eval_loss_sum(const fs::path& directory, const std::vector<std::int32_t>& tokens) {
-  const auto backend = make_cpu_backend(1);
-  LanguageModel model(*backend, directory, DType::F32);
   double sum = 0;
-  for (const double value : model.log_probabilities(tokens)) sum -= value;
+  for (const double value : LoadedModel(directory).log_probabilities(tokens)) sum -= value;
   return sum;
 }
 

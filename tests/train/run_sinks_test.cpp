@@ -205,6 +205,28 @@ TEST_F(RunSinksTest, HostileNamesOfValidationSets) {
   EXPECT_EQ(value("kintsugi_tokens_total"), 20) << "not the text in the name of the stage";
 }
 
+TEST_F(RunSinksTest, ResultsOfTasks) {
+  const auto log = open();
+  record(*log, {.step = 1,
+                .loss = 3,
+                .tasks = {{"arc\"", "acc", 0.25, 0.125}, {"lambada", "perplexity", 8.5, {}}}});
+  record(*log, 2, 2.5);  // without an evaluation
+  end(*log);
+  const auto eval = metrics().at(0)["eval"];
+  ASSERT_EQ(eval.size(), 2u);
+  EXPECT_EQ(eval[0]["task"], "arc\"");
+  EXPECT_EQ(eval[0]["metric"], "acc");
+  EXPECT_EQ(eval[0]["value"], 0.25);
+  EXPECT_EQ(eval[0]["stderr"], 0.125);
+  EXPECT_TRUE(eval[1]["stderr"].is_null());
+  EXPECT_FALSE(metrics().at(1).contains("eval"));
+  EXPECT_EQ(series().at("eval/lambada/perplexity").at(1), 8.5f);
+  const std::string labels = "metric=acc,run=" + run_.string() + ",task=arc\"";
+  EXPECT_EQ(prometheus().at("kintsugi_eval", labels), 0.25) << "of the last evaluation";
+  EXPECT_EQ(prometheus().at("kintsugi_eval_stderr", labels), 0.125);
+  EXPECT_EQ(open()->evaluated(), (std::set<std::int64_t>{1}));
+}
+
 TEST_F(RunSinksTest, MetricsPromIsReplacedAtIntervals) {
   const auto log = open();
   record(*log, 1, 3);

@@ -52,6 +52,7 @@ template <class T>
 struct RowOutputs {
   Accumulator<T>* loss;
   Accumulator<T>* squared_log_z;  // may be nullptr
+  Accumulator<T>* smallest_loss;  // may be nullptr
   T* z;                           // the logits, and their gradient
 };
 
@@ -59,8 +60,8 @@ template <class T>
 RowOutputs<T> outputs_of(std::int64_t row, const Tensor& losses, const Tensor& logits,
                          const CrossEntropyOptions& options) {
   using A = Accumulator<T>;
-  const Tensor& squares = options.squared_log_z;
-  return {losses.as<A>() + row, squares ? squares.as<A>() + row : nullptr,
+  const auto at = [row](const Tensor& x) { return x ? x.as<A>() + row : nullptr; };
+  return {losses.as<A>() + row, at(options.squared_log_z), at(options.smallest_losses),
           logits.as<T>() + row * logits.stride(0)};
 }
 
@@ -72,6 +73,7 @@ void finish_row(const RowOutputs<T>& out, std::int64_t columns, std::int64_t tar
   if (target < 0) {
     *out.loss = A(0);
     if (out.squared_log_z != nullptr) *out.squared_log_z = A(0);
+    if (out.smallest_loss != nullptr) *out.smallest_loss = A(0);
     if (options.gradient_scale != 0) std::fill(out.z, out.z + columns, static_cast<T>(A(0)));
     return;
   }
@@ -79,16 +81,17 @@ void finish_row(const RowOutputs<T>& out, std::int64_t columns, std::int64_t tar
   const A log_total = std::log(sum.total), log_z = sum.largest + log_total;
   *out.loss = log_total - (logit - sum.largest);
   if (out.squared_log_z != nullptr) *out.squared_log_z = log_z * log_z;
+  if (out.smallest_loss != nullptr) *out.smallest_loss = log_total;  // its logit is the largest
   if (options.gradient_scale != 0)
     row_gradient(out.z, columns, sum, target - first_column, logit - sum.largest,
                  static_cast<A>(options.gradient_scale),
                  A(1) + static_cast<A>(2 * options.z_loss) * log_z);
 }
 
-void check_squares(const CrossEntropyOptions& options, std::int64_t rows) {
-  KINTSUGI_CHECK(!options.squared_log_z || options.squared_log_z.elements() == rows,
-                 "cross_entropy: squared_log_z {} for {} rows",
-                 to_string(options.squared_log_z.shape()), rows);
+void check_outputs(const CrossEntropyOptions& options, std::int64_t rows) {
+  for (const Tensor& output : {options.squared_log_z, options.smallest_losses})
+    KINTSUGI_CHECK(!output || output.elements() == rows, "cross_entropy: an output {} for {} rows",
+                   to_string(output.shape()), rows);
 }
 
 }  // namespace
@@ -99,7 +102,7 @@ void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
   KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows,
                  "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
                  to_string(logits.shape()));
-  check_squares(options, rows);
+  check_outputs(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* target = targets.as<std::int32_t>();
@@ -147,7 +150,7 @@ void CpuBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targe
                      partials.shape() == (Shape{shards, rows, 3}),
                  "cross_entropy: losses {} for logits {} with partial sums {}",
                  to_string(losses.shape()), to_string(logits.shape()), to_string(partials.shape()));
-  check_squares(options, rows);
+  check_outputs(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const auto merged = [&](std::int64_t row) {

@@ -120,7 +120,8 @@ template <class A>
 struct Options {
   A gradient_scale;
   A twice_z_loss;
-  A* squared_log_z;  // (rows) or nullptr
+  A* squared_log_z;    // (rows) or nullptr
+  A* smallest_losses;  // (rows) or nullptr
 };
 
 // The outputs of a row without a target.
@@ -131,6 +132,7 @@ __device__ void write_no_target(Acc<T>* losses, const VectorizedRow<T>& row,
   if (threadIdx.x == 0) {
     losses[blockIdx.x] = A(0);
     if (options.squared_log_z != nullptr) options.squared_log_z[blockIdx.x] = A(0);
+    if (options.smallest_losses != nullptr) options.smallest_losses[blockIdx.x] = A(0);
   }
   if (options.gradient_scale != A(0)) write_zeros(row);
 }
@@ -145,6 +147,8 @@ __device__ void write_row(Acc<T>* losses, const VectorizedRow<T>& row, Acc<T> la
   if (threadIdx.x == 0) {
     losses[blockIdx.x] = log_sum - below;
     if (options.squared_log_z != nullptr) options.squared_log_z[blockIdx.x] = log_z * log_z;
+    // Its logit is the largest: nothing is subtracted.
+    if (options.smallest_losses != nullptr) options.smallest_losses[blockIdx.x] = log_sum;
   }
   if (scale == A(0)) return;
   const A weight = A(1) + options.twice_z_loss * log_z;
@@ -232,16 +236,17 @@ void check_losses(const Tensor& losses, const Tensor& logits, const CrossEntropy
   KINTSUGI_CHECK(losses.elements() == logits.extent(0) && losses.contiguous(),
                  "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
                  to_string(logits.shape()));
-  const Tensor& squares = options.squared_log_z;
-  KINTSUGI_CHECK(!squares || (squares.elements() == logits.extent(0) && squares.contiguous()),
-                 "cross_entropy: squared_log_z {} for logits {}", to_string(squares.shape()),
-                 to_string(logits.shape()));
+  for (const Tensor& output : {options.squared_log_z, options.smallest_losses})
+    KINTSUGI_CHECK(!output || (output.elements() == logits.extent(0) && output.contiguous()),
+                   "cross_entropy: an output {} for logits {}", to_string(output.shape()),
+                   to_string(logits.shape()));
 }
 
 template <class A>
 Options<A> on_device(const CrossEntropyOptions& options) {
+  const auto data = [](const Tensor& x) { return x ? data_of<A>(x) : nullptr; };
   return {static_cast<A>(options.gradient_scale), static_cast<A>(2 * options.z_loss),
-          options.squared_log_z ? data_of<A>(options.squared_log_z) : nullptr};
+          data(options.squared_log_z), data(options.smallest_losses)};
 }
 
 }  // namespace

@@ -10,5 +10,6 @@ namespace kintsugi {
 void add_eval_bleu(CLI::App& eval);
 void add_eval_chrf(CLI::App& eval);
 void add_eval_aggregate(CLI::App& eval);
+void add_eval_translate(CLI::App& eval);
 
 }  // namespace kintsugi

@@ -26,6 +26,7 @@
 #include "train/engine_options.h"
 #include "train/run_data.h"
 #include "train/run_history.h"
+#include "train/run_tasks.h"
 
 namespace kintsugi {
 namespace {
@@ -63,7 +64,8 @@ void check_layouts(const RunConfig& run, std::int64_t ranks, const std::string& 
 void check_data(const RunConfig& run) {
   for_each_stage(run, [](RunConfig& stage) {
     stage.data.packing = Packing::Windows;  // packing is long work, and checks nothing more
-    RunData(stage, PackingFiles::Read);
+    const RunData data(stage, PackingFiles::Read);
+    if (!stage.train.eval_tasks.empty()) RunTasks(stage, data.tokenizer());
   });
 }
 

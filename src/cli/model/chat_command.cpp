@@ -197,7 +197,7 @@ void chat(ChatArguments& a) {
   const DType precision = parse_precision(a.precision);
   LocalCommunicator alone("tensor", backend.get());
   InferenceEngine model(*backend, alone, a.checkpoint,
-                        {.precision = precision, .max_length = context});
+                        {.precision = precision, .max_length = context, .max_sequences = 1});
   ChatSession(a, format, text, model, context).run();
 }
 

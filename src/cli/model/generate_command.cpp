@@ -20,7 +20,6 @@
 #include "core/units.h"
 #include "data/corpora/record_reader.h"
 #include "serve/generation.h"
-#include "serve/language_model.h"
 #include "serve/prompts.h"
 #include "serve/text_output.h"
 
@@ -32,7 +31,8 @@ using OrderedJson = nlohmann::ordered_json;
 struct GenerateArguments : GenerationArguments {
   std::vector<std::string> prompts, inputs;
   std::string token_ids, input_format = "auto", special_tokens = "parse";
-  bool jsonl = false;
+  bool jsonl = false, deterministic = false;
+  std::int64_t batch = 16;
 };
 
 // A prompt with its tokens.
@@ -119,7 +119,7 @@ OrderedJson logprobs_json(const std::vector<SampledToken>& tokens, const PromptT
   return list;
 }
 
-// Generates all prompts, one after the other.
+// Generates all prompts, several at the same time, and prints the results in their order.
 class GenerateJob {
  public:
   explicit GenerateJob(GenerateArguments& arguments) : a_(arguments) {}
@@ -128,17 +128,18 @@ class GenerateJob {
     prepare();
     std::size_t longest = 0;
     for (const PromptTokens& input : inputs_) longest = std::max(longest, input.tokens.size());
-    const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a_.threads);
-    const DType precision = parse_precision(a_.precision);
+    const std::unique_ptr<Backend> backend =
+        make_backend(DeviceChoice::Auto, a_.threads, {.deterministic = a_.deterministic});
     LocalCommunicator alone("tensor", backend.get());
-    InferenceEngine model(
-        *backend, alone, a_.checkpoint,
-        {.precision = precision, .max_length = static_cast<std::int64_t>(longest) + a_.max_tokens});
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      const bool written = a_.jsonl ? write_json(model, i) : write_text(model, i);
-      if (!written) return;  // the reader has closed the pipe
-      report_progress(i + 1);
-    }
+    InferenceEngine engine(*backend, alone, a_.checkpoint,
+                           {.precision = parse_precision(a_.precision),
+                            .max_length = static_cast<std::int64_t>(longest) + a_.max_tokens,
+                            .max_sequences = std::min(a_.batch, std::ssize(inputs_)),
+                            .deterministic = a_.deterministic});
+    texts_.resize(inputs_.size());
+    for (std::size_t i = 0; i < inputs_.size(); ++i) submit(engine, i);
+    while (is_read_ && engine.step()) report_progress();
+    report_progress();
   }
 
  private:
@@ -158,7 +159,7 @@ class GenerateJob {
     const ModelConfig config = read_hf_config(std::filesystem::path(a_.checkpoint) / "config.json");
     for (const PromptTokens& input : inputs_)
       with_source(input.prompt,
-                  [&] { LanguageModel::check_prompt(config, input.tokens, a_.max_tokens); });
+                  [&] { InferenceEngine::check_prompt(config, input.tokens, a_.max_tokens); });
   }
 
   void encode(const std::vector<Prompt>& prompts) {
@@ -184,35 +185,52 @@ class GenerateJob {
 
   const Tokenizer* tokenizer() const { return text_ ? text_->tokenizer.get() : nullptr; }
 
-  GenerationResult generate(InferenceEngine& model, const PromptTokens& input,
-                            const std::function<bool(std::string_view)>& on_text) {
+  void submit(InferenceEngine& engine, std::size_t index) {
+    const PromptTokens& input = inputs_[index];
     GenerationRequest request{.prompt = input.tokens,
                               .max_tokens = a_.max_tokens,
                               .sampling = a_.sampling,
                               .stop = a_.stop};
     if (!input.prompt.messages.empty()) stop_at_end_of_turn(request, *format_, *tokenizer());
-    GenerationResult result = generate_text(model, tokenizer(), request, on_text);
-    tokens_ += result.tokens.size();
-    return result;
+    TextGeneration text = make_text_generation(
+        tokenizer(), std::move(request),
+        [this, index](std::string_view piece) {
+          texts_[index].unprinted += piece;
+          if (!a_.jsonl && index == printed_) is_read_ = print_text(index);
+          return is_read_;
+        },
+        [this, index](GenerationResult result) {
+          if (result.finish == FinishReason::Failed)
+            failure("{}: {}", input_name(index), result.error);
+          tokens_ += result.tokens.size();
+          ++done_;
+          texts_[index].result = std::move(result);
+          while (is_read_ && printed_ < texts_.size() && texts_[printed_].result) print_result();
+        });
+    engine.submit(std::move(text.request), std::move(text.listener));
+  }
+  const std::string& input_name(std::size_t index) const { return inputs_[index].prompt.source; }
+
+  // Prints what is left of the next result in order.
+  void print_result() {
+    const std::size_t index = printed_;
+    is_read_ = a_.jsonl ? print_json(index) : print_text(index) && printer_.end_line();
+    texts_[index] = {};
+    ++printed_;
   }
 
-  // The prompt and its continuation, or only the answer to messages.
-  bool write_text(InferenceEngine& model, std::size_t index) {
-    TextPrinter printer;
-    std::string prompt = inputs_[index].prompt.text;
-    if (index > 0) prompt = "\n" + prompt;
-    // Printed with the first token: after an error standard output stays empty.
-    const auto print = [&](std::string_view text) {
-      return printer.print(std::exchange(prompt, {}).append(text));
-    };
-    generate(model, inputs_[index], print);
-    print("");
-    return printer.end_line();
+  // The prompt and its continuation, or only the answer to messages. The prompt is printed with the
+  // first token: after an error standard output stays empty.
+  bool print_text(std::size_t index) {
+    Text& text = texts_[index];
+    std::string piece = std::exchange(text.unprinted, {});
+    if (!std::exchange(text.begun, true))
+      piece = (index > 0 ? "\n" : "") + inputs_[index].prompt.text + piece;
+    return printer_.print(piece);
   }
 
-  bool write_json(InferenceEngine& model, std::size_t index) {
-    const GenerationResult result =
-        generate(model, inputs_[index], [](std::string_view) { return true; });
+  bool print_json(std::size_t index) {
+    const GenerationResult& result = *texts_[index].result;
     OrderedJson json = result_json(index, inputs_[index], result, tokenizer());
     if (a_.sampling.logprobs >= 0)
       json["logprobs"] = logprobs_json(result.tokens, inputs_[index], tokenizer());
@@ -223,8 +241,9 @@ class GenerateJob {
   }
 
   // For many prompts: a line on standard error every 10 s and at the end.
-  void report_progress(std::size_t done) {
-    if (inputs_.size() == 1) return;
+  void report_progress() {
+    const std::size_t done = done_;
+    if (inputs_.size() == 1 || done == 0) return;
     const auto now = std::chrono::steady_clock::now();
     const bool last = done == inputs_.size();
     if (!last && now - reported_ < std::chrono::seconds(10)) return;
@@ -240,8 +259,18 @@ class GenerateJob {
   GenerateArguments& a_;
   std::optional<ModelText> text_;       // without --token-ids
   const ChatFormat* format_ = nullptr;  // if a prompt has messages
+  struct Text {
+    std::string unprinted;
+    bool begun = false;
+    std::optional<GenerationResult> result;
+  };
   std::vector<PromptTokens> inputs_;
-  std::size_t tokens_ = 0;  // generated
+  std::vector<Text> texts_;  // by input
+  std::size_t printed_ = 0;  // results, in order
+  std::size_t done_ = 0;     // results, in any order
+  std::size_t tokens_ = 0;   // generated
+  bool is_read_ = true;      // false: the reader has closed the pipe
+  TextPrinter printer_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(),
                                         reported_ = start_;
 };
@@ -272,6 +301,12 @@ void add_prompt_options(CLI::App& command, GenerateArguments& a) {
                   "(become the token) or text")
       ->check(CLI::IsMember({"parse", "text"}))
       ->capture_default_str();
+  command.add_option("--batch", a.batch, "Prompts computed at the same time, at most")
+      ->transform(whole_number(between(1, 65536)))
+      ->capture_default_str();
+  command.add_flag("--deterministic", a.deterministic,
+                   "The same text for any --batch: no result depends on what else is computed at "
+                   "the same time; slower");
   CLI::Option* jsonl = command.add_flag(
       "--jsonl", a.jsonl, "Print a JSON object per prompt: text, token counts, finish_reason");
   command

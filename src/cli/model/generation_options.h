@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cli/token_input.h"
-#include "serve/language_model.h"
 #include "serve/prompt_encoder.h"
+#include "serve/sampling.h"
 
 namespace CLI {
 class App;

@@ -15,6 +15,7 @@
 #include "train/config/changes.h"
 #include "train/engine_options.h"
 #include "train/memory_check.h"
+#include "train/run_tasks.h"
 
 namespace kintsugi {
 
@@ -99,7 +100,15 @@ void print_snapshot(const RunConfig& config, const Layout& layout) {
              format_bytes(static_cast<double>(most)));
 }
 
+void print_tasks(RunConfig config) {
+  if (config.train.eval_tasks.empty()) return;
+  resolve_tokenizer(config);
+  fmt::print("Tasks during training: {}.\n",
+             RunTasks(config, *config.loaded.tokenizer).description());
+}
+
 RunFootprint dry_run_stage(const RunConfig& config, const Machine& machine, int ranks) {
+  print_tasks(config);
   const PlanJob job = plan_job(config);
   Planner planner(job, machine);
   const Evaluation e = planner.evaluate(layout_on(config, ranks));

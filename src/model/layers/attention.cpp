@@ -143,32 +143,40 @@ void Attention::rotate(const LayerRun& run, const Heads& heads, bool inverse) co
   run.backend().rope(heads.k, table, run.batch.positions, inverse);
 }
 
-// Appends keys and values to the cache; returns those of all tokens so far.
-Attention::Heads Attention::with_cache(const LayerRun& run, const Heads& heads) const {
-  LayerCache& cache = *run.cache;
-  const std::int64_t count = run.batch.length;
-  const auto append = [&](const Tensor& flat, const Tensor& x) {
-    const Tensor all =
-        flat.view({flat.elements() / (kv_heads_ * spec_.head_dim), kv_heads_, spec_.head_dim});
-    run.backend().copy(all.rows(cache.length, count), x);
-    return all.rows(0, cache.length + count).split_first(cache.length + count);
+// Rotates, stores the new keys and values in the cache and attends to all of each sequence.
+void Attention::forward_cached(const LayerRun& run, const Heads& heads) const {
+  const CachedTokens& cached = *run.batch.cached;
+  const Tensor all[] = {run.cache->tensors[0], run.cache->tensors[1]};
+  run.backend().rope_store(all[0].split_last(spec_.head_dim), all[1].split_last(spec_.head_dim),
+                           heads.q, heads.k, heads.v, cached.rows,
+                           spec_.rope ? run.context.tables.rope(*spec_.rope) : Tensor(),
+                           run.batch.positions);
+  const auto pages = [&](const Tensor& x) {
+    return x.view(
+        {x.extent(0) / cached.page_tokens, cached.page_tokens, kv_heads_, spec_.head_dim});
   };
-  const Heads all{by_sequence(heads.q, run), append(cache.tensors[0], heads.k),
-                  append(cache.tensors[1], heads.v)};
-  cache.length += count;
-  return all;
+  PagedAttentionOptions options{.scale = scale(),
+                                .alibi_slopes = slopes(run),
+                                .window = spec_.window,
+                                .pages = cached.pages,
+                                .max_keys = cached.max_keys};
+  const Tensor out = run[attended_].split_last(spec_.head_dim);
+  for (const bool single : {true, false}) {
+    options.tiles = single ? cached.single_tiles : cached.chunk_tiles;
+    options.tile_tokens = single ? 1 : cached.chunk_tile_tokens;
+    if (options.tiles)
+      run.backend().paged_attention(out, heads.q, pages(all[0]), pages(all[1]), options);
+  }
 }
 
 void Attention::forward(const LayerRun& run, Tensor x) const {
   projection_.forward(run, run[qkv_], x);
   if (q_norm_) norm_forward(run);
   const Heads heads = attention_inputs(run);
+  if (run.batch.cached != nullptr) return forward_cached(run, heads);
   rotate(run, heads, false);
   const Tensor out = by_sequence(run[attended_].split_last(spec_.head_dim), run);
-  const Heads all =
-      run.cache != nullptr
-          ? with_cache(run, heads)
-          : Heads{by_sequence(heads.q, run), by_sequence(heads.k, run), by_sequence(heads.v, run)};
+  const Heads all{by_sequence(heads.q, run), by_sequence(heads.k, run), by_sequence(heads.v, run)};
   if (run.context.ring != nullptr)
     run.context.ring->forward(out, log_sum_exp(run), all.q, all.k, all.v, scale(),
                               run.batch.document_start, spec_.window);

@@ -36,7 +36,7 @@ class Attention final : public Sublayer {
   void norm_forward(const LayerRun& run) const;
   void norm_backward(const LayerRun& run, const Heads& gradient) const;
   void rotate(const LayerRun& run, const Heads& heads, bool inverse) const;
-  Heads with_cache(const LayerRun& run, const Heads& heads) const;
+  void forward_cached(const LayerRun& run, const Heads& heads) const;
   double scale() const;
   Tensor slopes(const LayerRun& run) const {
     return spec_.alibi ? run.context.tables.slopes : Tensor();

@@ -58,7 +58,8 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
     const Tensor logits = logits_.rows(0, count), rows = normed.rows(first, count);
     backend.matmul(logits, rows, weight, {.transpose_b = true});
     CrossEntropyOptions of_chunk = options;
-    if (of_chunk.squared_log_z) of_chunk.squared_log_z = options.squared_log_z.rows(first, count);
+    for (Tensor* output : {&of_chunk.squared_log_z, &of_chunk.smallest_losses})
+      if (*output) *output = output->rows(first, count);
     cross_entropy(run, losses.rows(first, count), logits, run.batch.targets.rows(first, count),
                   of_chunk);
     if (!trains) continue;
@@ -88,7 +89,8 @@ Tensor Head::logits(const LayerRun& run, Tensor x) const {
   const Tensor normed = run.stream.own_branch.rows(0, x.extent(0));
   const Tensor logits = logits_.rows(0, x.extent(0));
   norm_.forward(run, normed, statistics_.first(x.extent(0)), x);
-  run.backend().matmul(logits, normed, run.store().weight(weight_), {.transpose_b = true});
+  run.backend().matmul(logits, normed, run.store().weight(weight_).rows(0, rows_.size()),
+                       {.transpose_b = true, .constant_b = run.batch.cached != nullptr});
   return logits;
 }
 

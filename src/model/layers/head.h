@@ -21,7 +21,7 @@ class Head {
   // norm's parameters.
   void forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x,
                const CrossEntropyOptions& options) const;
-  // Logits (rows, vocabulary) of x, at most one chunk. Only without tensor parallelism.
+  // Logits (rows, vocabulary of this rank) of x, at most one chunk.
   Tensor logits(const LayerRun& run, Tensor x) const;
 
   // Tokens per chunk for about `elements` logits.
@@ -29,6 +29,7 @@ class Head {
                                     std::int64_t max_tokens);
 
   std::int64_t chunk() const { return logits_.extent(0); }  // tokens
+  const RowRange& vocabulary() const { return rows_; }      // of this rank
 
  private:
   void cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tensor targets,

@@ -36,11 +36,9 @@ struct StreamBuffers {
 StreamBuffers allocate_stream_buffers(Arena& arena, std::int64_t hidden, DType dtype,
                                       const BatchSize& size, bool training);
 
-// The declared caches of one layer, for one sequence in generation.
+// The declared caches of one layer, for all sequences of generation.
 struct LayerCache {
-  std::vector<Tensor> tensors;
-  std::vector<std::string_view> labels;  // of the tensors
-  std::int64_t length = 0;               // tokens seen
+  std::vector<Tensor> tensors;  // (rows or slots, elements each)
 };
 
 // The arguments of a layer's forward and backward: one micro-batch and its memory.
@@ -55,7 +53,7 @@ struct LayerRun {
   std::span<const Tensor> kept_gradients =
       {};  // by branch; only if the backward runs in two halves
   Recompute recompute = Recompute::None;
-  LayerCache* cache = nullptr;
+  const LayerCache* cache = nullptr;  // with batch.cached
 
   Backend& backend() const { return *context.backend; }
   const ParameterStore& store() const { return *context.store; }

@@ -38,19 +38,32 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
   }
 }
 
+MatmulOptions Linear::forward_options(const LayerRun& run, bool with_bias) const {
+  return {.transpose_b = !spec_.in_out,
+          .bias = with_bias ? bias(run) : Tensor(),
+          .constant_b = run.batch.cached != nullptr};
+}
+
 void Linear::forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual) const {
-  run.backend().matmul(y, x, weight(run),
-                       {.transpose_b = !spec_.in_out, .bias = bias(run), .residual = residual});
+  MatmulOptions options = forward_options(run);
+  options.residual = residual;
+  run.backend().matmul(y, x, weight(run), options);
 }
 
 void Linear::forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const {
-  run.backend().matmul(y, x, weight(run),
-                       {.transpose_b = !spec_.in_out, .bias = with_bias ? bias(run) : Tensor()});
+  run.backend().matmul(y, x, weight(run), forward_options(run, with_bias));
 }
 
 void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
-  run.backend().matmul(y, x, weight(run),
-                       {.transpose_b = !spec_.in_out, .bias = bias(run), .gelu = activated});
+  MatmulOptions options = forward_options(run);
+  options.gelu = activated;
+  run.backend().matmul(y, x, weight(run), options);
+}
+
+void Linear::forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
+  MatmulOptions options = forward_options(run);
+  options.swiglu = activated;
+  run.backend().matmul(y, x, weight(run), options);
 }
 
 void Linear::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {

@@ -20,6 +20,7 @@ class Linear {
   // If the inputs are sharded: computes this rank's partial sum. Only one rank adds the bias.
   void forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const;
   void forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const;
+  void forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const;
   // backward_input() and backward_weight() are independent: schedules may delay the second.
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const;
   // For x = gelu(before): computes the gradient of `before`.
@@ -30,6 +31,7 @@ class Linear {
  private:
   void declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                const std::vector<int>& copies);
+  MatmulOptions forward_options(const LayerRun& run, bool with_bias = true) const;
   Tensor weight(const LayerRun& run) const { return run.store().weight(weight_, shape_); }
   Tensor bias(const LayerRun& run) const {
     return bias_ >= 0 ? run.store().weight(bias_, {outputs()}) : Tensor();

@@ -21,6 +21,8 @@ void Mlp::forward(const LayerRun& run, Tensor x) const {
   // forward then uses the rounded input too, so that recomputing gives the same bits.
   if (!gated() && run.recompute != Recompute::Selective)
     return up_.forward_gelu(run, run[activated_], run[before_], x);
+  if (gated() && run.batch.cached != nullptr)
+    return up_.forward_swiglu(run, run[activated_], run[before_], x);
   up_.forward(run, run[before_], x);
   recompute(run);
 }

@@ -81,23 +81,40 @@ void Retention::forward(const LayerRun& run, Tensor x) const {
   projection_.forward(run, run[projected_], x);
   const Parts parts = split(run[projected_]);
   rotate(run, parts, false);
-  if (run.context.context != nullptr) {
+  if (run.batch.cached != nullptr) {
+    forward_cached(run, parts);
+  } else if (run.context.context != nullptr) {
     forward_chunks(run, parts);
   } else {
     const auto by_sequence = [&](const Tensor& t) { return t.split_first(run.batch.length); };
-    const Tensor out = by_sequence(run[retained_].split_last(spec_.v_dim));
-    const Tensor q = by_sequence(parts.q), k = by_sequence(parts.k), v = by_sequence(parts.v);
-    Tensor before;
-    if (run.cache != nullptr) before = state(run, run.cache->tensors[0]);
-    if (run.cache != nullptr && run.cache->length == 0) run.backend().fill(before, 0.0);
-    const RetentionOptions at = options(run, run.cache != nullptr ? run.cache->length : 0);
-    run.backend().retention_forward(out, q, k, v, before, run[scratch_], at);
-    if (run.cache != nullptr) {
-      run.backend().retention_state(before, k, v, run[scratch_], at);
-      run.cache->length += run.batch.length;
-    }
+    run.backend().retention_forward(by_sequence(run[retained_].split_last(spec_.v_dim)),
+                                    by_sequence(parts.q), by_sequence(parts.k),
+                                    by_sequence(parts.v), {}, run[scratch_], options(run, 0));
   }
   recompute(run);
+}
+
+// Updates the states of all sequences in the batch.
+void Retention::forward_cached(const LayerRun& run, const Parts& parts) const {
+  const CachedTokens& cached = *run.batch.cached;
+  const Tensor out = run[retained_].split_last(spec_.v_dim), all = run.cache->tensors[0];
+  const Tensor states = all.view({all.extent(0), heads_, spec_.k_dim, spec_.v_dim});
+  if (const std::int64_t n = cached.singles; n > 0)
+    run.backend().retention_step(out.rows(0, n), states, parts.q.rows(0, n), parts.k.rows(0, n),
+                                 parts.v.rows(0, n), cached.slots, run.batch.positions.rows(0, n),
+                                 options(run, 0));
+  for (const CachedTokens::Chunk& chunk : cached.chunks) {
+    const auto sequence = [&](const Tensor& x) {
+      return x.rows(chunk.first, chunk.tokens).split_first(chunk.tokens);
+    };
+    const Tensor state = states.rows(chunk.slot, 1);
+    if (chunk.position == 0) run.backend().fill(state, 0.0);
+    const RetentionOptions at = options(run, chunk.position);
+    const Tensor k = sequence(parts.k), v = sequence(parts.v);
+    run.backend().retention_forward(sequence(out), sequence(parts.q), k, v, state, run[scratch_],
+                                    at);
+    run.backend().retention_state(state, k, v, run[scratch_], at);
+  }
 }
 
 void Retention::recompute(const LayerRun& run) const {

@@ -38,6 +38,7 @@ class Retention final : public Sublayer {
   Tensor chunk_of(const LayerRun& run, const Tensor& x, int chunk) const;
   ChunkInputs chunk_inputs(const LayerRun& run, const Parts& parts, int chunk) const;
   void add_decayed(const LayerRun& run, Tensor sum, Tensor other) const;
+  void forward_cached(const LayerRun& run, const Parts& parts) const;
   void forward_chunks(const LayerRun& run, const Parts& parts) const;
   void backward_chunks(const LayerRun& run, const Parts& parts, const Parts& gradients,
                        Tensor dretained) const;

@@ -17,7 +17,8 @@ class Sublayer {
   virtual const Linear& output() const = 0;
   virtual Tensor output_input(const LayerRun& run) const = 0;
 
-  // Computes output_input() from x (tokens, hidden). With run.cache, x continues the cached tokens.
+  // Computes output_input() from x (tokens, hidden). With batch.cached, x continues the tokens in
+  // run.cache.
   virtual void forward(const LayerRun& run, Tensor x) const = 0;
   // Recomputes what Recompute::Selective dropped, except x.
   virtual void recompute(const LayerRun& run) const { (void)run; }

@@ -238,6 +238,9 @@ template <class V>
 void describe_training(V& v, TrainConfig& c) {
   v("eval_every", c.eval_every, at_least(0));
   v("eval_batches", c.eval_batches, between(0, kMaxSize));
+  v("eval_tasks", c.eval_tasks);
+  v("eval_tasks_every", c.eval_tasks_every, between(0, kMaxSteps));
+  v("eval_tasks_limit", c.eval_tasks_limit, between(0, kMaxSize));
   v("checkpoint_every", c.checkpoint_every, at_least(0));
   v("keep_checkpoints", c.keep_checkpoints, at_least(0));
   v("keep_every", c.keep_every, between(0, kMaxSteps));

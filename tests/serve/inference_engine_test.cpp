@@ -1,5 +1,5 @@
 // Scoring against PyTorch's losses, and generation against scoring.
-#include "serve/language_model.h"
+#include "serve/inference_engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include "backend/cpu/cpu_backend_impl.h"
 #include "model/model_test_util.h"
 #include "support/errors.h"
+#include "support/loaded_model.h"
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 #include "tensor/safetensors.h"
@@ -29,6 +30,7 @@ using Tokens = std::vector<std::int32_t>;
 const fs::path kData = test_data_directory();
 constexpr std::int32_t kVocabulary = 67, kEndOfText = 2;
 constexpr SamplingOptions kGreedy{.temperature = 0};
+using Loaded = LoadedModel;
 
 template <class T>
 std::vector<T> read_entry(const SafetensorsFile& file, const std::string& name) {
@@ -37,34 +39,6 @@ std::vector<T> read_entry(const SafetensorsFile& file, const std::string& name) 
   std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
-
-// A model with its own backend.
-struct Loaded {
-  explicit Loaded(const fs::path& directory, DType precision = DType::F32)
-      : backend(make_cpu_backend(1)), model(*backend, directory, precision) {}
-
-  Tokens generate(const Tokens& prompt, std::int64_t count,
-                  const SamplingOptions& options = kGreedy) {
-    Tokens tokens;
-    model.generate(prompt, count, options, [&](const SampledToken& token) {
-      tokens.push_back(token.id);
-      return true;
-    });
-    return tokens;
-  }
-
-  // The log-probability of every token of the vocabulary after `text`: one full forward each.
-  std::vector<float> next_log_probabilities(Tokens text) {
-    std::vector<float> all;
-    text.push_back(0);
-    for (text.back() = 0; text.back() < kVocabulary; ++text.back())
-      all.push_back(static_cast<float>(model.log_probabilities(text).back()));
-    return all;
-  }
-
-  std::unique_ptr<Backend> backend;
-  LanguageModel model;
-};
 
 // ---- scoring
 
@@ -88,7 +62,7 @@ TEST_P(ScoreTest, LogProbabilitiesAreThoseOfPyTorch) {
   for (std::size_t s = 0; s < sequences; ++s) {
     const Tokens text(ids.begin() + static_cast<std::ptrdiff_t>(s * length),
                       ids.begin() + static_cast<std::ptrdiff_t>((s + 1) * length));
-    const std::vector<double> scores = loaded.model.log_probabilities(text);
+    const std::vector<double> scores = loaded.log_probabilities(text);
     ASSERT_EQ(scores.size(), length - 1);
     for (std::size_t i = 0; i + 1 < length; ++i)
       EXPECT_NEAR(scores[i], -static_cast<double>(losses[s * (length - 1) + i]),
@@ -130,9 +104,10 @@ TEST(Score, TheNextTokensProbabilitiesAddUpToOne) {
 TEST(Score, TokensDependOnlyOnThoseBefore) {
   Loaded loaded(kData / "llama");
   const Tokens text = {1, 5, 9, 33, 60, 7, 7, 12};
-  const auto whole = loaded.model.log_probabilities(text);
+  const auto whole = loaded.log_probabilities(text);
   for (std::size_t n = 1; n <= text.size(); ++n) {
-    const auto part = loaded.model.log_probabilities(std::span(text).first(n));
+    const auto part = loaded.log_probabilities(
+        Tokens(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(n)));
     ASSERT_EQ(part.size(), n - 1);
     for (std::size_t i = 0; i < part.size(); ++i) EXPECT_NEAR(part[i], whole[i], 1e-5);
   }
@@ -141,24 +116,21 @@ TEST(Score, TokensDependOnlyOnThoseBefore) {
 TEST(Score, RefusesTokensThatAreNone) {
   Loaded loaded(kData / "gpt2");
   const auto score = [&](const Tokens& text) {
-    return user_error_of([&] { loaded.model.log_probabilities(text); });
+    return user_error_of([&] { loaded.log_probabilities(text); });
   };
   EXPECT_THAT(score({}), HasSubstr("at least one token"));
   EXPECT_THAT(score({1, 67}), AllOf(HasSubstr("token id 67"), HasSubstr("67")));
   EXPECT_THAT(score({-1, 3}), HasSubstr("token id -1"));
   EXPECT_THAT(score(Tokens(66, 3)), AllOf(HasSubstr("65 tokens"), HasSubstr("64 positions")));
-  EXPECT_EQ(loaded.model.log_probabilities(Tokens(65, 3)).size(), 64u)
+  EXPECT_EQ(loaded.log_probabilities(Tokens(65, 3)).size(), 64u)
       << "the last token needs no position";
 }
 
 TEST(Score, ADirectoryWithoutAModelIsNamed) {
-  const auto backend = make_cpu_backend(1);
   const TemporaryDirectory empty;
-  EXPECT_THAT(user_error_of([&] { LanguageModel(*backend, empty.path(), DType::F32); }),
-              HasSubstr(empty.path().string()));
+  EXPECT_THAT(user_error_of([&] { Loaded(empty.path()); }), HasSubstr(empty.path().string()));
   fs::copy_file(kData / "llama" / "config.json", empty / "config.json");
-  EXPECT_THAT(user_error_of([&] { LanguageModel(*backend, empty.path(), DType::F32); }),
-              HasSubstr(empty.path().string()));
+  EXPECT_THAT(user_error_of([&] { Loaded(empty.path()); }), HasSubstr(empty.path().string()));
 }
 
 // ---- generation
@@ -294,10 +266,12 @@ TEST(Generate, EndsWhenAskedTo) {
   const Tokens four = loaded.generate({7}, 4);
   ASSERT_EQ(four.size(), 4u);
   Tokens seen;
-  loaded.model.generate(Tokens{7}, 100, kGreedy, [&](const SampledToken& token) {
-    seen.push_back(token.id);
-    return seen.size() < 3;
-  });
+  loaded.engine.submit({.prompt = {7}, .max_tokens = 100, .sampling = kGreedy},
+                       {.on_token = [&](const SampledToken& token) {
+                         seen.push_back(token.id);
+                         return seen.size() < 3;
+                       }});
+  loaded.engine.run();
   EXPECT_EQ(seen, Tokens(four.begin(), four.begin() + 3));
 }
 
@@ -347,31 +321,39 @@ class CountingBackend : public CpuBackend {
   std::size_t live = 0, peak = 0, available = 0;
 };
 
-TEST(ModelMemoryTest, ThePlanIsWhatGenerationAndScoringAllocate) {
-  const Tokens text = {1, 5, 9, 11};
-  for (const auto use : {LanguageModel::Use::Generation, LanguageModel::Use::Scoring}) {
+TEST(ModelMemoryTest, ThePlanIsWhatIsAllocated) {
+  for (const bool deterministic : {false, true}) {
     CountingBackend backend;
-    LanguageModel model(backend, kData / "llama", DType::F32);
-    backend.peak = backend.live;  // without the buffers of loading
-    std::int64_t tokens = 3;      // the last token is not an input
-    if (use == LanguageModel::Use::Generation) {
-      tokens = 200;
-      model.generate(text, tokens + 1 - 4, kGreedy, [](const SampledToken&) { return false; });
-    } else {
-      model.log_probabilities(text);
-    }
-    const auto check = [&](std::size_t available) {
+    LocalCommunicator alone("tensor", &backend);
+    const auto load = [&](std::size_t available) {
       backend.available = available;
-      LanguageModel::check_memory(backend, kData / "llama", DType::F32, use, tokens);
+      backend.peak = backend.live;
+      const InferenceEngine engine(backend, alone, kData / "llama",
+                                   {.max_length = 200,
+                                    .max_sequences = 4,
+                                    .cache_tokens = 640,
+                                    .deterministic = deterministic});
+      return backend.live;
     };
-    const std::size_t enough = backend.peak;
-    EXPECT_NO_THROW(check(enough));
-    const std::string error = user_error_of([&] { check(enough - 1); });
-    EXPECT_THAT(error, AllOf(HasSubstr("for the weights"), HasSubstr("tokens, but"),
-                             HasSubstr("--precision bf16")));
-    EXPECT_EQ(error.find("for keys and values") != std::string::npos,
-              use == LanguageModel::Use::Generation);
+    const std::size_t enough = load(std::size_t{1} << 30);
+    EXPECT_NO_THROW(load(enough));
+    EXPECT_THAT(user_error_of([&] { load(enough - 1); }),
+                AllOf(HasSubstr("for the weights"), HasSubstr("for keys and values"),
+                      HasSubstr("200 tokens, but"), HasSubstr("--precision bf16")));
   }
+}
+
+TEST(ModelMemoryTest, TheCacheIsAsLargeAsMemoryAllows) {
+  CountingBackend backend;
+  LocalCommunicator alone("tensor", &backend);
+  const auto cache = [&](std::size_t available) {
+    backend.available = available;
+    return InferenceEngine(backend, alone, kData / "llama", {.max_length = 200, .max_sequences = 4})
+        .options()
+        .cache_tokens;
+  };
+  EXPECT_EQ(cache(std::size_t{1} << 30), 4 * 208) << "whole pages of 16";
+  EXPECT_EQ(user_error_of([&] { cache(1 << 10); }).substr(0, 10), "this needs");
 }
 
 }  // namespace

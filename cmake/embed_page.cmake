@@ -1,0 +1,13 @@
+# Writes OUTPUT: the file PAGE as page_html() of serve/http/page.h. Compilers limit the length of a literal, so it becomes several.
+file(READ ${PAGE} content)
+set(text "// Generated from ${PAGE}.\n#include \"serve/http/page.h\"\n\nnamespace kintsugi {\n\n")
+string(APPEND text "std::string_view page_html() {\n  static constexpr char kPage[] =\n")
+string(LENGTH "${content}" length)
+set(at 0)
+while(at LESS length)
+  string(SUBSTRING "${content}" ${at} 8000 part)
+  string(APPEND text "      R\"page(${part})page\"\n")
+  math(EXPR at "${at} + 8000")
+endwhile()
+string(APPEND text "      ;\n  return {kPage, sizeof(kPage) - 1};\n}\n\n}  // namespace kintsugi\n")
+file(WRITE ${OUTPUT} "${text}")

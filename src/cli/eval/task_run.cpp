@@ -1,0 +1,170 @@
+#include "cli/eval/task_run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "cli/progress_line.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "data/stores/store_info.h"
+#include "eval/run/results.h"
+#include "model/config.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+namespace {
+
+// A task that scores a token store as it is.
+EvalTask store_task(const std::string& prefix) {
+  EvalTask task;
+  task.name = "store_" + fs::path(prefix).filename().string();
+  task.output_type = OutputType::LoglikelihoodRolling;
+  task.split = task.fewshot_split = task.test_split = "test";
+  task.data_files["test"] = {prefix};
+  for (const char* metric : {"word_perplexity", "byte_perplexity", "bits_per_byte"})
+    task.metrics.push_back({metric, false});
+  task.config = {{"task", task.name},
+                 {"output_type", "loglikelihood_rolling"},
+                 {"dataset_kwargs", {{"data_files", {{"test", prefix}}}}}};
+  return task;
+}
+
+TaskSet tasks_of(const TaskRunArguments& a) {
+  TaskSet set;
+  if (!a.tasks.empty()) set = find_tasks(a.tasks, {a.include_paths.begin(), a.include_paths.end()});
+  for (const std::string& store : a.stores) {
+    if (!is_token_store(store))
+      user_error("{} is not a token store: there is no {}.idx", store, store);
+    set.tasks.push_back(store_task(store));
+  }
+  return set;
+}
+
+// Tokens of another tokenizer would be scored as other text.
+void check_stores(const TaskEvaluation& evaluation, const Tokenizer& tokenizer) {
+  for (const PreparedTask& prepared : evaluation.tasks())
+    for (const auto& [split, files] : prepared.task.data_files)
+      for (const std::string& file : files) {
+        const std::string path = data_path(prepared.task, file);
+        if (path == "-" || !is_token_store(path)) continue;
+        const std::optional<StoreInfo> info = read_store_info(path);
+        if (info && !info->tokenizer.empty() && info->tokenizer != tokenizer.fingerprint())
+          user_error(
+              "{} has tokens of another tokenizer ({}) than the model ({}): tokenize the text "
+              "again with the model's tokenizer",
+              path, info->tokenizer_description, tokenizer.description());
+      }
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class TaskRun {
+ public:
+  TaskRun(TaskRunArguments arguments, Job& job) : a_(std::move(arguments)), job_(job) {}
+
+  void run() {
+    prepare();
+    for (const std::string& checkpoint : a_.checkpoints) evaluate(checkpoint);
+    if (job_.world().rank() != 0) return;
+    if (a_.json)
+      fmt::print("{}\n", (json_.size() == 1 ? json_[0] : EvalDocument(json_))
+                             .dump(2, ' ', false, EvalDocument::error_handler_t::replace));
+    else
+      fmt::print("{}", printable(results_table(*evaluation_, results_, a_.checkpoints)));
+  }
+
+ private:
+  // Everything that can be wrong is found before a model is loaded.
+  void prepare() {
+    TaskSet tasks;
+    job_.together([&] {
+      for (std::string& checkpoint : a_.checkpoints)
+        checkpoint = model_directory(checkpoint).string();
+      tasks = tasks_of(a_);
+      if (!a_.output.empty() && job_.world().rank() == 0) check_output();
+    });
+    evaluation_.emplace(
+        std::move(tasks),
+        EvaluationOptions{.shots = a_.shots, .limit = a_.limit, .fewshot_seed = a_.fewshot_seed},
+        [&](const std::string& path) { return shared_text(path); });
+  }
+
+  // Rank 0 reads the file.
+  std::string shared_text(const std::string& path) {
+    std::string text;
+    job_.together([&] {
+      if (job_.world().rank() == 0) text = read_whole_text(path);
+    });
+    return job_.broadcast_text(text);
+  }
+
+  void check_output() {
+    std::error_code error;
+    fs::create_directories(a_.output, error);
+    if (error) user_error("--output {}: {}", a_.output, error.message());
+    if (access(a_.output.c_str(), W_OK) != 0)
+      user_error("--output {}: the directory cannot be written", a_.output);
+  }
+
+  void evaluate(const std::string& checkpoint) {
+    ResultSource source{.model = checkpoint, .options = options_json(checkpoint)};
+    source.start_s = seconds_since_1970();
+    with_model(job_, a_.engine, checkpoint, [&](ScoringModel& model, Tokenizer& tokenizer) {
+      check_stores(*evaluation_, tokenizer);
+      ProgressLine line;
+      const std::vector<TaskAnswers> answers =
+          evaluation_->ask(model, [&](std::size_t done, std::size_t all) {
+            line.show([&] { return progress_text(line, std::min(done, all), all); });
+          });
+      if (job_.world().rank() != 0) return;
+      show_live_line("");
+      results_.push_back(
+          score_evaluation(*evaluation_, answers, {.bootstrap_samples = a_.bootstrap}));
+      source.duration_s = seconds_since_1970() - source.start_s;
+      if (a_.json) json_.push_back(results_json(*evaluation_, results_.back(), source));
+      if (a_.output.empty()) return;
+      const fs::path path = write_results(a_.output, *evaluation_, results_.back(), source,
+                                          a_.samples ? &answers : nullptr);
+      log_note("results in {}", path.string());
+    });
+  }
+
+  static std::string progress_text(const ProgressLine& line, std::size_t done, std::size_t all) {
+    const double elapsed_s = std::max(line.elapsed_s(), 1e-9);
+    const double rate = static_cast<double>(done) / elapsed_s;
+    return fmt::format("{}/{} requests, {:.1f}/s, ETA {}", done, all, rate,
+                       format_duration(static_cast<double>(all - done) / std::max(rate, 1e-9)));
+  }
+
+  EvalDocument options_json(const std::string& checkpoint) const {
+    return {{"model", "kintsugi"},
+            {"model_args", {{"pretrained", checkpoint}, {"dtype", a_.engine.precision}}},
+            {"batch_size", a_.engine.batch},
+            {"device", "auto"},
+            {"limit", a_.limit ? EvalDocument(*a_.limit) : EvalDocument(nullptr)},
+            {"bootstrap_iters", a_.bootstrap},
+            {"fewshot_seed", a_.fewshot_seed}};
+  }
+
+  TaskRunArguments a_;
+  Job& job_;
+  std::optional<TaskEvaluation> evaluation_;
+  std::vector<EvaluationResults> results_;  // by checkpoint
+  std::vector<EvalDocument> json_;
+};
+
+}  // namespace
+
+void run_tasks(TaskRunArguments arguments) {
+  Job job;
+  job.run([&] { TaskRun(std::move(arguments), job).run(); });
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,264 @@
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/job.h"
+#include "cli/model/generation_options.h"
+#include "cli/options.h"
+#include "comm/local_communicator.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "serve/http/http_server.h"
+
+namespace kintsugi {
+namespace {
+
+struct ServeArguments {
+  GenerationArguments model;  // without the options of a single text
+  InferenceOptions engine;
+  ServiceOptions service;
+  HttpServerOptions server;
+  bool no_prefix_reuse = false;
+  double shutdown_timeout_s = 60;
+};
+
+volatile sig_atomic_t serve_signals = 0;
+
+void count_signal(int signal) {
+  if (serve_signals > 0) _exit(128 + signal);
+  serve_signals = 1;
+}
+
+// While it exists, the first SIGINT or SIGTERM is only noted, and the second ends the process.
+class ShutdownSignals {
+ public:
+  ShutdownSignals() {
+    serve_signals = 0;
+    struct sigaction action {};
+    action.sa_handler = count_signal;
+    sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, &interrupt_);
+    ::sigaction(SIGTERM, &action, &terminate_);
+  }
+  ~ShutdownSignals() {
+    ::sigaction(SIGINT, &interrupt_, nullptr);
+    ::sigaction(SIGTERM, &terminate_, nullptr);
+  }
+  static bool received() { return serve_signals > 0; }
+
+ private:
+  struct sigaction interrupt_ {
+  }, terminate_{};
+};
+
+// The directory's name, also of "." and "runs/demo/".
+std::string default_name(const std::filesystem::path& given) {
+  const auto path = std::filesystem::absolute(given / "").lexically_normal();
+  return path.parent_path().filename().string();
+}
+
+std::string host_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return format_bytes(1024.0 * static_cast<double>(usage.ru_maxrss));
+}
+
+std::string api_key_of(const std::string& option) {
+  const char* variable = std::getenv("KINTSUGI_API_KEY");
+  return !option.empty() || variable == nullptr ? option : variable;
+}
+
+// The chat format, or the reason why there is none.
+void choose_chat(const ServeArguments& a, const PromptSettings& settings, ServiceOptions& service) {
+  try {
+    service.format =
+        &choose_chat_format(a.model.chat_template, settings.chat_template, a.model.checkpoint);
+  } catch (const UserError& error) {
+    if (!a.model.chat_template.empty()) throw;
+    service.no_chat = error.what();
+  }
+}
+
+// Serves until a signal arrives.
+void serve_requests(const ServeArguments& a, InferenceEngine& engine) {
+  ServiceOptions options = a.service;
+  options.api_key = api_key_of(options.api_key);
+  options.bos = parse_bos_choice(a.model.bos);
+  ModelText text = load_model_text(a.model.checkpoint, a.model);
+  choose_chat(a, text.settings, options);
+  HttpService service(engine, std::move(text.tokenizer), std::move(text.settings), options);
+  HttpServer server(service, a.server);
+  if (!server.is_local() && options.api_key.empty())
+    log_warning(
+        "other machines can connect and no API key is set: anyone who reaches {} can use "
+        "the model; set --api-key or KINTSUGI_API_KEY",
+        server.address());
+  log_info(
+      "serving {} at http://{}: {} sequences of up to {} tokens, {}, {} of host memory",
+      printable(options.name), server.address(), engine.options().max_sequences,
+      engine.options().max_length,
+      options.format == nullptr ? "no chat" : fmt::format("chat format {}", options.format->name),
+      host_memory());
+  std::fflush(stdout);
+  while (!ShutdownSignals::received()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const std::int64_t open = service.open_sequences();
+  log_note("shutting down{}",
+           open == 0 ? "" : fmt::format(": {} sequences are finished first", open));
+  if (!server.shutdown(a.shutdown_timeout_s))
+    log_warning("requests were ended after {} (--shutdown-timeout)",
+                format_duration(a.shutdown_timeout_s));
+}
+
+void serve(ServeArguments& a) {
+  if (!http_server_is_built())
+    user_error(
+        "this program was built without cpp-httplib, which kintsugi serve needs; install it "
+        "(Debian: libcpp-httplib-dev) and build again");
+  if (a.service.name.empty()) a.service.name = default_name(a.model.checkpoint);
+  a.model.checkpoint = model_directory(a.model.checkpoint).string();
+  a.engine.precision = parse_precision(a.model.precision);
+  a.engine.reuse_prefixes = !a.no_prefix_reuse;
+  const ShutdownSignals signals;
+  Job job;
+  job.run([&] {
+    World& world = job.world();
+    const auto backend =
+        make_backend(DeviceChoice::Auto, threads_for(a.model.threads, world),
+                     {.deterministic = a.engine.deterministic}, world.local_rank());
+    std::optional<LocalCommunicator> alone;
+    std::optional<JobGroups> groups;
+    if (world.size() == 1)
+      alone.emplace("tensor", backend.get());
+    else  // the other ranks wait for the next request as long as it takes
+      groups.emplace(job, *backend, Grid{.tp = world.size()},
+                     CommConfig{.deterministic = a.engine.deterministic, .timeout_s = 1e9});
+    Communicator& tensor =
+        alone ? static_cast<Communicator&>(*alone) : groups->get()[GroupKind::Tp];
+    InferenceEngine engine(*backend, tensor, a.model.checkpoint, a.engine);
+    if (world.rank() == 0)
+      serve_requests(a, engine);
+    else
+      engine.follow();
+  });
+}
+
+void add_model_options(CLI::App& command, ServeArguments& a) {
+  command
+      .add_option("--checkpoint", a.model.checkpoint,
+                  "A checkpoint, a run directory (its latest checkpoint), or a Hugging Face model "
+                  "directory of a supported family")
+      ->required();
+  command.add_option("--name", a.service.name,
+                     "The model's name in requests and replies; default: the directory's name");
+  command
+      .add_option("--chat-template", a.model.chat_template,
+                  "The chat format, if the model names none that is known: " + chat_format_names())
+      ->type_name("NAME");
+  command
+      .add_option("--bos", a.model.bos,
+                  "Begin prompts that are texts with the beginning-of-text token: auto (as the "
+                  "tokenizer's files say), yes or no")
+      ->check(CLI::IsMember({"auto", "yes", "no"}))
+      ->capture_default_str();
+  command.add_option("--precision", a.model.precision, "fp32, bf16, fp16 or fp64")
+      ->capture_default_str();
+  command.add_option("--threads", a.model.threads, "CPU threads; 0: all cores")
+      ->transform(whole_number(between(0, 1024)))
+      ->capture_default_str();
+}
+
+void add_engine_options(CLI::App& command, InferenceOptions& engine, bool& no_prefix_reuse) {
+  const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
+    command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
+  };
+  number("--max-sequences", engine.max_sequences, between(1, 65536),
+         "Sequences computed at the same time");
+  number("--max-length", engine.max_length, between(0, 1 << 24),
+         "Tokens of a sequence, prompt and text together; 0: the positions of the model");
+  number("--cache-tokens", engine.cache_tokens, between(0, INT64_MAX),
+         "Tokens in the key-value cache, of all sequences; 0: what they can need, or what fits");
+  number("--step-tokens", engine.step_tokens, between(1, 1 << 20),
+         "Tokens computed in one step, at most");
+  command.add_flag("--deterministic", engine.deterministic,
+                   "No result depends on what else is computed at the same time; slower");
+  command.add_flag("--no-prefix-reuse", no_prefix_reuse,
+                   "Do not keep what was computed for prompts that begin in the same way");
+}
+
+void add_network_options(CLI::App& command, ServeArguments& a) {
+  command
+      .add_option("--host", a.server.host,
+                  "The address to listen on; 0.0.0.0: every network of this machine")
+      ->capture_default_str();
+  command.add_option("--port", a.server.port, "The port; 0: a free one, which is printed")
+      ->transform(whole_number(between(0, 65535)))
+      ->capture_default_str();
+  command.add_option("--api-key", a.service.api_key,
+                     "Clients must send this key (Authorization: Bearer KEY). Other users of the "
+                     "machine see options; the environment variable KINTSUGI_API_KEY hides it");
+  command
+      .add_option("--cors", a.service.cors_origin,
+                  "Allow web pages of this origin (https://example.org, or *) to use the server")
+      ->type_name("ORIGIN");
+}
+
+void add_limit_options(CLI::App& command, ServeArguments& a) {
+  const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
+    command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
+  };
+  const auto time = [&](const char* name, double& value, const char* help) {
+    command.add_option(name, value, help)
+        ->transform(duration(between(0.1, 1e9)))
+        ->capture_default_str();
+  };
+  command.add_option("--max-body", a.server.connection.max_body, "Bytes of a request's body")
+      ->transform(byte_count(between(1024, 1 << 30)))
+      ->capture_default_str();
+  number("--max-batch", a.service.limits.max_batch, between(1, 65536),
+         "Texts of one request: prompts times n");
+  number("--max-tokens", a.service.limits.max_tokens, between(1, 1 << 24),
+         "Tokens to generate for each text, at most");
+  number("--max-queue", a.service.max_queue, between(0, 1 << 20),
+         "Sequences that may wait; a request beyond that gets status 429");
+  number("--max-connections", a.server.max_connections, between(1, 65536), "Open connections");
+  time("--request-timeout", a.service.request_timeout_s,
+       "A request that takes longer is ended (status 504)");
+  time("--header-timeout", a.server.connection.header_timeout_s,
+       "The headers of a request must arrive within this time");
+  time("--body-timeout", a.server.connection.body_timeout_s, "The same for its body (status 408)");
+  time("--write-timeout", a.server.connection.write_timeout_s,
+       "A client that accepts nothing for this time is disconnected");
+  time("--shutdown-timeout", a.shutdown_timeout_s,
+       "After SIGINT or SIGTERM, running requests may take this long to finish");
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  auto a = std::make_shared<ServeArguments>();
+  CLI::App* command =
+      app.add_subcommand("serve", "Offer a trained model over HTTP, as OpenAI's API does");
+  add_model_options(*command, *a);
+  add_network_options(*command, *a);
+  add_engine_options(*command, a->engine, a->no_prefix_reuse);
+  add_limit_options(*command, *a);
+  command->footer(
+      "A page to try the model is at the printed address. SIGINT or SIGTERM ends the server after "
+      "running requests have finished; a second one ends it at once.\n\nExamples:\n"
+      "  kintsugi serve --checkpoint runs/demo --port 8000\n"
+      "  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"And God said\"}'\n"
+      "  KINTSUGI_API_KEY=secret kintsugi serve --checkpoint DIR --host 0.0.0.0 --precision bf16\n"
+      "  mpirun -n 2 kintsugi serve --checkpoint DIR          # tensor parallel over two ranks");
+  command->callback([a] { serve(*a); });
+}
+
+}  // namespace kintsugi

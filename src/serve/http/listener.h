@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+namespace kintsugi {
+
+// A listening TCP socket.
+class Listener {
+ public:
+  // Port 0: a free one. UserError if the address is unknown or in use.
+  Listener(const std::string& host, int port);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  int port() const { return port_; }
+  std::string address() const;  // "127.0.0.1:8000"
+  bool is_local() const;        // only this machine can connect
+  int socket() const { return socket_; }
+  // The socket of the next connection; -1: none within the time, or there was an error.
+  int accept(int timeout_ms);
+  void close();
+
+ private:
+  int socket_ = -1, port_ = 0;
+  std::string host_;  // as numbers
+};
+
+}  // namespace kintsugi

@@ -1,0 +1,121 @@
+#include "serve/http/replies.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kintsugi {
+namespace {
+
+// JSON has no infinity. OpenAI's API writes this for a token without any probability.
+double json_logprob(double value) { return std::isfinite(value) ? value : -9999.0; }
+
+// The most likely tokens, and the token itself.
+std::vector<TokenLogprob> alternatives_of(const SampledToken& token, std::int64_t top) {
+  std::vector<TokenLogprob> list(
+      token.top.begin(), token.top.begin() + std::min<std::int64_t>(top, std::ssize(token.top)));
+  const bool listed = std::any_of(list.begin(), list.end(),
+                                  [&](const TokenLogprob& one) { return one.id == token.id; });
+  if (!listed && token.logprob) list.push_back({token.id, *token.logprob});
+  return list;
+}
+
+OrderedJson bytes_of(std::string_view text) {
+  OrderedJson list = OrderedJson::array();
+  for (const char c : text) list.push_back(static_cast<unsigned char>(c));
+  return list;
+}
+
+OrderedJson finish_json(std::optional<FinishReason> finish) {
+  return finish ? OrderedJson(to_string(*finish)) : OrderedJson(nullptr);
+}
+
+}  // namespace
+
+void CompletionLogprobs::add_plain(std::string_view text, std::int64_t offset) {
+  tokens_.push_back(json_text(text));
+  values_.push_back(nullptr);
+  alternatives_.push_back(nullptr);
+  offsets_.push_back(offset);
+}
+
+void CompletionLogprobs::add(const SampledToken& token, TokenTexts& texts) {
+  OrderedJson named = OrderedJson::object();
+  // Of tokens with the same text, the most likely one.
+  for (const TokenLogprob& one : alternatives_of(token, top_))
+    named.emplace(json_text(texts.alternative(one.id)), json_logprob(one.logprob));
+  const TokenTexts::Entry entry = texts.add(token.id);
+  if (!token.logprob) return add_plain(entry.bytes, entry.offset);
+  tokens_.push_back(json_text(entry.bytes));
+  values_.push_back(json_logprob(*token.logprob));
+  alternatives_.push_back(std::move(named));
+  offsets_.push_back(entry.offset);
+}
+
+OrderedJson CompletionLogprobs::json() const {
+  return {{"tokens", tokens_},
+          {"token_logprobs", values_},
+          {"top_logprobs", alternatives_},
+          {"text_offset", offsets_}};
+}
+
+OrderedJson chat_logprob(const SampledToken& token, std::int64_t top, TokenTexts& texts) {
+  const auto entry = [&](std::string_view bytes, double logprob) {
+    return OrderedJson{{"token", json_text(bytes)},
+                       {"logprob", json_logprob(logprob)},
+                       {"bytes", bytes_of(bytes)}};
+  };
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(top, std::ssize(token.top)); ++i) {
+    const TokenLogprob& one = token.top[static_cast<std::size_t>(i)];
+    list.push_back(entry(texts.alternative(one.id), one.logprob));
+  }
+  OrderedJson result = entry(texts.add(token.id).bytes, token.logprob.value_or(0));
+  result["top_logprobs"] = std::move(list);
+  return result;
+}
+
+OrderedJson completion_choice(std::size_t index, std::string_view text, OrderedJson logprobs,
+                              std::optional<FinishReason> finish) {
+  return {{"index", index},
+          {"text", text},
+          {"logprobs", std::move(logprobs)},
+          {"finish_reason", finish_json(finish)}};
+}
+
+OrderedJson chat_choice(std::size_t index, std::string_view content, OrderedJson logprobs,
+                        FinishReason finish) {
+  return {{"index", index},
+          {"message", {{"role", "assistant"}, {"content", content}}},
+          {"logprobs", std::move(logprobs)},
+          {"finish_reason", finish_json(finish)}};
+}
+
+OrderedJson chat_delta(std::size_t index, OrderedJson delta, OrderedJson logprobs,
+                       std::optional<FinishReason> finish) {
+  return {{"index", index},
+          {"delta", std::move(delta)},
+          {"logprobs", std::move(logprobs)},
+          {"finish_reason", finish_json(finish)}};
+}
+
+OrderedJson usage_json(const TokenUsage& usage) {
+  return {{"prompt_tokens", usage.prompt},
+          {"completion_tokens", usage.completion},
+          {"total_tokens", usage.prompt + usage.completion}};
+}
+
+OrderedJson reply_json(const ReplyHead& head, const char* object, OrderedJson choices) {
+  return {{"id", head.id},
+          {"object", object},
+          {"created", head.created},
+          {"model", head.model},
+          {"choices", std::move(choices)}};
+}
+
+std::string json_line(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+std::string event_text(const OrderedJson& json) { return "data: " + json_line(json) + "\n\n"; }
+
+}  // namespace kintsugi

@@ -1,0 +1,186 @@
+#include "serve/http/request_bodies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "serve/http/json_fields.h"
+
+namespace kintsugi {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kMostLogprobs = 100, kMostChatLogprobs = 20;
+constexpr std::size_t kMostStops = 64, kLongestStop = 1024;
+
+std::vector<std::string> read_stop(const JsonFields& fields) {
+  const Json* value = fields.find("stop");
+  if (value == nullptr) return {};
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  std::vector<std::string> result;
+  for (const Json& entry : list) {
+    if (!entry.is_string()) bad_field("stop", "must be a string or a list of strings");
+    if (entry.get_ref<const std::string&>().empty())
+      bad_field("stop", "has an empty string; give at least one character");
+    if (entry.get_ref<const std::string&>().size() > kLongestStop || result.size() == kMostStops)
+      bad_field("stop", fmt::format("at most {} strings of {} bytes", kMostStops, kLongestStop));
+    result.push_back(entry.get<std::string>());
+  }
+  return result;
+}
+
+void read_sampling(const JsonFields& fields, SamplingOptions& sampling) {
+  sampling.temperature = fields.number("temperature", 0, 100).value_or(1.0);
+  sampling.top_p = fields.number("top_p", 0, 1).value_or(1.0);
+  sampling.top_k = std::max<std::int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(0));
+  sampling.min_p = fields.number("min_p", 0, 1).value_or(0.0);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 0.01, 100).value_or(1.0);
+}
+
+std::optional<std::uint64_t> read_seed(const JsonFields& fields) {
+  const Json* value = fields.find("seed");
+  if (value == nullptr) return {};
+  if (!value->is_number_integer()) bad_field("seed", "must be a whole number of 64 bits");
+  return value->is_number_unsigned() ? value->get<std::uint64_t>()
+                                     : static_cast<std::uint64_t>(value->get<std::int64_t>());
+}
+
+void read_parameters(const JsonFields& fields, const RequestLimits& limits, TextParameters& out) {
+  fields.refuse({"logit_bias", "presence_penalty", "frequency_penalty", "ignore_eos", "min_tokens",
+                 "use_beam_search", "length_penalty", "bad_words", "allowed_token_ids",
+                 "guided_json", "guided_regex", "guided_choice", "guided_grammar", "typical_p",
+                 "mirostat", "truncate_prompt_tokens", "prompt_logprobs", "grammar"});
+  out.model = fields.text("model").value_or("");
+  out.n = fields.integer("n", 1, limits.max_batch).value_or(1);
+  if (const auto best_of = fields.integer("best_of", 1, INT32_MAX).value_or(out.n);
+      best_of != out.n)
+    bad_field("best_of", "is not supported unless it equals n");
+  out.seed = read_seed(fields);
+  read_sampling(fields, out.sampling);
+  out.stop = read_stop(fields);
+  if (const Json* ids = fields.find("stop_token_ids"))
+    out.stop_tokens = token_ids(*ids, "stop_token_ids");
+  if (out.stop_tokens.size() > kMostStops)
+    bad_field("stop_token_ids", fmt::format("at most {} ids", kMostStops));
+  out.stream = fields.boolean("stream").value_or(false);
+  if (const Json* options = fields.find("stream_options")) {
+    if (!out.stream) bad_field("stream_options", "needs stream: true");
+    out.include_usage =
+        JsonFields(*options, "stream_options").boolean("include_usage").value_or(false);
+  }
+}
+
+// A string, a list of strings, a list of ids or a list of lists of ids.
+std::vector<PromptInput> read_prompts(const Json& value, const RequestLimits& limits) {
+  if (value.is_string()) return {value.get<std::string>()};
+  if (!value.is_array() || value.empty())
+    bad_field("prompt", "must be a string, a list of strings, of token ids, or of lists of ids");
+  if (value.front().is_number()) return {token_ids(value, "prompt")};
+  if (std::ssize(value) > limits.max_batch)
+    bad_field("prompt", fmt::format("has {} prompts, more than the {} of this server (--max-batch)",
+                                    value.size(), limits.max_batch));
+  std::vector<PromptInput> prompts;
+  for (const Json& entry : value) {
+    const std::string name = fmt::format("prompt[{}]", prompts.size());
+    if (entry.type() != value.front().type())
+      bad_field(name, "is of another kind than the first prompt");
+    if (entry.is_string())
+      prompts.emplace_back(entry.get<std::string>());
+    else
+      prompts.emplace_back(token_ids(entry, name));
+  }
+  return prompts;
+}
+
+// A string, or a list of {"type": "text", "text": …}.
+std::string message_content(const JsonFields& message) {
+  const Json* value = message.find("content");
+  const std::string name = message.name_of("content");
+  if (value == nullptr) bad_field(name, "is required");
+  if (value->is_string()) return value->get<std::string>();
+  if (!value->is_array()) bad_field(name, "must be a string or a list of parts");
+  std::string text;
+  std::size_t number = 0;
+  for (const Json& entry : *value) {
+    const JsonFields part(entry, fmt::format("{}[{}]", name, number++));
+    if (part.text("type") != "text")
+      bad_field(part.name_of("type"), "must be text: this server reads nothing else");
+    text += part.text("text").value_or("");
+  }
+  return text;
+}
+
+std::vector<ChatMessage> read_messages(const Json& list) {
+  if (!list.is_array() || list.empty())
+    bad_field("messages", "must be a list with at least one message");
+  std::vector<ChatMessage> messages;
+  for (const Json& entry : list) {
+    const JsonFields message(entry, fmt::format("messages[{}]", messages.size()));
+    message.refuse({"tool_calls", "function_call", "audio"});
+    std::string role = message.text("role").value_or("");
+    if (role == "developer") role = "system";  // the newer name
+    if (role != "system" && role != "user" && role != "assistant")
+      bad_field(message.name_of("role"), "must be system, user or assistant");
+    messages.push_back({std::move(role), message_content(message)});
+  }
+  return messages;
+}
+
+void refuse_tools(const JsonFields& fields) {
+  fields.refuse({"tools", "functions", "audio", "web_search_options", "prediction",
+                 "continue_final_message", "chat_template", "chat_template_kwargs"});
+  if (const Json* format = fields.find("response_format")) {
+    const JsonFields inner(*format, "response_format");
+    if (inner.text("type").value_or("text") != "text")
+      bad_field("response_format.type", "must be text: others are not supported");
+  }
+  if (const Json* value = fields.find("modalities"); value && *value != Json::array({"text"}))
+    bad_field("modalities", "must be [\"text\"]");
+}
+
+}  // namespace
+
+CompletionBody parse_completion_body(std::string_view body, const RequestLimits& limits) {
+  const JsonFields fields(body);
+  fields.refuse({"suffix"});
+  CompletionBody result;
+  result.prompts = read_prompts(fields.required("prompt"), limits);
+  read_parameters(fields, limits, result);
+  result.echo = fields.boolean("echo").value_or(false);
+  result.max_tokens = fields.integer("max_tokens", result.echo ? 0 : 1, limits.max_tokens);
+  result.sampling.logprobs = fields.integer("logprobs", 0, kMostLogprobs).value_or(-1);
+  if (std::ssize(result.prompts) * result.n > limits.max_batch)
+    bad_field("n", fmt::format("{} prompts times n are more than the {} texts of a request "
+                               "(--max-batch)",
+                               result.prompts.size(), limits.max_batch));
+  return result;
+}
+
+ChatBody parse_chat_body(std::string_view body, const RequestLimits& limits) {
+  const JsonFields fields(body);
+  refuse_tools(fields);
+  ChatBody result;
+  result.messages = read_messages(fields.required("messages"));
+  read_parameters(fields, limits, result);
+  result.max_tokens = fields.integer("max_completion_tokens", 1, limits.max_tokens);
+  const auto older = fields.integer("max_tokens", 1, limits.max_tokens);
+  if (!result.max_tokens) result.max_tokens = older;
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, kMostChatLogprobs);
+  if (top && !wanted) bad_field("top_logprobs", "needs logprobs: true");
+  if (wanted) result.sampling.logprobs = top.value_or(0);
+  return result;
+}
+
+TokenizeBody parse_tokenize_body(std::string_view body) {
+  const JsonFields fields(body);
+  fields.required("prompt");
+  return {*fields.text("prompt"), fields.boolean("add_special_tokens").value_or(true)};
+}
+
+std::vector<std::int32_t> parse_detokenize_body(std::string_view body) {
+  return token_ids(JsonFields(body).required("tokens"), "tokens");
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,115 @@
+#include "serve/step_layout.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "serve/page_pool.h"
+
+namespace kintsugi {
+namespace {
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+std::int64_t power_of_two(std::int64_t n) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
+}
+std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
+
+}  // namespace
+
+std::int64_t padded_singles(std::int64_t singles) {
+  return singles <= 8 ? power_of_two(singles) : round_up(singles, 8);
+}
+std::int64_t padded_keys(std::int64_t keys) {
+  return power_of_two(std::max<std::int64_t>(keys, 256));
+}
+
+StepLayout::StepLayout(const std::vector<StepSequence>& sequences, const StepShape& shape) {
+  for (const StepSequence& s : sequences) {
+    max_keys = std::max(max_keys, s.position + std::ssize(s.tokens));
+    largest = std::max(largest, s.largest);
+  }
+  max_keys = padded_keys(max_keys);
+  if (largest > 1) largest = power_of_two(largest);
+  page_columns = shape.has_pages ? max_keys / kPageTokens : 0;
+  reads_of.resize(sequences.size());
+  bool repeatable = shape.pads_singles;
+  for (const bool single : {true, false}) {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const StepSequence& s = sequences[i];
+      if ((s.tokens.size() == 1) != single) continue;
+      add_reads(s, i, rows());
+      add(s, static_cast<std::int64_t>(i), shape);
+      repeatable = repeatable && single && s.targets.size() == 1;
+    }
+    if (single) singles = rows();
+    if (single && shape.pads_singles && singles > 0) pad_singles(padded_singles(singles));
+  }
+  std::int64_t tables = std::ssize(sequences);
+  if (shape.pads_singles && singles > 0) tables = padded_singles(tables);
+  pages.resize(static_cast<std::size_t>(tables * page_columns));
+  for (std::size_t i = 0; i < sequences.size() && shape.has_pages; ++i)
+    std::copy(sequences[i].pages.begin(), sequences[i].pages.end(),
+              pages.begin() + static_cast<std::ptrdiff_t>(i) * page_columns);
+  if (shape.fixed_rows > 0) pad_rows(shape.fixed_rows);
+  std::int64_t padded = reads();
+  if (shape.fixed_reads > 0) padded = round_up(padded, shape.fixed_reads);
+  if (repeatable) padded = std::max(padded, singles);
+  read_rows.resize(static_cast<std::size_t>(padded), 0);
+  targets.resize(static_cast<std::size_t>(padded), -1);
+  if (!repeatable) return;
+  for (const std::int64_t n : {singles, rows(), max_keys, padded, largest, tables})
+    key = derive_key(key + 1, static_cast<std::uint64_t>(n));
+  key |= 1;
+}
+
+void StepLayout::add(const StepSequence& s, std::int64_t table_row, const StepShape& shape) {
+  const std::int64_t first = rows(), count = std::ssize(s.tokens);
+  ids.insert(ids.end(), s.tokens.begin(), s.tokens.end());
+  for (std::int64_t i = s.position; i < s.position + count; ++i) {
+    positions.push_back(narrow(i));
+    cache_rows.push_back(
+        shape.has_pages ? narrow(s.pages[static_cast<std::size_t>(i / kPageTokens)] * kPageTokens +
+                                 i % kPageTokens)
+                        : -1);
+  }
+  const std::int64_t most = count == 1 ? 1 : shape.tile_tokens;
+  std::vector<std::int32_t>& tiles = count == 1 ? single_tiles : chunk_tiles;
+  for (std::int64_t i = 0; i < count && shape.has_pages; i += most)
+    for (const std::int64_t n : {first + i, std::min(most, count - i), table_row, s.position + i})
+      tiles.push_back(narrow(n));
+  if (count == 1)
+    slots.push_back(s.slot);
+  else
+    chunks.push_back({.first = first, .tokens = count, .slot = s.slot, .position = s.position});
+}
+
+void StepLayout::add_reads(const StepSequence& s, std::size_t index, std::int64_t first_row) {
+  KINTSUGI_CHECK(s.targets.size() <= s.tokens.size(), "{} targets of {} tokens", s.targets.size(),
+                 s.tokens.size());
+  const std::int64_t row = first_row + std::ssize(s.tokens) - std::ssize(s.targets);
+  for (std::size_t i = 0; i < s.targets.size(); ++i) {
+    reads_of[index].push_back(reads());
+    read_rows.push_back(narrow(row + static_cast<std::int64_t>(i)));
+    targets.push_back(s.targets[i]);
+  }
+  if (s.whole && !s.targets.empty()) whole_reads.push_back(reads() - 1);
+}
+
+// Adds rows that belong to no sequence.
+void StepLayout::pad_rows(std::int64_t count) {
+  KINTSUGI_CHECK(rows() <= count, "{} rows in a step of {}", rows(), count);
+  ids.resize(static_cast<std::size_t>(count), 0);
+  positions.resize(static_cast<std::size_t>(count), 0);
+  cache_rows.resize(static_cast<std::size_t>(count), -1);
+}
+
+void StepLayout::pad_singles(std::int64_t count) {
+  pad_rows(count);
+  slots.resize(static_cast<std::size_t>(count), -1);
+  if (!single_tiles.empty()) single_tiles.resize(static_cast<std::size_t>(4 * count), 0);
+  singles = count;
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,264 @@
+// The server over real sockets: limits, clients that leave or are slow, and shutting down.
+#include "serve/http/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "backend/cpu/cpu_backend.h"
+#include "comm/local_communicator.h"
+#include "core/error.h"
+#include "serve/http/listener.h"
+#include "support/http_client.h"
+#include "support/mutated_bytes.h"
+#include "support/serve_load.h"
+#include "support/served_model.h"
+#include "support/temporary_directory.h"
+
+namespace kintsugi {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class HttpServerTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    model_ = std::make_unique<TemporaryDirectory>();
+    make_served_model(*model_ / "model");
+  }
+  static void TearDownTestSuite() { model_.reset(); }
+  void SetUp() override {
+    if (!http_server_is_built()) GTEST_SKIP() << "built without cpp-httplib";
+  }
+
+  void start(HttpServerOptions options = {}, ServiceOptions service = {}) {
+    engine_ = std::make_unique<InferenceEngine>(*backend_, alone_, *model_ / "model",
+                                                InferenceOptions{.max_length = 8192});
+    service.name = "tiny";
+    service.limits.max_tokens = 8000;
+    service_ = std::make_unique<HttpService>(*engine_, load_tokenizer((*model_ / "model").string()),
+                                             PromptSettings{}, service);
+    options.port = 0;
+    server_ = std::make_unique<HttpServer>(*service_, options);
+    port_ = server_->port();
+  }
+  static void wait_for(const std::function<bool()>& condition) {
+    for (int i = 0; i < 60000 && !condition(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(condition());
+  }
+  HttpAnswer complete(const std::string& body = R"({"prompt": "a", "max_tokens": 2})") {
+    return http_post(port_, "/v1/completions", body);
+  }
+  int status_of(const std::string& request) {
+    RawClient client(port_);
+    client.send(request);
+    return parse_answer(client.receive_all()).status;
+  }
+  // Would take minutes.
+  static std::string long_work(const std::string& more = "") {
+    return http_text("POST", "/v1/completions",
+                     R"({"prompt": "a", "n": 100, "max_tokens": 8000)" + more + "}");
+  }
+  // More than the buffers of a connection hold.
+  static std::string endless() {
+    return http_text("POST", "/v1/completions",
+                     R"({"prompt": "a", "max_tokens": 4000, "logprobs": 100, "stream": true})");
+  }
+
+  static std::unique_ptr<TemporaryDirectory> model_;
+  std::unique_ptr<Backend> backend_ = make_cpu_backend(1);
+  LocalCommunicator alone_{"tensor", backend_.get()};
+  std::unique_ptr<InferenceEngine> engine_;
+  std::unique_ptr<HttpService> service_;
+  std::unique_ptr<HttpServer> server_;
+  int port_ = 0;
+};
+std::unique_ptr<TemporaryDirectory> HttpServerTest::model_;
+
+TEST_F(HttpServerTest, Answers) {
+  start();
+  EXPECT_EQ(http_get(port_, "/health").status, 200);
+  const HttpAnswer answer = complete();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(json::parse(answer.body)["usage"]["completion_tokens"], 2);
+  EXPECT_THAT(http_get(port_, "/").headers,
+              HasSubstr("Content-Security-Policy: default-src 'none'"));
+  const HttpAnswer streamed = complete(R"({"prompt": "a", "max_tokens": 2, "stream": true})");
+  EXPECT_THAT(streamed.headers, HasSubstr("text/event-stream"));
+  EXPECT_TRUE(streamed.body.ends_with("data: [DONE]\n\n")) << streamed.body;
+  EXPECT_EQ(http_get(port_, "/../../etc/passwd").status, 404);
+}
+
+TEST_F(HttpServerTest, KeepsAConnection) {
+  start();
+  RawClient client(port_);
+  const std::string body = R"({"prompt": "a", "max_tokens": 1})";
+  for (int i = 0; i < 20; ++i) {
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
+    EXPECT_THAT(client.receive_until("}\n"), HasSubstr("200 OK"));
+  }
+  EXPECT_EQ(server_->connections(), 1);
+}
+
+TEST_F(HttpServerTest, WaitsForABodyThatTheClientAnnounces) {
+  start();
+  RawClient client(port_);
+  const std::string body = R"({"prompt": "a", "max_tokens": 1})";
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_THAT(client.receive_until("\r\n\r\n"), HasSubstr("100 Continue"));
+  client.send(body);
+  EXPECT_EQ(parse_answer(client.receive_all()).status, 200);
+}
+
+TEST_F(HttpServerTest, LimitsBodies) {
+  start({.connection = {.max_body = 1000}});
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  EXPECT_EQ(complete("{\"prompt\": \"" + std::string(1000, 'a') + "\"}").status, 413);
+  EXPECT_EQ(status_of(head + "Content-Length: 99999999999999999999\r\n\r\n"), 413);
+  EXPECT_EQ(status_of(head + "Transfer-Encoding: chunked\r\n\r\n400\r\n" + std::string(1024, ' ') +
+                      "\r\n0\r\n\r\n"),
+            413);
+  EXPECT_EQ(status_of(head + "\r\n"), 411);
+  EXPECT_EQ(status_of(head + "Content-Length: 2\r\nContent-Encoding: gzip\r\n\r\n{}"), 415);
+  EXPECT_EQ(status_of(head + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}"), 400);
+  EXPECT_EQ(status_of(head + "Content-Length: -2\r\n\r\n{}"), 400);
+  EXPECT_EQ(status_of("PUT /v1/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"), 405);
+  EXPECT_EQ(complete().status, 200);
+}
+
+TEST_F(HttpServerTest, GivesUpOnHalfARequest) {
+  start({.connection = {.header_timeout_s = 0.2, .body_timeout_s = 0.2, .idle_timeout_s = 0.2}});
+  RawClient silent(port_), header(port_), body(port_), endless_header(port_);
+  header.send("POST /v1/comple");
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"pro");
+  endless_header.send("GET / HTTP/1.1\r\n" + std::string(100, 'a'));
+  EXPECT_EQ(complete().status, 200) << "others are served";
+  EXPECT_EQ(parse_answer(body.receive_all()).status, 408);
+  for (RawClient* client : {&silent, &header, &endless_header}) client->receive_all();
+  wait_for([&] { return server_->connections() == 0; });
+}
+
+TEST_F(HttpServerTest, LimitsHeaders) {
+  start();
+  RawClient client(port_);
+  client.send("GET /health HTTP/1.1\r\n");
+  for (int i = 0;
+       i < 2000 && client.send("X-" + std::to_string(i) + ": " + std::string(100, 'a') + "\r\n");
+       ++i) {
+  }
+  client.send("\r\n");
+  EXPECT_NE(parse_answer(client.receive_all()).status, 200);
+  EXPECT_EQ(http_get(port_, "/health").status, 200);
+}
+
+TEST_F(HttpServerTest, FreesTheSlotOfAClientThatLeaves) {
+  start();
+  {
+    RawClient streaming(port_), waiting(port_);
+    streaming.send(long_work(R"(, "stream": true)"));
+    streaming.receive_until("data: ");
+    waiting.send(long_work());
+    wait_for([&] { return service_->open_sequences() > 100; });
+  }
+  wait_for([&] { return service_->open_sequences() == 0 && server_->connections() == 0; });
+}
+
+TEST_F(HttpServerTest, DisconnectsAClientThatDoesNotRead) {
+  start({.connection = {.write_timeout_s = 0.3}});
+  RawClient client(port_);
+  client.send(endless());
+  wait_for([&] { return service_->open_sequences() == 1; });
+  wait_for([&] { return service_->open_sequences() == 0 && server_->connections() == 0; });
+}
+
+TEST_F(HttpServerTest, LimitsConnectionsAndTheQueue) {
+  start({.max_connections = 2}, {.max_queue = 0});
+  RawClient first(port_), second(port_);
+  first.send(long_work());
+  wait_for([&] { return server_->connections() == 2 && service_->open_sequences() > 0; });
+  RawClient third(port_);
+  const HttpAnswer refused = parse_answer(third.receive_all());
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(json::parse(refused.body)["error"]["code"], "too_many_connections");
+  second.send(http_text("POST", "/v1/completions", R"({"prompt": "a", "n": 17})"));
+  const HttpAnswer full = parse_answer(second.receive_all());
+  EXPECT_EQ(full.status, 429);
+  EXPECT_THAT(full.headers, HasSubstr("Retry-After: "));
+}
+
+TEST_F(HttpServerTest, FinishesWhatRunsBeforeItEnds) {
+  start();
+  RawClient client(port_);
+  client.send(endless());  // cannot end before it is read
+  std::string text = client.receive_until("data: ");
+  bool finished = false;
+  std::thread ending([&] { finished = server_->shutdown(60); });
+  wait_for([&] { return http_get(port_, "/health").status == 503; });
+  EXPECT_EQ(complete().status, 503);
+  text += client.receive_all();
+  ending.join();
+  EXPECT_TRUE(finished);
+  EXPECT_THAT(text, HasSubstr("data: [DONE]"));
+  EXPECT_FALSE(RawClient(port_).connected());
+}
+
+TEST_F(HttpServerTest, EndsWhatTakesLongerThanTheShutdownMay) {
+  start();
+  RawClient client(port_);
+  client.send(endless());
+  client.receive_until("data: ");
+  EXPECT_FALSE(server_->shutdown(0.05));
+  EXPECT_EQ(server_->connections(), 0);
+  wait_for([&] { return service_->open_sequences() == 0; });
+}
+
+TEST_F(HttpServerTest, SurvivesDamagedRequests) {
+  start({.connection = {.header_timeout_s = 1, .body_timeout_s = 1}});
+  const std::string sample =
+      http_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 1})",
+                "Content-Type: application/json\r\nExpect: 100-continue\r\n");
+  const std::string other =
+      "GET /metrics HTTP/1.1\r\nHost: x\r\nRange: bytes=1-2\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 3000; ++i) {
+    RawClient client(port_);
+    client.send(mutated_bytes(i % 2 == 0 ? sample : other, other, random));
+    client.end_of_input();
+    if (i % 3 != 0) client.receive_all();
+  }
+  wait_for([&] { return server_->connections() == 0 && service_->open_sequences() == 0; });
+  EXPECT_EQ(complete().status, 200);
+}
+
+TEST_F(HttpServerTest, ServesManyClientsOfAllKinds) {
+  start({.connection = {.header_timeout_s = 1, .body_timeout_s = 1}});
+  const LoadReport report = ServeLoad({.port = port_, .clients = 24, .time_s = 1}).run();
+  EXPECT_EQ(report.unanswered, 0);
+  EXPECT_GT(report.counts.at("complete 200"), 0);
+  wait_for([&] { return server_->connections() == 0 && service_->open_sequences() == 0; });
+}
+
+TEST(HttpListener, NamesAPortThatIsInUse) {
+  Listener listener("127.0.0.1", 0);
+  try {
+    Listener second("127.0.0.1", listener.port());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is in use"));
+  }
+  EXPECT_TRUE(listener.is_local());
+  EXPECT_FALSE(Listener("0.0.0.0", 0).is_local());
+  EXPECT_THROW(Listener("no.such.host.invalid", 0), UserError);
+}
+
+}  // namespace
+}  // namespace kintsugi
