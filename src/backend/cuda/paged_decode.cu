@@ -19,8 +19,7 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 template <int kDim>
 struct Layout {
-  static constexpr int kWarps = kDim <= 64 || kDim > 128 ? 4 : 8;
-  static constexpr int kBlocks = kDim <= 64 ? 5 : 1;  // of a multiprocessor, at least
+  static constexpr int kWarps = kDim <= 128 ? 8 : 4;
   static constexpr int kWarpKeys = kSplitKeys / kWarps;
   // Keys and queries: a lane has kPer consecutive elements of each of kChunks ranges.
   static constexpr int kPer = kDim % 32 == 0 ? 8 : 4;
@@ -29,13 +28,6 @@ struct Layout {
   static constexpr int kValuePer = kDim % 64 == 0 ? 8 : kDim / 8;
   static constexpr int kValueChunks = kDim / (8 * kValuePer);
 };
-
-// 2^x to the precision of 16-bit results
-__device__ inline float fast_exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
 
 // 2 * kWords elements of 16 bits
 template <int kWords, class T>
@@ -58,38 +50,6 @@ __device__ inline void multiply_add(float (&d)[2], unsigned a0, unsigned a2, uns
   d[1] = full[1];
 }
 
-// The keys and values of 16 tokens, as the lanes of a warp need them.
-template <class T, int kDim>
-struct Fragments {
-  using L = Layout<kDim>;
-  unsigned k[2][L::kChunks][L::kPer / 2], v[4][L::kValueChunks][L::kValuePer / 2];
-
-  // rows: of the keys; -1: zeros
-  __device__ void load(const Paged<T>& p, const int* rows, int kv_head) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const int row = rows[8 * n + g];
-      const T* from = p.keys + p.key_offset(row, kv_head) + t * L::kPer;
-#pragma unroll
-      for (int c = 0; c < L::kChunks; ++c) {
-        memset(k[n][c], 0, sizeof(k[n][c]));
-        if (row >= 0) load_words(k[n][c], from + c * 4 * L::kPer);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = rows[(i / 2) * 8 + 2 * t + i % 2];
-      const T* from = p.values + p.key_offset(row, kv_head) + g * L::kValuePer;
-#pragma unroll
-      for (int c = 0; c < L::kValueChunks; ++c) {
-        memset(v[i][c], 0, sizeof(v[i][c]));
-        if (row >= 0) load_words(v[i][c], from + c * 8 * L::kValuePer);
-      }
-    }
-  }
-};
-
 // What a warp has computed of kHeads query heads: lane (g, t) = (lane / 4, lane % 4) has the
 // columns 2t and 2t + 1 of head g of each result of the tensor cores.
 template <class T, int kDim>
@@ -98,10 +58,32 @@ struct WarpResult {
   float out[L::kValueChunks][L::kValuePer][2] = {};
   float largest = -INFINITY, sum = 0.0f;
 
-  // One step: scores of 16 keys from key0 on, then their values.
-  __device__ void add(const unsigned (&q)[L::kChunks][L::kPer / 2], const Fragments<T, kDim>& f,
-                      int key0, int begin, int end, float scale, float slope) {
-    const int t = static_cast<int>(threadIdx.x) % 4;
+  // One step: scores of 16 keys, then their values.
+  __device__ void add(const Paged<T>& p, const unsigned (&q)[L::kChunks][L::kPer / 2],
+                      const int* rows, int key0, int begin, int end, int kv_head, float scale,
+                      float slope) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+    unsigned k[2][L::kChunks][L::kPer / 2], v[4][L::kValueChunks][L::kValuePer / 2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int row = rows[8 * n + g];
+#pragma unroll
+      for (int c = 0; c < L::kChunks; ++c) {
+        memset(k[n][c], 0, sizeof(k[n][c]));
+        if (row >= 0)
+          load_words(k[n][c], p.keys + p.key_offset(row, kv_head) + (c * 4 + t) * L::kPer);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = rows[(i / 2) * 8 + 2 * t + i % 2];
+#pragma unroll
+      for (int c = 0; c < L::kValueChunks; ++c) {
+        memset(v[i][c], 0, sizeof(v[i][c]));
+        if (row >= 0)
+          load_words(v[i][c], p.values + p.key_offset(row, kv_head) + (c * 8 + g) * L::kValuePer);
+      }
+    }
     float s[2][2] = {};
 #pragma unroll
     for (int n = 0; n < 2; ++n)
@@ -109,7 +91,7 @@ struct WarpResult {
       for (int c = 0; c < L::kChunks; ++c)
 #pragma unroll
         for (int w = 0; w < L::kPer / 2; w += 2)
-          multiply_add<T>(s[n], q[c][w], q[c][w + 1], f.k[n][c][w], f.k[n][c][w + 1]);
+          multiply_add<T>(s[n], q[c][w], q[c][w + 1], k[n][c][w], k[n][c][w + 1]);
     exponentials(s, key0 + 2 * t, begin, end, scale, slope);
     const unsigned a0 = pack_pair<T>(s[0][0], s[0][1]), a2 = pack_pair<T>(s[1][0], s[1][1]);
 #pragma unroll
@@ -117,8 +99,8 @@ struct WarpResult {
 #pragma unroll
       for (int j = 0; j < L::kValuePer; ++j) {
         const unsigned halves = j % 2 == 0 ? 0x5410u : 0x7632u;
-        multiply_add<T>(out[c][j], a0, a2, __byte_perm(f.v[0][c][j / 2], f.v[1][c][j / 2], halves),
-                        __byte_perm(f.v[2][c][j / 2], f.v[3][c][j / 2], halves));
+        multiply_add<T>(out[c][j], a0, a2, __byte_perm(v[0][c][j / 2], v[1][c][j / 2], halves),
+                        __byte_perm(v[2][c][j / 2], v[3][c][j / 2], halves));
       }
   }
 
@@ -138,13 +120,13 @@ struct WarpResult {
     now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
     now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
     const float base = now == -INFINITY ? 0.0f : now;
-    const float shrink = fast_exp2(largest - base);
+    const float shrink = exp2f(largest - base);
     largest = now;
     sum *= shrink;
 #pragma unroll
     for (int n = 0; n < 2; ++n)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) sum += s[n][i] = fast_exp2(s[n][i] - base);
+      for (int i = 0; i < 2; ++i) sum += s[n][i] = exp2f(s[n][i] - base);
 #pragma unroll
     for (auto& chunk : out)
 #pragma unroll
@@ -197,7 +179,7 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
   const float base = largest == -INFINITY ? 0.0f : largest;
 #pragma unroll
   for (int w = 0; w < L::kWarps; ++w) {
-    weight[w] = fast_exp2(shared.largest[w][head] - base);
+    weight[w] = exp2f(shared.largest[w][head] - base);
     sum += weight[w] * shared.sum[w][head];
   }
   const std::int64_t part =
@@ -210,7 +192,7 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
     const int column = e / 2, j = column % L::kValuePer, c = column / L::kValuePer;
     const int d = (c * 8 + 2 * t + e % 2) * L::kValuePer + j;
     if (complete)
-      p.result(tile, kv_head, head0 + head)[d] = down<T>(__fdividef(total, sum));
+      p.result(tile, kv_head, head0 + head)[d] = down<T>(total / sum);
     else
       parts.out[part * kDim + d] = total;
   }
@@ -222,7 +204,7 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
 
 // Blocks (tile, key-value head and range of its query heads, split).
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * Layout<kDim>::kWarps, Layout<kDim>::kBlocks)
+__global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
     decode_kernel(Paged<T> p, PagedParts<float> parts) {
   using L = Layout<kDim>;
   __shared__ DecodeShared<kDim> shared;
@@ -251,17 +233,10 @@ __global__ void __launch_bounds__(32 * Layout<kDim>::kWarps, Layout<kDim>::kBloc
   __syncwarp();
 
   WarpResult<T, kDim> mine;
-  constexpr int kAhead = kDim <= 64 ? 2 : 1;  // tiles whose loads are in flight
-#pragma unroll 1
-  for (int i = warp * L::kWarpKeys; i < (warp + 1) * L::kWarpKeys; i += kAhead * kTileKeys) {
-    if (first + i >= end || first + i + kAhead * kTileKeys <= begin) continue;
-    Fragments<T, kDim> tiles[kAhead];
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) tiles[a].load(p, shared.rows + i + a * kTileKeys, kv_head);
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a)
-      mine.add(q, tiles[a], first + i + a * kTileKeys, begin, end, p.scale * kLog2E, slope);
-  }
+#pragma unroll 2
+  for (int i = warp * L::kWarpKeys; i < (warp + 1) * L::kWarpKeys; i += kTileKeys)
+    if (first + i < end && first + i + kTileKeys > begin)
+      mine.add(p, q, shared.rows + i, first + i, begin, end, kv_head, p.scale * kLog2E, slope);
   store_warp(shared, mine);
   __syncthreads();
   const bool complete = parts.first_split(p, tile) == parts.last_split(tile);
