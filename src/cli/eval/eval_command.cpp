@@ -147,7 +147,7 @@ void add_eval_command(CLI::App& app) {
                    "directory of a supported family; may be given several times, to compare")
       ->allow_extra_args(false);
   add_text_options(*command, *a, add_task_options(*command, *a));
-  add_engine_options(*command, a->engine);
+  add_eval_engine_options(*command, a->engine);
   command->footer(
       "Task files are those of lm-evaluation-harness (YAML) on local data. With --text, prints the "
       "mean loss, the\nperplexity and the bits per byte; no token is prepended, so the first token "

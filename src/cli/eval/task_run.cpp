@@ -146,7 +146,7 @@ class TaskRun {
   EvalDocument options_json(const std::string& checkpoint) const {
     return {{"model", "kintsugi"},
             {"model_args", {{"pretrained", checkpoint}, {"dtype", a_.engine.precision}}},
-            {"batch_size", a_.engine.batch},
+            {"batch_size", a_.engine.engine.max_sequences},
             {"device", "auto"},
             {"limit", a_.limit ? EvalDocument(*a_.limit) : EvalDocument(nullptr)},
             {"bootstrap_iters", a_.bootstrap},

@@ -151,7 +151,7 @@ void add_eval_translate(CLI::App& eval) {
       ->capture_default_str();
   command->add_option("--output", a->output, "Write the translations to this file, one per line");
   command->add_flag("--json", a->json, "Print JSON");
-  add_engine_options(*command, a->engine);
+  add_eval_engine_options(*command, a->engine);
   command->footer(
       "Prints BLEU and chrF with their signatures. The defaults are those of Poro and Viking: "
       "8 examples.\n\nExample:\n"

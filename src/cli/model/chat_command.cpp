@@ -193,8 +193,8 @@ void chat(ChatArguments& a) {
       choose_chat_format(a.chat_template, text.settings.chat_template, a.checkpoint);
   const ModelConfig config = read_hf_config(std::filesystem::path(a.checkpoint) / "config.json");
   const std::int64_t context = context_length(config, a.context);
-  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.threads);
-  const DType precision = parse_precision(a.precision);
+  const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
+  const DType precision = parse_precision(a.engine.precision);
   LocalCommunicator alone("tensor", backend.get());
   InferenceEngine model(*backend, alone, a.checkpoint,
                         {.precision = precision, .max_length = context, .max_sequences = 1});

@@ -14,7 +14,6 @@
 #include "cli/commands.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "comm/local_communicator.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -31,8 +30,7 @@ using OrderedJson = nlohmann::ordered_json;
 struct GenerateArguments : GenerationArguments {
   std::vector<std::string> prompts, inputs;
   std::string token_ids, input_format = "auto", special_tokens = "parse";
-  bool jsonl = false, deterministic = false;
-  std::int64_t batch = 16;
+  bool jsonl = false;
 };
 
 // A prompt with its tokens.
@@ -125,21 +123,19 @@ class GenerateJob {
   explicit GenerateJob(GenerateArguments& arguments) : a_(arguments) {}
 
   void run() {
-    prepare();
-    std::size_t longest = 0;
-    for (const PromptTokens& input : inputs_) longest = std::max(longest, input.tokens.size());
-    const std::unique_ptr<Backend> backend =
-        make_backend(DeviceChoice::Auto, a_.threads, {.deterministic = a_.deterministic});
-    LocalCommunicator alone("tensor", backend.get());
-    InferenceEngine engine(*backend, alone, a_.checkpoint,
-                           {.precision = parse_precision(a_.precision),
-                            .max_length = static_cast<std::int64_t>(longest) + a_.max_tokens,
-                            .max_sequences = std::min(a_.batch, std::ssize(inputs_)),
-                            .deterministic = a_.deterministic});
-    texts_.resize(inputs_.size());
-    for (std::size_t i = 0; i < inputs_.size(); ++i) submit(engine, i);
-    while (is_read_ && engine.step()) report_progress();
-    report_progress();
+    Job job;
+    job.run([&] {
+      job.together([&] {
+        if (job.world().rank() == 0) prepare();  // which has the standard input
+      });
+      share_sizes(job);
+      with_engine(job, a_.engine, a_.checkpoint, [&](InferenceEngine& engine, Communicator&) {
+        texts_.resize(inputs_.size());
+        for (std::size_t i = 0; i < inputs_.size(); ++i) submit(engine, i);
+        while (is_read_ && engine.step()) report_progress();
+        report_progress();
+      });
+    });
   }
 
  private:
@@ -160,6 +156,22 @@ class GenerateJob {
     for (const PromptTokens& input : inputs_)
       with_source(input.prompt,
                   [&] { InferenceEngine::check_prompt(config, input.tokens, a_.max_tokens); });
+  }
+
+  // All ranks make an engine of the size that the prompts of rank 0 need.
+  void share_sizes(Job& job) {
+    InferenceOptions& engine = a_.engine.engine;
+    std::size_t longest = 0;
+    for (const PromptTokens& input : inputs_) longest = std::max(longest, input.tokens.size());
+    if (engine.max_length == 0)
+      engine.max_length = static_cast<std::int64_t>(longest) + a_.max_tokens;
+    engine.max_sequences =
+        std::min(engine.max_sequences, std::max<std::int64_t>(1, std::ssize(inputs_)));
+    const OrderedJson sizes = {a_.checkpoint, engine.max_length, engine.max_sequences};
+    const OrderedJson shared = OrderedJson::parse(job.broadcast_text(sizes.dump()));
+    a_.checkpoint = shared[0];
+    engine.max_length = shared[1];
+    engine.max_sequences = shared[2];
   }
 
   void encode(const std::vector<Prompt>& prompts) {
@@ -301,12 +313,6 @@ void add_prompt_options(CLI::App& command, GenerateArguments& a) {
                   "(become the token) or text")
       ->check(CLI::IsMember({"parse", "text"}))
       ->capture_default_str();
-  command.add_option("--batch", a.batch, "Prompts computed at the same time, at most")
-      ->transform(whole_number(between(1, 65536)))
-      ->capture_default_str();
-  command.add_flag("--deterministic", a.deterministic,
-                   "The same text for any --batch: no result depends on what else is computed at "
-                   "the same time; slower");
   CLI::Option* jsonl = command.add_flag(
       "--jsonl", a.jsonl, "Print a JSON object per prompt: text, token counts, finish_reason");
   command
@@ -324,6 +330,7 @@ void add_generate_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Continue texts with a trained model");
   add_prompt_options(*command, *a);
   add_generation_options(*command, *a);
+  add_engine_options(*command, a->engine);
   command->footer(
       "Examples:\n"
       "  kintsugi generate --checkpoint runs/demo --prompt 'And God said'\n"

@@ -63,10 +63,7 @@ void add_generation_options(CLI::App& command, GenerationArguments& a) {
                   "files say), yes or no")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->capture_default_str();
-  command.add_option("--precision", a.precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
-  command.add_option("--threads", a.threads, "CPU threads; 0: all cores")
-      ->transform(whole_number(between(0, 1024)))
-      ->capture_default_str();
+  add_precision_options(command, a.engine);
 }
 
 ModelText load_model_text(const std::filesystem::path& directory,

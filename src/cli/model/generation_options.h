@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/engine.h"
 #include "cli/token_input.h"
 #include "serve/prompt_encoder.h"
 #include "serve/sampling.h"
@@ -19,8 +20,9 @@ namespace kintsugi {
 
 // The options that `generate` and `chat` share.
 struct GenerationArguments {
-  std::string checkpoint, precision = "fp32", bos = "auto", chat_template;
-  std::int64_t max_tokens = 200, threads = 0;
+  std::string checkpoint, bos = "auto", chat_template;
+  std::int64_t max_tokens = 200;
+  EngineArguments engine;
   SamplingOptions sampling{.temperature = 0.8, .top_p = 0.95};
   std::vector<std::string> stop;
 };

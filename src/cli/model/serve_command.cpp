@@ -11,10 +11,9 @@
 #include <thread>
 
 #include "cli/commands.h"
-#include "cli/job.h"
+#include "cli/engine.h"
 #include "cli/model/generation_options.h"
 #include "cli/options.h"
-#include "comm/local_communicator.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "serve/http/http_server.h"
@@ -24,10 +23,9 @@ namespace {
 
 struct ServeArguments {
   GenerationArguments model;  // without the options of a single text
-  InferenceOptions engine;
+  EngineArguments engine;
   ServiceOptions service;
   HttpServerOptions server;
-  bool no_prefix_reuse = false;
   double shutdown_timeout_s = 60;
 };
 
@@ -125,29 +123,11 @@ void serve(ServeArguments& a) {
         "(Debian: libcpp-httplib-dev) and build again");
   if (a.service.name.empty()) a.service.name = default_name(a.model.checkpoint);
   a.model.checkpoint = model_directory(a.model.checkpoint).string();
-  a.engine.precision = parse_precision(a.model.precision);
-  a.engine.reuse_prefixes = !a.no_prefix_reuse;
   const ShutdownSignals signals;
   Job job;
   job.run([&] {
-    World& world = job.world();
-    const auto backend =
-        make_backend(DeviceChoice::Auto, threads_for(a.model.threads, world),
-                     {.deterministic = a.engine.deterministic}, world.local_rank());
-    std::optional<LocalCommunicator> alone;
-    std::optional<JobGroups> groups;
-    if (world.size() == 1)
-      alone.emplace("tensor", backend.get());
-    else  // the other ranks wait for the next request as long as it takes
-      groups.emplace(job, *backend, Grid{.tp = world.size()},
-                     CommConfig{.deterministic = a.engine.deterministic, .timeout_s = 1e9});
-    Communicator& tensor =
-        alone ? static_cast<Communicator&>(*alone) : groups->get()[GroupKind::Tp];
-    InferenceEngine engine(*backend, tensor, a.model.checkpoint, a.engine);
-    if (world.rank() == 0)
-      serve_requests(a, engine);
-    else
-      engine.follow();
+    with_engine(job, a.engine, a.model.checkpoint,
+                [&](InferenceEngine& engine, Communicator&) { serve_requests(a, engine); });
   });
 }
 
@@ -169,29 +149,8 @@ void add_model_options(CLI::App& command, ServeArguments& a) {
                   "tokenizer's files say), yes or no")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->capture_default_str();
-  command.add_option("--precision", a.model.precision, "fp32, bf16, fp16 or fp64")
-      ->capture_default_str();
-  command.add_option("--threads", a.model.threads, "CPU threads; 0: all cores")
-      ->transform(whole_number(between(0, 1024)))
-      ->capture_default_str();
-}
-
-void add_engine_options(CLI::App& command, InferenceOptions& engine, bool& no_prefix_reuse) {
-  const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
-    command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
-  };
-  number("--max-sequences", engine.max_sequences, between(1, 65536),
-         "Sequences computed at the same time");
-  number("--max-length", engine.max_length, between(0, 1 << 24),
-         "Tokens of a sequence, prompt and text together; 0: the positions of the model");
-  number("--cache-tokens", engine.cache_tokens, between(0, INT64_MAX),
-         "Tokens in the key-value cache, of all sequences; 0: what they can need, or what fits");
-  number("--step-tokens", engine.step_tokens, between(1, 1 << 20),
-         "Tokens computed in one step, at most");
-  command.add_flag("--deterministic", engine.deterministic,
-                   "No result depends on what else is computed at the same time; slower");
-  command.add_flag("--no-prefix-reuse", no_prefix_reuse,
-                   "Do not keep what was computed for prompts that begin in the same way");
+  add_precision_options(command, a.engine);
+  add_engine_options(command, a.engine);
 }
 
 void add_network_options(CLI::App& command, ServeArguments& a) {
@@ -249,7 +208,6 @@ void add_serve_command(CLI::App& app) {
       app.add_subcommand("serve", "Offer a trained model over HTTP, as OpenAI's API does");
   add_model_options(*command, *a);
   add_network_options(*command, *a);
-  add_engine_options(*command, a->engine, a->no_prefix_reuse);
   add_limit_options(*command, *a);
   command->footer(
       "A page to try the model is at the printed address. SIGINT or SIGTERM ends the server after "

@@ -1,0 +1,70 @@
+#include "cli/engine.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/options.h"
+#include "comm/local_communicator.h"
+
+namespace kintsugi {
+
+void add_precision_options(CLI::App& command, EngineArguments& a) {
+  command.add_option("--precision", a.precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
+  command.add_option("--threads", a.threads, "CPU threads of a rank; 0: its cores")
+      ->transform(whole_number(between(0, 1024)))
+      ->capture_default_str();
+}
+
+void add_engine_options(CLI::App& command, EngineArguments& a) {
+  const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
+    command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
+  };
+  number("--max-sequences", a.engine.max_sequences, between(1, 1 << 16),
+         "Sequences computed at the same time");
+  number("--max-length", a.engine.max_length, between(0, 1 << 24),
+         "Tokens of a sequence, prompt and text together; 0: what is needed, or the positions of "
+         "the model");
+  number("--cache-tokens", a.engine.cache_tokens, between(0, 1LL << 40),
+         "Tokens in the key-value cache, of all sequences; 0: what they can need, or what fits");
+  number("--step-tokens", a.engine.step_tokens, between(1, 1 << 20),
+         "Tokens computed in one step, at most");
+  command.add_flag(
+      "--deterministic,!--no-deterministic", a.engine.deterministic,
+      fmt::format("No result depends on what else is computed at the same time; slower for few "
+                  "sequences ({} by default)",
+                  a.engine.deterministic ? "on" : "off"));
+  command.add_flag("!--no-prefix-reuse", a.engine.reuse_prefixes,
+                   "Do not keep what was computed for prompts that begin in the same way");
+}
+
+void with_engine(Job& job, const EngineArguments& a, const std::filesystem::path& directory,
+                 const EngineWork& work) {
+  World& world = job.world();
+  const int tensor = a.tensor == 0 ? world.size() : static_cast<int>(a.tensor);
+  job.together([&] {
+    if (world.size() % tensor != 0)
+      user_error("{} ranks cannot form models of --tensor {} ranks", world.size(), tensor);
+  });
+  InferenceOptions options = a.engine;
+  options.precision = parse_precision(a.precision);
+  const std::unique_ptr<Backend> backend =
+      make_backend(DeviceChoice::Auto, threads_for(a.threads, world),
+                   {.deterministic = options.deterministic}, world.local_rank());
+  const auto copies = world.split("copies", world.rank() % tensor, world.rank());
+  DeviceWorld devices;
+  std::unique_ptr<Communicator> group;
+  if (tensor > 1) {
+    // Sums in rank order give the same bits in every run. The other ranks wait for the next
+    // request as long as it takes.
+    devices = make_device_world(world, *backend, {.deterministic = true, .timeout_s = 1e9},
+                                [&job](const std::string& text) { job.abort(text); });
+    group =
+        (devices.gpus ? *devices.gpus : world).split("tensor", world.rank() / tensor, world.rank());
+  } else {
+    group = std::make_unique<LocalCommunicator>("tensor", backend.get());
+  }
+  InferenceEngine engine(*backend, *group, directory, options);
+  if (world.rank() % tensor != 0) return engine.follow();
+  work(engine, *copies);
+}
+
+}  // namespace kintsugi

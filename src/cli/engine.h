@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "cli/job.h"
+#include "serve/inference_engine.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kintsugi {
+
+// How a model is computed, in commands that score or generate.
+struct EngineArguments {
+  std::string precision = "fp32";
+  std::int64_t threads = 0;
+  std::int64_t tensor = 0;  // ranks of one model; 0: all
+  InferenceOptions engine = {};
+};
+// --precision and --threads
+void add_precision_options(CLI::App& command, EngineArguments& arguments);
+// The others, without --tensor.
+void add_engine_options(CLI::App& command, EngineArguments& arguments);
+
+// Loads a model on all ranks of the job, once on each `tensor` of them, and calls `work` on the
+// first rank of each copy. Collective. `copies` are these first ranks.
+using EngineWork = std::function<void(InferenceEngine& engine, Communicator& copies)>;
+void with_engine(Job& job, const EngineArguments& arguments, const std::filesystem::path& directory,
+                 const EngineWork& work);
+
+}  // namespace kintsugi
