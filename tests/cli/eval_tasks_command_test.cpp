@@ -65,7 +65,7 @@ TEST_F(EvalTasks, RunsTheExamples) {
   }
   // Weights after one step are almost random: each byte has a probability of about 1/256.
   EXPECT_NEAR(all["whole_texts"]["bits_per_byte,none"], 8, 0.5);
-  EXPECT_EQ(results("--tasks " + examples() + " --limit 3 --batch 1"), all)
+  EXPECT_EQ(results("--tasks " + examples() + " --limit 3 --max-sequences 1"), all)
       << "the batch size changes nothing";
   int samples = 0, files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(directory_ / "out")) {
