@@ -130,14 +130,6 @@ OwnStream::OwnStream() {
 }
 OwnStream::~OwnStream() { cudaStreamDestroy(stream_); }
 
-Counters::Counters() {
-  constexpr std::size_t kBytes = kCounters * sizeof(int);
-  address_ = static_cast<int*>(device_allocate(kBytes));
-  KINTSUGI_CUDA(cudaMemset(address_, 0, kBytes));
-  KINTSUGI_CUDA(cudaDeviceSynchronize());  // before kernels of other streams use them
-}
-Counters::~Counters() { cudaFree(address_); }
-
 Staging::Staging() {
   for (Slot& slot : slots_) {
     KINTSUGI_CUDA(cudaMallocHost(&slot.address, kSlotBytes));
@@ -168,9 +160,8 @@ CudaBackend::CudaBackend(const CudaOptions& options, CudaDevice device, int mult
     : options_(options),
       device_(std::move(device)),
       workspace_(kWorkspaceBytes),
-      context_{stream_.get(),  multiprocessors, workspace_,
-               matmul_,        attention_,      overlaps_launches(device_.index),
-               counters_.get()},
+      context_{stream_.get(), multiprocessors, workspace_,
+               matmul_,       attention_,      overlaps_launches(device_.index)},
       matmul_({.tf32 = options.tf32,
                .tune = may_tune(options),
                .cache_file = options.matmul_cache,
@@ -245,8 +236,7 @@ std::size_t CudaBackend::available_bytes() const {
 }
 
 std::size_t CudaBackend::own_bytes() const {
-  return workspace_.bytes() + kCounters * sizeof(int) + matmul_.own_bytes() +
-         attention_.own_bytes();
+  return workspace_.bytes() + matmul_.own_bytes() + attention_.own_bytes();
 }
 
 // 512 MiB in bf16: enough for two thousand tokens or more, whose matmuls fill the device.

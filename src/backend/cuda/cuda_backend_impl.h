@@ -52,19 +52,6 @@ class Staging {
   std::size_t next_ = 0;
 };
 
-// Zeros in device memory: Context::counters.
-class Counters {
- public:
-  Counters();
-  ~Counters();
-  Counters(const Counters&) = delete;
-  Counters& operator=(const Counters&) = delete;
-  int* get() const { return address_; }
-
- private:
-  int* address_ = nullptr;
-};
-
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const CudaOptions& options, CudaDevice device, int multiprocessors);
@@ -116,7 +103,6 @@ class CudaBackend final : public Backend {
   CudaDevice device_;
   OwnStream stream_;
   Workspace workspace_;
-  Counters counters_;
   Staging staging_;
   HostMemory host_memory_;
   Transfers transfers_;

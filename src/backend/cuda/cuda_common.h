@@ -73,11 +73,7 @@ struct Context {
   Matmul& matmul;            // has the plans of cuBLASLt
   CudaAttention& attention;  // has the plans of cuDNN
   bool overlaps_launches;    // the GPU has programmatic dependent launch (launch.cuh)
-  // kCounters zeros in device memory; a kernel that changes them sets them back to zero.
-  int* counters;
 };
-
-inline constexpr int kCounters = 65536;
 
 bool is_capturing(Stream stream);
 

@@ -202,60 +202,10 @@ __device__ inline void merge_warps(const Paged<T>& p, const PagedParts<float>& p
   }
 }
 
-// Element d of a query head: its splits from `first` to `last`, added in order. They were written
-// by other blocks, so they are read from the L2 cache.
-template <class A>
-__device__ inline A merge_splits(const PagedParts<A>& parts, std::int64_t part, int first, int last,
-                                 int dim, int d, bool base2) {
-  const auto power = [base2](A x) {
-    if constexpr (std::is_same_v<A, float>) {
-      return base2 ? exp2f(x) : expf(x);
-    } else {
-      return exp(x);
-    }
-  };
-  constexpr int kAhead = 4;  // splits whose loads are in flight
-  A largest = -INFINITY, sum = 0, total = 0;
-  for (int s = first; s <= last; s += kAhead) {
-    A most[kAhead], parts_sum[kAhead], out[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const bool present = s + i <= last;
-      const std::int64_t at = part + min(s + i, last);
-      most[i] = present ? __ldcg(parts.largest + at) : A(-INFINITY);
-      parts_sum[i] = present ? __ldcg(parts.sum + at) : A(0);
-      out[i] = present ? __ldcg(parts.out + at * dim + d) : A(0);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const A now = max(largest, most[i]), base = now == A(-INFINITY) ? A(0) : now;
-      const A before = power(largest - base), weight = power(most[i] - base);
-      largest = now;
-      sum = sum * before + parts_sum[i] * weight;
-      total = total * before + out[i] * weight;
-    }
-  }
-  return total / sum;
-}
-
-// Counts the blocks that have written their split of a query; returns whether this is the last one.
-__device__ inline bool is_last_split(int* counter, int splits) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(counter, 1) == splits - 1;
-    if (last) *counter = 0;
-  }
-  __syncthreads();
-  if (last) __threadfence();
-  return last;
-}
-
 // Blocks (tile, key-value head and range of its query heads, split).
 template <class T, int kDim>
 __global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
-    decode_kernel(Paged<T> p, PagedParts<float> parts, int* counters) {
+    decode_kernel(Paged<T> p, PagedParts<float> parts) {
   using L = Layout<kDim>;
   __shared__ DecodeShared<kDim> shared;
   allow_next();
@@ -289,34 +239,52 @@ __global__ void __launch_bounds__(32 * Layout<kDim>::kWarps)
       mine.add(p, q, shared.rows + i, first + i, begin, end, kv_head, p.scale * kLog2E, slope);
   store_warp(shared, mine);
   __syncthreads();
-  const int first_split = parts.first_split(p, tile), last_split = parts.last_split(tile);
-  const bool complete = first_split == last_split;
+  const bool complete = parts.first_split(p, tile) == parts.last_split(tile);
   merge_warps(p, parts, shared, tile, kv_head, head0, heads, complete);
-  if (complete || counters == nullptr) return;
-  if (!is_last_split(counters + blockIdx.x * gridDim.y + blockIdx.y, last_split - first_split + 1))
-    return;
-  for (int i = static_cast<int>(threadIdx.x); i < heads * kDim; i += 32 * L::kWarps) {
-    const int row = head0 + i / kDim, d = i % kDim;
-    const std::int64_t part =
-        parts.index(p, static_cast<int>(blockIdx.x), kv_head * p.group + row, 0);
-    p.result(tile, kv_head, row)[d] =
-        down<T>(merge_splits(parts, part, first_split, last_split, kDim, d, true));
-  }
 }
 
 // Blocks (tile, head).
 template <class T>
 __global__ void __launch_bounds__(256)
     merge_kernel(Paged<T> p, PagedParts<Acc<T>> parts, bool base2) {
+  using A = Acc<T>;
   allow_next();
   wait_for_previous();
   const PagedTile tile = p.tile(static_cast<int>(blockIdx.x));
   const int first = parts.first_split(p, tile), last = parts.last_split(tile);
+  if (tile.tokens == 0 || first == last) return;
   const int head = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
-  if (tile.tokens == 0 || first == last || d >= p.dim) return;
+  if (d >= p.dim) return;
+  const auto power = [base2](A x) {
+    if constexpr (std::is_same_v<A, float>) {
+      return base2 ? exp2f(x) : expf(x);
+    } else {
+      return exp(x);
+    }
+  };
   const std::int64_t part = parts.index(p, static_cast<int>(blockIdx.x), head, 0);
-  p.result(tile, head / p.group, head % p.group)[d] =
-      down<T>(merge_splits(parts, part, first, last, p.dim, d, base2));
+  constexpr int kAhead = 4;  // splits whose loads are in flight
+  A largest = -INFINITY, sum = 0, total = 0;
+  for (int s = first; s <= last; s += kAhead) {
+    A most[kAhead], parts_sum[kAhead], out[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const bool present = s + i <= last;
+      const std::int64_t at = part + min(s + i, last);
+      most[i] = present ? parts.largest[at] : A(-INFINITY);
+      parts_sum[i] = present ? parts.sum[at] : A(0);
+      out[i] = present ? parts.out[at * p.dim + d] : A(0);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const A now = max(largest, most[i]), base = now == A(-INFINITY) ? A(0) : now;
+      const A before = power(largest - base), weight = power(most[i] - base);
+      largest = now;
+      sum = sum * before + parts_sum[i] * weight;
+      total = total * before + out[i] * weight;
+    }
+  }
+  p.result(tile, head / p.group, head % p.group)[d] = down<T>(total / sum);
 }
 
 }  // namespace
@@ -348,11 +316,9 @@ bool paged_decode_tensor_cores(const Context& context, const Tensor& out, const 
     const dim3 blocks(static_cast<unsigned>(options.tiles.extent(0)),
                       static_cast<unsigned>(p.kv_heads * ceil_div(p.group, kHeads)),
                       static_cast<unsigned>(parts.splits));
-    // The block that finishes a query merges its splits, which saves a kernel.
-    const bool counted = options.tiles.extent(0) * blocks.y <= kCounters;
     launch_overlapped(context, decode_kernel<T, kDim>, blocks, 32 * Layout<kDim>::kWarps, 0, p,
-                      parts, counted ? context.counters : nullptr);
-    if (!counted) merge_paged_parts(context, p, parts, options.tiles.extent(0), true);
+                      parts);
+    merge_paged_parts(context, p, parts, options.tiles.extent(0), true);
   });
 }
 
