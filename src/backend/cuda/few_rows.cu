@@ -2,12 +2,11 @@
 // after the other, from rows of b that it streams through a ring in shared memory, so that many
 // loads are always under way. Every lane reads only what it has copied itself. If b is constant,
 // the ring is filled before the previous kernel has finished.
-#include "backend/cuda/few_rows.h"
-
 #include <algorithm>
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/few_rows.h"
 #include "backend/cuda/launch.cuh"
 
 namespace kintsugi::cuda {
