@@ -56,7 +56,7 @@ class HttpServerTest : public testing::Test {
   int status_of(const std::string& request) {
     RawClient client(port_);
     client.send(request);
-    return parse_answer(client.receive_all()).status;
+    return parse_answer(receive_reply(client)).status;
   }
   // Would take minutes.
   static std::string long_work(const std::string& more = "") {

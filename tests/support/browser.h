@@ -45,7 +45,7 @@ class Browser {
   ~Browser() {
     RawClient client(port_);
     client.send("DELETE " + session_ + " HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
-    client.receive_all();
+    receive_reply(client);
     ::kill(pid_, SIGTERM);
     ::waitpid(pid_, nullptr, 0);
   }

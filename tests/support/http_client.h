@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -99,16 +100,33 @@ inline HttpAnswer parse_answer(const std::string& text) {
   return answer;
 }
 
+// Everything that the peer sends, or as much as Content-Length says: some servers do not close.
+inline std::string receive_reply(RawClient& client) {
+  std::string all;
+  const std::string_view field = "content-length:";
+  for (std::string part = client.receive(); !part.empty(); part = client.receive()) {
+    all += part;
+    const std::size_t end = all.find("\r\n\r\n");
+    if (end == all.npos) continue;
+    std::string headers = all.substr(0, end);
+    for (char& c : headers) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const std::size_t at = headers.find(field);
+    if (at != headers.npos && all.size() >= end + 4 + std::stoul(headers.substr(at + field.size())))
+      break;
+  }
+  return all;
+}
+
 inline HttpAnswer http_get(int port, const std::string& path, const std::string& headers = "") {
   RawClient client(port);
   client.send(http_text("GET", path, "", headers));
-  return parse_answer(client.receive_all());
+  return parse_answer(receive_reply(client));
 }
 inline HttpAnswer http_post(int port, const std::string& path, const std::string& body,
                             const std::string& headers = "") {
   RawClient client(port);
   client.send(http_text("POST", path, body, headers));
-  return parse_answer(client.receive_all());
+  return parse_answer(receive_reply(client));
 }
 
 }  // namespace kintsugi

@@ -182,8 +182,7 @@ struct HttpServer::State {
       : service(given),
         options(given_options),
         listener(given_options.host, given_options.port),
-        protocol(given, listener.socket(), given_options.connection.max_body),
-        accepting([this] { accept_all(); }) {}
+        protocol(given, listener.socket(), given_options.connection.max_body) {}
 
   void accept_all() {
     while (!ending) {
@@ -231,6 +230,7 @@ struct HttpServer::State {
 HttpServer::HttpServer(HttpService& service, const HttpServerOptions& options)
     : state_(std::make_unique<State>(service, options)) {
   service.set_connections([state = state_.get()] { return state->connections.load(); });
+  state_->accepting = std::thread([state = state_.get()] { state->accept_all(); });
 }
 
 HttpServer::~HttpServer() {
