@@ -18,15 +18,16 @@ void add_engine_options(CLI::App& command, EngineArguments& a) {
   const auto number = [&](const char* name, std::int64_t& value, Range range, const char* help) {
     command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
   };
-  number("--max-sequences", a.engine.max_sequences, between(1, 1 << 16),
-         "Sequences computed at the same time");
+  number("--max-sequences", a.engine.max_sequences, between(0, 1 << 16),
+         "Sequences computed at the same time; 0: 16 on a CPU, 64 on a GPU");
   number("--max-length", a.engine.max_length, between(0, 1 << 24),
          "Tokens of a sequence, prompt and text together; 0: what is needed, or the positions of "
          "the model");
   number("--cache-tokens", a.engine.cache_tokens, between(0, 1LL << 40),
          "Tokens in the key-value cache, of all sequences; 0: what they can need, or what fits");
-  number("--step-tokens", a.engine.step_tokens, between(1, 1 << 20),
-         "Tokens computed in one step, at most");
+  number("--step-tokens", a.engine.step_tokens, between(0, 1 << 20),
+         "Tokens computed in one step, at most; 0: 256 on a CPU, 4096 on a GPU (deterministic: 64 "
+         "and 256)");
   command.add_flag(
       "--deterministic,!--no-deterministic", a.engine.deterministic,
       fmt::format("No result depends on what else is computed at the same time; slower for few "

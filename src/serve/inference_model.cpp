@@ -22,11 +22,19 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 constexpr std::int64_t kFixedReads = 64;  // rows of logits at a time, if deterministic
 constexpr std::int64_t kQueryRows = 64;   // of a tile of a chunk: tokens x heads per key-value head
 
-InferenceOptions complete(InferenceOptions options, const ModelConfig& config) {
+InferenceOptions complete(InferenceOptions options, const ModelConfig& config, bool on_host) {
   if (options.max_length == 0) options.max_length = config.max_positions;
   if (config.positions() == PositionKind::Learned)
     options.max_length = std::min(options.max_length, config.max_positions);
-  options.step_tokens = std::max(options.step_tokens, padded_singles(options.max_sequences));
+  if (options.max_sequences == 0) options.max_sequences = on_host ? 16 : 64;
+  if (options.step_tokens == 0) {
+    options.step_tokens = on_host ? 256 : 4096;
+    if (options.deterministic) options.step_tokens = on_host ? 64 : 256;
+  }
+  if (options.deterministic)  // the same for any number of sequences
+    options.step_tokens = padded_singles(options.step_tokens);
+  else
+    options.step_tokens = std::max(options.step_tokens, padded_singles(options.max_sequences));
   return options;
 }
 
@@ -168,7 +176,7 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
       tensor_(tensor),
       alone_("alone", &backend),
       config_(read_hf_config(directory / "config.json")),
-      options_(complete(options, config_)),
+      options_(complete(options, config_, backend.host() == &backend)),
       set_(config_, tensor_shard(config_, tensor)),
       arena_(backend) {
   plan();

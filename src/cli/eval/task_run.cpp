@@ -143,10 +143,15 @@ class TaskRun {
                        format_duration(static_cast<double>(all - done) / std::max(rate, 1e-9)));
   }
 
+  EvalDocument batch_size() const {
+    const std::int64_t sequences = a_.engine.engine.max_sequences;
+    return sequences == 0 ? EvalDocument("auto") : EvalDocument(sequences);
+  }
+
   EvalDocument options_json(const std::string& checkpoint) const {
     return {{"model", "kintsugi"},
             {"model_args", {{"pretrained", checkpoint}, {"dtype", a_.engine.precision}}},
-            {"batch_size", a_.engine.engine.max_sequences},
+            {"batch_size", batch_size()},
             {"device", "auto"},
             {"limit", a_.limit ? EvalDocument(*a_.limit) : EvalDocument(nullptr)},
             {"bootstrap_iters", a_.bootstrap},
