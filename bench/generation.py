@@ -25,7 +25,7 @@ def write_model(a, folder):
     with open(path, "w") as file:
         file.write(f"run: {{dir: {run}}}\nmodel: {{preset: {a.model}}}\n"
                    f"data: {{train: [{{path: {text}}}], sequence_length: 128, tokenizer: bytes}}\n"
-                   f"batch: {{global: 1, micro: 1}}\n"
+                   f"batch: {{global: 1, micro: 1}}\noptimizer: {{warmup_steps: 0}}\n"
                    f"train: {{steps: 1, eval_every: 0, precision: bf16}}\ndevice: cuda\n")
     subprocess.run([a.kintsugi, "train", path], check=True, stdout=subprocess.DEVNULL)
     found = [where for where, _, files in os.walk(run) if "config.json" in files]

@@ -156,7 +156,6 @@ struct InferenceModel::Work {
   Tensor output, gathered;  // (tokens, hidden), (rows of logits, hidden)
   Tensor integers;          // what a step uploads
   Tensor results, row;      // of all ranks
-  Tensor logits;            // of the last read()
 };
 
 // A step in device memory.
@@ -349,12 +348,12 @@ void InferenceModel::read(const Inputs& inputs, std::int64_t first, std::int64_t
                              work_->output.rows(0, inputs.batch.tokens()), false);
   const Head& head = work_->stage.head();
   const MicroBatch batch{.sequences = 1, .length = count, .cached = &inputs.cached};
-  work_->logits = head.logits(work_->scratch.run(batch), rows);
+  const Tensor logits = head.logits(work_->scratch.run(batch), rows);
   const std::int64_t size = Results::integers(work_->wide, count, inputs.largest);
   const Tensor all = work_->results.rows(0, tensor_.size() * size),
                own = all.rows(tensor_.rank() * size, size);
   const Results results(own.data(), work_->wide, count, inputs.largest);
-  backend_.read_logits(results.values, results.ids, results.log_sum, results.chosen, work_->logits,
+  backend_.read_logits(results.values, results.ids, results.log_sum, results.chosen, logits,
                        inputs.targets.rows(first, count), head.vocabulary().begin);
   if (tensor_.size() > 1) tensor_.wait(tensor_.all_gather(all, own));
 }
@@ -386,7 +385,8 @@ std::vector<ReadLogits> InferenceModel::download(std::int64_t count, std::int64_
 }
 
 std::vector<float> InferenceModel::download_row(std::int64_t row) {
-  const Tensor own = work_->logits.rows(row, 1).view({work_->logits.extent(1)});
+  const Tensor logits = work_->stage.head().logits_memory();
+  const Tensor own = logits.rows(row, 1).view({logits.extent(1)});
   const std::int64_t part = ceil_div(config_.vocab_size, tensor_.size());
   Tensor all = own;
   if (tensor_.size() > 1) {

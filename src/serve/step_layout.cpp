@@ -34,20 +34,22 @@ StepLayout::StepLayout(const std::vector<StepSequence>& sequences, const StepSha
   if (largest > 1) largest = power_of_two(largest);
   page_columns = shape.has_pages ? max_keys / kPageTokens : 0;
   reads_of.resize(sequences.size());
-  bool repeatable = shape.pads_singles;
+  const bool repeatable =
+      shape.pads_singles &&
+      std::all_of(sequences.begin(), sequences.end(), [](const StepSequence& s) {
+        return s.tokens.size() == 1 && s.targets.size() == 1;
+      });
   for (const bool single : {true, false}) {
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const StepSequence& s = sequences[i];
       if ((s.tokens.size() == 1) != single) continue;
       add_reads(s, i, rows());
       add(s, static_cast<std::int64_t>(i), shape);
-      repeatable = repeatable && single && s.targets.size() == 1;
     }
     if (single) singles = rows();
-    if (single && shape.pads_singles && singles > 0) pad_singles(padded_singles(singles));
   }
-  std::int64_t tables = std::ssize(sequences);
-  if (shape.pads_singles && singles > 0) tables = padded_singles(tables);
+  if (repeatable) pad_singles(padded_singles(singles));
+  const std::int64_t tables = repeatable ? singles : std::ssize(sequences);
   pages.resize(static_cast<std::size_t>(tables * page_columns));
   for (std::size_t i = 0; i < sequences.size() && shape.has_pages; ++i)
     std::copy(sequences[i].pages.begin(), sequences[i].pages.end(),
@@ -59,7 +61,7 @@ StepLayout::StepLayout(const std::vector<StepSequence>& sequences, const StepSha
   read_rows.resize(static_cast<std::size_t>(padded), 0);
   targets.resize(static_cast<std::size_t>(padded), -1);
   if (!repeatable) return;
-  for (const std::int64_t n : {singles, rows(), max_keys, padded, largest, tables})
+  for (const std::int64_t n : {singles, rows(), max_keys, padded, largest})
     key = derive_key(key + 1, static_cast<std::uint64_t>(n));
   key |= 1;
 }

@@ -27,7 +27,7 @@ struct StepShape {
   // Fixed numbers of rows, so that no result depends on the rest of the batch; 0: as many as
   // needed.
   std::int64_t fixed_rows = 0, fixed_reads = 0;  // a multiple of fixed_reads rows is read
-  // Steps of single tokens are padded to a few sizes, so that their calls can be recorded.
+  // Steps of single tokens only are padded to a few sizes, so that their calls can be recorded.
   bool pads_singles = false;
 };
 

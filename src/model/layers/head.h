@@ -29,7 +29,9 @@ class Head {
                                     std::int64_t max_tokens);
 
   std::int64_t chunk() const { return logits_.extent(0); }  // tokens
-  const RowRange& vocabulary() const { return rows_; }      // of this rank
+  // What logits() writes: (chunk, vocabulary of this rank).
+  const Tensor& logits_memory() const { return logits_; }
+  const RowRange& vocabulary() const { return rows_; }  // of this rank
 
  private:
   void cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tensor targets,
