@@ -50,6 +50,7 @@ void with_engine(Job& job, const EngineArguments& a, const std::filesystem::path
   const std::unique_ptr<Backend> backend =
       make_backend(DeviceChoice::Auto, threads_for(a.threads, world),
                    {.deterministic = options.deterministic}, world.local_rank());
+  if (backend->host() == backend.get()) options.memory_shares = world.local_size();
   const auto copies = world.split("copies", world.rank() % tensor, world.rank());
   DeviceWorld devices;
   std::unique_ptr<Communicator> group;

@@ -67,7 +67,40 @@ void EngineThread::cancel_in_engine(InferenceEngine::Id id) {
     engine_.cancel(found->second);
 }
 
+std::optional<std::string> EngineThread::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 void EngineThread::run() {
+  try {
+    run_engine();
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex_);
+    failure_ = error.what();
+  }
+  if (failure()) refuse_all();
+}
+
+// Ends all requests until the destructor is called.
+void EngineThread::refuse_all() {
+  for (bool ending = false; !ending;) {
+    std::vector<Submission> submitted;
+    {
+      std::unique_lock lock(mutex_);
+      idle_ = submitted_.empty();
+      counters_ = engine_.counters();
+      if (idle_) changed_.notify_all();
+      changed_.wait(lock, [&] { return ending_ || !submitted_.empty(); });
+      submitted.swap(submitted_);
+      ending = ending_;
+    }
+    for (const Submission& submission : submitted)
+      if (submission.listener.on_end) submission.listener.on_end(InferenceEnd::Failed, *failure_);
+  }
+}
+
+void EngineThread::run_engine() {
   bool busy = false;
   for (;;) {
     std::vector<Submission> submitted;

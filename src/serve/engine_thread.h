@@ -25,6 +25,8 @@ class EngineThread {
   void cancel(InferenceEngine::Id id);
   InferenceCounters counters() const;  // after the last step; `waiting` with new requests
   void wait_until_idle();
+  // What ended the engine, if something did: all requests have ended as Failed, and new ones do.
+  std::optional<std::string> failure() const;
 
  private:
   struct Submission {
@@ -33,6 +35,8 @@ class EngineThread {
     InferenceListener listener;
   };
   void run();
+  void run_engine();
+  void refuse_all();
   void submit_to_engine(Submission submission);
   void cancel_in_engine(InferenceEngine::Id id);
 
@@ -44,6 +48,7 @@ class EngineThread {
   InferenceCounters counters_;
   InferenceEngine::Id next_id_ = 1;
   bool idle_ = true, ending_ = false;
+  std::optional<std::string> failure_;
   std::map<InferenceEngine::Id, InferenceEngine::Id> in_engine_;  // used by the thread only
   std::thread thread_;
 };

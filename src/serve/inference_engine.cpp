@@ -50,7 +50,7 @@ std::vector<TokenLogprob> most_likely(const ReadLogits& read, std::int64_t count
 }
 
 void check_finite(const ReadLogits& read) {
-  const float largest = read.largest.front().logit;
+  const double largest = read.largest.front().logit;
   if (std::isfinite(read.log_sum) && std::isfinite(largest)) return;
   if (std::isnan(read.log_sum)) not_finite("a logit is NaN");
   not_finite(fmt::format("the largest logit is {}", largest));
@@ -70,6 +70,7 @@ struct Sequence {
   std::int64_t remembered = 0;                 // full pages
   std::int32_t slot = -1;
   std::int64_t prompt() const { return std::ssize(request.prompt); }
+  bool is_in_prompt() const { return computed < prompt(); }
   std::int64_t generated() const { return std::ssize(tokens) - prompt(); }
   // How many tokens have to be computed before the next one is known. The last token of a text that
   // is only scored predicts nothing.
@@ -100,6 +101,9 @@ struct InferenceEngine::State {
   void admit();
   bool admit_first();
   std::vector<StepSequence> arrange();
+  std::int64_t state_chunk() const {
+    return std::min(kStateChunk, model.options().step_tokens / 2);
+  }
   std::int64_t next_tokens(const Sequence& sequence, std::int64_t left) const;
   bool arrange_one(Sequence& sequence, std::int64_t count, std::vector<StepSequence>& step);
   bool reserve_pages(Sequence& sequence, std::int64_t tokens);
@@ -129,7 +133,9 @@ struct InferenceEngine::State {
 // ---- memory of a sequence
 
 void InferenceEngine::State::free_memory(Sequence& s) {
-  for (const std::int32_t page : s.pages) pool.release(page);
+  // The last page first: it is then the first to be needed for other tokens, and the beginning of
+  // the sequence is found longest.
+  for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) pool.release(*page);
   s.pages.clear();
   if (s.slot >= 0) free_slots.push_back(s.slot);
   s.slot = -1;
@@ -162,7 +168,10 @@ void InferenceEngine::State::set_back(Sequence& s) {
 }
 
 void InferenceEngine::State::remember_pages(Sequence& s) {
-  while (model.pages() > 0 && (s.remembered + 1) * kPageTokens <= s.computed) {
+  // Generated tokens are computed one by one, which may round differently.
+  const std::int64_t reusable =
+      model.options().deterministic ? std::min(s.computed, s.prompt()) : s.computed;
+  while (model.pages() > 0 && (s.remembered + 1) * kPageTokens <= reusable) {
     const auto tokens =
         std::span(s.tokens).subspan(at(s.remembered * kPageTokens), at(kPageTokens));
     s.chain = pool.remember(s.pages[at(s.remembered)], s.chain, tokens);
@@ -208,25 +217,33 @@ bool InferenceEngine::State::admit_first() {
 // How many tokens of a sequence are computed next, if a step has `left` left.
 std::int64_t InferenceEngine::State::next_tokens(const Sequence& s, std::int64_t left) const {
   const std::int64_t rest = s.goal() - s.computed;
-  if (rest <= 1 || !model.is_recurrent()) return std::min(rest, left);
-  const std::int64_t chunk = std::min(kStateChunk, model.options().step_tokens);
-  const std::int64_t count = std::min(rest, chunk - s.computed % chunk);
+  // Generated tokens that have to be computed again are computed as they were the first time.
+  if (model.options().deterministic && !s.is_in_prompt()) return std::min<std::int64_t>(1, left);
+  const std::int64_t in_prompt =
+      model.options().deterministic ? std::min(rest, s.prompt() - s.computed) : rest;
+  if (!s.is_in_prompt() || !model.is_recurrent()) return std::min(in_prompt, left);
+  const std::int64_t count = std::min(in_prompt, state_chunk() - s.computed % state_chunk());
   return count <= left ? count : 0;
 }
 
-// Single tokens come first, so that long prompts do not delay them.
+// Sequences that generate come first, so that long prompts do not delay them, but leave a part of
+// the step to prompts.
 std::vector<StepSequence> InferenceEngine::State::arrange() {
   std::vector<Sequence*> order;
-  for (const bool single : {true, false})
+  for (const bool in_prompt : {false, true})
     for (Sequence& s : running)
-      if ((s.goal() - s.computed == 1) == single) order.push_back(&s);
+      if (s.is_in_prompt() == in_prompt) order.push_back(&s);
+  const bool has_prompts = !order.empty() && order.back()->is_in_prompt();
+  const std::int64_t reserved = !has_prompts           ? 0
+                                : model.is_recurrent() ? state_chunk()
+                                                       : model.options().step_tokens / 4;
   std::vector<StepSequence> all, kept;
   std::vector<Sequence*> sequences;
   in_step.clear();
   std::int64_t left = model.options().step_tokens;
   for (Sequence* s : order) {
     if (s->slot < 0) continue;  // set back in favour of another
-    const std::int64_t count = next_tokens(*s, left);
+    const std::int64_t count = next_tokens(*s, s->is_in_prompt() ? left : left - reserved);
     if (count > 0 && arrange_one(*s, count, all)) left -= count;
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -246,6 +263,7 @@ bool InferenceEngine::State::arrange_one(Sequence& s, std::int64_t count,
                     .position = first,
                     .slot = s.slot,
                     .pages = s.pages,
+                    .is_prompt = s.is_in_prompt(),
                     .largest = largest_needed(s.request)};
   for (std::int64_t token = first; token < last; ++token)
     if (s.reads_after(token))
@@ -310,9 +328,9 @@ void InferenceEngine::State::use_results(Sequence& s, const StepSequence& step,
                             .top = most_likely(read[i], top)});
     }
     how = report(s, next);
-  } catch (const Failure& failure) {
+  } catch (const std::exception& problem) {
     how = InferenceEnd::Failed;
-    error = failure.what();
+    error = problem.what();
   }
   if (how) end(s, *how, error);
 }
@@ -362,9 +380,9 @@ bool InferenceEngine::State::step() {
   std::vector<std::vector<ReadLogits>> results(sequences.size());
   try {
     if (!sequences.empty()) results = model.compute(sequences);
-  } catch (const std::exception& error) {
+  } catch (const std::exception& error) {  // other ranks may still wait for this one
     fail_all(error.what());
-    return false;
+    throw;
   }
   if (!sequences.empty()) ++counters.steps;
   for (std::size_t i = 0; i < sequences.size(); ++i)

@@ -22,8 +22,9 @@ struct InferenceOptions {
   std::int64_t max_sequences = 0;  // computed at the same time; 0: 16 on a CPU, 64 on a GPU
   // The most tokens of one step; 0: 256 on a CPU and 4096 on a GPU, deterministic 64 and 256.
   std::int64_t step_tokens = 0;
-  std::int64_t cache_tokens = 0;  // of all sequences together; 0: what they can need, or memory
-  bool reuse_prefixes = true;     // keep the cached tokens of finished sequences for others
+  std::int64_t cache_tokens = 0;   // of all sequences together; 0: what they can need, or memory
+  std::int64_t memory_shares = 1;  // processes that share the backend's memory
+  bool reuse_prefixes = true;      // keep the cached tokens of finished sequences for others
   // Every step computes the same number of rows, so that no result depends on what else is computed
   // in the same step. Slower for few sequences.
   bool deterministic = false;

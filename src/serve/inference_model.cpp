@@ -94,7 +94,9 @@ struct Results {
   }
   // The size of the block, in integers.
   static std::int64_t integers(DType wide, std::int64_t rows, std::int64_t largest) {
-    return rows * ((largest + 2) * static_cast<std::int64_t>(size_of(wide)) / 4 + largest);
+    const std::int64_t wide_integers = static_cast<std::int64_t>(size_of(wide)) / 4;
+    return rows * (largest + 2) * wide_integers +
+           ceil_div(rows * largest, wide_integers) * wide_integers;  // the next block is aligned
   }
   Tensor values, log_sum, chosen, ids;
 };
@@ -220,7 +222,8 @@ void InferenceModel::plan() {
   }
   has_pages_ = token_bytes > 0;
   is_recurrent_ = states > 0;
-  const std::size_t free = backend_.available_bytes(),
+  // Ranks on CPUs share the memory of their node.
+  const std::size_t free = backend_.available_bytes() / as_size(options_.memory_shares),
                     fixed = weights.total_bytes() + arena.total_bytes() + states;
   const std::int64_t one = ceil_div(options_.max_length, kPageTokens);
   std::int64_t wanted = has_pages_ ? options_.max_sequences * one : 0;
@@ -372,8 +375,7 @@ std::vector<ReadLogits> InferenceModel::download(std::int64_t count, std::int64_
       row.log_sum = log_add(row.log_sum, number(part.log_sum, i));
       row.chosen = std::max(row.chosen, number(part.chosen, i));
       for (std::int64_t j = i * largest; j < (i + 1) * largest; ++j)
-        row.largest.push_back(
-            {part.ids.as<std::int32_t>()[j], static_cast<float>(number(part.values, j))});
+        row.largest.push_back({part.ids.as<std::int32_t>()[j], number(part.values, j)});
     }
   }
   for (ReadLogits& row : rows) {

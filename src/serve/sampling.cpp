@@ -127,7 +127,7 @@ std::int32_t choose_token(std::span<const LikelyToken> likely, const SamplingOpt
                           std::uint64_t position) {
   // The tokens are numbered by their order here, which is that of draw_token().
   std::vector<float> logits;
-  for (const LikelyToken& token : likely) logits.push_back(token.logit);
+  for (const LikelyToken& token : likely) logits.push_back(static_cast<float>(token.logit));
   check_logits(logits);
   return likely[at(draw_token(logits, options, position))].id;
 }

@@ -47,7 +47,7 @@ std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& 
 // of them, otherwise as many as top_k. No repetition penalty.
 struct LikelyToken {
   std::int32_t id = 0;
-  float logit = 0;
+  double logit = 0;
 };
 std::int32_t choose_token(std::span<const LikelyToken> likely, const SamplingOptions& options,
                           std::uint64_t position);

@@ -14,6 +14,9 @@ std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / t
 std::int64_t power_of_two(std::int64_t n) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
 }
+// Whether a token is computed as the next one of a sequence. Which code computes a token never
+// depends on how its prompt was divided.
+bool is_single(const StepSequence& s) { return s.tokens.size() == 1 && !s.is_prompt; }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 
 }  // namespace
@@ -36,13 +39,12 @@ StepLayout::StepLayout(const std::vector<StepSequence>& sequences, const StepSha
   reads_of.resize(sequences.size());
   const bool repeatable =
       shape.pads_singles &&
-      std::all_of(sequences.begin(), sequences.end(), [](const StepSequence& s) {
-        return s.tokens.size() == 1 && s.targets.size() == 1;
-      });
+      std::all_of(sequences.begin(), sequences.end(),
+                  [](const StepSequence& s) { return is_single(s) && s.targets.size() == 1; });
   for (const bool single : {true, false}) {
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const StepSequence& s = sequences[i];
-      if ((s.tokens.size() == 1) != single) continue;
+      if (is_single(s) != single) continue;
       add_reads(s, i, rows());
       add(s, static_cast<std::int64_t>(i), shape);
     }
@@ -76,12 +78,12 @@ void StepLayout::add(const StepSequence& s, std::int64_t table_row, const StepSh
                                  i % kPageTokens)
                         : -1);
   }
-  const std::int64_t most = count == 1 ? 1 : shape.tile_tokens;
-  std::vector<std::int32_t>& tiles = count == 1 ? single_tiles : chunk_tiles;
+  const std::int64_t most = is_single(s) ? 1 : shape.tile_tokens;
+  std::vector<std::int32_t>& tiles = is_single(s) ? single_tiles : chunk_tiles;
   for (std::int64_t i = 0; i < count && shape.has_pages; i += most)
     for (const std::int64_t n : {first + i, std::min(most, count - i), table_row, s.position + i})
       tiles.push_back(narrow(n));
-  if (count == 1)
+  if (is_single(s))
     slots.push_back(s.slot);
   else
     chunks.push_back({.first = first, .tokens = count, .slot = s.slot, .position = s.position});

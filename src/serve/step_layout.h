@@ -13,6 +13,7 @@ struct StepSequence {
   std::int64_t position = 0;             // of the first
   std::int32_t slot = 0;                 // of its recurrent state
   std::vector<std::int32_t> pages = {};  // of all its tokens, up to the last of these
+  bool is_prompt = false;                // of a prompt, also if it is only one token
   // The logits of the last targets.size() tokens are read: the largest, and that of the target
   // (-1: none).
   std::vector<std::int32_t> targets = {};

@@ -78,8 +78,8 @@ void send_step(Backend& backend, Communicator& group, const std::vector<StepSequ
   Writer writer;
   writer.add(std::ssize(sequences));
   for (const StepSequence& s : sequences) {
-    for (const std::int64_t n :
-         {s.position, std::int64_t{s.slot}, s.largest, std::int64_t{s.whole}})
+    for (const std::int64_t n : {s.position, std::int64_t{s.slot}, s.largest, std::int64_t{s.whole},
+                                 std::int64_t{s.is_prompt}})
       writer.add(n);
     writer.add(s.tokens);
     writer.add(s.pages);
@@ -104,6 +104,7 @@ std::optional<std::vector<StepSequence>> receive_step(Backend& backend, Communic
     s.slot = reader.number();
     s.largest = reader.number();
     s.whole = reader.number() != 0;
+    s.is_prompt = reader.number() != 0;
     s.tokens = reader.list();
     s.pages = reader.list();
     s.targets = reader.list();

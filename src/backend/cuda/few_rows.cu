@@ -254,7 +254,8 @@ bool matmul_few_rows(const Context& context, const Tensor& c, const Tensor& a, c
            static_cast<std::size_t>(x.extent(1)) * size % 16 == 0;
   };
   if (c.rank() != 2 || c.extent(0) > kMaxRows || o.transpose_a || !o.transpose_b || o.gelu ||
-      o.gelu_input || c.dtype() == DType::F64 || !whole_words(a) || !whole_words(b) ||
+      o.gelu_input || c.dtype() == DType::F64 ||
+      (c.dtype() != a.dtype() && c.dtype() != DType::F32) || !whole_words(a) || !whole_words(b) ||
       shared_bytes<float, false>(c.extent(0), a.extent(1)) > kMaxShared ||
       (o.bias && o.bias.dtype() != c.dtype()) ||
       (o.swiglu && (o.swiglu.dtype() != c.dtype() || o.swiglu.extent(1) * 2 != c.extent(1))))

@@ -25,7 +25,7 @@ class GraphReplay {
   void forget_all() noexcept;
 
  private:
-  static constexpr std::size_t kMaxGraphs = 16;
+  static constexpr std::size_t kMaxGraphs = 64;
   struct Entry {
     std::uint64_t key;
     cudaGraphExec_t graph;  // nullptr: called once, not captured yet

@@ -72,15 +72,19 @@ class TaskRun {
   void run() {
     prepare();
     for (const std::string& checkpoint : a_.checkpoints) evaluate(checkpoint);
-    if (job_.world().rank() != 0) return;
+    if (job_.world().rank() == 0) print();
+  }
+
+ private:
+  void print() const {
     if (a_.json)
       fmt::print("{}\n", (json_.size() == 1 ? json_[0] : EvalDocument(json_))
                              .dump(2, ' ', false, EvalDocument::error_handler_t::replace));
     else
       fmt::print("{}", printable(results_table(*evaluation_, results_, a_.checkpoints)));
+    std::fflush(stdout);
   }
 
- private:
   // Everything that can be wrong is found before a model is loaded.
   void prepare() {
     TaskSet tasks;
@@ -106,11 +110,14 @@ class TaskRun {
   }
 
   void check_output() {
-    std::error_code error;
-    fs::create_directories(a_.output, error);
-    if (error) user_error("--output {}: {}", a_.output, error.message());
-    if (access(a_.output.c_str(), W_OK) != 0)
-      user_error("--output {}: the directory cannot be written", a_.output);
+    for (const std::string& checkpoint : a_.checkpoints) {
+      const fs::path own = fs::path(a_.output) / name_for_files(checkpoint);
+      std::error_code error;
+      fs::create_directories(own, error);
+      if (error) user_error("--output {}: {}", own.string(), error.message());
+      if (access(own.c_str(), W_OK) != 0)
+        user_error("--output {}: the directory cannot be written", own.string());
+    }
   }
 
   void evaluate(const std::string& checkpoint) {
@@ -130,10 +137,20 @@ class TaskRun {
       source.duration_s = seconds_since_1970() - source.start_s;
       if (a_.json) json_.push_back(results_json(*evaluation_, results_.back(), source));
       if (a_.output.empty()) return;
+      write(source, answers);
+    });
+  }
+
+  void write(const ResultSource& source, const std::vector<TaskAnswers>& answers) {
+    try {
       const fs::path path = write_results(a_.output, *evaluation_, results_.back(), source,
                                           a_.samples ? &answers : nullptr);
       log_note("results in {}", path.string());
-    });
+    } catch (const std::exception&) {
+      a_.checkpoints.resize(results_.size());
+      print();  // what was computed is not lost
+      throw;
+    }
   }
 
   static std::string progress_text(const ProgressLine& line, std::size_t done, std::size_t all) {

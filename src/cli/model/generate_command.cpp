@@ -165,8 +165,9 @@ class GenerateJob {
     for (const PromptTokens& input : inputs_) longest = std::max(longest, input.tokens.size());
     if (engine.max_length == 0)
       engine.max_length = static_cast<std::int64_t>(longest) + a_.max_tokens;
-    const std::int64_t most = engine.max_sequences == 0 ? 64 : engine.max_sequences;
-    engine.max_sequences = std::clamp<std::int64_t>(std::ssize(inputs_), 1, most);
+    const std::int64_t prompts = std::max<std::int64_t>(1, std::ssize(inputs_));
+    if (prompts < (engine.max_sequences == 0 ? 16 : engine.max_sequences))
+      engine.max_sequences = prompts;
     const OrderedJson sizes = {a_.checkpoint, engine.max_length, engine.max_sequences};
     const OrderedJson shared = OrderedJson::parse(job.broadcast_text(sizes.dump()));
     a_.checkpoint = shared[0];

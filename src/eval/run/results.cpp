@@ -146,7 +146,10 @@ std::string name_for_files(const std::string& model) {
     if (special && !replaced) name += "__";
     replaced = special;
   }
-  return name;
+  constexpr std::size_t kMost = 160;  // bytes: names of files have up to 255
+  if (name.size() > kMost)
+    name = sha256_hex(name).substr(0, 16) + "_" + name.substr(name.size() - kMost);
+  return name == "." || name == ".." || name.empty() ? "model" + name : name;
 }
 
 EvalDocument results_json(const TaskEvaluation& evaluation, const EvaluationResults& results,
