@@ -53,6 +53,15 @@ TEST_F(ServeCommand, NamesItsMistakes) {
   EXPECT_THAT(mistake("model --port " + std::to_string(taken.port())), HasSubstr("is in use"));
   EXPECT_THAT(mistake("model --port 0 --chat-template nix"), HasSubstr("chatml"));
   EXPECT_THAT(mistake("nowhere"), HasSubstr("nowhere"));
+  EXPECT_THAT(mistake("model --write-timeout 2apples"), HasSubstr("--write-timeout"));
+}
+
+TEST_F(ServeCommand, TakesTimesAndSizesWithUnits) {
+  const Outcome outcome = serve_and_signal(
+      "--write-timeout 2s --request-timeout 2min --shutdown-timeout 1h --max-body 4MiB", "TERM");
+  EXPECT_EQ(outcome.code, 0) << outcome.error;
+  const Outcome help = run_kintsugi("serve --help");
+  for (const char* value : {"=16MiB", "=600s", "=30s"}) EXPECT_THAT(help.out, HasSubstr(value));
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST(CompletionBody, NamesTheFieldOfAMistake) {
            {R"(, "n": 0)", "n: "},
            {R"(, "n": true)", "n: "},
            {R"(, "logprobs": true)", "logprobs: "},
-           {R"(, "logprobs": 101)", "logprobs: "},
+           {R"(, "logprobs": 21)", "logprobs: "},
            {R"(, "echo": 1)", "echo: "},
            {R"(, "stop": [1])", "stop: "},
            {R"(, "stop": [""])", "stop: "},

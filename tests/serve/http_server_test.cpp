@@ -53,6 +53,9 @@ class HttpServerTest : public testing::Test {
   HttpAnswer complete(const std::string& body = R"({"prompt": "a", "max_tokens": 2})") {
     return http_post(port_, "/v1/completions", body);
   }
+  HttpAnswer complete_with(const std::string& headers) {
+    return http_post(port_, "/v1/completions", R"({"prompt": "a", "max_tokens": 2})", headers);
+  }
   int status_of(const std::string& request) {
     RawClient client(port_);
     client.send(request);
@@ -65,8 +68,9 @@ class HttpServerTest : public testing::Test {
   }
   // More than the buffers of a connection hold.
   static std::string endless() {
-    return http_text("POST", "/v1/completions",
-                     R"({"prompt": "a", "max_tokens": 4000, "logprobs": 100, "stream": true})");
+    return http_text(
+        "POST", "/v1/completions",
+        R"({"prompt": "a", "n": 3, "max_tokens": 3000, "logprobs": 20, "stream": true})");
   }
 
   static std::unique_ptr<TemporaryDirectory> model_;
@@ -98,7 +102,7 @@ TEST_F(HttpServerTest, KeepsAConnection) {
   RawClient client(port_);
   const std::string body = R"({"prompt": "a", "max_tokens": 1})";
   for (int i = 0; i < 20; ++i) {
-    client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                 std::to_string(body.size()) + "\r\n\r\n" + body);
     EXPECT_THAT(client.receive_until("}\n"), HasSubstr("200 OK"));
   }
@@ -110,7 +114,8 @@ TEST_F(HttpServerTest, WaitsForABodyThatTheClientAnnounces) {
   RawClient client(port_);
   const std::string body = R"({"prompt": "a", "max_tokens": 1})";
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: "
+      "100-continue\r\n"
       "Content-Length: " +
       std::to_string(body.size()) + "\r\n\r\n");
   EXPECT_THAT(client.receive_until("\r\n\r\n"), HasSubstr("100 Continue"));
@@ -120,7 +125,7 @@ TEST_F(HttpServerTest, WaitsForABodyThatTheClientAnnounces) {
 
 TEST_F(HttpServerTest, LimitsBodies) {
   start({.connection = {.max_body = 1000}});
-  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
   EXPECT_EQ(complete("{\"prompt\": \"" + std::string(1000, 'a') + "\"}").status, 413);
   EXPECT_EQ(status_of(head + "Content-Length: 99999999999999999999\r\n\r\n"), 413);
   EXPECT_EQ(status_of(head + "Transfer-Encoding: chunked\r\n\r\n400\r\n" + std::string(1024, ' ') +
@@ -131,14 +136,44 @@ TEST_F(HttpServerTest, LimitsBodies) {
   EXPECT_EQ(status_of(head + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}"), 400);
   EXPECT_EQ(status_of(head + "Content-Length: -2\r\n\r\n{}"), 400);
   EXPECT_EQ(status_of("PUT /v1/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"), 405);
+  EXPECT_EQ(status_of(head + "Transfer-Encoding: gzip\r\n\r\n{}"), 501);
+  const HttpAnswer form = complete_with("Content-Type: multipart/form-data; boundary=x\r\n");
+  EXPECT_EQ(form.status, 415);
+  EXPECT_THAT(form.headers, testing::Not(HasSubstr("EXCEPTION")));
   EXPECT_EQ(complete().status, 200);
+}
+
+TEST_F(HttpServerTest, AnswersAsAWholeWhateverRangeIsAskedFor) {
+  start();
+  const std::string whole = http_get(port_, "/v1/models").body;
+  std::string many = "Range: bytes=0-";
+  for (int i = 0; i < 1000; ++i) many += ",0-";
+  for (const std::string& range : {std::string("Range: bytes=1-2"), many}) {
+    const HttpAnswer answer = http_get(port_, "/v1/models", range + "\r\n");
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(answer.body, whole);
+  }
+}
+
+TEST_F(HttpServerTest, IsNotReachedByAnotherNameOfThisMachine) {
+  start();
+  const auto status = [&](const std::string& host) {
+    return status_of("GET /health HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
+  };
+  for (const char* host :
+       {"localhost", "LocalHost:8000", "127.0.0.1", "127.1.2.3:80", "[::1]:8000"})
+    EXPECT_EQ(status(host), 200) << host;
+  for (const char* host :
+       {"evil.example:8000", "127.evil.example", "localhost.evil.example", "[::1"})
+    EXPECT_EQ(status(host), 403) << host;
+  EXPECT_EQ(http_get(port_, "/health", "Origin: http://evil.example\r\n").status, 403);
 }
 
 TEST_F(HttpServerTest, GivesUpOnHalfARequest) {
   start({.connection = {.header_timeout_s = 0.2, .body_timeout_s = 0.2, .idle_timeout_s = 0.2}});
   RawClient silent(port_), header(port_), body(port_), endless_header(port_);
   header.send("POST /v1/comple");
-  body.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"pro");
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{\"pro");
   endless_header.send("GET / HTTP/1.1\r\n" + std::string(100, 'a'));
   EXPECT_EQ(complete().status, 200) << "others are served";
   EXPECT_EQ(parse_answer(body.receive_all()).status, 408);
@@ -175,7 +210,21 @@ TEST_F(HttpServerTest, DisconnectsAClientThatDoesNotRead) {
   start({.connection = {.write_timeout_s = 0.3}});
   RawClient client(port_);
   client.send(endless());
-  wait_for([&] { return service_->open_sequences() == 1; });
+  wait_for([&] { return service_->open_sequences() == 3; });
+  wait_for([&] { return service_->open_sequences() == 0 && server_->connections() == 0; });
+}
+
+// It makes progress all the time, but a whole reply is limited too.
+TEST_F(HttpServerTest, DisconnectsAClientThatReadsForever) {
+  start({.connection = {.reply_timeout_s = 0.3}});
+  RawClient client(port_);
+  client.send(endless());
+  std::string text;
+  for (std::string part = client.receive(64); !part.empty(); part = client.receive(64)) {
+    text += part;
+    if (service_->open_sequences() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_THAT(text, testing::Not(HasSubstr("[DONE]")));
   wait_for([&] { return service_->open_sequences() == 0 && server_->connections() == 0; });
 }
 
@@ -226,7 +275,7 @@ TEST_F(HttpServerTest, SurvivesDamagedRequests) {
       http_text("POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 1})",
                 "Content-Type: application/json\r\nExpect: 100-continue\r\n");
   const std::string other =
-      "GET /metrics HTTP/1.1\r\nHost: x\r\nRange: bytes=1-2\r\nTransfer-Encoding: "
+      "GET /metrics HTTP/1.1\r\nHost: localhost\r\nRange: bytes=1-2\r\nTransfer-Encoding: "
       "chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
   std::mt19937_64 random(11);
   for (int i = 0; i < 3000; ++i) {

@@ -299,8 +299,56 @@ TEST_F(HttpServiceTest, RefusesWhatIsTooLong) {
   for (int i = 0; i < 8190; ++i) ids.push_back(5);
   EXPECT_EQ(complete({{"prompt", ids}, {"max_tokens", 3}}, 400)["error"]["code"],
             "context_length_exceeded");
+  ids = json(std::vector<int>(8193, 100000));  // the length is looked at first
+  EXPECT_EQ(complete({{"prompt", ids}, {"echo", true}}, 400)["error"]["code"],
+            "context_length_exceeded");
   complete({{"prompt", json::array({100000})}}, 400);
   complete({{"prompt", ""}}, 400);
+}
+
+TEST_F(HttpServiceTest, LimitsTheSizeOfAReply) {
+  ServiceOptions options;
+  options.limits.max_entries = 60;
+  start(options);
+  json body = {{"prompt", {1, 2, 3}}, {"n", 2}, {"max_tokens", 7}, {"logprobs", 2}};
+  complete(body);       // 2 x 7 x 3 = 42
+  body["echo"] = true;  // 2 x (3 + 7) x 3 = 60
+  complete(body);
+  body["max_tokens"] = 8;
+  const json error = complete(body, 400)["error"];
+  EXPECT_EQ(error["code"], "reply_too_large");
+  for (const char* field : {"66", "60", "max_tokens", "n)", "logprobs", "echo"})
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(field));
+}
+
+// What waits for a slow client is limited for each text, not for all together.
+TEST_F(HttpServiceTest, KeepsManyTextsForAClientThatReadsLate) {
+  start();
+  const HttpReply reply =
+      ask("/v1/completions", R"({"prompt": "a", "n": 64, "max_tokens": 400, "stream": true})");
+  wait_until_free();  // more than 16384 pieces wait
+  std::string last;
+  reply.stream([&](std::string_view piece) {
+    last = piece;
+    return true;
+  });
+  EXPECT_EQ(last, "data: [DONE]\n\n");
+}
+
+TEST_F(HttpServiceTest, SurvivesAnErrorInAStream) {
+  start();
+  const HttpReply reply =
+      ask("/v1/completions", R"({"prompt": "a", "max_tokens": 4000, "stream": true})");
+  std::string text;
+  bool failed = false;
+  EXPECT_NO_THROW(reply.stream([&](std::string_view piece) {
+    if (!std::exchange(failed, true)) throw std::runtime_error("no memory left");
+    text += piece;
+    return true;
+  }));
+  EXPECT_THAT(text, HasSubstr("internal_error"));
+  EXPECT_THAT(text, HasSubstr("no memory left"));
+  wait_until_free();
 }
 
 TEST_F(HttpServiceTest, ConvertsTokens) {

@@ -94,7 +94,10 @@ void serve_requests(const ServeArguments& a, InferenceEngine& engine) {
   ModelText text = load_model_text(a.model.checkpoint, a.model);
   choose_chat(a, text.settings, options);
   HttpService service(engine, std::move(text.tokenizer), std::move(text.settings), options);
-  HttpServer server(service, a.server);
+  HttpServerOptions limits = a.server;
+  // Also of a client that reads slowly, with time for the last event after a timeout.
+  limits.connection.reply_timeout_s = options.request_timeout_s + limits.connection.write_timeout_s;
+  HttpServer server(service, limits);
   if (!server.is_local() && options.api_key.empty())
     log_warning(
         "other machines can connect and no API key is set: anyone who reaches {} can use "
@@ -175,13 +178,21 @@ void add_limit_options(CLI::App& command, ServeArguments& a) {
     command.add_option(name, value, help)->transform(whole_number(range))->capture_default_str();
   };
   const auto time = [&](const char* name, double& value, const char* help) {
-    command.add_option(name, value, help)
+    const auto set = [&value](const std::string& text) { value = parse_duration_s(text); };
+    command.add_option_function<std::string>(name, set, help)
         ->transform(duration(between(0.1, 1e9)))
-        ->capture_default_str();
+        ->default_str(fmt::format("{}s", value));
   };
-  command.add_option("--max-body", a.server.connection.max_body, "Bytes of a request's body")
+  std::size_t& max_body = a.server.connection.max_body;
+  command
+      .add_option_function<std::string>(
+          "--max-body",
+          [&max_body](const std::string& text) {
+            max_body = static_cast<std::size_t>(parse_bytes(text));
+          },
+          "Bytes of a request's body")
       ->transform(byte_count(between(1024, 1 << 30)))
-      ->capture_default_str();
+      ->default_str(fmt::format("{}MiB", max_body >> 20));
   number("--max-batch", a.service.limits.max_batch, between(1, 65536),
          "Texts of one request: prompts times n");
   number("--max-tokens", a.service.limits.max_tokens, between(1, 1 << 24),
@@ -195,7 +206,7 @@ void add_limit_options(CLI::App& command, ServeArguments& a) {
        "The headers of a request must arrive within this time");
   time("--body-timeout", a.server.connection.body_timeout_s, "The same for its body (status 408)");
   time("--write-timeout", a.server.connection.write_timeout_s,
-       "A client that accepts nothing for this time is disconnected");
+       "A client that accepts nothing of a reply for this time is disconnected");
   time("--shutdown-timeout", a.shutdown_timeout_s,
        "After SIGINT or SIGTERM, running requests may take this long to finish");
 }

@@ -119,6 +119,7 @@ ssize_t Connection::write(const char* data, std::size_t size) {
   if (holds_) {
     held_.assign(data, size);
     holds_ = false;
+    reply_deadline_ = after(limits_.reply_timeout_s);
     return static_cast<ssize_t>(size);
   }
   const bool sent = held_.empty() ? send_all({data, size})
@@ -132,15 +133,17 @@ bool Connection::flush() {
 }
 
 bool Connection::send_all(std::string_view data) {
-  const auto deadline = after(limits_.write_timeout_s);
+  auto deadline = std::min(after(limits_.write_timeout_s), reply_deadline_);
   while (!data.empty() && !failed_) {
     const ssize_t sent = ::send(socket_, data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0)
+    if (sent > 0) {
       data.remove_prefix(static_cast<std::size_t>(sent));
-    else if (sent < 0 && errno != EAGAIN && errno != EINTR)
+      deadline = std::min(after(limits_.write_timeout_s), reply_deadline_);
+    } else if (sent < 0 && errno != EAGAIN && errno != EINTR) {
       failed_ = true;
-    else if (!wait(POLLOUT, deadline))
+    } else if (!wait(POLLOUT, deadline)) {
       failed_ = true;
+    }
   }
   return !failed_;
 }

@@ -14,7 +14,8 @@ struct ConnectionLimits {
   std::size_t max_body = 16 << 20;  // bytes
   double header_timeout_s = 10;     // for all header lines of a request
   double body_timeout_s = 60;       // for its whole body
-  double write_timeout_s = 30;      // for each write
+  double write_timeout_s = 30;      // while the client accepts nothing
+  double reply_timeout_s = 630;     // for a whole reply
   double idle_timeout_s = 60;       // between requests
 };
 
@@ -33,7 +34,7 @@ class Connection {
   void begin_headers();
   void begin_body();
 
-  bool readable() const { return !buffer_.empty() || poll_input(0); }
+  bool readable() const { return used_ < buffer_.size() || poll_input(0); }
   ssize_t read(char* data, std::size_t size);  // 0: end, -1: error or a limit is exceeded
   // Keeps the first write after a read until the second one, so that headers and body are sent
   // together.
@@ -60,7 +61,8 @@ class Connection {
   ConnectionLimits limits_;
   const std::atomic<bool>& ending_;
   Clock::time_point deadline_ = {};  // for reading
-  std::size_t allowance_ = 0;        // bytes that may still be read
+  Clock::time_point reply_deadline_ = {};
+  std::size_t allowance_ = 0;  // bytes that may still be read
   std::string buffer_, held_;
   std::size_t used_ = 0;    // of the buffer
   bool holds_ = true;       // the next write

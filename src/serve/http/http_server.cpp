@@ -1,6 +1,7 @@
 #include "serve/http/http_server.h"
 
 #include <httplib.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/log.h"
 #include "serve/http/listener.h"
 
 namespace kintsugi {
@@ -38,6 +40,23 @@ class ConnectionStream : public httplib::Stream {
 
 // The connection that this thread serves.
 thread_local Connection* current_connection = nullptr;
+
+// Counts a request from when it is begun until the end of the scope, also after an exception.
+class BusyCount {
+ public:
+  explicit BusyCount(std::atomic<std::int64_t>& count) : count_(count) {}
+  ~BusyCount() { count_ -= begun_; }
+  BusyCount(const BusyCount&) = delete;
+  BusyCount& operator=(const BusyCount&) = delete;
+  void begin() {
+    ++count_;
+    ++begun_;
+  }
+
+ private:
+  std::atomic<std::int64_t>& count_;
+  std::int64_t begun_ = 0;
+};
 
 HttpRequest plain_request(const httplib::Request& request) {
   return {.method = request.method,
@@ -84,6 +103,10 @@ class HttpProtocol : public httplib::Server {
       send_reply(error_reply(HttpError(response.status, "bad_request", "not a valid HTTP request")),
                  response);
     });
+    set_exception_handler([](const auto& request, auto& response, std::exception_ptr thrown) {
+      current_connection->set_closing();
+      send_reply(error_reply(internal_error(request, thrown)), response);
+    });
   }
 
   // Answers requests until the connection ends.
@@ -93,31 +116,45 @@ class HttpProtocol : public httplib::Server {
     bool closed = false;
     while (!closed && !connection.closing() && connection.wait_for_request()) {
       connection.begin_headers();
-      bool answering = false;
+      BusyCount busy(busy_);
       const bool answered =
-          process_request(stream, service_.draining(), closed, [&](httplib::Request&) {
+          process_request(stream, service_.draining(), closed, [&](httplib::Request& request) {
+            request.ranges.clear();  // replies are not cut, nor parts of them repeated
             connection.begin_body();
-            answering = true;
-            ++busy_;
+            busy.begin();
           });
       closed = !connection.flush() || !answered || closed;
-      if (answering) --busy_;
     }
     current_connection = nullptr;
   }
   std::int64_t busy() const { return busy_; }  // requests whose reply has not been sent
 
  private:
+  static HttpError internal_error(const httplib::Request& request, std::exception_ptr thrown) {
+    std::string reason = "unknown error";
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& error) {
+      reason = error.what();
+    } catch (...) {
+    }
+    log_warning("{} {}: {}", printable(request.method), printable(request.path), reason);
+    return {500, "internal_error", reason};
+  }
   static bool has_body(const httplib::Request& request) {
     return request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
   }
   // What is wrong with the headers that describe the body.
   std::optional<HttpError> wrong_body(const httplib::Request& request) const {
     const std::string length = request.get_header_value("Content-Length");
-    const bool chunked = request.has_header("Transfer-Encoding");
-    if (request.has_header("Content-Length") + chunked > 1 ||
-        request.get_header_value_count("Content-Length") > 1)
+    const std::size_t codings = request.get_header_value_count("Transfer-Encoding");
+    if (request.get_header_value_count("Content-Length") + codings > 1)
       return HttpError(400, "bad_request", "a body has one Content-Length or is chunked");
+    if (codings == 1 &&
+        ::strcasecmp(request.get_header_value("Transfer-Encoding").c_str(), "chunked") != 0)
+      return HttpError(501, "unsupported_encoding", "the only Transfer-Encoding here is chunked");
+    if (request.is_multipart_form_data())
+      return HttpError(415, "unsupported_type", "the body is JSON: application/json, not a form");
     if (request.has_header("Content-Encoding"))
       return HttpError(415, "unsupported_encoding", "send the body without a Content-Encoding");
     if (request.method == "POST" && !has_body(request))
@@ -195,7 +232,7 @@ struct HttpServer::State {
       try {
         if (connections > options.max_connections) throw std::system_error();
         std::thread([this, socket] { serve(socket); }).detach();
-      } catch (const std::system_error&) {  // also if there are no more threads
+      } catch (const std::exception&) {  // also if there are no more threads or no memory
         ::send(socket, kBusyReply, std::char_traits<char>::length(kBusyReply),
                MSG_DONTWAIT | MSG_NOSIGNAL);
         ::close(socket);
@@ -206,7 +243,11 @@ struct HttpServer::State {
   void serve(int socket) {
     {
       Connection connection(socket, options.connection, ending);
-      protocol.serve(connection);
+      try {
+        protocol.serve(connection);
+      } catch (const std::exception& error) {  // ends this connection, not the process
+        log_warning("a connection was ended: {}", error.what());
+      }
     }
     leave();
   }
@@ -230,6 +271,7 @@ struct HttpServer::State {
 HttpServer::HttpServer(HttpService& service, const HttpServerOptions& options)
     : state_(std::make_unique<State>(service, options)) {
   service.set_connections([state = state_.get()] { return state->connections.load(); });
+  if (is_local()) service.set_local_host(options.host);
   state_->accepting = std::thread([state = state_.get()] { state->accept_all(); });
 }
 

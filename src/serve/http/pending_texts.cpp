@@ -9,7 +9,7 @@
 namespace kintsugi {
 namespace {
 
-constexpr std::size_t kMostPieces = 16384;  // that wait for a slow client
+constexpr std::size_t kMostPieces = 16384;  // of each text that wait for a slow client
 
 }  // namespace
 
@@ -27,7 +27,7 @@ struct PendingTexts::State {
   std::mutex mutex = {};
   std::condition_variable changed = {};
   std::deque<TextEvent> events = {};
-  std::size_t open = 0;
+  std::size_t most_events = 0, open = 0;
   bool abandoned = false, overflown = false;
   std::optional<Clock::time_point> first_token = {};
 
@@ -36,7 +36,7 @@ struct PendingTexts::State {
     const std::lock_guard lock(mutex);
     if (!first_token) first_token = Clock::now();
     if (!pieces) return !abandoned;
-    overflown = overflown || events.size() >= kMostPieces;
+    overflown = overflown || events.size() >= most_events;
     if (abandoned || overflown) return false;
     events.push_back({.text = text, .piece = std::string(piece), .token = token});
     changed.notify_all();
@@ -67,6 +67,7 @@ PendingTexts::PendingTexts(EngineThread& engine, std::shared_ptr<SequenceSlots> 
   state_->slots = std::move(slots);
   state_->pieces = pieces;
   state_->open = requests.size();
+  state_->most_events = kMostPieces * requests.size();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const auto token = std::make_shared<std::optional<SampledToken>>();  // the last one
     const auto state = state_;

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kMostLogprobs = 100, kMostChatLogprobs = 20;
+constexpr std::int64_t kMostLogprobs = 20;  // as OpenAI's API
 constexpr std::size_t kMostStops = 64, kLongestStop = 1024;
 
 std::vector<std::string> read_stop(const JsonFields& fields) {
@@ -167,7 +167,7 @@ ChatBody parse_chat_body(std::string_view body, const RequestLimits& limits) {
   const auto older = fields.integer("max_tokens", 1, limits.max_tokens);
   if (!result.max_tokens) result.max_tokens = older;
   const bool wanted = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", 0, kMostChatLogprobs);
+  const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
   if (top && !wanted) bad_field("top_logprobs", "needs logprobs: true");
   if (wanted) result.sampling.logprobs = top.value_or(0);
   return result;

@@ -16,6 +16,8 @@ namespace kintsugi {
 struct RequestLimits {
   std::int64_t max_batch = 128;    // texts: prompts x n
   std::int64_t max_tokens = 4096;  // to generate, for each text
+  // Of a reply: tokens of all texts x (1 + logprobs).
+  std::int64_t max_entries = 4'000'000;
 };
 
 // What /v1/completions and /v1/chat/completions share.

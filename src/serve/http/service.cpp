@@ -30,6 +30,15 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
+// Without the port, in lower case.
+std::string host_name(std::string_view host) {
+  const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
+  std::string name(host.substr(0, host.starts_with('[') && end != host.npos ? end + 1 : end));
+  for (char& c : name)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return name;
+}
+
 OrderedJson text_or_null(const std::string& text) {
   return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
 }
@@ -88,7 +97,21 @@ HttpReply HttpService::handle(const HttpRequest& request, std::function<bool()> 
   return reply;
 }
 
+bool HttpService::serves_host(const std::string& host) const {
+  if (!local_host_ || host.empty()) return true;  // browsers always send one
+  const std::string name = host_name(host);
+  const bool six = local_host_->find(':') != local_host_->npos;
+  return name == "localhost" || name == "[::1]" ||
+         name == host_name(six ? "[" + *local_host_ + "]" : *local_host_) ||
+         (name.starts_with("127.") && name.find_first_not_of("0123456789.") == name.npos);
+}
+
 void HttpService::check_client(const HttpRequest& request) const {
+  if (!serves_host(request.host))
+    throw HttpError(403, "forbidden_host",
+                    fmt::format("requests for the host {} are refused: this server is for its own "
+                                "machine; ask for 127.0.0.1, or listen elsewhere with --host",
+                                printable(request.host)));
   // A web page of another site must not use a server that only this machine reaches.
   const bool same_site = request.origin.empty() || request.origin == "http://" + request.host ||
                          request.origin == "https://" + request.host ||
@@ -207,7 +230,7 @@ HttpReply HttpService::tokenize(const std::string& body) {
   const TokenizeBody parsed = parse_tokenize_body(body);
   std::vector<std::int32_t> ids;
   if (parsed.add_special_tokens)
-    ids = encode(parsed.prompt).tokens;
+    ids = encode(parsed.prompt, false).tokens;
   else
     take_tokenizer()->encode(parsed.prompt, ids, SpecialTokens::Honoured);
   return json_reply(
@@ -225,9 +248,15 @@ HttpReply HttpService::detokenize(const std::string& body) const {
   return json_reply({{"prompt", text}});
 }
 
-EncodedPrompt HttpService::encode(const PromptInput& prompt) {
+EncodedPrompt HttpService::encode(const PromptInput& prompt, bool with_text) {
   if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) {
+    if (std::ssize(*ids) > engine_options_.max_length)
+      throw HttpError(400, "context_length_exceeded",
+                      fmt::format("the prompt has {} tokens, more than the {} of this server "
+                                  "(--max-length)",
+                                  ids->size(), engine_options_.max_length));
     EncodedPrompt result{.tokens = *ids};
+    if (!with_text) return result;
     TokenTexts texts(tokenizer_.get());
     for (const std::int32_t id : *ids) result.text += texts.add(id).bytes;
     return result;

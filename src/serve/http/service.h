@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,9 @@ class HttpService {
   bool draining() const { return draining_; }
   std::int64_t open_sequences() const { return slots_->used(); }
   InferenceCounters counters() const { return engine_.counters(); }
+  // The server listens on this name or address of the machine itself: refuse requests for other
+  // hosts. Otherwise a web page could have its own name resolved to this machine.
+  void set_local_host(std::string host) { local_host_ = std::move(host); }
   void set_connections(std::function<std::int64_t()> count) { connections_ = std::move(count); }
 
  private:
@@ -61,8 +65,11 @@ class HttpService {
 
   HttpReply route(const HttpRequest& request, Exchange& exchange);
   void check_client(const HttpRequest& request) const;
-  HttpReply generate(std::unique_ptr<TextCall> call, const TextParameters& parameters,
+  bool serves_host(const std::string& host) const;
+  // `echo`: the prompts are part of the reply.
+  HttpReply generate(std::unique_ptr<TextCall> call, const TextParameters& parameters, bool echo,
                      const char* id_prefix, Exchange& exchange);
+  void check_reply_size(const std::vector<GenerationRequest>& requests, bool echo) const;
   HttpReply completions(const std::string& body, Exchange& exchange);
   HttpReply chat(const std::string& body, Exchange& exchange);
   HttpReply tokenize(const std::string& body);
@@ -72,7 +79,7 @@ class HttpService {
   HttpReply health() const;
   HttpReply metrics() const;
   void check_work(const TextParameters& parameters) const;  // may it be accepted?
-  EncodedPrompt encode(const PromptInput& prompt);
+  EncodedPrompt encode(const PromptInput& prompt, bool with_text);
   CallModel call_model() const;
   const Tokenizer& tokenizer() const;  // HttpError if there is none
   // A tokenizer for encoding, which no other thread uses.
@@ -88,6 +95,7 @@ class HttpService {
   std::shared_ptr<SequenceSlots> slots_;
   ServerMetrics metrics_;
   std::function<std::int64_t()> connections_ = [] { return 0; };
+  std::optional<std::string> local_host_;
   std::atomic<bool> draining_ = false, aborting_ = false;
   std::mutex spare_mutex_;
   std::vector<std::unique_ptr<Tokenizer>> spare_;

@@ -32,11 +32,11 @@ HttpReply json_reply(const OrderedJson& json) { return {.body = json_line(json) 
 TextEvent HttpService::Exchange::next(PendingTexts& texts) const {
   for (;;) {
     if (aborting) throw HttpError(503, "shutting_down", "the server is shutting down");
+    if (Clock::now() >= deadline)
+      throw HttpError(504, "timeout", "the request took longer than --request-timeout");
     if (auto event = texts.next(std::min(deadline, Clock::now() + kPatience)))
       return std::move(*event);
     if (gone()) throw HttpError(499, "client_gone", "the client has left");
-    if (Clock::now() >= deadline)
-      throw HttpError(504, "timeout", "the request took longer than --request-timeout");
   }
 }
 
@@ -62,10 +62,11 @@ HttpReply HttpService::completions(const std::string& body, Exchange& exchange) 
   if (!parsed.seed) parsed.seed = random_number();
   if (!parsed.stop.empty()) tokenizer();
   std::vector<EncodedPrompt> prompts;
-  for (const PromptInput& prompt : parsed.prompts) prompts.push_back(encode(prompt));
+  for (const PromptInput& prompt : parsed.prompts) prompts.push_back(encode(prompt, parsed.echo));
   const TextParameters parameters = parsed;
+  const bool echo = parsed.echo;
   return generate(make_completion_call(call_model(), std::move(parsed), std::move(prompts)),
-                  parameters, "cmpl-", exchange);
+                  parameters, echo, "cmpl-", exchange);
 }
 
 HttpReply HttpService::chat(const std::string& body, Exchange& exchange) {
@@ -81,7 +82,7 @@ HttpReply HttpService::chat(const std::string& body, Exchange& exchange) {
           .encode(chat_pieces(*options_.format, parsed.messages, true), SpecialTokens::AsText);
   const TextParameters parameters = parsed;
   return generate(make_chat_call(call_model(), std::move(parsed), std::move(prompt)), parameters,
-                  "chatcmpl-", exchange);
+                  false, "chatcmpl-", exchange);
 }
 
 // A call while it is answered.
@@ -115,12 +116,18 @@ struct HttpService::Answer {
       if (with_usage) send(write, {}, usage_json(call->usage()));
       write(kLastEvent);
     } catch (const HttpError& error) {
-      write("data: " + error_reply(error).body + "\n\n");
+      end_with(write, error);
+    } catch (const std::exception& error) {  // the head of the reply is sent: no other status
+      log_warning("{}: {}", head.id, error.what());
+      end_with(write, HttpError(500, "internal_error", error.what()));
     }
     texts.reset();  // cancels what has not ended
   }
 
  private:
+  static void end_with(const HttpReply::Write& write, const HttpError& error) {
+    write("data: " + error_reply(error).body + "\n\n");
+  }
   void send(const HttpReply::Write& write, std::vector<OrderedJson> choices, OrderedJson usage) {
     OrderedJson json = reply_json(head, call->object(true), std::move(choices));
     if (with_usage) json["usage"] = std::move(usage);
@@ -139,10 +146,26 @@ struct HttpService::Answer {
   }
 };
 
+void HttpService::check_reply_size(const std::vector<GenerationRequest>& requests,
+                                   bool echo) const {
+  std::int64_t entries = 0;
+  for (const GenerationRequest& request : requests)
+    entries += ((echo ? std::ssize(request.prompt) : 0) + request.max_tokens) *
+               (1 + std::max<std::int64_t>(0, request.sampling.logprobs));
+  if (entries <= options_.limits.max_entries) return;
+  throw HttpError(
+      400, "reply_too_large",
+      fmt::format("the reply could have {} entries, more than {}: ask for fewer texts "
+                  "(prompt, n), a smaller max_tokens{}or fewer logprobs",
+                  entries, options_.limits.max_entries, echo ? ", shorter prompts (echo) " : " "));
+}
+
 HttpReply HttpService::generate(std::unique_ptr<TextCall> call, const TextParameters& parameters,
-                                const char* id_prefix, Exchange& exchange) {
-  auto texts = std::make_shared<PendingTexts>(engine_, slots_, tokenizer_.get(), call->requests(),
-                                              parameters.stream);
+                                bool echo, const char* id_prefix, Exchange& exchange) {
+  std::vector<GenerationRequest> requests = call->requests();
+  check_reply_size(requests, echo);
+  auto texts = std::make_shared<PendingTexts>(engine_, slots_, tokenizer_.get(),
+                                              std::move(requests), parameters.stream);
   Answer answer{
       .service = *this,
       .exchange = exchange,
