@@ -93,7 +93,7 @@ std::vector<FewShotExample> examples_for(const EvalTask& task, const EvalDocumen
 
 // A document of a token store.
 bool is_tokens(const EvalTask& task, const EvalDocument& document) {
-  const auto is_id = [](const EvalDocument& id) { return id.is_number_unsigned(); };
+  const auto is_id = [](const EvalDocument& id) { return id.is_number_integer() && id >= 0; };
   return task.output_type == OutputType::LoglikelihoodRolling && document.size() == 1 &&
          document.contains(kTokenColumn) && document[kTokenColumn].is_array() &&
          std::all_of(document[kTokenColumn].begin(), document[kTokenColumn].end(), is_id);

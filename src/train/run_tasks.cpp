@@ -64,7 +64,7 @@ RunTasks::RunTasks(const RunConfig& config, const Tokenizer& tokenizer)
     prepared_ = std::make_unique<Prepared>(
         Prepared{TaskEvaluation(tasks_of(config.train), options_of(config.train))});
     CheckedRequests checked(tokenizer_, config.data.sequence_length);
-    prepared_->evaluation.ask(checked, {});
+    evaluate(checked);  // also finds data for which a metric is not defined
   } catch (const UserError& error) {
     const std::string text = error.what();
     user_error("{}{}", text.starts_with("train.eval_tasks") ? "" : "train.eval_tasks: ", text);

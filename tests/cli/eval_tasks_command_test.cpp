@@ -104,6 +104,23 @@ TEST_F(EvalTasks, ReadsStandardInputAndCompressedFiles) {
   EXPECT_EQ(json::parse(outcome.out)["n-samples"]["t"]["effective"], 1);
 }
 
+// The documents of a token store have the scores of their texts.
+TEST_F(EvalTasks, ScoresATokenStore) {
+  directory_.write("docs.jsonl", "{\"text\": \"A line of text\"}\n{\"text\": \"and 2 more\"}\n");
+  directory_.write("t.yaml",
+                   "task: t\noutput_type: loglikelihood_rolling\ndataset_path: json\n"
+                   "test_split: test\ndataset_kwargs: {data_files: {test: docs.jsonl}}\n"
+                   "doc_to_text: ''\ndoc_to_target: text\n"
+                   "metric_list: [{metric: bits_per_byte}, {metric: byte_perplexity}]\n");
+  const Outcome tokenized = run_kintsugi(
+      "data tokenize --input docs.jsonl --output store --tokenizer bytes --no-eod");
+  ASSERT_EQ(tokenized.code, 0) << tokenized.error;
+  const json text = results("--tasks t.yaml")["t"];
+  const json all = results("--store store");
+  ASSERT_EQ(all.size(), 1u) << all;
+  EXPECT_NEAR(all.begin().value()["bits_per_byte,none"], text["bits_per_byte,none"], 1e-9);
+}
+
 TEST_F(EvalTasks, Translates) {
   directory_.write("src", "good morning\nthank you\nyes\n");
   directory_.write("ref", "huomenta\nkiitos\njoo\n");

@@ -159,6 +159,31 @@ INSTANTIATE_TEST_SUITE_P(Families, Batching, testing::ValuesIn(batching_cases())
                            return info.param.backend.name + "_" + info.param.model;
                          });
 
+// Prompts longer than the parts into which a GPU divides the keys, with common beginnings, divided
+// differently by the steps of each run.
+TEST(BatchingTest, DeterministicAlsoForLongPrompts) {
+  std::vector<InferenceRequest> requests = some_requests(8);
+  std::mt19937 random(4);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Ids beginning(240 + random() % 90);
+    for (std::int32_t& id : beginning) id = static_cast<std::int32_t>(random() % 67);
+    if (i % 2 == 1) beginning = requests[i - 1].prompt;
+    requests[i].prompt = beginning;
+    requests[i].prompt.push_back(static_cast<std::int32_t>(i));
+  }
+  const InferenceOptions one{
+      .max_length = 400, .max_sequences = 1, .reuse_prefixes = false, .deterministic = true};
+  InferenceOptions many = one;
+  many.max_sequences = 5;
+  many.reuse_prefixes = true;
+  for (const TestBackend& backend : backends()) {
+    SCOPED_TRACE(backend.name);
+    const Outcome alone = run_all(model_of("llama"), one, requests, backend);
+    const Outcome together = run_all(model_of("llama"), many, requests, backend);
+    expect_same(alone.answers, together.answers, 0);
+  }
+}
+
 TEST(BatchingTest, ACacheThatIsTooSmallForAllMakesSomeWait) {
   const auto requests = some_requests(24);
   const InferenceOptions large{.max_length = 64, .max_sequences = 8, .deterministic = true};

@@ -118,7 +118,8 @@ double largest_error(InferenceModel& model, std::vector<Piecewise>& sequences,
       const auto& expected = s.expected[static_cast<std::size_t>(s.computed - 1)];
       const ReadLogits& read = results[i].front();
       largest = std::max(largest, difference(read.all, expected));
-      EXPECT_EQ(read.largest.front().logit, *std::max_element(read.all.begin(), read.all.end()));
+      EXPECT_EQ(static_cast<float>(read.largest.front().logit),
+                *std::max_element(read.all.begin(), read.all.end()));
       double sum = 0;
       for (const float logit : read.all) sum += std::exp(static_cast<double>(logit));
       EXPECT_NEAR(read.log_sum, std::log(sum), 1e-5);

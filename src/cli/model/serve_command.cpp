@@ -110,7 +110,10 @@ void serve_requests(const ServeArguments& a, InferenceEngine& engine) {
       options.format == nullptr ? "no chat" : fmt::format("chat format {}", options.format->name),
       host_memory());
   std::fflush(stdout);
-  while (!ShutdownSignals::received()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  while (!ShutdownSignals::received()) {
+    if (const auto reason = service.failure()) failure("the engine has failed: {}", *reason);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
   const std::int64_t open = service.open_sequences();
   log_note("shutting down{}",
            open == 0 ? "" : fmt::format(": {} sequences are finished first", open));

@@ -168,8 +168,11 @@ HttpReply HttpService::route(const HttpRequest& request, Exchange& exchange) {
 }
 
 HttpReply HttpService::health() const {
-  HttpReply reply = json_reply({{"status", draining_ ? "shutting down" : "ok"}});
-  if (draining_) reply.status = 503;
+  const bool failed = engine_.failure().has_value();
+  HttpReply reply = json_reply({{"status", failed      ? "failed"
+                                           : draining_ ? "shutting down"
+                                                       : "ok"}});
+  if (failed || draining_) reply.status = 503;
   return reply;
 }
 

@@ -53,6 +53,7 @@ class HttpService {
   void abort() { aborting_ = true; }  // end what runs, with an error
   bool draining() const { return draining_; }
   std::int64_t open_sequences() const { return slots_->used(); }
+  std::optional<std::string> failure() const { return engine_.failure(); }  // of the engine
   InferenceCounters counters() const { return engine_.counters(); }
   // The server listens on this name or address of the machine itself: refuse requests for other
   // hosts. Otherwise a web page could have its own name resolved to this machine.
