@@ -112,8 +112,8 @@ TEST_F(EvalTasks, ScoresATokenStore) {
                    "test_split: test\ndataset_kwargs: {data_files: {test: docs.jsonl}}\n"
                    "doc_to_text: ''\ndoc_to_target: text\n"
                    "metric_list: [{metric: bits_per_byte}, {metric: byte_perplexity}]\n");
-  const Outcome tokenized = run_kintsugi(
-      "data tokenize --input docs.jsonl --output store --tokenizer bytes --no-eod");
+  const Outcome tokenized =
+      run_kintsugi("data tokenize --input docs.jsonl --output store --tokenizer bytes --no-eod");
   ASSERT_EQ(tokenized.code, 0) << tokenized.error;
   const json text = results("--tasks t.yaml")["t"];
   const json all = results("--store store");

@@ -149,8 +149,8 @@ struct TrainConfig {
   std::int64_t eval_batches = 20;  // micro-batches per evaluation; 0: all held-out samples
   // Task files, or directories of them, that are evaluated during training.
   std::vector<std::string> eval_tasks = {};
-  std::int64_t eval_tasks_every = 0;  // steps; 0: whenever a checkpoint is saved
-  std::int64_t eval_tasks_limit = 0;  // documents per task; 0: all
+  std::int64_t eval_tasks_every = 0;                   // steps; 0: whenever a checkpoint is saved
+  std::int64_t eval_tasks_limit = 0;                   // documents per task; 0: all
   std::optional<std::int64_t> checkpoint_every = 250;  // 0: only at the end; none: by Young/Daly
   std::int64_t keep_checkpoints = 2;                   // 0: all
   std::int64_t keep_every = 0;         // steps between checkpoints that are never removed; 0: none
