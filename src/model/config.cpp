@@ -122,6 +122,11 @@ void check_total(const ModelConfig& config) {
 
 }  // namespace
 
+double LoraConfig::scale() const {
+  const auto rank = static_cast<double>(r);
+  return alpha / (rslora ? std::sqrt(rank) : rank);
+}
+
 PositionKind ModelConfig::positions() const { return family_info(family).positions; }
 
 std::string_view to_string(LayerType type) {

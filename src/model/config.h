@@ -39,6 +39,21 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
+// Low-rank adapters (LoRA): y = x W^T + scale * (dropout(x) A^T) B^T, and W is not trained.
+struct LoraConfig {
+  std::int64_t r = 0;  // 0: no adapters
+  double alpha = 0;
+  double dropout = 0;
+  bool rslora = false;  // the scale is alpha / sqrt(r) instead of alpha / r
+  // Last parts of the names of modules: "q_proj". Empty: the defaults of the family. "all-linear":
+  // every matrix of the blocks.
+  std::vector<std::string> targets = {};
+  std::vector<std::string> train = {};  // modules that are trained whole: PEFT's modules_to_save
+  bool on() const { return r > 0; }
+  double scale() const;
+  bool operator==(const LoraConfig&) const = default;
+};
+
 struct ModelConfig {
   Family family = Family::Llama;
   std::int64_t vocab_size = 0;
@@ -60,6 +75,12 @@ struct ModelConfig {
   double init_std = 0.02;
   std::int64_t bos_token = -1;  // -1: none
   std::int64_t eos_token = -1;
+  // The classes of a sequence classifier, in the order of their ids. Its head is score.weight,
+  // which reads the last token of each document. Empty: a language model.
+  std::vector<std::string> labels = {};
+  // What is trained; config.json does not have it.
+  LoraConfig lora = {};
+  std::vector<std::string> freeze = {};  // patterns (*, ?) of the names of parameters
 
   PositionKind positions() const;
   LayerType layer_type(std::int64_t layer) const {

@@ -37,6 +37,7 @@ struct MicroBatch {
   std::int64_t length = 0;
   Tensor ids = {};        // (tokens), int32
   Tensor targets = {};    // (tokens), int32; negative: no loss for this token
+  Tensor weights = {};    // (tokens), in accumulator precision: of the losses; empty: 1
   Tensor positions = {};  // (tokens), int32
   // (sequences, length), int32: the first token of the sequence that each token attends to. With
   // context parallelism, one such table per rank (first_visible_keys). Empty: attention crosses

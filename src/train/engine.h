@@ -46,6 +46,8 @@ struct TokenBatch {
   std::span<const std::int32_t> targets;              // negative: no loss
   std::span<const std::int32_t> positions = {};       // only with EngineOptions::documents
   std::span<const std::int32_t> document_start = {};  // only with EngineOptions::documents
+  // Losses and their gradients are multiplied by these; empty: by 1.
+  std::span<const float> weights = {};
   // Tokens per sequence; 0: EngineOptions::length. Only Engine::score accepts shorter sequences,
   // and only without context parallelism.
   std::int64_t length = 0;

@@ -8,7 +8,16 @@
 
 namespace kintsugi {
 
+// What the samples are read for.
+enum class SampleKind : std::uint8_t {
+  Text,    // the next token of every document
+  Labels,  // the label of each document, as the target of its last token
+  Pairs,   // documents of two sequences, the preferred one and the rejected one: each has its own
+           // positions and sees only itself; SampleBatch::sequences lists them
+};
+
 struct SampleOptions {
+  SampleKind kind = SampleKind::Text;
   std::int64_t length = 0;
   std::int64_t vocab_size = 0;  // a larger id is a UserError
   bool document_mask = false;   // also compute positions and document starts
@@ -27,6 +36,13 @@ struct SampleRow {
   std::span<std::int32_t> document_start;  // index in the row; empty without document_mask
 };
 
+// One sequence of a preference pair in a batch; preferred and rejected ones take turns.
+struct SampleSequence {
+  std::int64_t row = 0, begin = 0, end = 0;  // tokens [begin, end) of a row
+  const TokenShard* shard = nullptr;
+  std::int64_t sequence = 0;  // its number in the shard
+};
+
 // A batch of samples in host memory.
 class SampleBatch {
  public:
@@ -35,6 +51,7 @@ class SampleBatch {
   SampleRow row(std::int64_t i);
 
   std::vector<std::int32_t> ids, targets, positions, document_start;  // (samples, length)
+  std::vector<SampleSequence> sequences;  // SampleKind::Pairs, in the order of rows
 
  private:
   std::size_t length_;

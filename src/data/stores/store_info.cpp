@@ -28,7 +28,11 @@ StoreInfo info_of(const Json& json) {
   info.documents = json.at("documents").get<std::int64_t>();
   for (const Json& shard : json.at("shards"))
     info.shards.push_back({shard.at("name").get<std::string>(), shard.at("bin").get<std::string>(),
-                           shard.at("idx").get<std::string>(), shard.value("mask", "")});
+                           shard.at("idx").get<std::string>(), shard.value("mask", ""),
+                           shard.value("labels", "")});
+  info.kind = json.value("kind", "");
+  info.labels = json.value("labels", std::vector<std::string>());
+  info.longest = json.value("longest", std::int64_t{0});
   if (json.contains("made_from")) info.made_from = json.at("made_from").dump();
   return info;
 }
@@ -86,8 +90,12 @@ void write_store_info(const std::filesystem::path& prefix, const StoreInfo& info
   for (const StoreInfo::Shard& shard : info.shards) {
     Json entry = {{"name", shard.name}, {"bin", shard.bin}, {"idx", shard.idx}};
     if (!shard.mask.empty()) entry["mask"] = shard.mask;
+    if (!shard.labels.empty()) entry["labels"] = shard.labels;
     json["shards"].push_back(entry);
   }
+  if (!info.kind.empty()) json["kind"] = info.kind;
+  if (!info.labels.empty()) json["labels"] = info.labels;
+  if (info.longest > 0) json["longest"] = info.longest;
   if (!info.made_from.empty()) json["made_from"] = Json::parse(info.made_from);
   write_file_atomically(with_ending(prefix, ".json"),
                         json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -14,6 +14,7 @@ struct StoreInfo {
     std::string name;      // of its files, without directory and extension
     std::string bin, idx;  // XXH3 of the files, 16 hexadecimal digits
     std::string mask;      // XXH3; empty: no mask
+    std::string labels;    // XXH3; empty: no labels
   };
   std::string tokenizer;              // fingerprint
   std::string tokenizer_description;  // "byte-level BPE, 50257 tokens"
@@ -22,7 +23,12 @@ struct StoreInfo {
   std::int64_t bytes = 0;                       // of text
   std::int64_t tokens = 0, documents = 0;
   std::vector<Shard> shards;
-  std::string made_from;  // JSON: inputs and options of the job; empty: unknown
+  // What the documents are: "" for text, or chat, prompt, preference, classification
+  // (`data prepare-chat`).
+  std::string kind;
+  std::vector<std::string> labels;  // classification: the classes, in the order of their ids
+  std::int64_t longest = 0;         // tokens of the longest document; 0: unknown
+  std::string made_from;            // JSON: inputs and options of the job; empty: unknown
 };
 
 // Reads PREFIX.json; `prefix` may also be a shard PREFIX-00000. Empty if there is no such file.

@@ -25,6 +25,10 @@ std::string_view to_string(DeviceChoice device) {
   return EnumWords<DeviceChoice>::words.at(static_cast<std::size_t>(device));
 }
 
+std::string_view to_string(ObjectiveKind kind) {
+  return EnumWords<ObjectiveKind>::words.at(static_cast<std::size_t>(kind));
+}
+
 namespace {
 
 // A checkpoint of a run, all of which have the same model; empty: it has none.
@@ -57,6 +61,14 @@ class RunReader : public YamlReader {
     const YAML::Node layout = node()[key];
     section.automatic = layout.IsScalar() && layout.Scalar() == "auto";
     if (!section.automatic) YamlReader::operator()(key, section.layout);
+  }
+
+  void operator()(const char* key, ObjectiveSection section) {
+    if (!take(key)) return;
+    if (node()[key].IsScalar())
+      YamlReader::operator()(key, section.objective.kind);
+    else
+      YamlReader::operator()(key, section.objective);
   }
 
   void operator()(const char* key, RopeSection section) {
@@ -147,6 +159,9 @@ class RunWriter : public YamlWriter {
                       YamlScalar<NewTokens>::format(section.new_tokens)),
           origin);
   }
+  void operator()(const char* key, ObjectiveSection section) {
+    YamlWriter::operator()(key, section.objective);
+  }
   void operator()(const char* key, LayoutSection section) {
     if (section.automatic) return line(key, "auto");
     YamlWriter::operator()(key, section.layout);
@@ -162,6 +177,9 @@ class RunKeys : public YamlKeys {
   }
   void operator()(const char* key, LayoutSection section) {
     YamlKeys::operator()(key, section.layout);
+  }
+  void operator()(const char* key, ObjectiveSection section) {
+    YamlKeys::operator()(key, section.objective);
   }
 };
 
@@ -194,6 +212,14 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Run
     if (source.name.empty()) source.name = name_of(source.path);
   for (ValidSource& source : config.data.valid)
     if (source.name.empty()) source.name = name_of(source.path);
+  config.model.freeze = config.freeze;
+  if (config.adapter.kind == AdapterKind::Lora)
+    config.model.lora = {.r = config.adapter.r,
+                         .alpha = config.adapter.alpha,
+                         .dropout = config.adapter.dropout,
+                         .rslora = config.adapter.rslora,
+                         .targets = config.adapter.targets,
+                         .train = config.adapter.train};
   check_run_config(document, prefix, config);
   set_trained_positions(config);
 }

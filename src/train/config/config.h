@@ -235,6 +235,35 @@ struct CudaConfig {
   bool operator==(const CudaConfig&) const = default;
 };
 
+// What a run trains for.
+enum class ObjectiveKind : std::uint8_t {
+  LanguageModel,   // the next token of a text
+  Sft,             // the answers of examples: tokens with a loss mask
+  Dpo,             // preferred answers over rejected ones
+  Classification,  // the label of a text
+};
+std::string_view to_string(ObjectiveKind kind);
+struct ObjectiveConfig {
+  ObjectiveKind kind = ObjectiveKind::LanguageModel;
+  double beta = 0.1;           // DPO: the strength of the reference model
+  double label_smoothing = 0;  // DPO: probability that a preference is the wrong way round
+  bool operator==(const ObjectiveConfig&) const = default;
+};
+
+enum class AdapterKind : std::uint8_t { None, Lora };
+struct AdapterConfig {
+  AdapterKind kind = AdapterKind::None;
+  std::int64_t r = 16;
+  double alpha = 32;
+  double dropout = 0;
+  bool rslora = false;
+  std::vector<std::string> targets = {};  // LoraConfig::targets
+  std::vector<std::string> train = {};    // LoraConfig::train
+  // A PEFT directory whose adapters the run starts from; it has r, alpha and targets.
+  std::optional<std::string> init = {};
+  bool operator==(const AdapterConfig&) const = default;
+};
+
 struct RunConfig {
   RunSection run;
   ModelConfig model;         // complete: the preset or config.json with the overrides on top
@@ -255,6 +284,9 @@ struct RunConfig {
   PreflightConfig preflight;
   EnergyConfig energy;
   OffloadConfig offload;
+  ObjectiveConfig objective;
+  AdapterConfig adapter;
+  std::vector<std::string> freeze;  // patterns of the names of parameters that are not trained
   DeviceChoice device = DeviceChoice::Auto;
   CudaConfig cuda;
   std::int64_t threads = 0;  // 0: all cores

@@ -53,6 +53,16 @@ struct EnumWords<SpikeAction> {
   static constexpr std::array<std::string_view, 4> words = {"none", "warn", "rewind", "stop"};
 };
 
+template <>
+struct EnumWords<ObjectiveKind> {
+  static constexpr std::array<std::string_view, 4> words = {"language_model", "sft", "dpo",
+                                                            "classification"};
+};
+template <>
+struct EnumWords<AdapterKind> {
+  static constexpr std::array<std::string_view, 2> words = {"none", "lora"};
+};
+
 // For types that have their own to_string and parse function.
 template <class T, T (*Parse)(std::string_view)>
 struct NamedScalar {
@@ -292,6 +302,30 @@ void describe(V& v, Layout& c) {
   integer("recompute_every", c.recompute_every, between(1, kMaxSize));
 }
 
+template <class V>
+void describe(V& v, ObjectiveConfig& c) {
+  v("kind", c.kind);
+  v("beta", c.beta, above(0));
+  v("label_smoothing", c.label_smoothing, between(0, 0.5));
+}
+
+template <class V>
+void describe(V& v, AdapterConfig& c) {
+  v("kind", c.kind);
+  v("r", c.r, between(1, 1 << 16));
+  v("alpha", c.alpha, above(0));
+  v("dropout", c.dropout, kFraction);
+  v("rslora", c.rslora);
+  v("targets", c.targets);
+  v("train", c.train);
+  v("init", c.init);
+}
+
+// The section `objective`: its keys, or one word, its kind.
+struct ObjectiveSection {
+  ObjectiveConfig& objective;
+};
+
 // The section `model`, whose keys are described in model/.
 struct ModelSection {
   ModelConfig& model;
@@ -422,6 +456,9 @@ void describe_common(V& v, RunConfig& c) {
   v("comm", c.comm);
   v("preflight", c.preflight);
   v("energy", c.energy);
+  v("objective", ObjectiveSection{c.objective});
+  v("adapter", c.adapter);
+  v("freeze", c.freeze);
   v("device", c.device);
   v("cuda", c.cuda);
   v("threads", c.threads, between(0, 1024));
@@ -442,6 +479,9 @@ void describe(V& v, RunConfig& c) {
   v("preflight", c.preflight);
   v("energy", c.energy);
   v("offload", c.offload);
+  v("objective", ObjectiveSection{c.objective});
+  v("adapter", c.adapter);
+  v("freeze", c.freeze);
   v("device", c.device);
   v("cuda", c.cuda);
   v("threads", c.threads, between(0, 1024));
