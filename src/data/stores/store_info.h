@@ -11,10 +11,10 @@ namespace kintsugi {
 // PREFIX.json, which `data tokenize` writes for a store: how the store was made.
 struct StoreInfo {
   struct Shard {
-    std::string name;      // of its files, without directory and extension
-    std::string bin, idx;  // XXH3 of the files, 16 hexadecimal digits
-    std::string mask;      // XXH3; empty: no mask
-    std::string labels;    // XXH3; empty: no labels
+    std::string name;         // of its files, without directory and extension
+    std::string bin, idx;     // XXH3 of the files, 16 hexadecimal digits
+    std::string mask;         // XXH3; empty: no mask
+    std::string labels = {};  // XXH3; empty: no labels
   };
   std::string tokenizer;              // fingerprint
   std::string tokenizer_description;  // "byte-level BPE, 50257 tokens"
