@@ -147,7 +147,8 @@ struct CrossEntropyOptions {
   // dlogits.
   double gradient_scale = 0;
   double z_loss = 0;
-  // (rows), in accumulator precision: losses, z-losses and gradients are multiplied by it.
+  // (rows), in accumulator precision: losses, log^2 Z and gradients are multiplied by
+  // it, smallest_losses are not.
   Tensor weights = {};
   Tensor squared_log_z = {};  // (rows), second output: log^2 Z; 0 where target < 0
   // (rows), third output: the loss of the most likely token, bit for bit that of the target if it

@@ -252,7 +252,7 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
     if (training && tied_in_stage()) hooks.need_all_gradients(embedding_buckets_, batch.first);
     if (training) hooks.need_all_gradients(head_buckets_, batch.first);
   });
-  CrossEntropyOptions options{.gradient_scale = gradient_scale};
+  CrossEntropyOptions options{.gradient_scale = gradient_scale, .weights = batch.weights};
   if (training) options.z_loss = scratch_->options().z_loss;
   if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
   if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());

@@ -138,7 +138,8 @@ class Stage {
   // Computes the last block's output from tokens or from input().
   void forward(const MicroBatch& batch, int number, Tensor output,
                const std::vector<LayerCache>* caches = nullptr);
-  // Computes the losses from that output and adds their sum to loss_sum (1). If gradient_scale is
+  // Computes the losses from that output, times MicroBatch::weights, and adds their sum to
+  // loss_sum (1). If gradient_scale is
   // not 0, also computes the gradients of gradient_scale * (loss + z-loss): of `output` into
   // `gradient` (rows, hidden), and of the head's parameters. With StageOptions::z_loss, loss_sum is
   // (2), and a training forward adds the sum of log^2 Z to its second element. If the batch is

@@ -7,6 +7,7 @@
 #include "backend/phase.h"
 #include "core/error.h"
 #include "model/families/family.h"
+#include "tensor/elements.h"
 
 namespace kintsugi {
 namespace {
@@ -104,6 +105,9 @@ Engine::BatchSlot Engine::allocate_batch() {
     slot.positions = batches_.front().positions;
   if (options_.documents)
     slot.document_start = take({context_shard_.ranks * size.sequences, size.length});
+  if (options_.weights)
+    slot.weights = arena_.allocate(Region::Workspace, "batch", accumulator_of(options_.precision),
+                                   {size.tokens()});
   return slot;
 }
 
@@ -188,6 +192,24 @@ Tensor Engine::upload_shard(Tensor to, const ContextShard& shard,
   return rows;
 }
 
+void Engine::upload_numbers(Tensor to, std::span<const double> numbers) {
+  rounded_.resize(numbers.size() * size_of(to.dtype()));
+  from_doubles(numbers, to.dtype(), rounded_.data());
+  backend_->upload(to, rounded_.data());
+}
+
+Tensor Engine::upload_weights(Tensor to, const ContextShard& shard, std::span<const float> whole,
+                              std::int64_t first, std::int64_t count) {
+  numbers_.clear();
+  for (std::int64_t sequence = first; sequence < first + count; ++sequence)
+    for (std::int64_t i = 0; i < shard.local_length(); ++i)
+      numbers_.push_back(
+          whole[static_cast<std::size_t>(sequence * shard.length + shard.position(i))]);
+  const Tensor rows = to.rows(0, std::ssize(numbers_));
+  upload_numbers(rows, numbers_);
+  return rows;
+}
+
 MicroBatch Engine::upload(const TokenBatch& batch, int number) {
   const ContextShard shard = shard_of(batch);
   const std::int64_t micro_batch = micro_sequences(shard.length), first = number * micro_batch,
@@ -200,6 +222,12 @@ MicroBatch Engine::upload(const TokenBatch& batch, int number) {
                    .positions = slot.positions.rows(0, count * shard.local_length()),
                    .first_token = first * shard.length};
   if (token_rows_) micro.token_rows = token_rows_.rows(0, micro.tokens());
+  if (!batch.weights.empty()) {
+    KINTSUGI_CHECK(slot.weights && batch.weights.size() == batch.ids.size(),
+                   "{} tokens with {} weights, and EngineOptions::weights is {}", batch.ids.size(),
+                   batch.weights.size(), options_.weights);
+    micro.weights = upload_weights(slot.weights, shard, batch.weights, first, count);
+  }
   if (!options_.documents) return micro;
   KINTSUGI_CHECK(
       batch.positions.size() == batch.ids.size() && batch.document_start.size() == batch.ids.size(),
@@ -264,8 +292,10 @@ bool Engine::is_repeatable(const MicroBatch& micro) const {
 
 double Engine::targets_of(const TokenBatch& batch) const {
   if (!groups_->counts_sequences()) return 0;
-  return static_cast<double>(std::count_if(batch.targets.begin(), batch.targets.end(),
-                                           [](std::int32_t target) { return target >= 0; }));
+  double sum = 0;
+  for (std::size_t i = 0; i < batch.targets.size(); ++i)
+    if (batch.targets[i] >= 0) sum += batch.weights.empty() ? 1.0 : batch.weights[i];
+  return sum;
 }
 
 void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
@@ -274,7 +304,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   // Gradients are scaled by the number of all tokens first, with or without a loss, so that the
   // micro-batches of every step make identical calls (CUDA graphs).
   const double tokens = static_cast<double>(batch.targets.size()) * groups_->grid.dp;
-  unscale_ = tokens / std::max(settings.targets, 1.0) / settings.loss_scale;
+  unscale_ = tokens / loss_divisor(settings.targets) / settings.loss_scale;
   const int micro_batches = micro_batches_of(batch);
   const auto load = [&](int number) {
     MicroBatch micro = upload(batch, number);
@@ -306,7 +336,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
   if (!limited_) return optimizer_.step(settings.step, settings.lr, unscale_);
   sum_losses_on_device();
   StepLimits limits = settings.limits;
-  limits.loss *= std::max(settings.targets, 1.0);  // of the sum
+  limits.loss *= loss_divisor(settings.targets);  // of the sum
   optimizer_.step(settings.step, settings.lr, unscale_, limits, loss_total_);
 }
 
@@ -323,7 +353,7 @@ StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
   settings.targets = summed_over_ranks(targets_of(batch));
   begin_step(batch, settings);
   const LocalStepResult local = finish_step();
-  const double targets = std::max(settings.targets, 1.0);
+  const double targets = loss_divisor(settings.targets);
   StepResult result{.loss = summed_over_ranks(local.loss_sum) / targets,
                     .gradient_norm = local.gradient_norm,
                     .outlier = local.outlier};
@@ -372,10 +402,12 @@ void Engine::score(const TokenBatch& batch, const UseLoss& use) {
     }
   };
   if (shorter) upload_positions(shard, micro_sequences(length));
+  TokenBatch unweighted = batch;
+  unweighted.weights = {};
   backend_->fill(loss_sum_, 0.0);
   pipeline_.evaluate(
       {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
-      [&](int number) { return upload(batch, number); }, use_losses);
+      [&](int number) { return upload(unweighted, number); }, use_losses);
   if (shorter) upload_positions(context_shard_, scratch_.size().sequences);
 }
 

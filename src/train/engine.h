@@ -34,6 +34,7 @@ struct EngineOptions {
   StateOffload offload = {};    // optimizer state and gradients
   bool offload_inputs = false;  // inputs of blocks with full recomputation
   bool documents = false;       // batches come with positions and document starts
+  bool weights = false;         // batches come with weights of the losses
   bool reduce_in_bf16 = false;
 
   int micro_batches() const { return static_cast<int>(micro_batches_per_step(layout, batch)); }
@@ -46,7 +47,8 @@ struct TokenBatch {
   std::span<const std::int32_t> targets;              // negative: no loss
   std::span<const std::int32_t> positions = {};       // only with EngineOptions::documents
   std::span<const std::int32_t> document_start = {};  // only with EngineOptions::documents
-  // Losses and their gradients are multiplied by these; empty: by 1.
+  // Losses and their gradients are multiplied by these; only with EngineOptions::weights.
+  // Engine::score ignores them.
   std::span<const float> weights = {};
   // Tokens per sequence; 0: EngineOptions::length. Only Engine::score accepts shorter sequences,
   // and only without context parallelism.
@@ -61,21 +63,24 @@ struct StepSettings {
   double dropout = 0.0;
   std::uint64_t seed = 0;
   std::int64_t first_sequence = 0;  // index of this rank's first sequence in the global batch
-  // Tokens with a loss over all data ranks: the sum of Engine::targets_of over all ranks.
+  // What the loss is divided by: the sum of Engine::targets_of over all ranks.
   double targets = -1;
   StepLimits limits = {};  // the same on all ranks; only with EngineOptions::skip_step
 };
 
+// What a sum of losses is divided by. Without any target, the sum is 0 too.
+inline double loss_divisor(double targets) { return targets > 0 ? targets : 1.0; }
+
 // The result of a step on one rank, before the all-reduce of the loss.
 struct LocalStepResult {
-  double loss_sum = 0;       // the sum over all ranks is the sum of all token losses
+  double loss_sum = 0;       // the sum over all ranks is the (weighted) sum of all token losses
   double z_sum = 0;          // the same for log^2 Z; only with EngineOptions::z_loss
   double gradient_norm = 0;  // global, before clipping; not finite: the step was skipped
   bool outlier = false;      // skipped because it was above StepSettings::limits
 };
 // The result over all ranks.
 struct StepResult {
-  double loss = 0;           // nats per token with a loss; 0 when there is none
+  double loss = 0;           // nats per token with a loss (weighted mean); 0 when there is none
   double z_loss = 0;         // coefficient * mean of log^2 Z, which `loss` does not include
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
   bool outlier = false;      // skipped because it was above StepSettings::limits
@@ -98,7 +103,8 @@ class Engine {
   void initialize(std::uint64_t seed);
   void prepare();
 
-  // Tokens of the batch with a loss; 0 if another rank counts the same sequences.
+  // Tokens of the batch with a loss, or the sum of their weights; 0 if another rank counts the same
+  // sequences.
   double targets_of(const TokenBatch& batch) const;
   // begin_step queues a step and returns without waiting for the device; finish_step waits for the
   // result. The batch may be overwritten in between. Neither communicates through host memory: the
@@ -145,6 +151,7 @@ class Engine {
     Tensor ids, targets;         // (tokens)
     Tensor positions = {};       // (tokens)
     Tensor document_start = {};  // (context ranks x sequences, length), optional
+    Tensor weights = {};         // (tokens), optional
   };
   BatchSlot allocate_batch();
   void upload_constants();
@@ -170,6 +177,9 @@ class Engine {
   MicroBatch upload(const TokenBatch& batch, int number);
   Tensor upload_shard(Tensor to, const ContextShard& shard, std::span<const std::int32_t> whole,
                       std::int64_t first, std::int64_t count);
+  void upload_numbers(Tensor to, std::span<const double> numbers);
+  Tensor upload_weights(Tensor to, const ContextShard& shard, std::span<const float> whole,
+                        std::int64_t first, std::int64_t count);
   // This rank's context shard of `count` sequences: in staging_, or a pointer into `whole`.
   const std::int32_t* context_shard_of(const ContextShard& shard,
                                        std::span<const std::int32_t> whole, std::int64_t first,
@@ -192,6 +202,8 @@ class Engine {
   Tensor token_rows_;                  // (tokens), with context parallelism
   std::vector<std::int32_t> staging_;  // host copy before an upload
   std::vector<std::int32_t> first_keys_;
+  std::vector<double> numbers_;  // the same for numbers, before and after they are rounded
+  std::vector<std::byte> rounded_;
   Tensor loss_sum_;       // (1); with z_loss (2): the sums of the losses and of log^2 Z
   Tensor loss_total_;     // (1), over all ranks; only with EngineOptions::skip_step
   bool limited_ = false;  // whether the last step had limits

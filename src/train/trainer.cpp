@@ -175,7 +175,7 @@ void Trainer::train_step() {
   const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
   if (batch_ == nullptr) batch_ = &loader_->next();  // rethrows an error that was deferred
   const double targets_of_step = targets_;
-  const double targets = std::max(targets_of_step, 1.0);
+  const double targets = loss_divisor(targets_of_step);
   {
     const HostSpan span(trace, "queue the step");
     engine_->begin_step(tokens(), {.step = step,

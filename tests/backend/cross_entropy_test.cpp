@@ -95,6 +95,55 @@ TEST_P(CrossEntropyTest, ZLoss) {
                {32, accumulator(), {4 * scale}});
 }
 
+// Weights multiply all but the losses of the most likely tokens; also with the vocabulary sharded
+// as 512 and 491 columns.
+TEST_P(CrossEntropyTest, Weights) {
+  const std::int64_t rows = 17, vocabulary = 1003, half = 512;
+  const double scale = 0.25, z_loss = 0.03;
+  const Values z = activations(rows * vocabulary, 3.0);
+  const Ids ids = targets(rows, vocabulary);
+  Values weights = rounded(normal(rows), accumulator());
+  weights[1] = 0;
+  weights[2] = -2;
+  Expected expected = reference(z, vocabulary, ids, scale, z_loss);
+  for (std::size_t row = 0; row < weights.size(); ++row) {
+    expected.losses[row] *= weights[row];
+    expected.squared_log_z[row] *= weights[row];
+    for (std::size_t i = 0; i < 1003; ++i) expected.gradient[row * 1003 + i] *= weights[row];
+  }
+  const Tensor plain = out(accumulator(), {rows}), target = in(ids, {rows}),
+               weight = in(weights, accumulator(), {rows});
+  backend().cross_entropy(out(accumulator(), {rows}), in(z, type(), {rows, vocabulary}), target,
+                          {.smallest_losses = plain});
+  for (const bool sharded : {false, true}) {
+    SCOPED_TRACE(sharded);
+    const Tensor losses = out(accumulator(), {rows}), squares = out(accumulator(), {rows}),
+                 smallest = out(accumulator(), {rows}),
+                 logits = inout(z, type(), {rows, vocabulary});
+    const CrossEntropyOptions options{.gradient_scale = scale,
+                                      .z_loss = z_loss,
+                                      .weights = weight,
+                                      .squared_log_z = squares,
+                                      .smallest_losses = smallest};
+    const Tensor halves[] = {logits.part(1, 0, half), logits.part(1, half, vocabulary - half)};
+    const Tensor partials = out(accumulator(), {2, rows, 3});
+    for (std::int64_t i = 0; i < 2 && sharded; ++i)
+      backend().cross_entropy_partial(partials.rows(i, 1).view({rows, 3}), halves[i], target,
+                                      i * half);
+    for (std::int64_t i = 0; i < 2 && sharded; ++i)
+      backend().cross_entropy_merged(losses, halves[i], target, partials, i * half, options);
+    if (!sharded) backend().cross_entropy(losses, logits, target, options);
+    expect_close("losses", read(losses), expected.losses, accumulator(),
+                 {32, accumulator(), {32.0}});
+    expect_close("squares", read(squares), expected.squared_log_z, accumulator(),
+                 {64, accumulator(), {512.0}});
+    expect_close("gradient", read(logits), expected.gradient, type(),
+                 {64, accumulator(), {8 * scale}});
+    expect_close("smallest", read(smallest), read(plain), accumulator(),
+                 {16, accumulator(), {16.0}});
+  }
+}
+
 TEST_P(CrossEntropyTest, NoGradientAskedForLeavesTheLogits) {
   const Values z = activations(11 * 67, 3.0);
   const Ids ids = targets(11, 67);
@@ -257,6 +306,21 @@ TEST_P(CrossEntropyGradientTest, MatchesTheLoss) {
   const auto forward = [&](const Values& moved) {
     write(logits, moved);
     backend().cross_entropy(losses, logits, target, {.gradient_scale = 0});
+    return read(losses);
+  };
+  EXPECT_NEAR(slope_along(forward, z, direction, Values(7, 0.5)), found, 1e-9);
+}
+
+TEST_P(CrossEntropyGradientTest, MatchesTheWeightedLoss) {
+  const Values z = normal(7 * 31), direction = normal(7 * 31);
+  const Ids ids = targets(7, 31);
+  const Tensor losses = out(type(), {7}), logits = inout(z, type(), {7, 31}), target = in(ids, {7}),
+               weights = in(normal(7), type(), {7});
+  backend().cross_entropy(losses, logits, target, {.gradient_scale = 0.5, .weights = weights});
+  const double found = dot(read(logits), direction);
+  const auto forward = [&](const Values& moved) {
+    write(logits, moved);
+    backend().cross_entropy(losses, logits, target, {.weights = weights});
     return read(losses);
   };
   EXPECT_NEAR(slope_along(forward, z, direction, Values(7, 0.5)), found, 1e-9);

@@ -53,6 +53,7 @@ struct RowOutputs {
   Accumulator<T>* loss;
   Accumulator<T>* squared_log_z;  // may be nullptr
   Accumulator<T>* smallest_loss;  // may be nullptr
+  Accumulator<T> weight;          // of loss, log^2 Z and gradient
   T* z;                           // the logits, and their gradient
 };
 
@@ -62,6 +63,7 @@ RowOutputs<T> outputs_of(std::int64_t row, const Tensor& losses, const Tensor& l
   using A = Accumulator<T>;
   const auto at = [row](const Tensor& x) { return x ? x.as<A>() + row : nullptr; };
   return {losses.as<A>() + row, at(options.squared_log_z), at(options.smallest_losses),
+          options.weights ? options.weights.as<A>()[row] : A(1),
           logits.as<T>() + row * logits.stride(0)};
 }
 
@@ -79,19 +81,20 @@ void finish_row(const RowOutputs<T>& out, std::int64_t columns, std::int64_t tar
   }
   const auto [sum, logit] = summary();
   const A log_total = std::log(sum.total), log_z = sum.largest + log_total;
-  *out.loss = log_total - (logit - sum.largest);
-  if (out.squared_log_z != nullptr) *out.squared_log_z = log_z * log_z;
+  *out.loss = out.weight * (log_total - (logit - sum.largest));
+  if (out.squared_log_z != nullptr) *out.squared_log_z = out.weight * log_z * log_z;
   if (out.smallest_loss != nullptr) *out.smallest_loss = log_total;  // its logit is the largest
   if (options.gradient_scale != 0)
     row_gradient(out.z, columns, sum, target - first_column, logit - sum.largest,
-                 static_cast<A>(options.gradient_scale),
+                 out.weight * static_cast<A>(options.gradient_scale),
                  A(1) + static_cast<A>(2 * options.z_loss) * log_z);
 }
 
-void check_outputs(const CrossEntropyOptions& options, std::int64_t rows) {
-  for (const Tensor& output : {options.squared_log_z, options.smallest_losses})
-    KINTSUGI_CHECK(!output || output.elements() == rows, "cross_entropy: an output {} for {} rows",
-                   to_string(output.shape()), rows);
+void check_vectors(const CrossEntropyOptions& options, std::int64_t rows) {
+  for (const Tensor& vector : {options.weights, options.squared_log_z, options.smallest_losses})
+    KINTSUGI_CHECK(!vector || vector.elements() == rows,
+                   "cross_entropy: weights or an output {} for {} rows", to_string(vector.shape()),
+                   rows);
 }
 
 }  // namespace
@@ -102,7 +105,7 @@ void CpuBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
   KINTSUGI_CHECK(losses.elements() == rows && targets.elements() == rows,
                  "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
                  to_string(logits.shape()));
-  check_outputs(options, rows);
+  check_vectors(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const std::int32_t* target = targets.as<std::int32_t>();
@@ -150,7 +153,7 @@ void CpuBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targe
                      partials.shape() == (Shape{shards, rows, 3}),
                  "cross_entropy: losses {} for logits {} with partial sums {}",
                  to_string(losses.shape()), to_string(logits.shape()), to_string(partials.shape()));
-  check_outputs(options, rows);
+  check_vectors(options, rows);
   visit_float(logits.dtype(), [&]<class T>() {
     using A = Accumulator<T>;
     const auto merged = [&](std::int64_t row) {

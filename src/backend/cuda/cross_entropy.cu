@@ -120,6 +120,7 @@ template <class A>
 struct Options {
   A gradient_scale;
   A twice_z_loss;
+  const A* weights;    // (rows) or nullptr
   A* squared_log_z;    // (rows) or nullptr
   A* smallest_losses;  // (rows) or nullptr
 };
@@ -143,14 +144,17 @@ template <class T>
 __device__ void write_row(Acc<T>* losses, const VectorizedRow<T>& row, Acc<T> largest, Acc<T> sum,
                           Acc<T> below, std::int64_t target, const Options<Acc<T>>& options) {
   using A = Acc<T>;
-  const A log_sum = log(sum), log_z = largest + log_sum, scale = options.gradient_scale;
+  const A log_sum = log(sum), log_z = largest + log_sum,
+          row_weight = options.weights != nullptr ? options.weights[blockIdx.x] : A(1),
+          scale = row_weight * options.gradient_scale;
   if (threadIdx.x == 0) {
-    losses[blockIdx.x] = log_sum - below;
-    if (options.squared_log_z != nullptr) options.squared_log_z[blockIdx.x] = log_z * log_z;
+    losses[blockIdx.x] = row_weight * (log_sum - below);
+    if (options.squared_log_z != nullptr)
+      options.squared_log_z[blockIdx.x] = row_weight * log_z * log_z;
     // Its logit is the largest: nothing is subtracted.
     if (options.smallest_losses != nullptr) options.smallest_losses[blockIdx.x] = log_sum;
   }
-  if (scale == A(0)) return;
+  if (options.gradient_scale == A(0)) return;
   const A weight = A(1) + options.twice_z_loss * log_z;
   write_gradient(row, largest, scale * weight / sum);
   __syncthreads();
@@ -236,17 +240,17 @@ void check_losses(const Tensor& losses, const Tensor& logits, const CrossEntropy
   KINTSUGI_CHECK(losses.elements() == logits.extent(0) && losses.contiguous(),
                  "cross_entropy: losses {} for logits {}", to_string(losses.shape()),
                  to_string(logits.shape()));
-  for (const Tensor& output : {options.squared_log_z, options.smallest_losses})
-    KINTSUGI_CHECK(!output || (output.elements() == logits.extent(0) && output.contiguous()),
-                   "cross_entropy: an output {} for logits {}", to_string(output.shape()),
-                   to_string(logits.shape()));
+  for (const Tensor& vector : {options.weights, options.squared_log_z, options.smallest_losses})
+    KINTSUGI_CHECK(!vector || (vector.elements() == logits.extent(0) && vector.contiguous()),
+                   "cross_entropy: weights or an output {} for logits {}",
+                   to_string(vector.shape()), to_string(logits.shape()));
 }
 
 template <class A>
 Options<A> on_device(const CrossEntropyOptions& options) {
   const auto data = [](const Tensor& x) { return x ? data_of<A>(x) : nullptr; };
   return {static_cast<A>(options.gradient_scale), static_cast<A>(2 * options.z_loss),
-          data(options.squared_log_z), data(options.smallest_losses)};
+          data(options.weights), data(options.squared_log_z), data(options.smallest_losses)};
 }
 
 }  // namespace

@@ -272,7 +272,7 @@ void SimBackend::read_logits(Tensor values, Tensor ids, Tensor log_sum, Tensor c
 void SimBackend::cross_entropy(Tensor losses, Tensor logits, Tensor targets,
                                const CrossEntropyOptions& options) {
   add_memory("cross_entropy", {logits, options.gradient_scale != 0 ? logits : Tensor(), logits,
-                               losses, targets, options.smallest_losses});
+                               losses, targets, options.weights, options.smallest_losses});
 }
 void SimBackend::cross_entropy_partial(Tensor partial, Tensor logits, Tensor targets,
                                        std::int64_t) {
@@ -282,7 +282,7 @@ void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targe
                                       std::int64_t, const CrossEntropyOptions& options) {
   const bool writes = options.gradient_scale != 0;
   add_memory("cross_entropy_merged", {writes ? logits : losses, writes ? logits : Tensor(), losses,
-                                      targets, partials, options.smallest_losses});
+                                      targets, partials, options.weights, options.smallest_losses});
 }
 
 // ---- reductions and the optimizer

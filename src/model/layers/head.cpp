@@ -59,8 +59,8 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
     const Tensor logits = logits_.rows(0, count), rows = normed.rows(first, count);
     backend.matmul(logits, rows, weight, {.transpose_b = true});
     CrossEntropyOptions of_chunk = options;
-    for (Tensor* output : {&of_chunk.squared_log_z, &of_chunk.smallest_losses})
-      if (*output) *output = output->rows(first, count);
+    for (Tensor* vector : {&of_chunk.weights, &of_chunk.squared_log_z, &of_chunk.smallest_losses})
+      if (*vector) *vector = vector->rows(first, count);
     cross_entropy(run, losses.rows(first, count), logits, run.batch.targets.rows(first, count),
                   of_chunk);
     if (!trains) continue;
