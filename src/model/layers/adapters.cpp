@@ -43,7 +43,8 @@ void Adapters::declare(Declaration& d, const Sizes& sizes, Declaration::Shard::A
                                                              .parts = parts,
                                                              .copies = copies[i % copies.size()]}
                                         : Declaration::Shard{.partial = true}});
-  low_ = d.saved({.label = "adapters", .width = rows});
+  // Small, and a full recomputation does not compute a block's last matmul again.
+  low_ = d.saved({.label = "adapters", .width = rows, .kept = true});
   dlow_ = d.workspace(
       {.label = "gradient of adapters", .width = rows, .training = true, .read_by_weights = true});
   if (spec_.dropout > 0) dropped_ = d.workspace({.label = "adapter inputs", .width = sizes.inputs});
