@@ -116,18 +116,6 @@ TEST_P(MatmulTest, FewRows) {
   }
 }
 
-// Adapters: a short inner dimension, added to a result.
-TEST_P(MatmulTest, ShortInnerDimension) {
-  for (const Problem& p : {Problem{64, 40, 16, false, true}, Problem{130, 264, 32, false, true},
-                           Problem{77, 528, 48, false, false}, Problem{300, 96, 64, false, true},
-                           Problem{129, 24, 16, false, false}, Problem{90, 33, 16, false, true},
-                           Problem{70, 64, 8, false, true}}) {
-    check(p, false, false, false);
-    check(p, false, true, false);
-    check(p, false, true, true);
-  }
-}
-
 // silu(left) * right of the rounded result; the weights may be read early.
 TEST_P(MatmulTest, SwigluOfTheResult) {
   for (const Problem& p : {Problem{1, 6, 8, false, true}, Problem{2, 700, 264, false, true},

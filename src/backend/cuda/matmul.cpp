@@ -17,7 +17,6 @@
 
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/low_rank.h"
 #include "backend/tuning_cache.h"
 
 #define KINTSUGI_CUBLAS(expression)                                                    \
@@ -477,7 +476,7 @@ void Matmul::run(const Context& context, const Tensor& c, const Tensor& a, const
   KINTSUGI_CHECK((o.scale == 1 && o.residual_scale == 1) || !(o.bias || o.gelu || o.gelu_input),
                  "matmul: scales cannot be combined with a bias or GELU");
   if (c.elements() == 0) return;
-  if (matmul_few_rows(context, c, a, b, o) || matmul_low_rank(context, c, a, b, o)) return;
+  if (matmul_few_rows(context, c, a, b, o)) return;
   if (o.swiglu) {
     MatmulOptions without = o;
     without.swiglu = {};
