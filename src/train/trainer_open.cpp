@@ -177,7 +177,10 @@ void Trainer::open_run(ResumeMode resume) {
   try {
     if (preference()) open_reference(start);
     origin = load_start(start);
-    if (preference()) complete_reference(*engine_);
+    if (preference()) {
+      complete_reference(*engine_);
+      startup_.mark("reference model");
+    }
   } catch (const SharedDamagedFile& error) {
     if (start && !start->other_run) fall_back_from(start->checkpoint, error.what());
     remove_created();

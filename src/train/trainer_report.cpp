@@ -146,9 +146,9 @@ std::string Trainer::progress_line() const {
     skipped = fmt::format("  skipped {} of {}", means_.skipped(), means_.steps());
   if (means_.outliers() > 0) skipped += fmt::format(" ({} as outliers)", means_.outliers());
   std::string rewards;
-  if (record_.reward_margin)
-    rewards = fmt::format("  margin {:.4f}  accuracy {:.3f}", *record_.reward_margin,
-                          *record_.reward_accuracy);
+  if (preference())
+    rewards = fmt::format("  margin {:.4f}  accuracy {:.3f}", means_.reward_margin(),
+                          means_.reward_accuracy());
   std::string joules_per_token = "–";
   if (const auto joules = means_.joules_per_token())
     joules_per_token = fmt::format("{:.3g} ({})", *joules, record_.energy_scope);

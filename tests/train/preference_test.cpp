@@ -124,6 +124,11 @@ TEST(Preference, LossAndRewardsAreThoseOfTheFormula) {
       EXPECT_NEAR(step.rewards.rejected, rejected, 1e-12);
       EXPECT_NEAR(step.rewards.accuracy, accurate, 1e-12);
       EXPECT_GT(step.gradient_norm, 1e-3);
+      Engine scaled(*backend, *backend, options_of({beta, smoothing}, micro));
+      scaled.initialize(5);
+      EXPECT_NEAR(
+          scaled.step(pairs.batch(), {.step = 1, .lr = 1e-3, .loss_scale = 1024}).gradient_norm,
+          step.gradient_norm, 1e-12);
     }
 }
 
