@@ -170,5 +170,39 @@ TEST_P(EngineTest, AStepWithoutLossIsHarmless) {
   }
 }
 
+// The loss is the weighted mean; scores stay as they are. Weights below 1 in sum count as they are.
+TEST_P(EngineTest, WeightsOfLosses) {
+  Tokens ids, targets;
+  std::vector<float> weights;
+  for (std::int32_t i = 0; i < 24; ++i) {
+    ids.push_back(i * 7 % 64);
+    targets.push_back(i % 5 == 0 ? -1 : i * 11 % 64);
+    weights.push_back(static_cast<float>(i % 4) / 128);
+  }
+  EngineOptions options = options_of(GetParam(), 2, 8);
+  options.weights = true;
+  Engine& engine = engine_of(options);
+  const TokenBatch batch{.ids = ids, .targets = targets, .weights = weights};
+  double sum = 0, total = 0, plain = 0;
+  engine.score(batch, [&](std::size_t token, double loss, double) {
+    sum += weights[token] * loss;
+    total += weights[token];
+    plain += loss;
+  });
+  EXPECT_LT(total, 1);
+  EXPECT_NEAR(plain, engine.evaluate({ids, targets}).loss, 1e-11);
+  EXPECT_NEAR(engine.targets_of(batch), total, 1e-12);
+  EXPECT_NEAR(engine.evaluate(batch).loss, sum, 1e-12);
+  const StepResult weighted = engine.step(batch, {.step = 1, .lr = 1e-3});
+  EXPECT_NEAR(weighted.loss, sum / total, 1e-12);
+  // Twice the weights are the same run.
+  std::vector<float> twice = weights;
+  for (float& weight : twice) weight *= 2;
+  const StepResult same = engine_of(options).step(
+      {.ids = ids, .targets = targets, .weights = twice}, {.step = 1, .lr = 1e-3});
+  EXPECT_NEAR(same.loss, weighted.loss, 1e-12);
+  EXPECT_NEAR(same.gradient_norm, weighted.gradient_norm, 1e-11);
+}
+
 }  // namespace
 }  // namespace kintsugi
