@@ -33,6 +33,7 @@ class Checks {
     check_loss_scale();
     check_average();
     check_spikes();
+    check_preference();
     check_layout();
     check_offload();
     check_trained_parameters();
@@ -296,6 +297,25 @@ class Checks {
       complain("train.spikes.action",
                "is rewind, which reads further than planned: not with data.order megatron or "
                "max_epochs");
+  }
+
+  void check_preference() const {
+    const ObjectiveConfig& objective = config_.objective;
+    if (objective.kind != ObjectiveKind::Dpo) {
+      if (objective.beta != ObjectiveConfig{}.beta)
+        complain("objective.beta", "is for objective dpo, not for {}: remove it",
+                 to_string(objective.kind));
+      return;
+    }
+    if (config_.model_init.empty() && !config_.run.from)
+      complain("objective",
+               "dpo improves a trained model, which is also its reference: set model.init");
+    if (config_.train.z_loss > 0)
+      complain("train.z_loss", "is not a part of objective dpo: remove it");
+    if (config_.adapter.init)
+      complain("adapter.init",
+               "gives adapters that the reference model of objective dpo does not have: merge them "
+               "with `kintsugi model merge-adapter` and start from the merged model");
   }
 
   void check_average() const {
