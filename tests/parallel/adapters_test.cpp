@@ -23,7 +23,7 @@ Training with_adapters(const std::string& kind, double dropout = 0) {
   return training;
 }
 
-const std::vector<RankLayout>& layouts() {
+const std::vector<RankLayout>& adapter_layouts() {
   static const std::vector<RankLayout> all = {
       {.dp = 2},
       {.dp = 2, .zero = 1},
@@ -43,7 +43,7 @@ class AdapterLayouts : public testing::TestWithParam<const char*> {};
 TEST_P(AdapterLayouts, TrainAsOneProcessDoes) {
   const Training training = with_adapters(GetParam(), 0.3);
   const Outcome alone = trained({}, training, 4);
-  for (const RankLayout& layout : layouts())
+  for (const RankLayout& layout : adapter_layouts())
     expect_same(trained(layout, training, 4), alone, to_string(layout));
 }
 INSTANTIATE_TEST_SUITE_P(Families, AdapterLayouts,
@@ -120,7 +120,7 @@ TEST(FrozenParameters, StayAndOthersTrainAsBeforeInEveryLayout) {
       EXPECT_EQ(std::count(changed.begin(), changed.end(), parameter.name),
                 is_trained(training.model, parameter) ? 1 : 0)
           << parameter.name;
-    for (const RankLayout& layout : layouts())
+    for (const RankLayout& layout : adapter_layouts())
       expect_same(trained(layout, training, 3), alone, to_string(layout));
     training.offload = {.on = true, .gradients = true};
     expect_same(trained({.dp = 2, .zero = 3, .pp = 2}, training, 3), alone, "offloaded");
@@ -223,10 +223,13 @@ TEST(AdaptersTest, MistakesAreNamed) {
             std::string::npos);
   EXPECT_NE(complaint([](ModelConfig& m) { m.freeze = {"*"}; }).find("nothing to train"),
             std::string::npos);
-  EXPECT_NE(
-      complaint([](ModelConfig& m) { m.lora = {.r = 2, .alpha = 1, .targets = {"c_attn"}}; }).find("q_proj"),
-      std::string::npos);
-  EXPECT_NE(complaint([](ModelConfig& m) { m.lora = {.r = 2, .alpha = 1, .train = {"score"}}; }).find("score"),
+  EXPECT_NE(complaint([](ModelConfig& m) {
+              m.lora = {.r = 2, .alpha = 1, .targets = {"c_attn"}};
+            }).find("q_proj"),
+            std::string::npos);
+  EXPECT_NE(complaint([](ModelConfig& m) {
+              m.lora = {.r = 2, .alpha = 1, .train = {"score"}};
+            }).find("score"),
             std::string::npos);
 }
 
