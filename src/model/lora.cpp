@@ -85,6 +85,18 @@ bool is_trained(const ModelConfig& config, const Parameter& parameter) {
   return names_module(config.lora.train, module_of(name));
 }
 
+int first_trained_layer(const ModelConfig& config) {
+  if (config.freeze.empty() && !config.lora.on()) return -1;
+  int first = static_cast<int>(config.layers);
+  const ParameterSet set(config);
+  for (const Bucket& bucket : set.buckets()) {
+    if (!bucket.trained) continue;
+    if (bucket.role == Bucket::Role::Embedding) return -1;
+    if (bucket.role == Bucket::Role::Block) first = std::min(first, bucket.layer);
+  }
+  return first;
+}
+
 void check_trained(const ModelConfig& config) {
   const ParameterSet set(config);
   const auto& all = set.parameters();

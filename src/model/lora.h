@@ -19,6 +19,10 @@ void add_adapters(ModelSpec& model, const LoraConfig& lora);
 // head of a classifier; without, all but those that ModelConfig::freeze matches.
 bool is_trained(const ModelConfig& config, const Parameter& parameter);
 
+// The lowest layer with a parameter that is trained; -1 if one of the embedding is, the number of
+// layers if only the head has some. A backward ends there.
+int first_trained_layer(const ModelConfig& config);
+
 // Throws UserError if a pattern or target matches nothing, if only some of the matrices that are
 // computed as one are frozen, or if nothing is trained.
 void check_trained(const ModelConfig& config);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/context_shard.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -21,6 +22,7 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
                            const ModelConfig& config, const ModelGroups& groups,
                            const StageOptions& options)
     : model_(model_spec(config)),
+      first_trained_layer_(kintsugi::first_trained_layer(config)),
       options_(options),
       size_(largest_micro_batch(options, groups)),
       context_{.backend = &backend,
@@ -211,7 +213,8 @@ Tensor Stage::host_input(const MicroBatch& batch, int number, int block) const {
 }
 
 void Stage::fetch_input(const MicroBatch& batch, int number, int block) {
-  if (offloads(block - 1)) offload_->fetch(block - 1, host_input(batch, number, block - 1));
+  if (block > last_backward() && offloads(block - 1))
+    offload_->fetch(block - 1, host_input(batch, number, block - 1));
   if (offloads(block)) offload_->receive(block);
 }
 
@@ -298,11 +301,12 @@ void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient)
 
 // `halved`: the gradients of matrices are left to backward_weight().
 void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved) {
-  for (int block = layers() - 1; block >= 0; --block) {
+  const int last = last_backward();
+  for (int block = layers() - 1; block >= last; --block) {
     const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(buckets,
-                             block > 0 ? block_buckets_[at(block - 1)] : BucketHooks::kNone);
+                             block > last ? block_buckets_[at(block - 1)] : BucketHooks::kNone);
       hooks.need_all_gradients(buckets, batch.first);
     });
     fetch_input(batch, number, block);
@@ -316,7 +320,7 @@ void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient
 }
 
 void Stage::backward_weight(const MicroBatch& batch, int number) {
-  for (int block = layers() - 1; block >= 0; --block) {
+  for (int block = layers() - 1; block >= last_backward(); --block) {
     const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     const LayerRun run = block_run(batch, number, block, true);
     const bool recomputes = run.recompute != Recompute::None;  // which needs the weights again
@@ -333,6 +337,11 @@ void Stage::backward_weight(const MicroBatch& batch, int number) {
 // The embedding's backward reads only the weights of its norm.
 void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradient) {
   if (!embedding_) return;
+  if (scratch_->first_trained_layer() >= 0) {  // nothing of the embedding is trained
+    if (tied_in_stage())
+      call_hooks([&](BucketHooks& hooks) { hooks.done_with_all_weights(embedding_buckets_); });
+    return;
+  }
   const bool needed = embedding_->has_norm();
   call_hooks([&](BucketHooks& hooks) {
     if (tied_in_stage()) return;  // Stage::loss has requested them

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,6 +49,7 @@ class StageScratch {
   void prepare();
 
   const ModelSpec& model() const { return model_; }
+  int first_trained_layer() const { return first_trained_layer_; }
   const StageOptions& options() const { return options_; }
   const BatchSize& size() const { return size_; }  // of the largest micro-batch
   BatchSize size(const MicroBatch& batch) const {
@@ -83,6 +85,7 @@ class StageScratch {
 
  private:
   ModelSpec model_;
+  int first_trained_layer_;
   StageOptions options_;
   BatchSize size_;
   std::optional<RingAttention> ring_;
@@ -151,7 +154,8 @@ class Stage {
   // pairs, the loss is theirs, and loss_sum is (4): the totals of Backend::preference_loss.
   void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
             Tensor loss_sum);
-  // `gradient` is that of the output on entry and of the input on return.
+  // `gradient` is that of the output on entry and of the input on return, if a layer before the
+  // stage is trained.
   void backward(const MicroBatch& batch, int number, Tensor gradient);
   // The same in two halves, for zero-bubble schedules.
   void backward_input(const MicroBatch& batch, int number, Tensor gradient);
@@ -161,6 +165,10 @@ class Stage {
 
  private:
   int layers() const { return range_.last_layer - range_.first_layer; }
+  // The block with which a backward ends: below it, nothing is trained.
+  int last_backward() const {
+    return std::clamp(scratch_->first_trained_layer() - range_.first_layer, 0, layers());
+  }
   // Whether the stage has both the embedding and a head that is tied to it.
   bool tied_in_stage() const { return scratch_->model().tied && range_.embedding && range_.head; }
   // A LayerRun with the memory of a block. `halved`: with the memory kept between the halves of a

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "model/lora.h"
+#include "model/metrics.h"
 #include "support/parallel_run.h"
 
 namespace kintsugi {
@@ -178,6 +179,31 @@ TEST(FrozenParameters, HaveNoGradientsAndNoState) {
   // Master weights and two moments; a few scalars beside them.
   EXPECT_NEAR(static_cast<double>(bytes_of(training, Region::Optimizer)),
               12.0 * static_cast<double>(trained), 1024);
+}
+
+// Per matmul with a matrix of n elements: forward 2 n, gradient of its input 2 n, its own 2 n.
+TEST(FrozenParameters, SaveTheWorkOfTheirGradients) {
+  ModelConfig model = tiny_model("llama-untied", 4);
+  const TrainingFlops all = training_flops_per_token(model, 8);
+  const ParameterSet set(model);
+  double head = 0, blocks = 0;
+  for (const Parameter& parameter : set.parameters()) {
+    if (!parameter.overwritten) continue;
+    (parameter.group == ParameterGroup::Head ? head : blocks) +=
+        static_cast<double>(parameter.shape.elements());
+  }
+  EXPECT_DOUBLE_EQ(all.linear, 6 * (head + blocks));
+  model.freeze = {"model.layers.0.*", "model.layers.1.*", "model.embed_tokens"};
+  EXPECT_EQ(first_trained_layer(model), 2);
+  EXPECT_DOUBLE_EQ(training_flops_per_token(model, 8).linear, 6 * (head + blocks / 2) + blocks);
+  EXPECT_DOUBLE_EQ(training_flops_per_token(model, 8).attention_causal,
+                   all.attention_causal * (3 + 1) / 6);
+  model.freeze = {"model.*"};
+  EXPECT_EQ(first_trained_layer(model), 4);
+  EXPECT_DOUBLE_EQ(training_flops_per_token(model, 8).linear, 6 * head + 2 * blocks);
+  model.freeze = {"*_proj"};
+  EXPECT_EQ(first_trained_layer(model), -1);
+  EXPECT_DOUBLE_EQ(training_flops_per_token(model, 8).linear, 6 * head + 4 * blocks);
 }
 
 TEST(AdaptersTest, NamesAndShapesAreThoseOfPeft) {
