@@ -2,9 +2,10 @@
 # Writes small corpora from Debian packages, one JSON object {"text": …} per document:
 #   en.jsonl  the King James Bible, one document per chapter (bible-kjv)
 #   fi.jsonl, nl.jsonl, pl.jsonl  translated manual pages (manpages-fi, -nl, -pl)
-# Usage: scripts/corpora.sh DIRECTORY [language …]     default: all four
+#   en-man.jsonl  English manual pages (manpages); only if named
+# Usage: scripts/corpora.sh DIRECTORY [language …]     default: en fi nl pl
 set -euo pipefail
-directory=${1:?usage: $0 DIRECTORY [en|fi|nl|pl ...]}
+directory=${1:?usage: $0 DIRECTORY [en|fi|nl|pl|en-man ...]}
 shift
 languages=("${@:-en}")
 [ $# -gt 0 ] || languages=(en fi nl pl)
@@ -27,15 +28,26 @@ bible_text() {
     last = chapter; sub(/^[^ ]+ /, ""); print }'
 }
 
+# The files of manual pages. Many packages have English ones: only those of `manpages` are taken.
+manual_pages() {
+  local language=$1 package=manpages-$1 pages
+  if [ "$language" = en-man ]; then
+    package=manpages
+    pages=$(dpkg -L manpages 2> /dev/null | grep '/man[1-8]/.*\.gz$' || true)
+  else
+    pages=$(find /usr/share/man/"$language" -name '*.gz' 2> /dev/null || true)
+  fi
+  if [ ! -e "${pages%%$'\n'*}" ]; then
+    # Slim images install packages without manual pages: unpack the package instead.
+    (cd "$work" && apt-get download -q "$package" > /dev/null && dpkg-deb -x "$package"_*.deb "$language")
+    pages=$(find "$work/$language" -name '*.gz')
+  fi
+  LC_ALL=C sort <<< "$pages"
+}
+
 # The text of manual pages without roff requests and font changes.
 manual_text() {
-  local language=$1 root=/
-  if ! ls /usr/share/man/"$language"/man*/*.gz > /dev/null 2>&1; then
-    # Slim images install packages without manual pages: unpack the package instead.
-    (cd "$work" && apt-get download -q "manpages-$language" > /dev/null && dpkg-deb -x manpages-"$language"_*.deb "$language")
-    root=$work/$language/
-  fi
-  find "$root"usr/share/man/"$language" -name '*.gz' | LC_ALL=C sort | while read -r page; do
+  manual_pages "$1" | while read -r page; do
     zcat "$page" | sed -E -e '/^\.SH /{s/^\.SH +//;b}' -e '/^\.SS /{s/^\.SS +//;b}' -e '/^\.(B|I|BR|BI|IR|RB|RI|IB|SM) /{s/^\.[A-Z]+ +//;b}' \
       -e "/^[.']/d" | sed -E -e 's/\\f([BIRP]|\(..|\[[^]]*\])//g' -e 's/\\s[-+]?[0-9]//g' -e 's/\\-/-/g' -e 's/\\(,|\/|&|\||\^|:|%)//g' \
       -e 's/\\(e|\\)/\\/g' -e 's/\\\(aq/'"'"'/g' -e 's/\\\((lq|rq|dq)/"/g' -e 's/\\\(bu/-/g' -e 's/\\~|\\ / /g' -e 's/"([^"]*)"/\1/g'
@@ -46,8 +58,8 @@ manual_text() {
 for language in "${languages[@]}"; do
   case $language in
     en) bible_text ;;
-    fi | nl | pl) manual_text "$language" ;;
-    *) echo "no corpus for '$language': en, fi, nl or pl" >&2; exit 2 ;;
+    fi | nl | pl | en-man) manual_text "$language" ;;
+    *) echo "no corpus for '$language': en, fi, nl, pl or en-man" >&2; exit 2 ;;
   esac | to_jsonl > "$work/$language.jsonl"
   mv "$work/$language.jsonl" "$directory/$language.jsonl"
   echo "$directory/$language.jsonl: $(wc -l < "$directory/$language.jsonl") documents, $(wc -c < "$directory/$language.jsonl") bytes"

@@ -15,7 +15,9 @@ else
   [ -s "$corpus" ] || scripts/corpora.sh "$data" en
 fi
 rm -rf "$run"
-"$kintsugi" data train-tokenizer --input "$corpus" --vocab 2048 --output "$data/tokenizer" --overwrite
+# The marks of chats are tokens, so that scripts/finetune.sh can train on chats.
+"$kintsugi" data train-tokenizer --input "$corpus" --vocab 2048 --special "<|endoftext|>" "<|im_start|>" "<|im_end|>" \
+  --output "$data/tokenizer" --overwrite
 "$kintsugi" data tokenize --input "$corpus" --tokenizer "$data/tokenizer" --output "$data/en" --overwrite
 "$kintsugi" train examples/demo.yaml --set "data.train=[{path: \"$data/en\"}]" --set "data.tokenizer=$data/tokenizer" --set "run.dir=$run"
 
