@@ -343,7 +343,7 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     for (std::int64_t i = 0; i < samples; ++i) {
       ranges.clear();
       set.locate(first + i, ranges);
-      reader.read(ranges, batch.row(i));
+      reader.read(ranges, batch, i);
     }
     if (samples <= 0) std::fill_n(batch.targets.begin(), length, -1);
     const auto rows = [&](const std::vector<std::int32_t>& all) {

@@ -1,4 +1,4 @@
-#include "serve/prompt_encoder.h"
+#include "data/chat/prompt_encoder.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -144,19 +144,70 @@ std::vector<std::int32_t> PromptEncoder::encode(std::string_view text,
   return with_bos(std::move(ids));
 }
 
+// As one text where possible: models were trained with tokens that cross the borders of pieces.
+bool PromptEncoder::divides(std::span<const ChatPiece> pieces) const {
+  return std::any_of(pieces.begin(), pieces.end(), [&](const ChatPiece& piece) {
+    return piece.content && has_special(piece.text);
+  });
+}
+
 std::vector<std::int32_t> PromptEncoder::encode(std::span<const ChatPiece> pieces,
                                                 SpecialTokens special) const {
-  // As one text where possible: models were trained with tokens that cross the borders of pieces.
-  const bool divide = special == SpecialTokens::AsText &&
-                      std::any_of(pieces.begin(), pieces.end(), [&](const ChatPiece& piece) {
-                        return piece.content && has_special(piece.text);
-                      });
-  if (!divide) return encode(text_of(pieces), SpecialTokens::Honoured);
+  if (special == SpecialTokens::Honoured || !divides(pieces))
+    return encode(text_of(pieces), SpecialTokens::Honoured);
   std::vector<std::int32_t> ids;
   for (const ChatPiece& piece : pieces)
     tokenizer_.encode(piece.text, ids,
                       piece.content ? SpecialTokens::AsText : SpecialTokens::Honoured);
   return with_bos(std::move(ids));
+}
+
+// The tokens before a border are those that the text before it has in common with the whole text.
+PromptEncoder::Marked PromptEncoder::encode_as_one_text(std::span<const ChatPiece> pieces) const {
+  // Two contents could form a special token together.
+  const bool only_contents = std::all_of(pieces.begin(), pieces.end(),
+                                         [](const ChatPiece& piece) { return piece.content; });
+  const auto special = only_contents ? SpecialTokens::AsText : SpecialTokens::Honoured;
+  Marked marked;
+  tokenizer_.encode(text_of(pieces), marked.ids, special);
+  marked.answer.resize(marked.ids.size());
+  std::string before;
+  std::vector<std::int32_t> ids;
+  std::size_t done = 0;
+  bool answer = false;
+  const auto mark_until = [&](std::size_t end) {
+    for (; done < end; ++done) marked.answer[done] = answer ? 1 : 0;
+  };
+  for (const ChatPiece& piece : pieces) {
+    if (piece.answer != answer) {
+      ids.clear();
+      tokenizer_.encode(before, ids, special);
+      const auto common =
+          std::mismatch(ids.begin(), ids.end(), marked.ids.begin(), marked.ids.end());
+      mark_until(static_cast<std::size_t>(common.first - ids.begin()));
+      answer = piece.answer;
+    }
+    before += piece.text;
+  }
+  mark_until(marked.ids.size());
+  return marked;
+}
+
+PromptEncoder::Marked PromptEncoder::encode_answers(std::span<const ChatPiece> pieces) const {
+  Marked marked;
+  if (!divides(pieces)) {
+    marked = encode_as_one_text(pieces);
+  } else {
+    for (const ChatPiece& piece : pieces) {
+      tokenizer_.encode(piece.text, marked.ids,
+                        piece.content ? SpecialTokens::AsText : SpecialTokens::Honoured);
+      marked.answer.resize(marked.ids.size(), piece.answer ? 1 : 0);
+    }
+  }
+  const std::size_t tokens = marked.ids.size();
+  marked.ids = with_bos(std::move(marked.ids));
+  marked.answer.insert(marked.answer.begin(), marked.ids.size() - tokens, 0);
+  return marked;
 }
 
 }  // namespace kintsugi
