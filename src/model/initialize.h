@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -23,6 +24,7 @@ class ParameterSource {
             std::int64_t begin, std::int64_t end) const;
 
  private:
+  friend class PartlyFreshParameters;
   // Fills `destination` with the elements from `first` on of this rank's shard of a parameter.
   virtual void fill_parameter(Backend& backend, const Tensor& destination,
                               const Parameter& parameter, int tp_rank,
@@ -40,6 +42,23 @@ class FreshParameters final : public ParameterSource {
                       int tp_rank, std::int64_t first) const override;
 
   std::uint64_t seed_;
+};
+
+// Random values for some parameters, and those of another source for the rest.
+class PartlyFreshParameters final : public ParameterSource {
+ public:
+  // `others` must outlive the source.
+  PartlyFreshParameters(const ParameterSource& others, std::uint64_t seed,
+                        std::function<bool(const Parameter&)> is_fresh)
+      : others_(others), fresh_(seed), is_fresh_(std::move(is_fresh)) {}
+
+ private:
+  void fill_parameter(Backend& backend, const Tensor& destination, const Parameter& parameter,
+                      int tp_rank, std::int64_t first) const override;
+
+  const ParameterSource& others_;
+  FreshParameters fresh_;
+  std::function<bool(const Parameter&)> is_fresh_;
 };
 
 // Per new row of a table, the rows in the file that it is the mean of.

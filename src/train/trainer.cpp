@@ -284,8 +284,12 @@ void Trainer::check_peak() {
       peak_.source);
 }
 
-TokenBatch Trainer::tokens() const {
-  return {batch_->ids, batch_->targets, batch_->positions, batch_->document_start};
+TokenBatch Trainer::tokens() {
+  return {.ids = batch_->ids,
+          .targets = batch_->targets,
+          .positions = batch_->positions,
+          .document_start = batch_->document_start,
+          .weights = target_weights(batch_->targets)};
 }
 
 double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
@@ -318,9 +322,14 @@ void Trainer::record_communication(const CommunicationTimes& now) {
   communication_ = now;
 }
 
-double Trainer::Score::loss() const {
-  return nats / static_cast<double>(std::max<std::int64_t>(tokens, 1));
+void Trainer::Score::add(const Score& other) {
+  nats += other.nats;
+  targets += other.targets;
+  bytes += other.bytes;
+  matrix.add(other.matrix);
 }
+
+double Trainer::Score::loss() const { return nats / loss_divisor(targets); }
 
 std::optional<double> Trainer::Score::bits_per_byte() const {
   if (bytes == 0) return {};
@@ -334,7 +343,8 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.layout.micro_batch;
   SampleReader reader(data_->validation_options());
   std::vector<TokenRange> ranges;
-  Score score;
+  const bool classifies = config_.model.is_classifier();
+  Score score(config_.model.labels.size());
   const Coordinates& coordinates = groups_->coordinates;
   for (std::int64_t round = 0; round < set.size(); round += micro * groups_->grid.dp) {
     const std::int64_t first = round + micro * coordinates.dp;
@@ -350,43 +360,53 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
       return std::span(all).first(all.empty() ? 0 : static_cast<std::size_t>(count * length));
     };
     const auto targets = rows(batch.targets);
-    score.nats += engine_->evaluate(
-        {rows(batch.ids), targets, rows(batch.positions), rows(batch.document_start)});
-    if (!groups_->counts_sequences()) continue;
-    score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
-    score.bytes += data_->bytes_of(targets);
+    const TokenBatch tokens{.ids = rows(batch.ids),
+                            .targets = targets,
+                            .positions = rows(batch.positions),
+                            .document_start = rows(batch.document_start),
+                            .weights = target_weights(targets)};
+    const auto predict = [&](std::size_t token, std::span<const double> logits) {
+      score.matrix.add(targets[token], predicted_label(logits));
+    };
+    score.nats += classifies ? engine_->classify(tokens, predict) : engine_->evaluate(tokens);
+    score.targets += engine_->targets_of(tokens);
+    if (groups_->counts_sequences() && !classifies) score.bytes += data_->bytes_of(targets);
   }
-  std::array<double, 4> sums = {score.nats, static_cast<double>(score.tokens),
-                                static_cast<double>(score.bytes), stops_.ask()};
+  std::vector<double> sums = {score.nats, score.targets, static_cast<double>(score.bytes),
+                              stops_.ask()};
+  const std::span<double> counts = score.matrix.counts();
+  sums.insert(sums.end(), counts.begin(), counts.end());
   sum_over_ranks(sums);
+  score.nats = sums[0];
+  score.targets = sums[1];
+  score.bytes = static_cast<std::int64_t>(sums[2]);
   stops_.decide(sums[3]);
-  return {sums[0], static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2])};
+  std::copy(sums.begin() + 4, sums.end(), counts.begin());
+  return score;
 }
 
 void Trainer::validate() {
   const auto begin = Clock::now();
   const EnergySpan energy(energy_, RunPhase::Validation);
   SampleBatch batch(config_.layout.micro_batch, data_->validation_options());
-  Score all;
+  Score all(config_.model.labels.size());
   record_.valid.clear();
+  std::vector<std::pair<std::string, Score>> sets;
   for (const ValidationSet& set : data_->validation()) {
-    const Score one = score(set, batch);
-    record_.valid.push_back({set.name(), one.loss(), one.bits_per_byte()});
-    all.nats += one.nats;
-    all.tokens += one.tokens;
-    all.bytes += one.bytes;
+    const Score& one = sets.emplace_back(set.name(), score(set, batch)).second;
+    record_.valid.push_back(valid_record(set.name(), one));
+    all.add(one);
   }
-  record_.valid_loss = all.loss();
-  record_.valid_bits_per_byte = all.bits_per_byte();
+  const StepRecord::Valid whole = valid_record("", all);
+  record_.valid_loss = whole.loss;
+  record_.valid_bits_per_byte = whole.bits_per_byte;
+  record_.valid_accuracy = record_.valid_micro_f1 = whole.accuracy;
+  record_.valid_macro_f1 = whole.macro_f1;
   last_valid_loss_ = record_.valid_loss;
-  const auto show = [&](const std::string& name, double loss, std::optional<double> bits) {
-    log_info("step {:>6}  held-out{} loss {:.4f} nats per token, {} bits per byte", state_.step,
-             name, loss, bits ? fmt::format("{:.4f}", *bits) : "unknown");
-  };
-  show("", *record_.valid_loss, record_.valid_bits_per_byte);
-  if (record_.valid.size() > 1)
-    for (const StepRecord::Valid& set : record_.valid)
-      show(" " + set.name, set.loss, set.bits_per_byte);
+  show_score("", all);
+  if (sets.size() > 1)
+    for (const auto& [name, one] : sets) show_score(" " + name, one);
+  if (is_first() && config_.model.is_classifier()) report_labels(all.matrix);
   const double seconds = seconds_since(begin);
   stops_.wall_time().note_step(seconds);
   if (is_first()) log_->goodput().note_validation(seconds);

@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "data/sampling/batch_loader.h"
 #include "energy/energy_report.h"
+#include "eval/classification_scores.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
 #include "train/checkpoint/background_save.h"
@@ -128,7 +129,9 @@ class Trainer {
   // this rank. Errors are not thrown here but by that step, so that the current step can still be
   // saved.
   double load_next_batch(std::int64_t step, Trace* trace);
-  TokenBatch tokens() const;  // of batch_
+  TokenBatch tokens();  // of batch_
+  // The weights of the targets by their labels; empty without objective.class_weights.
+  std::span<const float> target_weights(std::span<const std::int32_t> targets);
   void open_run(ResumeMode resume);
   void remove_created() const;
   // Fills in what the configuration leaves open with the checkpoint's values.
@@ -199,11 +202,19 @@ class Trainer {
   void record_communication(const CommunicationTimes& now);
   void validate();
   struct Score {
+    explicit Score(std::size_t labels) : matrix(labels) {}
     double nats = 0;
-    std::int64_t tokens = 0, bytes = 0;  // of the targets with a loss
+    double targets = 0;  // tokens with a loss, or their weights
+    std::int64_t bytes = 0;
+    ConfusionMatrix matrix;  // of a classifier
+    void add(const Score& other);
     double loss() const;
     std::optional<double> bits_per_byte() const;
   };
+  StepRecord::Valid valid_record(const std::string& name, const Score& score) const;
+  void show_score(const std::string& set, const Score& score) const;
+  // Writes the scores by label of a classifier; at the end of the run also to the log. On rank 0.
+  void report_labels(const ConfusionMatrix& matrix);
   Score score(const ValidationSet& set, SampleBatch& batch);
   // The tasks of train.eval_tasks, in trainer_tasks.cpp. All ranks decide alike.
   void find_evaluated();
@@ -308,6 +319,7 @@ class Trainer {
   std::int64_t compute_steps_ = 0;
   bool startup_reported_ = false;
   std::unique_ptr<BatchLoader> loader_;
+  std::vector<float> target_weights_;   // of a batch
   const SampleBatch* batch_ = nullptr;  // the next step's batch, once it is loaded
   double targets_ = 0;                  // tokens with a loss in batch_, over all ranks
   StopRequests stops_;                  // decided alike on all ranks
