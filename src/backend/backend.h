@@ -122,6 +122,8 @@ struct DropoutOptions {
   std::uint64_t key = 0;       // derive_key(seed, site, step)
   std::int64_t first_row = 0;  // global index of row 0 of this tensor within the step
   Tensor rows = {};            // (rows), int32: row i is global row first_row + rows[i]; none: + i
+  // The tensor has the columns from first_column on of rows of this width; 0: all of them.
+  std::int64_t first_column = 0, width = 0;
 };
 
 enum class Distribution : std::uint8_t {
@@ -152,6 +154,12 @@ struct CrossEntropyOptions {
   // (rows), third output: the loss of the most likely token, bit for bit that of the target if it
   // has the largest logit; 0 where target < 0
   Tensor smallest_losses = {};
+};
+
+// The loss of preference pairs (DPO).
+struct PreferenceOptions {
+  double beta = 0.1;
+  double label_smoothing = 0;  // probability that a preference is the wrong way round
 };
 
 // How the scale of gradients is computed from their norm.

@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/units.h"
 #include "model/families/family.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -130,15 +131,24 @@ void complete_classifier(ModelConfig& config) {
   if (config.pad_token < 0) config.pad_token = config.eos_token;
 }
 
+// The head of a classifier.
+void use_labels(ModelSpec& model, const ModelConfig& config) {
+  model.tied = false;
+  model.head.table = kScoreTable;
+  model.head.vocab_size = std::ssize(config.labels);
+  model.head.classifies = true;
+  model.head.init = {InitKind::Normal, config.init_std};
+}
+
 void check_total(const ModelConfig& config) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   const double block =
       real(config.hidden_size) * (real(config.heads + config.kv_heads) * 2 * real(config.head_dim) +
                                   3 * real(config.ffn_size));
-  const double total = real(config.layers) * block +
-                       real(config.hidden_size) *
-                           (2 * real(config.vocab_size) + real(config.max_positions) +
-                            static_cast<double>(config.labels.size()));
+  const double total =
+      real(config.layers) * block +
+      real(config.hidden_size) * (2 * real(config.vocab_size) + real(config.max_positions) +
+                                  static_cast<double>(config.labels.size()));
   if (total > kMaxParameters)
     user_error(
         "these sizes make a model of about {} parameters: is one of hidden_size {}, layers {}, "
@@ -191,12 +201,8 @@ Family parse_family(std::string_view text) {
 
 ModelSpec model_spec(const ModelConfig& config) {
   ModelSpec model = family_info(config.family).spec(config);
-  if (!config.is_classifier()) return model;
-  model.tied = false;
-  model.head.table = kScoreTable;
-  model.head.vocab_size = std::ssize(config.labels);
-  model.head.classifies = true;
-  model.head.init = {InitKind::Normal, config.init_std};
+  if (config.is_classifier()) use_labels(model, config);
+  add_adapters(model, config.lora);
   return model;
 }
 

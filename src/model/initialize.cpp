@@ -193,13 +193,6 @@ class NewRows {
 
 }  // namespace
 
-void PartlyFreshParameters::fill_parameter(Backend& backend, const Tensor& destination,
-                                           const Parameter& parameter, int tp_rank,
-                                           std::int64_t first) const {
-  const ParameterSource& source = is_fresh_(parameter) ? fresh_ : others_;
-  source.fill_parameter(backend, destination, parameter, tp_rank, first);
-}
-
 StoredParameters::StoredParameters(FileLoader& loader, const SafetensorsModel& files,
                                    const ParameterSet& set, std::string prefix,
                                    const std::function<bool(const Parameter&)>& has,

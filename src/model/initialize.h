@@ -24,7 +24,7 @@ class ParameterSource {
             std::int64_t begin, std::int64_t end) const;
 
  private:
-  friend class PartlyFreshParameters;
+  friend class ChosenParameters;
   // Fills `destination` with the elements from `first` on of this rank's shard of a parameter.
   virtual void fill_parameter(Backend& backend, const Tensor& destination,
                               const Parameter& parameter, int tp_rank,
@@ -44,21 +44,20 @@ class FreshParameters final : public ParameterSource {
   std::uint64_t seed_;
 };
 
-// Random values for some parameters, and those of another source for the rest.
-class PartlyFreshParameters final : public ParameterSource {
+// Each parameter from its own source, which must outlive this object: a base model and new
+// adapters.
+class ChosenParameters final : public ParameterSource {
  public:
-  // `others` must outlive the source.
-  PartlyFreshParameters(const ParameterSource& others, std::uint64_t seed,
-                        std::function<bool(const Parameter&)> is_fresh)
-      : others_(others), fresh_(seed), is_fresh_(std::move(is_fresh)) {}
+  using Choose = std::function<const ParameterSource&(const Parameter& parameter)>;
+  explicit ChosenParameters(Choose choose) : choose_(std::move(choose)) {}
 
  private:
   void fill_parameter(Backend& backend, const Tensor& destination, const Parameter& parameter,
-                      int tp_rank, std::int64_t first) const override;
+                      int tp_rank, std::int64_t first) const override {
+    choose_(parameter).fill_parameter(backend, destination, parameter, tp_rank, first);
+  }
 
-  const ParameterSource& others_;
-  FreshParameters fresh_;
-  std::function<bool(const Parameter&)> is_fresh_;
+  Choose choose_;
 };
 
 // Per new row of a table, the rows in the file that it is the mean of.

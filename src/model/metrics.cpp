@@ -2,6 +2,7 @@
 
 #include "model/block.h"
 #include "model/layers/head.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 
@@ -10,6 +11,7 @@ ModelSize count_parameters(const ParameterSet& set) {
   for (const Parameter& parameter : set.parameters()) {
     size.by_group[static_cast<std::size_t>(parameter.group)] += parameter.shape.elements();
     size.total += parameter.shape.elements();
+    if (parameter.trained) size.trained += parameter.shape.elements();
   }
   return size;
 }
@@ -25,19 +27,28 @@ LayerFlops forward_flops(const LayerSpec& layer, std::int64_t hidden_size, std::
 
 TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t sequence_length) {
   const ModelSpec model = model_spec(config);
+  const int first_trained = first_trained_layer(config);
   Declaration head({});
   Head(model).declare(head);
-  LayerFlops forward = head.flops();
-  for (const LayerSpec& layer : model.layers) {
-    const LayerFlops flops = forward_flops(layer, model.hidden_size, sequence_length);
-    forward.linear += flops.linear;
-    forward.mixing_causal += flops.mixing_causal;
-    forward.mixing_full += flops.mixing_full;
+  // Forward and backward together: three times forward, below the lowest trained layer once.
+  TrainingFlops sum{.linear = 3 * head.flops().linear};
+  for (int layer = 0; layer < static_cast<int>(model.layers.size()); ++layer) {
+    const LayerFlops forward = forward_flops(model.layers[static_cast<std::size_t>(layer)],
+                                             model.hidden_size, sequence_length);
+    const double times = layer < first_trained ? 1 : 3;
+    sum.linear += times * forward.linear;
+    sum.attention_causal += times * forward.mixing_causal;
+    sum.attention_full += times * forward.mixing_full;
   }
-  // Forward and backward together: three times forward.
-  return {.linear = 3 * forward.linear,
-          .attention_causal = 3 * forward.mixing_causal,
-          .attention_full = 3 * forward.mixing_full};
+  // Without the gradients of matrices that are not trained.
+  const ParameterSet set(config);
+  for (const Parameter& parameter : set.parameters()) {
+    const Bucket& bucket = set.buckets()[static_cast<std::size_t>(parameter.bucket)];
+    const bool counted = bucket.role != Bucket::Role::Block || bucket.layer >= first_trained;
+    if (!parameter.trained && parameter.overwritten && counted)
+      sum.linear -= 2.0 * static_cast<double>(parameter.global.elements());
+  }
+  return sum;
 }
 
 }  // namespace kintsugi

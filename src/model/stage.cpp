@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/context_shard.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -21,6 +22,7 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
                            const ModelConfig& config, const ModelGroups& groups,
                            const StageOptions& options)
     : model_(model_spec(config)),
+      first_trained_layer_(kintsugi::first_trained_layer(config)),
       options_(options),
       size_(largest_micro_batch(options, groups)),
       context_{.backend = &backend,
@@ -55,6 +57,8 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   };
   losses_ = per_token("losses");
   if (options.training && options.z_loss > 0) squared_log_z_ = per_token("z-losses");
+  if (options.preference)
+    preference_.emplace(arena, accumulator_of(dtype), size_.tokens(), *options.preference);
 }
 
 Declaration StageScratch::declaration(int layer) const {
@@ -209,7 +213,8 @@ Tensor Stage::host_input(const MicroBatch& batch, int number, int block) const {
 }
 
 void Stage::fetch_input(const MicroBatch& batch, int number, int block) {
-  if (offloads(block - 1)) offload_->fetch(block - 1, host_input(batch, number, block - 1));
+  if (block > last_backward() && offloads(block - 1))
+    offload_->fetch(block - 1, host_input(batch, number, block - 1));
   if (offloads(block)) offload_->receive(block);
 }
 
@@ -245,26 +250,43 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
 
 void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
                  Tensor loss_sum) {
-  const Tensor losses = scratch_->losses(batch.tokens());
   const bool training = gradient_scale != 0;
   call_hooks([&](BucketHooks& hooks) {
     hooks.need_all_weights(head_buckets_);
     if (training && tied_in_stage()) hooks.need_all_gradients(embedding_buckets_, batch.first);
     if (training) hooks.need_all_gradients(head_buckets_, batch.first);
   });
-  CrossEntropyOptions options{.gradient_scale = gradient_scale, .weights = batch.weights};
-  if (training) options.z_loss = scratch_->options().z_loss;
-  if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
-  if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
-  head_->forward(scratch_->run(batch), losses, gradient, output, options);
+  const auto compute = batch.pair_ranges ? &Stage::pair_loss : &Stage::token_loss;
+  (this->*compute)(batch, output, gradient, gradient_scale, loss_sum);
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
     hooks.done_with_all_weights(head_buckets_);
     if (!training && tied_in_stage()) hooks.done_with_all_weights(embedding_buckets_);
   });
+}
+
+void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
+                       double gradient_scale, Tensor loss_sum) {
+  const Tensor losses = scratch_->losses(batch.tokens());
+  CrossEntropyOptions options{.gradient_scale = gradient_scale, .weights = batch.weights};
+  if (gradient_scale != 0) options.z_loss = scratch_->options().z_loss;
+  if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
+  if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
+  head_->forward(scratch_->run(batch), losses, gradient, output, options);
   Backend& backend = *scratch_->context().backend;
   backend.sum(loss_sum.rows(0, 1), losses);
   if (options.squared_log_z) backend.sum(loss_sum.rows(1, 1), options.squared_log_z);
+}
+
+void Stage::pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
+                      double gradient_scale, Tensor totals) {
+  const LayerRun run = scratch_->run(batch);
+  const Tensor losses = scratch_->losses(batch.tokens());
+  head_->forward(run, losses, {}, output, {});
+  const Tensor weights = scratch_->preference().weigh(run, losses, totals);
+  if (gradient_scale != 0)
+    head_->forward(run, losses, gradient, output,
+                   {.gradient_scale = gradient_scale, .weights = weights});
 }
 
 void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {
@@ -279,11 +301,12 @@ void Stage::backward_input(const MicroBatch& batch, int number, Tensor gradient)
 
 // `halved`: the gradients of matrices are left to backward_weight().
 void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved) {
-  for (int block = layers() - 1; block >= 0; --block) {
+  const int last = last_backward();
+  for (int block = layers() - 1; block >= last; --block) {
     const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(buckets,
-                             block > 0 ? block_buckets_[at(block - 1)] : BucketHooks::kNone);
+                             block > last ? block_buckets_[at(block - 1)] : BucketHooks::kNone);
       hooks.need_all_gradients(buckets, batch.first);
     });
     fetch_input(batch, number, block);
@@ -297,7 +320,7 @@ void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient
 }
 
 void Stage::backward_weight(const MicroBatch& batch, int number) {
-  for (int block = layers() - 1; block >= 0; --block) {
+  for (int block = layers() - 1; block >= last_backward(); --block) {
     const BucketHooks::Buckets& buckets = block_buckets_[at(block)];
     const LayerRun run = block_run(batch, number, block, true);
     const bool recomputes = run.recompute != Recompute::None;  // which needs the weights again
@@ -314,6 +337,11 @@ void Stage::backward_weight(const MicroBatch& batch, int number) {
 // The embedding's backward reads only the weights of its norm.
 void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradient) {
   if (!embedding_) return;
+  if (scratch_->first_trained_layer() >= 0) {  // nothing of the embedding is trained
+    if (tied_in_stage())
+      call_hooks([&](BucketHooks& hooks) { hooks.done_with_all_weights(embedding_buckets_); });
+    return;
+  }
   const bool needed = embedding_->has_norm();
   call_hooks([&](BucketHooks& hooks) {
     if (tied_in_stage()) return;  // Stage::loss has requested them

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "model/input_offload.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
+#include "model/preference.h"
 
 namespace kintsugi {
 
@@ -27,8 +29,9 @@ struct StageOptions {
   Recompute recompute = Recompute::None;
   // Offload the inputs of fully recomputed blocks to host memory between forward and backward.
   bool offload_inputs = false;
-  int recompute_every = 1;            // recompute layers 0, n, 2n, …; the others keep everything
-  double z_loss = 0;                  // coefficient of the mean of log^2 Z in the trained loss
+  int recompute_every = 1;  // recompute layers 0, n, 2n, …; the others keep everything
+  double z_loss = 0;        // coefficient of the mean of log^2 Z in the trained loss
+  std::optional<PreferenceOptions> preference = {};  // micro-batches may have preference pairs
   bool training = true;               // false: no gradients; all blocks share one stash
   std::int64_t classifier_chunk = 0;  // tokens per chunk of logits; 0: chosen by vocabulary size
 };
@@ -46,6 +49,7 @@ class StageScratch {
   void prepare();
 
   const ModelSpec& model() const { return model_; }
+  int first_trained_layer() const { return first_trained_layer_; }
   const StageOptions& options() const { return options_; }
   const BatchSize& size() const { return size_; }  // of the largest micro-batch
   BatchSize size(const MicroBatch& batch) const {
@@ -75,11 +79,13 @@ class StageScratch {
   Tensor smallest_losses(std::int64_t tokens) const {
     return Tensor(stream_.dnormed.data(), losses_.dtype(), {tokens});
   }
+  const PreferenceLoss& preference() const { return *preference_; }
   // (tokens), with StageOptions::z_loss
   Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }
 
  private:
   ModelSpec model_;
+  int first_trained_layer_;
   StageOptions options_;
   BatchSize size_;
   std::optional<RingAttention> ring_;
@@ -88,6 +94,7 @@ class StageScratch {
   StreamBuffers stream_;
   Tensor losses_;         // (tokens)
   Tensor squared_log_z_;  // (tokens), with z_loss
+  std::optional<PreferenceLoss> preference_;
 };
 
 // The layers of one stage (of one chunk, if the pipeline is interleaved).
@@ -143,10 +150,12 @@ class Stage {
   // not 0, also computes the gradients of gradient_scale * (loss + z-loss): of `output` into
   // `gradient` (rows, hidden), and of the head's parameters. With StageOptions::z_loss, loss_sum is
   // (2), and a training forward adds the sum of log^2 Z to its second element. If the batch is
-  // scored_only, StageScratch::smallest_losses() is computed too.
+  // scored_only, StageScratch::smallest_losses() is computed too. If the batch has preference
+  // pairs, the loss is theirs, and loss_sum is (4): the totals of Backend::preference_loss.
   void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
             Tensor loss_sum);
-  // `gradient` is that of the output on entry and of the input on return.
+  // `gradient` is that of the output on entry and of the input on return, if a layer before the
+  // stage is trained.
   void backward(const MicroBatch& batch, int number, Tensor gradient);
   // The same in two halves, for zero-bubble schedules.
   void backward_input(const MicroBatch& batch, int number, Tensor gradient);
@@ -156,6 +165,10 @@ class Stage {
 
  private:
   int layers() const { return range_.last_layer - range_.first_layer; }
+  // The block with which a backward ends: below it, nothing is trained.
+  int last_backward() const {
+    return std::clamp(scratch_->first_trained_layer() - range_.first_layer, 0, layers());
+  }
   // Whether the stage has both the embedding and a head that is tied to it.
   bool tied_in_stage() const { return scratch_->model().tied && range_.embedding && range_.head; }
   // A LayerRun with the memory of a block. `halved`: with the memory kept between the halves of a
@@ -168,6 +181,11 @@ class Stage {
   // Waits for the offloaded input of a block and prefetches that of the block before it. Call
   // before the block's backward.
   void fetch_input(const MicroBatch& batch, int number, int block);
+  // Stage::loss of tokens and of preference pairs, once weights and gradients are in memory.
+  void token_loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
+                  Tensor loss_sum);
+  void pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
+                 Tensor totals);
   void backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>

@@ -106,8 +106,11 @@ std::string load_initial_weights(const fs::path& directory, Engine& engine,
     content = fingerprint(*files);
     const StoredParameters weights =
         stored_weights(loader, *files, stored, model, engine.parameters(), subtokens);
-    const PartlyFreshParameters all(
-        weights, seed, [&](const Parameter& p) { return is_fresh_head(stored, model, p); });
+    const FreshParameters fresh(seed);
+    const ChosenParameters all([&](const Parameter& p) -> const ParameterSource& {
+      if (is_fresh_head(stored, model, p)) return fresh;
+      return weights;
+    });
     engine.write_weights(all, all);
     description = fs::canonical(model_directory(directory)).string();
     if (model.is_classifier() && !stored.is_classifier())

@@ -331,6 +331,14 @@ SampleOptions RunData::validation_options() const {
   return options;
 }
 
+std::vector<std::span<const TokenShard>> RunData::stores() const {
+  std::vector<std::span<const TokenShard>> all;
+  for (const Source& source : sources_) all.emplace_back(source.shards);
+  for (const HeldOutSet& held : held_out_)
+    if (!held.shards.empty()) all.emplace_back(held.shards);
+  return all;
+}
+
 std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); }
 
 std::string RunData::held_out_fingerprint() const {

@@ -39,6 +39,8 @@ class RunData {
     std::optional<PackingSummary> packing;  // with packing best_fit
   };
   const std::vector<Source>& sources() const { return sources_; }
+  // The shards of every source and every validation set with a store of its own.
+  std::vector<std::span<const TokenShard>> stores() const;
   const SampleOrder& order() const { return *order_; }
   const std::vector<ValidationSet>& validation() const { return validation_; }
   const SampleOptions& sample_options() const { return options_; }

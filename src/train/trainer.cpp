@@ -78,13 +78,16 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 }
 
 void Trainer::sum_over_ranks(StepSums& sums) {
-  std::vector<double> values = {sums.loss,     sums.z,     sums.next_targets, sums.stops,
-                                sums.outliers, sums.saved, sums.save_due};
-  const std::size_t own = values.size();
+  Rewards& rewards = sums.of_step.rewards;
+  const std::array<double*, 10> own = {
+      &sums.of_step.loss, &sums.of_step.z, &rewards.chosen, &rewards.rejected, &rewards.accuracy,
+      &sums.next_targets, &sums.stops,     &sums.outliers,  &sums.saved,       &sums.save_due};
+  std::vector<double> values;
+  for (const double* value : own) values.push_back(*value);
   if (energy_ != nullptr) append_values(sums.energy, values);
   sum_over_ranks(values);
-  sums = {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
-  if (energy_ != nullptr) sums.energy = energy_totals_of(std::span(values).subspan(own));
+  for (std::size_t i = 0; i < own.size(); ++i) *own[i] = values[i];
+  if (energy_ != nullptr) sums.energy = energy_totals_of(std::span(values).subspan(own.size()));
   targets_ = sums.next_targets;
   stops_.decide(sums.stops);
   save_due_ = sums.save_due > 0;
@@ -196,18 +199,18 @@ void Trainer::train_step() {
     const HostSpan span(trace, "wait for its result");
     const LocalStepResult local = engine_->finish_step();
     if (saver_) saver_->after_step();
-    sums.loss = local.loss_sum;
-    sums.z = local.z_sum;
+    sums.of_step = local.sums;
     sums.outliers = local.outlier ? 1 : 0;
     sums.stops = stops_.ask();
     sums.saved = save_ended();
     sums.save_due = save_interval_ && save_interval_->due(Clock::now()) ? 1 : 0;
     sums.energy = own_energy();
     sum_over_ranks(sums);
-    return {.loss = sums.loss / targets,
-            .z_loss = config_.train.z_loss * sums.z / targets,
+    return {.loss = sums.of_step.loss / targets,
+            .z_loss = config_.train.z_loss * sums.of_step.z / targets,
             .gradient_norm = local.gradient_norm,
-            .outlier = sums.outliers > 0};
+            .outlier = sums.outliers > 0,
+            .rewards = sums.of_step.rewards.divided_by(targets)};
   }();
   if (result.outlier && sums.outliers < groups_->ranks())
     throw SharedFailure(fmt::format(
@@ -231,6 +234,7 @@ void Trainer::train_step() {
              .stage = config_.stages.empty() ? "" : config_.stage_name,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
   if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
+  if (preference()) record_rewards(result.rewards);
   note_skipped(result, limits);
   outliers_.add(result.loss, result.gradient_norm);
   spike_ = result.outlier ? "" : find_spike(result.loss);
@@ -289,7 +293,8 @@ TokenBatch Trainer::tokens() {
           .targets = batch_->targets,
           .positions = batch_->positions,
           .document_start = batch_->document_start,
-          .weights = target_weights(batch_->targets)};
+          .weights = target_weights(batch_->targets),
+          .sequences = pairs_of(*batch_)};
 }
 
 double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
@@ -323,13 +328,11 @@ void Trainer::record_communication(const CommunicationTimes& now) {
 }
 
 void Trainer::Score::add(const Score& other) {
-  nats += other.nats;
+  add(LossSums{.loss = other.nats, .rewards = other.rewards});
   targets += other.targets;
   bytes += other.bytes;
   matrix.add(other.matrix);
 }
-
-double Trainer::Score::loss() const { return nats / loss_divisor(targets); }
 
 std::optional<double> Trainer::Score::bits_per_byte() const {
   if (bytes == 0) return {};
@@ -355,7 +358,10 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
       set.locate(first + i, ranges);
       reader.read(ranges, batch, i);
     }
-    if (samples <= 0) std::fill_n(batch.targets.begin(), length, -1);
+    if (samples <= 0) {
+      std::fill_n(batch.targets.begin(), length, -1);
+      batch.sequences.clear();
+    }
     const auto rows = [&](const std::vector<std::int32_t>& all) {
       return std::span(all).first(all.empty() ? 0 : static_cast<std::size_t>(count * length));
     };
@@ -364,24 +370,30 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
                             .targets = targets,
                             .positions = rows(batch.positions),
                             .document_start = rows(batch.document_start),
-                            .weights = target_weights(targets)};
+                            .weights = target_weights(targets),
+                            .sequences = pairs_of(batch)};
     const auto predict = [&](std::size_t token, std::span<const double> logits) {
       score.matrix.add(targets[token], predicted_label(logits));
     };
-    score.nats += classifies ? engine_->classify(tokens, predict) : engine_->evaluate(tokens);
+    score.add(classifies ? engine_->classify(tokens, predict) : engine_->evaluate(tokens));
     score.targets += engine_->targets_of(tokens);
-    if (groups_->counts_sequences() && !classifies) score.bytes += data_->bytes_of(targets);
+    if (groups_->counts_sequences() && !classifies && !preference())
+      score.bytes += data_->bytes_of(targets);
   }
-  std::vector<double> sums = {score.nats, score.targets, static_cast<double>(score.bytes),
-                              stops_.ask()};
+  std::vector<double> sums = {
+      score.nats,           score.targets,          static_cast<double>(score.bytes),
+      score.rewards.chosen, score.rewards.rejected, score.rewards.accuracy,
+      stops_.ask()};
+  const std::ptrdiff_t own = std::ssize(sums);
   const std::span<double> counts = score.matrix.counts();
   sums.insert(sums.end(), counts.begin(), counts.end());
   sum_over_ranks(sums);
   score.nats = sums[0];
   score.targets = sums[1];
   score.bytes = static_cast<std::int64_t>(sums[2]);
-  stops_.decide(sums[3]);
-  std::copy(sums.begin() + 4, sums.end(), counts.begin());
+  score.rewards = {sums[3], sums[4], sums[5]};
+  stops_.decide(sums[6]);
+  std::copy(sums.begin() + own, sums.end(), counts.begin());
   return score;
 }
 
@@ -402,8 +414,13 @@ void Trainer::validate() {
   record_.valid_bits_per_byte = whole.bits_per_byte;
   record_.valid_accuracy = record_.valid_micro_f1 = whole.accuracy;
   record_.valid_macro_f1 = whole.macro_f1;
+  if (preference())
+    record_.valid_reward_accuracy = all.rewards.divided_by(loss_divisor(all.targets)).accuracy;
   last_valid_loss_ = record_.valid_loss;
   show_score("", all);
+  if (preference())
+    log_info("step {:>6}  held-out reward accuracy {:.4f}", state_.step,
+             *record_.valid_reward_accuracy);
   if (sets.size() > 1)
     for (const auto& [name, one] : sets) show_score(" " + name, one);
   if (is_first() && config_.model.is_classifier()) report_labels(all.matrix);

@@ -32,6 +32,8 @@ void Trainer::show_score(const std::string& set, const Score& score) const {
         "micro F1 {:.4f}",
         state_.step, set, score.loss(), score.matrix.accuracy(), score.matrix.macro_f1(),
         score.matrix.accuracy());
+  if (preference())
+    return log_info("step {:>6}  held-out{} loss {:.4f}", state_.step, set, score.loss());
   const std::optional<double> bits = score.bits_per_byte();
   log_info("step {:>6}  held-out{} loss {:.4f} nats per token, {} bits per byte", state_.step, set,
            score.loss(), bits ? fmt::format("{:.4f}", *bits) : "unknown");

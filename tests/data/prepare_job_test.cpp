@@ -159,6 +159,28 @@ TEST_F(PrepareJobTest, MessagesCannotContainSpecialTokens) {
   EXPECT_THAT(trained(), ElementsAre("Yes, of course.<|im_end|>\n", "Yes, of course.<|im_end|>\n"));
 }
 
+// SentencePiece writes the space before a word into the word: the borders are found all the same.
+TEST_F(PrepareJobTest, AnswersAreFoundInWordsWithSpaces) {
+  for (const char* kind : {"sentencepiece_bpe", "metaspace", "llama3"}) {
+    tokenizer_ = load_tokenizer(
+        (std::filesystem::path(test_data_directory()) / "tokenizers" / kind).string());
+    options_.overwrite = true;
+    prepare(R"({"prompt": "The old road", "completion": " carries the river"})");
+    std::vector<std::int32_t> whole, before;
+    tokenizer_->encode("The old road carries the river", whole);
+    tokenizer_->encode("The old road", before);
+    const TokenShard shard = this->shard();
+    std::vector<std::uint8_t> mask(static_cast<std::size_t>(shard.tokens()));
+    shard.read_mask(0, mask);
+    const std::size_t added = mask.size() - whole.size();  // BOS and EOS
+    const auto untrained = static_cast<std::size_t>(std::count(mask.begin(), mask.end(), 0));
+    EXPECT_LE(added, 2u) << kind;
+    EXPECT_GE(untrained, before.size()) << kind;
+    EXPECT_LE(untrained, before.size() + 1) << kind << ": one BOS at most";
+    EXPECT_TRUE(std::is_sorted(mask.begin(), mask.end())) << kind;
+  }
+}
+
 // ---- prompts, pairs and labels
 
 TEST_F(PrepareJobTest, PromptsAreTextOrMessages) {

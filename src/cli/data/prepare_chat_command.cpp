@@ -50,7 +50,7 @@ void report_dropped(const PrepareCommand& command, const PrepareResult& result) 
   if (counts.truncated > 0)
     log_info("truncated: {} of more than {} tokens (--too-long {})", counts.truncated,
              options.max_length, command.too_long);
-  if (counts.bad > 0) log_warning("{} bad lines skipped, the first:", counts.bad);
+  if (counts.bad > 0) log_warning("skipped {}:", format_number(counts.bad, "bad line"));
   for (const std::string& error : result.first_bad) log_warning("  {}", error);
 }
 

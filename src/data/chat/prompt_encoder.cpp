@@ -162,34 +162,51 @@ std::vector<std::int32_t> PromptEncoder::encode(std::span<const ChatPiece> piece
   return with_bos(std::move(ids));
 }
 
-// The tokens before a border are those that the text before it has in common with the whole text.
+// The byte of the text at which each token ends; empty if the tokens alone do not give the text, as
+// with SentencePiece, which writes the spaces before words.
+std::vector<std::size_t> PromptEncoder::token_ends(std::span<const std::int32_t> ids,
+                                                   std::string_view text) const {
+  std::vector<std::size_t> ends;
+  std::string bytes;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::size_t begin = bytes.size();
+    tokenizer_.decode(ids.subspan(i, 1), bytes, SpecialTokens::Honoured);
+    if (text.substr(begin, bytes.size() - begin) != std::string_view(bytes).substr(begin))
+      return {};
+    ends.push_back(bytes.size());
+  }
+  return bytes.size() == text.size() ? ends : std::vector<std::size_t>();
+}
+
 PromptEncoder::Marked PromptEncoder::encode_as_one_text(std::span<const ChatPiece> pieces) const {
   // Two contents could form a special token together.
   const bool only_contents = std::all_of(pieces.begin(), pieces.end(),
                                          [](const ChatPiece& piece) { return piece.content; });
   const auto special = only_contents ? SpecialTokens::AsText : SpecialTokens::Honoured;
+  const std::string text = text_of(pieces);
   Marked marked;
-  tokenizer_.encode(text_of(pieces), marked.ids, special);
-  marked.answer.resize(marked.ids.size());
-  std::string before;
-  std::vector<std::int32_t> ids;
-  std::size_t done = 0;
-  bool answer = false;
-  const auto mark_until = [&](std::size_t end) {
-    for (; done < end; ++done) marked.answer[done] = answer ? 1 : 0;
+  tokenizer_.encode(text, marked.ids, special);
+  const std::vector<std::size_t> ends = token_ends(marked.ids, text);
+  // The tokens that end before a byte; without `ends`, those that the text before it has in common
+  // with the whole text.
+  const auto tokens_before = [&](std::size_t byte) -> std::size_t {
+    if (!ends.empty())
+      return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), byte) -
+                                      ends.begin());
+    std::vector<std::int32_t> ids;
+    tokenizer_.encode(std::string_view(text).substr(0, byte), ids, special);
+    const auto common = std::mismatch(ids.begin(), ids.end(), marked.ids.begin(), marked.ids.end());
+    return static_cast<std::size_t>(common.first - ids.begin());
   };
+  std::size_t byte = 0;
+  bool answer = false;
   for (const ChatPiece& piece : pieces) {
-    if (piece.answer != answer) {
-      ids.clear();
-      tokenizer_.encode(before, ids, special);
-      const auto common =
-          std::mismatch(ids.begin(), ids.end(), marked.ids.begin(), marked.ids.end());
-      mark_until(static_cast<std::size_t>(common.first - ids.begin()));
-      answer = piece.answer;
-    }
-    before += piece.text;
+    if (piece.answer != answer)
+      marked.answer.resize(std::max(tokens_before(byte), marked.answer.size()), answer ? 1 : 0);
+    answer = piece.answer;
+    byte += piece.text.size();
   }
-  mark_until(marked.ids.size());
+  marked.answer.resize(marked.ids.size(), answer ? 1 : 0);
   return marked;
 }
 

@@ -50,6 +50,8 @@ class PromptEncoder {
  private:
   bool has_special(const std::string& text) const;
   bool divides(std::span<const ChatPiece> pieces) const;
+  std::vector<std::size_t> token_ends(std::span<const std::int32_t> ids,
+                                      std::string_view text) const;
   Marked encode_as_one_text(std::span<const ChatPiece> pieces) const;
   std::vector<std::int32_t> with_bos(std::vector<std::int32_t> ids) const;
 

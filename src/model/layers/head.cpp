@@ -55,6 +55,7 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
   norm_.forward(run, stream.own_branch, statistics, x);
   const Tensor normed = run.all_rows(stream.own_branch);
   const bool trains = options.gradient_scale != 0;
+  const Tensor dweight = trains ? run.store().gradient(weight_) : Tensor();
   for (std::int64_t first = 0; first < tokens; first += chunk) {
     const std::int64_t count = std::min(chunk, tokens - first);
     const Tensor logits = logits_.rows(0, count), rows = normed.rows(first, count);
@@ -65,17 +66,18 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
     cross_entropy(run, losses.rows(first, count), logits, run.batch.targets.rows(first, count),
                   of_chunk);
     if (!trains) continue;
-    const Tensor dweight = run.store().gradient(weight_).rows(0, rows_.size());
     if (spec_.classifies) {  // a rank has all columns, so that its own rows are enough
       const Tensor own = run.tensor().own(logits);
       backend.matmul(stream.own_dnormed, own, weight);
-      backend.matmul(dweight, own, stream.own_branch,
-                     {.transpose_a = true, .accumulate = run.accumulates()});
+      if (dweight)
+        backend.matmul(dweight, own, stream.own_branch,
+                       {.transpose_a = true, .accumulate = run.accumulates()});
       continue;
     }
     backend.matmul(stream.dnormed.rows(first, count), logits, weight);
-    backend.matmul(dweight, logits, rows,
-                   {.transpose_a = true, .accumulate = run.accumulates() || first > 0});
+    if (dweight)
+      backend.matmul(dweight.rows(0, rows_.size()), logits, rows,
+                     {.transpose_a = true, .accumulate = run.accumulates() || first > 0});
   }
   if (!trains) return;
   if (!spec_.classifies) run.tensor().sum(stream.own_dnormed, stream.dnormed);

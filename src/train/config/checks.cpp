@@ -7,6 +7,7 @@
 #include "data/sampling/megatron_order.h"
 #include "data/sampling/packing_index.h"
 #include "model/families/family.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -33,8 +34,10 @@ class Checks {
     check_loss_scale();
     check_average();
     check_spikes();
+    check_preference();
     check_layout();
     check_offload();
+    check_trained_parameters();
   }
 
  private:
@@ -87,6 +90,18 @@ class Checks {
       complain("train.eval_tasks",
                "needs a language model, and objective classification trains a classifier: remove "
                "it; validation sets give accuracy and F1");
+  }
+
+  void check_trained_parameters() const {
+    if (config_.freeze.empty() && !config_.model.lora.on()) return;
+    const char* const key = config_.freeze.empty() ? "adapter" : "freeze";
+    try {
+      check_trained(config_.model);
+    } catch (const UserError& error) {
+      user_error("{}: {}", where(key), error.what());
+    }
+    if (config_.model.lora.on() && config_.optimizer.kind == OptimizerKind::Muon)
+      complain("optimizer.kind", "is muon, which is for whole matrices: adapters need adamw");
   }
 
   void check_data() const {
@@ -311,6 +326,25 @@ class Checks {
       complain("train.spikes.action",
                "is rewind, which reads further than planned: not with data.order megatron or "
                "max_epochs");
+  }
+
+  void check_preference() const {
+    const ObjectiveConfig& objective = config_.objective;
+    if (objective.kind != ObjectiveKind::Dpo) {
+      if (objective.beta != ObjectiveConfig{}.beta)
+        complain("objective.beta", "is for objective dpo, not for {}: remove it",
+                 to_string(objective.kind));
+      return;
+    }
+    if (config_.model_init.empty() && !config_.run.from)
+      complain("objective",
+               "dpo improves a trained model, which is also its reference: set model.init");
+    if (config_.train.z_loss > 0)
+      complain("train.z_loss", "is not a part of objective dpo: remove it");
+    if (config_.adapter.init)
+      complain("adapter.init",
+               "gives adapters that the reference model of objective dpo does not have: merge them "
+               "with `kintsugi model merge-adapter` and start from the merged model");
   }
 
   void check_average() const {
