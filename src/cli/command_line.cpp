@@ -45,6 +45,8 @@ int run_command_line(int argc, char** argv) {
   add_chat_command(app);
   add_serve_command(app);
   add_eval_command(app);
+  add_classify_command(app);
+  add_embed_command(app);
   add_model_command(app);
   add_plan_command(app);
   add_calibrate_command(app);

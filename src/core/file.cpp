@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/new_file.h"
 
 namespace kintsugi {
 namespace {
@@ -72,18 +73,9 @@ bool is_stream(const std::filesystem::path& path) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  std::filesystem::path temporary = path;
-  temporary += ".tmp";
-  try {
-    FileWriter writer(temporary);
-    writer.write(content.data(), content.size());
-    writer.close();
-    if (::rename(temporary.c_str(), path.c_str()) != 0)
-      failure("cannot rename {} to {}: {}", temporary.string(), path.string(), reason());
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  NewFile file(path);
+  file.write(content.data(), content.size());
+  file.publish();
 }
 
 void append_to_file(const std::filesystem::path& path, std::string_view text) {

@@ -205,6 +205,23 @@ void YamlReader::operator()(const char* key, std::vector<std::string>& values) {
   }
 }
 
+void YamlReader::operator()(const char* key, NumbersOrWord& value, Range range) {
+  if (!take(key)) return;
+  const YAML::Node node = (*node_)[key];
+  value = {};
+  if (node.IsScalar()) {
+    value.word = parse<std::string>(key, node.Scalar(), {});
+    return;
+  }
+  if (!node.IsSequence())
+    complain(key, fmt::format("a list of numbers is expected, found {}", in_words(node)));
+  for (const auto& item : node) {
+    if (!item.IsScalar())
+      complain(key, fmt::format("a number is expected in the list, found {}", in_words(item)));
+    value.numbers.push_back(parse<double>(key, item.Scalar(), range));
+  }
+}
+
 void YamlReader::operator()(const char* key,
                             std::vector<std::pair<std::string, std::string>>& values) {
   const std::optional<YamlReader> inner = section(key);
@@ -268,6 +285,13 @@ void YamlReader::refuse_other_keys() const {
 
 void YamlWriter::line(const char* key, const std::string& value) {
   text_ += fmt::format("{:{}}{}:{}{}\n", "", indent_, key, value.empty() ? "" : " ", value);
+}
+
+void YamlWriter::operator()(const char* key, NumbersOrWord& value, Range) {
+  std::string list;
+  for (const double number : value.numbers)
+    list += (list.empty() ? "" : ", ") + YamlScalar<double>::format(number);
+  line(key, value.word.empty() ? "[" + list + "]" : YamlScalar<std::string>::format(value.word));
 }
 
 void YamlWriter::operator()(const char* key, std::vector<std::string>& values) {

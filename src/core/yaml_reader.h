@@ -125,6 +125,14 @@ struct YamlScalar<E> {
   }
 };
 
+// A list of numbers, or one word instead of it.
+struct NumbersOrWord {
+  std::vector<double> numbers = {};
+  std::string word = {};
+  bool given() const { return !numbers.empty() || !word.empty(); }
+  bool operator==(const NumbersOrWord&) const = default;
+};
+
 struct AnyVisitor {};
 template <class T>
 concept Described = requires(AnyVisitor& visitor, T& value) {
@@ -168,6 +176,8 @@ class YamlReader {
     if (!texts) return;
     for (std::size_t i = 0; i < N; ++i) values[i] = parse<T>(key, (*texts)[i], range);
   }
+
+  void operator()(const char* key, NumbersOrWord& value, Range range = {});
 
   // A list of strings, and a map from names to strings in the order of the file.
   void operator()(const char* key, std::vector<std::string>& values);
@@ -259,6 +269,7 @@ class YamlWriter {
     line(key, "[" + list + "]");
   }
 
+  void operator()(const char* key, NumbersOrWord& value, Range = {});
   void operator()(const char* key, std::vector<std::string>& values);
   void operator()(const char* key, std::vector<std::pair<std::string, std::string>>& values);
 

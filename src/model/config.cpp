@@ -106,6 +106,40 @@ void check_rotation(const ModelConfig& config) {
                scaling.low_freq_factor, scaling.high_freq_factor);
 }
 
+// A classifier has a head of its own. transformers needs a padding token for batches.
+void complete_classifier(ModelConfig& config) {
+  if (!config.is_classifier()) {
+    if (config.pad_token >= 0)
+      user_error("pad_token is {}, but only classifiers use it: remove it", config.pad_token);
+    return;
+  }
+  if (family_info(config.family).classifier == nullptr)
+    user_error(
+        "family {} has no sequence classifier, because transformers has no class for it: use "
+        "another model",
+        to_string(config.family));
+  if (config.labels.size() < 2)
+    user_error("labels has only '{}': a classifier needs two labels or more",
+               config.labels.front());
+  check_size("the number of labels", std::ssize(config.labels));
+  std::vector<std::string_view> sorted(config.labels.begin(), config.labels.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.front().empty()) user_error("a label is empty: give every label a name");
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) user_error("label '{}' is listed twice: remove one", *twice);
+  config.tied = false;
+  if (config.pad_token < 0) config.pad_token = config.eos_token;
+}
+
+// The head of a classifier.
+void use_labels(ModelSpec& model, const ModelConfig& config) {
+  model.tied = false;
+  model.head.table = kScoreTable;
+  model.head.vocab_size = std::ssize(config.labels);
+  model.head.classifies = true;
+  model.head.init = {InitKind::Normal, config.init_std};
+}
+
 void check_total(const ModelConfig& config) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   const double block =
@@ -113,7 +147,8 @@ void check_total(const ModelConfig& config) {
                                   3 * real(config.ffn_size));
   const double total =
       real(config.layers) * block +
-      real(config.hidden_size) * (2 * real(config.vocab_size) + real(config.max_positions));
+      real(config.hidden_size) * (2 * real(config.vocab_size) + real(config.max_positions) +
+                                  static_cast<double>(config.labels.size()));
   if (total > kMaxParameters)
     user_error(
         "these sizes make a model of about {} parameters: is one of hidden_size {}, layers {}, "
@@ -166,6 +201,7 @@ Family parse_family(std::string_view text) {
 
 ModelSpec model_spec(const ModelConfig& config) {
   ModelSpec model = family_info(config.family).spec(config);
+  if (config.is_classifier()) use_labels(model, config);
   add_adapters(model, config.lora);
   return model;
 }
@@ -203,6 +239,8 @@ void ModelConfig::complete_and_check() {
     user_error("init_std is {}: it must be zero or more", init_std);
   check_token("bos_token", bos_token, vocab_size);
   check_token("eos_token", eos_token, vocab_size);
+  check_token("pad_token", pad_token, vocab_size);
+  complete_classifier(*this);
   check_total(*this);
 }
 

@@ -75,6 +75,7 @@ struct ModelConfig {
   double init_std = 0.02;
   std::int64_t bos_token = -1;  // -1: none
   std::int64_t eos_token = -1;
+  std::int64_t pad_token = -1;  // only of classifiers; by default eos_token
   // The classes of a sequence classifier, in the order of their ids. Its head is score.weight,
   // which reads the last token of each document. Empty: a language model.
   std::vector<std::string> labels = {};
@@ -88,6 +89,7 @@ struct ModelConfig {
                                : layer_types[static_cast<std::size_t>(layer) % layer_types.size()];
   }
   std::int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
+  bool is_classifier() const { return !labels.empty(); }
   bool operator==(const ModelConfig&) const = default;
 
   // Fills in derived sizes. Throws UserError if the sizes are inconsistent.

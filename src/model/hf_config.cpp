@@ -44,6 +44,37 @@ json parse_object(const std::string& text, const std::string& source) {
   return root;
 }
 
+// The labels of …ForSequenceClassification. Other models may have the key id2label too, with
+// transformers' default values.
+std::vector<std::string> read_labels(const ConfigObject& root, const FamilyInfo& info) {
+  const std::vector<std::string> architectures = root.texts("architectures");
+  if (architectures.empty() || !architectures.front().ends_with("ForSequenceClassification"))
+    return {};
+  if (info.classifier == nullptr || architectures.front() != info.classifier)
+    root.refuse("architecture {} does not belong to model_type {}", architectures.front(),
+                info.model_type);
+  root.require_text({"problem_type"}, {"single_label_classification"});
+  std::vector<std::string> labels = root.texts_by_number("id2label");
+  if (labels.empty()) labels = {"LABEL_0", "LABEL_1"};  // transformers' default
+  if (labels.size() == 1)
+    root.refuse(
+        "id2label has one label, which is a regression: only classifiers with two labels or more "
+        "are supported");
+  return labels;
+}
+
+void write_labels(const ModelConfig& config, ordered_json& root) {
+  root["problem_type"] = "single_label_classification";
+  root["pad_token_id"] = token_or_null(config.pad_token);
+  ordered_json names = ordered_json::object(), ids = ordered_json::object();
+  for (std::size_t i = 0; i < config.labels.size(); ++i) {
+    names[std::to_string(i)] = config.labels[i];
+    ids[config.labels[i]] = i;
+  }
+  root["id2label"] = std::move(names);
+  root["label2id"] = std::move(ids);
+}
+
 }  // namespace
 
 ModelConfig read_hf_config(const std::filesystem::path& file) {
@@ -65,9 +96,11 @@ ModelConfig parse_hf_config(const std::string& text, const std::string& source) 
     root.refuse("model_type: {}", error.what());
   }
   family_info(config.family).read(root, config);
+  config.labels = read_labels(root, family_info(config.family));
   config.init_std = root.real({"initializer_range"}, 0.02);
   config.bos_token = root.token("bos_token_id", config.vocab_size);
   config.eos_token = root.token("eos_token_id", config.vocab_size);
+  if (config.is_classifier()) config.pad_token = root.token("pad_token_id", config.vocab_size);
   try {
     config.complete_and_check();
   } catch (const UserError& error) {
@@ -79,14 +112,15 @@ ModelConfig parse_hf_config(const std::string& text, const std::string& source) 
 std::string write_hf_config(const ModelConfig& config, DType dtype) {
   ordered_json root;
   const FamilyInfo& info = family_info(config.family);
-  root["architectures"] = {info.architecture};
+  root["architectures"] = {config.is_classifier() ? info.classifier : info.architecture};
   root["model_type"] = info.model_type;
   info.write(config, root);
+  if (config.is_classifier()) write_labels(config, root);
   root["torch_dtype"] = torch_name(dtype);
   // The version whose keys these are. Without it, transformers warns that a large vocabulary needs
   // a fix meant for Mistral's tokenizer, and applying that fix would change the token ids.
   root["transformers_version"] = "4.51.0";
-  return root.dump(2) + "\n";
+  return root.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::string write_hf_generation_config(const ModelConfig& config) {

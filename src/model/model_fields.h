@@ -38,6 +38,8 @@ void visit_model_fields(Config& config, Visit&& visit) {
   visit("init_std", config.init_std);
   visit("bos_token", config.bos_token);
   visit("eos_token", config.eos_token);
+  visit("pad_token", config.pad_token);
+  visit("labels", config.labels);
 }
 
 template <class Scaling, class Visit>

@@ -65,6 +65,16 @@ void read_value(std::vector<LayerType>& field, const YAML::Node& node, const std
   for (const YAML::Node& entry : node)
     field.push_back(parsed(entry, where, "a layer type", parse_layer_type));
 }
+void read_value(std::vector<std::string>& field, const YAML::Node& node, const std::string& where,
+                const KeyOrigin&) {
+  if (!node.IsSequence())
+    user_error("{}: must be a list like [negative, positive], not {}", where, in_words(node));
+  field.clear();
+  for (const YAML::Node& entry : node) {
+    if (!entry.IsScalar()) user_error("{}: must be a list of names", where);
+    field.push_back(entry.Scalar());
+  }
+}
 void read_value(std::optional<RopeScaling>& field, const YAML::Node& node, const std::string& where,
                 const KeyOrigin& inside);
 
@@ -192,7 +202,7 @@ ModelConfig initial_configuration(const std::string& name, const std::string& wh
 bool fits_any_weights(const std::string& field, const ModelConfig& model) {
   static const std::vector<std::string> fields = {"norm_eps",       "rope_theta",  "rope_scaling",
                                                   "sliding_window", "layer_types", "init_std",
-                                                  "bos_token",      "eos_token"};
+                                                  "bos_token",      "eos_token",   "pad_token"};
   if (field == "vocab_size") return true;  // may grow
   if (field == "max_positions") return model.positions() != PositionKind::Learned;
   return std::find(fields.begin(), fields.end(), field) != fields.end();
@@ -207,10 +217,13 @@ std::vector<Difference> differences(const ModelConfig& stored, const ModelConfig
   const YAML::Node before = YAML::Load(model_to_yaml(stored)),
                    after = YAML::Load(model_to_yaml(config));
   std::vector<Difference> found;
+  const bool is_new_classifier = config.is_classifier() && !stored.is_classifier();
   for (const auto& entry : after) {
     const std::string field = entry.first.Scalar();
     const std::string has = YAML::Dump(before[field]), wanted = YAML::Dump(entry.second);
-    if (has != wanted && !fits_any_weights(field, stored)) found.push_back({field, has, wanted});
+    const bool new_head = is_new_classifier && (field == "labels" || field == "tied");
+    if (has != wanted && !new_head && !fits_any_weights(field, stored))
+      found.push_back({field, has, wanted});
   }
   return found;
 }
@@ -232,6 +245,9 @@ void refuse_other_shapes(const ModelConfig& stored, const ModelConfig& config,
 std::string other_shape(const ModelConfig& stored, const ModelConfig& config) {
   for (const auto& [field, has, wanted] : differences(stored, config))
     return fmt::format("{} is {}, not {}", field, wanted, has);
+  if (config.labels != stored.labels)
+    return fmt::format("labels is [{}], not [{}]", fmt::join(config.labels, ", "),
+                       fmt::join(stored.labels, ", "));
   if (config.vocab_size != stored.vocab_size)
     return fmt::format("vocab_size is {}, not {}", config.vocab_size, stored.vocab_size);
   return "";
@@ -282,6 +298,8 @@ const std::vector<Synonym>& model_synonyms() {
       {"init_method_std", "init_std"},
       {"bos_token_id", "bos_token"},
       {"eos_token_id", "eos_token"},
+      {"pad_token_id", "pad_token"},
+      {"id2label", "labels"},
       {"load_path", "init"},
       {"initial_load_path", "init"},
       {"init_from", "init"},
@@ -370,6 +388,10 @@ std::string model_to_yaml(const ModelConfig& config) {
       std::vector<std::string_view> types;
       for (const LayerType type : field) types.push_back(to_string(type));
       text += fmt::format("{}: [{}]\n", name, fmt::join(types, ", "));
+    } else if constexpr (std::is_same_v<Field, std::vector<std::string>>) {
+      std::vector<std::string> quoted;
+      for (const std::string& entry : field) quoted.push_back(yaml_quoted(entry));
+      text += fmt::format("{}: [{}]\n", name, fmt::join(quoted, ", "));
     } else {
       // fmt writes the shortest digits that read back to the same number.
       text += fmt::format("{}: {}\n", name, field);

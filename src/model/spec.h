@@ -117,7 +117,10 @@ struct HeadSpec {
   std::string table;  // the embedding's table if they are tied
   std::int64_t vocab_size = 0;
   Init init = {};
+  // The columns are labels instead of tokens: so few that no rank shards them.
+  bool classifies = false;
 };
+inline constexpr const char* kScoreTable = "score.weight";  // of classifiers in all families
 
 struct ModelSpec {
   std::int64_t hidden_size = 0;

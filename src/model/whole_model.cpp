@@ -42,4 +42,8 @@ Tensor WholeModel::all_logits(const MicroBatch& batch) {
   return stage_.head().logits(scratch_.run(batch), forward(batch));
 }
 
+Tensor WholeModel::hidden_states(const MicroBatch& batch) {
+  return stage_.head().hidden_states(scratch_.run(batch), forward(batch));
+}
+
 }  // namespace kintsugi

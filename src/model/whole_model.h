@@ -5,7 +5,8 @@
 
 namespace kintsugi {
 
-// An unsharded model on one device, for comparison with other programs.
+// An unsharded model on one device: for classifiers and embeddings of documents, and for comparison
+// with other programs.
 class WholeModel {
  public:
   // The store must have all weights in memory, and gradients if `options.training`.
@@ -20,8 +21,10 @@ class WholeModel {
   void evaluate(const MicroBatch& batch, Tensor loss_sum);
   Tensor losses(std::int64_t tokens) const { return scratch_.losses(tokens); }
 
-  // Logits of all tokens, at most one classifier chunk. For tests against other programs.
+  // Logits of all tokens, at most one classifier chunk: for classifiers, any micro-batch.
   Tensor all_logits(const MicroBatch& batch);
+  // The output of the final norm (tokens, hidden): transformers' last_hidden_state.
+  Tensor hidden_states(const MicroBatch& batch);
 
  private:
   Tensor forward(const MicroBatch& batch);

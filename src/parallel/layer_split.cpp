@@ -19,7 +19,7 @@ double head_in_layers(const ModelConfig& config) {
   ModelConfig one = config;
   one.layers = 1;
   const ModelSpec model = model_spec(one);
-  return 2.0 * static_cast<double>(config.vocab_size * config.hidden_size) /
+  return 2.0 * static_cast<double>(model.head.vocab_size * config.hidden_size) /
          forward_flops(model.layers.front(), model.hidden_size, 0).linear;
 }
 

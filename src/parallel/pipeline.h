@@ -63,6 +63,8 @@ class Pipeline {
   // Computes the losses only, one micro-batch after the other.
   void evaluate(const Step& step, const Load& load, const UseLosses& use = {});
 
+  // Of the last stage.
+  const Head& head() const { return chunks_.back().stage.head(); }
   bool is_last() const { return group_->rank() == group_->size() - 1; }
 
  private:

@@ -17,6 +17,17 @@ namespace kintsugi {
 namespace {
 
 std::size_t as_size(std::int64_t i) { return static_cast<std::size_t>(i); }
+// Of a language model.
+ModelConfig generating_config(const std::filesystem::path& directory) {
+  ModelConfig config = read_hf_config(directory / "config.json");
+  if (config.is_classifier())
+    user_error(
+        "{} is a classifier with {} labels and predicts no text: use kintsugi classify, or kintsugi "
+        "embed",
+        directory.string(), config.labels.size());
+  return config;
+}
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr std::int64_t kFixedReads = 64;  // rows of logits at a time, if deterministic
@@ -176,7 +187,7 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
     : backend_(backend),
       tensor_(tensor),
       alone_("alone", &backend),
-      config_(read_hf_config(directory / "config.json")),
+      config_(generating_config(directory)),
       options_(complete(options, config_, backend.host() == &backend)),
       set_(config_, tensor_shard(config_, tensor)),
       arena_(backend) {

@@ -315,9 +315,43 @@ LossSums Engine::evaluate(const TokenBatch& batch) {
   return read_loss_sums();
 }
 
+template <class F>
+void Engine::for_each_target(const TokenBatch& batch, int number, const F& use) const {
+  const ContextShard shard = shard_of(batch);
+  const std::int64_t length = shard.length, own = shard.local_length(),
+                     micro = micro_sequences(length), first = number * micro,
+                     count = std::min(micro, sequences_of(batch) - first);
+  for (std::int64_t local = 0; local < count * own; ++local) {
+    const auto token =
+        static_cast<std::size_t>((first + local / own) * length + shard.position(local % own));
+    if (batch.targets[token] >= 0) use(static_cast<std::size_t>(local), token);
+  }
+}
+
+LossSums Engine::classify(const TokenBatch& batch, const UseLogits& use) {
+  KINTSUGI_CHECK(options_.model.is_classifier(), "a language model has no labels");
+  const auto use_logits = [&](const Tensor&, const Tensor&, int number) {
+    if (!counts_losses()) return;
+    // All tokens of the micro-batch. Their rows have padding between them.
+    const Tensor& logits = pipeline_.head().logits_memory();
+    const auto labels = static_cast<std::size_t>(logits.extent(1)),
+               stride = static_cast<std::size_t>(logits.stride(0));
+    const std::vector<double> all = to_doubles(
+        *backend_, Tensor(logits.data(), logits.dtype(), {logits.extent(0) * logits.stride(0)}));
+    for_each_target(batch, number, [&](std::size_t local, std::size_t token) {
+      use(token, std::span(all).subspan(local * stride, labels));
+    });
+  };
+  backend_->fill(loss_sum_, 0.0);
+  pipeline_.evaluate(
+      {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
+      [&](int number) { return upload(batch, number); }, use_logits);
+  return read_loss_sums();
+}
+
 void Engine::score(const TokenBatch& batch, const UseLoss& use) {
   const ContextShard shard = shard_of(batch);
-  const std::int64_t length = shard.length, own = shard.local_length();
+  const std::int64_t length = shard.length;
   const bool shorter = length < context_shard_.length;
   KINTSUGI_CHECK(!shorter || (shard.ranks == 1 && !options_.documents),
                  "sequences of {} tokens in batches for {}", length, context_shard_.length);
@@ -325,13 +359,9 @@ void Engine::score(const TokenBatch& batch, const UseLoss& use) {
     if (!counts_losses()) return;
     const std::vector<double> losses = to_doubles(*backend_, device_losses),
                               smallest = to_doubles(*backend_, device_smallest);
-    const std::int64_t first = number * micro_sequences(length);
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      const auto local = static_cast<std::int64_t>(i);
-      const auto token =
-          static_cast<std::size_t>((first + local / own) * length + shard.position(local % own));
-      if (batch.targets[token] >= 0) use(token, losses[i], smallest[i]);
-    }
+    for_each_target(batch, number, [&](std::size_t local, std::size_t token) {
+      use(token, losses[local], smallest[local]);
+    });
   };
   if (shorter) upload_positions(shard, micro_sequences(length));
   backend_->fill(loss_sum_, 0.0);

@@ -149,6 +149,11 @@ class Engine {
   // one model copy, exactly one calls it for a token.
   using UseLoss = std::function<void(std::size_t token, double loss, double smallest)>;
   void score(const TokenBatch& batch, const UseLoss& use);
+  // Forward only, of a classifier. Calls `use` for each token with a target: its index in the batch
+  // and the logits of the labels. Of the ranks of one model copy, exactly one calls it for a token.
+  // Returns the same as evaluate().
+  using UseLogits = std::function<void(std::size_t token, std::span<const double> logits)>;
+  LossSums classify(const TokenBatch& batch, const UseLogits& use);
   // The sequences of this length in a micro-batch: as many as have the tokens of a full one.
   std::int64_t micro_sequences(std::int64_t length) const;
 
@@ -203,6 +208,10 @@ class Engine {
     return static_cast<std::int64_t>(batch.ids.size()) / length_of(batch);
   }
   int micro_batches_of(const TokenBatch& batch) const;
+  // Calls use(local, token) for each target of a micro-batch on this rank: its index there and in
+  // the batch.
+  template <class F>
+  void for_each_target(const TokenBatch& batch, int number, const F& use) const;
   bool is_repeatable(const MicroBatch& micro) const;
   // Copies this rank's context shard of a micro-batch to the device. `plain`: without weights and
   // preference pairs.

@@ -68,6 +68,7 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
                       .update = config.offload.update},
           .offload_inputs = config.offload.activations,
           .documents = config.data.document_mask,
+          .weights = config.objective.class_weights.given(),
           .reduce_in_bf16 = config.comm.reduce == DType::BF16};
 }
 

@@ -17,7 +17,12 @@ namespace kintsugi {
 namespace fs = std::filesystem;
 namespace {
 
-// Throws UserError unless the files hold every parameter of `set`.
+// A new classifier on a language model: the files have no score.weight.
+bool is_fresh_head(const ModelConfig& stored, const ModelConfig& model, const Parameter& p) {
+  return model.is_classifier() && !stored.is_classifier() && p.name == kScoreTable;
+}
+
+// Throws UserError unless the files hold every parameter of `set`, except for a new head.
 StoredParameters stored_weights(FileLoader& loader, const SafetensorsModel& files,
                                 const ModelConfig& stored, const ModelConfig& model,
                                 const ParameterSet& set, const SubtokenRows& subtokens = {}) {
@@ -26,8 +31,9 @@ StoredParameters stored_weights(FileLoader& loader, const SafetensorsModel& file
           files,
           set,
           "",
-          {},
-          {.names = {spec.embedding.table, spec.head.table},
+          [&](const Parameter& p) { return !is_fresh_head(stored, model, p); },
+          {.names = {spec.embedding.table,
+                     model.is_classifier() ? spec.embedding.table : spec.head.table},
            .rows = stored.vocab_size,
            .subtokens = subtokens}};
 }
@@ -88,7 +94,7 @@ void check_initial_weights(const fs::path& directory, const ModelConfig& model, 
 }
 
 std::string load_initial_weights(const fs::path& directory, Engine& engine,
-                                 const SubtokenRows& subtokens) {
+                                 const SubtokenRows& subtokens, std::uint64_t seed) {
   Communicator& host = engine.groups()[GroupKind::World];
   const ModelConfig& model = engine.options().model;
   FileLoader loader(engine.backend());
@@ -100,8 +106,15 @@ std::string load_initial_weights(const fs::path& directory, Engine& engine,
     content = fingerprint(*files);
     const StoredParameters weights =
         stored_weights(loader, *files, stored, model, engine.parameters(), subtokens);
-    engine.write_weights(weights, weights);
+    const FreshParameters fresh(seed);
+    const ChosenParameters all([&](const Parameter& p) -> const ParameterSource& {
+      if (is_fresh_head(stored, model, p)) return fresh;
+      return weights;
+    });
+    engine.write_weights(all, all);
     description = fs::canonical(model_directory(directory)).string();
+    if (model.is_classifier() && !stored.is_classifier())
+      description += fmt::format("; new classifier head with {} labels", model.labels.size());
     if (model.vocab_size > stored.vocab_size)
       description += describe_growth(stored.vocab_size, model.vocab_size, subtokens);
   });

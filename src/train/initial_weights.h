@@ -21,8 +21,9 @@ void check_initial_weights(const std::filesystem::path& directory, const ModelCo
                            Backend& backend);
 
 // Loads the weights into a prepared engine. All ranks call it. Returns a description for the log.
+// The head of a classifier is new, from `seed`, if the files are of a language model.
 std::string load_initial_weights(const std::filesystem::path& directory, Engine& engine,
-                                 const SubtokenRows& subtokens = {});
+                                 const SubtokenRows& subtokens = {}, std::uint64_t seed = 0);
 
 // A warning if the directory has another tokenizer than `tokenizer`; empty: it has the same or
 // none.

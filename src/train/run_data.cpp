@@ -108,6 +108,7 @@ RunData::RunData(RunConfig& config, PackingFiles packing) {
   for (const DataSource& source : config.data.train) open_source(source, config);
   make_order(config, packing);
   open_validation(config);
+  weigh_classes(config);
 }
 
 std::vector<TokenShard> RunData::open_checked(const std::string& path,
@@ -298,6 +299,30 @@ void RunData::open_validation(const RunConfig& config) {
     if (held.stream.tokens() <= (config.on_examples() ? 0 : length))
       log_warning("{} tokens are held out of {}, one sample needs {}: it is not validated",
                   held.stream.tokens(), held.name, length + 1);
+}
+
+// Balanced weights give all labels the same sum of weights: documents / (labels x documents of the
+// label).
+void RunData::weigh_classes(const RunConfig& config) {
+  const NumbersOrWord& weights = config.objective.class_weights;
+  class_weights_.assign(weights.numbers.begin(), weights.numbers.end());
+  if (weights.word != "balanced") return;
+  std::vector<double> counts(config.model.labels.size());
+  double documents = 0;
+  for (const Source& source : sources_)
+    for (const TokenShard& shard : source.shards)
+      for (std::int64_t i = 0; i < shard.documents(); ++i, ++documents)
+        if (const auto label = static_cast<std::size_t>(shard.label(i)); label < counts.size())
+          ++counts[label];
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0)
+      user_error(
+          "objective.class_weights is balanced, but no document of data.train has the label {}: "
+          "give the weights as a list",
+          config.model.labels[i]);
+    class_weights_.push_back(
+        static_cast<float>(documents / (static_cast<double>(counts.size()) * counts[i])));
+  }
 }
 
 SampleOptions RunData::validation_options() const {

@@ -53,6 +53,8 @@ class RunData {
   // Hashes the file contents that the fingerprint leaves out (content_record.h); one rank calls it.
   // Writes `record`. A resumed run compares with it first and throws UserError if a file changed.
   void check_content(const std::filesystem::path& record, bool continues) const;
+  // The weights of the losses by label (objective.class_weights); empty: all 1.
+  const std::vector<float>& class_weights() const { return class_weights_; }
   // The number of text bytes of these targets; targets without a loss are skipped.
   std::int64_t bytes_of(std::span<const std::int32_t> targets) const;
 
@@ -76,12 +78,14 @@ class RunData {
   std::vector<double> make_megatron_order(const RunConfig& config,
                                           const std::vector<std::optional<double>>& weights);
   void open_validation(const RunConfig& config);
+  void weigh_classes(const RunConfig& config);
   ValidationSet validation_set(const HeldOutSet& held, const RunConfig& config) const;
   std::vector<TokenShard> open_checked(const std::string& path, const RunConfig& config) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::int32_t> bytes_;  // text bytes of each token
   SampleOptions options_;
+  std::vector<float> class_weights_;
   bool packed_validation_ = false;
   std::vector<Source> sources_;
   std::vector<HeldOutSet> held_out_;  // one per validation set

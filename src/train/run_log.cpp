@@ -103,9 +103,12 @@ void RunLog::record(const StepRecord& r, bool saving) {
     straggler_ = r.straggler;
   }
   if (r.valid.size() > 1)
-    for (const StepRecord::Valid& set : r.valid)
+    for (const StepRecord::Valid& set : r.valid) {
       json["valid"][set.name] = {{"loss", number(set.loss)},
                                  {"bits_per_byte", number(set.bits_per_byte)}};
+      if (set.accuracy) json["valid"][set.name]["accuracy"] = number(set.accuracy);
+      if (set.macro_f1) json["valid"][set.name]["macro_f1"] = number(set.macro_f1);
+    }
   for (const StepRecord::TaskMetric& one : r.tasks)
     json[kEval].push_back({{"task", one.task},
                            {"metric", one.metric},

@@ -45,11 +45,14 @@ struct StepRecord {
   std::optional<ByLevel<SpentEnergy>> energy_since_launch = {};  // of this attempt
   std::optional<double> valid_loss = {};                         // nats per token
   std::optional<double> valid_bits_per_byte = {};
+  // Classifiers only; micro F1 is the accuracy.
+  std::optional<double> valid_accuracy = {}, valid_macro_f1 = {}, valid_micro_f1 = {};
   std::optional<double> valid_reward_accuracy = {};  // only with objective dpo
   struct Valid {
     std::string name;
     double loss = 0;
     std::optional<double> bits_per_byte;
+    std::optional<double> accuracy = {}, macro_f1 = {};
   };
   std::vector<Valid> valid = {};  // one entry per validation set
   // One metric of a task or a group (train.eval_tasks).

@@ -293,6 +293,7 @@ TokenBatch Trainer::tokens() {
           .targets = batch_->targets,
           .positions = batch_->positions,
           .document_start = batch_->document_start,
+          .weights = target_weights(batch_->targets),
           .sequences = pairs_of(*batch_)};
 }
 
@@ -326,6 +327,13 @@ void Trainer::record_communication(const CommunicationTimes& now) {
   communication_ = now;
 }
 
+void Trainer::Score::add(const Score& other) {
+  add(LossSums{.loss = other.nats, .rewards = other.rewards});
+  targets += other.targets;
+  bytes += other.bytes;
+  matrix.add(other.matrix);
+}
+
 std::optional<double> Trainer::Score::bits_per_byte() const {
   if (bytes == 0) return {};
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
@@ -338,7 +346,8 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
   const std::int64_t length = config_.data.sequence_length, micro = config_.layout.micro_batch;
   SampleReader reader(data_->validation_options());
   std::vector<TokenRange> ranges;
-  Score score;
+  const bool classifies = config_.model.is_classifier();
+  Score score(config_.model.labels.size());
   const Coordinates& coordinates = groups_->coordinates;
   for (std::int64_t round = 0; round < set.size(); round += micro * groups_->grid.dp) {
     const std::int64_t first = round + micro * coordinates.dp;
@@ -361,51 +370,60 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
                             .targets = targets,
                             .positions = rows(batch.positions),
                             .document_start = rows(batch.document_start),
+                            .weights = target_weights(targets),
                             .sequences = pairs_of(batch)};
-    score.add(engine_->evaluate(tokens));
+    const auto predict = [&](std::size_t token, std::span<const double> logits) {
+      score.matrix.add(targets[token], predicted_label(logits));
+    };
+    score.add(classifies ? engine_->classify(tokens, predict) : engine_->evaluate(tokens));
     score.targets += engine_->targets_of(tokens);
-    if (groups_->counts_sequences() && !preference()) score.bytes += data_->bytes_of(targets);
+    if (groups_->counts_sequences() && !classifies && !preference())
+      score.bytes += data_->bytes_of(targets);
   }
-  std::array<double, 7> sums = {
+  std::vector<double> sums = {
       score.nats,           score.targets,          static_cast<double>(score.bytes),
       score.rewards.chosen, score.rewards.rejected, score.rewards.accuracy,
       stops_.ask()};
+  const std::ptrdiff_t own = std::ssize(sums);
+  const std::span<double> counts = score.matrix.counts();
+  sums.insert(sums.end(), counts.begin(), counts.end());
   sum_over_ranks(sums);
+  score.nats = sums[0];
+  score.targets = sums[1];
+  score.bytes = static_cast<std::int64_t>(sums[2]);
+  score.rewards = {sums[3], sums[4], sums[5]};
   stops_.decide(sums[6]);
-  return {sums[0], sums[1], static_cast<std::int64_t>(sums[2]), {sums[3], sums[4], sums[5]}};
+  std::copy(sums.begin() + own, sums.end(), counts.begin());
+  return score;
 }
 
 void Trainer::validate() {
   const auto begin = Clock::now();
   const EnergySpan energy(energy_, RunPhase::Validation);
   SampleBatch batch(config_.layout.micro_batch, data_->validation_options());
-  Score all;
+  Score all(config_.model.labels.size());
   record_.valid.clear();
+  std::vector<std::pair<std::string, Score>> sets;
   for (const ValidationSet& set : data_->validation()) {
-    const Score one = score(set, batch);
-    record_.valid.push_back({set.name(), one.loss(), one.bits_per_byte()});
-    all.add({.loss = one.nats, .rewards = one.rewards});
-    all.targets += one.targets;
-    all.bytes += one.bytes;
+    const Score& one = sets.emplace_back(set.name(), score(set, batch)).second;
+    record_.valid.push_back(valid_record(set.name(), one));
+    all.add(one);
   }
-  record_.valid_loss = all.loss();
-  record_.valid_bits_per_byte = all.bits_per_byte();
+  const StepRecord::Valid whole = valid_record("", all);
+  record_.valid_loss = whole.loss;
+  record_.valid_bits_per_byte = whole.bits_per_byte;
+  record_.valid_accuracy = record_.valid_micro_f1 = whole.accuracy;
+  record_.valid_macro_f1 = whole.macro_f1;
   if (preference())
     record_.valid_reward_accuracy = all.rewards.divided_by(loss_divisor(all.targets)).accuracy;
   last_valid_loss_ = record_.valid_loss;
-  const auto show = [&](const std::string& name, double loss, std::optional<double> bits) {
-    if (preference())
-      return log_info("step {:>6}  held-out{} loss {:.4f}", state_.step, name, loss);
-    log_info("step {:>6}  held-out{} loss {:.4f} nats per token, {} bits per byte", state_.step,
-             name, loss, bits ? fmt::format("{:.4f}", *bits) : "unknown");
-  };
-  show("", *record_.valid_loss, record_.valid_bits_per_byte);
+  show_score("", all);
   if (preference())
     log_info("step {:>6}  held-out reward accuracy {:.4f}", state_.step,
              *record_.valid_reward_accuracy);
-  if (record_.valid.size() > 1)
-    for (const StepRecord::Valid& set : record_.valid)
-      show(" " + set.name, set.loss, set.bits_per_byte);
+  if (sets.size() > 1)
+    for (const auto& [name, one] : sets) show_score(" " + name, one);
+  if (is_first() && config_.model.is_classifier()) report_labels(all.matrix);
   const double seconds = seconds_since(begin);
   stops_.wall_time().note_step(seconds);
   if (is_first()) log_->goodput().note_validation(seconds);

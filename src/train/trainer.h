@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "data/sampling/batch_loader.h"
 #include "energy/energy_report.h"
+#include "eval/classification_scores.h"
 #include "model/metrics.h"
 #include "optim/schedule.h"
 #include "train/checkpoint/background_save.h"
@@ -129,6 +130,8 @@ class Trainer {
   // saved.
   double load_next_batch(std::int64_t step, Trace* trace);
   TokenBatch tokens();  // of batch_
+  // The weights of the targets by their labels; empty without objective.class_weights.
+  std::span<const float> target_weights(std::span<const std::int32_t> targets);
   // The checkpoint that the run continues from.
   struct Start {
     std::filesystem::path checkpoint;
@@ -210,14 +213,21 @@ class Trainer {
   void record_communication(const CommunicationTimes& now);
   void validate();
   struct Score {
+    explicit Score(std::size_t labels) : matrix(labels) {}
     double nats = 0;
     double targets = 0;      // Engine::targets_of
     std::int64_t bytes = 0;  // of the targets with a loss; 0: unknown
     Rewards rewards = {};    // sums; with preference pairs
+    ConfusionMatrix matrix;  // of a classifier
     void add(const LossSums& sums);
+    void add(const Score& other);
     double loss() const { return nats / loss_divisor(targets); }
     std::optional<double> bits_per_byte() const;
   };
+  StepRecord::Valid valid_record(const std::string& name, const Score& score) const;
+  void show_score(const std::string& set, const Score& score) const;
+  // Writes the scores by label of a classifier; at the end of the run also to the log. On rank 0.
+  void report_labels(const ConfusionMatrix& matrix);
   Score score(const ValidationSet& set, SampleBatch& batch);
   // The tasks of train.eval_tasks, in trainer_tasks.cpp. All ranks decide alike.
   void find_evaluated();
@@ -333,6 +343,7 @@ class Trainer {
   Reference reference_;               // with preference pairs
   std::vector<TokenSequence> pairs_;  // of the batch that was used last
   std::unique_ptr<BatchLoader> loader_;
+  std::vector<float> target_weights_;   // of a batch
   const SampleBatch* batch_ = nullptr;  // the next step's batch, once it is loaded
   double targets_ = 0;                  // Engine::targets_of batch_, over all ranks
   StopRequests stops_;                  // decided alike on all ranks

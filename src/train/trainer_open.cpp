@@ -141,7 +141,7 @@ std::string Trainer::load_start(const std::optional<Start>& start) {
   } else if (!start && init) {
     SubtokenRows subtokens;
     together(host(), [&] { subtokens = subtokens_of(config_, data_->tokenizer()); });
-    origin = load_initial_weights(config_.model_init, *engine_, subtokens);
+    origin = load_initial_weights(config_.model_init, *engine_, subtokens, config_.run.seed);
   }
   backend_.synchronize();  // so that this phase includes the device's work
   startup_.mark(start ? "load checkpoint" : init ? "load weights" : "initialize weights");

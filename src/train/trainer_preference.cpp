@@ -60,6 +60,14 @@ void Trainer::find_reference_model(const std::optional<Start>& start) {
         "{} is missing, so the reference model of this run is unknown: restore the file, or set "
         "model.init to the model that the run started from",
         record.string());
+  // A run directory may get newer checkpoints: the record names the one that the run started from.
+  together(host(), [&] {
+    std::error_code error;
+    const fs::path found = fs::canonical(model_directory(reference_.model), error);
+    if (error)
+      user_error("cannot read the reference model {}: {}", reference_.model, error.message());
+    reference_.model = found.string();
+  });
   reference_.weights =
       weights_fingerprint(host(), reference_.model, config_.model, config_.train.precision);
 }

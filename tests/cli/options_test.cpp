@@ -22,6 +22,8 @@ class EveryOption : public testing::Test {
     add_chat_command(app_);
     add_serve_command(app_);
     add_eval_command(app_);
+    add_classify_command(app_);
+    add_embed_command(app_);
     add_model_command(app_);
     add_plan_command(app_);
     add_calibrate_command(app_);

@@ -1,5 +1,6 @@
 // Compares the whole model's backward with central differences of its forward, in fp64, with the
 // features that the fixtures leave out: dropout and document masks.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +13,7 @@
 namespace kintsugi {
 namespace {
 
-ModelConfig small_model(Family family) {
+ModelConfig small_model(Family family, int labels) {
   ModelConfig config;
   config.family = family;
   config.vocab_size = 19;
@@ -31,17 +32,19 @@ ModelConfig small_model(Family family) {
   config.max_positions = 16;
   config.tied = family != Family::Llama;
   config.init_std = 0.3;
+  for (int i = 0; i < labels; ++i) config.labels.push_back(fmt::format("label {}", i));
   config.complete_and_check();
   return config;
 }
 
-class GradientTest : public testing::TestWithParam<std::tuple<Family, bool>> {};
+class GradientTest : public testing::TestWithParam<std::tuple<Family, bool, int>> {};
 
 TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
-  const auto [family, documents] = GetParam();
+  const auto [family, documents, labels] = GetParam();
   if (documents && !family_info(family).document_masks)
     GTEST_SKIP() << to_string(family) << " reads over the ends of documents";
-  const ModelConfig config = small_model(family);
+  const ModelConfig config = small_model(family, labels);
+  const std::int64_t classes = labels > 0 ? labels : config.vocab_size;
   const auto backend = make_cpu_backend(1);
   Arena arena(*backend);
   const ParameterSet set(config);
@@ -56,7 +59,7 @@ TEST_P(GradientTest, BackwardIsTheDerivativeOfForward) {
   for (std::int64_t i = 0; i < tokens; ++i) {
     const auto at = static_cast<std::size_t>(i);
     ids[at] = static_cast<std::int32_t>(i * 7 % 19);
-    targets[at] = i % 5 == 3 ? -1 : static_cast<std::int32_t>(i * 11 % 19);
+    targets[at] = i % 5 == 3 ? -1 : static_cast<std::int32_t>(i * 11 % classes);
     const std::int64_t in_sequence = i % length,
                        start = in_sequence >= 4 ? 4 : 0;  // two documents per sequence
     starts[at] = static_cast<std::int32_t>(start);
@@ -117,7 +120,10 @@ INSTANTIATE_TEST_SUITE_P(
     Families, GradientTest,
     testing::Combine(testing::Values(Family::Gpt2, Family::Llama, Family::Qwen2, Family::Qwen3,
                                      Family::Bloom, Family::Olmo2, Family::Olmo3, Family::Retnet),
-                     testing::Bool()));
+                     testing::Bool(), testing::Values(0)));
+INSTANTIATE_TEST_SUITE_P(Classifiers, GradientTest,
+                         testing::Combine(testing::Values(Family::Gpt2, Family::Llama),
+                                          testing::Values(true), testing::Values(3)));
 
 }  // namespace
 }  // namespace kintsugi

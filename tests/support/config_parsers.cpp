@@ -135,6 +135,10 @@ FileParser hf_config() {
   for (const char* kind : {"bloom", "gpt2", "llama", "llama2", "qwen2", "qwen3"})
     parser.samples.push_back(
         {{"config.json", content_of(fs::path(test_data_directory()) / kind / "config.json")}});
+  ModelConfig classifier = tiny_model("llama-tied", 1, 2);
+  classifier.labels = {"a", "b c", "ä"};
+  classifier.complete_and_check();
+  parser.samples.push_back({{"config.json", write_hf_config(classifier, DType::F32)}});
   return parser;
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "cli/model/document_input.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "data/chat/prepare_job.h"
@@ -352,6 +353,21 @@ FileParser jsonl() {
           .read = [](const fs::path& directory) { read_records(directory / "a.jsonl"); }};
 }
 
+// The inputs of kintsugi classify and embed.
+FileParser documents() {
+  return {.name = "documents",
+          .samples = {{{"d.jsonl",
+                        "{\"text\": \"a\\nb\", \"id\": 7, \"label\": \"x\"}\n"
+                        "{\"text\": \"\u00fc\", \"id\": [\"q\"], \"label\": 3}\n"}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            RecordReader reader(directory / "d.jsonl");
+            DocumentFacts facts;
+            for (Record record; reader.next(record);)
+              parse_document_line(record.bytes, "d.jsonl", "text", facts);
+          }};
+}
+
 FileParser compressed() {
   const std::string lines = json_lines();
   return {
@@ -369,9 +385,9 @@ FileParser compressed() {
 }  // namespace
 
 std::vector<FileParser> data_parsers() {
-  return {safetensors(),   prompt_settings(), prompts(),      examples(),   tokenizer_json(),
-          sentencepiece(), tiktoken(),        token_store(),  store_info(), tokenize_journal(),
-          jsonl(),         compressed(),      packing_index()};
+  return {safetensors(),   prompt_settings(), prompts(),       examples(),   tokenizer_json(),
+          sentencepiece(), tiktoken(),        token_store(),   store_info(), tokenize_journal(),
+          jsonl(),         compressed(),      packing_index(), documents()};
 }
 
 }  // namespace kintsugi

@@ -53,6 +53,8 @@ void add_pairs(const Training& training, std::int64_t row, std::mt19937& random,
 Batch make_batch(const Training& training, std::int64_t step, std::int64_t first,
                  std::int64_t count) {
   Batch batch;
+  const auto labels = static_cast<std::uint32_t>(training.model.labels.size());
+  const std::uint32_t classes = labels > 0 ? labels : kVocabulary;
   for (std::int64_t sequence = first; sequence < first + count; ++sequence) {
     std::mt19937 random(static_cast<std::uint32_t>(step * 1000 + sequence));
     // The first sequence has no target, the next ones few: ranks have very different token counts.
@@ -65,7 +67,7 @@ Batch make_batch(const Training& training, std::int64_t step, std::int64_t first
     for (std::int32_t at = 0; at < training.length; ++at) {
       if (training.has_documents() && !training.preference && random() % 3 == 0) start = at;
       batch.ids.push_back(static_cast<std::int32_t>(random() % kVocabulary));
-      const auto target = static_cast<std::int32_t>(random() % kVocabulary);
+      const auto target = static_cast<std::int32_t>(random() % classes);
       batch.targets.push_back(random() % 8 < kept ? target : -1);
       batch.positions.push_back(at - start);
       batch.starts.push_back(start);
@@ -219,6 +221,19 @@ StepResult Member::step(std::int64_t step, double loss_scale) const {
 
 double Member::evaluate(std::int64_t step) const {
   return on_batch(step, [&](const TokenBatch& tokens) { return engine.evaluate(tokens).loss; });
+}
+
+ConfusionMatrix Member::classify(std::int64_t step) const {
+  ConfusionMatrix matrix(training.model.labels.size());
+  on_batch(step, [&](const TokenBatch& tokens) {
+    return engine.classify(tokens, [&](std::size_t token, std::span<const double> logits) {
+      matrix.add(tokens.targets[token], predicted_label(logits));
+    });
+  });
+  Communicator& host = groups[GroupKind::World];
+  host.wait(
+      host.all_reduce(Tensor(matrix.counts().data(), DType::F64, {std::ssize(matrix.counts())})));
+  return matrix;
 }
 
 void on_ranks(const RankLayout& layout, const Training& training, const MemberFunction& function,

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "comm/grid.h"
+#include "eval/classification_scores.h"
 #include "model/families/family.h"
 #include "train/engine.h"
 
@@ -79,6 +80,7 @@ struct Member {
   // On this data rank's sequences of the step's batch.
   StepResult step(std::int64_t step, double loss_scale = 1.0) const;
   double evaluate(std::int64_t step) const;
+  ConfusionMatrix classify(std::int64_t step) const;  // over all ranks
 
  private:
   std::int64_t local_sequences(std::int64_t step) const;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "core/log.h"
 #include "model/model_fields.h"
 
 namespace kintsugi {
@@ -22,6 +23,11 @@ std::string field_text(const std::vector<LayerType>& value) {
   if (value.empty()) return "all full";
   std::string text;
   for (const LayerType type : value) text += type == LayerType::Full ? 'F' : 'S';
+  return text;
+}
+std::string field_text(const std::vector<std::string>& value) {
+  std::string text;
+  for (const std::string& entry : value) text += (text.empty() ? "" : ", ") + printable(entry);
   return text;
 }
 
@@ -42,6 +48,7 @@ std::string dimensions_table(const ModelConfig& config) {
     if (!rotary && name.starts_with("rope_")) return;
     if (!windows && (name == "sliding_window" || name == "layer_types")) return;
     if (!values && name == "value_size") return;
+    if (!config.is_classifier() && (name == "labels" || name == "pad_token")) return;
     text += fmt::format("  {:<24}{:>20}\n", name, field_text(field));
   });
   return text;

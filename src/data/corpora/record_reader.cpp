@@ -52,7 +52,7 @@ RecordReader::RecordReader(const std::filesystem::path& path, RecordPosition fro
 }
 
 bool RecordReader::next(Record& record) {
-  return jsonl_ ? next_line(record) : next_segment(record);
+  return jsonl_ || sizes_.lines ? next_line(record) : next_segment(record);
 }
 
 bool RecordReader::fill() {

@@ -32,6 +32,7 @@ class RecordReader {
     std::size_t segment = std::size_t{1} << 20;
     std::size_t longest_segment = std::size_t{1} << 24;
     std::size_t longest_line = std::size_t{1} << 30;
+    bool lines = false;  // each line of plain text is a record too
   };
   // Whether a file is JSONL, by its name: .jsonl, .ndjson or .json, optionally followed by .gz or
   // .zst.

@@ -69,6 +69,7 @@ ModelSpec bloom_spec(const ModelConfig& config) {
 const FamilyInfo kBloom = {.family = Family::Bloom,
                            .model_type = "bloom",
                            .architecture = "BloomForCausalLM",
+                           .classifier = "BloomForSequenceClassification",
                            .positions = PositionKind::Alibi,
                            .check = check_bloom,
                            .read = read_bloom,

@@ -84,6 +84,35 @@ class ConfigObject {
              fmt::join(supported, ", "));
   }
 
+  // The entries of a list of strings; empty if the key is absent.
+  std::vector<std::string> texts(const char* name) const {
+    const Found found = find({name});
+    std::vector<std::string> all;
+    if (!found.value) return all;
+    if (!found.value->is_array()) wrong_type(found, "a list of strings");
+    for (const nlohmann::json& entry : *found.value) {
+      if (!entry.is_string()) wrong_type(found, "a list of strings");
+      all.push_back(entry.get<std::string>());
+    }
+    return all;
+  }
+
+  // The values of an object with the keys "0", "1", …, in this order; empty if the key is absent.
+  std::vector<std::string> texts_by_number(const char* name) const {
+    const Found found = find({name});
+    std::vector<std::string> all;
+    if (!found.value) return all;
+    if (!found.value->is_object()) wrong_type(found, "an object");
+    for (std::size_t i = 0; i < found.value->size(); ++i) {
+      const auto entry = found.value->find(std::to_string(i));
+      if (entry == found.value->end())
+        refuse("{}{} has {} entries, but none for {}", prefix_, name, found.value->size(), i);
+      if (!entry->is_string()) refuse("{}{}.{} is not a string", prefix_, name, i);
+      all.push_back(entry->get<std::string>());
+    }
+    return all;
+  }
+
   // One type per layer; empty if the key is absent.
   std::vector<LayerType> layer_types(const char* name, std::int64_t layers) const {
     const Found found = find({name});

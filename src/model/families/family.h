@@ -15,6 +15,7 @@ struct FamilyInfo {
   Family family;
   const char* model_type;    // in config.json and in model YAML files
   const char* architecture;  // class name in transformers
+  const char* classifier;    // the same for sequence classification; null: there is none
   PositionKind positions;
   bool windows = false;        // layers may have sliding windows
   bool values = false;         // the family uses value_size

@@ -59,6 +59,7 @@ ModelSpec gpt2_spec(const ModelConfig& config) {
 const FamilyInfo kGpt2 = {.family = Family::Gpt2,
                           .model_type = "gpt2",
                           .architecture = "GPT2LMHeadModel",
+                          .classifier = "GPT2ForSequenceClassification",
                           .positions = PositionKind::Learned,
                           .check = check_gpt2_like,
                           .read = read_gpt2,

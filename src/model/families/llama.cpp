@@ -29,6 +29,7 @@ ModelSpec llama_spec(const ModelConfig& config) {
 const FamilyInfo kLlama = {.family = Family::Llama,
                            .model_type = "llama",
                            .architecture = "LlamaForCausalLM",
+                           .classifier = "LlamaForSequenceClassification",
                            .positions = PositionKind::Rope,
                            .check = nullptr,
                            .read = read_llama,

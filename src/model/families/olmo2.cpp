@@ -22,6 +22,7 @@ ModelSpec olmo2_spec(const ModelConfig& config) {
 const FamilyInfo kOlmo2 = {.family = Family::Olmo2,
                            .model_type = "olmo2",
                            .architecture = "Olmo2ForCausalLM",
+                           .classifier = "Olmo2ForSequenceClassification",
                            .positions = PositionKind::Rope,
                            .check = nullptr,
                            .read = read_olmo2,

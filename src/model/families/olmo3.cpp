@@ -49,6 +49,7 @@ ModelSpec olmo3_spec(const ModelConfig& config) {
 const FamilyInfo kOlmo3 = {.family = Family::Olmo3,
                            .model_type = "olmo3",
                            .architecture = "Olmo3ForCausalLM",
+                           .classifier = "Olmo3ForSequenceClassification",
                            .positions = PositionKind::Rope,
                            .windows = true,
                            .check = nullptr,

@@ -34,6 +34,7 @@ ModelSpec qwen2_spec(const ModelConfig& config) {
 const FamilyInfo kQwen2 = {.family = Family::Qwen2,
                            .model_type = "qwen2",
                            .architecture = "Qwen2ForCausalLM",
+                           .classifier = "Qwen2ForSequenceClassification",
                            .positions = PositionKind::Rope,
                            .check = nullptr,
                            .read = read_qwen2,

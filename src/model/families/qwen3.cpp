@@ -39,6 +39,7 @@ ModelSpec qwen3_spec(const ModelConfig& config) {
 const FamilyInfo kQwen3 = {.family = Family::Qwen3,
                            .model_type = "qwen3",
                            .architecture = "Qwen3ForCausalLM",
+                           .classifier = "Qwen3ForSequenceClassification",
                            .positions = PositionKind::Rope,
                            .check = nullptr,
                            .read = read_qwen3,

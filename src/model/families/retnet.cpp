@@ -124,6 +124,7 @@ ModelSpec retnet_spec(const ModelConfig& config) {
 const FamilyInfo kRetnet = {.family = Family::Retnet,
                             .model_type = "retnet",
                             .architecture = "RetNetForCausalLM",
+                            .classifier = nullptr,
                             .positions = PositionKind::Retention,
                             .values = true,
                             .document_masks = false,

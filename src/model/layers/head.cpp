@@ -12,7 +12,8 @@ void Head::declare(Declaration& d) {
   weight_ = d.matrix(spec_.table, spec_.vocab_size, hidden_,
                      {.group = ParameterGroup::Head,
                       .init = spec_.init,
-                      .shard = {.along = Declaration::Shard::Along::Outputs}});
+                      .shard = {.along = spec_.classifies ? Declaration::Shard::Along::None
+                                                          : Declaration::Shard::Along::Outputs}});
 }
 
 void Head::allocate(Arena& arena, const LayerContext& context, const BatchSize& size,
@@ -20,14 +21,15 @@ void Head::allocate(Arena& arena, const LayerContext& context, const BatchSize& 
   const ParameterSet& set = context.store->set();
   rows_ = set.rows(weight_);
   const DType dtype = context.store->dtype(), wide = accumulator_of(dtype);
-  const std::int64_t chunk = std::min(chunk_tokens, size.tokens());
+  const std::int64_t chunk =
+      spec_.classifies ? size.tokens() : std::min(chunk_tokens, size.tokens());
   // Rows start at multiples of 64 elements for any vocabulary: with 50257 columns most rows would
   // be unaligned.
   const std::int64_t columns = set[weight_].shape[0], padded = (columns + 63) / 64 * 64;
   logits_ = arena.allocate(Region::Workspace, "logits chunk", dtype, {chunk, padded})
                 .part(1, 0, rows_.size());
   const int ranks = context.tensor.size();
-  if (ranks > 1)
+  if (is_sharded(context.tensor))
     partials_ = arena.allocate(Region::Communication, "cross-entropy", wide, {ranks * chunk * 3});
   const auto statistic = [&] {
     return arena.allocate(Region::Activations, "norm statistics", wide, {size.rows()});
@@ -64,13 +66,21 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
     cross_entropy(run, losses.rows(first, count), logits, run.batch.targets.rows(first, count),
                   of_chunk);
     if (!trains) continue;
+    if (spec_.classifies) {  // a rank has all columns, so that its own rows are enough
+      const Tensor own = run.tensor().own(logits);
+      backend.matmul(stream.own_dnormed, own, weight);
+      if (dweight)
+        backend.matmul(dweight, own, stream.own_branch,
+                       {.transpose_a = true, .accumulate = run.accumulates()});
+      continue;
+    }
     backend.matmul(stream.dnormed.rows(first, count), logits, weight);
     if (dweight)
       backend.matmul(dweight.rows(0, rows_.size()), logits, rows,
                      {.transpose_a = true, .accumulate = run.accumulates() || first > 0});
   }
   if (!trains) return;
-  run.tensor().sum(stream.own_dnormed, stream.dnormed);
+  if (!spec_.classifies) run.tensor().sum(stream.own_dnormed, stream.dnormed);
   norm_.backward(run, gradient, stream.own_dnormed, x, statistics);
 }
 
@@ -78,7 +88,7 @@ void Head::cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tens
                          const CrossEntropyOptions& options) const {
   Backend& backend = run.backend();
   const TensorGroup& tensor = run.tensor();
-  if (!tensor.is_split()) return backend.cross_entropy(losses, logits, targets, options);
+  if (!is_sharded(tensor)) return backend.cross_entropy(losses, logits, targets, options);
   const std::int64_t count = logits.extent(0);
   const Tensor all = partials_.rows(0, tensor.size() * count * 3).view({tensor.size(), count, 3});
   const Tensor own = all.rows(tensor.rank(), 1).view({count, 3});
@@ -87,10 +97,14 @@ void Head::cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tens
   backend.cross_entropy_merged(losses, logits, targets, all, rows_.begin, options);
 }
 
-Tensor Head::logits(const LayerRun& run, Tensor x) const {
+Tensor Head::hidden_states(const LayerRun& run, Tensor x) const {
   const Tensor normed = run.stream.own_branch.rows(0, x.extent(0));
-  const Tensor logits = logits_.rows(0, x.extent(0));
   norm_.forward(run, normed, statistics_.first(x.extent(0)), x);
+  return normed;
+}
+
+Tensor Head::logits(const LayerRun& run, Tensor x) const {
+  const Tensor normed = hidden_states(run, x), logits = logits_.rows(0, x.extent(0));
   run.backend().matmul(logits, normed, run.store().weight(weight_).rows(0, rows_.size()),
                        {.transpose_b = true, .constant_b = run.batch.cached != nullptr});
   return logits;

@@ -6,7 +6,8 @@ namespace kintsugi {
 
 // Final norm, LM head and cross-entropy, computed in chunks of tokens so that the full logits are
 // never stored. A training forward also computes the gradient of x. The tensor ranks shard the
-// vocabulary and all-gather three numbers per token.
+// vocabulary and all-gather three numbers per token. The few labels of a classifier are not
+// sharded, and all tokens are one chunk.
 class Head {
  public:
   explicit Head(const ModelSpec& model);
@@ -29,11 +30,16 @@ class Head {
                                     std::int64_t max_tokens);
 
   std::int64_t chunk() const { return logits_.extent(0); }  // tokens
-  // What logits() writes: (chunk, vocabulary of this rank).
+  // The normed rows (rows, hidden) of x, which logits() uses too.
+  Tensor hidden_states(const LayerRun& run, Tensor x) const;
+  // What logits() and, without a gradient, forward() write: (chunk, vocabulary of this rank).
   const Tensor& logits_memory() const { return logits_; }
   const RowRange& vocabulary() const { return rows_; }  // of this rank
 
  private:
+  bool is_sharded(const TensorGroup& tensor) const {
+    return tensor.is_split() && !spec_.classifies;
+  }
   void cross_entropy(const LayerRun& run, Tensor losses, Tensor logits, Tensor targets,
                      const CrossEntropyOptions& options) const;
 

@@ -1,6 +1,7 @@
 #include "train/checkpoint/model_card.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <filesystem>
@@ -67,6 +68,7 @@ void add_architecture(std::string& text, const ModelConfig& model, std::int64_t 
   table.row("vocabulary", "{}, head {}", model.vocab_size,
             model.tied ? "tied to the embedding" : "not tied");
   table.row("positions", "{}", positions_of(model));
+  if (model.is_classifier()) table.row("labels", "{}", fmt::join(model.labels, ", "));
 }
 
 void add_data(std::string& text, const RunData& data, bool staged) {

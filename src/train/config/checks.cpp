@@ -24,6 +24,7 @@ class Checks {
     check_sources(config_.data.train, "data.train");
     check_sources(config_.data.valid, "data.valid");
     check_weights();
+    check_classification();
     check_examples();
     check_order();
     check_batch();
@@ -61,6 +62,34 @@ class Checks {
       complain("run.from",
                "continues a checkpoint, and model.init starts from other weights: remove one of "
                "them");
+  }
+
+  void check_classification() const {
+    const ObjectiveConfig& objective = config_.objective;
+    const bool classifies = objective.kind == ObjectiveKind::Classification;
+    const NumbersOrWord& weights = objective.class_weights;
+    if (!classifies && weights.given())
+      complain("objective.class_weights",
+               "is only for objective classification: remove it, or set objective.kind");
+    if (!weights.word.empty() && weights.word != "balanced")
+      complain("objective.class_weights",
+               "is '{}': give a list with one number per label, or the word balanced",
+               weights.word);
+    if (!classifies && config_.model.is_classifier())
+      complain("objective.kind",
+               "is {}, but the model is a classifier with {} labels: set it to classification, or "
+               "start from a language model",
+               to_string(objective.kind), config_.model.labels.size());
+    if (!classifies) return;
+    if (family_info(config_.model.family).classifier == nullptr)
+      complain("objective.kind", "is classification, but model family {} has no classifier",
+               to_string(config_.model.family));
+    if (objective.label_smoothing > 0)
+      complain("objective.label_smoothing", "is only for objective dpo: remove it");
+    if (!config_.train.eval_tasks.empty())
+      complain("train.eval_tasks",
+               "needs a language model, and objective classification trains a classifier: remove "
+               "it; validation sets give accuracy and F1");
   }
 
   void check_trained_parameters() const {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/yaml_reader.h"
 #include "data/sampling/batch_schedule.h"
 #include "model/config.h"
 #include "optim/ema.h"
@@ -247,6 +248,9 @@ struct ObjectiveConfig {
   ObjectiveKind kind = ObjectiveKind::LanguageModel;
   double beta = 0.1;           // DPO: the strength of the reference model
   double label_smoothing = 0;  // DPO: probability that a preference is the wrong way round
+  // Classification: weights of the losses, in the order of the labels, or "balanced": documents /
+  // (labels x documents of the label). Empty: 1.
+  NumbersOrWord class_weights = {};
   bool operator==(const ObjectiveConfig&) const = default;
 };
 

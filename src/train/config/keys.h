@@ -307,6 +307,7 @@ void describe(V& v, ObjectiveConfig& c) {
   v("kind", c.kind);
   v("beta", c.beta, above(0));
   v("label_smoothing", c.label_smoothing, between(0, 0.5));
+  v("class_weights", c.class_weights, between(0, 1e6));
 }
 
 template <class V>

@@ -1,8 +1,13 @@
 #include "train/config/model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/error.h"
+#include "data/chat/prompt_encoder.h"
+#include "data/stores/store_info.h"
+#include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
 
 namespace kintsugi {
@@ -33,6 +38,55 @@ void adopt_end_of_document(ModelConfig& model, const Tokenizer& tokenizer) {
   if (model.bos_token >= 0) model.bos_token = *end;
 }
 
+std::vector<std::string> labels_of_store(const std::string& path) {
+  const std::vector<TokenShard> shards = open_token_store(path);
+  std::vector<std::string> labels;
+  for (const auto& info : read_store_infos(shards)) {
+    if (!info || info->labels.empty())
+      user_error(
+          "{} has no labels, which objective classification needs: make the store with `kintsugi "
+          "data prepare-chat --kind classification`",
+          path);
+    labels = info->labels;
+  }
+  return labels;
+}
+
+// The token with which transformers pads batches, or -1.
+std::int64_t pad_token_of(const Tokenizer& tokenizer, const ModelConfig& model) {
+  const std::string name = read_prompt_settings(tokenizer.files(model.max_positions)).pad;
+  const auto id = name.empty() ? std::nullopt : tokenizer.token_id(name);
+  return id && *id < model.vocab_size ? *id : -1;
+}
+
+// The labels of the data are those of the model.
+void adopt_labels(RunConfig& config, const Tokenizer& tokenizer) {
+  if (config.objective.kind != ObjectiveKind::Classification) return;
+  ModelConfig& model = config.model;
+  std::string first = config.model_init.empty() ? "the model" : "the classifier in model.init";
+  const auto add = [&](const std::string& path) {
+    const std::vector<std::string> labels = labels_of_store(path);
+    if (model.labels.empty()) {
+      model.labels = labels;
+      first = path;
+    }
+    if (model.labels != labels)
+      user_error(
+          "{} has the labels {}, but {} has {}: prepare the data with `--labels {}`, or start from "
+          "a model without these labels",
+          path, fmt::join(labels, ", "), first, fmt::join(model.labels, ", "),
+          fmt::join(model.labels, ","));
+  };
+  for (const DataSource& source : config.data.train) add(source.path);
+  for (const ValidSource& source : config.data.valid) add(source.path);
+  if (model.pad_token < 0) model.pad_token = pad_token_of(tokenizer, model);
+  model.complete_and_check();
+  const std::size_t weights = config.objective.class_weights.numbers.size();
+  if (weights > 0 && weights != model.labels.size())
+    user_error("objective.class_weights has {} numbers, but the data has {} labels: {}", weights,
+               model.labels.size(), fmt::join(model.labels, ", "));
+}
+
 }  // namespace
 
 void resolve_tokenizer(RunConfig& config) {
@@ -46,6 +100,7 @@ void resolve_tokenizer(RunConfig& config) {
   const auto adopt = [&](RunConfig& one) {
     fit_vocabulary(one, *tokenizer);
     adopt_end_of_document(one.model, *tokenizer);
+    adopt_labels(one, *tokenizer);
     one.loaded.tokenizer = tokenizer;
   };
   adopt(config);

@@ -1,0 +1,192 @@
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/model/document_job.h"
+#include "core/log.h"
+#include "core/new_file.h"
+#include "tensor/safetensors.h"
+
+namespace kintsugi {
+namespace {
+
+struct EmbedArguments : DocumentArguments {
+  std::string output, pool = "mean";
+  bool normalize = false;
+};
+
+// A file of embeddings. The number of documents is known at the end only.
+class EmbeddingFile {
+ public:
+  explicit EmbeddingFile(const std::string& path) : file_(path) {}
+  virtual ~EmbeddingFile() = default;
+  virtual void add(const InputDocument& document, std::span<const float> embedding) = 0;
+  virtual void finish() { file_.publish(); }
+
+ protected:
+  NewFile file_;
+};
+
+class JsonlEmbeddings final : public EmbeddingFile {
+ public:
+  using EmbeddingFile::EmbeddingFile;
+
+  void add(const InputDocument& document, std::span<const float> embedding) override {
+    // fmt writes the shortest digits that read back to the same number.
+    const std::string line = fmt::format("{{\"id\": {}{}, \"embedding\": [{}]}}\n", document.id,
+                                         label_of(document), fmt::join(embedding, ", "));
+    file_.write(line.data(), line.size());
+  }
+
+ private:
+  static std::string label_of(const InputDocument& document) {
+    if (!document.label) return "";
+    return ", \"label\": " + nlohmann::json(*document.label)
+                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+};
+
+// The header is written last, into the space that was left for it.
+class SafetensorsEmbeddings final : public EmbeddingFile {
+ public:
+  SafetensorsEmbeddings(const std::string& path, std::int64_t width)
+      : EmbeddingFile(path), path_(path), width_(width) {
+    const std::string space(kHeader, ' ');
+    file_.write(space.data(), space.size());
+  }
+
+  void add(const InputDocument& document, std::span<const float> embedding) override {
+    file_.write(embedding.data(), embedding.size_bytes());
+    ++documents_;
+    if (document.number) ids_.push_back(*document.number);
+    if (document.label)
+      labels_.push_back(
+          names_.try_emplace(*document.label, static_cast<std::int32_t>(names_.size()))
+              .first->second);
+  }
+
+  void finish() override {
+    std::vector<SafetensorsWriter::Announced> tensors = {
+        {"embeddings", DType::F32, {documents_, width_}}};
+    SafetensorsMetadata metadata = {{"format", "pt"}};
+    if (complete(ids_, "ids", "whole numbers")) {
+      tensors.push_back({"ids", DType::I64, {documents_}});
+      file_.write(ids_.data(), ids_.size() * sizeof(ids_[0]));
+    }
+    if (complete(labels_, "labels", "given")) {
+      tensors.push_back({"labels", DType::I32, {documents_}});
+      file_.write(labels_.data(), labels_.size() * sizeof(labels_[0]));
+      metadata["labels"] = names_json();
+    }
+    const SafetensorsWriter::Plan plan = SafetensorsWriter::plan(tensors, path_, metadata);
+    if (plan.header.size() > kHeader)
+      user_error("{}: the names of {} labels are too long for the header of safetensors: use JSONL",
+                 path_, names_.size());
+    std::string header = plan.header;
+    header.resize(kHeader, ' ');  // JSON may end with spaces
+    const std::uint64_t length = kHeader - sizeof(std::uint64_t);
+    std::memcpy(header.data(), &length, sizeof(length));
+    file_.publish(header);
+  }
+
+ private:
+  static constexpr std::size_t kHeader = 64 << 10;
+
+  // Whether all documents have the value.
+  template <class T>
+  bool complete(const std::vector<T>& values, const char* name, const char* expected) const {
+    const bool all = std::ssize(values) == documents_;
+    if (!all && !values.empty())
+      log_warning("{} has no {}: they are not {} in all documents", path_, name, expected);
+    return all;
+  }
+
+  std::string names_json() const {
+    std::vector<std::string> names(names_.size());
+    for (const auto& [name, number] : names_) names[static_cast<std::size_t>(number)] = name;
+    return nlohmann::json(names).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  std::string path_;
+  std::int64_t width_, documents_ = 0;
+  std::vector<std::int64_t> ids_;
+  std::vector<std::int32_t> labels_;
+  std::map<std::string, std::int32_t> names_;  // numbered as they appear
+};
+
+class EmbedJob {
+ public:
+  explicit EmbedJob(EmbedArguments& arguments) : a_(arguments) {}
+
+  void run() {
+    const std::string ending = std::filesystem::path(a_.output).extension().string();
+    if (ending != ".safetensors" && ending != ".jsonl")
+      user_error("--output {}: the name must end with .safetensors or .jsonl", a_.output);
+    DocumentJob(a_, a_.pool == "mean" ? DocumentOutput::Mean : DocumentOutput::Last)
+        .run({.begin = [&](const ModelConfig& config) { begin(config, ending == ".jsonl"); },
+              .add = [&](auto documents, auto numbers) { add(documents, numbers); },
+              .end = [&] { file_->finish(); }});
+  }
+
+ private:
+  void begin(const ModelConfig& config, bool jsonl) {
+    if (jsonl)
+      file_ = std::make_unique<JsonlEmbeddings>(a_.output);
+    else
+      file_ = std::make_unique<SafetensorsEmbeddings>(a_.output, config.hidden_size);
+  }
+
+  void add(std::span<const InputDocument> documents, std::span<const double> numbers) {
+    const std::size_t width = numbers.size() / documents.size();
+    std::vector<float> embedding(width);
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      const auto own = numbers.subspan(i * width, width);
+      double squares = 0;
+      for (const double x : own) squares += x * x;
+      const double factor = a_.normalize && squares > 0 ? 1 / std::sqrt(squares) : 1;
+      for (std::size_t j = 0; j < width; ++j) embedding[j] = static_cast<float>(factor * own[j]);
+      file_->add(documents[i], embedding);
+    }
+  }
+
+  EmbedArguments& a_;
+  std::unique_ptr<EmbeddingFile> file_;
+};
+
+}  // namespace
+
+void add_embed_command(CLI::App& app) {
+  auto a = std::make_shared<EmbedArguments>();
+  CLI::App* command =
+      app.add_subcommand("embed", "Write embeddings of documents: hidden states of a model");
+  add_document_options(*command, *a);
+  command
+      ->add_option("--output", a->output,
+                   "FILE.safetensors (embeddings, ids, labels) or FILE.jsonl ({\"id\", "
+                   "\"embedding\"} per line)")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("--pool", a->pool,
+                   "mean (of the hidden states of all tokens) or last (of the last token)")
+      ->check(CLI::IsMember({"mean", "last"}))
+      ->capture_default_str();
+  command->add_flag("--normalize", a->normalize, "Scale each embedding to length 1");
+  command->footer(
+      "Examples:\n"
+      "  kintsugi embed --checkpoint runs/demo --input texts.txt --output texts.safetensors\n"
+      "  kintsugi embed --checkpoint DIR --input corpus.jsonl.gz --pool last --output last.jsonl\n"
+      "  kintsugi embed --checkpoint DIR --input store/fi --normalize --output fi.safetensors\n"
+      "  mpirun -n 4 kintsugi embed --checkpoint DIR --input store/fi --output fi.safetensors");
+  command->callback([a] { EmbedJob(*a).run(); });
+}
+
+}  // namespace kintsugi
