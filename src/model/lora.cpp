@@ -106,7 +106,7 @@ void check_trained(const ModelConfig& config) {
         }))
       user_error(
           "freeze: no parameter is named {}: give names or patterns such as model.embed_tokens or "
-          "model.layers.0.* (`kintsugi model --parameters` lists them)",
+          "model.layers.0.* (`kintsugi model inspect DIR` lists them)",
           pattern);
   std::set<std::string> modules;
   ModelSpec model = model_spec(config);
