@@ -4,63 +4,96 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <random>
+#include <tuple>
 
 namespace kintsugi {
 namespace {
 
 using Sizes = std::vector<std::uint32_t>;
 
-// Best-fit decreasing as a textbook states it: for each item, look at all bins.
-std::vector<std::uint32_t> textbook_rooms(Sizes sizes, std::uint32_t capacity) {
-  std::sort(sizes.rbegin(), sizes.rend());
-  std::vector<std::uint32_t> rooms;
-  for (const std::uint32_t size : sizes) {
-    auto best = rooms.end();
-    for (auto room = rooms.begin(); room != rooms.end(); ++room)
-      if (*room >= size && (best == rooms.end() || *room < *best)) best = room;
-    if (best == rooms.end()) best = rooms.insert(rooms.end(), capacity);
-    *best -= size;
+using Rows = std::vector<Sizes>;
+
+// Best-fit decreasing as a textbook states it: for each item, look at all bins. Of equal rooms, the
+// one that a bin got to first is taken.
+Rows textbook(const Sizes& sizes, std::uint32_t capacity) {
+  struct Row {
+    std::uint32_t room;
+    std::size_t since;
+    Sizes items;
+  };
+  Sizes order(sizes.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return sizes[a] > sizes[b]; });
+  std::vector<Row> rows;
+  for (std::size_t turn = 0; turn < order.size(); ++turn) {
+    const std::uint32_t size = sizes[order[turn]];
+    auto best = rows.end();
+    for (auto row = rows.begin(); row != rows.end(); ++row)
+      if (row->room >= size && (best == rows.end() || std::tie(row->room, row->since) <
+                                                          std::tie(best->room, best->since)))
+        best = row;
+    if (best == rows.end()) best = rows.insert(rows.end(), {capacity, 0, {}});
+    best->room -= size;
+    best->since = turn;
+    best->items.push_back(order[turn]);
   }
-  std::sort(rooms.begin(), rooms.end());
-  return rooms;
+  Rows items;
+  for (Row& row : rows) items.push_back(std::move(row.items));
+  return items;
 }
 
-// The room of each bin. Fails unless each item is in one bin.
-std::vector<std::uint32_t> rooms_of(const Bins& bins, const Sizes& sizes, std::uint32_t capacity) {
-  std::vector<int> seen(sizes.size(), 0);
-  std::vector<std::uint32_t> rooms;
+Rows packed(const Sizes& sizes, std::uint32_t capacity) {
+  const Bins bins = best_fit_decreasing(sizes, capacity);
+  Rows rows;
   std::size_t at = 0;
   for (const std::uint32_t end : bins.ends) {
-    EXPECT_GT(end, at);
-    std::uint32_t used = 0;
-    for (const std::size_t begin = at; at < end; ++at) {
-      used += sizes[bins.items[at]];
-      seen[bins.items[at]] += 1;
-      if (at == begin) continue;
-      EXPECT_LT(bins.items[at - 1], bins.items[at]);
-    }
-    EXPECT_LE(used, capacity);
-    rooms.push_back(capacity - used);
+    Sizes& row = rows.emplace_back();
+    while (at < end) row.push_back(bins.items[at++]);
   }
   EXPECT_EQ(at, sizes.size());
-  for (const int times : seen) EXPECT_EQ(times, 1);
-  std::sort(rooms.begin(), rooms.end());
-  return rooms;
+  return rows;
 }
 
-TEST(BestFit, LeavesTheRoomsOfTheTextbookAlgorithm) {
+TEST(BestFit, GivesTheRowsOfTheTextbookAlgorithm) {
   std::mt19937 random(1);
   for (const std::uint32_t capacity : {1u, 2u, 7u, 63u, 64u, 65u, 1000u, 5000u})
     for (const std::size_t items : {1u, 5u, 100u, 700u}) {
       Sizes sizes(items);
       for (const std::uint32_t limit : {capacity, std::max(capacity / 5, 1u)}) {
         for (std::uint32_t& size : sizes) size = 1 + random() % limit;
-        const Bins bins = best_fit_decreasing(sizes, capacity);
-        EXPECT_EQ(rooms_of(bins, sizes, capacity), textbook_rooms(sizes, capacity))
+        EXPECT_EQ(packed(sizes, capacity), textbook(sizes, capacity))
             << items << " items of up to " << limit << " in bins of " << capacity;
       }
     }
+}
+
+// Rows that TRL's packing (bfd) gives for sequences of these lengths.
+TEST(BestFit, GivesTheRowsOfTrl) {
+  EXPECT_EQ(packed({4, 2, 3, 1}, 4), (Rows{{0}, {2, 3}, {1}}));
+  EXPECT_EQ(packed({3, 4, 1}, 4), (Rows{{1}, {0, 2}}));
+  EXPECT_EQ(packed({4, 2, 4, 1}, 4), (Rows{{0}, {2}, {1, 3}}));
+  // Several rows with equal room.
+  EXPECT_EQ(packed({6, 6, 4, 4, 3, 7, 3, 2}, 10), (Rows{{5, 4}, {0, 2}, {1, 3}, {6, 7}}));
+  EXPECT_EQ(packed({8, 4, 8, 3, 8, 8, 1, 7, 3, 2}, 8),
+            (Rows{{0}, {2}, {4}, {5}, {7, 6}, {1, 3}, {8, 9}}));
+  EXPECT_EQ(packed({14, 4, 16, 16, 6, 7, 7, 5, 13, 16, 1, 10, 1, 13}, 16),
+            (Rows{{2}, {3}, {9}, {0, 10, 12}, {8}, {13}, {11, 4}, {5, 6}, {7, 1}}));
+  EXPECT_EQ(packed({2, 8, 1, 12, 3, 12, 6, 12, 3, 1, 6, 1, 12, 12, 6, 12, 12, 1, 12, 3}, 12),
+            (Rows{{3},
+                  {5},
+                  {7},
+                  {12},
+                  {13},
+                  {15},
+                  {16},
+                  {18},
+                  {1, 4, 2},
+                  {6, 10},
+                  {14, 8, 19},
+                  {0, 9, 11, 17}}));
 }
 
 TEST(BestFit, ClosedForms) {
@@ -70,7 +103,7 @@ TEST(BestFit, ClosedForms) {
   EXPECT_EQ(best_fit_decreasing(Sizes{7, 7}, 12).ends, (Sizes{1, 2}));
   // 8 and 6 open bins with rooms 4 and 6; 4 fits the first exactly, 5 the second.
   const Bins bins = best_fit_decreasing(Sizes{4, 6, 8, 5}, 12);
-  EXPECT_EQ(bins.items, (Sizes{0, 2, 1, 3}));
+  EXPECT_EQ(bins.items, (Sizes{2, 0, 1, 3}));
   EXPECT_EQ(bins.ends, (Sizes{2, 4}));
 }
 

@@ -93,6 +93,135 @@ TEST_F(SampleReaderTest, TheMaskOfAStoreTakesTargetsOut) {
       (Row{0, 1, -1, 4}));
 }
 
+// Pieces of a packed row: the first token of each is not predicted. -1 stands for "not trained".
+TEST_F(SampleReaderTest, PackedExamplesTrainTheTokensOfTheirMasks) {
+  struct Case {
+    Row labels;
+    std::vector<std::int32_t> lengths;
+    Row targets;
+  };
+  const std::vector<Case> cases = {
+      {{54, -1, -1, 76, -1, -1, 30}, {4, 3}, {-1, -1, 76, -1, -1, 30, -1}},
+      {{-1, 35, -1, 10, 58, -1, 82}, {2, 2, 3}, {35, -1, 10, -1, -1, 82, -1}},
+      {{-1, -1, 37, -1, 59}, {5}, {-1, 37, -1, 59, -1}},
+  };
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    const Case& example = cases[c];
+    std::vector<Row> documents;
+    std::string mask;
+    std::vector<TokenRange> ranges;
+    for (const std::int32_t length : example.lengths) {
+      Row& document = documents.emplace_back();
+      for (std::int32_t i = 0; i < length; ++i) {
+        const std::int32_t label = example.labels[mask.size()];
+        document.push_back(label < 0 ? 99 : label);
+        mask += static_cast<char>(label >= 0);
+      }
+    }
+    const TokenShard shard =
+        TokenShard::open(write_store(directory_, "p" + std::to_string(c), documents, mask));
+    for (std::int64_t d = 0; d < shard.documents(); ++d)
+      ranges.push_back(
+          {&shard, shard.document_begin(d), shard.document_begin(d + 1) - shard.document_begin(d)});
+    const auto length = static_cast<std::int64_t>(example.labels.size());
+    EXPECT_EQ(read(ranges, {.length = length,
+                            .vocab_size = 100,
+                            .document_mask = true,
+                            .boundary_loss = false,
+                            .packed = true})
+                  .targets,
+              example.targets);
+  }
+}
+
+TEST_F(SampleReaderTest, ALabelIsTheTargetOfTheLastTokenOfItsDocument) {
+  const std::string prefix = write_store(directory_, "l", counting_documents({3, 0, 2, 4}));
+  std::string labels;
+  for (const std::uint64_t label : {2, 9, 0, 1}) put_little_endian(labels, label, 4);
+  directory_.write("l.labels", labels);
+  const TokenShard shard = TokenShard::open(prefix);
+  SampleOptions options{.kind = SampleKind::Labels,
+                        .length = 8,
+                        .vocab_size = 15,
+                        .classes = 3,
+                        .document_mask = true,
+                        .packed = true};
+  const SampleBatch batch = read({{&shard, 3, 2}, {&shard, 0, 3}}, options);
+  EXPECT_EQ(batch.ids, (Row{3, 4, 0, 1, 2, 0, 0, 0}));
+  EXPECT_EQ(batch.targets, (Row{-1, 0, -1, -1, 2, -1, -1, -1}));
+  EXPECT_EQ(batch.positions, (Row{0, 1, 0, 1, 2, 0, 1, 2}));
+  // A full row, and a range over several documents, of which one is empty and one is cut.
+  options.length = 4;
+  EXPECT_EQ(read({{&shard, 5, 4}}, options).targets, (Row{-1, -1, -1, 1}));
+  options.packed = false;
+  EXPECT_EQ(read({{&shard, 2, 5}}, options).targets, (Row{2, -1, 0, -1}));
+  options.classes = 1;
+  EXPECT_THAT(user_error_of([&] {
+                read({{&shard, 5, 5 - 1}, {&shard, 0, 1}}, options);
+              }),
+              AllOf(HasSubstr("/l.labels: document 3 has label 1"), HasSubstr("1 classes")));
+}
+
+class SamplePairsTest : public testing::Test {
+ protected:
+  // Sequences 0 1 2 | 3 4, 5 6 | 7 8 9 | 10 11, 12 13 14: the third document is no pair.
+  SamplePairsTest() {
+    const auto sequences = counting_documents({3, 2, 2, 3, 2, 3});
+    write_megatron((directory_ / "p").string(), TokenType::U16, sequences, {0, 2, 4, 5, 6});
+    directory_.write("p.mask", std::string("\0\1\1\0\1\0\1\1\0\1\1\1\1\1\1", 15));
+    shard_ = std::make_unique<TokenShard>(TokenShard::open(directory_ / "p"));
+  }
+  TemporaryDirectory directory_;
+  std::unique_ptr<TokenShard> shard_;
+  SampleOptions options_{.kind = SampleKind::Pairs,
+                         .length = 11,
+                         .vocab_size = 15,
+                         .document_mask = true,
+                         .packed = true};
+};
+
+TEST_F(SamplePairsTest, EachSequenceOfAPairHasItsOwnPositions) {
+  SampleBatch batch(2, options_);
+  SampleReader reader(options_);
+  reader.read({{shard_.get(), 5, 5}, {shard_.get(), 0, 5}}, batch, 0);
+  reader.read({{shard_.get(), 0, 5}}, batch, 1);
+  EXPECT_EQ(Row(batch.ids.begin(), batch.ids.begin() + 11), (Row{5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 0}));
+  EXPECT_EQ(Row(batch.targets.begin(), batch.targets.begin() + 11),
+            (Row{6, -1, -1, 9, -1, 1, 2, -1, 4, -1, -1}));
+  EXPECT_EQ(Row(batch.positions.begin(), batch.positions.begin() + 11),
+            (Row{0, 1, 0, 1, 2, 0, 1, 2, 0, 1, 0}));
+  EXPECT_EQ(Row(batch.document_start.begin(), batch.document_start.begin() + 11),
+            (Row{0, 0, 2, 2, 2, 5, 5, 5, 8, 8, 10}));
+  const auto listed = [&] {
+    std::vector<Row> all;
+    for (const SampleSequence& s : batch.sequences) {
+      EXPECT_EQ(s.shard, shard_.get());
+      all.push_back({static_cast<std::int32_t>(s.row), static_cast<std::int32_t>(s.begin),
+                     static_cast<std::int32_t>(s.end), static_cast<std::int32_t>(s.sequence)});
+    }
+    return all;
+  };
+  EXPECT_EQ(
+      listed(),
+      (std::vector<Row>{
+          {0, 0, 2, 2}, {0, 2, 5, 3}, {0, 5, 8, 0}, {0, 8, 10, 1}, {1, 0, 3, 0}, {1, 3, 5, 1}}));
+  reader.read({{shard_.get(), 0, 5}}, batch, 0);
+  EXPECT_EQ(listed(), (std::vector<Row>{{0, 0, 3, 0}, {0, 3, 5, 1}}));
+}
+
+TEST_F(SamplePairsTest, ADocumentThatIsNoPairIsNamed) {
+  SampleBatch batch(1, options_);
+  SampleReader reader(options_);
+  EXPECT_THAT(user_error_of([&] {
+                reader.read({{shard_.get(), 10, 2}}, batch, 0);
+              }),
+              HasSubstr("/p: document 2 is not a preference pair"));
+  EXPECT_THAT(user_error_of([&] {
+                reader.read({{shard_.get(), 0, 4}}, batch, 0);
+              }),
+              HasSubstr("document 0 is not a preference pair"));
+}
+
 TEST_F(SampleReaderTest, AnIdBeyondTheVocabularyIsNamedWithItsPosition) {
   EXPECT_NO_THROW(read({{&shard_, 8, 7}}, {.length = 6, .vocab_size = 15}));
   EXPECT_THAT(user_error_of([&] {

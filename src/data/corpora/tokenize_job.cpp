@@ -20,7 +20,9 @@ std::vector<fs::path> files_of(const fs::path& prefix, bool partial) {
   const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path ending = entry.path().extension();
-    if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".lengths") continue;
+    if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".labels" &&
+        ending != ".lengths")
+      continue;
     fs::path name = entry.path().filename().stem();
     if ((name.extension() == ".partial") != partial) continue;
     if (partial) name = name.stem();
@@ -33,7 +35,9 @@ std::vector<fs::path> files_of(const fs::path& prefix, bool partial) {
 // Whether the store writes a file of this name.
 bool belongs_to(const fs::path& file, const fs::path& prefix) {
   const fs::path ending = file.extension(), name = file.stem();
-  if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".json") return false;
+  if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".labels" &&
+      ending != ".json")
+    return false;
   return fs::weakly_canonical(fs::absolute(file).parent_path()) ==
              fs::weakly_canonical(fs::absolute(prefix).parent_path()) &&
          (name == prefix.filename() || store_of_shard(name) == prefix.filename());
@@ -270,7 +274,8 @@ void Job::publish() {
   const bool mask = !options_.format.prompt_key.empty();
   for (const fs::path& old : files_of(prefix_, false)) {  // of the store to be replaced
     const bool ours = std::find(kept.begin(), kept.end(), old.stem().string()) != kept.end();
-    if (!ours || (old.extension() == ".mask" && !mask)) fs::remove(old);
+    const bool stale = old.extension() == ".labels" || (old.extension() == ".mask" && !mask);
+    if (!ours || stale) fs::remove(old);
   }
   for (std::size_t i = 0; i < journal_.shards.size(); ++i) TokenWriter::publish(shard_name(i));
   StoreInfo info;

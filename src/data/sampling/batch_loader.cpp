@@ -32,7 +32,7 @@ void BatchLoader::fill(std::int64_t number, SampleBatch& batch) {
   for (std::int64_t i = 0; i < samples; ++i) {
     ranges_.clear();
     order_.locate(first + i, ranges_);
-    reader_.read(ranges_, batch.row(i));
+    reader_.read(ranges_, batch, i);
   }
 }
 

@@ -57,37 +57,41 @@ class NumberSet {
   std::vector<std::vector<std::uint64_t>> levels_;
 };
 
-// The bins that are not full, by their room.
+// The bins that are not full, by their room: for each room a queue of bins.
 class OpenBins {
  public:
-  explicit OpenBins(std::uint32_t capacity) : rooms_(capacity), last_(capacity + 1, kNone) {}
+  explicit OpenBins(std::uint32_t capacity)
+      : rooms_(capacity), oldest_(capacity + 1, kNone), newest_(capacity + 1, kNone) {}
 
   // Puts an item into the bin with the least room that is enough. Returns the bin.
   std::uint32_t place(std::uint32_t size, std::uint32_t capacity) {
     std::uint32_t room = capacity, bin;
     if (const auto found = rooms_.next(size)) {
       room = *found;
-      bin = last_[room];
-      last_[room] = previous_[bin];
-      if (last_[room] == kNone) rooms_.erase(room);
+      bin = oldest_[room];
+      oldest_[room] = next_[bin];
+      if (oldest_[room] == kNone) rooms_.erase(room);
     } else {
-      bin = static_cast<std::uint32_t>(previous_.size());
-      previous_.push_back(kNone);
+      bin = static_cast<std::uint32_t>(next_.size());
+      next_.push_back(kNone);
     }
-    room -= size;
-    if (room == 0) return bin;
-    previous_[bin] = last_[room];
-    last_[room] = bin;
-    rooms_.insert(room);
+    if (room > size) add(bin, room - size);
     return bin;
   }
-  std::size_t bins() const { return previous_.size(); }
+  std::size_t bins() const { return next_.size(); }
 
  private:
+  void add(std::uint32_t bin, std::uint32_t room) {
+    next_[bin] = kNone;
+    (oldest_[room] == kNone ? oldest_[room] : next_[newest_[room]]) = bin;
+    newest_[room] = bin;
+    rooms_.insert(room);
+  }
+
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-  NumberSet rooms_;                      // the rooms that some bin has
-  std::vector<std::uint32_t> last_;      // the newest bin with this room
-  std::vector<std::uint32_t> previous_;  // of each bin: the next older one with the same room
+  NumberSet rooms_;                             // the rooms that some bin has
+  std::vector<std::uint32_t> oldest_, newest_;  // of each room: the ends of its queue
+  std::vector<std::uint32_t> next_;             // of each bin: the one behind it in its queue
 };
 
 // The items in the order of their keys; equal keys keep the order of the items.
@@ -112,14 +116,15 @@ Bins best_fit_decreasing(std::span<const std::uint32_t> sizes, std::uint32_t cap
                    capacity);
     smaller[i] = capacity - sizes[i];
   }
-  std::vector<std::uint32_t> ends;
-  OpenBins open(capacity);
-  std::vector<std::uint32_t> bin_of(sizes.size());
-  for (const std::uint32_t item : sorted_by(smaller, capacity, ends))
-    bin_of[item] = open.place(sizes[item], capacity);
   if (sizes.empty()) return {};
   Bins bins;
+  const std::vector<std::uint32_t> placed = sorted_by(smaller, capacity, bins.ends);
+  OpenBins open(capacity);
+  std::vector<std::uint32_t> bin_of(sizes.size());  // of the items in the order of placement
+  for (std::size_t i = 0; i < placed.size(); ++i)
+    bin_of[i] = open.place(sizes[placed[i]], capacity);
   bins.items = sorted_by(bin_of, open.bins() - 1, bins.ends);
+  for (std::uint32_t& item : bins.items) item = placed[item];
   return bins;
 }
 

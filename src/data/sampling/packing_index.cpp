@@ -29,7 +29,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-constexpr std::uint64_t kPackingMagic = 0x31676E696B636170;  // "packing1"
+constexpr std::uint64_t kPackingMagic = 0x32676E696B636170;  // "packing2"
 constexpr std::size_t kEndBytes = 4, kPieceBytes = 12;       // of a sample, of a piece
 // More threads would need more memory (about 50 MB each), and the disk would not keep up.
 constexpr unsigned kPackingThreads = 8;

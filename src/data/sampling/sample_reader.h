@@ -20,6 +20,7 @@ struct SampleOptions {
   SampleKind kind = SampleKind::Text;
   std::int64_t length = 0;
   std::int64_t vocab_size = 0;  // a larger id is a UserError
+  std::int64_t classes = 0;     // SampleKind::Labels: a larger label is a UserError
   bool document_mask = false;   // also compute positions and document starts
   bool boundary_loss = true;    // the first token of a document is a target
   // Samples hold documents, not windows. They may be shorter: the rest is padding, which has id 0,
@@ -31,7 +32,7 @@ struct SampleOptions {
 // The buffers of one sample: `length` values each.
 struct SampleRow {
   std::span<std::int32_t> ids;
-  std::span<std::int32_t> targets;         // the next token; -1: no loss
+  std::span<std::int32_t> targets;         // the next token or the label; -1: no loss
   std::span<std::int32_t> positions;       // within the document; empty without document_mask
   std::span<std::int32_t> document_start;  // index in the row; empty without document_mask
 };
@@ -58,7 +59,8 @@ class SampleBatch {
   bool document_mask_;
 };
 
-// Reads the tokens of samples. For one thread; read() does not allocate memory.
+// Reads the tokens of samples. For one thread; read() allocates no memory, except for the list of
+// sequences of pairs.
 class SampleReader {
  public:
   explicit SampleReader(const SampleOptions& options);
@@ -66,16 +68,23 @@ class SampleReader {
   // `ranges` have length + 1 tokens in total (with `packed`, at most). Each range counts as the
   // start of a document, even if it starts in the middle of one.
   void read(const std::vector<TokenRange>& ranges, SampleRow row);
+  // Reads row i of a batch and lists its sequences. Rows are read in ascending order; reading a row
+  // again drops the sequences of the rows from there on.
+  void read(const std::vector<TokenRange>& ranges, SampleBatch& batch, std::int64_t i);
 
  private:
   void add(const TokenRange& range, std::size_t at);
+  void add_starts(const TokenRange& range, std::size_t at);
+  void add_labels(const TokenRange& range, std::size_t at);
+  void write_targets(SampleRow row) const;
   void pad(std::size_t from);
   [[noreturn]] void fail_at_bad_id(const TokenRange& range, std::size_t at) const;
 
   SampleOptions options_;
   std::vector<std::int32_t> window_;  // (length + 1) ids
   std::vector<std::uint8_t> mask_;    // (length + 1) 1: the token counts in the loss
-  std::vector<std::uint8_t> starts_;  // (length + 1) 1: the token starts a document
+  std::vector<std::uint8_t> starts_;  // (length + 1) 1: the token starts a document or sequence
+  std::vector<std::int32_t> labels_;  // (length + 1) at the last token of a document, else -1
 };
 
 }  // namespace kintsugi

@@ -77,6 +77,7 @@ void add_files(const TokenShard& shard, const StoreInfo* info, std::size_t numbe
   add(".bin", entry != nullptr ? entry->bin : "");
   add(".idx", entry != nullptr ? entry->idx : "");
   if (shard.has_mask()) add(".mask", entry != nullptr ? entry->mask : "");
+  if (shard.has_labels()) add(".labels", entry != nullptr ? entry->labels : "");
 }
 
 std::vector<DataFile> files_of(const DataStores& stores) {

@@ -80,6 +80,24 @@ void check_mask(const TokenShard& shard, Problems& problems) {
   }
 }
 
+// What `data prepare-chat` promises about the documents of its kinds. Returns the first problem.
+std::string example_problem(const TokenShard& shard, const StoreInfo& info) {
+  const auto classes = static_cast<std::int64_t>(info.labels.size());
+  if (info.kind == "classification" && !shard.has_labels() && shard.documents() > 0)
+    return fmt::format("{}.labels is missing", shard.name());
+  for (std::int64_t d = 0; d < shard.documents(); ++d) {
+    const std::int64_t sequences = shard.document_sequence(d + 1) - shard.document_sequence(d);
+    if (info.kind == "preference" && sequences != 2)
+      return fmt::format("{}.idx: document {} has {} sequences, a preference pair has 2",
+                         shard.name(), d, sequences);
+    if (!shard.has_labels()) continue;
+    if (const std::int32_t label = shard.label(d); label >= classes)
+      return fmt::format("{}.labels: document {} has label {}, but the store has {} classes",
+                         shard.name(), d, label, classes);
+  }
+  return "";
+}
+
 void check_checksum(const std::filesystem::path& file, const std::string& expected,
                     Problems& problems) {
   const MappedFile content(file);
@@ -111,6 +129,8 @@ void check_checksums(const TokenShard& shard, const StoreInfo& info, Problems& p
     problems.push_back(fmt::format("{}.mask is missing", shard.name()));
   else if (!entry->mask.empty())
     check_checksum(with_ending(prefix, ".mask"), entry->mask, problems);
+  if (!entry->labels.empty() && shard.has_labels())
+    check_checksum(with_ending(prefix, ".labels"), entry->labels, problems);
 }
 
 }  // namespace
@@ -134,6 +154,11 @@ std::vector<std::string> check_shard(const TokenShard& shard,
     guarded([&] { check_ids(shard, *vocab_size, index_is_valid, problems); });
   }
   check_mask(shard, problems);
+  if (info != nullptr)
+    guarded([&] {
+      if (std::string found = example_problem(shard, *info); !found.empty())
+        problems.push_back(std::move(found));
+    });
   if (info != nullptr) guarded([&] { check_checksums(shard, *info, problems); });
   return problems;
 }

@@ -46,6 +46,8 @@ std::int64_t text_bytes(const std::vector<std::shared_ptr<const StoreInfo>>& inf
   return bytes;
 }
 
+std::string kind_of(const StoreInfo& info) { return info.kind.empty() ? "text" : info.kind; }
+
 // The common tokenizer of all sources; empty if one of them has no PREFIX.json.
 std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
   std::optional<StoreInfo> common;
@@ -64,6 +66,13 @@ std::optional<StoreInfo> common_info(const std::vector<Source>& sources) {
             "{} was made with another tokenizer ({}) than {} ({}): their ids are not compatible",
             source.shards[i].name(), info->tokenizer_description,
             sources.front().shards.front().name(), common->tokenizer_description);
+      if (common->kind != info->kind || common->labels != info->labels)
+        user_error(
+            "{} has examples of another kind ({}) than {} ({}), or other labels: only stores of "
+            "one kind and the same labels in the same order can be merged",
+            source.shards[i].name(), kind_of(*info), sources.front().shards.front().name(),
+            kind_of(*common));
+      common->longest = std::max(common->longest, info->longest);
       if (common->end_of_document != info->end_of_document) common->end_of_document.reset();
     }
     if (!all_known) continue;
@@ -103,7 +112,7 @@ void copy_sequence(const TokenShard& shard, std::int64_t sequence, TokenWriter& 
   }
 }
 
-void copy_shard(const TokenShard& shard, TokenWriter& writer) {
+void copy_shard(const TokenShard& shard, TokenWriter& writer, bool labels) {
   Buffers buffers;
   for (std::int64_t d = 0; d < shard.documents(); ++d) {
     const std::int64_t begin = shard.document_sequence(d), end = shard.document_sequence(d + 1);
@@ -114,7 +123,8 @@ void copy_shard(const TokenShard& shard, TokenWriter& writer) {
       copy_sequence(shard, s, writer, buffers);
       if (s + 1 < end) writer.end_sequence();
     }
-    end > begin ? writer.end_document() : writer.empty_document();
+    const std::int32_t label = labels ? shard.label(d) : -1;
+    end > begin ? writer.end_document(label) : writer.empty_document(label);
   }
 }
 
@@ -123,7 +133,7 @@ void refuse_output(const fs::path& output, const std::vector<Source>& sources, b
     for (const TokenShard& shard : source.shards)
       if (fs::absolute(shard.name()).lexically_normal() == fs::absolute(output).lexically_normal())
         user_error("{} is one of the stores to merge: choose another --output", output.string());
-  for (const char* ending : {".idx", ".bin", ".mask", ".json", ".progress.json"})
+  for (const char* ending : {".idx", ".bin", ".mask", ".labels", ".json", ".progress.json"})
     if (!overwrite && fs::exists(with_ending(output, ending)))
       user_error("{} exists: replace it with --overwrite, or choose another --output",
                  with_ending(output, ending).string());
@@ -140,13 +150,17 @@ StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& ou
   const OutputLock lock(output);
   TokenWriter::discard(output);
   TokenWriter::Options options;
+  options.labels = true;  // unless a shard has none
   for (const Source& source : sources)
-    for (const TokenShard& shard : source.shards) options.mask |= shard.has_mask();
+    for (const TokenShard& shard : source.shards) {
+      options.mask |= shard.has_mask();
+      options.labels &= shard.has_labels();
+    }
   StoreInfo result = info.value_or(StoreInfo{});
   try {
     TokenWriter writer(output, sources.front().shards.front().type(), options);
     for (const Source& source : sources)
-      for (const TokenShard& shard : source.shards) copy_shard(shard, writer);
+      for (const TokenShard& shard : source.shards) copy_shard(shard, writer, options.labels);
     result.shards = {writer.finish()};
     result.tokens = writer.state().tokens;
     result.documents = writer.state().documents;
@@ -155,7 +169,7 @@ StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& ou
     throw;
   }
   // Files of the replaced store must not be taken for those of the new one.
-  for (const char* ending : {".json", ".progress.json", ".idx", ".mask"})
+  for (const char* ending : {".json", ".progress.json", ".idx", ".mask", ".labels"})
     fs::remove(with_ending(output, ending));
   TokenWriter::publish(output);
   if (info) write_store_info(output, result);

@@ -105,6 +105,13 @@ TokenShard TokenShard::open(const std::filesystem::path& prefix) {
       user_error("{} has {} bytes, but must have one for each of {} tokens; {}", mask.string(),
                  shard.mask_->bytes().size(), shard.tokens_, kDamaged);
   }
+  const auto labels = with_ending(prefix, ".labels");
+  if (std::filesystem::exists(labels)) {
+    shard.labels_.emplace(labels);
+    if (shard.labels_->bytes().size() != 4 * static_cast<std::size_t>(shard.documents_))
+      user_error("{} has {} bytes, but must have 4 for each of {} documents; {}", labels.string(),
+                 shard.labels_->bytes().size(), shard.documents_, kDamaged);
+  }
   return shard;
 }
 
@@ -252,10 +259,22 @@ void TokenShard::read_mask(std::int64_t first, std::span<std::uint8_t> mask) con
   mask_->check_intact();
 }
 
+std::int32_t TokenShard::label(std::int64_t document) const {
+  KINTSUGI_CHECK(labels_ && document >= 0 && document < documents_, "label {} of {} in {}",
+                 document, documents_, name_);
+  const auto label = load<std::int32_t>(labels_->bytes(), 4 * static_cast<std::size_t>(document));
+  labels_->check_intact();
+  if (label < 0)
+    user_error("{}.labels: document {} has label {}, labels are counted from 0; {}", name_,
+               document, label, kDamaged);
+  return label;
+}
+
 std::uint64_t TokenShard::fingerprint() const {
   std::uint64_t hash = hash_ends(*bin_, static_cast<std::uint64_t>(type_));
   if (idx_) hash = hash_ends(*idx_, hash);
   if (mask_) hash = hash_ends(*mask_, hash);
+  if (labels_) hash = hash_ends(*labels_, hash);
   return hash;
 }
 

@@ -57,6 +57,9 @@ class TokenShard {
   // read_mask() returns ones.
   bool has_mask() const { return mask_.has_value(); }
   void read_mask(std::int64_t first, std::span<std::uint8_t> mask) const;
+  // PREFIX.labels has an int32 per document: its class, counted from 0.
+  bool has_labels() const { return labels_.has_value(); }
+  std::int32_t label(std::int64_t document) const;  // UserError if it is negative
 
   // A hash of the sizes and the first and last 64 KiB of the files.
   std::uint64_t fingerprint() const;
@@ -72,7 +75,7 @@ class TokenShard {
   std::int64_t tokens_ = 0, documents_ = 0, sequences_ = 0;
   // Byte offsets of the arrays in the .idx.
   std::int64_t lengths_at_ = 0, pointers_at_ = 0, documents_at_ = 0;
-  std::optional<MappedFile> bin_, idx_, mask_;
+  std::optional<MappedFile> bin_, idx_, mask_, labels_;
 };
 
 // Opens all shards of a store, sorted by name. `name` is a prefix (PREFIX.idx, or PREFIX-00000.idx

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBufferBytes = 1 << 20;
-constexpr std::array<const char*, 4> kEndings = {".bin", ".mask", ".idx", ".lengths"};
+constexpr std::array<const char*, 5> kEndings = {".bin", ".mask", ".labels", ".idx", ".lengths"};
 
 fs::path partial(const fs::path& prefix, const char* ending) {
   return with_ending(with_ending(prefix, ".partial"), ending);
@@ -126,14 +126,17 @@ void write_narrow(AppendFile& file, std::span<const std::int32_t> ids) {
 constexpr std::int32_t kNoSequence = std::numeric_limits<std::int32_t>::min();
 
 struct TokenWriter::Files {
-  Files(const fs::path& prefix, TokenType type, bool with_mask, const State& from)
+  Files(const fs::path& prefix, TokenType type, const Options& options, const State& from)
       : bin(partial(prefix, ".bin"), static_cast<std::uint64_t>(from.tokens) * size_of(type)),
         lengths(partial(prefix, ".lengths"),
                 static_cast<std::uint64_t>(from.sequences + from.empty) * 4) {
-    if (with_mask) mask.emplace(partial(prefix, ".mask"), static_cast<std::uint64_t>(from.tokens));
+    if (options.mask)
+      mask.emplace(partial(prefix, ".mask"), static_cast<std::uint64_t>(from.tokens));
+    if (options.labels)
+      labels.emplace(partial(prefix, ".labels"), static_cast<std::uint64_t>(from.documents) * 4);
   }
   AppendFile bin, lengths;
-  std::optional<AppendFile> mask;
+  std::optional<AppendFile> mask, labels;
   std::string idx_hash;
 };
 
@@ -148,7 +151,7 @@ TokenWriter::TokenWriter(const fs::path& prefix, TokenType type, Options options
       type_(type),
       options_(options),
       state_(from),
-      files_(std::make_unique<Files>(prefix, type, options.mask, from)) {}
+      files_(std::make_unique<Files>(prefix, type, options, from)) {}
 
 TokenWriter::~TokenWriter() = default;
 
@@ -188,13 +191,21 @@ void TokenWriter::put_length(bool ends_document) {
 
 void TokenWriter::end_sequence() { put_length(false); }
 
-void TokenWriter::end_document() {
+void TokenWriter::put_label(std::int32_t label) {
+  KINTSUGI_CHECK(options_.labels == (label >= 0), "label {} of document {}", label,
+                 state_.documents);
+  if (files_->labels) files_->labels->write(&label, sizeof label);
+}
+
+void TokenWriter::end_document(std::int32_t label) {
+  put_label(label);
   put_length(true);
   ++state_.documents;
 }
 
-void TokenWriter::empty_document() {
+void TokenWriter::empty_document(std::int32_t label) {
   KINTSUGI_CHECK(state_.open_tokens == 0, "a document has not ended");
+  put_label(label);
   files_->lengths.write(&kNoSequence, sizeof kNoSequence);
   ++state_.empty;
   ++state_.documents;
@@ -204,6 +215,7 @@ void TokenWriter::sync() {
   files_->bin.sync();
   files_->lengths.sync();
   if (files_->mask) files_->mask->sync();
+  if (files_->labels) files_->labels->sync();
 }
 
 void TokenWriter::write_index() {
@@ -249,11 +261,12 @@ StoreInfo::Shard TokenWriter::finish() {
   KINTSUGI_CHECK(state_.open_tokens == 0, "a document has not ended");
   write_index();
   return {prefix_.filename().string(), files_->bin.hash(), files_->idx_hash,
-          files_->mask ? files_->mask->hash() : ""};
+          files_->mask ? files_->mask->hash() : "", files_->labels ? files_->labels->hash() : ""};
 }
 
 void TokenWriter::publish(const fs::path& prefix) {
-  for (const char* ending : {".bin", ".mask", ".idx"}) {  // .idx last: it makes the pair valid
+  for (const char* ending :
+       {".bin", ".mask", ".labels", ".idx"}) {  // .idx last: it makes the pair valid
     const fs::path from = partial(prefix, ending), to = with_ending(prefix, ending);
     if (!fs::exists(from)) continue;
     if (::rename(from.c_str(), to.c_str()) != 0)

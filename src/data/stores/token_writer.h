@@ -20,7 +20,8 @@ class TokenWriter {
     std::int64_t empty = 0;        // documents without a sequence
   };
   struct Options {
-    bool mask = false;  // write PREFIX.mask too
+    bool mask = false;    // write PREFIX.mask too
+    bool labels = false;  // write PREFIX.labels too
     // An .idx has 32-bit sequence lengths; a longer document becomes several sequences.
     std::int64_t longest_sequence = std::int64_t{1} << 30;
   };
@@ -32,9 +33,10 @@ class TokenWriter {
 
   // Appends tokens to the open document. `mask`: 1 if the token counts in the loss (empty: all do).
   void append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask = {});
-  void end_sequence();  // the document continues
-  void end_document();
-  void empty_document();  // a document without sequences, as stores of other programs may have
+  void end_sequence();                         // the document continues
+  void end_document(std::int32_t label = -1);  // with Options::labels it has one, from 0 on
+  // A document without sequences, as stores of other programs may have.
+  void empty_document(std::int32_t label = -1);
 
   State state() const { return state_; }
   std::int64_t bytes() const;  // of the .bin
@@ -51,6 +53,7 @@ class TokenWriter {
  private:
   struct Files;
   void put_length(bool ends_document);
+  void put_label(std::int32_t label);
   void write_index();
 
   std::filesystem::path prefix_;
