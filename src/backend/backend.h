@@ -122,6 +122,8 @@ struct DropoutOptions {
   std::uint64_t key = 0;       // derive_key(seed, site, step)
   std::int64_t first_row = 0;  // global index of row 0 of this tensor within the step
   Tensor rows = {};            // (rows), int32: row i is global row first_row + rows[i]; none: + i
+  // The tensor has the columns from first_column on of rows of this width; 0: all of them.
+  std::int64_t first_column = 0, width = 0;
 };
 
 enum class Distribution : std::uint8_t {

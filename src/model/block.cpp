@@ -92,10 +92,12 @@ void Branch::backward(const LayerRun& run, Tensor gradient, Tensor input, Tensor
   const StreamBuffers& stream = run.stream;
   const Tensor own = branch_gradient(run, gradient, kept);
   const Tensor dy = tensor.all_rows(own, stream.branch);
-  if (!kept) sublayer_->output().backward_weight(run, dy, sublayer_->output_input(run), own);
   sublayer_->backward_input(run, stream.dnormed, dy);
   const auto sum = tensor.start_sum(stream.own_dnormed, stream.dnormed);
-  if (!kept) sublayer_->backward_weight(run, sublayer_input(run, input));
+  if (!kept) {
+    sublayer_->output().backward_weight(run, dy, sublayer_->output_input(run), own);
+    sublayer_->backward_weight(run, sublayer_input(run, input));
+  }
   tensor.finish(sum);
   if (before_)
     before_->backward(run, gradient, stream.own_dnormed, input, before_->statistics(run), gradient);

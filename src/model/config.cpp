@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/units.h"
 #include "model/families/family.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -163,7 +164,11 @@ Family parse_family(std::string_view text) {
              fmt::join(names, ", "));
 }
 
-ModelSpec model_spec(const ModelConfig& config) { return family_info(config.family).spec(config); }
+ModelSpec model_spec(const ModelConfig& config) {
+  ModelSpec model = family_info(config.family).spec(config);
+  add_adapters(model, config.lora);
+  return model;
+}
 
 void ModelConfig::complete_and_check() {
   check_size("vocab_size", vocab_size);

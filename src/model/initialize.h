@@ -23,6 +23,7 @@ class ParameterSource {
             std::int64_t begin, std::int64_t end) const;
 
  private:
+  friend class ChosenParameters;
   // Fills `destination` with the elements from `first` on of this rank's shard of a parameter.
   virtual void fill_parameter(Backend& backend, const Tensor& destination,
                               const Parameter& parameter, int tp_rank,
@@ -40,6 +41,22 @@ class FreshParameters final : public ParameterSource {
                       int tp_rank, std::int64_t first) const override;
 
   std::uint64_t seed_;
+};
+
+// Each parameter from its own source, which must outlive this object: a base model and new
+// adapters.
+class ChosenParameters final : public ParameterSource {
+ public:
+  using Choose = std::function<const ParameterSource&(const Parameter& parameter)>;
+  explicit ChosenParameters(Choose choose) : choose_(std::move(choose)) {}
+
+ private:
+  void fill_parameter(Backend& backend, const Tensor& destination, const Parameter& parameter,
+                      int tp_rank, std::int64_t first) const override {
+    choose_(parameter).fill_parameter(backend, destination, parameter, tp_rank, first);
+  }
+
+  Choose choose_;
 };
 
 // Per new row of a table, the rows in the file that it is the mean of.

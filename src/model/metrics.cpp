@@ -10,6 +10,7 @@ ModelSize count_parameters(const ParameterSet& set) {
   for (const Parameter& parameter : set.parameters()) {
     size.by_group[static_cast<std::size_t>(parameter.group)] += parameter.shape.elements();
     size.total += parameter.shape.elements();
+    if (parameter.trained) size.trained += parameter.shape.elements();
   }
   return size;
 }
@@ -34,8 +35,12 @@ TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t s
     forward.mixing_causal += flops.mixing_causal;
     forward.mixing_full += flops.mixing_full;
   }
-  // Forward and backward together: three times forward.
-  return {.linear = 3 * forward.linear,
+  // Forward and backward together: three times forward, without the gradients of frozen matrices.
+  double frozen = 0;
+  for (const Parameter& parameter : ParameterSet(config).parameters())
+    if (!parameter.trained && parameter.overwritten)
+      frozen += 2.0 * static_cast<double>(parameter.global.elements());
+  return {.linear = 3 * forward.linear - frozen,
           .attention_causal = 3 * forward.mixing_causal,
           .attention_full = 3 * forward.mixing_full};
 }

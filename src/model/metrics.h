@@ -12,11 +12,12 @@ namespace kintsugi {
 struct ModelSize {
   std::array<std::int64_t, kParameterGroups> by_group{};
   std::int64_t total = 0;
+  std::int64_t trained = 0;
 };
 ModelSize count_parameters(const ParameterSet& set);
 
-// FLOPs per token. A multiply-add counts 2, backward counts twice forward. The embedding look-up
-// counts 0; the LM head is included.
+// FLOPs per token. A multiply-add counts 2, backward counts twice forward; once for a matrix that
+// is not trained. The embedding look-up counts 0; the LM head is included.
 struct TrainingFlops {
   double linear = 0;            // matmuls with parameters
   double attention_causal = 0;  // between tokens: scores and values, the half below the diagonal

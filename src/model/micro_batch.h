@@ -48,6 +48,7 @@ struct MicroBatch {
   const CachedTokens* cached = nullptr;  // generation: sequences 1, length tokens
 
   bool first = false, last = false;  // of the step
+  bool training = false;             // a step, not an evaluation: adapters use their dropout
   bool scored_only = false;          // no backward follows the forward; only in training memory
   // Matmuls overwrite the gradients of their matrices instead of accumulating, which saves clearing
   // and reading them.

@@ -7,6 +7,7 @@
 #include "model/block.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -37,6 +38,8 @@ std::string_view to_string(ParameterGroup group) {
       return "norm";
     case ParameterGroup::Head:
       return "head";
+    case ParameterGroup::Adapter:
+      return "adapter";
   }
   return "?";
 }
@@ -57,6 +60,7 @@ ParameterSet::ParameterSet(const ModelConfig& config, const ModelShard& shard,
       config.layers > 0 && config.head_dim > 0 && config.kv_heads > 0 && config.ffn_size > 0,
       "complete_and_check() was not called on the model configuration");
   collect(model_spec(config), shard);
+  for (Parameter& parameter : parameters_) parameter.trained = is_trained(config, parameter);
   if (data)
     for (Parameter& parameter : parameters_) parameter.data = data(parameter);
   assign_offsets(static_cast<int>(config.layers));
@@ -91,7 +95,9 @@ void ParameterSet::collect(const ModelSpec& model, const ModelShard& shard) {
 }
 
 void ParameterSet::assign_offsets(int layers) {
-  const auto order = [](const Parameter& p) { return std::tuple(p.bucket, p.data, !p.decay); };
+  const auto order = [](const Parameter& p) {
+    return std::tuple(p.bucket, p.data, !p.trained, !p.decay);
+  };
   std::stable_sort(parameters_.begin(), parameters_.end(),
                    [&](const Parameter& a, const Parameter& b) { return order(a) < order(b); });
   const auto role = [&](int bucket) {
@@ -103,9 +109,12 @@ void ParameterSet::assign_offsets(int layers) {
   for (std::size_t i = 0; i < parameters_.size();) {
     const int key = parameters_[i].bucket;
     const DataGroups data = parameters_[i].data;
-    Bucket bucket{.role = role(key), .data = data, .begin = end, .decay_end = end};
+    const bool trained = parameters_[i].trained;
+    Bucket bucket{
+        .role = role(key), .data = data, .trained = trained, .begin = end, .decay_end = end};
     if (bucket.role == Bucket::Role::Block) bucket.layer = key - kFirstBlockBucket;
-    for (; i < parameters_.size() && parameters_[i].bucket == key && parameters_[i].data == data;
+    for (; i < parameters_.size() && parameters_[i].bucket == key && parameters_[i].data == data &&
+           parameters_[i].trained == trained;
          ++i) {
       Parameter& parameter = parameters_[i];
       parameter.bucket = static_cast<int>(buckets_.size());

@@ -14,8 +14,16 @@
 
 namespace kintsugi {
 
-enum class ParameterGroup : std::uint8_t { Embedding, Attention, Retention, Mlp, Norm, Head };
-inline constexpr int kParameterGroups = 6;
+enum class ParameterGroup : std::uint8_t {
+  Embedding,
+  Attention,
+  Retention,
+  Mlp,
+  Norm,
+  Head,
+  Adapter
+};
+inline constexpr int kParameterGroups = 7;
 std::string_view to_string(ParameterGroup group);
 
 // The ranks that train the same parameter on other data.
@@ -42,6 +50,7 @@ struct Parameter {
   TensorShard shard = {};
   int bucket = 0;
   MatrixParts matrices = {};
+  bool trained = true;       // false: it has neither a gradient nor optimizer state
   bool decay = false;        // a matrix, which weight decay applies to (UpdateRule::decays)
   bool overwritten = false;  // its gradient is one matmul: a step's first micro-batch overwrites it
   // Stored directly after its predecessor: the two form one matrix.
@@ -58,12 +67,14 @@ struct Parameter {
 bool is_hidden_matrix(const Parameter& parameter);
 
 // A contiguous range of the flat buffers that is reduced, gathered and updated as a unit.
-// Parameters with weight decay come first. All parameters have the same data groups.
+// Parameters with weight decay come first. All parameters have the same data groups, and all are
+// trained or none is.
 struct Bucket {
   enum class Role : std::uint8_t { Table, Embedding, Block, Head };
   Role role = Role::Block;  // Table: a tied table whose other copy is on another stage
   int layer = -1;           // Role::Block only
   DataGroups data = {};
+  bool trained = true;
   std::int64_t begin = 0;
   std::int64_t decay_end = 0;  // weight decay applies to [begin, decay_end)
   std::int64_t end = 0;

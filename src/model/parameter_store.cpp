@@ -34,7 +34,7 @@ Tensor ParameterStore::gradient(int first, Shape shape) const {
 }
 
 Tensor ParameterStore::view(Tensor flat, int index, Shape shape) const {
-  if (!flat) return {};  // the store has no gradients
+  if (!flat) return {};  // it has no gradients
   // The shape must cover this parameter and, if it is larger, whole packed ones that follow.
   std::int64_t covered = (*set_)[index].shape.elements();
   const auto& parameters = set_->parameters();

@@ -29,7 +29,8 @@ class ParameterStore {
   Tensor gradients() const { return gradients_; }  // in accumulator precision
   Tensor weight(int index) const { return weight(index, (*set_)[index].shape); }
   Tensor gradient(int index) const { return gradient(index, (*set_)[index].shape); }
-  // Several packed parameters as one tensor of the given shape; `first` is the first of them.
+  // Several packed parameters as one tensor of the given shape; `first` is the first of them. The
+  // gradient of a parameter that is not trained is empty.
   Tensor weight(int first, Shape shape) const;
   Tensor gradient(int first, Shape shape) const;
 

@@ -29,6 +29,15 @@ struct NormSpec {
   std::string name;  // prefix of the parameter names: NAME.weight and, for LayerNorm, NAME.bias
 };
 
+// Low-rank adapters of the matrices of one LinearSpec (LoraConfig).
+struct AdapterSpec {
+  std::vector<std::string> names =
+      {};  // one per matrix, without .lora_A.weight; empty: it has none
+  std::int64_t r = 0;
+  double scale = 1, dropout = 0;
+  bool any() const { return !names.empty(); }
+};
+
 // y = x W^T + b. Several matrices with the same input are computed as one matmul.
 struct LinearSpec {
   std::vector<std::string> weights = {};
@@ -40,6 +49,7 @@ struct LinearSpec {
   int matrices = 1;       // the outputs belong to so many matrices (q, k, v), one after the other
   std::int64_t turn = 0;  // or in turns of so many outputs
   std::vector<Init> init = {};
+  AdapterSpec adapters = {};
 };
 
 // Rotary position embedding.

@@ -67,7 +67,7 @@ std::vector<MatrixRound> plan_matrices(const ParameterSet& set, const UpdateRule
                                        const MatrixRule& rule, int owners, std::int64_t most) {
   std::vector<int> parameters;
   for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i)
-    if (&rules(set[i]) == &rule) parameters.push_back(i);
+    if (set[i].trained && &rules(set[i]) == &rule) parameters.push_back(i);
   const auto owned = assign(set, rule, parameters, owners);
   std::vector<MatrixRound> rounds;
   for (std::size_t owner = 0; owner < owned.size(); ++owner) {

@@ -29,6 +29,7 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
   };
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
+    if (!parameter.trained) continue;
     const UpdateRule& rule = rules(parameter);
     const bool is_last = i + 1 == parameters.size() || parameters[i + 1].bucket != parameter.bucket;
     const Sharding::Range owned = sharding.owned(parameter.bucket);
@@ -57,11 +58,14 @@ std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules
 
 OptimizerState::OptimizerState(Arena& arena, const Sharding& sharding, const UpdateRules& rules,
                                Side side, const EmaOptions& ema)
-    : sharding_(&sharding), segments_(plan_state(sharding, rules)) {
+    : sharding_(&sharding),
+      has_master_(accumulator_of(sharding.store().dtype()) != sharding.store().dtype()),
+      has_ema_(ema.on()),
+      segments_(plan_state(sharding, rules)) {
   const DType precision = sharding.store().dtype(), wide = accumulator_of(precision);
-  if (wide != precision)
+  if (has_master_ && elements() > 0)
     master_ = arena.allocate(Region::Optimizer, "master weights", wide, {elements()}, side);
-  if (ema.on())
+  if (has_ema_ && elements() > 0)
     ema_ = arena.allocate(Region::Optimizer, "averaged weights", wide, {elements()}, side);
   for (const UpdateRule* const rule : rules_of(sharding.set(), rules)) {
     std::int64_t count = 0;
@@ -82,8 +86,8 @@ const std::vector<Tensor>& OptimizerState::slots_of(const UpdateRule* rule) cons
 }
 
 Tensor OptimizerState::master(const StateSegment& segment) const {
-  return master_ ? master_.rows(segment.at, segment.range.size())
-                 : sharding_->weights_at(segment.bucket, segment.range);
+  return has_master_ ? master_.rows(segment.at, segment.range.size())
+                     : sharding_->weights_at(segment.bucket, segment.range);
 }
 
 Tensor OptimizerState::slot(const StateSegment& segment, std::size_t slot) const {

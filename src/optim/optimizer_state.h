@@ -25,7 +25,7 @@ struct StateSegment {
   std::vector<Part> parts = {};
 };
 
-// The segments of all elements that this rank owns, in bucket order.
+// The segments of all elements that this rank owns and trains, in bucket order.
 std::vector<StateSegment> plan_state(const Sharding& sharding, const UpdateRules& rules);
 
 // The optimizer state of the elements that a rank owns: a master copy of the weights, if they need
@@ -37,18 +37,20 @@ class OptimizerState {
                  const EmaOptions& ema = {});
 
   const std::vector<StateSegment>& segments() const { return segments_; }
-  std::int64_t elements() const { return segments_.back().at + segments_.back().elements; }
-  bool has_master() const { return static_cast<bool>(master_); }
+  std::int64_t elements() const {
+    return segments_.empty() ? 0 : segments_.back().at + segments_.back().elements;
+  }
+  bool has_master() const { return has_master_; }  // the same on all ranks
   // The state of a segment, without padding: (range.size()). Without a master copy, master()
   // returns the weights.
   Tensor master(const StateSegment& segment) const;
   Tensor slot(const StateSegment& segment, std::size_t slot) const;
-  bool has_ema() const { return static_cast<bool>(ema_); }
+  bool has_ema() const { return has_ema_; }
   Tensor ema(const StateSegment& segment) const {
     return ema_.rows(segment.at, segment.range.size());
   }
 
-  // The master copy of all elements, in accumulator precision; empty: no master copy.
+  // The master copy of all elements, in accumulator precision; empty: none, or no elements.
   Tensor master() const { return master_; }
   Tensor ema() const { return ema_; }  // the same for their moving average
   struct RuleState {
@@ -61,6 +63,7 @@ class OptimizerState {
 
  private:
   const Sharding* sharding_;
+  bool has_master_, has_ema_;
   std::vector<StateSegment> segments_;
   Tensor master_, ema_;
   std::vector<RuleState> rules_;

@@ -23,6 +23,7 @@ UpdateRules update_rules(const OptimizerSettings& settings) {
 std::vector<const UpdateRule*> rules_of(const ParameterSet& set, const UpdateRules& rules) {
   std::vector<const UpdateRule*> found;
   for (const Parameter& parameter : set.parameters()) {
+    if (!parameter.trained) continue;
     const UpdateRule* const rule = &rules(parameter);
     if (std::find(found.begin(), found.end(), rule) == found.end()) found.push_back(rule);
   }

@@ -117,7 +117,7 @@ struct OptimizerSettings {
 };
 UpdateRules update_rules(const OptimizerSettings& settings);
 
-// The distinct rules of the set's parameters, in parameter order.
+// The distinct rules of the parameters that are trained, in parameter order.
 std::vector<const UpdateRule*> rules_of(const ParameterSet& set, const UpdateRules& rules);
 
 // The type of moments in a run of this precision.

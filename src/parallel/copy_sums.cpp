@@ -15,7 +15,7 @@ std::vector<CopySums::OwnedGradient> CopySums::owned_gradients(Sharding& shardin
   std::vector<OwnedGradient> found;
   for (const Parameter& parameter : sharding.set().parameters()) {
     const auto& kinds = parameter.sum_over;
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
+    if (!parameter.trained || std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
     const Sharding::Range owned = sharding.owned(parameter.bucket);
     const std::int64_t begin = std::max(owned.begin, parameter.offset),
                        end = std::min(owned.end, parameter.offset + parameter.shape.elements());

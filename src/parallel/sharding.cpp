@@ -47,21 +47,22 @@ Sharding::Sharding(Backend& backend, Arena& arena, const ParameterSet& set, cons
                  "the shard group has several ranks, but ZeRO is 0");
   KINTSUGI_CHECK(!options.offload_gradients || !options.halved_backward,
                  "gradients cannot be offloaded if the backward runs in two halves");
-  std::int64_t offset = 0, whole = 0;
   for (const Bucket& bucket : set.buckets()) {
     const int ranks = groups[bucket.data.shard].size();
     shard_sizes_.push_back(shard_size(bucket.end - bucket.begin, ranks));
-    offsets_.push_back(offset);
-    whole_offsets_.push_back(whole);
-    offset += shard_sizes_.back();
-    whole += shard_sizes_.back() * ranks;
+    weight_offsets_.add(shard_sizes_.back(), ranks);
+    gradient_offsets_.add(bucket.trained ? shard_sizes_.back() : 0, ranks);
   }
-  offsets_.push_back(offset);
-  whole_offsets_.push_back(whole);
   find_slots();
   reductions_.reserve(2 * kInFlight + 1);
   find_accumulated();
   allocate(arena);
+}
+
+void Sharding::Offsets::add(std::int64_t shard, int ranks) {
+  if (sharded.empty()) sharded = whole = {0};
+  sharded.push_back(sharded.back() + shard);
+  whole.push_back(whole.back() + shard * ranks);
 }
 
 Sharding::~Sharding() {
@@ -75,23 +76,24 @@ Sharding::~Sharding() {
 
 void Sharding::allocate(Arena& arena) {
   const DType wide = accumulator_of(options_.precision);
-  const std::int64_t whole = whole_offsets_.back(), sharded = offsets_.back();
-  std::int64_t largest = 0, largest_whole = 0;
+  std::int64_t largest = 0, largest_whole = 0;  // of those that are trained
   bool communicates = false;
   for (int bucket = 0; bucket < buckets_; ++bucket) {
+    if (!trained(bucket)) continue;
     largest = std::max(largest, shard_elements(bucket));
     largest_whole = std::max(largest_whole, whole_elements(bucket));
     communicates = communicates || shard(bucket).size() * replica(bucket).size() > 1;
   }
   weights_ = arena.allocate(Region::Weights, zero_ < 3 ? "weights" : "weights, sharded",
-                            options_.precision, {zero_ < 3 ? whole : sharded});
-  if (options_.offload_gradients)
-    gradients_ =
-        offload_.emplace(*backend_, arena, wide, sharded, largest, data_groups_.size()).gradients();
-  else
+                            options_.precision, {weight_offsets_.end(zero_ < 3)});
+  const std::int64_t gradients = gradient_offsets_.end(whole_gradients_);
+  if (options_.offload_gradients && gradients > 0)
+    gradients_ = offload_.emplace(*backend_, arena, wide, gradients, largest, data_groups_.size())
+                     .gradients();
+  else if (gradients > 0)
     gradients_ =
         arena.allocate(Region::Gradients, whole_gradients_ ? "gradients" : "gradients, sharded",
-                       wide, {whole_gradients_ ? whole : sharded});
+                       wide, {gradients});
   allocate_slots(arena);
   if (options_.reduce_in_bf16 && communicates && wide == DType::F32) {
     for (Tensor& wire : wire_)
@@ -99,11 +101,11 @@ void Sharding::allocate(Arena& arena) {
     incoming_ = arena.allocate(Region::Communication, "received gradients", wide, {largest});
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) {
-    const auto b = static_cast<std::size_t>(bucket);
-    const std::int64_t elements = whole_offsets_[b + 1] - whole_offsets_[b];
-    if (zero_ < 3) store_.set_weights(bucket, weights_.rows(whole_offsets_[b], elements));
-    if (whole_gradients_)
-      store_.set_gradients(bucket, gradients_.rows(whole_offsets_[b], elements));
+    if (zero_ < 3)
+      store_.set_weights(bucket,
+                         weights_.rows(weight_offsets_.whole[static_cast<std::size_t>(bucket)],
+                                       whole_elements(bucket)));
+    if (whole_gradients_ && trained(bucket)) store_.set_gradients(bucket, whole_gradients(bucket));
   }
 }
 
@@ -113,7 +115,7 @@ void Sharding::allocate_slots(Arena& arena) {
     if (zero_ == 3)
       slot.weights = arena.allocate(Region::Communication, "gathered weights", options_.precision,
                                     {slot.elements});
-    if (!whole_gradients_)
+    if (!whole_gradients_ && slot.trained)
       slot.gradients = arena.allocate(Region::Communication, "gradients of a layer",
                                       accumulator_of(options_.precision), {slot.elements});
   }
@@ -138,7 +140,7 @@ void Sharding::find_accumulated() {
                                                      std::max<std::int64_t>(1, parameter.shape[0]))
                        : parameter.shape.elements());
     }
-    add(whole_offsets_[b + 1] - whole_offsets_[b]);
+    add(whole_elements(static_cast<int>(b)));
   }
 }
 
@@ -146,7 +148,7 @@ void Sharding::zero_state() {
   backend_->fill(weights_, 0.0);
   if (offload_)
     offload_->zero_state();
-  else
+  else if (gradients_)
     backend_->fill(gradients_, 0.0);
   register_memory();
 }
@@ -170,17 +172,18 @@ void Sharding::register_memory() {
   }
 }
 
-// Four slots per data group. Blocks alternate between slots 0 and 1. Embedding and head share slot
-// 2; if they are tied and both are in use at the same time, the head gets slot 3. A tied table
+// Four slots per data group, each for the buckets that are trained and for those that are not,
+// since a layer may have both. Blocks alternate between slots 0 and 1. Embedding and head share
+// slot 2; if they are tied and both are in use at the same time, the head gets slot 3. A tied table
 // whose other copy is on another stage gets slot 3.
 void Sharding::find_slots() {
   constexpr std::size_t kEach = 4;
-  slots_.resize(kEach * data_groups_.size());
-  std::vector<std::size_t> blocks(data_groups_.size());  // by data group, so far
+  slots_.resize(2 * kEach * data_groups_.size());
+  std::vector<std::size_t> blocks(2 * data_groups_.size());  // so far
   const bool tied_in_stage =
       options_.tied && set_->buckets().front().role == Bucket::Role::Embedding;
   for (int bucket = 0; bucket < buckets_; ++bucket) {
-    const std::size_t group = data_group(bucket);
+    const std::size_t group = 2 * data_group(bucket) + (trained(bucket) ? 0 : 1);
     std::size_t at = 3;
     switch (set_->buckets()[static_cast<std::size_t>(bucket)].role) {
       case Bucket::Role::Block:
@@ -198,6 +201,7 @@ void Sharding::find_slots() {
     slot_of_.push_back(kEach * group + at);
     Slot& slot = slot_of(bucket);
     slot.shard = &shard(bucket);
+    slot.trained = trained(bucket);
     slot.elements = std::max(slot.elements, whole_elements(bucket));
   }
 }
@@ -223,26 +227,33 @@ Tensor Sharding::own_shard(int bucket, const Tensor& whole) const {
 
 Tensor Sharding::owned_weights(int bucket) const { return weights_at(bucket, owned(bucket)); }
 
+Tensor Sharding::whole_gradients(int bucket) const {
+  return gradients_.rows(gradient_offsets_.whole[static_cast<std::size_t>(bucket)],
+                         whole_elements(bucket));
+}
+
 Tensor Sharding::owned_gradients(int bucket) const {
-  const auto b = static_cast<std::size_t>(bucket);
   const Tensor padded =
       whole_gradients_
-          ? own_shard(bucket,
-                      gradients_.rows(whole_offsets_[b], whole_offsets_[b + 1] - whole_offsets_[b]))
-          : gradients_.rows(offsets_[b], shard_elements(bucket));
+          ? own_shard(bucket, whole_gradients(bucket))
+          : gradients_.rows(gradient_offsets_.sharded[static_cast<std::size_t>(bucket)],
+                            shard_elements(bucket));
   return padded.rows(0, owned(bucket).size());
 }
 
 std::vector<Tensor> Sharding::counted_gradients(std::size_t group) const {
+  if (!gradients_) return {};
   const auto& parameters = set_->parameters();
-  const bool all = data_groups_.size() == 1 &&
-                   std::all_of(parameters.begin(), parameters.end(),
-                               [](const Parameter& parameter) { return parameter.counted; });
+  const bool all =
+      data_groups_.size() == 1 &&
+      std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+        return parameter.counted || !parameter.trained;
+      });
   // All gradients are contiguous, and padding is zero: one tensor.
   if (all && (shard(0).size() == 1 || !whole_gradients_)) return {gradients_};
   std::vector<Tensor> gradients;
   for (int bucket = 0; bucket < buckets_; ++bucket)
-    if (data_group(bucket) == group)
+    if (trained(bucket) && data_group(bucket) == group)
       for_each_owned_range(
           bucket, [](const Parameter& parameter) { return !parameter.counted; },
           [&](std::int64_t first, std::int64_t count) {
@@ -275,8 +286,9 @@ Sharding::Range Sharding::stored_weights(int bucket) const {
 
 Tensor Sharding::weights_at(int bucket, Range range) const {
   const auto b = static_cast<std::size_t>(bucket);
-  const std::int64_t begin = zero_ < 3 ? whole_offsets_[b] + range.begin - set_->buckets()[b].begin
-                                       : offsets_[b] + range.begin - owned(bucket).begin;
+  const std::int64_t begin = zero_ < 3
+                                 ? weight_offsets_.whole[b] + range.begin - set_->buckets()[b].begin
+                                 : weight_offsets_.sharded[b] + range.begin - owned(bucket).begin;
   return weights_.rows(begin, range.size());
 }
 
@@ -287,10 +299,11 @@ void Sharding::gather(int bucket) {
   if (slot.bucket == bucket || slot.busy) return;
   slot.shard->wait(std::exchange(slot.gathering, {}));  // of prefetched weights that were not used
   apply_late_update(bucket);
-  const auto b = static_cast<std::size_t>(bucket);
   slot.bucket = bucket;
-  slot.gathering = slot.shard->all_gather(slot.weights.rows(0, whole_elements(bucket)),
-                                          weights_.rows(offsets_[b], shard_elements(bucket)));
+  slot.gathering = slot.shard->all_gather(
+      slot.weights.rows(0, whole_elements(bucket)),
+      weights_.rows(weight_offsets_.sharded[static_cast<std::size_t>(bucket)],
+                    shard_elements(bucket)));
 }
 
 void Sharding::need_weights(int bucket, int next) {
@@ -325,7 +338,7 @@ void Sharding::weights_changed() {
     return;
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) {
-    if (shard(bucket).size() == 1) continue;
+    if (shard(bucket).size() == 1 || !trained(bucket)) continue;
     const Tensor whole = store_.bucket_weights(bucket);
     apply_late_update(bucket);
     gathering_[static_cast<std::size_t>(bucket)] =

@@ -69,14 +69,19 @@ class Sharding final : public BucketHooks {
     return shard_sizes_[static_cast<std::size_t>(bucket)];
   }
   Tensor owned_weights(int bucket) const;  // (owned size), in the run's precision
-  // (owned size), in accumulator precision; in host memory if gradients are offloaded
+  bool trained(int bucket) const {
+    return set_->buckets()[static_cast<std::size_t>(bucket)].trained;
+  }
+  // (owned size), in accumulator precision; in host memory if gradients are offloaded. Only of a
+  // bucket that is trained.
   Tensor owned_gradients(int bucket) const;
   // The owned gradients of the buckets with these data groups, in as few contiguous tensors as
   // possible, without copies that another rank counts (Parameter::counted).
   std::vector<Tensor> counted_gradients(std::size_t data_group) const;
   GradientOffload* offload() { return offload_ ? &*offload_ : nullptr; }
 
-  // All memory of this kind: buckets or their shards, one after the other.
+  // All memory of this kind: buckets or their shards, one after the other. gradients() has those of
+  // the buckets that are trained, and is empty if none is.
   Tensor weights() const { return weights_; }
   Tensor gradients() const { return gradients_; }
   // The elements of a bucket whose weights are stored on this rank: the owned ones with ZeRO 3,
@@ -114,6 +119,7 @@ class Sharding final : public BucketHooks {
   struct Slot {
     std::int64_t elements = 0;
     Communicator* shard = nullptr;  // shard group of all buckets that use this slot
+    bool trained = true;            // whether they are trained
     Tensor weights, gradients;
     int bucket = -1;  // whose weights are in it, or being gathered into it
     bool busy = false;
@@ -152,6 +158,7 @@ class Sharding final : public BucketHooks {
   void find_slots();
   Slot& slot_of(int bucket) { return slots_[slot_of_[static_cast<std::size_t>(bucket)]]; }
   Tensor own_shard(int bucket, const Tensor& whole) const;
+  Tensor whole_gradients(int bucket) const;  // with whole_gradients_
   void gather(int bucket);
   void zero_accumulated(int bucket);
   Tensor to_wire(const Tensor& x);
@@ -172,11 +179,16 @@ class Sharding final : public BucketHooks {
   bool whole_gradients_;  // gradients are stored unsharded
   ParameterStore store_;
   int buckets_;
-  std::vector<std::int64_t> shard_sizes_;    // elements of a shard, by bucket
-  std::vector<std::int64_t> offsets_;        // of a bucket's shard, if shards are stored
-  Tensor weights_;                           // whole buckets (zero < 3) or shards
-  Tensor gradients_;                         // whole buckets or shards
-  std::vector<std::int64_t> whole_offsets_;  // of a bucket, if whole buckets are stored
+  std::vector<std::int64_t> shard_sizes_;  // elements of a shard, by bucket
+  // The offsets of each bucket, and the end: of its shard, and of the whole bucket.
+  struct Offsets {
+    std::vector<std::int64_t> sharded, whole;
+    void add(std::int64_t shard, int ranks);  // a bucket with shards of this size
+    std::int64_t end(bool is_whole) const { return is_whole ? whole.back() : sharded.back(); }
+  };
+  Offsets weight_offsets_, gradient_offsets_;
+  Tensor weights_;    // whole buckets (zero < 3) or shards
+  Tensor gradients_;  // whole buckets or shards
   std::optional<GradientOffload> offload_;
   std::vector<Slot> slots_;
   std::vector<std::size_t> slot_of_;  // by bucket

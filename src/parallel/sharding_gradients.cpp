@@ -28,6 +28,7 @@ void Sharding::zero_accumulated(int bucket) {
 }
 
 void Sharding::need_gradients(int bucket, bool first) {
+  if (!trained(bucket)) return;
   if (!whole_gradients_) {
     Slot& slot = slot_of(bucket);
     finish_reductions_of(slot);
@@ -38,6 +39,7 @@ void Sharding::need_gradients(int bucket, bool first) {
 }
 
 void Sharding::done_with_gradients(int bucket, bool first, bool last) {
+  if (!trained(bucket)) return;
   if (!whole_gradients_ || (last && shard(bucket).size() > 1))
     start_scatter(bucket, first, last);
   else if (last && replica(bucket).size() > 1)

@@ -285,8 +285,8 @@ double Engine::summed_over_ranks(double value) {
 // The keys of dropout differ between micro-batches.
 bool Engine::is_repeatable(const MicroBatch& micro) const {
   const Grid& grid = groups_->grid;
-  return micro.dropout == 0 && grid.tp == 1 && grid.cp == 1 && grid.pp == 1 &&
-         !options_.offload_inputs && !(micro.first && optimizer_.updates_late()) &&
+  return micro.dropout == 0 && options_.model.lora.dropout == 0 && grid.tp == 1 && grid.cp == 1 &&
+         grid.pp == 1 && !options_.offload_inputs && !(micro.first && optimizer_.updates_late()) &&
          sharding_.has_no_transfers(micro.first, micro.last);
 }
 
@@ -310,6 +310,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
     MicroBatch micro = upload(batch, number);
     micro.first = number == 0;
     micro.last = number == micro_batches - 1;
+    micro.training = true;
     micro.overwrites = sharding_.overwrites(micro.first);
     micro.first_token += settings.first_sequence * context_shard_.length;
     micro.dropout = settings.dropout;

@@ -134,6 +134,7 @@ class Engine {
   const Sharding& sharding() const { return sharding_; }
   Sharding& sharding() { return sharding_; }
   Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
   // Fills the weights, the optimizer's master weights and the average of the weights, if there is
   // one. By default the average starts as a copy of the master weights.
   void write_weights(const ParameterSource& weights, const ParameterSource& master,

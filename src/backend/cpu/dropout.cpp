@@ -16,7 +16,8 @@ void drop_row(T* to, const T* from, const T* residual, std::int64_t width, std::
   Philox::Block block{};
   for (std::int64_t i = 0; i < width; ++i) {
     // Four elements share a draw: element e takes word e % 4 of draw e / 4.
-    const auto element = static_cast<std::uint64_t>(global_row * width + i);
+    const auto element = static_cast<std::uint64_t>(
+        global_row * (options.width > 0 ? options.width : width) + options.first_column + i);
     if (i == 0 || element % 4 == 0) block = Philox::draw(options.key, element / 4);
     const bool kept = Philox::uniform(block[element % 4]) >= limit;
     const A value = kept ? static_cast<A>(from[i]) * keep : A(0);

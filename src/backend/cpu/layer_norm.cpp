@@ -51,7 +51,7 @@ void CpuBackend::layer_norm_backward(Tensor dx, Tensor dweight, Tensor dbias, Te
     const std::int64_t width = in.width;
     const T* w = weight.as<T>();
     const A *means = mean.as<A>(), *scale = rstd.as<A>();
-    A* const targets[2] = {dweight.as<A>(), dbias.as<A>()};
+    A* const targets[2] = {dweight ? dweight.as<A>() : nullptr, dbias ? dbias.as<A>() : nullptr};
     reduce_columns<A>(
         in.count, width, 2, targets, [&](std::int64_t begin, std::int64_t end, A* sums) {
           A *dw = sums, *db = sums + width;

@@ -87,7 +87,7 @@ void CpuBackend::rms_norm_backward(Tensor dx, Tensor dweight, Tensor dy, Tensor 
     const std::int64_t width = in.width;
     const T* w = weight.as<T>();
     const A* scale = rstd.as<A>();
-    A* const target = dweight.as<A>();
+    A* const target = dweight ? dweight.as<A>() : nullptr;
     reduce_columns<A>(
         in.count, width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* sums) {
           for (std::int64_t row = begin; row < end; ++row) {
@@ -140,7 +140,7 @@ void CpuBackend::rms_norm_backward_merged(Tensor dx, Tensor dweight, Tensor dy, 
     const Rows<T> in(x), din(dx), dout(dy);
     const T* w = weight.as<T>();
     const A *scale = rstd.as<A>(), *dots = sums.as<A>();
-    A* const target = dweight.as<A>();
+    A* const target = dweight ? dweight.as<A>() : nullptr;
     reduce_columns<A>(
         in.count, in.width, 1, &target, [&](std::int64_t begin, std::int64_t end, A* columns) {
           for (std::int64_t row = begin; row < end; ++row) {

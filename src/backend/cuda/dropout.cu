@@ -19,11 +19,12 @@ struct Dropout {
   std::uint32_t threshold;  // an element is kept if the upper 24 bits of its draw are at least this
   Acc<T> keep;              // 1 / (1 - p)
   int width;
+  std::uint64_t first_column, whole_width;  // of the row on all ranks
 
   // The global index of an element.
   __device__ std::uint64_t element(unsigned row, int i) const {
     const std::int64_t index = rows == nullptr ? std::int64_t{row} : rows[row];
-    return (first_row + index) * static_cast<std::uint64_t>(width) + i;
+    return (first_row + index) * whole_width + first_column + i;
   }
 };
 
@@ -119,8 +120,11 @@ void dropout(const Context& context, Tensor y, Tensor x, const DropoutOptions& o
         .rows = options.rows ? data_of<std::int32_t>(options.rows) : nullptr,
         .threshold = threshold,
         .keep = Acc<T>(1) / (Acc<T>(1) - static_cast<Acc<T>>(options.probability)),
-        .width = static_cast<int>(x.extent(1))};
-    if (p.y.aligned() && p.x.aligned() && p.residual.aligned() && p.width % N == 0)
+        .width = static_cast<int>(x.extent(1)),
+        .first_column = static_cast<std::uint64_t>(options.first_column),
+        .whole_width = static_cast<std::uint64_t>(options.width > 0 ? options.width : x.extent(1))};
+    if (p.y.aligned() && p.x.aligned() && p.residual.aligned() && p.width % N == 0 &&
+        p.first_column % 4 == 0 && p.whole_width % 4 == 0)
       launch_packed<T, N>(context, p, x.extent(0));
     else
       launch_single<T>(context, p, x.extent(0));

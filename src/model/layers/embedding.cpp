@@ -43,10 +43,11 @@ void Embedding::backward(const LayerRun& run, Tensor dx) const {
   if (run.batch.dropout > 0) backend.dropout(dx, dx, tensor.dropout(run.batch, 0));
   if (norm_) norm_->backward(run, dx, dx, run[raw_], norm_->statistics(run));
   if (positions_ >= 0)
-    backend.embedding_backward(run.store().gradient(positions_), tensor.own(run.batch.positions),
-                               dx);
-  backend.embedding_backward(run.store().gradient(table_).rows(0, rows_.size()), run.batch.ids,
-                             tensor.all_rows(dx, run.stream.branch), rows_.begin);
+    if (const Tensor gradient = run.store().gradient(positions_))
+      backend.embedding_backward(gradient, tensor.own(run.batch.positions), dx);
+  if (const Tensor gradient = run.store().gradient(table_))
+    backend.embedding_backward(gradient.rows(0, rows_.size()), run.batch.ids,
+                               tensor.all_rows(dx, run.stream.branch), rows_.begin);
 }
 
 }  // namespace kintsugi

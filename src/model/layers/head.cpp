@@ -53,6 +53,7 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
   norm_.forward(run, stream.own_branch, statistics, x);
   const Tensor normed = run.all_rows(stream.own_branch);
   const bool trains = options.gradient_scale != 0;
+  const Tensor dweight = trains ? run.store().gradient(weight_) : Tensor();
   for (std::int64_t first = 0; first < tokens; first += chunk) {
     const std::int64_t count = std::min(chunk, tokens - first);
     const Tensor logits = logits_.rows(0, count), rows = normed.rows(first, count);
@@ -64,8 +65,9 @@ void Head::forward(const LayerRun& run, Tensor losses, Tensor gradient, Tensor x
                   of_chunk);
     if (!trains) continue;
     backend.matmul(stream.dnormed.rows(first, count), logits, weight);
-    backend.matmul(run.store().gradient(weight_).rows(0, rows_.size()), logits, rows,
-                   {.transpose_a = true, .accumulate = run.accumulates() || first > 0});
+    if (dweight)
+      backend.matmul(dweight.rows(0, rows_.size()), logits, rows,
+                     {.transpose_a = true, .accumulate = run.accumulates() || first > 0});
   }
   if (!trains) return;
   run.tensor().sum(stream.own_dnormed, stream.dnormed);

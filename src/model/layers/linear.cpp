@@ -23,12 +23,14 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
         .matrices = spec_.matrices,
         .turn = spec_.turn};
   };
+  std::vector<std::int64_t> outputs;
   for (std::size_t i = 0; i < spec_.weights.size(); ++i) {
     const int id = d.matrix(spec_.weights[i], spec_.outputs[i], spec_.inputs,
                             options(i, spec_.init[i % spec_.init.size()]));
     const Shape& local = d.parameters().back().shape;
     if (i == 0) weight_ = id, shape_ = local;
     if (i > 0) shape_[0] += local[0];
+    outputs.push_back(local[spec_.in_out ? 1 : 0]);
   }
   for (std::size_t i = 0; i < spec_.biases.size(); ++i) {
     Declaration::Options bias = options(i, {InitKind::Zeros});
@@ -36,6 +38,12 @@ void Linear::declare(Declaration& d, ParameterGroup group, Declaration::Shard::A
     const int id = d.vector(spec_.biases[i], spec_.outputs[i], bias);
     if (i == 0) bias_ = id;
   }
+  adapters_.declare(d,
+                    {.outputs = outputs,
+                     .whole_outputs = spec_.outputs,
+                     .inputs = shape_[spec_.in_out ? 0 : 1],
+                     .whole_inputs = spec_.inputs},
+                    along, spec_.parts, copies);
 }
 
 MatmulOptions Linear::forward_options(const LayerRun& run, bool with_bias) const {
@@ -48,40 +56,55 @@ void Linear::forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual) c
   MatmulOptions options = forward_options(run);
   options.residual = residual;
   run.backend().matmul(y, x, weight(run), options);
+  adapters_.forward(run, y, x);
 }
 
 void Linear::forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const {
   run.backend().matmul(y, x, weight(run), forward_options(run, with_bias));
+  adapters_.forward(run, y, x);
 }
 
 void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
   MatmulOptions options = forward_options(run);
-  options.gelu = activated;
+  if (!adapters_.any()) options.gelu = activated;
   run.backend().matmul(y, x, weight(run), options);
+  if (!adapters_.any()) return;
+  adapters_.forward(run, y, x);
+  run.backend().gelu_forward(activated, y);
 }
 
 void Linear::forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
   MatmulOptions options = forward_options(run);
-  options.swiglu = activated;
+  if (!adapters_.any()) options.swiglu = activated;
   run.backend().matmul(y, x, weight(run), options);
+  if (!adapters_.any()) return;
+  adapters_.forward(run, y, x);
+  run.backend().swiglu_forward(activated, y);
 }
 
 void Linear::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
   run.backend().matmul(dx, dy, weight(run), {.transpose_b = spec_.in_out});
+  adapters_.backward_input(run, dx, dy);
 }
 
 void Linear::backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy,
                                  Tensor before) const {
-  run.backend().matmul(dbefore, dy, weight(run),
-                       {.transpose_b = spec_.in_out, .gelu_input = before});
+  MatmulOptions options{.transpose_b = spec_.in_out};
+  if (!adapters_.any()) options.gelu_input = before;
+  run.backend().matmul(dbefore, dy, weight(run), options);
+  if (!adapters_.any()) return;
+  adapters_.backward_input(run, dbefore, dy);
+  run.backend().gelu_backward(dbefore, dbefore, before);
 }
 
 void Linear::backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bias_dy) const {
-  const Tensor gradient = run.store().gradient(weight_, shape_);
-  run.backend().matmul(gradient, spec_.in_out ? x : dy, spec_.in_out ? dy : x,
-                       {.transpose_a = true, .accumulate = run.accumulates()});
+  if (const Tensor gradient = run.store().gradient(weight_, shape_))
+    run.backend().matmul(gradient, spec_.in_out ? x : dy, spec_.in_out ? dy : x,
+                         {.transpose_a = true, .accumulate = run.accumulates()});
   if (bias_ >= 0)
-    run.backend().bias_backward(run.store().gradient(bias_, {outputs()}), bias_dy ? bias_dy : dy);
+    if (const Tensor gradient = run.store().gradient(bias_, {outputs()}))
+      run.backend().bias_backward(gradient, bias_dy ? bias_dy : dy);
+  adapters_.backward_weight(run, dy, x);
 }
 
 }  // namespace kintsugi

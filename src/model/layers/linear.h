@@ -1,14 +1,14 @@
 #pragma once
 
-#include "model/layers/layer_run.h"
+#include "model/layers/adapters.h"
 
 namespace kintsugi {
 
 // y = x W^T + b, with W stored as in the Hugging Face file. Several packed matrices (q, k, v; gate,
-// up) act as one.
+// up) act as one. Some of them may have low-rank adapters.
 class Linear {
  public:
-  explicit Linear(const LinearSpec& spec) : spec_(spec) {}
+  explicit Linear(const LinearSpec& spec) : spec_(spec), adapters_(spec.adapters) {}
 
   // Declares the matrices sharded by outputs, each with its number of copies, or sharded by inputs.
   void declare_outputs(Declaration& d, ParameterGroup group, const std::vector<int>& copies);
@@ -21,7 +21,7 @@ class Linear {
   void forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const;
   void forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const;
   void forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const;
-  // backward_input() and backward_weight() are independent: schedules may delay the second.
+  // backward_weight() runs after backward_input(), perhaps much later.
   void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const;
   // For x = gelu(before): computes the gradient of `before`.
   void backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy, Tensor before) const;
@@ -38,6 +38,7 @@ class Linear {
   }
 
   LinearSpec spec_;
+  Adapters adapters_;
   int weight_ = -1;
   int bias_ = -1;
   Shape shape_;  // of the packed matrices, on this rank

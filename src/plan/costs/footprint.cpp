@@ -29,6 +29,12 @@ double checkpoint_bytes(const PlanJob& job) {
   const ParameterSet set(job.model);
   double bytes = 0;
   for (const Parameter& parameter : set.parameters()) {
+    if (!parameter.trained) {
+      bytes += job.model.lora.on() ? 0
+                                   : static_cast<double>(parameter.shape.elements()) *
+                                         static_cast<double>(size_of(job.precision));
+      continue;
+    }
     std::size_t each = size_of(job.precision) + (wide != job.precision ? size_of(wide) : 0) +
                        (job.optimizer.ema.on() ? size_of(wide) : 0);
     for (const StateSlot& slot : rules(parameter).slots(job.precision)) each += size_of(slot.dtype);

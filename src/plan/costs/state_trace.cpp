@@ -42,13 +42,15 @@ StateTrace traced(const PlanJob& job, const Layout& layout, const StageContents&
   state.parameters = static_cast<double>(set.buffer_elements());
   const int buckets = static_cast<int>(set.buckets().size());
   for (int bucket = 0; bucket < buckets; ++bucket) {
-    if (set.buckets()[static_cast<std::size_t>(bucket)].role != Bucket::Role::Block) continue;
+    const Bucket& one = set.buckets()[static_cast<std::size_t>(bucket)];
+    if (one.role != Bucket::Role::Block || one.layer != stage.layers - 1) continue;
     const double elements =
         static_cast<double>(sharding.shard_elements(bucket)) * sharding.shard(bucket).size();
     const DType wide = accumulator_of(job.precision);
-    state.block_weights = elements * static_cast<double>(size_of(job.precision));
-    state.block_gradients =
-        elements * static_cast<double>(size_of(job.reduce_in_bf16 ? DType::BF16 : wide));
+    state.block_weights += elements * static_cast<double>(size_of(job.precision));
+    if (one.trained)
+      state.block_gradients +=
+          elements * static_cast<double>(size_of(job.reduce_in_bf16 ? DType::BF16 : wide));
   }
   trace = {};
   for (int bucket = buckets - 1; bucket >= 0; --bucket) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -93,6 +94,7 @@ struct StoredSlot {
 void check_optimizer(const SafetensorsModel& files, const ParameterSet& set,
                      const UpdateRules& rules) {
   for (const Parameter& parameter : set.parameters()) {
+    if (!parameter.trained) continue;
     const UpdateRule& rule = rules(parameter);
     const std::string slot = rule.slots(DType::F32).front().name;
     if (files.find(slot + "." + parameter.name)) continue;
@@ -118,9 +120,10 @@ std::vector<StoredSlot> stored_slots(FileLoader& loader, const SafetensorsModel&
   for (const UpdateRule* const rule : rules_of(set, rules)) {
     const std::vector<StateSlot> slots = rule->slots(engine.options().precision);
     for (std::size_t i = 0; i < slots.size(); ++i)
-      stored.push_back({rule, i,
-                        StoredParameters(loader, files, set, slots[i].name + ".",
-                                         [&](const Parameter& p) { return &rules(p) == rule; })});
+      stored.push_back(
+          {rule, i,
+           StoredParameters(loader, files, set, slots[i].name + ".",
+                            [&](const Parameter& p) { return p.trained && &rules(p) == rule; })});
   }
   return stored;
 }
@@ -151,16 +154,23 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
   const StoredParameters weights(loader, model, set);
   const std::vector<StoredSlot> slots = stored_slots(loader, saved_optimizer, engine);
   // Runs in 16 bits store their master weights there.
+  const auto trained = [](const Parameter& parameter) { return parameter.trained; };
+  const auto& parameters = set.parameters();
+  const auto first = std::find_if(parameters.begin(), parameters.end(), trained);
   const bool has_master =
-      static_cast<bool>(saved_optimizer.find("master." + set.parameters().front().name));
+      first != parameters.end() && saved_optimizer.find("master." + first->name);
   const StoredParameters master =
-      has_master ? StoredParameters(loader, saved_optimizer, set, "master.") : weights;
+      has_master ? StoredParameters(loader, saved_optimizer, set, "master.", trained) : weights;
   const bool same_precision = saved_precision(directory) == options.precision;
   std::optional<SafetensorsModel> average_files;
   if (averaged) average_files.emplace(directory / kAverage);
   const StoredParameters average =
-      averaged ? StoredParameters(loader, *average_files, set) : master;
-  engine.write_weights(same_precision ? weights : master, master, average);
+      averaged ? StoredParameters(loader, *average_files, set, "", trained) : master;
+  const ChosenParameters unrounded([&](const Parameter& parameter) -> const ParameterSource& {
+    return parameter.trained ? master : weights;
+  });
+  engine.write_weights(same_precision ? static_cast<const ParameterSource&>(weights) : unrounded,
+                       master, average);
   for (const auto& [rule, slot, source] : slots)
     for (const StateSegment& segment : optimizer.state().segments())
       if (segment.rule == rule)

@@ -27,7 +27,7 @@ void announce(CheckpointWriter& writer, const std::string& stem,
   for (const SavedKind& kind : kinds)
     if (kind.part == part)
       for (const Parameter& parameter : set.parameters())
-        if (kind.rule == nullptr || kind.rule == &rules(parameter))
+        if (kind.has(parameter, rules))
           tensors.push_back({kind.prefix + parameter.name, kind.dtype, parameter.shape});
   writer.tensors(stem, tensors, max_bytes);
 }
@@ -87,7 +87,7 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
                                              : *optimizer;
   };
   together(host, [&] {
-    const std::vector<StateSegment>& segments = engine.optimizer().state().segments();
+    const std::vector<StateSegment> segments = saved_segments(engine);
     for (std::size_t k = 0; k < kinds.size(); ++k)
       for (std::size_t i = 0; i < segments.size(); ++i)
         if (kinds[k].has(segments[i]))

@@ -7,15 +7,29 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
   const OptimizerState& state = engine.optimizer().state();
   const DType precision = engine.options().precision;
   std::vector<SavedKind> kinds;
-  kinds.push_back({CheckpointPart::Model, "", precision, [&](const StateSegment& segment) {
-                     return sharding.weights_at(segment.bucket, segment.range);
-                   }});
+  const auto weights = [&](const StateSegment& segment) {
+    return sharding.weights_at(segment.bucket, segment.range);
+  };
+  // A model with adapters consists of them and of its base, which is not saved again.
+  const bool frozen = !engine.options().model.lora.on();
+  kinds.push_back({.part = CheckpointPart::Model,
+                   .prefix = "",
+                   .dtype = precision,
+                   .owned = weights,
+                   .frozen = frozen});
   if (state.has_master())
     kinds.push_back({CheckpointPart::State, "master.", accumulator_of(precision),
                      [&](const StateSegment& segment) { return state.master(segment); }});
-  if (state.has_ema())
+  if (state.has_ema()) {
     kinds.push_back({CheckpointPart::Average, "", accumulator_of(precision),
                      [&](const StateSegment& segment) { return state.ema(segment); }});
+    kinds.push_back({.part = CheckpointPart::Average,
+                     .prefix = "",
+                     .dtype = precision,
+                     .owned = weights,
+                     .trained = false,
+                     .frozen = frozen});
+  }
   for (const UpdateRule* const rule : rules_of(whole, engine.optimizer().rules())) {
     const std::vector<StateSlot> slots = rule->slots(precision);
     for (std::size_t i = 0; i < slots.size(); ++i)
@@ -24,6 +38,15 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
                        rule});
   }
   return kinds;
+}
+
+std::vector<StateSegment> saved_segments(const Engine& engine) {
+  const Sharding& sharding = engine.sharding();
+  std::vector<StateSegment> segments = engine.optimizer().state().segments();
+  for (int bucket = 0; bucket < static_cast<int>(sharding.set().buckets().size()); ++bucket)
+    if (!sharding.trained(bucket) && sharding.owned(bucket).size() > 0)
+      segments.push_back({.bucket = bucket, .range = sharding.owned(bucket)});
+  return segments;
 }
 
 Sharding::Range written_range(const Engine& engine, const StateSegment& segment) {

@@ -19,13 +19,25 @@ struct SavedKind {
   std::string prefix;
   DType dtype;
   std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
-  const UpdateRule* rule = nullptr;  // only parameters with this rule have it; nullptr: all
+  const UpdateRule* rule = nullptr;     // only parameters with this rule have it; nullptr: all
+  bool trained = true, frozen = false;  // whether parameters that are trained, or are not, have it
 
-  bool has(const StateSegment& segment) const { return rule == nullptr || rule == segment.rule; }
+  bool has(const StateSegment& segment) const {
+    if (segment.rule == nullptr) return frozen;
+    return trained && (rule == nullptr || rule == segment.rule);
+  }
+  bool has(const Parameter& parameter, const UpdateRules& rules) const {
+    if (!parameter.trained) return frozen;
+    return trained && (rule == nullptr || rule == &rules(parameter));
+  }
 };
 // Takes the parameters of the whole model, so that all ranks return the same list. The engine must
 // outlive it.
 std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole);
+
+// The segments of what this rank owns: those of the optimizer, then the buckets that are not
+// trained, without a rule.
+std::vector<StateSegment> saved_segments(const Engine& engine);
 
 // The elements of a segment that this rank writes. Each is written by one rank: replicas split the
 // range that they all own.

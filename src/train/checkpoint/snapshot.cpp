@@ -20,10 +20,10 @@ std::size_t aligned(std::size_t bytes) {
 // Calls f(kind, segment, bytes) for every tensor of the snapshot, by kind and segment; 0 bytes if
 // the kind does not have the segment.
 template <class F>
-void for_each_tensor(const Engine& engine, const OptimizerState& state,
+void for_each_tensor(const Engine& engine, const std::vector<StateSegment>& segments,
                      const std::vector<SavedKind>& kinds, const F& f) {
   for (const SavedKind& kind : kinds)
-    for (const StateSegment& segment : state.segments()) {
+    for (const StateSegment& segment : segments) {
       const auto elements = static_cast<std::size_t>(written_range(engine, segment).size());
       f(kind, segment, kind.has(segment) ? elements * size_of(kind.dtype) : 0);
     }
@@ -53,7 +53,7 @@ void copy_all(const std::vector<HostCopy>& copies) {
 std::size_t Snapshot::bytes_of(Engine& engine) {
   const ParameterSet whole(engine.options().model);
   std::size_t bytes = 0;
-  for_each_tensor(engine, engine.optimizer().state(), saved_kinds(engine, whole),
+  for_each_tensor(engine, saved_segments(engine), saved_kinds(engine, whole),
                   [&](const auto&, const auto&, std::size_t one) { bytes += aligned(one); });
   return std::max(bytes, HostBuffers::kPage);
 }
@@ -61,10 +61,10 @@ std::size_t Snapshot::bytes_of(Engine& engine) {
 Snapshot::Snapshot(Engine& engine)
     : engine_(engine),
       kinds_(saved_kinds(engine, ParameterSet(engine.options().model))),
-      segments_(engine.optimizer().state().segments().size()),
+      segments_(saved_segments(engine)),
       memory_(engine.backend(), 1, bytes_of(engine)) {
   std::byte* next = memory_[0];
-  for_each_tensor(engine, engine.optimizer().state(), kinds_,
+  for_each_tensor(engine, segments_, kinds_,
                   [&](const SavedKind& kind, const StateSegment& segment, std::size_t bytes) {
                     copies_.push_back(bytes == 0 ? Tensor()
                                                  : Tensor(next, kind.dtype,
@@ -85,7 +85,7 @@ void Snapshot::take() {
   Backend& backend = engine_.backend();
   std::vector<HostCopy> on_host;
   std::size_t index = 0;
-  for_each_tensor(engine_, engine_.optimizer().state(), kinds_,
+  for_each_tensor(engine_, segments_, kinds_,
                   [&](const SavedKind& kind, const StateSegment& segment, std::size_t bytes) {
                     const Tensor& copy = copies_[index++];
                     if (bytes == 0) return;

@@ -29,15 +29,15 @@ class Snapshot {
   void finish();  // blocks until the copies are done
 
   // The copy of written_elements(). `kind` and `segment` are indexes in saved_kinds() and
-  // OptimizerState::segments(). Empty if that kind has no such segment.
+  // saved_segments(). Empty if that kind has no such segment.
   Tensor at(std::size_t kind, std::size_t segment) const {
-    return copies_[kind * segments_ + segment];
+    return copies_[kind * segments_.size() + segment];
   }
 
  private:
   Engine& engine_;
   std::vector<SavedKind> kinds_;
-  std::size_t segments_;
+  std::vector<StateSegment> segments_;
   HostBuffers memory_;
   std::vector<Tensor> copies_;  // by kind and segment
   std::vector<Backend::Transfer> transfers_;

@@ -7,6 +7,7 @@
 #include "data/sampling/megatron_order.h"
 #include "data/sampling/packing_index.h"
 #include "model/families/family.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -33,6 +34,7 @@ class Checks {
     check_spikes();
     check_layout();
     check_offload();
+    check_trained_parameters();
   }
 
  private:
@@ -57,6 +59,18 @@ class Checks {
       complain("run.from",
                "continues a checkpoint, and model.init starts from other weights: remove one of "
                "them");
+  }
+
+  void check_trained_parameters() const {
+    if (config_.freeze.empty() && !config_.model.lora.on()) return;
+    const char* const key = config_.freeze.empty() ? "adapter" : "freeze";
+    try {
+      check_trained(config_.model);
+    } catch (const UserError& error) {
+      user_error("{}: {}", where(key), error.what());
+    }
+    if (config_.model.lora.on() && config_.optimizer.kind == OptimizerKind::Muon)
+      complain("optimizer.kind", "is muon, which is for whole matrices: adapters need adamw");
   }
 
   void check_data() const {

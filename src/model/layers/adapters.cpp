@@ -1,0 +1,105 @@
+#include "model/layers/adapters.h"
+
+#include <cmath>
+
+#include "core/hash.h"
+
+namespace kintsugi {
+
+void Adapters::declare(Declaration& d, const Sizes& sizes, Declaration::Shard::Along along,
+                       int parts, const std::vector<int>& copies) {
+  using Along = Declaration::Shard::Along;
+  if (!any()) return;
+  matrices_.clear();
+  const bool by_outputs = along == Along::Outputs;
+  whole_inputs_ = sizes.whole_inputs;
+  first_input_ = by_outputs ? 0 : d.ranks().tensor_rank * sizes.inputs;
+  // As PEFT: uniform with Kaiming's bound for a = sqrt(5).
+  const Init uniform{InitKind::Uniform, 1.0 / std::sqrt(static_cast<double>(sizes.whole_inputs))};
+  std::int64_t rows = 0, first = 0;
+  for (std::size_t i = 0; i < spec_.names.size(); ++i) {
+    if (!spec_.names[i].empty()) {
+      const int a = d.matrix(
+          spec_.names[i] + ".lora_A.weight", spec_.r, sizes.whole_inputs,
+          {.group = ParameterGroup::Adapter,
+           .init = uniform,
+           .shard = by_outputs ? Declaration::Shard{.partial = true} : Declaration::Shard{along},
+           .packed = rows > 0});
+      if (rows == 0) a_ = a;
+      rows += spec_.r;
+      matrices_.push_back({.first = first, .outputs = sizes.outputs[i]});
+    }
+    first += sizes.outputs[i];
+  }
+  a_shape_ = {rows, sizes.inputs};
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < spec_.names.size(); ++i)
+    if (!spec_.names[i].empty())
+      matrices_[next++].b =
+          d.matrix(spec_.names[i] + ".lora_B.weight", sizes.whole_outputs[i], spec_.r,
+                   {.group = ParameterGroup::Adapter,
+                    .init = {InitKind::Zeros},
+                    .shard = by_outputs ? Declaration::Shard{.along = along,
+                                                             .parts = parts,
+                                                             .copies = copies[i % copies.size()]}
+                                        : Declaration::Shard{.partial = true}});
+  low_ = d.saved({.label = "adapters", .width = rows});
+  dlow_ = d.workspace(
+      {.label = "gradient of adapters", .width = rows, .training = true, .read_by_weights = true});
+  if (spec_.dropout > 0) dropped_ = d.workspace({.label = "adapter inputs", .width = sizes.inputs});
+}
+
+DropoutOptions Adapters::dropout(const LayerRun& run) const {
+  return {.probability = spec_.dropout,
+          .key = run.batch.dropout_key(hash64(run.store().set()[a_].name)),
+          .first_row = run.batch.first_token,
+          .rows = run.batch.token_rows,
+          .first_column = first_input_,
+          .width = whole_inputs_};
+}
+
+Tensor Adapters::input(const LayerRun& run, Tensor x) const {
+  if (!drops(run)) return x;
+  run.backend().dropout(run[dropped_], x, dropout(run));
+  return run[dropped_];
+}
+
+// Calls f(b, columns of y, columns of low) for each adapter.
+template <class F>
+void Adapters::for_each(Tensor low, Tensor y, const F& f) const {
+  for (std::size_t i = 0; i < matrices_.size(); ++i)
+    f(matrices_[i].b, y.part(1, matrices_[i].first, matrices_[i].outputs),
+      low.part(1, static_cast<std::int64_t>(i) * spec_.r, spec_.r));
+}
+
+void Adapters::forward(const LayerRun& run, Tensor y, Tensor x) const {
+  if (!any()) return;
+  run.backend().matmul(run[low_], input(run, x), a(run), {.transpose_b = true});
+  for_each(run[low_], y, [&](int b, Tensor columns, Tensor low) {
+    run.backend().matmul(columns, low, run.store().weight(b),
+                         {.transpose_b = true, .residual = columns, .scale = spec_.scale});
+  });
+}
+
+void Adapters::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
+  if (!any()) return;
+  for_each(run[dlow_], dy, [&](int b, Tensor columns, Tensor dlow) {
+    run.backend().matmul(dlow, columns, run.store().weight(b), {.scale = spec_.scale});
+  });
+  if (!drops(run)) return run.backend().matmul(dx, run[dlow_], a(run), {.residual = dx});
+  run.backend().matmul(run[dropped_], run[dlow_], a(run));
+  run.backend().dropout(dx, run[dropped_], dropout(run), dx);
+}
+
+void Adapters::backward_weight(const LayerRun& run, Tensor dy, Tensor x) const {
+  if (!any()) return;
+  run.backend().matmul(run.store().gradient(a_, a_shape_), run[dlow_], input(run, x),
+                       {.transpose_a = true, .accumulate = run.accumulates()});
+  for_each(run[low_], dy, [&](int b, Tensor columns, Tensor low) {
+    run.backend().matmul(
+        run.store().gradient(b), columns, low,
+        {.transpose_a = true, .accumulate = run.accumulates(), .scale = spec_.scale});
+  });
+}
+
+}  // namespace kintsugi

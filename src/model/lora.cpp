@@ -1,0 +1,135 @@
+#include "model/lora.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "core/pattern.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::string_view kAllLinear = "all-linear";
+
+std::string module_of(std::string_view parameter) {
+  return std::string(parameter.substr(0, parameter.rfind('.')));
+}
+
+// PEFT's rule: the whole name of the module, or its last parts.
+bool names_module(std::string_view target, std::string_view module) {
+  return module == target || (module.size() > target.size() && module.ends_with(target) &&
+                              module[module.size() - target.size() - 1] == '.');
+}
+
+bool names_module(const std::vector<std::string>& targets, std::string_view module) {
+  return std::any_of(targets.begin(), targets.end(),
+                     [&](const std::string& target) { return names_module(target, module); });
+}
+
+// Calls f(linear, default) for each matmul of a block. `default`: whether a matrix of it has an
+// adapter if no targets are given: as in PEFT, queries and values, or the matrix that has both.
+template <class F>
+void for_each_linear(ModelSpec& model, const F& f) {
+  const auto none = [](std::size_t) { return false; };
+  const auto queries_and_values = [](const LinearSpec& linear) {
+    return
+        [packed = linear.weights.size() == 1](std::size_t i) { return packed || i == 0 || i == 2; };
+  };
+  for (LayerSpec& layer : model.layers)
+    for (BranchSpec& branch : layer.branches) {
+      if (auto* attention = std::get_if<AttentionSpec>(&branch.sublayer)) {
+        f(attention->qkv, queries_and_values(attention->qkv));
+        f(attention->out, none);
+      } else if (auto* retention = std::get_if<RetentionSpec>(&branch.sublayer)) {
+        f(retention->projection, queries_and_values(retention->projection));
+        f(retention->out, none);
+      } else if (auto* mlp = std::get_if<MlpSpec>(&branch.sublayer)) {
+        f(mlp->up, none);
+        f(mlp->down, none);
+      }
+    }
+}
+
+bool matches_parameter(std::string_view pattern, std::string_view name) {
+  return matches(pattern, name) || matches(pattern, module_of(name));
+}
+
+}  // namespace
+
+void add_adapters(ModelSpec& model, const LoraConfig& lora) {
+  if (!lora.on()) return;
+  const bool all = lora.targets.size() == 1 && lora.targets.front() == kAllLinear;
+  for_each_linear(model, [&](LinearSpec& linear, const auto& by_default) {
+    AdapterSpec adapters{.r = lora.r, .scale = lora.scale(), .dropout = lora.dropout};
+    bool any = false;
+    for (std::size_t i = 0; i < linear.weights.size(); ++i) {
+      const std::string module = module_of(linear.weights[i]);
+      const bool chosen =
+          lora.targets.empty() ? by_default(i) : all || names_module(lora.targets, module);
+      adapters.names.push_back(chosen ? std::string(kAdapterPrefix) + module : "");
+      any = any || chosen;
+    }
+    if (any) linear.adapters = std::move(adapters);
+  });
+}
+
+bool is_trained(const ModelConfig& config, const Parameter& parameter) {
+  const std::string& name = parameter.name;
+  if (std::any_of(config.freeze.begin(), config.freeze.end(),
+                  [&](const std::string& pattern) { return matches_parameter(pattern, name); }))
+    return false;
+  if (!config.lora.on() || parameter.group == ParameterGroup::Adapter) return true;
+  if (!config.labels.empty() && parameter.group == ParameterGroup::Head) return true;
+  return names_module(config.lora.train, module_of(name));
+}
+
+void check_trained(const ModelConfig& config) {
+  const ParameterSet set(config);
+  const auto& all = set.parameters();
+  for (const std::string& pattern : config.freeze)
+    if (std::none_of(all.begin(), all.end(), [&](const Parameter& parameter) {
+          return matches_parameter(pattern, parameter.name);
+        }))
+      user_error(
+          "freeze: no parameter is named {}: give names or patterns such as model.embed_tokens or "
+          "model.layers.0.* (`kintsugi model --parameters` lists them)",
+          pattern);
+  std::set<std::string> modules;
+  ModelSpec model = model_spec(config);
+  for_each_linear(model, [&](const LinearSpec& linear, const auto&) {
+    for (const std::string& weight : linear.weights) {
+      const std::string module = module_of(weight);
+      modules.insert(module.substr(module.rfind('.') + 1));
+    }
+  });
+  for (const std::string& target : config.lora.targets) {
+    const bool found = target == kAllLinear || [&] {
+      bool any = false;
+      for_each_linear(model, [&](const LinearSpec& linear, const auto&) {
+        for (const std::string& weight : linear.weights)
+          any = any || names_module(target, module_of(weight));
+      });
+      return any;
+    }();
+    if (!found)
+      user_error("adapter.targets: the model has no matrix named {}: it has {}, or use all-linear",
+                 target, fmt::join(modules, ", "));
+  }
+  for (const std::string& module : config.lora.train)
+    if (std::none_of(all.begin(), all.end(), [&](const Parameter& parameter) {
+          return names_module(module, module_of(parameter.name));
+        }))
+      user_error("adapter.train: the model has no module named {}", module);
+  for (std::size_t i = 1; i < all.size(); ++i)
+    if (all[i].packed && all[i].trained != all[i - 1].trained)
+      user_error(
+          "freeze: {} is frozen and {} is not, but they are computed as one matrix: freeze all of "
+          "them or none",
+          all[all[i].trained ? i - 1 : i].name, all[all[i].trained ? i : i - 1].name);
+  if (std::none_of(all.begin(), all.end(), [](const Parameter& p) { return p.trained; }))
+    user_error("freeze matches every parameter, so there is nothing to train: remove a pattern");
+}
+
+}  // namespace kintsugi

@@ -1,0 +1,231 @@
+// Low-rank adapters and frozen parameters: every layout trains the same run, and only what is to be
+// trained changes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/lora.h"
+#include "support/parallel_run.h"
+
+namespace kintsugi {
+namespace {
+
+using enum PipelineKind;
+
+Training with_adapters(const std::string& kind, double dropout = 0) {
+  Training training{.model = tiny_model(kind, 4),
+                    .sequences = 8,
+                    .length = 8,
+                    .dropout = dropout / 2,
+                    .masked = true};
+  training.model.lora = {.r = 3, .alpha = 5, .dropout = dropout, .targets = {"all-linear"}};
+  return training;
+}
+
+const std::vector<RankLayout>& layouts() {
+  static const std::vector<RankLayout> all = {
+      {.dp = 2},
+      {.dp = 2, .zero = 1},
+      {.dp = 4, .zero = 3, .shard_group = 2},
+      {.dp = 2, .zero = 2, .tp = 2},
+      {.dp = 2, .zero = 3, .tp = 2, .sequence_parallel = true},
+      {.tp = 4, .sequence_parallel = true},
+      {.pp = 2},
+      {.dp = 2, .zero = 3, .pp = 2, .chunks = 2, .schedule = Interleaved},
+      {.tp = 2, .pp = 2, .schedule = ZeroBubbleH1},
+  };
+  return all;
+}
+
+class AdapterLayouts : public testing::TestWithParam<const char*> {};
+
+TEST_P(AdapterLayouts, TrainAsOneProcessDoes) {
+  const Training training = with_adapters(GetParam(), 0.3);
+  const Outcome alone = trained({}, training, 4);
+  for (const RankLayout& layout : layouts())
+    expect_same(trained(layout, training, 4), alone, to_string(layout));
+}
+INSTANTIATE_TEST_SUITE_P(Families, AdapterLayouts,
+                         testing::Values("gpt2", "llama-gqa", "bloom", "qwen3", "retnet"));
+
+TEST(AdaptersTest, ContextParallelRunsAreTheSame) {
+  const Training training = with_adapters("llama-gqa", 0.2);
+  const Outcome alone = trained({}, training, 4);
+  for (const RankLayout& layout :
+       {RankLayout{.cp = 2}, RankLayout{.dp = 2, .zero = 3, .tp = 2, .cp = 2}})
+    expect_same(trained(layout, training, 4), alone, to_string(layout));
+}
+
+TEST(AdaptersTest, RecomputationAndOffloadChangeNothing) {
+  Training training = with_adapters("llama-gqa", 0.2);
+  const Outcome alone = trained({}, training, 4);
+  for (const Recompute recompute : {Recompute::Selective, Recompute::Full})
+    for (const bool offload : {false, true}) {
+      training.recompute = recompute;
+      training.offload = {.on = offload, .gradients = offload};
+      expect_same(trained({.dp = 2, .zero = 3}, training, 4), alone, "recomputed");
+      if (!offload)
+        expect_same(trained({.pp = 2, .schedule = ZeroBubbleH1}, training, 4), alone, "halved");
+    }
+}
+
+// The elements that a run of two steps changes, by parameter of the whole model.
+std::vector<std::string> changed_parameters(const Training& training, const RankLayout& layout) {
+  const Outcome before = trained(layout, training, 0), after = trained(layout, training, 3);
+  std::vector<std::string> changed;
+  for (const Parameter& parameter : ParameterSet(training.model).parameters()) {
+    const auto begin = static_cast<std::size_t>(parameter.offset),
+               end = begin + static_cast<std::size_t>(parameter.shape.elements());
+    for (std::size_t i = begin; i < end; ++i)
+      if (before.weights[i] != after.weights[i]) {
+        changed.push_back(parameter.name);
+        break;
+      }
+  }
+  std::sort(changed.begin(), changed.end());
+  return changed;
+}
+
+TEST(AdaptersTest, OnlyAdaptersChange) {
+  Training training = with_adapters("llama-gqa");
+  training.model.lora.targets = {"q_proj", "down_proj"};
+  training.model.lora.train = {"norm"};
+  std::vector<std::string> expected = {"model.norm.weight"};
+  for (int layer = 0; layer < 4; ++layer)
+    for (const char* module : {"self_attn.q_proj", "mlp.down_proj"})
+      for (const char* matrix : {"lora_A", "lora_B"})
+        expected.push_back("base_model.model.model.layers." + std::to_string(layer) + "." + module +
+                           "." + matrix + ".weight");
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(changed_parameters(training, {}), expected);
+  EXPECT_EQ(changed_parameters(training, {.dp = 2, .zero = 3, .tp = 2}), expected);
+}
+
+TEST(FrozenParameters, StayAndOthersTrainAsBeforeInEveryLayout) {
+  // Whole layers, parts of layers, and everything but the head: then most stages train nothing.
+  const std::vector<std::vector<std::string>> cases = {
+      {"model.embed_tokens", "model.layers.0.*", "model.layers.1.*norm*"},
+      {"*_proj.weight"},
+      {"model.*"}};
+  for (const auto& freeze : cases) {
+    Training training{
+        .model = tiny_model("llama-untied", 4), .sequences = 8, .length = 8, .masked = true};
+    training.model.freeze = freeze;
+    const Outcome alone = trained({}, training, 3);
+    const std::vector<std::string> changed = changed_parameters(training, {});
+    for (const Parameter& parameter : ParameterSet(training.model).parameters())
+      EXPECT_EQ(std::count(changed.begin(), changed.end(), parameter.name),
+                is_trained(training.model, parameter) ? 1 : 0)
+          << parameter.name;
+    for (const RankLayout& layout : layouts())
+      expect_same(trained(layout, training, 3), alone, to_string(layout));
+    training.offload = {.on = true, .gradients = true};
+    expect_same(trained({.dp = 2, .zero = 3, .pp = 2}, training, 3), alone, "offloaded");
+  }
+}
+
+TEST(FrozenParameters, OfOtherFamiliesToo) {
+  for (const char* kind : {"gpt2", "bloom", "qwen3"}) {
+    Training training{.model = tiny_model(kind, 2), .sequences = 4, .length = 8};
+    training.model.freeze = {"*norm*", "*ln_*", "*bias", "*embed*", "transformer.w?e*"};
+    const Outcome alone = trained({}, training, 3);
+    for (const RankLayout& layout :
+         {RankLayout{.dp = 2, .zero = 3, .tp = 2, .sequence_parallel = true},
+          RankLayout{.dp = 2, .zero = 1, .pp = 2}})
+      expect_same(trained(layout, training, 3), alone, to_string(layout));
+  }
+}
+
+// The gradient of every adapter, from differences of the loss: y += s (x A^T) B^T.
+TEST(AdaptersTest, LossFallsAlongTheGradient) {
+  Training training = with_adapters("llama-gqa");
+  training.sequences = 2;
+  training.masked = false;
+  training.optimizer.clip = 0;
+  training.lr = 1e-7;
+  // The first update moves every element with a gradient by lr against its sign, so the loss falls
+  // by lr times the sum of the absolute gradients; the norm is that of the same gradients.
+  on_ranks({}, training, [](const Member& member) {
+    member.step(1);  // B is no longer zero
+    const double before = member.evaluate(2);
+    const StepResult result = member.step(2);
+    EXPECT_GT(result.gradient_norm, 0);
+    EXPECT_LT(member.evaluate(2), before);
+  });
+}
+
+TEST(FrozenParameters, HaveNoGradientsAndNoState) {
+  const auto bytes_of = [](const Training& training, Region region) {
+    std::size_t bytes = 0;
+    on_ranks({}, training,
+             [&](const Member& member) { bytes = member.engine.arena().bytes(region); });
+    return bytes;
+  };
+  Training training{.model = tiny_model("llama-untied", 4), .precision = DType::BF16, .length = 8};
+  const auto whole = static_cast<std::size_t>(ParameterSet(training.model).buffer_elements());
+  EXPECT_EQ(bytes_of(training, Region::Weights), 2 * whole);
+  training.model.lora = {.r = 2, .alpha = 4, .targets = {"all-linear"}};
+  const ParameterSet set(training.model);
+  std::size_t trained = 0;
+  for (const Bucket& bucket : set.buckets())
+    if (bucket.trained) trained += static_cast<std::size_t>(bucket.end - bucket.begin);
+  EXPECT_LT(trained, whole / 4);
+  EXPECT_EQ(bytes_of(training, Region::Weights), 2 * (whole + trained));
+  EXPECT_EQ(bytes_of(training, Region::Gradients), 4 * trained);
+  // Master weights and two moments; a few scalars beside them.
+  EXPECT_NEAR(static_cast<double>(bytes_of(training, Region::Optimizer)),
+              12.0 * static_cast<double>(trained), 1024);
+}
+
+TEST(AdaptersTest, NamesAndShapesAreThoseOfPeft) {
+  ModelConfig model = tiny_model("gpt2", 2);
+  model.lora = {.r = 4, .alpha = 8};
+  std::vector<std::string> names;
+  for (const Parameter& parameter : ParameterSet(model).parameters())
+    if (parameter.group == ParameterGroup::Adapter) {
+      names.push_back(parameter.name);
+      const bool a = parameter.name.ends_with("lora_A.weight");
+      EXPECT_EQ(parameter.global,
+                a ? Shape({4, model.hidden_size}) : Shape({3 * model.hidden_size, 4}));
+    }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight",
+                       "base_model.model.transformer.h.0.attn.c_attn.lora_B.weight",
+                       "base_model.model.transformer.h.1.attn.c_attn.lora_A.weight",
+                       "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight"}));
+}
+
+TEST(AdaptersTest, ScaleIsAlphaOverRankOrItsRoot) {
+  EXPECT_DOUBLE_EQ((LoraConfig{.r = 16, .alpha = 32}).scale(), 2.0);
+  EXPECT_DOUBLE_EQ((LoraConfig{.r = 16, .alpha = 32, .rslora = true}).scale(), 8.0);
+}
+
+TEST(AdaptersTest, MistakesAreNamed) {
+  const auto complaint = [](const std::function<void(ModelConfig&)>& change) -> std::string {
+    ModelConfig model = tiny_model("llama-gqa", 2);
+    change(model);
+    try {
+      check_trained(model);
+      return "";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(complaint([](ModelConfig& m) { m.freeze = {"model.embed_tokens"}; }), "");
+  EXPECT_NE(complaint([](ModelConfig& m) { m.freeze = {"model.embd"}; }).find("model.embd"),
+            std::string::npos);
+  EXPECT_NE(complaint([](ModelConfig& m) { m.freeze = {"*.q_proj"}; }).find("k_proj"),
+            std::string::npos);
+  EXPECT_NE(complaint([](ModelConfig& m) { m.freeze = {"*"}; }).find("nothing to train"),
+            std::string::npos);
+  EXPECT_NE(
+      complaint([](ModelConfig& m) { m.lora = {.r = 2, .alpha = 1, .targets = {"c_attn"}}; }).find("q_proj"),
+      std::string::npos);
+  EXPECT_NE(complaint([](ModelConfig& m) { m.lora = {.r = 2, .alpha = 1, .train = {"score"}}; }).find("score"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace kintsugi
