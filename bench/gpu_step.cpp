@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
   std::string update = "auto";
   std::string model_name, recompute = "none", moments = "fp32", precision = "bf16", cache;
   std::int64_t micro = 4, length = 1024, layers = 0, accumulate = 1, steps = 10, warmup = 4,
-               vocabulary = 0, chunk = 0;
+               vocabulary = 0, chunk = 0, lora = 0;
   bool deterministic = false, no_graphs = false, breakdown = false, stochastic = false,
        muon = false, ahead = false;
   app.add_option("model", model_name)->required();
@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", warmup);
   app.add_option("--recompute", recompute);
   app.add_option("--moments", moments);
+  app.add_option("--lora", lora, "train adapters of this rank on all linear layers");
   app.add_flag("--muon", muon, "update hidden matrices with Muon");
   app.add_option("--precision", precision);
   app.add_flag("--stochastic-rounding", stochastic, "of bf16 moments");
@@ -95,6 +96,8 @@ int main(int argc, char** argv) {
     if (layers > 0) model.layers = layers;
     if (vocabulary > 0) model.vocab_size = vocabulary;
     model.max_positions = std::max(model.max_positions, length);
+    if (lora > 0)
+      model.lora = {.r = lora, .alpha = 2.0 * static_cast<double>(lora), .targets = {"all-linear"}};
     CudaOptions cuda;
     cuda.deterministic = deterministic;
     cuda.graphs = !no_graphs && !breakdown;
@@ -163,13 +166,13 @@ int main(int argc, char** argv) {
     const std::size_t peak_bytes = before - backend->available_bytes();
     fmt::print(
         "{{\"model\": \"{}\", \"layers\": {}, \"micro\": {}, \"length\": {}, \"accumulate\": {}, "
-        "\"moments\": \"{}\", "
+        "\"moments\": \"{}\", \"lora\": {}, "
         "\"recompute\": \"{}\", \"step_ms\": {:.3f}, \"tokens_per_s\": {:.0f}, \"mfu\": {:.4f}, "
         "\"mfu_full\": {:.4f}, "
         "\"planned_gib\": {:.2f}, \"allocated_gib\": {:.2f}, \"backend_gib\": {:.2f}, "
         "\"peak_gib\": {:.2f}, \"host_gib\": {:.2f}, \"update\": \"{}\", {}, "
         "\"j_per_token\": {}, \"loss\": {:.4f}}}\n",
-        model_name, model.layers, micro, length, accumulate, moments, recompute,
+        model_name, model.layers, micro, length, accumulate, moments, lora, recompute,
         1e3 * times[times.size() / 2], rate, rate * flops.causal() / peak,
         rate * flops.full() / peak, static_cast<double>(engine.arena().total_bytes()) / 0x1p30,
         static_cast<double>(allocated) / 0x1p30, static_cast<double>(backend->own_bytes()) / 0x1p30,

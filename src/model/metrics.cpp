@@ -37,7 +37,8 @@ TrainingFlops training_flops_per_token(const ModelConfig& config, std::int64_t s
   }
   // Forward and backward together: three times forward, without the gradients of frozen matrices.
   double frozen = 0;
-  for (const Parameter& parameter : ParameterSet(config).parameters())
+  const ParameterSet set(config);
+  for (const Parameter& parameter : set.parameters())
     if (!parameter.trained && parameter.overwritten)
       frozen += 2.0 * static_cast<double>(parameter.global.elements());
   return {.linear = 3 * forward.linear - frozen,

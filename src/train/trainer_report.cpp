@@ -34,6 +34,12 @@ void Trainer::announce() const {
   log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
            config_.model_preset.empty() ? "" : config_.model_preset,
            format_count(static_cast<double>(size.total)), to_string(config_.train.precision));
+  if (size.trained < size.total)
+    log_info("trained: {} parameters ({:.2f} %){}", format_count(static_cast<double>(size.trained)),
+             100.0 * static_cast<double>(size.trained) / static_cast<double>(size.total),
+             config_.model.lora.on() ? fmt::format(", adapters of rank {}, scale {:g}",
+                                                   config_.model.lora.r, config_.model.lora.scale())
+                                     : "");
   if (!config_.model_preset.empty() && !config_.model.rope_scaling)
     if (const auto scaling = load_preset(config_.model_preset).rope_scaling;
         scaling && !config_.rope_scaling_given)

@@ -71,7 +71,11 @@ void TrainingModel::add_rows(const ScoringRows& rows, Sums& sums, const ScoringP
     batch.resize(std::max<std::int64_t>(count, 1));
     if (count == 0) std::fill(batch.targets.begin(), batch.targets.end(), -1);
     for (std::int64_t i = 0; i < count; ++i) rows.fill(own + i, batch.row(i));
-    engine_->score({batch.ids, batch.targets, batch.positions, batch.document_start, length},
+    engine_->score({.ids = batch.ids,
+                    .targets = batch.targets,
+                    .positions = batch.positions,
+                    .document_start = batch.document_start,
+                    .length = length},
                    [&](std::size_t token, double loss, double smallest) {
                      const std::size_t request =
                          rows.request_at(own + static_cast<std::int64_t>(token / rows.length()),

@@ -74,7 +74,8 @@ TEST(AdaptersTest, RecomputationAndOffloadChangeNothing) {
 std::vector<std::string> changed_parameters(const Training& training, const RankLayout& layout) {
   const Outcome before = trained(layout, training, 0), after = trained(layout, training, 3);
   std::vector<std::string> changed;
-  for (const Parameter& parameter : ParameterSet(training.model).parameters()) {
+  const ParameterSet set(training.model);
+  for (const Parameter& parameter : set.parameters()) {
     const auto begin = static_cast<std::size_t>(parameter.offset),
                end = begin + static_cast<std::size_t>(parameter.shape.elements());
     for (std::size_t i = begin; i < end; ++i)
@@ -114,7 +115,8 @@ TEST(FrozenParameters, StayAndOthersTrainAsBeforeInEveryLayout) {
     training.model.freeze = freeze;
     const Outcome alone = trained({}, training, 3);
     const std::vector<std::string> changed = changed_parameters(training, {});
-    for (const Parameter& parameter : ParameterSet(training.model).parameters())
+    const ParameterSet set(training.model);
+    for (const Parameter& parameter : set.parameters())
       EXPECT_EQ(std::count(changed.begin(), changed.end(), parameter.name),
                 is_trained(training.model, parameter) ? 1 : 0)
           << parameter.name;
@@ -182,7 +184,8 @@ TEST(AdaptersTest, NamesAndShapesAreThoseOfPeft) {
   ModelConfig model = tiny_model("gpt2", 2);
   model.lora = {.r = 4, .alpha = 8};
   std::vector<std::string> names;
-  for (const Parameter& parameter : ParameterSet(model).parameters())
+  const ParameterSet set(model);
+  for (const Parameter& parameter : set.parameters())
     if (parameter.group == ParameterGroup::Adapter) {
       names.push_back(parameter.name);
       const bool a = parameter.name.ends_with("lora_A.weight");

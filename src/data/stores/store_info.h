@@ -25,8 +25,8 @@ struct StoreInfo {
   std::vector<Shard> shards;
   // What the documents are: "" for text, or chat, prompt, preference, classification
   // (`data prepare-chat`).
-  std::string kind;
-  std::vector<std::string> labels;  // classification: the classes, in the order of their ids
+  std::string kind = {};
+  std::vector<std::string> labels = {};  // classification: the classes, in the order of their ids
   std::int64_t longest = 0;         // tokens of the longest document; 0: unknown
   std::string made_from;            // JSON: inputs and options of the job; empty: unknown
 };
