@@ -156,6 +156,12 @@ struct CrossEntropyOptions {
   Tensor smallest_losses = {};
 };
 
+// The loss of preference pairs (DPO).
+struct PreferenceOptions {
+  double beta = 0.1;
+  double label_smoothing = 0;  // probability that a preference is the wrong way round
+};
+
 // How the scale of gradients is computed from their norm.
 struct ClipOptions {
   double clip = 0;       // largest norm after unscaling; 0: no clipping

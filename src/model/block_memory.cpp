@@ -14,7 +14,8 @@ void SharedMemory::for_each(const std::vector<TensorSpec>& specs, bool sharing, 
 }
 
 bool SharedMemory::shares(const TensorSpec& saved, Recompute recompute) const {
-  return !training_ || (recompute != Recompute::None && saved.dropped_by <= recompute);
+  if (!training_) return true;
+  return recompute != Recompute::None && !saved.kept && saved.dropped_by <= recompute;
 }
 
 DType SharedMemory::dtype_of(const TensorSpec& spec) const {

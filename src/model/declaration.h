@@ -35,6 +35,7 @@ struct TensorSpec {
   // Saved tensors: the first recompute mode that drops it.
   Recompute dropped_by = Recompute::Full;
   bool one_at_a_time = false;  // if dropped, all tensors with this label share one buffer
+  bool kept = false;           // it is never dropped
   // Workspace only:
   bool training = false;         // only the backward needs it
   bool read_by_weights = false;  // backward_weight(), which may run much later, reads it

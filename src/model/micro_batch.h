@@ -35,9 +35,13 @@ struct CachedTokens {
 struct MicroBatch {
   std::int64_t sequences = 0;
   std::int64_t length = 0;
-  Tensor ids = {};        // (tokens), int32
-  Tensor targets = {};    // (tokens), int32; negative: no loss for this token
-  Tensor weights = {};    // (tokens), in accumulator precision: of the losses; empty: 1
+  Tensor ids = {};      // (tokens), int32
+  Tensor targets = {};  // (tokens), int32; negative: no loss for this token
+  Tensor weights = {};  // (tokens), in accumulator precision: of the losses; empty: 1
+  // Preference pairs (DPO): the local tokens of each sequence (sequences, 2), int32, and its
+  // log-probability in the reference model (sequences), in accumulator precision. Preferred and
+  // rejected ones take turns; unused ones have negative ranges. Empty: the loss is that of tokens.
+  Tensor pair_ranges = {}, pair_reference = {};
   Tensor positions = {};  // (tokens), int32
   // (sequences, length), int32: the first token of the sequence that each token attends to. With
   // context parallelism, one such table per rank (first_visible_keys). Empty: attention crosses

@@ -55,6 +55,8 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   };
   losses_ = per_token("losses");
   if (options.training && options.z_loss > 0) squared_log_z_ = per_token("z-losses");
+  if (options.preference)
+    preference_.emplace(arena, accumulator_of(dtype), size_.tokens(), *options.preference);
 }
 
 Declaration StageScratch::declaration(int layer) const {
@@ -245,26 +247,43 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
 
 void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
                  Tensor loss_sum) {
-  const Tensor losses = scratch_->losses(batch.tokens());
   const bool training = gradient_scale != 0;
   call_hooks([&](BucketHooks& hooks) {
     hooks.need_all_weights(head_buckets_);
     if (training && tied_in_stage()) hooks.need_all_gradients(embedding_buckets_, batch.first);
     if (training) hooks.need_all_gradients(head_buckets_, batch.first);
   });
-  CrossEntropyOptions options{.gradient_scale = gradient_scale, .weights = batch.weights};
-  if (training) options.z_loss = scratch_->options().z_loss;
-  if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
-  if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
-  head_->forward(scratch_->run(batch), losses, gradient, output, options);
+  const auto compute = batch.pair_ranges ? &Stage::pair_loss : &Stage::token_loss;
+  (this->*compute)(batch, output, gradient, gradient_scale, loss_sum);
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
     hooks.done_with_all_weights(head_buckets_);
     if (!training && tied_in_stage()) hooks.done_with_all_weights(embedding_buckets_);
   });
+}
+
+void Stage::token_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
+                       double gradient_scale, Tensor loss_sum) {
+  const Tensor losses = scratch_->losses(batch.tokens());
+  CrossEntropyOptions options{.gradient_scale = gradient_scale, .weights = batch.weights};
+  if (gradient_scale != 0) options.z_loss = scratch_->options().z_loss;
+  if (options.z_loss > 0) options.squared_log_z = scratch_->squared_log_z(batch.tokens());
+  if (batch.scored_only) options.smallest_losses = scratch_->smallest_losses(batch.tokens());
+  head_->forward(scratch_->run(batch), losses, gradient, output, options);
   Backend& backend = *scratch_->context().backend;
   backend.sum(loss_sum.rows(0, 1), losses);
   if (options.squared_log_z) backend.sum(loss_sum.rows(1, 1), options.squared_log_z);
+}
+
+void Stage::pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient,
+                      double gradient_scale, Tensor totals) {
+  const LayerRun run = scratch_->run(batch);
+  const Tensor losses = scratch_->losses(batch.tokens());
+  head_->forward(run, losses, {}, output, {});
+  const Tensor weights = scratch_->preference().weigh(run, losses, totals);
+  if (gradient_scale != 0)
+    head_->forward(run, losses, gradient, output,
+                   {.gradient_scale = gradient_scale, .weights = weights});
 }
 
 void Stage::backward(const MicroBatch& batch, int number, Tensor gradient) {

@@ -9,6 +9,7 @@
 #include "model/input_offload.h"
 #include "model/layers/embedding.h"
 #include "model/layers/head.h"
+#include "model/preference.h"
 
 namespace kintsugi {
 
@@ -27,8 +28,9 @@ struct StageOptions {
   Recompute recompute = Recompute::None;
   // Offload the inputs of fully recomputed blocks to host memory between forward and backward.
   bool offload_inputs = false;
-  int recompute_every = 1;            // recompute layers 0, n, 2n, …; the others keep everything
-  double z_loss = 0;                  // coefficient of the mean of log^2 Z in the trained loss
+  int recompute_every = 1;  // recompute layers 0, n, 2n, …; the others keep everything
+  double z_loss = 0;        // coefficient of the mean of log^2 Z in the trained loss
+  std::optional<PreferenceOptions> preference = {};  // micro-batches may have preference pairs
   bool training = true;               // false: no gradients; all blocks share one stash
   std::int64_t classifier_chunk = 0;  // tokens per chunk of logits; 0: chosen by vocabulary size
 };
@@ -75,6 +77,7 @@ class StageScratch {
   Tensor smallest_losses(std::int64_t tokens) const {
     return Tensor(stream_.dnormed.data(), losses_.dtype(), {tokens});
   }
+  const PreferenceLoss& preference() const { return *preference_; }
   // (tokens), with StageOptions::z_loss
   Tensor squared_log_z(std::int64_t tokens) const { return squared_log_z_.rows(0, tokens); }
 
@@ -88,6 +91,7 @@ class StageScratch {
   StreamBuffers stream_;
   Tensor losses_;         // (tokens)
   Tensor squared_log_z_;  // (tokens), with z_loss
+  std::optional<PreferenceLoss> preference_;
 };
 
 // The layers of one stage (of one chunk, if the pipeline is interleaved).
@@ -143,7 +147,8 @@ class Stage {
   // not 0, also computes the gradients of gradient_scale * (loss + z-loss): of `output` into
   // `gradient` (rows, hidden), and of the head's parameters. With StageOptions::z_loss, loss_sum is
   // (2), and a training forward adds the sum of log^2 Z to its second element. If the batch is
-  // scored_only, StageScratch::smallest_losses() is computed too.
+  // scored_only, StageScratch::smallest_losses() is computed too. If the batch has preference
+  // pairs, the loss is theirs, and loss_sum is (4): the totals of Backend::preference_loss.
   void loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
             Tensor loss_sum);
   // `gradient` is that of the output on entry and of the input on return.
@@ -168,6 +173,11 @@ class Stage {
   // Waits for the offloaded input of a block and prefetches that of the block before it. Call
   // before the block's backward.
   void fetch_input(const MicroBatch& batch, int number, int block);
+  // Stage::loss of tokens and of preference pairs, once weights and gradients are in memory.
+  void token_loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
+                  Tensor loss_sum);
+  void pair_loss(const MicroBatch& batch, Tensor output, Tensor gradient, double gradient_scale,
+                 Tensor totals);
   void backward_blocks(const MicroBatch& batch, int number, Tensor gradient, bool halved);
   void backward_embedding(const MicroBatch& batch, int number, Tensor gradient);
   template <class F>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/chat_template.h"
+#include "data/chat/chat_template.h"
 
 namespace kintsugi {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/chat/chat_template.h"
 #include "data/tokenizers/tokenizer.h"
-#include "serve/chat_template.h"
 #include "serve/inference_engine.h"
 
 namespace kintsugi {

@@ -7,12 +7,12 @@
 #include "backend/phase.h"
 #include "core/error.h"
 #include "model/families/family.h"
-#include "tensor/elements.h"
 
 namespace kintsugi {
 namespace {
 
 const EngineOptions& checked(const EngineOptions& options, const Groups& groups) {
+  KINTSUGI_CHECK(!options.preference || options.z_loss == 0, "preference pairs with a z-loss");
   KINTSUGI_CHECK(groups.grid == grid_of(options.layout, options.model),
                  "the groups do not match the layout {}", to_string(options.layout));
   return options;
@@ -25,6 +25,7 @@ StageOptions stage_options(const EngineOptions& options) {
           .offload_inputs = options.offload_inputs,
           .recompute_every = options.layout.recompute_every,
           .z_loss = options.z_loss,
+          .preference = options.preference,
           .classifier_chunk = options.classifier_chunk};
 }
 
@@ -86,7 +87,9 @@ Engine::Engine(Backend& backend, Allocator& memory, const EngineOptions& options
     first_keys_.reserve(static_cast<std::size_t>(tokens * context_shard_.ranks));
   }
   loss_sum_ = arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision),
-                              {options.z_loss > 0 ? 2 : 1});
+                              {options.preference   ? 4
+                               : options.z_loss > 0 ? 2
+                                                    : 1});
   if (options.skip_step)
     loss_total_ =
         arena_.allocate(Region::Workspace, "scalars", accumulator_of(options.precision), {1});
@@ -108,6 +111,12 @@ Engine::BatchSlot Engine::allocate_batch() {
   if (options_.weights)
     slot.weights = arena_.allocate(Region::Workspace, "batch", accumulator_of(options_.precision),
                                    {size.tokens()});
+  if (options_.preference) {
+    const std::int64_t most = PreferenceLoss::most_sequences(size.tokens());
+    slot.pair_ranges = take({most, 2});
+    slot.pair_reference =
+        arena_.allocate(Region::Workspace, "batch", accumulator_of(options_.precision), {most});
+  }
   return slot;
 }
 
@@ -159,92 +168,6 @@ void Engine::write_weights(const ParameterSource& weights, const ParameterSource
   }
 }
 
-// ---- batches
-
-// The buffers of retention have one state per sequence; those of attention are by token.
-std::int64_t Engine::micro_sequences(std::int64_t length) const {
-  const bool by_token = family_info(options_.model.family).document_masks;
-  return options_.layout.micro_batch * (by_token ? options_.length / length : 1);
-}
-
-int Engine::micro_batches_of(const TokenBatch& batch) const {
-  const std::int64_t micro = micro_sequences(length_of(batch));
-  return static_cast<int>((sequences_of(batch) + micro - 1) / micro);
-}
-
-const std::int32_t* Engine::context_shard_of(const ContextShard& shard,
-                                             std::span<const std::int32_t> whole,
-                                             std::int64_t first, std::int64_t count) {
-  const std::int32_t* from = whole.data() + first * shard.length;
-  if (shard.ranks == 1) return from;
-  staging_.clear();
-  for (std::int64_t sequence = 0; sequence < count; ++sequence)
-    for (std::int64_t i = 0; i < shard.local_length(); ++i)
-      staging_.push_back(from[sequence * shard.length + shard.position(i)]);
-  return staging_.data();
-}
-
-Tensor Engine::upload_shard(Tensor to, const ContextShard& shard,
-                            std::span<const std::int32_t> whole, std::int64_t first,
-                            std::int64_t count) {
-  const Tensor rows = to.rows(0, count * shard.local_length());
-  backend_->upload(rows, context_shard_of(shard, whole, first, count));
-  return rows;
-}
-
-void Engine::upload_numbers(Tensor to, std::span<const double> numbers) {
-  rounded_.resize(numbers.size() * size_of(to.dtype()));
-  from_doubles(numbers, to.dtype(), rounded_.data());
-  backend_->upload(to, rounded_.data());
-}
-
-Tensor Engine::upload_weights(Tensor to, const ContextShard& shard, std::span<const float> whole,
-                              std::int64_t first, std::int64_t count) {
-  numbers_.clear();
-  for (std::int64_t sequence = first; sequence < first + count; ++sequence)
-    for (std::int64_t i = 0; i < shard.local_length(); ++i)
-      numbers_.push_back(
-          whole[static_cast<std::size_t>(sequence * shard.length + shard.position(i))]);
-  const Tensor rows = to.rows(0, std::ssize(numbers_));
-  upload_numbers(rows, numbers_);
-  return rows;
-}
-
-MicroBatch Engine::upload(const TokenBatch& batch, int number) {
-  const ContextShard shard = shard_of(batch);
-  const std::int64_t micro_batch = micro_sequences(shard.length), first = number * micro_batch,
-                     count = std::min(micro_batch, sequences_of(batch) - first);
-  const BatchSlot& slot = batches_[static_cast<std::size_t>(number) % batches_.size()];
-  MicroBatch micro{.sequences = count,
-                   .length = shard.local_length(),
-                   .ids = upload_shard(slot.ids, shard, batch.ids, first, count),
-                   .targets = upload_shard(slot.targets, shard, batch.targets, first, count),
-                   .positions = slot.positions.rows(0, count * shard.local_length()),
-                   .first_token = first * shard.length};
-  if (token_rows_) micro.token_rows = token_rows_.rows(0, micro.tokens());
-  if (!batch.weights.empty()) {
-    KINTSUGI_CHECK(slot.weights && batch.weights.size() == batch.ids.size(),
-                   "{} tokens with {} weights, and EngineOptions::weights is {}", batch.ids.size(),
-                   batch.weights.size(), options_.weights);
-    micro.weights = upload_weights(slot.weights, shard, batch.weights, first, count);
-  }
-  if (!options_.documents) return micro;
-  KINTSUGI_CHECK(
-      batch.positions.size() == batch.ids.size() && batch.document_start.size() == batch.ids.size(),
-      "{} tokens with {} positions and {} document starts", batch.ids.size(),
-      batch.positions.size(), batch.document_start.size());
-  upload_shard(slot.positions, shard, batch.positions, first, count);
-  micro.document_start = slot.document_start.rows(0, shard.ranks * count);
-  const std::int32_t* starts = context_shard_of(shard, batch.document_start, first, count);
-  if (shard.ranks > 1) {
-    first_keys_.resize(static_cast<std::size_t>(micro.document_start.elements()));
-    first_visible_keys(first_keys_, shard, {starts, staging_.size()});
-    starts = first_keys_.data();
-  }
-  backend_->upload(micro.document_start, starts);
-  return micro;
-}
-
 // ---- steps
 
 namespace {
@@ -260,11 +183,11 @@ std::vector<double> to_doubles(Backend& backend, const Tensor& x) {
   return values;
 }
 
-// Reads up to two scalars with one copy to the host.
-std::array<double, 2> read_scalars(Backend& backend, const Tensor& x) {
-  std::array<double, 2> values = {};
+// Reads up to four scalars with one copy to the host.
+std::array<double, 4> read_scalars(Backend& backend, const Tensor& x) {
+  std::array<double, 4> values = {};
   visit_float(x.dtype(), [&]<class T>() {
-    std::array<T, 2> stored = {};
+    std::array<T, 4> stored = {};
     backend.download(stored.data(), x);
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<double>(static_cast<Accumulator<T>>(stored[i]));
@@ -292,6 +215,7 @@ bool Engine::is_repeatable(const MicroBatch& micro) const {
 
 double Engine::targets_of(const TokenBatch& batch) const {
   if (!groups_->counts_sequences()) return 0;
+  if (options_.preference) return static_cast<double>(batch.sequences.size() / 2);
   double sum = 0;
   for (std::size_t i = 0; i < batch.targets.size(); ++i)
     if (batch.targets[i] >= 0) sum += batch.weights.empty() ? 1.0 : batch.weights[i];
@@ -342,7 +266,7 @@ void Engine::begin_step(const TokenBatch& batch, const StepSettings& settings) {
 
 void Engine::sum_losses_on_device() {
   backend_->fill(loss_total_, 0.0);
-  if (counts_losses()) backend_->add(loss_total_, loss_sum_.rows(0, 1));
+  if (counts_sums()) backend_->add(loss_total_, loss_sum_.rows(0, 1));
   // The ranks of one copy of the model, then the copies.
   for (const GroupKind kind : {GroupKind::Copy, GroupKind::Replica})
     if (Communicator& group = (*groups_)[kind]; group.size() > 1)
@@ -354,33 +278,41 @@ StepResult Engine::step(const TokenBatch& batch, StepSettings settings) {
   begin_step(batch, settings);
   const LocalStepResult local = finish_step();
   const double targets = loss_divisor(settings.targets);
-  StepResult result{.loss = summed_over_ranks(local.loss_sum) / targets,
+  StepResult result{.loss = summed_over_ranks(local.sums.loss) / targets,
                     .gradient_norm = local.gradient_norm,
                     .outlier = local.outlier};
   if (options_.z_loss > 0)
-    result.z_loss = options_.z_loss * summed_over_ranks(local.z_sum) / targets;
+    result.z_loss = options_.z_loss * summed_over_ranks(local.sums.z) / targets;
+  if (options_.preference) {
+    const Rewards& own = local.sums.rewards;
+    result.rewards = Rewards{summed_over_ranks(own.chosen), summed_over_ranks(own.rejected),
+                             summed_over_ranks(own.accuracy)}
+                         .divided_by(targets);
+  }
   return result;
 }
 
-std::array<double, 2> Engine::read_loss_sums() {
-  return counts_losses() ? read_scalars(*backend_, loss_sum_) : std::array<double, 2>{};
+LossSums Engine::read_loss_sums() {
+  if (!counts_sums()) return {};
+  const std::array<double, 4> sums = read_scalars(*backend_, loss_sum_);
+  if (options_.preference) return {.loss = sums[0], .rewards = {sums[1], sums[2], sums[3]}};
+  return {.loss = sums[0], .z = sums[1]};
 }
 
 LocalStepResult Engine::finish_step() {
-  const auto [loss_sum, z_sum] = read_loss_sums();
+  const LossSums sums = read_loss_sums();
   const double squared_norm = read_scalars(*backend_, optimizer_.squared_norm())[0];
-  LocalStepResult result{
-      .loss_sum = loss_sum, .z_sum = z_sum, .gradient_norm = std::sqrt(squared_norm) * unscale_};
+  LocalStepResult result{.sums = sums, .gradient_norm = std::sqrt(squared_norm) * unscale_};
   if (limited_ && std::isfinite(result.gradient_norm))
     result.outlier = !std::isfinite(read_scalars(*backend_, optimizer_.scale())[0]);
   return result;
 }
 
-double Engine::evaluate(const TokenBatch& batch) {
+LossSums Engine::evaluate(const TokenBatch& batch) {
   backend_->fill(loss_sum_, 0.0);
   pipeline_.evaluate({.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
                      [&](int number) { return upload(batch, number); });
-  return read_loss_sums()[0];
+  return read_loss_sums();
 }
 
 void Engine::score(const TokenBatch& batch, const UseLoss& use) {
@@ -402,12 +334,10 @@ void Engine::score(const TokenBatch& batch, const UseLoss& use) {
     }
   };
   if (shorter) upload_positions(shard, micro_sequences(length));
-  TokenBatch unweighted = batch;
-  unweighted.weights = {};
   backend_->fill(loss_sum_, 0.0);
   pipeline_.evaluate(
       {.micro_batches = micro_batches_of(batch), .loss_sum = loss_sum_},
-      [&](int number) { return upload(unweighted, number); }, use_losses);
+      [&](int number) { return upload(batch, number, true); }, use_losses);
   if (shorter) upload_positions(context_shard_, scratch_.size().sequences);
 }
 

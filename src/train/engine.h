@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,7 +31,8 @@ struct EngineOptions {
   std::int64_t length = 1;            // tokens per sequence
   std::int64_t classifier_chunk = 0;  // tokens per logits chunk; 0: chosen by vocabulary size
   double z_loss = 0;                  // coefficient of the mean of log^2 Z in the trained loss
-  bool skip_step = false;             // steps may have limits
+  std::optional<PreferenceOptions> preference = {};  // train on pairs: TokenBatch::sequences
+  bool skip_step = false;                            // steps may have limits
   OptimizerSettings optimizer = {};
   StateOffload offload = {};    // optimizer state and gradients
   bool offload_inputs = false;  // inputs of blocks with full recomputation
@@ -39,6 +41,12 @@ struct EngineOptions {
   bool reduce_in_bf16 = false;
 
   int micro_batches() const { return static_cast<int>(micro_batches_per_step(layout, batch)); }
+};
+
+// One sequence of a preference pair: tokens [begin, end) of a row of a batch.
+struct TokenSequence {
+  std::int64_t row = 0, begin = 0, end = 0;
+  double reference = 0;  // log-probability of its targets in the reference model
 };
 
 // Token ids and their targets in host memory: any number of complete sequences. Every data rank has
@@ -51,6 +59,9 @@ struct TokenBatch {
   // Losses and their gradients are multiplied by these; only with EngineOptions::weights.
   // Engine::score ignores them.
   std::span<const float> weights = {};
+  // Preferred and rejected ones in turn, in the order of rows, both of a pair in one row; only with
+  // EngineOptions::preference. Engine::score ignores them.
+  std::span<const TokenSequence> sequences = {};
   // Tokens per sequence; 0: EngineOptions::length. Only Engine::score accepts shorter sequences,
   // and only without context parallelism.
   std::int64_t length = 0;
@@ -72,19 +83,35 @@ struct StepSettings {
 // What a sum of losses is divided by. Without any target, the sum is 0 too.
 inline double loss_divisor(double targets) { return targets > 0 ? targets : 1.0; }
 
+// Sums over preference pairs, or their means: rewards, and the pairs whose preferred sequence has
+// the larger one.
+struct Rewards {
+  double chosen = 0, rejected = 0, accuracy = 0;
+  Rewards divided_by(double pairs) const {
+    return {chosen / pairs, rejected / pairs, accuracy / pairs};
+  }
+};
+
+// Sums of a forward, whose sums over all ranks are those of the batches of all data ranks.
+struct LossSums {
+  double loss = 0;       // of tokens (times their weights) or of preference pairs
+  double z = 0;          // log^2 Z; only with EngineOptions::z_loss
+  Rewards rewards = {};  // only with EngineOptions::preference
+};
+
 // The result of a step on one rank, before the all-reduce of the loss.
 struct LocalStepResult {
-  double loss_sum = 0;       // the sum over all ranks is the (weighted) sum of all token losses
-  double z_sum = 0;          // the same for log^2 Z; only with EngineOptions::z_loss
+  LossSums sums = {};
   double gradient_norm = 0;  // global, before clipping; not finite: the step was skipped
   bool outlier = false;      // skipped because it was above StepSettings::limits
 };
 // The result over all ranks.
 struct StepResult {
-  double loss = 0;           // nats per token with a loss (weighted mean); 0 when there is none
+  double loss = 0;           // mean of tokens with a loss (weighted) or of pairs; 0: there is none
   double z_loss = 0;         // coefficient * mean of log^2 Z, which `loss` does not include
   double gradient_norm = 0;  // before clipping; not finite: the step was skipped
   bool outlier = false;      // skipped because it was above StepSettings::limits
+  Rewards rewards = {};      // means; only with EngineOptions::preference
 };
 
 // One rank's shard of the model with its memory and its optimizer on one device. Runs training
@@ -104,8 +131,8 @@ class Engine {
   void initialize(std::uint64_t seed);
   void prepare();
 
-  // Tokens of the batch with a loss, or the sum of their weights; 0 if another rank counts the same
-  // sequences.
+  // What the losses of the batch are divided by: its preference pairs, or its tokens with a loss,
+  // or the sum of their weights. 0 if another rank counts the same sequences.
   double targets_of(const TokenBatch& batch) const;
   // begin_step queues a step and returns without waiting for the device; finish_step waits for the
   // result. The batch may be overwritten in between. Neither communicates through host memory: the
@@ -116,9 +143,8 @@ class Engine {
   void before_next_update(std::function<void()> call) { before_update_ = std::move(call); }
   // A complete step, with one all-reduce for the targets and one for the losses.
   StepResult step(const TokenBatch& batch, StepSettings settings);
-  // Forward only. Returns this rank's contribution to the loss sum: the sum over all ranks is the
-  // sum of the losses over the batches of all data ranks.
-  double evaluate(const TokenBatch& batch);
+  // Forward only. Returns this rank's contribution to the sums.
+  LossSums evaluate(const TokenBatch& batch);
   // Forward only. Calls `use` for each token with a target: its index in the batch, its loss and
   // the loss of the most likely token, which is equal if the target is that token. Of the ranks of
   // one model copy, exactly one calls it for a token.
@@ -149,20 +175,25 @@ class Engine {
          std::unique_ptr<Groups> own_groups);
   // Device buffers of one micro-batch.
   struct BatchSlot {
-    Tensor ids, targets;         // (tokens)
-    Tensor positions = {};       // (tokens)
-    Tensor document_start = {};  // (context ranks x sequences, length), optional
-    Tensor weights = {};         // (tokens), optional
+    Tensor ids, targets;                           // (tokens)
+    Tensor positions = {};                         // (tokens)
+    Tensor document_start = {};                    // (context ranks x sequences, length), optional
+    Tensor weights = {};                           // (tokens), optional
+    Tensor pair_ranges = {}, pair_reference = {};  // (sequences, 2) and (sequences), optional
   };
   BatchSlot allocate_batch();
   void upload_constants();
   void upload_positions(const ContextShard& shard, std::int64_t sequences);  // without documents
   double summed_over_ranks(double value);
-  // Whether this rank's losses count: every rank of a tensor group has the same ones.
+  // Whether this rank's token losses count: every rank of a tensor group has the same ones.
   bool counts_losses() const { return groups_->coordinates.tp == 0 && pipeline_.is_last(); }
+  // The same for loss_sum_: every context rank has the same pairs.
+  bool counts_sums() const {
+    return counts_losses() && (!options_.preference || groups_->coordinates.cp == 0);
+  }
   // loss_total_ = the sum of the losses of all ranks, on the device.
   void sum_losses_on_device();
-  std::array<double, 2> read_loss_sums();  // loss_sum_, or zeros if another rank counts the same
+  LossSums read_loss_sums();  // loss_sum_, or zeros if another rank counts the same
   std::int64_t length_of(const TokenBatch& batch) const {
     return batch.length > 0 ? batch.length : options_.length;
   }
@@ -174,10 +205,14 @@ class Engine {
   }
   int micro_batches_of(const TokenBatch& batch) const;
   bool is_repeatable(const MicroBatch& micro) const;
-  // Copies this rank's context shard of a micro-batch to the device.
-  MicroBatch upload(const TokenBatch& batch, int number);
+  // Copies this rank's context shard of a micro-batch to the device. `plain`: without weights and
+  // preference pairs.
+  MicroBatch upload(const TokenBatch& batch, int number, bool plain = false);
   Tensor upload_shard(Tensor to, const ContextShard& shard, std::span<const std::int32_t> whole,
                       std::int64_t first, std::int64_t count);
+  // The pairs in rows [first, first + count) of the batch.
+  void upload_pairs(MicroBatch& micro, const BatchSlot& slot, const TokenBatch& batch,
+                    std::int64_t first, std::int64_t count);
   void upload_numbers(Tensor to, std::span<const double> numbers);
   Tensor upload_weights(Tensor to, const ContextShard& shard, std::span<const float> whole,
                         std::int64_t first, std::int64_t count);
@@ -205,7 +240,8 @@ class Engine {
   std::vector<std::int32_t> first_keys_;
   std::vector<double> numbers_;  // the same for numbers, before and after they are rounded
   std::vector<std::byte> rounded_;
-  Tensor loss_sum_;       // (1); with z_loss (2): the sums of the losses and of log^2 Z
+  std::vector<std::int32_t> pairs_;
+  Tensor loss_sum_;  // (1); with z_loss (2): the sums of the losses and of log^2 Z; or of pairs (4)
   Tensor loss_total_;     // (1), over all ranks; only with EngineOptions::skip_step
   bool limited_ = false;  // whether the last step had limits
   std::array<double, 1> all_reduced_ = {};

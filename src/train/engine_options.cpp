@@ -46,6 +46,12 @@ OptimizerSettings optimizer_settings(const RunConfig& config) {
           .ema = config.train.ema};
 }
 
+std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
+  const ObjectiveConfig& objective = config.objective;
+  if (objective.kind != ObjectiveKind::Dpo) return {};
+  return PreferenceOptions{.beta = objective.beta, .label_smoothing = objective.label_smoothing};
+}
+
 EngineOptions engine_options(const RunConfig& config, int ranks) {
   return {.model = config.model,
           .precision = config.train.precision,
@@ -54,6 +60,7 @@ EngineOptions engine_options(const RunConfig& config, int ranks) {
           .length = config.data.sequence_length,
           .classifier_chunk = config.train.classifier_chunk,
           .z_loss = config.train.z_loss,
+          .preference = preference_options(config),
           .skip_step = config.optimizer.skip_step.deviations > 0,
           .optimizer = optimizer_settings(config),
           .offload = {.on = config.offload.optimizer,

@@ -10,6 +10,8 @@ Workload workload_of(const RunConfig& config);
 // The configuration's layout completed for `ranks` ranks. Throws UserError if it is invalid.
 Layout layout_on(const RunConfig& config, int ranks);
 OptimizerSettings optimizer_settings(const RunConfig& config);
+// Empty unless the run trains on preference pairs.
+std::optional<PreferenceOptions> preference_options(const RunConfig& config);
 EngineOptions engine_options(const RunConfig& config, int ranks = 1);
 
 // For `layout: auto`: chooses a layout for `ranks` ranks, `node` of them per node, that fits the

@@ -43,6 +43,51 @@ void check_tokenizer(const TokenShard& shard, const StoreInfo* info, const Token
                shard.name(), info->vocab_size, config.model.vocab_size);
 }
 
+SampleKind sample_kind(ObjectiveKind objective) {
+  return objective == ObjectiveKind::Dpo              ? SampleKind::Pairs
+         : objective == ObjectiveKind::Classification ? SampleKind::Labels
+                                                      : SampleKind::Text;
+}
+
+PackingRule packing_rule(Packing packing) {
+  return packing == Packing::Single ? PackingRule::Single : PackingRule::BestFit;
+}
+
+// Whether a store has what an objective reads. Stores of other programs have no description.
+void check_kind(const TokenShard& shard, const StoreInfo* info, ObjectiveKind objective) {
+  const std::string kind = info == nullptr ? "" : info->kind;
+  const char* needed = nullptr;
+  if (objective == ObjectiveKind::LanguageModel && kind == "preference")
+    user_error("{} has preference pairs: set objective: dpo, or use another store", shard.name());
+  if (objective == ObjectiveKind::Sft && kind != "chat" && kind != "prompt" &&
+      !(kind.empty() && shard.has_mask()))
+    needed = "examples with a loss mask (kind chat or prompt)";
+  if (objective == ObjectiveKind::Dpo && kind != "preference") needed = "preference pairs";
+  if (objective == ObjectiveKind::Classification &&
+      (kind != "classification" || !shard.has_labels()))
+    needed = "texts with labels";
+  if (needed != nullptr)
+    user_error(
+        "objective {} needs {}, but {} has {}: make the store with `kintsugi data prepare-chat`",
+        to_string(objective), needed, shard.name(),
+        kind.empty() ? "text" : "examples of kind " + kind);
+}
+
+// Examples are not cut, so all must fit a sample.
+void check_lengths(const TokenShard& shard, const StoreInfo* info, std::int64_t length) {
+  if (info != nullptr && info->longest > 0 && info->longest <= length) return;
+  std::int64_t begin = 0;
+  for (std::int64_t d = 0; d < shard.documents(); ++d) {
+    const std::int64_t end = shard.document_begin(d + 1);
+    if (end - begin > length)
+      user_error(
+          "{}: example {} has {} tokens, but data.sequence_length is {}, and examples are not cut: "
+          "raise it, or make the store with `kintsugi data prepare-chat --max-length {}`",
+          shard.name(), d, end - begin, length, length);
+    begin = end;
+  }
+}
+
 }  // namespace
 
 RunData::RunData(RunConfig& config, PackingFiles packing) {
@@ -51,11 +96,14 @@ RunData::RunData(RunConfig& config, PackingFiles packing) {
   for (std::int64_t id = 0; id < tokenizer_->vocab_size(); ++id)
     bytes_.push_back(
         static_cast<std::int32_t>(tokenizer_->bytes_of(static_cast<std::int32_t>(id))));
-  options_ = {.length = config.data.sequence_length,
+  options_ = {.kind = sample_kind(config.objective.kind),
+              .length = config.data.sequence_length,
               .vocab_size = config.model.vocab_size,
+              .classes = std::ssize(config.model.labels),
               .document_mask = config.data.document_mask,
               .boundary_loss = config.data.boundary_loss,
               .packed = config.data.packed()};
+  packed_validation_ = config.on_examples();
   sources_.reserve(config.data.train.size());  // streams point to the shards inside
   for (const DataSource& source : config.data.train) open_source(source, config);
   make_order(config, packing);
@@ -66,8 +114,11 @@ std::vector<TokenShard> RunData::open_checked(const std::string& path,
                                               const RunConfig& config) const {
   std::vector<TokenShard> shards = open_token_store(path);
   const auto infos = read_store_infos(shards);
-  for (std::size_t i = 0; i < shards.size(); ++i)
+  for (std::size_t i = 0; i < shards.size(); ++i) {
     check_tokenizer(shards[i], infos[i].get(), *tokenizer_, config);
+    check_kind(shards[i], infos[i].get(), config.objective.kind);
+    if (config.on_examples()) check_lengths(shards[i], infos[i].get(), config.data.sequence_length);
+  }
   return shards;
 }
 
@@ -88,7 +139,8 @@ void RunData::open_source(const DataSource& source, const RunConfig& config) {
     valid = sequence_range(shard, ends[1], ends[2]);
   } else {
     const double fraction = config.data.valid.empty() ? config.data.valid_fraction : 0.0;
-    HeldOut split = hold_out(opened.shards, fraction);
+    HeldOut split = config.on_examples() ? hold_out_examples(opened.shards, fraction)
+                                         : hold_out(opened.shards, fraction);
     opened.train = std::move(split.train);
     valid = std::move(split.valid);
   }
@@ -128,16 +180,19 @@ std::unique_ptr<SourceSamples> RunData::samples_of(Source& source, const RunConf
                                                    PackingFiles packing) {
   const std::int64_t length = config.data.sequence_length;
   if (!config.data.packed()) return std::make_unique<WindowSamples>(source.train, length);
-  const std::string name = hex64(PackingIndex::fingerprint(source.train, length)) + ".index";
+  const PackingRule rule = packing_rule(config.data.packing);
+  const std::string name =
+      hex64(PackingIndex::fingerprint(source.train, length, kPackedBlock, rule)) + ".index";
   const auto path = std::filesystem::path(config.run.dir) / "packing" / name;
-  auto index = PackingIndex::open(path, source.train, length, packing == PackingFiles::Verify);
+  auto index = PackingIndex::open(path, source.train, length, packing == PackingFiles::Verify,
+                                  kPackedBlock, rule);
   if (!index && packing == PackingFiles::Read) {
-    index = PackingIndex::in_memory(source.train, length);
+    index = PackingIndex::in_memory(source.train, length, rule);
   } else if (!index) {
     if (std::filesystem::exists(path))
       log_warning("{} is damaged or of another version: it is made again", path.string());
-    PackingIndex::build(path, source.train, length);
-    index = PackingIndex::open(path, source.train, length, false);
+    PackingIndex::build(path, source.train, length, kPackedBlock, rule);
+    index = PackingIndex::open(path, source.train, length, false, kPackedBlock, rule);
     if (!index) failure("{} changed while it was opened: start again", path.string());
   }
   source.packing = index->summary();
@@ -205,6 +260,15 @@ std::vector<double> RunData::make_megatron_order(
   return shares;
 }
 
+ValidationSet RunData::validation_set(const HeldOutSet& held, const RunConfig& config) const {
+  const std::int64_t length = config.data.sequence_length;
+  const std::int64_t count = config.train.eval_batches * config.layout.micro_batch;
+  if (!config.on_examples() || held.stream.tokens() == 0)
+    return {held.name, held.stream, length, count};
+  return {held.name, held.stream,
+          PackingIndex::in_memory(held.stream, length, packing_rule(config.data.packing)), count};
+}
+
 // One set per source. With Megatron's order, a set is made of our own windows over the validation
 // split: it is fixed, so that losses of different steps can be compared.
 void RunData::open_validation(const RunConfig& config) {
@@ -218,8 +282,7 @@ void RunData::open_validation(const RunConfig& config) {
   }
   const std::int64_t length = config.data.sequence_length;
   for (const HeldOutSet& held : held_out_) {
-    ValidationSet set(held.name, held.stream, length,
-                      config.train.eval_batches * config.layout.micro_batch);
+    ValidationSet set = validation_set(held, config);
     if (set.size() > 0)
       validation_.push_back(std::move(set));
     else if (!config.data.valid.empty())
@@ -232,28 +295,30 @@ void RunData::open_validation(const RunConfig& config) {
         "train.eval_every to 0",
         length, config.data.megatron() ? "the second part of data.split" : "data.valid_fraction");
   for (const HeldOutSet& held : held_out_)
-    if (held.stream.tokens() <= length)
+    if (held.stream.tokens() <= (config.on_examples() ? 0 : length))
       log_warning("{} tokens are held out of {}, one sample needs {}: it is not validated",
                   held.stream.tokens(), held.name, length + 1);
 }
 
 SampleOptions RunData::validation_options() const {
   SampleOptions options = options_;
-  options.packed = false;
+  options.packed = packed_validation_;
   return options;
+}
+
+std::vector<std::span<const TokenShard>> RunData::stores() const {
+  std::vector<std::span<const TokenShard>> all;
+  for (const Source& source : sources_) all.emplace_back(source.shards);
+  for (const HeldOutSet& held : held_out_)
+    if (!held.shards.empty()) all.emplace_back(held.shards);
+  return all;
 }
 
 std::string RunData::fingerprint() const { return hex64(order_->fingerprint()); }
 
 std::string RunData::held_out_fingerprint() const {
   StreamHash hash;
-  const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
-  for (const HeldOutSet& held : held_out_)
-    for (const TokenRange& range : held.stream.parts()) {
-      add(range.shard->fingerprint());
-      add(range.first);
-      add(range.count);
-    }
+  for (const HeldOutSet& held : held_out_) add_parts(held.stream, hash);
   return hex64(hash.digest());
 }
 

@@ -39,10 +39,12 @@ class RunData {
     std::optional<PackingSummary> packing;  // with packing best_fit
   };
   const std::vector<Source>& sources() const { return sources_; }
+  // The shards of every source and every validation set with a store of its own.
+  std::vector<std::span<const TokenShard>> stores() const;
   const SampleOrder& order() const { return *order_; }
   const std::vector<ValidationSet>& validation() const { return validation_; }
   const SampleOptions& sample_options() const { return options_; }
-  SampleOptions validation_options() const;  // validation sets are windows
+  SampleOptions validation_options() const;  // validation sets of text are windows
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // Hashes everything that determines the order of the samples, and the sizes and the ends of the
   // files. Cheap enough for every rank.
@@ -55,6 +57,11 @@ class RunData {
   std::int64_t bytes_of(std::span<const std::int32_t> targets) const;
 
  private:
+  struct HeldOutSet {
+    std::string name;
+    std::vector<TokenShard> shards;  // empty: `stream` refers to the shards of a source
+    TokenStream stream;
+  };
   void open_source(const DataSource& source, const RunConfig& config);
   // One entry per source; empty if the configuration gives no weight.
   std::vector<std::optional<double>> source_weights(const DataConfig& data) const;
@@ -69,17 +76,14 @@ class RunData {
   std::vector<double> make_megatron_order(const RunConfig& config,
                                           const std::vector<std::optional<double>>& weights);
   void open_validation(const RunConfig& config);
+  ValidationSet validation_set(const HeldOutSet& held, const RunConfig& config) const;
   std::vector<TokenShard> open_checked(const std::string& path, const RunConfig& config) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::int32_t> bytes_;  // text bytes of each token
   SampleOptions options_;
+  bool packed_validation_ = false;
   std::vector<Source> sources_;
-  struct HeldOutSet {
-    std::string name;
-    std::vector<TokenShard> shards;  // empty: `stream` refers to the shards of a source
-    TokenStream stream;
-  };
   std::vector<HeldOutSet> held_out_;  // one per validation set
   std::unique_ptr<SampleOrder> order_;
   std::vector<ValidationSet> validation_;

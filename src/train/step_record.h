@@ -19,6 +19,9 @@ struct StepRecord {
   std::optional<std::int64_t> batch = {};  // sequences of this step; only with a batch ramp
   double loss = 0;
   std::optional<double> z_loss = {};  // only with train.z_loss
+  // Only with objective dpo: means over the pairs. The margin is chosen - rejected.
+  std::optional<double> reward_chosen = {}, reward_rejected = {}, reward_margin = {},
+                        reward_accuracy = {};
   double gradient_norm = 0;
   std::string skipped = {};  // why the update was not applied: "not finite" or "outlier"
   double lr = 0;
@@ -42,6 +45,7 @@ struct StepRecord {
   std::optional<ByLevel<SpentEnergy>> energy_since_launch = {};  // of this attempt
   std::optional<double> valid_loss = {};                         // nats per token
   std::optional<double> valid_bits_per_byte = {};
+  std::optional<double> valid_reward_accuracy = {};  // only with objective dpo
   struct Valid {
     std::string name;
     double loss = 0;

@@ -80,13 +80,16 @@ void Trainer::sum_over_ranks(std::span<double> values) {
 }
 
 void Trainer::sum_over_ranks(StepSums& sums) {
-  std::vector<double> values = {sums.loss,     sums.z,     sums.next_targets, sums.stops,
-                                sums.outliers, sums.saved, sums.save_due};
-  const std::size_t own = values.size();
+  Rewards& rewards = sums.of_step.rewards;
+  const std::array<double*, 10> own = {
+      &sums.of_step.loss, &sums.of_step.z, &rewards.chosen, &rewards.rejected, &rewards.accuracy,
+      &sums.next_targets, &sums.stops,     &sums.outliers,  &sums.saved,       &sums.save_due};
+  std::vector<double> values;
+  for (const double* value : own) values.push_back(*value);
   if (energy_ != nullptr) append_values(sums.energy, values);
   sum_over_ranks(values);
-  sums = {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
-  if (energy_ != nullptr) sums.energy = energy_totals_of(std::span(values).subspan(own));
+  for (std::size_t i = 0; i < own.size(); ++i) *own[i] = values[i];
+  if (energy_ != nullptr) sums.energy = energy_totals_of(std::span(values).subspan(own.size()));
   targets_ = sums.next_targets;
   stops_.decide(sums.stops);
   save_due_ = sums.save_due > 0;
@@ -198,18 +201,18 @@ void Trainer::train_step() {
     const HostSpan span(trace, "wait for its result");
     const LocalStepResult local = engine_->finish_step();
     if (saver_) saver_->after_step();
-    sums.loss = local.loss_sum;
-    sums.z = local.z_sum;
+    sums.of_step = local.sums;
     sums.outliers = local.outlier ? 1 : 0;
     sums.stops = stops_.ask();
     sums.saved = save_ended();
     sums.save_due = save_interval_ && save_interval_->due(Clock::now()) ? 1 : 0;
     sums.energy = own_energy();
     sum_over_ranks(sums);
-    return {.loss = sums.loss / targets,
-            .z_loss = config_.train.z_loss * sums.z / targets,
+    return {.loss = sums.of_step.loss / targets,
+            .z_loss = config_.train.z_loss * sums.of_step.z / targets,
             .gradient_norm = local.gradient_norm,
-            .outlier = sums.outliers > 0};
+            .outlier = sums.outliers > 0,
+            .rewards = sums.of_step.rewards.divided_by(targets)};
   }();
   if (result.outlier && sums.outliers < groups_->ranks())
     throw SharedFailure(fmt::format(
@@ -233,6 +236,7 @@ void Trainer::train_step() {
              .stage = config_.stages.empty() ? "" : config_.stage_name,
              .memory_bytes = engine_->arena().total_bytes() + backend_.own_bytes()};
   if (config_.train.z_loss > 0) record_.z_loss = result.z_loss;
+  if (preference()) record_rewards(result.rewards);
   note_skipped(result, limits);
   outliers_.add(result.loss, result.gradient_norm);
   spike_ = result.outlier ? "" : find_spike(result.loss);
@@ -286,8 +290,12 @@ void Trainer::check_peak() {
       peak_.source);
 }
 
-TokenBatch Trainer::tokens() const {
-  return {batch_->ids, batch_->targets, batch_->positions, batch_->document_start};
+TokenBatch Trainer::tokens() {
+  return {.ids = batch_->ids,
+          .targets = batch_->targets,
+          .positions = batch_->positions,
+          .document_start = batch_->document_start,
+          .sequences = pairs_of(*batch_)};
 }
 
 double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
@@ -320,10 +328,6 @@ void Trainer::record_communication(const CommunicationTimes& now) {
   communication_ = now;
 }
 
-double Trainer::Score::loss() const {
-  return nats / static_cast<double>(std::max<std::int64_t>(tokens, 1));
-}
-
 std::optional<double> Trainer::Score::bits_per_byte() const {
   if (bytes == 0) return {};
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
@@ -345,24 +349,32 @@ Trainer::Score Trainer::score(const ValidationSet& set, SampleBatch& batch) {
     for (std::int64_t i = 0; i < samples; ++i) {
       ranges.clear();
       set.locate(first + i, ranges);
-      reader.read(ranges, batch.row(i));
+      reader.read(ranges, batch, i);
     }
-    if (samples <= 0) std::fill_n(batch.targets.begin(), length, -1);
+    if (samples <= 0) {
+      std::fill_n(batch.targets.begin(), length, -1);
+      batch.sequences.clear();
+    }
     const auto rows = [&](const std::vector<std::int32_t>& all) {
       return std::span(all).first(all.empty() ? 0 : static_cast<std::size_t>(count * length));
     };
     const auto targets = rows(batch.targets);
-    score.nats += engine_->evaluate(
-        {rows(batch.ids), targets, rows(batch.positions), rows(batch.document_start)});
-    if (!groups_->counts_sequences()) continue;
-    score.tokens += std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
-    score.bytes += data_->bytes_of(targets);
+    const TokenBatch tokens{.ids = rows(batch.ids),
+                            .targets = targets,
+                            .positions = rows(batch.positions),
+                            .document_start = rows(batch.document_start),
+                            .sequences = pairs_of(batch)};
+    score.add(engine_->evaluate(tokens));
+    score.targets += engine_->targets_of(tokens);
+    if (groups_->counts_sequences() && !preference()) score.bytes += data_->bytes_of(targets);
   }
-  std::array<double, 4> sums = {score.nats, static_cast<double>(score.tokens),
-                                static_cast<double>(score.bytes), stops_.ask()};
+  std::array<double, 7> sums = {
+      score.nats,           score.targets,          static_cast<double>(score.bytes),
+      score.rewards.chosen, score.rewards.rejected, score.rewards.accuracy,
+      stops_.ask()};
   sum_over_ranks(sums);
-  stops_.decide(sums[3]);
-  return {sums[0], static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2])};
+  stops_.decide(sums[6]);
+  return {sums[0], sums[1], static_cast<std::int64_t>(sums[2]), {sums[3], sums[4], sums[5]}};
 }
 
 void Trainer::validate() {
@@ -374,18 +386,25 @@ void Trainer::validate() {
   for (const ValidationSet& set : data_->validation()) {
     const Score one = score(set, batch);
     record_.valid.push_back({set.name(), one.loss(), one.bits_per_byte()});
-    all.nats += one.nats;
-    all.tokens += one.tokens;
+    all.add({.loss = one.nats, .rewards = one.rewards});
+    all.targets += one.targets;
     all.bytes += one.bytes;
   }
   record_.valid_loss = all.loss();
   record_.valid_bits_per_byte = all.bits_per_byte();
+  if (preference())
+    record_.valid_reward_accuracy = all.rewards.divided_by(loss_divisor(all.targets)).accuracy;
   last_valid_loss_ = record_.valid_loss;
   const auto show = [&](const std::string& name, double loss, std::optional<double> bits) {
+    if (preference())
+      return log_info("step {:>6}  held-out{} loss {:.4f}", state_.step, name, loss);
     log_info("step {:>6}  held-out{} loss {:.4f} nats per token, {} bits per byte", state_.step,
              name, loss, bits ? fmt::format("{:.4f}", *bits) : "unknown");
   };
   show("", *record_.valid_loss, record_.valid_bits_per_byte);
+  if (preference())
+    log_info("step {:>6}  held-out reward accuracy {:.4f}", state_.step,
+             *record_.valid_reward_accuracy);
   if (record_.valid.size() > 1)
     for (const StepRecord::Valid& set : record_.valid)
       show(" " + set.name, set.loss, set.bits_per_byte);

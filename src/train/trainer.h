@@ -23,6 +23,7 @@
 #include "train/health.h"
 #include "train/job_energy.h"
 #include "train/memory_check.h"
+#include "train/reference.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
 #include "train/run_tasks.h"
@@ -98,9 +99,8 @@ class Trainer {
   // Summed over all ranks by one all-reduce on host memory at the end of each step. A step has no
   // other collective on host memory.
   struct StepSums {
-    double loss = 0;           // of this step
-    double z = 0;              // log^2 Z of this step; only with train.z_loss
-    double next_targets = 0;   // tokens with a loss in the batches of the next step
+    LossSums of_step = {};
+    double next_targets = 0;   // Engine::targets_of the batches of the next step
     double stops = 0;          // what asks the ranks to stop: StopRequests::ask
     double outliers = 0;       // number of ranks that skipped this step as an outlier: all or none
     double saved = 0;          // number of ranks whose save in the background has ended
@@ -128,16 +128,27 @@ class Trainer {
   // this rank. Errors are not thrown here but by that step, so that the current step can still be
   // saved.
   double load_next_batch(std::int64_t step, Trace* trace);
-  TokenBatch tokens() const;  // of batch_
-  void open_run(ResumeMode resume);
-  void remove_created() const;
-  // Fills in what the configuration leaves open with the checkpoint's values.
-  void follow_checkpoint(const std::filesystem::path& checkpoint);
+  TokenBatch tokens();  // of batch_
   // The checkpoint that the run continues from.
   struct Start {
     std::filesystem::path checkpoint;
     bool other_run = false;  // that of run.from
   };
+  // Preference pairs (objective dpo), in trainer_preference.cpp.
+  bool preference() const { return config_.objective.kind == ObjectiveKind::Dpo; }
+  void find_reference_model(const std::optional<Start>& start);
+  void read_references();
+  // Before the weights are loaded: reads the log-probabilities of the reference model. If some are
+  // missing in a run that continues, loads the reference model and computes them.
+  void open_reference(const std::optional<Start>& start);
+  void complete_reference(Engine& initial);  // computes the missing ones
+  void write_reference_record() const;
+  void record_rewards(const Rewards& rewards);                        // in record_
+  std::span<const TokenSequence> pairs_of(const SampleBatch& batch);  // valid until the next call
+  void open_run(ResumeMode resume);
+  void remove_created() const;
+  // Fills in what the configuration leaves open with the checkpoint's values.
+  void follow_checkpoint(const std::filesystem::path& checkpoint);
   // Nothing for a new run. Rank 0 decides for all ranks.
   std::optional<Start> open_directory(ResumeMode resume);
   // Whether a new stage begins with a checkpoint of this state.
@@ -201,8 +212,11 @@ class Trainer {
   void validate();
   struct Score {
     double nats = 0;
-    std::int64_t tokens = 0, bytes = 0;  // of the targets with a loss
-    double loss() const;
+    double targets = 0;      // Engine::targets_of
+    std::int64_t bytes = 0;  // of the targets with a loss; 0: unknown
+    Rewards rewards = {};    // sums; with preference pairs
+    void add(const LossSums& sums);
+    double loss() const { return nats / loss_divisor(targets); }
     std::optional<double> bits_per_byte() const;
   };
   Score score(const ValidationSet& set, SampleBatch& batch);
@@ -308,9 +322,20 @@ class Trainer {
   double compute_s_ = 0;     // of this rank since the last find_straggler()
   std::int64_t compute_steps_ = 0;
   bool startup_reported_ = false;
+  struct Reference {
+    std::string model, weights;  // the directory and weights_fingerprint() of the reference model
+    ReferenceTable table;
+    struct Missing {
+      const TokenShard* shard;
+      ReferencePaths paths;
+    };
+    std::vector<Missing> missing;
+  };
+  Reference reference_;               // with preference pairs
+  std::vector<TokenSequence> pairs_;  // of the batch that was used last
   std::unique_ptr<BatchLoader> loader_;
   const SampleBatch* batch_ = nullptr;  // the next step's batch, once it is loaded
-  double targets_ = 0;                  // tokens with a loss in batch_, over all ranks
+  double targets_ = 0;                  // Engine::targets_of batch_, over all ranks
   StopRequests stops_;                  // decided alike on all ranks
 };
 

@@ -188,7 +188,12 @@ void Trainer::open_run(ResumeMode resume) {
   const std::optional<Start> start = open_directory(resume);
   std::string origin;
   try {
+    if (preference()) open_reference(start);
     origin = load_start(start);
+    if (preference()) {
+      complete_reference(*engine_);
+      startup_.mark("reference model");
+    }
   } catch (const SharedDamagedFile& error) {
     if (start && !start->other_run) fall_back_from(start->checkpoint, error.what());
     remove_created();
@@ -207,6 +212,7 @@ void Trainer::open_run(ResumeMode resume) {
                                          : fmt::format("data-stage-{}.json", config_.stage + 1)),
         !begins);
     open_log_file(directory_ / "log.txt");
+    write_reference_record();
     if (start) report_changes(*start);
     if (!finished()) write_file_atomically(directory_ / "config.yaml", to_yaml(config_));
     log_ = std::make_unique<RunLog>(

@@ -151,14 +151,18 @@ std::string Trainer::progress_line() const {
   if (means_.skipped() > 0)
     skipped = fmt::format("  skipped {} of {}", means_.skipped(), means_.steps());
   if (means_.outliers() > 0) skipped += fmt::format(" ({} as outliers)", means_.outliers());
+  std::string rewards;
+  if (preference())
+    rewards = fmt::format("  margin {:.4f}  accuracy {:.3f}", means_.reward_margin(),
+                          means_.reward_accuracy());
   std::string joules_per_token = "–";
   if (const auto joules = means_.joules_per_token())
     joules_per_token = fmt::format("{:.3g} ({})", *joules, record_.energy_scope);
   return fmt::format(
-      "{}step {:>6}/{}  loss {:.4f}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
+      "{}step {:>6}/{}  loss {:.4f}{}  {} tokens/s  {:.3g} s/step  ETA {}  MFU {}  norm {:.3f}  "
       "lr {:.2e}{}  J/token {}",
-      stage, state_.step, last_step(), means_.loss(), format_count(rate), means_.step_time_s(),
-      format_duration(eta_s()),
+      stage, state_.step, last_step(), means_.loss(), rewards, format_count(rate),
+      means_.step_time_s(), format_duration(eta_s()),
       causal ? fmt::format("{:.1f} % ({:.1f} % full)", 100 * *causal, 100 * *full) : "–",
       means_.gradient_norm(), record_.lr, skipped, joules_per_token);
 }

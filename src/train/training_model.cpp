@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/chat/prompt_encoder.h"
 #include "eval/run/engine_model.h"
-#include "serve/prompt_encoder.h"
 #include "train/checkpoint/tokenizer_files.h"
 
 namespace kintsugi {

@@ -157,6 +157,26 @@ TEST_P(DropoutTest, RowsByIndex) {
   }
 }
 
+// A rank with some of the columns gets the mask of those of the full tensor.
+TEST_P(DropoutTest, SomeColumns) {
+  for (const auto& [first, columns, width] :
+       {std::tuple<std::int64_t, std::int64_t, std::int64_t>{24, 32, 64},
+        {3, 8, 15},
+        {16, 16, 34}}) {
+    SCOPED_TRACE(width);
+    DropoutOptions options{.probability = 0.4, .key = 3, .first_row = 7};
+    const std::vector<bool> kept = mask(9, width, options);
+    std::vector<bool> expected;
+    for (std::int64_t row = 0; row < 9; ++row)
+      expected.insert(expected.end(), kept.begin() + row * width + first,
+                      kept.begin() + row * width + first + columns);
+    options.first_column = first;
+    options.width = width;
+    EXPECT_EQ(mask(9, columns, options), expected);
+    finish();
+  }
+}
+
 // Probability 0 keeps every bit.
 TEST_P(DropoutTest, NothingToDrop) {
   const Shape shape = {9, 33};

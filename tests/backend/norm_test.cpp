@@ -160,6 +160,11 @@ class NormTest : public OperationTest {
                    {row_rounds, accumulator(), column});
     else
       EXPECT_EQ(read(dbias), dbias_before);
+    if (residual == Residual::None) {  // weights that are not trained
+      const Tensor alone = allow(rows_at(layout, rows, width));
+      backward(kind, alone, {}, {}, gradient, from, weight, mean, rstd);
+      expect_close("dx alone", read(alone), dx_expected, type(), {rounds, accumulator(), dx_size});
+    }
     finish();
   }
 

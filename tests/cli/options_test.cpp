@@ -100,6 +100,8 @@ TEST_F(CommandLine, RefusesNumbers) {
               AllOf(HasSubstr("--gpus"), HasSubstr("-3"), HasSubstr("at least 1")));
   EXPECT_THAT(mistake("data tokenize --input x --tokenizer bytes --output y --save-every -1s"),
               AllOf(HasSubstr("--save-every"), HasSubstr("'-1s'")));
+  EXPECT_THAT(mistake("data prepare-chat --input x --tokenizer bytes --output y --max-length -1"),
+              AllOf(HasSubstr("--max-length"), HasSubstr("-1")));
   EXPECT_THAT(mistake("plan --tune x.yaml --trial-timeout 0s"), HasSubstr("--trial-timeout"));
   EXPECT_THAT(mistake("plan --stages 4 --micro-batches 8 --backward-ratio -3"),
               HasSubstr("--backward-ratio"));

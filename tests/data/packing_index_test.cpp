@@ -206,6 +206,71 @@ TEST_F(PackingIndexTest, TheFileIsTheSameEachTimeAndTheOrderCoversEachEpoch) {
   EXPECT_EQ(std::adjacent_find(epochs[0].begin(), epochs[0].end()), epochs[0].end());
 }
 
+// The first token and the tokens of each piece, as TRL's bfd_split places them.
+TEST_F(PackingIndexTest, LongDocumentsAreSplitAndPackedAsByTrl) {
+  using Pieces = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  struct Case {
+    std::int64_t length;
+    std::vector<std::int32_t> documents;
+    std::vector<Pieces> rows;
+  };
+  const std::vector<Case> cases = {
+      {4, {5, 2, 3, 1}, {{{0, 4}}, {{7, 3}, {4, 1}}, {{5, 2}, {10, 1}}}},
+      {4, {5, 2, 4, 1}, {{{0, 4}}, {{7, 4}}, {{5, 2}, {4, 1}, {11, 1}}}},
+      {4, {2, 0, 3, 0, 1}, {{{2, 3}, {5, 1}}, {{0, 2}}}},
+      {8,
+       {12, 1, 6, 4, 5, 2, 5, 2, 6, 5},
+       {{{0, 8}},
+        {{13, 6}, {28, 2}},
+        {{37, 6}, {35, 2}},
+        {{23, 5}, {12, 1}},
+        {{30, 5}},
+        {{43, 5}},
+        {{8, 4}, {19, 4}}}},
+      {16,
+       {4, 21, 9, 27, 13, 19, 8, 28, 15, 35, 5, 6, 10, 8},
+       {{{4, 16}},
+        {{34, 16}},
+        {{74, 16}},
+        {{101, 16}},
+        {{144, 16}},
+        {{160, 16}},
+        {{129, 15}},
+        {{61, 13}, {90, 3}},
+        {{117, 12}, {0, 4}},
+        {{50, 11}, {20, 5}},
+        {{190, 10}, {184, 6}},
+        {{25, 9}, {179, 5}},
+        {{93, 8}, {200, 8}},
+        {{176, 3}}}},
+  };
+  for (const Case& one : cases) {
+    const auto shards = shards_of({one.documents});
+    const TokenStream stream = hold_out(shards, 0.0).train;
+    std::vector<Pieces> rows;
+    for (const auto& ranges : samples_of(packed(stream, one.length), stream)) {
+      Pieces& row = rows.emplace_back();
+      for (const TokenRange& range : ranges)  // the last token may be only a target
+        row.emplace_back(range.first, std::min(range.count, one.length));
+    }
+    EXPECT_EQ(rows, one.rows);
+  }
+}
+
+TEST_F(PackingIndexTest, DocumentsMayHaveSamplesOfTheirOwn) {
+  const auto shards = shards_of({{3, 0, 5, 1}});
+  const TokenStream stream = hold_out(shards, 0.0).train;
+  const PackingIndex index = PackingIndex::in_memory(stream, 4, PackingRule::Single);
+  const auto samples = samples_of(index, stream);
+  using Ranges = std::vector<TokenRange>;
+  EXPECT_EQ(
+      samples,
+      (std::vector<Ranges>{
+          {{&shards[0], 0, 3}}, {{&shards[0], 3, 5}}, {{&shards[0], 7, 1}}, {{&shards[0], 8, 1}}}));
+  EXPECT_NE(PackingIndex::fingerprint(stream, 4),
+            PackingIndex::fingerprint(stream, 4, kPackedBlock, PackingRule::Single));
+}
+
 TEST_F(PackingIndexTest, TheFingerprintTellsDataLengthAndPackingApart) {
   const auto shards = shards_of({{5, 9, 3}, {5, 9, 4}});
   const auto stream = [&](std::size_t i) {

@@ -134,6 +134,45 @@ TEST_F(SampleReaderTest, PackedExamplesTrainTheTokensOfTheirMasks) {
   }
 }
 
+// The loss of a batch is a sum over all its targets, divided by their number: not a mean of means.
+// logprobs[t] is the log-probability of token t + 1.
+TEST_F(SampleReaderTest, TheLossIsDividedByTheTargetsOfAllRows) {
+  struct Example {
+    Row ids;
+    std::string mask;
+    std::vector<double> logprobs;
+  };
+  const std::vector<Example> rows = {
+      {{33, 61, 72, 76, 42, 76, 86, 26, 71},
+       std::string(9, '\1'),
+       {-2.5759, -4.537, -1.29, -3.3598, -4.7744, -4.3516, -3.0511, -1.5292, -0.7143}},
+      {{74, 72, 39, 78, 68, 30, 57, 73, 19},
+       std::string(7, '\0') + std::string(2, '\1'),
+       {-2.5208, -3.0301, -0.1485, -4.8473, -2.5849, -2.0089, -4.0073, -2.8187, -2.4603}}};
+  std::vector<double> sums, counts;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const TokenShard shard = TokenShard::open(
+        write_store(directory_, "loss" + std::to_string(r), {rows[r].ids}, rows[r].mask));
+    const SampleBatch batch = read({{&shard, 0, 9}}, {.length = 12,
+                                                      .vocab_size = 100,
+                                                      .document_mask = true,
+                                                      .boundary_loss = false,
+                                                      .packed = true});
+    double sum = 0, count = 0;
+    for (std::size_t i = 0; i < batch.targets.size(); ++i)
+      if (batch.targets[i] >= 0) {
+        sum -= rows[r].logprobs.at(i);
+        count += 1;
+      }
+    sums.push_back(sum);
+    counts.push_back(count);
+  }
+  EXPECT_EQ(counts, (std::vector<double>{8, 2}));
+  EXPECT_NEAR(sums[0], 25.469, 1e-9);
+  EXPECT_NEAR(sums[1], 6.826, 1e-9);
+  EXPECT_NEAR((sums[0] + sums[1]) / (counts[0] + counts[1]), 3.2295, 1e-9);
+}
+
 TEST_F(SampleReaderTest, ALabelIsTheTargetOfTheLastTokenOfItsDocument) {
   const std::string prefix = write_store(directory_, "l", counting_documents({3, 0, 2, 4}));
   std::string labels;

@@ -76,5 +76,30 @@ TEST(HoldOutTest, TheLastTokensWhereDocumentsAreTooFew) {
   }
 }
 
+// Files may be sorted by label: held-out examples are spread, and whole.
+TEST(TokenStreamTest, ExamplesAreHeldOutWholeAndSpread) {
+  const TemporaryDirectory directory;
+  const auto documents = [](const TokenStream& stream) {
+    std::vector<std::int64_t> found;
+    for (const TokenRange& part : stream.parts())
+      for (std::int64_t token = part.first; token < part.first + part.count; token += 3)
+        found.push_back(token / 3);
+    return found;
+  };
+  const auto shards = one_shard(counting_shard(directory, "e", std::vector<std::int32_t>(10, 3)));
+  const HeldOut third = hold_out_examples(shards, 0.3);
+  EXPECT_EQ(documents(third.valid), (std::vector<std::int64_t>{2, 5, 9}));
+  EXPECT_EQ(documents(third.train), (std::vector<std::int64_t>{0, 1, 3, 4, 6, 7, 8}));
+  EXPECT_EQ(documents(hold_out_examples(shards, 0.01).valid), (std::vector<std::int64_t>{9}));
+  EXPECT_EQ(hold_out_examples(shards, 0).valid.tokens(), 0);
+  EXPECT_EQ(hold_out_examples(shards, 0).train.tokens(), 30);
+  // The number of ranges is limited.
+  const auto many = one_shard(counting_shard(directory, "m", std::vector<std::int32_t>(4000, 3)));
+  const HeldOut half = hold_out_examples(many, 0.5);
+  EXPECT_EQ(half.valid.tokens(), 6000);
+  EXPECT_EQ(half.train.tokens(), 6000);
+  EXPECT_EQ(half.valid.parts().size(), 512u);
+}
+
 }  // namespace
 }  // namespace kintsugi

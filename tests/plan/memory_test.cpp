@@ -46,6 +46,7 @@ PlanJob random_job(std::mt19937& random) {
   job.skip_step = recipes() % 3 == 0;
   if (recipes() % 3 == 0) job.optimizer.ema.decay = 0.99;
   if (recipes() % 4 == 0) job.optimizer.kind = OptimizerKind::Muon;
+  if (job.z_loss == 0 && recipes() % 3 == 0) job.preference = PreferenceOptions{};
   return job;
 }
 
@@ -77,6 +78,7 @@ EngineOptions engine_options(const PlanJob& job, const Layout& layout) {
           .length = job.length,
           .classifier_chunk = job.classifier_chunk,
           .z_loss = job.z_loss,
+          .preference = job.preference,
           .skip_step = job.skip_step,
           .optimizer = job.optimizer,
           .documents = job.documents,

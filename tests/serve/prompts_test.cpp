@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/chat/prompt_encoder.h"
 #include "serve/conversation.h"
-#include "serve/prompt_encoder.h"
 #include "support/errors.h"
 #include "support/paths.h"
 

@@ -29,6 +29,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/memory_file.h"
 #include "train/config/config.h"
+#include "train/reference.h"
 
 namespace kintsugi {
 namespace {
@@ -382,13 +383,25 @@ FileParser energy_tree() {
           .read = read_meters};
 }
 
+// The log-probabilities of a reference model.
+FileParser reference() {
+  const TemporaryDirectory scratch;
+  const std::vector<double> values = {-1.5, -20.25, -3};
+  write_reference({scratch / "a.safetensors", scratch / "unused"}, values);
+  return {
+      .name = "reference",
+      .samples = {{{"a.safetensors", content_of(scratch / "a.safetensors")}}},
+      .damaged = {},
+      .read = [](const fs::path& directory) { load_reference(directory / "a.safetensors", 3); }};
+}
+
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(),  overrides(),      model_yaml(), machine_yaml(),    hf_config(),
-          peft_config(), peft_directory(), checkpoint(), measured_rows(),   memory_rows(),
-          trial_log(),   tuning_cache(),   topology(),   job_description(), node_ledger(),
-          run_files(),   memory_file(),    energy_tree()};
+  return {run_config(),  overrides(),      model_yaml(),  machine_yaml(),    hf_config(),
+          peft_config(), peft_directory(), checkpoint(),  measured_rows(),   memory_rows(),
+          trial_log(),   tuning_cache(),   topology(),    job_description(), node_ledger(),
+          run_files(),   memory_file(),    energy_tree(), reference()};
 }
 
 }  // namespace kintsugi

@@ -7,6 +7,8 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "data/chat/prepare_job.h"
+#include "data/chat/prompt_encoder.h"
 #include "data/corpora/document.h"
 #include "data/corpora/record_reader.h"
 #include "data/corpora/tokenize_journal.h"
@@ -14,7 +16,6 @@
 #include "data/stores/store_check.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
-#include "serve/prompt_encoder.h"
 #include "serve/prompts.h"
 #include "support/compress.h"
 #include "support/parser_lists.h"
@@ -211,6 +212,37 @@ FileParser prompts() {
           }};
 }
 
+// Examples of all kinds, each line as one file of its kind.
+FileParser examples() {
+  const std::vector<std::string> lines = {
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u\u00fc"},
+ {"role": "assistant", "content": "a", "train": true}, {"role": "user", "content": "v"},
+ {"role": "assistant", "content": "b", "weight": 1}]})",
+      R"({"instruction": "i", "input": "j", "output": "o"})",
+      R"({"prompt": "p", "completion": "c"})",
+      R"({"prompt": [{"role": "user", "content": "u"}], "chosen": "a", "rejected": "b"})",
+      R"({"chosen": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}],
+ "rejected": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "b"}]})",
+      R"({"text": "t", "label": "l"})",
+      R"({"text": "t", "label": -12})"};
+  FileParser parser{
+      .name = "examples", .samples = {}, .damaged = {}, .read = [](const fs::path& directory) {
+        const auto tokenizer = load_tokenizer("bytes");
+        PrepareOptions options;
+        options.inputs = {directory / "e.jsonl"};
+        options.output = directory / "prepared" / "e";
+        options.format = example_format(*tokenizer, "chatml");
+        options.threads = 1;
+        options.overwrite = true;
+        prepare_examples(*tokenizer, options, [](const PrepareCounts&, double) { return true; });
+      }};
+  for (std::string line : lines) {
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    parser.samples.push_back({{"e.jsonl", line + "\n" + line + "\n"}});
+  }
+  return parser;
+}
+
 // ---- token stores and their inputs
 
 Files store_files(TokenType type) {
@@ -223,25 +255,31 @@ Files store_files(TokenType type) {
 FileParser token_store() {
   Files with_mask = store_files(TokenType::U16);
   with_mask["s.mask"] = std::string("\1\0\1\1\1\1\0\1\1\1\1\1", 12);
-  return {.name = "token-store",
-          .samples = {store_files(TokenType::U8), store_files(TokenType::I32), with_mask},
-          .damaged = {},
-          .read = [](const fs::path& directory) {
-            for (const TokenShard& shard : open_token_store((directory / "s").string())) {
-              check_shard(shard, 20, nullptr);
-              shard.fingerprint();
-              std::vector<std::uint8_t> mask(static_cast<std::size_t>(shard.tokens()));
-              shard.read_mask(0, mask);
-              const std::int64_t documents = std::min<std::int64_t>(shard.documents(), 1000),
-                                 sequences = std::min<std::int64_t>(shard.sequences(), 1000);
-              for (std::int64_t i = 0; i < documents; ++i) shard.document_begin(i);
-              for (std::int64_t i = 0; i < sequences; ++i) shard.sequence_begin(i);
-              std::vector<std::int32_t> ids(static_cast<std::size_t>(shard.tokens()));
-              shard.read(0, ids);
-              for (std::int64_t i = 0; i < std::min<std::int64_t>(shard.tokens(), 1000); ++i)
-                shard.document_of(i);
-            }
-          }};
+  Files with_labels = store_files(TokenType::U8);
+  with_labels["s.labels"] = std::string("\1\0\0\0\0\0\0\0\1\0\0\0", 12);
+  return {
+      .name = "token-store",
+      .samples = {store_files(TokenType::U8), store_files(TokenType::I32), with_mask, with_labels},
+      .damaged = {},
+      .read = [](const fs::path& directory) {
+        for (const TokenShard& shard : open_token_store((directory / "s").string())) {
+          check_shard(shard, 20, nullptr);
+          shard.fingerprint();
+          std::vector<std::uint8_t> mask(static_cast<std::size_t>(shard.tokens()));
+          shard.read_mask(0, mask);
+          const std::int64_t documents = std::min<std::int64_t>(shard.documents(), 1000),
+                             sequences = std::min<std::int64_t>(shard.sequences(), 1000);
+          for (std::int64_t i = 0; i < documents; ++i) {
+            shard.document_begin(i);
+            if (shard.has_labels()) shard.label(i);
+          }
+          for (std::int64_t i = 0; i < sequences; ++i) shard.sequence_begin(i);
+          std::vector<std::int32_t> ids(static_cast<std::size_t>(shard.tokens()));
+          shard.read(0, ids);
+          for (std::int64_t i = 0; i < std::min<std::int64_t>(shard.tokens(), 1000); ++i)
+            shard.document_of(i);
+        }
+      }};
 }
 
 FileParser store_info() {
@@ -255,6 +293,9 @@ FileParser store_info() {
       .tokens = 250,
       .documents = 3,
       .shards = {{"s-00000", "0123456789abcdef", "0123456789abcdef", ""}},
+      .kind = "classification",
+      .labels = {"no", "yes"},
+      .longest = 120,
       .made_from = R"({"inputs": [{"path": "a.jsonl", "bytes": 12}], "type": "uint16"})"};
   write_store_info(scratch / "s", info);
   return {.name = "store-info",
@@ -328,9 +369,9 @@ FileParser compressed() {
 }  // namespace
 
 std::vector<FileParser> data_parsers() {
-  return {safetensors(),      prompt_settings(), prompts(),     tokenizer_json(),
-          sentencepiece(),    tiktoken(),        token_store(), store_info(),
-          tokenize_journal(), jsonl(),           compressed(),  packing_index()};
+  return {safetensors(),   prompt_settings(), prompts(),      examples(),   tokenizer_json(),
+          sentencepiece(), tiktoken(),        token_store(),  store_info(), tokenize_journal(),
+          jsonl(),         compressed(),      packing_index()};
 }
 
 }  // namespace kintsugi

@@ -19,7 +19,35 @@ constexpr std::int32_t kVocabulary = 23;
 
 struct Batch {
   std::vector<std::int32_t> ids, targets, positions, starts;
+  std::vector<float> weights = {};
+  std::vector<TokenSequence> sequences = {};
 };
+
+// Turns rows of single tokens into rows with up to two pairs of sequences of two to four tokens;
+// the rest has no target. The first token of each is its prompt. Some rows have no pair.
+void add_pairs(const Training& training, std::int64_t row, std::mt19937& random, Batch& batch) {
+  const auto begin_of_row = batch.ids.size() - static_cast<std::size_t>(training.length);
+  std::int64_t at = 0;
+  const auto take = [&](std::int64_t tokens) {
+    TokenSequence sequence{.row = row, .begin = at, .end = at + tokens};
+    for (std::int64_t i = 0; i < tokens; ++i, ++at) {
+      const std::size_t token = begin_of_row + static_cast<std::size_t>(at);
+      batch.starts[token] = static_cast<std::int32_t>(sequence.begin);
+      batch.positions[token] = static_cast<std::int32_t>(i);
+      if (i > 0 || tokens == 2) continue;
+      batch.targets[token] = -1;
+    }
+    batch.targets[begin_of_row + static_cast<std::size_t>(at) - 1] = -1;
+    sequence.reference = -2.0 - static_cast<double>(random() % 100) / 20;
+    batch.sequences.push_back(sequence);
+  };
+  for (auto pairs = random() % 3; pairs > 0 && at + 8 <= training.length; --pairs) {
+    take(2 + static_cast<std::int64_t>(random() % 3));
+    take(2 + static_cast<std::int64_t>(random() % 3));
+  }
+  for (; at < training.length; ++at)
+    batch.targets[begin_of_row + static_cast<std::size_t>(at)] = -1;
+}
 
 // Sequences [first, first + count) of a step's batch. Each sequence has its own random numbers.
 Batch make_batch(const Training& training, std::int64_t step, std::int64_t first,
@@ -35,13 +63,15 @@ Batch make_batch(const Training& training, std::int64_t step, std::int64_t first
     const std::uint32_t kept = training.masked ? few : 8;
     std::int32_t start = 0;
     for (std::int32_t at = 0; at < training.length; ++at) {
-      if (training.has_documents() && random() % 3 == 0) start = at;
+      if (training.has_documents() && !training.preference && random() % 3 == 0) start = at;
       batch.ids.push_back(static_cast<std::int32_t>(random() % kVocabulary));
       const auto target = static_cast<std::int32_t>(random() % kVocabulary);
       batch.targets.push_back(random() % 8 < kept ? target : -1);
       batch.positions.push_back(at - start);
       batch.starts.push_back(start);
+      if (training.weighted) batch.weights.push_back(static_cast<float>(random() % 5) / 2);
     }
+    if (training.preference) add_pairs(training, sequence - first, random, batch);
   }
   return batch;
 }
@@ -139,11 +169,13 @@ EngineOptions Training::engine(const RankLayout& ranks) const {
           .batch = ranks.dp * micro_batches * micro,
           .length = length,
           .z_loss = z_loss,
+          .preference = preference,
           .skip_step = limited_step > 0,
           .optimizer = optimizer,
           .offload = offload,
           .offload_inputs = offload_inputs,
           .documents = has_documents(),
+          .weights = weighted,
           .reduce_in_bf16 = reduce_in_bf16};
 }
 
@@ -161,9 +193,15 @@ template <class F>
 auto Member::on_batch(std::int64_t step, const F& use) const {
   const Batch batch = make_batch(training, step, local_sequences(step) * groups.coordinates.dp,
                                  local_sequences(step));
-  return training.has_documents()
-             ? use(TokenBatch{batch.ids, batch.targets, batch.positions, batch.starts})
-             : use(TokenBatch{batch.ids, batch.targets});
+  TokenBatch tokens{.ids = batch.ids,
+                    .targets = batch.targets,
+                    .weights = batch.weights,
+                    .sequences = batch.sequences};
+  if (training.has_documents()) {
+    tokens.positions = batch.positions;
+    tokens.document_start = batch.starts;
+  }
+  return use(tokens);
 }
 
 StepResult Member::step(std::int64_t step, double loss_scale) const {
@@ -180,7 +218,7 @@ StepResult Member::step(std::int64_t step, double loss_scale) const {
 }
 
 double Member::evaluate(std::int64_t step) const {
-  return on_batch(step, [&](const TokenBatch& tokens) { return engine.evaluate(tokens); });
+  return on_batch(step, [&](const TokenBatch& tokens) { return engine.evaluate(tokens).loss; });
 }
 
 void on_ranks(const RankLayout& layout, const Training& training, const MemberFunction& function,
@@ -236,6 +274,10 @@ void train(const Member& member, std::int64_t first, std::int64_t last, Outcome&
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);
       outcome.z_losses.push_back(result.z_loss);
+      if (member.training.preference)
+        for (const double value :
+             {result.rewards.chosen, result.rewards.rejected, result.rewards.accuracy})
+          outcome.rewards.push_back(value);
       outcome.outliers.push_back(result.outlier);
     }
     host.barrier();
@@ -281,6 +323,7 @@ std::string complaint(const Outcome& actual, const Outcome& expected) {
   };
   return apart("losses", difference(actual.losses, expected.losses), 1e-10) +
          apart("z-losses", difference(actual.z_losses, expected.z_losses), 1e-10) +
+         apart("rewards", difference(actual.rewards, expected.rewards), 1e-10) +
          apart("norms", difference(actual.norms, expected.norms), 1e-10) +
          apart("weights", difference(actual.weights, expected.weights), 1e-8);
 }

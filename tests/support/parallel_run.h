@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,12 @@ struct Training {
   int recompute_every = 1;
   double dropout = 0;
   bool documents = false;  // use document masks, if the family supports them
-  bool has_documents() const { return documents && family_info(model.family).document_masks; }
-  bool masked = false;  // some targets have no loss, unevenly distributed
+  bool has_documents() const {
+    return (documents || preference) && family_info(model.family).document_masks;
+  }
+  bool masked = false;    // some targets have no loss, unevenly distributed
+  bool weighted = false;  // losses have weights
+  std::optional<PreferenceOptions> preference = {};  // rows hold up to two preference pairs
   bool reduce_in_bf16 = false;
   double z_loss = 0;
   OptimizerSettings optimizer = {};
@@ -90,6 +95,7 @@ void on_ranks(const RankLayout& layout, const Training& training, const MemberFu
 struct Outcome {
   std::vector<double> losses, norms;  // by step
   std::vector<double> z_losses = {};  // by step
+  std::vector<double> rewards = {};   // three by step, with preference pairs
   std::vector<bool> outliers = {};    // by step
   std::vector<double> weights;        // in the numbering of the whole model
 };

@@ -60,11 +60,13 @@ TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
   for (const Tokens& document : documents) {
     const auto length = static_cast<std::int64_t>(document.size()) - 1;
     Engine& engine = engine_of(options_of(GetParam(), 1, length));
-    apart += engine.evaluate(
-        {std::span(document).first(document.size() - 1), std::span(document).subspan(1)});
+    apart += engine
+                 .evaluate({std::span(document).first(document.size() - 1),
+                            std::span(document).subspan(1)})
+                 .loss;
   }
   Engine& engine = engine_of(options_of(GetParam(), 1, 16, true));
-  EXPECT_NEAR(engine.evaluate(together), apart, 1e-10);
+  EXPECT_NEAR(engine.evaluate(together).loss, apart, 1e-10);
 
   // One document per row, padded with tokens without a loss.
   Tokens ids(24, 11), targets(24, -1);
@@ -81,7 +83,8 @@ TEST_P(EngineTest, DocumentsOfAPackedWindowDoNotSeeEachOther) {
     EXPECT_NEAR(one_row.loss, apart / 14, 1e-10);
     EXPECT_NEAR(rows.loss, apart / 14, 1e-10);
     EXPECT_NEAR(rows.gradient_norm, one_row.gradient_norm, 1e-9);
-    EXPECT_NEAR(padded.evaluate({ids, targets}), engine.evaluate(together), 1e-8) << "one step on";
+    EXPECT_NEAR(padded.evaluate({ids, targets}).loss, engine.evaluate(together).loss, 1e-8)
+        << "one step on";
   }
 }
 
@@ -102,11 +105,12 @@ TEST_P(EngineTest, PaddingHasNoLossAndIsNotSeen) {
     const auto length = static_cast<std::int64_t>(document.size()) - 1;
     apart += engine_of(options_of(GetParam(), 1, length))
                  .evaluate({std::span(document).first(document.size() - 1),
-                            std::span(document).subspan(1)});
+                            std::span(document).subspan(1)})
+                 .loss;
   }
   Engine& engine = engine_of(options_of(GetParam(), 1, 20, true));
   const TokenBatch together = {packed.ids, packed.targets, packed.positions, packed.document_start};
-  EXPECT_NEAR(engine.evaluate(together), apart, 1e-12 * apart);
+  EXPECT_NEAR(engine.evaluate(together).loss, apart, 1e-12 * apart);
   // Other tokens in the padding change nothing, not even a gradient.
   const StepSettings settings{.step = 1, .lr = 1e-3};
   const StepResult zeros = engine.step(together, settings);
@@ -126,9 +130,9 @@ TEST_P(EngineTest, TheMaskMakesADifference) {
   const Tokens positions = {0, 1, 2, 3, 0, 1, 2, 3}, starts = {0, 0, 0, 0, 4, 4, 4, 4};
   Engine& open = engine_of(options_of(GetParam(), 1, 8));
   Engine& masked = engine_of(options_of(GetParam(), 1, 8, true));
-  EXPECT_GT(
-      std::abs(open.evaluate({ids, targets}) - masked.evaluate({ids, targets, positions, starts})),
-      1e-6);
+  EXPECT_GT(std::abs(open.evaluate({ids, targets}).loss -
+                     masked.evaluate({ids, targets, positions, starts}).loss),
+            1e-6);
 }
 
 TEST_P(EngineTest, AMicroBatchWithoutLossAddsNothing) {
@@ -159,11 +163,45 @@ TEST_P(EngineTest, AStepWithoutLossIsHarmless) {
     const StepResult empty = engine.step({ids, none}, {.step = 1, .lr = 1e-3});
     EXPECT_EQ(empty.loss, 0.0);
     EXPECT_EQ(empty.gradient_norm, 0.0);
-    EXPECT_EQ(engine.evaluate({ids, none}), 0.0);
+    EXPECT_EQ(engine.evaluate({ids, none}).loss, 0.0);
     const StepResult next = engine.step({ids, ids}, {.step = 2, .lr = 1e-3});
     EXPECT_TRUE(std::isfinite(next.loss) && next.loss > 1) << next.loss;
     EXPECT_TRUE(std::isfinite(next.gradient_norm) && next.gradient_norm > 0);
   }
+}
+
+// The loss is the weighted mean; scores stay as they are. Weights below 1 in sum count as they are.
+TEST_P(EngineTest, WeightsOfLosses) {
+  Tokens ids, targets;
+  std::vector<float> weights;
+  for (std::int32_t i = 0; i < 24; ++i) {
+    ids.push_back(i * 7 % 64);
+    targets.push_back(i % 5 == 0 ? -1 : i * 11 % 64);
+    weights.push_back(static_cast<float>(i % 4) / 128);
+  }
+  EngineOptions options = options_of(GetParam(), 2, 8);
+  options.weights = true;
+  Engine& engine = engine_of(options);
+  const TokenBatch batch{.ids = ids, .targets = targets, .weights = weights};
+  double sum = 0, total = 0, plain = 0;
+  engine.score(batch, [&](std::size_t token, double loss, double) {
+    sum += weights[token] * loss;
+    total += weights[token];
+    plain += loss;
+  });
+  EXPECT_LT(total, 1);
+  EXPECT_NEAR(plain, engine.evaluate({ids, targets}).loss, 1e-11);
+  EXPECT_NEAR(engine.targets_of(batch), total, 1e-12);
+  EXPECT_NEAR(engine.evaluate(batch).loss, sum, 1e-12);
+  const StepResult weighted = engine.step(batch, {.step = 1, .lr = 1e-3});
+  EXPECT_NEAR(weighted.loss, sum / total, 1e-12);
+  // Twice the weights are the same run.
+  std::vector<float> twice = weights;
+  for (float& weight : twice) weight *= 2;
+  const StepResult same = engine_of(options).step(
+      {.ids = ids, .targets = targets, .weights = twice}, {.step = 1, .lr = 1e-3});
+  EXPECT_NEAR(same.loss, weighted.loss, 1e-12);
+  EXPECT_NEAR(same.gradient_norm, weighted.gradient_norm, 1e-11);
 }
 
 }  // namespace

@@ -148,6 +148,15 @@ class ColumnSums {
   A sums_[kSums][kVecs > 0 ? kVecs : 1][N] = {};
 };
 
+// Instead of ColumnSums, where nobody needs them.
+struct NoColumnSums {
+  template <class A>
+  __device__ NoColumnSums(A*, int) {}
+  template <class A>
+  __device__ void add(int, int, int, int, A) {}
+  __device__ void finish() {}
+};
+
 // The launch configuration of a norm.
 struct NormGrid {
   int threads;  // of a block

@@ -77,13 +77,14 @@ struct Backward {
 
 // With g = dy * w and h = x * rstd: dx = rstd * (g - h * mean(g * h)), and dw = sum over the rows
 // of dy * h.
-template <class T, int N, int kVecs, int kLanes>
+template <class T, int N, int kVecs, int kLanes, bool kWeight>
 __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward<T> p, int packs) {
   using A = Acc<T>;
   using Threads = Team<kLanes>;
   __shared__ A shared[32];
   const int lane = Threads::lane(), lanes = Threads::lanes(), teams = Threads::count();
-  ColumnSums<A, N, kVecs, kLanes, 1> sums(p.partials, packs);
+  std::conditional_t<kWeight, ColumnSums<A, N, kVecs, kLanes, 1>, NoColumnSums> sums(p.partials,
+                                                                                     packs);
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * teams; first < p.rows;
        first += static_cast<std::int64_t>(gridDim.x) * teams) {
     const bool active = first + Threads::index() < p.rows;
@@ -127,10 +128,12 @@ __global__ void __launch_bounds__(kNormThreads<kLanes>) backward_kernel(Backward
 template <class T, int N, int kVecs, int kLanes>
 void launch_backward(const Context& context, Backward<T> p, Acc<T>* dweight, int packs) {
   const NormGrid grid = norm_grid<kVecs, kLanes>(packs);
-  const auto kernel = backward_kernel<T, N, kVecs, kLanes>;
+  const auto kernel = dweight == nullptr ? backward_kernel<T, N, kVecs, kLanes, false>
+                                         : backward_kernel<T, N, kVecs, kLanes, true>;
   const int blocks = backward_blocks(context, kernel, p.rows, grid), columns = packs * N;
-  p.partials =
-      context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * columns, context.stream);
+  if (dweight != nullptr)
+    p.partials =
+        context.workspace.get<Acc<T>>(static_cast<std::size_t>(blocks) * columns, context.stream);
   kernel<<<blocks, grid.threads, 0, context.stream>>>(p, packs);
   KINTSUGI_LAUNCHED();
   add_partials(context, dweight, p.partials, blocks, columns, columns);

@@ -285,6 +285,16 @@ void SimBackend::cross_entropy_merged(Tensor losses, Tensor logits, Tensor targe
                                       targets, partials, options.weights, options.smallest_losses});
 }
 
+// ---- preferences
+
+void SimBackend::range_sums(Tensor sums, Tensor x, Tensor ranges) {
+  add_memory("range_sums", {sums, x, ranges});
+}
+void SimBackend::preference_loss(Tensor weights, Tensor totals, Tensor sums, Tensor reference,
+                                 Tensor ranges, const PreferenceOptions&) {
+  add_memory("preference_loss", {weights, totals, sums, reference, ranges});
+}
+
 // ---- reductions and the optimizer
 
 void SimBackend::sum(Tensor out, Tensor x) { add_memory("sum", {x, out}); }

@@ -11,6 +11,7 @@ void add_data_encode(CLI::App& data);
 void add_data_decode(CLI::App& data);
 void add_data_train_tokenizer(CLI::App& data);
 void add_data_tokenize(CLI::App& data);
+void add_data_prepare_chat(CLI::App& data);
 void add_data_inspect(CLI::App& data);
 void add_data_merge(CLI::App& data);
 void add_data_verify(CLI::App& data);

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -143,6 +144,9 @@ void print_table(const Inspection& store) {
       fmt::format("{} ({})", store.tokens, format_count(static_cast<double>(store.tokens))));
   row("type", std::string(to_string(store.shards.front().type())));
   if (store.info) {
+    if (!store.info->kind.empty()) row("kind", store.info->kind);
+    if (!store.info->labels.empty())
+      row("labels", on_one_line(fmt::format("{}", fmt::join(store.info->labels, ", "))));
     row("tokenizer", store.info->tokenizer_description);
     if (store.info->bytes > 0)
       row("bytes per token", fmt::format("{:.4f}", static_cast<double>(store.info->bytes) /
@@ -186,6 +190,8 @@ void print_json(const Inspection& store) {
       json["lengths"].push_back({{"from", k == 0 ? 0 : std::uint64_t{1} << (k - 1)},
                                  {"documents", store.lengths.by_log2[k]}});
   if (store.info) {
+    if (!store.info->kind.empty()) json["kind"] = store.info->kind;
+    if (!store.info->labels.empty()) json["labels"] = store.info->labels;
     json["tokenizer"] = store.info->tokenizer_description;
     json["vocab_size"] = store.info->vocab_size;
     json["bytes"] = store.info->bytes;

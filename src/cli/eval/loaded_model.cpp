@@ -4,9 +4,9 @@
 
 #include "cli/options.h"
 #include "cli/token_input.h"
+#include "data/chat/prompt_encoder.h"
 #include "eval/run/engine_model.h"
 #include "eval/run/replicated_model.h"
-#include "serve/prompt_encoder.h"
 
 namespace kintsugi {
 void add_eval_engine_options(CLI::App& command, EngineArguments& a) {

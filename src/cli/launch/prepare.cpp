@@ -63,7 +63,8 @@ void check_layouts(const RunConfig& run, std::int64_t ranks, const std::string& 
 
 void check_data(const RunConfig& run) {
   for_each_stage(run, [](RunConfig& stage) {
-    stage.data.packing = Packing::Windows;  // packing is long work, and checks nothing more
+    // Packing a corpus is long work, and checks nothing more.
+    if (!stage.on_examples()) stage.data.packing = Packing::Windows;
     const RunData data(stage, PackingFiles::Read);
     if (!stage.train.eval_tasks.empty()) RunTasks(stage, data.tokenizer());
   });

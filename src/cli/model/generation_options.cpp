@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "cli/options.h"
-#include "serve/chat_template.h"
+#include "data/chat/chat_template.h"
 
 namespace kintsugi {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "cli/engine.h"
 #include "cli/token_input.h"
-#include "serve/prompt_encoder.h"
+#include "data/chat/prompt_encoder.h"
 #include "serve/sampling.h"
 
 namespace CLI {

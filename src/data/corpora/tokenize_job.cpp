@@ -7,51 +7,13 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "data/stores/output_lock.h"
+#include "data/stores/store_output.h"
 
 namespace kintsugi {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-// Lists the output files of a job, final or partial: NAME.bin, NAME-00000.idx, and so on.
-std::vector<fs::path> files_of(const fs::path& prefix, bool partial) {
-  std::vector<fs::path> files;
-  const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const fs::path ending = entry.path().extension();
-    if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".labels" &&
-        ending != ".lengths")
-      continue;
-    fs::path name = entry.path().filename().stem();
-    if ((name.extension() == ".partial") != partial) continue;
-    if (partial) name = name.stem();
-    if (name == prefix.filename() || store_of_shard(name) == prefix.filename())
-      files.push_back(entry.path());
-  }
-  return files;
-}
-
-// Whether the store writes a file of this name.
-bool belongs_to(const fs::path& file, const fs::path& prefix) {
-  const fs::path ending = file.extension(), name = file.stem();
-  if (ending != ".bin" && ending != ".idx" && ending != ".mask" && ending != ".labels" &&
-      ending != ".json")
-    return false;
-  return fs::weakly_canonical(fs::absolute(file).parent_path()) ==
-             fs::weakly_canonical(fs::absolute(prefix).parent_path()) &&
-         (name == prefix.filename() || store_of_shard(name) == prefix.filename());
-}
-
-// PREFIX.json may be the user's own file, for example a corpus.
-void refuse_foreign_description(const fs::path& prefix) {
-  try {
-    read_store_info(prefix);
-  } catch (const UserError&) {
-    user_error("{} exists but was not written by this command: choose another --output",
-               with_ending(prefix, ".json").string());
-  }
-}
 
 void check_inputs(const TokenizeOptions& options) {
   if (options.inputs.empty()) user_error("there are no input files");
@@ -60,7 +22,7 @@ void check_inputs(const TokenizeOptions& options) {
       user_error(
           "{} is not a regular file: an interrupted job must be able to read its inputs again",
           input.string());
-    if (belongs_to(input, options.output) || belongs_to(fs::canonical(input), options.output))
+    if (is_store_file(input, options.output) || is_store_file(fs::canonical(input), options.output))
       user_error(
           "the input {} has the name of an output file of the store {}: choose another --output",
           input.string(), options.output.string());
@@ -146,7 +108,7 @@ bool Job::prepare() {
     journal_ = std::move(*journal);
     result_.progress.text_bytes_before = journal_.counts.text_bytes;
     return true;
-  } else if (const auto existing = files_of(prefix_, false); !existing.empty()) {
+  } else if (const auto existing = store_files(prefix_, false); !existing.empty()) {
     const auto info = read_store_info(prefix_);
     const std::string difference = identity_difference(info ? info->made_from : "", identity);
     if (!difference.empty())
@@ -163,7 +125,7 @@ bool Job::prepare() {
   } else {
     refuse_foreign_description(prefix_);
   }
-  for (const fs::path& leftover : files_of(prefix_, true)) fs::remove(leftover);
+  for (const fs::path& leftover : store_files(prefix_, true)) fs::remove(leftover);
   journal_.made_from = identity;
   return true;
 }
@@ -261,7 +223,7 @@ void Job::give_up() noexcept {
     if (journal_.counts.tokens == 0) fs::remove(journal_path(prefix_));
     if (fs::exists(journal_path(prefix_))) return;
     // Without a journal these files are useless.
-    for (const fs::path& file : files_of(prefix_, true)) fs::remove(file);
+    for (const fs::path& file : store_files(prefix_, true)) fs::remove(file);
   } catch (...) {
   }
 }
@@ -272,7 +234,7 @@ void Job::publish() {
   std::vector<std::string> kept;
   for (const StoreInfo::Shard& shard : journal_.shards) kept.push_back(shard.name);
   const bool mask = !options_.format.prompt_key.empty();
-  for (const fs::path& old : files_of(prefix_, false)) {  // of the store to be replaced
+  for (const fs::path& old : store_files(prefix_, false)) {  // of the store to be replaced
     const bool ours = std::find(kept.begin(), kept.end(), old.stem().string()) != kept.end();
     const bool stale = old.extension() == ".labels" || (old.extension() == ".mask" && !mask);
     if (!ours || stale) fs::remove(old);
@@ -289,7 +251,7 @@ void Job::publish() {
   info.shards = journal_.shards;
   info.made_from = journal_.made_from;
   write_store_info(prefix_, info);
-  for (const fs::path& leftover : files_of(prefix_, true)) fs::remove(leftover);
+  for (const fs::path& leftover : store_files(prefix_, true)) fs::remove(leftover);
   const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");
   sync_directory(folder);
   fs::remove(journal_path(prefix_));

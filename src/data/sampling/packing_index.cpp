@@ -65,10 +65,24 @@ struct PackedBlock {
   std::uint64_t samples = 0;
 };
 
-PackedBlock pack_block(const std::vector<DocumentPieces::Piece>& pieces, std::int64_t length) {
+Bins bins_of(const std::vector<DocumentPieces::Piece>& pieces, std::int64_t length,
+             PackingRule rule) {
+  if (rule == PackingRule::Single) {
+    Bins bins;
+    for (std::uint32_t i = 0; i < pieces.size(); ++i) {
+      bins.items.push_back(i);
+      bins.ends.push_back(i + 1);
+    }
+    return bins;
+  }
   std::vector<std::uint32_t> sizes(pieces.size());
   for (std::size_t i = 0; i < pieces.size(); ++i) sizes[i] = pieces[i].tokens;
-  const Bins bins = best_fit_decreasing(sizes, static_cast<std::uint32_t>(length));
+  return best_fit_decreasing(sizes, static_cast<std::uint32_t>(length));
+}
+
+PackedBlock pack_block(const std::vector<DocumentPieces::Piece>& pieces, std::int64_t length,
+                       PackingRule rule) {
+  const Bins bins = bins_of(pieces, length, rule);
   PackedBlock packed{.bytes = {}, .samples = bins.ends.size()};
   packed.bytes.reserve(bins.ends.size() * kEndBytes + pieces.size() * kPieceBytes);
   for (const std::uint32_t end : bins.ends) store_to(packed.bytes, end);
@@ -134,7 +148,7 @@ class PackingWriter {
 };
 
 void write_packing(const fs::path& path, const TokenStream& stream, std::int64_t length,
-                   std::int64_t block) {
+                   std::int64_t block, PackingRule rule) {
   PackingWriter writer(path);
   DocumentPieces documents(stream, length);
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kPackingThreads);
@@ -144,34 +158,31 @@ void write_packing(const fs::path& path, const TokenStream& stream, std::int64_t
       auto pieces = next_block(documents, block);
       more = std::ssize(pieces) == block;
       if (pieces.empty()) break;
-      packed.push_back(std::async(std::launch::async, [pieces = std::move(pieces), length] {
-        return pack_block(pieces, length);
+      packed.push_back(std::async(std::launch::async, [pieces = std::move(pieces), length, rule] {
+        return pack_block(pieces, length, rule);
       }));
     }
     for (auto& one : packed) writer.add(one.get());
   }
-  writer.finish(PackingIndex::fingerprint(stream, length, block), stream, documents);
+  writer.finish(PackingIndex::fingerprint(stream, length, block, rule), stream, documents);
 }
 
 }  // namespace
 
 std::uint64_t PackingIndex::fingerprint(const TokenStream& stream, std::int64_t length,
-                                        std::int64_t block) {
+                                        std::int64_t block, PackingRule rule) {
   StreamHash hash;
   const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
   add(kPackingMagic);
   add(length);
   add(block);
-  for (const TokenRange& part : stream.parts()) {
-    add(part.shard->fingerprint());
-    add(part.first);
-    add(part.count);
-  }
+  add(rule);
+  add_parts(stream, hash);
   return hash.digest();
 }
 
 void PackingIndex::build(const fs::path& path, const TokenStream& stream, std::int64_t length,
-                         std::int64_t block) {
+                         std::int64_t block, PackingRule rule) {
   KINTSUGI_CHECK(length > 0 && length <= kMaxPackedLength, "samples of {} tokens", length);
   const fs::path directory = fs::absolute(path).parent_path();
   std::error_code problem;
@@ -183,7 +194,7 @@ void PackingIndex::build(const fs::path& path, const TokenStream& stream, std::i
   fs::path temporary = path;
   temporary += fmt::format(".{}-{}-{:08x}.tmp", ::getpid(), number++, std::random_device{}());
   try {
-    write_packing(temporary, stream, length, block);
+    write_packing(temporary, stream, length, block, rule);
     fs::rename(temporary, path, problem);
     if (problem) failure("cannot rename {}: {}", temporary.string(), problem.message());
   } catch (...) {
@@ -195,11 +206,11 @@ void PackingIndex::build(const fs::path& path, const TokenStream& stream, std::i
 }
 
 std::optional<PackingIndex> PackingIndex::open(const fs::path& path, const TokenStream& stream,
-                                               std::int64_t length, bool verify,
-                                               std::int64_t block) {
+                                               std::int64_t length, bool verify, std::int64_t block,
+                                               PackingRule rule) {
   if (!fs::exists(path)) return std::nullopt;
   PackingIndex index(MappedFile(path), path, length);
-  if (!index.read_footer(fingerprint(stream, length, block))) return std::nullopt;
+  if (!index.read_footer(fingerprint(stream, length, block, rule))) return std::nullopt;
   if (index.summary_.tokens != stream.tokens()) return std::nullopt;
   if (!verify) return index;
   const auto bytes = index.file_.bytes();
@@ -209,15 +220,16 @@ std::optional<PackingIndex> PackingIndex::open(const fs::path& path, const Token
   return index;
 }
 
-PackingIndex PackingIndex::in_memory(const TokenStream& stream, std::int64_t length) {
+PackingIndex PackingIndex::in_memory(const TokenStream& stream, std::int64_t length,
+                                     PackingRule rule) {
   // Writers and mappings open the memory by a path, as they do a file.
   const int memory = ::memfd_create("packing", MFD_CLOEXEC);
   if (memory < 0) failure("cannot allocate memory for a packing: {}", std::strerror(errno));
   const auto close = [](const int* descriptor) { ::close(*descriptor); };
   const std::unique_ptr<const int, decltype(close)> closed(&memory, close);
   const fs::path path = fmt::format("/proc/self/fd/{}", memory);
-  write_packing(path, stream, length, kPackedBlock);
-  auto index = open(path, stream, length, false);
+  write_packing(path, stream, length, kPackedBlock, rule);
+  auto index = open(path, stream, length, false, kPackedBlock, rule);
   KINTSUGI_CHECK(index.has_value(), "a packing of {} tokens in memory", stream.tokens());
   return std::move(*index);
 }

@@ -13,13 +13,19 @@ namespace kintsugi {
 // The longest sample of a packing: the work per block has tables of this size.
 constexpr std::int64_t kMaxPackedLength = 1 << 24;
 
-// Best-fit packing of the documents of one source into samples of `length` tokens, in a file that
+// Which documents share a sample.
+enum class PackingRule : std::uint8_t {
+  BestFit,  // as many as fit (best_fit.h)
+  Single,   // none: each has a sample of its own
+};
+
+// The packing of the documents of one source into samples of `length` tokens, in a file that
 // is made once and mapped by all ranks.
 //
 // A document of at most `length` tokens is placed whole. A longer one is first split into pieces of
 // `length` tokens and a rest. A piece after which its document continues also has the first token
-// of the next piece, which is only a target. Blocks of kPackedBlock pieces are packed separately
-// (best_fit.h): this bounds the memory, and threads pack several blocks at once.
+// of the next piece, which is only a target. Blocks of kPackedBlock pieces are packed separately:
+// this bounds the memory, and threads pack several blocks at once.
 //
 // The file: per block the end of each sample in pieces (u32) and the pieces (u64 first token of the
 // stream, u32 tokens to read); per block its offset and its first sample (u64 each); a footer.
@@ -37,17 +43,21 @@ class PackingIndex {
  public:
   // A hash of what a packing depends on: it names the file.
   static std::uint64_t fingerprint(const TokenStream& stream, std::int64_t length,
-                                   std::int64_t block = kPackedBlock);
+                                   std::int64_t block = kPackedBlock,
+                                   PackingRule rule = PackingRule::BestFit);
   // Writes the file atomically. UserError if the documents of a store are damaged.
   static void build(const std::filesystem::path& path, const TokenStream& stream,
-                    std::int64_t length, std::int64_t block = kPackedBlock);
+                    std::int64_t length, std::int64_t block = kPackedBlock,
+                    PackingRule rule = PackingRule::BestFit);
   // Empty if there is no such file, or if it is truncated, damaged or made for other data. Without
   // `verify` only its ends are read.
   static std::optional<PackingIndex> open(const std::filesystem::path& path,
                                           const TokenStream& stream, std::int64_t length,
-                                          bool verify, std::int64_t block = kPackedBlock);
+                                          bool verify, std::int64_t block = kPackedBlock,
+                                          PackingRule rule = PackingRule::BestFit);
   // Packs without a file in the file system. The memory is that of the file.
-  static PackingIndex in_memory(const TokenStream& stream, std::int64_t length);
+  static PackingIndex in_memory(const TokenStream& stream, std::int64_t length,
+                                PackingRule rule = PackingRule::BestFit);
 
   const PackingSummary& summary() const { return summary_; }
   std::uint64_t content() const { return content_; }  // a hash of the file

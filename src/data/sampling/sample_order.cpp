@@ -28,14 +28,7 @@ void WindowSamples::locate(std::int64_t sample, std::uint64_t key,
   stream_->locate(start + sample * length_, length_ + 1, ranges);
 }
 
-void WindowSamples::add_to(StreamHash& hash) const {
-  const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
-  for (const TokenRange& range : stream_->parts()) {
-    add(range.shard->fingerprint());
-    add(range.first);
-    add(range.count);
-  }
-}
+void WindowSamples::add_to(StreamHash& hash) const { add_parts(*stream_, hash); }
 
 // The content includes the fingerprint of the stream.
 void PackedSamples::add_to(StreamHash& hash) const {

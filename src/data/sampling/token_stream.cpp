@@ -31,6 +31,19 @@ void TokenStream::locate(std::int64_t first, std::int64_t count,
   }
 }
 
+void add_parts(const TokenStream& stream, StreamHash& hash) {
+  const auto add = [&](auto value) { hash.update(&value, sizeof(value)); };
+  const TokenShard* last = nullptr;
+  std::uint64_t fingerprint = 0;
+  for (const TokenRange& part : stream.parts()) {
+    if (part.shard != last) fingerprint = part.shard->fingerprint();
+    last = part.shard;
+    add(fingerprint);
+    add(part.first);
+    add(part.count);
+  }
+}
+
 HeldOut hold_out(const std::vector<TokenShard>& shards, double valid_fraction) {
   const auto fraction_of = [&](std::int64_t count) {
     return static_cast<std::int64_t>(static_cast<double>(count) * valid_fraction);
@@ -43,6 +56,32 @@ HeldOut hold_out(const std::vector<TokenShard>& shards, double valid_fraction) {
                                        : shard.tokens() - fraction_of(shard.tokens());
     train.push_back({&shard, 0, train_end});
     valid.push_back({&shard, train_end, shard.tokens() - train_end});
+  }
+  return {TokenStream(std::move(train)), TokenStream(std::move(valid))};
+}
+
+HeldOut hold_out_examples(const std::vector<TokenShard>& shards, double valid_fraction) {
+  constexpr std::int64_t kMostRanges = 512;
+  std::vector<TokenRange> train, valid;
+  for (const TokenShard& shard : shards) {
+    const std::int64_t all = shard.documents();
+    auto held = static_cast<std::int64_t>(static_cast<double>(all) * valid_fraction);
+    if (held == 0 && valid_fraction > 0 && all > 1) held = 1;
+    std::int64_t document = 0;
+    const auto add = [&](std::vector<TokenRange>& to, std::int64_t end) {
+      const std::int64_t first = shard.document_begin(document);
+      to.push_back({&shard, first, shard.document_begin(end) - first});
+      document = end;
+    };
+    // The documents in `ranges` equal parts: of each, the last ones are held out.
+    const std::int64_t ranges = std::min(held, kMostRanges);
+    for (std::int64_t i = 0; i < ranges; ++i) {
+      const std::int64_t end = (i + 1) * all / ranges;
+      const std::int64_t own = (i + 1) * held / ranges - i * held / ranges;
+      add(train, std::max(document, end - own));
+      add(valid, end);
+    }
+    add(train, all);
   }
   return {TokenStream(std::move(train)), TokenStream(std::move(valid))};
 }

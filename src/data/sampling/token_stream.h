@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/hash.h"
 #include "data/stores/token_store.h"
 
 namespace kintsugi {
@@ -30,6 +31,9 @@ class TokenStream {
   std::vector<std::int64_t> ends_;  // of each part, in tokens of the stream
 };
 
+// Adds what determines the tokens of a stream: the fingerprints of its shards and the ranges.
+void add_parts(const TokenStream& stream, StreamHash& hash);
+
 struct HeldOut {
   TokenStream train, valid;
 };
@@ -37,5 +41,8 @@ struct HeldOut {
 // Holds out the last `valid_fraction` of the documents of each shard for validation. If that is
 // less than one document (a text file is a single document), the last tokens are held out instead.
 HeldOut hold_out(const std::vector<TokenShard>& shards, double valid_fraction);
+// The same for examples: whole documents, spread evenly over each shard, which may be sorted by
+// label. At least one of two documents or more, in at most 512 ranges.
+HeldOut hold_out_examples(const std::vector<TokenShard>& shards, double valid_fraction);
 
 }  // namespace kintsugi

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "data/stores/output_lock.h"
+#include "data/stores/store_output.h"
 #include "data/stores/token_store.h"
 #include "data/stores/token_writer.h"
 
@@ -128,15 +128,11 @@ void copy_shard(const TokenShard& shard, TokenWriter& writer, bool labels) {
   }
 }
 
-void refuse_output(const fs::path& output, const std::vector<Source>& sources, bool overwrite) {
+void refuse_output(const fs::path& output, const std::vector<Source>& sources) {
   for (const Source& source : sources)
     for (const TokenShard& shard : source.shards)
       if (fs::absolute(shard.name()).lexically_normal() == fs::absolute(output).lexically_normal())
         user_error("{} is one of the stores to merge: choose another --output", output.string());
-  for (const char* ending : {".idx", ".bin", ".mask", ".labels", ".json", ".progress.json"})
-    if (!overwrite && fs::exists(with_ending(output, ending)))
-      user_error("{} exists: replace it with --overwrite, or choose another --output",
-                 with_ending(output, ending).string());
 }
 
 }  // namespace
@@ -144,11 +140,9 @@ void refuse_output(const fs::path& output, const std::vector<Source>& sources, b
 StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& output,
                        bool overwrite) {
   const auto sources = open_sources(names);
-  refuse_output(output, sources, overwrite);
+  refuse_output(output, sources);
   auto info = common_info(sources);
-  if (output.has_parent_path()) fs::create_directories(output.parent_path());
-  const OutputLock lock(output);
-  TokenWriter::discard(output);
+  StoreOutput files(output, overwrite);
   TokenWriter::Options options;
   options.labels = true;  // unless a shard has none
   for (const Source& source : sources)
@@ -157,23 +151,15 @@ StoreInfo merge_stores(const std::vector<std::string>& names, const fs::path& ou
       options.labels &= shard.has_labels();
     }
   StoreInfo result = info.value_or(StoreInfo{});
-  try {
+  {
     TokenWriter writer(output, sources.front().shards.front().type(), options);
     for (const Source& source : sources)
       for (const TokenShard& shard : source.shards) copy_shard(shard, writer, options.labels);
     result.shards = {writer.finish()};
     result.tokens = writer.state().tokens;
     result.documents = writer.state().documents;
-  } catch (...) {
-    TokenWriter::discard(output);
-    throw;
   }
-  // Files of the replaced store must not be taken for those of the new one.
-  for (const char* ending : {".json", ".progress.json", ".idx", ".mask", ".labels"})
-    fs::remove(with_ending(output, ending));
-  TokenWriter::publish(output);
-  if (info) write_store_info(output, result);
-  sync_directory(output.has_parent_path() ? output.parent_path() : fs::path("."));
+  files.publish(info ? std::optional(result) : std::nullopt);
   return result;
 }
 

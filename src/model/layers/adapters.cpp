@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "core/hash.h"
 
 namespace kintsugi {
@@ -43,7 +44,8 @@ void Adapters::declare(Declaration& d, const Sizes& sizes, Declaration::Shard::A
                                                              .parts = parts,
                                                              .copies = copies[i % copies.size()]}
                                         : Declaration::Shard{.partial = true}});
-  low_ = d.saved({.label = "adapters", .width = rows});
+  // Small, and a full recomputation does not compute a block's last matmul again.
+  low_ = d.saved({.label = "adapters", .width = rows, .kept = true});
   dlow_ = d.workspace(
       {.label = "gradient of adapters", .width = rows, .training = true, .read_by_weights = true});
   if (spec_.dropout > 0) dropped_ = d.workspace({.label = "adapter inputs", .width = sizes.inputs});
@@ -64,40 +66,45 @@ Tensor Adapters::input(const LayerRun& run, Tensor x) const {
   return run[dropped_];
 }
 
-// Calls f(b, columns of y, columns of low) for each adapter.
+// Calls f(matrix, columns of y, columns of low) for each adapter.
 template <class F>
 void Adapters::for_each(Tensor low, Tensor y, const F& f) const {
   for (std::size_t i = 0; i < matrices_.size(); ++i)
-    f(matrices_[i].b, y.part(1, matrices_[i].first, matrices_[i].outputs),
+    f(matrices_[i], y.part(1, matrices_[i].first, matrices_[i].outputs),
       low.part(1, static_cast<std::int64_t>(i) * spec_.r, spec_.r));
 }
 
-void Adapters::forward(const LayerRun& run, Tensor y, Tensor x) const {
-  if (!any()) return;
-  run.backend().matmul(run[low_], input(run, x), a(run), {.transpose_b = true});
-  for_each(run[low_], y, [&](int b, Tensor columns, Tensor low) {
-    run.backend().matmul(columns, low, run.store().weight(b),
-                         {.transpose_b = true, .residual = columns, .scale = spec_.scale});
+void Adapters::forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual) const {
+  Backend& backend = run.backend();
+  backend.matmul(run[low_], input(run, x), a(run), {.transpose_b = true});
+  if (matrices_.size() < spec_.names.size()) {
+    KINTSUGI_CHECK(!residual, "adapters of some of {} matrices with a residual",
+                   spec_.names.size());
+    backend.fill(y, 0.0);
+  }
+  for_each(run[low_], y, [&](const Matrix& matrix, Tensor columns, Tensor low) {
+    backend.matmul(
+        columns, low, run.store().weight(matrix.b),
+        {.transpose_b = true,
+         .residual = residual ? residual.part(1, matrix.first, matrix.outputs) : Tensor(),
+         .scale = spec_.scale});
   });
 }
 
 void Adapters::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
-  if (!any()) return;
-  for_each(run[dlow_], dy, [&](int b, Tensor columns, Tensor dlow) {
-    run.backend().matmul(dlow, columns, run.store().weight(b), {.scale = spec_.scale});
+  for_each(run[dlow_], dy, [&](const Matrix& matrix, Tensor columns, Tensor dlow) {
+    run.backend().matmul(dlow, columns, run.store().weight(matrix.b), {.scale = spec_.scale});
   });
-  if (!drops(run)) return run.backend().matmul(dx, run[dlow_], a(run), {.residual = dx});
-  run.backend().matmul(run[dropped_], run[dlow_], a(run));
-  run.backend().dropout(dx, run[dropped_], dropout(run), dx);
+  run.backend().matmul(dx, run[dlow_], a(run));
+  if (drops(run)) run.backend().dropout(dx, dx, dropout(run));
 }
 
 void Adapters::backward_weight(const LayerRun& run, Tensor dy, Tensor x) const {
-  if (!any()) return;
   run.backend().matmul(run.store().gradient(a_, a_shape_), run[dlow_], input(run, x),
                        {.transpose_a = true, .accumulate = run.accumulates()});
-  for_each(run[low_], dy, [&](int b, Tensor columns, Tensor low) {
+  for_each(run[low_], dy, [&](const Matrix& matrix, Tensor columns, Tensor low) {
     run.backend().matmul(
-        run.store().gradient(b), columns, low,
+        run.store().gradient(matrix.b), columns, low,
         {.transpose_a = true, .accumulate = run.accumulates(), .scale = spec_.scale});
   });
 }

@@ -8,7 +8,7 @@
 namespace kintsugi {
 
 // The low-rank adapters of the matrices of a Linear (LoraConfig): for each matrix with one, its
-// columns of y get scale * (dropout(x) A^T) B^T in addition. The A of all matrices are one matmul,
+// columns of y have scale * (dropout(x) A^T) B^T in addition. The A of all matrices are one matmul,
 // and share the dropout of x.
 //
 // If a Linear is sharded by outputs, A is on all tensor ranks and B is sharded; if it is sharded by
@@ -28,8 +28,10 @@ class Adapters {
   void declare(Declaration& d, const Sizes& sizes, Declaration::Shard::Along along, int parts,
                const std::vector<int>& copies);
 
-  void forward(const LayerRun& run, Tensor y, Tensor x) const;           // y += …
-  void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const;  // dx += …
+  // These run before the matmul with the frozen matrices, which adds its result: that is cheaper,
+  // and rounds once. y = [residual +] adapters, 0 in the columns of matrices without one.
+  void forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual) const;
+  void backward_input(const LayerRun& run, Tensor dx, Tensor dy) const;  // dx = …
   // After backward_input().
   void backward_weight(const LayerRun& run, Tensor dy, Tensor x) const;
 

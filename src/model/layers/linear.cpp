@@ -52,49 +52,56 @@ MatmulOptions Linear::forward_options(const LayerRun& run, bool with_bias) const
           .constant_b = run.batch.cached != nullptr};
 }
 
+// The matmul with W, to which the adapters' part of y is added.
+void Linear::multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const {
+  if (adapters_.any()) {
+    adapters_.forward(run, y, x, options.residual);
+    options.residual = y;
+  }
+  run.backend().matmul(y, x, weight(run), options);
+}
+
 void Linear::forward(const LayerRun& run, Tensor y, Tensor x, Tensor residual) const {
   MatmulOptions options = forward_options(run);
   options.residual = residual;
-  run.backend().matmul(y, x, weight(run), options);
-  adapters_.forward(run, y, x);
+  multiply(run, y, x, options);
 }
 
 void Linear::forward_partial(const LayerRun& run, Tensor y, Tensor x, bool with_bias) const {
-  run.backend().matmul(y, x, weight(run), forward_options(run, with_bias));
-  adapters_.forward(run, y, x);
+  multiply(run, y, x, forward_options(run, with_bias));
 }
 
 void Linear::forward_gelu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
   MatmulOptions options = forward_options(run);
   if (!adapters_.any()) options.gelu = activated;
-  run.backend().matmul(y, x, weight(run), options);
-  if (!adapters_.any()) return;
-  adapters_.forward(run, y, x);
-  run.backend().gelu_forward(activated, y);
+  multiply(run, y, x, options);
+  if (adapters_.any()) run.backend().gelu_forward(activated, y);
 }
 
 void Linear::forward_swiglu(const LayerRun& run, Tensor activated, Tensor y, Tensor x) const {
   MatmulOptions options = forward_options(run);
-  if (!adapters_.any()) options.swiglu = activated;
-  run.backend().matmul(y, x, weight(run), options);
-  if (!adapters_.any()) return;
-  adapters_.forward(run, y, x);
-  run.backend().swiglu_forward(activated, y);
+  options.swiglu = activated;
+  multiply(run, y, x, options);
+}
+
+// The same for the gradient of x.
+void Linear::multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gelu_input) const {
+  MatmulOptions options{.transpose_b = spec_.in_out, .gelu_input = gelu_input};
+  if (adapters_.any()) {
+    adapters_.backward_input(run, dx, dy);
+    options.residual = dx;
+  }
+  run.backend().matmul(dx, dy, weight(run), options);
 }
 
 void Linear::backward_input(const LayerRun& run, Tensor dx, Tensor dy) const {
-  run.backend().matmul(dx, dy, weight(run), {.transpose_b = spec_.in_out});
-  adapters_.backward_input(run, dx, dy);
+  multiply_back(run, dx, dy);
 }
 
 void Linear::backward_input_gelu(const LayerRun& run, Tensor dbefore, Tensor dy,
                                  Tensor before) const {
-  MatmulOptions options{.transpose_b = spec_.in_out};
-  if (!adapters_.any()) options.gelu_input = before;
-  run.backend().matmul(dbefore, dy, weight(run), options);
-  if (!adapters_.any()) return;
-  adapters_.backward_input(run, dbefore, dy);
-  run.backend().gelu_backward(dbefore, dbefore, before);
+  multiply_back(run, dbefore, dy, adapters_.any() ? Tensor() : before);
+  if (adapters_.any()) run.backend().gelu_backward(dbefore, dbefore, before);
 }
 
 void Linear::backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bias_dy) const {
@@ -104,7 +111,7 @@ void Linear::backward_weight(const LayerRun& run, Tensor dy, Tensor x, Tensor bi
   if (bias_ >= 0)
     if (const Tensor gradient = run.store().gradient(bias_, {outputs()}))
       run.backend().bias_backward(gradient, bias_dy ? bias_dy : dy);
-  adapters_.backward_weight(run, dy, x);
+  if (adapters_.any()) adapters_.backward_weight(run, dy, x);
 }
 
 }  // namespace kintsugi

@@ -32,6 +32,8 @@ class Linear {
   void declare(Declaration& d, ParameterGroup group, Declaration::Shard::Along along,
                const std::vector<int>& copies);
   MatmulOptions forward_options(const LayerRun& run, bool with_bias = true) const;
+  void multiply(const LayerRun& run, Tensor y, Tensor x, MatmulOptions options) const;
+  void multiply_back(const LayerRun& run, Tensor dx, Tensor dy, Tensor gelu_input = {}) const;
   Tensor weight(const LayerRun& run) const { return run.store().weight(weight_, shape_); }
   Tensor bias(const LayerRun& run) const {
     return bias_ >= 0 ? run.store().weight(bias_, {outputs()}) : Tensor();

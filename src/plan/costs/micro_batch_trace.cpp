@@ -120,7 +120,7 @@ class Tracer {
                nullptr);
     traced.head_memory = bytes_by_region(arena) - middle;
     const Tensor sum =
-        arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {2});
+        arena.allocate(Region::Workspace, "sum", accumulator_of(job_.precision), {4});
     const auto loss_of = [&](std::int64_t chunks) {
       MicroBatch prefix = batch;
       if (const std::int64_t tokens = chunks * last.head().chunk(); tokens < batch.tokens()) {
@@ -151,6 +151,7 @@ class Tracer {
                          .length = job_.length,
                          .recompute = recompute,
                          .z_loss = job_.z_loss,
+                         .preference = job_.preference,
                          .classifier_chunk = job_.classifier_chunk});
   }
   template <class F>
@@ -174,11 +175,17 @@ class Tracer {
     const auto numbers = [&] {
       return arena.allocate(Region::Workspace, "numbers", DType::I32, {tokens});
     };
-    return {.sequences = scratch.size().sequences,
-            .length = scratch.size().length,
-            .ids = numbers(),
-            .targets = numbers(),
-            .positions = numbers()};
+    MicroBatch batch{.sequences = scratch.size().sequences,
+                     .length = scratch.size().length,
+                     .ids = numbers(),
+                     .targets = numbers(),
+                     .positions = numbers()};
+    if (!job_.preference) return batch;
+    const std::int64_t most = PreferenceLoss::most_sequences(tokens);
+    batch.pair_ranges = arena.allocate(Region::Workspace, "pairs", DType::I32, {most, 2});
+    batch.pair_reference =
+        arena.allocate(Region::Workspace, "pairs", accumulator_of(job_.precision), {most});
+    return batch;
   }
 
   const PlanJob& job_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "model/config.h"
 #include "optim/optimizer.h"
@@ -21,8 +22,9 @@ struct PlanJob {
 
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen by the backend
   double z_loss = 0;                  // train.z_loss
-  bool skip_step = false;             // optimizer.skip_step is on
-  std::int64_t checkpoint_every = 0;  // steps; 0: never
+  std::optional<PreferenceOptions> preference = {};  // objective dpo
+  bool skip_step = false;                            // optimizer.skip_step is on
+  std::int64_t checkpoint_every = 0;                 // steps; 0: never
 
   double tokens() const { return static_cast<double>(batch) * static_cast<double>(length); }
 };

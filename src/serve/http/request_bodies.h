@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "serve/chat_template.h"
+#include "data/chat/chat_template.h"
 #include "serve/sampling.h"
 
 namespace kintsugi {

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "data/chat/prompt_encoder.h"
 #include "serve/engine_thread.h"
 #include "serve/http/http_message.h"
 #include "serve/http/metrics.h"
 #include "serve/http/pending_texts.h"
 #include "serve/http/request_bodies.h"
 #include "serve/http/text_calls.h"
-#include "serve/prompt_encoder.h"
 
 namespace kintsugi {
 

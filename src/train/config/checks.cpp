@@ -24,6 +24,7 @@ class Checks {
     check_sources(config_.data.train, "data.train");
     check_sources(config_.data.valid, "data.valid");
     check_weights();
+    check_examples();
     check_order();
     check_batch();
     check_ramp();
@@ -32,6 +33,7 @@ class Checks {
     check_loss_scale();
     check_average();
     check_spikes();
+    check_preference();
     check_layout();
     check_offload();
     check_trained_parameters();
@@ -121,6 +123,32 @@ class Checks {
     }
   }
 
+  void check_examples() const {
+    if (!config_.on_examples()) return;
+    const DataConfig& data = config_.data;
+    const auto objective = to_string(config_.objective.kind);
+    if (!data.packed())
+      complain("data.packing",
+               "is windows, which cut the examples of objective {}: use best_fit or single",
+               objective);
+    if (data.boundary_loss)
+      complain("data.boundary_loss",
+               "is true, but with objective {} no example predicts the next one: remove it",
+               objective);
+    if (data.document_mask) return;
+    if (config_.objective.kind == ObjectiveKind::Dpo)
+      complain("data.document_mask",
+               "is false, but both answers of a pair are in one sample and must not see each "
+               "other: remove it{}",
+               family_info(config_.model.family).document_masks
+                   ? ""
+                   : ", and use a model family that supports document masks");
+    if (data.packing == Packing::BestFit)
+      complain("data.document_mask",
+               "is false, but packed examples must not see each other: remove it, or set "
+               "data.packing to single");
+  }
+
   void check_order() const {
     const DataConfig& data = config_.data;
     try {
@@ -129,12 +157,12 @@ class Checks {
       user_error("{}: {}data.split: {}", where("data.split"), prefix_, error.what());
     }
     if (data.packed() && data.sequence_length > kMaxPackedLength)
-      complain("data.packing", "is best_fit, which packs samples of at most {} tokens: use windows",
-               kMaxPackedLength);
+      complain("data.packing", "packs samples of at most {} tokens: use windows", kMaxPackedLength);
     if (!data.megatron()) return;
     if (data.packed())
       complain("data.packing",
-               "is best_fit, but order megatron reads windows: remove data.packing or data.order");
+               "is {}, but order megatron reads windows: remove data.packing or data.order",
+               data.packing == Packing::Single ? "single" : "best_fit");
     for (const DataSource& source : data.train)
       if (source.max_epochs > 0 || data.max_epochs > 0)
         complain("data.order", "is megatron, which does not support max_epochs: remove it");
@@ -269,6 +297,25 @@ class Checks {
       complain("train.spikes.action",
                "is rewind, which reads further than planned: not with data.order megatron or "
                "max_epochs");
+  }
+
+  void check_preference() const {
+    const ObjectiveConfig& objective = config_.objective;
+    if (objective.kind != ObjectiveKind::Dpo) {
+      if (objective.beta != ObjectiveConfig{}.beta)
+        complain("objective.beta", "is for objective dpo, not for {}: remove it",
+                 to_string(objective.kind));
+      return;
+    }
+    if (config_.model_init.empty() && !config_.run.from)
+      complain("objective",
+               "dpo improves a trained model, which is also its reference: set model.init");
+    if (config_.train.z_loss > 0)
+      complain("train.z_loss", "is not a part of objective dpo: remove it");
+    if (config_.adapter.init)
+      complain("adapter.init",
+               "gives adapters that the reference model of objective dpo does not have: merge them "
+               "with `kintsugi model merge-adapter` and start from the merged model");
   }
 
   void check_average() const {

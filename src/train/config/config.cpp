@@ -11,6 +11,7 @@
 #include "core/units.h"
 #include "core/yaml_reader.h"
 #include "model/adapter/stored_adapter.h"
+#include "model/families/family.h"
 #include "model/model_fields.h"
 #include "parallel/layer_split.h"
 #include "train/checkpoint/folder.h"
@@ -251,6 +252,20 @@ void follow_initial_adapter(const YamlDocument& document, const std::string& pre
     adapter.dropout = lora.dropout;
 }
 
+// Examples are not cut, and do not see each other.
+void set_example_defaults(const YamlDocument& document, const std::string& prefix,
+                          RunConfig& config) {
+  if (!config.on_examples()) return;
+  const auto given = [&](const std::string& key) {
+    return document.has(key) || document.has(prefix + key);
+  };
+  const bool masks = family_info(config.model.family).document_masks;
+  DataConfig& data = config.data;
+  if (!given("data.packing")) data.packing = masks ? Packing::BestFit : Packing::Single;
+  if (!given("data.document_mask")) data.document_mask = masks;
+  if (!given("data.boundary_loss")) data.boundary_loss = false;
+}
+
 // Completes a stage, or a run without stages, and checks it. `prefix` is that of the stage's keys.
 void complete_stage(const YamlDocument& document, const std::string& prefix, RunConfig& config) {
   config.vocab_size_given = document.has("model.vocab_size");
@@ -261,6 +276,7 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Run
     if (source.name.empty()) source.name = name_of(source.path);
   for (ValidSource& source : config.data.valid)
     if (source.name.empty()) source.name = name_of(source.path);
+  set_example_defaults(document, prefix, config);
   config.model.freeze = config.freeze;
   follow_initial_adapter(document, prefix, config);
   if (config.adapter.kind == AdapterKind::Lora)

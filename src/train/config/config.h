@@ -33,7 +33,7 @@ enum class DeviceChoice : std::uint8_t { Auto, Cpu, Cuda };
 // from the sources of a blend.
 enum class DataOrder : std::uint8_t { Kintsugi, Megatron, Megatron010 };
 // Windows over the concatenated documents, or whole documents by best fit.
-enum class Packing : std::uint8_t { Windows, BestFit };
+enum class Packing : std::uint8_t { Windows, BestFit, Single };
 // New rows of a vocabulary that is larger than that of model.init: the mean of all old rows, or of
 // the rows of the tokens that the old tokenizer gives for the text of the new one.
 enum class NewTokens : std::uint8_t { Mean, Subtokens };
@@ -88,7 +88,7 @@ struct DataConfig {
   DataOrder order = DataOrder::Kintsugi;
   bool megatron() const { return order != DataOrder::Kintsugi; }
   Packing packing = Packing::Windows;
-  bool packed() const { return packing == Packing::BestFit; }
+  bool packed() const { return packing != Packing::Windows; }
   std::string split = "949,50,1";  // only with order: megatron
   std::int64_t prefetch = 4;       // batches read ahead
   bool operator==(const DataConfig&) const = default;
@@ -304,6 +304,8 @@ struct RunConfig {
   } loaded;
   bool operator==(const RunConfig&) const = default;
 
+  // The data is examples, pairs or labelled texts, which are not cut.
+  bool on_examples() const { return objective.kind != ObjectiveKind::LanguageModel; }
   BatchSchedule batches() const { return BatchSchedule(past_batches, batch.global, batch.ramp); }
   // The samples of the steps after `done`.
   BatchSchedule batches_after(BatchesDone done) const {

@@ -29,7 +29,7 @@ struct EnumWords<DataOrder> {
 };
 template <>
 struct EnumWords<Packing> {
-  static constexpr std::array<std::string_view, 2> words = {"windows", "best_fit"};
+  static constexpr std::array<std::string_view, 3> words = {"windows", "best_fit", "single"};
 };
 template <>
 struct EnumWords<NewTokens> {

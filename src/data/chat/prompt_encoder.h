@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/chat/chat_template.h"
 #include "data/tokenizers/tokenizer.h"
-#include "serve/chat_template.h"
 
 namespace kintsugi {
 
@@ -39,9 +39,20 @@ class PromptEncoder {
   // A conversation. Special tokens of the format always count; `special` is for the contents of
   // messages, which could otherwise end their own turn.
   std::vector<std::int32_t> encode(std::span<const ChatPiece> pieces, SpecialTokens special) const;
+  // The same ids for training, with 1 for each token of an answer. Contents are text. A token that
+  // crosses the border between a prompt and an answer belongs to the answer.
+  struct Marked {
+    std::vector<std::int32_t> ids;
+    std::vector<std::uint8_t> answer;
+  };
+  Marked encode_answers(std::span<const ChatPiece> pieces) const;
 
  private:
   bool has_special(const std::string& text) const;
+  bool divides(std::span<const ChatPiece> pieces) const;
+  std::vector<std::size_t> token_ends(std::span<const std::int32_t> ids,
+                                      std::string_view text) const;
+  Marked encode_as_one_text(std::span<const ChatPiece> pieces) const;
   std::vector<std::int32_t> with_bos(std::vector<std::int32_t> ids) const;
 
   Tokenizer& tokenizer_;

@@ -9,6 +9,7 @@ namespace kintsugi {
 
 struct ChatMessage {
   std::string role, content;  // system, user or assistant
+  bool trained = true;        // of an assistant: the model learns to write it
   bool operator==(const ChatMessage&) const = default;
 };
 
@@ -47,6 +48,9 @@ void check_messages(const ChatFormat& format, std::span<const ChatMessage> messa
 struct ChatPiece {
   std::string text;
   bool content = false;  // written by the user or the model, not by the format
+  // What the model writes after the generation prompt: the content of an assistant's message and
+  // the text up to the next message. Only of messages that are trained.
+  bool answer = false;
   bool operator==(const ChatPiece&) const = default;
 };
 std::vector<ChatPiece> chat_pieces(const ChatFormat& format, std::span<const ChatMessage> messages,

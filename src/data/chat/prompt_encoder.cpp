@@ -1,4 +1,4 @@
-#include "serve/prompt_encoder.h"
+#include "data/chat/prompt_encoder.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -144,19 +144,87 @@ std::vector<std::int32_t> PromptEncoder::encode(std::string_view text,
   return with_bos(std::move(ids));
 }
 
+// As one text where possible: models were trained with tokens that cross the borders of pieces.
+bool PromptEncoder::divides(std::span<const ChatPiece> pieces) const {
+  return std::any_of(pieces.begin(), pieces.end(), [&](const ChatPiece& piece) {
+    return piece.content && has_special(piece.text);
+  });
+}
+
 std::vector<std::int32_t> PromptEncoder::encode(std::span<const ChatPiece> pieces,
                                                 SpecialTokens special) const {
-  // As one text where possible: models were trained with tokens that cross the borders of pieces.
-  const bool divide = special == SpecialTokens::AsText &&
-                      std::any_of(pieces.begin(), pieces.end(), [&](const ChatPiece& piece) {
-                        return piece.content && has_special(piece.text);
-                      });
-  if (!divide) return encode(text_of(pieces), SpecialTokens::Honoured);
+  if (special == SpecialTokens::Honoured || !divides(pieces))
+    return encode(text_of(pieces), SpecialTokens::Honoured);
   std::vector<std::int32_t> ids;
   for (const ChatPiece& piece : pieces)
     tokenizer_.encode(piece.text, ids,
                       piece.content ? SpecialTokens::AsText : SpecialTokens::Honoured);
   return with_bos(std::move(ids));
+}
+
+// The byte of the text at which each token ends; empty if the tokens alone do not give the text, as
+// with SentencePiece, which writes the spaces before words.
+std::vector<std::size_t> PromptEncoder::token_ends(std::span<const std::int32_t> ids,
+                                                   std::string_view text) const {
+  std::vector<std::size_t> ends;
+  std::string bytes;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::size_t begin = bytes.size();
+    tokenizer_.decode(ids.subspan(i, 1), bytes, SpecialTokens::Honoured);
+    if (text.substr(begin, bytes.size() - begin) != std::string_view(bytes).substr(begin))
+      return {};
+    ends.push_back(bytes.size());
+  }
+  return bytes.size() == text.size() ? ends : std::vector<std::size_t>();
+}
+
+PromptEncoder::Marked PromptEncoder::encode_as_one_text(std::span<const ChatPiece> pieces) const {
+  // Two contents could form a special token together.
+  const bool only_contents = std::all_of(pieces.begin(), pieces.end(),
+                                         [](const ChatPiece& piece) { return piece.content; });
+  const auto special = only_contents ? SpecialTokens::AsText : SpecialTokens::Honoured;
+  const std::string text = text_of(pieces);
+  Marked marked;
+  tokenizer_.encode(text, marked.ids, special);
+  const std::vector<std::size_t> ends = token_ends(marked.ids, text);
+  // The tokens that end before a byte; without `ends`, those that the text before it has in common
+  // with the whole text.
+  const auto tokens_before = [&](std::size_t byte) -> std::size_t {
+    if (!ends.empty())
+      return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), byte) -
+                                      ends.begin());
+    std::vector<std::int32_t> ids;
+    tokenizer_.encode(std::string_view(text).substr(0, byte), ids, special);
+    const auto common = std::mismatch(ids.begin(), ids.end(), marked.ids.begin(), marked.ids.end());
+    return static_cast<std::size_t>(common.first - ids.begin());
+  };
+  std::size_t byte = 0;
+  bool answer = false;
+  for (const ChatPiece& piece : pieces) {
+    if (piece.answer != answer)
+      marked.answer.resize(std::max(tokens_before(byte), marked.answer.size()), answer ? 1 : 0);
+    answer = piece.answer;
+    byte += piece.text.size();
+  }
+  marked.answer.resize(marked.ids.size(), answer ? 1 : 0);
+  return marked;
+}
+
+PromptEncoder::Marked PromptEncoder::encode_answers(std::span<const ChatPiece> pieces) const {
+  Marked marked;
+  if (!divides(pieces)) {
+    marked = encode_as_one_text(pieces);
+  } else {
+    for (const ChatPiece& piece : pieces) {
+      tokenizer_.encode(piece.text, marked.ids,
+                        piece.content ? SpecialTokens::AsText : SpecialTokens::Honoured);
+      marked.answer.resize(marked.ids.size(), piece.answer ? 1 : 0);
+    }
+  }
+  const std::size_t tokens = marked.ids.size();
+  marked.ids = with_bos(std::move(marked.ids));
+  marked.answer.insert(marked.answer.begin(), marked.ids.size() - tokens, 0);
+  return marked;
 }
 
 }  // namespace kintsugi

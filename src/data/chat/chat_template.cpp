@@ -1,4 +1,4 @@
-#include "serve/chat_template.h"
+#include "data/chat/chat_template.h"
 
 #include <algorithm>
 
@@ -213,20 +213,25 @@ std::vector<ChatPiece> chat_pieces(const ChatFormat& format, std::span<const Cha
                                    bool add_generation_prompt) {
   check_messages(format, messages);
   std::vector<ChatPiece> pieces = {{}};
-  const auto add = [&](std::string_view text, bool content) {
-    if (pieces.back().content != content) pieces.push_back({"", content});
+  const auto add = [&](std::string_view text, bool content, bool answer = false) {
+    if (text.empty()) return;
+    if (pieces.back().content != content || pieces.back().answer != answer)
+      pieces.push_back({"", content, answer});
     pieces.back().text += text;
   };
   const ChatMessage* joined = nullptr;  // the system message for the next user message
   const auto add_message = [&](const ChatMessage& message) {
     const ChatFormat::Turn& turn = turn_of(format, message.role);
-    add(turn.before, false);
+    const bool answer = message.role == "assistant" && message.trained;
+    const std::size_t prompt = answer ? format.generation_prompt.size() : turn.before.size();
+    add(turn.before.substr(0, prompt), false);
+    add(turn.before.substr(prompt), false, answer);
     if (joined != nullptr) {
       add(content_of(format, *joined), true);
       add(format.system.after, false);
     }
-    add(content_of(format, message), true);
-    add(turn.after, false);
+    add(content_of(format, message), true, answer);
+    add(turn.after, false, answer);
     joined = nullptr;
   };
   for (const ChatMessage& message : messages) {

@@ -1,5 +1,5 @@
 // Chat formats: the text around messages, and which format a Jinja template is.
-#include "serve/chat_template.h"
+#include "data/chat/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

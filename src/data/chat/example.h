@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/chat/chat_template.h"
+
+namespace kintsugi {
+
+// What the lines of a JSONL file for fine-tuning are.
+enum class ExampleKind : std::uint8_t {
+  Chat,            // messages; or instruction, input (may be missing) and output
+  Prompt,          // prompt and completion
+  Preference,      // prompt, chosen and rejected
+  Classification,  // text and label
+};
+std::string_view to_string(ExampleKind kind);           // as in StoreInfo::kind
+ExampleKind parse_example_kind(std::string_view name);  // UserError with the known names
+
+// One example. Texts and conversations have the same form: a text is a message without a role.
+struct Example {
+  bool chat = false;                              // messages have roles
+  std::vector<ChatMessage> prompt;                // not trained; empty: none
+  std::vector<std::vector<ChatMessage>> answers;  // one; or the preferred and the rejected one
+  std::string text;                               // Classification
+  std::string label;                              // its name, or a number in decimal
+  bool label_is_number = false;
+};
+
+// The kind of a line by its keys.
+ExampleKind kind_of_example(std::string_view line);
+
+// Parses a line and checks it: known roles, an answer at the end that is not empty. With `as_chat`,
+// a prompt and an answer that are strings become messages of a user and an assistant.
+Example parse_example(std::string_view line, ExampleKind kind, bool as_chat);
+
+}  // namespace kintsugi
