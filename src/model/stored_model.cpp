@@ -52,7 +52,7 @@ SafetensorsModel::Location locate_tensor(const SafetensorsModel& source, std::st
                                   : source.find(std::string(prefix) + std::string(name));
 }
 
-std::string weights_fingerprint(const SafetensorsModel& files) {
+std::string quick_fingerprint(const SafetensorsModel& files) {
   StreamHash hash;
   for (const std::string& name : files.names()) {
     const SafetensorsModel::Location found = files.find(name);

@@ -36,7 +36,7 @@ SafetensorsModel::Location locate_tensor(const SafetensorsModel& source, std::st
 
 // A hash of the names, types and shapes of all tensors, and of the content of the small ones. The
 // norms are among them, so that two trained models of the same shapes differ.
-std::string weights_fingerprint(const SafetensorsModel& files);
+std::string quick_fingerprint(const SafetensorsModel& files);
 
 std::int64_t elements_of(const SafetensorsEntry& entry);
 

@@ -132,7 +132,7 @@ std::string load_initial_weights(const fs::path& directory, Engine& engine,
   together(host, [&] {
     const ModelConfig stored = read_model_directory(directory);
     files.emplace(model_directory(directory));
-    content = weights_fingerprint(*files);
+    content = quick_fingerprint(*files);
     const StoredParameters base =
         stored_weights(loader, *files, stored, model, engine.parameters(), subtokens);
     const InitialAdapters adapters(loader, adapter, model, directory, seed);

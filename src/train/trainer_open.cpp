@@ -156,7 +156,7 @@ std::string Trainer::load_start(const std::optional<Start>& start) {
 void Trainer::note_base() {
   std::string content;
   together(host(), [&] {
-    if (is_first()) content = weights_fingerprint(SafetensorsModel(engine_->options().base));
+    if (is_first()) content = quick_fingerprint(SafetensorsModel(engine_->options().base));
   });
   state_.base = text_of(host(), 0, content);
 }

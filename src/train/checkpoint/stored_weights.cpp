@@ -37,7 +37,7 @@ void StoredWeights::open_adapter(FileLoader& loader, const fs::path& directory,
                                  const Engine& engine) {
   const EngineOptions& options = engine.options();
   files_.emplace(options.base);
-  base_fingerprint_ = weights_fingerprint(*files_);
+  base_fingerprint_ = quick_fingerprint(*files_);
   adapter_.emplace(directory, options.model, options.base);
   check_adapter_settings(*adapter_, options.model.lora);
   stored_.emplace(loader, *files_, engine.parameters(), "",
