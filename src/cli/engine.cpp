@@ -8,6 +8,11 @@
 namespace kintsugi {
 
 void add_precision_options(CLI::App& command, EngineArguments& a) {
+  command
+      .add_option("--adapter", a.adapter,
+                  "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run "
+                  "directory of a run with `adapter:`")
+      ->type_name("DIR");
   command.add_option("--precision", a.precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
   command.add_option("--threads", a.threads, "CPU threads of a rank; 0: its cores")
       ->transform(whole_number(between(0, 1024)))
@@ -37,7 +42,7 @@ void add_engine_options(CLI::App& command, EngineArguments& a) {
                    "Do not keep what was computed for prompts that begin in the same way");
 }
 
-void with_engine(Job& job, const EngineArguments& a, const std::filesystem::path& directory,
+void with_engine(Job& job, const EngineArguments& a, const ModelFiles& files,
                  const EngineWork& work) {
   World& world = job.world();
   const int tensor = a.tensor == 0 ? world.size() : static_cast<int>(a.tensor);
@@ -47,6 +52,7 @@ void with_engine(Job& job, const EngineArguments& a, const std::filesystem::path
   });
   InferenceOptions options = a.engine;
   options.precision = parse_precision(a.precision);
+  options.adapter = files.adapter;
   const std::unique_ptr<Backend> backend =
       make_backend(DeviceChoice::Auto, threads_for(a.threads, world),
                    {.deterministic = options.deterministic}, world.local_rank());
@@ -64,7 +70,7 @@ void with_engine(Job& job, const EngineArguments& a, const std::filesystem::path
   } else {
     group = std::make_unique<LocalCommunicator>("tensor", backend.get());
   }
-  InferenceEngine engine(*backend, *group, directory, options);
+  InferenceEngine engine(*backend, *group, files.model, options);
   if (world.rank() % tensor != 0) return engine.follow();
   work(engine, *copies);
 }

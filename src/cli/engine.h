@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/job.h"
+#include "model/adapter/model_files.h"
 #include "serve/inference_engine.h"
 
 namespace CLI {
@@ -19,9 +20,10 @@ struct EngineArguments {
   std::string precision = "fp32";
   std::int64_t threads = 0;
   std::int64_t tensor = 0;  // ranks of one model; 0: all
+  std::string adapter;      // a PEFT directory; empty: none
   InferenceOptions engine = {};
 };
-// --precision and --threads
+// --adapter, --precision and --threads
 void add_precision_options(CLI::App& command, EngineArguments& arguments);
 // The others, without --tensor.
 void add_engine_options(CLI::App& command, EngineArguments& arguments);
@@ -29,7 +31,7 @@ void add_engine_options(CLI::App& command, EngineArguments& arguments);
 // Loads a model on all ranks of the job, once on each `tensor` of them, and calls `work` on the
 // first rank of each copy. Collective. `copies` are these first ranks.
 using EngineWork = std::function<void(InferenceEngine& engine, Communicator& copies)>;
-void with_engine(Job& job, const EngineArguments& arguments, const std::filesystem::path& directory,
+void with_engine(Job& job, const EngineArguments& arguments, const ModelFiles& files,
                  const EngineWork& work);
 
 }  // namespace kintsugi

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "model/adapter/peft_config.h"
 #include "serve/text_output.h"
 
 namespace kintsugi {
@@ -29,7 +30,7 @@ std::vector<std::int32_t> parse_token_ids(std::string_view text) {
 }
 
 std::unique_ptr<Tokenizer> load_model_tokenizer(const std::filesystem::path& directory) {
-  if (!std::filesystem::exists(directory / "config.json"))
+  if (!std::filesystem::exists(directory / "config.json") && !is_adapter_directory(directory))
     user_error("{} is not a model directory: it has no config.json", directory.string());
   if (!std::filesystem::exists(directory / "tokenizer.json") &&
       !std::filesystem::exists(directory / "tokenizer.model"))

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/units.h"
+#include "model/adapter/peft_config.h"
 #include "model/families/family.h"
 #include "model/lora.h"
 
@@ -247,7 +248,8 @@ void ModelConfig::complete_and_check() {
 std::filesystem::path model_directory(const std::filesystem::path& path) {
   std::error_code ignored;
   const auto holds_model = [&](const std::filesystem::path& directory) {
-    return std::filesystem::exists(directory / "config.json", ignored);
+    return std::filesystem::exists(directory / "config.json", ignored) ||
+           is_adapter_directory(directory);
   };
   if (holds_model(path)) return path;
   const std::filesystem::path checkpoints = path / "checkpoints";
@@ -261,7 +263,8 @@ std::filesystem::path model_directory(const std::filesystem::path& path) {
 
 ModelConfig read_model_directory(const std::filesystem::path& path) {
   std::error_code ignored;
-  const std::filesystem::path file = model_directory(path) / "config.json";
+  const std::filesystem::path directory = model_directory(path), file = directory / "config.json";
+  if (is_adapter_directory(directory)) refuse_adapter(directory);
   if (!std::filesystem::exists(file, ignored))
     user_error("directory {} holds no config.json: it is not a Hugging Face model or a checkpoint",
                path.string());

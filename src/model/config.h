@@ -111,8 +111,8 @@ ModelConfig parse_hf_config(const std::string& json, const std::string& source);
 std::string write_hf_config(const ModelConfig& config, DType dtype);
 std::string write_hf_generation_config(const ModelConfig& config);
 
-// Returns the path itself if it contains a config.json; for a run directory, its latest checkpoint.
-// Throws UserError for a run without a checkpoint. Returns any other path unchanged.
+// Returns the path itself if it is a model or an adapter (a PEFT directory); for a run directory,
+// its latest checkpoint; any other path unchanged. UserError for a run without a checkpoint.
 std::filesystem::path model_directory(const std::filesystem::path& path);
 
 // Reads the config.json of a model directory or a run directory.

@@ -10,10 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
-#include "core/new_directory.h"
-#include "model/model_directory_files.h"
 #include "tensor/elements.h"
-#include "tensor/safetensors_files.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -45,18 +42,6 @@ void check_options(std::size_t models, const MergeOptions& options) {
     normalized.push_back(fmt::format("{:.9g}", weight / sum));
   user_error("--weights sum to {:.9g}, but must sum to 1: for these proportions give {}", sum,
              fmt::join(normalized, ","));
-}
-
-// A rename would delete an input that is the output, or inside it.
-void check_output(const Models& models, const fs::path& output) {
-  const fs::path target = fs::weakly_canonical(output);
-  for (const auto& model : models) {
-    const fs::path input = fs::weakly_canonical(model->directory);
-    const auto end = std::mismatch(target.begin(), target.end(), input.begin(), input.end()).first;
-    if (end == target.end())
-      user_error("--output {} would replace the input {}: choose another directory",
-                 output.string(), model->directory.string());
-  }
 }
 
 void check_configs(const StoredModel& first, const StoredModel& other) {
@@ -111,24 +96,6 @@ Models open_models(const std::vector<fs::path>& paths) {
   return models;
 }
 
-std::vector<SafetensorsWriter::Announced> announced_tensors(const StoredModel& model,
-                                                            std::optional<DType> dtype) {
-  std::vector<SafetensorsWriter::Announced> tensors;
-  for (const std::string& name : model.names) {
-    const SafetensorsEntry& entry = *model.tensors.find(name).entry;
-    if (!entry.dtype)
-      user_error("tensor {} in {} is stored as {}, which cannot be converted", name,
-                 model.directory.string(), entry.dtype_name);
-    if (entry.shape.size() > kMaxRank)
-      user_error("tensor {} in {} has {} dimensions, at most {} are supported", name,
-                 model.directory.string(), entry.shape.size(), kMaxRank);
-    Shape shape;
-    for (const std::int64_t extent : entry.shape) shape.append(extent);
-    tensors.push_back({name, dtype && is_float(*entry.dtype) ? *dtype : *entry.dtype, shape});
-  }
-  return tensors;
-}
-
 // ---- arithmetic
 
 // The result is (Σ factors[i] · x[i]) / divisor. The plain average divides once, so that sums that
@@ -140,50 +107,30 @@ struct Combination {
 
 class Merger {
  public:
-  Merger(const Models& models, const MergeOptions& options)
-      : models_(models),
-        options_(options),
-        reader_(memory_, options.block),
-        doubles_(memory_, 2, options.block),
-        rounded_(memory_, 1, options.block * sizeof(double)) {
-    for (const std::string& name : models.front()->names)
-      all_ += elements_of(*models.front()->tensors.find(name).entry);
-  }
+  Merger(const Models& models, const MergeOptions& options) : models_(models), options_(options) {}
 
-  void write(SafetensorsWriter& writer, const SafetensorsWriter::Announced& tensor) {
+  void write(TensorBlocks& blocks, SafetensorsWriter& writer,
+             const SafetensorsWriter::Announced& tensor) const {
     std::vector<Location> inputs;
     for (const auto& model : models_) inputs.push_back(locate_tensor(model->tensors, tensor.name));
-    const std::int64_t elements = tensor.shape.elements();
-    if (elements == 0) writer.append(tensor.name, nullptr, 0);
-    const bool copied = !is_float(tensor.dtype) ||
-                        (inputs.size() == 1 && inputs.front().entry->dtype == tensor.dtype);
-    const Combination combination = copied ? Combination{} : combination_of(inputs, elements);
-    for_each_block(elements, reader_.block(), [&](std::int64_t first, std::size_t count) {
-      if (copied)
-        copy(writer, tensor, inputs, first, count);
-      else
-        combine(writer, tensor, inputs, combination, first, count);
-      done_ += static_cast<std::int64_t>(count);
-      if (options_.progress) options_.progress(done_, all_);
+    if (inputs.size() == 1) return blocks.converted(writer, tensor, inputs.front());
+    if (!is_float(tensor.dtype)) return copy(blocks, writer, tensor, inputs);
+    const Combination combination = combination_of(blocks, inputs, tensor.shape.elements());
+    blocks.computed(writer, tensor, [&](std::int64_t first, std::span<double> sums) {
+      combine(blocks, inputs, combination, first, sums);
     });
   }
 
-  void report(MergeResult& result) const {
-    result.elements = all_;
-    result.peak_buffer_bytes = memory_.peak_bytes();
-    result.non_finite = non_finite_;
-    result.first_non_finite = first_non_finite_;
-  }
-
  private:
-  Combination combination_of(const std::vector<Location>& inputs, std::int64_t elements) {
+  Combination combination_of(TensorBlocks& blocks, const std::vector<Location>& inputs,
+                             std::int64_t elements) const {
     if (!options_.weights.empty()) return {options_.weights};
     if (options_.slerp) {
       double a_a = 0, a_b = 0, b_b = 0;
-      for_each_block(elements, reader_.block(), [&](std::int64_t first, std::size_t count) {
-        const std::span<double> a = doubles_.get(0, count), b = doubles_.get(1, count);
-        reader_.read(inputs[0], first, a);
-        reader_.read(inputs[1], first, b);
+      for_each_block(elements, blocks.reader().block(), [&](std::int64_t first, std::size_t count) {
+        const std::span<double> a = blocks.result(count), b = blocks.scratch(count);
+        blocks.reader().read(inputs[0], first, a);
+        blocks.reader().read(inputs[1], first, b);
         a_a += dot_product(a, a);
         a_b += dot_product(a, b);
         b_b += dot_product(b, b);
@@ -195,51 +142,37 @@ class Merger {
   }
 
   // An input with factor 0 does not contribute, not even its infinities.
-  void combine(SafetensorsWriter& writer, const SafetensorsWriter::Announced& tensor,
-               const std::vector<Location>& inputs, const Combination& combination,
-               std::int64_t first, std::size_t count) {
-    const std::span<double> sums = doubles_.get(0, count), values = doubles_.get(1, count);
+  static void combine(TensorBlocks& blocks, const std::vector<Location>& inputs,
+                      const Combination& combination, std::int64_t first, std::span<double> sums) {
+    const std::span<double> values = blocks.scratch(sums.size());
     bool empty = true;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (combination.factors[i] == 0) continue;
-      reader_.read(inputs[i], first, values);
+      blocks.reader().read(inputs[i], first, values);
       (empty ? scale_into : add_scaled)(sums, combination.factors[i], values);
       empty = false;
     }
     if (combination.divisor != 1)
       for (double& sum : sums) sum /= combination.divisor;
-    const RoundingReport rounding = from_doubles(sums, tensor.dtype, rounded_[0]);
-    if (rounding.overflows > 0)
-      user_error("tensor {} has values that are too large for {}: choose another --dtype",
-                 tensor.name, to_string(tensor.dtype));
-    if (rounding.non_finite > 0 && non_finite_ == 0) first_non_finite_ = tensor.name;
-    non_finite_ += rounding.non_finite;
-    writer.append_part(tensor.name, rounded_[0], count * size_of(tensor.dtype));
   }
 
   // Integers, such as masks, are not averaged: they must be equal.
-  void copy(SafetensorsWriter& writer, const SafetensorsWriter::Announced& tensor,
-            const std::vector<Location>& inputs, std::int64_t first, std::size_t count) {
-    const std::span<const std::byte> bytes = reader_.stored(inputs.front(), first, count);
-    std::memcpy(rounded_[0], bytes.data(), bytes.size());
-    for (std::size_t i = 1; i < inputs.size(); ++i)
-      if (std::memcmp(rounded_[0], reader_.stored(inputs[i], first, count).data(),
-                      count * size_of(tensor.dtype)) != 0)
-        user_error("tensor {} of {} numbers differs between {} and {}: it cannot be averaged",
-                   tensor.name, to_string(tensor.dtype), models_.front()->directory.string(),
-                   models_[i]->directory.string());
-    writer.append_part(tensor.name, rounded_[0], count * size_of(tensor.dtype));
+  void copy(TensorBlocks& blocks, SafetensorsWriter& writer,
+            const SafetensorsWriter::Announced& tensor, const std::vector<Location>& inputs) const {
+    const auto check = [&](std::int64_t first, std::span<const std::byte> bytes) {
+      const std::size_t count = bytes.size() / size_of(tensor.dtype);
+      for (std::size_t i = 1; i < inputs.size(); ++i)
+        if (std::memcmp(bytes.data(), blocks.reader().stored(inputs[i], first, count).data(),
+                        bytes.size()) != 0)
+          user_error("tensor {} of {} numbers differs between {} and {}: it cannot be averaged",
+                     tensor.name, to_string(tensor.dtype), models_.front()->directory.string(),
+                     models_[i]->directory.string());
+    };
+    blocks.copied(writer, tensor, inputs.front(), check);
   }
 
   const Models& models_;
   const MergeOptions& options_;
-  CountedMemory memory_;
-  BlockReader reader_;
-  DoubleBlocks doubles_;
-  HostBuffers rounded_;  // one block of the result
-  std::int64_t all_ = 0, done_ = 0;
-  std::size_t non_finite_ = 0;
-  std::string first_non_finite_;
 };
 
 }  // namespace
@@ -252,29 +185,17 @@ SlerpFactors slerp_factors(double a_a, double a_b, double b_b, double t) {
   return {std::sin((1 - t) * angle) / sine, std::sin(t * angle) / sine};
 }
 
-MergeResult merge_models(const std::vector<fs::path>& paths, const fs::path& output,
-                         const MergeOptions& options) {
+WrittenModel merge_models(const std::vector<fs::path>& paths, const fs::path& output,
+                          const MergeOptions& options) {
   check_options(paths.size(), options);
   const Models models = open_models(paths);
   const StoredModel& first = *models.front();
-  check_output(models, output);
-  const SafetensorsFiles files =
-      divide_into_files("model", announced_tensors(first, options.dtype), options.max_shard_bytes);
-  MergeResult result{.tensors = first.names.size(), .files = files.files.size()};
-  const std::vector<ModelDirectoryFile> texts =
-      model_directory_files(first.directory, first.config, options.dtype);
-  NewDirectory directory(output, options.overwrite, "config.json");
-  Merger merger(models, options);
-  for (const SafetensorsFiles::File& file : files.files) {
-    SafetensorsWriter writer(directory.path() / file.name, file.tensors);
-    for (const auto& tensor : file.tensors) merger.write(writer, tensor);
-    result.bytes += writer.finish().bytes;
-  }
-  if (!files.index.empty()) directory.write(files.index_name, files.index);
-  for (const ModelDirectoryFile& file : texts) directory.write(file.name, file.content);
-  merger.report(result);
-  directory.publish();
-  return result;
+  for (const auto& model : models) check_output_is_no_input(output, model->directory);
+  const Merger merger(models, options);
+  return write_model(
+      first, first.directory, output, options.output,
+      [&](TensorBlocks& blocks, SafetensorsWriter& writer,
+          const SafetensorsWriter::Announced& tensor) { merger.write(blocks, writer, tensor); });
 }
 
 }  // namespace kintsugi

@@ -44,26 +44,27 @@ std::string config_with_dtype(const std::string& text, const ModelConfig& config
 
 std::vector<ModelDirectoryFile> model_directory_files(const fs::path& directory,
                                                       const ModelConfig& config,
-                                                      std::optional<DType> dtype) {
+                                                      std::optional<DType> dtype,
+                                                      const fs::path& tokenizer) {
   std::vector<ModelDirectoryFile> files = {
       {"config.json", config_with_dtype(read_text_file(directory / "config.json"), config, dtype)},
       {"generation_config.json", write_hf_generation_config(config)}};
   if (fs::exists(directory / "generation_config.json"))
     files.back().content = read_text_file(directory / "generation_config.json");
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory))
+  for (const auto& entry : fs::directory_iterator(tokenizer))
     if (entry.is_regular_file() && is_tokenizer_file(entry.path().filename().string()))
       names.push_back(entry.path().filename().string());
   const fs::path templates = "additional_chat_templates";
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory / templates, ignored))
+  for (const auto& entry : fs::directory_iterator(tokenizer / templates, ignored))
     if (entry.path().extension() == ".jinja")
       names.push_back((templates / entry.path().filename()).string());
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    if (fs::file_size(directory / name) > kLargestTextFile)
-      user_error("{} is too large for a tokenizer file: remove it", (directory / name).string());
-    files.push_back({name, read_text_file(directory / name)});
+    if (fs::file_size(tokenizer / name) > kLargestTextFile)
+      user_error("{} is too large for a tokenizer file: remove it", (tokenizer / name).string());
+    files.push_back({name, read_text_file(tokenizer / name)});
   }
   return files;
 }

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/units.h"
 #include "core/yaml_document.h"
+#include "model/adapter/peft_config.h"
 #include "model/config.h"
 #include "model/embedded_presets.h"
 #include "model/model_fields.h"
@@ -193,7 +194,8 @@ ModelConfig initial_configuration(const std::string& name, const std::string& wh
                  name);
     return read_model_directory(name);
   } catch (const UserError& error) {
-    if (checkpoint.empty()) user_error("{}: model.init: {}", where, error.what());
+    if (checkpoint.empty() || is_adapter_directory(checkpoint))
+      user_error("{}: model.init: {}", where, error.what());
   }
   return read_hf_config(checkpoint / "config.json");
 }

@@ -34,6 +34,10 @@ struct StoredModel {
 // so both spellings are found.
 SafetensorsModel::Location locate_tensor(const SafetensorsModel& source, std::string_view name);
 
+// A hash of the names, types and shapes of all tensors, and of the content of the small ones. The
+// norms are among them, so that two trained models of the same shapes differ.
+std::string quick_fingerprint(const SafetensorsModel& files);
+
 std::int64_t elements_of(const SafetensorsEntry& entry);
 
 // Reads stored tensors block by block through one buffer, so that memory does not depend on the

@@ -28,6 +28,7 @@ struct InferenceOptions {
   // Every step computes the same number of rows, so that no result depends on what else is computed
   // in the same step. Slower for few sequences.
   bool deterministic = false;
+  std::filesystem::path adapter = {};  // a PEFT directory that is merged into the weights
 };
 
 // One sequence to compute. Its result depends on no other request, up to the rounding of sums.

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "core/units.h"
+#include "model/adapter/apply_adapter.h"
 #include "model/initialize.h"
 #include "parallel/layout.h"
 #include "serve/page_pool.h"
@@ -193,6 +195,8 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
       arena_(backend) {
   plan();
   const SafetensorsModel files(directory);
+  std::optional<StoredAdapter> adapter;
+  if (!options_.adapter.empty()) adapter.emplace(options_.adapter, config_, directory);
   store_ = std::make_unique<ParameterStore>(set_, arena_, options_.precision, false);
   work_ = std::make_unique<Work>(backend_, arena_, *store_, config_, ModelGroups{&tensor_, &alone_},
                                  options_);
@@ -208,6 +212,7 @@ InferenceModel::InferenceModel(Backend& backend, Communicator& tensor,
   }
   shape_.pads_singles = !backend_.is_on_host(work_->output);
   load_parameters(backend_, *store_, files);
+  if (adapter) apply_adapter(backend_, *store_, *adapter);
   work_->scratch.prepare();
   backend_.synchronize();  // from here on the weights are constant
 }

@@ -263,10 +263,8 @@ SafetensorsModel::SafetensorsModel(const std::filesystem::path& path, const std:
   } else if (std::filesystem::exists(index, ignored)) {
     open_shards(index);
   } else {
-    user_error(
-        "{} holds neither model.safetensors nor model.safetensors.index.json: convert its weights "
-        "to safetensors first",
-        path.string());
+    user_error("{} holds neither {} nor {}: convert its weights to safetensors first",
+               path.string(), single.filename().string(), index.filename().string());
   }
 }
 

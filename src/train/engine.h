@@ -24,6 +24,7 @@ namespace kintsugi {
 
 struct EngineOptions {
   ModelConfig model;
+  std::string base = {};  // with adapters: the directory of the model that they are for
   DType precision = DType::F32;
   Layout layout = {};                 // complete (fit_layout)
   std::int64_t batch = 1;             // most sequences per step; used by pipelines only

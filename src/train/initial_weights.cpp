@@ -8,7 +8,10 @@
 #include "comm/agreement.h"
 #include "comm/exchange.h"
 #include "core/hash.h"
+#include "model/adapter/adapter_parameters.h"
+#include "model/adapter/model_files.h"
 #include "model/initialize.h"
+#include "model/stored_model.h"
 #include "tensor/safetensors.h"
 #include "train/checkpoint/files.h"
 #include "train/new_tokens.h"
@@ -31,7 +34,9 @@ StoredParameters stored_weights(FileLoader& loader, const SafetensorsModel& file
           files,
           set,
           "",
-          [&](const Parameter& p) { return !is_fresh_head(stored, model, p); },
+          [&](const Parameter& p) {
+            return p.group != ParameterGroup::Adapter && !is_fresh_head(stored, model, p);
+          },
           {.names = {spec.embedding.table,
                      model.is_classifier() ? spec.embedding.table : spec.head.table},
            .rows = stored.vocab_size,
@@ -59,23 +64,6 @@ std::string hash_of(const SubtokenRows& subtokens) {
   return hex64(hash.digest());
 }
 
-// Tensors up to this size are compared between ranks by content. The norms are among them, so
-// that two trained models of the same shapes differ.
-constexpr std::size_t kCompared = 64 << 10;
-
-std::string fingerprint(const SafetensorsModel& files) {
-  StreamHash hash;
-  for (const std::string& name : files.names()) {
-    const SafetensorsModel::Location found = files.find(name);
-    const std::string text = fmt::format("{} {} {}\n", name, found.entry->dtype_name,
-                                         fmt::join(found.entry->shape, " "));
-    hash.update(text.data(), text.size());
-    if (const auto bytes = found.bytes(); bytes.size() <= kCompared)
-      hash.update(bytes.data(), bytes.size());
-  }
-  return hex64(hash.digest());
-}
-
 }  // namespace
 
 SubtokenRows subtokens_of(const RunConfig& config, const Tokenizer& tokenizer) {
@@ -86,15 +74,64 @@ SubtokenRows subtokens_of(const RunConfig& config, const Tokenizer& tokenizer) {
   return subtokens_of_new_rows(config.model_init, rows, vocab_size, tokenizer);
 }
 
-void check_initial_weights(const fs::path& directory, const ModelConfig& model, Backend& backend) {
+namespace {
+
+// The adapters of a run that begins: new ones, or those of a PEFT directory.
+class InitialAdapters {
+ public:
+  InitialAdapters(FileLoader& loader, const fs::path& directory, const ModelConfig& model,
+                  const fs::path& base, std::uint64_t seed)
+      : fresh_(seed) {
+    if (directory.empty()) return;
+    stored_.emplace(model_directory(directory), model, base);
+    parameters_.emplace(loader, *stored_, model);
+  }
+  bool has(const Parameter& parameter) const {
+    if (parameters_) return static_cast<bool>(stored_->find(parameter));
+    return parameter.group == ParameterGroup::Adapter;
+  }
+  const ParameterSource& source() const {
+    if (parameters_) return *parameters_;
+    return fresh_;
+  }
+
+ private:
+  FreshParameters fresh_;
+  std::optional<StoredAdapter> stored_;
+  std::optional<AdapterParameters> parameters_;
+};
+
+void check_vocabulary(const ModelConfig& stored, const ModelConfig& model) {
+  if (model.lora.on() && model.vocab_size > stored.vocab_size)
+    user_error(
+        "the vocabulary grows from {} to {}, but with `adapter:` the embedding is not saved: use "
+        "the tokenizer of the model, or train all of it",
+        stored.vocab_size, model.vocab_size);
+}
+
+}  // namespace
+
+void check_initial_weights(const fs::path& directory, const ModelConfig& model, Backend& backend,
+                           const fs::path& adapter) {
   const ModelConfig stored = read_model_directory(directory);
   const SafetensorsModel files(model_directory(directory));
   FileLoader unused(backend);
+  check_vocabulary(stored, model);
   stored_weights(unused, files, stored, model, ParameterSet(model));
+  InitialAdapters(unused, adapter, model, directory, 0);
+}
+
+fs::path base_of_run(const RunConfig& config, const fs::path& checkpoint) {
+  if (!config.model_init.empty()) return fs::canonical(model_directory(config.model_init));
+  if (checkpoint.empty() || !is_adapter_directory(checkpoint))
+    user_error("adapter: adapters are trained on a model that exists: name it in model.init");
+  return fs::canonical(base_of_adapter(checkpoint, read_peft_config(checkpoint),
+                                       "name it in model.init instead of run.from"));
 }
 
 std::string load_initial_weights(const fs::path& directory, Engine& engine,
-                                 const SubtokenRows& subtokens, std::uint64_t seed) {
+                                 const SubtokenRows& subtokens, std::uint64_t seed,
+                                 const fs::path& adapter) {
   Communicator& host = engine.groups()[GroupKind::World];
   const ModelConfig& model = engine.options().model;
   FileLoader loader(engine.backend());
@@ -103,20 +140,23 @@ std::string load_initial_weights(const fs::path& directory, Engine& engine,
   together(host, [&] {
     const ModelConfig stored = read_model_directory(directory);
     files.emplace(model_directory(directory));
-    content = fingerprint(*files);
-    const StoredParameters weights =
+    content = quick_fingerprint(*files);
+    const StoredParameters base =
         stored_weights(loader, *files, stored, model, engine.parameters(), subtokens);
+    const InitialAdapters adapters(loader, adapter, model, directory, seed);
     const FreshParameters fresh(seed);
-    const ChosenParameters all([&](const Parameter& p) -> const ParameterSource& {
-      if (is_fresh_head(stored, model, p)) return fresh;
-      return weights;
+    const ChosenParameters weights([&](const Parameter& parameter) -> const ParameterSource& {
+      if (adapters.has(parameter)) return adapters.source();
+      if (is_fresh_head(stored, model, parameter)) return fresh;
+      return base;
     });
-    engine.write_weights(all, all);
+    engine.write_weights(weights, weights);
     description = fs::canonical(model_directory(directory)).string();
     if (model.is_classifier() && !stored.is_classifier())
       description += fmt::format("; new classifier head with {} labels", model.labels.size());
     if (model.vocab_size > stored.vocab_size)
       description += describe_growth(stored.vocab_size, model.vocab_size, subtokens);
+    if (!adapter.empty()) description += fmt::format(", adapters from {}", adapter.string());
   });
   check_agreement(host, {{"the weights in model.init", content},
                          {"the subtokens of new tokens", hash_of(subtokens)}});

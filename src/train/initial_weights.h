@@ -16,14 +16,22 @@ namespace kintsugi {
 // The subtokens of the new rows if the configuration asks for them. Throws UserError.
 SubtokenRows subtokens_of(const RunConfig& config, const Tokenizer& tokenizer);
 
+// If adapters are trained, `directory` is their base model. They are new, from `seed`, or those of
+// the PEFT directory `adapter`.
+
 // Checks without loading that every weight of the model is there. Throws UserError.
 void check_initial_weights(const std::filesystem::path& directory, const ModelConfig& model,
-                           Backend& backend);
+                           Backend& backend, const std::filesystem::path& adapter = {});
 
 // Loads the weights into a prepared engine. All ranks call it. Returns a description for the log.
 // The head of a classifier is new, from `seed`, if the files are of a language model.
 std::string load_initial_weights(const std::filesystem::path& directory, Engine& engine,
-                                 const SubtokenRows& subtokens = {}, std::uint64_t seed = 0);
+                                 const SubtokenRows& subtokens = {}, std::uint64_t seed = 0,
+                                 const std::filesystem::path& adapter = {});
+
+// The directory of the model that the adapters of a run are for: model.init, or the one that the
+// checkpoint names from which the run continues (empty: it begins). Throws UserError.
+std::filesystem::path base_of_run(const RunConfig& config, const std::filesystem::path& checkpoint);
 
 // A warning if the directory has another tokenizer than `tokenizer`; empty: it has the same or
 // none.

@@ -139,7 +139,7 @@ fs::path start_of_branch(const RunConfig& config) {
   } catch (const UserError& error) {
     user_error("run.from: {}", error.what());
   }
-  check_shapes(read_hf_config(checkpoint / "config.json"), config.model, checkpoint);
+  check_saved_model(checkpoint, config.model);
   return checkpoint;
 }
 

@@ -9,6 +9,7 @@
 #include "comm/launch_environment.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "model/stored_model.h"
 #include "train/config/changes.h"
 #include "train/config/model.h"
 #include "train/initial_weights.h"
@@ -121,12 +122,14 @@ void Trainer::fall_back_from(const fs::path& checkpoint, const std::string& dama
 }
 
 std::string Trainer::load_start(const std::optional<Start>& start) {
-  const bool init = !config_.model_init.empty();
+  const bool init = !config_.model_init.empty(), adapters = config_.model.lora.on();
   if (start) follow_checkpoint(start->checkpoint);
   startup_.mark("open run");
   together(host(), [&] {
-    engine_ = std::make_unique<Engine>(backend_, backend_,
-                                       engine_options(config_, groups_->ranks()), *groups_);
+    EngineOptions options = engine_options(config_, groups_->ranks());
+    if (adapters)
+      options.base = base_of_run(config_, start ? start->checkpoint : fs::path()).string();
+    engine_ = std::make_unique<Engine>(backend_, backend_, options, *groups_);
     startup_.mark("allocate memory");
     start || init ? engine_->prepare() : engine_->initialize(config_.run.seed);
   });
@@ -141,11 +144,21 @@ std::string Trainer::load_start(const std::optional<Start>& start) {
   } else if (!start && init) {
     SubtokenRows subtokens;
     together(host(), [&] { subtokens = subtokens_of(config_, data_->tokenizer()); });
-    origin = load_initial_weights(config_.model_init, *engine_, subtokens, config_.run.seed);
+    origin = load_initial_weights(config_.model_init, *engine_, subtokens, config_.run.seed,
+                                  config_.adapter.init.value_or(""));
+    if (adapters) note_base();
   }
   backend_.synchronize();  // so that this phase includes the device's work
   startup_.mark(start ? "load checkpoint" : init ? "load weights" : "initialize weights");
   return origin;
+}
+
+void Trainer::note_base() {
+  std::string content;
+  together(host(), [&] {
+    if (is_first()) content = quick_fingerprint(SafetensorsModel(engine_->options().base));
+  });
+  state_.base = text_of(host(), 0, content);
 }
 
 void Trainer::enter_stage(const std::optional<Start>& start, bool begins) {

@@ -1,4 +1,4 @@
-// kintsugi model merge, convert, diff and inspect, as a user runs them.
+// kintsugi model merge, merge-adapter, convert, diff and inspect, as a user runs them.
 #include <nlohmann/json.hpp>
 
 #include "support/directory_contents.h"
@@ -167,6 +167,44 @@ TEST_F(ModelFilesCommand, TakesRunDirectories) {
   const Outcome scored = run_kintsugi("eval --checkpoint merged" + eval);
   EXPECT_EQ(scored.code, 0) << scored.error;
   EXPECT_EQ(scored.out, run_kintsugi("eval --checkpoint run" + eval).out);
+}
+
+// An adapter of PEFT beside its base model "a".
+TEST_F(ModelFilesCommand, AdaptersAreMergedScoredAndInspected) {
+  const fs::path source = fs::path(test_data_directory()) / "finetune/lora-rs";
+  fs::create_directory(directory_ / "lora");
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+    fs::copy_file(source / name, directory_ / "lora" / name);
+  succeed("model merge-adapter lora --base a --output merged");
+  const std::string eval = " --token-ids '1 5 9 11' --threads 1 --logprobs";
+  const auto scores = [&](const std::string& arguments) {
+    const Outcome scored = run_kintsugi("eval " + arguments + eval);
+    EXPECT_EQ(scored.code, 0) << scored.error;
+    return json::parse(scored.out).get<std::vector<double>>();
+  };
+  const std::vector<double> merged = scores("--checkpoint merged"), base = scores("--checkpoint a"),
+                            together = scores("--checkpoint a --adapter lora");
+  for (std::size_t i = 0; i < merged.size(); ++i) EXPECT_NEAR(together[i], merged[i], 1e-5);
+  EXPECT_NE(base, merged);
+  EXPECT_THAT(mistake("model merge-adapter lora --output x"),
+              AllOf(HasSubstr("'llama'"), HasSubstr("--base")));
+  EXPECT_THAT(mistake("generate --checkpoint lora --token-ids 1"), HasSubstr("--adapter"));
+  // Also if the adapter names its base.
+  json config = json::parse(content_of("lora/adapter_config.json"));
+  config["base_model_name_or_path"] = "../a";
+  directory_.write("lora/adapter_config.json", config.dump());
+  EXPECT_EQ(scores("--checkpoint lora"), together);
+  const std::string generate = " --token-ids '1 5' --max-tokens 4 --temperature 0 --threads 1";
+  const Outcome text = run_kintsugi("generate --checkpoint lora" + generate);
+  EXPECT_EQ(text.code, 0) << text.error;
+  EXPECT_EQ(text.out, run_kintsugi("generate --checkpoint merged" + generate).out);
+  EXPECT_THAT(run_kintsugi("model lora").out,
+              AllOf(HasSubstr("q_proj, v_proj"), HasSubstr("../a"), HasSubstr("sqrt(r)")));
+  const json inspected = json::parse(run_kintsugi("model inspect lora --json").out);
+  EXPECT_EQ(inspected["r"], 4);
+  EXPECT_EQ(inspected["parameters"], 2 * (2 * 4 * 32 + 4 * 32 + 4 * 16));
+  EXPECT_EQ(inspected["tensors"].size(), 8u);
+  EXPECT_THAT(mistake("model diff lora a"), HasSubstr("merge-adapter"));
 }
 
 TEST_F(ModelFilesCommand, RefusesNonsense) {

@@ -65,7 +65,7 @@ TEST_F(MergeModels, AveragesThreeModels) {
   for (const bool sharded : {false, true})
     for (const std::string dtype : {"F32", "BF16"}) {
       const auto inputs = make(3, dtype, sharded);
-      const MergeResult result = merge_models(inputs, output_);
+      const WrittenModel result = merge_models(inputs, output_);
       EXPECT_EQ(result.tensors, read_raw_model(inputs[0]).size());
       expect_merged(inputs, dtype == "F32" ? 24 : 8,
                     [](const std::vector<double>& x) { return (x[0] + x[1] + x[2]) / 3; });
@@ -77,11 +77,10 @@ TEST_F(MergeModels, AveragesWithWeightsInSmallBlocksAndFiles) {
   auto inputs = make(2, "F32", true);
   inputs.push_back(directory_ / "other");
   make_random_model(inputs.back(), "llama", 7, "BF16", false);
-  const MergeResult result = merge_models(inputs, output_,
-                                          {.weights = {0.5, 0.375, 0.125},  // exact in double
-                                           .dtype = DType::BF16,
-                                           .max_shard_bytes = 9000,
-                                           .block = 100});
+  const WrittenModel result =
+      merge_models(inputs, output_,
+                   {.weights = {0.5, 0.375, 0.125},  // exact in double
+                    .output = {.dtype = DType::BF16, .max_shard_bytes = 9000, .block = 100}});
   expect_merged(inputs, 8, [](const std::vector<double>& x) {
     return 0.5 * x[0] + 0.375 * x[1] + 0.125 * x[2];
   });
@@ -114,7 +113,7 @@ TEST_F(MergeModels, InterpolatesOnTheSphere) {
   const auto inputs = make(2, "F32");
   const RawModel a = read_raw_model(inputs[0]), b = read_raw_model(inputs[1]);
   for (const double t : {0.0, 0.5, 1.0, 0.3}) {
-    merge_models(inputs, output_, {.slerp = t, .overwrite = true, .block = 777});
+    merge_models(inputs, output_, {.slerp = t, .output = {.overwrite = true, .block = 777}});
     for (const auto& [name, tensor] : read_raw_model(output_)) {
       const std::vector<double>&x = a.at(name).values, &y = b.at(name).values;
       long double xx = 0, xy = 0, yy = 0;
@@ -155,7 +154,7 @@ TEST(SlerpFactors, HaveClosedForms) {
 
 TEST_F(MergeModels, ConvertsToTheNearestNumber) {
   const auto inputs = make(1, "F32");
-  merge_models(inputs, output_, {.dtype = DType::BF16});
+  merge_models(inputs, output_, {.output = {.dtype = DType::BF16}});
   expect_merged(inputs, 8, [](const std::vector<double>& x) { return x[0]; });
   // Without another type, every byte stays.
   merge_models(inputs, directory_ / "copy");
@@ -200,20 +199,21 @@ TEST_F(MergeModels, FindsBothSpellingsOfNames) {
 TEST_F(MergeModels, MemoryDoesNotDependOnTheModel) {
   // Three inputs and a tensor of 600,000 elements, 600 blocks.
   std::vector<fs::path> inputs = make(3, "F32");
-  const MergeOptions options{.overwrite = true, .block = 1000};
+  const MergeOptions options{.output = {.overwrite = true, .block = 1000}};
   const std::size_t small = merge_models(inputs, output_, options).peak_buffer_bytes;
   for (const fs::path& path : inputs) {
     RawModel model = read_raw_model(path);
     model["large"] = {"F32", {600, 1000}, std::vector<double>(600'000, 0.5)};
     write_raw_model(path, model, false);
   }
-  const MergeResult result = merge_models(inputs, output_, options);
+  const WrittenModel result = merge_models(inputs, output_, options);
   EXPECT_EQ(result.peak_buffer_bytes, small);
   EXPECT_GT(small, 4u * 8u * 1000u - 1);
   EXPECT_LT(result.peak_buffer_bytes, 64u << 10);
   EXPECT_EQ(read_raw_model(output_).at("large").values, std::vector<double>(600'000, 0.5));
   // Four buffers of eight bytes per element: 32 MiB in blocks of the usual size.
-  EXPECT_LT(merge_models(inputs, output_, {.overwrite = true}).peak_buffer_bytes, 34u << 20);
+  EXPECT_LT(merge_models(inputs, output_, {.output = {.overwrite = true}}).peak_buffer_bytes,
+            34u << 20);
 }
 
 // Masks and the like are copied, and must be the same in all models.
@@ -229,7 +229,7 @@ TEST_F(MergeModels, DoesNotAverageIntegers) {
   };
   write(inputs[0], 1, 7);
   write(inputs[1], 4, 7);
-  merge_models(inputs, output_, {.dtype = DType::BF16, .block = 2});
+  merge_models(inputs, output_, {.output = {.dtype = DType::BF16, .block = 2}});
   const SafetensorsFile merged(output_ / "model.safetensors");
   ASSERT_EQ(merged.find("mask")->dtype, DType::U8);
   EXPECT_EQ(static_cast<int>(merged.bytes(*merged.find("mask"))[2]), 7);
@@ -247,11 +247,13 @@ TEST_F(MergeModels, CountsNumbersThatAreNotFinite) {
   const std::string name = std::next(model.begin())->first;
   model[name].values[0] = std::nan("");
   write_raw_model(inputs[0], model, false);
-  const MergeResult result = merge_models(inputs, output_);
+  const WrittenModel result = merge_models(inputs, output_);
   EXPECT_EQ(result.non_finite, 1u);
   EXPECT_EQ(result.first_non_finite, name);
   // A weight of 0 leaves a model out.
-  EXPECT_EQ(merge_models(inputs, output_, {.weights = {0, 1}, .overwrite = true}).non_finite, 0u);
+  EXPECT_EQ(
+      merge_models(inputs, output_, {.weights = {0, 1}, .output = {.overwrite = true}}).non_finite,
+      0u);
   EXPECT_EQ(read_raw_model(output_).at(name).values, read_raw_model(inputs[1]).at(name).values);
 }
 
@@ -316,7 +318,7 @@ TEST_F(MergeModels, RefusesNumbersThatDoNotFit) {
   RawModel model = read_raw_model(inputs[0]);
   model.rbegin()->second.values.back() = 70000;
   write_raw_model(inputs[0], model, false);
-  EXPECT_THAT(refusal(inputs, {.dtype = DType::F16}),
+  EXPECT_THAT(refusal(inputs, {.output = {.dtype = DType::F16}}),
               AllOf(HasSubstr(model.rbegin()->first), HasSubstr("fp16"), HasSubstr("--dtype")));
 }
 
@@ -325,16 +327,18 @@ TEST_F(MergeModels, ReplacesOnlyModels) {
   fs::create_directory(output_);
   std::ofstream(output_ / "thesis.tex") << "years of work";
   EXPECT_THAT(refusal(inputs), AllOf(HasSubstr("already exists"), HasSubstr("--overwrite")));
-  EXPECT_THAT(refusal(inputs, {.overwrite = true}), HasSubstr("no config.json"));
+  EXPECT_THAT(refusal(inputs, {.output = {.overwrite = true}}), HasSubstr("no config.json"));
   output_ = inputs[1];
-  EXPECT_THAT(refusal(inputs, {.overwrite = true}), HasSubstr("would replace the input"));
+  EXPECT_THAT(refusal(inputs, {.output = {.overwrite = true}}),
+              HasSubstr("would replace the input"));
   output_ = directory_.path();
-  EXPECT_THAT(refusal(inputs, {.overwrite = true}), HasSubstr("would replace the input"));
+  EXPECT_THAT(refusal(inputs, {.output = {.overwrite = true}}),
+              HasSubstr("would replace the input"));
   output_ = directory_ / "no/such/parent";
   EXPECT_THAT(refusal(inputs), HasSubstr("does not exist"));
   output_ = directory_ / "link";
   fs::create_directory_symlink("m0", output_);
-  EXPECT_THAT(refusal({inputs[1]}, {.overwrite = true}), HasSubstr("not a directory"));
+  EXPECT_THAT(refusal({inputs[1]}, {.output = {.overwrite = true}}), HasSubstr("not a directory"));
 }
 
 TEST_F(MergeModels, WaitsForNoOtherProcess) {
@@ -351,7 +355,7 @@ TEST_F(MergeModels, OverwritesAModel) {
   std::ofstream(output_ / "old.txt") << "of the old model";
   fs::create_directory(directory_ / ".merged.tmp");  // a killed process left it
   std::ofstream(directory_ / ".merged.tmp/half.safetensors") << "half";
-  merge_models({inputs[1]}, output_, {.overwrite = true});
+  merge_models({inputs[1]}, output_, {.output = {.overwrite = true}});
   EXPECT_FALSE(fs::exists(output_ / "old.txt"));
   EXPECT_FALSE(fs::exists(output_ / "half.safetensors"));
   EXPECT_FALSE(fs::exists(directory_ / ".merged.tmp"));

@@ -17,6 +17,7 @@
 #include "launch/matrix.h"
 #include "launch/node_ledger.h"
 #include "launch/topology.h"
+#include "model/adapter/stored_adapter.h"
 #include "plan/foreign/measured_rows.h"
 #include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
@@ -140,6 +141,40 @@ FileParser hf_config() {
   classifier.complete_and_check();
   parser.samples.push_back({{"config.json", write_hf_config(classifier, DType::F32)}});
   return parser;
+}
+
+FileParser peft_config() {
+  FileParser parser{
+      .name = "peft-config", .samples = {}, .damaged = {}, .read = [](const fs::path& directory) {
+        const PeftConfig config = read_peft_config(directory);
+        config.scale_of("model.layers.0.self_attn.q_proj");
+        parse_peft_config(write_peft_config(config), "again");
+      }};
+  for (const char* kind : {"llama", "rs", "gpt2", "classifier"})
+    parser.samples.push_back(
+        {{kAdapterConfig, content_of(fs::path(test_data_directory()) / "finetune" /
+                                     (std::string("lora-") + kind) / kAdapterConfig)}});
+  parser.samples.push_back({{kAdapterConfig, R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16.5,
+    "target_modules": ".*_proj", "rank_pattern": {"layers\\.0\\.self_attn.q_proj": 4},
+    "alpha_pattern": {"^model.layers.1.mlp.up_proj": 2.5}, "use_rslora": true})"}});
+  return parser;
+}
+
+// An adapter of PEFT, checked against its base model.
+FileParser peft_directory() {
+  const fs::path data = fs::path(test_data_directory()), adapter = data / "finetune/lora-rs";
+  return {.name = "peft-directory",
+          .samples = {{{kAdapterConfig, content_of(adapter / kAdapterConfig)},
+                       {"adapter_model.safetensors",
+                        content_of(adapter / "adapter_model.safetensors")}}},
+          .damaged = {},
+          .read = [data](const fs::path& directory) {
+            const ModelConfig model = read_hf_config(data / "llama/config.json");
+            const StoredAdapter stored(directory, model, "llama");
+            const ParameterSet set(model);
+            for (const Parameter& parameter : set.parameters())
+              if (stored.matrix_of(parameter.name) != nullptr) stored.update_of(parameter);
+          }};
 }
 
 // ---- checkpoints
@@ -367,10 +402,10 @@ FileParser reference() {
 }  // namespace
 
 std::vector<FileParser> config_parsers() {
-  return {run_config(),  overrides(),       model_yaml(),  machine_yaml(), hf_config(),
-          checkpoint(),  measured_rows(),   memory_rows(), trial_log(),    tuning_cache(),
-          topology(),    job_description(), node_ledger(), run_files(),    memory_file(),
-          energy_tree(), reference()};
+  return {run_config(),  overrides(),      model_yaml(),  machine_yaml(),    hf_config(),
+          peft_config(), peft_directory(), checkpoint(),  measured_rows(),   memory_rows(),
+          trial_log(),   tuning_cache(),   topology(),    job_description(), node_ledger(),
+          run_files(),   memory_file(),    energy_tree(), reference()};
 }
 
 }  // namespace kintsugi

@@ -26,14 +26,15 @@ struct EvalArguments : TaskRunArguments {
 };
 
 // The log-probability of each token after the first.
-std::vector<double> score_tokens(const EvalArguments& a, const std::string& directory,
+std::vector<double> score_tokens(const EvalArguments& a, const ModelFiles& files,
                                  const std::vector<std::int32_t>& tokens) {
   const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
   LocalCommunicator alone("tensor", backend.get());
-  InferenceEngine engine(*backend, alone, directory,
+  InferenceEngine engine(*backend, alone, files.model,
                          {.precision = parse_precision(a.engine.precision),
                           .max_length = static_cast<std::int64_t>(tokens.size()),
-                          .max_sequences = 1});
+                          .max_sequences = 1,
+                          .adapter = files.adapter});
   std::vector<double> values;
   const GenerationResult result =
       generate_text(engine, nullptr, {.prompt = tokens, .max_tokens = 0, .score_from = 1},
@@ -61,15 +62,15 @@ void print_summary(const std::vector<double>& values, const Tokenizer* tokenizer
 
 void score_text(const EvalArguments& a) {
   if (a.checkpoints.size() > 1) user_error("--text and --token-ids need one --checkpoint");
-  const std::string directory = model_directory(a.checkpoints.front()).string();
+  const ModelFiles files = find_model(a.checkpoints.front(), a.engine.adapter);
   std::vector<std::int32_t> tokens = parse_token_ids(a.token_ids);
   std::unique_ptr<Tokenizer> tokenizer;
   if (!a.text.empty()) {
-    tokenizer = load_model_tokenizer(directory);
+    tokenizer = load_model_tokenizer(files.tokenizer());
     tokenizer->encode(a.text, tokens, SpecialTokens::Honoured);
   }
   if (tokens.size() < 2) user_error("scoring needs at least two tokens, {} given", tokens.size());
-  const std::vector<double> values = score_tokens(a, directory, tokens);
+  const std::vector<double> values = score_tokens(a, files, tokens);
   if (!a.log_probabilities) return print_summary(values, tokenizer.get(), tokens);
   for (std::size_t i = 0; i < values.size(); ++i)
     std::printf("%s%.9g", i == 0 ? "[" : ", ", values[i]);

@@ -22,10 +22,10 @@ void add_eval_engine_options(CLI::App& command, EngineArguments& a) {
       ->capture_default_str();
 }
 
-void with_model(Job& job, const EngineArguments& a, const std::filesystem::path& directory,
+void with_model(Job& job, const EngineArguments& a, const ModelFiles& files,
                 const ModelWork& work) {
-  with_engine(job, a, directory, [&](InferenceEngine& engine, Communicator& copies) {
-    const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(directory);
+  with_engine(job, a, files, [&](InferenceEngine& engine, Communicator& copies) {
+    const std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(files.tokenizer());
     const PromptSettings settings =
         read_prompt_settings(tokenizer->files(engine.config().max_positions));
     EngineModel own(engine, *tokenizer, prefix_token_of(*tokenizer, settings.bos, engine.config()));

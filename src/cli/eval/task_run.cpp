@@ -71,7 +71,7 @@ class TaskRun {
 
   void run() {
     prepare();
-    for (const std::string& checkpoint : a_.checkpoints) evaluate(checkpoint);
+    for (const ModelFiles& files : models_) evaluate(files);
     if (job_.world().rank() == 0) print();
   }
 
@@ -89,8 +89,12 @@ class TaskRun {
   void prepare() {
     TaskSet tasks;
     job_.together([&] {
-      for (std::string& checkpoint : a_.checkpoints)
-        checkpoint = model_directory(checkpoint).string();
+      if (!a_.engine.adapter.empty() && a_.checkpoints.size() > 1)
+        user_error("--adapter needs one --checkpoint; adapters are also given as --checkpoint");
+      for (std::string& checkpoint : a_.checkpoints) {
+        models_.push_back(find_model(checkpoint, a_.engine.adapter));
+        checkpoint = models_.back().name().string();
+      }
       tasks = tasks_of(a_);
       if (!a_.output.empty() && job_.world().rank() == 0) check_output();
     });
@@ -120,10 +124,10 @@ class TaskRun {
     }
   }
 
-  void evaluate(const std::string& checkpoint) {
-    ResultSource source{.model = checkpoint, .options = options_json(checkpoint)};
+  void evaluate(const ModelFiles& files) {
+    ResultSource source{.model = files.name().string(), .options = options_json(files)};
     source.start_s = seconds_since_1970();
-    with_model(job_, a_.engine, checkpoint, [&](ScoringModel& model, Tokenizer& tokenizer) {
+    with_model(job_, a_.engine, files, [&](ScoringModel& model, Tokenizer& tokenizer) {
       check_stores(*evaluation_, tokenizer);
       ProgressLine line;
       const std::vector<TaskAnswers> answers =
@@ -165,9 +169,11 @@ class TaskRun {
     return sequences == 0 ? EvalDocument("auto") : EvalDocument(sequences);
   }
 
-  EvalDocument options_json(const std::string& checkpoint) const {
+  EvalDocument options_json(const ModelFiles& files) const {
+    EvalDocument model = {{"pretrained", files.model.string()}, {"dtype", a_.engine.precision}};
+    if (!files.adapter.empty()) model["peft"] = files.adapter.string();
     return {{"model", "kintsugi"},
-            {"model_args", {{"pretrained", checkpoint}, {"dtype", a_.engine.precision}}},
+            {"model_args", model},
             {"batch_size", batch_size()},
             {"device", "auto"},
             {"limit", a_.limit ? EvalDocument(*a_.limit) : EvalDocument(nullptr)},
@@ -177,6 +183,7 @@ class TaskRun {
 
   TaskRunArguments a_;
   Job& job_;
+  std::vector<ModelFiles> models_;  // by checkpoint
   std::optional<TaskEvaluation> evaluation_;
   std::vector<EvaluationResults> results_;  // by checkpoint
   std::vector<EvalDocument> json_;

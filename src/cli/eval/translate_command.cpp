@@ -92,10 +92,12 @@ void run_translate(TranslateArguments a) {
   Job job;
   job.run([&] {
     TranslationPrompt prompt;
+    ModelFiles files;
     Segments sources;
     std::optional<References> references;
     job.together([&] {
-      a.checkpoint = model_directory(a.checkpoint).string();
+      files = find_model(a.checkpoint, a.engine.adapter);
+      a.checkpoint = files.name().string();
       prompt = prompt_of(a);
       sources = lines_of(a.sources);
       Segments set = lines_of(a.references);
@@ -104,7 +106,7 @@ void run_translate(TranslateArguments a) {
                    a.references, set.size(), a.sources, sources.size());
       references.emplace(std::vector<Segments>{std::move(set)}, sources.size());
     });
-    with_model(job, a.engine, a.checkpoint, [&](ScoringModel& model, Tokenizer&) {
+    with_model(job, a.engine, files, [&](ScoringModel& model, Tokenizer&) {
       ProgressLine line;
       std::size_t done = 0;
       const Segments texts = translate(model, prompt, sources, a.max_tokens, [&](std::size_t more) {

@@ -73,7 +73,7 @@ void check_data(const RunConfig& run) {
 // A checkpoint in run.dir must be one of this model.
 void check_checkpoint(const RunConfig& run) {
   const auto latest = peek_latest_checkpoint(fs::path(run.run.dir) / "checkpoints");
-  if (latest) return check_shapes(read_hf_config(*latest / "config.json"), run.model, *latest);
+  if (latest) return check_saved_model(*latest, run.model);
   if (run.run.from) start_of_branch(run);
 }
 

@@ -186,18 +186,21 @@ class ChatSession {
 };
 
 void chat(ChatArguments& a) {
-  a.checkpoint = model_directory(a.checkpoint).string();
+  const ModelFiles files = find_model(a.checkpoint, a.engine.adapter);
   StopStrings{a.stop};  // checks them
-  const ModelText text = load_model_text(a.checkpoint, a);
+  const ModelText text = load_model_text(files, a);
   const ChatFormat& format =
-      choose_chat_format(a.chat_template, text.settings.chat_template, a.checkpoint);
-  const ModelConfig config = read_hf_config(std::filesystem::path(a.checkpoint) / "config.json");
+      choose_chat_format(a.chat_template, text.settings.chat_template, files.name().string());
+  const ModelConfig config = read_hf_config(files.model / "config.json");
   const std::int64_t context = context_length(config, a.context);
   const std::unique_ptr<Backend> backend = make_backend(DeviceChoice::Auto, a.engine.threads);
   const DType precision = parse_precision(a.engine.precision);
   LocalCommunicator alone("tensor", backend.get());
-  InferenceEngine model(*backend, alone, a.checkpoint,
-                        {.precision = precision, .max_length = context, .max_sequences = 1});
+  InferenceEngine model(*backend, alone, files.model,
+                        {.precision = precision,
+                         .max_length = context,
+                         .max_sequences = 1,
+                         .adapter = files.adapter});
   ChatSession(a, format, text, model, context).run();
 }
 

@@ -8,6 +8,7 @@ namespace kintsugi {
 
 // The subcommands of `kintsugi model`, one function each.
 void add_model_merge(CLI::App& model);
+void add_model_merge_adapter(CLI::App& model);
 void add_model_convert(CLI::App& model);
 void add_model_diff(CLI::App& model);
 void add_model_inspect(CLI::App& model);

@@ -129,7 +129,7 @@ class GenerateJob {
         if (job.world().rank() == 0) prepare();  // which has the standard input
       });
       share_sizes(job);
-      with_engine(job, a_.engine, a_.checkpoint, [&](InferenceEngine& engine, Communicator&) {
+      with_engine(job, a_.engine, files_, [&](InferenceEngine& engine, Communicator&) {
         texts_.resize(inputs_.size());
         for (std::size_t i = 0; i < inputs_.size(); ++i) submit(engine, i);
         while (is_read_ && engine.step()) report_progress();
@@ -141,7 +141,8 @@ class GenerateJob {
  private:
   // Reads, encodes and checks all prompts before anything is loaded.
   void prepare() {
-    a_.checkpoint = model_directory(a_.checkpoint).string();
+    files_ = find_model(a_.checkpoint, a_.engine.adapter);
+    a_.checkpoint = files_.name().string();
     const std::vector<Prompt> prompts = collect_prompts(a_);
     if (prompts.empty() && a_.token_ids.empty())
       user_error("give a --prompt, an --input or --token-ids");
@@ -152,7 +153,7 @@ class GenerateJob {
       inputs_.push_back({{.source = "--token-ids"}, parse_token_ids(a_.token_ids)});
     else
       encode(prompts);
-    const ModelConfig config = read_hf_config(std::filesystem::path(a_.checkpoint) / "config.json");
+    const ModelConfig config = read_hf_config(files_.model / "config.json");
     for (const PromptTokens& input : inputs_)
       with_source(input.prompt,
                   [&] { InferenceEngine::check_prompt(config, input.tokens, a_.max_tokens); });
@@ -168,15 +169,16 @@ class GenerateJob {
     const std::int64_t prompts = std::max<std::int64_t>(1, std::ssize(inputs_));
     if (prompts < (engine.max_sequences == 0 ? 16 : engine.max_sequences))
       engine.max_sequences = prompts;
-    const OrderedJson sizes = {a_.checkpoint, engine.max_length, engine.max_sequences};
+    const OrderedJson sizes = {files_.model.string(), files_.adapter.string(), engine.max_length,
+                               engine.max_sequences};
     const OrderedJson shared = OrderedJson::parse(job.broadcast_text(sizes.dump()));
-    a_.checkpoint = shared[0];
-    engine.max_length = shared[1];
-    engine.max_sequences = shared[2];
+    files_ = {shared[0].get<std::string>(), shared[1].get<std::string>()};
+    engine.max_length = shared[2];
+    engine.max_sequences = shared[3];
   }
 
   void encode(const std::vector<Prompt>& prompts) {
-    text_.emplace(load_model_text(a_.checkpoint, a_));
+    text_.emplace(load_model_text(files_, a_));
     format_ = format_for(prompts, a_, text_->settings);
     const SpecialTokens special =
         a_.special_tokens == "text" ? SpecialTokens::AsText : SpecialTokens::Honoured;
@@ -270,6 +272,7 @@ class GenerateJob {
   }
 
   GenerateArguments& a_;
+  ModelFiles files_;
   std::optional<ModelText> text_;       // without --token-ids
   const ChatFormat* format_ = nullptr;  // if a prompt has messages
   struct Text {

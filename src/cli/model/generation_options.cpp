@@ -66,15 +66,14 @@ void add_generation_options(CLI::App& command, GenerationArguments& a) {
   add_precision_options(command, a.engine);
 }
 
-ModelText load_model_text(const std::filesystem::path& directory,
-                          const GenerationArguments& arguments) {
-  std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(directory);
-  const ModelConfig config = read_hf_config(directory / "config.json");
+ModelText load_model_text(const ModelFiles& files, const GenerationArguments& arguments) {
+  std::unique_ptr<Tokenizer> tokenizer = load_model_tokenizer(files.tokenizer());
+  const ModelConfig config = read_hf_config(files.model / "config.json");
   PromptSettings settings;
   try {
     settings = read_prompt_settings(tokenizer->files(config.max_positions));
   } catch (const UserError& error) {
-    user_error("{}: {}", directory.string(), error.what());
+    user_error("{}: {}", files.tokenizer().string(), error.what());
   }
   const PromptEncoder encoder(*tokenizer, settings, parse_bos_choice(arguments.bos),
                               config.bos_token);

@@ -34,8 +34,7 @@ struct ModelText {
   PromptSettings settings;
   PromptEncoder encoder;
 };
-ModelText load_model_text(const std::filesystem::path& directory,
-                          const GenerationArguments& arguments);
+ModelText load_model_text(const ModelFiles& files, const GenerationArguments& arguments);
 
 // Writes generated text to standard output at once; on a terminal without control characters.
 class TextPrinter {

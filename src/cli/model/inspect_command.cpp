@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/model/adapter_description.h"
 #include "cli/model/commands.h"
 #include "cli/model/description.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "model/adapter/peft_config.h"
 #include "model/compare.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -139,8 +141,10 @@ void add_model_inspect(CLI::App& model) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* app =
       model.add_subcommand("inspect", "List the configuration, files and tensors of a model");
-  app->add_option("directory", arguments->model,
-                  "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model")
+  app->add_option(
+         "directory", arguments->model,
+         "A checkpoint, a run directory (its latest checkpoint), a Hugging Face model or an "
+         "adapter (a PEFT directory)")
       ->required();
   app->add_flag("--statistics", arguments->statistics,
                 "Minimum, maximum, mean, RMS and share of values that are not finite; reads all "
@@ -148,6 +152,11 @@ void add_model_inspect(CLI::App& model) {
   app->add_flag("--json", arguments->json, "Print JSON");
   app->footer("Example:\n  kintsugi model inspect runs/demo --statistics");
   app->callback([arguments] {
+    if (const auto directory = model_directory(arguments->model); is_adapter_directory(directory)) {
+      if (arguments->statistics)
+        user_error("--statistics needs a complete model, and {} is an adapter", directory.string());
+      return print_adapter(directory, arguments->json, true);
+    }
     const InspectedModel found = inspect_model(arguments->model, arguments->statistics);
     (arguments->json ? print_inspection_json : print_inspection)(found);
   });

@@ -13,17 +13,28 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "model/adapter/merge_adapter.h"
 #include "model/merge.h"
 
 namespace kintsugi {
 namespace {
 
+struct OutputArguments {
+  std::string directory, dtype, max_shard_size = "5GB";
+  bool overwrite = false;
+};
+
 struct ModelMergeArguments {
   std::vector<std::string> models;
-  std::string output, weights, dtype, max_shard_size = "5GB";
+  std::string weights;
   double slerp = 0;
   CLI::Option* slerp_given = nullptr;
-  bool overwrite = false;
+  OutputArguments output;
+};
+
+struct MergeAdapterArguments {
+  std::string adapter, base;
+  OutputArguments output;
 };
 
 std::vector<double> parse_weights(const std::string& text) {
@@ -40,35 +51,45 @@ std::vector<double> parse_weights(const std::string& text) {
   return weights;
 }
 
-void run_model_merge(const ModelMergeArguments& arguments) {
-  MergeOptions options;
-  if (!arguments.weights.empty()) options.weights = parse_weights(arguments.weights);
-  if (arguments.slerp_given != nullptr && arguments.slerp_given->count() > 0)
-    options.slerp = arguments.slerp;
-  if (!arguments.dtype.empty()) options.dtype = parse_precision(arguments.dtype);
-  options.max_shard_bytes = static_cast<std::uint64_t>(parse_bytes(arguments.max_shard_size));
-  options.overwrite = arguments.overwrite;
+// Calls write() with the options, shows the progress and prints what was written.
+template <class Write>
+void write_with_progress(const OutputArguments& arguments, const Write& write) {
+  ModelOutput output;
+  if (!arguments.dtype.empty()) output.dtype = parse_precision(arguments.dtype);
+  output.max_shard_bytes = static_cast<std::uint64_t>(parse_bytes(arguments.max_shard_size));
+  output.overwrite = arguments.overwrite;
   ProgressLine progress;
-  options.progress = [&](std::int64_t done, std::int64_t all) {
+  output.progress = [&](std::int64_t done, std::int64_t all) {
     progress.show([&] {
-      return fmt::format("{}: {:.1f} % of {} parameters", arguments.output,
+      return fmt::format("{}: {:.1f} % of {} parameters", arguments.directory,
                          100.0 * static_cast<double>(done) / static_cast<double>(all),
                          format_count(static_cast<double>(all)));
     });
   };
-  const MergeResult result =
-      merge_models({arguments.models.begin(), arguments.models.end()}, arguments.output, options);
+  const WrittenModel result = write(output);
   if (result.non_finite > 0)
     log_warning("{} values of the result are not finite, the first in tensor {}", result.non_finite,
                 result.first_non_finite);
-  log_info("{}: {} tensors, {} parameters, {} in {}", arguments.output, result.tensors,
+  log_info("{}: {} tensors, {} parameters, {} in {}", arguments.directory, result.tensors,
            format_count(static_cast<double>(result.elements)),
            format_bytes(static_cast<double>(result.bytes)),
            format_number(static_cast<std::int64_t>(result.files), "file"));
 }
 
-void add_output_options(CLI::App& app, ModelMergeArguments& arguments) {
-  app.add_option("--output", arguments.output, "The new model directory")->required();
+void run_model_merge(const ModelMergeArguments& arguments) {
+  MergeOptions options;
+  if (!arguments.weights.empty()) options.weights = parse_weights(arguments.weights);
+  if (arguments.slerp_given != nullptr && arguments.slerp_given->count() > 0)
+    options.slerp = arguments.slerp;
+  write_with_progress(arguments.output, [&](const ModelOutput& output) {
+    options.output = output;
+    return merge_models({arguments.models.begin(), arguments.models.end()},
+                        arguments.output.directory, options);
+  });
+}
+
+void add_output_options(CLI::App& app, OutputArguments& arguments) {
+  app.add_option("--output", arguments.directory, "The new model directory")->required();
   app.add_option("--dtype", arguments.dtype, "Type of the weights (default: as in the first model)")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   app.add_option("--max-shard-size", arguments.max_shard_size,
@@ -95,7 +116,7 @@ void add_model_merge(CLI::App& model) {
                       "Spherical interpolation between two models: 0 is the first, 1 the second")
           ->transform(real_number(between(0, 1)))
           ->excludes(weights);
-  add_output_options(*app, *arguments);
+  add_output_options(*app, arguments->output);
   app->footer(
       "Sums are computed in double precision and rounded once. Memory use is small for models of "
       "any size.\nThe configuration and the tokenizer are those of the first model.\n\nExamples:\n"
@@ -118,11 +139,34 @@ void add_model_convert(CLI::App& model) {
   app->add_option("directory", arguments->models.front(),
                   "A checkpoint, a run directory (its latest checkpoint) or a Hugging Face model")
       ->required();
-  add_output_options(*app, *arguments);
+  add_output_options(*app, arguments->output);
   app->footer(
       "The copy has no training state.\n\nExample:\n"
       "  kintsugi model convert runs/demo --output demo-bf16 --dtype bf16");
   app->callback([arguments] { run_model_merge(*arguments); });
+}
+
+void add_model_merge_adapter(CLI::App& model) {
+  const auto arguments = std::make_shared<MergeAdapterArguments>();
+  CLI::App* app = model.add_subcommand(
+      "merge-adapter", "Add a LoRA adapter to its base model: the result needs no adapter");
+  app->add_option("adapter", arguments->adapter,
+                  "A PEFT directory, or the checkpoint or run directory of a run with `adapter:`")
+      ->required();
+  app->add_option("--base", arguments->base,
+                  "The base model (default: the directory that adapter_config.json names)");
+  add_output_options(*app, arguments->output);
+  app->footer(
+      "Sums are computed in double precision and rounded once. The tokenizer is that of the "
+      "adapter, if it has one.\n\nExamples:\n"
+      "  kintsugi model merge-adapter runs/lora --output merged\n"
+      "  kintsugi model merge-adapter adapter --base Llama-3.1-8B --output merged --dtype bf16");
+  app->callback([arguments] {
+    write_with_progress(arguments->output, [&](const ModelOutput& output) {
+      return merge_adapter(arguments->adapter, arguments->base, arguments->output.directory,
+                           output);
+    });
+  });
 }
 
 }  // namespace kintsugi

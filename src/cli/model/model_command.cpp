@@ -8,10 +8,12 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/model/adapter_description.h"
 #include "cli/model/commands.h"
 #include "cli/model/description.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "model/adapter/peft_config.h"
 #include "model/config.h"
 #include "model/metrics.h"
 
@@ -155,6 +157,10 @@ void show(const ModelCommandOptions& options) {
     fmt::print("{}", preset_list(options.as_json));
     return;
   }
+  std::error_code ignored;
+  if (std::filesystem::is_directory(options.model, ignored))
+    if (const auto directory = model_directory(options.model); is_adapter_directory(directory))
+      return print_adapter(directory, options.as_json, false);
   const Description description = describe(options.model, options.sequence_length);
   fmt::print("{}", options.as_json ? json_text(description) : table(description));
 }
@@ -166,8 +172,10 @@ void add_model_command(CLI::App& app) {
       "model",
       "Show dimensions, parameters, FLOPs and memory of a model; merge, convert and compare");
   const auto options = std::make_shared<ModelCommandOptions>();
-  command->add_option("model", options->model,
-                      "The name of a preset, a YAML file, a config.json or its directory");
+  command->add_option(
+      "model", options->model,
+      "The name of a preset, a YAML file, a config.json or its directory, or an adapter "
+      "(a PEFT directory)");
   command->add_option("--sequence-length", options->sequence_length,
                       "Tokens per sequence for the FLOPs of attention (default: the model's "
                       "maximum, at most 8192)");
@@ -186,6 +194,7 @@ void add_model_command(CLI::App& app) {
     if (command->get_subcommands().empty()) show(*options);
   });
   add_model_merge(*command);
+  add_model_merge_adapter(*command);
   add_model_convert(*command);
   add_model_diff(*command);
   add_model_inspect(*command);

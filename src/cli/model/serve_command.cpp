@@ -87,11 +87,11 @@ void choose_chat(const ServeArguments& a, const PromptSettings& settings, Servic
 }
 
 // Serves until a signal arrives.
-void serve_requests(const ServeArguments& a, InferenceEngine& engine) {
+void serve_requests(const ServeArguments& a, const ModelFiles& files, InferenceEngine& engine) {
   ServiceOptions options = a.service;
   options.api_key = api_key_of(options.api_key);
   options.bos = parse_bos_choice(a.model.bos);
-  ModelText text = load_model_text(a.model.checkpoint, a.model);
+  ModelText text = load_model_text(files, a.model);
   choose_chat(a, text.settings, options);
   HttpService service(engine, std::move(text.tokenizer), std::move(text.settings), options);
   HttpServerOptions limits = a.server;
@@ -127,13 +127,15 @@ void serve(ServeArguments& a) {
     user_error(
         "this program was built without cpp-httplib, which kintsugi serve needs; install it "
         "(Debian: libcpp-httplib-dev) and build again");
-  if (a.service.name.empty()) a.service.name = default_name(a.model.checkpoint);
-  a.model.checkpoint = model_directory(a.model.checkpoint).string();
+  if (a.service.name.empty())
+    a.service.name = default_name(a.engine.adapter.empty() ? a.model.checkpoint : a.engine.adapter);
+  const ModelFiles files = find_model(a.model.checkpoint, a.engine.adapter);
+  a.model.checkpoint = files.name().string();
   const ShutdownSignals signals;
   Job job;
   job.run([&] {
-    with_engine(job, a.engine, a.model.checkpoint,
-                [&](InferenceEngine& engine, Communicator&) { serve_requests(a, engine); });
+    with_engine(job, a.engine, files,
+                [&](InferenceEngine& engine, Communicator&) { serve_requests(a, files, engine); });
   });
 }
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
+#include "comm/agreement.h"
 #include "comm/exchange.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -15,6 +17,7 @@
 #include "train/checkpoint/files.h"
 #include "train/checkpoint/history.h"
 #include "train/checkpoint/saved_tensors.h"
+#include "train/checkpoint/stored_weights.h"
 
 namespace kintsugi {
 namespace fs = std::filesystem;
@@ -46,6 +49,7 @@ TrainerState state_from_json(const std::string& text, const std::string& source)
     state.batches = read_batches(json);
     state.seed = json.at("seed");
     state.data = json.at("data");
+    state.base = json.value("base", "");
     const Json& scale = json.at("loss_scale");
     state.loss_scale = {scale.at("scale"), scale.at("good_steps"), scale.at("hysteresis")};
     state.skipped = json.value("skipped", std::int64_t{0});
@@ -128,18 +132,8 @@ std::vector<StoredSlot> stored_slots(FileLoader& loader, const SafetensorsModel&
   return stored;
 }
 
-// Checks the model and announces to the loader which tensors to load. `averaged`: load the average
-// of the weights.
-TrainerState announce_contents(const fs::path& directory, const fs::path& state_files,
-                               bool averaged, Engine& engine, FileLoader& loader,
-                               const BeginsStage& begins) {
-  const EngineOptions& options = engine.options();
-  const TrainerState state = saved_state(directory);
+void check_same_model(const fs::path& directory, const EngineOptions& options) {
   ModelConfig saved = read_hf_config(directory / "config.json");
-  if (begins && begins(state)) {
-    check_shapes(saved, options.model, directory);
-    saved = options.model;
-  }
   // Only learned positions limit the sequence length; otherwise max_positions may change.
   if (saved.positions() != PositionKind::Learned) saved.max_positions = options.model.max_positions;
   if (write_hf_config(saved, options.precision) !=
@@ -148,10 +142,34 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
         "the checkpoint {} holds another model than the configuration: compare its config.json "
         "with `model:`, or choose another run.dir",
         directory.string());
+}
+
+// Adapters belong to the weights that they were trained with.
+void check_base(TrainerState& state, const StoredWeights& weights, const EngineOptions& options) {
+  if (!state.base.empty() && state.base != weights.base_fingerprint())
+    user_error(
+        "the weights in {} are not those that the adapters of the run were trained with: restore "
+        "them, or name the directory that has them in model.init",
+        options.base);
+  state.base = weights.base_fingerprint();
+}
+
+// Checks the model and announces to the loader which tensors to load. `averaged`: load the average
+// of the weights.
+TrainerState announce_contents(const fs::path& directory, const fs::path& state_files,
+                               bool averaged, Engine& engine, FileLoader& loader,
+                               const BeginsStage& begins) {
+  const EngineOptions& options = engine.options();
+  TrainerState state = saved_state(directory);
+  if (options.model.lora.on() || is_adapter_directory(directory) || (begins && begins(state)))
+    check_saved_model(directory, options.model);
+  else
+    check_same_model(directory, options);
   const ParameterSet& set = engine.parameters();
   const Optimizer& optimizer = engine.optimizer();
-  const SafetensorsModel model(directory), saved_optimizer(state_files, "optimizer");
-  const StoredParameters weights(loader, model, set);
+  const SafetensorsModel saved_optimizer(state_files, "optimizer");
+  const StoredWeights weights(loader, directory, engine);
+  check_base(state, weights, options);
   const std::vector<StoredSlot> slots = stored_slots(loader, saved_optimizer, engine);
   // Runs in 16 bits store their master weights there.
   const auto trained = [](const Parameter& parameter) { return parameter.trained; };
@@ -159,18 +177,17 @@ TrainerState announce_contents(const fs::path& directory, const fs::path& state_
   const auto first = std::find_if(parameters.begin(), parameters.end(), trained);
   const bool has_master =
       first != parameters.end() && saved_optimizer.find("master." + first->name);
-  const StoredParameters master =
-      has_master ? StoredParameters(loader, saved_optimizer, set, "master.", trained) : weights;
+  std::optional<StoredParameters> stored_master;
+  if (has_master) stored_master.emplace(loader, saved_optimizer, set, "master.", trained);
+  const ParameterSource& master = has_master ? *stored_master : weights.all();
   const bool same_precision = saved_precision(directory) == options.precision;
-  std::optional<SafetensorsModel> average_files;
-  if (averaged) average_files.emplace(directory / kAverage);
-  const StoredParameters average =
-      averaged ? StoredParameters(loader, *average_files, set, "", trained) : master;
+  std::optional<StoredWeights> average;
+  if (averaged) average.emplace(loader, directory / kAverage, engine);
   const ChosenParameters unrounded([&](const Parameter& parameter) -> const ParameterSource& {
-    return parameter.trained ? master : weights;
+    return parameter.trained ? master : weights.all();
   });
-  engine.write_weights(same_precision ? static_cast<const ParameterSource&>(weights) : unrounded,
-                       master, average);
+  engine.write_weights(same_precision ? weights.all() : unrounded, master,
+                       averaged ? average->trained() : master);
   for (const auto& [rule, slot, source] : slots)
     for (const StateSegment& segment : optimizer.state().segments())
       if (segment.rule == rule)
@@ -206,6 +223,8 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const B
   verify_files(host, model, loader, owner);
   if (averaged) verify_files(host, model / kAverage, loader, owner);
   if (state_files.parent_path() != model) verify_files(host, state_files, loader, owner);
+  const bool has_base = engine.options().model.lora.on();
+  if (has_base) verify_weights(host, engine.options().base, loader);
   TrainerState state;
   std::exception_ptr refused;  // reported only if no file is damaged, which may be the cause
   together(host, [&] {
@@ -220,6 +239,7 @@ TrainerState load_checkpoint(const fs::path& checkpoint, Engine& engine, const B
   together(host, [&] {
     if (refused) std::rethrow_exception(refused);
   });
+  if (has_base) check_agreement(host, {{"the weights of the base model", state.base}});
   if (has_ema && !averaged && host.rank() == 0)
     log_info("the average of the weights (train.ema) starts from the weights of step {}",
              state.step);

@@ -21,8 +21,10 @@ namespace kintsugi {
 // A checkpoint is a Hugging Face model (config.json, generation_config.json, tokenizer.json,
 // sharded safetensors with public names) with the trainer's state in trainer.json. With train.ema,
 // its subdirectory ema is a second model: the average of the weights. The optimizer's tensors are
-// in a second directory (folder.h). Each of the two has the hashes of its files in checksums.json.
-// Tensors are stored whole and once, so a checkpoint does not depend on the layout.
+// in a second directory (folder.h). If adapters are trained, both models are PEFT directories
+// instead (adapter_config.json, adapter_model.safetensors), without the weights of the base. Each
+// of the two has the hashes of its files in checksums.json. Tensors are stored whole and once, so a
+// checkpoint does not depend on the layout.
 
 // A finished part of the training that led to a checkpoint: a stage of a run, up to the step at
 // which another stage or another run (run.from) continued. A run without `stages:` has one stage.
@@ -47,7 +49,8 @@ struct TrainerState {
   std::vector<PastBatch> batches = {};  // of this stage, before the current one; oldest first
   std::vector<PastStage> history = {};  // the stages before, oldest first
   std::uint64_t seed = 0;
-  std::string data;  // fingerprint of the data and the sample order
+  std::string data;       // fingerprint of the data and the sample order
+  std::string base = {};  // with adapters: fingerprint of the model that they are for
   LossScaler::State loss_scale;
   std::int64_t skipped = 0;      // the last consecutive steps without a finite loss and norm
   std::int64_t outliers = 0;     // the last consecutive outliers: RunHealth::outliers
@@ -96,6 +99,10 @@ TrainerState load_checkpoint(const std::filesystem::path& checkpoint, Engine& en
 // writes one line.
 std::string state_to_json(const TrainerState& state, DType precision, int indent = 2);
 TrainerState state_from_json(const std::string& text, const std::string& source);
+
+// UserError if a run with this model cannot continue a checkpoint: its shapes differ, or only one
+// of them has adapters.
+void check_saved_model(const std::filesystem::path& checkpoint, const ModelConfig& model);
 
 // These read a checkpoint's properties without loading it.
 TrainerState saved_state(const std::filesystem::path& model);

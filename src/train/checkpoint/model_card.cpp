@@ -168,6 +168,32 @@ void add_history(std::string& text, const std::vector<PastStage>& history) {
                         one.first_step, one.last_step, one.tokens, sources_of(one));
 }
 
+// The card of adapters, which PEFT opens.
+std::string adapter_card(const RunConfig& config, const RunData& data, const TrainerState& state,
+                         const StepRecord& last, const std::string& layout,
+                         const std::string& name) {
+  const LoraConfig& lora = config.model.lora;
+  std::int64_t trained = 0, all = 0;
+  const ParameterSet set(config.model);
+  for (const Parameter& parameter : set.parameters()) {
+    all += parameter.shape.elements();
+    if (parameter.trained) trained += parameter.shape.elements();
+  }
+  std::string text = fmt::format(
+      "---\nlibrary_name: peft\ntags:\n- kintsugi\n- lora\n- {0}\n---\n\n# {1}\n\n"
+      "LoRA adapters (r {2}, alpha {3:g}) of a {0} model{4}, trained with Kintsugi {5} (commit "
+      "{6}). `kintsugi model merge-adapter` makes a complete model of them.\n",
+      to_string(config.model.family), cell(name), lora.r, lora.alpha,
+      config.model_init.empty() ? "" : ", " + cell(initial_weights_name(config.model_init)),
+      program_version(), program_commit());
+  add_architecture(text, config.model, all);
+  text += fmt::format("| trained parameters | {} |\n", trained);
+  add_data(text, data, config.stage_count() > 1 || !state.history.empty());
+  add_training(text, config, state, last, layout);
+  add_history(text, state.history);
+  return text;
+}
+
 }  // namespace
 
 Tokenizer::File model_card(const RunConfig& config, const RunData& data, const TrainerState& state,
@@ -176,6 +202,7 @@ Tokenizer::File model_card(const RunConfig& config, const RunData& data, const T
   const std::int64_t parameters = count_parameters(ParameterSet(model)).total;
   std::string name = std::filesystem::path(config.run.dir).filename().string();
   if (name.empty()) name = to_string(model.family);
+  if (model.lora.on()) return {"README.md", adapter_card(config, data, state, last, layout, name)};
   std::string text = fmt::format(
       "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- kintsugi\n- {}\n"
       "---\n\n# {}\n\nA {} model of {} parameters, trained from {} with Kintsugi {} (commit {}).\n",

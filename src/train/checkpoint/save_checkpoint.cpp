@@ -1,6 +1,7 @@
 // The saving side of checkpoint.h.
 #include <fmt/format.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -20,23 +21,36 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void announce(CheckpointWriter& writer, const std::string& stem,
-              const std::vector<SavedKind>& kinds, CheckpointPart part, const ParameterSet& set,
-              const UpdateRules& rules, std::uint64_t max_bytes) {
+// PEFT reads one file.
+struct FilesOf {
+  std::string stem;
+  std::uint64_t max_bytes;
+};
+FilesOf weight_files(const EngineOptions& engine, const CheckpointOptions& options) {
+  if (!engine.model.lora.on()) return {"model", options.max_shard_bytes};
+  return {kAdapterStem, std::numeric_limits<std::uint64_t>::max()};
+}
+
+void announce(CheckpointWriter& writer, const FilesOf& files, const std::vector<SavedKind>& kinds,
+              CheckpointPart part, const ParameterSet& set, const UpdateRules& rules) {
   std::vector<SafetensorsWriter::Announced> tensors;
   for (const SavedKind& kind : kinds)
     if (kind.part == part)
       for (const Parameter& parameter : set.parameters())
         if (kind.has(parameter, rules))
-          tensors.push_back({kind.prefix + parameter.name, kind.dtype, parameter.shape});
-  writer.tensors(stem, tensors, max_bytes);
+          tensors.push_back({kind.name_of(parameter), kind.dtype, parameter.shape});
+  writer.tensors(files.stem, tensors, files.max_bytes);
 }
 
-// The text files of a Hugging Face model in the given precision.
+// The text files of a Hugging Face model in the given precision, or of an adapter.
 void write_model_texts(CheckpointWriter& writer, const EngineOptions& options, DType precision,
                        const std::vector<Tokenizer::File>& files) {
-  writer.text("config.json", write_hf_config(options.model, precision));
-  writer.text("generation_config.json", write_hf_generation_config(options.model));
+  if (options.model.lora.on()) {
+    writer.text(kAdapterConfig, write_peft_config(peft_config_of(options.model, options.base)));
+  } else {
+    writer.text("config.json", write_hf_config(options.model, precision));
+    writer.text("generation_config.json", write_hf_generation_config(options.model));
+  }
   for (const Tokenizer::File& file : files) writer.text(file.name, file.content);
 }
 
@@ -60,13 +74,13 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     model.emplace(host, at.model());
     write_model_texts(*model, engine_options, engine_options.precision, options.files);
     model->text("trainer.json", trainer);
-    announce(*model, "model", kinds, CheckpointPart::Model, whole, rules, options.max_shard_bytes);
+    const FilesOf files = weight_files(engine_options, options);
+    announce(*model, files, kinds, CheckpointPart::Model, whole, rules);
     if (engine.optimizer().state().has_ema()) {
       average.emplace(host, at.model() / kAverage);
       write_model_texts(*average, engine_options, accumulator_of(engine_options.precision),
                         without_card(options.files));
-      announce(*average, "model", kinds, CheckpointPart::Average, whole, rules,
-               options.max_shard_bytes);
+      announce(*average, files, kinds, CheckpointPart::Average, whole, rules);
     }
     optimizer.emplace(host, at.state());
     if (!options.config.empty()) optimizer->text("config.yaml", options.config);
@@ -76,8 +90,8 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
       optimizer->text("lineage.json",
                       to_json(child_lineage(options.ancestors, next_sequence(at.folder),
                                             trainer + options.config)));
-    announce(*optimizer, "optimizer", kinds, CheckpointPart::State, whole, rules,
-             options.max_shard_bytes);
+    announce(*optimizer, {"optimizer", options.max_shard_bytes}, kinds, CheckpointPart::State,
+             whole, rules);
   });
   together(host,
            [&] { shards.emplace(engine, snapshot == nullptr ? &engine.backend() : nullptr); });
@@ -91,7 +105,7 @@ void write_contents(const CheckpointPaths& at, Engine& engine, const TrainerStat
     for (std::size_t k = 0; k < kinds.size(); ++k)
       for (std::size_t i = 0; i < segments.size(); ++i)
         if (kinds[k].has(segments[i]))
-          shards->put(writer_of(kinds[k].part), kinds[k].prefix, segments[i].bucket,
+          shards->put(writer_of(kinds[k].part), kinds[k], segments[i].bucket,
                       written_range(engine, segments[i]),
                       snapshot != nullptr ? snapshot->at(k, i)
                                           : written_elements(engine, kinds[k], segments[i]));
@@ -125,6 +139,7 @@ std::string state_to_json(const TrainerState& state, DType precision, int indent
     json["spikes"] = {{"losses", state.spikes.losses},
                       {"rewinds", state.spikes.rewinds},
                       {"last_step", state.spikes.last_step}};
+  if (!state.base.empty()) json["base"] = state.base;
   if (state.outliers > 0) json["outliers"] = state.outliers;
   if (!state.recent.losses.empty())
     json["recent"] = {{"losses", state.recent.losses}, {"norms", state.recent.norms}};

@@ -16,13 +16,17 @@ std::vector<SavedKind> saved_kinds(Engine& engine, const ParameterSet& whole) {
                    .prefix = "",
                    .dtype = precision,
                    .owned = weights,
-                   .frozen = frozen});
+                   .frozen = frozen,
+                   .peft = !frozen});
   if (state.has_master())
     kinds.push_back({CheckpointPart::State, "master.", accumulator_of(precision),
                      [&](const StateSegment& segment) { return state.master(segment); }});
   if (state.has_ema()) {
-    kinds.push_back({CheckpointPart::Average, "", accumulator_of(precision),
-                     [&](const StateSegment& segment) { return state.ema(segment); }});
+    kinds.push_back({.part = CheckpointPart::Average,
+                     .prefix = "",
+                     .dtype = accumulator_of(precision),
+                     .owned = [&](const StateSegment& segment) { return state.ema(segment); },
+                     .peft = !frozen});
     kinds.push_back({.part = CheckpointPart::Average,
                      .prefix = "",
                      .dtype = precision,

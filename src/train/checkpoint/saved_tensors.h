@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "model/adapter/stored_adapter.h"
 #include "train/engine.h"
 
 namespace kintsugi {
@@ -21,6 +22,11 @@ struct SavedKind {
   std::function<Tensor(const StateSegment& segment)> owned;  // the elements this rank owns
   const UpdateRule* rule = nullptr;     // only parameters with this rule have it; nullptr: all
   bool trained = true, frozen = false;  // whether parameters that are trained, or are not, have it
+  bool peft = false;                    // the tensors have the names of PEFT's files
+
+  std::string name_of(const Parameter& parameter) const {
+    return prefix + (peft ? name_in_adapter(parameter) : parameter.name);
+  }
 
   bool has(const StateSegment& segment) const {
     if (segment.rule == nullptr) return frozen;

@@ -37,14 +37,14 @@ ShardWriter::ShardWriter(Engine& engine, Backend* device)
   joined_.resize(bytes * ranks);
 }
 
-void ShardWriter::put(CheckpointWriter& writer, const std::string& prefix, int bucket,
+void ShardWriter::put(CheckpointWriter& writer, const SavedKind& kind, int bucket,
                       Sharding::Range range, Tensor elements) {
   for (const Parameter& parameter : engine_.parameters().parameters()) {
     if (parameter.bucket != bucket) continue;
     const std::int64_t from = std::max(range.begin, parameter.offset),
                        to = std::min(range.end, parameter.offset + parameter.shape.elements());
     if (from >= to) continue;
-    const Target target{writer, prefix + parameter.name, parameter};
+    const Target target{writer, kind.name_of(parameter), parameter};
     const Tensor part = elements.rows(from - range.begin, to - from);
     if (parameter.shard.ranks > 1 && parameter.shard.dimension > 0)
       put_rows(target, from - parameter.offset, part);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "train/checkpoint/files.h"
+#include "train/checkpoint/saved_tensors.h"
 #include "train/engine.h"
 
 namespace kintsugi {
@@ -18,10 +19,10 @@ class ShardWriter {
   // host memory and complete, and the writer may be used in another thread than the engine.
   ShardWriter(Engine& engine, Backend* device);
 
-  // Writes elements `range` of the parameter buffer, which are in `bucket`, to the tensors `prefix`
-  // + name. Collective over the tensor group, with the same range. Errors are kept for finish(), so
+  // Writes elements `range` of the parameter buffer, which are in `bucket`, to the tensors of a
+  // kind. Collective over the tensor group, with the same range. Errors are kept for finish(), so
   // that no rank waits for one that has failed.
-  void put(CheckpointWriter& writer, const std::string& prefix, int bucket, Sharding::Range range,
+  void put(CheckpointWriter& writer, const SavedKind& kind, int bucket, Sharding::Range range,
            Tensor elements);
   // Waits until everything is written, or throws the first error.
   void finish();

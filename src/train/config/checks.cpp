@@ -100,6 +100,11 @@ class Checks {
     } catch (const UserError& error) {
       user_error("{}: {}", where(key), error.what());
     }
+    // The reference of DPO is the model in model.init, without adapters.
+    if (config_.adapter.init && config_.objective.kind == ObjectiveKind::Dpo)
+      complain("adapter.init",
+               "cannot be combined with objective dpo, whose reference is the model in model.init: "
+               "merge the adapter with kintsugi model merge-adapter and start from that");
     if (config_.model.lora.on() && config_.optimizer.kind == OptimizerKind::Muon)
       complain("optimizer.kind", "is muon, which is for whole matrices: adapters need adamw");
   }

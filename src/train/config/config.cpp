@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/units.h"
 #include "core/yaml_reader.h"
+#include "model/adapter/stored_adapter.h"
 #include "model/families/family.h"
 #include "model/model_fields.h"
 #include "parallel/layer_split.h"
@@ -203,6 +204,54 @@ std::int64_t RunConfig::total_steps() const {
 
 namespace {
 
+std::vector<std::string> sorted_names(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The adapters of adapter.init have their own r, alpha and modules: given keys may only repeat
+// them.
+void follow_initial_adapter(const YamlDocument& document, const std::string& prefix,
+                            RunConfig& config) {
+  AdapterConfig& adapter = config.adapter;
+  if (!adapter.init) return;
+  const auto where = [&](const std::string& key) {
+    return document.where(document.has(prefix + key) ? prefix + key : key);
+  };
+  if (adapter.kind != AdapterKind::Lora)
+    user_error("{}: adapter.init needs adapter.kind: lora", where("adapter.init"));
+  std::error_code ignored;
+  const bool gone = !std::filesystem::exists(*adapter.init, ignored);
+  // The configuration of a run that was saved has all keys.
+  if (gone && document.has("adapter.r") && document.has("adapter.alpha") &&
+      document.has("adapter.targets"))
+    return;
+  LoraConfig lora;
+  try {
+    const std::filesystem::path latest = checkpoint_of(config.run.dir);
+    // A run that continues does not need it any more.
+    lora = StoredAdapter(gone && !latest.empty() ? latest : model_directory(*adapter.init))
+               .training_config();
+  } catch (const UserError& error) {
+    user_error("{}: adapter.init: {}", where("adapter.init"), error.what());
+  }
+  const auto follow = [&](const std::string& key, auto& value, const auto& stored, bool same) {
+    if ((document.has(prefix + key) || document.has(key)) && !same)
+      user_error("{}: {} differs from that of the adapters in adapter.init ({}): remove it",
+                 where(key), key, stored);
+    value = stored;
+  };
+  follow("adapter.r", adapter.r, lora.r, adapter.r == lora.r);
+  follow("adapter.alpha", adapter.alpha, lora.alpha, adapter.alpha == lora.alpha);
+  follow("adapter.rslora", adapter.rslora, lora.rslora, adapter.rslora == lora.rslora);
+  follow("adapter.targets", adapter.targets, lora.targets,
+         sorted_names(adapter.targets) == sorted_names(lora.targets));
+  follow("adapter.train", adapter.train, lora.train,
+         sorted_names(adapter.train) == sorted_names(lora.train));
+  if (!document.has(prefix + "adapter.dropout") && !document.has("adapter.dropout"))
+    adapter.dropout = lora.dropout;
+}
+
 // Examples are not cut, and do not see each other.
 void set_example_defaults(const YamlDocument& document, const std::string& prefix,
                           RunConfig& config) {
@@ -229,6 +278,7 @@ void complete_stage(const YamlDocument& document, const std::string& prefix, Run
     if (source.name.empty()) source.name = name_of(source.path);
   set_example_defaults(document, prefix, config);
   config.model.freeze = config.freeze;
+  follow_initial_adapter(document, prefix, config);
   if (config.adapter.kind == AdapterKind::Lora)
     config.model.lora = {.r = config.adapter.r,
                          .alpha = config.adapter.alpha,

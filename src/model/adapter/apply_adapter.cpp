@@ -1,0 +1,110 @@
+#include "model/adapter/apply_adapter.h"
+
+#include <algorithm>
+
+#include "model/file_loader.h"
+#include "tensor/arena.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr std::int64_t kBlockElements = std::int64_t{1} << 23;  // of wide weights at a time
+
+// The index in the whole parameter of each row (dimension 0) or column (1) of a rank's shard; -1:
+// padding.
+std::vector<std::int64_t> global_indices(const Parameter& parameter, int dimension, int tp_rank) {
+  const std::int64_t local = parameter.shape[dimension];
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(local), -1);
+  TensorShard shard = parameter.shard;
+  shard.dimension = parameter.shard.dimension == dimension ? 0 : -1;
+  for_each_range(shard, {parameter.global[dimension]}, tp_rank, 0, local,
+                 [&](const ShardRange& range) {
+                   for (std::int64_t i = 0; i < range.count; ++i)
+                     indices[static_cast<std::size_t>(range.local + i)] = range.global + i;
+                 });
+  return indices;
+}
+
+// The rows and columns of an update that belong to a rank's shard.
+LowRankUpdate local_update(const LowRankUpdate& all, const Parameter& parameter, int tp_rank) {
+  LowRankUpdate local{.rows = parameter.shape[0],
+                      .rank = all.rank,
+                      .columns = parameter.shape[1],
+                      .left = {},
+                      .right = {}};
+  const std::vector<std::int64_t> rows = global_indices(parameter, 0, tp_rank),
+                                  columns = global_indices(parameter, 1, tp_rank);
+  for (const std::int64_t row : rows)
+    for (std::int64_t k = 0; k < all.rank; ++k)
+      local.left.push_back(row < 0 ? 0 : all.left[static_cast<std::size_t>(row * all.rank + k)]);
+  for (std::int64_t k = 0; k < all.rank; ++k)
+    for (const std::int64_t column : columns)
+      local.right.push_back(
+          column < 0 ? 0 : all.right[static_cast<std::size_t>(k * all.columns + column)]);
+  return local;
+}
+
+void upload_doubles(Backend& backend, const Tensor& to, const std::vector<double>& values) {
+  if (to.dtype() == DType::F64) return backend.upload(to, values.data());
+  const std::vector<float> rounded(values.begin(), values.end());
+  backend.upload(to, rounded.data());
+}
+
+// weight += left · right, in accumulator precision.
+void add_update(Backend& backend, const Tensor& weight, const LowRankUpdate& update) {
+  const DType wide = accumulator_of(weight.dtype());
+  Arena work(backend);
+  const auto allocate = [&](const char* label, std::int64_t rows, std::int64_t columns) {
+    return work.allocate(Region::Workspace, label, wide, {rows, columns});
+  };
+  const Tensor left = allocate("left", update.rows, update.rank),
+               right = allocate("right", update.rank, update.columns);
+  upload_doubles(backend, left, update.left);
+  upload_doubles(backend, right, update.right);
+  if (weight.dtype() == wide) {
+    backend.matmul(weight, left, right, {.accumulate = true});
+  } else {
+    const std::int64_t block =
+        std::clamp<std::int64_t>(kBlockElements / update.columns, 1, update.rows);
+    const Tensor sums = allocate("sums", block, update.columns);
+    for (std::int64_t first = 0; first < update.rows; first += block) {
+      const std::int64_t count = std::min(block, update.rows - first);
+      backend.copy(sums.rows(0, count), weight.rows(first, count));
+      backend.matmul(sums.rows(0, count), left.rows(first, count), right, {.accumulate = true});
+      backend.copy(weight.rows(first, count), sums.rows(0, count));
+    }
+  }
+  backend.synchronize();  // the memory of this function is released
+}
+
+void announce_whole(FileLoader& loader, const SafetensorsModel::Location& found,
+                    const Parameter& parameter, int tp_rank, const Tensor& weight) {
+  const int file = loader.open(found.file->path());
+  const DType stored = *found.entry->dtype;
+  const Tensor flat = weight.view({weight.elements()});
+  for_each_range(parameter.shard, parameter.global, tp_rank, 0, weight.elements(),
+                 [&](const ShardRange& range) {
+                   loader.load(file,
+                               found.file->offset(*found.entry) +
+                                   static_cast<std::uint64_t>(range.global) * size_of(stored),
+                               stored, flat.rows(range.local, range.count));
+                 });
+}
+
+}  // namespace
+
+void apply_adapter(Backend& backend, const ParameterStore& store, const StoredAdapter& adapter) {
+  const ParameterSet& set = store.set();
+  FileLoader loader(backend);
+  for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i) {
+    const Parameter& parameter = set[i];
+    if (const auto found = adapter.whole().find(parameter.name); found != adapter.whole().end())
+      announce_whole(loader, found->second, parameter, set.tp_rank(), store.weight(i));
+    if (adapter.matrix_of(parameter.name) != nullptr)
+      add_update(backend, store.weight(i),
+                 local_update(adapter.update_of(parameter), parameter, set.tp_rank()));
+  }
+  loader.run();
+}
+
+}  // namespace kintsugi
