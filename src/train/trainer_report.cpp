@@ -31,8 +31,8 @@ void Trainer::announce() const {
     log_info("{}: steps {}-{} of {}", config_.stage_title(), schedule_.first_step + 1,
              schedule_.last_step(), last_step());
   log_info("{}", backend_.description());
-  log_info("model: {} {}, {} parameters, {} precision", to_string(config_.model.family),
-           config_.model_preset.empty() ? "" : config_.model_preset,
+  log_info("model: {}{}, {} parameters, {} precision", to_string(config_.model.family),
+           config_.model_preset.empty() ? "" : " " + config_.model_preset,
            format_count(static_cast<double>(size.total)), to_string(config_.train.precision));
   if (size.trained < size.total)
     log_info("trained: {} parameters ({:.2f} %){}", format_count(static_cast<double>(size.trained)),
