@@ -27,41 +27,26 @@ chats() {
     printf "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}\n", head, tail }'
 }
 
-# Chosen: the rest of the verse. Rejected: the words of the verse before, from the last to the first.
+# Chosen: the rest of the verse. Rejected: the words of the verse before, from the last to the first. 1,000 pairs: the
+# reference model reads all of them before the first step.
 pairs() {
   verses | awk '{ sub(/^ +/, ""); head = $1; for (i = 2; i <= 6; i++) head = head " " $i
     tail = $7; for (i = 8; i <= NF; i++) tail = tail " " $i
-    if (NR > 1) printf "{\"prompt\": \"%s\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", head, tail, before
+    if (NR % 29 == 0) printf "{\"prompt\": \"%s\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", head, tail, before
     before = $NF; for (i = NF - 1; i >= 7; i--) before = before " " $i }'
 }
 
-# The first 160 bytes of each manual page, cut at a space, with its language. Each fifth page goes to $2, the others to $1.
-# Pages with the same beginning (egrep and fgrep) count once, so that no held-out text is one of those that are trained.
-labelled_pages() {
-  local language corpus
-  : > "$1"
-  : > "$2"
-  for language in en fi nl pl; do
-    corpus=$data/$language.jsonl
-    [ "$language" != en ] || corpus=$data/en-man.jsonl
-    [ -s "$corpus" ] || scripts/corpora.sh "$data" "$(basename "$corpus" .jsonl)"
-    LC_ALL=C awk -v language="$language" -v train="$1" -v valid="$2" '{ text = substr($0, 11, length($0) - 12)
-      if (length(text) > 160) { text = substr(text, 1, 160); sub(/ [^ ]*$/, "", text) }
-      if (seen[text]++) next
-      printf "{\"text\": \"%s\", \"label\": \"%s\"}\n", text, language >> (++pages % 5 == 0 ? valid : train) }' "$corpus"
-  done
-}
-
-# prepare INPUT OUTPUT [option …]
+# prepare NAME LENGTH option …: NAME.jsonl to the store NAME
 prepare() {
-  local input=$1 output=$2
+  local name=$data/$1 length=$2
   shift 2
-  "$kintsugi" data prepare-chat --input "$input" --tokenizer runs/data/tokenizer --max-length 128 --output "$output" --overwrite "$@"
+  "$kintsugi" data prepare-chat --input "$name.jsonl" --tokenizer runs/data/tokenizer --max-length "$length" \
+    --output "$name" --overwrite "$@"
 }
 
 prepare_chats() {
   chats > "$data/chats.jsonl"
-  prepare "$data/chats.jsonl" "$data/chats" --template chatml
+  prepare chats 128 --template chatml
 }
 
 # Three answers of the model in the run directory $1.
@@ -83,7 +68,7 @@ sft() {
 dpo() {
   [ -e runs/instruct/checkpoints/latest/config.json ] || sft
   pairs > "$data/pairs.jsonl"
-  prepare "$data/pairs.jsonl" "$data/pairs" --template chatml --max-length 256
+  prepare pairs 256 --template chatml
   rm -rf runs/preferences
   "$kintsugi" train examples/preferences.yaml
   echo "reward accuracy on held-out pairs, from the first validation to the last:"
@@ -99,11 +84,9 @@ lora() {
 }
 
 classification() {
-  labelled_pages "$data/pages.jsonl" "$data/pages-held-out.jsonl"
-  local name
-  for name in pages pages-held-out; do
-    prepare "$data/$name.jsonl" "$data/$name" --labels en,fi,nl,pl --max-length 384 --too-long keep_start
-  done
+  [ -s "$data/pages.jsonl" ] || scripts/language_pages.sh "$data"
+  prepare pages 128 --labels en,fi,nl,pl --too-long keep_start
+  prepare pages-held-out 128 --labels en,fi,nl,pl --too-long keep_start
   rm -rf runs/language-classifier
   "$kintsugi" train examples/classification.yaml
   "$kintsugi" classify --checkpoint runs/language-classifier --input "$data/pages-held-out.jsonl" --output "$data/labels.jsonl"
