@@ -2,7 +2,6 @@
 // four languages, as `make demo` does it, and then trained to tell the languages apart.
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "support/program_test.h"
@@ -13,40 +12,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kPageBytes = 160;
-
-// The beginning of a page, cut at a space.
-std::string beginning_of(const std::string& page) {
-  return page.size() <= kPageBytes ? page : page.substr(0, page.rfind(' ', kPageBytes));
-}
-
 class LanguageClassifierTest : public ProgramTest {
  protected:
   void succeeds(const std::string& arguments) {
     const Outcome outcome = run_kintsugi(arguments);
     ASSERT_EQ(outcome.code, 0) << arguments << "\n" << outcome.error;
-  }
-
-  // pages.jsonl, and every fifth page in held-out.jsonl. Many pages are copies of others (egrep and
-  // fgrep): each text counts once, so that no held-out text was trained.
-  void write_pages() {
-    const Outcome corpora =
-        run_in_shell("'" + source_directory() + "/scripts/corpora.sh' . en-man fi nl pl");
-    ASSERT_EQ(corpora.code, 0) << corpora.error;
-    std::string train, held_out;
-    for (const std::string language : {"en", "fi", "nl", "pl"}) {
-      std::istringstream pages(content_of((language == "en" ? "en-man" : language) + ".jsonl"));
-      std::set<std::string> seen;
-      for (std::string line; std::getline(pages, line);) {
-        const std::string text = beginning_of(json::parse(line).at("text"));
-        if (!seen.insert(text).second) continue;
-        const json example = {{"text", text}, {"label", language}};
-        (seen.size() % 5 == 0 ? held_out : train) += example.dump() + "\n";
-      }
-      ASSERT_GE(seen.size(), 50u) << language;
-    }
-    directory_.write("pages.jsonl", train);
-    directory_.write("held-out.jsonl", held_out);
   }
 };
 
@@ -55,32 +25,33 @@ TEST_F(LanguageClassifierTest, SeparatesFourLanguagesOfManualPages) {
   for (const char* language : {"fi", "nl", "pl"})
     if (!std::filesystem::exists(std::string("/usr/share/man/") + language + "/man1"))
       GTEST_SKIP() << "needs the manual pages of manpages-" << language;
-  ASSERT_NO_FATAL_FAILURE(write_pages());
+  const Outcome pages = run_in_shell("'" + source_directory() + "/scripts/language_pages.sh' .");
+  ASSERT_EQ(pages.code, 0) << pages.error;
 
   succeeds("data train-tokenizer --input pages.jsonl --vocab 1024 --output tokenizer");
   succeeds("data tokenize --input pages.jsonl --tokenizer tokenizer --output text");
   directory_.write("language_model.yaml", R"(
 run: {dir: language_model}
-model: {preset: llama-tiny, hidden_size: 128, layers: 2, heads: 4, kv_heads: 2, ffn_size: 256}
+model: {preset: llama-tiny, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, ffn_size: 128}
 data: {train: [{path: text}], tokenizer: tokenizer, sequence_length: 128}
 batch: {global: 8, micro: 8}
-optimizer: {lr: 5e-3, min_lr: 1e-3, warmup_steps: 10}
+optimizer: {kind: muon, lr: 1e-2, min_lr: 1e-3, warmup_steps: 10}
 train: {steps: 100, eval_every: 0}
 threads: 1
 )");
   succeeds("train language_model.yaml");
 
-  for (const std::string name : {"pages", "held-out"})
+  for (const std::string name : {"pages", "pages-held-out"})
     succeeds("data prepare-chat --input " + name + ".jsonl --tokenizer tokenizer --output " + name +
              " --labels en,fi,nl,pl");
   directory_.write("classifier.yaml", R"(
 run: {dir: classifier}
 model: {init: language_model}
-objective: {kind: classification, class_weights: balanced}
-data: {train: [{path: pages}], valid: [{path: held-out}], tokenizer: tokenizer, sequence_length: 128}
+objective: classification
+data: {train: [{path: pages}], valid: [{path: pages-held-out}], tokenizer: tokenizer, sequence_length: 128}
 batch: {global: 8, micro: 8}
-optimizer: {lr: 5e-3, min_lr: 3e-4, warmup_steps: 5}
-train: {steps: 120, eval_every: 120, eval_batches: 0}
+optimizer: {kind: muon, lr: 5e-3, min_lr: 3e-4, warmup_steps: 5}
+train: {steps: 100, eval_every: 100, eval_batches: 0}
 threads: 1
 )");
   succeeds("train classifier.yaml");
@@ -89,8 +60,10 @@ threads: 1
 
   // The checkpoint alone gives the same predictions: accuracy is counted here from its output.
   succeeds(
-      "classify --checkpoint classifier --input held-out.jsonl --output labels.jsonl --threads 1");
-  std::istringstream examples(content_of("held-out.jsonl")), answers(content_of("labels.jsonl"));
+      "classify --checkpoint classifier --input pages-held-out.jsonl --output labels.jsonl "
+      "--threads 1");
+  std::istringstream examples(content_of("pages-held-out.jsonl")),
+      answers(content_of("labels.jsonl"));
   double right = 0, all = 0;
   for (std::string example, answer; std::getline(examples, example); ++all) {
     ASSERT_TRUE(std::getline(answers, answer)) << example;
