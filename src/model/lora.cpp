@@ -60,7 +60,8 @@ bool matches_parameter(std::string_view pattern, std::string_view name) {
 
 void add_adapters(ModelSpec& model, const LoraConfig& lora) {
   if (!lora.on()) return;
-  const bool all = lora.targets.size() == 1 && lora.targets.front() == kAllLinear;
+  const bool all =
+      std::find(lora.targets.begin(), lora.targets.end(), kAllLinear) != lora.targets.end();
   for_each_linear(model, [&](LinearSpec& linear, const auto& by_default) {
     AdapterSpec adapters{.r = lora.r, .scale = lora.scale(), .dropout = lora.dropout};
     bool any = false;
@@ -134,8 +135,19 @@ void check_trained(const ModelConfig& config) {
           return names_module(module, module_of(parameter.name));
         }))
       user_error("adapter.train: the model has no module named {}", module);
+  // A checkpoint with adapters has only what is trained, and the base model has neither of these.
+  for (const Parameter& parameter : all)
+    if (config.lora.on() && !parameter.trained &&
+        (parameter.group == ParameterGroup::Adapter || parameter.name == kScoreTable))
+      user_error("freeze matches {}, which `adapter:` trains: name parameters of the model itself",
+                 parameter.name);
   for (std::size_t i = 1; i < all.size(); ++i)
-    if (all[i].packed && all[i].trained != all[i - 1].trained)
+    if (all[i].packed && all[i].trained != all[i - 1].trained && config.lora.on())
+      user_error(
+          "adapter.train: {} is trained and {} is not, but they are computed as one matrix: name "
+          "all of them or none",
+          all[all[i].trained ? i : i - 1].name, all[all[i].trained ? i - 1 : i].name);
+    else if (all[i].packed && all[i].trained != all[i - 1].trained)
       user_error(
           "freeze: {} is frozen and {} is not, but they are computed as one matrix: freeze all of "
           "them or none",

@@ -2,13 +2,13 @@
 
 namespace kintsugi {
 
-PreferenceLoss::PreferenceLoss(Arena& arena, DType dtype, std::int64_t tokens,
+PreferenceLoss::PreferenceLoss(Arena& arena, DType dtype, std::int64_t tokens, int context,
                                const PreferenceOptions& options)
     : options_(options) {
   const auto take = [&](std::int64_t elements) {
     return arena.allocate(Region::Workspace, "preference loss", dtype, {elements});
   };
-  sums_ = take(most_sequences(tokens));
+  sums_ = take(most_sequences(tokens, context));
   weights_ = take(tokens);
 }
 

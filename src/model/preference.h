@@ -10,10 +10,15 @@ namespace kintsugi {
 // all-reduced.
 class PreferenceLoss {
  public:
-  PreferenceLoss(Arena& arena, DType dtype, std::int64_t tokens, const PreferenceOptions& options);
+  // `tokens` of a micro-batch on one of `context` ranks.
+  PreferenceLoss(Arena& arena, DType dtype, std::int64_t tokens, int context,
+                 const PreferenceOptions& options);
 
-  // The most sequences of a micro-batch, of which each has a token: an even number.
-  static std::int64_t most_sequences(std::int64_t tokens) { return tokens / 2 * 2; }
+  // The most sequences of a micro-batch, of which each has a token on some context rank: an even
+  // number.
+  static std::int64_t most_sequences(std::int64_t tokens, int context) {
+    return tokens * context / 2 * 2;
+  }
 
   // Returns d loss / d token loss (tokens), and adds the sums over the pairs to totals (4):
   // Backend::preference_loss.

@@ -58,7 +58,8 @@ StageScratch::StageScratch(Backend& backend, Arena& arena, const ParameterStore&
   losses_ = per_token("losses");
   if (options.training && options.z_loss > 0) squared_log_z_ = per_token("z-losses");
   if (options.preference)
-    preference_.emplace(arena, accumulator_of(dtype), size_.tokens(), *options.preference);
+    preference_.emplace(arena, accumulator_of(dtype), size_.tokens(), groups.context->size(),
+                        *options.preference);
 }
 
 Declaration StageScratch::declaration(int layer) const {

@@ -112,7 +112,7 @@ Engine::BatchSlot Engine::allocate_batch() {
     slot.weights = arena_.allocate(Region::Workspace, "batch", accumulator_of(options_.precision),
                                    {size.tokens()});
   if (options_.preference) {
-    const std::int64_t most = PreferenceLoss::most_sequences(size.tokens());
+    const std::int64_t most = PreferenceLoss::most_sequences(size.tokens(), context_shard_.ranks);
     slot.pair_ranges = take({most, 2});
     slot.pair_reference =
         arena_.allocate(Region::Workspace, "batch", accumulator_of(options_.precision), {most});

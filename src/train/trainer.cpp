@@ -62,6 +62,10 @@ Trainer::Trainer(Backend& backend, RunConfig config, const Groups& groups, Start
       subtokens_of(config_, data_->tokenizer());  // refuses a directory without a tokenizer
     }
     if (config_.run.from) start_of_branch(config_);
+    if (config_.objective.kind == ObjectiveKind::Dpo && config_.model_init.empty() &&
+        !config_.run.from)
+      user_error(
+          "objective dpo improves a trained model, which is also its reference: set model.init");
     if (config_.model.lora.on() && !config_.run.from) base_of_run(config_, "");
   }
   check_memory(backend_, config_, *groups_);

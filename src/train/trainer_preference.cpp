@@ -5,6 +5,7 @@
 #include "comm/exchange.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "model/adapter/model_files.h"
 #include "train/initial_weights.h"
 #include "train/trainer.h"
 
@@ -67,6 +68,11 @@ void Trainer::find_reference_model(const std::optional<Start>& start) {
     if (error)
       user_error("cannot read the reference model {}: {}", reference_.model, error.message());
     reference_.model = found.string();
+    if (is_adapter_directory(found))
+      user_error(
+          "objective dpo cannot begin from the adapters in {}, which its reference would need: "
+          "merge them with `kintsugi model merge-adapter` and set model.init to the result",
+          reference_.model);
   });
   reference_.weights =
       weights_fingerprint(host(), reference_.model, config_.model, config_.train.precision);

@@ -289,7 +289,8 @@ TEST_F(ExampleRunTest, TheStoreMustFitTheObjective) {
   EXPECT_THAT(error(plain, "sft"), AllOf(HasSubstr("objective sft needs examples"),
                                          HasSubstr("/plain has text"), HasSubstr("prepare-chat")));
   EXPECT_THAT(error(labels, "sft"), HasSubstr("kind classification"));
-  EXPECT_THAT(error(chat, "dpo"), HasSubstr("objective dpo needs preference pairs"));
+  EXPECT_THAT(error(chat, "dpo", {"run.from=elsewhere"}),
+              HasSubstr("objective dpo needs preference pairs"));
   EXPECT_THAT(error(pairs, "language_model"), HasSubstr("objective: dpo"));
 }
 

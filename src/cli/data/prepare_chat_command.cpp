@@ -57,10 +57,7 @@ void report_dropped(const PrepareCommand& command, const PrepareResult& result) 
 void report_prepared(const PrepareCommand& command, const PrepareResult& result) {
   const PrepareCounts& counts = result.counts;
   const PrepareOptions& options = command.options;
-  if (result.stopped) {
-    log_info("{} received: nothing was written", StopSignals::received());
-    return;
-  }
+  if (result.stopped) failure("{} received: nothing was written", StopSignals::received());
   log_info("{}: kind {}, {} examples read, {} written", options.output.string(),
            to_string(result.kind), counts.read, counts.written);
   report_dropped(command, result);

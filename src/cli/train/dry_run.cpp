@@ -30,6 +30,7 @@ PlanJob plan_job(const RunConfig& config) {
               .classifier_chunk = config.train.classifier_chunk,
               .z_loss = config.train.z_loss,
               .preference = preference_options(config),
+              .weights = config.objective.class_weights.given(),
               .skip_step = config.optimizer.skip_step.deviations > 0,
               .checkpoint_every = config.train.checkpoint_every.value_or(0)};
   if (config.device == DeviceChoice::Cpu)

@@ -104,8 +104,9 @@ RegionBytes rank_memory(const PlanJob& job, const Layout& layout, const MicroBat
   if (job.documents) workspace += batches * layout.cp * numbers;
   if (layout.cp > 1) workspace += numbers;
   const auto wide = static_cast<std::int64_t>(size_of(accumulator_of(job.precision)));
+  if (job.weights) workspace += batches * trace.tokens * wide;
   if (job.preference)
-    workspace += batches * PreferenceLoss::most_sequences(trace.tokens) *
+    workspace += batches * PreferenceLoss::most_sequences(trace.tokens, layout.cp) *
                  (2 * static_cast<std::int64_t>(sizeof(std::int32_t)) + wide);
   const int of_losses = job.preference ? 4 : job.z_loss > 0 ? 2 : 1;  // Engine's scalars
   workspace += (of_losses + (job.skip_step ? 1 : 0)) * wide;

@@ -181,7 +181,7 @@ class Tracer {
                      .targets = numbers(),
                      .positions = numbers()};
     if (!job_.preference) return batch;
-    const std::int64_t most = PreferenceLoss::most_sequences(tokens);
+    const std::int64_t most = PreferenceLoss::most_sequences(tokens, scratch.layer_ranks().context);
     batch.pair_ranges = arena.allocate(Region::Workspace, "pairs", DType::I32, {most, 2});
     batch.pair_reference =
         arena.allocate(Region::Workspace, "pairs", accumulator_of(job_.precision), {most});

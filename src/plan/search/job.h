@@ -23,6 +23,7 @@ struct PlanJob {
   std::int64_t classifier_chunk = 0;  // tokens of logits at a time; 0: chosen by the backend
   double z_loss = 0;                  // train.z_loss
   std::optional<PreferenceOptions> preference = {};  // objective dpo
+  bool weights = false;                              // EngineOptions::weights
   bool skip_step = false;                            // optimizer.skip_step is on
   std::int64_t checkpoint_every = 0;                 // steps; 0: never
 

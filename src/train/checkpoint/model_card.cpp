@@ -204,10 +204,10 @@ Tokenizer::File model_card(const RunConfig& config, const RunData& data, const T
   if (name.empty()) name = to_string(model.family);
   if (model.lora.on()) return {"README.md", adapter_card(config, data, state, last, layout, name)};
   std::string text = fmt::format(
-      "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- kintsugi\n- {}\n"
+      "---\nlibrary_name: transformers\npipeline_tag: {}\ntags:\n- kintsugi\n- {}\n"
       "---\n\n# {}\n\nA {} model of {} parameters, trained from {} with Kintsugi {} (commit {}).\n",
-      to_string(model.family), cell(name), to_string(model.family),
-      format_count(static_cast<double>(parameters)),
+      model.is_classifier() ? "text-classification" : "text-generation", to_string(model.family),
+      cell(name), to_string(model.family), format_count(static_cast<double>(parameters)),
       config.model_init.empty() ? "scratch"
                                 : "the weights of " + cell(initial_weights_name(config.model_init)),
       program_version(), program_commit());

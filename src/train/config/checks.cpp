@@ -84,8 +84,6 @@ class Checks {
     if (family_info(config_.model.family).classifier == nullptr)
       complain("objective.kind", "is classification, but model family {} has no classifier",
                to_string(config_.model.family));
-    if (objective.label_smoothing > 0)
-      complain("objective.label_smoothing", "is only for objective dpo: remove it");
     if (!config_.train.eval_tasks.empty())
       complain("train.eval_tasks",
                "needs a language model, and objective classification trains a classifier: remove "
@@ -93,18 +91,18 @@ class Checks {
   }
 
   void check_trained_parameters() const {
+    if (config_.adapter.kind == AdapterKind::None && config_.adapter != AdapterConfig{})
+      complain("adapter.kind", "is none, so the other keys of adapter do nothing: set it to lora");
     if (config_.freeze.empty() && !config_.model.lora.on()) return;
     const char* const key = config_.freeze.empty() ? "adapter" : "freeze";
-    try {
-      check_trained(config_.model);
-    } catch (const UserError& error) {
-      user_error("{}: {}", where(key), error.what());
+    // A classifier gets its labels, and so its head, from the data: resolve_tokenizer() checks it.
+    if (config_.objective.kind != ObjectiveKind::Classification) {
+      try {
+        check_trained(config_.model);
+      } catch (const UserError& error) {
+        user_error("{}: {}", where(key), error.what());
+      }
     }
-    // The reference of DPO is the model in model.init, without adapters.
-    if (config_.adapter.init && config_.objective.kind == ObjectiveKind::Dpo)
-      complain("adapter.init",
-               "cannot be combined with objective dpo, whose reference is the model in model.init: "
-               "merge the adapter with kintsugi model merge-adapter and start from that");
     if (config_.model.lora.on() && config_.optimizer.kind == OptimizerKind::Muon)
       complain("optimizer.kind", "is muon, which is for whole matrices: adapters need adamw");
   }
@@ -191,7 +189,8 @@ class Checks {
       user_error("{}: {}data.split: {}", where("data.split"), prefix_, error.what());
     }
     if (data.packed() && data.sequence_length > kMaxPackedLength)
-      complain("data.packing", "packs samples of at most {} tokens: use windows", kMaxPackedLength);
+      complain("data.packing", "packs samples of at most {} tokens: use shorter ones, or windows",
+               kMaxPackedLength);
     if (!data.megatron()) return;
     if (data.packed())
       complain("data.packing",
@@ -339,11 +338,11 @@ class Checks {
       if (objective.beta != ObjectiveConfig{}.beta)
         complain("objective.beta", "is for objective dpo, not for {}: remove it",
                  to_string(objective.kind));
+      if (objective.label_smoothing > 0)
+        complain("objective.label_smoothing", "is for objective dpo, not for {}: remove it",
+                 to_string(objective.kind));
       return;
     }
-    if (config_.model_init.empty() && !config_.run.from)
-      complain("objective",
-               "dpo improves a trained model, which is also its reference: set model.init");
     if (config_.train.z_loss > 0)
       complain("train.z_loss", "is not a part of objective dpo: remove it");
     if (config_.adapter.init)

@@ -9,6 +9,7 @@
 #include "data/stores/store_info.h"
 #include "data/stores/token_store.h"
 #include "data/tokenizers/tokenizer.h"
+#include "model/lora.h"
 
 namespace kintsugi {
 namespace {
@@ -47,6 +48,8 @@ std::vector<std::string> labels_of_store(const std::string& path) {
           "{} has no labels, which objective classification needs: make the store with `kintsugi "
           "data prepare-chat --kind classification`",
           path);
+    if (!labels.empty() && labels != info->labels)
+      user_error("the shards of {} have different labels: prepare them as one store", path);
     labels = info->labels;
   }
   return labels;
@@ -85,6 +88,7 @@ void adopt_labels(RunConfig& config, const Tokenizer& tokenizer) {
   if (weights > 0 && weights != model.labels.size())
     user_error("objective.class_weights has {} numbers, but the data has {} labels: {}", weights,
                model.labels.size(), fmt::join(model.labels, ", "));
+  if (!model.freeze.empty() || model.lora.on()) check_trained(model);
 }
 
 }  // namespace
