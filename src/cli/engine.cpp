@@ -8,11 +8,6 @@
 namespace kintsugi {
 
 void add_precision_options(CLI::App& command, EngineArguments& a) {
-  command
-      .add_option("--adapter", a.adapter,
-                  "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run "
-                  "directory of a run with `adapter:`")
-      ->type_name("DIR");
   command.add_option("--precision", a.precision, "fp32, bf16, fp16 or fp64")->capture_default_str();
   command.add_option("--threads", a.threads, "CPU threads of a rank; 0: its cores")
       ->transform(whole_number(between(0, 1024)))
@@ -40,6 +35,11 @@ void add_engine_options(CLI::App& command, EngineArguments& a) {
                   a.engine.deterministic ? "on" : "off"));
   command.add_flag("!--no-prefix-reuse", a.engine.reuse_prefixes,
                    "Do not keep what was computed for prompts that begin in the same way");
+  command
+      .add_option("--adapter", a.adapter,
+                  "A LoRA adapter of the model: a PEFT directory, or the checkpoint or run "
+                  "directory of a run with `adapter:`")
+      ->type_name("DIR");
 }
 
 void with_engine(Job& job, const EngineArguments& a, const ModelFiles& files,

@@ -20,8 +20,10 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const fs::path kData = test_data_directory();
-fs::path fixture_adapter(const std::string& name) { return kData / "finetune" / ("lora-" + name); }
+const fs::path kFixtures = test_data_directory();
+fs::path fixture_adapter(const std::string& name) {
+  return kFixtures / "finetune" / ("lora-" + name);
+}
 
 json stored_config(const std::string& name) {
   return json::parse(raw_file(fixture_adapter(name) / "adapter_config.json"));
@@ -125,7 +127,7 @@ class AdapterDirectory : public testing::Test {
     fs::create_directories(adapter_);
     tensors_ = read_raw_model(fixture_adapter(name));
     config_ = stored_config(name);
-    base_ = kData / base;
+    base_ = kFixtures / base;
     save();
   }
   void save() {
@@ -297,7 +299,7 @@ TEST_F(AdapterDirectory, ARefusedMergeLeavesNothing) {
   const auto before = directory_contents(directory_.path());
   EXPECT_THAT(user_error_of([&] { merge_adapter(adapter_, base_, directory_ / "x"); }),
               HasSubstr("another model"));
-  base_ = kData / "llama";
+  base_ = kFixtures / "llama";
   EXPECT_THAT(user_error_of([&] { merge_adapter(adapter_, base_, adapter_, {.overwrite = true}); }),
               HasSubstr("would replace the input"));
   EXPECT_THAT(user_error_of([&] { merge_adapter(base_, base_, directory_ / "x"); }),

@@ -177,7 +177,9 @@ TEST_F(PreferenceRun, WhatCannotBeTrainedIsRefused) {
   std::string random = config("run", "steps: 1");
   random.replace(random.find("init: \"" + base_.string() + "\""), base_.string().size() + 8,
                  "preset: llama-tiny");
-  EXPECT_THAT(complaint(random), testing::HasSubstr("set model.init"));
+  const auto backend = make_cpu_backend(2);
+  EXPECT_THAT(user_error_of([&] { Trainer(*backend, parse_run_config(random, "test.yaml")); }),
+              testing::HasSubstr("set model.init"));
 }
 
 // A folder that cannot be written to: here, one that does not exist.

@@ -35,7 +35,13 @@ std::string parse_document_line(std::string_view line, const std::string& source
                                 const std::string& text_key, DocumentFacts& facts) {
   InputJson json;
   try {
-    json = InputJson::parse(line);
+    // Deeper levels would overflow the stack when they are written again.
+    json = InputJson::parse(line, [](int level, InputJson::parse_event_t, InputJson&) {
+      if (level > 64) user_error("nested deeper than 64 levels");
+      return true;
+    });
+  } catch (const UserError& error) {
+    user_error("{}: {}", source, error.what());
   } catch (const InputJson::exception&) {
     user_error("{}: not valid JSON: give an object like {{\"{}\": \"…\"}} in each line", source,
                text_key);

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "eval/run/request_range.h"
+#include "model/adapter/model_files.h"
 
 namespace kintsugi {
 namespace {
@@ -90,6 +91,9 @@ void DocumentJob::run(const Listener& listener) {
     job.together([&] {
       if (world.rank() != 0) return;
       a_.checkpoint = model_directory(a_.checkpoint).string();
+      if (is_adapter_directory(a_.checkpoint))
+        user_error("{} holds an adapter: merge it with `kintsugi model merge-adapter` first",
+                   a_.checkpoint);
       input_ = std::make_unique<DocumentInput>(a_.input, a_.checkpoint);
       config = read_hf_config(std::filesystem::path(a_.checkpoint) / "config.json");
     });

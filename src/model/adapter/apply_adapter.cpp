@@ -100,11 +100,12 @@ void apply_adapter(Backend& backend, const ParameterStore& store, const StoredAd
     const Parameter& parameter = set[i];
     if (const auto found = adapter.whole().find(parameter.name); found != adapter.whole().end())
       announce_whole(loader, found->second, parameter, set.tp_rank(), store.weight(i));
-    if (adapter.matrix_of(parameter.name) != nullptr)
-      add_update(backend, store.weight(i),
-                 local_update(adapter.update_of(parameter), parameter, set.tp_rank()));
   }
   loader.run();
+  for (int i = 0; i < static_cast<int>(set.parameters().size()); ++i)
+    if (const Parameter& parameter = set[i]; adapter.matrix_of(parameter.name) != nullptr)
+      add_update(backend, store.weight(i),
+                 local_update(adapter.update_of(parameter), parameter, set.tp_rank()));
 }
 
 }  // namespace kintsugi

@@ -84,6 +84,10 @@ class Checks {
     if (family_info(config_.model.family).classifier == nullptr)
       complain("objective.kind", "is classification, but model family {} has no classifier",
                to_string(config_.model.family));
+    if (config_.adapter.kind != AdapterKind::None)
+      complain("adapter.kind",
+               "is lora, but an adapter has no place for the labels of objective classification: "
+               "train the whole model, or parts of it with freeze");
     if (!config_.train.eval_tasks.empty())
       complain("train.eval_tasks",
                "needs a language model, and objective classification trains a classifier: remove "
