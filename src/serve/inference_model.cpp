@@ -24,7 +24,8 @@ ModelConfig generating_config(const std::filesystem::path& directory) {
   ModelConfig config = read_hf_config(directory / "config.json");
   if (config.is_classifier())
     user_error(
-        "{} is a classifier with {} labels and predicts no text: use kintsugi classify, or kintsugi "
+        "{} is a classifier with {} labels and predicts no text: use kintsugi classify, or "
+        "kintsugi "
         "embed",
         directory.string(), config.labels.size());
   return config;

@@ -27,8 +27,8 @@ struct StoreInfo {
   // (`data prepare-chat`).
   std::string kind = {};
   std::vector<std::string> labels = {};  // classification: the classes, in the order of their ids
-  std::int64_t longest = 0;         // tokens of the longest document; 0: unknown
-  std::string made_from;            // JSON: inputs and options of the job; empty: unknown
+  std::int64_t longest = 0;              // tokens of the longest document; 0: unknown
+  std::string made_from;                 // JSON: inputs and options of the job; empty: unknown
 };
 
 // Reads PREFIX.json; `prefix` may also be a shard PREFIX-00000. Empty if there is no such file.
