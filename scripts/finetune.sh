@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fine-tunes the model of `make demo` in about a minute per method:
+# Fine-tunes the model of `make demo` in one to three minutes per method on two cores:
 #   sft             continues the verses of a chat                    examples/instruct.yaml
 #   dpo             prefers verses to their words in disorder         examples/preferences.yaml
 #   lora            sft with adapters instead of the whole model      examples/lora.yaml
