@@ -14,7 +14,7 @@ class Span {
   Span(Trace& trace, F&& name) : trace_(trace.on() ? &trace : nullptr) {
     if (trace_ != nullptr)
       span_ = {
-          .kind = SpanKind::Compute, .lane = "compute", .name = name(), .begin_s = trace.now()};
+          .kind = SpanKind::Operation, .lane = "compute", .name = name(), .begin_s = trace.now()};
   }
   ~Span() {
     if (trace_ == nullptr) return;
@@ -76,7 +76,7 @@ class TracedBackend final : public Backend {
   LinkTotals link_totals() override { return inner_->link_totals(); }
   bool traces() const override { return trace_.on(); }
   void begin_phase(std::string name) override {
-    phase_ = {.kind = SpanKind::Pipeline,
+    phase_ = {.kind = SpanKind::Phase,
               .lane = "pipeline",
               .name = std::move(name),
               .begin_s = Trace::now()};

@@ -7,14 +7,38 @@ namespace kintsugi {
 
 std::string_view to_string(SpanKind kind) {
   switch (kind) {
-    case SpanKind::Compute:
-      return "compute";
+    case SpanKind::Operation:
+      return "operation";
+    case SpanKind::Kernel:
+      return "kernel";
+    case SpanKind::Memcpy:
+      return "memcpy";
+    case SpanKind::Memset:
+      return "memset";
     case SpanKind::Communication:
       return "communication";
-    case SpanKind::Pipeline:
-      return "pipeline";
+    case SpanKind::Runtime:
+      return "runtime";
+    case SpanKind::Phase:
+      return "phase";
+    case SpanKind::Data:
+      return "data";
     case SpanKind::Host:
       return "host";
+  }
+  return "?";
+}
+
+std::string_view to_string(WorkKind kind) {
+  switch (kind) {
+    case WorkKind::Unknown:
+      return "unknown";
+    case WorkKind::Matmul:
+      return "matmul";
+    case WorkKind::Attention:
+      return "attention";
+    case WorkKind::Memory:
+      return "memory";
   }
   return "?";
 }

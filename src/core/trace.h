@@ -9,8 +9,22 @@
 
 namespace kintsugi {
 
-enum class SpanKind : std::uint8_t { Compute, Communication, Pipeline, Host };
+enum class SpanKind : std::uint8_t {
+  Operation,      // a call of a backend: what its device did for it
+  Kernel,         // one kernel on a GPU
+  Memcpy,         // one copy on a GPU, or by the host
+  Memset,         // the same
+  Communication,  // a collective or a message
+  Runtime,        // a call of the GPU's runtime, on the host
+  Phase,          // operations with a common name: a micro-batch, a layer
+  Data,           // waits for tokens
+  Host,           // other work of the host
+};
 std::string_view to_string(SpanKind kind);
+
+// What limits an operation.
+enum class WorkKind : std::uint8_t { Unknown, Matmul, Attention, Memory };
+std::string_view to_string(WorkKind kind);
 
 // A time interval. Times are seconds of the monotonic clock, which all processes of a node share.
 struct TraceSpan {
@@ -19,9 +33,21 @@ struct TraceSpan {
   std::string name = {};
   double begin_s = 0;
   double end_s = 0;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;  // of a message or a copy; of an operation: read and written
   // For communication: identifies the call; the same text on all ranks that take part.
   std::string call = {};
+
+  // Operations are numbered from 1. Of a kernel, copy or call of the runtime: the operation that
+  // caused it. 0: none.
+  std::int64_t operation = 0;
+  // Operations only.
+  WorkKind work = WorkKind::Unknown;
+  double flops = 0;
+  std::string dtype = {};  // of the operands: "bf16"
+  std::string phase = {};  // "forward 3", "optimizer"
+  std::string layer = {};  // "layer 5", "head"
+  // Kernels only.
+  std::int64_t blocks = 0;
 
   std::string group() const { return lane.substr(0, lane.find(' ')); }
 };

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/shared_library.h"
 #include "energy/device_meters.h"
 #include "energy/pci.h"
-#include "energy/shared_library.h"
 
 namespace kintsugi {
 namespace {

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <optional>
 
-#include "energy/shared_library.h"
+#include "core/shared_library.h"
 
 namespace kintsugi {
 

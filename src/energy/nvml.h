@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "energy/shared_library.h"
+#include "core/shared_library.h"
 
 namespace kintsugi {
 

@@ -59,8 +59,8 @@ class Writer {
   void add(const RankTrace& rank) {
     name("process", rank.rank, 0, fmt::format("rank {}: {}", rank.rank, rank.coordinates));
     sort("process", rank.rank, 0, rank.rank);
-    // From top to bottom: host, pipeline, compute, communication.
-    constexpr int kOrder[] = {2, 3, 1, 0};  // by SpanKind
+    // From top to bottom: host, phases, operations, device, communication. By SpanKind.
+    constexpr int kOrder[] = {2, 3, 3, 3, 4, 0, 1, 0, 0};
     std::map<std::pair<int, std::string>, std::vector<Event>> lanes;
     for (const TraceSpan& span : rank.spans)
       lanes[{kOrder[static_cast<int>(span.kind)], span.lane}].push_back(

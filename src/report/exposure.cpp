@@ -58,7 +58,7 @@ void add_steps(const RankTrace& rank, const Readiness& ready, std::vector<StepEx
   Calls all;
   std::map<std::string, Calls> groups;
   for (const TraceSpan& span : rank.spans) {
-    if (span.kind == SpanKind::Compute) compute.push_back({span.begin_s, span.end_s});
+    if (span.kind == SpanKind::Operation) compute.push_back({span.begin_s, span.end_s});
     if (span.kind != SpanKind::Communication) continue;
     all.add(span, ready);
     groups[span.group()].add(span, ready);

@@ -42,10 +42,10 @@ TEST_F(CudaTrace, OperationsAreInTheirPhaseAndInHostTime) {
   const auto spans = trace_.take();
   ASSERT_EQ(spans.size(), 3u);
   const TraceSpan &phase = spans[0], &fill = spans[1], &matmul = spans[2];
-  EXPECT_EQ(phase.kind, SpanKind::Pipeline);
+  EXPECT_EQ(phase.kind, SpanKind::Phase);
   EXPECT_EQ(phase.name, "forward 0");
   EXPECT_EQ(fill.name, "fill");
-  EXPECT_EQ(matmul.kind, SpanKind::Compute);
+  EXPECT_EQ(matmul.kind, SpanKind::Operation);
   EXPECT_EQ(matmul.name, "matmul 512x512x512");
   EXPECT_LE(phase.begin_s, fill.begin_s);
   EXPECT_LT(fill.begin_s, fill.end_s);

@@ -39,7 +39,7 @@ TEST(Operations, EachIsOneEntryOfSimAndOneSpanUnderItsName) {
     EXPECT_EQ(operations.operations[i].name, names[i]);
     EXPECT_EQ(spans[i].name, names[i] == "matmul" ? "matmul 1x1x1" : names[i]);
     EXPECT_EQ(spans[i].lane, "compute");
-    EXPECT_EQ(spans[i].kind, SpanKind::Compute);
+    EXPECT_EQ(spans[i].kind, SpanKind::Operation);
   }
 }
 

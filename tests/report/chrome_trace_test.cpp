@@ -21,7 +21,7 @@ TEST(ChromeTrace, SpansBecomeEventsInMicroseconds) {
   RankTrace rank{1, "tp 0 cp 0 dp 1 pp 0", {}};
   rank.spans.push_back(span(SpanKind::Host, "host", "step 3", 1000.5, 1000.6));
   rank.spans.push_back(
-      span(SpanKind::Compute, "compute", "odd \"name\"\n\x01 ü", 1000.51, 1000.52));
+      span(SpanKind::Operation, "compute", "odd \"name\"\n\x01 ü", 1000.51, 1000.52));
   TraceSpan call = span(SpanKind::Communication, "shard", "all_gather", 1000.511, 1000.5113);
   call.bytes = 4096;
   call.call = "shard#1.0 7";
@@ -80,7 +80,7 @@ TEST(ChromeTrace, NothingIsAValidFile) {
 }
 
 TEST(ChromeTrace, ARankTraceIsSerializedAsText) {
-  RankTrace rank{5, "tp 1", {span(SpanKind::Pipeline, "pipeline", "forward 0", 0.1, 1.0 / 3)}};
+  RankTrace rank{5, "tp 1", {span(SpanKind::Phase, "pipeline", "forward 0", 0.1, 1.0 / 3)}};
   rank.spans[0].bytes = 7;
   rank.spans[0].call = "c";
   const RankTrace back = rank_trace_from(to_text(rank));

@@ -12,7 +12,7 @@ TraceSpan step(double begin, double end, const char* name = "step 3") {
   return {.kind = SpanKind::Host, .lane = "host", .name = name, .begin_s = begin, .end_s = end};
 }
 TraceSpan compute(double begin, double end) {
-  return {.kind = SpanKind::Compute,
+  return {.kind = SpanKind::Operation,
           .lane = "compute",
           .name = "matmul",
           .begin_s = begin,

@@ -69,7 +69,7 @@ void OperationTimer::trace_ends() {
   KINTSUGI_CUDA(cudaStreamSynchronize(stream_));
   for (const Record& record : records_)
     trace_->add({.kind = record.kind,
-                 .lane = std::string(to_string(record.kind)),
+                 .lane = record.kind == SpanKind::Phase ? "pipeline" : "compute",
                  .name = record.name,
                  .begin_s = seconds(record.begin),
                  .end_s = seconds(record.end)});

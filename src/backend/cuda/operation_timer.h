@@ -41,10 +41,10 @@ class OperationTimer final : private Trace::Source {
   bool on() const { return on_ || traces(); }
   template <class F>
   Span span(const F& name) {  // name() is called only while the timer is on
-    return on() ? Span(this, begin(SpanKind::Compute, name())) : Span(nullptr, 0);
+    return on() ? Span(this, begin(SpanKind::Operation, name())) : Span(nullptr, 0);
   }
   // A span in the trace's lane "pipeline", from begin_phase to end_phase.
-  void begin_phase(std::string_view name) { phase_ = begin(SpanKind::Pipeline, name); }
+  void begin_phase(std::string_view name) { phase_ = begin(SpanKind::Phase, name); }
   void end_phase() noexcept { end(phase_); }
   // The times since the last call, summed by name, longest first. Waits for the device.
   std::vector<OperationTime> take();
