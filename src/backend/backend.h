@@ -201,6 +201,12 @@ class Backend : public Allocator {
     std::string source;
   };
   virtual Peak peak_flops(DType dtype) = 0;
+  // What the analysis of a profile needs to know of the device; 0: not known. May measure it.
+  struct DeviceFacts {
+    double memory_bytes_per_s = 0;
+    std::int64_t multiprocessors = 0;
+  };
+  virtual DeviceFacts device_facts() { return {}; }
   virtual std::size_t available_bytes() const = 0;
   // Memory that the backend allocates outside the arena (conversion tiles, library workspace).
   virtual std::size_t own_bytes() const = 0;
@@ -221,7 +227,7 @@ class Backend : public Allocator {
     calls();
   }
   // traces() returns whether operations are being traced now (core/trace.h). begin_phase and
-  // end_phase give the operations queued between them a common name (backend/phase.h).
+  // end_phase give the operations queued between them a common name (backend/phase.h). Phases nest.
   virtual bool traces() const { return false; }
   virtual void begin_phase(std::string name) { (void)name; }
   virtual void end_phase() noexcept {}

@@ -4,9 +4,10 @@
 
 namespace kintsugi {
 
-// Names the operations that a scope queues, in the trace's lane "pipeline":
+// Names the operations that a scope queues:
 //   Phase phase(backend, [&] { return … });
-// The name is built only while a trace is on.
+// Phases nest: the outer one ("forward 3", "optimizer") is in the trace's lane "pipeline", the
+// inner one ("layer 5", "head") in its lane "layers". The name is built only while a trace is on.
 class Phase {
  public:
   template <class F>

@@ -1,38 +1,48 @@
 #include "backend/traced_backend.h"
 
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "backend/operation_cost.h"
 #include "backend/operation_name.h"
+#include "backend/operation_repeat.h"
 
 namespace kintsugi {
 namespace {
 
-class Span {
+// The time from here to the end of the scope. `span` is called only while the trace is on.
+class TimedSpan {
  public:
   template <class F>
-  Span(Trace& trace, F&& name) : trace_(trace.on() ? &trace : nullptr) {
-    if (trace_ != nullptr)
-      span_ = {
-          .kind = SpanKind::Operation, .lane = "compute", .name = name(), .begin_s = trace.now()};
-  }
-  ~Span() {
+  TimedSpan(Trace& trace, F&& span) : trace_(trace.on() ? &trace : nullptr) {
     if (trace_ == nullptr) return;
-    span_.end_s = trace_->now();
+    span_ = span();
+    span_.begin_s = Trace::now();
+  }
+  ~TimedSpan() {
+    if (trace_ == nullptr) return;
+    span_.end_s = Trace::now();
     trace_->add(std::move(span_));
   }
-  Span(const Span&) = delete;
-  Span& operator=(const Span&) = delete;
+  TimedSpan(const TimedSpan&) = delete;
+  TimedSpan& operator=(const TimedSpan&) = delete;
 
  private:
   Trace* trace_;
   TraceSpan span_;
 };
 
+TraceSpan copy_span(SpanKind kind, const char* name, const Tensor& x) {
+  return {
+      .kind = kind, .lane = "copies", .name = name, .bytes = static_cast<std::int64_t>(x.bytes())};
+}
+
 class TracedBackend final : public Backend {
  public:
   TracedBackend(std::unique_ptr<Backend> inner, Trace& trace)
-      : inner_(std::move(inner)), trace_(trace) {}
+      : inner_(std::move(inner)), trace_(trace), repeat_(operation_repeat()) {}
 
   void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
   void release(void* address, std::size_t bytes) noexcept override {
@@ -40,20 +50,22 @@ class TracedBackend final : public Backend {
   }
   std::string description() const override { return inner_->description(); }
   Peak peak_flops(DType dtype) override { return inner_->peak_flops(dtype); }
+  DeviceFacts device_facts() override { return inner_->device_facts(); }
   std::size_t available_bytes() const override { return inner_->available_bytes(); }
   std::size_t own_bytes() const override { return inner_->own_bytes(); }
   std::int64_t classifier_elements() const override { return inner_->classifier_elements(); }
 
   void upload(Tensor destination, const void* source) override {
-    const Span span(trace_, [] { return "upload"; });
+    const TimedSpan span(trace_,
+                         [&] { return copy_span(SpanKind::Memcpy, "upload", destination); });
     inner_->upload(destination, source);
   }
   void download(void* destination, Tensor source) override {
-    const Span span(trace_, [] { return "download"; });
+    const TimedSpan span(trace_, [&] { return copy_span(SpanKind::Memcpy, "download", source); });
     inner_->download(destination, source);
   }
   void fill(Tensor x, double value) override {
-    const Span span(trace_, [] { return "fill"; });
+    const TimedSpan span(trace_, [&] { return copy_span(SpanKind::Memset, "fill", x); });
     inner_->fill(x, value);
   }
   void synchronize() override { inner_->synchronize(); }
@@ -64,11 +76,11 @@ class TracedBackend final : public Backend {
   bool is_on_host(const Tensor& x) const override { return inner_->is_on_host(x); }
   std::size_t available_host_bytes() const override { return inner_->available_host_bytes(); }
   Transfer to_device(Tensor device, Tensor host) override {
-    const Span span(trace_, [] { return "to device"; });
+    const TimedSpan span(trace_, [&] { return copy_span(SpanKind::Memcpy, "to device", device); });
     return inner_->to_device(device, host);
   }
   Transfer to_host(Tensor host, Tensor device) override {
-    const Span span(trace_, [] { return "to host"; });
+    const TimedSpan span(trace_, [&] { return copy_span(SpanKind::Memcpy, "to host", device); });
     return inner_->to_host(host, device);
   }
   void wait(Transfer transfer) override { inner_->wait(transfer); }
@@ -76,27 +88,52 @@ class TracedBackend final : public Backend {
   LinkTotals link_totals() override { return inner_->link_totals(); }
   bool traces() const override { return trace_.on(); }
   void begin_phase(std::string name) override {
-    phase_ = {.kind = SpanKind::Phase,
-              .lane = "pipeline",
-              .name = std::move(name),
-              .begin_s = Trace::now()};
+    const std::lock_guard lock(mutex_);
+    phases_.push_back({.kind = SpanKind::Phase,
+                       .lane = phases_.empty() ? "pipeline" : "layers",
+                       .name = std::move(name),
+                       .begin_s = Trace::now()});
   }
   void end_phase() noexcept override {
-    phase_.end_s = Trace::now();
-    trace_.add(std::move(phase_));
+    const std::lock_guard lock(mutex_);
+    phases_.back().end_s = Trace::now();
+    trace_.add(std::move(phases_.back()));
+    phases_.pop_back();
   }
 
-#define KINTSUGI_OPERATION(name, parameters, ...)                                \
-  void name parameters override {                                                \
-    const Span span(trace_, [&] { return operation_name(#name, __VA_ARGS__); }); \
-    inner_->name(__VA_ARGS__);                                                   \
+#define KINTSUGI_OPERATION(operation, parameters, ...)                                        \
+  void operation parameters override {                                                        \
+    const TimedSpan span(trace_, [&] {                                                        \
+      const std::lock_guard lock(mutex_);                                                     \
+      return span_of(operation_name(#operation, __VA_ARGS__), meter_.operation(__VA_ARGS__)); \
+    });                                                                                       \
+    for (int i = times_of(#operation); i > 0; --i) inner_->operation(__VA_ARGS__);            \
   }
 #include "backend/operations.def"
 
  private:
-  std::unique_ptr<Backend> inner_;
+  int times_of(const char* operation) const { return trace_.on() ? repeat_.of(operation) : 1; }
+  // Call it with the mutex.
+  TraceSpan span_of(std::string name, const OperationCost& cost) {
+    return {.kind = SpanKind::Operation,
+            .lane = "compute",
+            .name = std::move(name),
+            .bytes = static_cast<std::int64_t>(cost.bytes),
+            .operation = ++operations_,
+            .work = cost.work,
+            .flops = cost.flops,
+            .dtype = std::string(to_string(cost.dtype)),
+            .phase = phases_.empty() ? "" : phases_.front().name,
+            .layer = phases_.size() < 2 ? "" : phases_[1].name};
+  }
+
+  const std::unique_ptr<Backend> inner_;
   Trace& trace_;
-  TraceSpan phase_;
+  const OperationRepeat repeat_;
+  std::mutex mutex_;  // of what follows: the host's backend may be called by several threads
+  CostMeter meter_;
+  std::int64_t operations_ = 0;
+  std::vector<TraceSpan> phases_;  // open ones, the outer first
 };
 
 }  // namespace

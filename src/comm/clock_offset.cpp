@@ -38,11 +38,11 @@ double ask(Communicator& group, const std::function<double()>& now) {
 }  // namespace
 
 double clock_offset(Communicator& group, const std::string& host,
-                    const std::function<double()>& now) {
+                    const std::function<double()>& now, const std::function<bool(int)>& asks) {
   const std::vector<std::string> hosts = gather_texts(group, host);
   double offset = 0;
   for (int rank = 1; rank < group.size(); ++rank) {
-    if (hosts[static_cast<std::size_t>(rank)] == hosts.front()) continue;
+    if (hosts[static_cast<std::size_t>(rank)] == hosts.front() || (asks && !asks(rank))) continue;
     if (group.rank() == 0) answer(group, rank, now);
     if (group.rank() == rank) offset = ask(group, now);
   }

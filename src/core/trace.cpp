@@ -67,10 +67,10 @@ std::vector<TraceSpan> Trace::take() {
   return std::exchange(spans_, {});
 }
 
-HostSpan::HostSpan(Trace* trace, std::string_view name)
+HostSpan::HostSpan(Trace* trace, std::string_view name, SpanKind kind)
     : trace_(trace != nullptr && trace->on() ? trace : nullptr) {
   if (trace_ == nullptr) return;
-  span_ = {.kind = SpanKind::Host, .lane = "host", .name = std::string(name)};
+  span_ = {.kind = kind, .lane = "host", .name = std::string(name)};
   span_.begin_s = Trace::now();
 }
 

@@ -83,10 +83,10 @@ class Trace {
   std::vector<TraceSpan> spans_;
 };
 
-// Adds a host span for the lifetime of this object. Does nothing unless `trace` is on.
+// Adds a span of the host for the lifetime of this object. Does nothing unless `trace` is on.
 class HostSpan {
  public:
-  HostSpan(Trace* trace, std::string_view name);
+  HostSpan(Trace* trace, std::string_view name, SpanKind kind = SpanKind::Host);
   ~HostSpan();
   HostSpan(const HostSpan&) = delete;
   HostSpan& operator=(const HostSpan&) = delete;

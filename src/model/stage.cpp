@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/phase.h"
 #include "model/context_shard.h"
 #include "model/lora.h"
 
@@ -111,6 +112,14 @@ namespace {
 
 int buffers_of(const std::vector<int>& slots) {
   return slots.empty() ? 0 : 1 + *std::max_element(slots.begin(), slots.end());
+}
+
+// Names the operations of a part of the model in a trace.
+Phase part_phase(const StageScratch& scratch, const char* part) {
+  return Phase(*scratch.context().backend, [part] { return part; });
+}
+Phase layer_phase(const StageScratch& scratch, int layer) {
+  return Phase(*scratch.context().backend, [layer] { return fmt::format("layer {}", layer); });
 }
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -225,7 +234,10 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
     call_hooks([&](BucketHooks& hooks) {
       hooks.need_all_weights(embedding_buckets_, block_buckets_.front());
     });
-    embedding_->forward(embedding_run(batch, number), input(batch, number));
+    {
+      const Phase phase = part_phase(*scratch_, "embedding");
+      embedding_->forward(embedding_run(batch, number), input(batch, number));
+    }
     // A tied head needs the same matrix later.
     if (!tied_in_stage())
       call_hooks([&](BucketHooks& hooks) { hooks.done_with_all_weights(embedding_buckets_); });
@@ -241,8 +253,11 @@ void Stage::forward(const MicroBatch& batch, int number, Tensor output,
     if (caches != nullptr) run.cache = &(*caches)[at(block)];
     // A block writes directly into the next block's input. If all blocks share one input, this is
     // the block's own input, which it no longer reads by then.
-    blocks_[at(block)].forward(run, last ? output : block_input(batch, number, block + 1),
-                               block_input(batch, number, block));
+    {
+      const Phase phase = layer_phase(*scratch_, range_.first_layer + block);
+      blocks_[at(block)].forward(run, last ? output : block_input(batch, number, block + 1),
+                                 block_input(batch, number, block));
+    }
     if (offloads(block) && !batch.scored_only)
       offload_->send(block, host_input(batch, number, block));
     call_hooks([&](BucketHooks& hooks) { hooks.done_with_all_weights(buckets); });
@@ -258,7 +273,10 @@ void Stage::loss(const MicroBatch& batch, Tensor output, Tensor gradient, double
     if (training) hooks.need_all_gradients(head_buckets_, batch.first);
   });
   const auto compute = batch.pair_ranges ? &Stage::pair_loss : &Stage::token_loss;
-  (this->*compute)(batch, output, gradient, gradient_scale, loss_sum);
+  {
+    const Phase phase = part_phase(*scratch_, "head");
+    (this->*compute)(batch, output, gradient, gradient_scale, loss_sum);
+  }
   call_hooks([&](BucketHooks& hooks) {
     if (training) hooks.done_with_all_gradients(head_buckets_, batch.first, batch.last);
     hooks.done_with_all_weights(head_buckets_);
@@ -311,8 +329,11 @@ void Stage::backward_blocks(const MicroBatch& batch, int number, Tensor gradient
       hooks.need_all_gradients(buckets, batch.first);
     });
     fetch_input(batch, number, block);
-    blocks_[at(block)].backward(block_run(batch, number, block, halved), gradient,
-                                block_input(batch, number, block));
+    {
+      const Phase phase = layer_phase(*scratch_, range_.first_layer + block);
+      blocks_[at(block)].backward(block_run(batch, number, block, halved), gradient,
+                                  block_input(batch, number, block));
+    }
     call_hooks([&](BucketHooks& hooks) {
       if (!halved) hooks.done_with_all_gradients(buckets, batch.first, batch.last);
       hooks.done_with_all_weights(buckets);
@@ -327,7 +348,10 @@ void Stage::backward_weight(const MicroBatch& batch, int number) {
     const bool recomputes = run.recompute != Recompute::None;  // which needs the weights again
     if (recomputes) call_hooks([&](BucketHooks& hooks) { hooks.need_all_weights(buckets); });
     fetch_input(batch, number, block);
-    blocks_[at(block)].backward_weight(run, block_input(batch, number, block));
+    {
+      const Phase phase = layer_phase(*scratch_, range_.first_layer + block);
+      blocks_[at(block)].backward_weight(run, block_input(batch, number, block));
+    }
     call_hooks([&](BucketHooks& hooks) {
       hooks.done_with_all_gradients(buckets, batch.first, batch.last);
       if (recomputes) hooks.done_with_all_weights(buckets);
@@ -349,7 +373,10 @@ void Stage::backward_embedding(const MicroBatch& batch, int number, Tensor gradi
     if (needed) hooks.need_all_weights(embedding_buckets_);
     hooks.need_all_gradients(embedding_buckets_, batch.first);
   });
-  embedding_->backward(embedding_run(batch, number), gradient);
+  {
+    const Phase phase = part_phase(*scratch_, "embedding");
+    embedding_->backward(embedding_run(batch, number), gradient);
+  }
   call_hooks([&](BucketHooks& hooks) {
     hooks.done_with_all_gradients(embedding_buckets_, batch.first, batch.last);
     if (tied_in_stage() || needed) hooks.done_with_all_weights(embedding_buckets_);

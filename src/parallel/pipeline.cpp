@@ -387,7 +387,10 @@ void Pipeline::evaluate(const Step& step, const Load& load, const UseLosses& use
       const PipelineChunk own{group_->rank(), static_cast<int>(c)};
       if (const auto from = previous_chunk(shape_, own))
         group_->wait(group_->receive(chunks_[c].stage.input(batch(0), 0), from->rank));
-      forward(own.chunk, 0, forward_only);
+      {
+        const Phase phase(*backend_, [&] { return fmt::format("evaluate {}", number); });
+        forward(own.chunk, 0, forward_only);
+      }
       if (const auto to = next_chunk(shape_, own))
         send(outputs_[output_buffers_.find(own.chunk, 0)], batch(0), to->rank);
     }

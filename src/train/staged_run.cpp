@@ -86,7 +86,7 @@ void StagedRun::next_trainer(std::int64_t number, std::unique_ptr<DirectoryLock>
 // have other batches.
 std::int64_t StagedRun::restart(std::int64_t number, const CheckpointSetAside& reason) {
   std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
-  StepTrace* const trace = trainer_->trace();
+  StepProfile* const profile = trainer_->profile();
   const Startup startup = trainer_->startup();
   trainer_.reset();
   Communicator& host = groups_(run_.at_stage(number))[GroupKind::World];
@@ -97,7 +97,7 @@ std::int64_t StagedRun::restart(std::int64_t number, const CheckpointSetAside& r
   number = std::stoll(text_of(host, 0, stage));
   if (number < first_) throw SharedFailure(reason.what());  // its layout was not completed
   next_trainer(number, std::move(lock), startup);
-  if (trace != nullptr) trainer_->trace_with(*trace);
+  if (profile != nullptr) trainer_->profile_with(*profile);
   return number;
 }
 
@@ -117,8 +117,10 @@ RunOutcome StagedRun::run(ResumeMode resume, const WatchTrainer& watch) {
     if (watch) watch(nullptr);
     std::unique_ptr<DirectoryLock> lock = trainer_->release_lock();
     const Startup startup = trainer_->startup().of_next_stage();
+    StepProfile* const profile = trainer_->profile();
     trainer_.reset();  // its memory is free before the next stage is checked
     next_trainer(++number, std::move(lock), startup);
+    if (profile != nullptr) trainer_->profile_with(*profile);
   }
 }
 

@@ -113,22 +113,23 @@ RunOutcome Trainer::run(ResumeMode resume) {
     log_->goodput().start(beginning());
   }
   write_status({}, NAN);
+  if (profile_ != nullptr) profile_->open(*groups_, directory_, profile_facts());
   last_report_ = loop_begin_ = Clock::now();
   try {
     read_first_batch();
     while (!finished() && !stops_.decided()) {
-      if (step_trace_ != nullptr) step_trace_->before_step();
+      if (profile_ != nullptr) profile_->before_step(state_.step + 1);
       if (groups_->recorder != nullptr) groups_->recorder->begin_step(state_.step + 1);
       train_step();
       if (groups_->recorder != nullptr) groups_->recorder->end_step();
       find_straggler();
       if (const std::string why = trouble(); !why.empty()) {
         if (is_first()) log_->record(record_);
-        if (step_trace_ != nullptr) step_trace_->after_step();
+        if (profile_ != nullptr) profile_->after_step(record_.step_time_s);
         if (!rewind(why)) end_diverged(why);
         continue;
       }
-      if (step_trace_ != nullptr) step_trace_->after_step();
+      if (profile_ != nullptr) profile_->after_step(record_.step_time_s);
       if (!std::exchange(startup_reported_, true)) {
         startup_.mark("first step");
         log_info("startup {}", startup_.summary());
@@ -149,7 +150,7 @@ RunOutcome Trainer::run(ResumeMode resume) {
     // A stop before the first step, or in the step that caused a rewind.
     if (unsaved_ && stops_.decided() && config_.train.save) save();
     remove_memory_copies();  // everything is in a checkpoint
-    if (step_trace_ != nullptr) step_trace_->finish();
+    if (profile_ != nullptr) profile_->close();
     if (is_first()) log_->flush();
     if (is_first()) report_saves();
     gather_energy();
@@ -180,7 +181,7 @@ void Trainer::train_step() {
   const std::int64_t step = state_.step + 1;
   const double lr = schedule_.learning_rate(step);
   const StepLimits limits = outliers_.limits();
-  Trace* trace = step_trace_ == nullptr ? nullptr : step_trace_->active();
+  Trace* trace = profile_ == nullptr ? nullptr : profile_->active();
   const HostSpan whole(trace, trace == nullptr ? "" : fmt::format("step {}", step));
   if (batch_ == nullptr) batch_ = &loader_->next();  // rethrows an error that was deferred
   const double targets_of_step = targets_;
@@ -303,9 +304,19 @@ TokenBatch Trainer::tokens() {
           .sequences = pairs_of(*batch_)};
 }
 
+ProfileFacts Trainer::profile_facts() {
+  const Backend::DeviceFacts device = backend_.device_facts();
+  return {.device = backend_.description(),
+          .precision = std::string(to_string(config_.train.precision)),
+          .peak_flops = peak_.flops_per_s,
+          .memory_bytes_per_s = device.memory_bytes_per_s,
+          .multiprocessors = device.multiprocessors,
+          .config = to_yaml(config_)};
+}
+
 double Trainer::load_next_batch(std::int64_t step, Trace* trace) {
   if (step > schedule_.last_step()) return 0;
-  const HostSpan span(trace, "data wait");
+  const HostSpan span(trace, "data wait", SpanKind::Data);
   try {
     batch_ = &loader_->next();
   } catch (const std::exception&) {

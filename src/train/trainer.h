@@ -32,7 +32,7 @@
 #include "train/spikes.h"
 #include "train/startup.h"
 #include "train/step_means.h"
-#include "train/step_trace.h"
+#include "train/step_profile.h"
 #include "train/stop_requests.h"
 
 namespace kintsugi {
@@ -59,9 +59,9 @@ class Trainer {
   Trainer(Backend& backend, RunConfig config, const Groups& groups, Startup startup = {});
   Trainer(Backend& backend, RunConfig config);  // on one rank
 
-  // Call before run(): records the steps that `trace` asks for. `trace` must outlive the run.
-  void trace_with(StepTrace& trace) { step_trace_ = &trace; }
-  StepTrace* trace() const { return step_trace_; }
+  // Call before run(): records the steps that `profile` asks for. `profile` must outlive the run.
+  void profile_with(StepProfile& profile) { profile_ = &profile; }
+  StepProfile* profile() const { return profile_; }
   // Call before run(): measures the energy of the run. `energy` must outlive it.
   void meter_with(JobEnergy& energy);
   RunOutcome run(ResumeMode resume);
@@ -129,6 +129,7 @@ class Trainer {
   // this rank. Errors are not thrown here but by that step, so that the current step can still be
   // saved.
   double load_next_batch(std::int64_t step, Trace* trace);
+  ProfileFacts profile_facts();
   TokenBatch tokens();  // of batch_
   // The weights of the targets by their labels; empty without objective.class_weights.
   std::span<const float> target_weights(std::span<const std::int32_t> targets);
@@ -314,9 +315,9 @@ class Trainer {
   Clock::time_point loop_begin_;
   BatchesDone before_;  // steps and samples before this process
   Startup startup_;
-  StepTrace* step_trace_ = nullptr;  // optional
-  JobEnergy* energy_ = nullptr;      // optional
-  EnergyTotals energy_now_;          // of all ranks, up to the last step
+  StepProfile* profile_ = nullptr;  // optional
+  JobEnergy* energy_ = nullptr;     // optional
+  EnergyTotals energy_now_;         // of all ranks, up to the last step
   // Whether a level was metered in the last seconds.
   struct Metered {
     Clock::time_point since = {};

@@ -1,4 +1,4 @@
-#include "report/chrome_trace.h"
+#include "report/profile/chrome_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "report/exposure.h"
+#include "report/profile/exposure.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

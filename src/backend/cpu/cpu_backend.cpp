@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "backend/cpu/blas.h"
@@ -85,6 +86,25 @@ Backend::Peak CpuBackend::peak_flops(DType dtype) {
     }
   }
   return {best, fmt::format("measured {} matmul", to_string(type))};
+}
+
+// The best of several copies that are larger than most caches.
+Backend::DeviceFacts CpuBackend::device_facts() {
+  constexpr std::int64_t kElements = std::int64_t{1} << 24;
+  constexpr int kCopies = 6;
+  if (available_bytes() / 4 < 2 * sizeof(float) * kElements) return {};
+  Arena arena(*this);
+  const Tensor a = arena.allocate(Region::Workspace, "bandwidth", DType::F32, {kElements});
+  const Tensor b = arena.allocate(Region::Workspace, "bandwidth", DType::F32, {kElements});
+  fill(a, 1.0);
+  double shortest_s = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kCopies; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    copy(b, a);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    shortest_s = std::min(shortest_s, elapsed.count());
+  }
+  return {.memory_bytes_per_s = static_cast<double>(a.bytes() + b.bytes()) / shortest_s};
 }
 
 // Subtracts what this backend will use itself. Of physical memory, that is the touched part of the

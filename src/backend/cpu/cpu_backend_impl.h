@@ -18,6 +18,7 @@ class CpuBackend : public Backend {
   void release(void* address, std::size_t bytes) noexcept override;
   std::string description() const override;
   Peak peak_flops(DType dtype) override;
+  DeviceFacts device_facts() override;
   std::size_t available_bytes() const override;
   std::size_t own_bytes() const override;
 

@@ -32,8 +32,8 @@ struct TrainArguments {
   std::vector<std::string> overrides;
   std::string resume = "auto";
   bool check = false;
-  std::string trace;  // a file; empty: none
-  std::string trace_steps = "3-4";
+  bool profiled = false;
+  std::string profile;  // ProfileRequest; empty: its defaults
   bool dry_run = false;
   DryRunOptions plan = {};
 };
@@ -44,8 +44,7 @@ Facts command_facts(const TrainArguments& arguments) {
           {"the build", build_id()},
           {"--check", arguments.check ? "true" : "false"},
           {"--resume", arguments.resume},
-          {"--trace", arguments.trace},
-          {"--trace-steps", arguments.trace_steps}};
+          {"--profile", arguments.profiled ? "given " + arguments.profile : "not given"}};
 }
 
 // Keys that do not change what a rank computes and may differ between nodes.
@@ -85,7 +84,7 @@ struct TrainParts {
   std::unique_ptr<Backend> backend;
   std::optional<JobEnergy> energy;  // of the whole job
   std::optional<JobGroups> groups;
-  std::optional<StepTrace> step_trace;
+  std::optional<StepProfile> profile;
   std::optional<StagedRun> run;  // destroyed first: it may still wait for its groups
 };
 
@@ -121,13 +120,20 @@ void settle_layouts(RunConfig& config, std::int64_t first, Job& job, Backend& ba
     if (stage.stage >= first) settle_layout(stage, job, backend);
 }
 
-// Only the first stage that this process trains is traced.
-void check_trace_steps(const std::string& given, const TraceRequest& request,
-                       const RunConfig& stage) {
-  const std::string title = stage.stage_title();
-  if (request.first > stage.total_steps())
-    user_error("--trace-steps {}: {} has {} steps", given, title.empty() ? "the run" : title,
-               stage.total_steps());
+// The last step of a run that does not continue another one.
+std::int64_t last_step(const RunConfig& config) {
+  std::int64_t steps = config.stages.empty() ? config.total_steps() : 0;
+  for (const RunConfig& stage : config.stages) steps += stage.total_steps();
+  return steps;
+}
+
+void check_profile(const ProfileRequest& request, const RunConfig& config, int ranks) {
+  if (request.first_rank >= ranks)
+    user_error("--profile ranks={}-{}: the run has {}", request.first_rank, request.last_rank,
+               format_number(ranks, "rank"));
+  if (!config.run.from && request.first_step > last_step(config))
+    user_error("--profile steps={}-{}: the run has {}", request.first_step, request.last_step,
+               format_number(last_step(config), "step"));
 }
 
 void check_energy_root(const RunConfig& config) {
@@ -198,20 +204,20 @@ std::string configuration_text(const std::string& path, Job& job) {
   return stream ? job.broadcast_text(text) : text;
 }
 
-// `trace` is nullptr without --trace.
+// `trace` is nullptr without --profile.
 RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, TrainParts& parts,
                  Trace* trace) {
-  auto& [config, backend, energy, groups, step_trace, run] = parts;
+  auto& [config, backend, energy, groups, profile, run] = parts;
   const auto compare = [&](const Facts& facts, Startup& times) {
     job.check_agreement(facts);
     times.mark("compare ranks");
   };
   compare(command_facts(arguments), startup);
-  TraceRequest request;
   if (trace != nullptr)  // in its own together(): only rank 0 checks the file
     job.together([&] {
-      request = trace_request(arguments.trace, arguments.trace_steps);
-      if (job.world().rank() == 0) check_writable(request.file);
+      profile.emplace(*trace, parse_profile_request(arguments.profile));
+      const std::filesystem::path& file = profile->request().file;
+      if (job.world().rank() == 0 && !file.empty()) check_writable(file);
     });
   const std::string text = configuration_text(arguments.config, job);
   job.together([&] { config = parse_run_config(text, arguments.config, arguments.overrides); });
@@ -221,6 +227,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     config = with_past_batches(std::move(*config));
     resolve_tokenizer(*config);
     if (config->energy.enabled) check_energy_root(*config);
+    if (profile) check_profile(profile->request(), *config, job.world().size());
     if (config->stages.empty() && !config->layout_auto) layout_on(*config, job.world().size());
     backend = make_backend(config->device, threads_for(config->threads, job.world()), config->cuda,
                            job.world().local_rank(), trace);
@@ -232,10 +239,6 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     startup.mark("find meters");
   }
   const std::int64_t first = first_stage(*config, job);
-  job.together([&] {
-    if (trace != nullptr)
-      check_trace_steps(arguments.trace_steps, request, config->at_stage(first));
-  });
   settle_layouts(*config, first, job, *backend);
   if (energy) add_context(*config, job, *energy);
   job.on_stop_request([](const std::string& reason) { request_stop(reason); });
@@ -270,8 +273,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
     log_info("check passed: configuration, data and memory are OK");
     return RunOutcome::Finished;
   }
-  if (trace != nullptr)
-    run->trainer().trace_with(step_trace.emplace(*trace, request, groups->get()));
+  if (profile) run->trainer().profile_with(*profile);
   const auto watch = [&](Trainer* trainer) {
     if (trainer == nullptr) return job.on_failure({});
     if (energy) trainer->meter_with(*energy);
@@ -288,6 +290,7 @@ RunOutcome train(const TrainArguments& arguments, Job& job, Startup& startup, Tr
   if (outcome == RunOutcome::Stopped) job.set_exit_code(exit_code::kStopped);
   if (outcome == RunOutcome::Finished)
     log_info("finished; the run is in {}", run->trainer().directory().string());
+  if (profile) profile->report();
   job.on_failure({});
   return outcome;
 }
@@ -299,13 +302,28 @@ void run_train(const TrainArguments& arguments) {
   }
   Startup startup;
   Trace trace;
-  Trace* const recorder = arguments.trace.empty() ? nullptr : &trace;
+  Trace* const recorder = arguments.profiled ? &trace : nullptr;
   Job job(recorder);
   startup.mark("init ranks");
   TrainParts parts;
   RunOutcome outcome = RunOutcome::Finished;
   job.run([&] { outcome = train(arguments, job, startup, parts, recorder); });
   if (outcome == RunOutcome::Stopped) throw CLI::RuntimeError(exit_code::kStopped);
+}
+
+void add_profile_option(CLI::App& command, TrainArguments& arguments) {
+  command
+      .add_option_function<std::string>(
+          "--profile",
+          [&arguments](const std::string& text) {
+            arguments.profiled = true;
+            arguments.profile = text;
+          },
+          "Record steps of the run: steps=20-25,ranks=0-7,file=PATH or some of these (default: the "
+          "third and fourth step of this process, at most 16 ranks, a file in profiles/ of "
+          "run.dir)")
+      ->type_name("STEPS")
+      ->expected(0, 1);
 }
 
 }  // namespace
@@ -326,21 +344,7 @@ void add_train_command(CLI::App& app) {
                    "refuse a run.dir that already holds a run")
       ->check(CLI::IsMember({"auto", "never"}))
       ->capture_default_str();
-  CLI::Option* trace =
-      command
-          ->add_option("--trace", arguments->trace,
-                       "Write a timeline of --trace-steps on all ranks to this JSON file (open it "
-                       "in Perfetto)")
-          ->type_name("FILE")
-          ->check([](const std::string& file) {
-            return file.empty() ? "give the name of a file" : "";
-          });
-  command
-      ->add_option("--trace-steps", arguments->trace_steps,
-                   "With --trace: first and last step, counted from 1 in this process")
-      ->type_name("A-B")
-      ->needs(trace)
-      ->capture_default_str();
+  add_profile_option(*command, *arguments);
   command->add_flag("--check", arguments->check, "Check configuration, data and memory, then stop");
   CLI::Option* dry = command->add_flag("--dry-run", arguments->dry_run,
                                        "Predict whether the run fits a machine and how long it "
@@ -374,8 +378,8 @@ void add_train_command(CLI::App& app) {
       "  mpirun -np 8 kintsugi train run.yaml --set layout.tp=2 --set layout.pp=2\n"
       "  mpirun -np 8 kintsugi train run.yaml --set layout=auto\n"
       "\n"
-      "A timeline of steps 3 and 4, with compute and communication:\n"
-      "  mpirun -np 4 kintsugi train run.yaml --set layout.zero=3 --trace steps.json\n"
+      "A profile of some steps, for kintsugi report --profile (docs/profiling.md):\n"
+      "  mpirun -np 4 kintsugi train run.yaml --set layout.zero=3 --profile steps=20-25\n"
       "\n"
       "On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, before the end of its job, or when a file named "
       "stop\n"

@@ -5,24 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "core/trace.h"
+#include "report/profile/profile.h"
 
 namespace kintsugi {
-
-// The trace of one rank.
-struct RankTrace {
-  int rank = 0;
-  std::string coordinates = {};  // "tp 0 cp 0 dp 1 pp 0"
-  std::vector<TraceSpan> spans = {};
-};
 
 // The time of some steps by activity. A call is active from the moment this rank enters it. Until
 // the last rank has entered it, the call is waiting.
 struct Exposure {
   double total_s = 0;
-  double compute_s = 0;        // while an operation ran
+  double compute_s = 0;        // while the device worked, without communication
   double communication_s = 0;  // while a call was active
-  double exposed_s = 0;        // part of communication_s while no operation ran
+  double exposed_s = 0;        // part of communication_s without compute
   double waiting_s = 0;        // part of exposed_s while all active calls waited for other ranks
   std::int64_t bytes = 0;      // size of the tensors of the calls
 
@@ -36,7 +29,7 @@ struct Exposure {
 
 struct StepExposure {
   int rank = 0;
-  std::string step = {};  // "step 3"
+  std::int64_t step = 0;
   Exposure all = {};
   std::map<std::string, Exposure> groups = {};  // each computed as if it were the only one
 };

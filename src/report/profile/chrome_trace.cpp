@@ -1,4 +1,4 @@
-#include "report/chrome_trace.h"
+#include "report/profile/chrome_trace.h"
 
 #include <fmt/core.h>
 
@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <type_traits>
 
 namespace kintsugi {
 namespace {
@@ -20,7 +21,9 @@ struct Event {
   std::int64_t begin_ns, end_ns;
 };
 
-bool nests(SpanKind kind) { return kind == SpanKind::Host; }
+bool nests(SpanKind kind) {
+  return kind == SpanKind::Host || kind == SpanKind::Data || kind == SpanKind::Runtime;
+}
 
 // Viewers need the events of a thread to be nested or consecutive. Other overlapping events get
 // additional rows.
@@ -48,8 +51,27 @@ std::vector<std::vector<Event>> rows_of(std::vector<Event> events) {
   return result;
 }
 
-std::string quoted(const std::string& text) {
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+std::string safe(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+std::string quoted(const std::string& text) { return safe(text); }
+
+// Only what is known.
+json arguments_of(const TraceSpan& span) {
+  json arguments = json::object();
+  const auto add = [&](const char* name, const auto& value) {
+    if (value != std::decay_t<decltype(value)>()) arguments[name] = value;
+  };
+  add("call", span.call);
+  add("bytes", span.bytes);
+  add("operation", span.operation);
+  if (span.work != WorkKind::Unknown) arguments["work"] = to_string(span.work);
+  add("flops", span.flops);
+  add("dtype", span.dtype);
+  add("phase", span.phase);
+  add("layer", span.layer);
+  add("blocks", span.blocks);
+  return arguments;
 }
 
 class Writer {
@@ -96,13 +118,11 @@ class Writer {
   }
   void add(const Event& event, int rank, int thread) {
     const TraceSpan& span = *event.span;
-    std::string arguments;
-    if (span.kind == SpanKind::Communication)
-      arguments = fmt::format(R"(,"args":{{"bytes":{},"call":{}}})", span.bytes, quoted(span.call));
+    const json arguments = arguments_of(span);
     line(fmt::format(R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{},"dur":{}{}}})",
                      quoted(span.name), to_string(span.kind), rank, thread,
                      microseconds(event.begin_ns), microseconds(event.end_ns - event.begin_ns),
-                     arguments));
+                     arguments.empty() ? "" : ",\"args\":" + safe(arguments)));
   }
 
   const double zero_s_;
@@ -120,15 +140,7 @@ json to_json(const Exposure& exposure) {
           {"bytes", exposure.bytes}};
 }
 
-}  // namespace
-
-std::string chrome_trace(const std::vector<RankTrace>& ranks,
-                         const std::vector<StepExposure>& steps) {
-  double zero_s = std::numeric_limits<double>::infinity();
-  for (const RankTrace& rank : ranks)
-    for (const TraceSpan& span : rank.spans) zero_s = std::min(zero_s, span.begin_s);
-  Writer writer(zero_s);
-  for (const RankTrace& rank : ranks) writer.add(rank);
+json exposures_json(const std::vector<StepExposure>& steps) {
   json exposures = json::array();
   for (const StepExposure& step : steps) {
     json one = to_json(step.all);
@@ -137,17 +149,51 @@ std::string chrome_trace(const std::vector<RankTrace>& ranks,
     for (const auto& [name, exposure] : step.groups) one["groups"][name] = to_json(exposure);
     exposures.push_back(std::move(one));
   }
+  return exposures;
+}
+
+json facts_json(const Profile& profile) {
+  const ProfileFacts& facts = profile.facts;
+  json recorded = json::array();
+  for (const RankTrace& rank : profile.ranks)
+    recorded.push_back({{"rank", rank.rank}, {"coordinates", rank.coordinates}});
+  json result = {{"kintsugi_profile", kProfileVersion},
+                 {"steps", {facts.first_step, facts.last_step}},
+                 {"step_seconds", facts.step_s},
+                 {"ranks", facts.ranks},
+                 {"recorded", recorded},
+                 {"device", facts.device},
+                 {"precision", facts.precision},
+                 {"config", facts.config}};
+  if (facts.peak_flops > 0) result["peak_flops"] = facts.peak_flops;
+  if (facts.memory_bytes_per_s > 0) result["memory_bytes_per_s"] = facts.memory_bytes_per_s;
+  if (facts.multiprocessors > 0) result["multiprocessors"] = facts.multiprocessors;
+  return result;
+}
+
+}  // namespace
+
+std::string chrome_trace(const Profile& profile, const std::vector<StepExposure>& steps) {
+  double zero_s = std::numeric_limits<double>::infinity();
+  for (const RankTrace& rank : profile.ranks)
+    for (const TraceSpan& span : rank.spans) zero_s = std::min(zero_s, span.begin_s);
+  Writer writer(zero_s);
+  for (const RankTrace& rank : profile.ranks) writer.add(rank);
+  json other = facts_json(profile);
+  other["exposure"] = exposures_json(steps);
+  other["summary"] = exposure_lines(steps);
   return fmt::format(
-      "{{\"displayTimeUnit\":\"ms\",\n\"otherData\":{},\n\"traceEvents\":[\n{}\n]}}\n",
-      json{{"exposure", exposures}, {"summary", exposure_lines(steps)}}.dump(), writer.take());
+      "{{\"displayTimeUnit\":\"ms\",\n\"otherData\":{},\n\"traceEvents\":[\n{}\n]}}\n", safe(other),
+      writer.take());
 }
 
 std::string to_text(const RankTrace& trace) {
   json spans = json::array();
   for (const TraceSpan& span : trace.spans)
     spans.push_back({static_cast<int>(span.kind), span.lane, span.name, span.begin_s, span.end_s,
-                     span.bytes, span.call});
-  return json{{"rank", trace.rank}, {"coordinates", trace.coordinates}, {"spans", spans}}.dump();
+                     span.bytes, span.call, span.operation, static_cast<int>(span.work), span.flops,
+                     span.dtype, span.phase, span.layer, span.blocks});
+  return safe({{"rank", trace.rank}, {"coordinates", trace.coordinates}, {"spans", spans}});
 }
 
 RankTrace rank_trace_from(const std::string& text) {
@@ -160,7 +206,14 @@ RankTrace rank_trace_from(const std::string& text) {
                            .begin_s = span.at(3),
                            .end_s = span.at(4),
                            .bytes = span.at(5),
-                           .call = span.at(6)});
+                           .call = span.at(6),
+                           .operation = span.at(7),
+                           .work = static_cast<WorkKind>(span.at(8).get<int>()),
+                           .flops = span.at(9),
+                           .dtype = span.at(10),
+                           .phase = span.at(11),
+                           .layer = span.at(12),
+                           .blocks = span.at(13)});
   return trace;
 }
 

@@ -1,4 +1,4 @@
-#include "report/exposure.h"
+#include "report/profile/exposure.h"
 
 #include <fmt/core.h>
 
@@ -6,12 +6,10 @@
 #include <set>
 
 #include "core/units.h"
-#include "report/intervals.h"
+#include "report/profile/intervals.h"
 
 namespace kintsugi {
 namespace {
-
-constexpr std::string_view kStep = "step ";
 
 // The time at which the last rank entered each call.
 using Readiness = std::map<std::string, double>;
@@ -54,22 +52,21 @@ Exposure exposure_in(const TimeInterval& window, const TimeIntervals& compute, c
 }
 
 void add_steps(const RankTrace& rank, const Readiness& ready, std::vector<StepExposure>& result) {
+  const SpanKind computes = compute_kind(rank);
   TimeIntervals compute;
   Calls all;
   std::map<std::string, Calls> groups;
   for (const TraceSpan& span : rank.spans) {
-    if (span.kind == SpanKind::Operation) compute.push_back({span.begin_s, span.end_s});
+    if (is_device_work(span, computes)) compute.push_back({span.begin_s, span.end_s});
     if (span.kind != SpanKind::Communication) continue;
     all.add(span, ready);
     groups[span.group()].add(span, ready);
   }
   compute = merged(std::move(compute));
-  for (const TraceSpan& span : rank.spans) {
-    if (span.kind != SpanKind::Host || !span.name.starts_with(kStep)) continue;
-    const TimeInterval window{span.begin_s, span.end_s};
-    StepExposure step{rank.rank, span.name, exposure_in(window, compute, all)};
+  for (const StepWindow& window : steps_of(rank)) {
+    StepExposure step{rank.rank, window.step, exposure_in(window.time, compute, all)};
     for (const auto& [name, calls] : groups)
-      step.groups[name] = exposure_in(window, compute, calls);
+      step.groups[name] = exposure_in(window.time, compute, calls);
     result.push_back(std::move(step));
   }
 }
@@ -113,9 +110,9 @@ std::vector<std::string> exposure_lines(const std::vector<StepExposure>& steps) 
     all += step.all;
     for (const auto& [name, exposure] : step.groups) groups[name] += exposure;
   }
-  const std::string first = steps.front().step.substr(kStep.size()),
-                    last = steps.back().step.substr(kStep.size());
-  std::string line = first == last ? "step " + first : fmt::format("steps {}-{}", first, last);
+  const std::int64_t first = steps.front().step, last = steps.back().step;
+  std::string line =
+      first == last ? fmt::format("step {}", first) : fmt::format("steps {}-{}", first, last);
   if (ranks.size() > 1) line += fmt::format(", mean of {} ranks", ranks.size());
   line += ": compute " + percent(all.compute_s, all.total_s);
   if (all.communication_s > 0)

@@ -1,4 +1,4 @@
-#include "report/intervals.h"
+#include "report/profile/intervals.h"
 
 #include <algorithm>
 #include <limits>

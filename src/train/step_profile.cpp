@@ -1,0 +1,232 @@
+#include "train/step_profile.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+#include "comm/clock_offset.h"
+#include "comm/socket.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/gzip.h"
+#include "core/log.h"
+#include "report/profile/chrome_trace.h"
+
+namespace kintsugi {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t kMaxSteps = 100;                      // all their spans are kept in memory
+constexpr int kMaxRanks = 256;                               // rank 0 keeps those of all of them
+constexpr std::int64_t kDefaultFirst = 3, kDefaultLast = 4;  // steps of this process
+
+struct NumberRange {
+  std::int64_t first = 0, last = 0;
+};
+
+bool read_number(std::string_view text, std::int64_t& value) {
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && value >= 0;
+}
+
+// "20-25" or "20"
+bool read_range(std::string_view text, NumberRange& range) {
+  const std::size_t dash = text.find('-');
+  const std::string_view last = dash == text.npos ? text : text.substr(dash + 1);
+  return read_number(text.substr(0, dash), range.first) && read_number(last, range.last) &&
+         range.first <= range.last;
+}
+
+std::string coordinates_text(const Coordinates& coordinates) {
+  return fmt::format("tp {} cp {} dp {} pp {}", coordinates.tp, coordinates.cp, coordinates.dp,
+                     coordinates.pp);
+}
+
+void set_steps(ProfileRequest& request, std::string_view text) {
+  NumberRange range;
+  if (!read_range(text, range) || range.first < 1)
+    user_error(
+        "--profile steps={}: give a step of the run or a range of steps, such as steps=20-25",
+        text);
+  if (range.last - range.first >= kMaxSteps)
+    user_error("--profile steps={}: at most {} steps can be recorded", text, kMaxSteps);
+  request.first_step = range.first;
+  request.last_step = range.last;
+}
+
+void set_ranks(ProfileRequest& request, std::string_view text) {
+  NumberRange range;
+  if (!read_range(text, range) || range.last > 1 << 24)
+    user_error("--profile ranks={}: give a rank or a range of ranks, such as ranks=0-7", text);
+  if (range.last - range.first >= kMaxRanks)
+    user_error("--profile ranks={}: at most {} ranks can be recorded", text, kMaxRanks);
+  request.first_rank = static_cast<int>(range.first);
+  request.last_rank = static_cast<int>(range.last);
+}
+
+}  // namespace
+
+bool ProfileRequest::records(int rank, int ranks) const {
+  return rank >= first_rank && rank <= (last_rank < 0 ? kDefaultRanks - 1 : last_rank) &&
+         rank < ranks;
+}
+
+ProfileRequest parse_profile_request(std::string_view text) {
+  ProfileRequest request;
+  std::set<std::string_view> seen;
+  for (std::string_view rest = text; !text.empty();) {
+    const std::string_view key = rest.substr(0, rest.find_first_of("=,"));
+    // A file name may have commas, so it comes last.
+    const std::size_t end = key == "file" ? rest.npos : rest.find(',');
+    const std::string_view one = rest.substr(0, end);
+    const std::string_view value = one.size() > key.size() ? one.substr(key.size() + 1) : "";
+    const bool known = key == "steps" || key == "ranks" || key == "file";
+    if (!known || value.empty() || !seen.insert(key).second)
+      user_error(
+          "--profile {}: give steps=20-25, ranks=0-7 and last file=PATH, or some of them, with "
+          "commas between them; or nothing, behind the configuration",
+          text);
+    if (key == "steps") set_steps(request, value);
+    if (key == "ranks") set_ranks(request, value);
+    if (key == "file") request.file = value;
+    if (end == rest.npos) break;
+    rest = rest.substr(end + 1);
+  }
+  return request;
+}
+
+void check_writable(const fs::path& file) {
+  const fs::path directory = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  std::error_code error;
+  if (!file.has_filename() || fs::is_directory(file, error))
+    user_error("--profile file={}: that is a directory, but a file name is needed", file.string());
+  if (!fs::is_directory(directory, error))
+    user_error("--profile file={}: there is no directory {}", file.string(), directory.string());
+  if (::access(directory.c_str(), W_OK | X_OK) != 0)
+    user_error("--profile file={}: {} cannot be written to: {}", file.string(), directory.string(),
+               std::strerror(errno));
+}
+
+StepProfile::StepProfile(Trace& trace, ProfileRequest request)
+    : trace_(trace), request_(std::move(request)) {}
+
+void StepProfile::open(const Groups& groups, fs::path directory, ProfileFacts facts) {
+  groups_ = &groups;
+  directory_ = std::move(directory);
+  facts_ = std::move(facts);
+}
+
+bool StepProfile::records(int rank) const { return request_.records(rank, groups_->ranks()); }
+
+void StepProfile::before_step(std::int64_t step) {
+  if (first_seen_ == 0) first_seen_ = step;
+  if (!request_.given_steps()) {
+    request_.first_step = first_seen_ + kDefaultFirst - 1;
+    request_.last_step = first_seen_ + kDefaultLast - 1;
+  }
+  if (recording_ && step <= step_) end();  // the run went back to a checkpoint
+  step_ = step;
+  if (!done_ && !recording_ && step >= request_.first_step && step <= request_.last_step) begin();
+}
+
+void StepProfile::after_step(double seconds) {
+  if (!recording_) return;
+  facts_.step_s.push_back(seconds);
+  facts_.last_step = step_;
+  if (step_ == request_.last_step) end();
+}
+
+void StepProfile::close() {
+  if (recording_) end();
+}
+
+void StepProfile::report() const {
+  if (done_ || groups_ == nullptr || !groups_->is_first()) return;
+  log_warning("no profile: steps {}-{} were requested, but this process trained steps {}-{}",
+              request_.first_step, request_.last_step, first_seen_, step_);
+}
+
+void StepProfile::begin() {
+  Communicator& world = (*groups_)[GroupKind::World];
+  offset_s_ = clock_offset(world, host_name(), Trace::now, [&](int rank) { return records(rank); });
+  recording_ = true;
+  facts_.first_step = step_;
+  facts_.step_s.clear();
+  world.barrier();
+  if (records(world.rank())) trace_.begin();
+  world.barrier();
+}
+
+void StepProfile::end() {
+  recording_ = false;
+  done_ = true;
+  Communicator& world = (*groups_)[GroupKind::World];
+  // After the barrier all ranks have made their calls, so calls in flight will finish.
+  world.barrier();
+  RankTrace local{world.rank(), coordinates_text(groups_->coordinates)};
+  if (records(world.rank())) {
+    trace_.end();
+    local.spans = trace_.take();
+  }
+  for (TraceSpan& span : local.spans) {
+    span.begin_s += offset_s_;
+    span.end_s += offset_s_;
+  }
+  const std::vector<std::string> texts = gather_traces(to_text(local));
+  if (groups_->is_first()) write(texts);
+}
+
+// Ranks send one after the other, only to rank 0, because the traces are large.
+std::vector<std::string> StepProfile::gather_traces(std::string local) const {
+  Communicator& world = (*groups_)[GroupKind::World];
+  std::vector<std::string> texts;
+  if (world.rank() == 0 && records(0)) texts.push_back(std::move(local));
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (!records(rank) || (world.rank() != 0 && world.rank() != rank)) continue;
+    std::string received;
+    std::string& text = world.rank() == rank ? local : received;
+    const auto transfer = [&](const Tensor& x) {
+      world.wait(world.rank() == rank ? world.send(x, 0) : world.receive(x, rank));
+    };
+    auto length = static_cast<std::int64_t>(text.size());
+    transfer(Tensor(&length, DType::I64, {1}));
+    text.resize(static_cast<std::size_t>(length));
+    transfer(Tensor(text.data(), DType::U8, {length}));
+    if (world.rank() == 0) texts.push_back(std::move(received));
+  }
+  return texts;
+}
+
+fs::path StepProfile::file() const {
+  if (!request_.file.empty()) return request_.file;
+  return directory_ / "profiles" /
+         fmt::format("steps-{}-{}.json", facts_.first_step, facts_.last_step);
+}
+
+void StepProfile::write(const std::vector<std::string>& texts) {
+  facts_.ranks = groups_->ranks();
+  Profile profile{.facts = facts_};
+  for (const std::string& text : texts) profile.ranks.push_back(rank_trace_from(text));
+  const std::vector<StepExposure> steps = step_exposures(profile.ranks);
+  for (const std::string& line : exposure_lines(steps)) log_info("{}", line);
+  const fs::path path = file();
+  try {
+    if (request_.file.empty()) fs::create_directories(path.parent_path());
+    const std::string text = chrome_trace(profile, steps);
+    write_file_atomically(path, path.extension() == ".gz" ? gzipped(text) : text);
+    log_info(
+        "profile written to {0}: see kintsugi report --profile {0}, or open it in "
+        "https://ui.perfetto.dev",
+        path.string());
+  } catch (const Failure& error) {  // not fatal
+    log_warning("no profile: {}", error.what());
+  } catch (const fs::filesystem_error& error) {
+    log_warning("no profile: {}", error.what());
+  }
+}
+
+}  // namespace kintsugi
