@@ -56,11 +56,22 @@ endif()
 
 file(GLOB KINTSUGI_CUDA_SOURCES CONFIGURE_DEPENDS ${KINTSUGI_ROOT}/src/backend/cuda/*.cu
      ${KINTSUGI_ROOT}/src/backend/cuda/*.cpp)
+# CUPTI records profiles. Its library is loaded when one is requested.
+find_path(CUPTI_INCLUDE_DIR NAMES cupti.h HINTS ${KINTSUGI_CUDA_ROOT}/include ${KINTSUGI_CUDA_ROOT}/extras/CUPTI/include)
+if(CUPTI_INCLUDE_DIR)
+  list(FILTER KINTSUGI_CUDA_SOURCES EXCLUDE REGEX "gpu_activity_missing")
+else()
+  list(FILTER KINTSUGI_CUDA_SOURCES EXCLUDE REGEX "gpu_activity\\.cpp")
+  message(STATUS "CUPTI: not found, profiles of GPUs show operations only")
+endif()
 add_library(kintsugi_cuda OBJECT ${KINTSUGI_CUDA_SOURCES})
 target_include_directories(kintsugi_cuda PRIVATE ${KINTSUGI_ROOT}/src)
 target_include_directories(kintsugi_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 if(NOT CUDNN_INCLUDE_DIR STREQUAL "/usr/include")  # naming that one breaks the order of the C++ library's headers
   target_include_directories(kintsugi_cuda SYSTEM PRIVATE ${CUDNN_INCLUDE_DIR})
+endif()
+if(CUPTI_INCLUDE_DIR)
+  target_include_directories(kintsugi_cuda SYSTEM PRIVATE ${CUPTI_INCLUDE_DIR})
 endif()
 set_target_properties(kintsugi_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
 # Philox and std::array are constexpr and run on the device too; fmt believes nvcc to know no constexpr at all.

@@ -1,5 +1,7 @@
 #include "backend/operation_cost.h"
 
+#include <utility>
+
 namespace kintsugi {
 namespace {
 
@@ -20,6 +22,16 @@ WorkKind work_of(TracedOperation::Kind kind) {
 }
 
 }  // namespace
+
+TraceSpan operation_span(std::string name, const OperationCost& cost) {
+  return {.kind = SpanKind::Operation,
+          .lane = "compute",
+          .name = std::move(name),
+          .bytes = static_cast<std::int64_t>(cost.bytes),
+          .work = cost.work,
+          .flops = cost.flops,
+          .dtype = std::string(to_string(cost.dtype))};
+}
 
 // An operation may count as several, as retention does: its work is that of its matmuls.
 OperationCost CostMeter::take() {

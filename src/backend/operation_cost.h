@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "backend/backend.h"
 #include "backend/operation_trace.h"
 #include "backend/sim/sim_backend.h"
@@ -14,6 +16,9 @@ struct OperationCost {
   double bytes = 0;  // read and written
   DType dtype = DType::F32;
 };
+
+// The span of a call, without its number, its phases and its times.
+TraceSpan operation_span(std::string name, const OperationCost& cost);
 
 // Computes the cost of a call: one function per entry of operations.def, with the same arguments.
 // Reads shapes and options of the tensors, never their memory. Not thread-safe.

@@ -115,16 +115,11 @@ class TracedBackend final : public Backend {
   int times_of(const char* operation) const { return trace_.on() ? repeat_.of(operation) : 1; }
   // Call it with the mutex.
   TraceSpan span_of(std::string name, const OperationCost& cost) {
-    return {.kind = SpanKind::Operation,
-            .lane = "compute",
-            .name = std::move(name),
-            .bytes = static_cast<std::int64_t>(cost.bytes),
-            .operation = ++operations_,
-            .work = cost.work,
-            .flops = cost.flops,
-            .dtype = std::string(to_string(cost.dtype)),
-            .phase = phases_.empty() ? "" : phases_.front().name,
-            .layer = phases_.size() < 2 ? "" : phases_[1].name};
+    TraceSpan span = operation_span(std::move(name), cost);
+    span.operation = ++operations_;
+    if (!phases_.empty()) span.phase = phases_.front().name;
+    if (phases_.size() > 1) span.layer = phases_[1].name;
+    return span;
   }
 
   const std::unique_ptr<Backend> inner_;

@@ -1,6 +1,8 @@
 // Traces of GPU operations: their spans are in order and agree with the host's clock.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "backend/cuda/cuda_backend.h"
 #include "backend/phase.h"
 
@@ -22,6 +24,12 @@ class CudaTrace : public testing::Test {
     backend_->fill(a_, 1.0);
     backend_->matmul(c_, a_, b_);
   }
+  static std::vector<TraceSpan> of_kind(const std::vector<TraceSpan>& spans, SpanKind kind) {
+    std::vector<TraceSpan> found;
+    std::copy_if(spans.begin(), spans.end(), std::back_inserter(found),
+                 [&](const TraceSpan& span) { return span.kind == kind; });
+    return found;
+  }
   Trace trace_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Arena> arena_;
@@ -35,18 +43,33 @@ TEST_F(CudaTrace, OperationsAreInTheirPhaseAndInHostTime) {
   trace_.begin();
   {
     const Phase phase(*backend_, [] { return "forward 0"; });
-    calls();
+    backend_->fill(a_, 1.0);
+    const Phase layer(*backend_, [] { return "layer 3"; });
+    backend_->matmul(c_, a_, b_);
   }
   trace_.end();
   const double after = Trace::now();
   const auto spans = trace_.take();
-  ASSERT_EQ(spans.size(), 3u);
-  const TraceSpan &phase = spans[0], &fill = spans[1], &matmul = spans[2];
-  EXPECT_EQ(phase.kind, SpanKind::Phase);
+  const auto phases = of_kind(spans, SpanKind::Phase);
+  const auto operations = of_kind(spans, SpanKind::Operation);
+  ASSERT_EQ(phases.size(), 2u);
+  ASSERT_EQ(operations.size(), 2u);
+  const TraceSpan &phase = phases[0], &layer = phases[1], &fill = operations[0],
+                  &matmul = operations[1];
   EXPECT_EQ(phase.name, "forward 0");
+  EXPECT_EQ(phase.lane, "pipeline");
+  EXPECT_EQ(layer.name, "layer 3");
+  EXPECT_EQ(layer.lane, "layers");
   EXPECT_EQ(fill.name, "fill");
-  EXPECT_EQ(matmul.kind, SpanKind::Operation);
+  EXPECT_EQ(fill.phase, "forward 0");
+  EXPECT_EQ(fill.layer, "");
   EXPECT_EQ(matmul.name, "matmul 512x512x512");
+  EXPECT_EQ(matmul.phase, "forward 0");
+  EXPECT_EQ(matmul.layer, "layer 3");
+  EXPECT_EQ(matmul.work, WorkKind::Matmul);
+  EXPECT_EQ(matmul.flops, 2.0 * 512 * 512 * 512);
+  EXPECT_EQ(matmul.bytes, 3 * 512 * 512 * 4);
+  EXPECT_EQ(matmul.dtype, "fp32");
   EXPECT_LE(phase.begin_s, fill.begin_s);
   EXPECT_LT(fill.begin_s, fill.end_s);
   EXPECT_LE(fill.end_s, matmul.begin_s);
@@ -54,6 +77,42 @@ TEST_F(CudaTrace, OperationsAreInTheirPhaseAndInHostTime) {
   EXPECT_LE(matmul.end_s, phase.end_s);
   EXPECT_GE(phase.begin_s, before - kTolerance_s);
   EXPECT_LE(phase.end_s, after + kTolerance_s);
+}
+
+// With CUPTI, which is part of every CUDA toolkit.
+TEST_F(CudaTrace, KernelsCopiesAndCallsOfTheRuntimeNameTheirOperation) {
+  std::vector<float> values(512 * 512, 1.0f);
+  calls();
+  trace_.begin();
+  backend_->upload(a_, values.data());
+  backend_->matmul(c_, a_, b_);
+  trace_.end();
+  const auto spans = trace_.take();
+  const auto operations = of_kind(spans, SpanKind::Operation);
+  ASSERT_EQ(operations.size(), 1u);
+  const auto kernels = of_kind(spans, SpanKind::Kernel);
+  ASSERT_FALSE(kernels.empty());
+  double begin = kernels.front().begin_s, end = 0;
+  for (const TraceSpan& kernel : kernels) {
+    EXPECT_EQ(kernel.operation, operations[0].operation) << kernel.name;
+    EXPECT_GT(kernel.blocks, 0);
+    begin = std::min(begin, kernel.begin_s);
+    end = std::max(end, kernel.end_s);
+  }
+  EXPECT_EQ(operations[0].begin_s, begin);
+  EXPECT_EQ(operations[0].end_s, end);
+  const auto copies = of_kind(spans, SpanKind::Memcpy);
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].bytes, 512 * 512 * 4);
+  EXPECT_EQ(copies[0].operation, 0);
+  EXPECT_LE(copies[0].end_s, begin);
+  const auto launches = [&](const TraceSpan& span) {
+    return span.kind == SpanKind::Runtime && span.operation == operations[0].operation &&
+           span.name.find("aunchKernel") != std::string::npos;
+  };
+  const auto launch = std::find_if(spans.begin(), spans.end(), launches);
+  ASSERT_NE(launch, spans.end());
+  EXPECT_LT(launch->begin_s, begin + kTolerance_s);
 }
 
 TEST_F(CudaTrace, NothingIsReplayedWhileItIsOn) {
@@ -64,7 +123,7 @@ TEST_F(CudaTrace, NothingIsReplayedWhileItIsOn) {
   trace_.begin();
   twice();
   trace_.end();
-  EXPECT_EQ(trace_.take().size(), 4u);
+  EXPECT_EQ(of_kind(trace_.take(), SpanKind::Operation).size(), 4u);
   twice();
   backend_->synchronize();
   EXPECT_TRUE(trace_.take().empty());

@@ -193,6 +193,15 @@ Backend::Peak CudaBackend::peak_flops(DType dtype) {
   return {measure_flops(dtype), fmt::format("measured {} matmul", unit)};
 }
 
+// Two transfers per clock, as in all memory of GPUs today.
+Backend::DeviceFacts CudaBackend::device_facts() {
+  int clock_khz = 0, bus_bits = 0;
+  KINTSUGI_CUDA(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, device_.index));
+  KINTSUGI_CUDA(cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, device_.index));
+  return {.memory_bytes_per_s = 2e3 * clock_khz * (bus_bits / 8),
+          .multiprocessors = context_.multiprocessors};
+}
+
 double CudaBackend::measure_flops(DType dtype) {
   const std::int64_t n = size_of(dtype) == 2 ? 8192 : dtype == DType::F32 ? 4096 : 2048;
   Arena arena(*this);
@@ -296,7 +305,10 @@ void CudaBackend::fill(Tensor x, double value) {
     synchronize();
     return HostMemory::fill(x, value);
   }
-  const auto span = timer_.span([] { return "fill"; });
+  const auto span = timer_.span([&] {
+    return operation_span("fill",
+                          {.work = WorkKind::Memory, .bytes = static_cast<double>(x.bytes())});
+  });
   cuda::fill(context_, x, value);
 }
 

@@ -15,7 +15,9 @@
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/operation_timer.h"
 #include "backend/cuda/transfers.h"
+#include "backend/operation_cost.h"
 #include "backend/operation_name.h"
+#include "backend/operation_repeat.h"
 
 namespace kintsugi::cuda {
 
@@ -65,6 +67,7 @@ class CudaBackend final : public Backend {
   void release(void* address, std::size_t bytes) noexcept override;
   std::string description() const override;
   Peak peak_flops(DType dtype) override;
+  DeviceFacts device_facts() override;
   std::size_t available_bytes() const override;
   std::size_t own_bytes() const override;
   std::int64_t classifier_elements() const override;
@@ -75,7 +78,7 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   void replay(std::uint64_t key, const std::function<void()>& calls) override;
   bool traces() const override { return timer_.traces(); }
-  void begin_phase(std::string name) override { timer_.begin_phase(name); }
+  void begin_phase(std::string name) override { timer_.begin_phase(std::move(name)); }
   void end_phase() noexcept override { timer_.end_phase(); }
 
   Allocator& host_memory() override { return host_memory_; }
@@ -88,10 +91,14 @@ class CudaBackend final : public Backend {
   void finish(Transfer transfer) override { transfers_.finish(transfer); }
   LinkTotals link_totals() override { return transfers_.totals(); }
 
-#define KINTSUGI_OPERATION(name, parameters, ...)                                      \
-  void name parameters override {                                                      \
-    const auto span = timer_.span([&] { return operation_name(#name, __VA_ARGS__); }); \
-    cuda::name(context_, __VA_ARGS__);                                                 \
+#define KINTSUGI_OPERATION(operation, parameters, ...)                     \
+  void operation parameters override {                                     \
+    const auto span = timer_.span([&] {                                    \
+      return operation_span(operation_name(#operation, __VA_ARGS__),       \
+                            costs_.operation(__VA_ARGS__));                \
+    });                                                                    \
+    for (int i = timer_.traces() ? repeat_.of(#operation) : 1; i > 0; --i) \
+      cuda::operation(context_, __VA_ARGS__);                              \
   }
 #include "backend/operations.def"
 
@@ -111,6 +118,8 @@ class CudaBackend final : public Backend {
   CudaAttention attention_;
   GraphReplay graphs_;
   OperationTimer timer_;
+  CostMeter costs_;
+  const OperationRepeat repeat_ = operation_repeat();
 };
 
 }  // namespace kintsugi::cuda

@@ -1,19 +1,22 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_common.h"
 #include "backend/cuda/device_clock.h"
+#include "backend/cuda/gpu_activity.h"
 #include "core/trace.h"
 
 namespace kintsugi::cuda {
 
-// Measures device time by operation, for benchmarks and traces, with an event before and after
-// every call. Costs nothing until it is switched on. Does not see calls that a graph replays.
+// Measures device time by operation, for benchmarks and traces. A trace uses CUPTI, which records
+// every kernel, copy and call of the runtime. Benchmarks, and traces without CUPTI, use an event
+// before and after every operation. Costs nothing until it is switched on. Does not see calls that
+// a graph replays.
 class OperationTimer final : private Trace::Source {
  public:
   // Times the operations on `stream`. The trace, if any, switches it on and off.
@@ -39,13 +42,14 @@ class OperationTimer final : private Trace::Source {
   void switch_on() { on_ = true; }
   bool traces() const { return trace_ != nullptr && trace_->on(); }
   bool on() const { return on_ || traces(); }
+  // describe() returns a TraceSpan without times; it is called only while the timer is on.
   template <class F>
-  Span span(const F& name) {  // name() is called only while the timer is on
-    return on() ? Span(this, begin(SpanKind::Operation, name())) : Span(nullptr, 0);
+  Span span(const F& describe) {
+    return on() ? Span(this, begin(describe())) : Span(nullptr, 0);
   }
-  // A span in the trace's lane "pipeline", from begin_phase to end_phase.
-  void begin_phase(std::string_view name) { phase_ = begin(SpanKind::Phase, name); }
-  void end_phase() noexcept { end(phase_); }
+  // Spans of phases: an outer one in the lane "pipeline", one inside it in the lane "layers".
+  void begin_phase(std::string name);
+  void end_phase() noexcept;
   // The times since the last call, summed by name, longest first. Waits for the device.
   std::vector<OperationTime> take();
   // The time of an event that was recorded after the trace began.
@@ -53,22 +57,27 @@ class OperationTimer final : private Trace::Source {
 
  private:
   struct Record {
-    SpanKind kind;
-    std::string name;
-    cudaEvent_t begin, end;
+    TraceSpan span;
+    cudaEvent_t begin = nullptr, end = nullptr;  // not with CUPTI
+    std::size_t phases[2] = {};                  // records of the phases around it, plus 1; 0: none
   };
-  std::size_t begin(SpanKind kind, std::string_view name);
+  std::size_t begin(TraceSpan span);
   void end(std::size_t record) noexcept;
   void trace_begins() override;
   void trace_ends() override;
+  void add_spans_of_events();
+  void add_spans_of_activities();
+  void note_time(Record& record, const GpuActivity& activity) const;
   void clear();
 
   const Stream stream_;
   Trace* const trace_;
   bool on_ = false;
   std::vector<Record> records_;
-  std::size_t phase_ = 0;
-  std::optional<DeviceClock> clock_;  // set when a trace begins
+  std::vector<std::size_t> phases_;             // records of the open phases
+  std::optional<DeviceClock> clock_;            // set when a trace begins
+  std::unique_ptr<ActivityRecorder> recorder_;  // nullptr: events
+  bool records_activities_ = false;             // now
 };
 
 }  // namespace kintsugi::cuda
