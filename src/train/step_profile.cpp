@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t kMaxSteps = 100;                      // all their spans are kept in memory
-constexpr int kMaxRanks = 256;                               // rank 0 keeps those of all of them
+constexpr int kMostProfiledRanks = 256;                               // rank 0 keeps those of all of them
 constexpr std::int64_t kDefaultFirst = 3, kDefaultLast = 4;  // steps of this process
 
 struct NumberRange {
@@ -62,8 +62,8 @@ void set_ranks(ProfileRequest& request, std::string_view text) {
   NumberRange range;
   if (!read_range(text, range) || range.last > 1 << 24)
     user_error("--profile ranks={}: give a rank or a range of ranks, such as ranks=0-7", text);
-  if (range.last - range.first >= kMaxRanks)
-    user_error("--profile ranks={}: at most {} ranks can be recorded", text, kMaxRanks);
+  if (range.last - range.first >= kMostProfiledRanks)
+    user_error("--profile ranks={}: at most {} ranks can be recorded", text, kMostProfiledRanks);
   request.first_rank = static_cast<int>(range.first);
   request.last_rank = static_cast<int>(range.last);
 }
