@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -55,6 +56,25 @@ std::string link_figures(const Backend::LinkTotals& before, const Backend::LinkT
          one("to_host", before.to_host, after.to_host);
 }
 
+// Milliseconds per step by operation, from events around it and from the spans of a profile.
+void print_breakdown(const std::vector<OperationTime>& by_events,
+                     const std::vector<TraceSpan>& spans, std::int64_t steps) {
+  std::map<std::string, double> profiled;
+  for (const TraceSpan& span : spans)
+    if (span.kind == SpanKind::Operation) profiled[span.name] += 1e3 * (span.end_s - span.begin_s);
+  double total = 0, total_profiled = 0;
+  const auto per_step = [&](double ms) { return ms / static_cast<double>(steps); };
+  for (const OperationTime& time : by_events) {
+    const double ms = per_step(time.milliseconds), other = per_step(profiled[time.name]);
+    total += ms;
+    total_profiled += other;
+    fmt::print("{:>10.3f} ms {:>10.3f} ms profiled {:>7.2f} % {:>6} calls  {}\n", ms, other,
+               100 * (other / ms - 1), time.calls / steps, time.name);
+  }
+  fmt::print("{:>10.3f} ms {:>10.3f} ms profiled {:>7.2f} % in operations\n", total, total_profiled,
+             100 * (total_profiled / total - 1));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -89,7 +109,9 @@ int main(int argc, char** argv) {
   app.add_flag("--deterministic", deterministic);
   app.add_flag("--no-graphs", no_graphs);
   app.add_flag("--ahead", ahead, "queue all steps, wait for the last: what waiting for each costs");
-  app.add_flag("--breakdown", breakdown, "device time by operation, without graphs");
+  app.add_flag("--breakdown", breakdown,
+               "device time by operation, without graphs: from events, and from a profile of as "
+               "many steps");
   CLI11_PARSE(app, argc, argv);
   try {
     ModelConfig model = resolve_model(model_name);
@@ -102,6 +124,8 @@ int main(int argc, char** argv) {
     cuda.deterministic = deterministic;
     cuda.graphs = !no_graphs && !breakdown;
     cuda.time_operations = breakdown;
+    Trace trace;
+    if (breakdown) cuda.trace = &trace;
     cuda.matmul_cache = cache;
     cuda.host = make_cpu_backend();
     const auto backend = make_cuda_backend(cuda);
@@ -181,13 +205,13 @@ int main(int argc, char** argv) {
         to_string(engine.optimizer().update_location()),
         link_figures(link, backend->link_totals(), steps),
         energy && after ? fmt::format("{:.6f}", (*after - *energy) / tokens) : "null", loss);
-    double total = 0;
-    for (const OperationTime& time : take_operation_times(*backend)) {
-      const double per_step = time.milliseconds / static_cast<double>(steps);
-      total += per_step;
-      fmt::print("{:>10.3f} ms {:>6} calls  {}\n", per_step, time.calls / steps, time.name);
+    if (breakdown) {
+      const std::vector<OperationTime> times_by_events = take_operation_times(*backend);
+      trace.begin();
+      for (std::int64_t i = 0; i < steps; ++i) run();
+      trace.end();
+      print_breakdown(times_by_events, trace.take(), steps);
     }
-    if (total > 0) fmt::print("{:>10.3f} ms in operations\n", total);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());
