@@ -29,7 +29,7 @@ using MemcpyRecord = CUpti_ActivityMemcpy5;
 using MemsetRecord = CUpti_ActivityMemset4;
 
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20, kAlignment = 8;
-// Shorter calls of the driver are questions, which the runtime asks with every launch.
+// Shorter calls are questions (cudaGetDevice), of which libraries ask several with every launch.
 constexpr std::uint64_t kShortCall_ns = 1000;
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                          CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -215,8 +215,7 @@ class ActivityReader {
       case CUPTI_ACTIVITY_KIND_RUNTIME:
       case CUPTI_ACTIVITY_KIND_DRIVER: {
         const auto& call = as<CUpti_ActivityAPI>(record);
-        if (record.kind == CUPTI_ACTIVITY_KIND_DRIVER && call.end - call.start < kShortCall_ns)
-          return;
+        if (call.end - call.start < kShortCall_ns) return;
         add_entry(SpanKind::Runtime, call, call.threadId).name = call_name(record.kind, call.cbid);
         return;
       }
