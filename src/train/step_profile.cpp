@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kMaxSteps = 100;                      // all their spans are kept in memory
-constexpr int kMaxRanks = 256;                               // rank 0 keeps those of all of them
+constexpr std::int64_t kMostProfiledSteps = 100;             // all their spans are kept in memory
+constexpr int kMostProfiledRanks = 256;                      // rank 0 keeps those of all of them
 constexpr std::int64_t kDefaultFirst = 3, kDefaultLast = 4;  // steps of this process
 
 struct NumberRange {
@@ -52,8 +52,8 @@ void set_steps(ProfileRequest& request, std::string_view text) {
     user_error(
         "--profile steps={}: give a step of the run or a range of steps, such as steps=20-25",
         text);
-  if (range.last - range.first >= kMaxSteps)
-    user_error("--profile steps={}: at most {} steps can be recorded", text, kMaxSteps);
+  if (range.last - range.first >= kMostProfiledSteps)
+    user_error("--profile steps={}: at most {} steps can be recorded", text, kMostProfiledSteps);
   request.first_step = range.first;
   request.last_step = range.last;
 }
@@ -62,8 +62,8 @@ void set_ranks(ProfileRequest& request, std::string_view text) {
   NumberRange range;
   if (!read_range(text, range) || range.last > 1 << 24)
     user_error("--profile ranks={}: give a rank or a range of ranks, such as ranks=0-7", text);
-  if (range.last - range.first >= kMaxRanks)
-    user_error("--profile ranks={}: at most {} ranks can be recorded", text, kMaxRanks);
+  if (range.last - range.first >= kMostProfiledRanks)
+    user_error("--profile ranks={}: at most {} ranks can be recorded", text, kMostProfiledRanks);
   request.first_rank = static_cast<int>(range.first);
   request.last_rank = static_cast<int>(range.last);
 }
@@ -146,6 +146,7 @@ void StepProfile::close() {
 
 void StepProfile::report() const {
   if (done_ || groups_ == nullptr || !groups_->is_first()) return;
+  if (first_seen_ == 0) return log_warning("no profile: this process had no step to train");
   log_warning("no profile: steps {}-{} were requested, but this process trained steps {}-{}",
               request_.first_step, request_.last_step, first_seen_, step_);
 }

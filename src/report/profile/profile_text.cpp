@@ -90,12 +90,12 @@ std::string rate_text(const OperationTotal& one) {
 std::string operation_table(const ProfileAnalysis& analysis) {
   const auto& all = analysis.operations.operations;
   std::string text =
-      fmt::format("\n{:<48} {:>8} {:>10} {:>8} {:>14} {:>10}\n", "operation (per step)", "calls",
-                  "ms", "share", "rate", "attainable");
+      fmt::format("\n{:<48} {:>8} {:>10} {:>8} {:>14} {:>13}\n", "operation (per step)", "calls",
+                  "ms", "share", "rate", "of attainable");
   for (std::size_t i = 0; i < std::min(kOperationRows, all.size()); ++i) {
     const OperationTotal& one = all[i];
     const double reached = efficiency(one, analysis.facts);
-    text += fmt::format("{:<48} {:>8.4g} {:>10} {:>8} {:>14} {:>10}\n", column(one.name), one.calls,
+    text += fmt::format("{:<48} {:>8.4g} {:>10} {:>8} {:>14} {:>13}\n", column(one.name), one.calls,
                         ms(one.seconds), share_text(one.seconds, analysis.step_s()), rate_text(one),
                         reached > 0 ? share_text(reached, 1) : "");
   }
@@ -168,10 +168,10 @@ std::string profile_text(const ProfileAnalysis& analysis) {
 
 std::string prediction_text(const ProfileAnalysis& analysis, const PredictedStep& predicted) {
   const auto measured = named_terms(analysis.terms), expected = named_terms(predicted.terms);
-  std::string text = fmt::format("\n{:<26} {:>14} {:>14} {:>10}\n", "term", "measured ms",
+  std::string text = fmt::format("\n{:<26} {:>14} {:>14} {:>18}\n", "term", "measured ms",
                                  "predicted ms", "measured/predicted");
   for (std::size_t i = 0; i < measured.size(); ++i)
-    text += fmt::format("{:<26} {:>14} {:>14} {:>10}\n", measured[i].first, ms(measured[i].second),
+    text += fmt::format("{:<26} {:>14} {:>14} {:>18}\n", measured[i].first, ms(measured[i].second),
                         ms(expected[i].second),
                         expected[i].second > 0
                             ? fmt::format("{:.2f}", measured[i].second / expected[i].second)
