@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kMaxSteps = 100;                      // all their spans are kept in memory
-constexpr int kMostProfiledRanks = 256;                               // rank 0 keeps those of all of them
+constexpr std::int64_t kMostProfiledSteps = 100;             // all their spans are kept in memory
+constexpr int kMostProfiledRanks = 256;                      // rank 0 keeps those of all of them
 constexpr std::int64_t kDefaultFirst = 3, kDefaultLast = 4;  // steps of this process
 
 struct NumberRange {
@@ -52,8 +52,8 @@ void set_steps(ProfileRequest& request, std::string_view text) {
     user_error(
         "--profile steps={}: give a step of the run or a range of steps, such as steps=20-25",
         text);
-  if (range.last - range.first >= kMaxSteps)
-    user_error("--profile steps={}: at most {} steps can be recorded", text, kMaxSteps);
+  if (range.last - range.first >= kMostProfiledSteps)
+    user_error("--profile steps={}: at most {} steps can be recorded", text, kMostProfiledSteps);
   request.first_step = range.first;
   request.last_step = range.last;
 }
@@ -146,6 +146,7 @@ void StepProfile::close() {
 
 void StepProfile::report() const {
   if (done_ || groups_ == nullptr || !groups_->is_first()) return;
+  if (first_seen_ == 0) return log_warning("no profile: this process had no step to train");
   log_warning("no profile: steps {}-{} were requested, but this process trained steps {}-{}",
               request_.first_step, request_.last_step, first_seen_, step_);
 }
@@ -176,19 +177,19 @@ void StepProfile::end() {
     span.begin_s += offset_s_;
     span.end_s += offset_s_;
   }
-  const std::vector<std::string> texts = gather_traces(to_text(local));
-  if (groups_->is_first()) write(texts);
+  std::vector<RankTrace> ranks = gather_traces(std::move(local));
+  if (groups_->is_first()) write(std::move(ranks));
 }
 
 // Ranks send one after the other, only to rank 0, because the traces are large.
-std::vector<std::string> StepProfile::gather_traces(std::string local) const {
+std::vector<RankTrace> StepProfile::gather_traces(RankTrace local) const {
   Communicator& world = (*groups_)[GroupKind::World];
-  std::vector<std::string> texts;
-  if (world.rank() == 0 && records(0)) texts.push_back(std::move(local));
+  const std::string own = world.rank() == 0 ? "" : to_text(local);
+  std::vector<RankTrace> ranks;
+  if (world.rank() == 0 && records(0)) ranks.push_back(std::move(local));
   for (int rank = 1; rank < world.size(); ++rank) {
     if (!records(rank) || (world.rank() != 0 && world.rank() != rank)) continue;
-    std::string received;
-    std::string& text = world.rank() == rank ? local : received;
+    std::string text = own;
     const auto transfer = [&](const Tensor& x) {
       world.wait(world.rank() == rank ? world.send(x, 0) : world.receive(x, rank));
     };
@@ -196,9 +197,9 @@ std::vector<std::string> StepProfile::gather_traces(std::string local) const {
     transfer(Tensor(&length, DType::I64, {1}));
     text.resize(static_cast<std::size_t>(length));
     transfer(Tensor(text.data(), DType::U8, {length}));
-    if (world.rank() == 0) texts.push_back(std::move(received));
+    if (world.rank() == 0) ranks.push_back(rank_trace_from(text));
   }
-  return texts;
+  return ranks;
 }
 
 fs::path StepProfile::file() const {
@@ -207,10 +208,9 @@ fs::path StepProfile::file() const {
          fmt::format("steps-{}-{}.json", facts_.first_step, facts_.last_step);
 }
 
-void StepProfile::write(const std::vector<std::string>& texts) {
+void StepProfile::write(std::vector<RankTrace> ranks) {
   facts_.ranks = groups_->ranks();
-  Profile profile{.facts = facts_};
-  for (const std::string& text : texts) profile.ranks.push_back(rank_trace_from(text));
+  const Profile profile{.facts = facts_, .ranks = std::move(ranks)};
   const std::vector<StepExposure> steps = step_exposures(profile.ranks);
   for (const std::string& line : exposure_lines(steps)) log_info("{}", line);
   const fs::path path = file();

@@ -53,8 +53,8 @@ class StepProfile {
  private:
   void begin();
   void end();
-  void write(const std::vector<std::string>& texts);
-  std::vector<std::string> gather_traces(std::string local) const;  // result on rank 0
+  void write(std::vector<RankTrace> ranks);
+  std::vector<RankTrace> gather_traces(RankTrace local) const;  // result on rank 0
   std::filesystem::path file() const;
   bool records(int rank) const;
 

@@ -37,7 +37,14 @@ TEST(Operations, EachIsOneEntryOfSimAndOneSpanUnderItsName) {
   ASSERT_EQ(operations.operations.size(), names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     EXPECT_EQ(operations.operations[i].name, names[i]);
-    EXPECT_EQ(spans[i].name, names[i] == "matmul" ? "matmul 1x1x1" : names[i]);
+    const std::string shape = names[i] == "matmul"               ? " 1x1x1"
+                              : names[i] == "attention_forward"  ? " 1x1x1x1 causal"
+                              : names[i] == "attention_backward" ? " 1x1x1x1 causal"
+                                                                 : "";
+    EXPECT_EQ(spans[i].name, names[i] + shape);
+    EXPECT_EQ(spans[i].operation, static_cast<std::int64_t>(i + 1));
+    EXPECT_EQ(spans[i].bytes, static_cast<std::int64_t>(operations.operations[i].bytes));
+    EXPECT_EQ(spans[i].flops, operations.operations[i].flops);
     EXPECT_EQ(spans[i].lane, "compute");
     EXPECT_EQ(spans[i].kind, SpanKind::Operation);
   }

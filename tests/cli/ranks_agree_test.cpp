@@ -87,10 +87,10 @@ TEST_F(RanksAgree, OnTheLayout) {
 }
 
 TEST_F(RanksAgree, OnTheOptions) {
-  expect_refused({{.ranks = 2}, {.arguments = "--check --resume never --trace trace.json"}},
+  expect_refused({{.ranks = 2}, {.arguments = "--check --resume never --profile steps=2"}},
                  AllOf(HasSubstr("on rank 2 --check is true instead of false"),
                        HasSubstr("--resume is never instead of auto"),
-                       HasSubstr("--trace is trace.json instead of ''")));
+                       HasSubstr("--profile is given steps=2 instead of not given")));
 }
 
 TEST_F(RanksAgree, OnWhatTheDataHolds) {

@@ -1,4 +1,4 @@
-// `mpirun -np N kintsugi train … --trace FILE`: one timeline of all ranks.
+// `mpirun -np N kintsugi train … --profile`, and what `kintsugi report --profile` makes of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
-class TraceOnRanks : public testing::Test {
+class ProfileOnRanks : public testing::Test {
  protected:
   void SetUp() override {
     if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun here";
@@ -27,29 +27,35 @@ class TraceOnRanks : public testing::Test {
         (directory_ / "corpus.txt").string(), "run",
         "steps: 5, eval_every: 0, checkpoint_every: 0, precision: fp64", "threads: 1\n");
   }
-  int train(int ranks, const std::string& arguments) const {
+  int train(int ranks, const std::string& arguments, const std::string& environment = "") const {
     const std::string command = fmt::format(
-        "cd '{}' && rm -rf run && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        "cd '{}' && rm -rf run && {} OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
         "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 "
         "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun -np {} '{}' train run.yaml "
         "--set batch.global=8 --set batch.micro=1 {} > out 2> err < /dev/null",
-        directory_.path().string(), ranks, kintsugi_binary(), arguments);
-    const int status = std::system(command.c_str());
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        directory_.path().string(), environment, ranks, kintsugi_binary(), arguments);
+    return exit_code(std::system(command.c_str()));
   }
+  int report(const std::string& arguments) const {
+    const std::string command =
+        fmt::format("cd '{}' && '{}' report {} > out 2> err < /dev/null",
+                    directory_.path().string(), kintsugi_binary(), arguments);
+    return exit_code(std::system(command.c_str()));
+  }
+  static int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
   std::string content(const char* file) const {
     std::ifstream stream(directory_ / file, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
-  json trace() const { return json::parse(content("trace.json")); }
+  json profile(const char* file = "profile.json") const { return json::parse(content(file)); }
 
   TemporaryDirectory directory_;
 };
 
-TEST_F(TraceOnRanks, Zero3GathersOverlapWithCompute) {
-  ASSERT_EQ(train(3, "--set batch.global=6 --set layout.zero=3 --trace trace.json"), 0)
+TEST_F(ProfileOnRanks, Zero3GathersOverlapWithCompute) {
+  ASSERT_EQ(train(3, "--set batch.global=6 --set layout.zero=3 --profile=file=profile.json"), 0)
       << content("err");
-  const json file = trace();
+  const json file = profile();
   const TraceEvents events(file);
   events.expect_nested();
   ASSERT_EQ(events.processes.size(), 3u);
@@ -59,7 +65,7 @@ TEST_F(TraceOnRanks, Zero3GathersOverlapWithCompute) {
     EXPECT_EQ(events.names(rank, "host").count("step 4"), 1u);
     EXPECT_EQ(events.names(rank, "host").count("step 5"), 0u);
     EXPECT_EQ(events.names(rank, "pipeline").count("backward 1"), 2u);
-    EXPECT_GT(events.names(rank, "compute").count("attention_forward"), 0u);
+    EXPECT_GT(events.names(rank, "compute").count("attention_forward 1x4x24x8 causal"), 0u);
     EXPECT_GT(events.names(rank, "shard").count("all_gather"), 0u);
     EXPECT_GT(events.names(rank, "shard").count("reduce_scatter"), 0u);
     EXPECT_EQ(events.names(rank, "shard"), events.names(0, "shard"));
@@ -85,16 +91,16 @@ TEST_F(TraceOnRanks, Zero3GathersOverlapWithCompute) {
     EXPECT_GT(one.at("groups").at("shard").at("bytes").get<double>(), 0);
   }
   EXPECT_THAT(content("out"), HasSubstr("steps 3-4, mean of 3 ranks: compute "));
-  EXPECT_THAT(content("out"), HasSubstr("trace.json"));
+  EXPECT_THAT(content("out"), HasSubstr("profile.json"));
 }
 
-TEST_F(TraceOnRanks, OneForwardOneBackwardIsWhatTheScheduleSays) {
+TEST_F(ProfileOnRanks, OneForwardOneBackwardIsWhatTheScheduleSays) {
   ASSERT_EQ(train(2,
                   "--set layout.pp=2 --set layout.schedule=1f1b --set batch.global=4 "
-                  "--trace trace.json --trace-steps 2"),
+                  "--profile steps=2,file=profile.json"),
             0)
       << content("err");
-  const TraceEvents events(trace());
+  const TraceEvents events(profile());
   events.expect_nested();
   const auto actions = [&](int rank) {
     std::vector<std::string> names;
@@ -121,28 +127,83 @@ TEST_F(TraceOnRanks, OneForwardOneBackwardIsWhatTheScheduleSays) {
   EXPECT_EQ(messages(1, "pp < 0"), 4u);
 }
 
-TEST_F(TraceOnRanks, IsOffByDefault) {
-  ASSERT_EQ(train(2, "--set layout.zero=1"), 0) << content("err");
-  EXPECT_FALSE(fs::exists(directory_ / "trace.json"));
-  EXPECT_EQ(content("out").find("trace"), std::string::npos);
-  for (const auto& entry : fs::recursive_directory_iterator(directory_ / "run"))
-    EXPECT_EQ(entry.path().string().find("trace"), std::string::npos);
+TEST_F(ProfileOnRanks, OnlyTheChosenRanksRecord) {
+  ASSERT_EQ(train(3, "--set batch.global=6 --profile steps=2-3,ranks=1-2"), 0) << content("err");
+  const json file = profile("run/profiles/steps-2-3.json");
+  const TraceEvents events(file);
+  ASSERT_EQ(events.processes.size(), 2u);
+  EXPECT_EQ(events.processes.at(1), "rank 1: tp 0 cp 0 dp 1 pp 0");
+  EXPECT_EQ(file.at("otherData").at("ranks"), 3);
+  EXPECT_EQ(file.at("otherData").at("step_seconds").size(), 2u);  // of rank 0
+  ASSERT_EQ(report("--profile run/profiles/steps-2-3.json --json"), 0) << content("err");
+  const json analysis = json::parse(content("out"));
+  ASSERT_EQ(analysis.at("ranks").size(), 2u);
+  for (const json& rank : analysis.at("ranks")) {
+    double sum = 0;
+    for (const auto& [name, ms] : rank.at("categories").items()) sum += ms.get<double>();
+    EXPECT_NEAR(sum, rank.at("step_ms").get<double>(), 1e-6);
+  }
+  // Two layers and two micro-batches per rank.
+  for (const json& one : analysis.at("operations"))
+    if (one.at("name") == "attention_forward 1x4x24x8 causal") {
+      EXPECT_DOUBLE_EQ(one.at("calls").get<double>(), 4);
+    }
+  EXPECT_GT(analysis.at("communication").at("ms").get<double>(), 0);
+  ASSERT_EQ(report("--profile run/profiles/steps-2-3.json --rank 2 --machine dgx-h100"), 0);
+  EXPECT_THAT(content("out"), HasSubstr("steps 2-3 on 1 of 3 ranks"));
+  EXPECT_THAT(content("out"), HasSubstr("memory-bound operations"));
+  EXPECT_EQ(report("--profile run/profiles/steps-2-3.json --rank 0"), 2);
+  EXPECT_THAT(content("err"), HasSubstr("--rank 0"));
 }
 
-TEST_F(TraceOnRanks, MistakesAreReportedBeforeTheRunBegins) {
-  const auto expect_refused = [&](const std::string& arguments, const std::string& sentence) {
-    EXPECT_EQ(train(2, arguments), 2) << arguments;
+// 300 calls of an operation instead of one are far beyond what other work can disturb.
+TEST_F(ProfileOnRanks, TheDiffNamesTheSlowedOperation) {
+  ASSERT_EQ(train(2, "--profile steps=3-4,file=before.json"), 0) << content("err");
+  ASSERT_EQ(train(2, "--profile steps=3-4,file=after.json.gz",
+                  "KINTSUGI_REPEAT_OPERATION=swiglu_forward:300"),
+            0)
+      << content("err");
+  ASSERT_EQ(report("--profile after.json.gz --against before.json"), 0) << content("err");
+  EXPECT_THAT(content("out"), testing::StartsWith("swiglu_forward got slower the most: +"));
+  ASSERT_EQ(report("--profile before.json --against after.json.gz --json"), 0) << content("err");
+  const json& first = profile("out").at("diff").at("operations").at(0);
+  EXPECT_EQ(first.at("name"), "swiglu_forward");
+  EXPECT_EQ(first.at("change"), "faster");
+  EXPECT_EQ(first.at("calls_before"), first.at("calls_after"));
+}
+
+TEST_F(ProfileOnRanks, IsOffByDefault) {
+  ASSERT_EQ(train(2, "--set layout.zero=1"), 0) << content("err");
+  EXPECT_EQ(content("out").find("profile"), std::string::npos);
+  EXPECT_FALSE(fs::exists(directory_ / "run" / "profiles"));
+}
+
+TEST_F(ProfileOnRanks, MistakesAreReportedBeforeTheRunBegins) {
+  const auto expect_refused = [&](const std::string& arguments, const std::string& sentence,
+                                  const std::string& environment = "") {
+    EXPECT_EQ(train(2, arguments, environment), 2) << arguments;
     const std::string text = content("err");
     EXPECT_THAT(text, HasSubstr(sentence));
     EXPECT_EQ(text.find(sentence), text.rfind(sentence)) << text;
     EXPECT_FALSE(fs::exists(directory_ / "run"));
   };
-  expect_refused("--trace none/trace.json", "--trace none/trace.json: there is no directory none");
-  expect_refused("--trace .", "--trace .: that is a directory");
-  expect_refused("--trace t.json --trace-steps 4-3", "--trace-steps 4-3: a step or a range");
-  expect_refused("--trace t.json --trace-steps 6-7", "--trace-steps 6-7: the run has 5 steps");
-  EXPECT_EQ(train(1, "--trace-steps 3-4"), 2);
-  EXPECT_THAT(content("err"), HasSubstr("--trace"));
+  expect_refused("--profile file=none/x.json", "--profile file=none/x.json: there is no directory");
+  expect_refused("--profile file=.", "--profile file=.: that is a directory");
+  expect_refused("--profile steps=4-3", "--profile steps=4-3: give a step of the run");
+  expect_refused("--profile steps=6-7", "--profile steps=6-7: the run has 5 steps");
+  expect_refused("--profile ranks=2", "--profile ranks=2-2: the run has 2 ranks");
+  expect_refused("--profile 3-4", "--profile 3-4: give steps=20-25");
+  expect_refused("--profile", "only these operations can be repeated",
+                 "KINTSUGI_REPEAT_OPERATION=adamw:2");
+}
+
+TEST_F(ProfileOnRanks, TheReportRefusesOtherFiles) {
+  for (const char* arguments : {"--profile run.yaml", "--profile none.json", "--profile .",
+                                "run --profile run.yaml", "--against run.yaml", "--rank 0", ""})
+    EXPECT_EQ(report(arguments), 2) << arguments;
+  EXPECT_EQ(content("out"), "");
+  EXPECT_EQ(report("--profile run.yaml"), 2);
+  EXPECT_THAT(content("err"), HasSubstr("run.yaml"));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ TEST(Exposure, EveryStepHasItsOwnPartOfACall) {
   const auto steps = step_exposures({rank});
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].rank, 2);
-  EXPECT_EQ(steps[0].step, "step 9");
+  EXPECT_EQ(steps[0].step, 9);
   EXPECT_DOUBLE_EQ(steps[0].all.exposed_s, 1);
   EXPECT_EQ(steps[0].all.bytes, 0);
   EXPECT_DOUBLE_EQ(steps[1].all.exposed_s, 2);

@@ -10,6 +10,7 @@
 #include "backend/tuning_cache.h"
 #include "comm/grid.h"
 #include "core/error.h"
+#include "core/gzip.h"
 #include "core/hash.h"
 #include "energy/find_meters.h"
 #include "energy/meter_total.h"
@@ -23,10 +24,14 @@
 #include "plan/foreign/memory_rows.h"
 #include "plan/machines/machine.h"
 #include "plan/search/trial_log.h"
+#include "report/profile/chrome_trace.h"
+#include "report/profile/profile_file.h"
+#include "report/profile/profile_output.h"
 #include "report/run_report.h"
 #include "support/parallel_run.h"
 #include "support/parser_lists.h"
 #include "support/paths.h"
+#include "support/profile_spans.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/memory_file.h"
 #include "train/config/config.h"
@@ -303,6 +308,31 @@ FileParser run_files() {
           }};
 }
 
+FileParser profile_file() {
+  Profile profile{.facts = {.first_step = 3, .last_step = 3, .step_s = {2}, .device = "cpu"}};
+  TraceSpan matmul = spans::operation(1, "matmul 2x3x4", 0, 1, "forward 0", "layer 0");
+  matmul.work = WorkKind::Matmul;
+  matmul.flops = 48;
+  matmul.bytes = 52;
+  profile.ranks = {
+      {0,
+       "tp 0 cp 0 dp 0 pp 0",
+       {spans::step(3, 0, 2), matmul, spans::caused(SpanKind::Kernel, 1, "gemm", 0.2, 0.9),
+        spans::communication("pp < 1", 1, 2, "a 1")}}};
+  const std::string text = chrome_trace(profile, step_exposures(profile.ranks));
+  return {.name = "profile",
+          .samples = {{{"profile.json", text}}, {{"profile.json", gzipped(text)}}},
+          .damaged = {},
+          .read = [](const fs::path& directory) {
+            const ProfileAnalysis analysis =
+                analyze(read_profile(directory / "profile.json"), "profile.json");
+            profile_text(analysis);
+            diff_text(compare_profiles(analysis, analysis));
+            profile_json(analysis).dump(2, ' ', false,
+                                        nlohmann::ordered_json::error_handler_t::replace);
+          }};
+}
+
 FileParser tuning_cache() {
   return {.name = "tuning-cache",
           .samples = {{{"cache", "owner\tkey\tvalue\nowner\tother key\t1 2 3\nB200\tkey\tx\n"}}},
@@ -410,7 +440,7 @@ std::vector<FileParser> config_parsers() {
   return {run_config(),  overrides(),      model_yaml(),  machine_yaml(),    hf_config(),
           peft_config(), peft_directory(), checkpoint(),  measured_rows(),   memory_rows(),
           trial_log(),   tuning_cache(),   topology(),    job_description(), node_ledger(),
-          run_files(),   memory_file(),    energy_tree(), reference()};
+          run_files(),   memory_file(),    energy_tree(), reference(),       profile_file()};
 }
 
 }  // namespace kintsugi

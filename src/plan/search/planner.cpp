@@ -278,6 +278,9 @@ Evaluation Planner::timing(const Layout& l) {
   const std::size_t at = slowest_stage(times);
   const double slowest = times.forward[at] + times.backward[at] + times.stops[at];
   const StageCost& c = costs[at];
+  e.matmul_s = m * (c.forward.matmul_s + c.backward.matmul_s);
+  e.attention_s = m * (c.forward.attention_s + c.backward.attention_s);
+  e.memory_s = m * (c.forward.memory_s + c.backward.memory_s);
   e.tensor_s = m * (c.forward.exposed_s + c.backward.exposed_s);
   e.data_s = m * c.shard_s;
   e.message_s = m * times.stops[at];

@@ -20,7 +20,8 @@ struct Evaluation {
   int fullest_stage = 0;
   bool fits = false;
   double step_s = 0;
-  double ideal_s = 0;    // compute of the slowest stage
+  double ideal_s = 0;                                  // compute of the slowest stage
+  double matmul_s = 0, attention_s = 0, memory_s = 0;  // its operations by what limits them
   double bubble = 0;     // fraction of the step in which the slowest stage is idle
   double tensor_s = 0;   // exposed tp and cp communication
   double data_s = 0;     // exposed dp communication of gradients and weights

@@ -164,7 +164,8 @@ json facts_json(const Profile& profile) {
                  {"recorded", recorded},
                  {"device", facts.device},
                  {"precision", facts.precision},
-                 {"config", facts.config}};
+                 {"config", facts.config},
+                 {"stage", facts.stage}};
   if (facts.peak_flops > 0) result["peak_flops"] = facts.peak_flops;
   if (facts.memory_bytes_per_s > 0) result["memory_bytes_per_s"] = facts.memory_bytes_per_s;
   if (facts.multiprocessors > 0) result["multiprocessors"] = facts.multiprocessors;

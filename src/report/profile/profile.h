@@ -27,6 +27,7 @@ struct ProfileFacts {
   double memory_bytes_per_s = 0;  // of the device
   std::int64_t multiprocessors = 0;
   std::string config = {};  // YAML
+  std::int64_t stage = 0;   // of the configuration, from 0
 };
 
 struct Profile {

@@ -1,0 +1,89 @@
+#include "cli/report/profile_report.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/options.h"
+#include "cli/train/dry_run.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "plan/search/planner.h"
+#include "report/profile/profile_file.h"
+#include "report/profile/profile_output.h"
+#include "train/engine_options.h"
+#include "train/run_history.h"
+
+namespace kintsugi {
+namespace {
+
+// The plan of the run that was profiled, on another or the same machine.
+PredictedStep predict(const ProfileFacts& facts, const std::string& source,
+                      const std::string& machine_name) {
+  if (facts.config.empty()) user_error("--machine: {} has no configuration of its run", source);
+  const Machine machine = load_machine(machine_name);
+  const RunConfig config =
+      parse_saved_config(facts.config, "the configuration in " + source).at_stage(facts.stage);
+  const Evaluation e = Planner(plan_job(config), machine).timing(layout_on(config, facts.ranks));
+  return {machine.name,
+          {.matmul_s = e.matmul_s,
+           .attention_s = e.attention_s,
+           .memory_s = e.memory_s,
+           .optimizer_s = e.optimizer_s,
+           .communication_s = e.exposed_s(),
+           .bubble_s = e.bubble * e.step_s,
+           .step_s = e.step_s}};
+}
+
+}  // namespace
+
+void add_profile_options(CLI::App& command, ProfileReportOptions& options) {
+  CLI::Option* profile =
+      command
+          .add_option(
+              "--profile", options.file,
+              "Instead of runs: analyze this profile (train --profile), a step by category, "
+              "operation, layer and idle time")
+          ->type_name("FILE")
+          ->check([](const std::string& file) { return file.empty() ? "give a file" : ""; });
+  command
+      .add_option("--against", options.against,
+                  "With --profile: compare with this older profile; the first line names what got "
+                  "slower")
+      ->type_name("FILE")
+      ->needs(profile);
+  command
+      .add_option("--machine", options.machine,
+                  "With --profile: compare with the prediction for this machine (kintsugi plan "
+                  "--machines)")
+      ->needs(profile);
+  command.add_option("--rank", options.rank, "With --profile: only this rank")
+      ->transform(whole_number(between(0, 1 << 24)))
+      ->needs(profile);
+}
+
+void report_profile(const ProfileReportOptions& options, bool json) {
+  const ProfileAnalysis analysis = analyze(read_profile(options.file), options.file, options.rank);
+  nlohmann::ordered_json result = profile_json(analysis);
+  std::string text;
+  if (!options.against.empty()) {
+    const ProfileDiff diff = compare_profiles(
+        analyze(read_profile(options.against), options.against, options.rank), analysis);
+    result["diff"] = diff_json(diff);
+    text = diff_text(diff);
+  } else {
+    text = profile_text(analysis);
+  }
+  if (!options.machine.empty()) {
+    const PredictedStep predicted = predict(analysis.facts, options.file, options.machine);
+    result["prediction"] = prediction_json(analysis, predicted);
+    text += prediction_text(analysis, predicted);
+  }
+  if (json)
+    fmt::print("{}\n",
+               result.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  else
+    fmt::print("{}", printable(text));
+}
+
+}  // namespace kintsugi

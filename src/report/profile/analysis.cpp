@@ -1,0 +1,89 @@
+#include "report/profile/analysis.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace kintsugi {
+namespace {
+
+constexpr double kMuchDataLoading = 0.05;
+constexpr double kMuchCommunication = 0.10;
+constexpr double kMuchIdle = 0.10;
+constexpr double kLeastGain = 0.01;  // of the step
+
+// The operation that would gain the most time at its attainable rate.
+const OperationTotal* furthest_below_roofline(const ProfileAnalysis& analysis) {
+  const OperationTotal* found = nullptr;
+  double most_s = kLeastGain * analysis.step_s();
+  for (const OperationTotal& one : analysis.operations.operations) {
+    const double reached = efficiency(one, analysis.facts);
+    if (reached <= 0 || reached >= 1) continue;
+    const double gain_s = (1 - reached) * one.seconds;
+    if (gain_s <= most_s) continue;
+    most_s = gain_s;
+    found = &one;
+  }
+  return found;
+}
+
+void keep_rank(Profile& profile, const std::string& source, int rank) {
+  std::erase_if(profile.ranks, [&](const RankTrace& one) { return one.rank != rank; });
+  if (profile.ranks.empty())
+    user_error(
+        "--rank {}: {} does not have this rank; kintsugi report --profile lists those it has", rank,
+        source);
+}
+
+}  // namespace
+
+ProfileAnalysis analyze(Profile profile, const std::string& source, std::optional<int> rank) {
+  if (rank) keep_rank(profile, source, *rank);
+  ProfileAnalysis result;
+  result.steps = step_breakdowns(profile);
+  if (result.steps.empty()) user_error("{} has no step: it was not recorded to its end", source);
+  result.mean = mean_breakdown(result.steps);
+  result.operations = operation_totals(profile);
+  result.idle = idle_time(profile);
+  result.exposures = step_exposures(profile.ranks);
+  result.terms = measured_terms(result.operations, result.mean, result.exposures);
+  result.facts = std::move(profile.facts);
+  for (RankTrace& one : profile.ranks)
+    result.ranks.push_back({.rank = one.rank, .coordinates = std::move(one.coordinates)});
+  result.hints = profile_hints(result);
+  return result;
+}
+
+std::vector<std::string> profile_hints(const ProfileAnalysis& analysis) {
+  const TimeBreakdown& mean = analysis.mean;
+  std::vector<std::string> hints;
+  if (const double share = mean.share(TimeCategory::DataLoader); share > kMuchDataLoading)
+    hints.push_back(fmt::format(
+        "{:.0f} % of a step waits for tokens: use a faster disk or tokenize the data beforehand "
+        "(kintsugi data tokenize)",
+        100 * share));
+  if (const double share = mean.share(TimeCategory::Communication); share > kMuchCommunication)
+    hints.push_back(fmt::format(
+        "{:.0f} % of a step is exposed communication: compare layouts with kintsugi plan, or use "
+        "larger micro-batches",
+        100 * share));
+  if (const double share = mean.wall_s > 0 ? mean.idle_s() / mean.wall_s : 0; share > kMuchIdle) {
+    const auto& hosts = analysis.idle.hosts;
+    hints.push_back(fmt::format(
+        "the device is idle for {:.0f} % of a step, most of it while the host {}", 100 * share,
+        hosts.empty() || hosts.front().host.empty()
+            ? "does nothing that was recorded"
+            : fmt::format("is in \"{}\"", hosts.front().host)));
+  }
+  if (const OperationTotal* slow = furthest_below_roofline(analysis))
+    hints.push_back(fmt::format(
+        "{} reaches {:.0f} % of its attainable rate and takes {:.1f} % of a step: nothing else "
+        "would gain more",
+        slow->name, 100 * efficiency(*slow, analysis.facts),
+        100 * slow->seconds / analysis.step_s()));
+  return hints;
+}
+
+}  // namespace kintsugi

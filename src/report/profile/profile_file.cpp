@@ -1,0 +1,264 @@
+#include "report/profile/profile_file.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/gzip.h"
+#include "report/profile/chrome_trace.h"
+
+namespace kintsugi {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostBytes = std::size_t{2} << 30;
+constexpr double kMostMicroseconds = 1e14;  // three years
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 24;
+
+constexpr SpanKind kSpanKinds[] = {SpanKind::Operation, SpanKind::Kernel,        SpanKind::Memcpy,
+                                   SpanKind::Memset,    SpanKind::Communication, SpanKind::Runtime,
+                                   SpanKind::Phase,     SpanKind::Data,          SpanKind::Host};
+constexpr WorkKind kWorkKinds[] = {WorkKind::Matmul, WorkKind::Attention, WorkKind::Memory};
+
+std::optional<SpanKind> span_kind(const std::string& name) {
+  for (const SpanKind kind : kSpanKinds)
+    if (to_string(kind) == name) return kind;
+  return {};
+}
+
+WorkKind work_kind(const std::string& name) {
+  for (const WorkKind kind : kWorkKinds)
+    if (to_string(kind) == name) return kind;
+  return WorkKind::Unknown;
+}
+
+// "pp > 1 (2)" is one of several rows of "pp > 1".
+std::string without_row(std::string lane) {
+  const std::size_t at = lane.rfind(" (");
+  if (at != lane.npos && lane.ends_with(')') && at + 3 < lane.size() &&
+      lane.find_first_not_of("0123456789", at + 2) == lane.size() - 1)
+    lane.resize(at);
+  return lane;
+}
+
+// Values of a JSON object, with errors that name the file and the key.
+class Fields {
+ public:
+  Fields(const json& object, const std::string& source, const char* where)
+      : object_(object), source_(source), where_(where) {}
+
+  std::string text(const char* key, std::optional<std::string> missing = "") const {
+    const json* value = find(key, missing.has_value());
+    if (value == nullptr) return *missing;
+    if (!value->is_string()) complain(key, "a text");
+    return value->get<std::string>();
+  }
+  double number(const char* key, double low, double high,
+                std::optional<double> missing = 0.0) const {
+    const json* value = find(key, missing.has_value());
+    if (value == nullptr) return *missing;
+    if (!value->is_number()) complain(key, "a number");
+    const auto result = value->get<double>();
+    if (!(result >= low && result <= high)) complain(key, "in its range");
+    return result;
+  }
+  std::int64_t count(const char* key, std::int64_t most,
+                     std::optional<std::int64_t> missing = 0) const {
+    const json* value = find(key, missing.has_value());
+    if (value == nullptr) return *missing;
+    return count_of(*value, key, most);
+  }
+  const json& array(const char* key) const {
+    const json* value = find(key, false);
+    if (!value->is_array()) complain(key, "a list");
+    return *value;
+  }
+  std::int64_t count_of(const json& value, const char* key, std::int64_t most) const {
+    if (!value.is_number_integer()) complain(key, "a whole number");
+    const bool large = value.is_number_unsigned() &&
+                       value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
+    if (large || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > most)
+      complain(key, "in its range");
+    return value.get<std::int64_t>();
+  }
+  [[noreturn]] void complain(const char* key, const char* expected) const {
+    user_error("{} is damaged: \"{}\" {} is not {}", source_, key, where_, expected);
+  }
+
+ private:
+  const json* find(const char* key, bool optional) const {
+    const auto found = object_.find(key);
+    if (found != object_.end()) return &*found;
+    if (!optional) user_error("{} is damaged: \"{}\" {} is missing", source_, key, where_);
+    return nullptr;
+  }
+
+  const json& object_;
+  const std::string& source_;
+  const char* where_;
+};
+
+// Takes the events one by one while the text is parsed, so that they are never all in memory as
+// JSON.
+class EventReader {
+ public:
+  explicit EventReader(const std::string& source) : source_(source) {}
+
+  void add(const json& event) {
+    const auto kind = event.find("ph");
+    if (kind == event.end() || !kind->is_string()) return;
+    if (*kind == "M") add_name(event);
+    if (*kind == "X") add_span(event);
+  }
+
+  // The spans of the ranks that the facts list; others are foreign.
+  void give(std::vector<RankTrace>& ranks) {
+    std::map<std::int64_t, RankTrace*> by_rank;
+    for (RankTrace& rank : ranks) by_rank[rank.rank] = &rank;
+    for (Event& event : events_) {
+      const auto rank = by_rank.find(event.process);
+      if (rank == by_rank.end()) continue;
+      const auto lane = lanes_.find({event.process, event.thread});
+      if (lane != lanes_.end()) event.span.lane = without_row(lane->second);
+      rank->second->spans.push_back(std::move(event.span));
+    }
+    events_.clear();
+  }
+
+ private:
+  struct Event {
+    std::int64_t process, thread;
+    TraceSpan span;
+  };
+
+  static bool has_place(const json& event) {
+    const auto process = event.find("pid"), thread = event.find("tid");
+    return process != event.end() && thread != event.end() && process->is_number_integer() &&
+           thread->is_number_integer();
+  }
+  void add_name(const json& event) {
+    const auto name = event.find("name"), arguments = event.find("args");
+    if (!has_place(event) || name == event.end() || *name != "thread_name" ||
+        arguments == event.end() || !arguments->is_object())
+      return;
+    const auto text = arguments->find("name");
+    if (text == arguments->end() || !text->is_string()) return;
+    lanes_[{event["pid"].get<std::int64_t>(), event["tid"].get<std::int64_t>()}] =
+        text->get<std::string>();
+  }
+  void add_span(const json& event) {
+    const auto category = event.find("cat");
+    if (!has_place(event) || category == event.end() || !category->is_string()) return;
+    const auto kind = span_kind(category->get<std::string>());
+    if (!kind) return;
+    const Fields fields(event, source_, "of an event");
+    TraceSpan span{.kind = *kind, .name = fields.text("name", std::nullopt)};
+    span.begin_s = 1e-6 * fields.number("ts", 0, kMostMicroseconds, std::nullopt);
+    span.end_s = span.begin_s + 1e-6 * fields.number("dur", 0, kMostMicroseconds, std::nullopt);
+    if (const auto arguments = event.find("args"); arguments != event.end()) {
+      if (!arguments->is_object()) fields.complain("args", "an object");
+      add_arguments(span, Fields(*arguments, source_, "of an event"));
+    }
+    events_.push_back(
+        {event["pid"].get<std::int64_t>(), event["tid"].get<std::int64_t>(), std::move(span)});
+  }
+  static void add_arguments(TraceSpan& span, const Fields& fields) {
+    span.bytes = fields.count("bytes", INT64_MAX);
+    span.call = fields.text("call");
+    span.operation = fields.count("operation", INT64_MAX);
+    span.work = work_kind(fields.text("work"));
+    span.flops = fields.number("flops", 0, 1e30);
+    span.dtype = fields.text("dtype");
+    span.phase = fields.text("phase");
+    span.layer = fields.text("layer");
+    span.blocks = fields.count("blocks", INT64_MAX);
+  }
+
+  const std::string& source_;
+  std::vector<Event> events_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::string> lanes_;
+};
+
+ProfileFacts facts_of(const json& other, const std::string& source) {
+  const Fields fields(other, source, "in otherData");
+  ProfileFacts facts;
+  const json& steps = fields.array("steps");
+  if (steps.size() != 2) fields.complain("steps", "a list of the first and the last step");
+  facts.first_step = fields.count_of(steps[0], "steps", INT64_MAX);
+  facts.last_step = fields.count_of(steps[1], "steps", INT64_MAX);
+  for (const json& seconds : fields.array("step_seconds")) {
+    if (!seconds.is_number()) fields.complain("step_seconds", "a list of numbers");
+    facts.step_s.push_back(seconds.get<double>());
+  }
+  facts.ranks = static_cast<int>(fields.count("ranks", kMostRanks, std::nullopt));
+  facts.device = fields.text("device");
+  facts.precision = fields.text("precision");
+  facts.peak_flops = fields.number("peak_flops", 0, 1e24);
+  facts.memory_bytes_per_s = fields.number("memory_bytes_per_s", 0, 1e24);
+  facts.multiprocessors = fields.count("multiprocessors", 1 << 20);
+  facts.config = fields.text("config");
+  facts.stage = fields.count("stage", 1 << 20);
+  return facts;
+}
+
+std::vector<RankTrace> ranks_of(const json& other, const std::string& source) {
+  std::vector<RankTrace> ranks;
+  for (const json& one : Fields(other, source, "in otherData").array("recorded")) {
+    if (!one.is_object())
+      Fields(other, source, "in otherData").complain("recorded", "a list of ranks");
+    const Fields fields(one, source, "of a recorded rank");
+    ranks.push_back({.rank = static_cast<int>(fields.count("rank", kMostRanks, std::nullopt)),
+                     .coordinates = fields.text("coordinates")});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+Profile parse_profile(std::string_view text, const std::string& source) {
+  EventReader events(source);
+  bool in_events = false;
+  const auto take = [&](int depth, json::parse_event_t what, json& parsed) {
+    if (what == json::parse_event_t::key && depth == 1) in_events = parsed == "traceEvents";
+    if (what != json::parse_event_t::object_end || depth != 2 || !in_events) return true;
+    events.add(parsed);
+    return false;  // do not keep it
+  };
+  json root;
+  try {
+    root = json::parse(text.begin(), text.end(), take);
+  } catch (const json::exception& error) {
+    user_error("{} is damaged: {}", source, error.what());
+  }
+  const auto other = root.is_object() ? root.find("otherData") : root.end();
+  if (other == root.end() || !other->is_object() || !other->contains("kintsugi_profile"))
+    user_error("{} is not a profile: kintsugi train --profile writes them", source);
+  if (const json& version = other->at("kintsugi_profile"); version != kProfileVersion)
+    user_error("{} is a profile of another version ({}): this program reads version {}", source,
+               version.dump(-1, ' ', true, json::error_handler_t::replace), kProfileVersion);
+  Profile profile{.facts = facts_of(*other, source), .ranks = ranks_of(*other, source)};
+  events.give(profile.ranks);
+  return profile;
+}
+
+Profile read_profile(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
+                               file.bytes().size());
+  std::string unpacked;
+  if (is_gzip(bytes))
+    unpacked = gunzipped(bytes, kMostBytes, path.string());
+  else if (bytes.size() > kMostBytes)
+    user_error("{} is larger than {} bytes: record fewer steps or ranks", path.string(),
+               kMostBytes);
+  Profile profile = parse_profile(is_gzip(bytes) ? unpacked : bytes, path.string());
+  file.check_intact();
+  return profile;
+}
+
+}  // namespace kintsugi
