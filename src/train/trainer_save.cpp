@@ -91,6 +91,7 @@ void Trainer::save() {
     end_diverged("the weights are no longer finite");
   }
   save_healthy_ = health_.healthy();
+  save_step_ = state_.step;
   if (save_interval_) save_interval_->began(begin);
   const fs::path checkpoints = directory_ / "checkpoints";
   if (saver_ && !last) {
@@ -108,7 +109,10 @@ void Trainer::save() {
   }
   save_times_.stall_s = seconds_since(begin);
   if (!last) save_times_.stalled_s += save_times_.stall_s;
-  if (is_first()) log_->goodput().note_save(save_times_.stall_s);
+  if (is_first()) {
+    log_->goodput().note_save(save_times_.stall_s);
+    log_->events().note_activity();
+  }
   gather_energy();
   write_energy(false);
 }
@@ -148,6 +152,7 @@ void Trainer::note_saved(const SaveResult& result) {
   ancestors_ = ancestors_after(result.model);
   log_info("saved {} in {}; training waited {}", last_checkpoint_,
            format_duration(result.duration_s), format_duration(save_times_.stall_s));
+  log_->events().add("checkpoint", save_step_, "saved " + last_checkpoint_);
   if (save_interval_ && save_interval_->measured(save_times_.stall_s, result.duration_s))
     log_info("checkpoints every {}: a save costs {}, mean time between failures {}",
              format_duration(save_interval_->seconds()), format_duration(save_interval_->cost_s()),
