@@ -99,8 +99,12 @@ void Trainer::save() {
     stops_.wall_time().set_save_under_way(true);
     engine_->before_next_update([this] { saver_->before_update(); });
   } else {
+    std::optional<Progress> saving;  // of the first rank, for all of them
+    CheckpointOptions options = checkpoint_options();
+    if (is_first()) options.progress = saving.emplace("save checkpoint", 0, "bytes").callback();
     try {
-      const fs::path model = write_checkpoint(checkpoints, *engine_, state_, checkpoint_options());
+      const fs::path model = write_checkpoint(checkpoints, *engine_, state_, options);
+      saving.reset();
       save_times_.stall_s = seconds_since(begin);
       note_saved({model, seconds_since(begin)});
     } catch (const SharedFailure& error) {
